@@ -88,8 +88,10 @@ def sums(smoke: bool) -> list[list[Any]]:
 
 def releases(smoke: bool) -> list[list[Any]]:
     """An objective's call, in memory and in a file."""
-    n, calls = 10**4 if smoke else 10**5, 20 if smoke else 200
-    scores, rows = torch.rand(n), []
+    n = 10**4 if smoke else 10**5
+    calls = 20 if smoke else 200
+    scores = torch.rand(n)
+    rows = []
     X = torch.rand(1, 2, dtype=torch.float64)
     with tempfile.TemporaryDirectory() as folder:
         files = {"in memory": {}, "SQLite": {"ledger": f"{folder}/ledger.db", "dataset": "scores"}}
@@ -104,10 +106,14 @@ def releases(smoke: bool) -> list[list[Any]]:
 def draws(smoke: bool) -> list[list[Any]]:
     """Exact noise and exact choices."""
     n = 10**4 if smoke else 10**6
-    quantum, rng, mechanism = 2.0**-20, np.random.default_rng(0), ExponentialMechanism(10.0)
+    quantum = 2.0**-20
+    rng = np.random.default_rng(0)
+    mechanism = ExponentialMechanism(10.0)
     utilities = torch.from_numpy(rng.integers(0, 1 << 20, n))
-    law, floats = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [quantum]), quantum * utilities.numpy()
-    zeros, ones = np.zeros(100_000), np.full(100_000, 2.0**20)
+    law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [quantum])
+    floats = quantum * utilities.numpy()
+    zeros = np.zeros(100_000)
+    ones = np.full(100_000, 2.0**20)
 
     def inexact() -> Any:
         totals = np.cumsum(np.exp(floats / 10.0))
@@ -138,10 +144,8 @@ def accounting(smoke: bool) -> list[list[Any]]:
     """Composition, sampled steps, plans."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    events, sampled = (
-        composition.plan(20, 100 if smoke else 1000, 0),
-        PoissonGaussianEvent(1.0, 1000, rate=0.01, relation="add-or-remove-one"),
-    )
+    events = composition.plan(20, 100 if smoke else 1000, 0)
+    sampled = PoissonGaussianEvent(1.0, 1000, rate=0.01, relation="add-or-remove-one")
 
     def fresh_bound(*what: Any) -> Any:
         ours._composed.cache_clear()
@@ -159,8 +163,10 @@ def accounting(smoke: bool) -> list[list[Any]]:
 
 def training(smoke: bool) -> list[list[Any]]:
     """A step of DP-SGD by Opacus, with dpbo's accountant in place of its own."""
-    warnings.simplefilter("ignore")  # of Opacus' generators and hooks
-    steps, rows = 20 if smoke else 200, []
+    # Of Opacus' generators and hooks.
+    warnings.simplefilter("ignore")
+    steps = 20 if smoke else 200
+    rows = []
     records = TensorDataset(torch.rand(6400, 20), torch.arange(6400) % 2)
 
     def stepping(accountant: LedgerAccountant | None) -> Work:
@@ -199,7 +205,8 @@ def proposals(smoke: bool) -> list[list[Any]]:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore")
-    t, space = 10 if smoke else 30, Space(a=uniform(), b=uniform(), c=uniform())
+    t = 10 if smoke else 30
+    space = Space(a=uniform(), b=uniform(), c=uniform())
     X = space.sample(t, seed=0)
     Y = -(X - 0.4).square().sum(1, keepdim=True) + 0.05 * torch.randn(t, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.GPSampler(seed=0))
@@ -210,7 +217,8 @@ def proposals(smoke: bool) -> list[list[Any]]:
     posterior, theta = gibo_step.walked(d, d + 1, N, 0)
     n, steps, runs = (2_000, 8, 4) if smoke else (40_000, 50, 10)
     candidates = torch.rand(n, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    kernel, values = squared_exponential(finite_gp.LENGTH), finite_gp.values_of(candidates, 1, 0)
+    kernel = squared_exponential(finite_gp.LENGTH)
+    values = finite_gp.values_of(candidates, 1, 0)
 
     def one_run() -> Any:
         return finite_gp.by_finite_gp(finite_gp.model_of(candidates, kernel, 1, steps), values, steps)
@@ -234,7 +242,9 @@ def fresh(code: str) -> str:
 
 def first_uses(smoke: bool) -> list[list[Any]]:
     """What is done once in a process: imports, a plan."""
-    rows, times, botorch = [], 1 if smoke else 3, partial(fresh, "import botorch")
+    rows = []
+    times = 1 if smoke else 3
+    botorch = partial(fresh, "import botorch")
     for names in ("Curator, PrivateObjective", "DPSearch, DPGIBO"):
         rows.append(row(f"import {names}", "import botorch", partial(fresh, f"from dpbo import {names}"), botorch, "1.1", times))
     helped = partial(fresh, "import sys, runpy; sys.argv = ['dpbo', '--help']; runpy.run_module('dpbo')")
@@ -257,7 +267,8 @@ def written(page: pathlib.Path, text: str) -> None:
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, only="", write="")
     torch.set_num_threads(1)
-    threadpool_limits(1)  # of scikit-learn and numpy, too
+    # Of scikit-learn and numpy, too.
+    threadpool_limits(1)
     rows = []
     for part in with_bar([part for part in PARTS if chosen.only in part.__name__]):
         rows += part(chosen.smoke)

@@ -31,7 +31,10 @@ from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Spac
 from dpbo.acquisition.expected_improvement import Proposer, posterior_mean
 from dpbo.algorithms import AsynchronousBO
 
-WORKERS, INITIAL, RECORDS, SPREAD = 4, 8, 1_000, 0.5
+WORKERS = 4
+INITIAL = 8
+RECORDS = 1_000
+SPREAD = 0.5
 WAYS = {"serial": (1, True), "4 workers, in order": (WORKERS, True), "4 workers, as they finish": (WORKERS, False)}
 PROBLEMS: dict[str, tuple[Callable[[], SyntheticTestFunction], float]] = {
     "Branin, noise sd 10": (lambda: Branin(dtype=torch.float64), 10.0),
@@ -105,21 +108,27 @@ def searched(problem: str, way: tuple[int, bool], evaluations: int, seed: int) -
     make, sd = PROBLEMS[problem]
     function = make()
     lower, upper = function.bounds
-    space, (workers, ordered) = cube(function.dim), way
+    space = cube(function.dim)
+    (workers, ordered) = way
     noise = sd * torch.randn(evaluations, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     durations = np.random.default_rng(seed).lognormal(0.0, SPREAD, evaluations).tolist()
 
     def value(X: Tensor) -> Tensor:
         return -function.evaluate_true(lower + X * (upper - lower)).unsqueeze(1)
 
-    design, propose = space.sample(INITIAL, seed=seed), Proposer(space)
-    X, Y, now = design[:0], noise[:0], 0.0
+    design = space.sample(INITIAL, seed=seed)
+    propose = Proposer(space)
+    X = design[:0]
+    Y = noise[:0]
+    now = 0.0
     flying: list[tuple[float, Tensor]] = []
     for t in range(evaluations + workers):
         if len(flying) == min(workers, evaluations - len(X)):
             end, x = flying.pop(0 if ordered else min(range(len(flying)), key=lambda place: flying[place][0]))
-            now, y = max(now, end), value(x.unsqueeze(0)) + noise[len(X) : len(X) + 1]
-            X, Y = torch.cat([X, x.unsqueeze(0)]), torch.cat([Y, y])
+            now = max(now, end)
+            y = value(x.unsqueeze(0)) + noise[len(X) : len(X) + 1]
+            X = torch.cat([X, x.unsqueeze(0)])
+            Y = torch.cat([Y, y])
         if (made := len(X) + len(flying)) < evaluations:
             pending = torch.stack([x for _, x in flying]) if flying else X[:0]
             x = design[made] if made < INITIAL else propose(X, Y, torch.full_like(Y, sd**2), pending, seed=1000 * seed + t)[0]

@@ -18,7 +18,8 @@ from dpbo.accounting import compose, composition
 from dpbo.events import Event, ExponentialEvent, GaussianEvent, LaplaceEvent, PermuteAndFlipEvent
 
 KINDS = (GaussianEvent, LaplaceEvent, ExponentialEvent)
-DELTA, GRID = 1e-5, 1e-4
+DELTA = 1e-5
+GRID = 1e-4
 
 
 def plan(kinds: int, releases: int, seed: int) -> list[Event]:
@@ -40,7 +41,8 @@ def seconds(events: Sequence[Event], repetitions: int) -> tuple[float, Any]:
 
 def by_peer(events: Sequence[Event]) -> tuple[float, float]:
     """dp_accounting's time and epsilon; it composes every exponential as randomised response."""
-    start, total = time.perf_counter(), None
+    start = time.perf_counter()
+    total = None
     for event in events:
         noise = event.noise_multiplier
         match event:
@@ -59,11 +61,13 @@ def by_peer(events: Sequence[Event]) -> tuple[float, float]:
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments)
     releases, many = (100, 20) if chosen.smoke else (1000, 1000)
-    few_events, many_events = plan(20, releases, chosen.seed), plan(many, many, chosen.seed)
+    few_events = plan(20, releases, chosen.seed)
+    many_events = plan(many, many, chosen.seed)
     few, bound = seconds(few_events, 5)
     peers, reference = by_peer(few_events)
     as_peers = [PermuteAndFlipEvent(e.noise_multiplier, e.count) if isinstance(e, ExponentialEvent) else e for e in few_events]
-    alike, same = seconds(as_peers, 5)  # every exponential choice as randomised response, which dp_accounting takes it for
+    # Every exponential choice as randomised response, which dp_accounting takes it for.
+    alike, same = seconds(as_peers, 5)
     distinct, other = seconds(many_events, 3)
     only_choices = compose([ExponentialEvent(20.0, 150)], delta=DELTA)
     rows = [

@@ -25,8 +25,11 @@ from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.space import Space
 from dpbo.validation import at_least, require
 
-TRAIN, VALIDATION, INITIAL = 300, 750, 8
-SEARCH_SHARE, FINAL_SHARE = 0.9, 0.1
+TRAIN = 300
+VALIDATION = 750
+INITIAL = 8
+SEARCH_SHARE = 0.9
+FINAL_SHARE = 0.1
 SPACE = Space(C=scipy.stats.loguniform(1e-2, 1e3), gamma=scipy.stats.loguniform(1e-5, 1e1))
 
 Records = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
@@ -44,7 +47,8 @@ class Digits(NamedTuple):
 def split(seed: int) -> Digits:
     """A random split of the digits. The features are a fixed function of the pixels."""
     data = load_digits()
-    features, labels = PolynomialFeatures(2, include_bias=False).fit_transform(data.data / 16), data.target
+    features = PolynomialFeatures(2, include_bias=False).fit_transform(data.data / 16)
+    labels = data.target
     require("seed", seed, Annotated[int, at_least(0, 10**6)])
     order = np.random.default_rng(seed).permutation(len(labels))
     parts = np.split(order, [TRAIN, TRAIN + VALIDATION])
@@ -70,7 +74,9 @@ def search(
     while len(X) < evaluations:
         x = design[len(X) : len(X) + 1] if len(X) < initial else suggest(SPACE, X, Y, Yvar, seed=1000 * seed + len(X))
         y, yvar = objective(x)
-        X, Y, Yvar = torch.cat([X, x]), torch.cat([Y, y]), torch.cat([Yvar, yvar])
+        X = torch.cat([X, x])
+        Y = torch.cat([Y, y])
+        Yvar = torch.cat([Yvar, yvar])
     return X, Y, Yvar
 
 

@@ -26,9 +26,12 @@ from dpbo import Budget, DPSearch, Privacy
 from dpbo.mechanisms import NoNoise
 from dpbo.search import Choice
 
-AUTO, FREE = "default strategy", "free: cross-validated on the public records"
-BUDGET, EVALUATIONS = Budget(epsilon=1.0, delta=1e-6), 40
-TRAIN, VALIDATION = 10_000, 10_000
+AUTO = "default strategy"
+FREE = "free: cross-validated on the public records"
+BUDGET = Budget(epsilon=1.0, delta=1e-6)
+EVALUATIONS = 40
+TRAIN = 10_000
+VALIDATION = 10_000
 SPACE = {
     "learning_rate": loguniform(1e-2, 1.0),
     "max_leaf_nodes": randint(3, 64),
@@ -45,7 +48,8 @@ def adult() -> tuple[Records, list[bool]] | None:
     if rows is None:
         return None
     names = [name for name in rows[0] if name not in ("income", "split")]
-    columns, categorical = [], []
+    columns = []
+    categorical = []
     for name in names:
         values = np.array([row[name] for row in rows])
         categorical.append(not all(value.lstrip("-").isdigit() for value in values))
@@ -84,14 +88,24 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, seeds=10)
     found = None if chosen.smoke else adult()
     if found is None:
-        data, categorical, source = make_classification(3000, 10, random_state=chosen.seed), [False] * 10, "synthetic stand-in"
-        sizes, evaluations, seeds = (500, 1500), EVALUATIONS, 2
+        data = make_classification(3000, 10, random_state=chosen.seed)
+        categorical = [False] * 10
+        source = "synthetic stand-in"
+        sizes = (500, 1500)
+        evaluations = EVALUATIONS
+        seeds = 2
     else:
-        (data, categorical), source = found, "Adult"
-        sizes, evaluations, seeds = (TRAIN, VALIDATION), EVALUATIONS, chosen.seeds
+        (data, categorical) = found
+        source = "Adult"
+        sizes = (TRAIN, VALIDATION)
+        evaluations = EVALUATIONS
+        seeds = chosen.seeds
     space = SPACE
     if chosen.smoke:
-        sizes, evaluations, seeds, space = (100, 200), 9, 1, {**SPACE, "max_iter": [2, 5]}
+        sizes = (100, 200)
+        evaluations = 9
+        seeds = 1
+        space = {**SPACE, "max_iter": [2, 5]}
     runs = []
     for seed in with_bar(range(chosen.seed, chosen.seed + seeds)):
         runs.append(one_seed(data, categorical, space, sizes, evaluations, seed))

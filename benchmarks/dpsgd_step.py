@@ -56,7 +56,8 @@ def compared(width: int, count: int, repetitions: int, device: str) -> list[Any]
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, device="cpu")
     sizes = [(40, 16, 2)] if chosen.smoke else [(100, 64, 30), (1000, 64, 15), (1000, 256, 10)]
-    warnings.simplefilter("ignore")  # of Opacus' generators and hooks
+    # Of Opacus' generators and hooks.
+    warnings.simplefilter("ignore")
     rows = [compared(*size, chosen.device) for size in sizes]
     print(table(HEADER, rows))
     record("dpsgd_step", {"device": chosen.device, "steps": named(HEADER, rows)}, chosen)

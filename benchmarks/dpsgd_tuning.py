@@ -21,7 +21,8 @@ from benchmarks.harness import band, difference, options, picture, record, table
 from dpbo.dpsgd import plan_tuning
 from examples.tuning_dpsgd import BUDGET, RELATION, TERMS, VALIDATION, parts, right, tuned
 
-HINDSIGHT = {"lr": 1.0, "clip": 1.0}  # among the best for this network and noise, as nobody knows beforehand
+# Among the best for this network and noise, as nobody knows beforehand.
+HINDSIGHT = {"lr": 1.0, "clip": 1.0}
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {"defaults": ("once", {}), "hindsight": ("once", {"parameters": HINDSIGHT}),
                                                "paid search": ("search", {}), "selection": ("selection", {})}  # fmt: skip
 
@@ -43,9 +44,12 @@ def one_seed(seed: int, runs: int, terms: Any) -> dict[str, float]:
 
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, seeds=10, runs=30)
-    terms, runs = TERMS, chosen.runs
+    terms = TERMS
+    runs = chosen.runs
     if chosen.smoke:
-        terms, runs = dataclasses.replace(TERMS, epochs=3, batches=1, batch_size=1100), 6  # whole batches are soon planned
+        terms = dataclasses.replace(TERMS, epochs=3, batches=1, batch_size=1100)
+        # Whole batches are soon planned.
+        runs = 6
     plans = plan_tuning(BUDGET, terms, runs=runs, validation=VALIDATION, adjacency=RELATION)
     print(plans, flush=True)
     seeds = range(chosen.seed, chosen.seed + (1 if chosen.smoke else chosen.seeds))

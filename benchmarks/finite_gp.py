@@ -27,7 +27,9 @@ from dpbo.acquisition.ucb import SrinivasFinite, suggest_ucb
 from dpbo.models import FiniteGP
 from dpbo.models.datasets import squared_exponential
 
-NOISE, DELTA, LENGTH = 1e-2, 0.1, 0.2
+NOISE = 1e-2
+DELTA = 0.1
+LENGTH = 0.2
 
 
 def values_of(candidates: Tensor, runs: int, seed: int) -> Tensor:
@@ -44,7 +46,8 @@ def model_of(candidates: Tensor, kernel: Any, runs: int, steps: int) -> FiniteGP
 def by_finite_gp(model: FiniteGP, values: Tensor, steps: int) -> Tensor:
     """The indices chosen from the start, `steps x runs`; values are `runs x n`."""
     model.forget()
-    schedule, index = SrinivasFinite(count=values.shape[-1], delta=DELTA), torch.zeros(len(values), dtype=torch.long, device=values.device)
+    schedule = SrinivasFinite(count=values.shape[-1], delta=DELTA)
+    index = torch.zeros(len(values), dtype=torch.long, device=values.device)
     chosen = [index]
     for _ in range(steps - 1):
         model.observe(index, values.gather(1, index.unsqueeze(1)).squeeze(1))
@@ -55,9 +58,11 @@ def by_finite_gp(model: FiniteGP, values: Tensor, steps: int) -> Tensor:
 
 def by_botorch(candidates: Tensor, kernel: Any, values: Tensor, steps: int) -> Tensor:
     """The same for one run, with a model made anew in each step and its hyper-parameters fixed."""
-    schedule, chosen = SrinivasFinite(count=len(candidates), delta=DELTA), [0]
+    schedule = SrinivasFinite(count=len(candidates), delta=DELTA)
+    chosen = [0]
     for t in range(1, steps):
-        X, Y = candidates[chosen], values[0, chosen].unsqueeze(-1)
+        X = candidates[chosen]
+        Y = values[0, chosen].unsqueeze(-1)
         settings = {"covar_module": kernel, "mean_module": ZeroMean(), "outcome_transform": None}
         model = SingleTaskGP(X, Y, torch.full_like(Y, NOISE), **settings)
         with torch.no_grad():
@@ -75,7 +80,9 @@ def bandwidth(numbers: int) -> float:
 
 def batch_against_singles(candidates: Tensor, kernel: Any, runs: int, steps: int, repetitions: int) -> tuple[float, float]:
     """Seconds a run of a batch, and the median ratio to single ones; the same indices, which is asserted."""
-    values, one, many = values_of(candidates, runs, 1), model_of(candidates, kernel, 1, steps), model_of(candidates, kernel, runs, steps)
+    values = values_of(candidates, runs, 1)
+    one = model_of(candidates, kernel, 1, steps)
+    many = model_of(candidates, kernel, runs, steps)
 
     def singles() -> Tensor:
         return torch.cat([by_finite_gp(one, values[run : run + 1], steps) for run in range(runs)], dim=1)
@@ -93,7 +100,8 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(1)
     n, steps, runs, repetitions = (2_000, 8, 4, 2) if chosen.smoke else (40_000, 50, 50, 3)
     candidates = torch.rand(n, 2, generator=torch.Generator().manual_seed(chosen.seed), dtype=torch.float64)
-    closed, called = squared_exponential(LENGTH), RQKernel().double()
+    closed = squared_exponential(LENGTH)
+    called = RQKernel().double()
     called.lengthscale = LENGTH
     values = values_of(candidates, 1, chosen.seed)
 
@@ -102,7 +110,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     assert torch.equal(one_run(), by_botorch(candidates, closed, values, steps))
     ours, theirs = interleaved(one_run, lambda: by_botorch(candidates, closed, values, steps), repetitions=repetitions)
-    faster, seconds, read = ratio(theirs, ours), statistics.median(ours), 4.0 * n * steps * (steps - 1)
+    faster = ratio(theirs, ours)
+    seconds = statistics.median(ours)
+    read = 4.0 * n * steps * (steps - 1)
     few = min(1_000, n)
     batches = {
         f"{n:,} candidates, SE": batch_against_singles(candidates, closed, runs, steps, repetitions),
@@ -110,7 +120,8 @@ def main(arguments: list[str] | None = None) -> None:
         f"{few:,} candidates, SE": batch_against_singles(candidates[:few], closed, runs, steps, repetitions),
     }
     first = f"{n:,} candidates, SE"
-    cached, memory = bandwidth(n * steps), bandwidth(n * steps * runs)
+    cached = bandwidth(n * steps)
+    memory = bandwidth(n * steps * runs)
     rows = [
         ["one run by FiniteGP, s", seconds, ""], ["the same by BoTorch, s", statistics.median(theirs), ""],
         ["BoTorch over FiniteGP, identical indices", faster, ">= 30"],

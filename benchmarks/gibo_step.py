@@ -39,7 +39,8 @@ def walked(d: int, b: int, N: int, seed: int, device: torch.device | str = "cpu"
 
 def by_adam(posterior: GradientPosterior, theta: torch.Tensor, b: int, steps: int, seed: int) -> float:
     """The trace that so many Adam steps from near theta reach."""
-    trace, d = GradientTrace(posterior, theta), len(theta)
+    trace = GradientTrace(posterior, theta)
+    d = len(theta)
     generator = torch.Generator().manual_seed(seed)
     Z = torch.nn.Parameter(theta + 1e-5 * torch.randn(b, d, dtype=torch.float64, generator=generator) / d**0.5)
     optimizer = torch.optim.Adam([Z], lr=1e-2)
@@ -65,7 +66,8 @@ def steps(smoke: bool, seed: int) -> list[list[Any]]:
     for d, b, N, n in sizes:
         posterior, theta = walked(d, b, N, seed)
         losses = torch.rand(n, N + b, dtype=torch.float64)
-        reference, repetitions = by_adam(posterior, theta, b, 50 if smoke else 1000, seed), 2 if smoke else 5
+        reference = by_adam(posterior, theta, b, 50 if smoke else 1000, seed)
+        repetitions = 2 if smoke else 5
         row: list[Any] = [f"d={d}, b={b}, N={N}, n={n}", reference]
         for how in ({}, {"steps": 100, "close": 1e-5, "restarts": 2}):
             generators = [torch.Generator().manual_seed(seed + 1 + i) for i in range(3)]
@@ -78,7 +80,8 @@ def steps(smoke: bool, seed: int) -> list[list[Any]]:
 
 def whole_iteration() -> float:
     """Milliseconds of a whole iteration of DPGIBO without history, with query, ledger, noise and step: d = 33."""
-    d, records = 33, torch.rand(5000, 33, dtype=torch.float64)
+    d = 33
+    records = torch.rand(5000, 33, dtype=torch.float64)
     curator = Curator(records, unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0))
     bounds = torch.tensor([[0.0] * d, [1.0] * d], dtype=torch.float64)
     search = DPGIBO(curator, lambda x, r: r[:, 0] * x[0], bounds=bounds, budget=1.0, iterations=40, batch_size=d + 1, clip=1.0)

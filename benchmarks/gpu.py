@@ -28,7 +28,8 @@ def main(arguments: list[str] | None = None) -> None:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     if device.type != "cuda" and not chosen.smoke:
         raise SystemExit("There is no GPU here; --smoke shows on a CPU that it runs.")
-    large, compiled = not chosen.smoke, device.type == "cuda" and not chosen.smoke
+    large = not chosen.smoke
+    compiled = device.type == "cuda" and not chosen.smoke
     ceilings = Ceilings.of(device, 1 << 30 if large else 1 << 20, 8192 if large else 256)
     figures: dict[str, Any] = {"device": name, "ceilings": vars(ceilings)}
     failed = []
@@ -36,7 +37,8 @@ def main(arguments: list[str] | None = None) -> None:
     def part(what: str, header: list[str], measure: Callable[[], dict[str, float]]) -> None:
         try:
             found = measure()
-        except Exception:  # also of a compiler or a driver: the other parts are still wanted
+        except Exception:
+            # Also of a compiler or a driver: the other parts are still wanted.
             traceback.print_exc()
             failed.append(what)
         else:
@@ -46,7 +48,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     print(table([name, "ceiling"], ceilings.rows()), "\n", flush=True)
     units, sizes = (4_000_000, gpu_sums.SIZES) if large else (5_000, [(8, 3)])
-    for size in sizes:  # each by itself, so that a shape that does not compile loses its own row alone
+    # Each by itself, so that a shape that does not compile loses its own row alone.
+    for size in sizes:
         measure = functools.partial(gpu_sums.speed, units, *size, ceilings, device, compiled=compiled)
         shape = "clipped sum, m = {}, d = {}".format(*size)
         part(shape, [f"{shape}, {units:,} units", ""], measure)

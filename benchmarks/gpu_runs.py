@@ -38,7 +38,8 @@ def ucb(runs: int, count: int, steps: int, device: torch.device) -> dict[str, fl
     """Seconds of a batch of runs, of the same in plain torch, and of one BoTorch loop."""
     candidates = torch.rand(count, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device)
     kernel = squared_exponential(LENGTH).to(device)
-    values, model = values_of(candidates, runs, 1), model_of(candidates, kernel, runs, steps)
+    values = values_of(candidates, runs, 1)
+    model = model_of(candidates, kernel, runs, steps)
     batch, plain = seconds(
         device, lambda: by_finite_gp(model, values, steps), lambda: by_torch(candidates, kernel, values, steps), repetitions=5
     )
@@ -77,10 +78,12 @@ def iteration(units: int, d: int, history: int, device: torch.device) -> dict[st
 
 def streamed(users: int, d: int, points: int, device: torch.device) -> dict[str, float]:
     """Seconds of a question about one more point, on pinned records with losses kept at so many; and of copying as many bytes."""
-    records, landing = torch.rand(users, d), torch.empty(users, d + points, device=device)
+    records = torch.rand(users, d)
+    landing = torch.empty(users, d + points, device=device)
     bytes_alone = torch.zeros_like(landing, device="cpu")
     if device.type == "cuda":
-        records, bytes_alone = records.pin_memory(), bytes_alone.pin_memory()
+        records = records.pin_memory()
+        bytes_alone = bytes_alone.pin_memory()
     curator = Curator(records, unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), device=device)
 
     def gradient(X: torch.Tensor, **more: Any) -> Handle:
@@ -114,11 +117,13 @@ def plain_moments(X: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
 
 def mixture(count: int, ceilings: Ceilings, device: torch.device, *, compiled: bool) -> dict[str, float]:
     """Seconds of the moments of so many records in two dimensions under five components, and of the peers."""
-    K, draw = 5, torch.Generator().manual_seed(0)
+    K = 5
+    draw = torch.Generator().manual_seed(0)
     theta = torch.randn(K, 6, generator=draw, dtype=torch.float64)
     X = torch.randn(count, 2, device=device)
     curator = Curator(X, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0))
-    query, small = MixtureMoments(2, ball=Ball(1.0), natural=theta), theta.to(device, torch.float32)
+    query = MixtureMoments(2, ball=Ball(1.0), natural=theta)
+    small = theta.to(device, torch.float32)
     fast = torch.compile(plain_moments, dynamic=False) if compiled else plain_moments
     own, plain, quick = seconds(
         device, lambda: curator.evaluate(query), lambda: plain_moments(X, small), lambda: fast(X, small), repetitions=5

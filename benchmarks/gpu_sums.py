@@ -15,10 +15,13 @@ from benchmarks.harness import interleaved
 from dpbo.gibo.gradient_kernel import width_of
 from dpbo.gibo.gradient_query import clipped_sum, quantum_of
 
-_LANES, _ROUNDS = 1024, 4096  # of the kernel that computes in registers
+_LANES = 1024
+# Of the kernel that computes in registers.
+_ROUNDS = 4096
 CLIP = 1.0
 # of each padded coordinate in gpu/gradient.py: a conversion and six operations in float64, about fifteen on integers
-_FLOATS, _INTEGERS = 7.0, 15.0
+_FLOATS = 7.0
+_INTEGERS = 15.0
 
 Sizes = list[tuple[int, int]]
 SIZES: Sizes = [(256, 33), (64, 8), (64, 16), (64, 64), (1024, 8), (1024, 16), (1024, 64), (64, 33), (1024, 33), (256, 8), (256, 128)]
@@ -38,19 +41,26 @@ def seconds(device: torch.device, *works: Callable[[], Any], repetitions: int = 
 class Ceilings:
     """What this device reached, each the best of several tries; operations of registers are 0 where no GPU is there to measure."""
 
-    read: float  # bytes a second
-    copy: float  # bytes a second, read and written
-    tf32: float  # flops a second of a product of matrices
-    float64: float  # flops a second of the same
-    float64_steps: float  # fused multiply-adds a second in registers
-    int32_steps: float  # multiply-adds a second in registers
+    # Bytes a second.
+    read: float
+    # Bytes a second, read and written.
+    copy: float
+    # Flops a second of a product of matrices.
+    tf32: float
+    # Flops a second of the same.
+    float64: float
+    # Fused multiply-adds a second in registers.
+    float64_steps: float
+    # Multiply-adds a second in registers.
+    int32_steps: float
 
     @classmethod
     def of(cls, device: torch.device, numbers: int, side: int) -> Ceilings:
         """By a sum and a copy of so many float32, and products of square matrices."""
         data = torch.ones(numbers, device=device)
         other = torch.empty_like(data)
-        single, double = torch.randn(side, side, device=device), torch.randn(side, side, device=device, dtype=torch.float64)
+        single = torch.randn(side, side, device=device)
+        double = torch.randn(side, side, device=device, dtype=torch.float64)
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high")
         works = (data.sum, lambda: other.copy_(data), lambda: single @ single, lambda: double @ double)
@@ -86,7 +96,10 @@ def _kernel() -> Any:
     def computing(numbers, LANES: tl.constexpr, ROUNDS: tl.constexpr):  # type: ignore[no-untyped-def]
         at = tl.program_id(0) * LANES + tl.arange(0, LANES)
         a = tl.load(numbers + at)
-        b, c, e = a + a, a + a + a, a * a  # four chains, so that none waits for the one before
+        b = a + a
+        c = a + a + a
+        # Four chains, so that none waits for the one before.
+        e = a * a
         for _ in range(ROUNDS):
             a = a * e + b
             b = b * e + c
@@ -133,14 +146,18 @@ def bounds_of(units: int, points: int, dimension: int, ceilings: Ceilings) -> tu
 
 def speed(units: int, points: int, dimension: int, ceilings: Ceilings, device: torch.device, *, compiled: bool) -> dict[str, float]:
     """Milliseconds, share of the roof, bounds, and the peers' milliseconds."""
-    here, draw = torch.Generator().manual_seed(dimension), torch.Generator(device).manual_seed(points)
+    here = torch.Generator().manual_seed(dimension)
+    draw = torch.Generator(device).manual_seed(points)
     columns = [torch.randn(units, generator=draw, device=device) for _ in range(points)]
     W = torch.randn(dimension, points, generator=here, dtype=torch.float64).to(device)
-    W *= CLIP / math.sqrt(points * dimension)  # so that about half of the vectors are clipped
-    L, small = torch.stack(columns, dim=1), W.float()
+    # So that about half of the vectors are clipped.
+    W *= CLIP / math.sqrt(points * dimension)
+    L = torch.stack(columns, dim=1)
+    small = W.float()
     works = [lambda: ours(columns, W), *(with_precision(lambda: plain(L, small), name) for name in ("highest", "high"))]
     if compiled:
-        torch.compiler.reset()  # or the second shape's code would be for shapes of all sizes, and slower
+        # Or the second shape's code would be for shapes of all sizes, and slower.
+        torch.compiler.reset()
         fast = torch.compile(plain, dynamic=False)
         works.append(with_precision(lambda: fast(L, small), "high"))
     own, *peers = seconds(device, *works)

@@ -25,7 +25,8 @@ from dpbo.curator.record_fingerprints import RepeatedRecordsWarning
 
 def options(description: str | None, arguments: Sequence[str] | None, **own: Any) -> argparse.Namespace:
     """The arguments of a benchmark, by default this process's; `own` are its own options with their defaults."""
-    warnings.simplefilter("ignore", RepeatedRecordsWarning)  # benchmarks release about the same public records again and again
+    # Benchmarks release about the same public records again and again.
+    warnings.simplefilter("ignore", RepeatedRecordsWarning)
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--smoke", action="store_true", help="a tiny version, to see that it runs")
     parser.add_argument("--seed", type=int, default=0)
@@ -58,7 +59,7 @@ def interleaved(*works: Callable[[], Any], repetitions: int, wait: Callable[[], 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
     """Median of the paired ratios."""
-    return statistics.median(a / b for a, b in zip(numerator, denominator, strict=True))
+    return float(np.median(np.divide(numerator, denominator)))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -103,9 +104,11 @@ class Difference(NamedTuple):
 
 def difference(a: Sequence[float], b: Sequence[float]) -> Difference:
     """The paired difference a - b."""
-    gaps = [x - y for x, y in zip(a, b, strict=True)]
-    low, high = stats.ttest_rel(a, b).confidence_interval(0.95) if len(gaps) > 1 else (-math.inf, math.inf)
-    return Difference(statistics.fmean(gaps), float(low), float(high), sum(gap < 0 for gap in gaps), len(gaps))
+    gaps = np.subtract(a, b)
+    low, high = -math.inf, math.inf
+    if len(gaps) > 1:
+        low, high = stats.ttest_rel(a, b).confidence_interval(0.95)
+    return Difference(statistics.fmean(gaps), float(low), float(high), int((gaps < 0).sum()), len(gaps))
 
 
 def band(values: Sequence[float]) -> tuple[float, float, float]:
@@ -140,7 +143,8 @@ def rows_of(path: str) -> list[dict[str, str]] | None:
         return list(csv.DictReader(opened))
 
 
-RUNS = 4  # a list of so many numbers or more holds repetitions
+# A list of so many numbers or more holds repetitions.
+RUNS = 4
 
 
 def summary(figures: Any) -> Any:
@@ -167,20 +171,28 @@ def _by_name(runs: Any) -> Any:
 
 def as_lines(value: Any, indent: str = "") -> str:
     """JSON with one line a row: what holds nothing nested stands on one line."""
-    parts = list(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
-    if not any(isinstance(part, (dict, list)) and part for part in parts):
+    parts: dict[Any, Any] = {}
+    first, last = "[]"
+    if isinstance(value, dict):
+        parts = {f"{json.dumps(name)}: ": part for name, part in value.items()}
+        first, last = "{}"
+    elif isinstance(value, list):
+        parts = dict(enumerate(value))
+    if not any(isinstance(part, (dict, list)) and part for part in parts.values()):
         return json.dumps(value)
-    names = [json.dumps(name) + ": " for name in value] if isinstance(value, dict) else [""] * len(parts)
     inner = indent + "  "
-    lines = ",\n".join(inner + name + as_lines(part, inner) for name, part in zip(names, parts, strict=True))
-    first, last = "{}" if isinstance(value, dict) else "[]"
-    return f"{first}\n{lines}\n{indent}{last}"
+    lines = []
+    for name, part in parts.items():
+        title = name if isinstance(value, dict) else ""
+        lines.append(f"{inner}{title}{as_lines(part, inner)}")
+    return first + "\n" + ",\n".join(lines) + f"\n{indent}{last}"
 
 
 def _version(package: str) -> str:
     try:
         return version(package)
-    except PackageNotFoundError:  # dpbo run from its folder
+    except PackageNotFoundError:
+        # dpbo is run from its folder.
         return "not installed"
 
 

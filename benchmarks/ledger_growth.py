@@ -37,7 +37,8 @@ class Study:
         self.mechanism = LaplaceMechanism(1000.0)
         event = self.mechanism.event()
         self.curator.reserve("rows", event, slots=10**6, terms={}, parallel=True)
-        self.row, self.point = 0, torch.rand(1, 2, dtype=torch.float64)
+        self.row = 0
+        self.point = torch.rand(1, 2, dtype=torch.float64)
 
     def call(self) -> None:
         """Evaluate and release one point."""
@@ -72,11 +73,13 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(chosen.seed)
     most = 1 if chosen.smoke else 5 if chosen.full else 3
-    releases, plans = [10**k for k in range(1, most + 1)], [10**k for k in range(most)]
+    releases = [10**k for k in range(1, most + 1)]
+    plans = [10**k for k in range(most)]
     found: dict[str, list[list[float]]] = {"releases": [], "reservations": []}
     with tempfile.TemporaryDirectory() as folder:
         for name, sizes in (("releases", releases), ("reservations", plans)):
-            study, before = Study(None if chosen.memory else str(pathlib.Path(folder) / f"{name}.db")), 0
+            study = Study(None if chosen.memory else str(pathlib.Path(folder) / f"{name}.db"))
+            before = 0
             for size in sizes:
                 if name == "releases":
                     study.grow(size)

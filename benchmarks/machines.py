@@ -28,7 +28,9 @@ from dpbo.queries import ClippedMean
 from dpbo.queries.ball import Ball
 from dpbo.queries.query import Query
 
-D, B, K = 10, 11, 5
+D = 10
+B = 11
+K = 5
 SIZES = (33, 1_000, 100_000, 1_000_000)
 
 
@@ -42,7 +44,8 @@ def shard(records: int, ranks: Ranks | None) -> torch.Tensor:
 def questions() -> dict[str, Query]:
     """What is asked, by name."""
     draw = torch.Generator().manual_seed(0)
-    X, W = torch.rand(B, D, generator=draw, dtype=torch.float64), torch.randn(D, B, generator=draw, dtype=torch.float64)
+    X = torch.rand(B, D, generator=draw, dtype=torch.float64)
+    W = torch.randn(D, B, generator=draw, dtype=torch.float64)
     natural = torch.randn(K, 1 + 4 + 10, generator=draw, dtype=torch.float64)
     return {
         "clipped gradient": ClippedGradient(lambda x, r: (r - x).abs().sum(1), X, weights=W, clip=1.0),

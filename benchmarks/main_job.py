@@ -20,7 +20,9 @@ from dpbo.demo import CANDIDATES, Census, compare, search, split
 from dpbo.search import Choice
 
 BUDGET = Budget(epsilon=1.0, delta=1e-6)
-FREE, OPEN, PRIVATE = "free: cross-validated on the public records", "tuned on the protected records, not private", "tuned privately"
+FREE = "free: cross-validated on the public records"
+OPEN = "tuned on the protected records, not private"
+PRIVATE = "tuned privately"
 SHARE = "free, weighted by a published share of high incomes"
 OTHERS = {"choice: one private choice": Choice(candidates=None), "bo: noised scores": "bo"}
 

@@ -20,7 +20,9 @@ from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.rounding import rounded
 from dpbo.queries import ClippedMean
 
-FEATURES, CLASSES, ROWS_A_GROUP = 20, 10, 10
+FEATURES = 20
+CLASSES = 10
+ROWS_A_GROUP = 10
 
 
 def accuracy(weights: torch.Tensor, records: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -37,7 +39,9 @@ def curator_of(records: object, groups: torch.Tensor | None = None) -> Curator:
 
 def peak_memory(work: object) -> float:
     """MiB of resident memory beyond the start while `work` runs for the first time, sampled every millisecond."""
-    process, stop, peak = psutil.Process(), threading.Event(), [0]
+    process = psutil.Process()
+    stop = threading.Event()
+    peak = [0]
     before = process.memory_info().rss
 
     def watch() -> None:
@@ -64,10 +68,14 @@ def main(arguments: list[str] | None = None) -> None:
     groups = torch.randperm(n, generator=generator) // ROWS_A_GROUP
     mechanism = GaussianMechanism(1000.0)
 
-    whole, alone, grouped = curator_of(records), curator_of(scores), curator_of(scores, groups)
+    whole = curator_of(records)
+    alone = curator_of(scores)
+    grouped = curator_of(scores, groups)
     question = ClippedMean(accuracy, weights, score_range=(0.0, 1.0))
-    clipping = ClippedMean(lambda _, records: records, score_range=(0.0, 1.0))  # computed before: clip-and-sum remains
-    curator_of(scores[:1000]).evaluate(clipping)  # loads the code before memory is watched
+    # Computed before: clip-and-sum remains.
+    clipping = ClippedMean(lambda _, records: records, score_range=(0.0, 1.0))
+    # Loads the code before memory is watched.
+    curator_of(scores[:1000]).evaluate(clipping)
     extra = peak_memory(lambda: alone.evaluate(clipping))
     extra_groups = peak_memory(lambda: grouped.evaluate(clipping))
     release, plain = interleaved(
@@ -76,7 +84,8 @@ def main(arguments: list[str] | None = None) -> None:
     clip, clip_groups, mean = interleaved(
         lambda: alone.evaluate(clipping), lambda: grouped.evaluate(clipping), lambda: scores.mean(), repetitions=repetitions
     )
-    zeros, ones = torch.zeros(100_000).double().numpy(), torch.full((100_000,), 2.0**20).double().numpy()
+    zeros = torch.zeros(100_000).double().numpy()
+    ones = torch.full((100_000,), 2.0**20).double().numpy()
     (noise,) = interleaved(lambda: rounded(NORMAL, zeros, ones, os.urandom), repetitions=repetitions)
 
     per_unit = 24 * (n // ROWS_A_GROUP) / 2**20

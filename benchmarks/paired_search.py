@@ -36,10 +36,16 @@ from dpbo.models.builders import _fitted
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries import ClippedMean
 
-EVALUATIONS, INITIAL, NARROW, NARROW_SHARE = 24, 8, 0.05, 0.3
-MOVED, UNBIASED = "moved reference, c 0.1", "unbiased on the public records, c 0.1"
-MOVING = (MOVED, UNBIASED)  # whose clip is not [-c, c] about the default model
-UNITS, BUDGET = (300, 1000), Budget(1.0, 1e-6)
+EVALUATIONS = 24
+INITIAL = 8
+NARROW = 0.05
+NARROW_SHARE = 0.3
+MOVED = "moved reference, c 0.1"
+UNBIASED = "unbiased on the public records, c 0.1"
+# Whose clip is not [-c, c] about the default model.
+MOVING = (MOVED, UNBIASED)
+UNITS = (300, 1000)
+BUDGET = Budget(1.0, 1e-6)
 Array = NDArray[np.float64]
 
 
@@ -66,7 +72,10 @@ class Study:
         pool = random.permutation(np.flatnonzero(protected))
         parts = (train, pool[:n], pool[n:][:TEST])
         self.train, self.protected, self.test = ((X[part], y[part]) for part in parts)
-        self.space, self.score, self.seed, self.evaluations = Space(**SPACE), score, seed, evaluations
+        self.space = Space(**SPACE)
+        self.score = score
+        self.seed = seed
+        self.evaluations = evaluations
         budget = BUDGET if noise else Budget.gdp(300.0)
         self.curator = Curator(self.protected, unit=PrivacyUnit("record"), adjacency="replace-one", budget=budget, allow_repeated=True)
         self.budget = budget
@@ -105,9 +114,12 @@ def searched(
 ) -> Any:
     """Points, values and variances of a search."""
     evaluations = study.evaluations if evaluations is None else evaluations
-    X, Y, V = study.space.sample(INITIAL, seed=study.seed), torch.empty(0, 1).double(), torch.empty(0, 1).double()
+    X = study.space.sample(INITIAL, seed=study.seed)
+    Y = torch.empty(0, 1).double()
+    V = torch.empty(0, 1).double()
     before = study.out_of_fold(None) if unbiased else None
-    reference, level = None, 0.0
+    reference = None
+    level = 0.0
     while len(Y) < evaluations:
         if len(Y) >= INITIAL:
             propose = suggest_in_trust_region if moved else suggest
@@ -118,14 +130,16 @@ def searched(
         Y, V = (torch.cat([old, torch.tensor([[new]]).double()]) for old, new in ((Y, y + level), (V, variance)))
         if moved and len(Y) >= INITIAL:
             means = posterior_mean(study.space, X[: len(Y)], Y, V)
-            reference, level = X[means.argmax()], float(means.max())
+            reference = X[means.argmax()]
+            level = float(means.max())
     return X, Y, V
 
 
 def _middle(differences: Array, c: float | None) -> float:
     """o for which clipping to [o - c, o + c] keeps the mean."""
     assert c is not None
-    low, high = -1.0, 1.0
+    low = -1.0
+    high = 1.0
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if np.clip(differences, middle - c, middle + c).mean() < differences.mean() else (low, middle)
@@ -145,7 +159,8 @@ def two_fidelities(study: Study) -> torch.Tensor:
     plain = [study.ask(X[i], None, releases=few, share=1 - NARROW_SHARE) for i in top]
     Z, W = (torch.tensor(part).double().unsqueeze(1) for part in zip(*plain, strict=True))
     points = torch.cat([torch.cat([X, torch.zeros(len(X), 1)], 1), torch.cat([X[top], torch.ones(len(top), 1)], 1)]).double()
-    values, scale = torch.cat([Y - Y.mean(), Z - Z.mean()]), Y.std()
+    values = torch.cat([Y - Y.mean(), Z - Z.mean()])
+    scale = Y.std()
     model = _fitted(MultiTaskGP(points, values / scale, -1, torch.cat([V, W]) / scale**2, output_tasks=[1]))
     with torch.no_grad():
         return X[model.posterior(X).mean[:, 0].argmax()]
@@ -183,7 +198,8 @@ def one_split(task: str, seed: int, n: int, scoring: str, evaluations: int) -> d
         "two fidelities": (NARROW, two_fidelities),
         UNBIASED: (0.1, functools.partial(found, 0.1, unbiased=True)),
     }
-    gains, biases = {}, {}
+    gains = {}
+    biases = {}
     with mute_warnings():
         for way, (c, recommend) in ways.items():
             study = make()
@@ -196,7 +212,8 @@ def one_split(task: str, seed: int, n: int, scoring: str, evaluations: int) -> d
         gains["open"] = 100 * float(study.gain(found(None, study), study.test).mean())
         study = make()
         for way, parameters in zip(("weighted_cv", "free"), weighted(study), strict=True):
-            model, before = Boosting(**parameters).fit(*study.train), study.score(study.model(None), study.test)
+            model = Boosting(**parameters).fit(*study.train)
+            before = study.score(study.model(None), study.test)
             gains[way] = 100 * float((study.score(model, study.test) - before).mean())
     return {"task": task, "n": n, "score": scoring, "seed": seed, "gains": gains, "biases": biases}
 

@@ -32,7 +32,10 @@ from dpbo.run_counts import FixedRuns, PoissonRuns, RunCountDistribution, Thresh
 
 QUANTUM = 2.0**-20
 Array = NDArray[np.float64]
-DELTA, BUDGET, WANTED, GUESS = 1e-6, 6.1, 0.955, 0.1
+DELTA = 1e-6
+BUDGET = 6.1
+WANTED = 0.955
+GUESS = 0.1
 STEPS = PoissonGaussianEvent(1.1, 14_100, rate=256 / 60_000, relation="add-or-remove-one")
 ORDERS = np.concatenate([1 + np.geomspace(0.05, 4.0, 40), np.arange(5.5, 64.0, 0.5), np.arange(64.0, 128.0, 8.0)])
 SHAPES = {"logarithmic": 0.0, "negative binomial 1/2": 0.5, "geometric": 1.0, "negative binomial 3": 3.0, "negative binomial 5": 5.0,
@@ -92,24 +95,41 @@ def bounds(law: Any, base: tuple[Event, ...]) -> dict[str, float]:
 
 
 def _crossing(curve: Callable[[Array], Array]) -> float:
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while curve(np.array([high]))[0] > DELTA:
         high *= 2.0
         if high > 400.0:
             return math.inf
     for _ in range(24):
         middle = (low + high) / 2
-        low, high = (low, middle) if curve(np.array([middle]))[0] <= DELTA else (middle, high)
+        if curve(np.array([middle]))[0] <= DELTA:
+            high = middle
+        else:
+            low = middle
     return high
+
+
+def _bisected(below: Callable[[float], bool], low: float, high: float, factor: float) -> tuple[float, float]:
+    """Numbers within this factor of one another, between which `below` changes."""
+    while high / low > factor:
+        middle = math.sqrt(low * high)
+        if below(middle):
+            low = middle
+        else:
+            high = middle
+    return low, high
 
 
 def runs_tables(smoke: bool) -> dict[str, Any]:
     """Everything on the table of DP-SGD runs, printed and returned."""
     scores, source = accuracies()
     base: tuple[Event, ...] = (STEPS,)
-    shapes, means = SHAPES, MEANS
+    shapes = SHAPES
+    means = MEANS
     if smoke:
-        base, means = (GaussianEvent(2.5),), (3.0, 10.0)
+        base = (GaussianEvent(2.5),)
+        means = (3.0, 10.0)
         shapes = {name: SHAPES[name] for name in ("geometric", "Poisson")}
         peer = Peer(dp_event.GaussianDpEvent(2.5))
     else:
@@ -151,25 +171,26 @@ def _within(base: tuple[Event, ...], scores: Array, peer: Peer, shapes: Mapping[
 
 
 def _largest_mean(epsilon: Callable[[float], float], smoke: bool) -> float:
-    low, high = 1.02, 20.0 if smoke else 2000.0
+    low = 1.02
+    high = 20.0 if smoke else 2000.0
     if epsilon(high) < BUDGET:
         return high
-    while high / low > (1.2 if smoke else 1.01):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if epsilon(middle) < BUDGET else (low, middle)
-    return low
+    return _bisected(lambda mean: epsilon(mean) < BUDGET, low, high, 1.2 if smoke else 1.01)[0]
 
 
 def _wanted(base: tuple[Event, ...], scores: Array, peer: Peer, shapes: Mapping[str, float], smoke: bool) -> dict[str, Any]:
     """The fewest expected runs that find WANTED, and what they cost."""
     found = {}
     for name, shape in shapes.items():
-        low, high = 1.02, 4000.0
+        low = 1.02
+        high = 4000.0
         if expected(law_of(shape, high), scores) <= WANTED:
             continue
-        while high / low > 1.002:
-            middle = math.sqrt(low * high)
-            low, high = (low, middle) if expected(law_of(shape, middle), scores) > WANTED else (middle, high)
+
+        def too_few(mean: float, shape: float = shape) -> bool:
+            return expected(law_of(shape, mean), scores) <= WANTED
+
+        _, high = _bisected(too_few, low, high, 1.002)
         found[name] = _point(law_of(shape, high), shape, base, scores, peer)
         if smoke:
             break
@@ -227,7 +248,8 @@ def picture(figures: Mapping[str, Any], folder: pathlib.Path) -> None:
 
     figure, (by_epsilon, by_runs) = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
     for i, (name, points) in enumerate(figures["frontier"].items()):
-        accuracy, runs = [at["accuracy"] for at in points], [at["mean"] for at in points]
+        accuracy = [at["accuracy"] for at in points]
+        runs = [at["mean"] for at in points]
         by_epsilon.plot([at["profile"] for at in points], accuracy, f"C{i}.-", label=f"{name}, dpbo")
         by_epsilon.plot([at["dp_accounting"] for at in points], accuracy, f"C{i}:", linewidth=1)
         by_runs.plot(runs, accuracy, f"C{i}.-", label=name)
@@ -265,7 +287,8 @@ def main(arguments: list[str] | None = None) -> None:
     figures["runs"], figures["Gaussian runs"] = runs_tables(chosen.smoke), gaussian_table(chosen.smoke)
     if chosen.plot is not None:
         picture(figures["runs"], chosen.plot)
-    del figures["runs"]["frontier"]  # hundreds of rows, for the picture alone
+    # Hundreds of rows, for the picture alone.
+    del figures["runs"]["frontier"]
     record("selection", figures, chosen)
 
 

@@ -33,16 +33,24 @@ from dpbo.search.public_scores import out_of_fold, public_candidates
 from dpbo.search.scorings import scoring_named
 from dpbo.search.training import Trainer
 
-TRAIN, TEST, CANDIDATES, EVALUATIONS = 1500, 4000, 16, 16
+TRAIN = 1500
+TEST = 4000
+CANDIDATES = 16
+EVALUATIONS = 16
 CELLS = [(n, epsilon) for n in (100, 300, 1000) for epsilon in (0.4, 1.0)]
-LARGER = [(300, 3.0), (1000, 3.0), (3000, 0.4), (3000, 1.0), (3000, 3.0)]  # without the fixed methods
+# These run without the fixed methods.
+LARGER = [(300, 3.0), (1000, 3.0), (3000, 0.4), (3000, 1.0), (3000, 3.0)]
 MOST = 3000
 FIXED: dict[str, dict[str, Any]] = {
     "weighted_cv 8": {"strategy": WeightedCV(cells=8)},
     "list, all": {"strategy": Choice(CANDIDATES + 1)},
     "list, all, paired .25": {"strategy": Choice(CANDIDATES + 1, largest_difference=0.25)},
 }
-FREE, MORE, OPEN, PLAIN, AUTO = "free", "free, more fits", "tuned openly", "plain search", "DPSearch's default"
+FREE = "free"
+MORE = "free, more fits"
+OPEN = "tuned openly"
+PLAIN = "plain search"
+AUTO = "DPSearch's default"
 
 Table = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]
 _models: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -56,7 +64,11 @@ class Boosting(HistGradientBoostingClassifier):  # type: ignore[misc]
         self, learning_rate: float = 0.1, leaves: float = 31.0, leaf_size: float = 20.0, weight: float = 1.0, max_iter: int = 30
     ) -> None:
         super().__init__(early_stopping=False, random_state=0, categorical_features=None)
-        self.learning_rate, self.leaves, self.leaf_size, self.weight, self.max_iter = learning_rate, leaves, leaf_size, weight, max_iter
+        self.learning_rate = learning_rate
+        self.leaves = leaves
+        self.leaf_size = leaf_size
+        self.weight = weight
+        self.max_iter = max_iter
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "Boosting":
         key = repr(sorted(self.get_params().items(), key=str)), X.tobytes(), y.tobytes()
@@ -84,7 +96,8 @@ def _columns(rows: list[dict[str, str]], names: list[str]) -> NDArray[np.float64
 
 def tasks() -> dict[str, Table]:
     """Features (categories as numbers), labels, and which records belong to the public and to the protected population."""
-    adult, loans = rows_of("adult/adult.csv.gz"), rows_of("lendingclub/loans_2007_2011.csv.gz")
+    adult = rows_of("adult/adult.csv.gz")
+    loans = rows_of("lendingclub/loans_2007_2011.csv.gz")
     if adult is None or loans is None:
         X, y, _ = demo._table()
         return {"education": (X, y, np.arange(len(y)) < 3000, np.arange(len(y)) >= 3000)}
@@ -115,8 +128,10 @@ def tasks() -> dict[str, Table]:
 def _free_search(model: Boosting, X: Any, y: Any, candidates: int, seed: int) -> dict[str, Any]:
     """The configuration of highest posterior mean of the cross-validated score, after half as many configurations again."""
     space = Space(**SPACE)
-    trainer, scoring = Trainer(model, space, X, y, "raise"), scoring_named("neg_brier_score", None, y)
-    points, values = public_candidates(space, candidates, seed), torch.empty(0, 1, dtype=torch.float64)
+    trainer = Trainer(model, space, X, y, "raise")
+    scoring = scoring_named("neg_brier_score", None, y)
+    points = public_candidates(space, candidates, seed)
+    values = torch.empty(0, 1, dtype=torch.float64)
     while len(values) < candidates + candidates // 2:
         if len(values) == len(points):
             points = torch.cat([points, suggest(space, points, values, torch.zeros_like(values), seed=len(points))])
@@ -132,10 +147,12 @@ def one_split(name: str, seed: int, smoke: bool) -> list[dict[str, Any]]:
     train = random.permutation(np.flatnonzero(public))[: 200 if smoke else TRAIN]
     pool = random.permutation(np.flatnonzero(protected))
     test = pool[MOST:][: 500 if smoke else TEST]
-    model, candidates = Boosting(max_iter=5 if smoke else 30), 4 if smoke else CANDIDATES
+    model = Boosting(max_iter=5 if smoke else 30)
+    candidates = 4 if smoke else CANDIDATES
     once: dict[str, Any] = {}
 
-    def public_scores(*arguments: Any, **how: Any) -> Any:  # the same for all methods and cells of a split
+    # The same for all methods and cells of a split.
+    def public_scores(*arguments: Any, **how: Any) -> Any:
         key = repr([None if x is None else x.tolist() for x in arguments[2]])
         if key not in once:
             once[key] = out_of_fold(*arguments, **how)
@@ -146,9 +163,11 @@ def one_split(name: str, seed: int, smoke: bool) -> list[dict[str, Any]]:
         return -100 * float(((found - y[rows]) ** 2).mean())
 
     more = brier(_free_search(model, X[train], y[train], candidates, seed))
-    defaults, found = {name: model.get_params()[name] for name in SPACE}, []
+    defaults = {name: model.get_params()[name] for name in SPACE}
+    found = []
     reference = brier(defaults)
-    with unittest.mock.patch("dpbo.search.public_scores.out_of_fold", public_scores):  # a cache, not a stand-in
+    # A cache, not a stand-in.
+    with unittest.mock.patch("dpbo.search.public_scores.out_of_fold", public_scores):
         for n, epsilon in [(60, 1.0)] if smoke else [*CELLS, *LARGER]:
             arms = {AUTO: {}, PLAIN: {"strategy": "bo", "n_iter": 4 if smoke else EVALUATIONS}}
             cell = {"task": name, "n": n, "epsilon": epsilon, "seed": seed, MORE: more - reference}
@@ -181,7 +200,9 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     for cell in found:
         runs[cell["task"], cell["n"], cell["epsilon"]].append(cell)
         means[cell["n"], cell["epsilon"]][cell["seed"]].append(cell)
-    rows, checks, shown = [], collections.Counter[str](), (FREE, MORE, OPEN, PLAIN, AUTO)
+    rows = []
+    checks = collections.Counter[str]()
+    shown = (FREE, MORE, OPEN, PLAIN, AUTO)
     for (task, n, epsilon), cells in runs.items():
         values = {arm: np.array([cell[arm] for cell in cells]) for arm in (*shown, *FIXED) if arm in cells[0]}
         gain, error = mean_and_error(values[AUTO].tolist())
@@ -196,7 +217,9 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
             "below free by more than a standard error": int(over_free < -error_free),
             "below free, more fits, by more than a standard error": int(over_more < -error_more),
         })  # fmt: skip
-        best, fixed = "", (FREE, PLAIN, *FIXED)  # what DPSearch could have taken
+        best = ""
+        # These DPSearch could have taken.
+        fixed = (FREE, PLAIN, *FIXED)
         if all(arm in values for arm in fixed):
             best = max(fixed, key=lambda arm: values[arm].mean())
             behind, spread = mean_and_error((values[best] - values[AUTO]).tolist())

@@ -23,13 +23,17 @@ from dpbo.papers.em.point_sums import ClusterSums
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.ball import Ball
 
-STEPS, CLUSTERS, COMPONENTS = 7, 8, 10
+STEPS = 7
+CLUSTERS = 8
+COMPONENTS = 10
 
 
 def compared(smoke: bool, seed: int) -> list[tuple[str, float, float, float]]:
     """What was summed, seconds, scikit-learn's, and the median of their ratios."""
-    warnings.simplefilter("ignore")  # scikit-learn's, of steps that have not converged
-    repetitions, generator = 2 if smoke else 7, torch.Generator().manual_seed(seed)
+    # Scikit-learn's, of steps that have not converged.
+    warnings.simplefilter("ignore")
+    repetitions = 2 if smoke else 7
+    generator = torch.Generator().manual_seed(seed)
     rows = []
     for n, d, clipped in ((10**6, 2, False), (10**5, 16, False), (10**5, 16, True)):
         X, centers = _clusters(n // (1000 if smoke else 1), d, CLUSTERS, generator)
@@ -40,7 +44,8 @@ def compared(smoke: bool, seed: int) -> list[tuple[str, float, float, float]]:
         ours, theirs = interleaved(work, functools.partial(lloyd.fit, X.numpy()), repetitions=repetitions)
         name = f"k-means, {n} x {d}" + ", far records clipped" * clipped
         rows.append((name, statistics.median(ours), statistics.median(theirs), ratio(ours, theirs)))
-    n, d = (1000 if smoke else 10**5), 16
+    n = 1000 if smoke else 10**5
+    d = 16
     X, means = _clusters(n, d, COMPONENTS, generator)
     ball = Ball(float(X.norm(dim=1).max()) * 1.01)
     spread = torch.eye(d, dtype=torch.float64).repeat(COMPONENTS, 1, 1) / (2.0 * ball.radius) ** 2
@@ -73,7 +78,8 @@ def _clusters(n: int, d: int, count: int, generator: torch.Generator) -> tuple[t
 
 
 def _steps(query: ClusterSums, X: torch.Tensor, count: int) -> None:
-    view = PrivateView.of(X, PrivacyUnit("record"), units_are_public=True)  # as a curator makes it for each fit
+    # As a curator makes it for each fit.
+    view = PrivateView.of(X, PrivacyUnit("record"), units_are_public=True)
     for _ in range(count):
         query._evaluate(view, None)
 

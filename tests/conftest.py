@@ -15,7 +15,8 @@ OPTIONAL = (
     "ax", "distributed", "dp_accounting", "httpx", "IPython", "jupytext", "loky", "matplotlib", "mypy", "nbformat", "opendp", "optuna",
     "pandas", "prompt_toolkit", "psutil", "psycopg", "starlette", "uvicorn",
 )  # fmt: skip
-multiprocessing.set_forkserver_preload(["tests.preloaded"])  # forkserver: processes are forked from one that has imported it
+# With forkserver, processes are forked from one that has imported it.
+multiprocessing.set_forkserver_preload(["tests.preloaded"])
 
 # No example fails for taking long, also where a test sets nothing: a machine may be slow, or busy.
 hypothesis.settings.register_profile("any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -88,7 +89,8 @@ def seeded_noise(monkeypatch):
     """The system's entropy as a fixed stream, and torch's generator, which proposals ask, at its start: a search finds the same in
     every run and order of tests. Only in this process. `system_entropy` stays the same function, so statements are not void.
     """
-    import torch  # not above, before the variables are set
+    # It is not imported above, where the variables are not set.
+    import torch
 
     from dpbo.testing import SeededEntropy
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Curves = Mapping[str, Sequence[Sequence[float]]]  # by label: repetitions of a curve
+# By label, the repetitions of a curve.
+Curves = Mapping[str, Sequence[Sequence[float]]]
 
 
 class Panel(NamedTuple):

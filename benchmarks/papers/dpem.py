@@ -43,7 +43,10 @@ from dpbo.queries.ball import Ball
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Figures = dict[str, Any]
-DELTA, K, J, RADIUS = 1e-4, 3, 10, 17.0
+DELTA = 1e-4
+K = 3
+J = 10
+RADIUS = 17.0
 PLAIN: dict[str, Any] = {"frame_iter": 0, "init_iter": 0, "settle": None, "shares": (1.0, 1.0, 1.0), "reg_covar": 1e-3}
 # chosen on Life Science, which has no far cluster; the defaults keep some
 CLOSE: dict[str, Any] = {"frame_iter": 2, "reach": 10**0.5 + 1.0}
@@ -70,7 +73,8 @@ def life_science(data: str | None, smoke: bool, seed: int) -> tuple[Floats, str]
     if data is None or smoke:
         rng = np.random.default_rng(seed)
         n, d = (300, 3) if smoke else (26_733, 10)
-        which, spread = rng.integers(0, 3, n), rng.normal(size=(3, d, d)) * 0.7
+        which = rng.integers(0, 3, n)
+        spread = rng.normal(size=(3, d, d)) * 0.7
         return 3 * rng.normal(size=(3, d))[which] + np.einsum("nij,nj->ni", spread[which], rng.normal(size=(n, d))), "synthetic stand-in"
     return np.load(pathlib.Path(data) / "lifesci" / "lifesci.npz")["X"].astype(np.float64), "Life Science"
 
@@ -116,7 +120,8 @@ def _add(found: dict[str, dict[str, list[float]]], name: str, epsilon: str, valu
 
 
 def print_curves(found: dict[str, dict[str, list[float]]], epsilons: tuple[float, ...], what: str) -> Figures:
-    rows, ours = [], found["joint, GDP, DPGaussianMixture"]
+    rows = []
+    ours = found["joint, GDP, DPGaussianMixture"]
     for name, values in found.items():
         label = f"{name} (NOT private)" if name.endswith("paper") else name
         rows.append([label, *(_band(values[f"{e:g}"] if f"{e:g}" in values else values["-"]) for e in epsilons)])
@@ -147,7 +152,8 @@ def alternatives(parts: list[tuple[Floats, Floats]], seed: int) -> Figures:
         "as in (b), equal noise weights": {"shares": (1.0, 1.0, 1.0)},
         "the defaults": {"frame_iter": 1, "reach": None},
     }
-    rows, figures = [], {}
+    rows = []
+    figures = {}
     open_scores = [GaussianMixture(K, max_iter=J, tol=0.0, random_state=seed + i).fit(a).score(b) for i, (a, b) in enumerate(parts)]
     same = [_fitted(a, None, seed + i).score(b) for i, (a, b) in enumerate(parts)]
     for name, changes in tried.items():
@@ -163,11 +169,14 @@ def alternatives(parts: list[tuple[Floats, Floats]], seed: int) -> Figures:
 def gowalla(data: str | None, smoke: bool, seed: int) -> Figures:
     """(d): normalised intra-cluster variance on all places, under one zCDP budget for both laws."""
     rng = np.random.default_rng(seed)
-    X, what = rng.uniform(-1, 1, size=(500, 2)) * [1.0, 0.3], "synthetic stand-in"
+    X = rng.uniform(-1, 1, size=(500, 2)) * [1.0, 0.3]
+    what = "synthetic stand-in"
     if data is not None and not smoke:
-        X, what = np.load(pathlib.Path(data) / "gowalla" / "gowalla_locations.npz")["lonlat"].astype(np.float64) / 180.0, "Gowalla"
+        X = np.load(pathlib.Path(data) / "gowalla" / "gowalla_locations.npz")["lonlat"].astype(np.float64) / 180.0
+        what = "Gowalla"
     X = X / np.maximum(1.0, np.linalg.norm(X, axis=1, keepdims=True))
-    runs, rows = (1 if smoke else 20), []
+    runs = 1 if smoke else 20
+    rows = []
     best = -KMeans(5, n_init=10, random_state=seed).fit(X).score(X) / len(X)
     for epsilon in (1.0,) if smoke else (0.01, 0.1, 1.0):
         row: list[Any] = [f"{epsilon:g}", best]
@@ -186,14 +195,19 @@ def gowalla(data: str | None, smoke: bool, seed: int) -> Figures:
 def figure_4(data: str | None, smoke: bool, plot: pathlib.Path | None, seed: int) -> Figures:
     """(d), as in Figure 4: learned on 1 % of the paper's places, measured on all; by method, composition, steps and epsilon."""
     rng = np.random.default_rng(seed)
-    X, few = rng.uniform(-1, 1, size=(500, 2)) * [1.0, 0.3], 100
-    if data is not None and not smoke:  # in random order
-        X, few = np.load(pathlib.Path(data) / "gowalla" / "gowalla_locations.npz")["lonlat"].astype(np.float64) / 180.0, 12_563
+    X = rng.uniform(-1, 1, size=(500, 2)) * [1.0, 0.3]
+    few = 100
+    # In random order.
+    if data is not None and not smoke:
+        X = np.load(pathlib.Path(data) / "gowalla" / "gowalla_locations.npz")["lonlat"].astype(np.float64) / 180.0
+        few = 12_563
     X = X / np.maximum(1.0, np.linalg.norm(X, axis=1, keepdims=True))
     ways: dict[str, tuple[type[DPKMeans], Accounting]] = {
         "DPLloyd, linear": (DPLloyd, PureFilter()), "DPLloyd, zCDP": (DPLloyd, ZCDPFilter()), "DPKMeans, zCDP": (DPKMeans, ZCDPFilter()),
     }  # fmt: skip
-    rows, shown, runs = [], {}, 2 if smoke else 20
+    rows = []
+    shown = {}
+    runs = 2 if smoke else 20
     for epsilon in (1.0,) if smoke else (0.01, 0.1, 1.0):
         for steps in (10, 40):
             row: list[Any] = [f"{epsilon:g}", steps]
@@ -239,10 +253,13 @@ def _peer(X: Floats, epsilon: float, runs: int) -> str:
 
 def olivetti(data: str | None, smoke: bool, plot: pathlib.Path | None, seed: int) -> Figures:
     """(e): factors that stand out of the noise, of 10, by picture size and epsilon."""
-    pictures, what = np.random.default_rng(seed).uniform(size=(60, 64, 64)), "synthetic stand-in"
+    pictures = np.random.default_rng(seed).uniform(size=(60, 64, 64))
+    what = "synthetic stand-in"
     if data is not None and not smoke:
-        pictures, what = np.load(pathlib.Path(data) / "olivetti" / "olivetti_faces.npz")["faces"] / 242.0, "Olivetti"
-    rows, loadings = [], {}
+        pictures = np.load(pathlib.Path(data) / "olivetti" / "olivetti_faces.npz")["faces"] / 242.0
+        what = "Olivetti"
+    rows = []
+    loadings = {}
     levels = (0.3, 1.0, 10.0, 100.0, 1000.0, None)
     for side, epsilons in {8: levels}.items() if smoke else {16: levels, 32: levels, 64: (0.3, 1.0, None)}.items():
         X = pictures.reshape(-1, side, 64 // side, side, 64 // side).mean((2, 4)).reshape(len(pictures), -1)
@@ -268,12 +285,14 @@ def olivetti(data: str | None, smoke: bool, plot: pathlib.Path | None, seed: int
 
 def speed(smoke: bool, seed: int) -> Figures:
     """(f): evaluate and release against scikit-learn's E and M step, and memory beyond the records."""
-    n, clusters = (20_000 if smoke else 1_200_000), 5
+    n = 20_000 if smoke else 1_200_000
+    clusters = 5
     generator = torch.Generator().manual_seed(seed)
     X = torch.randn(n, 2, dtype=torch.float64, generator=generator)
     natural = torch.randn(clusters, width_of("full", 2), dtype=torch.float64, generator=generator)
     query = MixtureMoments(2, ball=Ball(4.0), natural=natural)
-    peer, rows = GaussianMixture(clusters, max_iter=1, init_params="random_from_data", random_state=seed), X.numpy()
+    peer = GaussianMixture(clusters, max_iter=1, init_params="random_from_data", random_state=seed)
+    rows = X.numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         peer.fit(rows[:5000])
@@ -287,7 +306,8 @@ def speed(smoke: bool, seed: int) -> Figures:
 
     mine, other = interleaved(lambda: query._total([X], n), theirs, repetitions=2 if smoke else 7)
     width = width_of("full", 2)
-    flops, read = 4 * n * clusters * width, 16 * n
+    flops = 4 * n * clusters * width
+    read = 16 * n
     cells = [f"{n:,} x 2", clusters, statistics.median(mine), statistics.median(other), ratio(other, mine), beyond, flops / 1e6, read / 1e6]
     header = ["records", "K", "seconds", "scikit-learn", "times faster", "MiB beyond the records", "MFLOP in products", "MB read"]
     print(f"\n(f) one iteration, {torch.get_num_threads()} thread(s)\n" + table(header, [cells]))
@@ -314,10 +334,12 @@ def likelihoods(found: dict[str, dict[str, list[float]]], file: pathlib.Path) ->
             style = {"color": "k" if name.endswith("plain") else "r", "lw": 3}
         if name.endswith("paper"):
             style |= {"ls": ":", "alpha": 0.5 if law == "LLG" else 1.0}
-        x, y = [float(e) for e in values], [statistics.mean(v) for v in values.values()]
+        x = [float(e) for e in values]
+        y = [statistics.mean(v) for v in values.values()]
         axes.plot(x, y, label=f"{name} (NOT private)" if name.endswith("paper") else name, **style)
     axes.set(xscale="log", xlabel="epsilon", ylabel="test log-likelihood a record", ylim=(-30, -17))
-    axes.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0))  # beside the curves, which fill the picture
+    # Beside the curves, which fill the picture.
+    axes.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.savefig(file, dpi=120)
 
 
@@ -335,7 +357,9 @@ def faces(loadings: dict[tuple[int, float | None], np.ndarray[Any, Any]], file: 
 
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments)
-    data, smoke, seed = os.environ.get("DPBO_DATA"), chosen.smoke, chosen.seed
+    data = os.environ.get("DPBO_DATA")
+    smoke = chosen.smoke
+    seed = chosen.seed
     if chosen.plot is not None:
         chosen.plot.mkdir(parents=True, exist_ok=True)
     warnings.filterwarnings("ignore", message=".*did not converge.*")

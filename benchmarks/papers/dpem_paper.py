@@ -26,7 +26,8 @@ from dpbo.papers.em.moment_features import features
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 COVARIANCE = {"paper": 1.0, "sound": 4.0}
-EACH = 1e-6  # delta_i
+# delta_i.
+EACH = 1e-6
 COMPOSITIONS = ("linear", "advanced", "zCDP", "MA", "MA real", "GDP")
 
 
@@ -46,13 +47,15 @@ def noise(composition: str, law: str, epsilon: float, delta: float, J: int, K: i
             each = epsilon / (J * (2 * K + 1))
             return _classical(each, delta / gaussian, laplace)
         case "advanced":
-            rest, M = delta - gaussian * EACH, J * (2 * K + 1)
+            rest = delta - gaussian * EACH
+            M = J * (2 * K + 1)
             if rest <= 0:
                 raise ValueError("delta is spent on the delta_i")
             return _classical(_solve(lambda e: M * e * math.expm1(e) + math.sqrt(2 * M * math.log(1 / rest)) * e - epsilon), EACH, laplace)
         case "zCDP":
             rho = (math.sqrt(epsilon + math.log(1 / delta)) - math.sqrt(math.log(1 / delta))) ** 2
-            spent = laplace / 2 + gaussian / (4 * math.log(1.25 / EACH))  # of the square of an epsilon each
+            # Of the square of an epsilon each.
+            spent = laplace / 2 + gaussian / (4 * math.log(1.25 / EACH))
             return _of(_solve(lambda e: spent * e**2 - rho), laplace)
         case "MA" | "MA real":
             orders = np.arange(1.0, 101.0) if composition == "MA" else np.geomspace(1e-2, 1e5, 4000)
@@ -77,7 +80,8 @@ def _of(each: float, laplace: int) -> Noise:
 
 def _log_delta(each: float, laplace: int, gaussian: int, epsilon: float, orders: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
     """min over orders of the log moments' bound: alpha of a Laplace law in closed form, of a Gaussian lam (lam + 1) / (2 multiplier^2)."""
-    up, down = orders * each + np.log((orders + 1) / (2 * orders + 1)), -(orders + 1) * each + np.log(orders / (2 * orders + 1))
+    up = orders * each + np.log((orders + 1) / (2 * orders + 1))
+    down = -(orders + 1) * each + np.log(orders / (2 * orders + 1))
     alpha = laplace * np.logaddexp(up, down) + gaussian * orders * (orders + 1) * each**2 / (4 * math.log(1.25 / EACH))
     return float((alpha - orders * epsilon).min())
 
@@ -89,7 +93,8 @@ def _solve(excess: Callable[[float], float]) -> float:
 
 def paper_em(X: Floats, K: int, J: int, noise: Noise | None, constants: str, seed: int) -> Gaussians:
     """EM from means uniform in the ball and covariances 0.1 I; None: without noise. X: rows in the unit ball."""
-    generator, (n, d) = np.random.default_rng(seed), X.shape
+    generator = np.random.default_rng(seed)
+    (n, d) = X.shape
     means = generator.normal(size=(K, d))
     means *= generator.uniform(size=(K, 1)) ** (1 / d) / np.linalg.norm(means, axis=1, keepdims=True)
     mixture = Gaussians(torch.full((K,), 1 / K).double(), torch.from_numpy(means), 0.1 * torch.eye(d).double().repeat(K, 1, 1), "full")
@@ -110,7 +115,9 @@ def _step(
     weights = weights.clip(1 / n, 1)
     weights /= weights.sum()
     counts = (n * weights).clip(1.0)
-    sums, means, covariances = gamma @ X, [], []
+    sums = gamma @ X
+    means = []
+    covariances = []
     own = counts if noise is not None else gamma.sum(1).clip(1e-9)
     for k, count in enumerate(own):
         mean = sums[k] / count

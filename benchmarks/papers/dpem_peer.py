@@ -14,7 +14,10 @@ def main() -> None:
     from diffprivlib.models import KMeans
 
     warnings.simplefilter("ignore")
-    file, epsilon, clusters, repetitions = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    file = sys.argv[1]
+    epsilon = float(sys.argv[2])
+    clusters = int(sys.argv[3])
+    repetitions = int(sys.argv[4])
     X = np.load(file)
     found = [KMeans(clusters, epsilon=epsilon, bounds=(-1.0, 1.0)).fit(X).cluster_centers_.tolist() for _ in range(repetitions)]
     print(json.dumps(found))

@@ -45,7 +45,8 @@ def below(claim: str, a: list[float], b: list[float]) -> Finding:
 
 def findings_of_location(losses: Columns, extra: Columns) -> list[Finding]:
     """4.1: convergence, oscillation by mu, bias against noise."""
-    near, far = losses["GIBO paper, mu 2"], losses["GIBO paper, mu 0.5"]
+    near = losses["GIBO paper, mu 2"]
+    far = losses["GIBO paper, mu 0.5"]
     start, bias, noise = (statistics.median(values) for values in (losses["start"], extra["bias, mu 0.5"], extra["noise, mu 0.5"]))
     wide, narrow = (statistics.median(extra[f"oscillation, mu {mu}"]) for mu in ("0.5", "2"))
     worst = max(statistics.median(near), statistics.median(far))
@@ -77,7 +78,8 @@ def findings_of_tuning(losses: Columns, _: Columns) -> list[Finding]:
     """4.3: against non-private search, itself without privacy, and the levels in order."""
     found = []
     for name in ("paper", "recommended", "tuned"):
-        private, exact = losses[f"GIBO {name}, mu 1"], losses[f"GIBO {name}, mu inf"]
+        private = losses[f"GIBO {name}, mu 1"]
+        exact = losses[f"GIBO {name}, mu inf"]
         found += [_as_good(f"{name} settings: mu = 1 within 3 % of GIBO without privacy, or no difference", private, exact)]
         for peer in ("random", "UCB-BO"):
             gap = difference(private, losses[peer])
@@ -94,7 +96,8 @@ def findings_of_machine(losses: Columns, _: Columns) -> list[Finding]:
     """4.4: both versions against random search, and what privacy costs."""
     found = []
     for name in ("paper", "recommended", "tuned"):
-        private, exact = losses[f"GIBO {name}, mu 1"], losses[f"GIBO {name}, mu inf"]
+        private = losses[f"GIBO {name}, mu 1"]
+        exact = losses[f"GIBO {name}, mu inf"]
         for label, values in (("DP-GIBO", private), ("GIBO", exact)):
             found.append(below(f"{name} settings: {label} below non-private random search", values, losses["random"]))
         found.append(below(f"{name} settings: privacy costs something (mu = inf against mu = 1)", exact, private))
@@ -190,7 +193,8 @@ def run(name: str, sizes: Sizes, seeds: range, smoke: bool, plot: pathlib.Path |
 
 
 def _replicate(name: str, one: Callable[[int, Sizes], Replication], sizes: Sizes, seeds: range) -> list[Replication]:
-    runs, begun = [], time.perf_counter()
+    runs = []
+    begun = time.perf_counter()
     for seed in with_bar(seeds):
         runs.append(one(seed, sizes))
         print(f"{name}: seed {seed}, {time.perf_counter() - begun:.0f} s", flush=True)
@@ -256,7 +260,8 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, experiment="all", replications=10)
     count = 1 if chosen.smoke else chosen.replications
     names = experiments.EXPERIMENTS if chosen.experiment == "all" else (chosen.experiment,)
-    seeds, begun = range(chosen.seed, chosen.seed + count), time.perf_counter()
+    seeds = range(chosen.seed, chosen.seed + count)
+    begun = time.perf_counter()
     sizes = experiments.SMOKE if chosen.smoke else experiments.FULL
     figures = {name: run(name, sizes, seeds, chosen.smoke, chosen.plot) for name in names}
     print(f"\n{time.perf_counter() - begun:.0f} s in all, {count} paired replications")

@@ -24,7 +24,8 @@ from dpbo.curator.curator import Curator
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.testing import SeededEntropy
 
-SHORTEST, LONGEST = 0.05, 5.0
+SHORTEST = 0.05
+LONGEST = 5.0
 CRIME = ("communities_crime/communities_crime.npz",
          "the unnormalised Communities and Crime data (UCI 211), as arrays X (NaN where missing) and violent_crimes_per_100k")  # fmt: skip
 SLICES = ("ct_slice/slice_localization_data.csv", "the CT slice localisation data (UCI 206), unzipped: 53,500 rows of 386 columns")
@@ -119,9 +120,12 @@ def svm(seed: int, table: tuple[Tensor, Tensor], train: int, n: int, features: i
     """
     X, y = table
     generator = _generator(seed)
-    rows, columns = torch.randperm(len(X), generator=generator), torch.randperm(X.shape[1], generator=generator)[:features]
-    chosen, target = X[rows[: train + n]][:, columns], y[rows[: train + n]]
-    low, high = chosen[:train].amin(0), chosen[:train].amax(0)
+    rows = torch.randperm(len(X), generator=generator)
+    columns = torch.randperm(X.shape[1], generator=generator)[:features]
+    chosen = X[rows[: train + n]][:, columns]
+    target = y[rows[: train + n]]
+    low = chosen[:train].amin(0)
+    high = chosen[:train].amax(0)
     scaled = ((chosen - low) / (high - low).clamp_min(1e-9)).clamp(0.0, 1.0)
     target = (target - target[:train].mean()) / target[:train].std()
     bounds = box([-2.0] * features + [0.01, 0.1, 0.01], [2.0] * features + [1.0, 3.0, 5.0])
@@ -133,7 +137,8 @@ def svm(seed: int, table: tuple[Tensor, Tensor], train: int, n: int, features: i
 def communities_and_crime() -> tuple[Tensor, Tensor]:
     """Complete features and violent crimes per 100,000 of 1,994 communities."""
     stored = np.load(data_file(*CRIME), allow_pickle=False)
-    X, y = stored["X"].astype(np.float64), stored["violent_crimes_per_100k"].astype(np.float64)
+    X = stored["X"].astype(np.float64)
+    y = stored["violent_crimes_per_100k"].astype(np.float64)
     known = ~np.isnan(y)
     return torch.from_numpy(X[:, ~np.isnan(X).any(0)][known]), torch.from_numpy(y[known])
 

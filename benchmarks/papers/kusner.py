@@ -65,8 +65,11 @@ def gamma_of(count: int) -> float:
 
 def losses(pairs: problems.Pairs, scale: dict[str, float], sizes: tuple[int, ...], generator: torch.Generator) -> dict[str, Tensor]:
     """What each release loses on each function, by 'quantity, epsilon'."""
-    f, mean = pairs.functions[0], pairs.means[0]
-    top, best, found = f.amax(1), pairs.observed[0].amax(1), {}
+    f = pairs.functions[0]
+    mean = pairs.means[0]
+    top = f.amax(1)
+    best = pairs.observed[0].amax(1)
+    found = {}
     found["uniform"] = top - f.mean(1)
     for epsilon in EPSILONS:
         chosen = _chosen(mean, epsilon / (2 * scale["1"]), generator, flip=False)
@@ -101,9 +104,12 @@ def _laplace(like: Tensor, scale: float, generator: torch.Generator) -> Tensor:
 
 def sampled(count: int, runs: int, sizes: tuple[int, ...], seed: int) -> dict[str, dict[str, Tensor]]:
     """Everything of (a) to (c) over so many pairs, a few at a time."""
-    generator, scale = torch.Generator().manual_seed(seed), sensitivities(count, "corrected")
+    generator = torch.Generator().manual_seed(seed)
+    scale = sensitivities(count, "corrected")
     some = min(runs, max(20, 500_000 // count))
-    apart, lost, noise = [], [], []
+    apart = []
+    lost = []
+    noise = []
     for _ in range(-(-runs // some)):
         pairs = problems.searched_pairs(count, some, generator)
         apart.append(pairs.apart())
@@ -120,7 +126,8 @@ def coverage(counts: dict[int, int], samples: dict[int, Any]) -> Figures:
         paper, corrected = (sensitivities(count, constants) for constants in CONSTANTS)
         for theorem, moved in samples[count]["apart"].items():
             covered = [int((moved <= bound[theorem]).sum()) for bound in (paper, corrected)]
-            least = float(beta_law.ppf(0.05, covered[1], len(moved) - covered[1] + 1)) if covered[1] else 0.0  # Clopper-Pearson
+            # Clopper-Pearson.
+            least = float(beta_law.ppf(0.05, covered[1], len(moved) - covered[1] + 1)) if covered[1] else 0.0
             assert least >= 1 - DELTA or len(moved) < 100, f"Theorem {theorem} covers {covered[1]} of {len(moved)}"
             tail = float(moved.quantile(0.95))
             shares = [share / len(moved) for share in covered]
@@ -195,7 +202,8 @@ def scales(counts: dict[int, int], sizes: tuple[int, ...]) -> Figures:
 
 def side_by_side(samples: dict[int, Any], sizes: tuple[int, ...]) -> Figures:
     """(c): the same candidate and value from Algorithm 1 and from bounded per-record scores."""
-    choices, values = [], []
+    choices = []
+    values = []
     for count, sample in samples.items():
         lost = {name: float(loss.median()) for name, loss in sample["lost"].items()}
         mean = {name: float(loss.mean()) for name, loss in sample["lost"].items()}
@@ -214,7 +222,8 @@ def side_by_side(samples: dict[int, Any], sizes: tuple[int, ...]) -> Figures:
 def through_the_curator(count: int, m: int, times: int, seed: int) -> Figures:
     """(c): one function, its m records, and real releases of all three."""
     f = problems.draws(count, 1, torch.Generator().manual_seed(seed))[0]
-    grid, heights = problems.grid_of(count), problems.level(f)
+    grid = problems.grid_of(count)
+    heights = problems.level(f)
 
     def gain(x: Tensor, records: Tensor) -> float:
         mean = (records < heights[problems.index_in(count, x)]).double().mean()
@@ -223,9 +232,11 @@ def through_the_curator(count: int, m: int, times: int, seed: int) -> Figures:
     terms: dict[str, Any] = {"kernel": squared_exponential(problems.LENGTH), "noise": NOISE, "evaluations": EVALUATIONS}
     search = KusnerSearch(gain, grid, kappa=KAPPA, delta=DELTA, value_range=(-REACH, REACH), **terms)
     scores = CandidateScores(lambda height, records: records < height, heights.tolist(), score_range=(0.0, 1.0))
-    curator, rows = problems.curator_of(problems.thresholds(m), conditional=True), []
+    curator = problems.curator_of(problems.thresholds(m), conditional=True)
+    rows = []
     for epsilon in EPSILONS:
-        exponential, flip = ExponentialMechanism.of(epsilon), PermuteAndFlipMechanism.of(epsilon)
+        exponential = ExponentialMechanism.of(epsilon)
+        flip = PermuteAndFlipMechanism.of(epsilon)
         asked: list[tuple[Query, Mechanism]] = [(search.best(), exponential), (scores, exponential), (scores, flip)]
         indices = [[int(curator.release(*pair).value) for _ in range(times)] for pair in asked]
         value = [float(curator.release(search.value(), LaplaceMechanism(1 / epsilon)).value) for _ in range(times)]
@@ -239,7 +250,9 @@ def through_the_curator(count: int, m: int, times: int, seed: int) -> Figures:
 def costly(count: int, sizes: tuple[int, ...], functions: int, seed: int) -> Figures:
     """(e): where each candidate costs a fit. A search and a choice, the choice alone on as many random candidates, and on all of them."""
     drawn = problems.draws(count, functions, torch.Generator().manual_seed(seed + 2))
-    grid, fits, rows = problems.grid_of(count), SEARCH["evaluations"] + SEARCH["finalists"], []
+    grid = problems.grid_of(count)
+    fits = SEARCH["evaluations"] + SEARCH["finalists"]
+    rows = []
     for m, epsilon in ((m, epsilon) for m in sizes for epsilon in EPSILONS[1:3]):
         lost = np.array([_costly_losses(f, grid, m, epsilon, fits, seed + turn) for turn, f in enumerate(drawn)])
         rows.append([f"{m:,}", f"{epsilon:g}", *lost.mean(0), *(lost.std(0) / math.sqrt(max(1, functions - 1)))])
@@ -250,7 +263,8 @@ def costly(count: int, sizes: tuple[int, ...], functions: int, seed: int) -> Fig
 
 
 def _costly_losses(f: Tensor, grid: Tensor, m: int, epsilon: float, fits: int, seed: int) -> list[float]:
-    heights, budget = problems.level(f), Budget(epsilon, 0.0)
+    heights = problems.level(f)
+    budget = Budget(epsilon, 0.0)
 
     def score(x: Tensor, records: Tensor) -> Tensor:
         return records < heights[problems.index_in(len(grid), x)]

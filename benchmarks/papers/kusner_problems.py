@@ -13,8 +13,13 @@ from dpbo.models import FiniteGP
 from dpbo.models.datasets import squared_exponential
 
 SIDES = {100: (10, 10), 1_000: (25, 40), 10_000: (100, 100)}
-LENGTH, NOISE, KAPPA, DELTA, EVALUATIONS = 0.2, 0.01, 0.99, 0.1, 30
-REACH = 5.0  # gains are clipped to [-REACH, REACH], prior deviations; per-record scores in [0, 1] are f / (2 REACH) + 1/2
+LENGTH = 0.2
+NOISE = 0.01
+KAPPA = 0.99
+DELTA = 0.1
+EVALUATIONS = 30
+# Gains are clipped to [-REACH, REACH], prior deviations; per-record scores in [0, 1] are f / (2 REACH) + 1/2.
+REACH = 5.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,8 @@ class Pairs:
 
     def apart(self) -> dict[str, Tensor]:
         """How far V and V' are apart in what Theorems 1, 3 and 5 (all candidates evaluated, Omega = 0) bound."""
-        tops, best = [f.amax(1) for f in self.functions], [v.amax(1) for v in self.observed]
+        tops = [f.amax(1) for f in self.functions]
+        best = [v.amax(1) for v in self.observed]
         moved = {"1": (self.means[0] - self.means[1]).abs().amax(1)}
         return moved | {theorem: (mine - other).abs() for theorem, (mine, other) in (("3", best), ("5", tops))}
 
@@ -62,7 +68,8 @@ def draws(count: int, runs: int, generator: torch.Generator) -> Tensor:
 
 def neighbours(count: int, runs: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """f and f' with k1(V, V') = KAPPA."""
-    first, other = draws(count, runs, generator), draws(count, runs, generator)
+    first = draws(count, runs, generator)
+    other = draws(count, runs, generator)
     return first, KAPPA * first + (1 - KAPPA**2) ** 0.5 * other
 
 

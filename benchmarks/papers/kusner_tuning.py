@@ -20,8 +20,10 @@ from dpbo.models.datasets import squared_exponential
 from dpbo.papers.kusner import AdaptiveLipschitz, RegularisedBest, regularised
 
 Floats = NDArray[np.float64]
-TOLERANCE = 1e-10  # of the gradient's norm at a minimiser
-WIDE, NARROW = np.geomspace(1e-5, 1.0, 21).tolist(), np.geomspace(0.9, 1.0, 8).tolist()
+# Of the gradient's norm at a minimiser.
+TOLERANCE = 1e-10
+WIDE = np.geomspace(1e-5, 1.0, 21).tolist()
+NARROW = np.geomspace(0.9, 1.0, 8).tolist()
 ADAPTIVE = AdaptiveLipschitz(squared_exponential(1.0), 1e-2, 5)
 PLANS = {"1e-5 ... 1, whole grid": (WIDE, None), "1e-5 ... 1, adaptive": (WIDE, ADAPTIVE), "0.9 ... 1, adaptive": (NARROW, ADAPTIVE)}
 HEADER = ["l", "epsilon", "sensitivity", "paper's", "best of 1e-5 ... 1", "found", "one release", "95 % off what was found",
@@ -64,7 +66,9 @@ def minimiser(X: Floats, y: Floats, regularisation: float) -> Floats:
         if np.linalg.norm(gradient) <= TOLERANCE:
             return w
         hessian = regularisation * np.eye(len(w)) + (X.T * (p * (1 - p))) @ X / len(y)
-        step, size, now = np.linalg.solve(hessian, gradient), 1.0, objective(w)
+        step = np.linalg.solve(hessian, gradient)
+        size = 1.0
+        now = objective(w)
         while objective(w - size * step) > now + 1e-15 and size > 1e-6:
             size /= 2
         w = w - size * step
@@ -123,7 +127,9 @@ def question(problem: Tuning, grid: list[float], how: AdaptiveLipschitz | None) 
 
 def tune(problem: Tuning, epsilons: tuple[float, ...], times: int, a: float) -> list[dict[str, Any]]:
     """Print and return what curator.release gives beside Theorem 8 (which bounds the distance from what the search found)."""
-    curator, truth, rows = curator_of(problem.validation, conditional=True), problem.true_best(WIDE), []
+    curator = curator_of(problem.validation, conditional=True)
+    truth = problem.true_best(WIDE)
+    rows = []
     for name, (grid, how) in PLANS.items():
         query = question(problem, grid, how)
         found = float(curator_of(problem.validation, conditional=True).release(query, NoNoise(allow_not_private=True)).value)
@@ -132,7 +138,8 @@ def tune(problem: Tuning, epsilons: tuple[float, ...], times: int, a: float) -> 
         for epsilon in epsilons:
             released = np.array([float(curator.release(query, LaplaceMechanism(1 / epsilon)).value) for _ in range(times)])
             promise = regularised.theorem_8(sensitivity=query.value_sensitivity(), epsilon=epsilon, a=a)
-            off, lost = float(np.quantile(np.abs(released - found), 0.95)), float(np.median(np.abs(released - truth)))
+            off = float(np.quantile(np.abs(released - found), 0.95))
+            lost = float(np.median(np.abs(released - truth)))
             over = int((np.abs(released - found) > promise).sum())
             assert binom.sf(over - 1, times, math.exp(-a)) > 1e-9, f"{over} of {times} beyond Theorem 8"
             rows.append([name, f"{epsilon:g}", query.value_sensitivity(), papers, truth, found, float(released[0]), off, promise, lost])

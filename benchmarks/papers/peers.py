@@ -37,7 +37,8 @@ class Told:
     """What a search has asked and been told, in unit coordinates: X `t x d`, Y and Yvar `t x 1`."""
 
     def __init__(self, objective: Objective, bounds: Tensor, start: Tensor) -> None:
-        self._objective, self.bounds = objective, bounds
+        self._objective = objective
+        self.bounds = bounds
         self.first = (start - bounds[0]) / (bounds[1] - bounds[0])
         self.X, self.Y, self.Yvar = (torch.empty(0, k, dtype=torch.float64) for k in (len(start), 1, 1))
         self._model: SingleTaskGP | None = None
@@ -92,7 +93,8 @@ def openly(problem: Problem, search: Search, evaluations: int, q: int, seed: int
 
 def privately(problem: Problem, search: Search, evaluations: int, q: int, seed: int, mu: float) -> tuple[Tensor, Curator]:
     """The point that the same search recommends when every evaluation is released (mu-GDP in all), and the curator it spent."""
-    curator, (low, high) = problem.curator(mu, seed), problem.reach
+    curator = problem.curator(mu, seed)
+    (low, high) = problem.reach
     terms: dict[str, Any] = {"score_range": (-high, -low), "evaluations": evaluations}
     with warnings.catch_warnings(action="ignore", category=NoiseWarning):
         objective = PrivateObjective(curator, lambda x, records: -problem.loss(x, records), **terms)
@@ -136,16 +138,22 @@ def turbo(told: Told, evaluations: int, q: int) -> Tensor:
 
     With noise, a round wins where the highest posterior mean rises.
     """
-    d, since, region, known = len(told.first), 0, _Region(), -math.inf
+    d = len(told.first)
+    since = 0
+    region = _Region()
+    known = -math.inf
     while len(told.X) < evaluations:
         if region.side < 2**-7:
-            since, region, known = len(told.X), _Region(), -math.inf
+            since = len(told.X)
+            region = _Region()
+            known = -math.inf
             told.ask(torch.rand(min(2 * q, evaluations - since), d, dtype=torch.float64))
             continue
         gp = told.model(since)
         with torch.no_grad():
             means = gp.posterior(told.X[since:]).mean.squeeze(1)
-            top, centre = float(means.max()), told.X[since:][means.argmax()]
+            top = float(means.max())
+            centre = told.X[since:][means.argmax()]
             if known > -math.inf:
                 region = region.after(top > known + 1e-3 * abs(known), max(4, math.ceil(d / q)))
             known = max(known, top)
@@ -159,8 +167,10 @@ def gradient_descent(problem: Problem, mu: float, seed: int, iterations: int, cl
     A record's "losses" at the unit vectors are its gradient's coordinates, so the very query of DP-GIBO clips, sums and releases them;
     without noise where mu is infinite.
     """
-    curator, d = problem.curator(mu, seed), len(problem.start)
-    eye, path = torch.eye(d, dtype=torch.float64), [problem.start]
+    curator = problem.curator(mu, seed)
+    d = len(problem.start)
+    eye = torch.eye(d, dtype=torch.float64)
+    path = [problem.start]
     mechanism = GaussianMechanism(math.sqrt(iterations) / mu) if math.isfinite(mu) else NoNoise(allow_not_private=True)
     for _ in range(iterations):
         query = ClippedGradient(lambda e, records: huber_gradient(path[-1], records) @ e, eye, weights=eye, clip=clip)
@@ -170,7 +180,8 @@ def gradient_descent(problem: Problem, mu: float, seed: int, iterations: int, cl
 
 def _run(problem: Problem, objective: Objective, search: Search, evaluations: int, q: int, seed: int) -> Tensor:
     told = Told(objective, problem.bounds, problem.start)
-    with manual_seed(seed), warnings.catch_warnings(action="ignore"):  # the optimisers' advice on stalled line searches and jitter
+    # The optimisers' advice on stalled line searches and jitter.
+    with manual_seed(seed), warnings.catch_warnings(action="ignore"):
         if search is not random_search:
             told.begin(min(2 * q, evaluations), seed)
         return search(told, evaluations, q)
@@ -191,7 +202,8 @@ def _thompson(gp: SingleTaskGP, centre: Tensor, side: float, q: int, candidates:
     d = len(centre)
     lengths = gp.covar_module.lengthscale.flatten() if gp.covar_module.has_lengthscale else torch.ones(d, dtype=torch.float64)
     half = side / 2 * lengths / lengths.log().mean().exp()
-    low, high = (centre - half).clamp(0.0, 1.0), (centre + half).clamp(0.0, 1.0)
+    low = (centre - half).clamp(0.0, 1.0)
+    high = (centre + half).clamp(0.0, 1.0)
     moved = torch.rand(candidates, d, dtype=torch.float64) <= min(20.0 / d, 1.0)
     moved[torch.arange(candidates), torch.randint(d, (candidates,))] = True
     Z = torch.where(moved, low + (high - low) * torch.rand(candidates, d, dtype=torch.float64), centre)

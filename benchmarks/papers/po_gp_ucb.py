@@ -94,7 +94,8 @@ def _sigma_min(problem: problems.Problem) -> float:
 
 def by_r(experiment: Experiment) -> Figures:
     """(b) for one problem: the published transform by r, paired with the r that the paper recommends."""
-    problem, least = experiment.problem, _sigma_min(experiment.problem)
+    problem = experiment.problem
+    least = _sigma_min(experiment.problem)
     found: Figures = {}
     for log_epsilon, printed in problem.tables.items():
         epsilon = math.exp(log_epsilon)
@@ -115,7 +116,8 @@ def by_r(experiment: Experiment) -> Figures:
 
 def kernels(experiment: Experiment) -> Figures:
     """(c) on the first problem."""
-    problem, rows = experiment.problem, []
+    problem = experiment.problem
+    rows = []
     for log_epsilon in problem.epsilons:
         for name in ("l2-Laplace", "Gaussian"):
             enlarged = experiment.sound(name, math.exp(log_epsilon))
@@ -128,9 +130,12 @@ def kernels(experiment: Experiment) -> Figures:
 
 def attack(experiment: Experiment) -> Figures:
     """(d) on the first problem: the first and last rows of a corner known, every other one recovered."""
-    X, problem, rows = experiment.problem.X, experiment.problem, []
+    X = experiment.problem.X
+    problem = experiment.problem
+    rows = []
     side = math.isqrt(len(X))
-    known, generator = [0, side - 1, len(X) - side], np.random.default_rng(experiment.seed)
+    known = [0, side - 1, len(X) - side]
+    generator = np.random.default_rng(experiment.seed)
     for log_epsilon in (problem.epsilons[0], problem.epsilons[-1]):
         epsilon = math.exp(log_epsilon)
         made = published(problem, epsilon, problem.r, torch.Generator().manual_seed(experiment.seed))
@@ -150,15 +155,19 @@ def times(experiment: Experiment, seconds: dict[str, list[float]], smoke: bool) 
     """(e): a whole experiment of the first problem for each method, and one run over very many rows."""
     n, steps, repetitions = (2_000, 8, 2) if smoke else (36_000, 50, 5)
     Z = torch.rand(n, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    values, took = torch.sin(8.0 * Z[:, 0]) + Z[:, 1], []
+    values = torch.sin(8.0 * Z[:, 0]) + Z[:, 1]
+    took = []
     for _ in range(repetitions):
         start = time.perf_counter()
-        model, schedule, index = FiniteGP(Z, experiment.problem.kernel(), 1e-2, capacity=steps), SrinivasFinite(count=n, delta=0.025), 0
+        model = FiniteGP(Z, experiment.problem.kernel(), 1e-2, capacity=steps)
+        schedule = SrinivasFinite(count=n, delta=0.025)
+        index = 0
         for _ in range(steps):
             model.observe(index, values[index])
             index = int(suggest_ucb(model, schedule))
         took.append(time.perf_counter() - start)
-    one, read = statistics.median(took), 4.0 * n * steps * (steps - 1) / bandwidth(n * steps)
+    one = statistics.median(took)
+    read = 4.0 * n * steps * (steps - 1) / bandwidth(n * steps)
     what = f"{experiment.runs} runs of {experiment.problem.name}, s"
     rows: list[list[Any]] = [[f"{what}: {name}", max(spent), "< 30"] for name, spent in seconds.items()]
     rows.append([f"one run over {n:,} rows, T = {steps}, s", one, "< 1"])
@@ -167,7 +176,8 @@ def times(experiment: Experiment, seconds: dict[str, list[float]], smoke: bool) 
     return {"times": named(("what", "measured", "wanted"), rows)}
 
 
-LOOKS = {  # what protects rows is drawn through, what does not is dashed
+# What protects rows is drawn through, what does not is dashed.
+LOOKS = {
     "non-private": ("non-private, NOT PRIVATE", "k--"),
     "random": ("random search (rows not used)", "0.6"),
     PUBLISHED: ("published transform, NOT PRIVATE", "C3--"),
@@ -187,7 +197,8 @@ def picture(drawn: dict[problems.Problem, Curves], folder: pathlib.Path) -> None
             for (name, of), regrets in curves.items():
                 if of in (None, log_epsilon):
                     label, look = LOOKS[name]
-                    mean, error = regrets.mean(0), regrets.std(0) / len(regrets) ** 0.5
+                    mean = regrets.mean(0)
+                    error = regrets.std(0) / len(regrets) ** 0.5
                     (line,) = axis.plot(mean, look, label=label) if look[0] in "kC" else axis.plot(mean, color=look, label=label)
                     low = (mean - error).clamp_min(1e-6)
                     axis.fill_between(range(len(mean)), low, mean + error, color=line.get_color(), alpha=0.15, linewidth=0)
@@ -204,7 +215,8 @@ def picture(drawn: dict[problems.Problem, Curves], folder: pathlib.Path) -> None
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, runs=50)
     torch.set_num_threads(1 if chosen.smoke else min(2, os.cpu_count() or 1))
-    start, every = time.perf_counter(), experiments(chosen)
+    start = time.perf_counter()
+    every = experiments(chosen)
     figures: Figures = {}
     drawn: dict[problems.Problem, Curves] = {}
     seconds: dict[str, list[float]] = {}

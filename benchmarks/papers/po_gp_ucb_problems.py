@@ -19,7 +19,10 @@ from benchmarks.harness import rows_of
 from dpbo.models.datasets import squared_exponential
 
 Floats = NDArray[np.float64]
-NORM, EXACT, SUBSET = 25.0, 1e-5, 1_500  # largest norm of a row; the paper's sigma_n^2 of the synthetic data; rows of a likelihood
+NORM = 25.0
+EXACT = 1e-5
+# Largest norm of a row; the paper's sigma_n^2 of the synthetic data; rows of a likelihood.
+SUBSET = 1_500
 SYNTHETIC: dict[str, Any] = {"epsilons": (1.1, 0.9, 0.0), "r": 10, "delta": 1e-5, "tables": {
     1.1: {3: 0.073, 6: 0.038, 8: 0.018, 10: 0.014, 15: 0.118, 20: 0.137},
     1.3: {3: 0.091, 9: 0.009, 12: 0.019, 15: 0.008, 20: 0.127, 30: 0.134},
@@ -135,7 +138,8 @@ def most_likely(X: Tensor, y: Tensor) -> tuple[float, float, float]:
 
     With K = Q diag(s) Q^T and w = Q^T y, the likelihood at noise ratio c is greatest for the output scale mean(w^2 / (s + c)).
     """
-    ratios, found = torch.logspace(-6, 3, 91, dtype=torch.float64), []
+    ratios = torch.logspace(-6, 3, 91, dtype=torch.float64)
+    found = []
     for lengthscale in torch.logspace(math.log10(0.4), math.log10(25.0), 13, dtype=torch.float64).tolist():
         s, Q = torch.linalg.eigh((-0.5 * torch.cdist(X, X).square() / lengthscale**2).exp())
         spread = s.clamp_min(0.0) + ratios.unsqueeze(-1)

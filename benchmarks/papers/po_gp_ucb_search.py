@@ -23,10 +23,12 @@ from dpbo.models import FiniteGP, noisy_inputs
 from dpbo.models.noisy_inputs import unprojected
 from dpbo.papers.po_gp_ucb import RowTable, po_gp_ucb_transform, release_rows
 
-DELTA = 0.025  # delta' of Algorithm 2: half of the paper's delta_ucb
+# delta' of Algorithm 2: half of the paper's delta_ucb.
+DELTA = 0.025
 SOUND = ("l2-Laplace", "Gaussian", "projection + Gaussian")
 PUBLISHED = "published, NOT PRIVATE"
-CHANGE = RowChange(1.0, diameter=50.0 * (1 + 1e-9))  # rows scaled to norm 25 may end a rounding above it
+# Rows scaled to norm 25 may end a rounding above it.
+CHANGE = RowChange(1.0, diameter=50.0 * (1 + 1e-9))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +57,8 @@ def released(X: Tensor, transform: str, epsilon: float, delta: float, k: int, ge
 
     `k` is the number of columns of the projection, iid N(0, 1/k), drawn from `generator` and published with the rows.
     """
-    d, pure = X.shape[1], transform == "l2-Laplace"
+    d = X.shape[1]
+    pure = transform == "l2-Laplace"
     projection = torch.from_numpy(generator.standard_normal((d, k)) / k**0.5) if transform == "projection + Gaussian" else None
     accounting: Accounting = PureFilter() if pure else GDPFilter()
     budget = Budget(epsilon, 0.0 if pure else delta)
@@ -96,7 +99,8 @@ class Experiment:
 
     def sound(self, transform: str, epsilon: float, *, kernel: Callable[[Rows], Any] | None = None) -> Tensor:
         """On rows released with noise, with the kernel of rows known with noise unless another is given; a fresh release for each run."""
-        problem, generator = self.problem, np.random.default_rng(self.seed)
+        problem = self.problem
+        generator = np.random.default_rng(self.seed)
         release = [released(problem.X, transform, epsilon, problem.delta, problem.r, generator) for _ in range(self.runs)]
         if isinstance(release[0].variance, float):
             return self._together(*release, kernel=kernel)
@@ -109,10 +113,13 @@ class Experiment:
         return self._searched(Z, rows[0].kernel(self.problem) if kernel is None else kernel(rows[0]), slice(self.runs))
 
     def _searched(self, Z: Tensor, kernel: Any, runs: slice) -> Tensor:
-        problem, index, values = self.problem, self._starts()[runs], self._values()[runs]
+        problem = self.problem
+        index = self._starts()[runs]
+        values = self._values()[runs]
         model = FiniteGP(Z, kernel, problem.noise, batch_shape=(len(index),), capacity=problem.steps + 1)
         noise = problem.answers**0.5 * torch.randn(self.runs, problem.steps + 1, generator=self._generator(1), dtype=torch.float64)[runs]
-        schedule, asked = SrinivasFinite(count=len(problem.X), delta=DELTA), [index]
+        schedule = SrinivasFinite(count=len(problem.X), delta=DELTA)
+        asked = [index]
         for t in range(problem.steps):
             model.observe(index, values.gather(1, index.unsqueeze(1)).squeeze(1) + noise[:, t])
             index = suggest_ucb(model, schedule, exclude=torch.stack(asked, dim=1))

@@ -22,7 +22,9 @@ from botorch.acquisition.analytic import LogExpectedImprovement
 from sklearn.tree import DecisionTreeClassifier
 
 import dpbo
-import dpbo.integrations.ax  # first: it loads Ax without the warnings of Ax's own imports
+
+# First: it loads Ax without the warnings of Ax's own imports.
+import dpbo.integrations.ax
 from dpbo import accounting, acquisition, dpsgd, events, gibo, mechanisms, models, papers, queries, run_counts, testing
 from dpbo.curator.birth import Birth
 from dpbo.dpsgd import NoisedScore
@@ -31,20 +33,23 @@ from dpbo.models import datasets
 from dpbo.papers import em, po_gp_ucb
 from dpbo.papers.po_gp_ucb import curator_side
 from dpbo.queries.ball import Ball
+from tests.attacks.setups import of
 from tests.attacks.watched import LABEL, SCALED
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Starlette would rather have another client
+    # Starlette would rather have another client.
+    warnings.simplefilter("ignore")
     from starlette.testclient import TestClient
 
-DOUBLE, UNITS, REPLACE, TOKEN = torch.float64, 40, dpbo.Adjacency.REPLACE_ONE, "a token of enough letters"
-BUDGET, SPACE = dpbo.Budget(8.0, 1e-5), dpbo.Space(a=scipy.stats.uniform(0, 1), b=scipy.stats.loguniform(1e-2, 1e2))
-LIVE: list[dpbo.Curator] = []  # used by the call at hand
+DOUBLE = torch.float64
+UNITS = 40
+REPLACE = dpbo.Adjacency.REPLACE_ONE
+TOKEN = "a token of enough letters"
+BUDGET = dpbo.Budget(8.0, 1e-5)
+SPACE = dpbo.Space(a=scipy.stats.uniform(0, 1), b=scipy.stats.loguniform(1e-2, 1e2))
+# Used by the call at hand.
+LIVE: list[dpbo.Curator] = []
 _kept: dict[str, Any] = {}
-
-
-def of(**arguments):
-    return arguments
 
 
 def records():
@@ -115,7 +120,8 @@ def _then(kind, method, **arguments):
 
 def exported():
     """The shortest name of each class and function that the packages and two modules export, but for what nobody can call."""
-    root, found = pathlib.Path(dpbo.__file__).parent, dict[Any, str]()
+    root = pathlib.Path(dpbo.__file__).parent
+    found = dict[Any, str]()
     packages = [".".join(("dpbo", *stub.parent.relative_to(root).parts)) for stub in root.rglob("__init__.pyi")]
     for module in map(importlib.import_module, [*sorted(packages, key=lambda path: path.count(".")), "dpbo.run_counts", "dpbo.events"]):
         own = [name for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__ and name[0] != "_"]
@@ -141,20 +147,25 @@ def good_call(name):
     return call, good
 
 
-X, BOX, EYE = torch.full((2,), 0.5, dtype=DOUBLE), torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE), torch.eye(2, dtype=DOUBLE)
-KERNEL, SCHEDULE = models.datasets.squared_exponential(0.4), acquisition.SrinivasFinite(count=8, delta=0.1)
-GAUSSIAN, EVENT, PURE_EVENT = mechanisms.GaussianMechanism(20.0), events.GaussianEvent(20.0, 3), events.LaplaceEvent(20.0, 3)
-LAW, POOL, TABLE = (
-    run_counts.TruncatedNegativeBinomial.of_mean(5.0),
-    concurrent.futures.ThreadPoolExecutor(1),
-    papers.po_gp_ucb.RowTable((0.0, 0.0), 2.0),
-)
+X = torch.full((2,), 0.5, dtype=DOUBLE)
+BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
+EYE = torch.eye(2, dtype=DOUBLE)
+KERNEL = models.datasets.squared_exponential(0.4)
+SCHEDULE = acquisition.SrinivasFinite(count=8, delta=0.1)
+GAUSSIAN = mechanisms.GaussianMechanism(20.0)
+EVENT = events.GaussianEvent(20.0, 3)
+PURE_EVENT = events.LaplaceEvent(20.0, 3)
+LAW = run_counts.TruncatedNegativeBinomial.of_mean(5.0)
+POOL = concurrent.futures.ThreadPoolExecutor(1)
+TABLE = papers.po_gp_ucb.RowTable((0.0, 0.0), 2.0)
 BIRTH = Birth(dataset="x", unit="u", grouped=False, adjacency=dpbo.Adjacency.REPLACE_ONE, budget=BUDGET, accounting=accounting.GDPFilter())
 GP = gibo.GradientGP(grid(), grid().sum(1, keepdim=True), torch.full((8, 1), 1e-2, dtype=DOUBLE))
 NOISED = NoisedScore(score, (0.0, 1.0), mechanisms.GaussianMechanism(60.0))
 SGD = dpsgd.DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=2, batch_size=20)
-ARRAY, ROWS = np.array([*SCALED, *SCALED[:20]]).reshape(30, 2), np.random.default_rng(0).normal(size=(120, 4))
-UNIT, EM = dpbo.PrivacyUnit("x"), of(budget=BUDGET, radius=2.0, center=(0.0, 0.0), max_iter=2, random_state=0)
+ARRAY = np.array([*SCALED, *SCALED[:20]]).reshape(30, 2)
+ROWS = np.random.default_rng(0).normal(size=(120, 4))
+UNIT = dpbo.PrivacyUnit("x")
+EM = of(budget=BUDGET, radius=2.0, center=(0.0, 0.0), max_iter=2, random_state=0)
 
 VALUES = of(unit=UNIT, adjacency=REPLACE, budget=BUDGET, accounting=accounting.GDPFilter(), noise_multiplier=2.0)
 VALUES |= of(events=(EVENT, PURE_EVENT), event=EVENT, base=(EVENT,), run_count=LAW, costs=(("training", (EVENT,)),), releases=10)
@@ -211,7 +222,8 @@ _GROUPED: dict[str, Any] = {
     "testing.audit testing.auditing.reachable": of(runs=400, level=1e-6),
     "testing.replay": of(run=lambda owner, _: owner.release(query(), GAUSSIAN).value, unit=UNIT, adjacency=REPLACE, budget=BUDGET),
 }
-OTHERS = {name: others for names, others in _GROUPED.items() for name in names.split()}  # instead of those, or beside
+# Instead of those, or beside.
+OTHERS = {name: others for names, others in _GROUPED.items() for name in names.split()}
 THEN = {f"papers.em.{name}": _then(getattr(em, name), "fit", X=ARRAY) for name in dir(em) if name.startswith("DP")}
 THEN |= {"DPSearch": _then(dpbo.DPSearch, "fit", X_train=ROWS[:60], **OTHERS["DPSearch.fit"]), "DPGIBO": _then(dpbo.DPGIBO, "run")}
 OWNERS: dict[str, Any] = {
@@ -241,7 +253,6 @@ METHODS = (
     "papers.po_gp_ucb.row_noise.random_projection papers.po_gp_ucb.transform.po_gp_ucb_omega "
     "papers.po_gp_ucb.transform.outside_column_space papers.po_gp_ucb.transform.identify_table"
 )
-NOT_CALLED = (  # needs several processes, has no end or takes seconds, and is tried elsewhere; then results, which dpbo makes
-    "Ranks papers.po_gp_ucb.http.serve dpsgd.plan_tuning dpsgd.tune Plan Release Statement"
-)
+# Needs several processes, has no end or takes seconds, and is tried elsewhere; then results, which dpbo makes.
+NOT_CALLED = "Ranks papers.po_gp_ucb.http.serve dpsgd.plan_tuning dpsgd.tune Plan Release Statement"
 NAMES = sorted((exported() - {*NOT_CALLED.split()}) | {*METHODS.split()})

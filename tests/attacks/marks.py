@@ -47,7 +47,8 @@ CLASSES = {
     "A35": "one record in several roles, or under several budgets, pays once",
     "A36": "a user's own query or mechanism, as the documentation teaches it, breaks its declared bound",
 }
-BEGIN, END = "<!-- attacks: written by python -m tests.attacks.marks -->\n", "<!-- attacks end -->"
+BEGIN = "<!-- attacks: written by python -m tests.attacks.marks -->\n"
+END = "<!-- attacks end -->"
 
 
 def marks_of(node: str) -> set[str]:
@@ -70,7 +71,8 @@ def by_class() -> dict[str, dict[str, bool]]:
     """For each class, the files of tests/attacks and the other folders whose tests try it, and whether one of these tests is not deep."""
     found: dict[str, dict[str, bool]] = {name: {} for name in CLASSES}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        module, home = _parsed(path), path.relative_to(ROOT / "tests").with_suffix("")
+        module = _parsed(path)
+        home = path.relative_to(ROOT / "tests").with_suffix("")
         place = (home if home.parts[0] == "attacks" else home.parent).as_posix()
         for part, outer in _tests(module, _named(module)):
             marks = outer | _named(part)
@@ -80,7 +82,8 @@ def by_class() -> dict[str, dict[str, bool]]:
 
 
 def table() -> str:
-    found, lines = by_class(), ["| class | what goes wrong, or what must hold | tests |", "|---|---|---|"]
+    found = by_class()
+    lines = ["| class | what goes wrong, or what must hold | tests |", "|---|---|---|"]
     for name, title in CLASSES.items():
         where = ", ".join(f"`{place}`" + ("" if quick else " (deep)") for place, quick in found[name].items())
         lines.append(f"| {name} | {title} | {where} |")
@@ -116,7 +119,8 @@ def _named(part: ast.AST) -> set[str]:
         inside = list(ast.walk(expression))
         if any(isinstance(node, ast.Attribute) and node.attr == "attack" for node in inside):
             found |= {node.value for node in inside if isinstance(node, ast.Constant) and node.value in CLASSES}
-        whole = expression.elts if isinstance(expression, ast.List) else [expression]  # not a mark inside a parametrisation
+        # Not a mark inside a parametrisation.
+        whole = expression.elts if isinstance(expression, ast.List) else [expression]
         found |= {node.attr for node in whole if isinstance(node, ast.Attribute) and node.attr == "deep"}
     return found
 

@@ -55,5 +55,6 @@ def _read(thing: Any, name: str) -> Any:
     try:
         value = getattr(thing, name)
         return value() if name == "statement" and callable(value) else value
-    except Exception as error:  # a property that is not there yet
+    except Exception as error:
+        # A property that is not there yet.
         return type(error).__name__

@@ -4,42 +4,47 @@ Found in public accountants: negative epsilons, 0 from tiny orders, a calibrated
 float's last bit that left the total as it was. Compared with dp_accounting's PLD, which was written by others.
 """
 
-import functools
 from fractions import Fraction
-from typing import Any
 
 import pytest
 from dp_accounting import pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Budget
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter, calibrate, compose
 from dpbo.errors import BudgetExceeded
 from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, PermuteAndFlipEvent
 from dpbo.mechanisms import LaplaceMechanism
 from dpbo.queries import ClippedSum
+from tests.attacks.setups import first_column, owner
 from tests.attacks.test_replays import POINTS
 
 pytestmark = pytest.mark.attack("A15")
 KINDS = [GaussianEvent, LaplaceEvent, ExponentialEvent, PermuteAndFlipEvent]
 SIZES = st.floats(0.3, 200.0)
 DELTAS = st.sampled_from([1e-3, 1e-6, 1e-12])
-GRID = 1 - 1e-3  # each is an upper bound, rounded up on a grid of its own: of two nearly equal ones either may print the lesser
+# Each is an upper bound, rounded up on its own grid: of two nearly equal ones either may print the lesser.
+GRID = 1 - 1e-3
 QUICK = settings(deadline=None, max_examples=25)
 
 
 @settings(QUICK, max_examples=12)
 @given(st.sampled_from(KINDS), SIZES, st.integers(1, 300), DELTAS)
 def test_epsilon_is_never_negative_and_grows_with_every_spend(kind, multiplier, slots, delta):
-    one, more, noisier = kind(multiplier, slots), kind(multiplier, slots + 1), kind(1.1 * multiplier, slots)
-    finely = functools.partial(compose, refine=True)  # as a statement prints it
-    epsilon = finely([one], delta=delta).epsilon
+    one = kind(multiplier, slots)
+    more = kind(multiplier, slots + 1)
+    noisier = kind(1.1 * multiplier, slots)
+
+    def stated(*events, delta=delta):
+        return compose(events, delta=delta, refine=True).epsilon
+
+    epsilon = stated(one)
     assert epsilon >= 0.0
-    assert finely([more], delta=delta).epsilon >= epsilon * GRID
-    assert finely([noisier], delta=delta).epsilon <= epsilon / GRID
-    assert finely([one], delta=delta / 10).epsilon >= epsilon * GRID
-    assert finely([one, LaplaceEvent(1e6)], delta=delta).epsilon >= epsilon * GRID
+    assert stated(more) >= epsilon * GRID
+    assert stated(noisier) <= epsilon / GRID
+    assert stated(one, delta=delta / 10) >= epsilon * GRID
+    assert stated(one, LaplaceEvent(1e6)) >= epsilon * GRID
 
 
 @QUICK
@@ -61,9 +66,8 @@ def test_no_less_than_the_pld_of_others(multiplier, slots, delta):
 
 def test_a_spend_below_the_last_bit_of_the_total_is_counted():
     """A release of 2^-20 beside one of almost all: the total grows by no less, and the next one, which does not fit, is refused."""
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "accounting": PureFilter()}
-    curator = Curator(POINTS, budget=Budget(1.0, 0.0), **terms)
-    query = ClippedSum(lambda _, r: r[:, 0], score_range=(0.0, 1.0))
+    curator = owner(POINTS, budget=Budget(1.0, 0.0), accounting=PureFilter())
+    query = ClippedSum(first_column, score_range=(0.0, 1.0))
     curator.release(query, LaplaceMechanism.of(1.0 - 1.5 * 2.0**-20))
     (before,) = curator.ledger.verify().total.parts
     small = LaplaceMechanism(2.0**20)

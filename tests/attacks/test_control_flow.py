@@ -6,7 +6,6 @@ calls on the neighbour. That replay refuses a loop that takes such a thing from 
 """
 
 import warnings
-from typing import Any
 
 import pytest
 import scipy.stats
@@ -19,15 +18,14 @@ from botorch.optim import optimize_acqf
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from linear_operator.utils.cholesky import psd_safe_cholesky
 
-from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective, Space
+from dpbo import Budget, PrivateObjective, Space
 from dpbo.acquisition.expected_improvement import Proposer
 from dpbo.testing import SeededEntropy, replay
+from tests.attacks.setups import DOUBLE, TERMS
 
 pytestmark = [pytest.mark.attack("A6", "A7"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
-DOUBLE = torch.float64
 RECORDS = torch.linspace(0, 1, 300, dtype=DOUBLE)
 NEIGHBOUR = torch.cat([torch.tensor([41.0], dtype=DOUBLE), RECORDS[1:]])
-TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(8.0, 1e-5)}
 BOUNDS = torch.tensor([[0.0], [1.0]], dtype=DOUBLE)
 START = torch.tensor([[0.1], [0.5], [0.9]], dtype=DOUBLE)
 
@@ -43,7 +41,9 @@ def steps(curator, propose, stop=lambda Y: False):
     while objective.remaining and not stop(Y):
         x = propose(X, Y, Yvar)
         y, yvar = objective(x)
-        X, Y, Yvar = torch.cat([X, x]), torch.cat([Y, y]), torch.cat([Yvar, yvar])
+        X = torch.cat([X, x])
+        Y = torch.cat([Y, y])
+        Yvar = torch.cat([Yvar, yvar])
     return X
 
 
@@ -97,7 +97,7 @@ HONEST = [hyperparameters, standardised, stopped_early, retried_with_jitter, war
 
 @pytest.mark.parametrize("loop", HONEST, ids=lambda loop: loop.__name__)
 def test_points_are_the_same_bits_when_releases_are(loop):
-    asked = replay(loop, RECORDS, NEIGHBOUR, **TERMS, entropy=SeededEntropy(7))
+    asked = replay(loop, RECORDS, NEIGHBOUR, **{**TERMS, "budget": Budget(8.0, 1e-5)}, entropy=SeededEntropy(7))
     assert 3 <= len(asked) <= 6
     if loop is stopped_early:
         assert len(asked) < 6, "it did stop"

@@ -18,8 +18,8 @@ REQUESTS = [b'""', b"null", b'"\\ud800"', b'["a"]', b'"' + b"x" * 4000 + b'"']
 BODIES = [
     *(b"", b"{", b"[]", b"1", b"null", b"\xff\xfe\x00", b"{}", b'{"row": 1}', b'{"row": 1, "request": "a", "more": 1}'),
     *(b" " * 5000, b"[" * 4000, b'{"row": 1, "row": 99, "request": "a"}'),
-    *(b'{"row": ' + row + b', "request": "a"}' for row in ROWS),
-    *(b'{"row": 1, "request": ' + request + b"}" for request in REQUESTS),
+    *map(b'{"row": %b, "request": "a"}'.__mod__, ROWS),
+    *map(b'{"row": 1, "request": %b}'.__mod__, REQUESTS),
 ]
 HEADERS = [
     *({}, {"Authorization": ""}, {"Authorization": TOKEN}, {"Authorization": f"Basic {TOKEN}"}),
@@ -61,35 +61,46 @@ def test_without_the_token_nothing_is_told():
         assert not shown(reply.text), question
 
 
-COMMANDS = [
-    *(["--epsilon", value] for value in ("nan", "inf", "-1", "x")),
-    *(["--delta", value] for value in ("2", "nan")),
-    *(["--evaluations", value] for value in ("0", "-3", "1.5")),
-    *(["--seed", value] for value in ("-1", "9" * 30, "")),
-    *(["--ledger", value] for value in ("nosuch://x", "a\0b", "/nonexistent/folder/x.db")),
-    *(["--unknown"], ["nosuch"], ["ledger"], ["curate"], ["curate", "--nosuch"], ["model"], ["model", "--nosuch"]),
-    *(["plan", "--units", value] for value in ("0", "-1", "nan", "9" * 400)),
-    *(["plan", "--epsilons", value] for value in ("nan", "0")),
-    *(["plan", "--at-delta", value] for value in ("1", "nan")),
-    *(["plan", "--share", value] for value in ("0", "nan", "1e400")),
-    *(["plan", "--points", "0"], ["plan", "--dimension", "0"]),
-    *(["plan", "--dimension", "2", "--range", low, "1" if low == "nan" else "0"] for low in ("1", "nan")),
-    *(["ledger", "verify", *rest] for rest in ([], ["nosuch://x"], ["missing.db"], ["a\0b"])),
-    *(["ledger", "nosuch", "x"], ["ledger", "show", "missing.db"]),
-]
+# Words to begin with, and what may follow.
+COMMANDS = {
+    "--epsilon": ["nan", "inf", "-1", "x"],
+    "--delta": ["2", "nan"],
+    "--evaluations": ["0", "-3", "1.5"],
+    "--seed": ["-1", "9" * 30, ""],
+    "--ledger": ["nosuch://x", "a\0b", "/nonexistent/folder/x.db"],
+    "": ["--unknown", "nosuch", "ledger", "curate", "model"],
+    "curate": ["--nosuch"],
+    "model": ["--nosuch"],
+    "plan --units": ["0", "-1", "nan", "9" * 400],
+    "plan --epsilons": ["nan", "0"],
+    "plan --at-delta": ["1", "nan"],
+    "plan --share": ["0", "nan", "1e400"],
+    "plan --points": ["0"],
+    "plan --dimension": ["0"],
+    "plan --dimension 2 --range 1": ["0"],
+    "plan --dimension 2 --range nan": ["1"],
+    "ledger": ["verify"],
+    "ledger verify": ["nosuch://x", "missing.db", "a\0b"],
+    "ledger nosuch": ["x"],
+    "ledger show": ["missing.db"],
+}
 
 
 @pytest.mark.attack("A5")
-def test_hostile_arguments_of_the_command_line_are_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("words", COMMANDS)
+def test_hostile_arguments_of_the_command_line_are_refused(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for arguments in COMMANDS:
+    for value in COMMANDS[words]:
+        arguments = [*words.split(), value]
         told = io.StringIO()
         with contextlib.redirect_stderr(told), contextlib.redirect_stdout(told):
             try:
                 status = main(arguments)
-            except SystemExit as leaving:  # argparse's own
+            except SystemExit as leaving:
+                # argparse leaves in this way.
                 status = leaving.code if isinstance(leaving.code, int) else 1
-        assert status in (2, 4, 7), arguments  # wrong usage, no ledger, a ledger out of reach
+        # Wrong usage, no ledger, a ledger out of reach.
+        assert status in (2, 4, 7), arguments
         assert "Traceback" not in told.getvalue(), arguments
         assert len(told.getvalue()) < 4000, arguments
 

@@ -21,7 +21,8 @@ RECORDS = 40
 X = torch.randn(RECORDS, 200, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(RECORDS, 16, generator=torch.Generator().manual_seed(2))
 TERMS = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=1, batch_size=RECORDS)
-BITS = 18  # of the 24 of an angle, from the highest
+# So many of the 24 bits of an angle, from the highest.
+BITS = 18
 
 
 def step(optimizer, module, batch):
@@ -67,7 +68,8 @@ def tempered(x):
 
 def reduced(matrix):
     """Row echelon form over GF(2), and its pivot columns."""
-    matrix, pivots = matrix.copy() % 2, list[int]()
+    matrix = matrix.copy() % 2
+    pivots = list[int]()
     for column in range(matrix.shape[1]):
         rows = [row for row in range(len(pivots), len(matrix)) if matrix[row, column]]
         if rows:
@@ -81,7 +83,8 @@ def reduced(matrix):
 
 def kept_parities():
     """Masks on the known bits of outputs k + 624 and k + 397, of k + 1, and of k, whose parities add up to zero."""
-    tempering, none = linear(tempered), np.zeros(32, dtype=np.uint8)
+    tempering = linear(tempered)
+    none = np.zeros(32, dtype=np.uint8)
     inverse = reduced(np.hstack([tempering, np.eye(32, dtype=np.uint8)]))[0][:, 32:]
     lower = linear(lambda x: ((x & 0x7FFFFFFF) >> 1) ^ (0x9908B0DF if x & 1 else 0))
     upper = linear(lambda x: (x & 0x80000000) >> 1)
@@ -99,7 +102,8 @@ def kept_parities():
 
 def agreement(noise_values):
     """The part of the parities that the angles of Box-Muller's pairs keep; of numbers from elsewhere, a half."""
-    pairs = noise_values.double().flatten().reshape(-1, 2, 8)  # torch fills sixteen at a time: eight radii, then eight angles
+    # torch fills sixteen at a time: eight radii, then eight angles.
+    pairs = noise_values.double().flatten().reshape(-1, 2, 8)
     angles = torch.atan2(pairs[:, 1], pairs[:, 0]) / (2 * math.pi) % 1
     outputs = (angles * 2**24).round().long().numpy() % 2**24
     bits = np.zeros((len(outputs), 16, 32), dtype=np.uint8)

@@ -8,15 +8,14 @@ import itertools
 import multiprocessing
 import random
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Budget
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.queries import ClippedMean
+from tests.attacks.setups import MEAN, owner
 
 pytestmark = pytest.mark.attack("A17")
 DRAWS = 20
@@ -26,10 +25,8 @@ def draws(_=None):
     """Released means of the same records, all global generators seeded: nothing differs but the noise."""
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(0)
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1e3)}
-    curator = Curator(torch.zeros(4, dtype=torch.float64), **terms)
-    query = ClippedMean(lambda _, records: records, score_range=(0.0, 1.0))
-    return [curator.release(query, GaussianMechanism(1.0)).value.item() for _ in range(DRAWS)]
+    curator = owner(torch.zeros(4, dtype=torch.float64), budget=Budget.gdp(1e3))
+    return [curator.release(MEAN, GaussianMechanism(1.0)).value.item() for _ in range(DRAWS)]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")

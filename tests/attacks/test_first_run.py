@@ -15,7 +15,6 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -26,36 +25,31 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
-from dpbo.accounting import Planned, RDPFilter
-from dpbo.dpsgd import DPSGDConfig, Session, hidden_runs, plan_tuning, private_selection, tune
+from dpbo import Budget, Curator, Space
+from dpbo.accounting import RDPFilter
+from dpbo.dpsgd import DPSGDConfig, hidden_runs, plan_tuning, tune
 from dpbo.errors import InputError, LedgerError
-from dpbo.events import GaussianEvent, SelectionEvent
+from dpbo.events import GaussianEvent
 from dpbo.fingerprint import fingerprint
-from dpbo.mechanisms import GaussianMechanism
-from dpbo.queries import ClippedMean
 from dpbo.run_counts import FixedRuns
+from tests.attacks.setups import MEAN, NOISE, RATES, TERMS, best_run, fit, kinds, owner_of_runs, right
 
 pytestmark = pytest.mark.attack("A32")
-SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0))
-SETTINGS: dict[str, Any] = {
-    "unit": PrivacyUnit("record"),
-    "adjacency": Adjacency.REPLACE_ONE,
-    "budget": Budget(1e4, 1e-6),
-    "allow_repeated": True,
-}
+RECORDS = torch.zeros(50)
 BASE = (GaussianEvent(1000.0),)
 CALLS = 0
 NUMBERS = itertools.count()
 SEEDS = iter(range(100))
-NUMPY, OLD_NUMPY = np.random.default_rng(0), np.random.RandomState(0)
-TORCH, PYTHON = torch.Generator().manual_seed(0), random.Random(0)
+NUMPY = np.random.default_rng(0)
+OLD_NUMPY = np.random.RandomState(0)
+TORCH = torch.Generator().manual_seed(0)
+PYTHON = random.Random(0)
 
 
 class Counting:
     made = 0
 
-    def __init__(self) -> None:
+    def __init__(self):
         type(self).made += 1
         self.name = f"model {self.made}"
 
@@ -63,10 +57,11 @@ class Counting:
 class Trainer:
     """An own object that keeps count and a generator."""
 
-    def __init__(self) -> None:
-        self.calls, self.generator = 0, np.random.default_rng(0)
+    def __init__(self):
+        self.calls = 0
+        self.generator = np.random.default_rng(0)
 
-    def __call__(self) -> Any:
+    def __call__(self):
         self.calls += 1
         return self.calls, self.generator.random()
 
@@ -78,42 +73,46 @@ BEST = np.float64(0.0)
 LOADER = DataLoader(range(100), shuffle=True, generator=torch.Generator().manual_seed(0))  # type: ignore[arg-type, var-annotated]
 
 
-def own_number_of_numpy() -> float:
+def own_number_of_numpy():
     global BEST
     BEST = np.float64(BEST + 1.0)
     return float(BEST)
 
 
-def with_hook() -> Any:
+def with_hook():
     model = nn.Linear(2, 2)
     model.register_forward_hook(hook)
     return list(model._forward_hooks)
 
 
-def hook(*_: Any) -> None: ...
+def hook(*_): ...
 
 
-def own_global() -> int:
+def own_global():
     global CALLS
     CALLS += 1
     return CALLS
 
 
-def new_global() -> int:
+def new_global():
     """A name that no run had bound before."""
     globals()["NEW"] = globals().get("NEW", 0) + 1
     return globals()["NEW"]
 
 
-def own_attribute() -> int:
-    own_attribute.calls = getattr(own_attribute, "calls", 0) + 1  # type: ignore[attr-defined]
-    return own_attribute.calls  # type: ignore[attr-defined]
+def count_on(holder):
+    holder.calls = getattr(holder, "calls", 0) + 1
+    return holder.calls
 
 
-def in_closure() -> Callable[[], int]:
+def own_function():
+    return count_on(own_function)
+
+
+def in_closure():
     calls = 0
 
-    def counted() -> int:
+    def counted():
         nonlocal calls
         calls += 1
         return calls
@@ -121,42 +120,42 @@ def in_closure() -> Callable[[], int]:
     return counted
 
 
-def default_dtype() -> str:
+def default_dtype():
     before = torch.rand(1).dtype
     torch.set_default_dtype(torch.float64)
     return str(before)
 
 
-def filters_of_warnings() -> int:
+def filters_of_warnings():
     warnings.filterwarnings("error", "another in each run: " + str(len(warnings.filters)))
     return len(warnings.filters)
 
 
-def function_number() -> Any:
+def function_number():
     class Own(torch.autograd.Function): ...
 
     return Own._backward_cls._autograd_function_id  # type: ignore[attr-defined]
 
 
-def subclasses() -> int:
+def subclasses():
     class Own(nn.Module): ...
 
     return len(nn.Module.__subclasses__())
 
 
-def finaliser() -> Any:
+def finaliser():
     made = weakref.finalize(Counting, print)
     made.atexit = False
     return made._registry[made].index  # type: ignore[attr-defined]
 
 
-def errors_of_numpy() -> Any:
+def errors_of_numpy():
     before = np.geterr()["over"]
     np.seterr(over="ignore")
     return before
 
 
-def of_threads() -> Any:
+def of_threads():
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return threading.Thread().name, pool._thread_name_prefix
 
@@ -164,10 +163,10 @@ def of_threads() -> Any:
 class Slotted:
     __slots__ = ("__calls", "new")
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.__calls = 0
 
-    def __call__(self) -> Any:
+    def __call__(self):
         self.__calls += 1
         self.new = getattr(self, "new", 0) + 1
         return self.__calls, self.new
@@ -176,45 +175,40 @@ class Slotted:
 class Own(random.Random): ...
 
 
-SLOTTED, NAMESPACE, PARAMETER = Slotted(), types.SimpleNamespace(calls=0), nn.Parameter(torch.zeros(1))
-ARRAY, BYTES = array.array("l", [0]), bytearray(1)
-OWN, BITS, SEED = Own(0), np.random.PCG64(0), np.random.SeedSequence(0)
+SLOTTED = Slotted()
+NAMESPACE = types.SimpleNamespace(calls=0)
+PARAMETER = nn.Parameter(torch.zeros(1))
+ARRAY = array.array("l", [0])
+BYTES = bytearray(1)
+OWN = Own(0)
+BITS = np.random.PCG64(0)
+SEED = np.random.SeedSequence(0)
 DISTRIBUTION = scipy.stats.norm()
 DRAW = random.Random(0).random
 HELD: dict[str, Any] = {"numbers": itertools.count(), "seeds": [iter([1, 2, 3, 4, 5, 6, 7])]}
 
 
-def in_namespace() -> int:
-    NAMESPACE.calls += 1
-    return NAMESPACE.calls
-
-
-def on_parameter() -> int:
-    PARAMETER.calls = getattr(PARAMETER, "calls", 0) + 1  # type: ignore[attr-defined]
-    return PARAMETER.calls  # type: ignore[attr-defined]
-
-
-def in_arrays() -> Any:
+def in_arrays():
     ARRAY[0] += 1
     ARRAY.append(0)
     BYTES[0] += 1
     return ARRAY.tolist(), bytes(BYTES)
 
 
-def of_distribution() -> Any:
+def of_distribution():
     before = type(DISTRIBUTION.random_state).__name__, DISTRIBUTION.random_state is np.random.mtrand._rand
     DISTRIBUTION.random_state = 1
     return before
 
 
-def spawned() -> Any:
+def spawned():
     return NUMPY.spawn(1)[0].bit_generator.seed_seq.spawn_key, SEED.spawn(1)[0].spawn_key  # type: ignore[attr-defined]
 
 
-KINDS: dict[str, Callable[[], Any]] = {
+KINDS: dict[str, Any] = {
     "slots": SLOTTED,
-    "namespace": in_namespace,
-    "attribute of a parameter": on_parameter,
+    "namespace": lambda: count_on(NAMESPACE),
+    "attribute of a parameter": lambda: count_on(PARAMETER),
     "arrays": in_arrays,
     "distribution": of_distribution,
     "spawned": spawned,
@@ -233,7 +227,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "generator of a loader": lambda: next(iter(LOADER)).item(),
     "own class": lambda: Counting().name,
     "own object": TRAINER,
-    "own function": own_attribute,
+    "own function": own_function,
     "own closure": in_closure(),
     "own count": lambda: next(NUMBERS),
     "own list of seeds": lambda: next(SEEDS),
@@ -255,157 +249,153 @@ KINDS: dict[str, Callable[[], Any]] = {
 STEPPED = ("number of a hook", "global hook", "finaliser", "subclasses")
 
 
-def winner(read: Callable[[], Any], place: int, runs: int, seen: list[Any] | None = None) -> Any:
+def winner(read, place, runs, seen=None):
     """What the run at this place returns, which wins.
 
     `seen` gets what each run returns: a list of the caller's is no number.
     """
     done = [] if seen is None else seen
 
-    def train(_: dict[str, Any]) -> tuple[Any, float]:
+    def train(_):
         done.append(read())
         return done[-1], float(len(done) == place)
 
-    law = FixedRuns(runs)
-    curator = Curator(torch.zeros(50), **SETTINGS, accounting=Planned([SelectionEvent(base=BASE, run_count=law)]))
-    return private_selection(curator, train, space=SPACE, run_count=law, base=BASE).output
+    return best_run(owner_of_runs(RECORDS, BASE, runs), train, BASE, runs).output
 
 
 @pytest.fixture
-def same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def same_seeds(monkeypatch):
     """Every run draws the same seeds, so that two runs may differ by their place alone."""
     monkeypatch.setattr(hidden_runs, "system_entropy", lambda size: bytes(range(size)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("same_seeds")
-def test_the_winner_is_the_same_to_the_bit_wherever_it_stands(kind: str) -> None:
-    alone, seen = winner(KINDS[kind], 1, 1), list[Any]()
-    last = winner(KINDS[kind], 6, 6, seen)
+def test_the_winner_is_the_same_to_the_bit_wherever_it_stands(kind):
+    alone = winner(KINDS[kind], 1, 1)
     assert alone is not None
-    assert len({fingerprint(each, detail="content") for each in [last, *seen, *([] if kind in STEPPED else [alone])]}) == 1, seen
+    seen: list[Any] = []
+    last = winner(KINDS[kind], 6, 6, seen)
+    outputs = [last, *seen, *([] if kind in STEPPED else [alone])]
+    assert len({fingerprint(each, detail="content") for each in outputs}) == 1, seen
 
 
-ITERATORS: dict[str, Callable[[], Any]] = {
-    "generator": lambda: (number for number in range(100)),
-    "zip": lambda: zip(range(100), range(100), strict=True),
-    "map": lambda: map(abs, range(100)),
-    "enumerate": lambda: enumerate(range(100)),
-    "cycle": lambda: itertools.cycle(range(100)),
-    "islice": lambda: itertools.islice(range(100), 100),
+ITEMS = range(100)
+ITERATORS: dict[str, Any] = {
+    "generator": lambda: (number for number in ITEMS),
+    "zip": lambda: zip(ITEMS, ITEMS, strict=True),
+    "map": lambda: map(abs, ITEMS),
+    "enumerate": lambda: enumerate(ITEMS),
+    "cycle": lambda: itertools.cycle(ITEMS),
+    "islice": lambda: itertools.islice(ITEMS, 100),
     "_SingleProcessDataLoaderIter": lambda: iter(DataLoader(TensorDataset(torch.zeros(9, 1)))),
     "count": lambda: (itertools.count(),),
-    "range_iterator": lambda: (iter(range(100)),),
+    "range_iterator": lambda: (iter(ITEMS),),
 }
 
 
 @pytest.mark.parametrize("kind", ITERATORS)
-def test_an_iterator_that_cannot_be_put_back_is_refused_by_name_before_anything_is_charged(kind: str) -> None:
+def test_an_iterator_that_cannot_be_put_back_is_refused_by_name_before_a_charge(kind):
     """Which item a run took told its place: 12 of 12."""
     batches = ITERATORS[kind]()
 
-    def train(_: dict[str, Any]) -> tuple[Any, float]:
+    def train(_):
         return next(batches[0] if isinstance(batches, tuple) else batches), 0.5
 
-    law = FixedRuns(2)
-    curator = Curator(torch.zeros(50), **SETTINGS, accounting=Planned([SelectionEvent(base=BASE, run_count=law)]))
+    curator = owner_of_runs(RECORDS, BASE)
     with pytest.raises(InputError, match=f"=<{kind}> is not allowed.*made anew"):
-        private_selection(curator, train, space=SPACE, run_count=law, base=BASE)
-    assert "charge" not in [record.kind for record in curator.ledger.records()]
+        best_run(curator, train, BASE)
+    assert "charge" not in kinds(curator)
 
 
-def test_the_winner_is_as_its_own_run_left_it() -> None:
+def test_the_winner_is_as_its_own_run_left_it():
     """Runs that return one object, such as an estimator made outside, released the last run's state as the winner's."""
     shared: dict[str, Any] = {}
 
-    def read() -> Any:
+    def read():
         shared["runs"] = shared.get("runs", 0) + 1
         return shared
 
     assert winner(read, 2, 4) == {"runs": 2}
 
 
-def test_a_run_that_changes_its_parameters_changes_no_other_runs() -> None:
+def test_a_run_that_changes_its_parameters_changes_no_other_runs():
     """A list among the values had as many new items afterwards as there were runs."""
-    seen, law = list[int](), FixedRuns(3)
+    seen: list[int] = []
 
-    def train(parameters: dict[str, Any]) -> tuple[Any, float]:
+    def train(parameters):
         parameters["hidden"].append(2)
         seen.append(len(parameters["hidden"]))
         return None, 0.5
 
-    curator = Curator(torch.zeros(50), **SETTINGS, accounting=Planned([SelectionEvent(base=BASE, run_count=law)]))
-    found = private_selection(curator, train, space=Space(hidden=[[8]]), run_count=law, base=BASE)
+    found = best_run(owner_of_runs(RECORDS, BASE, 3), train, BASE, 3, space=Space(hidden=[[8]]))
     assert seen == [2, 2, 2]
     assert found.parameters == {"hidden": [8]}
 
 
-def _begins_afresh() -> tuple[bool, ...]:
+def _begins_afresh():
     """Whether the streams stand at their beginning."""
     again = torch.rand(4, generator=torch.Generator().manual_seed(torch.initial_seed()))
     numpy: Any = np.random.get_state()
-    python, names = random.getstate(), tempfile._get_candidate_names().rng.getstate()  # type: ignore[attr-defined]
-    # numpy begins a stream that is seeded by a whole number one place before the end of its words
+    python = random.getstate()
+    names = tempfile._get_candidate_names().rng.getstate()  # type: ignore[attr-defined]
+    # numpy begins a stream that is seeded by a whole number one place before the end of its words.
     return torch.equal(torch.rand(4), again), numpy[2] == 623, python[1][-1] == names[1][-1] == 624
 
 
-def test_every_run_begins_a_stream_of_its_own() -> None:
+def test_every_run_begins_a_stream_of_its_own():
     """A frozen random layer is the first piece of a stream, another stream in each run."""
     seen = list[Any]()
 
-    def read() -> Any:
+    def read():
         afresh = _begins_afresh()
         names = next(tempfile._get_candidate_names())  # type: ignore[attr-defined]
         drawn = (*torch.rand(2).tolist(), *np.random.rand(2), random.random(), NUMPY.random(), OLD_NUMPY.rand(), PYTHON.random(), names)
         seen.append((afresh, (*drawn, *torch.rand(2, generator=TORCH).tolist())))
         return None
 
-    before = NUMPY.bit_generator.state, PYTHON.getstate(), TORCH.get_state(), OLD_NUMPY.get_state(legacy=False)
+    def states():
+        states = NUMPY.bit_generator.state, PYTHON.getstate(), TORCH.get_state(), OLD_NUMPY.get_state(legacy=False)
+        return fingerprint(states, detail="content")
+
+    before = states()
     winner(read, 3, 5)
     assert [all(afresh) for afresh, _ in seen] == [True] * 5
     assert len({number for _, drawn in seen for number in drawn}) == 5 * len(seen[0][1])
-    after = NUMPY.bit_generator.state, PYTHON.getstate(), TORCH.get_state(), OLD_NUMPY.get_state(legacy=False)
-    assert fingerprint(before, detail="content") == fingerprint(after, detail="content")
+    assert states() == before
 
 
-def test_no_run_leaves_a_record_in_a_ledger() -> None:
+def test_no_run_leaves_a_record_in_a_ledger():
     """Runs that released left a charge each: as many as there were runs."""
-    law, refused = FixedRuns(4), list[bool]()
-    curator = Curator(torch.zeros(50), **SETTINGS, accounting=RDPFilter(16.0))
-    question = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
+    curator = owner_of_runs(RECORDS, BASE, accounting=RDPFilter(16.0))
+    own = Curator.rehearsal(torch.ones(50), **TERMS)
+    done = []
 
-    def train(_: dict[str, Any]) -> tuple[Any, float]:
-        own = Curator.rehearsal(torch.ones(50), **SETTINGS)
-        own.release(question, GaussianMechanism(100.0))
-        for act in (lambda: curator.release(question, GaussianMechanism(100.0)), lambda: curator.assume("mine")):
+    def train(_):
+        own.release(MEAN, NOISE)
+        for act in (lambda: curator.release(MEAN, NOISE), lambda: curator.assume("mine")):
             with contextlib.suppress(LedgerError):
-                act()
-                refused.append(False)
-                continue
-            refused.append(True)
+                done.append(act())
         return None, 0.5
 
-    private_selection(curator, train, space=SPACE, run_count=law, base=BASE)
-    assert refused == [True] * 8
-    assert [record.kind for record in curator.ledger.records()].count("charge") == 1
-    curator.release(question, GaussianMechanism(100.0))
+    best_run(curator, train, BASE, 4)
+    assert done == []
+    assert kinds(curator).count("charge") == 1
+    curator.release(MEAN, NOISE)
 
 
 # Its plan takes the accountant seconds.
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
-def test_no_model_that_tune_trains_tells_its_place() -> None:
+def test_no_model_that_tune_trains_tells_its_place():
     """A random layer was a piece of one stream, and a hook's number counted on: 12 of 12 each."""
     seen = list[tuple[Any, ...]]()
 
-    def fit(_: dict[str, Any], session: Session) -> nn.Module:
-        afresh, number = _begins_afresh(), with_hook()
+    def train(_, session):
+        afresh = _begins_afresh()
+        number = with_hook()
         net = nn.Linear(4, 2)
-        trained, optimizer, batches = session.make_private(net, torch.optim.SGD(net.parameters(), lr=0.1), max_grad_norm=1.0)
-        for rows, labels in batches:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(trained(rows), labels).backward()
-            optimizer.step()
+        trained = fit(*session.make_private(net, torch.optim.SGD(net.parameters(), lr=0.1), max_grad_norm=1.0))
         seen.append((afresh, number, torch.rand(8).tolist()))
         return trained
 
@@ -415,23 +405,18 @@ def test_no_model_that_tune_trains_tells_its_place() -> None:
     config = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=5, batch_size=60)
     plan = plan_tuning(Budget(4.0, 1e-5), config, runs=4, validation=200, run_count=FixedRuns(4))["selection"]
     validation = rows[300:], labels[300:]
-    tune(fit, _right, training=training, validation=validation, space=SPACE, plan=plan, try_first=False)
+    tune(train, right, training=training, validation=validation, space=RATES, plan=plan, try_first=False)
     assert [all(afresh) for afresh, _, _ in seen] == [True] * 4
     assert len({str(number) for _, number, _ in seen}) == 1
     assert len({str(drawn) for _, _, drawn in seen}) == 4
 
 
-def _right(model: Any, records: Any) -> torch.Tensor:
-    with torch.no_grad():
-        return (model(records[0]).argmax(1) == records[1]).double()
-
-
-def _numbers() -> Iterator[tuple[str, Any]]:
+def _numbers():
     """Plain numbers, texts and counts of modules, of their classes and of objects bound there."""
     plain = int, bool, str, bytes, type(None)
     bound: Any = type(itertools.count().__next__)
 
-    def named(place: str, names: Any, deeper: bool) -> Iterator[tuple[str, Any]]:
+    def named(place, names, deeper):
         for name, held in list(names.items()):
             where = f"{place}.{name}"
             if type(held) in plain:
@@ -452,7 +437,7 @@ def _numbers() -> Iterator[tuple[str, Any]]:
             yield from named(module, vars(content), True)
 
 
-def _busy() -> Any:
+def _busy():
     """Uses what counts: hooks, optimizers, loaders, threads, finalisers."""
     model = nn.Sequential(nn.Linear(2, 4), nn.GELU(), nn.Linear(4, 1))
     model.register_forward_hook(hook)
@@ -468,18 +453,19 @@ def _busy() -> Any:
 
 
 @pytest.mark.usefixtures("same_seeds")
-def test_no_number_in_any_module_tells_how_many_runs_there_were() -> None:
+def test_no_number_in_any_module_tells_how_many_runs_there_were():
     """The hunt: what libraries count stands as before, and is the same in every run."""
     begun = list[dict[str, Any]]()
 
-    def read() -> Any:
+    def read():
         if len(begun) < 2:
             begun.append(dict(_numbers()))
         return _busy()
 
     # The first selection loads what is loaded lazily.
     winner(_busy, 1, 1)
-    states, models = [dict(_numbers())], []
+    states = [dict(_numbers())]
+    models = []
     for used, runs in ((_busy, 1), (read, 12)):
         models.append(winner(used, runs, runs))
         states.append(dict(_numbers()))

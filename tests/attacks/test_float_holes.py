@@ -6,7 +6,6 @@ public numbers alone decide, and trailing zeros are as frequent for 0 as for 2^k
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Budget
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
 from dpbo.mechanisms.mechanism import AdditiveDistribution
 from dpbo.privacy import Sensitivity
-from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy
+from tests.attacks.setups import MEAN, owner
 
-UNIT, QUANTUM, DRAWS = Sensitivity(1.0, 1.0, 1.0), 2.0**-30, 100_000
-LAWS = {"gaussian": stats.norm.cdf, "laplace": stats.laplace.cdf, "l2-laplace": stats.laplace.cdf}  # in one dimension
+UNIT = Sensitivity(1.0, 1.0, 1.0)
+QUANTUM = 2.0**-30
+DRAWS = 100_000
+# The l2-Laplace law is that of one dimension.
+LAWS = {"gaussian": stats.norm.cdf, "laplace": stats.laplace.cdf, "l2-laplace": stats.laplace.cdf}
 KINDS = [GaussianMechanism(1.0), LaplaceMechanism(1.0), L2LaplaceMechanism(1.0)]
 NOISY = pytest.mark.parametrize("mechanism", KINDS, ids=list(LAWS))
 
@@ -31,7 +33,8 @@ NOISY = pytest.mark.parametrize("mechanism", KINDS, ids=list(LAWS))
 def drawn(mechanism, law, value, draws, seed):
     """Independent releases of one number, as whole multiples of the grid."""
     many = dataclasses.replace(law, scale=law.scale * draws, std=law.std * draws, grid=law.grid * draws)
-    if isinstance(mechanism, L2LaplaceMechanism):  # a table of rows of one number each
+    # A table of rows of one number each.
+    if isinstance(mechanism, L2LaplaceMechanism):
         many = dataclasses.replace(law, block=1)
     values = np.full(draws, value, dtype=np.int64)
     quanta = [QUANTUM] * (1 if many.block else draws)
@@ -41,10 +44,12 @@ def drawn(mechanism, law, value, draws, seed):
 @pytest.mark.attack("A1")
 @NOISY
 def test_supports_of_neighbours_are_equal_at_four_grid_units(mechanism, request, measured):
-    cdf, grid = LAWS[request.node.callspec.id], 0.25
+    cdf = LAWS[request.node.callspec.id]
+    grid = 0.25
     law = AdditiveDistribution("coarse", (1.0,), (1.0,), (grid,))
     step = round(grid / QUANTUM)
-    for neighbour in (1, step // 2, step, 3 * step + 7):  # in quanta: less than a step of the grid, half, one, several
+    # In quanta: less than a step of the grid, half, one, several.
+    for neighbour in (1, step // 2, step, 3 * step + 7):
         seen = [set(drawn(mechanism, law, value, DRAWS, seed).tolist()) for value, seed in ((0, 1), (neighbour, 2))]
         shift = neighbour / step
         for centre in (0.0, shift):
@@ -72,7 +77,8 @@ def test_the_same_noise_moves_every_neighbour_to_the_same_residues(value, distan
 @pytest.mark.parametrize("power", [0, 10, 30, 40])
 def test_trailing_zeros_are_as_frequent_for_nothing_as_for_a_power_of_two(mechanism, power, measured):
     """Chi-square over how often 2^j divides the release; float addition would tell 0, whose noise keeps its own last bits, from 2^k."""
-    law, draws = mechanism.distribution(UNIT, [QUANTUM]), 40_000
+    law = mechanism.distribution(UNIT, [QUANTUM])
+    draws = 40_000
     tables = []
     for value, seed in ((0, 3), (1 << power, 4)):
         k = np.abs(drawn(mechanism, law, value, draws, seed))
@@ -87,11 +93,10 @@ def test_trailing_zeros_are_as_frequent_for_nothing_as_for_a_power_of_two(mechan
 @pytest.mark.attack("A2")
 def test_a_released_mean_is_a_whole_multiple_of_its_public_grid():
     """After the addition, not only before it: release x units / grid is whole, and the grid is the same for every data set."""
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1e4)}
-    mean = ClippedMean(lambda _, records: records, score_range=(0.0, 1.0))
     for values in ([0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [1 / 3, 0.1, 0.7, 1e-9]):
-        curator = Curator(torch.tensor(values, dtype=torch.float64), **terms)
-        for release in curator.release_all([curator.evaluate(mean) for _ in range(50)], GaussianMechanism(1.0)):
-            steps = (release.value.item() - 0.5) * 4 / 2.0**-20  # scores count from the middle of their range; four units
+        curator = owner(torch.tensor(values, dtype=torch.float64), budget=Budget.gdp(1e4))
+        for release in curator.release_all([curator.evaluate(MEAN) for _ in range(50)], GaussianMechanism(1.0)):
+            # Scores count from the middle of their range, and there are four units.
+            steps = (release.value.item() - 0.5) * 4 / 2.0**-20
             assert steps == round(steps)
             assert release.distribution.to_json()["grid"] == [2.0**-20]

@@ -1,12 +1,15 @@
 """Chains that are hashed rightly and hold what dpbo never writes: "intact", and then a traceback or a wrong number; each won once."""
 
+import contextlib
 import copy
+import functools
+import operator
 from typing import Any
 
 import pytest
 import torch
 
-from dpbo import Curator, PrivateObjective, report
+from dpbo import PrivateObjective, report
 from dpbo.__main__ import main
 from dpbo.curator.chain import Chain, Record
 from dpbo.curator.ledger import Ledger, insert
@@ -14,12 +17,11 @@ from dpbo.curator.reporting import compose_statement
 from dpbo.curator.storage import Storage
 from dpbo.errors import InputError, LedgerCorrupt, PrivacyError, UsageError
 from dpbo.events import GaussianEvent
-from dpbo.mechanisms import GaussianMechanism
-from dpbo.queries import ClippedMean
-from tests.attacks.test_holes_search import TERMS
+from tests.attacks.setups import DOUBLE, FIRST_MEAN, NOISE, owner, point
 
 pytestmark = pytest.mark.attack("A16")
-RECORDS = torch.rand(50, 2, dtype=torch.float64)
+RECORDS = torch.rand(50, 2, dtype=DOUBLE)
+EVENT = GaussianEvent(60.0)
 HOSTILE: tuple[Any, ...] = (None, True, -1, -0.5, "x", [], ["x"], {"x": "x"}, [[1.0], "x"])
 
 
@@ -30,13 +32,20 @@ def near(x, records):
 @pytest.fixture(scope="module")
 def honest():
     """The records of a ledger that holds every kind, and every field that dpbo writes."""
-    curator = Curator(RECORDS, **TERMS, allow_conditional=True)
+    curator = owner(RECORDS, allow_conditional=True)
     plan = PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=2, budget=0.2)
-    plan(torch.full((1, 2), 0.5, dtype=torch.float64))
-    curator.release(ClippedMean(lambda _, r: r[:, 0], score_range=(0, 1)), GaussianMechanism(60.0))
-    slot = {"handle": "0" * 32, "query": "q", "public": {"a": 1}, "details": {"x": [0.5]}, "part": 3,
-            "assumptions": {"gp": "a text"}, "failure_probability": 0.1}  # fmt: skip
-    curator.ledger.charge("release", GaussianEvent(60.0), {"units": 50, "slots": [slot]})
+    plan(point(0.5, 0.5))
+    curator.release(FIRST_MEAN, NOISE)
+    slot = {
+        "handle": "0" * 32,
+        "query": "q",
+        "public": {"a": 1},
+        "details": {"x": [0.5]},
+        "part": 3,
+        "assumptions": {"gp": "a text"},
+        "failure_probability": 0.1,
+    }
+    curator.ledger.charge("release", EVENT, {"units": 50, "slots": [slot]})
     curator.ledger.note("void", "for the test")
     return curator.ledger.records()
 
@@ -45,17 +54,19 @@ def places(body, path=()):
     """Every place in a body, those of lists by their first element, with what stands there."""
     if path:
         yield path
-    inside = body.items() if isinstance(body, dict) else [(0, body[0])] if isinstance(body, list) and body else []
-    for name, value in inside:
+    inside = {}
+    if isinstance(body, dict):
+        inside = body
+    elif isinstance(body, list):
+        inside = dict(enumerate(body[:1]))
+    for name, value in inside.items():
         if (*path, name) != ("state",):
             yield from places(value, (*path, name))
 
 
 def put(body, path, value):
     changed = copy.deepcopy(body)
-    inner: Any = changed
-    for name in path[:-1]:
-        inner = inner[name]
+    inner = functools.reduce(operator.getitem, path[:-1], changed)
     if value is KeyError:
         del inner[path[-1]]
     else:
@@ -65,18 +76,23 @@ def put(body, path, value):
 
 def rewritten(honest, seq, body):
     """The chain with this body there, hashed anew, with the states that follow where the rules give one."""
-    chain, records, head = Chain(), list[Record](), None
+    chain = Chain()
+    records: list[Any] = [None]
     for record in honest:
         held = {**(body if record.seq == seq else record.body)}
-        try:
+        # A forger writes also what the rules refuse.
+        with contextlib.suppress(Exception):
             state = chain.next_state(record.kind, record.name, held)
             held["state"] = chain.carried(state, held)
-            head = Record.following(head, record.kind, record.name, held)
-            chain.follow(head)
-        except Exception:  # a forger writes it all the same
-            head = Record.following(head, record.kind, record.name, held)
-        records.append(head)
-    return records
+            chain.follow(Record.following(records[-1], record.kind, record.name, held))
+        records.append(Record.following(records[-1], record.kind, record.name, held))
+    return records[1:]
+
+
+def write(url, records):
+    with Storage(url).writing() as connection:
+        for record in records:
+            insert(connection, record)
 
 
 def require_sound_or_refused(url, capsys, what):
@@ -110,32 +126,32 @@ def test_what_dpbo_does_not_write_is_refused_and_what_is_accepted_can_be_shown(h
     told = {True: 0, False: 0}
     for number, (record, path, value) in enumerate(list(forgeries(honest))[::step]):
         url = str(tmp_path / f"{number}.db")
-        with Storage(url).writing() as connection:
-            for link in rewritten(honest, record.seq, put(record.body, path, value)):
-                insert(connection, link)
+        write(url, rewritten(honest, record.seq, put(record.body, path, value)))
         told[require_sound_or_refused(url, capsys, f"{record.kind} {path} {value}")] += 1
     assert told[False] > told[True] > 0, told
 
 
-def test_a_negative_failure_probability_hides_no_other(honest):
+def test_a_negative_failure_probability_hides_no_other():
     """0.3 and -0.3 were stated as none."""
-    ledger = Curator(RECORDS, **TERMS).ledger
+    ledger = owner(RECORDS).ledger
     for wrong in (-0.3, 1.5, True, "0", float("nan")):
         with pytest.raises(InputError, match=r"slots=|details="):
-            ledger.charge("release", GaussianEvent(60.0), {"slots": [{"failure_probability": wrong}]})
+            ledger.charge("release", EVENT, {"slots": [{"failure_probability": wrong}]})
 
 
-def test_a_handle_is_charged_once(honest, tmp_path):
-    ledger = Curator(RECORDS, **TERMS).ledger
+def test_a_handle_is_charged_once():
+    ledger = owner(RECORDS).ledger
     slot = {"handle": "a" * 32}
-    ledger.charge("release", GaussianEvent(60.0), {"slots": [slot]})
-    for slots, event in (([slot], GaussianEvent(60.0)), ([{"handle": "b"}] * 2, GaussianEvent(60.0).repeated(2))):
+    ledger.charge("release", EVENT, {"slots": [slot]})
+    for slots, event in (([slot], EVENT), ([{"handle": "b"}] * 2, EVENT.repeated(2))):
         with pytest.raises(UsageError, match="charged once"):
             ledger.charge("release", event, {"slots": slots})
+
+
+def test_a_chain_that_charges_a_handle_twice_is_corrupt(honest, tmp_path):
     charge = next(record for record in honest if record.kind == "charge")
     forged = [*honest, Record.following(honest[-1], "charge", charge.name, {**charge.body, "state": {"total": "0", "used": {}}})]
-    with Storage(url := str(tmp_path / "l.db")).writing() as connection:
-        for link in forged:
-            insert(connection, link)
+    url = str(tmp_path / "l.db")
+    write(url, forged)
     with pytest.raises(LedgerCorrupt):
         Ledger.open(url)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
+from dpbo import Adjacency, Budget, Curator, Space
 from dpbo.accounting import Planned
 from dpbo.dpsgd import NoisedScore, plan_tuning, private_selection, tune, tuning
 from dpbo.dpsgd.hidden_runs import DensityRatioProposals
@@ -23,11 +23,12 @@ from dpbo.testing import SeededEntropy
 from dpbo.testing.query_contract import require_within
 from dpbo.testing.replaying import RecordingCurator, _public, _require_same, _without_ids
 from tests.attacks.public import _HASH, public
+from tests.attacks.setups import DOUBLE, RATES, fit, of, owner
 from tests.integration.test_opacus_tuning import BUDGET, TERMS
 
 pytestmark = pytest.mark.attack("A6", "A7", "A21")
-RECORDS = torch.rand(300, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-NEIGHBOUR = torch.cat([torch.tensor([float("nan")], dtype=torch.float64), RECORDS[1:]])
+RECORDS = torch.rand(300, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+NEIGHBOUR = torch.cat([torch.tensor([float("nan")], dtype=DOUBLE), RECORDS[1:]])
 SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0), depth=[1, 2, 4])
 
 
@@ -35,14 +36,16 @@ class Inside:
     """Stands for `Curator._draw_hidden`: notes each question and exact answer, and gives the first run's noised scores to the second."""
 
     def __init__(self, monkeypatch):
-        self._honest, self._runs = Curator._draw_hidden, []
+        self._honest = Curator._draw_hidden
+        self._runs = []
         monkeypatch.setattr(Curator, "_draw_hidden", lambda *arguments: self(*arguments))
 
     def begin(self):
         self._runs.append([])
 
     def __call__(self, curator, query, mechanism):
-        drawn = self._honest(curator, query, mechanism)  # also when frozen: it takes as much entropy
+        # Also when frozen: it takes as much entropy.
+        drawn = self._honest(curator, query, mechanism)
         answer = curator._job(query)()
         turn = len(self._runs[-1])
         value = drawn if len(self._runs) == 1 else self._runs[0][turn][3]
@@ -69,12 +72,8 @@ LAW = TruncatedNegativeBinomial.of_mean(6.0, shape=1.0)
 def selected(records, train=lambda given: given["lr"], run_count=LAW, adaptive=None, **settings):
     spread = (1.0, 1.0) if adaptive is None else adaptive.spread
     accounting = Planned([SelectionEvent(base=(SCORE.mechanism.event(),), run_count=run_count, spread=spread)])
-    curator = Curator(
-        records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(50.0, 1e-6), accounting=accounting,
-        entropy=SeededEntropy(4),
-    )  # fmt: skip
-    settings = {"score": SCORE, "adaptive": adaptive, **settings}
-    best = private_selection(curator, train, space=SPACE, run_count=run_count, **settings)
+    curator = owner(records, budget=Budget(50.0, 1e-6), accounting=accounting, entropy=SeededEntropy(4))
+    best = private_selection(curator, train, space=SPACE, run_count=run_count, score=SCORE, adaptive=adaptive, **settings)
     return public(best), [_without_ids(record) for record in curator.ledger.records()], public(curator.statement())
 
 
@@ -88,7 +87,8 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_hidden_runs_follow_from_noised_scores_alone(way, monkeypatch):
-    inside, shown = Inside(monkeypatch), []
+    inside = Inside(monkeypatch)
+    shown = []
     for records in (RECORDS, NEIGHBOUR):
         inside.begin()
         shown.append(selected(records, **WAYS[way]))
@@ -106,21 +106,16 @@ def test_a_run_that_looks_at_raw_scores_is_seen(monkeypatch):
         inside.compare()
 
 
-TRAINING = TensorDataset(torch.zeros(300, 1), torch.zeros(300).long())
-RATES = Space(lr=scipy.stats.uniform(0.0, 1.0))
+TRAINING = TensorDataset(torch.zeros(300, 1).double(), torch.zeros(300).long())
 
 
-def fit(given, session):
+def train(given, session):
     """A model that follows from its parameters: what DP-SGD would have released, frozen, by steps of length zero."""
     model = nn.Linear(1, 1).double()
     nn.init.constant_(model.weight, given["lr"])
     nn.init.zeros_(model.bias)
     model, optimizer, loader = session.make_private(model, torch.optim.SGD(model.parameters(), 0.0), max_grad_norm=1.0)
-    for rows, _ in loader:
-        optimizer.zero_grad()
-        model(rows.double()).sum().backward()
-        optimizer.step()
-    return model
+    return fit(model, optimizer, loader, lambda outputs, _: outputs.sum())
 
 
 def close(model, records):
@@ -128,12 +123,14 @@ def close(model, records):
         return 1 - (model(records[:, :1])[:, 0] - 0.4).abs()
 
 
-@pytest.mark.deep  # its plans are calibrated for seconds
+# Its plans are calibrated for seconds.
+@pytest.mark.deep
 @pytest.mark.parametrize("strategy", ["search", "selection", "hypo"])
 def test_tuning_follows_from_noised_scores_alone(strategy, monkeypatch):
     """The whole of `tune`, its curator replaced by one that notes and freezes; training is frozen too, being another role's."""
     curators: list[Any] = []
-    inside, shown = Inside(monkeypatch), []
+    inside = Inside(monkeypatch)
+    shown = []
 
     def recording(records, **settings):
         frozen = tuple(curators[0].steps) if curators else ()
@@ -142,16 +139,12 @@ def test_tuning_follows_from_noised_scores_alone(strategy, monkeypatch):
 
     monkeypatch.setattr(tuning, "Curator", recording)
     plan = plan_tuning(BUDGET, TERMS, runs=3, validation=300, adjacency=Adjacency.ADD_OR_REMOVE_ONE)[strategy]
-    for records in (RECORDS, RECORDS[1:]):  # its relation: one record fewer
+    # Under add-or-remove-one a neighbour has one record fewer.
+    for records in (RECORDS, RECORDS[1:]):
         inside.begin()
-        terms: dict[str, Any] = {
-            "training": TRAINING,
-            "validation": records[:, None],
-            "space": RATES,
-            "try_first": False,
-            "allow_repeated": True,
-        }
-        shown.append(repr(public(tune(fit, close, plan=plan, **terms))))
+        terms = of(space=RATES, try_first=False, allow_repeated=True)
+        found = tune(train, close, training=TRAINING, validation=records[:, None], plan=plan, **terms)
+        shown.append(repr(public(found)))
     first, second = curators
     if strategy == "search":
         _require_same("evaluation", first.evaluations, second.evaluations)

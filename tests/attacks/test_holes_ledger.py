@@ -6,11 +6,13 @@ import os
 import pickle
 import signal
 import sqlite3
+import traceback
+from functools import partial
 
 import pytest
 import torch
 
-from dpbo import DPGIBO, Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective
+from dpbo import DPGIBO, Budget, BudgetExceeded, PrivateObjective
 from dpbo.curator.chain import Record
 from dpbo.curator.ledger import Ledger
 from dpbo.dpsgd.accountant import LedgerAccountant
@@ -19,25 +21,25 @@ from dpbo.events import GaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.testing.ledger_contract import BIRTH
-
-NOISE = GaussianMechanism(20.0)
+from tests.attacks.setups import DOUBLE, MEAN, NOISE, itself, kinds, owner
 
 
 def curator(records=200, **changes):
-    terms = {"unit": PrivacyUnit("patient"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1.0, delta=1e-5)}
-    return Curator(torch.linspace(0, 1, records, dtype=torch.float64), **{**terms, **changes})
+    return owner(torch.linspace(0, 1, records, dtype=DOUBLE), **{"budget": Budget.gdp(1.0, delta=1e-5), **changes})
 
 
-def objective(owner):
-    return PrivateObjective(owner, score, score_range=(0.0, 1.0), evaluations=6, name="search", budget=0.5)
-
-
-def score(_x, records):
-    return records
+def objective(curator):
+    return PrivateObjective(curator, itself, score_range=(0.0, 1.0), evaluations=6, name="search", budget=0.5)
 
 
 def points(q, d):
-    return torch.full((q, d), 0.5, dtype=torch.float64)
+    return torch.full((q, d), 0.5, dtype=DOUBLE)
+
+
+def raises_each(error, words, *calls):
+    for call in calls:
+        with pytest.raises(error, match=words):
+            call()
 
 
 @pytest.mark.attack("A16")
@@ -46,53 +48,61 @@ def test_a_plan_keeps_the_dimension_of_its_first_release(on_disk):
     first = objective(curator(**on_disk))
     other = first.evaluate(points(1, 5)[0])
     first(points(2, 6))
+    words = r"x=\(5,\) is not allowed: x must be of 6 coordinates"
+    raises_each(InputError, words, lambda: first.release(other))
     for search in (first, objective(curator(**on_disk))):
-        for ask in (lambda: search(points(1, 5)), lambda: search.evaluate(points(1, 5)[0]), lambda: first.release(other)):  # noqa: B023
-            with pytest.raises(InputError, match=r"x=\(5,\) is not allowed: x must be of 6 coordinates"):
-                ask()
+        raises_each(InputError, words, partial(search, points(1, 5)), partial(search.evaluate, points(1, 5)[0]))
         assert search.remaining == 4
         assert search.history()[0].shape == (2, 6)
 
 
 @pytest.mark.attack("A16")
-def test_a_ledger_keeps_the_number_of_units_where_it_is_public(tmp_path):
+def test_a_ledger_keeps_the_number_of_units_where_it_is_public(on_disk):
     """Once, one that was born with 2,000 released for 500 of them, and its statement said 500."""
-    where = {"dataset": "d", "ledger": str(tmp_path / "l.db")}
-    curator(2000, **where)
+    curator(2000, **on_disk)
     with pytest.raises(LedgerMismatch, match=r"units=2000, but units=500 .* stand-in record"):
-        curator(500, **where)
-    assert curator(2000, **where).statement().units == 2000
-    private = {"dataset": "d", "ledger": str(tmp_path / "m.db"), "adjacency": Adjacency.ADD_OR_REMOVE_ONE}
-    assert [curator(n, **private).units for n in (2000, 500)] == [None, None]
-    assert "2000" not in str(Ledger.open(str(tmp_path / "m.db")).birth)
+        curator(500, **on_disk)
+    assert curator(2000, **on_disk).statement().units == 2000
 
 
 @pytest.mark.attack("A16")
-def test_a_row_deleted_amid_the_ledger_is_seen_by_all_who_go_on(tmp_path):
+def test_a_ledger_keeps_no_number_of_units_where_it_is_private(on_disk):
+    for number in (2000, 500):
+        assert curator(number, **on_disk, adjacency="add-or-remove-one").units is None
+    assert "2000" not in str(Ledger.open(on_disk["ledger"]).birth)
+
+
+@pytest.mark.attack("A16")
+def test_a_row_deleted_amid_the_ledger_is_seen_by_all_who_go_on(on_disk):
     """Once, by statement() alone: a plan whose charge was deleted could be opened, asked and released from."""
-    where = {"dataset": "d", "ledger": str(file := tmp_path / "l.db")}
-    first = objective(owner := curator(**where))
+    held = curator(**on_disk)
+    first = objective(held)
     for _ in range(3):
         first(points(1, 2))
-    waiting = owner.evaluate(ClippedMean(score, score_range=(0.0, 1.0)))
-    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+    waiting = held.evaluate(MEAN)
+    with contextlib.closing(sqlite3.connect(on_disk["ledger"])) as connection, connection:
         assert connection.execute("SELECT kind FROM dpbo_ledger WHERE seq = 4").fetchone() == ("charge",)
         connection.execute("DELETE FROM dpbo_ledger WHERE seq = 4")
-    for call in (lambda: first.remaining, lambda: owner.release(waiting, NOISE), lambda: first(points(1, 2)), lambda: first.history()):
-        with pytest.raises(LedgerCorrupt, match=r"one was removed|record 5 was changed, moved"):
-            call()
-    for call in (lambda: curator(**where), lambda: Ledger.open(str(file))):
-        with pytest.raises(LedgerCorrupt, match="record 5 was changed, moved"):
-            call()
+    raises_each(
+        LedgerCorrupt,
+        r"one was removed|record 5 was changed, moved",
+        lambda: first.remaining,
+        lambda: held.release(waiting, NOISE),
+        lambda: first(points(1, 2)),
+        lambda: first.history(),
+    )
+    raises_each(LedgerCorrupt, "record 5 was changed, moved", lambda: curator(**on_disk), lambda: Ledger.open(on_disk["ledger"]))
 
 
 @pytest.mark.attack("A16")
 def test_before_a_release_only_new_records_are_read(tmp_path, monkeypatch):
-    ledger = Ledger(str(tmp_path / "l.db"), BIRTH)
+    url = str(tmp_path / "l.db")
+    ledger = Ledger(url, BIRTH)
     for _ in range(40):
         ledger.charge("release", GaussianEvent(100.0), {})
-    Ledger.open(str(tmp_path / "l.db")).charge("release", GaussianEvent(100.0), {})
-    read, stored = list[int](), Record.stored
+    Ledger.open(url).charge("release", GaussianEvent(100.0), {})
+    read: list[int] = []
+    stored = Record.stored
 
     def counted(*row):
         read.append(row[0])
@@ -106,24 +116,35 @@ def test_before_a_release_only_new_records_are_read(tmp_path, monkeypatch):
 
 @pytest.mark.attack("A16")
 def test_what_is_spent_is_named_and_no_new_ledger_is_advised(tmp_path):
-    owner = curator(dataset="readmissions", ledger=str(tmp_path / "l.db"), budget=Budget(2.0, 1e-6))
-    search = objective(owner)
+    held = curator(dataset="readmissions", ledger=str(tmp_path / "l.db"), budget=Budget(2.0, 1e-6))
+    search = objective(held)
     search(points(5, 2))
-    refused = []
-    for ask in (lambda: search(points(2, 2)), lambda: owner.reserve("more", GaussianEvent(1.0), slots=9, terms={})):
-        with pytest.raises(BudgetExceeded) as told:
+    for ask, told in (
+        (lambda: search(points(2, 2)), ["needs 2 evaluations; 1 of 6 evaluations are left. Nothing was charged."]),
+        (
+            lambda: held.reserve("more", GaussianEvent(1.0), slots=9, terms={}),
+            [
+                "of the budget); 0.100502 of 0.201004 mu^2 are left (50 % of the budget)",
+                "ask for no more than is left, for example by budget=0.5.",
+            ],
+        ),
+    ):
+        with pytest.raises(BudgetExceeded) as refused:
             ask()
-        refused.append(str(told.value))
-    for text in refused:
-        assert "The budget (epsilon 2, delta 1e-06) of data set 'readmissions' is spent or reserved in part" in text
-        assert "in mu^2: the reservation 'search' 0.100502 (50 %; 5 of 6 slots used)." in text
-        assert "nothing more may be released about these records" in text
+        text = str(refused.value)
+        for part in (
+            "The budget (epsilon 2, delta 1e-06) of data set 'readmissions' is spent or reserved in part",
+            "in mu^2: the reservation 'search' 0.100502 (50 %; 5 of 6 slots used).",
+            "nothing more may be released about these records",
+            *told,
+        ):
+            assert part in text
         assert "new ledger" not in text
-    assert "needs 2 evaluations; 1 of 6 evaluations are left. Nothing was charged." in refused[0]
-    assert "of the budget); 0.100502 of 0.201004 mu^2 are left (50 % of the budget)" in refused[1]
-    assert "ask for no more than is left, for example by budget=0.5." in refused[1]
+
+
+def test_where_nothing_is_spent_that_is_said():
     with pytest.raises(BudgetExceeded, match=r"Nothing of the budget \(mu 1, which is epsilon 4\.378, delta 1e-05\) .* is spent"):
-        curator().release(ClippedMean(score, score_range=(0.0, 1.0)), GaussianMechanism(0.5))
+        curator().release(MEAN, GaussianMechanism(0.5))
 
 
 def steps(accountant, count):
@@ -156,7 +177,8 @@ def test_a_checkpoint_takes_nothing_away():
     accountant = LedgerAccountant()
     accountant.add(GaussianEvent(0.5))
     steps(accountant, 10)
-    before, epsilon = accountant.state_dict(), accountant.get_epsilon(1e-5)
+    before = accountant.state_dict()
+    epsilon = accountant.get_epsilon(1e-5)
     ((known, body),) = before["releases"].items()
     forged = [
         {**before, "releases": {known: {**body, "noise_multiplier": 400.0}}},
@@ -172,48 +194,55 @@ def test_a_checkpoint_takes_nothing_away():
 
 
 @pytest.mark.attack("A21")
-def test_an_interrupt_that_one_record_raises_is_confined_and_ctrl_c_is_not(ctrl_c):
-    """Once, the first ended evaluate, which tells that the record is there."""
+def test_an_interrupt_that_one_record_raises_is_confined():
+    """Once, it ended evaluate, which tells that the record is there."""
 
     def interrupting(_x, records):
         if bool((records == 1.0).any()):
             raise KeyboardInterrupt("the last record")
         return records * 0 + 0.5
 
+    held = curator(budget=Budget.gdp(1e4))
+    confined = held.release(ClippedMean(interrupting, score_range=(0.0, 1.0)), GaussianMechanism(0.01))
+    assert abs(confined.value.item() - 0.5 * 199 / 200) < 1e-3, "as the worst score"
+    assert kinds(held) == ["birth", "charge", "value"]
+
+
+@pytest.mark.attack("A21")
+def test_ctrl_c_within_a_score_interrupts_and_shows_no_frame_of_it(ctrl_c):
     def stopped(_x, records):
         if bool((records == 1.0).any()):
+            # A library that does not let an interrupt through.
             try:
                 signal.raise_signal(signal.SIGINT)
-            except KeyboardInterrupt:  # a library that does not let it through
+            except KeyboardInterrupt:
                 raise ValueError("private") from None
         return records
 
-    owner, handler = curator(budget=Budget.gdp(1e4)), signal.getsignal(signal.SIGINT)
-    confined = owner.release(ClippedMean(interrupting, score_range=(0.0, 1.0)), GaussianMechanism(0.01))
-    assert abs(confined.value.item() - 0.5 * 199 / 200) < 1e-3, "as the worst score"
+    held = curator()
+    handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as told:
-        owner.evaluate(ClippedMean(stopped, score_range=(0.0, 1.0)))
+        held.evaluate(ClippedMean(stopped, score_range=(0.0, 1.0)))
     assert (str(told.value), told.value.__context__) == ("", None)
-    frames, traceback = set[str](), told.value.__traceback__
-    while traceback is not None:
-        frames, traceback = frames | {traceback.tb_frame.f_code.co_name}, traceback.tb_next
+    frames = {frame.f_code.co_name for frame, _ in traceback.walk_tb(told.value.__traceback__)}
     assert not frames & {"stopped", "_evaluate", "_isolated"}
     assert signal.getsignal(signal.SIGINT) is handler
-    assert [record.kind for record in owner.ledger.records()] == ["birth", "charge", "value"]
+    assert kinds(held) == ["birth"]
 
 
 @pytest.mark.attack("A21")
 def test_a_result_does_not_lead_to_the_records():
-    owner = curator()
-    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-    search = DPGIBO(owner, lambda x, r: (r - x[0]) ** 2, bounds=bounds, budget=1.0, iterations=2, batch_size=3, clip=1.0)
+    held = curator()
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
+    search = DPGIBO(held, lambda x, r: (r - x[0]) ** 2, bounds=bounds, budget=1.0, iterations=2, batch_size=3, clip=1.0)
     result = search.run()
-    seen, waiting = set(), [result]
+    seen = set()
+    waiting = [result]
     while waiting:
         thing = waiting.pop()
-        assert thing is not owner
+        assert thing is not held
         if id(thing) not in seen and not isinstance(thing, type) and type(thing).__name__ not in ("module", "function"):
             seen.add(id(thing))
             waiting += gc.get_referents(thing)
-    assert str(result.statement().guarantee) == str(owner.statement().guarantee)
+    assert str(result.statement().guarantee) == str(held.statement().guarantee)
     assert result.statement().units == 200

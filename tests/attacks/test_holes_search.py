@@ -3,7 +3,6 @@
 import json
 import logging
 import stat
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +14,11 @@ from sklearn.metrics import f1_score, make_scorer
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 
-from dpbo import DPGIBO, Adjacency, Budget, Curator, DPSearch, Privacy, PrivacyUnit, PrivateObjective
+from dpbo import DPGIBO, DPSearch, Privacy, PrivateObjective
 from dpbo.curator.record_fingerprints import RepeatedRecordsWarning
 from dpbo.errors import InputError, PlanChanged, ScoreError
-from dpbo.mechanisms import GaussianMechanism
-from dpbo.queries import ClippedMean
 from dpbo.search import NoisedSearch
-
-BUDGET = Budget(3.0, 1e-6)
-TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": BUDGET}
+from tests.attacks.setups import DOUBLE, FIRST_MEAN, NOISE, TERMS, of, owner, point
 
 
 def table(seed, rows=400):
@@ -35,13 +30,13 @@ def table(seed, rows=400):
 def search(**changed):
     names = "allow_repeated", "dataset", "ledger"
     privacy = Privacy(**{name: changed.pop(name) for name in names if name in changed})
-    settings = {"n_iter": 2, "strategy": NoisedSearch(n_initial=2), "budget": BUDGET, **changed}
+    settings = {"n_iter": 2, "strategy": NoisedSearch(n_initial=2), "budget": TERMS["budget"], **changed}
     estimator = settings.pop("estimator", DecisionTreeClassifier(random_state=0))
     return DPSearch(estimator, {"max_depth": [1, 2, 3]}, **settings, privacy=privacy)
 
 
 @pytest.mark.attack("A22")
-def test_a_second_budget_in_memory_over_the_same_records_is_refused_also_in_cross_validation():
+def test_a_second_budget_in_memory_over_the_same_records_is_refused():
     (X, y), train = table(1), table(2)
     search().fit(*train, X, y)
     for again in ((X, y), (X[::-1].copy(), y[::-1].copy()), (X[100:], y[100:])):
@@ -50,6 +45,10 @@ def test_a_second_budget_in_memory_over_the_same_records_is_refused_also_in_cros
     allowed = search(allow_repeated=True).fit(*train, X, y)
     assert "repeated-records" in str(allowed.statement())
     search().fit(*train, *table(3))
+
+
+@pytest.mark.attack("A22")
+def test_a_second_budget_over_the_same_records_is_refused_in_cross_validation():
     X, y = table(4, 600)
     with pytest.warns(FitFailedWarning, match="allow_repeated=True"):
         scores = cross_val_score(search(test_size=0.5), X, y, cv=3)
@@ -60,14 +59,15 @@ def test_a_second_budget_in_memory_over_the_same_records_is_refused_also_in_cros
 
 @pytest.mark.attack("A22")
 def test_a_second_curator_in_memory_over_the_same_records_warns_before_it_charges():
-    records, query = torch.rand(300, 2, dtype=torch.float64), ClippedMean(lambda _, r: r[:, 0], score_range=(0, 1))
-    first, second = Curator(records, **TERMS), Curator(records.numpy().copy(), **TERMS)
-    first.release(query, GaussianMechanism(20.0))
+    records = torch.rand(300, 2, dtype=DOUBLE)
+    second = owner(records.numpy().copy())
+    owner(records).release(FIRST_MEAN, NOISE)
     with pytest.warns(RepeatedRecordsWarning, match="larger than either statement says"):
-        second.release(query, GaussianMechanism(20.0))
-    Curator(records + 1.0, **TERMS).release(query, GaussianMechanism(20.0))  # others' records
-    quiet = Curator(records, **TERMS, allow_repeated=True)
-    quiet.release(query, GaussianMechanism(20.0))
+        second.release(FIRST_MEAN, NOISE)
+    others = records + 1.0
+    owner(others).release(FIRST_MEAN, NOISE)
+    quiet = owner(records, allow_repeated=True)
+    quiet.release(FIRST_MEAN, NOISE)
     assert "repeated-records" in quiet.statement().assumptions
 
 
@@ -128,7 +128,8 @@ def test_a_search_is_resumed_with_what_it_began_with_alone(tmp_path, caplog):
     assert "values resumed: 2, lost: 0, evaluations left: 0" in caplog.text
     beside = tmp_path / "l.db.fingerprints"
     assert stat.S_IMODE(beside.stat().st_mode) == 0o600
-    kept, shown = json.loads(beside.read_text().partition("\n")[2]), (tmp_path / "l.db").read_bytes().decode("latin1")
+    kept = json.loads(beside.read_text().partition("\n")[2])
+    shown = (tmp_path / "l.db").read_bytes().decode("latin1")
     assert len(kept["plans"]) == 3
     assert not any(digest in shown for plan in kept["plans"].values() for digest in [*plan.values(), kept["key"]])
 
@@ -143,68 +144,85 @@ def shortened(x, records):
 
 @pytest.mark.attack("A30")
 def test_an_objective_and_a_gradient_run_resume_their_own_question_alone(tmp_path, caplog):
-    records, x = torch.rand(2000, 2, dtype=torch.float64), torch.full((1, 2), 0.5, dtype=torch.float64)
-    box = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    records = torch.rand(2000, 2, dtype=DOUBLE)
 
     def curator(held=records):
-        return Curator(held, **TERMS, dataset="d", ledger=str(tmp_path / "l.db"))
+        return owner(held, dataset="d", ledger=str(tmp_path / "l.db"))
 
-    def objective(owner, score=distance, **changed):
-        return PrivateObjective(owner, score, **{"score_range": (0.0, 1.0), "evaluations": 4, "budget": 0.5, **changed})
+    def objective(score=distance, held=records, **changed):
+        settings = {"score_range": (0.0, 1.0), "evaluations": 4, "budget": 0.5, **changed}
+        return PrivateObjective(curator(held), score, **settings)
 
-    first = objective(curator())
-    first(x)
-    ledger, asked = first.curator.ledger, first.curator.ledger.charges("objective")[0].body["slots"][0]
+    first = objective()
+    first(point(0.5, 0.5))
+    ledger = first.curator.ledger
+    asked = ledger.charges("objective")[0].body["slots"][0]
+    # A process that is killed after its charge leaves this.
     lost = {"units": 2000, "slots": [{**asked, "handle": "0" * 32}]}
-    ledger.charge("objective", ledger.reservation("objective").event, lost, "objective")  # a process killed here leaves this
-    for name, owner, changed in (
-        ("score", curator(), {"score": shortened}),
-        ("fit", curator(), {"fit": lambda point: point}),
-        ("validation records", curator(records.flip(1)), {}),
+    ledger.charge("objective", ledger.reservation("objective").event, lost, "objective")
+    for name, changed in (
+        ("score", {"score": shortened}),
+        ("fit", {"fit": lambda point: point}),
+        ("validation records", {"held": records.flip(1)}),
     ):
         with pytest.raises(PlanChanged, match=f"began with (an)?other {name}, "):
-            objective(owner, **changed)
-    assert len(objective(curator()).history()[1]) == 1
+            objective(**changed)
+    assert len(objective().history()[1]) == 1
     assert "values resumed: 1, lost: 1 (charged, but never delivered), evaluations left: 2" in caplog.text
     assert "unchecked" not in caplog.text
     (tmp_path / "l.db.fingerprints").unlink()
-    objective(curator())
+    objective()
     assert "'objective': resumed unchecked, because l.db.fingerprints does not tell" in caplog.text
-    objective(curator(), score=shortened, name="another", budget=0.1, evaluations=1)
-    terms: dict[str, Any] = {"bounds": box, "budget": 0.2, "iterations": 2, "batch_size": 3, "clip": 1.0}
-    DPGIBO(curator(), shortened, **terms)
+    objective(shortened, name="another", budget=0.1, evaluations=1)
+
+    def gradient_run(loss):
+        box = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
+        DPGIBO(curator(), loss, bounds=box, budget=0.2, iterations=2, batch_size=3, clip=1.0)
+
+    gradient_run(shortened)
     with pytest.raises(PlanChanged, match="began with another loss, "):
-        DPGIBO(curator(), distance, **terms)
+        gradient_run(distance)
+
+
+def of_examples(score):
+    """An objective whose score is tried on example records first."""
+    records, example = torch.rand(506, 2, dtype=DOUBLE).split([500, 6])
+    return PrivateObjective(owner(records, example=example), score, score_range=(0.0, 1.0), evaluations=2)
 
 
 @pytest.mark.attack("A5")
-def test_example_records_refuse_what_would_be_charged_for_nothing():
-    """As they came: percentages for a range of (0, 1), and a score against the batch's mean; each was charged before."""
-    records, example = torch.rand(500, 2, dtype=torch.float64), torch.rand(6, 2, dtype=torch.float64)
-    x = torch.zeros(1, 2, dtype=torch.float64)
-    wrong: list[tuple[Any, str]] = [
-        (lambda x, r: r[:, 0] * torch.nan, "NaN or infinite for every record: .*a Tensor of torch.float64, shape \\(6,\\)"),
-        (lambda x, r: 100 * r[:, 0] + 2, "outside score_range \\(0, 1\\) for 6 records.* from .* to "),
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        (lambda x, r: r[:, 0] * torch.nan, r"NaN or infinite for every record: .*a Tensor of torch.float64, shape \(6,\)"),
+        (lambda x, r: 100 * r[:, 0] + 2, r"outside score_range \(0, 1\) for 6 records.* from .* to "),
         (lambda x, r: 0.5 + r[:, 0] - r[:, 0].mean(), "each record by itself.*moved other records' scores.*no mean, rank"),
-        (lambda x, r: r[:, 0].mean(), "a Tensor of torch.float64, shape \\(\\).*One number for all records.*Curator\\(..., example=\\)"),
+        (lambda x, r: r[:, 0].mean(), r"shape \(\).*One number for all records.*Curator\(..., example=\)"),
         (lambda x, r: float(r.mean()), "returned a float. One number for all records"),
         (lambda x, r: None, "returned None"),
-        (lambda x, r: r, "a Tensor of torch.float64, shape \\(6, 2\\)"),
+        (lambda x, r: r, r"a Tensor of torch.float64, shape \(6, 2\)"),
         (make_scorer(f1_score), "raised TypeError.*Scorers of scikit-learn.*scoring='f1'"),
-    ]
-    for score, message in wrong:
-        objective = PrivateObjective(Curator(records, **TERMS, example=example), score, score_range=(0.0, 1.0), evaluations=2)
-        with pytest.raises(ScoreError, match=message):
-            objective(x)
-        assert objective.remaining == 2
-    sound = PrivateObjective(Curator(records, **TERMS, example=example), distance, score_range=(0.0, 1.0), evaluations=2)
-    sound(x)
-    sound(x + 9.0)  # a bad point, though every record is clipped there: the score was judged before
+    ],
+    ids=["not finite", "percentages", "against the mean", "one tensor", "one float", "nothing", "a row each", "a scorer"],
+)
+def test_example_records_refuse_what_would_be_charged_for_nothing(score, message):
+    """Percentages for a range of (0, 1), and a score against the batch's mean, were charged."""
+    objective = of_examples(score)
+    with pytest.raises(ScoreError, match=message):
+        objective(point(0.0, 0.0))
+    assert objective.remaining == 2
+
+
+def test_a_point_where_every_record_is_clipped_passes_after_the_first_one():
+    sound = of_examples(distance)
+    sound(point(0.0, 0.0))
+    sound(point(9.0, 9.0))
 
 
 @pytest.mark.attack("A5")
 def test_a_search_judges_its_scoring_on_training_records():
-    train, (X, y) = table(12), table(13)
+    train = table(12)
+    (X, y) = table(13)
     for scoring, message in (
         (lambda model, X, y: 100.0 * (model.predict(X) == y) + 1.0, "outside score_range"),
         (lambda model, X, y: (model.predict(X) == y) - 0.1 * y.mean(), "each record by itself"),
@@ -212,8 +230,18 @@ def test_a_search_judges_its_scoring_on_training_records():
     ):
         with pytest.raises(ScoreError, match=message):
             search(scoring=scoring, score_range=(-0.1, 1.0)).fit(*train, X, y)
-    ridge: dict[str, Any] = {"budget": BUDGET, "n_iter": 2, "scoring": "neg_mean_squared_error", "score_range": (-0.2, 0.0)}
-    tables = train[0], train[0][:, 0] * 5, X, X[:, 0] * 5
+
+
+@pytest.mark.attack("A5")
+def test_a_search_is_refused_where_all_candidates_score_outside_the_range():
+    def ridge(*alphas):
+        settings = of(n_iter=2, scoring="neg_mean_squared_error", score_range=(-0.2, 0.0))
+        search = DPSearch(Ridge(), {"alpha": [*alphas]}, budget=TERMS["budget"], **settings)
+        search.fit(train, train[:, 0] * 5, X, X[:, 0] * 5)
+
+    train = table(14)[0]
+    X = table(15)[0]
     with pytest.raises(ScoreError, match="outside score_range"):
-        DPSearch(Ridge(), {"alpha": [1e9, 1e8]}, **ridge).fit(*tables)
-    DPSearch(Ridge(), {"alpha": [1e-3, 1e9]}, **ridge).fit(*tables)  # the first to be fitted alone is that bad
+        ridge(1e9, 1e8)
+    # Here only the first that is fitted is that bad.
+    ridge(1e-3, 1e9)

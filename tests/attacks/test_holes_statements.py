@@ -12,48 +12,50 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 import dpbo
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
+from dpbo import Adjacency, Budget, Space
 from dpbo.__main__ import main
 from dpbo.accounting import Planned, PureFilter
-from dpbo.dpsgd import private_selection
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.events import SelectionEvent
-from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise
+from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest
 from dpbo.queries import ClippedMean
 from dpbo.run_counts import FixedRuns
+from tests.attacks.setups import DOUBLE, EXACT, best_run, itself, kinds, of, owner
 
-CANDIDATES = torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(1)
+RECORDS = torch.linspace(0, 1, 9, dtype=DOUBLE)
+CANDIDATES = RECORDS.unsqueeze(1)
 ONCE = AdaptiveLipschitz(RBFKernel().double(), 1e-2, 1)
 
 
-def make(records: torch.Tensor, epsilon: float = 1.0, **settings: Any) -> Curator:
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "accounting": PureFilter()}
-    return Curator(records, budget=Budget(epsilon, 0.0), **{"allow_conditional": True, **terms, **settings})
+def make(records, epsilon=1.0, **settings):
+    terms = {"accounting": PureFilter(), "allow_conditional": True, **settings}
+    return owner(records, budget=Budget(epsilon, 0.0), **terms)
 
 
-def best(**changes: Any) -> RegularisedBest:
+def best(**changes):
     """A margin loss, 1/2-Lipschitz in w, whose models are w = 1/l."""
-    terms: dict[str, Any] = {"fit": lambda l: 1 / l, "grid": [4.0], "lipschitz": 0.5, "bound": 1.0, "at_zero": 0.5, "records": 5}  # noqa: E741
+    terms = of(fit=lambda weight: 1 / weight, grid=[4.0], lipschitz=0.5, bound=1.0, at_zero=0.5, records=5)
     return RegularisedBest(lambda w, r: (0.5 - 0.5 * r[:, 1] * w * r[:, 0]).clamp(0, 1), **{**terms, **changes})
 
 
-def search(delta: float, **changes: Any) -> KusnerSearch:
-    terms: dict[str, Any] = {"noise": 1e-2, "evaluations": 2, "kappa": 0.9, "delta": delta, "value_range": (-1.0, 1.0), **changes}
-    return KusnerSearch(lambda x, records: 0.0, CANDIDATES, kernel=RBFKernel().double(), **terms)
+def search(delta, **changes):
+    terms = of(noise=1e-2, evaluations=2, kappa=0.9, value_range=(-1.0, 1.0))
+    kernel = RBFKernel().double()
+    return KusnerSearch(lambda x, records: 0.0, CANDIDATES, kernel=kernel, delta=delta, **{**terms, **changes})
 
 
 @pytest.mark.attack("A9", "A19")
 def test_the_papers_constants_are_never_vouched_for():
     """One flipped label moves the value by .05, and the paper's constant says .025."""
-    data = torch.tensor([[1.0, 1.0]] * 5, dtype=torch.float64)
+    data = torch.ones(5, 2, dtype=DOUBLE)
     flipped = data.clone()
     flipped[0, 1] = -1.0
-    for refused in (best, lambda **paper: search(0.1, **{k: v for k, v in paper.items() if k != "adaptive"})):
+    for refused in (lambda: best(constants="paper", adaptive=ONCE), lambda: search(0.1, constants="paper")):
         with pytest.raises(InputError, match="allow_not_private"):
-            refused(constants="paper", adaptive=ONCE)
+            refused()
     query = best(constants="paper", adaptive=ONCE, allow_not_private=True)
-    moved = [float(make(records).release(query, NoNoise(allow_not_private=True)).value) for records in (data, flipped)]
+    moved = [float(make(records).release(query, EXACT).value) for records in (data, flipped)]
     assert abs(moved[0] - moved[1]) > 1.9 * query.sensitivity(Adjacency.REPLACE_ONE).l1 / 5
     for asked in (query, search(0.1, constants="paper", allow_not_private=True).value()):
         curator = make(data)
@@ -71,9 +73,9 @@ def test_over_the_whole_grid_no_constants_are_taken_or_shown():
 
 
 @pytest.mark.attack("A19")
-def test_failure_probabilities_add_up_and_the_headline_begins_with_what_holds_unconditionally():
+def test_failure_probabilities_add_up_beside_what_holds_unconditionally():
     """The paper's own union: two releases at delta fail with probability 2 delta; three at .4 promise nothing."""
-    curator = make(torch.ones(9, dtype=torch.float64), 15.0)
+    curator = make(RECORDS, 15.0)
     for released, probability in ((1, 0.4), (2, 0.8), (3, 1.0)):
         curator.release(search(0.4).best(), ExponentialMechanism.of(5.0))
         statement = curator.statement()
@@ -88,19 +90,22 @@ def test_failure_probabilities_add_up_and_the_headline_begins_with_what_holds_un
 
 @pytest.mark.attack("A19", "A32")
 @pytest.mark.parametrize("question", ["may fail", "assumes", "exact"])
-def test_a_hidden_run_draws_nothing_that_the_statement_would_have_to_name(question: str):
+def test_a_hidden_run_draws_nothing_that_the_statement_would_have_to_name(question):
     """A conditional query was drawn within `train` under a statement that named no condition: epsilon 7.62 where .167 was charged."""
-    law, drawn = FixedRuns(3), list[Any]()
-    query = {"may fail": search(0.1, evaluations=9).last(amplitude=0.0, tau=1.0), "assumes": _Sure(), "exact": _Exact()}[question]
-    mechanism = NoNoise(allow_not_private=True) if question == "exact" else LAPLACE
-    plan = Planned([SelectionEvent(base=(LAPLACE.event(),), run_count=law)])
-    curator = make(torch.linspace(0.0, 1.0, 9, dtype=torch.float64), accounting=plan)
+    query, mechanism = {
+        "may fail": (search(0.1, evaluations=9).last(amplitude=0.0, tau=1.0), LAPLACE),
+        "assumes": (_Sure(), LAPLACE),
+        "exact": (_Exact(), EXACT),
+    }[question]
+    base = (LAPLACE.event(),)
+    drawn = []
+    curator = make(RECORDS, accounting=Planned([SelectionEvent(base=base, run_count=FixedRuns(3))]))
 
-    def train(_: Any) -> Any:
+    def train(_):
         drawn.append(curator.hidden_draws("selection")(query, mechanism))
         return drawn[-1], 0.0
 
-    chosen = private_selection(curator, train, space=Space(t=[0.0, 1.0]), run_count=law, base=[LAPLACE.event()])
+    chosen = best_run(curator, train, base, 3, space=Space(t=[0.0, 1.0]))
     assert not drawn
     assert chosen.output is None
     assert chosen.score is None
@@ -110,26 +115,27 @@ def test_a_hidden_run_draws_nothing_that_the_statement_would_have_to_name(questi
 class _Exact(ClippedMean):
     """An unconditional question, which is to be answered without noise."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda _, r: r, score_range=(0.0, 1.0))
+    def __init__(self):
+        super().__init__(itself, score_range=(0.0, 1.0))
 
 
 class _Sure(_Exact):
     """A question that rests on an assumption, and never fails where that holds."""
 
-    def data_assumptions(self) -> dict[str, str]:
+    def data_assumptions(self):
         return {"gp-prior": "the objective is a draw of the declared prior"}
 
 
 class _Failing(_Exact):
     """A question that may fail, and names no assumption."""
 
-    def failure_probability(self) -> float:
+    def failure_probability(self):
         return 0.05
 
 
-LAPLACE, CHOICE = LaplaceMechanism(50.0), ExponentialMechanism.of(0.02)
-SURFACES: dict[str, Callable[[Curator, str], str]] = {
+LAPLACE = LaplaceMechanism(50.0)
+CHOICE = ExponentialMechanism.of(0.02)
+SURFACES: dict[str, Callable[[dpbo.Curator, str], str]] = {
     "text": lambda curator, _: str(curator.statement()),
     "facts": lambda curator, _: str(curator.statement().facts()),
     "statement in a notebook": lambda curator, _: curator.statement()._repr_html_(),
@@ -142,36 +148,39 @@ SURFACES: dict[str, Callable[[Curator, str], str]] = {
 }
 
 
-def _printed(action: str, path: str) -> str:
+def _printed(action, path):
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         assert main(["ledger", action, path]) == 0
     return text.getvalue()
 
 
-def _plan(curator: Curator, slots: int = 10) -> None:
+def _plan(curator, slots=10):
     question = search(0.05).best()
-    terms = {"assumptions": dict(question.data_assumptions()), "failure_probability": question.failure_probability()}
+    terms = of(assumptions=dict(question.data_assumptions()), failure_probability=question.failure_probability())
     curator.reserve("plan", CHOICE.event(), slots=slots, terms=terms)
 
 
-CASES: dict[str, tuple[Callable[[Curator], Any], str]] = {
-    "assumed": (lambda curator: curator.release(_Sure(), LAPLACE), "under gp-prior: (1.000, 0.0)-DP"),
-    "may fail": (lambda curator: curator.release(_Failing(), LAPLACE), "under declared-sensitivity, except with probability 0.05"),
-    "both": (lambda curator: curator.release(search(0.4).best(), CHOICE), "under gp-prior, except with probability 0.4"),
-    "reserved": (_plan, "under gp-prior, except with probability 0.5"),
-    "void": (lambda curator: curator.release(_Exact(), NoNoise(allow_not_private=True)), "none, because this statement is void"),
+CASES: dict[str, tuple[Any, str]] = {
+    "assumed": ((_Sure(), LAPLACE), "under gp-prior: (1.000, 0.0)-DP"),
+    "may fail": ((_Failing(), LAPLACE), "under declared-sensitivity, except with probability 0.05"),
+    "both": ((search(0.4).best(), CHOICE), "under gp-prior, except with probability 0.4"),
+    "reserved": ((), "under gp-prior, except with probability 0.5"),
+    "void": ((_Exact(), EXACT), "none, because this statement is void"),
 }
 
 
 @pytest.mark.attack("A19")
 @pytest.mark.parametrize("case", CASES)
-def test_every_surface_that_shows_a_guarantee_shows_what_it_hangs_on(case: str, tmp_path: Any):
+def test_every_surface_that_shows_a_guarantee_shows_what_it_hangs_on(case, tmp_path):
     """Facts, notebooks and the report's cards showed "(1.000, 0.0)-DP" alone."""
     path = str(tmp_path / "l.db")
-    curator = make(torch.linspace(0.0, 1.0, 9, dtype=torch.float64), dataset="d", ledger=path)
-    act, words = CASES[case]
-    act(curator)
+    curator = make(RECORDS, dataset="d", ledger=path)
+    released, words = CASES[case]
+    if case == "reserved":
+        _plan(curator)
+    else:
+        curator.release(*released)
     for surface, shown in SURFACES.items():
         text = " ".join(html.unescape(shown(curator, path)).split())
         assert words in text or (case == "assumed" and words.partition(":")[0] in text), surface
@@ -184,46 +193,55 @@ def test_every_surface_that_shows_a_guarantee_shows_what_it_hangs_on(case: str, 
 @pytest.mark.attack("A19")
 def test_a_reserved_plan_states_from_the_start_how_probably_it_fails():
     """A plan of ten releases that fail with .05 each said 0, and .15 after three of them."""
-    curator = make(torch.ones(9, dtype=torch.float64))
+    curator = make(RECORDS)
     _plan(curator)
-    told = [curator.statement().failure_probability]
+
+    def released(probability):
+        curator.release_all([curator.evaluate(search(probability).best())], CHOICE, reservation="plan")
+
+    assert curator.statement().failure_probability == 0.5
     for _ in range(2):
-        handle = curator.evaluate(search(0.05).best())
-        curator.release_all([handle], CHOICE, reservation="plan")
-        told.append(curator.statement().failure_probability)
+        released(0.05)
+        assert curator.statement().failure_probability == 0.5
     curator.release(search(0.1).best(), CHOICE)
-    assert [*told, curator.statement().failure_probability] == [0.5, 0.5, 0.5, 0.6]
+    assert curator.statement().failure_probability == 0.6
     for worse in (0.06, 0.9):
-        handle = curator.evaluate(search(worse).best())
         with pytest.raises(InputError, match="fail with probability"):
-            curator.release_all([handle], CHOICE, reservation="plan")
-    refused: list[dict[str, Any]] = [{"failure_probability": 0.1}]
-    refused += [{"assumptions": {"gp-prior": "x"}, "failure_probability": wrong} for wrong in (-0.1, 1.1, "0.1")]
+            released(worse)
+
+
+def test_a_failure_probability_comes_with_its_assumption_and_in_0_to_1():
+    refused = [{"failure_probability": 0.1}]
+    refused += [of(assumptions={"gp-prior": "x"}, failure_probability=wrong) for wrong in (-0.1, 1.1, "0.1")]
     for terms in refused:
         with pytest.raises(InputError, match=r"^terms.*failure_probability"):
-            curator.reserve("another", LAPLACE.event(), slots=1, terms=terms)
+            make(RECORDS).reserve("another", LAPLACE.event(), slots=1, terms=terms)
+
+
+def test_a_question_that_may_fail_is_refused_unless_conditionals_are_allowed():
     with pytest.raises(InputError, match="allow_conditional"):
-        make(torch.ones(9, dtype=torch.float64), allow_conditional=False).release(_Failing(), LAPLACE)
+        make(RECORDS, allow_conditional=False).release(_Failing(), LAPLACE)
 
 
 @pytest.mark.attack("A21")
 def test_nothing_that_readers_see_depends_on_whether_a_score_failed_as_a_whole():
     """Seven of eight records or all eight fail: that was one bit, in the ledger's kinds of record and in the statement."""
 
-    def picky(_: Any, records: torch.Tensor) -> torch.Tensor:
+    def picky(_, records):
         if bool((records > 0.5).any()):
             raise ValueError
         return records
 
-    seen, failures = [], 0
+    seen = []
+    failures = 0
     for failing in (7, 8):
-        curator = make(torch.tensor([1.0] * failing + [0.0] * (8 - failing), dtype=torch.float64))
+        curator = make(torch.tensor([1.0] * failing + [0.0] * (8 - failing), dtype=DOUBLE))
         try:
             curator.evaluate(ClippedMean(picky, score_range=(0.0, 1.0)))
         except PrivateFailure:
             failures += 1
         statement = curator.statement()
-        seen.append(([record.kind for record in curator.ledger.records()], str(statement).replace(statement.head, "")))
+        seen.append((kinds(curator), str(statement).replace(statement.head, "")))
     assert failures == 1
     assert seen[0] == seen[1]
     assert "score-total" in statement.assumptions

@@ -17,7 +17,8 @@ from dpbo.errors import InputError
 from tests.attacks.good_calls import DOUBLE, GAUSSIAN, LIVE, NAMES, VALUES, curator, good_call, query
 from tests.attacks.watched import SCALED, seen_in, watched
 
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
+INF = float("inf")
 
 
 class Rude:
@@ -55,7 +56,8 @@ def near(good: Any) -> list[Any]:
     return []
 
 
-FOREIGN = (  # what another library or the caller's own function judges, by its own errors
+# What another library or the caller's own function judges, by its own errors.
+FOREIGN = (
     "DPSearch.estimator DPSearch.param_distributions DPSearch.fit.[Xy]_* accounting.calibrate.event acquisition.*.schedule *.random_state "
     "acquisition.suggest.model *.posterior_mean.model gibo.GIBOSettings.optimizer algorithms.search_then_choose.fit "
     "integrations.optuna.NoiseAwareSampler.seed gibo.GradientGP.* models.noisy_inputs.SameRow.* testing.assert_*law.cdf *.callback "
@@ -71,16 +73,22 @@ SLOW = {
     "papers.po_gp_ucb.http.search": 15,
 }
 SLOW |= {f"algorithms.{name}": 10 for name in ("private_selection", "choose_clip", "search_then_choose")}
-DEEP = ("acquisition.suggest_pareto",)  # BoTorch compiles a kernel at its first use
+# BoTorch compiles a kernel at its first use.
+DEEP = ("acquisition.suggest_pareto",)
 
 
 @pytest.mark.attack("A5")
-@pytest.mark.filterwarnings("ignore")  # the watch sees them
+# The watch sees them.
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.deep] * (name in DEEP)) for name in NAMES])
 def test_a_hostile_argument_is_refused_by_name_or_works(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # a word is a good file name for a ledger
+    # A word is a good file name for a ledger.
+    monkeypatch.chdir(tmp_path)
     call, good = good_call(name)
-    used, failed, step = set(LIVE), [], SLOW.get(name, 5)  # an argument meets every fifth value, the next one others
+    used = set(LIVE)
+    failed = []
+    # An argument meets every fifth value, the next one others.
+    step = SLOW.get(name, 5)
     assert watched(lambda: call(**good), used) == (None, []), "the good call fails"
     defaults = {word: p.default for word, p in inspect.signature(call).parameters.items() if p.default is not p.empty}
     for place, (argument, value) in enumerate({**defaults, **good}.items(), len(name)):
@@ -99,7 +107,8 @@ def test_a_hostile_argument_is_refused_by_name_or_works(name, tmp_path, monkeypa
 
 
 def test_the_watch_sees_a_leak_a_charge_and_an_untyped_error():
-    owner, secret = curator(), SCALED[7]
+    owner = curator()
+    secret = SCALED[7]
 
     def refusing(value):
         if value == "charge":

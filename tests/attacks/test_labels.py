@@ -10,38 +10,55 @@ import pandas as pd
 import pytest
 import torch
 
-import dpbo
+from dpbo import Budget, PrivacyUnit
 from dpbo.curator.labels import hash_labels
 from dpbo.curator.records import require_disjoint
 from dpbo.errors import InputError, UsageError
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.queries import ClippedMean
+from tests.attacks.setups import MEAN, owner
 
 pytestmark = pytest.mark.attack("A26")
-PATIENTS, EACH = 5, 200
-IDS = [i // EACH for i in range(PATIENTS * EACH)]
+IDS = [i // 200 for i in range(1000)]
 DAYS = [datetime.date(2020, 1, 1 + i) for i in IDS]
+
+
+def noon(day, hours):
+    """Twelve o'clock in Greenwich as a clock in a zone so many hours further east shows it."""
+    zone = datetime.timezone(datetime.timedelta(hours=hours))
+    return datetime.datetime(day.year, day.month, day.day, 12 + hours, tzinfo=zone)
+
+
+def each(label):
+    """A label for each record."""
+    return list(map(label, IDS))
+
+
+def in_turns(first, second):
+    """Labels of two kinds, one record after the other."""
+    return [first(i) if n % 2 else second(i) for n, i in enumerate(IDS)]
+
+
+NAMES = each("p{}".format)
 KINDS = {
     "a list of 0-d tensors": list(torch.tensor(IDS)),
-    "a generator of 0-d tensors": (i for i in torch.tensor(IDS)),
-    "0-d arrays": tuple(np.array(i) for i in IDS),
+    "a generator of 0-d tensors": iter(torch.tensor(IDS)),
+    "0-d arrays": tuple(each(np.array)),
     "a tensor": torch.tensor(IDS),
     "an array": np.array(IDS),
     "a Series": pd.Series(IDS),
     "nullable integers": pd.Series(IDS, dtype="Int64"),
-    "categories": pd.Series([f"p{i}" for i in IDS]).astype("category"),
-    "floats": [float(i) for i in IDS],
-    "integers and floats": [i if n % 2 else float(i) for n, i in enumerate(IDS)],
-    "text": [f"p{i}" for i in IDS],
-    "an array of text": np.array([f"p{i}" for i in IDS]),
-    "bytes": [b"%d" % i for i in IDS],
-    "tuples": [("ward", i) for i in IDS],
+    "categories": pd.Series(NAMES).astype("category"),
+    "floats": each(float),
+    "integers and floats": in_turns(int, float),
+    "text": NAMES,
+    "an array of text": np.array(NAMES),
+    "bytes": each(b"%d".__mod__),
+    "tuples": each(lambda i: ("ward", i)),
     "dates": DAYS,
     "datetime64": np.array(DAYS, dtype="datetime64[s]"),
     "times with a zone": pd.Series(pd.to_datetime(DAYS)).dt.tz_localize("Europe/Paris"),
-    "one instant in two zones": [datetime.datetime(2020, 1, 1 + i, 12 + n % 2, tzinfo=datetime.timezone(datetime.timedelta(hours=n % 2)))
-                                 for n, i in enumerate(IDS)],
-}  # fmt: skip
+    "one instant in two zones": [noon(day, hours=n % 2) for n, day in enumerate(DAYS)],
+}
 
 
 class Named:
@@ -51,39 +68,41 @@ class Named:
 class Odd(Fraction):
     """A number of a type that may compare as it likes."""
 
-    __eq__, __hash__ = object.__eq__, object.__hash__
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
 
 REFUSED = {
-    "objects": [Named() for _ in IDS],
-    "numbers and text": [i if n % 2 else str(i) for n, i in enumerate(IDS)],
+    "objects": each(lambda _: Named()),
+    "numbers and text": in_turns(int, str),
     "1-d tensors": list(torch.tensor(IDS).reshape(-1, 1)),
-    "UUIDs": [uuid.UUID(int=i) for i in IDS],
-    "lists": [[i] for i in IDS],
-    "complex numbers": [1j * i for i in IDS],
-    "fractions": [i + 0.5 for i in IDS],
-    "floats that lost digits": torch.tensor([16777216.0 + i for i in IDS]),
+    "UUIDs": each(lambda i: uuid.UUID(int=i)),
+    "lists": each(lambda i: [i]),
+    "complex numbers": each(complex),
+    "fractions": each(lambda i: i + 0.5),
+    "floats that lost digits": torch.tensor(IDS) + 16777216.0,
     "durations": np.array(IDS, dtype="timedelta64[s]"),
     "a table": pd.DataFrame({"patient": IDS}),
-    "masked": np.ma.array(IDS, mask=[n % 2 == 0 for n in range(len(IDS))]),
-    "numbers that compare by identity": [Odd() for _ in IDS],
+    "masked": np.ma.array(IDS, mask=np.arange(len(IDS)) % 2 == 0),
+    "numbers that compare by identity": each(Odd),
 }
 
 
 def curator(groups):
     records = torch.zeros(len(IDS), dtype=torch.float64)
-    return dpbo.Curator(records, unit=dpbo.PrivacyUnit("patient", groups=groups), adjacency=dpbo.Adjacency.REPLACE_ONE,
-                        budget=dpbo.Budget(4.38, 1e-5))  # fmt: skip
+    return owner(records, unit=PrivacyUnit("patient", groups=groups), budget=Budget(4.38, 1e-5))
 
 
-def test_every_kind_of_label_gives_the_true_number_of_units_and_the_mean_moves_by_one():
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_label_gives_the_true_number_of_units(kind):
     """Before, 5 patients became 1,000 units: replacing one moved the mean by 200 of 1,000 shares and paid for one."""
-    noise = [curator(labels).release(ClippedMean(lambda _, rows: rows, None, score_range=(0.0, 1.0)), GaussianMechanism(1.0)).variance
-             for labels in (KINDS["a tensor"], KINDS["a list of 0-d tensors"])]  # fmt: skip
-    assert torch.equal(*noise)
-    assert noise[0].sqrt().item() == pytest.approx(1 / PATIENTS)
-    for kind, labels in KINDS.items():
-        assert curator(labels).units == PATIENTS, kind
+    assert curator(KINDS[kind]).units == 5
+
+
+@pytest.mark.parametrize("kind", ["a tensor", "a list of 0-d tensors"])
+def test_the_noise_covers_a_fifth_of_the_range_where_there_are_five_units(kind):
+    release = curator(KINDS[kind]).release(MEAN, GaussianMechanism(1.0))
+    assert release.variance.sqrt().item() == pytest.approx(1 / 5)
 
 
 @pytest.mark.parametrize("kind", REFUSED)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpbo import Budget, Curator, PrivacyUnit, PrivateObjective, report
+from dpbo import PrivacyUnit, PrivateObjective, report
 from dpbo.__main__ import main
 from dpbo.curator.chain import Chain, Record
 from dpbo.curator.ledger import SCHEMA, Ledger, insert
@@ -18,7 +18,8 @@ from dpbo.events import GaussianEvent
 from dpbo.notebook import facts_table
 from dpbo.statement import form
 from dpbo.testing.ledger_contract import BIRTH
-from tests.attacks.test_holes_search import TERMS, search
+from tests.attacks.setups import of, owner, point
+from tests.attacks.test_holes_search import search
 
 pytestmark = pytest.mark.attack("A21")
 CODES = (
@@ -50,7 +51,8 @@ def forged(code):
 def old(tmp_path):
     """A ledger, as an older version or another program writes it: its names are hostile."""
     name = forged("".join(CODES[:-1]))
-    url, chain = str(tmp_path / "l.db"), Chain()
+    url = str(tmp_path / "l.db")
+    chain = Chain()
     birth = dataclasses.replace(BIRTH, dataset=name, unit=name)
     terms = {"role": name, "assumptions": {name: name}, name: name, "score_range": [name]}
     slot = {"handle": "0" * 32, "query": name, "public": {name: name}, "details": {"x": [0.5], name: name}, "assumptions": {name: name}}
@@ -81,7 +83,7 @@ def test_old_names_are_printed_without_a_single_control_character(old, capsys, c
     for command in ("show", "form", "verify", "export"):
         assert main(["ledger", command, old]) == 0
         pieces.append(capsys.readouterr().out)
-    held = Curator(RECORDS, **TERMS)
+    held = owner(RECORDS)
     held.ledger.birth = ledger.birth
     pieces += [repr(held), held._repr_html_()]
     caplog.set_level(logging.INFO, "dpbo")
@@ -95,17 +97,16 @@ def test_old_names_are_printed_without_a_single_control_character(old, capsys, c
 
 
 def test_new_names_of_control_characters_are_refused_at_every_door(tmp_path):
-    x = torch.full((1, 1), 0.5, dtype=torch.float64)
-    held = Curator(RECORDS, **TERMS)
-    plan: dict[str, Any] = {"score_range": (0, 1), "evaluations": 1}
+    held = owner(RECORDS)
+    plan = of(score_range=(0, 1), evaluations=1)
     doors = {
         "unit": lambda name: PrivacyUnit(name),
-        "dataset": lambda name: Curator(RECORDS, **TERMS, dataset=name, ledger=str(tmp_path / "l.db")),
-        "dataset in memory": lambda name: Curator(RECORDS, **TERMS, dataset=name),
+        "dataset": lambda name: owner(RECORDS, dataset=name, ledger=str(tmp_path / "l.db")),
+        "dataset in memory": lambda name: owner(RECORDS, dataset=name),
         "dataset and birth": lambda name: Ledger(None, dataclasses.replace(BIRTH, dataset=name)),
         "unit and birth": lambda name: Ledger(None, dataclasses.replace(BIRTH, unit=name)),
         "name": lambda name: PrivateObjective(held, lambda x, r: r, name=name, **plan),
-        "search": lambda name: search(name=name).fit(x, x),
+        "search": lambda name: search(name=name).fit(point(0.5), point(0.5)),
         "reserve": lambda name: held.reserve(name, EVENT, slots=1, terms={}),
         "ledger": lambda name: held.ledger.reserve(name, EVENT, 1, {}),
         "charge": lambda name: held.ledger.charge(name, EVENT, {}),
@@ -118,4 +119,4 @@ def test_new_names_of_control_characters_are_refused_at_every_door(tmp_path):
                 ask(forged(code))
     assert held.ledger.head().seq == 0
     assert not (tmp_path / "l.db").exists()
-    assert Curator(RECORDS, **{**TERMS, "unit": "Kranke in Köln, 東京 🙂", "budget": Budget(1.0, 1e-6)}).statement().unit
+    assert owner(RECORDS, unit="Kranke in Köln, 東京 🙂").statement().unit

@@ -1,6 +1,5 @@
 """Scores, records and labels that fail with private text in hand: nothing of it shows, whatever is asked and whoever looks."""
 
-import functools
 import logging
 import pickle
 import traceback
@@ -39,30 +38,41 @@ def _chained(records):
 
 
 ERRORS = [
-    *(Holding, _noted, _chained, lambda records: InputError("x", TEXT, TEXT)),
-    *(lambda records: ExceptionGroup(TEXT, [Holding(records)]), lambda records: BaseExceptionGroup(TEXT, [SystemExit(TEXT)])),
+    Holding,
+    _noted,
+    _chained,
+    lambda records: InputError("x", TEXT, TEXT),
+    lambda records: ExceptionGroup(TEXT, [Holding(records)]),
+    lambda records: BaseExceptionGroup(TEXT, [SystemExit(TEXT)]),
     *(lambda records, kind=kind: kind(TEXT) for kind in (KeyError, SystemExit, StopIteration, MemoryError, RecursionError)),
 ]
 RESULTS = [
-    *(lambda records: TEXT, lambda records: [TEXT] * len(records), lambda records: {TEXT: records}, lambda records: records[:-1, 0]),
-    *(lambda records: np.array([TEXT] * len(records), dtype=object), lambda records: torch.cat([records[:, 0], records[:, 0]])),
-    *(lambda records: records[:, 0] * 1j, lambda records: None, lambda records: [[SECRET], [SECRET, SECRET]]),
+    lambda records: TEXT,
+    lambda records: [TEXT] * len(records),
+    lambda records: {TEXT: records},
+    lambda records: records[:-1, 0],
+    lambda records: np.array([TEXT] * len(records), dtype=object),
+    lambda records: torch.cat([records[:, 0], records[:, 0]]),
+    lambda records: records[:, 0] * 1j,
+    lambda records: None,
+    lambda records: [[SECRET], [SECRET, SECRET]],
 ]
 
 
-def _raising(error):
-    """A score that raises on private records; zeros are the stand-ins."""
+def _returning(result):
+    """A score of this result on private records; zeros are the stand-ins."""
 
     def score(_x, records):
-        if bool((records != 0).any()):
-            raise error(records)
-        return records[:, 0]
+        return result(records) if bool((records != 0).any()) else records[:, 0]
 
     return score
 
 
-def _returning(result):
-    return lambda _x, records: result(records) if bool((records != 0).any()) else records[:, 0]
+def _raising(error):
+    def failing(records):
+        raise error(records)
+
+    return _returning(failing)
 
 
 @pytest.fixture
@@ -71,7 +81,8 @@ def failed(caplog, capfd):
     caplog.set_level(logging.DEBUG)
 
     def asking(curator, ask, kinds=("assume",)):
-        before, caught = curator.ledger.head(), None
+        before = curator.ledger.head()
+        caught = None
         caplog.clear()
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -115,12 +126,13 @@ def _all_of(value):
 
 
 @pytest.mark.attack("A5")
-def test_errors_and_wrong_results_of_the_score_say_nothing(failed):
-    for place, score in enumerate([*map(_raising, ERRORS), *map(_returning, RESULTS)]):
-        for kind in ("", "grouped"):
-            curator = calls.curator(kind)
-            error = failed(curator, functools.partial(curator.evaluate, calls.query(score)))
-            assert type(error).__name__ == "PrivateFailure", f"{place}, {kind}: it fails on every unit"
+@pytest.mark.parametrize("kind", ["", "grouped"])
+@pytest.mark.parametrize("score", [*map(_raising, ERRORS), *map(_returning, RESULTS)])
+def test_errors_and_wrong_results_of_the_score_say_nothing(failed, score, kind):
+    """Each fails on every unit."""
+    curator = calls.curator(kind)
+    error = failed(curator, lambda: curator.evaluate(calls.query(score)))
+    assert type(error).__name__ == "PrivateFailure"
 
 
 def test_a_score_that_fails_on_one_record_costs_what_any_other_does(failed):
@@ -133,17 +145,22 @@ def test_a_score_that_fails_on_one_record_costs_what_any_other_does(failed):
     assert failed(curator, lambda: curator.release(calls.query(score), calls.GAUSSIAN)) is None
 
 
-def test_every_way_in_is_as_silent(failed):
-    score = _raising(Holding)
-    ways = (
-        lambda curator: curator.release(calls.query(score), calls.GAUSSIAN),
-        lambda curator: curator.submit(calls.query(score), calls.POOL).result(),
-        lambda curator: dpbo.PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=2)(calls.grid(2)),
-        lambda curator: dpbo.DPGIBO(**{**calls.good_call("DPGIBO")[1], "curator": curator, "loss": score}).run(),
-    )
-    for way in ways:
-        curator = calls.curator()
-        assert failed(curator, functools.partial(way, curator), ("assume", "reserve")) is not None
+FAILING = _raising(Holding)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda curator: curator.release(calls.query(FAILING), calls.GAUSSIAN),
+        lambda curator: curator.submit(calls.query(FAILING), calls.POOL).result(),
+        lambda curator: dpbo.PrivateObjective(curator, FAILING, score_range=(0.0, 1.0), evaluations=2)(calls.grid(2)),
+        lambda curator: dpbo.DPGIBO(**{**calls.good_call("DPGIBO")[1], "curator": curator, "loss": FAILING}).run(),
+    ],
+    ids=["release", "submit", "objective", "DPGIBO"],
+)
+def test_every_way_in_is_as_silent(failed, way):
+    curator = calls.curator()
+    assert failed(curator, lambda: way(curator), ("assume", "reserve")) is not None
 
 
 class Rude:
@@ -168,14 +185,21 @@ class Rude:
 
 
 FRAME = pd.DataFrame({"a": [SECRET] * 40, LABEL: [TEXT] * 40})
+SECRETS = torch.full((40,), SECRET)
 RECORDS = [
-    *(Rude(), Rude(None), Rude(-1), Rude, FRAME, TEXT, SECRET, None, [], {TEXT}, {"a": {"b": (FRAME, FRAME)}}),
-    *({LABEL: torch.full((40,), SECRET), "b": torch.zeros(39)}, (torch.full((40,), SECRET), [TEXT]), (value for value in [SECRET])),
-    *(torch.tensor(SECRET), np.array(SECRET), np.array([TEXT] * 40, dtype=object), torch.eye(3).to_sparse() * SECRET),
+    *(Rude(), Rude(None), Rude(-1), Rude, FRAME, TEXT, SECRET, None, [], {TEXT}),
+    {"a": {"b": (FRAME, FRAME)}},
+    {LABEL: SECRETS, "b": torch.zeros(39)},
+    (SECRETS, [TEXT]),
+    iter([SECRET]),
+    torch.tensor(SECRET),
+    np.array(SECRET),
+    np.array([TEXT] * 40, dtype=object),
+    torch.eye(3).to_sparse() * SECRET,
     dpbo.Source(lambda: (_ for _ in ()).throw(Holding(TEXT))),
 ]
 LABELS = [
-    *([LABEL] * 39 + [None], [LABEL], [[LABEL]] * 40, Rude(), Rude(None), SECRET, LABEL, FRAME, torch.full((40,), SECRET)),
+    *([LABEL] * 39 + [None], [LABEL], [[LABEL]] * 40, Rude(), Rude(None), SECRET, LABEL, FRAME, SECRETS),
     *([[LABEL, 1]] * 40, [float("nan")] * 40, [LABEL, 1] * 20, [Rude()] * 40),
 ]
 
@@ -191,7 +215,8 @@ def test_hostile_records_and_labels_say_nothing(capfd):
             curator = calls.curator(**world)
             curator.release(calls.query(lambda _x, records: [float(value) for value in records]), calls.GAUSSIAN)
         except PrivacyError as error:
-            caught, refused = error, refused + 1
+            caught = error
+            refused = refused + 1
         assert curator is None or not seen_in(curator)
         _is_silent(caught)
         told = capfd.readouterr()

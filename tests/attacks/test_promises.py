@@ -6,26 +6,23 @@ A18 the column-space attack that always wins against the published transform gue
 """
 
 from fractions import Fraction
-from typing import Any
 
 import pytest
 import torch
 from scipy.stats import binom
 
-from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import DPGIBO, Adjacency, Budget, PrivacyUnit, PrivateObjective
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.gibo import ClippedGradient
-from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, NoNoise
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism
 from dpbo.papers.em import DPKMeans
 from dpbo.papers.po_gp_ucb.transform import identify_table
-from dpbo.queries import ClippedMean, ClippedSum
+from dpbo.queries import ClippedSum
 from dpbo.testing import replay
+from tests.attacks.setups import DOUBLE, EXACT, FIRST_MEAN, TERMS, first_column, owner
 from tests.attacks.test_replays import BOX, GRID, POINTS, distance, near
 from tests.unit.papers.test_kusner_search import make, search
 from tests.unit.papers.test_po_gp_ucb_transform import BRANCHES, grid, published, released
-
-DOUBLE = torch.float64
-TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(2.0)}
 
 
 @pytest.mark.attack("A19")
@@ -33,9 +30,8 @@ def test_a_gain_outside_the_prior_breaks_the_bound_and_the_release_says_so():
     """The construction: one record turns the whole gain about."""
     calm, wild = (torch.full((40,), 0.7, dtype=DOUBLE) for _ in range(2))
     wild[0] = 1e6
-    exact = NoNoise(allow_not_private=True)
     query = search(gain=lambda x, records: 30.0 if float(records.max()) > 1.0 else -30.0, value_range=(-30.0, 30.0)).best()
-    values = [make(records).release(query, exact).value for records in (calm, wild)]
+    values = [make(records).release(query, EXACT).value for records in (calm, wild)]
     assert (values[0] - values[1]).abs().max() > query.sensitivity(Adjacency.REPLACE_ONE).linf
     refusing = make(calm, allow_conditional=False)
     with pytest.raises(InputError, match="gp-prior"):
@@ -49,38 +45,48 @@ def test_a_gain_outside_the_prior_breaks_the_bound_and_the_release_says_so():
 
 
 @pytest.mark.attack("A20")
-@pytest.mark.parametrize("kind", ["mean", "capped sum", "gradient"])
-def test_all_rows_of_a_patient_move_a_release_by_one_units_bound(kind):
-    labels = [i // 50 for i in range(400)]
-    unit = PrivacyUnit("patient", groups=labels)
+@pytest.mark.parametrize(
+    "query",
+    [
+        pytest.param(FIRST_MEAN, id="mean"),
+        pytest.param(ClippedSum(first_column, score_range=(0.0, 1.0), max_records_per_unit=3), id="capped sum"),
+        pytest.param(
+            ClippedGradient(first_column, torch.zeros(1, 1).double(), weights=torch.ones(2, 1).double(), clip=0.3, loss_range=(-9.0, 9.0)),
+            id="gradient",
+        ),
+    ],
+)
+def test_all_rows_of_a_patient_move_a_release_by_one_units_bound(query):
+    unit = PrivacyUnit("patient", groups=torch.arange(400) // 50)
     records = torch.rand(400, 1, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
-    own = lambda _, r: r[:, 0]  # noqa: E731
-    queries = {
-        "mean": ClippedMean(own, score_range=(0.0, 1.0)),
-        "capped sum": ClippedSum(own, score_range=(0.0, 1.0), max_records_per_unit=3),
-        "gradient": ClippedGradient(own, torch.zeros(1, 1).double(), weights=torch.ones(2, 1).double(), clip=0.3, loss_range=(-9.0, 9.0)),
-    }
     for worst in (1e9, -1e9, float("nan")):
         other = records.clone()
-        other[100:150] = worst  # all fifty rows of patient 2
+        # All fifty rows of patient 2.
+        other[100:150] = worst
         settings = {**TERMS, "unit": unit}
-        assert replay(lambda c, _: c.release(queries[kind], GaussianMechanism(5.0)).value, records, other, **settings)
+        assert replay(lambda curator, _: curator.release(query, GaussianMechanism(5.0)).value, records, other, **settings)
 
 
 @pytest.mark.attack("A22")
 @pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")
-def test_studies_of_any_kind_on_one_data_set_share_one_budget(tmp_path):
+def test_studies_of_any_kind_on_one_data_set_share_one_budget(on_disk):
     """Three algorithms, three processes' worth of curators, one ledger: the sum is charged, and what is beyond it refused uncharged."""
-    terms = {**TERMS, "dataset": "points", "ledger": str(tmp_path / "ledger.db")}
-    PrivateObjective(Curator(POINTS, **terms), near, score_range=(0.0, 1.0), evaluations=3, budget=0.5)(GRID[:1])
-    DPGIBO(Curator(POINTS, **terms), distance, bounds=BOX, budget=0.25, iterations=2, batch_size=3, clip=1.0).run()
-    ledger = Curator(POINTS, **terms).ledger
-    assert ledger.cap * Fraction(74, 100) <= ledger.verify().total <= ledger.cap * Fraction(3, 4)
+
+    def curator():
+        return owner(POINTS, **on_disk, budget=Budget.gdp(2.0))
+
+    def clusters(budget):
+        DPKMeans(2, budget=budget, radius=2.0, dimension=2).fit(curator())
+
+    PrivateObjective(curator(), near, score_range=(0.0, 1.0), evaluations=3, budget=0.5)(GRID[:1])
+    DPGIBO(curator(), distance, bounds=BOX, budget=0.25, iterations=2, batch_size=3, clip=1.0).run()
+    ledger = curator().ledger
     spent = ledger.verify().total
+    assert ledger.cap * Fraction(74, 100) <= spent <= ledger.cap * Fraction(3, 4)
     with pytest.raises(BudgetExceeded):
-        DPKMeans(2, budget=0.5, radius=2.0, dimension=2).fit(Curator(POINTS, **terms))
+        clusters(0.5)
     assert ledger.verify().total == spent
-    DPKMeans(2, budget=0.25, radius=2.0, dimension=2).fit(Curator(POINTS, **terms))
+    clusters(0.25)
     assert ledger.verify().total <= ledger.cap
 
 
@@ -88,9 +94,12 @@ def test_studies_of_any_kind_on_one_data_set_share_one_budget(tmp_path):
 def test_the_column_space_tells_neighbours_of_the_shipped_release_apart_by_chance(measured):
     """60 pairs of tables: always for the published transform, within 5 standard deviations of a coin at epsilon = 0.01 for the shipped."""
     torch.manual_seed(0)
-    X, trials, right = grid(12), 60, {"published": 0, "shipped": 0}
+    X = grid(12)
+    trials = 60
+    right = {"published": 0, "shipped": 0}
     for trial in range(trials):
-        neighbour, truth = X.clone(), trial % 2
+        neighbour = X.clone()
+        truth = trial % 2
         neighbour[7] += torch.tensor([1.0, 0.0], dtype=DOUBLE)
         tables = (X, neighbour)
         right["published"] += identify_table(published(tables[truth], BRANCHES["if"], seed=trial).Z, tables) == truth

@@ -20,7 +20,8 @@ from dpbo.queries.query import Query
 from tests.attacks.marks import marks_of
 
 HERE = "tests/attacks/test_replays.py::"
-STEERS, CONDITIONAL = f"{HERE}test_nothing_but_releases_steers_or_shows", f"{HERE}test_conditional_releases_too"
+STEERS = f"{HERE}test_nothing_but_releases_steers_or_shows"
+CONDITIONAL = f"{HERE}test_conditional_releases_too"
 MIDDLE = f"{HERE}test_rows_outcomes_and_the_modeler_between_them"
 HIDDEN = "tests/attacks/test_hidden_replays.py::"
 SEARCH = "tests/integration/test_search.py::test_nothing_but_releases_steers_it"

@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 import torch
 
-from dpbo import DPGIBO, Adjacency, Budget, PrivacyUnit, PrivateObjective, Space
+from dpbo import DPGIBO, Adjacency, Budget, PrivateObjective, Space
 from dpbo.accounting import Planned, PureFilter
 from dpbo.acquisition import GPUCB, SrinivasFinite
 from dpbo.algorithms import AsynchronousBO, search_then_choose
@@ -22,25 +22,26 @@ from dpbo.curator import records as curator_records
 from dpbo.errors import InputError
 from dpbo.events import PoissonGaussianEvent
 from dpbo.gibo import GIBOSettings, choose_clip, choose_start
-from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.mechanisms import ExponentialMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.models import FiniteGP, noisy_inputs
 from dpbo.models.datasets import squared_exponential
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch
 from dpbo.papers.po_gp_ucb import Modeler, Outcomes, RowTable, release_rows
 from dpbo.papers.po_gp_ucb.http import application
-from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, QuantileUtilities
+from dpbo.queries import CandidateScores, ClippedSum, QuantileUtilities
 from dpbo.testing import SeededEntropy, replay
+from tests.attacks import setups
 from tests.attacks.public import _HASH, public
+from tests.attacks.setups import DOUBLE, FIRST_MEAN, NOISE, first_column, of
 from tests.integration.test_serving import TOKEN, served
 from tests.unit.papers.test_kusner_search import best, kernel, people
 from tests.unit.papers.test_po_gp_ucb_curator_side import CHANGE, rows_of, terms
 
 pytestmark = pytest.mark.attack("A6", "A7", "A21")
-DOUBLE = torch.float64
 POINTS = 0.2 + 0.6 * torch.rand(200, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
 OTHER = torch.cat([POINTS[:7], torch.tensor([[-1e9, float("nan")]], dtype=DOUBLE), POINTS[8:]])
-TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(8.0, 1e-5)}
+TERMS: dict[str, Any] = {**setups.TERMS, "budget": Budget(8.0, 1e-5)}
 PURE: dict[str, Any] = {**TERMS, "budget": Budget(20.0, 0.0), "accounting": PureFilter()}
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
 GRID = torch.cartesian_prod(*[torch.linspace(0, 1, 6, dtype=DOUBLE)] * 2)
@@ -56,42 +57,52 @@ def near(x, records):
     return 1 - distance(x, records)
 
 
-def objective(curator, _records, **settings):
+def objective(curator, **settings):
     plan = PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=4, **settings)
     plan(GRID[:2])
     plan.release([plan.evaluate(GRID[2]), plan.evaluate(GRID[3])])
     return plan, plan.history(), plan.curator.statement()
 
 
-def objective_of_cells(curator, _records):
+def objective_of_cells(curator):
     plan = PrivateObjective(curator, lambda x, r: (r[:, 0].nan_to_num() > x[0]).long(), score_range=(0.0, 1.0), evaluations=3, cells=2)
     return plan(GRID[:3]), plan, plan.history()
 
 
-def dpgibo(curator, _records, settings=None):
-    search = DPGIBO(curator, distance, bounds=BOX, budget=0.9, iterations=5, batch_size=3, clip=1.0, settings=settings)
+def gradient_search(curator, iterations=3, kind=DPGIBO, **settings):
+    return kind(curator, distance, bounds=BOX, budget=0.9, iterations=iterations, batch_size=3, clip=1.0, **settings)
+
+
+def dpgibo(curator, settings=None):
+    search = gradient_search(curator, 5, settings=settings)
     return search.run(), search, search.state_dict()
 
 
-def choices(curator, _records):
-    start = choose_start(curator, distance, GRID, loss_range=(0.0, 2.0), budget=0.3)
-    return start, choose_clip(curator, distance, bounds=BOX, candidates=[0.1, 0.3, 1.0, 3.0], budget=0.3, start=start)
+def start(curator):
+    return choose_start(curator, distance, GRID, loss_range=(0.0, 2.0), budget=0.3)
 
 
-def asynchronous(curator, _records, **settings):
+def choices(curator):
+    begin = start(curator)
+    return begin, choose_clip(curator, distance, bounds=BOX, candidates=[0.1, 0.3, 1.0, 3.0], budget=0.3, start=begin)
+
+
+def asynchronous(curator, **settings):
     plan = PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=8)
     search = AsynchronousBO(plan, SPACE, workers=3, initial=4, **settings)
-    with ThreadPoolExecutor(1) as executor:  # one thread: jobs end in the order in which they began
+    # With one thread jobs end in the order in which they began.
+    with ThreadPoolExecutor(1) as executor:
         found = search.run(executor)
-    search.proposing.clear()  # seconds, for the operator alone, as its docstring says
+    # Seconds, which only the operator sees, as its docstring says.
+    search.proposing.clear()
     return found, search
 
 
-def searched_then_chosen(curator, _records):
+def searched_then_chosen(curator):
     return search_then_choose(curator, near, GRID, score_range=(0.0, 1.0), evaluations=6, initial=3, finalists=4)
 
 
-def ucb_choice(curator, _records):
+def ucb_choice(curator):
     model = FiniteGP(GRID, squared_exponential(0.4), 1e-2)
     plan = PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=3, budget=0.5, mechanism=LaplaceMechanism)
     for index in (0, 17, 35):
@@ -100,27 +111,30 @@ def ucb_choice(curator, _records):
     return curator.release(query, PermuteAndFlipMechanism.of(5.0)), list(query.candidates)
 
 
-def queries(curator, _records):
+def queries(curator):
     scores = CandidateScores(near, list(GRID[:5]), score_range=(0.0, 1.0))
     quantile = QuantileUtilities(distance, GRID[7], candidates=[0.1, 0.5, 1.0], quantile=0.9)
     return [curator.release(query, ExponentialMechanism.of(1.0)) for query in (scores, quantile)]
 
 
-def fitted(kind, curator, _records, **settings):
+def fitted(kind, curator, **settings):
     return kind(budget=0.9, radius=2.0, dimension=2, random_state=0, **settings).fit(curator)
 
 
-def kusner_search(curator, records):
+def gain(x, records):
+    return float((records[:, 0].nan_to_num(0.0).clamp(0, 1).mean() * x).sum())
+
+
+def kusner_search(curator):
     """The value on the neighbour lies within what the prior promises: the promise is the data's, and conditional."""
-    gain = lambda x, r: float((r[:, 0].nan_to_num(0.0).clamp(0, 1).mean() * x).sum())  # noqa: E731
-    terms: dict[str, Any] = {"noise": 1e-3, "evaluations": 6, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0)}
+    terms = of(noise=1e-3, evaluations=6, kappa=0.99, delta=0.01, value_range=(-3.0, 3.0))
     search = KusnerSearch(gain, GRID, kernel=KERNEL, **terms)
     chosen = curator.release(search.best(), ExponentialMechanism.of(2.0))
     values = [curator.release(query, LaplaceMechanism(1.0)) for query in (search.value(), search.last(amplitude=1.0, tau=1.0))]
     return chosen, values, search.public_inputs()
 
 
-def regularised(curator, _records, adaptive=None):
+def regularised(curator, adaptive=None):
     return curator.release(best(50, adaptive=adaptive), LaplaceMechanism(1.0))
 
 
@@ -145,24 +159,36 @@ RUNS: dict[str, Any] = {
 }
 
 
+def replayed(run, records=POINTS, neighbour=OTHER, **settings):
+    """The releases of a run, of which nothing else steers or shows anything."""
+    return replay(lambda curator, _: public(run(curator)), records, neighbour, **settings, entropy=SeededEntropy(1))
+
+
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")
 def test_nothing_but_releases_steers_or_shows(name):
-    settings = PURE if name == "GPUCB" else TERMS
-    assert replay(lambda c, r: public(RUNS[name](c, r)), POINTS, OTHER, **settings, entropy=SeededEntropy(1))
+    assert replayed(RUNS[name], **(PURE if name == "GPUCB" else TERMS))
 
 
-@pytest.mark.parametrize("name", ["KusnerSearch", "RegularisedBest", "RegularisedBest adaptive"])
-def test_conditional_releases_too(name):
-    settings = {**PURE, "allow_conditional": True}
-    if name == "KusnerSearch":
-        steps = replay(lambda c, r: public(kusner_search(c, r)), POINTS, OTHER, **settings, entropy=SeededEntropy(1))
-        assert len(steps) == 3
-        return
-    data = people(50)
-    other = torch.cat([data[:3], torch.tensor([[1.0, -1.0]], dtype=DOUBLE), data[4:]])
-    run = functools.partial(regularised, adaptive=AdaptiveLipschitz(kernel(1.0), 1e-2, 3) if "adaptive" in name else None)
-    assert len(replay(lambda c, r: public(run(c, r)), data, other, **settings)) == 1
+PEOPLE = people(50)
+OTHER_PEOPLE = torch.cat([PEOPLE[:3], torch.tensor([[1.0, -1.0]], dtype=DOUBLE), PEOPLE[4:]])
+
+
+@pytest.mark.parametrize(
+    ("run", "tables", "releases"),
+    [
+        pytest.param(kusner_search, (POINTS, OTHER), 3, id="KusnerSearch"),
+        pytest.param(regularised, (PEOPLE, OTHER_PEOPLE), 1, id="RegularisedBest"),
+        pytest.param(
+            functools.partial(regularised, adaptive=AdaptiveLipschitz(kernel(1.0), 1e-2, 3)),
+            (PEOPLE, OTHER_PEOPLE),
+            1,
+            id="RegularisedBest adaptive",
+        ),
+    ],
+)
+def test_conditional_releases_too(run, tables, releases):
+    assert len(replayed(run, *tables, **PURE, allow_conditional=True)) == releases
 
 
 def two_tables():
@@ -174,16 +200,16 @@ def two_tables():
 def test_rows_outcomes_and_the_modeler_between_them():
     """The modeler asks for rows by released rows and answers alone."""
 
-    def run(private, _):
+    def run(private):
         released = release_rows(private, RowTable((0.0, 0.0), 25.0, row_change=CHANGE), L2LaplaceMechanism.of(2.0))
         answers = Outcomes(private, lambda record: record["y"], value_range=(0.0, 1.0), budget=0.5)
         asking = Modeler(released.Z, kernel=noisy_inputs(squared_exponential(5.0), released.variance, dimension=2), noise=0.1)
         for step in range(5):
             row = asking.ask()
             asking.tell(row, answers.value(row, request=f"{step}").value)
-        return public((released, answers, asking.history, asking.best))
+        return released, answers, asking.history, asking.best
 
-    assert len(replay(run, *two_tables(), **terms(), entropy=SeededEntropy(1))) == 6
+    assert len(replayed(run, *two_tables(), **terms())) == 6
 
 
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
@@ -201,29 +227,29 @@ def test_sampled_means_with_the_sample_frozen(relation, monkeypatch):
     sources.clear()
     monkeypatch.setattr(curator_records, "bernoulli", again)
     accounting = Planned([PoissonGaussianEvent(3.0, 3, rate=0.5, relation=relation)])
-    settings = {**TERMS, "adjacency": Adjacency(relation), "accounting": accounting}
+    settings = {**TERMS, "adjacency": relation, "accounting": accounting}
     other = OTHER if relation == "replace-one" else POINTS[:-1]
 
-    def run(curator, _):
+    def run(curator):
         plan = PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=3, sample_rate=0.5, divisor=100.0)
-        return public((plan(GRID[:3]), plan, plan.history()))
+        return plan(GRID[:3]), plan, plan.history()
 
-    assert len(replay(run, POINTS, other, **settings, entropy=SeededEntropy(1))) == 3
+    assert len(replayed(run, POINTS, other, **settings)) == 3
 
 
 def test_a_raw_number_kept_in_an_attribute_is_seen():
     """Power of `public`: the mean loss of each step, as the published notebook of DP-GIBO keeps it."""
 
     class Keeping(DPGIBO):
+        records: Any = None
+
         def tell(self, X, handle):
-            self.losses = [*getattr(self, "losses", []), float(distance(self.theta, RECORDS_NOW[0]).nanmean())]
+            self.losses = [*getattr(self, "losses", []), float(distance(self.theta, Keeping.records).nanmean())]
             return super().tell(X, handle)
 
-    RECORDS_NOW: list[Any] = [None]
-
     def run(curator, records):
-        RECORDS_NOW[0] = records
-        search = Keeping(curator, distance, bounds=BOX, budget=0.9, iterations=3, batch_size=3, clip=1.0)
+        Keeping.records = records
+        search = gradient_search(curator, kind=Keeping)
         search.run()
         return public(search)
 
@@ -233,14 +259,14 @@ def test_a_raw_number_kept_in_an_attribute_is_seen():
 
 PRIVATE_NUMBER: dict[str, Any] = {**TERMS, "adjacency": Adjacency.ADD_OR_REMOVE_ONE}
 BY_DIVISOR: dict[str, Any] = {
-    "objective": lambda c: objective(c, None, divisor=100.0),
-    "sum": lambda c: c.release(ClippedSum(lambda _, r: r[:, 0], score_range=(0.0, 1.0)), GaussianMechanism(9.0)),
-    "gibo": lambda c: DPGIBO(c, distance, bounds=BOX, budget=0.9, iterations=3, batch_size=3, clip=1.0, divisor=100.0).run(),
-    "start": lambda c: choose_start(c, distance, GRID, loss_range=(0.0, 2.0), budget=0.3),
-    "mixture": lambda c: fitted(DPGaussianMixture, c, None, n_components=2, max_iter=2),
-    "k-means": lambda c: fitted(DPKMeans, c, None, n_clusters=2, max_iter=2),
-    "lloyd": lambda c: fitted(DPLloyd, c, None, n_clusters=2, max_iter=2),
-    "factors": lambda c: fitted(DPFactorAnalysis, c, None, n_components=1),
+    "objective": functools.partial(objective, divisor=100.0),
+    "sum": lambda curator: curator.release(ClippedSum(first_column, score_range=(0.0, 1.0)), NOISE),
+    "gibo": lambda curator: gradient_search(curator, divisor=100.0).run(),
+    "start": start,
+    "mixture": functools.partial(fitted, DPGaussianMixture, n_components=2, max_iter=2),
+    "k-means": functools.partial(fitted, DPKMeans, n_clusters=2, max_iter=2),
+    "lloyd": functools.partial(fitted, DPLloyd, n_clusters=2, max_iter=2),
+    "factors": RUNS["DPFactorAnalysis"],
 }
 
 
@@ -250,16 +276,17 @@ BY_DIVISOR: dict[str, Any] = {
 def test_one_unit_fewer_changes_the_exact_sum_alone(name):
     """Where the number of units is private: scale, grid, divisor, plan and statement stay; n is a power of two, or one above."""
     for n in (128, 129):
-        run = lambda c, _: (public(BY_DIVISOR[name](c)), public(c.statement()))  # noqa: E731
-        assert replay(run, POINTS[:n], POINTS[: n - 1], **PRIVATE_NUMBER, entropy=SeededEntropy(1))
+        assert replayed(lambda curator: (BY_DIVISOR[name](curator), curator.statement()), POINTS[:n], POINTS[: n - 1], **PRIVATE_NUMBER)
 
 
 @pytest.mark.attack("A8")
-def test_a_mean_over_a_private_number_is_refused_and_a_divisor_that_is_the_number_is_seen():
-    mean = ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0))
+def test_a_mean_over_a_private_number_is_refused():
     with pytest.raises(InputError, match="divisor"):
-        replay(lambda c, _: c.release(mean, GaussianMechanism(9.0)), POINTS, POINTS[:-1], **PRIVATE_NUMBER)
+        replayed(lambda curator: curator.release(FIRST_MEAN, NOISE), **PRIVATE_NUMBER)
 
+
+@pytest.mark.attack("A8")
+def test_a_divisor_that_is_the_private_number_is_seen():
     def run(curator, records):
         return PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=2, divisor=float(len(records)))(GRID[:2])
 
@@ -273,7 +300,7 @@ QUESTIONS = [(5, "a"), (1, "b"), (5, "a"), (5, "again"), (99, "beyond"), (2, "c"
 def test_what_the_server_says_follows_from_releases_alone():
     """Status, headers and body of every reply: answers, a repeated name, an exhausted row, a row that is none, the statement."""
 
-    def run(curator, _records):
+    def run(curator, _):
         asked = Outcomes(curator, lambda record: record["y"], value_range=(0.0, 1.0), budget=0.5)
         with served(application(asked, token=TOKEN, every=0.001)) as web:
             web.headers["Authorization"] = f"Bearer {TOKEN}"

@@ -1,7 +1,7 @@
 """A record in two roles, or under two budgets, that paid once: each attack won once."""
 
+import contextlib
 import warnings
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,14 +11,15 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from dpbo import Adjacency, Budget, Curator, Space
+from dpbo import Adjacency, Budget, Space
 from dpbo.accounting import Planned
 from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, holds_protected, require_other_rows, rows_of
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
 from dpbo.errors import InputError, PlanChanged
-from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
-from tests.attacks.test_holes_search import TERMS, search, table
+from tests.attacks import setups
+from tests.attacks.setups import NOISE, owner, right
+from tests.attacks.test_holes_search import search, table
 
 pytestmark = [pytest.mark.attack("A35"), pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")]
 CONFIG = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=2, batch_size=30)
@@ -26,11 +27,13 @@ SPACE = Space(lr=scipy.stats.loguniform(1e-2, 1e1))
 GIVEN = {"lr": 0.5}
 
 
-class Lines(Dataset[Any]):
+class Lines(Dataset[object]):
     """Samples that are made when they are asked for, as mappings; with `shaken`, others each time."""
 
     def __init__(self, X, Y, shaken=False):
-        self.X, self.Y, self.shaken = X, Y, shaken
+        self.X = X
+        self.Y = Y
+        self.shaken = shaken
 
     def __len__(self):
         return len(self.X)
@@ -48,28 +51,38 @@ def fit(parameters, session):
     net = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(net.parameters(), lr=parameters["lr"])
     net, optimizer, loader = session.make_private(net, optimizer, max_grad_norm=1.0)
-    for batch in loader:
-        features, labels = batch.values() if isinstance(batch, dict) else batch
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(features), labels).backward()
-        optimizer.step()
-    return net
-
-
-def right(net, records):
-    with torch.no_grad():
-        return net(records[0]).argmax(1) == records[1]
+    batches = (batch.values() if isinstance(batch, dict) else batch for batch in loader)
+    return setups.fit(net, optimizer, batches)
 
 
 @pytest.fixture(scope="module")
 def once():
-    terms: dict[str, Any] = {"runs": 2, "validation": 100, "adjacency": Adjacency.REPLACE_ONE}
-    return plan_tuning(Budget(4.0, 1e-5), CONFIG, **terms)["once"]
+    plans = plan_tuning(Budget(4.0, 1e-5), CONFIG, runs=2, validation=100, adjacency=Adjacency.REPLACE_ONE)
+    return plans["once"]
 
 
 def tuned(plan, training, validation, **more):
-    given: dict[str, Any] = {"space": SPACE, "parameters": GIVEN, "try_first": False, **more}
+    given = {"space": SPACE, "parameters": GIVEN, "try_first": False, **more}
     return tune(fit, right, training=training, validation=validation, plan=plan, **given)
+
+
+def joined(first, *others):
+    """Tables of several groups of people in one."""
+    return tuple(torch.cat(parts) for parts in zip(first, *others, strict=True))
+
+
+def warned():
+    return pytest.warns(RepeatedRecordsWarning, match="larger than either statement says")
+
+
+@contextlib.contextmanager
+def unwarned():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RepeatedRecordsWarning)
+        yield
+
+
+LABELS_MEAN = ClippedMean(lambda _, records: records[1], score_range=(0, 1))
 
 
 def test_a_second_budget_over_the_same_training_records_is_refused(once):
@@ -79,15 +92,16 @@ def test_a_second_budget_over_the_same_training_records_is_refused(once):
     again = [
         TensorDataset(X, Y),
         TensorDataset(X.flip(0), Y.flip(0)),
-        Subset(TensorDataset(torch.cat([people(3)[0], X]), torch.cat([people(3)[1], Y])), list(range(150, 350))),
+        Subset(TensorDataset(*joined(people(3), (X, Y))), list(range(150, 350))),
         Lines(X, Y),
     ]
     for number, training in enumerate(again):
         with pytest.raises(InputError, match=r"^ledger=.*over|^ledger=.*allow_repeated=True"):
             tuned(once, training, people(10 + number, 100))
-    assert "repeated-records" in tuned(once, again[0], people(20, 100), allow_repeated=True).statement.assumptions
-    with pytest.warns(RepeatedRecordsWarning, match="larger than either statement says"):
-        Curator((X, Y), **TERMS).release(ClippedMean(lambda _, r: r[1], score_range=(0, 1)), GaussianMechanism(20.0))
+    allowed = tuned(once, again[0], people(20, 100), allow_repeated=True)
+    assert "repeated-records" in allowed.statement.assumptions
+    with warned():
+        owner((X, Y)).release(LABELS_MEAN, NOISE)
     assert holds_protected((X[:1].numpy(), Y[:1].numpy()))
 
 
@@ -113,7 +127,12 @@ def _first(_, records):
 
 
 def _released(records):
-    Curator(records, **TERMS).release(ClippedMean(_first, score_range=(0, 1)), GaussianMechanism(20.0))
+    owner(records).release(ClippedMean(_first, score_range=(0, 1)), NOISE)
+
+
+def numbered(X):
+    """With a column of row numbers, which tables of other people have, too."""
+    return torch.cat([X, torch.arange(200.0)[:, None]], dim=1)
 
 
 @pytest.mark.parametrize("changed", SAME_PEOPLE)
@@ -121,31 +140,29 @@ def test_a_second_budget_over_the_same_people_is_noticed_by_a_column(changed):
     """Rows were compared as a whole, so that with another label they were other people's."""
     X, Y = people(40)
     _released((X, Y))
-    with pytest.warns(RepeatedRecordsWarning, match="larger than either statement says"):
+    with warned():
         _released(changed(X, Y))
 
 
 @pytest.mark.parametrize("changed", OTHER_PEOPLE)
 def test_other_people_with_like_columns_are_not_taken_for_the_same(changed):
     X, Y = people(40)
-    numbered = torch.cat([X, torch.arange(200.0)[:, None]], dim=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RepeatedRecordsWarning)
-        _released((numbered, Y))
+        _released((numbered(X), Y))
     X, Y = changed(X, Y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RepeatedRecordsWarning)
-        _released((torch.cat([X, torch.arange(200.0)[:, None]], dim=1), Y))
+    with unwarned():
+        _released((numbered(X), Y))
 
 
 def test_records_of_both_roles_are_refused_before_there_is_a_ledger(once, tmp_path):
     """They paid for both roles, 1.465 where 1.000 was stated."""
     X, Y = people(30)
-    for held in ((X[:100], Y[:100]), (torch.cat([X[:10], people(31, 90)[0]]), torch.cat([Y[:10], people(31, 90)[1]]))):
+    for held in ((X[:100], Y[:100]), joined((X[:10], Y[:10]), people(31, 90))):
         with pytest.raises(InputError, match=r"^training=.*of other records than the validation records.*Tell only those"):
             tuned(once, TensorDataset(X, Y), held, ledger=str(tmp_path / "l.db"), dataset="d")
     assert not (tmp_path / "l.db").exists(), "who sees the ledger must not see that records were equal"
-    one = torch.cat([X[:1], people(32, 99)[0]]), torch.cat([Y[:1], people(32, 99)[1]])
+    one = joined((X[:1], Y[:1]), people(32, 99))
     with pytest.warns(RepeatedRecordsWarning, match="training and the validation records have equal rows"):
         tuned(once, TensorDataset(X, Y), one)
 
@@ -163,10 +180,8 @@ def test_the_same_people_in_two_roles_are_refused_by_a_column(changed):
 def test_other_people_with_like_columns_may_have_the_other_role(changed):
     X, Y = people(44)
     others, labels = changed(X, Y)
-    X, others = (torch.cat([part, torch.arange(200.0)[:, None]], dim=1) for part in (X, others))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RepeatedRecordsWarning)
-        require_other_rows("training", (others, labels), rows_of((X, Y)), "validation", "")
+    with unwarned():
+        require_other_rows("training", (numbered(others), labels), rows_of((numbered(X), Y)), "validation", "")
 
 
 def test_a_tuning_is_resumed_with_its_own_training_records_alone(once, tmp_path):
@@ -188,46 +203,57 @@ def test_samples_that_change_at_random_are_said_not_to_be_compared(once, caplog)
     assert caplog.text.count("training records are not compared with others") == 2
 
 
-def test_a_session_and_an_engine_know_the_records_of_other_budgets(tmp_path):
-    X, Y = people(60)
-    query = ClippedMean(lambda _, r: r[1], score_range=(0, 1))
-    Curator((X, Y), **TERMS).release(query, GaussianMechanism(20.0))
+def test_a_session_knows_the_records_of_other_budgets():
+    held = people(60)
+    owner(held).release(LABELS_MEAN, NOISE)
     with pytest.warns(RepeatedRecordsWarning, match="charged to no ledger"):
-        fit(GIVEN, Session(TensorDataset(X, Y), CONFIG))
+        fit(GIVEN, Session(TensorDataset(*held), CONFIG))
 
-    def engine(X, Y, **where):
-        net = nn.Linear(4, 2)
-        terms = {**TERMS, "budget": Budget(90.0, 1e-5), "accounting": Planned([CONFIG.event(Adjacency.REPLACE_ONE)]), **where}
-        made = PrivateEngine(Curator((X, Y), **terms), CONFIG)
-        loader = torch.utils.data.DataLoader(TensorDataset(X, Y))
-        return made.make_private(module=net, optimizer=torch.optim.SGD(net.parameters(), 0.1), data_loader=loader, max_grad_norm=1.0)
 
+def engine(X, Y, **where):
+    net = nn.Linear(4, 2)
+    accounting = Planned([CONFIG.event(Adjacency.REPLACE_ONE)])
+    made = PrivateEngine(owner((X, Y), budget=Budget(90.0, 1e-5), accounting=accounting, **where), CONFIG)
+    loader = torch.utils.data.DataLoader(TensorDataset(X, Y))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    return made.make_private(module=net, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0)
+
+
+def test_an_engine_knows_the_records_of_other_budgets():
+    held = people(63)
+    owner(held).release(LABELS_MEAN, NOISE)
     with pytest.warns(RepeatedRecordsWarning, match="under another Curator"):
-        engine(X, Y)
-    fresh = people(61)
-    where = {"ledger": str(tmp_path / "l.db"), "dataset": "d"}
-    engine(*fresh, **where)
-    assert holds_protected(tuple(part[:1].numpy() for part in fresh))
+        engine(*held)
+
+
+def test_an_engines_records_are_those_of_its_ledger(on_disk):
+    engine(*people(61), **on_disk)
+    assert holds_protected(tuple(part[:1].numpy() for part in people(61)))
     with pytest.raises(PlanChanged, match="began with other"):
-        engine(*people(62), **where)
+        engine(*people(62), **on_disk)
 
 
 def test_protected_rows_among_public_training_rows_are_refused():
     """The model that was published reproduced 150 of 150 protected rows."""
+
+    def both(one, other):
+        return [np.concatenate(parts) for parts in zip(one, other, strict=True)]
+
     X, y = table(70)
     chosen = np.arange(0, 400, 3)
-    for held in ((X[chosen], y[chosen]), (np.concatenate([X[:9], table(71, 91)[0]]), np.concatenate([y[:9], table(71, 91)[1]]))):
+    for held in ((X[chosen], y[chosen]), both((X[:9], y[:9]), table(71, 91))):
         with pytest.raises(InputError, match=r"^X_train=.*of other records than the validation records.*may reproduce them"):
             search().fit(X, y, *held)
     columns = {"first": X[:, 0], "second": X[:, 1]}
-    public, text = pd.DataFrame(columns), pd.DataFrame(columns).iloc[chosen, ::-1].astype(str)
+    public = pd.DataFrame(columns)
+    text = pd.DataFrame(columns).iloc[chosen, ::-1].astype(str)
     with pytest.raises(InputError, match=r"^X_train="):
         search().fit(public, y, text, y[chosen])
-    owner = Curator((X[chosen], y[chosen]), **TERMS)
+    curator = owner((X[chosen], y[chosen]))
     with pytest.raises(InputError, match=r"^X_train="):
-        search(budget=0.5).fit(X, y, owner)
-    assert owner.statement().entries == 1
+        search(budget=0.5).fit(X, y, curator)
+    assert curator.statement().entries == 1
     with pytest.warns(RepeatedRecordsWarning, match="X_train and the validation records have equal rows"):
-        search().fit(X, y, np.concatenate([X[:1], table(72, 99)[0]]), np.concatenate([y[:1], table(72, 99)[1]]))
-    doubled = np.concatenate([table(73, 200)[0]] * 2), np.concatenate([table(73, 200)[1]] * 2)
-    search(test_size=0.5).fit(*doubled)  # rows of one table have places of their own
+        search().fit(X, y, *both((X[:1], y[:1]), table(72, 99)))
+    # Equal rows of one table lie at different places.
+    search(test_size=0.5).fit(*both(table(73, 200), table(73, 200)))

@@ -3,39 +3,35 @@
 Each algorithm runs without noise on records whose best point is known; a swapped sign would return the worst.
 """
 
-from typing import Any
-
 import numpy as np
 import pytest
 import scipy.stats
 import torch
 from sklearn.tree import DecisionTreeClassifier
 
-from dpbo import DPGIBO, Adjacency, Budget, Curator, DPSearch, Privacy, PrivacyUnit, PrivateObjective
+from dpbo import DPGIBO, Budget, DPSearch, Privacy, PrivateObjective
 from dpbo.algorithms import search_then_choose
 from dpbo.gibo import choose_start
-from dpbo.mechanisms import NoNoise
+from tests.attacks.setups import EXACT, of, owner
 from tests.attacks.test_replays import BOX, GRID, distance, near
 
 pytestmark = [pytest.mark.attack("A13"), pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")]
-EXACT = NoNoise(allow_not_private=True)
 RECORDS = torch.full((4000, 2), 0.2, dtype=torch.float64)
 BEST = 0.2
 
 
-def owner(**changed):
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(200.0)}
-    return Curator(RECORDS, **{**terms, **changed})
+def curator(mu=200.0):
+    return owner(RECORDS, budget=Budget.gdp(mu))
 
 
 def test_scores_are_maximised_and_losses_minimised():
-    plan = PrivateObjective(owner(), near, score_range=(0.0, 1.0), evaluations=36, mechanism=EXACT)
+    plan = PrivateObjective(curator(), near, score_range=(0.0, 1.0), evaluations=36, mechanism=EXACT)
     assert torch.equal(GRID[plan(GRID)[0].argmax()], GRID[distance(RECORDS[0], GRID).argmin()])
-    start = choose_start(owner(budget=Budget.gdp(5.0)), distance, GRID, loss_range=(0.0, 2.0), budget=0.9)
+    start = choose_start(curator(5.0), distance, GRID, loss_range=(0.0, 2.0), budget=0.9)
     assert torch.allclose(start, torch.full((2,), BEST, dtype=torch.float64))
-    found = DPGIBO(owner(), distance, bounds=BOX, mechanism=EXACT, iterations=25, batch_size=3, clip=1.0).run()
+    found = DPGIBO(curator(), distance, bounds=BOX, mechanism=EXACT, iterations=25, batch_size=3, clip=1.0).run()
     assert (found.x - BEST).abs().max() < 0.05
-    chosen = search_then_choose(owner(budget=Budget.gdp(5.0)), near, GRID, score_range=(0.0, 1.0), evaluations=12)
+    chosen = search_then_choose(curator(5.0), near, GRID, score_range=(0.0, 1.0), evaluations=12)
     assert (chosen.x - BEST).abs().max() < 0.21
 
 
@@ -46,7 +42,6 @@ def test_a_search_keeps_the_better_model(scoring, least):
     X = rng.normal(size=(1200, 2))
     y = (X[:, 0] > 0).astype(int)
     space = {"min_samples_leaf": scipy.stats.randint(1, 200), "max_depth": [1, 2]}
-    settings: dict[str, Any] = {"budget": Budget(50.0, 1e-6), "n_iter": 6, "scoring": scoring}
-    settings["privacy"] = Privacy(allow_repeated=True)
-    search = DPSearch(DecisionTreeClassifier(random_state=0), space, **settings)
+    settings = of(n_iter=6, scoring=scoring, privacy=Privacy(allow_repeated=True))
+    search = DPSearch(DecisionTreeClassifier(random_state=0), space, budget=Budget(50.0, 1e-6), **settings)
     assert search.fit(X[:400], y[:400], X[400:], y[400:]).best_score_ >= least

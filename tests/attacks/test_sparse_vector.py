@@ -12,7 +12,8 @@ import pytest
 from dpbo.testing import audit
 
 pytestmark = pytest.mark.attack("A11")
-EPSILON, RUNS = 1.0, 400_000
+EPSILON = 1.0
+RUNS = 400_000
 
 
 def laplace(rng, scale, shape):
@@ -30,7 +31,8 @@ def answers(rng, queries, runs, *, threshold_scale, query_scale, stop, values=Fa
 
 
 PRIVATE = {"threshold_scale": 2.0 / EPSILON, "query_scale": 2 * 2.0 * 4 / EPSILON, "stop": 4}
-VARIANTS = {  # settings, queries on either data set, event
+# Settings, queries on either data set, event.
+VARIANTS = {
     3: ({"threshold_scale": 2.0, "query_scale": 2.0, "stop": 1, "values": True}, 5),
     4: ({"threshold_scale": 4.0, "query_scale": 4.0 / 3, "stop": 4}, 8),
     5: ({"threshold_scale": 2.0, "query_scale": 0.0, "stop": 10**6}, 2),
@@ -49,13 +51,16 @@ def pair(wanted):
 
 
 def rejected(settings, wanted, runs=RUNS):
-    rng, queries = np.random.default_rng(0), pair(wanted)
+    rng = np.random.default_rng(0)
+    queries = pair(wanted)
     if settings.get("values"):
-        queries[1][-1] = -0.5  # what passed lies as low under both
+        # What passed lies as low under both.
+        queries[1][-1] = -0.5
 
     def draw(which, count):
         told = answers(rng, queries[which], count, **settings)
-        if settings.get("values"):  # what passed lies low, so the threshold did; the others stayed below it
+        # What passed lies low, so the threshold did; the others stayed below it.
+        if settings.get("values"):
             return (np.isnan(told[:, :-1]).all(1) & (told[:, -1] <= -0.5)).astype(float)
         return (told == wanted).all(1).astype(float)
 
@@ -66,7 +71,8 @@ def rejected(settings, wanted, runs=RUNS):
 def test_a_broken_variant_is_rejected(number, measured):
     settings, length = VARIANTS[number]
     wanted = pattern(length, {3: 1, 4: 4, 5: 1, 6: 5}[number])
-    runs = 5 * RUNS if number == 3 else RUNS  # its event is rare
+    # Its event is rare.
+    runs = 5 * RUNS if number == 3 else RUNS
     found = rejected(settings, wanted, runs)
     assert found > EPSILON
     measured(runs, found)

@@ -7,18 +7,20 @@ sampler that the attack was published against (Jin et al. 2022, where time is pr
 differences that need 10^8 draws to see are not excluded: SECURITY.md names `timing-not-observed`.
 """
 
-import dataclasses
 import time
 
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from dpbo.curator.entropy import system_entropy
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.privacy import Sensitivity
+from tests.attacks.family import drawn
 
 pytestmark = [pytest.mark.attack("A3"), pytest.mark.deep]
-BATCH, BATCHES = 4, 20_000
+BATCH = 4
+BATCHES = 20_000
 BOUND = 6 / BATCHES**0.5
 
 
@@ -26,7 +28,8 @@ def timed(draw, value):
     """(seconds, mean |noise|) of every batch."""
     for _ in range(200):
         draw(value)
-    seconds, sizes = np.empty(BATCHES), np.empty(BATCHES)
+    seconds = np.empty(BATCHES)
+    sizes = np.empty(BATCHES)
     for i in range(BATCHES):
         start = time.perf_counter_ns()
         noise = draw(value)
@@ -35,16 +38,8 @@ def timed(draw, value):
 
 
 def sampler(mechanism):
-    from dpbo.curator.entropy import system_entropy
-
-    law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-30])
-    law = dataclasses.replace(law, scale=law.scale * BATCH, std=law.std * BATCH, grid=law.grid * BATCH)
-
-    def draw(value):
-        drawn = mechanism._sample(np.full(BATCH, value << 30, dtype=np.int64), [2.0**-30] * BATCH, law, system_entropy)
-        return drawn * law.grid[0]
-
-    return draw
+    distribution = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-30])
+    return lambda value: drawn(mechanism, distribution, [value << 30] * BATCH, system_entropy)
 
 
 def tossed(value):

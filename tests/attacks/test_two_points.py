@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism, NoNoise, PermuteAndFlipMechanism
+from dpbo import Budget
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms import additive as additive_module
 from dpbo.mechanisms.l2_laplace import L2LaplaceMechanism
-from dpbo.queries import CandidateScores, ClippedMean
+from dpbo.queries import CandidateScores
 from dpbo.testing import SeededEntropy, audit
+from tests.attacks.setups import EXACT, FIRST_MEAN, owner
 
 pytestmark = pytest.mark.attack("A12")
 RUNS = 100
@@ -23,31 +24,27 @@ PAIR = [torch.tensor([[0.5], [end]], dtype=torch.float64) for end in (0.0, 1.0)]
 BOUNDS = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
 
 
-def own(_, records):
-    return records[:, 0]
-
-
-MEAN = ClippedMean(own, score_range=(0.0, 1.0))
 CHOICE = CandidateScores(lambda x, r: 1 - (r[:, 0] - x[0]).abs(), list(BOUNDS), score_range=(0.0, 1.0))
 
 
-CASES: dict[str, Any] = {  # one release of a question by a mechanism
-    "gaussian": (MEAN, GaussianMechanism(2.0)),
-    "laplace": (MEAN, LaplaceMechanism(2.0)),
-    "l2-laplace": (MEAN, L2LaplaceMechanism(2.0)),
+# One release of a question by a mechanism.
+CASES: dict[str, Any] = {
+    "gaussian": (FIRST_MEAN, GaussianMechanism(2.0)),
+    "laplace": (FIRST_MEAN, LaplaceMechanism(2.0)),
+    "l2-laplace": (FIRST_MEAN, L2LaplaceMechanism(2.0)),
     "exponential": (CHOICE, ExponentialMechanism.of(0.5)),
     "permute-and-flip": (CHOICE, PermuteAndFlipMechanism.of(0.5)),
-    "none": (MEAN, NoNoise(allow_not_private=True)),
+    "none": (FIRST_MEAN, EXACT),
 }
 
 
 def told_apart(name):
     """What the two points show, the threshold between their exact answers."""
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "entropy": SeededEntropy(1)}
+    entropy = SeededEntropy(1)
 
     def draw(which, count):
         query, mechanism = CASES[name]
-        curator = Curator(PAIR[which], budget=Budget.gdp(1e3), **terms)
+        curator = owner(PAIR[which], budget=Budget.gdp(1e3), entropy=entropy)
         releases = curator.release_all([curator.evaluate(query) for _ in range(count)], mechanism)
         return np.array([release.value.item() for release in releases])
 
@@ -61,7 +58,8 @@ def test_unused_noise_is_rejected_and_used_noise_is_not(name, monkeypatch, measu
     for kind in (additive_module.IndependentNoise, L2LaplaceMechanism):
         whole = kind.noise
         monkeypatch.setattr(kind, "noise", lambda self, f, s, e, whole=whole: whole(self, f, np.asarray(s) * 1e-12, e))
-    for chooser in (ExponentialMechanism, PermuteAndFlipMechanism):  # the largest utility, noise drawn and forgotten (optirs < 0.3.2)
+    # The largest utility, noise drawn and forgotten (optirs < 0.3.2).
+    for chooser in (ExponentialMechanism, PermuteAndFlipMechanism):
         monkeypatch.setattr(chooser, "choose", lambda self, counts, rate, entropy: (entropy(8), int(np.flatnonzero(counts)[0]))[1])
     leaked = told_apart(name)
     assert leaked > 1.0

@@ -12,7 +12,8 @@ import numpy as np
 
 from dpbo.errors import InputError, PrivacyError
 
-SECRET, LABEL = 0.7310585786300049, "CANARY-9f3a"
+SECRET = 0.7310585786300049
+LABEL = "CANARY-9f3a"
 SCALED = [SECRET * factor for factor in np.linspace(0.5, 1.0, 40).tolist()]
 # The ways in which a number is usually written. Three digits would also be found by chance.
 FORMS = ("{0!r}", "{0:.6g}", "{0:.8f}", "{0:.5e}", "{1}", "{2}", "{2:x}")
@@ -28,7 +29,8 @@ def shown(content):
 def watched(call, curators=(), allowed=()):
     """(the error of `call()` or None, the promises that were not kept). `allowed`: errors beside dpbo's own that may be raised."""
     before = [(curator.ledger, curator.ledger.head().seq) for curator in curators]
-    told, error = io.StringIO(), None
+    told = io.StringIO()
+    error = None
     handler = logging.StreamHandler(told)
     logging.getLogger().addHandler(handler)
     with warnings.catch_warnings(record=True) as warned, contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
@@ -41,7 +43,8 @@ def watched(call, curators=(), allowed=()):
             logging.getLogger().removeHandler(handler)
     faults = [f"printed {word}" for word in shown(" ".join([told.getvalue(), *(str(w.message) for w in warned)]))] + shown_by(error)
     if isinstance(error, InputError):
-        text, left = str(error), {r.kind for ledger, seq in before for r in ledger.records(after=seq)} - {"assume", "void"}
+        text = str(error)
+        left = {r.kind for ledger, seq in before for r in ledger.records(after=seq)} - {"assume", "void"}
         named = error.parameter and error.allowed and error.parameter in text and error.allowed in text
         faults += [] if named and len(text) < 2000 else [f"names no parameter, no range or too much: {text[:100]}"]
         faults += [f"a refused call left {sorted(left)} in the ledger"] if left else []
@@ -66,7 +69,8 @@ def _text(thing):
     try:
         return repr(thing) + str(thing)
     except Exception:
-        return ""  # a hostile argument of the caller's own
+        # A hostile argument of the caller's own.
+        return ""
 
 
 def seen_in(curator):

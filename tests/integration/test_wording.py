@@ -49,7 +49,8 @@ def test_words_and_points_are_the_same_place():
         shown = wording.shown(x)
         back = wording.point(shown)
         torch.testing.assert_close(back, x, rtol=1e-12, atol=1e-12)
-        here, there = SPACE.decode(x), SPACE.decode(back)
+        here = SPACE.decode(x)
+        there = SPACE.decode(back)
         assert {k: v for k, v in here.items() if not isinstance(v, float)} == {k: v for k, v in there.items() if not isinstance(v, float)}
         assert all(there[k] == pytest.approx(v, rel=1e-9) for k, v in here.items() if isinstance(v, float))
         assert shown["C"] == here["C"]

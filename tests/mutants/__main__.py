@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [s for s in SABOTAGES if not asked.words or any(word in s.name or word in s.where for word in asked.words)]
     if asked.some is not None:
         chosen = some(chosen, asked.some, commit())
-    started, passed = time.monotonic(), 0
+    started = time.monotonic()
+    passed = 0
     with ThreadPoolExecutor(asked.workers) as pool:
         for sabotage, verdict in zip(chosen, pool.map(caught, chosen), strict=True):
             passed += verdict == "caught"
@@ -65,14 +66,17 @@ def caught(sabotage: Sabotage) -> str:
             copy(ROOT / name, home / name)
         file = sabotage.file(home)
         file.write_text(sabotage.applied(file.read_text()))
-        shutil.rmtree(file.parent / "__pycache__", ignore_errors=True)  # a change of the same length within a second would not be seen
+        # A change of the same length within a second would not be seen.
+        shutil.rmtree(file.parent / "__pycache__", ignore_errors=True)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "", "-p", "no:cacheprovider", sabotage.test]
-        ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # of a run that tries sabotages
+        # Options of the run that tries sabotages are not for this one.
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         environment = {**ours, "PYTHONPATH": str(home), "PYTHONHASHSEED": "0"}
         try:
             done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=SECONDS)
         except subprocess.TimeoutExpired:
-            return "caught"  # a test that never ends has failed
+            # A test that never ends has failed.
+            return "caught"
     verdicts = {pytest.ExitCode.TESTS_FAILED: "caught", pytest.ExitCode.OK: "LIVES"}
     if (verdict := verdicts.get(pytest.ExitCode(done.returncode), "ERROR")) == "ERROR" or "1 skipped" in done.stdout:
         print(done.stdout[-2000:], done.stderr[-2000:], file=sys.stderr)

@@ -83,14 +83,14 @@ SABOTAGES = (
         where="dpbo.curator.curator:Curator._job",
         old="require_per_unit(query, grouped=birth.grouped)",
         new="require_per_unit(query, grouped=False)",
-        test="tests/attacks/test_own_queries.py::test_a_query_that_nobody_vouches_for_is_refused_on_groups_before_anything_is_charged",
+        test="tests/attacks/test_own_queries.py::test_a_query_that_nobody_vouches_for_is_refused_on_groups_before_a_charge",
     ),
     Sabotage(
         "a sampled query that nobody vouches for is asked about groups",
         where="dpbo.queries.sampled:PoissonSampled._evaluate",
         old="grouped=view.groups is not None",
         new="grouped=False",
-        test="tests/attacks/test_own_queries.py::test_a_query_that_nobody_vouches_for_is_refused_on_groups_before_anything_is_charged",
+        test="tests/attacks/test_own_queries.py::test_a_query_that_nobody_vouches_for_is_refused_on_groups_before_a_charge",
     ),
     Sabotage(
         "a declaration holds for code that a subclass replaces",
@@ -633,7 +633,7 @@ SABOTAGES = (
         where="dpbo.curator.curator:Curator.evaluate",
         old="question = query, details, Reached(query)",
         new="question = query, details",
-        test="tests/slow/ranks/test_failures.py::test_ranks_with_other_code_globals_or_models_are_refused_before_anything_is_charged",
+        test="tests/slow/ranks/test_failures.py::test_ranks_with_other_code_globals_or_models_are_refused_before_a_charge",
     ),
     Sabotage(
         "a unit's rows on two ranks pass",
@@ -1103,7 +1103,7 @@ SABOTAGES = (
         where="dpbo.dpsgd.process_state:_holders_within",
         old="if own and (is_opaque(thing) or",
         new="if own and (False or",
-        test="tests/attacks/test_first_run.py::test_an_iterator_that_cannot_be_put_back_is_refused_by_name_before_anything_is_charged[zip]",
+        test="tests/attacks/test_first_run.py::test_an_iterator_that_cannot_be_put_back_is_refused_by_name_before_a_charge[zip]",
     ),
     Sabotage(
         "a later run changes the winner's object",
@@ -1257,7 +1257,7 @@ SABOTAGES = (
         where="dpbo.dpsgd.noise:PoissonSamples.__iter__",
         old="if self.stepped != self.drawn:",
         new="if False:",
-        test="tests/attacks/test_released_models.py::test_an_engine_refuses_the_next_sample_and_the_statement_names_what_a_loop_must_not_do",
+        test="tests/attacks/test_released_models.py::test_an_engine_refuses_the_next_sample_after_a_skipped_step",
     ),
     Sabotage(
         "a training may stop early",
@@ -1271,7 +1271,7 @@ SABOTAGES = (
         where="dpbo.dpsgd.tuning:tune",
         old="if not session.is_model(returned):",
         new="if False:",
-        test="tests/attacks/test_released_models.py::test_what_a_loop_leaves_on_a_model_refuses_it_and_a_fit_returns_its_model_alone",
+        test="tests/attacks/test_released_models.py::test_a_fit_that_returns_anything_but_its_model_gives_none",
     ),
     Sabotage(
         "a private selection releases the trained module itself",
@@ -1314,7 +1314,7 @@ SABOTAGES = (
         where="dpbo.queries.score_evaluation:_fit",
         old="yield floats.masked_fill(unfit.unsqueeze(1), torch.nan)",
         new="yield floats",
-        test="tests/attacks/test_tables.py::test_an_unfit_record_counts_as_worst_alone_in_samples_outcomes_and_groups",
+        test="tests/attacks/test_tables.py::test_only_an_unfit_record_counts_as_the_worst",
     ),
     Sabotage(
         "tables are taken without a public form",
@@ -1399,7 +1399,7 @@ SABOTAGES = (
         where="dpbo.dpsgd.engine:NoisedEngine.make_private",
         old='warnings.simplefilter("always", RepeatedRecordsWarning)',
         new="",
-        test="tests/attacks/test_roles.py::test_a_session_and_an_engine_know_the_records_of_other_budgets",
+        test="tests/attacks/test_roles.py::test_an_engine_knows_the_records_of_other_budgets",
     ),
     Sabotage(
         "an older dump of a server is continued",
@@ -1511,6 +1511,6 @@ SABOTAGES = (
         "dpbo.curator.examples:require_per_record",
         old="if turn < 2: _require",
         new="if turn < 0: _require",
-        test="tests/attacks/test_tables.py::test_a_statistic_of_a_group_is_noticed_on_public_records_of_which_no_two_are_in_one",
+        test="tests/attacks/test_tables.py::test_a_statistic_of_a_group_is_noticed_where_no_two_public_records_share_one",
     ),
 )

@@ -14,7 +14,8 @@ def test_every_sabotage_changes_the_package_and_names_a_test_that_is_there():
     for sabotage in SABOTAGES:
         compile(sabotage.applied(sabotage.file().read_text()), sabotage.where, "exec")
         file, *names = sabotage.test.partition("[")[0].split("::")
-        marks_of("::".join([file, *names[:1]]))  # a method may be inherited from its contract
+        # A method may be inherited from its contract.
+        marks_of("::".join([file, *names[:1]]))
 
 
 SOURCE = "def first(x):\n    return f(\n        x,\n    )\n\n\ndef second(x):\n    return f(x, x)\n"

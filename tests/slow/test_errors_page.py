@@ -115,7 +115,8 @@ def test_messages_that_are_raised_are_the_quoted_ones(tmp_path, monkeypatch):
     made = dict(MADE)
     made["BudgetExceeded, noise"] = lambda: curator().release(ClippedMean(mean, score_range=(0, 1)), GaussianMechanism(0.5))
     for name, make in made.items():
-        with pytest.raises(Exception) as raised:  # pytest turns warnings into errors
+        # Pytest turns warnings into errors.
+        with pytest.raises(Exception) as raised:
             make()
         kind = name.partition(",")[0]
         assert type(raised.value).__name__ == kind, raised.value

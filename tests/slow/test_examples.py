@@ -63,7 +63,8 @@ def test_a_torch_model_by_processes(monkeypatch):
     assert "(3.000, 1e-05)-DP" in str(curator.statement())
 
 
-@pytest.mark.deep  # BoTorch compiles a kernel at its first use
+# BoTorch compiles a kernel at its first use.
+@pytest.mark.deep
 def test_accuracy_against_latency():
     from examples.accuracy_and_latency import searched
 
@@ -105,7 +106,8 @@ def test_a_planted_leak_is_found_by_every_instrument_and_an_honest_score_by_none
     from examples.check_your_objective import MU, attack, honest, leaking, verdicts
 
     for score, leaks in ((honest, False), (leaking, True)):
-        instruments = dict(itertools.islice(verdicts(score), 2))  # the third is the attack, with many runs
+        # The third is the attack, with many runs.
+        instruments = dict(itertools.islice(verdicts(score), 2))
         assert {name: verdict.startswith("LEAK") for name, verdict in instruments.items()} == {"check_per_record": leaks, "replay": leaks}
         assert (attack(score, runs=300) > MU) is leaks
 
@@ -147,7 +149,8 @@ def test_an_optuna_study_stops_by_itself_and_recommends_by_the_mean():
 
 
 @pytest.mark.deep
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search, which BoTorch tries again
+# A stalled line search, which BoTorch tries again.
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_an_ax_experiment_generates_what_can_be_paid_for():
     import dpbo.integrations.ax  # noqa: F401  # it loads Ax without the warnings of Ax's own imports
     from examples.ax_client import tune

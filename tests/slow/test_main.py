@@ -95,10 +95,12 @@ def test_running_again_finds_it_done_and_charges_nothing(job):
 
 
 def test_bad_input_is_one_line_and_its_own_exit_status(tmp_path):
-    records, budget = np.zeros((9, 1)), Budget(1.0, 1e-6)
+    records = np.zeros((9, 1))
+    budget = Budget(1.0, 1e-6)
     Curator(records, unit="record", adjacency="replace-one", budget=budget, dataset="others", ledger=tmp_path / "l.db")
     (tmp_path / "x.db").write_text("not a database " * 100)
-    loop = tmp_path / "loop.db"  # a link to itself: whether there is a file is not to be seen
+    # A link to itself: whether there is a file is not to be seen.
+    loop = tmp_path / "loop.db"
     loop.symlink_to(loop)
     to_nowhere = ("--token-file", tmp_path / "token", "--length-scale", 1, "--journal", tmp_path / "j")
     for arguments, (expected, message) in {
@@ -191,7 +193,8 @@ def test_the_page_of_errors_lists_every_exit_status():
 
 
 def test_a_ledger_is_shown_as_json(tmp_path):
-    url, points = str(tmp_path / "l.db"), torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    url = str(tmp_path / "l.db")
+    points = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     budget = Budget(3.0, 1e-6)
     curator = Curator(np.zeros((999, 1)), unit="record", adjacency="replace-one", budget=budget, dataset="d", ledger=url)
     objective = dpbo.PrivateObjective(curator, lambda x, records: torch.zeros(len(records)), score_range=(0, 1), evaluations=3, budget=0.5)

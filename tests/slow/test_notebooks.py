@@ -28,7 +28,8 @@ def test_each_ipynb_shows_the_cells_of_its_py_run_without_an_error():
     """Nothing is run here: `make notebooks` does that."""
     assert {path.stem for path in NOTEBOOKS} == {path.stem for path in NOTEBOOKS[0].parent.glob("*.ipynb")}
     for path in NOTEBOOKS:
-        source, shown = jupytext.read(path), nbformat.read(path.with_suffix(".ipynb"), as_version=4)
+        source = jupytext.read(path)
+        shown = nbformat.read(path.with_suffix(".ipynb"), as_version=4)
         texts, shown_texts = ([(cell.cell_type, cell.source) for cell in notebook.cells] for notebook in (source, shown))
         assert texts == shown_texts, f"{path.stem}.ipynb is not of its .py: run make notebooks SOME={path.stem}"
         code = [cell for cell in shown.cells if cell.cell_type == "code"]

@@ -44,10 +44,11 @@ def test_the_wheel_holds_stubs_and_the_typed_marker_but_no_tests(wheel):
 
 
 @pytest.mark.deep
-def test_the_wheel_runs_where_its_dependencies_are_and_names_what_is_missing_elsewhere(wheel, tmp_path):
+def test_the_wheel_runs_and_names_the_dependencies_that_are_missing(wheel, tmp_path):
     """Without dependencies, so that nothing is downloaded: in an empty environment, and beside this environment's libraries."""
     venv.create(tmp_path / "empty", with_pip=True)
-    install, target = ["-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel], tmp_path / "site"
+    install = ["-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel]
+    target = tmp_path / "site"
     subprocess.run([tmp_path / "empty" / "bin" / "python", *install], check=True, capture_output=True)
     done = subprocess.run([tmp_path / "empty" / "bin" / "python", "-c", "import dpbo"], capture_output=True, text=True)
     assert "lazy_loader" in done.stderr

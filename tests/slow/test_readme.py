@@ -16,7 +16,8 @@ from tools import readme
 from tools.readme import blocks
 
 ROOT = pathlib.Path(__file__).parents[2]
-LONG = ("ax", "dp-sgd", "optuna", "other-searches", "tune-dp-sgd")  # two seconds and more each
+# Two seconds and more each.
+LONG = ("ax", "dp-sgd", "optuna", "other-searches", "tune-dp-sgd")
 
 
 @pytest.mark.usefixtures("seeded_noise")

@@ -72,7 +72,8 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.tags, self.parts = [], []
+        self.tags = []
+        self.parts = []
         self.feed(page)
 
     def handle_starttag(self, tag, attributes):
@@ -110,7 +111,9 @@ def test_a_browser_shows_the_whole_story_and_runs_nothing(ledger, browser, tmp_p
     assert not seen.named("img")
     assert "<title>owned" not in done.stdout, "no script ran"
     _, Y, Yvar = objective.history()
-    left, first, hash = format_down(curator.remaining_epsilon), with_noise(float(Y[0]), float(Yvar[0].sqrt())), curator.statement().head
+    left = format_down(curator.remaining_epsilon)
+    first = with_noise(float(Y[0]), float(Yvar[0].sqrt()))
+    hash = curator.statement().head
     summary = [
         "Privacy report",
         "at most 20.1 times",
@@ -133,7 +136,8 @@ def test_a_browser_shows_the_whole_story_and_runs_nothing(ledger, browser, tmp_p
         " ".join(HOSTILE.split()),
     ):
         assert part in seen.text, part
-    values, bars = seen.named("value"), [seen.named(kind)[0] for kind in ("used", "reserved", "left")]
+    values = seen.named("value")
+    bars = [seen.named(kind)[0] for kind in ("used", "reserved", "left")]
     assert len(values) == 9 + 1, "a circle for each value, and one in the legend"
     height = [float(circle["cy"]) for circle in values[:9]]
     assert np.corrcoef(height, Y[:, 0])[0, 1] < -0.9999, "higher values are drawn higher"
@@ -148,7 +152,8 @@ def test_it_prints_and_has_a_dark_form(ledger, browser, tmp_path):
     subprocess.run(printed, capture_output=True, check=True, timeout=120)
     assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
     shots = []
-    for scheme in (0, 1):  # dark, light
+    # Dark, light.
+    for scheme in (0, 1):
         shot = [f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={tmp_path}/{scheme}.png", "--window-size=60,60"]
         subprocess.run([*browser, *shot, f"file://{tmp_path}/r.html"], capture_output=True, check=True, timeout=120)
         shots.append(brightness(tmp_path / f"{scheme}.png"))
@@ -186,7 +191,8 @@ def test_the_page_stands_alone_whatever_it_is_made_of(ledger, tmp_path):
 
 def test_a_fitted_search_reports_what_it_recommends(tmp_path):
     X = np.random.default_rng(0).normal(size=(300, 2))
-    y, space = X[:, 0] > 0, {"C": scipy.stats.loguniform(1e-2, 1e2), "kernel": ["rbf", "linear"]}
+    y = X[:, 0] > 0
+    space = {"C": scipy.stats.loguniform(1e-2, 1e2), "kernel": ["rbf", "linear"]}
     for strategy in (NoisedSearch(n_initial=4), Choice()):
         searched = isinstance(strategy, NoisedSearch)
         places: list[Any] = [{}, {"ledger": str(tmp_path / f"{strategy.name}.db"), "dataset": "customers"}]
@@ -212,8 +218,9 @@ def test_a_fitted_search_reports_what_it_recommends(tmp_path):
             assert "Protected is each customer" in text
 
 
-def test_the_winner_of_hidden_runs_is_shown_with_its_parameters_and_the_noise_of_its_score(tmp_path):
-    space = dpbo.Space(lr=scipy.stats.loguniform(1e-2, 1.0), clip=scipy.stats.loguniform(1e-1, 1e1))  # the ledger sorts names, not these
+def test_the_winner_of_hidden_runs_is_shown_with_the_noise_of_its_score(tmp_path):
+    # The ledger sorts names, not these.
+    space = dpbo.Space(lr=scipy.stats.loguniform(1e-2, 1.0), clip=scipy.stats.loguniform(1e-1, 1e1))
     curator = dpbo.Curator(torch.rand(500, dtype=torch.float64), unit="customer", adjacency="replace-one", budget=dpbo.Budget(30.0, 0.0),
                            accounting=PureFilter(), dataset="d", ledger=str(tmp_path / "l.db"))  # fmt: skip
     noised = NoisedScore(lambda output, records: records * output, (0.0, 1.0), LaplaceMechanism(0.5))
@@ -229,7 +236,8 @@ def test_the_winner_of_hidden_runs_is_shown_with_its_parameters_and_the_noise_of
 
 def test_the_command_writes_the_page(ledger, tmp_path, capsys):
     curator, _, folder = ledger
-    file, head = folder / "l.db", curator.statement().head
+    file = folder / "l.db"
+    head = curator.statement().head
     assert main(["report", str(file), "--output", str(tmp_path / "r.html"), "--title", "An & other", "--expect", head]) == 0
     page = (tmp_path / "r.html").read_text()
     assert "<h1>An &amp; other</h1>" in page

@@ -43,7 +43,8 @@ from dpbo.testing import SeededEntropy
 from tests.shadow import MixedDevices, Shadow
 
 pytestmark = pytest.mark.gpu
-DOUBLE, EXACT = torch.float64, NoNoise(allow_not_private=True)
+DOUBLE = torch.float64
+EXACT = NoNoise(allow_not_private=True)
 LINE = Space(a=scipy.stats.uniform())
 MIXED = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(1, 4), kind=["x", "y"])
 
@@ -75,8 +76,11 @@ def draw(*shape):
     return torch.rand(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=DOUBLE)
 
 
-THETA, BOX = torch.full((3,), 0.5, dtype=DOUBLE), torch.tensor([[0.0] * 3, [1.0] * 3], dtype=DOUBLE)
-X, WEIGHTS, BALL = draw(4, 3), draw(3, 4) - 0.5, Ball(1.0)
+THETA = torch.full((3,), 0.5, dtype=DOUBLE)
+BOX = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=DOUBLE)
+X = draw(4, 3)
+WEIGHTS = draw(3, 4) - 0.5
+BALL = Ball(1.0)
 OFF_BALL = {"center": THETA, "matrix": torch.eye(3, dtype=DOUBLE)}
 
 
@@ -186,7 +190,8 @@ def information(at):
 
 def guided(at):
     X, Y, Yvar = released(at)
-    bounds, improvement = at.put(LINE.bounds), LogExpectedImprovement(default_gp(LINE, X, Y, Yvar), Y.max())
+    bounds = at.put(LINE.bounds)
+    improvement = LogExpectedImprovement(default_gp(LINE, X, Y, Yvar), Y.max())
     acquisition = prior_guided(improvement, lambda x: -x.square().sum(-1), t=2, bounds=bounds)
     return optimize_acqf(acquisition, bounds, q=1, num_restarts=1, raw_samples=4)[0]
 
@@ -208,12 +213,14 @@ def pareto(at):
 
 
 def permute_and_flip(at):
-    mechanism, utilities = PermuteAndFlipMechanism.of(1.0), at.put((torch.arange(5000) * 7919 % 5000) << 20)
+    mechanism = PermuteAndFlipMechanism.of(1.0)
+    utilities = at.put((torch.arange(5000) * 7919 % 5000) << 20)
     law = mechanism.distribution(ClippedMean(score, score_range=(0.0, 1.0)).sensitivity(Adjacency.REPLACE_ONE), [2.0**-20])
     return torch.from_numpy(mechanism._sample(utilities, [2.0**-20], law, SeededEntropy(0)))
 
 
-THERE = {  # results lie where the inputs do
+# Results lie where the inputs do.
+THERE = {
     "objective": lambda at: objective(at, at.put(X), bounds=at.put(BOX), reference=at.put(THETA), largest_difference=0.5),
     "objective of groups": lambda at: objective(at, at.put(X), curator(at, groups=at.put(torch.arange(300) % 50))),
     "objective, add or remove": lambda at: objective(at, at.put(X), curator(at, Adjacency.ADD_OR_REMOVE_ONE), divisor=300.0),
@@ -252,7 +259,8 @@ THERE = {  # results lie where the inputs do
     "density of a private mixture": density,
     "embedding": lambda at: at.put(embedding(em(at, DPFactorAnalysis)))(at.put(X)),
 }  # fmt: skip
-HERE = {  # released values, and results of public inputs on the CPU, lie on the CPU
+# Released values, and results of public inputs on the CPU, lie on the CPU.
+HERE = {
     "objective at points on the CPU": lambda at: objective(at, X),
     "DPGIBO in a box on the CPU": lambda at: gibo(at, BOX),
     "choose_clip": lambda at: torch.tensor(choose_clip(curator(at), loss, bounds=at.put(BOX), candidates=[0.1, 1.0], budget=0.1)),
@@ -277,7 +285,8 @@ HERE = {  # released values, and results of public inputs on the CPU, lie on the
 }  # fmt: skip
 
 
-PARETO = pytest.param("Pareto", marks=pytest.mark.deep)  # BoTorch compiles a kernel at its first use, which takes half a minute
+# BoTorch compiles a kernel at its first use, which takes half a minute.
+PARETO = pytest.param("Pareto", marks=pytest.mark.deep)
 
 
 @pytest.fixture
@@ -293,15 +302,19 @@ SLOW = {name: pytest.param(name, marks=pytest.mark.deep) for name in ("DPGIBO wi
 
 @pytest.mark.parametrize("name", [{"Pareto": PARETO, **SLOW}.get(name, name) for name in (*THERE, *HERE)])
 def test_results_are_the_cpus_and_lie_where_the_inputs_do(name, request):
-    case, there = (THERE | HERE)[name], Gpu() if torch.cuda.is_available() else request.getfixturevalue("device")
-    found, expected = case(there), case(Cpu())
+    case = (THERE | HERE)[name]
+    there = Gpu() if torch.cuda.is_available() else request.getfixturevalue("device")
+    found = case(there)
+    expected = case(Cpu())
     assert (str(found.device), found.shape) == (there.name if name in THERE else "cpu", expected.shape)
-    if not isinstance(there, Gpu):  # whose last digits may lead a search elsewhere
+    # Whose last digits may lead a search elsewhere.
+    if not isinstance(there, Gpu):
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-9)
 
 
 def test_a_device_refuses_tensors_of_two_devices_and_lists_what_happens(device):
-    there, here = device.put(draw(2, 3)), draw(2, 3)
+    there = device.put(draw(2, 3))
+    here = draw(2, 3)
     with pytest.raises(MixedDevices, match=r"^add at"):
         there + here
     assert (device.launches, device.syncs, device.uploads) == ([], [], [])
@@ -315,7 +328,8 @@ def test_a_device_refuses_tensors_of_two_devices_and_lists_what_happens(device):
 def test_an_evaluation_waits_for_a_device_four_times_at_most(device):
     """Of these once for the trial of each model on two public records."""
     asked = PrivateObjective(curator(device), score, score_range=(0.0, 1.0), evaluations=6, bounds=BOX)
-    asked(device.put(X[:1]))  # takes the records' fingerprints, once
+    # Takes the records' fingerprints, once.
+    asked(device.put(X[:1]))
     for X_there in (device.put(X[:1]), device.put(X[:3])):
         device.forget()
         asked(X_there)
@@ -326,7 +340,9 @@ def test_an_evaluation_waits_for_a_device_four_times_at_most(device):
 
 
 def test_a_gradient_posterior_waits_for_a_device_twice_at_most(device):
-    found, X_there, theta = posterior(device), device.put(X), device.put(THETA)
+    found = posterior(device)
+    X_there = device.put(X)
+    theta = device.put(THETA)
     for step in (
         lambda: found.append(X_there), lambda: found.conditioned_on(X_there), lambda: found.weights(theta), lambda: found.covariance(theta),
         lambda: fewest_gradient_points(found, theta, 50.0),
@@ -337,7 +353,8 @@ def test_a_gradient_posterior_waits_for_a_device_twice_at_most(device):
 
 
 def test_a_search_for_gradient_points_waits_seldom_and_a_trial_never(device, monkeypatch):
-    trial, inside = DeviceSearch.trial, []
+    trial = DeviceSearch.trial
+    inside = []
 
     def counted(search):
         before = len(device.launches), len(device.syncs) + len(device.uploads)
@@ -346,7 +363,9 @@ def test_a_search_for_gradient_points_waits_seldom_and_a_trial_never(device, mon
         assert len(device.syncs) + len(device.uploads) == before[1], "so it can be captured as a CUDA graph"
 
     monkeypatch.setattr(DeviceSearch, "trial", counted)
-    history, theta, bounds = posterior(device), device.put(THETA), device.put(BOX)
+    history = posterior(device)
+    theta = device.put(THETA)
+    bounds = device.put(BOX)
     device.forget()
     suggest_gradient_points(history, theta, 3, bounds=bounds)
     assert inside

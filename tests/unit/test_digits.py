@@ -31,7 +31,8 @@ def test_no_thread_takes_digits_from_another():
         with precision(80):
             inside.set()
 
-    before, thread = mpmath.mp.prec, threading.Thread(target=other)
+    before = mpmath.mp.prec
+    thread = threading.Thread(target=other)
     with precision(300):
         thread.start()
         assert not inside.wait(0.2)
@@ -73,7 +74,8 @@ def test_laws_draws_and_curves_set_the_precision_in_their_turn(turns):
         assert turns, place
         assert all(turns), place
     turns.clear()
-    mpmath.expm1(1)  # a function that sets the precision by itself is seen
+    # A function that sets the precision by itself is seen.
+    mpmath.expm1(1)
     assert turns
     assert not any(turns)
 

@@ -61,7 +61,7 @@ print(before == (list(root.handlers), root.level), len(root.handlers))
 """
 
 
-def test_what_is_not_needed_is_not_loaded_every_lazy_name_resolves_and_logging_is_the_applications_own(tmp_path):
+def test_imports_load_only_what_is_needed_and_leave_logging_alone(tmp_path):
     done = subprocess.run([sys.executable, "-W", "error", "-c", CODE], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     imported, *_, ledger, everyday, searches, others, optional, names, logging = done.stdout.strip().splitlines()
@@ -70,7 +70,8 @@ def test_what_is_not_needed_is_not_loaded_every_lazy_name_resolves_and_logging_i
     assert logging == "True 0"
 
 
-NEEDED = {  # what each extra's libraries are imported for
+# What each extra's libraries are imported for.
+NEEDED = {
     "ax": "dpbo.integrations.ax",
     "gpu": "dpbo.queries.gpu.kernels",
     "http": "dpbo.papers.po_gp_ucb.http.{}",
@@ -93,7 +94,8 @@ def test_every_missing_library_is_answered_by_its_extra(monkeypatch, tmp_path):
         for library in libraries:
             with monkeypatch.context() as patched:
                 for name in [name for name in sys.modules if name.partition(".")[0] == library]:
-                    patched.setitem(sys.modules, name, None)  # as where it is not installed
+                    # As where it is not installed.
+                    patched.setitem(sys.modules, name, None)
                 patched.setitem(sys.modules, library, None)
                 use = used.get(extra)
                 if use is None:

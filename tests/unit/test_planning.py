@@ -45,7 +45,8 @@ def test_the_noise_of_a_gradient_is_the_one_that_a_run_then_has():
 
 def test_the_detectable_difference_is_wrong_one_time_in_twenty():
     plan = strategies(dpbo.plan(1000, BUDGET, evaluations=20))
-    gap, noise = plan["bo"].detectable_difference, plan["bo"].noise
+    gap = plan["bo"].detectable_difference
+    noise = plan["bo"].noise
     assert 0.5 * math.erfc(gap / (noise * math.sqrt(2)) / math.sqrt(2)) == pytest.approx(0.05)
     epsilon = float(plan["choice"].remark.split()[1].rstrip(";"))
     assert 0.5 * math.exp(-epsilon * 1000 * plan["choice"].detectable_difference / 2) == pytest.approx(0.05, rel=0.1)

@@ -13,10 +13,11 @@ from tests.unit.acquisition.test_strategies import PAIR, PARETO, PROPOSERS, _bow
 
 
 @pytest.mark.parametrize("name", ["qlognei", "trust region", PARETO])
-def test_threads_that_propose_at_once_get_their_own_points_and_leave_the_generators_as_they_were(name):
+def test_threads_that_propose_at_once_get_their_own_points(name):
     """torch.manual_seed seeds every GPU too, at once or when it is first used, and nobody would put that back."""
     torch.cuda.manual_seed_all(12345)
-    propose, before = PROPOSERS[name], (torch.get_rng_state().tolist(), _gpu_seeds())
+    propose = PROPOSERS[name]
+    before = (torch.get_rng_state().tolist(), _gpu_seeds())
     alone = [propose(PAIR, *_observed(PAIR, 5 + seed, value=_bowl, std=0.1), seed=seed) for seed in range(2)]
     with ThreadPoolExecutor(3) as threads:
         together = list(threads.map(lambda seed: propose(PAIR, *_observed(PAIR, 5 + seed, value=_bowl, std=0.1), seed=seed), [0, 1, 0, 1]))
@@ -30,7 +31,9 @@ def _gpu_seeds() -> Any:
 
 
 def test_generators_apart_never_go_back_to_a_state_that_another_thread_had_seeded():
-    before, inside, leave = torch.get_rng_state(), threading.Event(), threading.Event()
+    before = torch.get_rng_state()
+    inside = threading.Event()
+    leave = threading.Event()
 
     def seeds():
         with seed_torch(7):
@@ -45,7 +48,8 @@ def test_generators_apart_never_go_back_to_a_state_that_another_thread_had_seede
     threads[0].start()
     assert inside.wait(60)
     threads[1].start()
-    threads[1].join(0.2)  # time to look at the seeded state, if it may
+    # Time to look at the seeded state, if it may.
+    threads[1].join(0.2)
     leave.set()
     for thread in threads:
         thread.join()
@@ -55,7 +59,8 @@ def test_generators_apart_never_go_back_to_a_state_that_another_thread_had_seede
 @pytest.mark.cuda
 def test_a_gpu_in_use_is_seeded_for_a_while():
     torch.rand(1, device="cuda")
-    before, drawn = _gpu_seeds(), []
+    before = _gpu_seeds()
+    drawn = []
     for _ in range(2):
         with seed_torch(7):
             drawn.append(torch.rand(3, device="cuda").tolist())

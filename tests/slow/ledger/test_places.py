@@ -11,7 +11,7 @@ from dpbo.curator.ledger import Ledger
 from dpbo.curator.plan_fingerprints import file_of
 from dpbo.errors import InputError, LedgerRolledBack, LedgerUnavailable, PlanChanged
 from dpbo.testing.ledger_contract import BIRTH
-from tests.attacks.test_holes_search import TERMS
+from tests.attacks.setups import TERMS
 
 RECORDS = torch.rand(100, 2, dtype=torch.float64)
 

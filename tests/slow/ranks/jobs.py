@@ -37,16 +37,21 @@ from dpbo.queries import ClippedMean, QuantileUtilities
 from dpbo.run_counts import TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
 
-N, D, SIZE, STEPS = 203, 3, 4, 6
+N = 203
+D = 3
+SIZE = 4
+STEPS = 6
 BOUNDS = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
 EXACT = NoNoise(allow_not_private=True)
+NOISE = GaussianMechanism(50.0)
 
 
 def rows(records=N):
     """All records: three clusters, one record that is broken and one far away."""
     draw = np.random.default_rng(0)
     X = np.round((draw.normal(size=(records, D)) * 0.1 + draw.integers(0, 3, (records, 1)) - 1) * 1024) / 1024
-    X[5], X[7] = np.nan, 1e3
+    X[5] = np.nan
+    X[7] = 1e3
     return torch.from_numpy(X)
 
 
@@ -71,6 +76,30 @@ def opened(ranks, *, adjacency=Adjacency.REPLACE_ONE, groups=False, where="cpu",
     return Curator(records[mine], unit=unit, adjacency=adjacency, ranks=ranks, **settings)
 
 
+def first_column(_, records):
+    return records[:, 0]
+
+
+def mean(score=first_column, point=None, **more):
+    return ClippedMean(score, point, score_range=(0.0, 1.0), **more)
+
+
+def at(number, rows=1):
+    return torch.full((rows, D), number, dtype=torch.float64)
+
+
+def objective(curator, **more):
+    return PrivateObjective(curator, lambda x, r: -loss(x, r), **{"score_range": (-2.0, 0.0), "evaluations": 3, **more})
+
+
+def on_disk(folder):
+    return {"dataset": "d", "ledger": str(folder / "l.db")}
+
+
+def charges(curator):
+    return [record.kind for record in curator.ledger.records()].count("charge")
+
+
 def gibo(curator, mechanism=None, **more):
     search = DPGIBO(curator, loss, bounds=BOUNDS, mechanism=mechanism, iterations=4, batch_size=D + 1, clip=1.0, **more)
     result = search.run()
@@ -90,9 +119,9 @@ def everything(ranks):
     mixture = DPGaussianMixture(3, budget=1.0, radius=4.0, dimension=D, max_iter=3, random_state=0).fit(opened(ranks))
     means = DPKMeans(3, budget=1.0, radius=4.0, dimension=D, max_iter=3, random_state=0).fit(opened(ranks))
     factors = DPFactorAnalysis(1, budget=1.0, radius=4.0, dimension=D, random_state=0).fit(opened(ranks))
-    objective = PrivateObjective(opened(ranks, groups=True), lambda x, r: -loss(x, r), score_range=(-2.0, 0.0), evaluations=3)
+    asked = objective(opened(ranks, groups=True))
     cells = PrivateObjective(opened(ranks), lambda x, r: (r[:, 0] > x[0]).long(), score_range=(0.0, 1.0), evaluations=2, cells=2)
-    X = torch.full((2, D), 0.25, dtype=torch.float64)
+    X = at(0.25, 2)
     start = choose_start(opened(ranks), loss, X * torch.tensor([[1.0], [2.0]]), loss_range=(0.0, 3.0), budget=0.5)
     return {
         "gibo": gibo(opened(ranks), settings=GIBOSettings.recommended()),
@@ -102,7 +131,7 @@ def everything(ranks):
         "mixture": [mixture.weights_.tolist(), mixture.means_.tolist(), mixture.covariances_.tolist()],
         "k-means": means.cluster_centers_.tolist(),
         "factors": [factors.components_.tolist(), factors.noise_variance_.tolist()],
-        "objective": [part.tolist() for part in (*objective(X), *objective(X[:1]), *objective.history())],
+        "objective": [part.tolist() for part in (*asked(X), *asked(X[:1]), *asked.history())],
         "cells": cells(X)[0].tolist(),
         "start": start.tolist(),
         "exact": exact(ranks),
@@ -112,7 +141,7 @@ def everything(ranks):
 
 def search(ranks, folder):
     """Six iterations on a ledger; what was released, step by step, goes into a file of this rank's."""
-    curator = opened(ranks, budget=Budget.gdp(1.0), dataset="d", ledger=str(folder / "l.db"))
+    curator = opened(ranks, budget=Budget.gdp(1.0), **on_disk(folder))
     seen = folder / f"seen{-1 if ranks is None else ranks.rank}"
 
     def note(run):
@@ -126,7 +155,8 @@ def dies(who, owner, method, times, title=None):
     """The search, in which one rank kills itself on entering this method of `owner` so many times, in the steps of this title."""
 
     def job(ranks, folder):
-        original, calls = getattr(owner, method), 0
+        original = getattr(owner, method)
+        calls = 0
 
         def watched(self, *arguments):
             nonlocal calls
@@ -148,8 +178,9 @@ def held(ranks, records, groups=None, **more):
 
 
 def unit_on_two_ranks(ranks, folder):
-    labels = torch.arange(5) + 4 * ranks.rank  # 4, 8 and 12 twice
-    return held(ranks, 5, labels.double() if ranks.rank == 1 else labels, dataset="d", ledger=str(folder / "l.db"))
+    # 4, 8 and 12 twice.
+    labels = torch.arange(5) + 4 * ranks.rank
+    return held(ranks, 5, labels.double() if ranks.rank == 1 else labels, **on_disk(folder))
 
 
 def written_in_another_way(ranks, folder):
@@ -169,14 +200,14 @@ def resumed_with_others(ranks, folder):
     terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1.0), "ranks": ranks}
 
     def begin(records):
-        curator = Curator(records, **terms, dataset="d", ledger=str(folder / "l.db"))
-        return PrivateObjective(curator, lambda x, r: -loss(x, r), score_range=(-2.0, 0.0), evaluations=3).remaining
+        return objective(Curator(records, **terms, **on_disk(folder))).remaining
 
     first = begin(whole[dealt(N, ranks)])
-    again = begin(whole[ranks.rank :: ranks.world_size])
-    (other,) = met_by(lambda: begin(whole[ranks.rank :: ranks.world_size] + 1.0))
-    fresh = whole[ranks.rank :: ranks.world_size] + 2.0
-    Curator(fresh, **terms).release(_mean(), GaussianMechanism(20.0))
+    turns = whole[ranks.rank :: ranks.world_size]
+    again = begin(turns)
+    (other,) = met_by(lambda: begin(turns + 1.0))
+    fresh = turns + 2.0
+    Curator(fresh, **terms).release(mean(), NOISE)
     return first, again, other, holds_protected(fresh)
 
 
@@ -189,16 +220,17 @@ def words_and_numbers(ranks, folder):
 
 def other_questions(ranks, folder):
     """Rank 3 asks at another point; then all ask alike, and only that is charged."""
-    curator = opened(ranks, dataset="d", ledger=str(folder / "l.db"))
-    objective = PrivateObjective(curator, lambda x, r: -loss(x, r), score_range=(-2.0, 0.0), evaluations=3)
+    curator = opened(ranks, **on_disk(folder))
+    asked = objective(curator)
     met = met_by(
-        lambda: objective(torch.full((1, D), 0.1 + 1e-16 * (ranks.rank == 3), dtype=torch.float64)),
-        lambda: curator.statement() if ranks.rank == 3 else None,  # needs no others
-        lambda: curator.evaluate(_mean()) if ranks.rank == 3 else curator.reserve("p", _event(), slots=1, terms={}),
-        lambda: curator.release(_mean(), GaussianMechanism(20.0 + (ranks.rank == 1))),
+        lambda: asked(at(0.1 + 1e-16 * (ranks.rank == 3))),
+        # A statement needs no other rank.
+        lambda: curator.statement() if ranks.rank == 3 else None,
+        lambda: curator.evaluate(mean()) if ranks.rank == 3 else curator.reserve("p", NOISE.event(), slots=1, terms={}),
+        lambda: curator.release(mean(), GaussianMechanism(20.0 + (ranks.rank == 1))),
     )
-    objective(torch.full((1, D), 0.1, dtype=torch.float64))
-    return [*met, [record.kind for record in curator.ledger.records()].count("charge"), objective.remaining]
+    asked(at(0.1))
+    return [*met, charges(curator), asked.remaining]
 
 
 class Scorer:
@@ -213,8 +245,10 @@ class Scorer:
 
 def other_models(ranks, folder):
     """Rank 1 has another number, table, model, default or line of code; then a device of its own alone."""
-    curator, other = opened(ranks, dataset="d", ledger=str(folder / "l.db")), ranks.rank == 1
-    shift, table = 0.5 + other, torch.full((3,), float(other))
+    curator = opened(ranks, **on_disk(folder))
+    other = ranks.rank == 1
+    shift = 0.5 + other
+    table = torch.full((3,), float(other))
     torch.manual_seed(int(other))
     model = torch.nn.Linear(D, 1)
     scores: dict[str, Any] = {
@@ -228,10 +262,10 @@ def other_models(ranks, folder):
         "layer": Scorer(torch.nn.Sequential(torch.nn.Tanh() if other else torch.nn.ReLU())),
         "setting of a layer": Scorer(torch.nn.LeakyReLU(shift)),
     }
-    met = [[kind, *met_by(lambda: curator.evaluate(ClippedMean(score, score_range=(0.0, 1.0))))] for kind, score in scores.items()]  # noqa: B023
+    met = [[kind, *met_by(functools.partial(curator.evaluate, mean(score)))] for kind, score in scores.items()]
     same = Scorer(torch.device("meta" if other else "cpu"))
-    alike = met_by(lambda: curator.evaluate(ClippedMean(same, score_range=(0.0, 1.0))))
-    return [*met, alike, [record.kind for record in curator.ledger.records()].count("charge")]
+    alike = met_by(lambda: curator.evaluate(mean(same)))
+    return [*met, alike, charges(curator)]
 
 
 def lies(ranks, folder):
@@ -239,12 +273,13 @@ def lies(ranks, folder):
 
     After each lie all ranks release another question.
     """
-    curator, liar = opened(ranks, dataset="d", ledger=str(folder / "l.db")), ranks.rank == 1
-    mechanism, honest = GaussianMechanism(20.0), dict[str, Any](vars(Ranks))
+    curator = opened(ranks, **on_disk(folder))
+    liar = ranks.rank == 1
+    honest = dict[str, Any](vars(Ranks))
     rows_sent = list[bytes]()
 
-    def released(score=None):
-        return curator.release(ClippedMean(score or (lambda _, r: r[:, 0]), score_range=(0.0, 1.0)), mechanism).value.tolist()
+    def released():
+        return curator.release(mean(), NOISE).value.tolist()
 
     def ten_times(self, numbers):
         return honest["reduce_tensor"](self, numbers * 10 if self.rank == 1 and numbers.numel() else numbers)
@@ -263,7 +298,7 @@ def lies(ranks, folder):
         told += met_by(released)
         setattr(Ranks, method, honest[method])
         told.append(met_by(released)[0])
-    told += met_by(lambda: released() if liar else curator.evaluate(_mean()))
+    told += met_by(lambda: released() if liar else curator.evaluate(mean()))
     last = released()
     records = curator.ledger.records()
     charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]
@@ -273,7 +308,7 @@ def lies(ranks, folder):
 
 
 def other_terms(ranks, folder):
-    return opened(ranks, budget=Budget.gdp(1.0 + (ranks.rank == 2)), dataset="d", ledger=str(folder / "l.db"))
+    return opened(ranks, budget=Budget.gdp(1.0 + (ranks.rank == 2)), **on_disk(folder))
 
 
 def refused_by_one(ranks, folder):
@@ -291,15 +326,15 @@ def refused_by_one(ranks, folder):
         return x
 
     met = met_by(
-        lambda: curator.evaluate(ClippedMean(fails, score_range=(0.0, 1.0))),
-        lambda: curator.evaluate(ClippedMean(lambda _, r: r[:, 0], 1, score_range=(0.0, 1.0), fit=breaks)),
-        lambda: curator.evaluate(QuantileUtilities(lambda _, r: r[:, 0], candidates=[0.1, 0.2], quantile=0.5)),
+        lambda: curator.evaluate(mean(fails)),
+        lambda: curator.evaluate(mean(point=1, fit=breaks)),
+        lambda: curator.evaluate(QuantileUtilities(first_column, candidates=[0.1, 0.2], quantile=0.5)),
         lambda: curator.evaluate(RowOutcome(lambda r: 0.5, row=0, value_range=(0.0, 1.0))),
         lambda: curator.ledger.note("assume", "x"),
         lambda: DPGaussianMixture(2, budget=0.1, radius=4.0, dimension=D).fit(curator),
         lambda: curator.reserve("much", GaussianMechanism(0.01).event(), slots=100, terms={}),
     )
-    curator.release(_mean(), GaussianMechanism(20.0))
+    curator.release(mean(), NOISE)
     return met
 
 
@@ -319,14 +354,15 @@ def fail_in_two_ways(ranks, folder):
         if ranks.rank == (error is ZeroDivisionError):
             raise error
 
-    other, bound = opened(ranks), functools.partial(loss, torch.full((D,), 0.5 + ranks.rank))
-    local = ClippedMean(lambda _, r: r[:, 0], 1, score_range=(0.0, 1.0), fit=lambda x: breaks(x, Local))
+    other = opened(ranks)
+    bound = functools.partial(loss, torch.full((D,), 0.5 + ranks.rank))
+    local = mean(point=1, fit=lambda x: breaks(x, Local))
     return met_by(
-        lambda: curator.evaluate(ClippedMean(score, 1, score_range=(0.0, 1.0), fit=breaks)),
-        lambda: curator.evaluate(ClippedMean(score, score_range=(0.0, 1.0))),
-        lambda: curator.evaluate(_mean()),
+        lambda: curator.evaluate(mean(score, 1, fit=breaks)),
+        lambda: curator.evaluate(mean(score)),
+        lambda: curator.evaluate(mean()),
         lambda: other.evaluate(local),
-        lambda: other.evaluate(ClippedMean(lambda _, r: r[:, 0], bound, score_range=(0.0, 1.0))),
+        lambda: other.evaluate(mean(point=bound)),
     )
 
 
@@ -338,18 +374,18 @@ def fails_on_one_shard(ranks, folder):
             raise ValueError
         return r[:, 1]
 
-    mean = ClippedMean(score, score_range=(0.0, 1.0))
-    return [opened(which).release(mean, EXACT).value.tolist() for which in (ranks, None)]
+    return [opened(which).release(mean(score), EXACT).value.tolist() for which in (ranks, None)]
 
 
 def no_hidden_runs(ranks, folder):
     """A rank sees its own shard alone, so it cannot draw for all: refused before anything is reserved."""
     curator = opened(ranks, budget=Budget(1.0, 1e-6), accounting=RDPFilter(64.0))
-    space, law = Space(t=scipy.stats.uniform(0.0, 1.0)), TruncatedNegativeBinomial.of_mean(5.0)
-    scored = NoisedScore(lambda _, r: r[:, 0], (0.0, 1.0), GaussianMechanism(50.0))
+    space = Space(t=scipy.stats.uniform(0.0, 1.0))
+    law = TruncatedNegativeBinomial.of_mean(5.0)
+    scored = NoisedScore(first_column, (0.0, 1.0), NOISE)
     met = met_by(
         lambda: private_selection(curator, lambda p: p, space=space, run_count=law, score=scored),
-        lambda: curator.hidden_draws("selection")(_mean(), GaussianMechanism(50.0)),
+        lambda: curator.hidden_draws("selection")(mean(), NOISE),
     )
     return [*met, curator.ledger.head().seq]
 
@@ -359,8 +395,9 @@ def comes_late(ranks, folder):
     curator = opened(patient)
     others = [folder / f"{other}.json" for other in (0, 2, 3)]
     while ranks.rank == 1 and not all(file.exists() for file in others):
-        time.sleep(0.1)  # so the others gave up before this one came, or the test runs into its limit
-    return curator.release(_mean(), GaussianMechanism(20.0))
+        # So the others gave up before this one came, or the test runs into its limit.
+        time.sleep(0.1)
+    return curator.release(mean(), NOISE)
 
 
 def refused_before_it_is_asked(ranks, folder):
@@ -369,27 +406,25 @@ def refused_before_it_is_asked(ranks, folder):
     role: Any = None if ranks.rank == 1 else "validation"
     (made,) = met_by(lambda: opened(ranks, budget=Budget.gdp(1.0), role=role))
     curator = opened(ranks, budget=Budget.gdp(1.0))
-    handle, detail = curator.evaluate(_mean()), object() if ranks.rank == 1 else 0.5
-    apart, named = met_by(
-        lambda: curator.release_all([handle], GaussianMechanism(50.0), name=odd), lambda: curator.evaluate(_mean(), x=detail)
-    )
-    together = curator.release(handle, GaussianMechanism(50.0)).value.tolist()
+    handle = curator.evaluate(mean())
+    detail = object() if ranks.rank == 1 else 0.5
+    apart, named = met_by(lambda: curator.release_all([handle], NOISE, name=odd), lambda: curator.evaluate(mean(), x=detail))
+    together = curator.release(handle, NOISE).value.tolist()
     wrong: Any = 3
-    (alike,) = met_by(lambda: curator.release_all(wrong, GaussianMechanism(50.0)))
-    return made, apart, named, alike, together, len([r for r in curator.ledger.records() if r.kind == "charge"])
+    (alike,) = met_by(lambda: curator.release_all(wrong, NOISE))
+    return made, apart, named, alike, together, charges(curator)
 
 
 def others_take_turns(ranks, folder):
     """Who is no rank spends of the same plan in between, and all ranks note it together."""
-    url, X = str(folder / "l.db"), torch.zeros(1, D, dtype=torch.float64)
-    curator = opened(ranks, budget=Budget.gdp(1.0), dataset="d", ledger=url)
-    search = PrivateObjective(curator, lambda _, r: r[:, 0].clamp(0.0, 1.0), score_range=(0.0, 1.0), evaluations=4)
+    curator = opened(ranks, budget=Budget.gdp(1.0), **on_disk(folder))
+    search = objective(curator, evaluations=4)
     told = []
     for _ in range(3):
-        search(X)
+        search(at(0.0))
         told.append("durations-tell-nothing" in curator.statement().assumptions)
         if ranks.rank == 0 and len(told) == 2:
-            other = Ledger.open(url)
+            other = Ledger.open(str(folder / "l.db"))
             (charge, *_) = other.charges(search.name)
             slot = {**charge.body["slots"][0], "handle": "another"}
             other.charge(search.name, charge.event, {"units": charge.body["units"], "slots": [slot]}, search.name)
@@ -407,14 +442,6 @@ def on_devices(ranks, folder):
     device = "cuda" if on_gpus else "cpu"
     streaming._ROWS = 16
     return [gibo(opened(ranks, where=device), EXACT), gibo(opened(ranks, device=device), EXACT), gibo(opened(None, where=device), EXACT)]
-
-
-def _mean():
-    return ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0))
-
-
-def _event():
-    return GaussianMechanism(50.0).event()
 
 
 def met_by(*works):
@@ -482,14 +509,17 @@ def run_rank(name, rank, size, folder):
         return draw(self, handle, *arguments)
 
     Curator._draw = noted  # type: ignore[method-assign]
-    wait = datetime.timedelta(hours=1)  # whoever waited for it would not end before `started` gives up
+    # Whoever waited for it would not end before `started` gives up.
+    wait = datetime.timedelta(hours=1)
     backend = "nccl" if "devices" in name else "gloo"
     dist.init_process_group(backend, init_method=f"file://{folder / 'meet'}", rank=rank, world_size=size, timeout=wait)
     ranks = Ranks(timeout=wait)
     try:
-        value, error = JOBS[name][1](ranks, folder), None
+        value = JOBS[name][1](ranks, folder)
+        error = None
     except PrivacyError as refused:
-        value, error = None, [type(refused).__name__, str(refused)]
+        value = None
+        error = [type(refused).__name__, str(refused)]
     met = {"value": value, "error": error}
     (folder / f"{rank}.json.part").write_text(json.dumps(met, default=str))
     (folder / f"{rank}.json.part").rename(folder / f"{rank}.json")

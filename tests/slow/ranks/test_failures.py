@@ -26,7 +26,8 @@ def refusal(met, name):
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.deep] * ("between" not in name)) for name in DEATHS])
 @pytest.mark.attack("A16")
 def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(ran, met, name):
-    folder, survivors = ran(name), met(name)
+    folder = ran(name)
+    survivors = met(name)
     assert json.loads((folder / "exits").read_text()) == [-9 if rank == DEATHS[name] else 0 for rank in range(4)]
     assert [rank["error"][0] for rank in survivors.values()] == ["RankLost"] * 3
 
@@ -40,7 +41,8 @@ def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(ran, met, na
     assert {rank for rank, _ in draws} == {"0"}, "noise is drawn on the first rank alone"
     assert len(draws) == len({handle for _, handle in draws}), "a handle was drawn twice"
 
-    after, values = json.loads((folder / "after.json").read_text()), [value["value"] for value in ledger.values("dpgibo")]
+    after = json.loads((folder / "after.json").read_text())
+    values = [value["value"] for value in ledger.values("dpgibo")]
     assert after == values
     assert len(values) == STEPS - lost
     for seen in folder.glob("seen[0-3]"):
@@ -66,7 +68,7 @@ def test_one_name_written_in_two_ways_on_two_ranks_is_said(met):
 
 
 @pytest.mark.attack("A30", "A35")
-def test_ranks_resume_with_the_same_records_however_they_are_dealt_and_remember_them(met):
+def test_ranks_resume_with_the_same_records_however_they_are_dealt(met):
     """They resumed on other records without a word, and only the first rank knew later what had been released."""
     for rank in met("resumed with others").values():
         first, again, other, remembered = rank["value"]
@@ -76,7 +78,7 @@ def test_ranks_resume_with_the_same_records_however_they_are_dealt_and_remember_
 
 
 @pytest.mark.deep
-def test_labels_of_two_kinds_other_terms_and_ranks_without_records_are_refused_on_all(met):
+def test_other_kinds_of_labels_other_terms_and_no_records_are_refused_on_all(met):
     assert refusal(met, "words and numbers")[0] == "InputError"
     assert refusal(met, "no records")[0] == "InputError"
     assert refusal(met, "other terms")[0] == "RanksDisagree"
@@ -93,7 +95,7 @@ def test_ranks_that_ask_for_different_things_are_refused_and_may_go_on(met):
 
 
 @pytest.mark.attack("A35")
-def test_ranks_with_other_code_globals_or_models_are_refused_before_anything_is_charged(met):
+def test_ranks_with_other_code_globals_or_models_are_refused_before_a_charge(met):
     """They were accepted: the sum was of scores by two models, which no statement says."""
     for rank in met("other models").values():
         *others, alike, charges = rank["value"]
