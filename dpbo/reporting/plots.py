@@ -241,7 +241,7 @@ def plot_plan(units: Count, budget: Budget, *, evaluations: Count = 30, score_ra
     axes = _axes(ax)
     counts = sorted({*(round(2 ** (i / 2)) for i in range(2, 19)), evaluations})
     plans = [plan(units, budget, evaluations=count, score_range=score_range) for count in counts]
-    labels = {"bo": "two private evaluations", "grid": "two candidates of one private choice"}
+    labels = {"bo": "two private evaluations", "choice": "two candidates of one private choice"}
     for name, label in labels.items():
         differences = [next(s.detectable_difference for s in each.strategies if s.name == name) for each in plans]
         axes.plot(counts, [float("nan") if value is None else value for value in differences], label=label)

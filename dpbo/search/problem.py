@@ -16,7 +16,8 @@ from dpbo.search.scorings import Scoring
 from dpbo.search.training import Configuration, Trainer
 from dpbo.space import Space
 
-_PARTS = ("final", "search", "choice", "cells")
+# Of a search's reservations in the ledger.
+PARTS = ("final", "search", "choice", "cells")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +29,12 @@ class Problem:
         n_iter: number of configurations to fit.
         mechanism: `NoNoise` for a baseline without privacy, else None.
         terms: public facts of the search, for the ledger.
-        public: the `PublicScores` of its candidates, for strategies that cross-validate.
         alike: whether public and protected records are one table's, so that the populations are the
             same.
+        begun: the terms with which an earlier session began this search; None for a new one.
+        public: the `PublicScores` of its candidates, for strategies that cross-validate.
+        strategy: what was decided.
+        rehearsal: by which `Auto` decided.
     """
 
     curator: Curator
@@ -50,7 +54,10 @@ class Problem:
     n_jobs: int | None
     verbose: int
     callbacks: tuple[Callback, ...]
+    begun: Mapping[str, Any] | None
     public: Any = None
+    strategy: Any = None
+    rehearsal: Any = None
 
     @property
     def width(self) -> float:
@@ -68,14 +75,6 @@ class Problem:
         from dpbo.search.public_scores import PublicScores
 
         return replace(self, public=PublicScores.of(self))
-
-    def begun(self) -> Mapping[str, Any] | None:
-        """The terms of this search's first reservation in the ledger; None where it has none."""
-        for part in _PARTS:
-            reservation = self.curator.ledger.reservation(f"{self.name}: {part}")
-            if reservation is not None:
-                return reservation.terms
-        return None
 
     def objective(self, part: str, evaluations: int, share: Fraction, **changed: Any) -> PrivateObjective:
         """A private objective with so many evaluations, reserved or resumed."""

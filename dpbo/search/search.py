@@ -34,7 +34,7 @@ from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.search import training
-from dpbo.search.problem import Problem
+from dpbo.search.problem import PARTS, Problem
 from dpbo.search.refit import Recommended
 from dpbo.search.results import results_table
 from dpbo.search.scorings import Scoring, scoring_named
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from dpbo.search.rehearsal import Rehearsal
     from dpbo.search.strategies import Strategy
 
+NAMES = ("auto", "weighted_cv", "choice", "bo")
 _ERROR_SCORE = Within("'raise' or 'worst'", lambda value: value in ("raise", "worst"))
 _NAME = Within("a word of at most 150 printable letters", lambda name: 0 < len(name) <= 150 and name.isprintable())
 _WORKERS = Within("a number of workers, or -1 for all processors", lambda value: value != 0)
@@ -254,7 +255,12 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             BudgetExceeded: the budget is not left.
             LedgerMismatch: the name belongs to another search.
         """
-        self._require_arguments(fit_params)
+        require_settings(self)
+        for name, value in fit_params.items():
+            remedy = "Give the estimator its parameters when you make it."
+            if name == "sample_weight":
+                remedy = _WEIGHTS
+            raise InputError(name, type(value).__name__, "left out of fit", remedy)
         tables = Tables(training.sliced(X_train), y_train, training.sliced(X_val), y_val)
         split = X_val is None
         if split:
@@ -268,8 +274,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         own = curator is not X_val
         problem = self._problem(curator, trainer, scoring, groups_train, split=split, own=own)
         strategy.fits(problem)
-        begun = problem.begun() is not None
-        if not begun:
+        if problem.begun is None:
             if problem.mechanism is None:
                 require_left(curator, problem.share + problem.final_share, f"the search {self.name!r}")
             strategy.try_out(problem)
@@ -277,15 +282,14 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         if strategy.cross_validates:
             problem = problem.cross_validated()
             self.free_params_ = trainer.parameters(problem.public.best)
-        self.rehearsal_: Any
-        strategy, self.rehearsal_ = strategy.decided(problem)
-        problem = replace(problem, terms={**problem.terms, **strategy.terms(problem)})
+        problem = strategy.decided(problem)
+        self.rehearsal_ = problem.rehearsal
         given = {"estimator": self.estimator, "scoring": self.scoring}
         kept = {"training records": trainer.table()}
-        curator.bind(f"{self.name}: whole", given, tables=kept, begun=begun)
+        curator.bind(f"{self.name}: whole", given, tables=kept, begun=problem.begun is not None)
         # Reserved first, so that the search cannot spend its share.
         final = problem.objective("final", 1, problem.final_share) if problem.final_share else None
-        found = strategy.run(problem)
+        found = problem.strategy.run(problem)
         best = found.configurations[found.best]
         self.best_score_ = self.best_score_std_ = None
         if final is not None:
@@ -304,21 +308,13 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             raise InputError("error_score", self.error_score, "'raise' to see why", remedy)
         return self
 
-    def _require_arguments(self, fit_params: Mapping[str, Any]) -> None:
-        require_settings(self)
-        if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "get_params"):
-            raise InputError("estimator", type(self.estimator).__name__, "a scikit-learn estimator")
-        for name, value in fit_params.items():
-            remedy = "Give the estimator its parameters when you make it."
-            if name == "sample_weight":
-                remedy = _WEIGHTS
-            raise InputError(name, type(value).__name__, "left out of fit", remedy)
-
     @property
     def _protection(self) -> Privacy:
         return Privacy() if self.privacy is None else self.privacy
 
     def _trainer(self, X: Any, y: Any) -> Trainer:
+        if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "get_params"):
+            raise InputError("estimator", type(self.estimator).__name__, "a scikit-learn estimator")
         given = self.param_distributions
         if not isinstance(given, Mapping):
             remedy = "Search several dicts one by one."
@@ -336,7 +332,11 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         # With BoTorch's optimizers and scikit-learn's models, which only a fit needs.
         from dpbo.search import strategies
 
-        strategy = strategies.named(self.strategy)
+        strategy = self.strategy
+        if isinstance(strategy, str) and strategy in NAMES:
+            strategy = strategies.BY_NAME[strategy]()
+        if not isinstance(strategy, strategies.Strategy):
+            raise InputError("strategy", strategy, f"one of {NAMES}, or a Strategy")
         if not isinstance(strategy, strategies.Auto):
             return strategy
         if scoring.cells is not None:
@@ -400,6 +400,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         seed = int(self.random_state)
         callbacks = (self.callbacks,) if callable(self.callbacks) else tuple(self.callbacks or ())
         test_size = getattr(self.test_size, "item", lambda: self.test_size)()
+        reserved = (curator.ledger.reservation(f"{self.name}: {part}") for part in PARTS)
         terms = {
             "scoring": describe_scoring(self.scoring),
             "estimator": describe_estimator(self.estimator),
@@ -426,6 +427,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             n_jobs=self.n_jobs,
             verbose=int(self.verbose),
             callbacks=callbacks,
+            begun=next((one.terms for one in reserved if one is not None), None),
         )
 
     @property
@@ -496,7 +498,7 @@ def rehearse(
     from dpbo.search.strategies import Auto
 
     search = DPSearch(estimator, param_distributions, budget=budget, **settings)
-    search._require_arguments({})
+    require_settings(search)
     X = training.sliced(X)
     training.require_labels("y", y, X)
     if groups is not None and len(training.require_labels("groups", groups, X)) < 2:

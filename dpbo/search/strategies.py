@@ -103,18 +103,16 @@ class Strategy(BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no 
         points = public_candidates(problem.space, problem.n_iter, problem.seed)[:3]
         _score_examples(problem, points)
 
-    def decided(self, problem: Problem) -> tuple["Strategy", Rehearsal | None]:
-        """The strategy that runs, and the rehearsal that found it."""
-        return self, None
-
-    def terms(self, problem: Problem) -> dict[str, Any]:
-        """What the ledger keeps of the strategy: a search is resumed with the same alone."""
+    def decided(self, problem: Problem) -> Problem:
+        """The same with the strategy that runs, of which the terms tell: a search is resumed with the
+        same alone."""
         settings = self.get_params(deep=False)
         content: list[Any] = [settings, problem.n_iter]
         if self.cross_validates:
             content += [problem.public.points.numpy(), *self.fixed(problem.public)]
         digest = fingerprint(content).hex()[:16]
-        return {"strategy": self.name, "options": settings, "candidates": digest}
+        own = {"strategy": self.name, "options": settings, "candidates": digest}
+        return dataclasses.replace(problem, strategy=self, terms={**problem.terms, **own})
 
     def fixed(self, public: PublicScores) -> Sequence[Any]:
         """What else the meaning of its releases depends on. Raises InputError where there would be
@@ -143,13 +141,13 @@ class Auto(Strategy):
     name: ClassVar[str] = "auto"
     shift: Annotated[float, between(0.0, 10.0)] = 1.0
 
-    def decided(self, problem: Problem) -> tuple[Strategy, Rehearsal | None]:
+    def decided(self, problem: Problem) -> Problem:
         found = self.rehearsal(problem)
-        begun = problem.begun()
-        if begun is not None and begun.get("strategy") in _BY_NAME:
-            # What the ledger holds decides, not another rehearsal.
-            return _BY_NAME[begun["strategy"]](**begun["options"]), found
-        return found.best.strategy, found
+        strategy = found.best.strategy
+        # What the ledger holds decides, not another rehearsal.
+        if problem.begun is not None and problem.begun.get("strategy") in BY_NAME:
+            strategy = BY_NAME[problem.begun["strategy"]](**problem.begun["options"])
+        return dataclasses.replace(strategy.decided(problem), rehearsal=found)
 
     def rehearsal(self, problem: Problem) -> Rehearsal:
         """The strategies in the order of their simulated gain."""
@@ -388,17 +386,7 @@ class NoisedSearch(Strategy):
         return suggest(problem.space, X, y, yvar, seed=seed)
 
 
-def named(strategy: Any) -> Strategy:
-    """The strategy itself, or that of this name with its defaults."""
-    if isinstance(strategy, Strategy):
-        return strategy
-    if not isinstance(strategy, str) or strategy not in NAMES:
-        raise InputError("strategy", strategy, f"one of {NAMES}, or a Strategy")
-    return _BY_NAME[strategy]()
-
-
-_BY_NAME = {kind.name: kind for kind in (Auto, WeightedCV, Choice, NoisedSearch, FreeChoice)}
-NAMES = ("auto", "weighted_cv", "choice", "bo")
+BY_NAME = {kind.name: kind for kind in (Auto, WeightedCV, Choice, NoisedSearch, FreeChoice)}
 
 
 def _score_examples(problem: Problem, points: torch.Tensor) -> None:
