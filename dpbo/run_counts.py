@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from dpbo._mpmath import precision
 from dpbo.errors import InputError
-from dpbo.validation import Probability, Within, at_least, between, checked
+from dpbo.validation import Probability, Within, at_least, between, checked, checked_constructor
 
 Array = NDArray[np.float64]
 _MOST = 1e6  # expected runs
@@ -42,7 +42,7 @@ _HAS_DIGITS = Within(
 Shape = Annotated[float, Within("above -1 and at most 10,000", lambda shape: -1.0 < shape <= 1e4), _HAS_DIGITS]
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class StoppingRule(abc.ABC):
     """A public rule, independent of the records, that decides when the runs end.
@@ -54,7 +54,6 @@ class StoppingRule(abc.ABC):
     _remedy: ClassVar[str] = "For example PoissonRuns(10.0)."
     name: ClassVar[str]
     none: ClassVar[float] = 0.0
-    _hooks: ClassVar[frozenset[str]] = frozenset({"generating", "ratio", "slope"})
 
     @abc.abstractmethod
     def slope(self, u: Array) -> Array:
@@ -70,7 +69,7 @@ class StoppingRule(abc.ABC):
         return {"distribution": self.name, **dataclasses.asdict(self)}
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class RunCountDistribution(StoppingRule):
     """A distribution of K, which is drawn before any run."""
@@ -92,6 +91,7 @@ class RunCountDistribution(StoppingRule):
     def ratio(self, k: Any) -> Any:
         """P(K = k + 1) / P(K = k), for an int (in mpmath) or an array of floats."""
 
+    @checked
     def probabilities(self, count: Annotated[int, at_least(1, 10**8)]) -> tuple[int, Array]:
         """The least k, and the probabilities of the `count` values from there on, in floats."""
         start, at_start = self.first()
@@ -99,6 +99,7 @@ class RunCountDistribution(StoppingRule):
             logs = np.log(np.maximum(self.ratio(start + np.arange(count - 1.0)), 0.0))
         return start, np.exp(float(mpmath.log(at_start)) + np.concatenate([[0.0], np.cumsum(logs)]))
 
+    @checked
     def quantile(self, p: Probability) -> int:
         """Least k with P(K <= k) >= p, for p in (0, 1)."""
         count = 2 * math.ceil(self.most) + 16
@@ -110,7 +111,7 @@ class RunCountDistribution(StoppingRule):
             count *= 2
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class TruncatedNegativeBinomial(RunCountDistribution):
     """At least one run. Shape 1 is geometric, 0 logarithmic; at a fixed mean, ever larger shapes end at the truncated Poisson.
@@ -129,6 +130,7 @@ class TruncatedNegativeBinomial(RunCountDistribution):
             raise InputError("gamma", self.gamma, f"large enough for at most {_MOST:g} expected runs")
 
     @classmethod
+    @checked
     def of_mean(cls, mean: Mean, *, shape: Shape = 1.0) -> Self:
         """The distribution of this shape whose expected number of runs is `mean`, above 1 and at most 1e6, up to float rounding."""
         low, high = math.log(1e-9), -1e-12
@@ -164,7 +166,7 @@ class TruncatedNegativeBinomial(RunCountDistribution):
         return (1 - self.gamma) * (k + self.shape) / (k + 1)
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class PoissonRuns(RunCountDistribution):
     """Poisson; with probability e^-rate there is no run, and "nothing" is released."""
@@ -193,7 +195,7 @@ class PoissonRuns(RunCountDistribution):
         return (mpmath.mpf(self.rate) if isinstance(k, int) else self.rate) / (k + 1)
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class TruncatedPoisson(RunCountDistribution):
     """Poisson of this rate, given that it is not 0."""
@@ -202,6 +204,7 @@ class TruncatedPoisson(RunCountDistribution):
     name: ClassVar[str] = "truncated-poisson"
 
     @classmethod
+    @checked
     def of_mean(cls, mean: Mean) -> Self:
         """The distribution whose expected number of runs is `mean`, above 1 and at most 1e6, up to float rounding."""
         low, high = 1e-12, mean
@@ -229,7 +232,7 @@ class TruncatedPoisson(RunCountDistribution):
         return (mpmath.mpf(self.rate) if isinstance(k, int) else self.rate) / (k + 1)
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class BinomialRuns(RunCountDistribution):
     """Binomial: at most `trials` runs, each made with probability `chance`. FixedRuns is the case of chance 1."""
@@ -260,7 +263,7 @@ class BinomialRuns(RunCountDistribution):
         return chance / (1 - chance) * (self.trials - k) / (k + 1)
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class FixedRuns(RunCountDistribution):
     """Always the same number of runs. It costs far more privacy than a random number with the same mean."""
@@ -285,7 +288,7 @@ class FixedRuns(RunCountDistribution):
         return mpmath.mpf(0) if isinstance(k, int) else 0.0 * k
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class ThresholdStop(StoppingRule):
     """Releases the first run whose score reaches a public threshold; after each other run it stops with probability `gamma`.

@@ -3,8 +3,9 @@
     @checked
     def chain(count: Count) -> Tensor: ...          chain("5") and chain(0) are refused before the body runs
 
-`checked` wraps a function, or the constructor, `__call__` and public methods of a class. It leaves out the methods named in the class's
-`_hooks`, which only dpbo calls, and overrides of another library's methods. A missing or unknown argument is Python's own TypeError.
+`checked` wraps a function, or the constructor, `__call__` and public methods of a class, except overrides of another library's methods.
+`checked_constructor` wraps only the constructor of a class, such as a query, whose other public methods dpbo calls; methods that users call
+are decorated one by one. A missing or unknown argument is Python's own TypeError.
 
 What is checked: the type; the range, where the annotation has a `Within`; that numbers are not NaN and fit 64 bits, that tensors are dense
 and real, and that texts are valid Unicode. The elements of a tensor are read only for a range, those of a long sequence only in part.
@@ -36,6 +37,7 @@ import numpy as np
 from dpbo.errors import InputError, Unshown
 
 S = TypeVar("S")
+K = TypeVar("K", bound=type)
 OnRefusal = Callable[[str, Mapping[str, Any], InputError], None]
 _ELEMENTS = 256  # elements of a sequence that are checked; longer sequences are checked where they are used
 _INT = 2**63
@@ -121,18 +123,23 @@ def checked(subject: S, on_refusal: OnRefusal | None = None) -> S:
     """
     if not isinstance(subject, type):
         return _guarded(subject, None, on_refusal)
-    hooks = frozenset[str]().union(*(vars(base).get("_hooks", ()) for base in subject.__mro__))
     libraries = [base for base in subject.__mro__[1:] if base is not object and not base.__module__.startswith("dpbo.")]
     for name, member in list(vars(subject).items()):
         private = name.startswith("_") and name not in ("__init__", "__call__")
         inherited = name != "__init__" and any(name in vars(base) for base in libraries)
-        if private or inherited or name in hooks:
+        if private or inherited:
             continue
         if isinstance(member, (classmethod, staticmethod)):
             setattr(subject, name, type(member)(_guarded(member.__func__, None, on_refusal)))
         elif inspect.isfunction(member):
             setattr(subject, name, _guarded(member, subject, on_refusal))
     return subject
+
+
+def checked_constructor(kind: K) -> K:
+    """The same class, whose constructor raises InputError for arguments that its annotations do not allow."""
+    kind.__init__ = _guarded(kind.__init__, kind, None)  # type: ignore[misc]
+    return kind
 
 
 def _guarded(function: Any, owner: type | None, on_refusal: OnRefusal | None) -> Any:

@@ -20,7 +20,7 @@ from dpbo.errors import InputError
 from dpbo.events import Event
 from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
-from dpbo.validation import Delta, Within, checked
+from dpbo.validation import Delta, Within, checked, checked_constructor
 
 EventKind = Callable[..., Event]  # of (noise_multiplier, slots): an event's class, or a partial of one that needs more
 _GRAIN = 1 << 128
@@ -91,7 +91,6 @@ def least_scale(fits: Callable[[float], bool], *, precision: float = 0.0, least:
     return high
 
 
-@checked
 class Accounting(abc.ABC):
     """What is added up, and what the sum guarantees.
 
@@ -130,6 +129,7 @@ class Accounting(abc.ABC):
     def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
         """The least noise multiplier with which this many slots cost at most `available`; None where this kind cannot be paid."""
 
+    @checked
     def cost(self, event: Event) -> Cost:
         """The cost of an event. Raises InputError where this accounting cannot pay for it."""
         price = self.price(event)
@@ -138,11 +138,8 @@ class Accounting(abc.ABC):
         return price
 
 
-@checked
 class Filter(Accounting):
     """One additive cost under fully adaptive composition; see each subclass for its theorem."""
-
-    _hooks: ClassVar[frozenset[str]] = frozenset({"amount", "cap_amount", "guarantee_of", "may_hold", "multiplier"})
 
     @property
     def name(self) -> str:
@@ -160,16 +157,19 @@ class Filter(Accounting):
     def guarantee_of(self, total: Fraction, delta: float | None) -> Guarantee:
         """What events of this total guarantee, at this delta."""
 
+    @checked
     def price(self, event: Event) -> Cost | None:
         amount = Fraction(0) if event.free else self.amount(event)
         return None if amount is None else Cost.of(max(amount, Fraction(0)))  # no release gives budget back
 
+    @checked
     def cap(self, budget: Budget) -> Cost:
         return Cost.of(self.cap_amount(budget))
 
     def may_hold(self, cap: Cost, budget: Budget) -> bool:
         return len(cap.parts) == 1 and cap <= self.cap(budget) * _ANOTHER_MACHINE
 
+    @checked
     def guarantee(self, cost: Cost, delta: Delta | None) -> Guarantee:
         return self.guarantee_of(cost.parts[0], delta)
 
@@ -179,7 +179,7 @@ class Filter(Accounting):
         return least_scale(lambda multiplier: self.cost(kind(multiplier, slots)) <= available)
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class GDPFilter(Filter):
     """Gaussian DP with cost mu^2: adaptively chosen mu_1, mu_2, ... stopped before their squares pass mu^2 are mu-GDP.
@@ -206,7 +206,7 @@ class GDPFilter(Filter):
         return Guarantee(mu, None if delta is None else gdp.epsilon_at(mu, delta), delta)
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class PureFilter(Filter):
     """Pure epsilon, which adds up under any adaptive choice (Rogers, Roth, Ullman & Vadhan 2016, Theorem 3.6). Serves any delta.
@@ -228,7 +228,7 @@ class PureFilter(Filter):
         return Guarantee(None, rounded_up(total), 0.0)
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class ZCDPFilter(Filter):
     """Zero-concentrated DP with cost rho, which adds up under any adaptive choice (Whitehouse, Ramdas, Rogers & Wu 2023, Theorem 1).
@@ -249,7 +249,7 @@ class ZCDPFilter(Filter):
         return Guarantee(None, None if delta is None else renyi.epsilon_of_rho(rounded_up(total), delta), delta)
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class RDPFilter(Filter):
     """Renyi DP at one order, fixed when the ledger is created, which adds up under any adaptive choice (Feldman & Zrnic 2021, Theorem 4.3).

@@ -21,12 +21,12 @@ from dpbo.errors import InputError, UsageError
 from dpbo.events import Event, event_from_json
 from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
-from dpbo.validation import checked
+from dpbo.validation import checked, checked_constructor
 
 _ROUNDING = 1e-6  # an existing ledger may come from a machine that rounds differently; the statement prints the bound itself
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class Planned(Accounting):
     """Accounting by the list of all events of a study, whose cost is a number of slots for each event.
@@ -41,7 +41,6 @@ class Planned(Accounting):
     events: tuple[Event, ...]
     unit: ClassVar[str] = "slots"
     cap_is_budget: ClassVar[bool] = False
-    _hooks: ClassVar[frozenset[str]] = frozenset({"guarantee", "least_beside", "may_hold", "multiplier", "require_kept"})
 
     def __init__(self, events: Sequence[Event]) -> None:
         if not events or not all(isinstance(event, Event) and not event.free for event in events):
@@ -54,6 +53,7 @@ class Planned(Accounting):
         return f"Planned({json.dumps([event.to_json() for event in self.events], sort_keys=True, separators=(',', ':'))})"
 
     @classmethod
+    @checked
     def read(cls, name: str) -> Self:
         """The `Planned` of this `name`. Raises InputError on any other text."""
         try:
@@ -62,12 +62,14 @@ class Planned(Accounting):
             raise InputError("name", name, "text that the attribute `name` of a Planned gave", "Copy it unchanged.") from None
         return cls([event_from_json(body) for body in bodies])
 
+    @checked
     def price(self, event: Event) -> Cost | None:
         if event.free:
             return Cost.of(*(0 for _ in self.events))
         same = [event.repeated(1) == planned.repeated(1) for planned in self.events]
         return Cost.of(*(event.count * here for here in same)) if any(same) else None
 
+    @checked
     def cap(self, budget: Budget) -> Cost:
         self.require_kept(budget, room=_ROUNDING)
         return self._whole()
@@ -84,6 +86,7 @@ class Planned(Accounting):
             remedy += ", or give the budget as epsilon and delta"
         raise UsageError(f"the events {cost}, but must stay within the budget's {unit} {budget.epsilon or budget.mu}. {remedy}.")
 
+    @checked
     def fits(self, budget: Budget, *, room: float = 0.0) -> bool:
         """Whether the events keep the budget, or pass it by no more than the share `room`."""
         bound = self.composition(budget.delta or 0.0, refine=False)
@@ -109,6 +112,7 @@ class Planned(Accounting):
         fitting = [event for event in self.events if kind(event.noise_multiplier, 1) == event.repeated(1) and event.count >= slots]
         return min(fitting, key=lambda event: event.count).noise_multiplier if fitting else None
 
+    @checked
     def composition(self, delta: float, *, refine: bool = True) -> Composition:
         """The bounds on the whole list."""
         return compose(self.events, delta=delta, refine=refine)

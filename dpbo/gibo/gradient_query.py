@@ -18,7 +18,7 @@ from dpbo.queries.ball import FLOAT64
 from dpbo.queries.clipped import Divisor
 from dpbo.queries.integers import ROUND_UP, Lattice, deterministic_matmul, unit_means
 from dpbo.queries.query import Failure, IntegerSum, Query, View
-from dpbo.validation import Finite, ScoreRange, Within, between, checked
+from dpbo.validation import Finite, ScoreRange, Within, between, checked_constructor
 
 Loss = Callable[[torch.Tensor, Any], Any]
 Matrix = Annotated[torch.Tensor, Within("of two dimensions, none empty", lambda value: value.ndim == 2 and 0 not in value.shape), FLOAT64]
@@ -28,7 +28,7 @@ _BITS = 28
 _SHORTER = 1.0 - 2.0**-40
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True, eq=False)
 class ClippedGradient(Query):
     """The mean over units of each unit's own gradient, clipped to length B. The noised sum is divided by `divisor` after the release.

@@ -23,7 +23,7 @@ from dpbo.events import Event
 from dpbo.mechanisms.mechanism import AdditiveDistribution, Affine, Entropy, Mechanism, Numerators, Published, on_the_host
 from dpbo.mechanisms.rounding import SymmetricDistribution, rounded
 from dpbo.privacy import Sensitivity
-from dpbo.validation import between, checked
+from dpbo.validation import between, checked, checked_constructor
 
 _GRID_BITS = 20
 LEAST, MOST = 0.01, 2.0**20
@@ -31,7 +31,7 @@ _SMALLEST = 1e-150  # far from where float64 loses digits
 ROUND_UP = 1.0 + 2.0**-48  # covers every float rounding between the public numbers and the scale
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class AdditiveMechanism(Mechanism):
     """Noise of scale `noise_multiplier` times the query's sensitivity.
@@ -56,6 +56,7 @@ class AdditiveMechanism(Mechanism):
     def noise(self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy) -> NDArray[np.int64]:
         """floor(fraction_j + N_j + 1/2), exactly; fractions in [0, 1), `d` or `rows x d`, and scales, `d`, in units of the result."""
 
+    @checked
     def event(self, count: int = 1) -> Event:
         return self.kind(self.noise_multiplier, count)
 
@@ -84,12 +85,13 @@ class AdditiveMechanism(Mechanism):
         return whole + self.noise(fractions, np.asarray(distribution.scale) / np.asarray(distribution.grid), entropy)
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class PureNoise(AdditiveMechanism):
     """Noise that is pure epsilon = 1 / noise_multiplier."""
 
     @classmethod
+    @checked
     def of(cls, epsilon: Annotated[float, between(1e-300, 1e300)]) -> Self:
         """The mechanism of this pure epsilon: noise_multiplier 1 / epsilon, rounded up."""
         multiplier = 1.0 / epsilon

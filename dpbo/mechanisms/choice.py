@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dpbo.errors import UsageError
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, Numerators, Published
 from dpbo.privacy import Sensitivity
-from dpbo.validation import between, checked
+from dpbo.validation import between, checked, checked_constructor
 
 LEVELS = 1 << 16
 _FINENESS = 64
@@ -54,7 +54,7 @@ class ChoiceDistribution:
         return dict(vars(self))
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class ChoiceMechanism(Mechanism):
     """Selection with noise of scale `noise_multiplier` times the utilities' linf sensitivity: pure epsilon = 2 / noise_multiplier.
@@ -66,6 +66,7 @@ class ChoiceMechanism(Mechanism):
     noise_multiplier: Annotated[float, between(0.01, 200.0)]
 
     @classmethod
+    @checked
     def of(cls, epsilon: Annotated[float, between(1e-300, 1e300)]) -> Self:
         """The mechanism of this pure epsilon: noise_multiplier 2 / epsilon, rounded up."""
         multiplier = 2.0 / epsilon

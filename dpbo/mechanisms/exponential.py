@@ -16,16 +16,17 @@ from dpbo._mpmath import precision
 from dpbo.events import ExponentialEvent
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Entropy
-from dpbo.validation import checked
+from dpbo.validation import checked, checked_constructor
 
 _WIDEN = 2.0**-36  # far above the error of 2^16 float exponentials and their running sum
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class ExponentialMechanism(ChoiceMechanism):
     """Selects a candidate with probability proportional to exp(epsilon utility / (2 sensitivity))."""
 
+    @checked
     def event(self, count: int = 1) -> ExponentialEvent:
         return ExponentialEvent(self.noise_multiplier, count)
 

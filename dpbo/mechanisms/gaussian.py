@@ -17,7 +17,7 @@ from dpbo.events import Event, GaussianEvent
 from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.mechanisms.rounding import SymmetricDistribution
 from dpbo.privacy import Sensitivity
-from dpbo.validation import checked
+from dpbo.validation import checked_constructor
 
 _TAIL = math.exp(-2.0)  # scipy's ndtri takes a logarithm below this, a polynomial above: four times as long (measured)
 
@@ -33,7 +33,7 @@ NORMALS = SymmetricDistribution(lambda p: scipy.special.ndtri(p), NORMAL.exact)
 """The same law for long vectors, a third faster. Its time depends on how many of all draws lie far from zero, on no single draw."""
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class GaussianMechanism(IndependentNoise):
     """Gaussian noise of standard deviation `noise_multiplier` times the l2 sensitivity: (1 / noise_multiplier)-GDP."""

@@ -26,7 +26,7 @@ from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.rounding import ends_of, random_words
 from dpbo.privacy import Sensitivity
-from dpbo.validation import checked
+from dpbo.validation import checked_constructor
 
 Floats = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ _WIDEN = 2.0**-40  # far above the relative error of a sum of a million logarith
 _SLACK = 2.0**-20  # far above the rounding of numbers so small that the relative error is smaller still
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class L2LaplaceMechanism(PureNoise):
     """Noise of density exp(-|x|_2 / b), b = `noise_multiplier` times the l2 sensitivity."""

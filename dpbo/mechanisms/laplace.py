@@ -17,7 +17,7 @@ from dpbo.events import Event, LaplaceEvent
 from dpbo.mechanisms.additive import IndependentNoise, PureNoise
 from dpbo.mechanisms.rounding import SymmetricDistribution
 from dpbo.privacy import Sensitivity
-from dpbo.validation import checked
+from dpbo.validation import checked_constructor
 
 
 def _quantile(p: NDArray[np.float64]) -> Any:
@@ -28,7 +28,7 @@ def _quantile(p: NDArray[np.float64]) -> Any:
 LAPLACE = SymmetricDistribution(_quantile, lambda p: mpmath.log(2 * p))
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class LaplaceMechanism(IndependentNoise, PureNoise):
     """Laplace noise of scale `noise_multiplier` times the l1 sensitivity: pure epsilon = 1 / noise_multiplier."""

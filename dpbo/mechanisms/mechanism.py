@@ -7,7 +7,7 @@ curator calls `_sample`, after the charge is durable.
 import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from dpbo.events import Event
 from dpbo.privacy import Sensitivity
-from dpbo.validation import checked
 
 Entropy = Callable[[int], bytes]  # returns this many unpredictable bytes
 Numerators = Sequence[int] | NDArray[np.int64] | torch.Tensor  # int64, on any device
@@ -48,11 +47,8 @@ class AdditiveDistribution:
         return numbers if self.block is None else {**numbers, "block": self.block}
 
 
-@checked
 class Mechanism(abc.ABC):
     """A law of noise. Subclasses state in their docstring what they guarantee and why the sampling is exact."""
-
-    _hooks: ClassVar[frozenset[str]] = frozenset({"choose", "distribution", "noise", "norm", "publish", "std"})
 
     @abc.abstractmethod
     def event(self, count: int = 1) -> Event:

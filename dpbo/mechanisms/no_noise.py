@@ -14,10 +14,10 @@ from dpbo.errors import InputError
 from dpbo.events import NotPrivateEvent
 from dpbo.mechanisms.mechanism import AdditiveDistribution, Affine, Entropy, Mechanism, Numerators, Published, on_the_host
 from dpbo.privacy import Sensitivity
-from dpbo.validation import checked
+from dpbo.validation import checked, checked_constructor
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class NoNoise(Mechanism):
     """Releases the exact sum, without privacy.
@@ -32,6 +32,7 @@ class NoNoise(Mechanism):
         if self.allow_not_private is not True:
             raise InputError("allow_not_private", self.allow_not_private, "True, to publish exact answers", "They are not private.")
 
+    @checked
     def event(self, count: int = 1) -> NotPrivateEvent:
         return NotPrivateEvent(count=count)
 

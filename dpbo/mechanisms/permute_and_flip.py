@@ -19,16 +19,17 @@ from dpbo.events import PermuteAndFlipEvent
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.rounding import random_words
-from dpbo.validation import checked
+from dpbo.validation import checked, checked_constructor
 
 _WIDEN = 2.0**-36
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True)
 class PermuteAndFlipMechanism(ChoiceMechanism):
     """Selects the best candidate more often than the exponential mechanism does at the same epsilon."""
 
+    @checked
     def event(self, count: int = 1) -> PermuteAndFlipEvent:
         return PermuteAndFlipEvent(self.noise_multiplier, count)
 

@@ -14,7 +14,7 @@ from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.score_evaluation import tensor_of
-from dpbo.validation import at_least, checked, require
+from dpbo.validation import at_least, checked_constructor, require
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class OneCell:
         return cells.double().unsqueeze(1) == torch.arange(self.cells, dtype=torch.float64, device=cells.device)
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True, eq=False)
 class CellMeans(ClippedMean):
     """The share of units in each of m cells, divided in public.

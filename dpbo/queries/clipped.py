@@ -35,7 +35,7 @@ from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, Lattice, sum_records, sum_units
 from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
-from dpbo.validation import Positive, ScoreRange, at_least, between, checked, require
+from dpbo.validation import Positive, ScoreRange, at_least, between, checked, checked_constructor, require
 
 NAN_COUNTS_AS = {"lower": 0, "upper": 1}  # which end of the range
 
@@ -72,7 +72,7 @@ class PairedScore:
         return torch.where(~scores.isfinite(), ends[NAN_COUNTS_AS[self.worst]], scores).clamp(ends[0], ends[1])
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True, eq=False)
 class ClippedScores(Query):
     """Base of ClippedMean and ClippedSum: a score that is clipped to a public range.
@@ -145,6 +145,7 @@ class ClippedScores(Query):
             object.__setattr__(self, "score", PairedScore(score, reference, self.ranges, str(self.worst)))
         object.__setattr__(self, "ranges", ((-c, c),) * self.metrics)
 
+    @checked
     def about(self, subject: Any) -> Self:
         """The same question about another subject, whose arguments need not be checked a second time."""
         other = copy.copy(self)
@@ -233,7 +234,7 @@ def _box(ranges: Sequence[tuple[float, float]], origins: Sequence[float], weight
     return Sensitivity(rounded_up(l1), root_up(largest**2 * sum(weight**2 for weight in weights)), rounded_up(linf), scale)
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True, eq=False)
 class ClippedMean(ClippedScores):
     """The mean of clipped scores over units. The sum is measured from the middle of the range and divided in public.
@@ -268,7 +269,7 @@ class ClippedMean(ClippedScores):
         return {**super().public_inputs(), "divisor": self.divisor}
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True, eq=False)
 class ClippedSum(ClippedScores):
     """The sum of clipped scores over units, measured from zero. Its arguments are those of `ClippedScores`."""

@@ -20,7 +20,6 @@ from dpbo.errors import InputError
 from dpbo.events import Event
 from dpbo.privacy import Adjacency, RowChange
 from dpbo.privacy import Sensitivity as Sensitivity
-from dpbo.validation import checked
 
 T = TypeVar("T")
 # methods that tell of the question, and answer nothing
@@ -107,7 +106,6 @@ class Failure:
     kind: str = field(repr=False)
 
 
-@checked
 class Query(abc.ABC):
     """A question about the private records, with a proven bound on how far its answer can move.
 
@@ -162,11 +160,6 @@ class Query(abc.ABC):
     """
 
     per_unit: ClassVar[bool] = False
-    # methods that only dpbo calls, with arguments of its own: `checked` leaves them as they are
-    _hooks: ClassVar[frozenset[str]] = frozenset({
-        "affine", "chunk_sum", "lattices", "moves", "places", "probe", "quanta", "release_event", "require_public", "resolution",
-        "sampling_variance", "scale", "sensitivity", "squared_l2", "sum_points",
-    })  # fmt: skip
 
     def fingerprint_parts(self) -> tuple[Any, ...]:
         """What tells this query from another of its type: its public inputs, and its fields if it is a data class."""

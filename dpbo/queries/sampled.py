@@ -9,10 +9,10 @@ from dpbo.events import Event, GaussianEvent, NotPrivateEvent, PoissonGaussianEv
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.query import Failure, IntegerSum, Query, View, require_per_unit
-from dpbo.validation import between, checked
+from dpbo.validation import between, checked_constructor
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True, eq=False)
 class PoissonSampled(Query):
     """A `ClippedMean` over a Poisson sample of the units: `PoissonSampled(ClippedMean(score, x, score_range=(0, 1)), rate=0.1)`.

@@ -13,10 +13,8 @@ from typing import Any, ClassVar
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedSum, ScoreRanges
 from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
-from dpbo.validation import checked
 
 
-@checked
 class UnitSum(Query):
     """A question of your own: the sum over units of a score that you write. Its sensitivity needs
     no proof of yours.
@@ -51,7 +49,6 @@ class UnitSum(Query):
     The fields of a data class that are numbers or texts are told as its public inputs.
     """
 
-    _hooks: ClassVar[frozenset[str]] = frozenset({"score"})
     per_unit = True
     max_records_per_unit: ClassVar[int] = 1
     worst: ClassVar[str | float] = "lower"

@@ -21,7 +21,7 @@ from dpbo.queries import score_evaluation
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.integers import ROUND_UP, Lattice, unit_means
 from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
-from dpbo.validation import Positive, Probability, ScoreRange, between, checked
+from dpbo.validation import Positive, Probability, ScoreRange, between, checked_constructor
 
 _FINE = 1 << 20  # quantile utilities are whole multiples of 2^-20; a fraction that is none is rounded so that they shrink
 _MOST_COST = 1e12  # of the last candidate: in steps below 2^60, beside 2^20 * MOST_UNITS for the units, so that none leaves int64
@@ -32,7 +32,7 @@ def _same_for_all(bound: float, candidates: int) -> Sensitivity:
     return Sensitivity(bound * candidates, bound * math.sqrt(candidates) * ROUND_UP, bound, (1.0,) * candidates)
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True, eq=False)
 class CandidateScores(Query):
     """Total scores of N public candidates. Release it with a choice mechanism, which publishes the index of the chosen one.
@@ -109,7 +109,7 @@ class CandidateScores(Query):
         return dataclasses.replace(self._template, subject=candidate)
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True, eq=False)
 class QuantileUtilities(Query):
     """How good each of N public values is as a quantile of a score over units, for example to choose a clip bound privately.

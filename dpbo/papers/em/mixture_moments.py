@@ -14,13 +14,13 @@ from dpbo.papers.em.point_sums import BlockWeight, PointSums
 from dpbo.privacy import Adjacency
 from dpbo.queries.ball import FLOAT64, Resolution, product
 from dpbo.queries.integers import deterministic_matmul
-from dpbo.validation import checked
+from dpbo.validation import checked_constructor
 
 _SMALLEST = -700.0  # of a logit below the largest: e^-700 rounds to no weight, and exp_ takes ten times as long where its result underflows
 _MOST_COMPONENTS = 1 << 10  # more would leave too few bits for weights and records
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True, eq=False)
 class MixtureMoments(PointSums):
     """Sums over records of gamma_k (1, z, z z'), `K x F` row by row as one vector.

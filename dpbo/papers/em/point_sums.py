@@ -21,7 +21,7 @@ from dpbo.queries import score_evaluation
 from dpbo.queries.ball import FLOAT64, LARGEST_CHUNK, MOST_DIMENSION, Ball, Resolution, chunk_rows, lattice_chunks, product
 from dpbo.queries.integers import ROUND_UP
 from dpbo.queries.query import Failure, IntegerSum, Query, View
-from dpbo.validation import at_least, between, checked
+from dpbo.validation import at_least, between, checked_constructor
 
 BlockWeight = Annotated[float, between(1e-3, 1e3)]
 _FARTHEST = 1e100  # a centre this far away is nearest to no record, and far from overflow
@@ -149,7 +149,7 @@ class PointSums(Query):
         return resolution.lattice_bits - resolution.weight_bits - resolution.bits * self.degrees()
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True, eq=False)
 class ClusterSums(PointSums):
     """One step of k-means: how many records lie nearest to each public centre, and the sum of these records; `K x (1 + d)`, row by row.
@@ -277,7 +277,7 @@ class ClusterSums(PointSums):
         return self.weights[0] / least, self.weights[1] / least
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True, eq=False)
 class SecondMoment(PointSums):
     """The sum over records of z z', as its upper triangle row by row, d(d+1)/2 numbers: for factor analysis and principal components.

@@ -34,7 +34,7 @@ from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 from dpbo.queries.score_evaluation import tensor_of
-from dpbo.validation import Count, NotNegative, Positive, at_least, checked
+from dpbo.validation import Count, NotNegative, Positive, at_least, checked, checked_constructor
 
 _LIPSCHITZ = {
     "loss-lipschitz": "the validation loss is finite and L-Lipschitz in the model's weights, between all models of the grid, for every "
@@ -106,7 +106,7 @@ class AdaptiveLipschitz:
         object.__setattr__(self, "kernel", copy.deepcopy(self.kernel))
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True, eq=False)
 class RegularisedBest(Query):
     """The best value -mean loss over the grid: release it by LaplaceMechanism under REPLACE_ONE.

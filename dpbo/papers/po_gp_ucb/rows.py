@@ -18,7 +18,7 @@ from dpbo.queries import score_evaluation
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.integers import sum_records
 from dpbo.queries.query import Failure, IntegerSum, Query, View
-from dpbo.validation import Index, ScoreRange, Within, between, checked
+from dpbo.validation import Index, ScoreRange, Within, between, checked_constructor
 
 _BITS = 34  # log2 of the sensitivity over the quantum
 _WHOLE = 2.0**53  # beyond it, float64 cannot represent every whole number
@@ -30,7 +30,7 @@ _CENTER = Within(
 )
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True, eq=False)
 class RowTable(Query):
     """Every record's row, released as a table `n x k` in the order of the records.
@@ -166,7 +166,7 @@ class RowTable(Query):
         return math.sqrt(self.dimension) if self.projection is None else math.sqrt(float(self.projection.square().sum())) * _UP
 
 
-@checked
+@checked_constructor
 @dataclass(frozen=True, eq=False)
 class RowOutcome(Query):
     """The outcome y_i = f(x_i) of one record: `RowOutcome(outcome, row=17, value_range=(0.0, 1.0))`, with noise or declassified.
