@@ -18,7 +18,6 @@ from __future__ import annotations
 import collections
 import os
 import uuid
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -34,7 +33,6 @@ from dpbo.validation import Count, Positive, checked, require
 
 IAccountant: Any = load_opacus("opacus.accountants").IAccountant
 _BLOCK = 16  # steps at most that one entry of the ledger charges
-_COUNTING: weakref.WeakSet[LedgerAccountant] = weakref.WeakSet()
 
 Step = tuple[float, float, int]  # noise multiplier, sample rate, how often: Opacus' own entry
 
@@ -103,6 +101,8 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Count one DP-SGD step. Raises BudgetExceeded beyond the plan, InputError if it differs from the planned steps."""
         self._counting = True
+        if self._process != os.getpid():
+            self._begin_run()
         if self._curator is not None:
             if (float(noise_multiplier), float(sample_rate)) != self._planned[:2]:
                 raise InputError("noise_multiplier, sample_rate", (noise_multiplier, sample_rate), f"as reserved, {self._planned[:2]}",
@@ -196,8 +196,9 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         """Count under a new id from now on: one for each object, and for its copy in a forked process."""
         self._id = uuid.uuid4().hex
         self._runs[self._id] = []
-        self._paid = iter(())  # what this one has paid for, a copy may not take
-        _COUNTING.add(self)
+        # What this one has paid for, a copy may not take.
+        self._paid = iter(())
+        self._process = os.getpid()
 
     def _event(self, noise_multiplier: float, sample_rate: float) -> Event:
         """The event of one step, under the ledger's relation, or under Opacus' own without a curator."""
@@ -247,13 +248,5 @@ def _rest(known: list[tuple[Any, int]], loaded: list[tuple[Any, int]]) -> list[t
                 history.pop(0)
     return [(entry, count) for entry, count in ahead]
 
-
-def _begin_runs_of_fork() -> None:
-    for accountant in list(_COUNTING):
-        accountant._begin_run()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_runs_of_fork)
 
 load_opacus("opacus.accountants").register_accountant(LedgerAccountant.mechanism(), LedgerAccountant, force=True)

@@ -60,7 +60,7 @@ from dpbo.dpsgd._opacus import load_opacus
 from dpbo.dpsgd.accountant import LedgerAccountant
 from dpbo.dpsgd.noise import LEAST_NORM, MOST_NORM, NoisedOptimizer, PoissonSamples
 from dpbo.dpsgd.planning import DPSGDConfig
-from dpbo.dpsgd.rebuilding import PublicCopy
+from dpbo.dpsgd.rebuilding import PublicCopy, map_parts
 from dpbo.errors import InputError, UsageError
 from dpbo.hidden_run import note_drawn
 from dpbo.validation import Count, between, checked, require
@@ -309,14 +309,10 @@ def _emptied(batch: Any, axis: int) -> Any:
         if shape:
             shape[axis if axis < len(shape) else 0] = 0
         return batch.new_zeros(shape)
-    if isinstance(batch, Mapping):
-        return {name: _emptied(part, axis) for name, part in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        nested = any(isinstance(part, (torch.Tensor, Mapping, tuple, list)) for part in batch)
-        # Otherwise each part is of a record, such as text.
-        parts = [_emptied(part, axis) for part in batch if nested]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch
+    # Other lists hold one part of each record, such as text.
+    if isinstance(batch, (tuple, list)) and not any(isinstance(part, (torch.Tensor, Mapping, tuple, list)) for part in batch):
+        return type(batch)()
+    return map_parts(batch, lambda part: _emptied(part, axis))
 
 
 def _table(dataset: Any) -> Any:

@@ -18,11 +18,13 @@ All of this changes the state of the whole process, so `best_of` of several thre
 `DensityRatioProposals` (DP-HyPO) let later runs look where earlier runs did well.
 """
 
+import bisect
 import contextlib
 import copy
 import dataclasses
 import gc
 import io
+import itertools
 import logging
 import math
 import os
@@ -43,6 +45,7 @@ from dpbo.curator.entropy import system_entropy
 from dpbo.dpsgd.process_state import ProcessState
 from dpbo.errors import ReleaseLost
 from dpbo.isolation import isolate_generators, mute_warnings, silence_descriptors
+from dpbo.mechanisms.choice import draw_below
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.run_count import draw_run_count
 from dpbo.models.builders import default_gp, mute_optimizer_warnings
@@ -119,7 +122,8 @@ def best_of(
                 return None
 
     def hidden() -> Outcome:
-        with _unobserved(work) as state:  # an error and its frames are destroyed before output is possible again
+        # An error and its frames are destroyed before output is possible again.
+        with _unobserved(work) as state:
             return _contained(lambda: runs(state))
 
     outcome = _contained(hidden)
@@ -147,7 +151,8 @@ def _largest(work: Any, space: Space, count: int, entropy: Entropy, proposals: P
     highest = (-math.inf, -1)
     earlier: list[Run] = []
     for _ in range(count):
-        x, tie = proposals(earlier, entropy), int.from_bytes(entropy(8), "little")
+        x = proposals(earlier, entropy)
+        tie = int.from_bytes(entropy(8), "little")
         run = _run(work, space, x, state)
         earlier.append(dataclasses.replace(run, output=None))
         if (run.score, tie) > highest:
@@ -171,9 +176,12 @@ def _outcome(work: Any, parameters: dict[str, Any], x: torch.Tensor) -> Run:
         number = float(score)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # also SystemExit: ending the program would reveal the run
+    # Also SystemExit: ending the program would reveal the run.
+    except BaseException:
+        number = -math.inf
+    if not math.isfinite(number):
         return Run(x, None, -math.inf)
-    return Run(x, output, number) if math.isfinite(number) else Run(x, None, -math.inf)
+    return Run(x, output, number)
 
 
 class _Pickler(pickle.Pickler):
@@ -221,7 +229,8 @@ def _copied(run: Run) -> Run:
         return dataclasses.replace(run, output=copied_by_pickle(run.output))
     except KeyboardInterrupt:
         raise
-    except BaseException:  # of the output's own code, too
+    # Of the output's own code, too.
+    except BaseException:
         return dataclasses.replace(run, output=None, unpickled=True)
 
 
@@ -248,9 +257,11 @@ def _unobserved(work: Callable[..., Any]) -> Iterator[ProcessState]:
     second.
     """
     with _turn:
-        logging_disabled, freeze = logging.root.manager.disable, not gc.get_freeze_count()
+        logging_disabled = logging.root.manager.disable
+        freeze = not gc.get_freeze_count()
         try:
-            logging.disable(sys.maxsize)  # also above CRITICAL
+            # Also above CRITICAL.
+            logging.disable(sys.maxsize)
             with (
                 mute_warnings(),
                 silence_descriptors(),
@@ -335,46 +346,45 @@ class DensityRatioProposals:
         known = [run for run in runs if not run.failed]
         if len(known) < 2:
             return torch.zeros(len(points), dtype=torch.float64)
-        X, Y = torch.stack([run.x for run in known]), torch.tensor([[run.score] for run in known], dtype=torch.float64)
+        X = torch.stack([run.x for run in known])
+        Y = torch.tensor([[run.score] for run in known], dtype=torch.float64)
+        Yvar = torch.full_like(Y, self.noise_std**2)
         try:
             with mute_optimizer_warnings(), isolate_generators(entropy), torch.no_grad():
-                values = self.interest(default_gp(self.space, X, Y, torch.full_like(Y, self.noise_std**2)), points).double()
+                values = self.interest(default_gp(self.space, X, Y, Yvar), points).double()
                 scaled = self.sharpness * (values - values.mean()) / values.std().clamp_min(1e-12)
                 usable = scaled.shape == (len(points),) and bool(scaled.isfinite().all())
         except KeyboardInterrupt:
             raise
-        except BaseException:  # whether a model can be fitted is as private as the scores
+        # Whether a model can be fitted is as private as the scores.
+        except BaseException:
             usable = False
         return scaled if usable else torch.zeros(len(points), dtype=torch.float64)
 
 
 def integer_weights(interests: torch.Tensor, spread: tuple[float, float]) -> list[int]:
     """Integers within [c 2^40, C 2^40] whose mean is 2^40, increasing with the interests as far as that allows."""
-    least, most = math.ceil(spread[0] * _ONE), math.floor(spread[1] * _ONE)
+    least = math.ceil(spread[0] * _ONE)
+    most = math.floor(spread[1] * _ONE)
     gains = torch.exp((interests - interests.max()).clamp(-60.0, 0.0))
     low, high = -80.0, 80.0
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if float((gains * math.exp(middle)).clamp(*spread).mean()) < 1.0 else (low, middle)
+        if float((gains * math.exp(middle)).clamp(*spread).mean()) < 1.0:
+            low = middle
+        else:
+            high = middle
     wanted = (gains * math.exp(high)).clamp(*spread) * _ONE
     weights = [min(max(round(value), least), most) for value in wanted.tolist()]
     rest = _ONE * len(weights) - sum(weights)
     for i, weight in enumerate(weights):
         step = min(max(rest, least - weight), most - weight)
-        weights[i], rest = weight + step, rest - step
+        weights[i] += step
+        rest -= step
     return weights
 
 
 def draw_index(weights: Sequence[int], entropy: Entropy) -> int:
-    """An index with probability proportional to its weight, exactly: by a uniform integer below the sum (rejection)."""
-    total = sum(weights)
-    bits = total.bit_length()
-    while True:
-        number = int.from_bytes(entropy((bits + 7) // 8), "little") >> (-bits % 8)
-        if number < total:
-            break
-    for index, weight in enumerate(weights):
-        number -= weight
-        if number < 0:
-            return index
-    raise AssertionError("the weights sum to the total")
+    """An index with probability proportional to its weight, exactly."""
+    sums = list(itertools.accumulate(weights))
+    return bisect.bisect_right(sums, draw_below(sums[-1], entropy))

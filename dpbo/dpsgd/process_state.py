@@ -170,7 +170,8 @@ class ProcessState:
             for holder, names in others:
                 held = {each: _names(holder).get(each) for each in names}
                 self._moving += [(holder, each, value) for each, value in held.items() if _moves(value)]
-                self._generators.update((id(value), value) for value in held.values() if _is_generator(value))
+                for generator in filter(None, map(_seedable, held.values())):
+                    self._generators[id(generator)] = generator
 
     @contextlib.contextmanager
     def first_run(self, entropy: Callable[[int], bytes]) -> Iterator[Callable[..., Any]]:
@@ -285,7 +286,7 @@ def _found_in(name: str, module: Any) -> _Found:
             held = list(_names(holder).items())
             if ints := [each for each, value in held if type(value) is int]:
                 numbers.append(_Numbers(holder, ints))
-            if names := [each for each, value in held if _is_count(value) or _is_generator(value)]:
+            if names := [each for each, value in held if _is_count(value) or _seedable(value) is not None]:
                 others.append((holder, names))
         _scanned[name] = last = module, len(namespace), (numbers, others)
     return last[2]
@@ -306,8 +307,9 @@ def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[tuple[Any
             continue
         # The reference keeps its id from being given to another object.
         seen[id(thing)] = thing
-        if _is_generator(thing):
-            generators[id(thing)] = thing
+        generator = _seedable(thing)
+        if generator is not None:
+            generators[id(generator)] = generator
             continue
         if own and (is_opaque(thing) or (_moves(thing) and id(thing) not in bound)):
             raise InputError(name or "iterator", thing, "made anew in each run", _ANEW)
@@ -441,29 +443,28 @@ def _shared_tables() -> list[Any]:
     return found
 
 
-def _is_generator(value: Any) -> bool:
-    """Whether it is a generator that takes seeds, except the global ones."""
+def _seedable(value: Any) -> Any:
+    """The generator that takes the seeds of a generator, except of the global ones; None of anything else."""
+    if issubclass(type(value), np.random.Generator):
+        value = value.bit_generator
     kind: Any = type(value)
-    if issubclass(kind, np.random.Generator):
-        kind = type(value.bit_generator)
+    takes_seeds = issubclass(kind, (torch.Generator, np.random.RandomState, random.Random)) and id(value) not in _GLOBAL_GENERATORS
     if issubclass(kind, np.random.BitGenerator):
-        return bool(kind.__module__.startswith("numpy.random."))
-    return issubclass(kind, (torch.Generator, np.random.RandomState, random.Random)) and id(value) not in _GLOBAL_GENERATORS
+        takes_seeds = kind.__module__.startswith("numpy.random.")
+    return value if takes_seeds else None
 
 
 def _state_of(generator: Any) -> Any:
     """Of numpy's generators with the seeds that they give to others."""
-    if isinstance(generator, np.random.Generator):
-        return _state_of(generator.bit_generator)
     if isinstance(generator, np.random.BitGenerator):
         return generator.state, generator.seed_seq
-    return random.Random.getstate(generator) if isinstance(generator, random.Random) else generator.get_state()
+    if isinstance(generator, random.Random):
+        return random.Random.getstate(generator)
+    return generator.get_state()
 
 
 def _set_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, np.random.Generator):
-        _set_state(generator.bit_generator, state)
-    elif isinstance(generator, np.random.BitGenerator):
+    if isinstance(generator, np.random.BitGenerator):
         generator.__setstate__(state)  # type: ignore[attr-defined]
     elif isinstance(generator, random.Random):
         random.Random.setstate(generator, state)
@@ -474,9 +475,9 @@ def _set_state(generator: Any, state: Any) -> None:
 def _seed(generator: Any, entropy: Callable[[int], bytes]) -> None:
     if isinstance(generator, torch.Generator):
         generator.manual_seed(int.from_bytes(entropy(8), "little") >> 1)
-    elif isinstance(generator, (np.random.Generator, np.random.BitGenerator)):
-        kind: Any = type(getattr(generator, "bit_generator", generator))
-        _set_state(generator, _state_of(kind(int.from_bytes(entropy(32), "little"))))
+    elif isinstance(generator, np.random.BitGenerator):
+        fresh = type(generator)(int.from_bytes(entropy(32), "little"))
+        _set_state(generator, _state_of(fresh))
     elif isinstance(generator, np.random.RandomState):
         generator.seed(np.frombuffer(entropy(64), dtype="<u4"))
     else:

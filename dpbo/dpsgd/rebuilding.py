@@ -37,7 +37,7 @@ import enum
 import logging
 import math
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -223,7 +223,8 @@ class PublicCopy:
             for mine, common in zip(records, shared, strict=True):
                 if mine.dim() > axis:
                     mine.select(axis, 0).copy_(common.select(axis, 0))
-            args, kwargs = _with_tensors(inputs, iter(records))
+            remaining = iter(records)
+            args, kwargs = _map_tensors(inputs, lambda _: next(remaining))  # noqa: B023
             try:
                 with torch.no_grad(), isolate_generators(bytes):
                     outputs.append(_tensors(module(*args, **kwargs)))
@@ -326,25 +327,28 @@ def _copied(module: nn.Module, tensors: dict[int, Any]) -> nn.Module:
     return twin
 
 
+def map_parts(container: Any, change: Callable[[Any], Any]) -> Any:
+    """A mapping, tuple or list with each of its parts changed; anything else as it is."""
+    if isinstance(container, Mapping):
+        return {name: change(part) for name, part in container.items()}
+    if isinstance(container, (list, tuple)):
+        parts = map(change, container)
+        return type(container)(*parts) if hasattr(container, "_fields") else type(container)(parts)
+    return container
+
+
+def _map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """The nested containers with every tensor changed, in order."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    return map_parts(value, lambda part: _map_tensors(part, change))
+
+
 def _tensors(value: Any) -> list[torch.Tensor]:
     """The tensors in nested containers, in order."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [tensor for part in value.values() for tensor in _tensors(part)]
-    return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, (list, tuple)) else []
-
-
-def _with_tensors(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    """The containers, with other tensors in them."""
-    if isinstance(value, torch.Tensor):
-        return next(tensors)
-    if isinstance(value, Mapping):
-        return {name: _with_tensors(part, tensors) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        parts = [_with_tensors(part, tensors) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
+    found = list[torch.Tensor]()
+    _map_tensors(value, found.append)
+    return found
 
 
 def _made_up(like: torch.Tensor, axis: int, which: int) -> torch.Tensor:

@@ -205,13 +205,7 @@ def selection_event(
 
     scored: list[Event] = []
     if score is not None:
-        query = score.query(None)
-        query.require_public(curator.adjacency)
-        curator.ledger.birth.require_role(query.role)
-        if query.metrics != 1:
-            raise InputError("score_range", query.metrics, "of one metric", "A selection maximises one number.")
-        quanta = [grid.quantum for grid in query.lattices(curator.units)]
-        score.mechanism.distribution(query.scale(curator.adjacency), quanta)  # raises if out of range
+        query, _ = _noise_of(curator, score)
         scored = [query.release_event(score.mechanism.event(), curator.adjacency)]
     if not isinstance(base, Mapping):
         return selection([*base, *scored])
@@ -220,6 +214,17 @@ def selection_event(
     if scored:
         costs[role] = [*costs.get(role, []), *scored]
     return RolesEvent(costs=tuple((name, (selection(events),)) for name, events in sorted(costs.items())))
+
+
+def _noise_of(curator: Curator, score: NoisedScore) -> tuple[ClippedMean, Any]:
+    """The score's query, and the distribution of its noise. Raises InputError for a score that cannot be released."""
+    query = score.query(None)
+    query.require_public(curator.adjacency)
+    curator.ledger.birth.require_role(query.role)
+    if query.metrics != 1:
+        raise InputError("score_range", query.metrics, "of one metric", "A selection maximises one number.")
+    quanta = [grid.quantum for grid in query.lattices(curator.units)]
+    return query, score.mechanism.distribution(query.scale(curator.adjacency), quanta)
 
 
 def _terms(
@@ -232,11 +237,9 @@ def _terms(
         raise InputError("base", others, f"of one further role, among {ROLES}")
     scored: dict[str, Any] = {"score": "attested"}
     if score is not None:
-        query = score.query(None)
-        distribution = score.mechanism.distribution(
-            query.scale(curator.adjacency), [grid.quantum for grid in query.lattices(curator.units)]
-        )
-        noise = float(f"{distribution.std[0] * query.affine(curator.units)[1]:.3g}")  # few digits: another machine computes the same
+        query, distribution = _noise_of(curator, score)
+        # Few digits: another machine computes the same.
+        noise = float(f"{distribution.std[0] * query.affine(curator.units)[1]:.3g}")
         scored = {"score": "noised by the curator", **query.public_inputs(), "noise_std": noise}
     optional = {"threshold": threshold, "pad_to": pad_to, "role": others[0] if others else None}
     return {

@@ -17,6 +17,7 @@ process, and a paid model that is lost is not trained again.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import io
@@ -33,7 +34,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from dpbo.accounting.planned import Planned
 from dpbo.acquisition.expected_improvement import posterior_mean, suggest
@@ -43,7 +44,8 @@ from dpbo.curator.record_fingerprints import require_other_rows
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.dpsgd.engine import Fit, Session
 from dpbo.dpsgd.hidden_runs import DensityRatioProposals
-from dpbo.dpsgd.planning import TuningPlan
+from dpbo.dpsgd.planning import DPSGDConfig, TuningPlan
+from dpbo.dpsgd.rebuilding import map_parts
 from dpbo.dpsgd.selection import NoisedScore, private_selection
 from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.fingerprint import describe_space, fingerprint
@@ -150,23 +152,195 @@ def tune(
     """
     if (plan.strategy == "once") != (parameters is not None):
         raise InputError("parameters", parameters, "given for the plan 'once', and only there")
-    fixed = None if parameters is None else space.encode(parameters).unsqueeze(0)
-    replaces, view = plan.adjacency.replaces, PrivateView.of(validation, _RECORD, units_are_public=False)
-    if replaces and view.count != plan.validation:
-        raise UsageError(
-            f"the plan was made for {plan.validation:g} validation records, not {view.count}. Plan again: "
-            f"plan_tuning(..., validation={view.count})."
-        )
+    study = _Study(fit, score, training, validation, space, plan, parameters, max(initial, 2), seed, folder)
+    study.require_planned_number()
     if not allow_repeated:
-        require_other_rows("training", training, view, "validation", _TWO_ROLES)
-    divisor = None if replaces else plan.validation
-    settings = {} if divisor is None else {"divisor": divisor}
-    noised = NoisedScore(_CopyScore(score), plan.score_range, GaussianMechanism(plan.score_multiplier), settings)
+        require_other_rows("training", training, study.view, "validation", _TWO_ROLES)
+    if try_first:
+        study.try_first(example)
+    if study.folder is not None:
+        study.folder.mkdir(parents=True, exist_ok=True)
+    curator = Curator(
+        validation,
+        unit=_RECORD,
+        adjacency=plan.adjacency,
+        budget=plan.budget,
+        accounting=Planned(plan.events),
+        dataset=dataset,
+        ledger=ledger,
+        example=None if example is None else example[1],
+        allow_repeated=allow_repeated,
+    )
+    curator.protect(training, role=_TRAINING)
+    if not allow_repeated and curator.repeats_records():
+        raise InputError("ledger", None, "one file or URL for all calls with the same records", _REPEATED)
+    begun = bool({_SELECTION, _TRAINING} & set(curator.ledger.used()))
+    curator.bind("tuning", {}, tables={"training records": training}, begun=begun)
+    # Otherwise a score's range would be examined on `example` in runs that are paid for.
+    curator.mark_probed(study.scored.query(None))
+    curator.ledger.note("assume", "dpsgd-attested")
+    if not plan.adjacency.replaces:
+        curator.ledger.note("assume", "roles-by-record")
+    found = study.search(curator) if plan.run_count is None else study.select(curator)
+    # This follows from what is released, and from nothing else.
+    if found.model is None:
+        text = (
+            "tune returns no model: the run failed on the private records, or another process trained the model and no folder= kept it. "
+            "What was charged stays charged. Try fit on public records of the same form and number; pass folder= to the next study."
+        )
+        warn(text, UserWarning)
+    return found
+
+
+class _Study:
+    """The arguments of `tune`, and what it does with them."""
+
+    def __init__(
+        self,
+        fit: Fit,
+        score: Score,
+        training: Any,
+        validation: Any,
+        space: Space,
+        plan: TuningPlan,
+        parameters: dict[str, Any] | None,
+        initial: int,
+        seed: int,
+        folder: str | pathlib.Path | None,
+    ) -> None:
+        self.training = training
+        self.train = _trainer(fit, training, plan.config)
+        self.space = space
+        self.plan = plan
+        self.seed = seed
+        self.folder = None if folder is None else pathlib.Path(folder)
+        self.view = PrivateView.of(validation, _RECORD, units_are_public=False)
+        self.divisor = None if plan.adjacency.replaces else plan.validation
+        settings = {} if self.divisor is None else {"divisor": self.divisor}
+        self.scored = NoisedScore(_CopyScore(score), plan.score_range, GaussianMechanism(plan.score_multiplier), settings)
+        if parameters is None:
+            self.tried = space.sample(_TRIED_POINTS, seed=seed)
+            self.design = space.sample(initial, seed=seed)
+        else:
+            self.tried = self.design = space.encode(parameters).unsqueeze(0)
+
+    def require_planned_number(self) -> None:
+        """Raise UsageError where the number of validation records is public, and another than the plan's."""
+        if self.plan.adjacency.replaces and self.view.count != self.plan.validation:
+            raise UsageError(
+                f"the plan was made for {self.plan.validation:g} validation records, not {self.view.count}. Plan again: "
+                f"plan_tuning(..., validation={self.view.count})."
+            )
+
+    def try_first(self, example: tuple[Any, Any] | None) -> None:
+        """Train for a few steps on stand-in records, save and score, at a few points. Raises what `fit` and `score` raise."""
+        if example is None:
+            stand_ins, scored = [_zeros(_first(self.training))], self.view.zeros()
+            if scored is None:
+                raise _without_zeros(type(self.view.container).__name__)
+        else:
+            stand_ins, scored = [example[0][i] for i in range(len(example[0]))], example[1]
+        config = self.plan.config
+        # Samples of the expected size, so that memory is tried, too.
+        places = [place % len(stand_ins) for place in range(config.batches * config.batch_size)]
+        records: Subset[Any] = Subset(stand_ins, places)  # type: ignore[arg-type]
+        terms = {"adjacency": self.plan.adjacency, "budget": self.plan.budget, "example": None if example is None else scored}
+        curator = Curator.rehearsal(scored, unit=_RECORD, **terms)
+        # An initial model that the caller seeded stays the same.
+        with isolate_generators(system_entropy):
+            for x in self.tried:
+                given = self.space.decode(x)
+                try:
+                    model = self.train(given, _PaidSession(records, config, samples=_TRIED_STEPS))
+                    if self.folder is not None:
+                        torch.save(model, io.BytesIO())
+                    curator.evaluate(self.scored.query(model))
+                except Exception as error:
+                    error.add_note(
+                        f"`fit` and `score` were tried with {given} on stand-in records (zeros, or `example`). Nothing was charged. If "
+                        "zeros are no valid records, pass a few public ones: example=(training, validation). try_first=False omits this "
+                        "trial."
+                    )
+                    raise
+
+    def select(self, curator: Curator) -> TunedModel:
+        """The best of hidden runs."""
+        plan = self.plan
+        assert plan.run_count is not None
+        proposals = None
+        if plan.spread != (1.0, 1.0):
+            proposals = DensityRatioProposals(self.space, spread=plan.spread, noise_std=plan.score_std)
+        best = private_selection(
+            curator,
+            self.train,
+            space=self.space,
+            run_count=plan.run_count,
+            base={_TRAINING: [plan.config.event(plan.adjacency)]},
+            score=self.scored,
+            adaptive=proposals,
+            name=_SELECTION,
+        )
+        model = best.output
+        if self.folder is not None and best.score is not None and best.x is not None:
+            # Named by released numbers, which no other study has.
+            file = self.folder / f"{fingerprint((best.x, best.score), size=16).hex()}.pt"
+            if model is not None:
+                _save(model, file)
+            elif file.exists():
+                model = _load(file)
+        empty = torch.empty(0, len(self.space.names), dtype=torch.float64)
+        return TunedModel(best.parameters, model, best.score, plan.score_std, curator.statement(), empty, empty[:, :0])
+
+    def search(self, curator: Curator) -> TunedModel:
+        """Bayesian optimisation on released scores, or the one run of a plan "once"."""
+        models = _Models(curator, self)
+        objective = PrivateObjective(
+            curator,
+            self.scored.score,
+            score_range=self.plan.score_range,
+            evaluations=self.plan.usually,
+            fit=models.fit,
+            name=_SCORES,
+            divisor=self.divisor,
+            role="validation",
+            terms=_terms_of(self.space),
+        )
+        resumed = objective.history()[0]
+        unscored = models.unscored(resumed)[: objective.remaining]
+        _tell_resumed(self.plan.usually - models.remaining, len(resumed) + len(unscored), models.remaining)
+        for x in unscored:
+            objective(x.unsqueeze(0))
+        while objective.remaining and models.remaining:
+            # Includes runs that were killed: their points are not tried again.
+            begun = objective.evaluations - models.remaining
+            X, Y, Yvar = objective.history()
+            if begun < len(self.design) or len(X) < 2:
+                x = self.design[begun]
+            else:
+                x = suggest(self.space, X, Y, Yvar, seed=1000 * self.seed + begun)[0]
+            objective(x.unsqueeze(0))
+        X, Y, Yvar = objective.history()
+        if not len(X):
+            raise ReleaseLost(
+                "every training run was charged but ended before its score, and none is run twice. Another plan is charged anew."
+            )
+        means = posterior_mean(self.space, X, Y, Yvar)
+        best = int(means.argmax())
+        parameters = self.space.decode(X[best])
+        return TunedModel(parameters, models.kept(X[best]), float(means[best]), self.plan.score_std, curator.statement(), X, Y)
+
+
+def _trainer(fit: Fit, training: Any, config: DPSGDConfig) -> Callable[..., nn.Module]:
+    """What trains one run at some parameters, on the training records or on those of another session.
+
+    A function that closes over `fit`, so that hidden runs put back what `fit` reaches.
+    """
 
     def train(given: dict[str, Any], session: Session | None = None) -> nn.Module:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Full backward hook is firing")  # Opacus' hooks, where inputs need no gradients
-            session = session or _PaidSession(training, plan.config)
+            # Of Opacus' hooks, where inputs need no gradients.
+            warnings.filterwarnings("ignore", "Full backward hook is firing")
+            session = session or _PaidSession(training, config)
             returned = fit(given, session)
             if not session.is_model(returned):
                 raise UsageError(
@@ -175,98 +349,21 @@ def tune(
                 )
             return session.released()
 
-    if try_first:
-        points = space.sample(_TRIED_POINTS, seed=seed) if fixed is None else fixed
-        with isolate_generators(system_entropy):  # an initial model that the caller seeded stays the same
-            _try(train, noised, training, view, space, points, plan, example, saves=folder is not None)
-    keep = None if folder is None else pathlib.Path(folder)
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-    curator = Curator(
-        validation, unit=_RECORD, adjacency=plan.adjacency, budget=plan.budget, accounting=Planned(plan.events), dataset=dataset,
-        ledger=ledger, example=None if example is None else example[1], allow_repeated=allow_repeated,
-    )  # fmt: skip
-    curator.protect(training, role=_TRAINING)
-    if not allow_repeated and curator.repeats_records():
-        raise InputError("ledger", None, "one file or URL for all calls with the same records", _REPEATED)
-    has_begun = bool({_SELECTION, _TRAINING} & set(curator.ledger.used()))
-    curator.bind("tuning", {}, tables={"training records": training}, begun=has_begun)
-    curator.mark_probed(noised.query(None))  # else a score's range is examined on `example` in runs that are paid for
-    curator.ledger.note("assume", "dpsgd-attested")
-    if not replaces:
-        curator.ledger.note("assume", "roles-by-record")
-    empty = torch.empty(0, len(space.names), dtype=torch.float64)
-    if plan.run_count is not None:
-        proposals = None if plan.spread == (1.0, 1.0) else DensityRatioProposals(space, spread=plan.spread, noise_std=plan.score_std)
-        best = private_selection(
-            curator, train, space=space, run_count=plan.run_count,
-            base={_TRAINING: [plan.config.event(plan.adjacency)]}, score=noised, adaptive=proposals, name=_SELECTION,
-        )  # fmt: skip
-        model = best.output
-        if keep is not None and best.score is not None and best.x is not None:
-            file = keep / f"{fingerprint((best.x, best.score), size=16).hex()}.pt"  # released numbers, which no other study has
-            if model is not None:
-                _save(model, file)
-            elif file.exists():
-                model = _load(file)
-        return _result(TunedModel(best.parameters, model, best.score, plan.score_std, curator.statement(), empty, empty[:, :0]))
-    models = _Models(curator, train, space, plan, keep)
-    objective = PrivateObjective(
-        curator, noised.score, score_range=plan.score_range, evaluations=plan.usually, fit=models.fit, name=_SCORES, divisor=divisor,
-        role="validation", terms={"parameters": list(space.names), "space": describe_space(space.specs)},
-    )  # fmt: skip
-    resumed = objective.history()[0]
-    unscored = models.unscored(resumed)[: objective.remaining]
-    begun = plan.usually - models.remaining
+    return train
+
+
+def _tell_resumed(begun: int, kept: int, left: int) -> None:
+    """Log how many of the runs that were begun are resumed."""
     if begun:
-        lost = begun - len(resumed) - len(unscored)
+        lost = begun - kept
         fate = f"{lost} (charged, and ended before their score)" if lost else "0"
         level = logging.WARNING if lost else logging.INFO
-        _LOG.log(level, "%r: runs resumed: %d, lost: %s, runs left: %d", _TRAINING, begun - lost, fate, models.remaining)
-    for x in unscored:
-        objective(x.unsqueeze(0))
-    design = space.sample(max(initial, 2), seed=seed) if fixed is None else fixed
-    while objective.remaining and models.remaining:
-        begun = objective.evaluations - models.remaining  # includes runs that were killed: their points are not tried again
-        X, Y, Yvar = objective.history()
-        x = design[begun] if begun < len(design) or len(X) < 2 else suggest(space, X, Y, Yvar, seed=1000 * seed + begun)[0]
-        objective(x.unsqueeze(0))
-    X, Y, Yvar = objective.history()
-    if not len(X):
-        raise ReleaseLost("every training run was charged but ended before its score, and none is run twice. Another plan is charged anew.")
-    means = posterior_mean(space, X, Y, Yvar)
-    best_run = int(means.argmax())
-    model, mean = models.kept(X[best_run]), float(means[best_run])
-    return _result(TunedModel(space.decode(X[best_run]), model, mean, plan.score_std, curator.statement(), X, Y))
+        _LOG.log(level, "%r: runs resumed: %d, lost: %s, runs left: %d", _TRAINING, kept, fate, left)
 
 
-def _try(
-    train: Callable[..., nn.Module], noised: NoisedScore, training: Any, validation: PrivateView, space: Space,
-    points: torch.Tensor, plan: TuningPlan, example: tuple[Any, Any] | None, *, saves: bool,
-) -> None:  # fmt: skip
-    """Train for a few steps on stand-in records, save and score, at each of the points. Raises what `fit` and `score` raise."""
-    if example is None:
-        stand_ins, scored = [_zeros(_first(training))], validation.zeros()
-        if scored is None:
-            raise _without_zeros(type(validation.container).__name__)
-    else:
-        stand_ins, scored = [example[0][i] for i in range(len(example[0]))], example[1]
-    records = _Repeated(stand_ins, plan.config.batches * plan.config.batch_size)  # samples of the expected size: memory is tried, too
-    terms = {"adjacency": plan.adjacency, "budget": plan.budget, "example": None if example is None else scored}
-    curator = Curator.rehearsal(scored, unit=_RECORD, **terms)
-    for x in points:
-        given = space.decode(x)
-        try:
-            model = train(given, _PaidSession(records, plan.config, samples=_TRIED_STEPS))
-            if saves:
-                torch.save(model, io.BytesIO())
-            curator.evaluate(noised.query(model))
-        except Exception as error:
-            error.add_note(
-                f"`fit` and `score` were tried with {given} on stand-in records (zeros, or `example`). Nothing was charged. If zeros "
-                "are no valid records, pass a few public ones: example=(training, validation). try_first=False omits this trial."
-            )
-            raise
+def _terms_of(space: Space) -> dict[str, Any]:
+    """The space as public terms: points in the ledger mean other parameters in another one."""
+    return {"parameters": list(space.names), "space": describe_space(space.specs)}
 
 
 class _PaidSession(Session):
@@ -276,34 +373,17 @@ class _PaidSession(Session):
         pass
 
 
-class _Repeated(Dataset[Any]):
-    """So many records, which repeat a few."""
-
-    def __init__(self, records: list[Any], count: int) -> None:
-        self._records, self._count = records, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, place: int) -> Any:
-        return self._records[place % len(self._records)]
-
-
 def _first(training: Any) -> Any:
-    try:
+    # The error may show the record.
+    with contextlib.suppress(Exception):
         return training[0]
-    except Exception:  # which may show the record
-        pass
     raise InputError("training", type(training).__name__, "a Dataset whose first record can be read", "Call training[0] to see why not.")
 
 
 def _zeros(part: Any) -> Any:
     """Zeros in place of every number of a training record. Raises InputError where it holds anything else."""
-    if isinstance(part, Mapping):
-        return {name: _zeros(value) for name, value in part.items()}
-    if isinstance(part, (tuple, list)):
-        zeros = [_zeros(value) for value in part]
-        return type(part)(*zeros) if hasattr(part, "_fields") else type(part)(zeros)
+    if isinstance(part, (Mapping, tuple, list)):
+        return map_parts(part, _zeros)
     if isinstance(part, (bool, int, float, np.number, np.bool_)):
         return type(part)(0)
     if isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
@@ -318,40 +398,32 @@ def _without_zeros(kind: str) -> InputError:
     return InputError("example", None, "(training, validation), a few public records of the same form", remedy)
 
 
-def _result(found: TunedModel) -> TunedModel:
-    if found.model is None:  # from what is released, no more
-        text = (
-            "tune returns no model: the run failed on the private records, or another process trained the model and no folder= kept it. "
-            "What was charged stays charged. Try fit on public records of the same form and number; pass folder= to the next study."
-        )
-        warn(text, UserWarning)
-    return found
-
-
 def _save(model: nn.Module, file: pathlib.Path) -> None:
+    """Whole or not at all."""
     unfinished = file.with_suffix(f".{os.getpid()}")
     torch.save(model, unfinished)
-    unfinished.replace(file)  # whole or not at all
+    unfinished.replace(file)
 
 
 def _load(file: pathlib.Path) -> nn.Module:
-    model: nn.Module = torch.load(file, weights_only=False)  # the caller's own folder
+    # The folder is the caller's own.
+    model: nn.Module = torch.load(file, weights_only=False)
     return model
 
 
 class _Models:
     """Trains the runs of a search: charges each run before it trains, and keeps its model."""
 
-    def __init__(
-        self, curator: Curator, train: Callable[..., nn.Module], space: Space, plan: TuningPlan, folder: pathlib.Path | None
-    ) -> None:
-        self._curator, self._train, self._space, self._folder = curator, train, space, folder
-        self._event, self._runs = plan.events[0].repeated(1), plan.usually
+    def __init__(self, curator: Curator, study: _Study) -> None:
+        self._curator = curator
+        self._study = study
+        self._runs = study.plan.usually
+        self._event = study.plan.events[0].repeated(1)
         self._in_memory: dict[tuple[float, ...], nn.Module] = {}
-        settings = {name: value for name, value in dataclasses.asdict(plan.config).items() if name != "noise_multiplier"}
-        named = {"parameters": list(space.names), "space": describe_space(space.specs)}
-        terms = {"role": _TRAINING, "attested": "Poisson", **named, **settings}
-        curator.reserve(_TRAINING, self._event, slots=plan.usually, terms=terms)
+        settings = dataclasses.asdict(study.plan.config)
+        del settings["noise_multiplier"]
+        terms = {"role": _TRAINING, "attested": "Poisson", **_terms_of(study.space), **settings}
+        curator.reserve(_TRAINING, self._event, slots=self._runs, terms=terms)
 
     @property
     def remaining(self) -> int:
@@ -365,11 +437,11 @@ class _Models:
         details = {"attested": "Poisson", "x": x.tolist(), "model": uuid.uuid4().hex}
         self._curator.ledger.charge(_TRAINING, self._event, details, _TRAINING)
         try:
-            model = self._train(self._space.decode(x))
+            model = self._study.train(self._study.space.decode(x))
         except Exception:
             return None
         self._in_memory[_key(x)] = model
-        if self._folder is not None:
+        if self._study.folder is not None:
             _save(model, self._files(x)[-1])
         return model
 
@@ -381,16 +453,16 @@ class _Models:
 
     def kept(self, x: torch.Tensor) -> nn.Module | None:
         """The model at x, from memory or the folder."""
-        if _key(x) in self._in_memory or self._folder is None:
+        if _key(x) in self._in_memory or self._study.folder is None:
             return self._in_memory.get(_key(x))
         files = [path for path in self._files(x) if path.exists()]
         return _load(files[-1]) if files else None
 
     def _files(self, x: torch.Tensor) -> list[pathlib.Path]:
         """Files of the runs at x that this ledger has charged. Names are random, because a folder may hold other studies' models."""
-        assert self._folder is not None
+        assert self._study.folder is not None
         charged = [record.body for record in self._curator.ledger.charges(_TRAINING)]
-        return [self._folder / f"{body['model']}.pt" for body in charged if body["x"] == x.tolist()]
+        return [self._study.folder / f"{body['model']}.pt" for body in charged if body["x"] == x.tolist()]
 
 
 @dataclass(frozen=True)

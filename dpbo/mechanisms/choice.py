@@ -94,18 +94,19 @@ class ChoiceMechanism(Mechanism):
             counts += torch.bincount(_distances(chunk, best, distribution.width), minlength=LEVELS)
         filled = counts.cpu().numpy()
         distance = self.choose(filled, distribution.rate, entropy)
-        return np.array([_nth(utilities, best, distribution.width, distance, uniform(int(filled[distance]), entropy))])
+        return np.array([_nth(utilities, best, distribution.width, distance, draw_below(int(filled[distance]), entropy))])
 
     def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
         return drawn.astype(np.float64), np.empty(0)
 
 
-def uniform(count: int, entropy: Entropy) -> int:
-    """One of 0 ... count - 1, each with the same probability: draws 64 bits again where they would favour the low ones."""
-    fair = (1 << 64) - (1 << 64) % count
-    while (word := int.from_bytes(entropy(8), "little")) >= fair:
+def draw_below(count: int, entropy: Entropy) -> int:
+    """One of 0 ... count - 1, each with the same probability: draws again where a draw would favour the low ones."""
+    bits = 64 * math.ceil(count.bit_length() / 64)
+    fair = (1 << bits) - (1 << bits) % count
+    while (number := int.from_bytes(entropy(bits // 8), "little")) >= fair:
         pass
-    return word % count
+    return number % count
 
 
 def _chunks(utilities: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
-from dpbo.mechanisms.choice import LEVELS, uniform
+from dpbo.mechanisms.choice import LEVELS, draw_below
 from dpbo.testing import ChoiceContract, SeededEntropy
 
 _gauss = functools.cache(np.polynomial.legendre.leggauss)
@@ -21,7 +21,7 @@ class _CountedOnce(ChoiceContract):
         distances = np.minimum(levels.max() - levels, LEVELS - 1)
         counts, members = np.bincount(distances), {d: np.flatnonzero(distances == d) for d in set(distances.tolist())}
         chosen = (mechanism.choose(counts, rate, entropy) for _ in range(draws))
-        drawn = np.array([int(members[d][uniform(len(members[d]), entropy)]) for d in chosen])
+        drawn = np.array([int(members[d][draw_below(len(members[d]), entropy)]) for d in chosen])
         own = super()._draw(epsilon, utilities, min(draws, 200), seed)
         assert drawn[:200].tolist() == own.tolist()
         return drawn

@@ -547,8 +547,8 @@ SABOTAGES = (
     Sabotage(
         "a forked process takes the steps that its parent paid for",
         where="dpbo.dpsgd.accountant:LedgerAccountant._begin_run",
-        old="self._paid = iter(())  # what",
-        new='self._paid = self.__dict__.get("_paid", iter(()))  # what',
+        old="self._paid = iter(())",
+        new='self._paid = self.__dict__.get("_paid", iter(()))',
         test="tests/unit/dpsgd/test_ledger_accountant.py::test_steps_are_charged_in_blocks_before_they_are_taken_and_never_left_out",
     ),
     Sabotage(
@@ -825,8 +825,8 @@ SABOTAGES = (
     Sabotage(
         "adaptive hidden runs may leave half of the promised density out",
         where="dpbo.dpsgd.hidden_runs:integer_weights",
-        old="least, most = math.ceil(spread[0] * _ONE), math.floor(spread[1] * _ONE)",
-        new=("spread = spread[0] / 2, spread[1]\n    least, most = math.ceil(spread[0] * _ONE), math.floor(spread[1] * _ONE)"),
+        old="least = math.ceil(spread[0] * _ONE)",
+        new="spread = spread[0] / 2, spread[1]\n    least = math.ceil(spread[0] * _ONE)",
         test="tests/unit/dpsgd/test_hypo.py::test_weights_keep_the_bounds_exactly_and_their_mean_is_one",
     ),
     Sabotage(
@@ -927,16 +927,16 @@ SABOTAGES = (
     ),
     Sabotage(
         "a tuned model is handed out, and kept, with what Opacus left on it",
-        where="dpbo.dpsgd.tuning:tune",
+        where="dpbo.dpsgd.tuning:_trainer",
         old="return session.released()",
         new="return returned",
         test="tests/integration/test_opacus_tuning.py::TestTuning::test_the_model_and_its_files_hold_numbers_alone[once]",
     ),
     Sabotage(
         "the trial before a tuning trains on private records, which nothing pays for",
-        where="dpbo.dpsgd.tuning:_try",
-        old="train(given, _PaidSession(records, plan.config, samples=_TRIED_STEPS))",
-        new="train(given)",
+        where="dpbo.dpsgd.tuning:_Study.try_first",
+        old="self.train(given, _PaidSession(records, config, samples=_TRIED_STEPS))",
+        new="self.train(given)",
         test="tests/integration/test_opacus_tuning.py::TestTrial::test_it_takes_two_steps_on_zeros_at_four_points_and_moves_no_generator",
     ),
     Sabotage(
@@ -952,13 +952,13 @@ SABOTAGES = (
         old=(
             "self._curator.ledger.charge(_TRAINING, self._event, details, _TRAINING)\n"
             "        try:\n"
-            "            model = self._train(self._space.decode(x))\n"
+            "            model = self._study.train(self._study.space.decode(x))\n"
             "        except Exception:\n"
             "            return None"
         ),
         new=(
             "try:\n"
-            "            model = self._train(self._space.decode(x))\n"
+            "            model = self._study.train(self._study.space.decode(x))\n"
             "        except Exception:\n"
             "            return None\n"
             "        self._curator.ledger.charge(_TRAINING, self._event, details, _TRAINING)"
@@ -1086,9 +1086,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "only Python's own class of generators is seeded",
-        where="dpbo.dpsgd.process_state:_is_generator",
-        old="return issubclass(kind, (torch.Generator, np.random.RandomState, random.Random)) and",
-        new="return kind in (torch.Generator, np.random.RandomState, random.Random) and",
+        where="dpbo.dpsgd.process_state:_seedable",
+        old="issubclass(kind, (torch.Generator, np.random.RandomState, random.Random)) and",
+        new="kind in (torch.Generator, np.random.RandomState, random.Random) and",
         test="tests/attacks/test_first_run.py::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[own kind of generator]",
     ),
     Sabotage(
@@ -1268,7 +1268,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a fit may return something that is not noised",
-        where="dpbo.dpsgd.tuning:tune",
+        where="dpbo.dpsgd.tuning:_trainer",
         old="if not session.is_model(returned):",
         new="if False:",
         test="tests/attacks/test_released_models.py::test_a_fit_that_returns_anything_but_its_model_gives_none",
@@ -1289,8 +1289,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "a training run that was killed is not told of",
-        where="dpbo.dpsgd.tuning:tune",
-        old="lost = begun - len(resumed) - len(unscored)",
+        where="dpbo.dpsgd.tuning:_tell_resumed",
+        old="lost = begun - kept",
         new="lost = 0",
         test="tests/integration/test_opacus_tuning.py::TestTuning::test_the_log_tells_of_a_run_that_was_killed",
     ),
@@ -1383,7 +1383,7 @@ SABOTAGES = (
     Sabotage(
         "records of both roles are tuned on",
         where="dpbo.dpsgd.tuning:tune",
-        old='require_other_rows("training", training, view, "validation", _TWO_ROLES)',
+        old='require_other_rows("training", training, study.view, "validation", _TWO_ROLES)',
         new="pass",
         test="tests/attacks/test_roles.py::test_records_of_both_roles_are_refused_before_there_is_a_ledger",
     ),

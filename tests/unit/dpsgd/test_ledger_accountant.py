@@ -150,7 +150,7 @@ def test_steps_of_another_run_are_charged_once_and_beside_those_of_this_one():
 
 
 @pytest.mark.attack("A16")
-def test_steps_are_charged_in_blocks_before_they_are_taken_and_never_left_out():
+def test_steps_are_charged_in_blocks_before_they_are_taken_and_never_left_out(monkeypatch):
     """What is charged is never less than what was taken: also after a checkpoint, in a forked process and at the end of the plan."""
     curator = make(steps=405, budget=Budget(60.0, 1e-5))
     bound = LedgerAccountant(curator, noise_multiplier=SIGMA, steps=405)
@@ -166,7 +166,8 @@ def test_steps_are_charged_in_blocks_before_they_are_taken_and_never_left_out():
     bound.load_state_dict(state)
     counted(steps=1, accountant=bound)
     assert charged() == 12, "what a checkpoint may tell of twice is charged anew"
-    bound._begin_run()  # as in a forked process
+    # As in a forked process.
+    monkeypatch.setattr(bound, "_process", -1)
     counted(steps=1, accountant=bound)
     assert charged() == 16
     counted(steps=3 + 384 + 5, accountant=bound)

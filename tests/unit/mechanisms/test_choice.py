@@ -19,7 +19,7 @@ from dpbo.errors import InputError, UsageError
 from dpbo.events import ExponentialEvent
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism, choice
 from dpbo.mechanisms.choice import LEVELS as LEVELS_IN_ALL
-from dpbo.mechanisms.choice import uniform
+from dpbo.mechanisms.choice import draw_below
 from dpbo.mechanisms.permute_and_flip import _noisy
 from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedSum
@@ -233,10 +233,11 @@ def test_rivals_at_either_end_of_their_words():
 
 def test_uniform_is_uniform_and_never_out_of_range():
     entropy = SeededEntropy(1)
-    assert chisquare(np.bincount([uniform(7, entropy) for _ in range(7000)], minlength=7)).pvalue > 1e-6
-    assert uniform(1, entropy) == 0
-    assert uniform(3, Words(2**64 - 1, 1)) == 1, "words beyond the last whole multiple are thrown away"
-    assert uniform(3, Words(2**64 - 2)) == 2
+    assert chisquare(np.bincount([draw_below(7, entropy) for _ in range(7000)], minlength=7)).pvalue > 1e-6
+    assert draw_below(1, entropy) == 0
+    assert draw_below(3, Words(2**64 - 1, 1)) == 1, "words beyond the last whole multiple are thrown away"
+    assert draw_below(3, Words(2**64 - 2)) == 2
+    assert draw_below(2**64, Words((7, 5))) == 7, "a count of 64 bits and more takes more words"
 
 
 @pytest.mark.attack("A10")
