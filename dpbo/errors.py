@@ -7,7 +7,8 @@ from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from typing import Any
 
-_LONGEST = 200  # characters of a value that are shown
+# Characters of a value that are shown.
+_LONGEST = 200
 
 
 class PrivacyError(Exception):
@@ -40,7 +41,10 @@ class InputError(UsageError):
     """
 
     def __init__(self, parameter: str, value: Any, allowed: str, remedy: str = "") -> None:
-        self.parameter, self.value, self.allowed, self.remedy = parameter, _showable(value), allowed, remedy
+        self.parameter = parameter
+        self.value = _showable(value)
+        self.allowed = allowed
+        self.remedy = remedy
         advice = f" {remedy}" if remedy else ""
         super().__init__(f"{parameter}={self.value} is not allowed: {parameter} must be {allowed}.{advice}")
 
@@ -54,11 +58,14 @@ def _showable(value: Any) -> str:
         kind = type(value)
         if kind.__module__.partition(".")[0] not in ("numpy", "torch") or not getattr(value, "ndim", 0):
             return f"<{kind.__name__}>"
-        dtype = getattr(getattr(value.dtype, "type", None), "__name__", str(value.dtype))  # str(dtype) has the length of the longest text
-        return f"<{kind.__name__}, {dtype}, {value.ndim}-d>"  # the number of rows may be private
+        # `str(dtype)` has the length of the longest text.
+        dtype = getattr(getattr(value.dtype, "type", None), "__name__", str(value.dtype))
+        # The number of rows may be private.
+        return f"<{kind.__name__}, {dtype}, {value.ndim}-d>"
     try:
         shown = repr(value)
-    except Exception:  # an int of thousands of digits, or a class of the user's own
+    except Exception:
+        # An int of thousands of digits, or a class of the user's own.
         return f"<{type(value).__name__}>"
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
 
@@ -74,9 +81,14 @@ class BudgetExceeded(PrivacyError):
     """
 
     def __init__(self, requested: float, remaining: float, budget: float, unit: str, what: str, account: str) -> None:
-        left = remaining if remaining > 1e-12 * budget else 0  # floats of two exact sums that are equal may differ
-        self.requested, self.remaining, self.budget, self.unit = requested, left, budget, unit
-        counted = isinstance(budget, int) or unit == "slots" or not budget  # a share of a count is no share of the privacy budget
+        # Floats of two exact sums that are equal may differ.
+        left = remaining if remaining > 1e-12 * budget else 0
+        self.requested = requested
+        self.remaining = left
+        self.budget = budget
+        self.unit = unit
+        # A share of a count is no share of the privacy budget.
+        counted = isinstance(budget, int) or unit == "slots" or not budget
         share, rest = ("", "") if counted else (f" ({100 * part / budget:.4g} % of the budget)" for part in (requested, left))
         needed = f"{requested:.6g} {unit.removesuffix('s') if requested == 1 else unit}{share}"
         super().__init__(
@@ -109,7 +121,8 @@ class MissingLibrary(PrivacyError, ModuleNotFoundError):
     """
 
     def __init__(self, module: str, extra: str, remedy: str = "") -> None:
-        self.module, self.extra = module, extra
+        self.module = module
+        self.extra = extra
         advice = remedy or f'Install it with: pip install "dpbo[{extra}]"'
         super().__init__(f"{module} is not installed, which this part of dpbo needs. {advice}", name=module)
 
@@ -146,7 +159,9 @@ class LedgerMismatch(LedgerError):
     """The ledger belongs to another data set, unit, adjacency or budget, or the reservation has other terms."""
 
     def __init__(self, field: str, stored: Any, given: Any, remedy: str) -> None:
-        self.field, self.stored, self.given = field, stored, given
+        self.field = field
+        self.stored = stored
+        self.given = given
         super().__init__(f"the ledger has {field}={stored!r}, but {field}={given!r} was given. {remedy}")
 
 
@@ -162,7 +177,8 @@ class PlanChanged(LedgerMismatch):
     """
 
     def __init__(self, plan: str, field: str) -> None:
-        self.plan, self.field = plan, field
+        self.plan = plan
+        self.field = field
         records = field.endswith("records") and field != ORDER
         remedy = (
             "Give the records that it began with, in any order, or choose another name for these."
@@ -201,7 +217,8 @@ class RanksDisagree(RanksError):
     """
 
     def __init__(self, requested: Sequence[str], differing: Sequence[int]) -> None:
-        self.requested, self.differing = tuple(requested), tuple(differing)
+        self.requested = tuple(requested)
+        self.differing = tuple(differing)
         others = [
             f"rank {r} to {'do so with other code, numbers or models' if requested[r] == requested[0] else requested[r]}" for r in differing
         ]
@@ -221,7 +238,8 @@ class RankFailed(RanksError):
     """
 
     def __init__(self, rank: int, error: str) -> None:
-        self.rank, self.error = rank, error
+        self.rank = rank
+        self.error = error
         super().__init__(f"rank {rank} raised {error}: see its output. The step was cancelled on every rank.")
 
 
@@ -248,7 +266,8 @@ class RemoteRefusal(PrivacyError):
     """
 
     def __init__(self, status: int, kind: str, message: str) -> None:
-        self.status, self.kind = status, kind
+        self.status = status
+        self.kind = kind
         self.gone = status == 410 or (status == 409 and kind == BudgetExceeded.__name__)
         super().__init__(f"the curator answered {status}: {message}" if status else message)
 

@@ -25,8 +25,10 @@ import numpy as np
 import torch
 from numpy.random import mtrand
 
-_MARK = "(?:muted by dpbo)?"  # matches every text, and tells our filters from others
-_STANDARD = (1, 2)  # the file descriptors of standard output and error
+# Matches every text, and tells our filters from others.
+_MARK = "(?:muted by dpbo)?"
+# The file descriptors of standard output and error.
+_STANDARD = (1, 2)
 _filters = threading.Lock()
 _generator = threading.RLock()
 _muting: collections.defaultdict[type[Warning], set[object]] = collections.defaultdict(set)
@@ -52,7 +54,8 @@ def mute_warnings(*categories: type[Warning]) -> Iterator[None]:
     finally:
         for category in categories:
             with _filters:
-                _muting[category].discard(block)  # an interrupt may have come before it was added
+                # An interrupt may have come before it was added.
+                _muting[category].discard(block)
                 if not _muting[category]:
                     warnings.filters[:] = [  # type: ignore[index]
                         each for each in warnings.filters if each[2] is not category or getattr(each[1], "pattern", None) != _MARK
@@ -124,7 +127,8 @@ class _States:
         with _generator:
             if self._gpus:
                 torch.cuda.set_rng_state_all(self._cuda)
-            elif self._accelerated:  # GPUs were first used meanwhile, or will be later
+            elif self._accelerated:
+                # GPUs were first used meanwhile, or will be later.
                 torch.cuda.manual_seed_all(self._torch_seed)
             torch.random.set_rng_state(self._torch)
             mtrand.set_bit_generator(self._numpy)
@@ -188,9 +192,11 @@ def silence_descriptors() -> Iterator[None]:
     """
     opened: list[int] = []
     copies: list[tuple[int, int]] = []
-    _flush()  # what was written before still goes where it should
+    # What was written before still goes where it should.
+    _flush()
     try:
-        while not opened or opened[-1] <= max(_STANDARD):  # this fills closed descriptors, which no copy must take
+        # This fills closed descriptors, which no copy must take.
+        while not opened or opened[-1] <= max(_STANDARD):
             opened.append(os.open(os.devnull, os.O_RDWR))
         for number in set(_STANDARD).difference(opened):
             copies.append((number, os.dup(number)))
@@ -209,9 +215,11 @@ def silence_descriptors() -> Iterator[None]:
 def _flush() -> None:
     """Writes Python's and C's buffers to where the descriptors lead now."""
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        with contextlib.suppress(Exception):  # it is None, closed or broken
+        # It is None, closed or broken.
+        with contextlib.suppress(Exception):
             stream.flush()  # type: ignore[union-attr]
-    with contextlib.suppress(Exception):  # a platform where C's library is not found like this
+    # A platform where C's library is not found like this.
+    with contextlib.suppress(Exception):
         ctypes.CDLL(None).fflush(None)
 
 
@@ -223,7 +231,8 @@ def watch_ctrl_c() -> Iterator[None]:
     one record would tell of that record: it is confined like every other exception.
     """
     handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
-    if not callable(handler):  # the signal is ignored, or ends the process without an exception
+    # The signal is ignored, or ends the process without an exception.
+    if not callable(handler):
         yield
         return
 

@@ -31,8 +31,10 @@ from dpbo.errors import InputError
 from dpbo.validation import Probability, Within, at_least, between, checked, checked_constructor
 
 Array = NDArray[np.float64]
-_MOST = 1e6  # expected runs
-_LEAST = 1e-100  # below it, floats lose the digits of a shape or rate in differences
+# Expected runs.
+_MOST = 1e6
+# Below it, floats lose the digits of a shape or rate in differences.
+_LEAST = 1e-100
 
 Runs = Annotated[int, at_least(1, int(_MOST))]
 Mean = Annotated[float, Within(f"above 1 and at most {_MOST:g}", lambda mean: 1.0 < mean <= _MOST)]
@@ -156,8 +158,10 @@ class TruncatedNegativeBinomial(RunCountDistribution):
         return np.expm1(-self.shape * logs) / math.expm1(-self.shape * math.log(self.gamma))
 
     def first(self) -> tuple[int, Any]:
-        with precision(mpmath.mp.prec):  # expm1 changes the precision
-            g, s = mpmath.mpf(self.gamma), mpmath.mpf(self.shape)
+        # `expm1` changes the precision.
+        with precision(mpmath.mp.prec):
+            g = mpmath.mpf(self.gamma)
+            s = mpmath.mpf(self.shape)
             return 1, (1 - g) / -mpmath.log(g) if s == 0 else s * (1 - g) / mpmath.expm1(-s * mpmath.log(g))
 
     def ratio(self, k: Any) -> Any:
@@ -224,7 +228,8 @@ class TruncatedPoisson(RunCountDistribution):
         return np.exp(-self.rate * (1 - x)) * np.expm1(-self.rate * x) / math.expm1(-self.rate)
 
     def first(self) -> tuple[int, Any]:
-        with precision(mpmath.mp.prec):  # expm1 changes the precision
+        # `expm1` changes the precision.
+        with precision(mpmath.mp.prec):
             rate = mpmath.mpf(self.rate)
             return 1, rate / mpmath.expm1(rate)
 

@@ -39,7 +39,8 @@ from dpbo.errors import InputError, Unshown
 S = TypeVar("S")
 K = TypeVar("K", bound=type)
 OnRefusal = Callable[[str, Mapping[str, Any], InputError], None]
-_ELEMENTS = 256  # elements of a sequence that are checked; longer sequences are checked where they are used
+# Elements of a sequence that are checked; longer sequences are checked where they are used.
+_ELEMENTS = 256
 _INT = 2**63
 _PACKAGE = __file__.rpartition("/")[0] + "/"
 
@@ -59,7 +60,8 @@ class Within:
     remedy: str = ""
 
     def __repr__(self) -> str:
-        return self.allowed  # in the signatures that `help` shows
+        # In the signatures that `help` shows.
+        return self.allowed
 
 
 def printable(text: str) -> str:
@@ -71,7 +73,8 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
-@functools.cache  # one object for one range: what an annotation means is remembered by it
+# One object for one range: what an annotation means is remembered by it.
+@functools.cache
 def at_least(least: int, most: int = 2**31) -> Within:
     """The whole numbers from `least` to `most`."""
     return Within(f"a whole number from {least} to {most}", lambda value: least <= value <= most)
@@ -146,7 +149,8 @@ def _guarded(function: Any, owner: type | None, on_refusal: OnRefusal | None) ->
     signature = inspect.signature(function)
     if set(signature.parameters) <= {"self", "cls"}:
         return function
-    resolved: tuple[tuple[tuple[int, str, Any], ...], dict[str, Any]] | None = None  # at the first call: annotations name later classes
+    # At the first call: annotations name later classes.
+    resolved: tuple[tuple[tuple[int, str, Any], ...], dict[str, Any]] | None = None
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -154,7 +158,8 @@ def _guarded(function: Any, owner: type | None, on_refusal: OnRefusal | None) ->
         if resolved is None:
             names, known = _hints(function, owner)
             resolved = tuple((place, name, known[name]) for place, name in enumerate(names) if name in known), known
-        (places, hints), given = resolved, list(args)
+        (places, hints) = resolved
+        given = list(args)
         try:
             for place, name, hint in places:
                 if place < len(args):
@@ -175,7 +180,8 @@ def _guarded(function: Any, owner: type | None, on_refusal: OnRefusal | None) ->
 def _hints(function: Any, owner: type | None) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Names of the positional parameters, and the annotation of every parameter that has one."""
     parameters = inspect.signature(function).parameters.values()
-    generated = function.__code__.co_filename == "<string>"  # a dataclass's constructor; its fields may come from several modules
+    # A dataclass's constructor; its fields may come from several modules.
+    generated = function.__code__.co_filename == "<string>"
     # what it returns is not checked, and may be a class of a library that is not loaded yet
     arguments = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
     subject: Any = types.SimpleNamespace(__annotations__=arguments, __globals__=function.__globals__)
@@ -224,9 +230,11 @@ def named_file(name: str, path: str | os.PathLike[str], allowed: str) -> Iterato
 
 def warn(text: str, category: type[Warning]) -> None:
     """Warns at the line outside dpbo that led here, however many wrappers are in between."""
-    level, frame = 1, sys._getframe()
+    level = 1
+    frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        level, frame = level + 1, frame.f_back
+        level = level + 1
+        frame = frame.f_back
     warnings.warn(text, category, stacklevel=level)
 
 
@@ -307,7 +315,8 @@ def _test(hint: Any) -> Callable[[Any], bool]:
     if isinstance(hint, TypeVar):
         return _test(object if hint.__bound__ is None else hint.__bound__)
     if origin is Annotated:
-        typed, ranges = _test(parts[0]), [within.test for within in parts[1:]]
+        typed = _test(parts[0])
+        ranges = [within.test for within in parts[1:]]
         return lambda value: typed(value) and all(inside(value) for inside in ranges)
     if origin in (Union, types.UnionType):
         tests = [_test(part) for part in parts]
@@ -332,7 +341,8 @@ def _test(hint: Any) -> Callable[[Any], bool]:
 
 def _is_sequence(value: Any, kind: Any, parts: tuple[Any, ...]) -> bool:
     if parts == (Any,) and getattr(value, "ndim", 0) > 0:
-        return _dense(value)  # a table, whose elements are its rows
+        # A table, whose elements are its rows.
+        return _dense(value)
     if not isinstance(value, Sequence if issubclass(kind, Sequence) else Collection) or isinstance(value, (str, bytes, Mapping)):
         return False
     if kind is tuple and parts and parts[-1] is not ...:
@@ -410,5 +420,6 @@ def _words(hint: Any) -> str:
     if kind.__name__ == "Tensor":
         return "a dense real tensor"
     known = kind.__module__.partition(".")[0] in ("builtins", "dpbo", "torch")
-    name = kind.__name__ if known else f"{kind.__module__}.{kind.__name__}"  # other libraries have several classes of one name
+    # Other libraries have several classes of one name.
+    name = kind.__name__ if known else f"{kind.__module__}.{kind.__name__}"
     return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"

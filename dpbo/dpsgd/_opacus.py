@@ -8,7 +8,8 @@ from types import ModuleType
 def load_opacus(module: str = "opacus") -> ModuleType:
     """Import a module of Opacus and restore the root logger's handlers and level."""
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers = root.handlers[:]
+    level = root.level
     try:
         return importlib.import_module(module)
     finally:

@@ -32,9 +32,11 @@ from dpbo.statement import NOT_BOUNDED
 from dpbo.validation import Count, Positive, checked, require
 
 IAccountant: Any = load_opacus("opacus.accountants").IAccountant
-_BLOCK = 16  # steps at most that one entry of the ledger charges
+# Steps at most that one entry of the ledger charges.
+_BLOCK = 16
 
-Step = tuple[float, float, int]  # noise multiplier, sample rate, how often: Opacus' own entry
+# Noise multiplier, sample rate, how often: Opacus' own entry.
+Step = tuple[float, float, int]
 
 
 @checked
@@ -50,14 +52,18 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         InputError: an argument outside its range, or a unit that may have several records (Opacus clips single records).
     """
 
-    _planned: Step  # with a curator only
-    _tables: Mapping[str, Any] = {}  # with a PrivateEngine, the records that its steps take
-    _paid: Iterator[int]  # one item for each step that is charged and not yet taken
+    # With a curator only.
+    _planned: Step
+    # With a PrivateEngine, the records that its steps take.
+    _tables: Mapping[str, Any] = {}
+    # One item for each step that is charged and not yet taken.
+    _paid: Iterator[int]
 
     def __init__(
         self, curator: Curator | None = None, *, noise_multiplier: float | None = None, steps: int | None = None, name: str = "dp-sgd"
     ) -> None:
-        self._curator, self._name = curator, name
+        self._curator = curator
+        self._name = name
         self._runs: dict[str, list[Step]] = {}
         self._begin_run()
         self._releases: dict[str, Event] = {}
@@ -166,13 +172,16 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         loaded = {run: [(float(m), float(rate), require("count", count, Count)) for m, rate, count in steps]
                   for run, steps in state_dict["runs"].items()}  # fmt: skip
         for multiplier, rate, _ in (step for steps in loaded.values() for step in steps):
-            self._event(multiplier, rate)  # raises InputError on numbers outside their range
+            # Raises InputError on numbers outside their range.
+            self._event(multiplier, rate)
         runs = {run: _longer(self._runs.get(run, []), steps) for run, steps in loaded.items()}
         releases = {key: event_from_json(body) for key, body in state_dict["releases"].items()}
         if any(self._releases.get(key, event) != event for key, event in releases.items()):
             raise LedgerError("the checkpoint contradicts a release that is known here; nothing was loaded.")
         self._counting = True
-        self._paid = iter(())  # the checkpoint may hold steps of this run: none of them is paid for twice, and none left out
+        # The checkpoint may hold steps of this run: none of them is paid for twice, and none left
+        # out.
+        self._paid = iter(())
         if self._curator is not None:
             records = self._curator.ledger.records()
             for run, steps in loaded.items():
@@ -237,7 +246,8 @@ def _longer(known: list[Step], loaded: list[Step]) -> list[Step]:
 
 def _rest(known: list[tuple[Any, int]], loaded: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
     """What `loaded` adds to `known`; empty if it is the shorter one. Raises LedgerError if neither continues the other."""
-    left, ahead = [list(part) for part in known], [list(part) for part in loaded]
+    left = [list(part) for part in known]
+    ahead = [list(part) for part in loaded]
     while left and ahead:
         if left[0][0] != ahead[0][0]:
             raise LedgerError("the checkpoint contradicts a run that is known here; nothing was loaded.")

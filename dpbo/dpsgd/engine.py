@@ -80,9 +80,12 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
 
     def __init__(self, config: DPSGDConfig, charge: Callable[[Any], None], *, samples: int | None = None) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about Opacus' own generators, which are not used
+            # About Opacus' own generators, which are not used.
+            warnings.simplefilter("ignore")
             super().__init__(accountant="rdp")
-        self.config, self._charge, self._most = config, charge, samples
+        self.config = config
+        self._charge = charge
+        self._most = samples
         self._public: PublicCopy
 
     def make_private(
@@ -115,13 +118,15 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self._public = PublicCopy(module, trained)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about hooks
+            # About hooks.
+            warnings.simplefilter("ignore")
             warnings.simplefilter("always", RepeatedRecordsWarning)
             prepared: Any = super().make_private(
                 module=module, optimizer=optimizer, data_loader=data_loader, max_grad_norm=norm,
                 noise_multiplier=self.config.noise_multiplier, **opacus,
             )  # fmt: skip
-        prepared[1].step_hook = None  # steps are charged where their noise is drawn, not by a hook
+        # Steps are charged where their noise is drawn, not by a hook.
+        prepared[1].step_hook = None
         self._public.begin(0 if opacus.get("batch_first", True) else 1, prepared[0])
         return prepared[0], prepared[1], prepared[2]
 
@@ -199,7 +204,8 @@ class PrivateEngine(NoisedEngine):
         return prepared
 
     def _prepare_optimizer(self, **settings: Any) -> NoisedOptimizer:
-        prepared = super()._prepare_optimizer(**settings)  # nothing after this can be refused
+        # Nothing after this can be refused.
+        prepared = super()._prepare_optimizer(**settings)
         self.accountant.reserve(self.config.rate)
         return prepared
 
@@ -222,7 +228,8 @@ class Session:
     """
 
     def __init__(self, records: Dataset[Any], config: DPSGDConfig, *, samples: Count | None = None) -> None:
-        self._records, self.config = records, config
+        self._records = records
+        self.config = config
         self._most = min(config.steps, samples or config.steps)
         self._engine: NoisedEngine | None = None
         self._models: tuple[nn.Module, ...] = ()
@@ -247,7 +254,8 @@ class Session:
         prepared = engine.make_private(
             module=module, optimizer=optimizer, data_loader=DataLoader(self._records), max_grad_norm=max_grad_norm, **opacus
         )
-        self._engine, self._models = engine, (module, prepared[0])
+        self._engine = engine
+        self._models = (module, prepared[0])
         self._note_records()
         return prepared
 
@@ -295,7 +303,8 @@ class _Collate:
     """
 
     def __init__(self, collate: Callable[[list[Any]], Any], record: Any, axis: int) -> None:
-        self._collate, self._axis = collate, axis
+        self._collate = collate
+        self._axis = axis
         self._empty = _emptied(collate([record]), axis)
 
     def __call__(self, records: list[Any]) -> Any:

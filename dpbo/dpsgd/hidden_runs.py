@@ -239,7 +239,8 @@ def coin(chance: float, entropy: Entropy) -> bool:
     rest = Fraction(chance)
     while rest:
         rest *= _WORD
-        whole, word = int(rest), int.from_bytes(entropy(8), "little")
+        whole = int(rest)
+        word = int.from_bytes(entropy(8), "little")
         if word != whole:
             return word < whole
         rest -= whole

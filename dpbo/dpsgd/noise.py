@@ -49,8 +49,11 @@ from dpbo.validation import between, require
 LEAST_NORM, MOST_NORM = 1e-15, 1e15
 _MOST_RECORDS = 1 << 20
 _MARGIN = 1 - 2.0**-9
-_BLOCK, _LOST, _BELOW_ONE = 1024, 2.0**-126, 1 - 2.0**-53
-_CACHED = 1 << 16  # how many numbers are converted to float64 at a time
+_BLOCK = 1024
+_LOST = 2.0**-126
+_BELOW_ONE = 1 - 2.0**-53
+# How many numbers are converted to float64 at a time.
+_CACHED = 1 << 16
 _DRAWS = 1 << 14
 _REMEDY = (
     "Take the next batch from the loader before each step, one optimizer a model, and look no batch ahead: a second step on the same "
@@ -85,8 +88,13 @@ class PoissonSamples:
     """
 
     def __init__(self, records: int, rate: float, length: int, most: int | None = None) -> None:
-        self._records, self._rate, self._length, self._most = records, rate, length, most
-        self.drawn, self.stepped, self.size = 0, 0, 0
+        self._records = records
+        self._rate = rate
+        self._length = length
+        self._most = most
+        self.drawn = 0
+        self.stepped = 0
+        self.size = 0
 
     def __len__(self) -> int:
         return self._length
@@ -98,7 +106,8 @@ class PoissonSamples:
             if self.stepped != self.drawn:
                 raise UsageError(f"the loader was asked for a sample before a step on the last one. {_SKIPPED}")
             places = np.flatnonzero(bernoulli(self._records, self._rate)).tolist()
-            self.drawn, self.size = self.drawn + 1, len(places)
+            self.drawn = self.drawn + 1
+            self.size = len(places)
             yield places
 
 
@@ -117,13 +126,16 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         **settings: Any,
     ) -> None:  # fmt: skip
         super().__init__(optimizer, **settings)
-        self._model, self._samples, self._charge = model, samples, charge
+        self._model = model
+        self._samples = samples
+        self._charge = charge
         self._require_plain()
         self._begin_step()
 
     def _begin_step(self) -> None:
         """Reset the current step: its clipped records, its largest norm bound."""
-        self._clipped, self._norm = 0, 0.0
+        self._clipped = 0
+        self._norm = 0.0
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -167,7 +179,8 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         if self._samples.stepped == self._samples.drawn:
             raise UsageError(f"this is a second step on a Poisson sample, or one before the first sample. {_REMEDY}")
         gradients = [gradient.reshape(len(gradient), math.prod(gradient.shape[1:])) for gradient in self.grad_samples]
-        clip = require("max_grad_norm", self.max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)])  # a schedule may change it
+        # A schedule may change it.
+        clip = require("max_grad_norm", self.max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)])
         if self.loss_reduction == "mean" and any(gradient.dtype in _HALF for gradient in gradients):
             raise InputError("loss_reduction", "mean", "'sum' in half precision, in make_private and the loss")
         (count, *others) = {len(gradient) for gradient in gradients}
@@ -181,7 +194,8 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         for parameter, gradient in zip(self.params, gradients, strict=True):
             total = _weighted_sum(gradient, factors).view(parameter.shape)
             parameter.summed_grad = total if parameter.summed_grad is None else parameter.summed_grad + total
-            parameter.grad_sample = None  # a second step finds no gradients
+            # A second step finds no gradients.
+            parameter.grad_sample = None
 
     def add_noise(self) -> None:
         """Charge the step, then make the noised sums the parameters' gradients."""
@@ -220,7 +234,8 @@ def _weighted_sum(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
         rows = rows.masked_fill((factors == 0).unsqueeze(1), 0.0)
     count, length = rows.shape
     width = length if rows.is_cuda else max(_CACHED // max(count, 1), 64)
-    held, total = factors.new_empty(count, min(width, length)), factors.new_empty(length)
+    held = factors.new_empty(count, min(width, length))
+    total = factors.new_empty(length)
     for part, into in zip(torch.split(rows, width, dim=1), torch.split(total, width), strict=True):
         torch.mv(held[:, : len(into)].copy_(part).T, factors, out=into)
     return total
@@ -233,7 +248,8 @@ def _noised(total: torch.Tensor, std: float) -> torch.Tensor:
     flat = total.detach().cpu().reshape(-1).numpy()
 
     def draw(start: int) -> NDArray[Any]:
-        exact = flat[start : start + _DRAWS] / grid  # grid is a power of two, so nothing is rounded
+        # `grid` is a power of two, so nothing is rounded.
+        exact = flat[start : start + _DRAWS] / grid
         whole = np.floor(exact)
         lattice = rounded(NORMALS, np.minimum(exact - whole, _BELOW_ONE), np.full(len(exact), scale / grid), system_entropy)
         return (whole + lattice) * grid

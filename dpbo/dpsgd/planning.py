@@ -33,7 +33,8 @@ from dpbo.validation import Count, Positive, ScoreRange, between, checked
 
 SHAPE = 3.0
 """Shape of the negative binomial number of runs; the cheapest in runs and epsilon on the public table of DP-SGD runs."""
-_OCTAVE = 8192  # multipliers are searched among so many steps between a number and its double
+# Multipliers are searched among so many steps between a number and its double.
+_OCTAVE = 8192
 
 
 @checked
@@ -198,8 +199,10 @@ def _plan(
 
     fitted = with_noise(least_noise(lambda multiplier: with_noise(multiplier).event(adjacency)))
     multiplier = least_noise(lambda multiplier: GaussianEvent(multiplier))
-    steps, score = fitted.event(adjacency), GaussianEvent(multiplier)
-    if run_count is not None:  # hidden runs are charged at once; else training before each run, and its score after it
+    steps = fitted.event(adjacency)
+    score = GaussianEvent(multiplier)
+    # Hidden runs are charged at once; else training before each run, and its score after it.
+    if run_count is not None:
         events = [RolesEvent(costs=(("training", (cost(steps),)), ("validation", (cost(score),))))]
     else:
         events = [
@@ -207,7 +210,8 @@ def _plan(
             RolesEvent(multiplier, usually, costs=(("validation", (GaussianEvent(1.0),)),)),
         ]
     run_epsilon = compose([steps], delta=delta).epsilon
-    width = (score_range[1] - score_range[0]) / (1.0 if adjacency.replaces else 2.0)  # a mean is summed from the middle of its range
+    # A mean is summed from the middle of its range.
+    width = (score_range[1] - score_range[0]) / (1.0 if adjacency.replaces else 2.0)
     return TuningPlan(
         name, fitted, multiplier, multiplier * (width / validation), runs, usually, run_epsilon, tuple(events),
         budget, adjacency, validation, score_range, run_count, spread,
@@ -219,7 +223,8 @@ def _least(spent: Callable[[float], float], budget: Budget, strategy: str) -> fl
 
     A root finder only says where to look. The multiplier that is returned was itself composed and fits.
     """
-    given, epsilon = f"epsilon={budget.epsilon:g}, delta={budget.delta:g}", budget.epsilon or 0.0
+    given = f"epsilon={budget.epsilon:g}, delta={budget.delta:g}"
+    epsilon = budget.epsilon or 0.0
 
     def excess(octaves: float) -> float:
         return math.log(min(max(spent(2.0**octaves) / epsilon, 1e-9), 1e9))

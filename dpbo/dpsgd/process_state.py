@@ -181,7 +181,8 @@ class ProcessState:
         """
         self.restore()
         kept = [(generator, _state_of(generator)) for generator in self._generators.values()]
-        names, vars(tempfile)["_name_sequence"] = vars(tempfile)["_name_sequence"], None
+        names = vars(tempfile)["_name_sequence"]
+        vars(tempfile)["_name_sequence"] = None
         try:
             # Muting also forgets which warnings each module has shown.
             with isolate_generators(entropy), mute_warnings():
@@ -203,7 +204,8 @@ class ProcessState:
         for holder, held in self._own:
             names = dict(_names(holder))
             for name in {**held, **names}:
-                was, now = held.get(name, _ABSENT), names.get(name, _ABSENT)
+                was = held.get(name, _ABSENT)
+                now = names.get(name, _ABSENT)
                 if now is not was:
                     _put(holder, name, was)
         renewed = dict[int, Any]()
@@ -238,7 +240,9 @@ class _Numbers:
     """
 
     def __init__(self, holder: Any, names: list[str]) -> None:
-        self._holder, self._held, self._names = holder, _names(holder), names
+        self._holder = holder
+        self._held = _names(holder)
+        self._names = names
         # The first name twice: of one name alone the getter would give no tuple.
         self._read = operator.itemgetter(names[0], *names)
 
@@ -279,7 +283,8 @@ def _found_in(name: str, module: Any) -> _Found:
         return [], []
     last = _scanned.get(name)
     if last is None or last[0] is not module or last[1] != len(namespace):
-        numbers, others = list[_Numbers](), list[tuple[Any, list[str]]]()
+        numbers = list[_Numbers]()
+        others = list[tuple[Any, list[str]]]()
         for holder in [namespace, *(held for held in list(namespace.values()) if issubclass(type(held), type))]:
             if holder is not namespace and _first_met.setdefault(id(holder), (holder, name))[1] != name:
                 continue
@@ -300,7 +305,9 @@ def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[tuple[Any
     Raises:
         InputError: there is an iterator that cannot be put back.
     """
-    waiting, seen, bound = collections.deque([("", True, work)]), dict[int, Any](), set[int]()
+    waiting = collections.deque([("", True, work)])
+    seen = dict[int, Any]()
+    bound = set[int]()
     while waiting:
         name, own, thing = waiting.popleft()
         if type(thing) in PLAIN or id(thing) in seen:

@@ -108,7 +108,8 @@ class PublicCopy:
     def __init__(self, module: nn.Module, noised: Iterable[nn.Parameter]) -> None:
         _require_trainable(module)
         # A frozen parameter is not noised, though the optimizer may have it.
-        self._module, self._noised = module, {id(parameter): parameter for parameter in noised if parameter.requires_grad}
+        self._module = module
+        self._noised = {id(parameter): parameter for parameter in noised if parameter.requires_grad}
         self._copies = _fresh_tensors(module)
         self._copy = _copied(module, self._copies)
         self._layers = [*module.named_modules()]
@@ -243,7 +244,8 @@ class PublicCopy:
     def _traces(self, whole: bool) -> list[list[Any]]:
         """For each layer, what is compared of it; with `whole`, last, what their code refers to."""
         seen = {id(layer) for _, layer in self._layers}
-        traces, code = list[list[Any]](), list[Any]()
+        traces = list[list[Any]]()
+        code = list[Any]()
         for _, layer in self._layers:
             # Batch norm mixes records in one mode and not in the other.
             trace: list[Any] = [layer.training] if isinstance(layer, _BatchNorm) else []

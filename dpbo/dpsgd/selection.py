@@ -166,9 +166,11 @@ def private_selection(
         raise InputError("threshold", threshold, "a finite number with ThresholdStop, and omitted otherwise")
     event = selection_event(curator, run_count=run_count, base=base, score=score, spread=_PRIOR if adaptive is None else adaptive.spread)
     terms = _terms(curator, run_count, space, base, score, threshold, pad_to)
-    ProcessState(train)  # an object of the caller's that hinders it does so before anything is charged
+    # An object of the caller's that hinders it does so before anything is charged.
+    ProcessState(train)
     curator.bind(name, {}, begun=name in curator.ledger.used())
-    charged = curator.reserve(name, event, slots=1, terms=terms).event  # as the ledger has it
+    # As the ledger has it.
+    charged = curator.reserve(name, event, slots=1, terms=terms).event
     if curator.ledger.used()[name] == 0:
         for assumed in ("runs-hidden", "runs-attested"):
             curator.ledger.note("assume", assumed)

@@ -59,8 +59,11 @@ from dpbo.statement import Statement
 from dpbo.validation import Within, checked, warn
 
 _LOG = logging.getLogger(__name__)
-_TRAINING, _SCORES, _SELECTION = "training", "scores", "selection"
-_TRIED_POINTS, _TRIED_STEPS = 4, 2
+_TRAINING = "training"
+_SCORES = "scores"
+_SELECTION = "selection"
+_TRIED_POINTS = 4
+_TRIED_STEPS = 2
 _RECORD = PrivacyUnit("record")
 _REPEATED = (
     "This process has already trained or tuned on some of them under another ledger, and two budgets in memory add up to more than "
@@ -235,11 +238,13 @@ class _Study:
     def try_first(self, example: tuple[Any, Any] | None) -> None:
         """Train for a few steps on stand-in records, save and score, at a few points. Raises what `fit` and `score` raise."""
         if example is None:
-            stand_ins, scored = [_zeros(_first(self.training))], self.view.zeros()
+            stand_ins = [_zeros(_first(self.training))]
+            scored = self.view.zeros()
             if scored is None:
                 raise _without_zeros(type(self.view.container).__name__)
         else:
-            stand_ins, scored = [example[0][i] for i in range(len(example[0]))], example[1]
+            stand_ins = [example[0][i] for i in range(len(example[0]))]
+            scored = example[1]
         config = self.plan.config
         # Samples of the expected size, so that memory is tried, too.
         places = [place % len(stand_ins) for place in range(config.batches * config.batch_size)]

@@ -27,8 +27,10 @@ from dpbo.validation import between, checked, checked_constructor
 
 _GRID_BITS = 20
 LEAST, MOST = 0.01, 2.0**20
-_SMALLEST = 1e-150  # far from where float64 loses digits
-ROUND_UP = 1.0 + 2.0**-48  # covers every float rounding between the public numbers and the scale
+# Far from where float64 loses digits.
+_SMALLEST = 1e-150
+# Covers every float rounding between the public numbers and the scale.
+ROUND_UP = 1.0 + 2.0**-48
 
 
 @checked_constructor
@@ -77,11 +79,13 @@ class AdditiveMechanism(Mechanism):
         return np.asarray(offset) + drawn * np.asarray(distribution.grid) * gain, (np.asarray(distribution.std) * gain) ** 2
 
     def _sample(self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy) -> NDArray[np.int64]:
-        exact, shift = on_the_host(numerators), _shifts(quanta, distribution.grid)
+        exact = on_the_host(numerators)
+        shift = _shifts(quanta, distribution.grid)
         if distribution.block is not None:
             exact = exact.reshape(-1, distribution.block)
         whole = exact >> shift
-        fractions = np.ldexp((exact - (whole << shift)).astype(np.float64), -shift)  # below 2^53 units: exact
+        # Below 2^53 units: exact.
+        fractions = np.ldexp((exact - (whole << shift)).astype(np.float64), -shift)
         return whole + self.noise(fractions, np.asarray(distribution.scale) / np.asarray(distribution.grid), entropy)
 
 

@@ -30,8 +30,10 @@ LEVELS = 1 << 16
 _FINENESS = 64
 _CHUNK = {"cpu": 1 << 18}
 _DEVICE_CHUNK = 1 << 22
-_DEPTH = 65.0  # noise scales between the best and the farthest level, less what `moves` is rounded up
-_ROUND_UP = 1 + Fraction(1, 2**40)  # `linf` is a float
+# Noise scales between the best and the farthest level, less what `moves` is rounded up.
+_DEPTH = 65.0
+# `linf` is a float.
+_ROUND_UP = 1 + Fraction(1, 2**40)
 _LARGEST = 1 << 61
 
 
@@ -78,7 +80,8 @@ class ChoiceMechanism(Mechanism):
 
     def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> ChoiceDistribution:
         scale = sensitivity.scale
-        if scale[0] != 1.0 or any(each.count(each[0]) < len(each) for each in (scale, quanta)):  # a set of millions would take long
+        # A set of millions would take long.
+        if scale[0] != 1.0 or any(each.count(each[0]) < len(each) for each in (scale, quanta)):
             raise UsageError("the query must have a single unit and range for all candidates.")
         most = math.ceil(Fraction(sensitivity.linf) * _ROUND_UP / Fraction(quanta[0]))
         reach = _DEPTH * self.noise_multiplier / LEVELS
@@ -118,7 +121,8 @@ def _chunks(utilities: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
 
 def _distances(chunk: torch.Tensor, best: int, width: int) -> torch.Tensor:
     """How many levels each utility lies below the best one, in the chunk's own memory."""
-    if chunk.device.type == "cpu":  # torch divides whole numbers one at a time
+    # Torch divides whole numbers one at a time.
+    if chunk.device.type == "cpu":
         np.floor_divide(chunk.numpy(), width, out=chunk.numpy())
     else:
         chunk.div_(width, rounding_mode="floor")

@@ -18,7 +18,8 @@ from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.validation import checked, checked_constructor
 
-_WIDEN = 2.0**-36  # far above the error of 2^16 float exponentials and their running sum
+# Far above the error of 2^16 float exponentials and their running sum.
+_WIDEN = 2.0**-36
 
 
 @checked_constructor
@@ -33,11 +34,13 @@ class ExponentialMechanism(ChoiceMechanism):
     def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
         filled = np.flatnonzero(counts)
         sums = np.cumsum(counts[filled] * np.exp(-float(rate) * filled))
-        word, bits = int.from_bytes(entropy(8), "little"), 64
+        word = int.from_bytes(entropy(8), "little")
+        bits = 64
         low = int(np.searchsorted(sums * (1 + _WIDEN), word / 2.0**64 * sums[-1] * (1 - _WIDEN)))
         high = int(np.searchsorted(sums * (1 - _WIDEN), (word + 1) / 2.0**64 * sums[-1] * (1 + _WIDEN)))
         while low != high:
-            word, bits = (word << 64) | int.from_bytes(entropy(8), "little"), bits + 64
+            word = (word << 64) | int.from_bytes(entropy(8), "little")
+            bits = bits + 64
             low, high = _exactly(counts[filled], filled, rate, word, bits)
         return int(filled[low])
 
@@ -46,7 +49,8 @@ def _exactly(counts: NDArray[np.int64], levels: NDArray[np.int64], rate: Fractio
     """The first level whose cumulative weight passes the drawn share, at both ends of the interval that the bits leave."""
     with precision(bits + 64):
         step = mpmath.exp(-mpmath.mpf(rate.numerator) / rate.denominator)
-        sums, total = [], mpmath.mpf(0)
+        sums = []
+        total = mpmath.mpf(0)
         for count, level in zip(counts.tolist(), levels.tolist(), strict=True):
             total += count * step**level
             sums.append(total)

@@ -19,7 +19,8 @@ from dpbo.mechanisms.rounding import SymmetricDistribution
 from dpbo.privacy import Sensitivity
 from dpbo.validation import checked_constructor
 
-_TAIL = math.exp(-2.0)  # scipy's ndtri takes a logarithm below this, a polynomial above: four times as long (measured)
+# SciPy's `ndtri` takes a logarithm below this, a polynomial above: four times as long (measured).
+_TAIL = math.exp(-2.0)
 
 
 def _quantile(p: NDArray[np.float64]) -> Any:

@@ -31,8 +31,11 @@ from dpbo.validation import checked_constructor
 Floats = NDArray[np.float64]
 
 _LAST = (1 << 63) - 1
-_WIDEN = 2.0**-40  # far above the relative error of a sum of a million logarithms or squares, and of what follows them
-_SLACK = 2.0**-20  # far above the rounding of numbers so small that the relative error is smaller still
+# Far above the relative error of a sum of a million logarithms or squares, and of what follows
+# them.
+_WIDEN = 2.0**-40
+# Far above the rounding of numbers so small that the relative error is smaller still.
+_SLACK = 2.0**-20
 
 
 @checked_constructor
@@ -56,7 +59,8 @@ class L2LaplaceMechanism(PureNoise):
         signed = _signs(words) * scale
         ends = np.sort([signed * low, signed * high], axis=0) + (rows + 0.5)
         with np.errstate(invalid="ignore"):
-            result, other = np.floor(ends[0] - _SLACK), np.floor(ends[1] + _SLACK)
+            result = np.floor(ends[0] - _SLACK)
+            other = np.floor(ends[1] + _SLACK)
             known = (np.isfinite(other) & (result == other)).all(axis=1)
         lattice = np.where(known[:, None], result, 0.0).astype(np.int64)
         for i in np.flatnonzero(~known):
@@ -87,7 +91,9 @@ def _decided(words: NDArray[np.uint64], fractions: list[float], scale: list[floa
     """The draw that begins with these words: each step adds 64 bits to every number and uses intervals of higher precision."""
     uniforms, normals = np.split(words, 2)
     known = [*uniforms.tolist(), *(normals & np.uint64(_LAST)).tolist()]
-    signs, d, bits = _signs(words[None])[0].tolist(), len(uniforms), 64
+    signs = _signs(words[None])[0].tolist()
+    d = len(uniforms)
+    bits = 64
     while True:
         known = [(k << 64) | word for k, word in zip(known, random_words(2 * d, entropy).tolist(), strict=True)]
         bits += 64

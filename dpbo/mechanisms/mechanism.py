@@ -16,10 +16,14 @@ from numpy.typing import NDArray
 from dpbo.events import Event
 from dpbo.privacy import Sensitivity
 
-Entropy = Callable[[int], bytes]  # returns this many unpredictable bytes
-Numerators = Sequence[int] | NDArray[np.int64] | torch.Tensor  # int64, on any device
-Affine = tuple[Sequence[float], float]  # (offset, gain)
-Published = tuple[NDArray[np.float64], NDArray[np.float64]]  # (value, variance)
+# Returns this many unpredictable bytes.
+Entropy = Callable[[int], bytes]
+# `int64`, on any device.
+Numerators = Sequence[int] | NDArray[np.int64] | torch.Tensor
+# (offset, gain).
+Affine = tuple[Sequence[float], float]
+# (value, variance).
+Published = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 class NoiseDistribution(Protocol):

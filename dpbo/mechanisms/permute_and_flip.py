@@ -52,7 +52,8 @@ def _noisy(counts: NDArray[np.int64], levels: NDArray[np.int64], rate: float, wo
     sign = 2 * end - 1
     share = np.minimum(np.ldexp(words.astype(np.float64) + end, -64) * (1 + sign * 2.0**-52), 1.0)
     with np.errstate(divide="ignore"):
-        noise = -np.log(-np.expm1(np.log(share) / counts))  # 0 at share 0, infinite at share 1
+        # 0 at share 0, infinite at share 1.
+        noise = -np.log(-np.expm1(np.log(share) / counts))
     return noise * (1 + sign * _WIDEN) - rate * levels + sign * (1 + rate * levels) * _WIDEN
 
 
@@ -62,5 +63,6 @@ def _exactly(count: int, level: int, rate: Fraction, word: int, bits: int) -> tu
         offset = mpmath.mpf(rate.numerator) / rate.denominator * level
         slack = mpmath.ldexp(1, -bits)
         shares = [mpmath.ldexp(end, -bits) for end in (word, word + 1)]
-        ends = [-mpmath.log(-mpmath.expm1(mpmath.log(share) / count)) - offset for share in shares]  # as above at shares 0 and 1
+        # As above at shares 0 and 1.
+        ends = [-mpmath.log(-mpmath.expm1(mpmath.log(share) / count)) - offset for share in shares]
         return ends[0] - slack, ends[1] + slack

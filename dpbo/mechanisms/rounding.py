@@ -63,8 +63,10 @@ def rounded(
         entropy: source of unpredictable bytes.
     """
     words = random_words(len(fractions), entropy)
-    negative, k = (words >> np.uint64(63)).astype(bool), words & np.uint64((1 << 63) - 1)
-    z = distribution.quantile(np.ldexp(k.astype(np.float64), -64))  # negative or zero; -inf at k = 0
+    negative = (words >> np.uint64(63)).astype(bool)
+    k = words & np.uint64((1 << 63) - 1)
+    # Negative or zero; -inf at k = 0.
+    z = distribution.quantile(np.ldexp(k.astype(np.float64), -64))
     wide = scale * _WIDEN
     with np.errstate(invalid="ignore"):
         centre = np.where(negative, z, -z) * scale + (fractions + 0.5)
@@ -80,7 +82,8 @@ def _by_both_ends(
     distribution: SymmetricDistribution, k: Any, negative: Any, fractions: Any, scale: Any, entropy: Entropy
 ) -> NDArray[np.int64]:
     """The same for draws near an edge of the grid or far in the tail; what both ends leave undecided gets more bits."""
-    near, far = ends_of(distribution, k)  # near zero, far from zero: both negative, |near| <= |far|
+    # Near zero, far from zero: both negative, |near| <= |far|.
+    near, far = ends_of(distribution, k)
     low = np.where(negative, far, -near) * scale + (fractions + 0.5) - _SLACK
     high = np.where(negative, near, -far) * scale + (fractions + 0.5) + _SLACK
     with np.errstate(invalid="ignore"):
@@ -104,7 +107,8 @@ def decide(distribution: SymmetricDistribution, k: int, negative: bool, fraction
     """The same draw with 64 more bits at a time, in interval arithmetic of rising precision."""
     bits = 64
     while True:
-        k, bits = (k << 64) | int.from_bytes(entropy(_WORD), "little"), bits + 64
+        k = (k << 64) | int.from_bytes(entropy(_WORD), "little")
+        bits = bits + 64
         if k == 0:
             continue
         with precision(2 * bits + 64):

@@ -21,13 +21,15 @@ _WORD = 64
 
 def draw_run_count(distribution: RunCountDistribution, entropy: Entropy) -> int:
     """Draws one number of runs, in time that grows with the number, as that of the runs themselves does."""
-    word, bits = _word(entropy), _WORD
+    word = _word(entropy)
+    bits = _WORD
     while True:
         with precision(bits + 128):
             found = _decided(distribution, word, bits)
         if found is not None:
             return found
-        word, bits = (word << _WORD) | _word(entropy), bits + _WORD
+        word = (word << _WORD) | _word(entropy)
+        bits = bits + _WORD
 
 
 def _decided(distribution: RunCountDistribution, word: int, bits: int) -> int | None:
@@ -41,11 +43,15 @@ def _decided(distribution: RunCountDistribution, word: int, bits: int) -> int | 
         if high < total * (1 - slack):
             return k
         mass = mass * distribution.ratio(k)
-        if mass == 0:  # k is the last value
+        # `k` is the last value.
+        if mass == 0:
             return k
-        if low <= total * (1 + slack):  # U may lie on either side of the border behind k
+        # U may lie on either side of the border behind k.
+        if low <= total * (1 + slack):
             return None
-        k, total, steps = k + 1, total + mass, steps + 1
+        k = k + 1
+        total = total + mass
+        steps = steps + 1
 
 
 def _word(entropy: Entropy) -> int:

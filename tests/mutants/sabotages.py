@@ -393,8 +393,8 @@ SABOTAGES = (
     Sabotage(
         "noise never reaches its far tails",
         where="dpbo.mechanisms.rounding:_by_both_ends",
-        old="near, far = ends_of(distribution, k)  # near zero",
-        new=("k = np.maximum(k, np.uint64(1 << 40))\n    near, far = ends_of(distribution, k)  # near zero"),
+        old="near, far = ends_of(distribution, k)",
+        new=("k = np.maximum(k, np.uint64(1 << 40))\n    near, far = ends_of(distribution, k)"),
         test="tests/unit/mechanisms/test_rounding.py::test_the_extreme_word_is_decided_by_more_bits",
     ),
     # accounting
