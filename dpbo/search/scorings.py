@@ -115,8 +115,8 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
         case "roc_auc":
             return Scoring(Histogram(_positive(labels)), (0.0, 1.0), 2 * BINS, _auc)
     known = (
-        "'accuracy', 'true_class_probability', 'neg_brier_score', 'neg_log_loss', 'neg_mean_squared_error', 'balanced_accuracy', 'f1', "
-        "'roc_auc'"
+        "'accuracy', 'true_class_probability', 'neg_brier_score', 'neg_log_loss', "
+        "'neg_mean_squared_error', 'balanced_accuracy', 'f1', 'roc_auc'"
     )
     raise InputError("scoring", scoring, f"{known}, or scoring(model, X, y) giving one number a record")
 

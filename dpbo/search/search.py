@@ -56,22 +56,25 @@ _CALLBACKS = Within(
     lambda given: given is None or callable(given) or (isinstance(given, (list, tuple)) and all(map(callable, given))),
 )
 _WEIGHTS = (
-    "A protected record's weight would scale what it adds to the score beyond what the noise covers. For training, let the estimator weigh "
-    "records itself (class_weight=, or a fit that computes weights); for scores, give a scoring of your own that multiplies each record's "
+    "A protected record's weight would scale what it adds to the score beyond what the noise "
+    "covers. For training, let the estimator weigh records itself (class_weight=, or a fit that "
+    "computes weights); for scores, give a scoring of your own that multiplies each record's "
     "score by a public function of that record, within score_range=."
 )
 _NOT_REHEARSED = (
-    "strategy='auto' cannot rehearse scoring={!r}, which is not a mean of one number per record: it searches on noised scores, as "
-    "strategy='bo' does, and rehearsal_ and free_params_ are None. Pass strategy='bo', or a scoring such as 'neg_brier_score'."
+    "strategy='auto' cannot rehearse scoring={!r}, which is not a mean of one number per record: "
+    "it searches on noised scores, as strategy='bo' does, and rehearsal_ and free_params_ are "
+    "None. Pass strategy='bo', or a scoring such as 'neg_brier_score'."
 )
 _REPEATED = (
-    "This process has already queried some of them under another ledger, and two budgets in memory add up to more than either states. "
-    "Nothing was charged. Give every search the same Privacy(dataset=..., ledger=...), or one Curator and a share of "
-    "its budget each; or set Privacy(allow_repeated=True), and the statement will say so."
+    "This process has already queried some of them under another ledger, and two budgets in "
+    "memory add up to more than either states. Nothing was charged. Give every search the same "
+    "Privacy(dataset=..., ledger=...), or one Curator and a share of its budget each; or set "
+    "Privacy(allow_repeated=True), and the statement will say so."
 )
 _IN_THE_OPEN = (
-    "Models are fitted to training records in the open, and may reproduce them, whatever the budget: take protected records out of the "
-    "training table."
+    "Models are fitted to training records in the open, and may reproduce them, whatever the "
+    "budget: take protected records out of the training table."
 )
 
 
@@ -364,8 +367,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         budget = self.budget if privacy.mechanism is None else Budget.gdp(1.0)
         if not isinstance(budget, Budget):
             allowed = (
-                "a Budget such as Budget(epsilon=1.0, delta=1e-6) where X_val is a table, because a share needs a whole: for a share "
-                "give X_val=Curator((X_val, y_val), unit=..., adjacency=..., budget=Budget(...))"
+                "a Budget such as Budget(epsilon=1.0, delta=1e-6) where X_val is a table, because "
+                "a share needs a whole: for a share give X_val=Curator((X_val, y_val), unit=..., "
+                "adjacency=..., budget=Budget(...))"
             )
             raise InputError("budget", budget, allowed)
         curator = Curator(

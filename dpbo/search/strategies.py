@@ -479,8 +479,9 @@ def _warn_of_noise(problem: Problem, objective: PrivateObjective, x: torch.Tenso
     if std > problem.width / 20:
         lower, upper = problem.scoring.bounds
         text = (
-            f"each score by scoring={problem.terms['scoring']!r} will have noise of standard deviation about {std:.2g}, "
-            f"more than a twentieth of its range ({lower:g}, {upper:g}): plan fewer evaluations, a larger budget or more "
-            "units, or tune a score of single records, such as 'neg_brier_score'."
+            f"each score by scoring={problem.terms['scoring']!r} will have noise of standard "
+            f"deviation about {std:.2g}, more than a twentieth of its range ({lower:g}, "
+            f"{upper:g}): plan fewer evaluations, a larger budget or more units, or tune a score "
+            "of single records, such as 'neg_brier_score'."
         )
         warn(text, NoiseWarning)

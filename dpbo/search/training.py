@@ -98,9 +98,9 @@ def split_once(table: Tables, groups: Any, test_size: Any, seed: int, adjacency:
     for name, part in (("X_train", X), ("y_train", y)):
         if hasattr(part, "iloc") or getattr(getattr(part, "dtype", None), "kind", "f") == "O":
             remedy = (
-                "The dtypes of one table follow from all of its cells, so those of the public rows would tell of "
-                "protected ones. Read the two parts apart, and give X_val and y_val; or convert it, such as by "
-                "to_numpy(dtype=float)."
+                "The dtypes of one table follow from all of its cells, so those of the public "
+                "rows would tell of protected ones. Read the two parts apart, and give X_val and "
+                "y_val; or convert it, such as by to_numpy(dtype=float)."
             )
             raise InputError(name, type(part).__name__, "an array of numbers or words where one table is split", remedy)
     # This loads all of scikit-learn's metrics.
