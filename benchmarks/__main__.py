@@ -42,7 +42,7 @@ from dpbo.gibo import suggest_gradient_points
 from dpbo.mechanisms import ExponentialMechanism
 from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.rounding import rounded
-from dpbo.models.datasets import squared_exponential
+from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedMean
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from benchmarks.harness import interleaved, options, ratio, record, table
 from dpbo.acquisition.ucb import SrinivasFinite, suggest_ucb
 from dpbo.models import FiniteGP
-from dpbo.models.datasets import squared_exponential
+from dpbo.models.fixed_kernels import squared_exponential
 
 NOISE = 1e-2
 DELTA = 0.1

@@ -12,7 +12,7 @@ from dpbo.acquisition import SrinivasFinite
 from dpbo.curator.handle import Handle
 from dpbo.gibo import ClippedGradient, suggest_gradient_points
 from dpbo.mechanisms import PermuteAndFlipMechanism
-from dpbo.models.datasets import squared_exponential
+from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.privacy import Sensitivity
 from dpbo.queries.ball import Ball

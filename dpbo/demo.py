@@ -27,7 +27,8 @@ from dpbo.privacy import Budget
 from dpbo.search import DPSearch
 from dpbo.validation import at_least, named_file, require
 
-TRAIN, PROTECTED = 1500, 1000
+TRAIN = 1500
+PROTECTED = 1000
 CANDIDATES = 24
 SPACE = {
     "learning_rate": loguniform(0.01, 0.3),
@@ -61,7 +62,8 @@ def _table() -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[bool, ...]]:
     """Features (categories as their places in the sorted list of them), labels, and which features are categories."""
     file = importlib.resources.files("dpbo") / "data" / "adult.csv.gz"
     rows = list(csv.DictReader(gzip.decompress(file.read_bytes()).decode().splitlines()))
-    columns, categorical = [], []
+    columns = []
+    categorical = []
     for name in [name for name in rows[0] if name != "income"]:
         values = np.array([row[name] for row in rows])
         categorical.append(not all(value.isdigit() for value in values))
@@ -74,7 +76,8 @@ def split(seed: int, protected: int = PROTECTED) -> Census:
     """A random split: `TRAIN` public records, so many protected ones, and the other graduates for testing."""
     require("seed", seed, Annotated[int, at_least(0, 10**6)])
     features, labels, categorical = _table()
-    random, school = np.random.default_rng(seed), 3000
+    random = np.random.default_rng(seed)
+    school = 3000
     train = random.permutation(school)[:TRAIN]
     ours, test = np.split(school + random.permutation(len(labels) - school), [protected])
     records = [(features[part], labels[part]) for part in (train, ours, test)]
@@ -107,10 +110,12 @@ def compare(census: Census, found: DPSearch) -> dict[str, float]:
 
 def run(options: argparse.Namespace) -> None:
     """Run the demo with the options of the command line and print the result."""
-    census, budget = split(options.seed), Budget(options.epsilon, options.delta)
+    census = split(options.seed)
+    budget = Budget(options.epsilon, options.delta)
     ledger = {"dataset": f"graduates of the Adult data set, split {options.seed}", "ledger": options.ledger} if options.ledger else {}
     found = search(census, budget, candidates=options.candidates, seed=options.seed, **ledger)
-    accuracies, statement = compare(census, found), found.statement()
+    accuracies = compare(census, found)
+    statement = found.statement()
     print(f"{len(census.train[1])} public records of people without a degree, {len(census.protected[1])} protected ones of graduates.\n")
     print(f"{'test accuracy on graduates':46s}")
     for name, accuracy in accuracies.items():

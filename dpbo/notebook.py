@@ -6,7 +6,8 @@ from typing import Any
 
 from dpbo.validation import printable
 
-_LEFT = 'style="text-align: left; vertical-align: top"'  # notebooks align to the right
+# notebooks align to the right
+_LEFT = 'style="text-align: left; vertical-align: top"'
 
 
 def facts_table(facts: Mapping[str, Any], *, title: str = "") -> str:

@@ -23,7 +23,8 @@ from dpbo.fingerprint import fingerprint
 from dpbo.validation import FINITE, POINTS, Seed, at_least, checked
 
 _MOST_STEPS = 1000
-_TAIL = 1e-3  # an unbounded distribution is searched between these quantiles
+# an unbounded distribution is searched between these quantiles
+_TAIL = 1e-3
 
 
 class _Continuous:
@@ -34,12 +35,14 @@ class _Continuous:
         self.distribution = distribution
         self.lower = 0.0 if math.isfinite(low) else _TAIL
         self.upper = 1.0 if math.isfinite(high) else 1.0 - _TAIL
-        self.ends = float(distribution.ppf(self.lower)), float(distribution.ppf(self.upper))  # the values at lower and upper
+        # the values at lower and upper
+        self.ends = float(distribution.ppf(self.lower)), float(distribution.ppf(self.upper))
         self.allowed = f"a number from {self.ends[0]:g} to {self.ends[1]:g}"
 
     def decode(self, u: float) -> float:
         value = float(self.distribution.ppf(min(max(u, self.lower), self.upper)))
-        return min(max(value, self.ends[0]), self.ends[1])  # ppf rounds, beyond an end too
+        # ppf rounds, beyond an end too
+        return min(max(value, self.ends[0]), self.ends[1])
 
     def encode(self, value: Any) -> float:
         return min(max(float(self.distribution.cdf(clamp_rounding(value, *self.ends))), self.lower), self.upper)
@@ -49,10 +52,13 @@ class _Listed:
     """A parameter that is one of a list of values: evenly spaced steps in [0, 1], or categories 0, 1, ..."""
 
     def __init__(self, values: tuple[Any, ...], *, categories: bool) -> None:
-        self.values, self.categories = values, categories
+        self.values = values
+        self.categories = categories
         spacing = 1 if categories else max(len(values) - 1, 1)
-        self.grid = [i / spacing for i in range(len(values))]  # the values' coordinates
-        self.lower, self.upper = 0.0, self.grid[-1]
+        # the values' coordinates
+        self.grid = [i / spacing for i in range(len(values))]
+        self.lower = 0.0
+        self.upper = self.grid[-1]
 
     @property
     def allowed(self) -> str:
@@ -88,7 +94,8 @@ class Space:
         if not parameters:
             raise InputError("parameters", {}, "at least one named distribution or list")
         self._axes = {name: _axis(name, spec) for name, spec in parameters.items()}
-        self.names, self.specs = tuple(self._axes), dict(parameters)
+        self.names = tuple(self._axes)
+        self.specs = dict(parameters)
         axes = list(self._axes.values())
         self.bounds = torch.tensor([[axis.lower for axis in axes], [axis.upper for axis in axes]], dtype=torch.float64)
         listed = {i: axis for i, axis in enumerate(axes) if isinstance(axis, _Listed)}
@@ -174,7 +181,8 @@ def _axis(name: str, spec: Any) -> _Continuous | _Listed:
     if hasattr(spec, "ppf") and hasattr(spec, "support"):
         try:
             low, high = spec.support()
-        except TypeError:  # scipy's: the distribution's arguments are missing
+        except TypeError:
+            # scipy's: the distribution's arguments are missing
             remedy = "Give its arguments: scipy.stats.loguniform(1e-2, 1e3), for example, and not scipy.stats.loguniform."
             raise InputError(name, spec, "a frozen distribution", remedy) from None
         if not low <= high:

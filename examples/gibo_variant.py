@@ -12,7 +12,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Statement
 from dpbo.accounting import calibrate
-from dpbo.gibo import GradientGP, GradientPosterior, suggest_gradient_points
+from dpbo.gibo import GradientGP, suggest_gradient_points
 from dpbo.mechanisms import GaussianMechanism
 
 D, BUDGET, BOX = 6, Budget(epsilon=2.0, delta=1e-6), torch.tensor([[0.0] * 6, [1.0] * 6], dtype=torch.float64)
@@ -28,13 +28,14 @@ def tuned(iterations: int = 30) -> tuple[torch.Tensor, Statement]:
     X = torch.rand(60, D, dtype=torch.float64, generator=generator)
     model = GradientGP(X, torch.stack([loss(x, PUBLIC).mean() for x in X]).unsqueeze(1), covar_module=ScaleKernel(MaternKernel(nu=2.5)))
     fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    posterior = model.of_one_unit()
     curator = Curator(PEOPLE, unit=PrivacyUnit("person"), adjacency=Adjacency.REPLACE_ONE, budget=BUDGET)
     mechanism = GaussianMechanism(calibrate(BUDGET, releases=iterations))
     theta = torch.nn.Parameter(torch.full((D,), 0.1, dtype=torch.float64))
     adam = torch.optim.Adam([theta], lr=0.05)
     for _ in range(iterations):
-        points = suggest_gradient_points(GradientPosterior(model.covar_module, 0.0), theta.detach(), D + 1, bounds=BOX)
-        theta.grad = model.release_gradient(curator, theta.detach(), points, loss, mechanism=mechanism, clip=0.5).value
+        points = suggest_gradient_points(posterior, theta.detach(), D + 1, bounds=BOX)
+        theta.grad = posterior.release_gradient(curator, theta.detach(), points, loss, mechanism=mechanism, clip=0.5).value
         adam.step()
         theta.data.clamp_(*BOX)
     return theta.detach(), curator.statement()

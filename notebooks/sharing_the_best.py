@@ -25,7 +25,7 @@ from sklearn.model_selection import cross_val_score
 import dpbo
 from dpbo.accounting import PureFilter
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise, PermuteAndFlipMechanism
-from dpbo.models.datasets import squared_exponential
+from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.kusner import KusnerSearch, RegularisedBest, bounds
 from dpbo.queries import CandidateScores
 

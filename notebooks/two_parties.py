@@ -21,7 +21,7 @@ import torch
 import dpbo
 from dpbo.accounting import PureFilter
 from dpbo.models import noisy_inputs
-from dpbo.models.datasets import squared_exponential
+from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.po_gp_ucb import Modeler, Outcomes, RowTable, po_gp_ucb_transform, read_release, release_rows, row_noises
 from dpbo.papers.po_gp_ucb.curator_side import write_release
 from dpbo.papers.po_gp_ucb.transform import recover_rows

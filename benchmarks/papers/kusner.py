@@ -34,8 +34,8 @@ from benchmarks.papers.kusner_problems import DELTA, EVALUATIONS, KAPPA, NOISE, 
 from dpbo.algorithms import search_then_choose
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.mechanism import Mechanism
-from dpbo.models.datasets import squared_exponential
 from dpbo.models.finite import information_gain_bound
+from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.kusner import KusnerSearch, bounds
 from dpbo.privacy import Budget
 from dpbo.queries import CandidateScores

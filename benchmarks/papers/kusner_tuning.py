@@ -16,7 +16,7 @@ from torch import Tensor
 from benchmarks.harness import named, rows_of, table
 from benchmarks.papers.kusner_problems import curator_of
 from dpbo.mechanisms import LaplaceMechanism, NoNoise
-from dpbo.models.datasets import squared_exponential
+from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.kusner import AdaptiveLipschitz, RegularisedBest, regularised
 
 Floats = NDArray[np.float64]

@@ -62,7 +62,8 @@ def share_left(kernel: Radial, c: float, s2: float) -> Callable[[float], float]:
     """radius -> variance left a coordinate, in whitened units, by the simplex with c = (d + 1)/d and by the central design with c = 2."""
 
     def share(r: float) -> float:
-        kappa, phi, _ = kernel.profile(torch.tensor([0.0, r * r, 2.0 * c * r * r], dtype=torch.float64))  # of squared distances
+        # of squared distances
+        kappa, phi, _ = kernel.profile(torch.tensor([0.0, r * r, 2.0 * c * r * r], dtype=torch.float64))
         return float(phi[0] - c * r * r * phi[1] ** 2 / (kappa[0] + s2 - kappa[2]))
 
     return share
@@ -70,8 +71,10 @@ def share_left(kernel: Radial, c: float, s2: float) -> Callable[[float], float]:
 
 def radius(kernel: Radial, b: int, d: int, s2: float) -> float:
     """The best radius for `directions(b, d)` in length-scales: the central design's from b = 2 d on, else the simplex's."""
-    c = 2.0 if b >= 2 * d else (d + 1) / d  # d = 1: on a line the simplex is the central design
+    # d = 1: on a line the simplex is the central design
+    c = 2.0 if b >= 2 * d else (d + 1) / d
     guess = math.log((1.5 * s2) ** (1.0 / 6.0) if c == 2.0 else (s2 / (c * (1.0 - 0.5 * c))) ** 0.25)
-    share, ends = share_left(kernel, c, s2), (guess - 4.0, guess + 4.0)
+    share = share_left(kernel, c, s2)
+    ends = (guess - 4.0, guess + 4.0)
     found = scipy.optimize.minimize_scalar(lambda t: share(math.exp(t)), bounds=ends, method="bounded", options={"xatol": 1e-5})
     return math.exp(found.x)

@@ -75,7 +75,8 @@ def suggest(
     """
     require_history(space, X, Y, Yvar, least=2)
     require_pending(space, pending)
-    with mute_optimizer_warnings(), seed_torch(seed):  # a fit that fails is tried again from a random start
+    # a fit that fails is tried again from a random start
+    with mute_optimizer_warnings(), seed_torch(seed):
         return best_point(space, model(space, X, Y, Yvar), X, pending, seed=seed)
 
 
@@ -120,7 +121,8 @@ def posterior_mean(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.T
         return Y[:, 0]
     with mute_optimizer_warnings(), torch.no_grad():
         mean = model(space, X, Y, Yvar).posterior(X).mean[..., 0]
-    return mean if mean.ndim == 1 else mean.mean(0)  # a mixture of models has one a component
+    # a mixture of models has one a component
+    return mean if mean.ndim == 1 else mean.mean(0)
 
 
 @checked
@@ -159,7 +161,8 @@ class Proposer:
     """
 
     def __init__(self, space: Space, *, growth: Annotated[float, between(0.0, 10.0)] = 0.2) -> None:
-        self._space, self._growth = space, growth
+        self._space = space
+        self._growth = growth
         self._lengths: dict[str, Any] | None = None
         self._fitted_on = 0
 
@@ -178,7 +181,8 @@ class Proposer:
                 fit_gpytorch_mll_scipy(ExactMarginalLogLikelihood(gp.likelihood, gp), options=FIT)
             # of the kernel and the mean: neither the noise nor the scale of the values, which come with the values
             kept = (part for part in gp.named_parameters() if part[0].startswith(("covar_module", "mean_module")))
-            self._lengths, self._fitted_on = {name: value.detach().clone() for name, value in kept}, len(X)
+            self._lengths = {name: value.detach().clone() for name, value in kept}
+            self._fitted_on = len(X)
         gp.load_state_dict({**gp.state_dict(), **self._lengths})
         return gp.eval()
 
@@ -202,18 +206,21 @@ def best_point(
         return maximize(qLogNoisyExpectedImprovement(gp, X, sampler=sampler, X_pending=expected), space, bounds)
 
 
-@torch.enable_grad()  # BoTorch's L-BFGS needs gradients, also where the caller has turned them off
+# BoTorch's L-BFGS needs gradients, also where the caller has turned them off
+@torch.enable_grad()
 def maximize(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tensor) -> torch.Tensor:
     """The acquisition's best point, `1 x d`, within bounds (`2 x d`); steps and categories keep to the space's own.
 
     A coordinate with one value left is fixed: BoTorch looks for neighbours of each category, and fails where there is none.
     """
     steps: dict[int, list[float]] = {}
-    device, bounds = bounds.device, bounds.cpu().clone()
+    device = bounds.device
+    bounds = bounds.cpu().clone()
     for i, grid in space.discrete_dims.items():
         lower, upper = bounds[:, i].tolist()
         steps[i] = [step for step in grid if lower - 1e-9 <= step <= upper + 1e-9]
-        bounds[:, i] = torch.tensor([steps[i][0], steps[i][-1]], dtype=torch.float64)  # BoTorch wants these to end on steps
+        # BoTorch wants these to end on steps
+        bounds[:, i] = torch.tensor([steps[i][0], steps[i][-1]], dtype=torch.float64)
     fixed = {i: lower for i, (lower, upper) in enumerate(bounds.T.tolist()) if lower == upper}
     bounds = bounds.to(device)
     settings: dict[str, Any] = {"q": 1, "num_restarts": 4, "raw_samples": 64, "fixed_features": fixed or None}

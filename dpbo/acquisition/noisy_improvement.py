@@ -11,6 +11,8 @@ import math
 import types
 from collections.abc import Callable
 
+import numpy as np
+import scipy
 import torch
 from botorch.acquisition.analytic import _log_ei_helper
 from botorch.models import MixedSingleTaskGP, SingleTaskGP
@@ -20,14 +22,22 @@ from botorch.utils.sampling import draw_sobol_normal_samples
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from dpbo.acquisition.lbfgs import Vector, minimise
 from dpbo.models.kernels import Radial, Scaled, kernel_derivatives
 from dpbo.space import Space
 
-_JITTER = 1e-7  # of the prior variance; keeps the noiseless covariance of points that lie close together invertible
-_RAW, _NEAR = 1024, 64  # points of the whole box, and around each of the best three so far
-_STEPS, _CLOSE = 30, 1e-2  # of L-BFGS; the gain in nats that ends it
-_ROUNDS = 3  # of L-BFGS and of changing single steps or categories
+# of the prior variance; keeps the noiseless covariance of points that lie close together invertible
+_JITTER = 1e-7
+# starts in the whole box, and around each of the best three points so far
+_RAW = 1024
+_NEAR = 64
+# of L-BFGS
+_STEPS = 30
+# a step that gains less, as a share of the rows' values together, is the last
+_FLAT = 5e-3
+# nats that a step or category must gain
+_CLOSE = 1e-2
+# of L-BFGS and of changing single steps or categories
+_ROUNDS = 3
 
 
 class NoisyImprovement:
@@ -49,10 +59,13 @@ class NoisyImprovement:
     """
 
     def __init__(self, gp: SingleTaskGP, X: Tensor, pending: Tensor | None, *, seed: int, samples: int = 64) -> None:
-        self.X, self.points = X, X if pending is None else torch.cat([X, pending])
-        self._mean, (self._covariance, self._variances) = gp.mean_module, _functions(gp.covar_module)
+        self.X = X
+        self.points = X if pending is None else torch.cat([X, pending])
+        self._mean = gp.mean_module
+        self._covariance, self._variances = _functions(gp.covar_module)
         with torch.no_grad():
-            n, prior = len(X), self._mean(self.points)
+            n = len(X)
+            prior = self._mean(self.points)
             K = self._covariance(self.points, self.points)
             eye = torch.eye(len(K), dtype=K.dtype, device=K.device) * (_JITTER * K.diagonal().mean())
             whiten = torch.linalg.cholesky(K[:n, :n] + torch.diag(gp.likelihood.noise.expand(n)) + eye[:n, :n])
@@ -91,10 +104,12 @@ def most_improving(gain: NoisyImprovement, space: Space, bounds: Tensor, *, seed
         starts = _starts(gain, bounds, steps, seed)
         values = gain(starts)
     chosen = []
-    for _ in range(restarts):  # the best, then the best of those that lie apart from it
+    # the best, then the best of those that lie apart from it
+    for _ in range(restarts):
         chosen.append(starts[values.argmax()])
         apart = ((starts - chosen[-1]).abs() / (bounds[1] - bounds[0]).clamp_min(1e-9)).amax(1) > 0.05
-        starts, values = starts[apart], values[apart]
+        starts = starts[apart]
+        values = values[apart]
         if len(starts) == 0:
             break
     Z = torch.stack(chosen)
@@ -114,7 +129,8 @@ def _starts(gain: NoisyImprovement, bounds: Tensor, steps: dict[int, Tensor], se
     d = bounds.shape[1]
     sobol = torch.quasirandom.SobolEngine(d + 1, scramble=True, seed=seed)  # type: ignore[no-untyped-call]
     unit = sobol.draw(_RAW + 3 * _NEAR, dtype=bounds.dtype).to(bounds.device)
-    unit, scale = unit[:, :d], 10.0 ** (-3.0 * unit[_RAW:, d:])
+    scale = 10.0 ** (-3.0 * unit[_RAW:, d:])
+    unit = unit[:, :d]
     best = gain.X[gain.means[: len(gain.X)].topk(min(3, len(gain.X))).indices]
     width = bounds[1] - bounds[0]
     near = best.repeat(_NEAR, 1)
@@ -127,32 +143,39 @@ def _starts(gain: NoisyImprovement, bounds: Tensor, steps: dict[int, Tensor], se
 
 
 def _climb(gain: NoisyImprovement, Z: Tensor, bounds: Tensor, steps: dict[int, Tensor]) -> Tensor:
-    """L-BFGS over the continuous coordinates of all rows together."""
+    """SciPy's L-BFGS-B over the continuous coordinates of all rows together."""
     lower, upper = (end.expand_as(Z).clone() for end in bounds)
     for i in steps:
         lower[:, i] = upper[:, i] = Z[:, i]
 
-    def objective(z: Vector) -> tuple[float, Vector]:
-        at = torch.from_numpy(z).to(Z.device).view_as(Z).requires_grad_()
+    def place(z: np.ndarray) -> Tensor:
+        return torch.from_numpy(z).to(Z.device).view_as(Z)
+
+    def objective(z: np.ndarray) -> tuple[float, np.ndarray]:
+        at = place(z).requires_grad_()
         with torch.enable_grad():
             value = -gain(at).sum()
             (slope,) = torch.autograd.grad(value, at)
         return value.item(), slope.flatten().cpu().numpy()
 
-    found = minimise(objective, *(part.flatten().cpu().numpy() for part in (Z, lower, upper)), steps=_STEPS, close=_CLOSE)
-    return torch.from_numpy(found).to(Z.device).view_as(Z)
+    start, *ends = (part.flatten().cpu().numpy() for part in (Z, lower, upper))
+    how = {"maxiter": _STEPS, "ftol": _FLAT, "gtol": 0.0}
+    found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=scipy.optimize.Bounds(*ends), options=how)
+    return place(found.x)
 
 
 def _best_changes(gain: NoisyImprovement, Z: Tensor, steps: dict[int, Tensor]) -> Tensor | None:
     """Each row with the one other step or category that gains most; None where none gains anything."""
     if not steps:
         return None
-    values, rows = torch.cat([*steps.values()]), torch.arange(len(Z), device=Z.device)
+    values = torch.cat([*steps.values()])
+    rows = torch.arange(len(Z), device=Z.device)
     places = torch.cat([torch.full_like(grid, i, dtype=torch.long) for i, grid in steps.items()])
     changed = Z.unsqueeze(1).repeat(1, len(values), 1)
     changed[:, torch.arange(len(values), device=Z.device), places] = values
     with torch.no_grad():
-        gains, now = gain(changed.flatten(0, 1)).view(len(Z), -1), gain(Z)
+        gains = gain(changed.flatten(0, 1)).view(len(Z), -1)
+        now = gain(Z)
     most, place = gains.max(1)
     better = most > now + _CLOSE
     return torch.where(better.unsqueeze(1), changed[rows, place], Z) if bool(better.any()) else None

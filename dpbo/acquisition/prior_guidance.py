@@ -72,7 +72,10 @@ class Prior(torch.nn.Module):
         self, log_density: LogDensity, *, log: bool, bounds: Annotated[Tensor, FLOATS] | None = None, share: Probability = 0.1
     ) -> None:
         super().__init__()
-        self._log_density, self._log, self._uniform, self._share = log_density, log, None, share
+        self._log_density = log_density
+        self._log = log
+        self._uniform = None
+        self._share = share
         if bounds is not None:
             if bounds.ndim != 2 or len(bounds) != 2 or not bool((bounds[0] < bounds[1]).all()):
                 raise InputError("bounds", tuple(bounds.shape), "of shape 2 x d, lower ends below upper ends")

@@ -19,9 +19,14 @@ from dpbo.models.builders import default_gp, mute_optimizer_warnings
 from dpbo.space import Space
 from dpbo.validation import Count, at_least, checked
 
-_FIRST, _MOST, _LEAST = 0.8, 1.6, 0.5**7  # side of the region, in sides of the box
-_SUCCESSES = 3  # in a row, before it doubles
-_GAIN = 1e-3  # of the spread of the means, for a success
+# first, largest and least side of the region, in sides of the box
+_FIRST = 0.8
+_MOST = 1.6
+_LEAST = 0.5**7
+# in a row, before it doubles
+_SUCCESSES = 3
+# of the spread of the means, for a success
+_GAIN = 1e-3
 
 
 @checked
@@ -38,15 +43,19 @@ def suggest_in_trust_region(
         InputError: fewer than two values, shapes that do not fit, or an `initial` below 2.
     """
     require_history(space, X, Y, Yvar, least=2)
-    with mute_optimizer_warnings(), seed_torch(seed):  # a fit that fails is tried again from a random start
+    # a fit that fails is tried again from a random start
+    with mute_optimizer_warnings(), seed_torch(seed):
         means = _means(default_gp(space, X, Y, Yvar), X)
         region = region_after(means.tolist(), dimension=X.shape[1], initial=initial)
-        X, Y, Yvar = X[region.start :], Y[region.start :], Yvar[region.start :]
+        X = X[region.start :]
+        Y = Y[region.start :]
+        Yvar = Yvar[region.start :]
         if len(X) < initial:
             return space.sample(initial, seed=region.start)[len(X) : len(X) + 1].to(X.device)
         gp = default_gp(space, X, Y, Yvar)
         stretch = torch.ones_like(X[0])
-        if not space.cat_dims:  # else categories share a kernel with the rest
+        # else categories share a kernel with the rest
+        if not space.cat_dims:
             scales = gp.covar_module.lengthscale.detach().reshape(-1)
             stretch = scales / scales.log().mean().exp()
         bounds = region_bounds(space, X[_means(gp, X).argmax()], region.length, stretch)
@@ -78,18 +87,29 @@ def region_after(means: Sequence[float], *, dimension: int, initial: Count) -> T
     """
     # the second term: rounding of equal means is no gain
     gain = _GAIN * (max(means) - min(means)) + 1e-9 * max(map(abs, means)) if means else 0.0
-    start, length, wins, losses, best = 0, _FIRST, 0, 0, -math.inf
+    start = 0
+    length = _FIRST
+    wins = 0
+    losses = 0
+    best = -math.inf
     for place, mean in enumerate(means):
-        success, best = mean > best + gain, max(mean, best)
+        success = mean > best + gain
+        best = max(mean, best)
         if place - start < initial:
             continue
         wins, losses = (wins + 1, 0) if success else (0, losses + 1)
         if wins == _SUCCESSES:
-            length, wins = min(2 * length, _MOST), 0
+            length = min(2 * length, _MOST)
+            wins = 0
         elif losses == max(4, dimension):
-            length, losses = length / 2, 0
+            length = length / 2
+            losses = 0
         if length < _LEAST:
-            start, length, wins, losses, best = place + 1, _FIRST, 0, 0, -math.inf
+            start = place + 1
+            length = _FIRST
+            wins = 0
+            losses = 0
+            best = -math.inf
     return TrustRegion(start, length)
 
 

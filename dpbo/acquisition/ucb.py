@@ -16,14 +16,13 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from dpbo.errors import InputError
-from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.models.finite import FiniteGP
 from dpbo.queries.score_evaluation import Score
 from dpbo.queries.utilities import CandidateScores
-from dpbo.release import CuratorLike, Release
 from dpbo.validation import POINTS, Count, NotNegative, Positive, Probability, checked, require
 
-_CHUNK = 4096  # candidates whose bounds are computed together
+# candidates whose bounds are computed together
+_CHUNK = 4096
 
 Schedule = Callable[[int], float]
 """beta_t for the choice of the t-th observation, t = 1, 2, ..."""
@@ -69,7 +68,8 @@ class SrinivasCompact:
             raise InputError("a", self.a, "above delta / (4 d)", "A larger a only weakens the assumption.")
 
     def __call__(self, t: Count) -> float:
-        squared, d = float(t**2), self.dimension
+        squared = float(t**2)
+        d = self.dimension
         reach = squared * d * self.b * self.side * math.sqrt(math.log(4.0 * d * self.a / self.delta))
         # the cover needs at least one point a coordinate: a logarithm below 0 would promise more than the proof gives
         return 2.0 * math.log(2.0 * squared * math.pi**2 / (3.0 * self.delta)) + 2.0 * d * max(0.0, math.log(reach))
@@ -125,21 +125,6 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]  # BoTorch carries no a
             candidates: `n x d`, float64, public.
         """
         return CandidateScores(score, list(candidates[self.best_of(candidates, finalists)]), score_range=score_range, fit=fit)
-
-    def release_argmax(
-        self, curator: CuratorLike, score: Score, candidates: Annotated[Tensor, POINTS], *, mechanism: Mechanism, **options: Any
-    ) -> Release:
-        """Release the answer of `argmax_query`: charged once; its value is the place in `best_of(candidates, finalists)`.
-
-        Args:
-            curator: owner of the records.
-            score, candidates, options: as in `argmax_query`.
-            mechanism: a choice mechanism, e.g. ExponentialMechanism.
-
-        Raises:
-            InputError: an argument out of range. BudgetExceeded: more than is left; nothing was charged.
-        """
-        return curator.release(self.argmax_query(score, candidates, **options), mechanism)
 
     @torch.no_grad()
     def best_of(self, candidates: Annotated[Tensor, POINTS], count: Count) -> Tensor:

@@ -10,7 +10,7 @@ theta, points and weights depend on losses through releases only. Before the run
 whether it can work.
 
 Kernel, clip, bounds and start are public: fixed, or fitted on public data or on released values, never on private losses. For a variant
-with another model or another loop, use `GradientPosterior.release_gradient` or `GradientGP.release_gradient`: examples/gibo_variant.py.
+with another model or another loop, use `GradientGP.of_one_unit` and `GradientPosterior.release_gradient`: examples/gibo_variant.py.
 
 `choose_start` and `choose_clip` choose two of the arguments privately, each by one release of the exponential mechanism:
 

@@ -4,8 +4,6 @@ A Gaussian process and its gradient are jointly Gaussian, so conditioning on the
 in closed form; `posterior` is untouched. The model is public: train it on public or released values only.
 """
 
-from typing import Any
-
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.outcome import Standardize
@@ -17,10 +15,7 @@ from torch import Tensor
 
 from dpbo.errors import InputError
 from dpbo.gibo.gradient_posterior import GradientPosterior, cholesky
-from dpbo.gibo.gradient_query import ClippedGradient, Loss
-from dpbo.mechanisms.mechanism import Mechanism
-from dpbo.models.kernels import kernel_derivatives, require_finite
-from dpbo.release import CuratorLike, Release
+from dpbo.models.kernels import Scaled, kernel_derivatives, require_finite
 from dpbo.validation import NotNegative, Positive, checked
 
 
@@ -46,66 +41,56 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
             raise InputError("X", tuple(X.shape), f"of shape ... x q x {d}, q at least 1")
         scale = self._outcome_scale()
         self.eval()
-        train, kernel = self.train_inputs[0], kernel_derivatives(self.covar_module)
+        train = self.train_inputs[0]
+        kernel = kernel_derivatives(self.covar_module)
         remedy = "Give more of it (train_Yvar), or take a kernel that is positive definite in so many dimensions."
         with torch.no_grad():
             at_train = self.forward(train)
             L = cholesky(self.likelihood(at_train, train).covariance_matrix, "noise", remedy)
             residual = (self.train_targets - at_train.mean).unsqueeze(-1)
         rows = X.unbind(-2)
-        kernel.prior(rows[0].detach())  # refuses a kernel whose process has no gradient
-        cross = torch.cat([kernel.gradient(x, train) for x in rows], dim=-2)  # ... x q d x n, coordinates of a point together
+        # refuses a kernel whose process has no gradient
+        kernel.prior(rows[0].detach())
+        # ... x q d x n, coordinates of a point together
+        cross = torch.cat([kernel.gradient(x, train) for x in rows], dim=-2)
         prior = torch.cat([kernel.mixed(x, X).movedim(-3, -2).flatten(-2) for x in rows], dim=-2)
         A = torch.linalg.solve_triangular(L, cross.mT, upper=False)
         at = X.detach().requires_grad_()
         with torch.enable_grad():
-            total = self.mean_module(at).sum() + 0.0 * at.sum()  # a constant mean alone would not depend on X
+            # a constant mean alone would not depend on X
+            total = self.mean_module(at).sum() + 0.0 * at.sum()
         slope = torch.autograd.grad(total, at)[0].flatten(-2).unsqueeze(-1)
         mean = scale * (slope + A.mT @ torch.linalg.solve_triangular(L, residual, upper=False))
-        lazy = to_linear_operator(scale.square() * (prior - A.mT @ A))  # a dense one is factorised when it is made
+        # a dense one is factorised when it is made
+        lazy = to_linear_operator(scale.square() * (prior - A.mT @ A))
         if d == 1:
             return GPyTorchPosterior(MultivariateNormal(mean.squeeze(-1), lazy))
         return GPyTorchPosterior(MultitaskMultivariateNormal(mean.reshape(*mean.shape[:-2], *X.shape[-2:]), lazy))
 
-    def gradient_query(
-        self,
-        theta: Tensor,
-        X: Tensor,
-        loss: Loss,
-        *,
-        clip: float,
-        noise: NotNegative = 0.0,
-        jitter: Positive = 1e-6,
-        divisor: float | None = None,
-        loss_range: tuple[float, float] | None = None,
-    ) -> ClippedGradient:
-        """The query for the mean over units of their clipped gradients at theta, each estimated from a unit's own losses at X.
+    def of_one_unit(self, noise: NotNegative = 0.0, *, jitter: Positive = 1e-6) -> GradientPosterior:
+        """A `GradientPosterior` with this model's kernel and mean, in the units of Y, for the losses of one unit.
 
-        It is `GradientPosterior.gradient_query` with this model's kernel and mean, in the units of Y; its sensitivity is proven in
-        `ClippedGradient`. The training values are not used: they are those of the mean, not of one unit.
+        It has observed no points: the training values are those of the mean over units, not of one unit.
 
         Args:
-            theta, X, loss, clip, divisor, loss_range: as there, in the coordinates of the model's inputs.
             noise: variance of one unit's loss around the process, in units of Y^2; the likelihood's is that of the training values.
             jitter: as in `GradientPosterior`.
 
         Raises:
-            InputError: an argument out of range, a mean that is not constant, or a model as `gradient_posterior` refuses it.
+            InputError: a mean that is not constant, or a model as `gradient_posterior` refuses it.
         """
-        scale, mean, outcome = float(self._outcome_scale()), 0.0, getattr(self, "outcome_transform", None)
+        scale = self._outcome_scale().flatten()[0]
         if isinstance(self.mean_module, ConstantMean):
-            mean = float(self.mean_module.constant.detach())
-        elif not isinstance(self.mean_module, ZeroMean):
+            mean = scale * self.mean_module.constant.detach()
+        elif isinstance(self.mean_module, ZeroMean):
+            mean = 0.0 * scale
+        else:
             raise InputError("mean_module", type(self.mean_module).__name__, "a ConstantMean or ZeroMean")
-        mean = scale * mean + (0.0 if outcome is None else float(outcome.means))
-        posterior = GradientPosterior(self.covar_module, noise / scale**2, mean=mean, jitter=jitter)
-        return posterior.gradient_query(theta, X, loss, clip=clip, divisor=divisor, loss_range=loss_range)
-
-    def release_gradient(
-        self, curator: CuratorLike, theta: Tensor, X: Tensor, loss: Loss, *, mechanism: Mechanism, clip: float, **options: Any
-    ) -> Release:
-        """Release the answer of `gradient_query`, as `GradientPosterior.release_gradient` does: charged once, with value `d`."""
-        return curator.release(self.gradient_query(theta, X, loss, clip=clip, **options), mechanism)
+        outcome = getattr(self, "outcome_transform", None)
+        if outcome is not None:
+            mean = mean + outcome.means
+        kernel = Scaled(kernel_derivatives(self.covar_module), scale.square())
+        return GradientPosterior(kernel, noise, mean=float(mean), jitter=jitter)
 
     def _outcome_scale(self) -> Tensor:
         """The factor from the model's units to Y's, `... x 1 x 1`."""

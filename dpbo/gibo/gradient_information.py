@@ -14,10 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dpbo.errors import InputError
-from dpbo.gibo.gradient_gp import GradientGP
 from dpbo.gibo.gradient_points import GradientTrace
 from dpbo.gibo.gradient_posterior import GradientPosterior
-from dpbo.gibo.gradient_query import ClippedGradient, Loss
 from dpbo.models.kernels import require_finite
 from dpbo.validation import checked
 
@@ -43,8 +41,6 @@ class _Value(torch.autograd.Function):
 @checked
 class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
     """-trace of the posterior covariance of the gradient at theta, in units of the model's y^2 / x^2; larger is better.
-
-    The points it finds belong to a `ClippedGradient`: release `acquisition.gradient_query(X, loss, clip=...)`.
 
     Args:
         model: a `GradientPosterior`, or a GPyTorch regression model with one noise variance (its training inputs are the history).
@@ -72,18 +68,6 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
     def forward(self, X: Tensor) -> Tensor:
         """The value for X, `batch_shape x q x d`, as `batch_shape`."""
         return _Value.apply(require_finite("X", X), self._trace)  # type: ignore[no-untyped-call]
-
-    def gradient_query(self, X: Tensor, loss: Loss, *, clip: float, **options: Any) -> ClippedGradient:
-        """The query for the gradient at theta from each unit's losses at X, `b x d`: `gradient_query` of the model at this theta.
-
-        Raises:
-            InputError: the model is neither a GradientPosterior nor a GradientGP. Others have no such query, because a mean or an outcome
-                transform that it left out would shift the gradient.
-        """
-        if not isinstance(self.model, (GradientPosterior, GradientGP)):
-            remedy = "Use a GradientGP, whose query takes the model's mean and outcome transform into account, or a GradientPosterior."
-            raise InputError("model", self.model, "a GradientGP or a GradientPosterior for a gradient query", remedy)
-        return self.model.gradient_query(self.theta, X, loss, clip=clip, **options)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:  # noqa: N802
         """Count X_pending (`m x d`) as observed; None forgets it."""

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from dpbo.acquisition import designs
-from dpbo.acquisition.lbfgs import DeviceSearch, Vector, minimise
 from dpbo.errors import InputError
 from dpbo.gibo.gradient_posterior import GradientPosterior, require_positive_definite
 from dpbo.models.builders import require_constant
@@ -22,9 +21,12 @@ from dpbo.models.kernels import KernelDerivatives, Pull, Radial, Scaled, require
 from dpbo.validation import Count, Positive, checked
 
 _STEPS = 60
-_CLOSE = 1e-4  # costs about 0.5 % of the trace and saves up to half of the time against 1e-6
-_STRETCH = 0.25  # power of the covariance's eigenvalues; 0, 1/4 and 1/2 were tried, 1/4 needs the fewest steps
-_LEAST_SHARE = 1e-8  # of an eigenvalue: points stay distinct even where everything is known
+# costs about 0.5 % of the trace and saves up to half of the time against 1e-6
+_CLOSE = 1e-4
+# power of the covariance's eigenvalues; 0, 1/4 and 1/2 were tried, 1/4 needs the fewest steps
+_STRETCH = 0.25
+# of an eigenvalue: points stay distinct even where everything is known
+_LEAST_SHARE = 1e-8
 
 
 @checked
@@ -112,10 +114,12 @@ def fewest_gradient_points(
         Z = suggest_gradient_points(posterior, theta, b, bounds=bounds, steps=steps, generator=generator)
         return Z, float(trace.value(Z)) <= tolerance
 
-    short, b = 0, 1
+    short = 0
+    b = 1
     best, reached = attempt(b)
     while not reached and b < most:
-        short, b = b, min(2 * b, most)
+        short = b
+        b = min(2 * b, most)
         best, reached = attempt(b)
     while reached and b - short > 1:
         middle = (short + b) // 2
@@ -143,55 +147,60 @@ class GradientTrace:
     """
 
     def __init__(self, posterior: GradientPosterior, theta: Tensor) -> None:
-        self.posterior, self.theta = posterior, theta
-        self.X, self.L = posterior.points(theta).contiguous(), posterior.factor(theta).contiguous()
+        self.posterior = posterior
+        self.theta = theta
+        self.X = posterior.points(theta).contiguous()
+        self.L = posterior.factor(theta).contiguous()
         self.A = posterior.whitened_cross(theta)
         before = posterior.derivatives.prior(theta)
         self.covariance = before - self.A.mT @ self.A
         self.prior = before.diagonal(dim1=-2, dim2=-1).sum(-1) - self.A.square().sum((-2, -1))
 
     def value(self, Z: Tensor) -> Tensor:
-        """alpha(Z) for Z `... x b x d`. Raises InputError where Z needs more noise or jitter."""
+        """alpha(Z) for Z `... x b x d`. Raises UsageError where Z needs more noise or jitter."""
         alpha, info, *_ = self._parts(Z)
         require_positive_definite(bool(info.any()))
         return alpha
 
     def value_and_gradient(self, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """alpha(Z) and d alpha / dZ for Z `... x b x d`. Raises InputError where Z needs more noise or jitter."""
-        alpha, slope, info = self.unchecked(Z)
-        require_positive_definite(bool(info.any()))
-        return alpha, slope
-
-    def unchecked(self, Z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same, and LAPACK's info, `...`: where it is not 0 the others mean nothing. A GPU is not waited for."""
+        """alpha(Z) and d alpha / dZ for Z `... x b x d`. Raises UsageError where Z needs more noise or jitter."""
         plain = Z.dim() == self.X.dim() == 2 and len(self.X) and len(Z) and not (Z.requires_grad or self.theta.requires_grad)
         if plain and Z.device.type == "cpu":
             return self._on_cpu(Z)
         alpha, info, V, P, pull_values, pull_gradient = self._parts(Z)
+        require_positive_definite(bool(info.any()))
         Q = P @ P.mT
         C = torch.linalg.solve_triangular(self.L.mT, (self.A - V @ P) @ P.mT, upper=True)
-        Q.diagonal(dim1=-2, dim2=-1).mul_(1.0 + self.posterior.jitter)  # D moves with k(z, z)
-        return alpha, 2.0 * (pull_values(torch.cat([C, Q], dim=-2)) - pull_gradient(P.mT)), info
+        # D moves with k(z, z)
+        Q.diagonal(dim1=-2, dim2=-1).mul_(1.0 + self.posterior.jitter)
+        return alpha, 2.0 * (pull_values(torch.cat([C, Q], dim=-2)) - pull_gradient(P.mT))
 
-    def _on_cpu(self, Z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """`unchecked` for one design by NumPy and SciPy, whose library takes half of torch's time for matrices of this size."""
-        kernel, N, A, upper = self.posterior.derivatives, len(self.X), self.A.numpy(), self.L.numpy().T
+    def _on_cpu(self, Z: Tensor) -> tuple[Tensor, Tensor]:
+        """`value_and_gradient` for one design by NumPy and SciPy, whose library takes half of torch's time for matrices of this size."""
+        kernel = self.posterior.derivatives
+        N = len(self.X)
+        A = self.A.numpy()
+        upper = self.L.numpy().T
         K, pull_values = kernel.values(torch.cat([self.X, Z]), Z)
         G, pull_gradient = kernel.gradients(self.theta, Z)
         V = scipy.linalg.blas.dtrsm(1.0, upper, K.numpy()[:N], trans_a=1)
         R = G.numpy().T - V.T @ A
         _, P, info = scipy.linalg.lapack.dposv(self.posterior.noisy(Z, K[N:]).numpy() - V.T @ V, R)
+        explained = float((P * R).sum())
+        # LAPACK lets NaN pass
+        require_positive_definite(info != 0 or not math.isfinite(explained))
         C = np.empty((len(K), len(Z)), order="F")
         C[:N] = scipy.linalg.blas.dtrsm(1.0, upper, (A - V @ P) @ P.T)
         Q = P @ P.T
-        Q.flat[:: len(Q) + 1] *= 1.0 + self.posterior.jitter  # D moves with k(z, z)
+        # D moves with k(z, z)
+        Q.flat[:: len(Q) + 1] *= 1.0 + self.posterior.jitter
         C[N:] = Q
         slope = 2.0 * (pull_values(torch.from_numpy(C)) - pull_gradient(torch.from_numpy(P.T)))
-        explained = float((P * R).sum())
-        return self.prior - explained, slope, torch.tensor(info or int(not math.isfinite(explained)))  # LAPACK lets NaN pass
+        return self.prior - explained, slope
 
     def _parts(self, Z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Pull, Pull]:
-        kernel, N = self.posterior.derivatives, self.X.shape[-2]
+        kernel = self.posterior.derivatives
+        N = self.X.shape[-2]
         # k(X, Z) and k(Z, Z) in one go: k is symmetric, so moving both points of the second does twice what the pull says
         rows = torch.cat([self.X.expand(*Z.shape[:-2], -1, -1), Z], dim=-2)
         K, pull_values = kernel.values(rows, Z)
@@ -209,7 +218,9 @@ def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | N
     A direction that is known well needs less room: the eigenvectors of the whitened covariance are shortened by a power of their
     eigenvalues. The radius is the closed form's; for a kernel without one, the best of a grid.
     """
-    theta, posterior, d = trace.theta, trace.posterior, len(trace.theta)
+    theta = trace.theta
+    posterior = trace.posterior
+    d = len(trace.theta)
     unit = designs.directions(b, d)
     if generator is not None:
         unit = unit @ designs.rotation(d, generator)
@@ -245,31 +256,27 @@ def _radial(kernel: KernelDerivatives) -> tuple[Radial, Tensor | float] | None:
 
 
 def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: float) -> Tensor:
-    """L-BFGS from Z within the box, `b x d`; on theta's device."""
-    theta, lengths = trace.theta, lengths_at(trace.posterior.derivatives, trace.theta)
-    start, lower, upper = (((part - theta) / lengths).expand_as(Z).flatten() for part in (Z, *box))
-    with torch.inference_mode():  # the search's many small operations cost a tenth less without autograd's records
-        unit = trace.unchecked(Z)[0].abs().clamp_min(1e-300)  # makes `close` relative; where all is known, rounding may leave 0 or less
+    """SciPy's L-BFGS-B from Z within the box, `b x d`; values and gradients where theta lies."""
+    theta = trace.theta
+    lengths = lengths_at(trace.posterior.derivatives, theta)
+    start, lower, upper = (((part - theta) / lengths).expand_as(Z).flatten().cpu().numpy() for part in (Z, *box))
+    # the search's many small operations cost a tenth less without autograd's records
+    with torch.inference_mode():
+        # makes `close` relative; where all is known, rounding may leave 0 or less
+        unit = trace.value(Z).abs().clamp_min(1e-300)
         per_unit = lengths / unit
 
-        def place(u: Tensor) -> Tensor:
-            return torch.addcmul(theta, u.view_as(Z), lengths)
+        def place(u: np.ndarray) -> Tensor:
+            return torch.addcmul(theta, torch.from_numpy(u).to(theta.device).view_as(Z), lengths)
 
-        def on_device(u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            alpha, slope, info = trace.unchecked(place(u))
-            return alpha / unit, (slope * per_unit).flatten(), info
+        def objective(u: np.ndarray) -> tuple[float, np.ndarray]:
+            alpha, slope = trace.value_and_gradient(place(u))
+            return float(alpha / unit), (slope * per_unit).flatten().cpu().numpy()
 
-        def on_cpu(u: Vector) -> tuple[float, Vector]:
-            value, slope, info = on_device(torch.from_numpy(u))
-            require_positive_definite(bool(info))
-            return float(value), slope.numpy()
-
-        if theta.device.type != "cpu":
-            found, failed = DeviceSearch(on_device, start, lower, upper, steps=steps, close=close).run()
-            require_positive_definite(failed)
-        else:
-            found = torch.from_numpy(minimise(on_cpu, start.numpy(), lower.numpy(), upper.numpy(), steps=steps, close=close))
-    return place(found.clone()).clamp(box[0], box[1])
+        ends = scipy.optimize.Bounds(lower, upper)
+        how = {"maxiter": steps, "ftol": close, "gtol": 0.0}
+        found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=ends, options=how)
+    return place(found.x).clamp(box[0], box[1])
 
 
 def _best(trace: GradientTrace, candidates: list[Tensor]) -> Tensor:

@@ -28,8 +28,10 @@ from dpbo.models.kernels import KernelDerivatives, kernel_derivatives, require_f
 from dpbo.release import CuratorLike, Release
 from dpbo.validation import Finite, Positive, between, checked
 
-_BLOCK = 128  # least rows of storage
-_DRIFT = 1e-13  # rounding alone reached 2e-14 at N = 1100, where the weights were within 1e-8 of a fresh factor's
+# least rows of storage
+_BLOCK = 128
+# rounding alone reached 2e-14 at N = 1100, where the weights were within 1e-8 of a fresh factor's
+_DRIFT = 1e-13
 
 
 @checked
@@ -58,7 +60,9 @@ class GradientPosterior:
         jitter: Positive = 1e-6,
     ) -> None:
         self.derivatives = kernel if isinstance(kernel, KernelDerivatives) else kernel_derivatives(kernel)
-        self.noise, self.jitter, self.mean = noise, jitter, mean
+        self.noise = noise
+        self.jitter = jitter
+        self.mean = mean
         self._factor = GrowingFactor()
         self._X: Tensor | None = None
 
@@ -90,14 +94,17 @@ class GradientPosterior:
         if X.shape[-2] == 0:
             return
         old = self.points(X)
-        cross, block = self.derivatives.value(old, X), self.noisy(X, self.derivatives.value(X, X))
+        cross = self.derivatives.value(old, X)
+        block = self.noisy(X, self.derivatives.value(X, X))
         try:
             sound = self._factor.append(cross, block) < _DRIFT
-        except UsageError:  # the factor has drifted, or X is hopeless, which the fresh factorisation below reports
+        except UsageError:
+            # the factor has drifted, or X is hopeless, which the fresh factorisation below reports
             sound = False
         if not sound:
             whole = torch.cat([old.expand(*X.shape[:-2], -1, -1), X], dim=-2)
-            A, fresh = self.noisy(whole, self.derivatives.value(whole, whole)), GrowingFactor()
+            A = self.noisy(whole, self.derivatives.value(whole, whole))
+            fresh = GrowingFactor()
             fresh.append(A[..., :0, :], A)
             self._factor = fresh
         n = old.shape[-2]
@@ -161,7 +168,8 @@ class GradientPosterior:
         """
         if len(self) and not earlier:
             raise InputError("earlier", (), f"the handles for the {len(self)} points observed before", "Use a posterior without points.")
-        weights, at = self.conditioned_on(X).weights(theta), X if loss_points is None else loss_points
+        weights = self.conditioned_on(X).weights(theta)
+        at = X if loss_points is None else loss_points
         return ClippedGradient(
             loss, at, weights=weights, clip=clip, center=self.mean, divisor=divisor, earlier=earlier, keep=keep, loss_range=loss_range
         )
@@ -224,33 +232,43 @@ class GrowingFactor:
         Raises:
             InputError: the grown matrix is not positive definite in float64; nothing was appended.
         """
-        old, new = self.size, self.size + block.shape[-1]
+        old = self.size
+        new = self.size + block.shape[-1]
         if new > self._L.shape[-1]:
-            batch, capacity = block.shape[:-2], max(_BLOCK, new, 2 * self._L.shape[-1])
-            L, product = block.new_zeros(*batch, capacity, capacity), block.new_zeros(*batch, capacity, 1)
+            batch = block.shape[:-2]
+            capacity = max(_BLOCK, new, 2 * self._L.shape[-1])
+            L = block.new_zeros(*batch, capacity, capacity)
+            product = block.new_zeros(*batch, capacity, 1)
             if old:
                 L[..., :old, :old] = self.matrix
                 product[..., :old, :] = self._product[..., :old, :]
-            self._L, self._product = L, product
+            self._L = L
+            self._product = product
             self._probe = torch.cos(torch.arange(1.0, capacity + 1.0, dtype=block.dtype, device=block.device).square()).unsqueeze(-1)
         V = torch.linalg.solve_triangular(self.matrix, cross, upper=False)
         corner, info = torch.linalg.cholesky_ex(block - V.mT @ V)
         self._L[..., old:new, :old] = V.mT
         self._L[..., old:new, old:new] = corner
-        v, w = self._probe[:old], self._probe[old:new]
+        v = self._probe[:old]
+        w = self._probe[old:new]
         product = torch.cat([self._product[..., :old, :] + cross @ w, cross.mT @ v + block @ w], dim=-2)
-        L, Av = self._L[..., :new, :new].detach(), product.detach()
+        L = self._L[..., :new, :new].detach()
+        Av = product.detach()
         drift = (L @ (L.mT @ self._probe[:new]) - Av).abs().max() / Av.abs().max()
-        drift, failed = torch.stack([drift, info.any().to(drift.dtype)]).tolist()  # a GPU is waited for once
+        # a GPU is waited for once
+        drift, failed = torch.stack([drift, info.any().to(drift.dtype)]).tolist()
         require_positive_definite(bool(failed))
-        self.size, self._product[..., :new, :] = new, product
+        self._product[..., :new, :] = product
+        self.size = new
         return float(drift)
 
     def copy(self) -> GrowingFactor:
         """An independent copy."""
         twin = GrowingFactor()
-        twin.size, twin._probe = self.size, self._probe
-        twin._L, twin._product = self._L.clone(), self._product.clone()
+        twin.size = self.size
+        twin._probe = self._probe
+        twin._L = self._L.clone()
+        twin._product = self._product.clone()
         return twin
 
 

@@ -12,7 +12,8 @@ from dpbo.errors import InputError
 from dpbo.gibo.gradient_posterior import GradientPosterior
 from dpbo.validation import Positive, Within, checked
 
-_JITTER = 1e-10  # of the design's Gaussian process, which the theorem takes to be without any
+# of the design's Gaussian process, which the theorem takes to be without any
+_JITTER = 1e-10
 _MOST_POINTS = 10**7
 _START = Within("a finite float64 tensor of shape d", lambda x: x.ndim == 1 and len(x) > 0 and x.dtype == torch.float64)
 
@@ -51,7 +52,8 @@ def lattice_design(kernel: Kernel, start: Annotated[torch.Tensor, _START], *, to
         InputError: a kernel that is not stationary; a tolerance that float64 cannot reach, or one that needs more than 10^7 points.
     """
     d = start.shape[0]
-    origin, corners = torch.zeros_like(start), simplex(d)
+    origin = torch.zeros_like(start)
+    corners = simplex(d)
     apart = torch.stack([origin, corners[0], 3.0 * corners[0]])
     if not torch.allclose(kernel(apart, apart - corners[0]).to_dense().diagonal(), kernel(origin[None], -corners[:1]).to_dense()[0]):
         raise InputError("kernel", type(kernel).__name__, "stationary, with the same values for points equally far apart")
@@ -66,9 +68,11 @@ def lattice_design(kernel: Kernel, start: Annotated[torch.Tensor, _START], *, to
     good = next((size for size in sizes if trace(pattern(size), origin.unsqueeze(0)) < tolerance / 2.0), None)
     if good is None:
         raise InputError("tolerance", tolerance, "larger", "The trace that d + 1 points leave is limited by float64's rounding.")
-    chosen, generator = pattern(good), torch.Generator().manual_seed(0)
+    chosen = pattern(good)
+    generator = torch.Generator().manual_seed(0)
     unit = torch.cat([corners, *(sign * corners @ rotation(d, generator) for sign in (1.0, -1.0) for _ in range(8))])
-    low, high = 0.0, 4.0 * radius * math.sqrt(d)
+    low = 0.0
+    high = 4.0 * radius * math.sqrt(d)
     for _ in range(30):
         middle = (low + high) / 2.0
         inside = max(trace(chosen, share * middle * unit) for share in (0.5, 1.0)) < tolerance

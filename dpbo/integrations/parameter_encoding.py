@@ -49,7 +49,8 @@ class Parameter:
     high: float = math.nan
     step: int = 1
     labels: tuple[Any, ...] = ()
-    _axis: Space | None = None  # this parameter alone; None if labels or the coordinate itself are shown
+    # this parameter alone; None if labels or the coordinate itself are shown
+    _axis: Space | None = None
 
     def shown(self, u: float) -> Any:
         """The value shown for coordinate u."""
@@ -113,23 +114,28 @@ class ParameterEncoding:
 
 
 def _parameter(name: str, spec: Any, space: Space, expressible: Expressible) -> Parameter:
-    axis, i = Space(**{name: spec}), space.names.index(name)
+    axis = Space(**{name: spec})
+    i = space.names.index(name)
     lower, upper = space.bounds[:, i].tolist()
     if axis.cat_dims:
         choices = tuple(axis.decode(torch.tensor([u]))[name] for u in axis.cat_dims[0])
         return Parameter(name, Kind.CATEGORY, labels=_labels(name, choices, expressible))
     if axis.discrete_dims:
         numbers = tuple(axis.decode(torch.tensor([u], dtype=torch.float64))[name] for u in axis.discrete_dims[0])
-        whole, steps = all(isinstance(number, int) for number in numbers), {b - a for a, b in itertools.pairwise(numbers)}
+        whole = all(isinstance(number, int) for number in numbers)
+        steps = {b - a for a, b in itertools.pairwise(numbers)}
         if whole and len(steps) == 1:
             return Parameter(name, Kind.WHOLE, numbers[0], numbers[-1], steps.pop(), _axis=axis)
-        kind = int if whole else float  # one for all: other programs cast them to the type of the first
+        # one for all: other programs cast them to the type of the first
+        kind = int if whole else float
         return Parameter(name, Kind.ORDERED, labels=tuple(map(kind, numbers)))
-    distribution, (low, high) = getattr(getattr(spec, "dist", None), "name", ""), map(float, spec.support())
+    distribution = getattr(getattr(spec, "dist", None), "name", "")
+    low, high = map(float, spec.support())
     if distribution == "uniform":
         return Parameter(name, Kind.REAL, low, high, _axis=axis)
     logarithmic = distribution in ("loguniform", "reciprocal") and low > 0
-    if logarithmic and math.isclose(spec.ppf(0.5), math.sqrt(low * high), rel_tol=1e-9):  # not shifted
+    # not shifted
+    if logarithmic and math.isclose(spec.ppf(0.5), math.sqrt(low * high), rel_tol=1e-9):
         return Parameter(name, Kind.LOG, low, high, _axis=axis)
     return Parameter(f"{name} (quantile)", Kind.REAL, lower, upper)
 

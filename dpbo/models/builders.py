@@ -18,9 +18,13 @@ from dpbo.isolation import mute_warnings
 from dpbo.space import Space
 from dpbo.validation import POINTS, checked, require
 
-FARTHEST, _LARGEST = 1e6, 1e100  # of a coordinate, of a value
-_LEAST_NOISE = 1e-6  # as a share of the values' variance
-FIT = {"maxiter": 200, "ftol": 1e-6}  # of the likelihood: lengths to about a per cent, in half of the time that scipy's own 2e-9 takes
+# largest coordinate and largest value of a model's inputs
+FARTHEST = 1e6
+_LARGEST = 1e100
+# as a share of the values' variance
+_LEAST_NOISE = 1e-6
+# of the likelihood: lengths to about a per cent, in half of the time that scipy's own 2e-9 takes
+FIT = {"maxiter": 200, "ftol": 1e-6}
 
 ModelBuilder = Callable[[Space, torch.Tensor, torch.Tensor, torch.Tensor], SingleTaskGP]
 """Fits a model to X (`t x d`), Y and Yvar (`t x 1`)."""
@@ -57,7 +61,8 @@ def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor
     require_values(space, X, Y, Yvar)
     if space.cat_dims:
         raise InputError("space", [space.names[i] for i in space.cat_dims], "without categories for SAAS", "Use default_gp.")
-    shrinkage = 0.1 * torch.tan(math.pi / 2 * torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64))  # quantiles of its prior
+    # quantiles of its prior
+    shrinkage = 0.1 * torch.tan(math.pi / 2 * torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64))
     return _fitted(EnsembleMapSaasSingleTaskGP(X, Y, _noise(Y, Yvar), taus=shrinkage.to(X.device)))
 
 

@@ -25,16 +25,14 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 
 from dpbo.errors import InputError
-from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.models.kernel_rows import accurate, rows_of
 from dpbo.models.kernels import require_finite, require_float64
-from dpbo.queries.score_evaluation import Score
-from dpbo.queries.utilities import CandidateScores
-from dpbo.release import CuratorLike, Release
 from dpbo.validation import POINTS, Count, Finite, NotNegative, Positive, Within, at_least, checked
 
-_LEAST_NOISE = 1e-12  # as a share of the prior variance
-_CACHED = 1 << 16  # numbers of a vector over candidates that are worked on together: 0.5 MB, so a step's few vectors stay in cache
+# as a share of the prior variance
+_LEAST_NOISE = 1e-12
+# numbers of a vector over candidates that are worked on together: 0.5 MB, so a step's few vectors stay in cache
+_CACHED = 1 << 16
 
 _WHOLE = Within("whole numbers", lambda index: not (index.is_floating_point() or index.dtype is torch.bool), "Use .long().")
 Indices = Annotated[Tensor, _WHOLE]
@@ -83,12 +81,14 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
             raise InputError("candidates", tuple(candidates.shape), "of shape n x d or batch_shape x n x d, not empty")
         if len(kernel.batch_shape):
             raise UnsupportedError("FiniteGP takes one kernel for all runs; make one model for each kernel.")
-        self.noise, self.prior_mean = noise, mean
+        self.noise = noise
+        self.prior_mean = mean
         self._batch_shape = _broadcast(candidates.shape[:-2], torch.Size(batch_shape))
         own = candidates if candidates.dim() == 2 else candidates.expand(*self._batch_shape, -1, -1).flatten(0, -3)
         self.register_buffer("candidates", candidates)
         self.kernel = accurate(copy.deepcopy(kernel).requires_grad_(False), candidates)
-        self._runs, self._rows = self._batch_shape.numel(), rows_of(self.kernel, own)
+        self._runs = self._batch_shape.numel()
+        self._rows = rows_of(self.kernel, own)
         variance = candidates.new_empty(self._runs, candidates.shape[-2])
         self.register_buffer("_variance", variance)
         self.register_buffer("_mean", torch.empty_like(variance))
@@ -139,7 +139,8 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
 
         Indices `exclude`, `batch_shape x k`, are not chosen, as long as any others are left.
         """
-        root, best = math.sqrt(beta), []
+        root = math.sqrt(beta)
+        best = []
         if exclude is not None:
             self._require_index("exclude", exclude)
             if not _broadcasts(exclude.shape[:-1], self._batch_shape):
@@ -147,8 +148,10 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
             exclude = exclude.long().expand(*self._batch_shape, -1).reshape(self._runs, -1)
         for runs in self._slices():
             variance = self._variance[runs]
-            upper, on_cpu = self._scratch[: len(variance)], variance.device.type == "cpu"
-            if on_cpu:  # by numpy, whose root takes a third of torch's time, and whose largest an eighth
+            upper = self._scratch[: len(variance)]
+            on_cpu = variance.device.type == "cpu"
+            # by numpy, whose root takes a third of torch's time, and whose largest an eighth
+            if on_cpu:
                 np.sqrt(variance.numpy(), out=upper.numpy())
             else:
                 torch.sqrt(variance, out=upper)
@@ -157,42 +160,6 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
                 upper.scatter_(-1, exclude[runs], -math.inf)
             best.append(torch.from_numpy(upper.numpy().argmax(-1)) if on_cpu else upper.max(-1).indices)
         return torch.cat(best).view(self._batch_shape)
-
-    def best_of(self, beta: NotNegative, count: Count) -> Tensor:
-        """Indices of the (at most) `count` candidates with the largest mean + sqrt(beta variance), largest first; ties in their order.
-
-        Raises:
-            UnsupportedError: the model has several runs.
-        """
-        if self._batch_shape:
-            raise UnsupportedError("best_of, argmax_query and release_argmax need a FiniteGP of one run, without batch_shape.")
-        return (self.mean + math.sqrt(beta) * self.variance.sqrt()).sort(descending=True, stable=True).indices[:count]
-
-    def argmax_query(
-        self, score: Score, *, beta: NotNegative, score_range: tuple[float, float], finalists: Count = 16, fit: Any = None
-    ) -> CandidateScores:
-        """The query for the candidate of `best_of(beta, finalists)` that scores best over all units; free and public.
-
-        The model has seen released values only, so its finalists are public. The sensitivity is that of `CandidateScores`, proven there.
-
-        Args:
-            score, score_range, fit: as in `CandidateScores`; x is a candidate, float64 of shape `d`.
-            beta, finalists: as in `best_of`. Few finalists cost few fits, and lose less to the noise of the choice.
-        """
-        return CandidateScores(score, list(self.candidates_at(self.best_of(beta, finalists))), score_range=score_range, fit=fit)
-
-    def release_argmax(self, curator: CuratorLike, score: Score, *, mechanism: Mechanism, **options: Any) -> Release:
-        """Release the answer of `argmax_query`: charged once; its value is the place in `best_of(beta, finalists)`.
-
-        Args:
-            curator: owner of the records.
-            score, options: as in `argmax_query`.
-            mechanism: a choice mechanism, e.g. ExponentialMechanism.
-
-        Raises:
-            InputError: an argument out of range. BudgetExceeded: more than is left; nothing was charged.
-        """
-        return curator.release(self.argmax_query(score, **options), mechanism)
 
     @torch.no_grad()
     def forget(self) -> None:
@@ -215,15 +182,20 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
             self._make_room(2 * t)
         self._indices[:, t] = index
         for runs in self._slices():
-            mean, variance, row, at = self._mean[runs], self._variance[runs], self._V[runs, t], index[runs].unsqueeze(-1)
+            mean = self._mean[runs]
+            variance = self._variance[runs]
+            row = self._V[runs, t]
+            at = index[runs].unsqueeze(-1)
             scale = (variance.gather(-1, at) + self.noise).sqrt_()
             innovation = (value[runs].unsqueeze(-1) - mean.gather(-1, at)).div_(scale)
             self._rows.write(runs, index[runs], row, self._scratch[: len(at)])
             _subtract(row, self._V[runs, :t], index[runs])
             row.div_(scale)
             mean.addcmul_(row, innovation)
-            variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)  # rounding may leave -1e-17 where all is known
-            self._scales[runs, t], self._innovations[runs, t] = scale.squeeze(-1), innovation.squeeze(-1)
+            # rounding may leave -1e-17 where all is known
+            variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)
+            self._scales[runs, t] = scale.squeeze(-1)
+            self._innovations[runs, t] = innovation.squeeze(-1)
         self.num_observations = t + 1
 
     def posterior(
@@ -286,13 +258,16 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
             raise InputError(name, index, f"whole numbers from 0 to {n - 1}")
 
     def _one_a_run(self, index: int | Tensor, value: float | Tensor) -> tuple[Tensor, Tensor]:
-        like, n = self._mean, self._mean.shape[-1]
+        like = self._mean
+        n = self._mean.shape[-1]
         for name, argument in (("index", index), ("value", value)):
             if isinstance(argument, Tensor) and not _broadcasts(argument.shape, self._batch_shape):
                 raise InputError(name, tuple(argument.shape), f"one number, or of shape {tuple(self._batch_shape)}")
-        index, value = torch.as_tensor(index), torch.as_tensor(value, dtype=like.dtype)
+        index = torch.as_tensor(index)
+        value = torch.as_tensor(value, dtype=like.dtype)
         if like.device.type == "cpu":
-            index, value = index.to(like.device), value.to(like.device)
+            index = index.to(like.device)
+            value = value.to(like.device)
         if index.is_floating_point() or (index.device.type == "cpu" and bool(((index < 0) | (index >= n)).any())):
             raise InputError("index", index, f"whole numbers from 0 to {n - 1}")
         if value.device.type == "cpu" and not bool(value.isfinite().all()):
@@ -302,7 +277,8 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
 
     def _make_room(self, capacity: int) -> None:
         """Grow the buffers. V on a CPU by numpy, which asks for huge pages: page faults take a tenth of a run otherwise."""
-        t, shape = self.num_observations, (self._runs, capacity, self._mean.shape[-1])
+        t = self.num_observations
+        shape = (self._runs, capacity, self._mean.shape[-1])
         V = torch.from_numpy(np.empty(shape)) if self._mean.device.type == "cpu" else self._mean.new_empty(shape)
         scales, innovations = self._mean.new_empty(2, self._runs, capacity)
         indices = torch.empty_like(scales, dtype=torch.long)
@@ -314,7 +290,8 @@ class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations t
 
 def _subtract(row: Tensor, past: Tensor, index: Tensor) -> None:
     """row -= V^T V_index: rows `b x n`, V `b x t x n`, one index (`b`) a run."""
-    if len(row) == 1 and row.device.type == "cpu":  # in place by SciPy's library, which reads twice as fast as torch's; a GPU would wait
+    # in place by SciPy's library, which reads twice as fast as torch's; a GPU would wait
+    if len(row) == 1 and row.device.type == "cpu":
         if past.shape[1]:
             V = past[0].numpy()
             scipy.linalg.blas.dgemv(-1.0, V.T, V[:, int(index)], beta=1.0, y=row[0].numpy(), overwrite_y=True)
@@ -362,5 +339,6 @@ def greedy_gains(candidates: Tensor, kernel: Kernel, noise: float, evaluations: 
     for _ in range(evaluations):
         variance, index = model.variance.max(-1)
         gains.append(0.5 * math.log1p(float(variance) / noise))
-        model.observe(index, 0.0)  # the variance does not depend on the value
+        # the variance does not depend on the value
+        model.observe(index, 0.0)
     return gains

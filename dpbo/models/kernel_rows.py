@@ -21,8 +21,10 @@ from torch import Tensor
 from dpbo.models.kernels import Radial, Scaled, kernel_derivatives
 from dpbo.models.noisy_inputs import SameRow
 
-_FAR = 300.0  # length-scales; from 1000 on posteriors at a noise of 1e-2 were more than 1e-9 off
-_LARGEST = 1e300  # of r^2: a polynomial times an exponential must not meet an infinity
+# length-scales; from 1000 on posteriors at a noise of 1e-2 were more than 1e-9 off
+_FAR = 300.0
+# of r^2: a polynomial times an exponential must not meet an infinity
+_LARGEST = 1e300
 
 
 def rows_of(kernel: Any, candidates: Tensor) -> Rows:
@@ -73,7 +75,8 @@ class RadialRows(Rows):
 
     def __init__(self, kernel: Radial, scale: float, candidates: Tensor) -> None:
         super().__init__()
-        self.kappa_, self.scale = kernel.kappa_, scale
+        self.kappa_ = kernel.kappa_
+        self.scale = scale
         u = (candidates - candidates.mean(-2, keepdim=True)) / kernel.lengthscale
         self.register_buffer("squares", u.square().sum(-1))
         # ... x (d + 1) x n: a row of products then reads along memory
@@ -83,10 +86,12 @@ class RadialRows(Rows):
         return torch.full_like(self.squares, self.scale)
 
     def write(self, runs: slice, index: Tensor, out: Tensor, scratch: Tensor) -> None:
-        extended, squares = _of_runs(self.extended, runs, 3), _of_runs(self.squares, runs, 2)
+        extended = _of_runs(self.extended, runs, 3)
+        squares = _of_runs(self.squares, runs, 2)
         weights = -2.0 * _pick(extended.mT, index)
         weights[:, -1] = _pick(squares.unsqueeze(-1), index)[:, 0]
-        if squares.dim() == 1:  # shared: the rows of all runs are one product
+        # shared: the rows of all runs are one product
+        if squares.dim() == 1:
             torch.addmm(squares, weights, extended, out=out)
         else:
             torch.baddbmm(squares.unsqueeze(-2), weights.unsqueeze(-2), extended, out=out.unsqueeze(-2))
@@ -112,7 +117,8 @@ class CalledRows(Rows):
         candidates = _of_runs(self.candidates, runs, 3)
         points = _pick(candidates, index)
         with gpytorch.settings.lazily_evaluate_kernels(False):
-            if candidates.dim() == 2:  # shared: the points of all runs against the candidates at once
+            # shared: the points of all runs against the candidates at once
+            if candidates.dim() == 2:
                 out.copy_(self.kernel(points, candidates).to_dense())
             else:
                 out.copy_(self.kernel(points.unsqueeze(-2), candidates).to_dense().squeeze(-2))
@@ -123,7 +129,8 @@ class OwnRows(Rows):
 
     def __init__(self, shared: Rows, own: float) -> None:
         super().__init__()
-        self.shared, self.own = shared, own
+        self.shared = shared
+        self.own = own
 
     def diagonal(self) -> Tensor:
         return self.shared.diagonal() + self.own
@@ -163,7 +170,8 @@ class ByDifferences(Kernel):  # type: ignore[misc]  # GPyTorch carries no annota
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: Any) -> Tensor:
         """k of `... x n x d` and `... x m x d`, `... x n x m`; the diagonal, `... x n`, if `diag`."""
         if not diag:
-            x1, x2 = x1.unsqueeze(-2), x2.unsqueeze(-3)
+            x1 = x1.unsqueeze(-2)
+            x2 = x2.unsqueeze(-3)
         lengths = self.lengths.expand(1, x1.shape[-1]).unbind(-1)
         squares = (((x - z) / length).square() for x, z, length in zip(x1.unbind(-1), x2.unbind(-1), lengths, strict=True))
         return self.profile(sum(squares, x1.new_zeros(())).clamp_max(_LARGEST))[0]

@@ -24,7 +24,8 @@ from dpbo.validation import checked
 
 Pull = Callable[[Tensor], Tensor]
 
-_NUDGE = 1e-4  # of the distance scale; a smooth kernel's mixed derivative moves by its square
+# of the distance over which the process changes; a smooth kernel's mixed derivative moves by its square
+_NUDGE = 1e-4
 
 
 @checked
@@ -102,7 +103,8 @@ class Scaled(KernelDerivatives):
     """s k(x, z); `scale` is s, `...` (one a run)."""
 
     def __init__(self, base: KernelDerivatives, scale: Tensor) -> None:
-        self.base, self.scale = base, scale[..., None, None]
+        self.base = base
+        self.scale = scale[..., None, None]
 
     def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
         K, pull = self.base.values(X, Z)
@@ -166,9 +168,11 @@ class Radial(KernelDerivatives):
     def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
         # measured from the mean of Z: callers of the pull have Z close together, and |u|^2 + |v|^2 - 2uv cancels far from 0
         centre = Z.mean(-2, keepdim=True)
-        U, V = (X - centre) / self.lengthscale, (Z - centre) / self.lengthscale
+        U = (X - centre) / self.lengthscale
+        V = (Z - centre) / self.lengthscale
         r2 = (V @ U.mT).mul_(-2.0).add_((U * U).sum(-1).unsqueeze(-2)).add_((V * V).sum(-1, keepdim=True))
-        kappa, phi, _ = self.profile(r2.clamp_min_(0.0).mT)  # m x n in memory: the columns that LAPACK wants
+        # m x n in memory: the columns that LAPACK wants
+        kappa, phi, _ = self.profile(r2.clamp_min_(0.0).mT)
 
         def pull(C: Tensor) -> Tensor:
             weights = (C * phi).mT
@@ -214,7 +218,8 @@ class Matern52(Radial):
 
     @staticmethod
     def profile(r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        a = (5.0 * r2).clamp_min(1e-300).sqrt()  # the root's own derivative is infinite at 0; nothing here needs it
+        # the root's own derivative is infinite at 0; nothing here needs it
+        a = (5.0 * r2).clamp_min(1e-300).sqrt()
         decay = torch.exp(-a)
         linear = (1.0 + a) * decay
         return linear + a * a * decay / 3.0, (5.0 / 3.0) * linear, (25.0 / 3.0) * decay
@@ -235,7 +240,8 @@ class Quadratic(KernelDerivatives):
 
     def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
         row = theta.unsqueeze(-2)
-        inner = Z @ row.mT + self.offset.unsqueeze(-1)  # ... x m x 1
+        # ... x m x 1
+        inner = Z @ row.mT + self.offset.unsqueeze(-1)
 
         def pull(P: Tensor) -> Tensor:
             return 2.0 * ((Z * P.mT).sum(-1, keepdim=True) * row + inner * P.mT)
@@ -257,7 +263,8 @@ class ClampFromInside(TorchFunctionMode):
     _NAMES = frozenset({"clamp", "clamp_", "clamp_min", "clamp_min_", "clamp_max", "clamp_max_", "clip", "clip_"})
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, named = getattr(func, "__name__", ""), kwargs or {}
+        name = getattr(func, "__name__", "")
+        named = kwargs or {}
         if name not in self._NAMES or "out" in named:
             return func(*args, **named)
         if name.startswith("clamp_max"):
@@ -294,14 +301,16 @@ class Autodiff(KernelDerivatives):
             return self.kernel(X, torch.cat([Z, Z[..., :1, :] + 1.0], dim=-2)).to_dense()[..., :-1]
 
     def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
-        if X.shape[-2] == 0:  # GPyTorch centres distances at the mean of X
+        # GPyTorch centres distances at the mean of X
+        if X.shape[-2] == 0:
             return Z.new_zeros(*Z.shape[:-2], 0, Z.shape[-2]), lambda _: torch.zeros_like(Z)
         K, vjp = torch.func.vjp(lambda z: self._dense(X, z), Z)[:2]
         return K, lambda C: vjp(C.expand(K.shape))[0]
 
     def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
         def by_theta(Z: Tensor) -> Tensor:
-            rows = theta.unsqueeze(-2) + torch.zeros_like(Z.sum(-2, keepdim=True))  # one theta a run of Z
+            # one theta a run of Z
+            rows = theta.unsqueeze(-2) + torch.zeros_like(Z.sum(-2, keepdim=True))
             row, vjp = torch.func.vjp(lambda x: self._dense(x, Z), rows)[:2]
             m = row.shape[-1]
             units = torch.eye(m, dtype=Z.dtype, device=Z.device).view(m, *(1 for _ in row.shape[:-1]), m).expand(m, *row.shape)
@@ -319,23 +328,33 @@ class Autodiff(KernelDerivatives):
         refusal = InputError("kernel", type(self.kernel).__name__, "twice differentiable, also where its two points meet", remedy)
         try:
             exact = super().prior(theta)
-            beside = self.mixed(theta, (theta + _NUDGE).unsqueeze(-2)).squeeze(-3)
-        except RuntimeError:  # torch.cdist, which GPyTorch's Matern kernels call, has no second derivative
+            length = self._length(theta, exact)
+            step = _NUDGE * length.unsqueeze(-1)
+            beside = self.mixed(theta, (theta + step).unsqueeze(-2)).squeeze(-3)
+        # torch.cdist, which GPyTorch's Matern kernels call, has no second derivative
+        except RuntimeError:
             raise refusal from None
         if not bool(exact.isfinite().all()):
             raise refusal
         largest = float(exact.abs().max())
         if not torch.allclose(exact, beside, rtol=0.0, atol=1e-2 * largest):
             raise refusal
-        # Along the diagonal: u'Pu against the variance of f's difference, which a kink makes far too large.
+        # Along the diagonal: u'Pu against the variance of f's difference, which a kink makes far too large. In units of the length.
         d = theta.shape[-1]
-        pair = torch.stack([theta, theta + _NUDGE / d**0.5], dim=-2)
+        pair = torch.stack([theta, theta + step / d**0.5], dim=-2)
         K = self.value(pair, pair)
         differences = (K[..., 0, 0] - 2.0 * K[..., 0, 1] + K[..., 1, 1]) / _NUDGE**2
         rounding = 1e-6 * float(K.abs().max())
-        if not torch.allclose(exact.sum((-2, -1)) / d, differences, rtol=0.0, atol=1e-2 * largest + rounding):
+        along = exact.sum((-2, -1)) / d * length.square()
+        if not bool(((along - differences).abs() <= 1e-2 * largest * length.square() + rounding).all()):
             raise refusal
         return exact
+
+    def _length(self, theta: Tensor, slopes: Tensor) -> Tensor:
+        """The distance over which the process changes by its own size, `...`; 1 where its slopes (`... x d x d`) say nothing of it."""
+        steepest = slopes.diagonal(dim1=-2, dim2=-1).amax(-1)
+        length = (self.variances(theta.unsqueeze(-2)).squeeze(-1) / steepest).sqrt()
+        return torch.where(length.isfinite() & (length > 0.0), length, 1.0)
 
 
 def require_float64(name: str, value: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ an enlarged length-scale, and for each row a value of its own of variance sigma_
 observation of the row does not average away. Length-scales and noise may differ by coordinate: a is then a product over coordinates.
 
 These are the first two moments of f over the rows given Z; f is not Gaussian given Z, so the posterior is the best linear one. Noise known
-by its variance alone enters the same way, as an approximation: l2-Laplace noise by `l2_laplace_variance`. A flat prior spreads further than
+by its variance alone enters the same way, as an approximation: l2-Laplace noise of scale b by (d + 1) b^2, because its radius is
+Gamma(d, b) with E r^2 = d (d + 1) b^2, spread evenly over d coordinates. A flat prior spreads further than
 rows in a bounded set do, so the model is a little less certain than it could be. Everything here is public: constants of the
 release and nothing else. Source: derived for this library from Kharkovskii et al. 2020's setting (their modeler uses k as it is).
 
@@ -31,7 +32,7 @@ from torch import Tensor
 
 from dpbo.errors import InputError
 from dpbo.models.kernels import require_float64
-from dpbo.validation import POINTS, Count, Positive, at_least, between, checked
+from dpbo.validation import POINTS, Positive, at_least, checked
 
 
 class SameRow(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
@@ -71,7 +72,8 @@ def noisy_inputs(kernel: Kernel, variance: float | Tensor, *, dimension: Annotat
     if not bool(((variances >= 0) & variances.isfinite()).all()):
         raise InputError("variance", tuple(variances.tolist()), "finite and at least 0 in each coordinate")
     enlarged = (lengths.square() + 2.0 * variances).sqrt()
-    share = float((lengths / enlarged).expand(dimension).prod())  # a / sigma_y^2
+    # a / sigma_y^2
+    share = float((lengths / enlarged).expand(dimension).prod())
     if share == 0.0:
         raise InputError(
             "variance", tuple(variances.tolist()), "within reach of the length-scales", "Rows this noisy say nothing of each other."
@@ -79,29 +81,17 @@ def noisy_inputs(kernel: Kernel, variance: float | Tensor, *, dimension: Annotat
     far = RBFKernel(ard_num_dims=len(enlarged) if len(enlarged) > 1 else None).double().to(lengths.device)
     far.lengthscale = enlarged
     shared = _scaled(far, outputscale * share)
-    if share == 1.0:  # no noise: no row has a value of its own
+    # no noise: no row has a value of its own
+    if share == 1.0:
         return shared.requires_grad_(False)
     return AdditiveKernel(shared, _scaled(SameRow().to(lengths.device), outputscale * (1.0 - share))).requires_grad_(False)
 
 
 def _scaled(kernel: Any, outputscale: float) -> Any:
     scaled = ScaleKernel(kernel).double().to(kernel.device)
-    scaled.outputscale = torch.tensor(outputscale, dtype=torch.float64)  # a bare number would pass through float32
+    # a bare number would pass through float32
+    scaled.outputscale = torch.tensor(outputscale, dtype=torch.float64)
     return scaled
-
-
-@checked
-def l2_laplace_variance(dimension: Count, scale: Annotated[float, between(1e-100, 1e100)]) -> float:
-    """(d + 1) scale^2: variance in each coordinate of noise of density proportional to exp(-|eta| / scale) in d dimensions.
-
-    The radius is Gamma(d, scale) with E r^2 = d (d + 1) scale^2, spread evenly over d coordinates. `noisy_inputs` takes it for that of a
-    Gaussian: an approximation by moments, as the tails are heavier.
-
-    Args:
-        dimension: d.
-        scale: radius of the neighbouring relation over epsilon, in units of x.
-    """
-    return (dimension + 1) * scale**2
 
 
 @checked

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 
 from dpbo.reporting.released_values import ReleasedValues
 
-WIDTH, HEIGHT = 840.0, 280.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56.0, 12.0, 12.0, 34.0  # margins
+WIDTH = 840.0
+HEIGHT = 280.0
+# margins
+_LEFT = 56.0
+_RIGHT = 12.0
+_TOP = 12.0
+_BOTTOM = 34.0
 
 
 @dataclass(frozen=True)
@@ -53,14 +58,16 @@ class ConvergenceChart:
     @classmethod
     def of(cls, released: ReleasedValues) -> "ConvergenceChart":
         """The chart of a search."""
-        y, std = released.Y[:, 0].tolist(), released.Yvar[:, 0].sqrt().tolist()
+        y = released.Y[:, 0].tolist()
+        std = released.Yvar[:, 0].sqrt().tolist()
         best_so_far = released.mean.cummax(0).values.tolist()
         low, high = (sign * max(sign * v for v in values) for sign, values in (
             (-1, [*(v - s for v, s in zip(y, std, strict=True)), *best_so_far]),
             (1, [*(v + s for v, s in zip(y, std, strict=True)), *best_so_far]),
         ))  # fmt: skip
         margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-        low, high = low - margin, high + margin
+        low = low - margin
+        high = high + margin
 
         def across(t: float) -> float:
             return round(_LEFT + (t - 0.5) / len(y) * (WIDTH - _LEFT - _RIGHT), 1)
@@ -95,7 +102,8 @@ class Bar:
 
 def budget_bars(spent: float | None, reserved: float) -> tuple[Bar, ...]:
     """Used, reserved and left, as shares of the budget; what is used is None where it is not known apart from what is reserved."""
-    used, held = (1.0 if share > 1.0 - 1e-9 else max(share, 0.0) for share in (spent or 0.0, reserved))  # what rounding leaves is nothing
+    # what rounding leaves is nothing
+    used, held = (1.0 if share > 1.0 - 1e-9 else max(share, 0.0) for share in (spent or 0.0, reserved))
     held = max(held, used)
     parts = [("used", 0.0, used), ("reserved", used, held), ("left", held, 1.0)]
     return tuple(Bar(kind, 100 * start, 100 * (end - start), percent(end - start)) for kind, start, end in parts)
@@ -108,7 +116,8 @@ def ticks(low: float, high: float, most: int) -> Sequence[float]:
     least = (high - low) / most
     power = 10.0 ** math.floor(math.log10(least))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
     return [multiple * step for multiple in range(first, last + 1)]
 
 

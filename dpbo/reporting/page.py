@@ -39,10 +39,15 @@ from dpbo.statement import Guarantee, Statement, format_down, format_up
 from dpbo.validation import checked, printable
 
 _ALLOWED = "a Curator, a PrivateObjective, a search that has one, a fitted DPSearch, or the file name or URL of a ledger"
-_MOST_ROWS = 1000  # of the table of releases
-_FEW = 4  # numbers of one release that are shown one by one
-_SELECTION = "PrivateSelection"  # the query of a charge of `private_selection`
-_LONGEST, _LONGEST_TERM = 160, 4000  # letters of a text in a table, and of what was declared public
+# of the table of releases
+_MOST_ROWS = 1000
+# numbers of one release that are shown one by one
+_FEW = 4
+# the query of a charge of `private_selection`
+_SELECTION = "PrivateSelection"
+# letters of a text in a table, and of what was declared public
+_LONGEST = 160
+_LONGEST_TERM = 4000
 
 Spaces = Space | Mapping[str, Space]
 
@@ -100,13 +105,15 @@ def _facts_of(source: Any, space: Spaces | None, delta: float | None) -> dict[st
 
 
 def _facts_of_ledger(ledger: Ledger, space: Spaces | None, delta: float | None, units: int | None = None) -> dict[str, Any]:
-    chain, records = ledger.verified(), ledger.records()
+    chain = ledger.verified()
+    records = ledger.records()
     statement = compose_statement(ledger, delta=delta, units=units, verified=chain)
     use = BudgetUse.of(ledger, chain, statement.guarantee.delta if delta is None else delta)
     answers = _answers(records)
     spaces = {name: _space_of(chain.reservations.get(name), answers[name], space) for name in answers}
     searches = [*_searches(answers, spaces)]
-    releases, counts = [*_releases(records, spaces)], Counter[str | None]()
+    releases = [*_releases(records, spaces)]
+    counts = Counter[str | None]()
     for record in records:
         if record.kind == "charge":
             counts[record.body["plan"]] += record.event.count
@@ -146,7 +153,8 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
     if place is not None:
         ledger = Ledger.open(place)
         facts = _facts_of_ledger(ledger, {f"{search.name}: {part}": space for part in ("search", "final")}, delta)
-        facts["single"] = [one for one in facts["single"] if one.name != f"{search.name}: final"]  # the recommended point's own
+        # the recommended point's own
+        facts["single"] = [one for one in facts["single"] if one.name != f"{search.name}: final"]
     else:
         bars = budget_bars(None, 1 - statement.remaining)
         budget = {
@@ -209,7 +217,8 @@ def _cost(cost: Guarantee) -> str:
 
 def _budget(use: BudgetUse, ledger: Ledger) -> dict[str, Any]:
     left = None if not use.epsilon_left else f"epsilon {format_down(use.epsilon_left)} at delta {ledger.budget.delta:g}"
-    bars, accounting = budget_bars(float(use.spent_share), float(use.reserved_share)), ledger.accounting
+    bars = budget_bars(float(use.spent_share), float(use.reserved_share))
+    accounting = ledger.accounting
     if isinstance(accounting, Planned):
         shares = "Shares are of the releases that were planned; where several kinds were planned, of the kind that is used most."
     elif isinstance(accounting, PureFilter):
@@ -249,7 +258,8 @@ class Search:
     @classmethod
     def of(cls, released: ReleasedValues, *, named: bool = True, points: torch.Tensor | None = None) -> "Search":
         """From released values; `points` as the ledger has them, where their space is not known."""
-        best, stds = released.best, released.Yvar[:, 0].sqrt()
+        best = released.best
+        stds = released.Yvar[:, 0].sqrt()
         x = released.X if points is None else points
         parameters = _parameters(x[best].tolist(), released.space if named else None)
         single = len(released.X) == 1
@@ -280,7 +290,8 @@ def _space_of(reserved: ReservationEvent | None, values: Sequence[Mapping[str, A
         return None
     terms = {} if reserved is None else reserved.terms
     spaces = [given.get(reserved.name if reserved else "") if isinstance(given, Mapping) else given]
-    with contextlib.suppress(InputError, TypeError):  # no space, or one that another program described
+    # no space, or one that another program described
+    with contextlib.suppress(InputError, TypeError):
         spaces.append(Space(**described_space(terms.get("parameters"), terms.get("space")) or {}))
     return next((space for space in spaces if space is not None and _holds(space, points)), None)
 
@@ -328,8 +339,10 @@ def _selected(
     for record in records:
         slots = record.body.get("slots", []) if record.kind == "charge" and record.seq in values else []
         if [slot.get("query") for slot in slots] == [_SELECTION]:
-            name, (value,) = record.body["plan"], values[record.seq]
-            noise, point = reservations[name].terms.get("noise_std"), _point(value)
+            name = record.body["plan"]
+            (value,) = values[record.seq]
+            noise = reservations[name].terms.get("noise_std")
+            point = _point(value)
             yield {
                 "name": name,
                 "parameters": None if point is None else _parameters(point, spaces[name]),
@@ -352,7 +365,9 @@ def _releases(records: Sequence[Record], spaces: Mapping[str, Space | None]) -> 
     charges = [record for record in records if record.kind == "charge"]
     for key, group in itertools.groupby(charges, lambda r: (r.name, r.body["plan"], "slots" in r.body or r.seq)):
         charged = list(group)
-        first, last, own = charged[0], charged[-1], charged[0].body.get("slots")
+        first = charged[0]
+        last = charged[-1]
+        own = charged[0].body.get("slots")
         if own is None:
             count = sum(record.event.count for record in charged)
             entry = f"{first.seq}" if first is last else f"{first.seq} to {last.seq}"
@@ -362,9 +377,11 @@ def _releases(records: Sequence[Record], spaces: Mapping[str, Space | None]) -> 
         for record in charged:
             drawn = values.get(record.seq, [])
             for place, slot in enumerate(record.body["slots"]):
-                details, plan = dict(slot.get("details", {})), record.body["plan"] or record.name
+                details = dict(slot.get("details", {}))
+                plan = record.body["plan"] or record.name
                 value = drawn[place] if place < len(drawn) else None
-                x, space = details.pop("x", None) or (None if value is None else _point(value)), spaces.get(record.body["plan"])
+                x = details.pop("x", None) or (None if value is None else _point(value))
+                space = spaces.get(record.body["plan"])
                 point = [] if x is None else [_short(x)]
                 if space is not None and _is_point(x, x) and _holds(space, [x]):
                     point = [f"{name} = {text}" for name, text in _parameters(x, space).items()]
@@ -379,7 +396,8 @@ def _releases(records: Sequence[Record], spaces: Mapping[str, Space | None]) -> 
 
 def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
     """One released answer in a cell of a table."""
-    value, variance = drawn["value"], drawn.get("variance", [])
+    value = drawn["value"]
+    variance = drawn.get("variance", [])
     if slot.get("query") == _SELECTION:
         score = _score(drawn, None)
         return "the best run" + ("" if score is None else f", score {score}") if _point(drawn) is not None else "no run was released"
@@ -391,7 +409,8 @@ def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
     if rows.ndim == 1 and len(rows) <= _FEW:
         return ", ".join(with_noise(v, math.sqrt(s)) for v, s in zip(value, variance, strict=True))
     stds = torch.tensor(variance, dtype=torch.float64).sqrt()
-    low, high = f"{float(stds.min()):.2g}", f"{float(stds.max()):.2g}"
+    low = f"{float(stds.min()):.2g}"
+    high = f"{float(stds.max()):.2g}"
     return f"{' x '.join(map(str, rows.shape))} numbers, noise {low if low == high else f'{low} to {high}'}"
 
 

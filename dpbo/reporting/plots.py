@@ -27,7 +27,8 @@ from dpbo.space import Space
 from dpbo.validation import Count, Index, Probability, ScoreRange, Within, checked
 
 _EPSILONS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 10.0)
-_MOST_STEPS = 200  # of a budget's curve
+# of a budget's curve
+_MOST_STEPS = 200
 _Epsilons = Annotated[Sequence[float], Within("numbers above 0, one or more", lambda given: len(given) > 0 and min(given) > 0)]
 _Counts = Annotated[Sequence[int], Within("whole numbers of at least 1, one or more", lambda given: len(given) > 0 and min(given) > 0)]
 
@@ -49,8 +50,10 @@ def plot_convergence(source: Any, *, space: Space | None = None, metric: Index =
         InputError: a source without released values, or matplotlib is not installed.
     """
     released = ReleasedValues.of(source, space, metric)
-    axes, t = _axes(ax), np.arange(1, len(released.X) + 1)
-    y, std = released.Y[:, 0].numpy(), released.Yvar[:, 0].sqrt().numpy()
+    axes = _axes(ax)
+    t = np.arange(1, len(released.X) + 1)
+    y = released.Y[:, 0].numpy()
+    std = released.Yvar[:, 0].sqrt().numpy()
     axes.errorbar(t, y, yerr=std, fmt="o", ms=4, lw=1, alpha=0.6, label="released value ± standard deviation of its noise")
     best_so_far = released.mean.cummax(0).values.numpy()
     axes.step(t, best_so_far, where="post", color="C1", lw=2, label="posterior mean of the best point so far")
@@ -78,7 +81,9 @@ def plot_slices(source: Any, *, space: Space | None = None, metric: Index = 0, c
         InputError: as in `plot_convergence`, or a single released value.
     """
     released = ReleasedValues.of(source, space, metric)
-    names, x, plt = released.space.names, released.X[released.best], _pyplot()
+    names = released.space.names
+    x = released.X[released.best]
+    plt = _pyplot()
     width = min(columns, len(names))
     rows = math.ceil(len(names) / width)
     figure, grid = plt.subplots(rows, width, figsize=(3.6 * width, 3.0 * rows), sharey=True, squeeze=False, layout="constrained")
@@ -123,16 +128,23 @@ def plot_parallel_coordinates(source: Any, *, space: Space | None = None, metric
         The Axes.
     """
     if isinstance(source, DPSearch) and (column := next((c for c in PUBLIC_SCORES if c in getattr(source, "results_", {})), None)):
-        label, scores, chosen = PUBLIC_SCORES[column], np.asarray(source.results_[column]), repr(source.best_params_)
-        title, shown = source.name, Space(**source.param_distributions)
+        label = PUBLIC_SCORES[column]
+        scores = np.asarray(source.results_[column])
+        chosen = repr(source.best_params_)
+        title = source.name
+        shown = Space(**source.param_distributions)
         kept = [(p, score) for p, score in zip(source.results_["params"], scores, strict=True) if _is_inside(shown, p)]
-        X, colours = torch.stack([shown.encode(p) for p, _ in kept]), np.array([score for _, score in kept])
+        X = torch.stack([shown.encode(p) for p, _ in kept])
+        colours = np.array([score for _, score in kept])
         best = next((i for i, (p, _) in enumerate(kept) if repr(p) == chosen), None)
     else:
         released = ReleasedValues.of(source, space, metric)
-        title, shown, label, X, colours, best = (
-            released.name, released.space, "posterior mean", released.X, released.mean.numpy(), released.best,
-        )  # fmt: skip
+        title = released.name
+        shown = released.space
+        label = "posterior mean"
+        X = released.X
+        colours = released.mean.numpy()
+        best = released.best
     axes = _axes(ax)
     low, high = shown.bounds
     heights = ((X - low) / (high - low).clamp_min(1e-12)).numpy()
@@ -170,12 +182,15 @@ def plot_budget(curator: Curator, *, ax: Any = None) -> Any:
     Raises:
         InputError: nothing was released yet, or matplotlib is not installed.
     """
-    records, delta = curator.ledger.records(), curator.budget.delta
+    records = curator.ledger.records()
+    delta = curator.budget.delta
     counts = np.cumsum([record.event.count for record in records if record.kind == "charge"])
     if not len(counts):
         raise UsageError("the curator has released no value yet.")
     steps = sorted({*np.linspace(0, len(counts) - 1, min(len(counts), _MOST_STEPS)).round().astype(int).tolist()})
-    chain, uses, charges = Chain(), list[BudgetUse](), 0
+    chain = Chain()
+    uses = list[BudgetUse]()
+    charges = 0
     for record in records:
         chain.follow(record)
         if record.kind == "charge":
@@ -264,7 +279,8 @@ def plot_accuracies(accuracies: Mapping[str, float], *, title: str = "", ax: Any
         The Axes.
     """
     axes = _axes(ax)
-    names, values = [*accuracies][::-1], [100 * value for value in accuracies.values()][::-1]
+    names = [*accuracies][::-1]
+    values = [100 * value for value in accuracies.values()][::-1]
     axes.bar_label(axes.barh(names, values, height=0.6), fmt="%.1f", padding=3)
     axes.set(xlim=(max(0.0, min(values) - 10), max(values) + 3), xlabel="test accuracy, %", title=title)
     return axes
@@ -280,7 +296,8 @@ class _Axis:
     """
 
     def __init__(self, space: Space, i: int) -> None:
-        self._space, self._i = space, i
+        self._space = space
+        self._i = i
         listed = space.discrete_dims.get(i) or space.cat_dims.get(i)
         steps = torch.linspace(float(space.bounds[0, i]), float(space.bounds[1, i]), 101, dtype=torch.float64)
         self.coordinates = steps if listed is None else torch.tensor(listed, dtype=torch.float64)

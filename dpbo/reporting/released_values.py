@@ -63,9 +63,11 @@ class ReleasedValues:
             if X.shape[1] != len(space.names):
                 raise InputError("space", space.names, f"of {X.shape[1]} parameters, as the points of {name!r}")
             return cls(name, space, X, Y, Yvar)
-        low, high = X.min(0).values, X.max(0).values
+        low = X.min(0).values
+        high = X.max(0).values
         if bool((low >= 0).all() and (high <= 1).all()):
-            low, high = torch.zeros_like(low), torch.ones_like(high)
+            low = torch.zeros_like(low)
+            high = torch.ones_like(high)
         width = torch.where(high > low, high - low, 1.0)
         numbers = {f"x{i}": scipy.stats.uniform(float(low[i]), float(width[i])) for i in range(X.shape[1])}
         return cls(name, Space(**numbers), (X - low) / width, Y, Yvar)
@@ -88,7 +90,8 @@ class ReleasedValues:
         from dpbo.integrations.optuna.trials import ENTRY, YVAR, Suggestions
 
         complete = [trial for trial in study.get_trials(deepcopy=False) if trial.value is not None and YVAR in trial.user_attrs]
-        trials = [*{trial.user_attrs[ENTRY]: trial for trial in complete}.values()]  # each value once
+        # each value once
+        trials = [*{trial.user_attrs[ENTRY]: trial for trial in complete}.values()]
         if not trials:
             raise UsageError("the study has no released value: give one whose TrialObjective has released a value.")
         space = Space(**{name: _spec(one) for name, one in trials[0].distributions.items()}) if space is None else space
@@ -129,7 +132,8 @@ def _spec(distribution: Any) -> Any:
     """An Optuna distribution as a Space takes it."""
     if hasattr(distribution, "choices"):
         return list(distribution.choices)
-    low, high = distribution.low, distribution.high
+    low = distribution.low
+    high = distribution.high
     if isinstance(low, int):
         return list(range(low, high + 1, distribution.step))
     return scipy.stats.loguniform(low, high) if distribution.log else scipy.stats.uniform(low, high - low)

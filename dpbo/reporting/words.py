@@ -92,7 +92,8 @@ def rarity(probability: float) -> str:
 def terms_in_words(terms: Mapping[str, Any]) -> dict[str, str]:
     """What a reservation declared public. What is not set, or says nothing more than another term does, is left out."""
     left_out = {"parameters"} if "space" in terms else set()
-    if terms.get("weights") in ([], [1.0]):  # of one score
+    # of one score
+    if terms.get("weights") in ([], [1.0]):
         left_out.add("weights")
     if terms.get("max_records_per_unit") == 1 and "score_range" in terms:
         terms = {**terms, "max_records_per_unit": "all alike; of several records of one unit, the mean counts"}
@@ -124,7 +125,8 @@ def _term_in_words(name: str, value: Any, terms: Mapping[str, Any]) -> str:
             order = terms.get("parameters")
             names = order if isinstance(order, list) and sorted(map(str, order)) == sorted(value) else value
             return "; ".join(f"{one}: {value[one]}" for one in names)
-        case "strategy", str() if "estimator" in terms:  # a DPSearch
+        # a DPSearch
+        case "strategy", str() if "estimator" in terms:
             return _METHODS.get(value, value)
         case "worst", "lower" | "upper":
             return f"the {value} end of that range"

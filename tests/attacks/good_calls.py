@@ -29,7 +29,7 @@ from dpbo import accounting, acquisition, dpsgd, events, gibo, mechanisms, model
 from dpbo.curator.birth import Birth
 from dpbo.dpsgd import NoisedScore
 from dpbo.integrations.optuna import TrialObjective
-from dpbo.models import datasets
+from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers import em, po_gp_ucb
 from dpbo.papers.po_gp_ucb import curator_side
 from dpbo.queries.ball import Ball
@@ -150,7 +150,7 @@ def good_call(name):
 X = torch.full((2,), 0.5, dtype=DOUBLE)
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
 EYE = torch.eye(2, dtype=DOUBLE)
-KERNEL = models.datasets.squared_exponential(0.4)
+KERNEL = squared_exponential(0.4)
 SCHEDULE = acquisition.SrinivasFinite(count=8, delta=0.1)
 GAUSSIAN = mechanisms.GaussianMechanism(20.0)
 EVENT = events.GaussianEvent(20.0, 3)
@@ -178,7 +178,7 @@ VALUES |= of(space=SPACE, Y=grid(6).sum(1, keepdim=True), Yvar=torch.full((6, 1)
 VALUES |= of(score=score, loss=lambda x, rows: ((rows - x) ** 2).sum(1).clamp(0, 1), outcome=lambda rows: rows[:, 0], Z=grid(6), bounds=BOX)
 VALUES |= of(candidates=grid(), ball=Ball(2.0), centers=grid(3), query=query(), question=query(), schedule=SCHEDULE, seed=0)
 VALUES |= of(natural=torch.zeros(2, 6, dtype=DOUBLE), weights=torch.ones(2, 6, dtype=DOUBLE), kernel=KERNEL, model=GP, log=True, name="x")
-VALUES |= of(train_X=grid(), train_Y=grid().sum(1, keepdim=True), differences=datasets.chain(3), data_sets=torch.zeros(3, 4), executor=POOL)
+VALUES |= of(train_X=grid(), train_Y=grid().sum(1, keepdim=True), executor=POOL)
 VALUES |= of(posterior=gibo.GradientPosterior(KERNEL, 1e-2).conditioned_on(grid(4)), acquisition=LogExpectedImprovement(GP, 1.0))
 VALUES |= of(log_density=lambda X: -(X**2).sum(-1), spread=(0.5, 2.0), gain=lambda x, rows: 0.1, fit=lambda _: X, train=lambda _: X)
 VALUES |= of(grid=(0.5, 1.0), shape=1.0, weight=torch.ones(1, 2, dtype=DOUBLE), mean=torch.zeros(2, dtype=DOUBLE), neighbour=records())
@@ -205,8 +205,6 @@ _GROUPED: dict[str, Any] = {
     "run_counts.run_count_from_json": of(body=LAW.to_json()),
     "events.event_from_json": of(body=events.SelectionEvent(base=(EVENT,), run_count=LAW).to_json()),
     "queries.QuantileUtilities": of(score=lambda _, rows: rows[:, 0], candidates=(0.0, 0.5, 1.0)),
-    "models.datasets.DataSetKernel": of(theta=2.0),
-    "models.datasets.over_data_sets": of(data_sets=datasets.DataSetKernel(datasets.chain(3), 2.0), candidates=KERNEL),
     "acquisition.ucb.suggest_ucb": lambda: of(model=models.FiniteGP(grid(), KERNEL, 1e-2)),
     "gibo.choose_clip": of(candidates=(0.1, 1.0), budget=0.5),
     "gibo.choose_start": of(budget=0.5),
@@ -237,9 +235,9 @@ OWNERS |= {name: lambda name=name: getattr(dpbo, name)(**good_call(name)[1]) for
 METHODS = (
     "Curator.evaluate Curator.submit Curator.release Curator.release_all Curator.reserve Curator.statement PrivateObjective.__call__ "
     "PrivateObjective.release DPGIBO.load_state_dict DPSearch.fit Space.encode Space.decode papers.po_gp_ucb.Outcomes.value "
-    "papers.po_gp_ucb.Modeler.tell papers.po_gp_ucb.http.RemoteCurator.value models.datasets.DataSetKernel models.datasets.chain "
-    "models.datasets.hamming models.datasets.matern52 models.datasets.over_data_sets models.finite.information_gain_bound "
-    "models.kernels.kernel_derivatives models.noisy_inputs.SameRow models.noisy_inputs.l2_laplace_variance "
+    "papers.po_gp_ucb.Modeler.tell papers.po_gp_ucb.http.RemoteCurator.value "
+    "models.fixed_kernels.matern52 models.finite.information_gain_bound "
+    "models.kernels.kernel_derivatives models.noisy_inputs.SameRow "
     "models.noisy_inputs.unprojected acquisition.expected_improvement.Proposer acquisition.ucb.SrinivasCompact acquisition.ucb.kusner_beta "
     "acquisition.ucb.suggest_ucb acquisition.prior_guidance.Prior acquisition.trust_region.TrustRegion "
     "acquisition.trust_region.region_after gibo.gradient_points.fewest_gradient_points "
@@ -247,7 +245,7 @@ METHODS = (
     "queries.ball.Ball papers.em.mixture_moments.MixtureMoments papers.em.point_sums.ClusterSums papers.em.point_sums.SecondMoment "
     "papers.po_gp_ucb.rows.RowOutcome testing.auditing.reachable testing.mechanism_contract.assert_not_law "
     "accounting.calibration.convert_adjacency "
-    "models.datasets.squared_exponential acquisition.expected_improvement.posterior_mean "
+    "models.fixed_kernels.squared_exponential acquisition.expected_improvement.posterior_mean "
     "testing.mechanism_contract.assert_law papers.po_gp_ucb.transform.recover_rows "
     "accounting.run_count_tuning.scale_base papers.po_gp_ucb.curator_side.write_release "
     "papers.po_gp_ucb.row_noise.random_projection papers.po_gp_ucb.transform.po_gp_ucb_omega "

@@ -24,7 +24,7 @@ from dpbo.events import PoissonGaussianEvent
 from dpbo.gibo import GIBOSettings, choose_clip, choose_start
 from dpbo.mechanisms import ExponentialMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.models import FiniteGP, noisy_inputs
-from dpbo.models.datasets import squared_exponential
+from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch
 from dpbo.papers.po_gp_ucb import Modeler, Outcomes, RowTable, release_rows

@@ -21,7 +21,7 @@ from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
 from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure, RemoteRefusal
 from dpbo.mechanisms.laplace import LaplaceMechanism
-from dpbo.models.datasets import squared_exponential
+from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.po_gp_ucb import Modeler, Outcomes
 from dpbo.papers.po_gp_ucb.http import RemoteCurator, application, search
 from dpbo.papers.po_gp_ucb.http.server import serve

@@ -297,13 +297,13 @@ SABOTAGES = (
     Sabotage(
         "outcomes are evaluated in the process that faces the network",
         where="dpbo.papers.po_gp_ucb.http.server:serve",
-        old="command, paths = [sys.executable",
+        old="command = [sys.executable",
         new=(
             "import uvicorn\n"
             "\n"
             "    return uvicorn.run(application(outcomes, token=token, every=every), host=host, "
             "port=port)\n"
-            "    command, paths = [sys.executable"
+            "    command = [sys.executable"
         ),
         test="tests/integration/test_serving.py::test_replies_that_wait_for_no_turn_do_not_wait_for_an_outcome_either",
     ),

@@ -15,7 +15,6 @@ from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjecti
 from dpbo.accounting import PureFilter
 from dpbo.acquisition import GPUCB, SrinivasFinite, prior_guided, suggest, suggest_in_trust_region, suggest_pareto
 from dpbo.acquisition.expected_improvement import Proposer, best_point, pareto_front, posterior_mean
-from dpbo.acquisition.lbfgs import DeviceSearch
 from dpbo.algorithms import AsynchronousBO, search_then_choose
 from dpbo.errors import InputError
 from dpbo.gibo import (  # fmt: skip
@@ -28,7 +27,7 @@ from dpbo.gibo import (  # fmt: skip
     choose_start,
     suggest_gradient_points,
 )
-from dpbo.gibo.gradient_points import fewest_gradient_points
+from dpbo.gibo.gradient_points import GradientTrace, fewest_gradient_points
 from dpbo.mechanisms import ExponentialMechanism, NoNoise, PermuteAndFlipMechanism
 from dpbo.models import FiniteGP, default_gp, noisy_inputs, sparse_gp
 from dpbo.models.builders import unfitted_gp
@@ -161,8 +160,8 @@ def kusner(at):
     return torch.cat([owner.release(query, EXACT).value for query in (search.best(), search.last(amplitude=0.1, tau=1.0))])
 
 
-def modeler(at, acquisition=None):
-    model = Modeler(at.put(draw(9, 3)), kernel=at.put(noisy_inputs(rbf(), 0.01, dimension=3)), noise=1e-3, acquisition=acquisition)
+def modeler(at):
+    model = Modeler(at.put(draw(9, 3)), kernel=at.put(noisy_inputs(rbf(), 0.01, dimension=3)), noise=1e-3)
     for _ in range(3):
         model.tell(model.ask(), 0.1)
     return model.model.mean
@@ -239,7 +238,6 @@ THERE = {
     "finite, any kernel": lambda at: finite(at, RQKernel().double()),
     "finite, runs": lambda at: finite(at, rbf(), (2,)),
     "modeler": modeler,
-    "modeler by an acquisition": lambda at: modeler(at, lambda model: LogExpectedImprovement(model, model.mean.max())),
     "GradientGP": lambda at: gradient_gp(at).gradient_posterior(at.put(X)).mean,
     "GPUCB": lambda at: GPUCB(gradient_gp(at), SrinivasFinite(count=9, delta=0.1)).best_of(at.put(draw(9, 3)), 3),
     "suggest": lambda at: suggest(LINE, *released(at), seed=0, pending=at.put(draw(1, 1))),
@@ -266,7 +264,7 @@ HERE = {
     "choose_clip": lambda at: torch.tensor(choose_clip(curator(at), loss, bounds=at.put(BOX), candidates=[0.1, 1.0], budget=0.1)),
     "clipped gradient": lambda at: ask(at, ClippedGradient(loss, at.put(X), weights=at.put(WEIGHTS), clip=1.0)),
     "clipped gradient of points on the CPU": lambda at: ask(at, ClippedGradient(loss, X, weights=WEIGHTS, clip=1.0)),
-    "a model's gradient": lambda at: ask(at, gradient_gp(at).gradient_query(at.put(THETA), at.put(X), loss, clip=1.0)),
+    "a model's gradient": lambda at: ask(at, gradient_gp(at).of_one_unit().gradient_query(at.put(THETA), at.put(X), loss, clip=1.0)),
     "moments": lambda at: ask(at, MixtureMoments(3, ball=BALL, natural=draw(3, 10))),
     "moments in a ball of its own": lambda at: ask(
         at, MixtureMoments(3, ball=Ball(1.0, **{name: at.put(part) for name, part in OFF_BALL.items()}), natural=at.put(draw(3, 10)))
@@ -352,27 +350,23 @@ def test_a_gradient_posterior_waits_for_a_device_twice_at_most(device):
         assert len(device.syncs) <= 2, device.syncs
 
 
-def test_a_search_for_gradient_points_waits_seldom_and_a_trial_never(device, monkeypatch):
-    trial = DeviceSearch.trial
-    inside = []
+def test_a_search_for_gradient_points_waits_three_times_a_value(device, monkeypatch):
+    values = []
+    whole = GradientTrace.value_and_gradient
 
-    def counted(search):
-        before = len(device.launches), len(device.syncs) + len(device.uploads)
-        trial(search)
-        inside.append(len(device.launches) - before[0])
-        assert len(device.syncs) + len(device.uploads) == before[1], "so it can be captured as a CUDA graph"
+    def counted(trace, Z):
+        values.append(Z)
+        return whole(trace, Z)
 
-    monkeypatch.setattr(DeviceSearch, "trial", counted)
+    monkeypatch.setattr(GradientTrace, "value_and_gradient", counted)
     history = posterior(device)
     theta = device.put(THETA)
     bounds = device.put(BOX)
     device.forget()
     suggest_gradient_points(history, theta, 3, bounds=bounds)
-    assert inside
-    assert inside[0] < 200
-    assert len(device.launches) - sum(inside) <= 300
-    assert len(device.syncs) <= 5, device.syncs
-    assert len(device.uploads) <= 3, device.uploads
+    assert values
+    assert len(device.syncs) <= 8 + 3 * len(values), device.syncs
+    assert len(device.uploads) <= 4 + len(values), device.uploads
 
 
 @pytest.mark.parametrize("runs", [(), (2,)])

@@ -22,7 +22,7 @@ from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
 from dpbo.gibo import DPGIBO, GIBOSettings
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.models.datasets import squared_exponential
+from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.objective import NoiseWarning
 from dpbo.papers.em import DPKMeans
 from dpbo.papers.po_gp_ucb import Modeler

@@ -34,8 +34,10 @@ from dpbo.validation import Count, checked
 ENTRY = "entry"
 """Key in a trial's run metadata: the name of its value in the ledger."""
 METRIC = "score"
-_PRIVATE = (PrivateFailure, *LOST)  # a private record may also crash a worker
-_MOST_FAILURES = 10  # in a row: failed fits cost nothing, so nothing else would stop them
+# a private record may also crash a worker
+_PRIVATE = (PrivateFailure, *LOST)
+# in a row: failed fits cost nothing, so nothing else would stop them
+_MOST_FAILURES = 10
 
 
 @checked
@@ -60,9 +62,12 @@ class ClientObjective:
     def __init__(self, objective: PrivateObjective, space: Space, client: Client, *, strategy: GenerationStrategy | None = None) -> None:
         if objective.metrics != 1:
             raise InputError("objective", objective.metrics, "one of one metric", "Combine metrics in a loop of your own.")
-        self.objective, self.space, self.client = objective, space, client
+        self.objective = objective
+        self.space = space
+        self.client = client
         self._encoding = ParameterEncoding(space, _is_ax_choice)
-        self._unstored: dict[int, Handle] = {}  # perhaps charged when the ledger failed; a second release of a handle gives the same value
+        # perhaps charged when the ledger failed; a second release of a handle gives the same value
+        self._unstored: dict[int, Handle] = {}
         if client._maybe_experiment is None:
             client.configure_experiment(parameters=[_config(p) for p in self._encoding.parameters], name=objective.name)
             client.configure_optimization(objective=METRIC)
@@ -160,7 +165,10 @@ class ClientObjective:
         for kind in catch:
             if issubclass(PrivateFailure, kind):
                 raise InputError("catch", kind.__name__, "errors that only fit raises", "For example (FloatingPointError,).")
-        queue, jobs, begun, failures = deque(self.running), dict[Future[Handle], int](), 0, 0
+        queue = deque(self.running)
+        jobs = dict[Future[Handle], int]()
+        begun = 0
+        failures = 0
         if workers > 1 and not ordered:
             self.objective.curator.assume("durations-tell-nothing")
         with contextlib.ExitStack() as stack:
@@ -168,7 +176,8 @@ class ClientObjective:
             while True:
                 wanted = min(workers - len(jobs) - len(queue), workers if trials is None else trials - begun)
                 fresh = self.next(wanted) if wanted > 0 else []
-                begun, queue = begun + len(fresh), deque([*queue, *fresh])
+                begun = begun + len(fresh)
+                queue = deque([*queue, *fresh])
                 while queue and len(jobs) < workers:
                     index = queue.popleft()
                     jobs[self.evaluate(index, executor=pool)] = index

@@ -34,7 +34,8 @@ from dpbo.gibo.gradient_posterior import GradientPosterior
 from dpbo.space import Space
 from dpbo.validation import Seed, at_least, checked
 
-_EQUAL = 1e-3  # relative: Ax's JSON keeps ten decimals, so equal noises differ a little after a reload
+# relative: Ax's JSON keeps ten decimals, so equal noises differ a little after a reload
+_EQUAL = 1e-3
 Numbers = Mapping[str, float]
 """A schedule as Ax stores it: its arguments."""
 
@@ -58,7 +59,8 @@ def _gradient_information(
 ) -> dict[str, Any]:
     """theta omitted: the observed point of highest posterior mean."""
     _require_maximised(posterior_transform)
-    X, noise = model.train_inputs[0], model.likelihood.noise.detach()
+    X = model.train_inputs[0]
+    noise = model.likelihood.noise.detach()
     if getattr(model, "input_transform", None) is not None or float(noise.max() - noise.min()) > _EQUAL * float(noise.max()):
         remedy = "Use dpbo.integrations.ax.gradient_information, over values of one plan."
         raise InputError("model", model, "without input transform and of one noise variance", remedy)
@@ -116,7 +118,8 @@ def gradient_information(
     if space.discrete_dims or space.cat_dims:
         raise InputError("space", space, "of continuous parameters", "Other parameters have no gradient.")
     options = {}
-    if at is not None:  # Ax's cube and the space are linear in the same scale, but a quantile's ends are not 0 and 1
+    # Ax's cube and the space are linear in the same scale, but a quantile's ends are not 0 and 1
+    if at is not None:
         lower, upper = space.bounds
         options = {"theta": ((space.encode(dict(at)) - lower) / (upper - lower)).tolist()}
     surrogate = SurrogateSpec(model_configs=[ModelConfig(botorch_model_class=GradientGP, input_transform_classes=None, name="GradientGP")])

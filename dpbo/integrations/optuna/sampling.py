@@ -34,7 +34,9 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # O
     """
 
     def __init__(self, space: Space, *, seed: Seed = 0, initial: Annotated[int, at_least(2)] = 8) -> None:
-        self._space, self._seed, self._initial = space, seed, initial
+        self._space = space
+        self._seed = seed
+        self._initial = initial
         self._suggestions = Suggestions(space)
         self._others = optuna.samplers.RandomSampler(seed)
 
@@ -49,7 +51,8 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # O
         if trial.number < self._initial or len(X) < 2:
             return self._suggestions.shown(self._space.sample(trial.number + 1, seed=self._seed)[-1])
         entries = {known.user_attrs[ENTRY] for known in finished}
-        others = study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.FAIL))  # where a fit failed, it would again
+        # where a fit failed, it would again
+        others = study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.FAIL))
         others = [t for t in others if t.number != trial.number and t.user_attrs.get(ENTRY) not in entries]
         pending = self._suggestions.points([t.params for t in others if self._suggestions.holds(t.params)])
         x = suggest(self._space, X, Y, Yvar, seed=1000 * self._seed + trial.number, pending=pending)

@@ -33,7 +33,8 @@ from dpbo.space import Space
 from dpbo.validation import checked
 
 _LOG = logging.getLogger(__name__)
-ENTRY, YVAR = "entry", "yvar"
+ENTRY = "entry"
+YVAR = "yvar"
 """User attributes of a trial: the name of its value in the ledger, and the variance of its noise."""
 
 
@@ -108,7 +109,9 @@ class TrialObjective:
     def __init__(self, objective: PrivateObjective, space: Space) -> None:
         if objective.metrics != 1:
             raise InputError("objective", objective.metrics, "one of one metric", "Combine metrics in a loop of your own.")
-        self.objective, self.space, self.suggestions = objective, space, Suggestions(space)
+        self.objective = objective
+        self.space = space
+        self.suggestions = Suggestions(space)
 
     def __call__(self, trial: optuna.Trial) -> float:
         """The released value of one trial.
@@ -122,7 +125,8 @@ class TrialObjective:
         require_suitable(trial.study)
         if trial.number == 0 and (added := self._add_released(trial.study, but=(TrialState.COMPLETE, TrialState.RUNNING))):
             queued = "fixed_params" in trial.study.get_trials(deepcopy=False)[0].system_attrs
-            if not queued:  # the sampler chose this trial's point before the values were there
+            # the sampler chose this trial's point before the values were there
+            if not queued:
                 raise optuna.TrialPruned(f"{added} released values were added from the ledger; the next trials follow them.")
         if not self.objective.remaining:
             self._refuse(trial.study)
@@ -130,16 +134,19 @@ class TrialObjective:
         try:
             handle = self.objective.evaluate(x)
         except PrivateFailure as failure:
-            _LOG.error("The study ends: %s", failure)  # with n_jobs > 1, Optuna drops exceptions of its last trials
+            # with n_jobs > 1, Optuna drops exceptions of its last trials
+            _LOG.error("The study ends: %s", failure)
             raise StudyEnded(str(failure)) from None
         trials = trial.study.get_trials(deepcopy=False)
         _require_no_reports(trials[trial.number])
         if any(other.state is TrialState.RUNNING and other.number != trial.number for other in trials):
             self.objective.curator.assume("durations-tell-nothing")
-        trial.set_user_attr(ENTRY, handle.id)  # before the charge, so that a value that Optuna never got can be found again
+        # before the charge, so that a value that Optuna never got can be found again
+        trial.set_user_attr(ENTRY, handle.id)
         try:
             Y, Yvar = self.objective.release(handle)
-        except BudgetExceeded:  # another worker took the last evaluation
+        except BudgetExceeded:
+            # another worker took the last evaluation
             self._refuse(trial.study)
         trial.set_user_attr(YVAR, Yvar.item())
         if not self.objective.remaining:
@@ -167,7 +174,8 @@ class TrialObjective:
         ledger = self.objective.curator.ledger
         _require_other_file(study, ledger.storage.url)
         values = ledger.values(self.objective.name)
-        with ledger.storage.writing():  # nothing is written: this is a lock between processes
+        # nothing is written: this is a lock between processes
+        with ledger.storage.writing():
             known = {trial.user_attrs.get(ENTRY) for trial in study.get_trials(deepcopy=False, states=but)}
             missing = [value for value in values if value["handle"] not in known and self._holds(value["details"]["x"])]
             for value in missing:
@@ -225,5 +233,6 @@ def _file(url: str | None) -> pathlib.Path | None:
 
 
 def _stop(study: optuna.Study) -> None:
-    with contextlib.suppress(RuntimeError):  # a trial of ask and tell has no loop to stop
+    # a trial of ask and tell has no loop to stop
+    with contextlib.suppress(RuntimeError):
         study.stop()

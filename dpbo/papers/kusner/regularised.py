@@ -40,7 +40,8 @@ _LIPSCHITZ = {
     "loss-lipschitz": "the validation loss is finite and L-Lipschitz in the model's weights, between all models of the grid, for every "
     "record there could be"
 }
-_DELTA = 0.1  # confidence of the adaptive search; no guarantee rests on it
+# confidence of the adaptive search; no guarantee rests on it
+_DELTA = 0.1
 
 
 @checked
@@ -182,7 +183,8 @@ class RegularisedBest(Query):
         if adjacency is not Adjacency.REPLACE_ONE:
             raise InputError("adjacency", adjacency, "REPLACE_ONE", "The theorem compares data sets of one size.")
         quantum = self._mean(None).lattices(self.records)[0].quantum
-        truncated = 2 * quantum * (1 if self.adaptive is None else self.records)  # of one record's loss; of every record's, at two w
+        # of one record's loss; of every record's, at two w
+        truncated = 2 * quantum * (1 if self.adaptive is None else self.records)
         widest = max(upper - lower for lower, upper in map(self._range, self.grid))
         total = ((widest if self.adaptive is None else self.value_sensitivity() * self.records) + truncated) * (1 + 1e-12)
         return Sensitivity(total, total, total)
@@ -208,7 +210,8 @@ class RegularisedBest(Query):
         if self.adaptive is not None:
             points = torch.tensor([[math.log(regularisation)] for regularisation in self.grid], dtype=torch.float64)
             model = FiniteGP(points, self.adaptive.kernel, self.adaptive.noise)
-        mean, schedule = self._mean(None), kusner_beta(len(self.grid), _DELTA)
+        mean = self._mean(None)
+        schedule = kusner_beta(len(self.grid), _DELTA)
         best: IntegerSum | None = None
         for turn in range(self._visits):
             index = turn if model is None else int(suggest_ucb(model, schedule))

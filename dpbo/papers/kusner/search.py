@@ -29,9 +29,12 @@ from dpbo.validation import POINTS, Count, Positive, Probability, ScoreRange, ch
 
 Gain = Callable[[torch.Tensor, Any], float]
 _STEP = 2.0**-30
-_EXACT = 1e-8  # variance of a noise-free evaluation, for the model's arithmetic
+# variance of a noise-free evaluation, for the model's arithmetic
+_EXACT = 1e-8
 _MOST_CANDIDATES = 10**6
-_LARGEST, _LAST, _ALL = "largest", "last", "largest of all candidates"
+_LARGEST = "largest"
+_LAST = "last"
+_ALL = "largest of all candidates"
 
 
 @checked
@@ -106,7 +109,8 @@ class KusnerSearch:
         Raises:
             InputError: amplitude 0 with fewer evaluations than candidates: a search that misses some has a regret.
         """
-        count, everything = len(self.candidates), amplitude == 0.0
+        count = len(self.candidates)
+        everything = amplitude == 0.0
         if everything and self.evaluations < count:
             remedy = f"Only after all {count} candidates were evaluated is the regret 0."
             raise InputError("amplitude", amplitude, f"above 0 with {self.evaluations} evaluations", remedy)
@@ -132,17 +136,20 @@ class KusnerSearch:
         Rounds with half the radius each: candidates that can still be best are evaluated, largest upper bound first, until each has an
         evaluated one within the radius; then those are dropped whose upper bound is below another's lower bound.
         """
-        X, values = self.candidates, list[float]()
+        X = self.candidates
+        values = list[float]()
         model = FiniteGP(X, self.kernel, _EXACT, capacity=self.evaluations)
         schedule = kusner_beta(len(X), self.delta, constants=self.constants)
-        nearest, alive = torch.full_like(X[:, 0], math.inf), torch.ones(len(X), dtype=torch.bool, device=X.device)
+        nearest = torch.full_like(X[:, 0], math.inf)
+        alive = torch.ones(len(X), dtype=torch.bool, device=X.device)
         radius = float((X - X.mean(0)).norm(dim=1).max())
         while len(values) < self.evaluations:
             width = math.sqrt(schedule(len(values) + 1)) * model.variance.clamp_min(0.0).sqrt()
             uncovered = alive & (nearest > radius)
             if not bool(uncovered.any()):
                 alive &= model.mean + width >= (model.mean - width)[alive].max()
-                radius = radius / 2.0 if bool((nearest[alive] > 0.0).any()) else -1.0  # all evaluated: the best of them again and again
+                # all evaluated: the best of them again and again
+                radius = radius / 2.0 if bool((nearest[alive] > 0.0).any()) else -1.0
                 continue
             index = int(torch.where(uncovered, model.mean + width, -math.inf).argmax())
             values.append(_gained(self, X[index], view))
@@ -182,7 +189,8 @@ def _gained(search: KusnerSearch, x: torch.Tensor, view: View) -> float:
     lower, upper = search.value_range
     try:
         value = float(search.gain(x.clone(), view.records))
-    except BaseException:  # whatever it is, it is private
+    except BaseException:
+        # whatever it is, it is private
         if ctrl_c_pressed():
             raise
         value = lower
@@ -276,7 +284,8 @@ def _on_lattice(search: Callable[[], torch.Tensor]) -> IntegerSum | Failure:
     """The search's numbers rounded down to the lattice, at most 2^30 prior deviations. An error of the search stays here."""
     try:
         values = search()
-    except BaseException:  # whatever it is, it is private
+    except BaseException:
+        # whatever it is, it is private
         return Failure("exception")
     if not bool(values.isfinite().all()):
         return Failure("exception")

@@ -30,7 +30,8 @@ from dpbo.validation import POINTS, Count, checked, require
 Acquisition = Callable[[FiniteGP], AcquisitionFunction]
 """Takes the model after everything asked so far (`model.observed` are those rows); returns a BoTorch acquisition function with q = 1."""
 
-_DELTA = 0.025  # of Algorithm 2's beta: half of the paper's delta_ucb = 0.05, as its Theorem 3 takes it
+# of Algorithm 2's beta: half of the paper's delta_ucb = 0.05, as its Theorem 3 takes it
+_DELTA = 0.025
 
 
 @checked
@@ -70,7 +71,9 @@ class Modeler:
             raise InputError("schedule", schedule, "left out with acquisition", "It is GP-UCB's.")
         self._model = FiniteGP(Z, kernel, noise, mean=mean)
         self._schedule = SrinivasFinite(count=len(Z), delta=_DELTA) if schedule is None else schedule
-        self._acquisition, self._repeats, self._chunk = acquisition, repeats, chunk
+        self._acquisition = acquisition
+        self._repeats = repeats
+        self._chunk = chunk
         self._history: list[tuple[int, float]] = []
         self._pending: list[int] = []
         self._skipped: set[int] = set()
@@ -115,7 +118,8 @@ class Modeler:
         if not self.left:
             remedy = "All rows were already proposed, or skipped because the curator has no answer for them."
             raise InputError("repeats", self._repeats, "True, with a row that was not skipped, to propose more", remedy)
-        model = copy.deepcopy(self._model) if self._pending else self._model  # pending rows are learned later, perhaps in another order
+        # pending rows are learned later, perhaps in another order
+        model = copy.deepcopy(self._model) if self._pending else self._model
         for index in self._pending:
             model.observe(index, float(model.mean[index]))
         excluded = self._excluded()
@@ -123,7 +127,8 @@ class Modeler:
             exclude = torch.tensor(excluded, device=model.mean.device) if excluded else None
             index = int(suggest_ucb(model, self._schedule, exclude=exclude))
         else:
-            acquisition, Z = self._acquisition(model), self._model.candidates
+            acquisition = self._acquisition(model)
+            Z = self._model.candidates
             with torch.no_grad():
                 scores = torch.cat([acquisition(rows.unsqueeze(-2)).reshape(-1) for rows in torch.split(Z, self._chunk)])
             if len(scores) != len(Z):

@@ -109,7 +109,8 @@ def row_noises(
         chosen = accounting or own_accounting()
         try:
             mechanism = kind(calibrate(budget, releases=1, share=share, accounting=chosen, event=kind.kind))
-        except InputError:  # this accounting, or this budget, pays for no such noise
+        except InputError:
+            # this accounting, or this budget, pays for no such noise
             continue
         for A in maps:
             k = dimension if A is None else A.shape[1]

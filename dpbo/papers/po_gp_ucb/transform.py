@@ -54,7 +54,8 @@ def recover_rows(Z: Points, known: Points, indices: Sequence[Index]) -> Tensor:
     if len(known) != len(indices) or Z.shape[-1] < d:
         raise InputError("Z", tuple(Z.shape), f"of at least {d} columns, with an index for each known row")
     images = Z[list(indices)]
-    origin, image = known.mean(0), images.mean(0)
+    origin = known.mean(0)
+    image = images.mean(0)
     if len(known) <= d or int(torch.linalg.matrix_rank(known - origin)) < d:
         raise InputError("known", tuple(known.shape), f"at least {d + 1} affinely independent rows")
     B = torch.linalg.pinv(known - origin) @ (images - image)
@@ -124,7 +125,8 @@ def po_gp_ucb_transform(
         raise InputError("allow_not_private", allow_not_private, "True, to publish rows without any privacy", remedy)
     if X.shape[1] >= X.shape[0]:
         raise InputError("X", tuple(X.shape), "finite, of shape n x d with n > d")
-    omega, d = po_gp_ucb_omega(epsilon=epsilon, delta=delta, r=r), X.shape[1]
+    omega = po_gp_ucb_omega(epsilon=epsilon, delta=delta, r=r)
+    d = X.shape[1]
     M = torch.randn(d, r, generator=generator, dtype=torch.float64).to(X.device)
     centred = X.detach() - X.detach().mean(0)
     U, S, Vh = torch.linalg.svd(centred, full_matrices=False)

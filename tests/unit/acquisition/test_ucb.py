@@ -12,7 +12,7 @@ from gpytorch.means import ZeroMean
 
 from dpbo.acquisition.ucb import GPUCB, SrinivasCompact, SrinivasFinite, kusner_beta, suggest_ucb
 from dpbo.models import FiniteGP
-from dpbo.models.datasets import matern52, squared_exponential
+from dpbo.models.fixed_kernels import matern52, squared_exponential
 
 DOUBLE, NOISE = torch.float64, 1e-2
 

@@ -1,14 +1,11 @@
-"""The points that tell most about a gradient: closed-form designs, the box-constrained L-BFGS, and the search for points."""
+"""The points that tell most about a gradient: closed-form designs, and the search for points."""
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize, rosen, rosen_der
 
 from dpbo.acquisition import designs
-from dpbo.acquisition.lbfgs import DeviceSearch, minimise
 from dpbo.errors import UsageError
 from dpbo.gibo import GradientPosterior, suggest_gradient_points
 from dpbo.gibo.gradient_points import GradientTrace, fewest_gradient_points
@@ -17,7 +14,6 @@ from tests.unit.models.kernels import DOUBLE, KERNELS
 
 D = 3
 ONE = torch.ones(1, 1, dtype=DOUBLE)
-INFINITE = np.full(6, np.inf)
 
 
 def posterior(name="rbf", n=8, d=D, noise=1e-4):
@@ -167,56 +163,3 @@ def test_rotations_are_orthogonal_seeded_and_uniform():
     generator = torch.Generator().manual_seed(0)
     mean = torch.stack([designs.rotation(2, generator) for _ in range(2000)]).mean(0)
     assert float(mean.abs().max()) < 5.0 * (0.5 / 2000) ** 0.5  # an entry has variance 1/2
-
-
-def counted(function, slope, calls):
-    def objective(x):
-        calls.append(x.copy())
-        return float(function(x)), slope(x)
-
-    return objective
-
-
-def test_a_curved_valley_costs_no_more_than_scipy_twice_and_values_never_rise():
-    calls: list[np.ndarray] = []
-    found = minimise(counted(rosen, rosen_der, calls), np.full(6, -1.0), -INFINITE, INFINITE, steps=500, close=0.0)
-    theirs = minimize(rosen, np.full(6, -1.0), jac=rosen_der, method="L-BFGS-B", options={"ftol": 0.0, "gtol": 1e-8})
-    assert rosen(found) < 1e-10 or rosen(found) <= theirs.fun + 1e-10
-    assert len(calls) < 2 * theirs.nfev
-    ends = [rosen(minimise(counted(rosen, rosen_der, []), np.zeros(6), -INFINITE, INFINITE, steps=k, close=0.0)) for k in (1, 3, 10, 30)]
-    assert ends == sorted(ends, reverse=True)
-
-
-def test_the_box_holds_at_every_call_and_at_the_minimum():
-    weights, centre = np.arange(1.0, 7.0), np.linspace(-1.0, 1.0, 6)
-    for lower, upper in ((-0.5, 0.5), (0.2, 0.9), (0.0, np.inf), (-np.inf, np.inf)):
-        calls: list[np.ndarray] = []
-        objective = counted(lambda x: weights @ (x - centre) ** 2, lambda x: 2.0 * weights * (x - centre), calls)
-        found = minimise(objective, np.full(6, 0.3), np.full(6, lower), np.full(6, upper), steps=100, close=0.0)
-        np.testing.assert_allclose(found, np.clip(centre, lower, upper), atol=1e-7)
-        assert all(((x >= lower) & (x <= upper)).all() for x in calls)
-
-
-@pytest.mark.parametrize(("lower", "upper"), [(-np.inf, np.inf), (-0.5, 0.7), (0.1, np.inf)])
-def test_the_search_without_branches_takes_the_same_steps(lower, upper):
-    start, ends = np.full(6, 0.3), []
-    box = [torch.full((6,), end, dtype=DOUBLE) for end in (lower, upper)]
-
-    def on_tensors(x):
-        return torch.tensor(rosen(x.numpy())), torch.from_numpy(rosen_der(x.numpy())), torch.zeros((), dtype=torch.int32)
-
-    for steps in (1, 2, 9, 40):
-        theirs = minimise(counted(rosen, rosen_der, []), start, np.full(6, lower), np.full(6, upper), steps=steps, close=1e-12)
-        ours, failed = DeviceSearch(on_tensors, torch.from_numpy(start), *box, steps=steps, close=1e-12).run()
-        assert not failed
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-        ends.append(theirs)
-    assert rosen(ends[-1]) < rosen(ends[0])
-
-
-def test_the_search_without_branches_says_that_a_factorisation_failed():
-    def broken(x):
-        return x.sum(), torch.ones_like(x), torch.ones((), dtype=torch.int32) * (x[0] < 0.25)
-
-    start, infinite = torch.full((6,), 0.3, dtype=DOUBLE), torch.full((6,), np.inf, dtype=DOUBLE)
-    assert DeviceSearch(broken, start, -infinite, infinite, steps=20, close=1e-12).run()[1]

@@ -19,7 +19,7 @@ from dpbo import Budget
 from dpbo.acquisition import prior_guided
 from dpbo.errors import InputError
 from dpbo.gibo import GradientInformation, GradientPosterior
-from dpbo.models.datasets import squared_exponential
+from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.em import DPGaussianMixture
 
 X = torch.rand(7, 1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""The release steps of models and acquisition functions are `curator.release` of their queries: same noise, one charge, same refusals."""
+"""The queries that models and acquisition functions make, and their releases: the same noise, one charge."""
 
 import pytest
 import torch
@@ -10,92 +10,117 @@ from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
 from dpbo.accounting import GDPFilter, PureFilter
 from dpbo.acquisition import GPUCB, SrinivasFinite
 from dpbo.errors import InputError
-from dpbo.gibo import GradientGP, GradientInformation, GradientPosterior, suggest_gradient_points
+from dpbo.gibo import GradientGP, GradientPosterior, suggest_gradient_points
 from dpbo.mechanisms import GaussianMechanism, PermuteAndFlipMechanism
 from dpbo.models import FiniteGP
-from dpbo.models.datasets import squared_exponential
+from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.testing.entropy import SeededEntropy
 from tests.unit.models.kernels import DOUBLE
 
-RECORDS, THETA = torch.linspace(-1.0, 1.0, 300, dtype=DOUBLE), torch.tensor([0.4, 0.7], dtype=DOUBLE)
+RECORDS = torch.linspace(-1.0, 1.0, 300, dtype=DOUBLE)
+THETA = torch.tensor([0.4, 0.7], dtype=DOUBLE)
 
 
 def loss(x, records):
     return (x.sum() - records).abs()
 
 
-def released(step, query, mechanism, budget, accounting, adjacency=Adjacency.REPLACE_ONE):
-    """`step(curator)` gives what `release` of the query gives, and is charged once: the budget suffices for one release."""
-    terms = {"unit": PrivacyUnit("record"), "adjacency": adjacency, "budget": budget, "accounting": accounting, "allow_repeated": True}
-    own, other = (Curator(RECORDS, **terms, entropy=SeededEntropy(3)) for _ in range(2))
-    release, expected = step(own), other.release(query, mechanism)
-    assert torch.equal(release.value, expected.value)
-    assert torch.equal(release.variance, expected.variance)
-    assert (release.event, own.ledger.head().total) == (mechanism.event(), other.ledger.head().total)
-    with pytest.raises(BudgetExceeded):
-        step(own)
-    return release.value
+def curator(budget, accounting, adjacency=Adjacency.REPLACE_ONE):
+    return Curator(
+        RECORDS,
+        unit=PrivacyUnit("record"),
+        adjacency=adjacency,
+        budget=budget,
+        accounting=accounting,
+        allow_repeated=True,
+        entropy=SeededEntropy(3),
+    )
+
+
+@pytest.fixture
+def posterior():
+    return GradientPosterior(squared_exponential(0.5), 0.0, mean=0.2)
 
 
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
-def test_gradients(adjacency):
-    mechanism, posterior = GaussianMechanism(5.0), GradientPosterior(squared_exponential(0.5), 0.0, mean=0.2)
+def test_a_released_gradient_is_the_release_of_its_query_and_charged_once(posterior, adjacency):
     X = suggest_gradient_points(posterior, THETA, 3)
-    for model in (posterior, GradientGP(X, X.sum(-1, keepdim=True))):
-        query = model.gradient_query(THETA, X, loss, clip=2.0, divisor=300.0)
-        assert query.sensitivity(adjacency).l2 == (4.0 if adjacency is Adjacency.REPLACE_ONE else 2.0)
+    query = posterior.gradient_query(THETA, X, loss, clip=2.0, divisor=300.0)
+    assert query.sensitivity(adjacency).l2 == (4.0 if adjacency is Adjacency.REPLACE_ONE else 2.0)
+    mechanism = GaussianMechanism(5.0)
+    own = curator(Budget.gdp(0.25), GDPFilter(), adjacency)
+    expected = curator(Budget.gdp(0.25), GDPFilter(), adjacency).release(query, mechanism)
+    release = posterior.release_gradient(own, THETA, X, loss, mechanism=mechanism, clip=2.0, divisor=300.0)
+    assert torch.equal(release.value, expected.value)
+    assert torch.equal(release.variance, expected.variance)
+    assert release.event == mechanism.event()
+    with pytest.raises(BudgetExceeded):
+        posterior.release_gradient(own, THETA, X, loss, mechanism=mechanism, clip=2.0, divisor=300.0)
 
-        def step(own, model=model):
-            return model.release_gradient(own, THETA, X, loss, mechanism=mechanism, clip=2.0, divisor=300.0)
 
-        assert released(step, query, mechanism, Budget.gdp(0.25), GDPFilter(), adjacency).shape == (2,)
-
-
-def test_the_query_of_a_posterior():
-    posterior = GradientPosterior(squared_exponential(0.5), 0.0, mean=0.2)
+def test_the_query_of_a_posterior_leaves_it_as_it_is(posterior):
     X = suggest_gradient_points(posterior, THETA, 3)
     query = posterior.gradient_query(THETA, X, loss, clip=2.0)
-    assert (query.center, len(posterior)) == (0.2, 0), "the posterior is left as it is"
+    assert query.center == 0.2
+    assert len(posterior) == 0
     assert torch.equal(query.weights, posterior.conditioned_on(X).weights(THETA))
+
+
+def test_the_loss_may_have_coordinates_of_its_own(posterior):
+    X = suggest_gradient_points(posterior, THETA, 3)
     moved = posterior.gradient_query(THETA, X, loss, clip=2.0, loss_points=2.0 * X)
-    for same in (moved, GradientInformation(posterior, THETA).gradient_query(X, loss, clip=2.0)):
-        assert torch.equal(same.weights, query.weights)
+    assert torch.equal(moved.weights, posterior.conditioned_on(X).weights(THETA))
     assert torch.equal(moved.X, 2.0 * X)
+
+
+def test_points_observed_before_need_their_answers(posterior):
+    X = suggest_gradient_points(posterior, THETA, 3)
     with pytest.raises(InputError, match="earlier"):
         posterior.conditioned_on(X).gradient_query(THETA, X + 0.1, loss, clip=2.0)
 
 
-def test_the_query_of_a_model_is_in_the_units_of_its_values():
-    X, kernel = torch.rand(9, 2, dtype=DOUBLE), squared_exponential(0.5)
+def test_the_posterior_of_a_model_is_in_the_units_of_its_values():
+    X = torch.rand(9, 2, dtype=DOUBLE)
     Y = 5.0 + 3.0 * X.sum(-1, keepdim=True)
-    gp, scaled = GradientGP(X, Y, covar_module=kernel, outcome_transform=Standardize(m=1)), ScaleKernel(kernel).double()
-    gp.mean_module.constant, scaled.outputscale = torch.tensor(0.3, dtype=DOUBLE), float(Y.var())
-    expected = GradientPosterior(scaled, 0.1, mean=float(Y.mean() + 0.3 * Y.std())).gradient_query(THETA, X[:3], loss, clip=1.0)
-    query = gp.gradient_query(THETA, X[:3], loss, noise=0.1, clip=1.0)
-    torch.testing.assert_close(query.weights, expected.weights, rtol=1e-6, atol=1e-6)
-    assert query.center == pytest.approx(expected.center)
+    kernel = squared_exponential(0.5)
+    gp = GradientGP(X, Y, covar_module=kernel, outcome_transform=Standardize(m=1))
+    gp.mean_module.constant = torch.tensor(0.3, dtype=DOUBLE)
+    scaled = ScaleKernel(kernel).double()
+    scaled.outputscale = float(Y.var())
+    expected = GradientPosterior(scaled, 0.1, mean=float(Y.mean() + 0.3 * Y.std())).conditioned_on(X[:3])
+    posterior = gp.of_one_unit(0.1).conditioned_on(X[:3])
+    torch.testing.assert_close(posterior.weights(THETA), expected.weights(THETA), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(posterior.covariance(THETA), expected.covariance(THETA), rtol=1e-6, atol=1e-6)
+    assert posterior.mean == pytest.approx(expected.mean)
+
+
+def test_a_model_whose_mean_is_not_constant_has_no_posterior_of_one_unit():
+    X = torch.rand(9, 2, dtype=DOUBLE)
     with pytest.raises(InputError, match="mean_module"):
-        GradientGP(X, Y, mean_module=LinearMean(2)).gradient_query(THETA, X, loss, clip=1.0)
+        GradientGP(X, X.sum(-1, keepdim=True), mean_module=LinearMean(2)).of_one_unit()
 
 
-def test_the_best_candidate():
-    candidates, mechanism, options = torch.rand(90, 2, dtype=DOUBLE), PermuteAndFlipMechanism.of(20.0), {"score_range": (0.0, 2.0)}
-    model, schedule = FiniteGP(candidates, squared_exponential(0.4), 1e-2), SrinivasFinite(count=90, delta=0.1)
+@pytest.fixture
+def bounds():
+    candidates = torch.rand(90, 2, dtype=DOUBLE)
+    model = FiniteGP(candidates, squared_exponential(0.4), 1e-2)
     for index in range(5):
         model.observe(index, float(candidates[index].sum()))
-    bounds, beta = GPUCB(model, schedule), schedule(6)
-    best = bounds(candidates.unsqueeze(-2)).argsort(descending=True)[:7]
-    queries = model.argmax_query(loss, beta=beta, **options, finalists=7), bounds.argmax_query(loss, candidates, **options, finalists=7)
-    steps = (
-        lambda own: model.release_argmax(own, loss, mechanism=mechanism, beta=beta, **options, finalists=7),
-        lambda own: bounds.release_argmax(own, loss, candidates, mechanism=mechanism, **options, finalists=7),
-    )
+    return GPUCB(model, SrinivasFinite(count=90, delta=0.1)), candidates
+
+
+def test_the_argmax_query_asks_about_the_candidates_of_largest_bounds(bounds):
+    acquisition, candidates = bounds
+    best = acquisition(candidates.unsqueeze(-2)).argsort(descending=True)[:7]
+    query = acquisition.argmax_query(loss, candidates, score_range=(0.0, 2.0), finalists=7)
+    assert torch.equal(torch.stack([*query.candidates]), candidates[best])
+    assert query.sensitivity(Adjacency.REPLACE_ONE).linf == 2.0
+    release = curator(Budget(25.0, 0.0), PureFilter()).release(query, PermuteAndFlipMechanism.of(20.0))
     means = torch.stack([loss(x, RECORDS).clamp(0, 2).mean() for x in candidates[best]])
-    for step, query in zip(steps, queries, strict=True):
-        assert torch.equal(torch.stack([*query.candidates]), candidates[best]), "the best bound first"
-        assert query.sensitivity(Adjacency.REPLACE_ONE).linf == 2.0
-        assert means[int(released(step, query, mechanism, Budget(25.0, 0.0), PureFilter()))] >= means.max() - 0.05
+    assert means[int(release.value)] >= means.max() - 0.05
+
+
+def test_no_finalists_are_refused(bounds):
+    acquisition, candidates = bounds
     with pytest.raises(InputError, match="finalists"):
-        bounds.argmax_query(loss, candidates, **options, finalists=0)
-    with pytest.raises(InputError, match="a CuratorLike"):
-        model.release_argmax(RECORDS, loss, mechanism=mechanism, beta=beta, **options)  # type: ignore[arg-type]
+        acquisition.argmax_query(loss, candidates, score_range=(0.0, 2.0), finalists=0)

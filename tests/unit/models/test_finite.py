@@ -12,7 +12,7 @@ from gpytorch.means import ConstantMean
 
 from dpbo.errors import InputError
 from dpbo.models import FiniteGP
-from dpbo.models.datasets import matern52, squared_exponential
+from dpbo.models.fixed_kernels import matern52, squared_exponential
 from dpbo.models.noisy_inputs import SameRow
 from tests.unit.models.kernels import DOUBLE, KERNELS
 

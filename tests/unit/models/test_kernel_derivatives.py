@@ -3,7 +3,7 @@
 import gpytorch
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
 
 from dpbo.errors import InputError
 from dpbo.models.kernels import kernel_derivatives
@@ -76,3 +76,15 @@ def test_hyperparameters_are_read_once(kernel, points):
     assert torch.equal(form.gradient(theta, X), before)
     assert not before.requires_grad
     assert gpytorch.settings.trace_mode.off()
+
+
+@pytest.mark.parametrize("length", [1e-5, 1.0, 1e5])
+def test_the_prior_is_a_finite_difference_whatever_the_scale_of_the_inputs(length):
+    kernel = RQKernel().double()
+    kernel.lengthscale = length
+    theta = length * torch.tensor([0.3, 0.7], dtype=DOUBLE)
+    step = 1e-3 * length
+    moved = theta + torch.tensor([step, 0.0], dtype=DOUBLE)
+    K = dense(kernel, torch.stack([theta, moved]), torch.stack([theta, moved]))
+    difference = (K[0, 0] - 2.0 * K[0, 1] + K[1, 1]) / step**2
+    torch.testing.assert_close(kernel_derivatives(kernel).prior(theta)[0, 0], difference, rtol=1e-5, atol=0.0)

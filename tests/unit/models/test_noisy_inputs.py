@@ -11,7 +11,7 @@ from gpytorch.means import ZeroMean
 
 from dpbo.errors import InputError
 from dpbo.models import FiniteGP
-from dpbo.models.datasets import matern52, squared_exponential
+from dpbo.models.fixed_kernels import matern52, squared_exponential
 from dpbo.models.noisy_inputs import noisy_inputs, unprojected
 
 DOUBLE, NOISE = torch.float64, 1e-3

@@ -16,7 +16,7 @@ from gpytorch.means import ZeroMean
 from dpbo.acquisition import SrinivasFinite
 from dpbo.errors import InputError
 from dpbo.models import FiniteGP, noisy_inputs
-from dpbo.models.datasets import squared_exponential
+from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.po_gp_ucb import Modeler, modeler
 from tests.unit.models.conftest import _seed  # noqa: F401
 

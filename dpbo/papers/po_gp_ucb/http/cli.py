@@ -29,13 +29,15 @@ from dpbo.papers.po_gp_ucb.rows import RowTable
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
 from dpbo.validation import Positive, named_file, require
 
-_TABLE = "rows"  # key of the table among the curator's records
+# key of the table among the curator's records
+_TABLE = "rows"
 
 
 def curate(options: argparse.Namespace) -> None:
     """Release the rows, or read them from the ledger if they were released; write the folder; serve outcomes."""
     token = ""
-    if options.serve is not None:  # what serving needs is seen to be there before anything is charged
+    # what serving needs is seen to be there before anything is charged
+    if options.serve is not None:
         from dpbo.papers.po_gp_ucb.http.server import require_address, serve
 
         token = _token(options.token_file)
@@ -75,7 +77,8 @@ def model(options: argparse.Namespace) -> None:
     lower, upper = facts["outcome"]["range"]
     deviation = options.deviation or (upper - lower) / 4
     prior = ScaleKernel(RBFKernel()).double()
-    prior.base_kernel.lengthscale, prior.outputscale = torch.tensor(options.length_scale).double(), torch.tensor(deviation**2).double()
+    prior.base_kernel.lengthscale = torch.tensor(options.length_scale).double()
+    prior.outputscale = torch.tensor(deviation**2).double()
     modeler = Modeler(
         rows.Z,
         kernel=noisy_inputs(prior, rows.variance, dimension=rows.Z.shape[1]),
@@ -90,13 +93,15 @@ def model(options: argparse.Namespace) -> None:
     if not answers:
         print("The curator gave no answers.")
         return
-    mean, best = max((float(modeler.model.mean[answer.row]), answer.row) for answer in answers)  # the best noisy answer is the luckiest
+    # the best noisy answer is the luckiest
+    mean, best = max((float(modeler.model.mean[answer.row]), answer.row) for answer in answers)
     print(f"{len(answers)} answers. Row {best} has the best posterior mean, {-mean if options.minimise else mean:.4g}.")
 
 
 def _curator(options: argparse.Namespace) -> Curator:
     X = read_columns(options.data, options.columns)
-    center, scale = _constants("center", options.center, X, 0.0), _constants("scale", options.scale, X, 1.0)
+    center = _constants("center", options.center, X, 0.0)
+    scale = _constants("scale", options.scale, X, 1.0)
     if bool((scale <= 0).any()):
         raise InputError("scale", tuple(scale.tolist()), "above 0")
     change = _row_change(options)

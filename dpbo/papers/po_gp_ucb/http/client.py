@@ -91,7 +91,8 @@ class Journal:
             self._path.open("a").close()
             content = self._path.read_bytes()
             whole = content[: content.rfind(b"\n") + 1]
-            if len(whole) < len(content):  # the last line was cut off: it is removed, so that the next one starts cleanly
+            # the last line was cut off: it is removed, so that the next one starts cleanly
+            if len(whole) < len(content):
                 with self._path.open("r+b") as file:
                     file.truncate(len(whole))
             for line in whole.splitlines():
@@ -152,7 +153,8 @@ def search(
     Raises:
         RemoteRefusal: a question was refused, other than because its row has no answers left or its answer was lost.
     """
-    record, sign = Journal(journal), -1.0 if minimise else 1.0
+    record = Journal(journal)
+    sign = -1.0 if minimise else 1.0
     for answer in record.answers.values():
         modeler.tell(answer.row, sign * answer.value)
     for name in record.skipped:

@@ -70,7 +70,9 @@ class _Queue:
     """Runs one job at a time, each for a whole number of periods."""
 
     def __init__(self, every: float) -> None:
-        self._every, self._turn, self._waiting = every, asyncio.Lock(), 0
+        self._every = every
+        self._turn = asyncio.Lock()
+        self._waiting = 0
 
     async def run(self, work: Callable[[], Any]) -> Any:
         """The result or exception of `work`, at the end of its period."""
@@ -78,7 +80,8 @@ class _Queue:
             raise _Refused(503, "too many questions are waiting; ask again later")
         self._waiting += 1
         try:
-            return await asyncio.shield(self._run_alone(work))  # a client that disconnects does not shorten the queue
+            # a client that disconnects does not shorten the queue
+            return await asyncio.shield(self._run_alone(work))
         finally:
             self._waiting -= 1
 
@@ -122,7 +125,8 @@ async def _question(request: Request) -> dict[str, Any]:
         question = None
     if not isinstance(question, dict) or set(question) != {"row", "request"}:
         raise _Refused(400, 'ask with {"row": a whole number, "request": a name of your own for this question}')
-    row, name = question["row"], question["request"]
+    row = question["row"]
+    name = question["request"]
     if isinstance(row, bool) or not isinstance(row, int) or not isinstance(name, str):
         raise _Refused(400, "row must be a whole number, request a text")
     return question

@@ -76,7 +76,8 @@ def serve(outcomes: Outcomes, *, token: str, host: str = "127.0.0.1", port: int 
         MissingLibrary: the extra `http` is not installed.
     """
     _require_token(token)
-    command, paths = [sys.executable, "-m", "dpbo.papers.po_gp_ucb.http.front"], os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-m", "dpbo.papers.po_gp_ucb.http.front"]
+    paths = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": paths}
     front = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     answering = threading.Thread(target=_answer_all, args=(outcomes, front))
@@ -173,6 +174,7 @@ def _answered(outcomes: Outcomes, question: dict[str, Any]) -> Reply:
         return error(429 if refused.unit == "answers" else 409, "BudgetExceeded", str(refused))
     except ReleaseLost as lost:
         return error(410, "ReleaseLost", str(lost))
-    except Exception as failed:  # its text may be private
+    except Exception as failed:
+        # its text may be private
         _LOG.error("a question failed: %s", type(failed).__name__)
         return error(500, "Failed", "the question failed; the operator's log has the type of the error")
