@@ -26,7 +26,8 @@ from tests.integration.test_wording import SPECS
 
 Client = importlib.import_module("ax.api.client").Client
 Status = importlib.import_module("ax.core.trial_status").TrialStatus
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search, which BoTorch tries again
+# a stalled line search, which BoTorch tries again
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +73,7 @@ def test_a_run_ends_when_the_plan_is_used_up():
         assert loop.recommended().parameters.keys() == {"rate", "shift"}
 
 
-def test_values_are_released_in_the_order_in_which_trials_were_begun_unless_told_otherwise():
+def test_values_are_released_in_the_order_of_their_trials_unless_told_otherwise():
     def points(ordered, slow_side):
         """On the slow side an evaluation ends after the first release; in order it may be that first one itself, so it waits a while."""
         begun = threading.Event()
@@ -101,7 +102,8 @@ def test_values_are_released_in_the_order_in_which_trials_were_begun_unless_told
 
 def test_a_value_that_the_ledger_could_not_store_is_not_paid_for_again(monkeypatch):
     loop = a_loop(4, strategy=noisy_improvement(initial=4))
-    store, failures = loop.objective.curator.ledger.store, iter([False, True])
+    store = loop.objective.curator.ledger.store
+    failures = iter([False, True])
 
     def failing(*arguments):
         if next(failures, False):
@@ -137,7 +139,8 @@ def test_a_trial_that_was_released_but_never_told_is_told():
     (index,) = loop.next()
     handle = loop.evaluate(index)
     loop.client._experiment.trials[index].update_run_metadata({"entry": handle.id})
-    loop.objective.release(handle)  # as if the process had died here
+    # as if the process had died here
+    loop.objective.release(handle)
     assert loop.resume() == 1
     assert statuses(loop) == [Status.COMPLETED]
     assert_told(loop, 1)
@@ -187,7 +190,8 @@ def test_what_does_not_fit_and_what_has_no_gradient_are_refused():
     loop = a_loop()
     with pytest.raises(InputError, match="experiment over C"):
         ClientObjective(objective(), Space(C=scipy.stats.uniform()), loop.client)._require_suitable()
-    with pytest.raises(InputError, match=r"client must be an ax\.api\.client\.Client"):  # Ax has several clients
+    # Ax has several clients
+    with pytest.raises(InputError, match=r"client must be an ax\.api\.client\.Client"):
         ClientObjective(objective(), SPACE, object())
     with pytest.raises(InputError, match="left out for a client that has an experiment"):
         a_loop(client=loop.client, strategy=noisy_improvement())
@@ -228,19 +232,22 @@ def test_a_reloaded_client_goes_on_and_nothing_is_lost(tmp_path, name):
         "ucb": lambda: gp_ucb(SrinivasFinite(count=1000, delta=0.1), initial=3),
         "gradient": lambda: gradient_information(SPACE, at={"rate": 0.1, "shift": 0.0}, initial=3),
     }
-    owner, file = curator(), str(tmp_path / "client.json")
+    owner = curator()
+    file = str(tmp_path / "client.json")
     loop = ClientObjective(objective(owner), SPACE, Client(random_seed=1), strategy=strategies[name]())
     loop.run(3)
     begun = loop.next(2)
     loop.client.save_to_json_file(file)
     assert '"entry"' in pathlib.Path(file).read_text()
-    loop.complete(begun[0], loop.evaluate(begun[0]))  # paid for after the save: the file knows nothing of it
+    # paid for after the save: the file knows nothing of it
+    loop.complete(begun[0], loop.evaluate(begun[0]))
     again = ClientObjective(objective(owner), SPACE, Client.load_from_json_file(file))
     assert again.running == begun
     assert again.resume() == 1
     assert again.resume() == 0
     again.client.mark_trial_abandoned(begun[0])
-    again.run()  # also finishes the other trial that was running
+    # also finishes the other trial that was running
+    again.run()
     assert told(again).keys() == released(again).keys()
     for entry, (value, variance) in released(again).items():
         assert told(again)[entry] == pytest.approx((value, variance), rel=1e-3, abs=1e-9), "Ax's JSON keeps ten decimals"
@@ -251,7 +258,9 @@ def test_a_reloaded_client_goes_on_and_nothing_is_lost(tmp_path, name):
 
 
 def test_every_kind_of_parameter():
-    space, seen, lock = Space(**SPECS), [], threading.Lock()
+    space = Space(**SPECS)
+    seen = []
+    lock = threading.Lock()
 
     def fit(x):
         with lock:
@@ -338,7 +347,7 @@ def test_gradient_information_is_about_the_place_that_was_named():
     assert model.gradient_posterior(cube.unsqueeze(0)).mean.shape == (1, 2)
 
 
-def test_without_a_place_the_gradient_is_wanted_at_the_best_mean_and_pending_points_count():
+def test_the_gradient_is_wanted_at_the_best_mean_and_pending_points_count():
     loop = a_loop(9, strategy=gradient_information(SPACE, initial=4))
     loop.run(5)
     loop.next(2)
@@ -372,7 +381,8 @@ def test_replay_of_an_experiment():
 
 @pytest.mark.attack("A21")
 def test_a_failing_score_leaves_nothing_private_behind(tmp_path, capfd):
-    owner, file = curator(records=RECORDS + float(CANARY)), tmp_path / "client.json"
+    owner = curator(records=RECORDS + float(CANARY))
+    file = tmp_path / "client.json"
     private = PrivateObjective(owner, failing_score, score_range=(0, 1), evaluations=3, name="search")
     loop = ClientObjective(private, SPACE, Client(random_seed=1))
     for kinds in ((), (ValueError, RuntimeError)):

@@ -24,7 +24,8 @@ from tests.integration.searches import CANARY, RECORDS, SPACE, TERMS, curator, f
 from tests.integration.test_wording import SPECS
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search, which BoTorch tries again
+# a stalled line search, which BoTorch tries again
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 OPENED: list[optuna.storages.RDBStorage] = []
@@ -54,7 +55,8 @@ def told(study):
 
 @pytest.mark.parametrize("sampler", [optuna.samplers.TPESampler(seed=0), NoiseAwareSampler(SPACE, initial=4)], ids=["TPE", "ours"])
 def test_a_study_stops_when_the_plan_is_used_up(sampler):
-    private, study = TrialObjective(objective(), SPACE), a_study(sampler=sampler)
+    private = TrialObjective(objective(), SPACE)
+    study = a_study(sampler=sampler)
     study.optimize(private, n_trials=50)
     assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 6, "no trial too many, none that failed"
     assert told(study) == released(private)
@@ -70,9 +72,10 @@ def test_a_study_stops_when_the_plan_is_used_up(sampler):
     assert isinstance(caught.value, BudgetSpent)
 
 
-def test_trials_beside_each_other_share_one_plan_and_assume_that_durations_tell_nothing():
+def test_parallel_trials_share_one_plan_and_assume_that_durations_tell_nothing():
     for workers in (1, 3):
-        first, meet = iter(range(workers)), threading.Barrier(workers)
+        first = iter(range(workers))
+        meet = threading.Barrier(workers)
 
         def together(x, first=first, meet=meet):
             """None of the first trials ends before all have begun."""
@@ -80,7 +83,8 @@ def test_trials_beside_each_other_share_one_plan_and_assume_that_durations_tell_
                 meet.wait(60)
             return x
 
-        private, study = TrialObjective(objective(evaluations=7, fit=together), SPACE), a_study()
+        private = TrialObjective(objective(evaluations=7, fit=together), SPACE)
+        study = a_study()
         study.optimize(private, n_trials=40, n_jobs=workers)
         assert ("durations-tell-nothing" in private.objective.curator.statement().assumptions) == (workers > 1)
         assert told(study) == released(private)
@@ -97,7 +101,8 @@ def test_the_last_slot_lost_to_another_while_fitting():
         return x
 
     first = objective(evaluations=2, fit=meanwhile)
-    private, study = TrialObjective(objective(first.curator, evaluations=2, fit=meanwhile), SPACE), a_study()
+    private = TrialObjective(objective(first.curator, evaluations=2, fit=meanwhile), SPACE)
+    study = a_study()
     others.append(first)
     study.optimize(private, n_trials=5)
     assert [trial.state for trial in study.trials] == [TrialState.PRUNED]
@@ -136,7 +141,8 @@ def test_a_report_from_within_the_fit_is_never_released():
         trial.report(0.5, step=1)
         return x
 
-    trial, private = a_study().ask(), TrialObjective(objective(fit=reporting), SPACE)
+    trial = a_study().ask()
+    private = TrialObjective(objective(fit=reporting), SPACE)
     with pytest.raises(UsageError, match="has intermediate values"):
         private(trial)
     assert private.objective.remaining == 6
@@ -148,7 +154,8 @@ def test_a_fit_that_raises_is_a_failed_trial_at_no_charge():
             raise ValueError("no such shift")
         return x
 
-    private, study = TrialObjective(objective(fit=fit), SPACE), a_study()
+    private = TrialObjective(objective(fit=fit), SPACE)
+    study = a_study()
     study.optimize(private, n_trials=40, catch=(ValueError,))
     states = [trial.state for trial in study.trials]
     assert states.count(TrialState.COMPLETE) == 6
@@ -217,11 +224,14 @@ def test_replay_of_a_study(tmp_path):
 
 def test_what_was_paid_for_comes_back():
     owner = curator()
-    private, study = TrialObjective(objective(owner, evaluations=9), SPACE), a_study()
+    private = TrialObjective(objective(owner, evaluations=9), SPACE)
+    study = a_study()
     study.optimize(private, n_trials=2)
-    private.objective(SPACE.sample(3, seed=5))  # released outside the study, jointly
+    # released outside the study, jointly
+    private.objective(SPACE.sample(3, seed=5))
     lost = study.ask()
-    private(lost)  # released, but never told
+    # released, but never told
+    private(lost)
     assert private.resume(study) == 4
     assert private.resume(study) == 0
     assert told(study) == released(private)
@@ -231,7 +241,8 @@ def test_what_was_paid_for_comes_back():
     by_entry = {trial.user_attrs.get("entry"): trial for trial in fresh.trials}
     for trial in study.get_trials(states=(TrialState.COMPLETE,)):
         assert by_entry[trial.user_attrs["entry"]].params == pytest.approx(trial.params, rel=1e-9)
-    study.tell(lost, released(private)[lost.user_attrs["entry"]][0])  # told after all: in the study twice, counted once
+    # told after all: in the study twice, counted once
+    study.tell(lost, released(private)[lost.user_attrs["entry"]][0])
     X, _, _ = private.objective.history()
     best = recommended_trial(study, SPACE)
     assert any(torch.allclose(best.x, x) for x in X)
@@ -250,7 +261,8 @@ def test_study_and_ledger_want_files_of_their_own(tmp_path, monkeypatch):
 
 def test_a_mixed_space_is_searched_and_stored(tmp_path):
     space = Space(**SPECS)
-    laws, seen = Suggestions(space).distributions, []
+    laws = Suggestions(space).distributions
+    seen = []
     assert (laws["C"], laws["momentum"]) == (FloatDistribution(1e-2, 1e3, log=True), FloatDistribution(0.5, 0.9))
     assert (laws["depth"], laws["layers"]) == (IntDistribution(2, 9), IntDistribution(2, 6, step=2))
     assert laws["lag (quantile)"] == FloatDistribution(1e-3, 1 - 1e-3)
@@ -274,7 +286,8 @@ def test_a_mixed_space_is_searched_and_stored(tmp_path):
 
 def add(study, x, value, variance, entry):
     suggestions = Suggestions(SPACE)
-    params, attrs = suggestions.shown(torch.tensor(x, dtype=torch.float64)), {"entry": entry, "yvar": variance}
+    params = suggestions.shown(torch.tensor(x, dtype=torch.float64))
+    attrs = {"entry": entry, "yvar": variance}
     study.add_trial(optuna.trial.create_trial(params=params, distributions=suggestions.distributions, value=value, user_attrs=attrs))
 
 
@@ -336,9 +349,10 @@ def test_points_that_are_under_way_or_failed_are_not_asked_again_at_once():
 
 
 @pytest.mark.attack("A16")
-def test_two_processes_share_one_plan_and_a_killed_one_loses_nothing_that_was_paid_for(tmp_path, capsys):
+def test_a_killed_process_of_two_loses_nothing_that_was_paid_for(tmp_path, capsys):
     """One worker is killed between a release and telling Optuna; then two, of which this process is one, resume and finish at once."""
-    file, books = f"sqlite:///{tmp_path / 'study.db'}", str(tmp_path / "ledger.db")
+    file = f"sqlite:///{tmp_path / 'study.db'}"
+    books = str(tmp_path / "ledger.db")
     study = a_study(file)
 
     def values():
@@ -371,7 +385,8 @@ def test_two_processes_share_one_plan_and_a_killed_one_loses_nothing_that_was_pa
 def test_an_empty_study_gets_the_released_trials_and_spends_no_evaluation_on_it(tmp_path):
     """As after a lost study file: the first trial adds what the ledger has; an enqueued one is still evaluated."""
     books = str(tmp_path / "ledger.db")
-    first, again = TrialObjective(objective(curator(books), evaluations=6), SPACE), a_study()
+    first = TrialObjective(objective(curator(books), evaluations=6), SPACE)
+    again = a_study()
     first(a_study().ask())
     first.objective(SPACE.sample(1, seed=5))
     private = TrialObjective(objective(curator(books), evaluations=6), SPACE)

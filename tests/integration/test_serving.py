@@ -78,7 +78,8 @@ def test_a_row_is_answered_once_and_the_same_question_again_for_free(client):
     asked = outcomes()
     web = client(asked)
     body = json.dumps({"request": "one", "row": 3})
-    first = web.request("POST", "/value", content=body, headers={"Content-Type": "text/plain"})  # plain enough for any client
+    # plain enough for any client
+    first = web.request("POST", "/value", content=body, headers={"Content-Type": "text/plain"})
     assert first.status_code == 200
     head = asked.curator.ledger.head().seq
     assert ask(web, 3, "one").json() == first.json()
@@ -102,8 +103,10 @@ def refusals():
     yield lambda web: web.get("/value"), (405,)
     yield lambda web: web.post("/statement"), (405,)
     yield lambda web: web.get("/other"), (404,)
-    yield lambda web: ask(web, 0, "another name"), (409,)  # a repeated row
-    yield lambda web: ask(web, 1, "first"), (409,)  # a name that was another row's
+    # a repeated row
+    yield lambda web: ask(web, 0, "another name"), (409,)
+    # a name that was another row's
+    yield lambda web: ask(web, 1, "first"), (409,)
 
 
 def test_what_is_refused_is_refused_clearly_and_charges_nothing(client):
@@ -164,7 +167,7 @@ def test_a_failing_outcome_is_the_worst_one_and_no_word_of_it_gets_out(client, c
 
 
 @pytest.mark.attack("A21")
-def test_a_failure_is_told_by_a_status_alone_and_what_was_drawn_waits_for_who_asks_again(client, monkeypatch):
+def test_a_failure_is_a_status_alone_and_a_drawn_answer_waits_for_the_same_question(client, monkeypatch):
     asked = outcomes()
     web = client(asked)
 
@@ -195,7 +198,8 @@ class Clock(asyncio.SelectorEventLoop):
 
     def __init__(self):
         selector = selectors.DefaultSelector()
-        self.now, self._select = 0.0, selector.select
+        self.now = 0.0
+        self._select = selector.select
         selector.select = self._asleep  # type: ignore[method-assign]
         super().__init__(selector)
 
@@ -257,7 +261,8 @@ def test_replies_leave_at_whole_multiples_of_a_public_time(clock):
     """Also what is answered within a tick of the clock, what is refused, and what takes longer than one period."""
     for seconds, periods in ((0.0, 1), (0.01, 1), (0.3, 1), (0.45, 2)):
         app = application(lasting(clock, seconds), token=TOKEN, every=0.4)
-        replied(clock, app, value(0))  # probes have run
+        # probes have run
+        replied(clock, app, value(0))
         for asked, whole in ((value(1), periods), (value(1), 1), (value(99), 1), (STATEMENT, 1)):
             assert replied(clock, app, asked) == pytest.approx([0.4 * whole]), (seconds, asked)
 
@@ -267,7 +272,8 @@ def test_nobody_learns_from_the_statement_how_long_an_outcome_takes(clock):
     """The statement waits in the same queue, and answers come one a period."""
     for seconds in (0.01, 0.15):
         app = application(lasting(clock, seconds), token=TOKEN, every=0.4)
-        replied(clock, app, value(0))  # probes have run
+        # probes have run
+        replied(clock, app, value(0))
         assert replied(clock, app, value(1), value(2), STATEMENT) == pytest.approx([0.4, 0.8, 1.2])
 
 
@@ -275,7 +281,8 @@ def holds_the_interpreter(_records):
     """Waits for a byte without letting another thread run, as a call into a library may that
     computes for long.
     """
-    pipe, byte = os.open("finish", os.O_RDWR), ctypes.create_string_buffer(1)
+    pipe = os.open("finish", os.O_RDWR)
+    byte = ctypes.create_string_buffer(1)
     pathlib.Path("holding").touch()
     ctypes.PyDLL(None).read(pipe, byte, 1)
     return 0.5
@@ -300,7 +307,8 @@ def test_replies_that_wait_for_no_turn_do_not_wait_for_an_outcome_either(tmp_pat
             asking = threading.Thread(target=lambda: answers.append(ask(web, 0, headers=HEADERS)))
             asking.start()
             _until((tmp_path / "holding").stat, curator)
-            time.sleep(0.1)  # until it has begun to read
+            # until it has begun to read
+            time.sleep(0.1)
             for hostile in (lambda: web.get("/statement"), lambda: web.get("/other"), lambda: ask(web, 0), lambda: web.put("/value")):
                 assert hostile().status_code in (401, 404, 405)
             assert not answers
@@ -345,7 +353,7 @@ def found(remote, tmp_path):
     return searched
 
 
-def test_a_search_ends_where_nothing_is_left_to_ask_and_with_an_error_where_it_is_refused(found):
+def test_a_search_ends_when_nothing_is_left_to_ask_and_by_an_error_when_refused(found):
     for asked, journal, repeats in ((outcomes(), "once", False), (outcomes(repeats=2), "twice", True)):
         answers, _ = found(asked, journal=journal, repeats=repeats)
         assert sorted(answer.row for answer in answers) == sorted([*range(6)] * (1 + repeats))

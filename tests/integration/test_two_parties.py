@@ -40,7 +40,8 @@ def write_table(place, rows):
         lines = csv.writer(file)
         lines.writerow(["a", "b", "y"])
         for _ in range(rows):
-            a, b = rng.uniform(-10, 10), rng.uniform(0, 40)
+            a = rng.uniform(-10, 10)
+            b = rng.uniform(0, 40)
             lines.writerow([a, b, math.exp(-((a - 3) ** 2 + (b / 2 - 8) ** 2) / 60)])
 
 
@@ -156,7 +157,8 @@ def _require_accounts(place, kills, steps):
 
 @pytest.mark.attack("A21")
 def test_the_release_holds_what_the_modeler_needs_and_nothing_private(place):
-    write_table(place, 1000)  # their mean squared length is known to 5 %
+    # their mean squared length is known to 5 %
+    write_table(place, 1000)
     assert main(["curate", "table.csv", *TABLE, *CENTRED, *FILES]) == 0
     rows, facts = read_release(place / "release")
     X = (read_columns(place / "table.csv", ["a", "b"]) - torch.tensor([0.0, 20.0])) / torch.tensor([1.0, 2.0])
@@ -181,7 +183,8 @@ def test_without_a_given_centre_nothing_is_taken_off(place):
 
 
 def test_other_columns_or_units_are_refused_under_the_same_ledger(place):
-    def curate(*changed, code):  # the last of an option given twice counts
+    # the last of an option given twice counts
+    def curate(*changed, code):
         assert main(["curate", "table.csv", *TABLE, "--radius", "15", "--scale", "1", "2", *FILES, *changed]) == code
 
     def kept():

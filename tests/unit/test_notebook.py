@@ -62,7 +62,8 @@ def test_a_curator_and_an_objective_show_public_facts_escaped(tmp_path):
 
 def test_fitted_estimators_show_their_guarantee_under_scikit_learns_diagram():
     X = np.random.default_rng(0).normal(size=(200, 2))
-    y, budget = X[:, 0] > 0, Budget(8.0, 1e-6)
+    y = X[:, 0] > 0
+    budget = Budget(8.0, 1e-6)
     privacy = Privacy(unit=HOSTILE, allow_repeated=True)
     settings: dict[str, Any] = {"budget": budget, "n_iter": 2, "strategy": "choice", "privacy": privacy}
     tree = DPSearch(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2]}, **settings)

@@ -51,10 +51,12 @@ def test_the_log_says_what_was_reserved_released_resumed_and_lost_and_no_value(t
     caplog.set_level(logging.INFO, "dpbo")
     first = objective(tmp_path, records)
     Y, _ = first(torch.zeros(1, 1, dtype=torch.float64))
-    ledger, slot = first.curator.ledger, first.curator.ledger.charges("objective")[0].body["slots"][0]
+    ledger = first.curator.ledger
+    slot = first.curator.ledger.charges("objective")[0].body["slots"][0]
     lost = {"units": 2000, "slots": [{**slot, "handle": "0" * 32}]}
     assert [record.levelname for record in caplog.records] == ["INFO"] * 2
-    ledger.charge("objective", ledger.reservation("objective").event, lost, "objective")  # a process killed here leaves this
+    # a process killed here leaves this
+    ledger.charge("objective", ledger.reservation("objective").event, lost, "objective")
     objective(tmp_path, records)
     assert caplog.records[-1].levelname == "WARNING"
     resumed = "values resumed: 1, lost: 1 (charged, but never delivered), evaluations left: 2"

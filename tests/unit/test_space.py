@@ -1,7 +1,6 @@
 """Space: RandomizedSearchCV's words, BoTorch's cube."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +25,12 @@ SPACE = Space(
 )
 
 
-def test_log_uniform_is_linear_in_the_logarithm_and_an_end_that_is_off_by_rounding_is_that_end():
+def test_log_uniform_is_linear_in_the_logarithm():
     x = SPACE.encode({"C": 10**0.5, "depth": 2, "kernel": "rbf", "k": 10, "z": 0.0})
     assert x.tolist() == pytest.approx([0.5, 0.0, 0.0, 0.0, 0.5])
+
+
+def test_an_end_that_is_off_by_rounding_is_that_end():
     space = Space(a=scipy.stats.uniform(0.7, 0.1), C=scipy.stats.loguniform(1e-2, 1e3))
     assert space.specs["a"].support()[1] < 0.8
     assert space.encode({"a": 0.8, "C": 1e-2 * (1 - 1e-15)}).tolist() == pytest.approx([1.0, 0.0], abs=1e-12)
@@ -54,7 +56,8 @@ def test_every_sample_round_trips_and_is_allowed():
     assert bool(((X >= SPACE.bounds[0]) & (X <= SPACE.bounds[1])).all())
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a stalled line search
+# a stalled line search
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_dimensions_are_what_botorch_takes():
     assert set(SPACE.discrete_dims) == {1, 3}
     assert SPACE.discrete_dims[3] == [0.0, 0.5, 1.0]
@@ -68,12 +71,29 @@ def test_dimensions_are_what_botorch_takes():
     assert torch.allclose(SPACE.encode(SPACE.decode(x[0])), x[0], atol=1e-6)
 
 
-def test_what_is_no_search_space_is_refused():
-    wrong = [3, [], np.zeros(0), np.array(3), "rbf", np.eye(2), scipy.stats.poisson(3), scipy.stats.randint(0, 10**6)]
-    wrong += [scipy.stats.rv_discrete(values=([0.5, 1.5], [0.5, 0.5])), scipy.stats.uniform(0, -1)]
-    for specs in ({}, *({"a": spec} for spec in wrong)):
-        with pytest.raises(InputError, match=r"^a=" if specs else None):
-            Space(**specs)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(3, id="number"),
+        pytest.param([], id="empty-list"),
+        pytest.param(np.zeros(0), id="empty-array"),
+        pytest.param(np.array(3), id="0-d"),
+        pytest.param("rbf", id="word"),
+        pytest.param(np.eye(2), id="2-d"),
+        pytest.param(scipy.stats.poisson(3), id="unbounded"),
+        pytest.param(scipy.stats.randint(0, 10**6), id="many-values"),
+        pytest.param(scipy.stats.rv_discrete(values=([0.5, 1.5], [0.5, 0.5])), id="no-whole-numbers"),
+        pytest.param(scipy.stats.uniform(0, -1), id="negative-width"),
+    ],
+)
+def test_what_is_no_parameter_is_refused(spec):
+    with pytest.raises(InputError, match=r"^a="):
+        Space(a=spec)
+
+
+def test_a_space_without_parameters_is_refused():
+    with pytest.raises(InputError):
+        Space()
 
 
 def test_points_and_parameters_of_another_space_are_refused():
@@ -101,26 +121,54 @@ LAWS = [
 SPACES = [Space(a=law) for law in LAWS]
 
 
-@pytest.mark.filterwarnings("ignore:Error in function boost:RuntimeWarning")  # scipy, at an end of the inverse Gaussian
+# scipy, at an end of the inverse Gaussian
+@pytest.mark.filterwarnings("ignore:Error in function boost:RuntimeWarning")
 @given(st.sampled_from(SPACES), st.floats(-0.5, 1.5) | st.sampled_from([0.0, 1.0, 1e-3, 1 - 1e-3, math.nextafter(1, 0), 5e-324]))
-@example(SPACES[3], 1 - 1e-16)  # ppf passes the end there
+# ppf passes the end there
+@example(SPACES[3], 1 - 1e-16)
 def test_whatever_a_point_decodes_to_encodes_again(space, u):
     value = space.decode(torch.tensor([u], dtype=torch.float64))
     x = space.encode(value)
     assert bool(((space.bounds[0] <= x) & (x <= space.bounds[1])).all())
 
 
-def test_numbers_of_every_library_are_steps_and_pythons_own_and_words_and_booleans_are_categories():
-    arrays: list[Any] = [np.array([2, 3, 5]), np.array([0.5, 1.5], np.float32), np.logspace(-2, 1, 4), range(2, 6)]
-    for spec in ([2, 3, 5], [np.int64(5), 3, np.int32(2)], [np.float32(0.5), np.float64(1.5)], torch.tensor([0.5, 1.5]), *arrays):
-        space = Space(a=spec)
-        assert space.cat_dims == {}
-        values = [space.decode(torch.tensor([u], dtype=torch.float64))["a"] for u in space.discrete_dims[0]]
-        assert values == sorted(float(value) for value in spec)
-        assert all(type(value) in (int, float) for value in values)
-        assert [space.encode({"a": value}).item() for value in values] == space.discrete_dims[0]
-    for spec in (np.array([True, False]), [np.bool_(True), False], np.array(["a", "b"]), [1, "a"], [True, 2]):
-        assert Space(a=spec).cat_dims == {0: [0.0, 1.0]}
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param([2, 3, 5], id="list"),
+        pytest.param([np.int64(5), 3, np.int32(2)], id="numpy-ints"),
+        pytest.param([np.float32(0.5), np.float64(1.5)], id="numpy-floats"),
+        pytest.param(torch.tensor([0.5, 1.5]), id="tensor"),
+        pytest.param(np.array([2, 3, 5]), id="int-array"),
+        pytest.param(np.array([0.5, 1.5], np.float32), id="float-array"),
+        pytest.param(np.logspace(-2, 1, 4), id="logspace"),
+        pytest.param(range(2, 6), id="range"),
+    ],
+)
+def test_numbers_of_every_library_are_steps_of_pythons_own_numbers(spec):
+    space = Space(a=spec)
+    assert space.cat_dims == {}
+    values = [space.decode(torch.tensor([u], dtype=torch.float64))["a"] for u in space.discrete_dims[0]]
+    assert values == sorted(float(value) for value in spec)
+    assert all(type(value) in (int, float) for value in values)
+    assert [space.encode({"a": value}).item() for value in values] == space.discrete_dims[0]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(np.array([True, False]), id="bool-array"),
+        pytest.param([np.bool_(True), False], id="bools"),
+        pytest.param(np.array(["a", "b"]), id="word-array"),
+        pytest.param([1, "a"], id="number-and-word"),
+        pytest.param([True, 2], id="bool-and-number"),
+    ],
+)
+def test_words_and_booleans_are_categories(spec):
+    assert Space(a=spec).cat_dims == {0: [0.0, 1.0]}
+
+
+def test_a_discrete_distribution_gives_its_own_values_alone():
     space = Space(k=scipy.stats.rv_discrete(values=([1, 5, 50], [0.3, 0.3, 0.4])))
     assert {space.decode(x)["k"] for x in space.sample(32, seed=0)} == {1, 5, 50}
 

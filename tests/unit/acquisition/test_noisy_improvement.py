@@ -34,12 +34,16 @@ def by_samples(gp, X, pending, Z):
 @pytest.mark.parametrize("space", [PAIR, MIXED], ids=["continuous", "mixed"])
 def test_the_closed_form_is_what_botorch_samples(space):
     X, Y, Yvar = observed(space)
-    gp, Z, pending = default_gp(space, X, Y, Yvar), space.sample(12, seed=5), space.sample(2, seed=6)
+    gp = default_gp(space, X, Y, Yvar)
+    Z = space.sample(12, seed=5)
+    pending = space.sample(2, seed=6)
     assert NoisyImprovement.takes(gp, X)
-    scale = float(Y.std())  # BoTorch's values are in the units of Y, the model's in its own
+    # BoTorch's values are in the units of Y, the model's in its own
+    scale = float(Y.std())
     for waiting in (X[:0], pending):
         theirs = by_samples(gp, X, waiting, Z)
-        if len(waiting):  # together, less what those pending gain alone
+        # together, less what those pending gain alone
+        if len(waiting):
             theirs = theirs - by_samples(gp, X, waiting[:1], waiting[1:])
         with torch.no_grad():
             ours = NoisyImprovement(gp, X, waiting, seed=0, samples=2048)(Z).exp() * scale
@@ -50,7 +54,8 @@ def test_the_closed_form_is_what_botorch_samples(space):
 def test_the_search_finds_what_a_dense_grid_finds(space):
     X, Y, Yvar = observed(space)
     gain = NoisyImprovement(default_gp(space, X, Y, Yvar), X, None, seed=0)
-    x, dense = most_improving(gain, space, space.bounds, seed=0), space.sample(2**11, seed=1)
+    x = most_improving(gain, space, space.bounds, seed=0)
+    dense = space.sample(2**11, seed=1)
     with torch.no_grad():
         assert float(gain(x)) >= float(gain(dense).max()) - 0.02
 
@@ -58,7 +63,8 @@ def test_the_search_finds_what_a_dense_grid_finds(space):
 def test_models_of_other_kinds_keep_botorchs_acquisition():
     X, Y, Yvar = observed(PAIR)
     with mute_optimizer_warnings():
-        sorted_rows, logs = Y.argsort(0)[:, 0], Log()
+        sorted_rows = Y.argsort(0)[:, 0]
+        logs = Log()
         for gp in (
             sparse_gp(PAIR, X, Y, Yvar), SingleTaskGP(X, Y, Yvar, input_transform=Normalize(2)), SingleTaskGP(X, Y.repeat(1, 2)),
             SingleTaskGP(X[sorted_rows], Y[sorted_rows]), SingleTaskGP(X[1:], Y[1:]), SingleTaskGP(X, Y.exp(), outcome_transform=logs),

@@ -51,7 +51,8 @@ PROPOSERS: dict[str, Any] = {
 }
 
 
-PARETO = pytest.param("pareto", marks=pytest.mark.deep)  # BoTorch compiles a kernel at its first use, which takes half a minute
+# BoTorch compiles a kernel at its first use, which takes half a minute
+PARETO = pytest.param("pareto", marks=pytest.mark.deep)
 
 
 @pytest.mark.parametrize("name", [PARETO if name == "pareto" else name for name in PROPOSERS])
@@ -63,10 +64,12 @@ def test_a_proposal_is_in_the_space_and_follows_from_the_values_alone(name):
             continue
         told = _observed(space, 10)
         x = PROPOSERS[name](space, *told, seed=1)
-        torch.rand(3)  # whatever else draws in between
+        # whatever else draws in between
+        torch.rand(3)
         assert x.shape == (1, 3)
         assert _allowed(space, x[0])
-        with torch.no_grad():  # as a caller may have it: the search turns gradients on by itself
+        # as a caller may have it: the search turns gradients on by itself
+        with torch.no_grad():
             assert torch.equal(x, PROPOSERS[name](space, *told, seed=1))
 
 
@@ -89,7 +92,8 @@ def test_a_search_finds_the_peak_of_noisy_values(name):
         X, Y, Yvar = torch.cat([X, x]), torch.cat([Y, y]), torch.full((len(X) + 1, 1), STD**2, dtype=torch.float64)
     model = sparse_gp if name == "sparse" else default_gp
     best = X[posterior_mean(CONTINUOUS, X, Y, Yvar, model=model).argmax()]
-    assert _bump(best.unsqueeze(0)).item() > 0.95  # the best of 20 random points has .66 in the mean
+    # the best of 20 random points has .66 in the mean
+    assert _bump(best.unsqueeze(0)).item() > 0.95
 
 
 class TestTrustRegion:
@@ -97,13 +101,16 @@ class TestTrustRegion:
         design = [0.0] * 8
         assert region_after(design, dimension=3, initial=8).length == 0.8
         assert region_after([*design, 1.0, 2.0, 3.0], dimension=3, initial=8).length == 1.6
-        assert region_after([*design, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dimension=3, initial=8).length == 1.6  # never more
+        # never more
+        assert region_after([*design, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dimension=3, initial=8).length == 1.6
         assert region_after([*design, 1.0, *[0.5] * 4], dimension=3, initial=8).length == 0.4
-        assert region_after([*design, 1.0, *[0.5] * 4], dimension=6, initial=8).length == 0.8  # six failures are asked for there
+        # six failures are asked for there
+        assert region_after([*design, 1.0, *[0.5] * 4], dimension=6, initial=8).length == 0.8
         assert region_after([*design, 1.0, *[0.5] * 6], dimension=6, initial=8).length == 0.4
         ended = [*design, 1.0, 0.5, 0.5, 0.5, 2.0, 0.5, 0.5, 0.5]
         assert region_after(ended, dimension=2, initial=8).length == 0.8, "a success ends a row of failures"
-        flat = [0.3, 0.3 + 1e-16, 0.3 - 1e-16] * 5  # equal but for their last bits: no success but the first, which is always one
+        # equal but for their last bits: no success but the first, which is always one
+        flat = [0.3, 0.3 + 1e-16, 0.3 - 1e-16] * 5
         assert region_after(flat, dimension=2, initial=2).length == 0.8 / 2**3
 
     def test_a_tiny_region_starts_afresh_with_a_design_of_its_own(self):
@@ -124,11 +131,13 @@ class TestTrustRegion:
         centre = torch.tensor([0.9, 3 / 7, 1.0], dtype=torch.float64)
         bounds = region_bounds(MIXED, centre, 0.1, torch.tensor([2.0, 1.0, 1.0], dtype=torch.float64))
         assert bounds[:, 0].tolist() == pytest.approx([0.8, 1.0])
-        assert bounds[:, 1].tolist() == pytest.approx([2 / 7, 4 / 7])  # the neighbours, though the region is narrower
+        # the neighbours, though the region is narrower
+        assert bounds[:, 1].tolist() == pytest.approx([2 / 7, 4 / 7])
         assert bounds[:, 2].tolist() == [0.0, 2.0]
 
     def test_a_centre_beyond_the_box_is_its_nearest_point(self):
-        centre, ones = torch.tensor([1.5, -0.2, 0.5], dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+        centre = torch.tensor([1.5, -0.2, 0.5], dtype=torch.float64)
+        ones = torch.ones(3, dtype=torch.float64)
         assert region_bounds(CONTINUOUS, centre, 0.1, ones).T.tolist() == [
             pytest.approx(ends) for ends in ([0.95, 1], [0, 0.05], [0.45, 0.55])
         ]
@@ -136,10 +145,12 @@ class TestTrustRegion:
     def test_points_stay_near_the_best_once_it_is_small(self):
         X, Y, Yvar = _observed(CONTINUOUS, 24, seed=1)
         means = posterior_mean(CONTINUOUS, X, Y, Yvar)
-        order = means.argsort(descending=True)  # best first: all that follow are failures
+        # best first: all that follow are failures
+        order = means.argsort(descending=True)
         x = suggest_in_trust_region(CONTINUOUS, X[order], Y[order], Yvar[order], seed=2, initial=2)
         length = region_after(means[order].tolist(), dimension=3, initial=2).length
-        assert length == 0.8 / 2**5  # 22 failures, four a halving
+        # 22 failures, four a halving
+        assert length == 0.8 / 2**5
         scales = default_gp(CONTINUOUS, X, Y, Yvar).covar_module.lengthscale.detach().reshape(-1)
         stretch = float((scales / scales.log().mean().exp()).max())
         assert float((x[0] - X[means.argmax()]).abs().max()) <= length / 2 * stretch + 1e-6
@@ -193,7 +204,9 @@ def test_a_point_is_the_one_that_gains_most_beside_those_pending(kind, proposer)
     space = PAIR if kind == "continuous" else Space(a=scipy.stats.uniform(), n=[1, 2, 3, 4], k=["p", "q"])
     data = _observed(space, 6, value=_bowl, std=0.2)
 
-    cheap, gain, (X, Y, Yvar) = Proposer(space), joint_gain(space, data), data
+    cheap = Proposer(space)
+    gain = joint_gain(space, data)
+    (X, Y, Yvar) = data
 
     def propose(pending):
         return cheap(X, Y, Yvar, pending, seed=1) if proposer == "Proposer" else suggest(space, *data, seed=1, pending=pending)
@@ -222,7 +235,7 @@ def lengths(propose, data):
     return torch.cat([value.flatten() for name, value in kernel.named_parameters() if "lengthscale" in name]).tolist()
 
 
-def test_lengths_are_fitted_when_the_values_have_grown_by_the_share_and_new_values_conditioned_on():
+def test_lengths_are_fitted_again_once_the_values_have_grown_by_the_share():
     space = PAIR
     X, Y, Yvar = _observed(space, 30, value=_bowl, std=0.05)
     propose = Proposer(space, growth=0.2)

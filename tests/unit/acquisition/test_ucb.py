@@ -14,7 +14,8 @@ from dpbo.acquisition.ucb import GPUCB, SrinivasCompact, SrinivasFinite, kusner_
 from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import matern52, squared_exponential
 
-DOUBLE, NOISE = torch.float64, 1e-2
+DOUBLE = torch.float64
+NOISE = 1e-2
 
 
 def wave(X):
@@ -28,7 +29,8 @@ def model_of(X, Y, kernel):
 
 def run(candidates, kernel, schedule, steps):
     """The indices that FiniteGP and its argmax choose."""
-    model, indices = FiniteGP(candidates, kernel, NOISE), [torch.tensor(0)]
+    model = FiniteGP(candidates, kernel, NOISE)
+    indices = [torch.tensor(0)]
     for _ in range(steps - 1):
         model.observe(indices[-1], wave(candidates[indices[-1]]))
         indices.append(suggest_ucb(model, schedule))
@@ -39,7 +41,8 @@ def test_schedules_are_those_of_the_papers():
     schedule = SrinivasFinite(count=1000, delta=0.01)
     assert schedule(7) == pytest.approx(2.0 * math.log(1000 * 49 * math.pi**2 / 0.06))
     assert sum(1000 * math.exp(-schedule(t) / 2.0) for t in range(1, 100_000)) == pytest.approx(0.01, rel=1e-4), "it spends delta"
-    paper, corrected = kusner_beta(1000, 0.01, constants="paper"), kusner_beta(1000, 0.01)
+    paper = kusner_beta(1000, 0.01, constants="paper")
+    corrected = kusner_beta(1000, 0.01)
     assert paper(51) == pytest.approx(2.0 * math.log(1000 * 51**2 * math.pi**2 / (3 * 0.01)))
     assert corrected(51) == pytest.approx(2.0 * math.log(2 * 1000 * 51**2 * math.pi**2 / (3 * 0.01)))
     assert 2.0 * math.sqrt(paper(51)) == pytest.approx(12.83, abs=5e-3)
@@ -52,7 +55,8 @@ def test_schedules_are_those_of_the_papers():
 
 @pytest.mark.parametrize("kernel", [squared_exponential(0.2), matern52(0.3)], ids=["se", "matern"])
 def test_identical_indices_to_a_loop_of_botorch(kernel):
-    candidates, schedule = torch.rand(144, 2, dtype=DOUBLE), SrinivasFinite(count=144, delta=0.1)
+    candidates = torch.rand(144, 2, dtype=DOUBLE)
+    schedule = SrinivasFinite(count=144, delta=0.1)
     expected = [0]
     for _ in range(24):
         X = candidates[expected]
@@ -65,7 +69,8 @@ def test_identical_indices_to_a_loop_of_botorch(kernel):
 
 
 def test_argmax_of_a_batch_of_equals_and_without_those_excluded():
-    candidates, schedule = torch.rand(50, 2, dtype=DOUBLE), SrinivasFinite(count=50, delta=0.1)
+    candidates = torch.rand(50, 2, dtype=DOUBLE)
+    schedule = SrinivasFinite(count=50, delta=0.1)
     model = FiniteGP(candidates, matern52(0.3), NOISE, batch_shape=(2, 3))
     assert torch.equal(suggest_ucb(model, schedule), torch.zeros(2, 3, dtype=torch.long)), "the first of equals"
     model.observe(torch.arange(6).view(2, 3), torch.randn(2, 3, dtype=DOUBLE))
@@ -81,7 +86,8 @@ def test_argmax_of_a_batch_of_equals_and_without_those_excluded():
 
 
 def test_over_a_finite_gp_through_botorchs_optimisers():
-    candidates, schedule = torch.rand(80, 2, dtype=DOUBLE), SrinivasFinite(count=80, delta=0.1)
+    candidates = torch.rand(80, 2, dtype=DOUBLE)
+    schedule = SrinivasFinite(count=80, delta=0.1)
     model = FiniteGP(candidates, squared_exponential(0.4), NOISE)
     for index in range(5):
         model.observe(index, wave(candidates[index]))

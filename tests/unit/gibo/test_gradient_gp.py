@@ -11,7 +11,8 @@ from dpbo.gibo import GradientGP
 from dpbo.models.kernels import ClampFromInside, kernel_derivatives
 from tests.unit.models.kernels import DOUBLE, KERNELS, Exponential
 
-D, H = 2, 1e-4
+D = 2
+H = 1e-4
 
 
 def model(d=D, kernel="rbf-isotropic-scaled", **settings):
@@ -36,13 +37,15 @@ def differences(gp, X):
 @pytest.mark.parametrize("kernel", ["rbf-isotropic-scaled", "matern", "poly2", "rq"])
 def test_against_finite_differences(kernel):
     for d, transform in ((D, None), (D, Standardize(m=1)), (1, None)):
-        gp, X = model(d, kernel, outcome_transform=transform), torch.rand(3, d, dtype=DOUBLE)
+        gp = model(d, kernel, outcome_transform=transform)
+        X = torch.rand(3, d, dtype=DOUBLE)
         mean, covariance = differences(gp, X)
         posterior = gp.gradient_posterior(X)
         torch.testing.assert_close(posterior.mean, mean, rtol=1e-5, atol=1e-5)
         scale = float(covariance.abs().max())
         torch.testing.assert_close(posterior.mvn.covariance_matrix, covariance, rtol=1e-3, atol=1e-3 * scale)
-        gp.train()  # in training mode too
+        # in training mode too
+        gp.train()
         torch.testing.assert_close(gp.gradient_posterior(X).mean, posterior.mean)
 
 
@@ -122,7 +125,8 @@ def test_with_known_noise():
 
 
 def test_batches_equal_loops():
-    gp, X = model(), torch.rand(4, 3, D, dtype=DOUBLE)
+    gp = model()
+    X = torch.rand(4, 3, D, dtype=DOUBLE)
     batch = gp.gradient_posterior(X)
     assert batch.mean.shape == (4, 3, D)
     for i in range(4):
@@ -130,14 +134,16 @@ def test_batches_equal_loops():
         torch.testing.assert_close(batch.mean[i], single.mean)
         torch.testing.assert_close(batch.mvn.covariance_matrix[i], single.mvn.covariance_matrix)
     assert batch.rsample(torch.Size([5])).shape == (5, 4, 3, D)
-    many, Y = torch.rand(2, 6, D, dtype=DOUBLE), torch.rand(2, 6, 1, dtype=DOUBLE)
+    many = torch.rand(2, 6, D, dtype=DOUBLE)
+    Y = torch.rand(2, 6, 1, dtype=DOUBLE)
     models = GradientGP(many, Y).eval().gradient_posterior(X[:2]).mean
     for i in range(2):
         torch.testing.assert_close(models[i], GradientGP(many[i], Y[i]).eval().gradient_posterior(X[i]).mean)
 
 
 def test_what_is_refused():
-    X, Y = torch.rand(6, D, dtype=DOUBLE), torch.rand(6, 1, dtype=DOUBLE) + 1.0
+    X = torch.rand(6, D, dtype=DOUBLE)
+    Y = torch.rand(6, 1, dtype=DOUBLE) + 1.0
     chained = ChainedOutcomeTransform(s=Standardize(m=1))
     for gp, at, message in (
         (model(), X.float(), r"\.double\(\)"), (model(), X / 0.0, "X must be finite"), (GradientGP(X, Y.expand(6, 2)), X, "num_outputs"),

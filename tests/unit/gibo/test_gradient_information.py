@@ -9,8 +9,11 @@ from dpbo.errors import InputError
 from dpbo.gibo import GradientGP, GradientInformation, GradientPosterior
 from tests.unit.models.kernels import DOUBLE, KERNELS, dense
 
-D, N, Q = 3, 6, 2
-NOISE, JITTER = 1e-3, 1e-6
+D = 3
+N = 6
+Q = 2
+NOISE = 1e-3
+JITTER = 1e-6
 
 
 @pytest.fixture(params=KERNELS)
@@ -36,16 +39,20 @@ def trace(history, kernel, theta, Z):
 
 @pytest.mark.parametrize("n", [0, N])
 def test_value_is_minus_the_trace_and_its_gradient_that_of_autograd(kernel, n):
-    history, theta = posterior(kernel, n), torch.randn(D, dtype=DOUBLE)
-    acquisition, X = GradientInformation(history, theta), theta + 0.3 * torch.randn(4, Q, D, dtype=DOUBLE)
+    history = posterior(kernel, n)
+    theta = torch.randn(D, dtype=DOUBLE)
+    acquisition = GradientInformation(history, theta)
+    X = theta + 0.3 * torch.randn(4, Q, D, dtype=DOUBLE)
     expected = torch.stack([-trace(history, kernel, theta, Z) for Z in X])
     torch.testing.assert_close(acquisition(X), expected, rtol=1e-9, atol=1e-9)
     assert torch.autograd.gradcheck(acquisition, (theta + 0.5 * torch.randn(2, Q, D, dtype=DOUBLE)).requires_grad_())
 
 
 def test_pending_points_are_history(kernel):
-    history, theta = posterior(kernel), torch.randn(D, dtype=DOUBLE)
-    X, pending = torch.randn(5, Q, D, dtype=DOUBLE), torch.randn(3, D, dtype=DOUBLE)
+    history = posterior(kernel)
+    theta = torch.randn(D, dtype=DOUBLE)
+    X = torch.randn(5, Q, D, dtype=DOUBLE)
+    pending = torch.randn(3, D, dtype=DOUBLE)
     acquisition = GradientInformation(history, theta)
     without = acquisition(X)
     acquisition.set_X_pending(pending)
@@ -60,7 +67,8 @@ def test_optimize_acqf_improves_within_bounds(sequential):
     theta = torch.full((D,), 0.5, dtype=DOUBLE)
     history = GradientPosterior(KERNELS["rbf"](D), NOISE)
     history.append(torch.rand(N, D, dtype=DOUBLE))
-    acquisition, bounds = GradientInformation(history, theta), torch.tensor([[0.4] * D, [0.6] * D], dtype=DOUBLE)
+    acquisition = GradientInformation(history, theta)
+    bounds = torch.tensor([[0.4] * D, [0.6] * D], dtype=DOUBLE)
     X, _ = optimize_acqf(acquisition, bounds, q=Q, num_restarts=2, raw_samples=8, sequential=sequential, options={"seed": 1})
     acquisition.set_X_pending(None)
     assert X.shape == (Q, D)
@@ -69,17 +77,27 @@ def test_optimize_acqf_improves_within_bounds(sequential):
     assert float(acquisition(X)) > float(acquisition(random).max())
 
 
-def test_a_model_gives_its_kernel_noise_and_points_and_one_of_several_outcomes_or_noises_is_refused():
+def test_a_model_gives_its_kernel_noise_and_points():
     X = torch.rand(N, D, dtype=DOUBLE)
     model = GradientGP(X, X.sum(-1, keepdim=True).sin(), covar_module=KERNELS["matern"](D), outcome_transform=None).eval()
-    theta, Z = torch.rand(D, dtype=DOUBLE), torch.rand(Q, D, dtype=DOUBLE)
+    theta = torch.rand(D, dtype=DOUBLE)
+    Z = torch.rand(Q, D, dtype=DOUBLE)
     history = GradientPosterior(model.covar_module, model.likelihood.noise.item())
     history.append(X)
     torch.testing.assert_close(GradientInformation(model, theta)(Z), GradientInformation(history, theta)(Z))
-    theta, X = torch.randn(D, dtype=DOUBLE), torch.rand(N, D, dtype=DOUBLE)
-    uneven = GradientGP(X, X[:, :1], train_Yvar=torch.linspace(0.1, 1.0, N, dtype=DOUBLE).unsqueeze(-1))
-    with pytest.raises(InputError, match="one noise variance"):
-        GradientInformation(uneven, theta)
-    for model in (GradientGP(X, X[:, :2]), GradientGP(X, X[:, :1], input_transform=Normalize(d=D))):
-        with pytest.raises(InputError, match="one outcome"):
-            GradientInformation(model, theta)
+
+
+X = torch.linspace(0.0, 1.0, N * D, dtype=DOUBLE).reshape(N, D)
+
+
+@pytest.mark.parametrize(
+    ("Y", "settings", "message"),
+    [
+        pytest.param(X[:, :1], {"train_Yvar": torch.linspace(0.1, 1.0, N, dtype=DOUBLE).unsqueeze(-1)}, "one noise variance", id="noises"),
+        pytest.param(X[:, :2], {}, "one outcome", id="outcomes"),
+        pytest.param(X[:, :1], {"input_transform": Normalize(d=D)}, "one outcome", id="input transform"),
+    ],
+)
+def test_a_model_of_several_outcomes_or_noises_is_refused(Y, settings, message):
+    with pytest.raises(InputError, match=message):
+        GradientInformation(GradientGP(X, Y, **settings), torch.zeros(D, dtype=DOUBLE))

@@ -39,9 +39,11 @@ def adam(history, theta, b, steps=1000):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_one_design_on_a_cpu_has_the_value_and_slope_that_a_batch_of_one_and_differences_give(name):
-    trace, Z = GradientTrace(posterior(name), 0.1 * torch.randn(D, dtype=DOUBLE)), 0.3 * torch.randn(D + 1, D, dtype=DOUBLE)
-    alone, batch = trace.value_and_gradient(Z), trace.value_and_gradient(Z[None])
+def test_the_value_and_slope_of_a_design_are_those_of_a_batch_and_of_differences(name):
+    trace = GradientTrace(posterior(name), 0.1 * torch.randn(D, dtype=DOUBLE))
+    Z = 0.3 * torch.randn(D + 1, D, dtype=DOUBLE)
+    alone = trace.value_and_gradient(Z)
+    batch = trace.value_and_gradient(Z[None])
     for one, many in zip(alone, batch, strict=True):
         torch.testing.assert_close(one, many[0], rtol=1e-7, atol=1e-9)
     step = 1e-5 * torch.randn(D + 1, D, dtype=DOUBLE)
@@ -58,7 +60,8 @@ def test_points_upon_each_other_without_noise_are_refused():
 
 @pytest.mark.parametrize(("name", "b"), [("rbf", D + 2), ("matern-scaled", D + 1), ("poly2", 2)])
 def test_as_good_as_a_thousand_adam_steps(name, b):
-    history, theta = posterior(name), 0.1 * torch.randn(D, dtype=DOUBLE)
+    history = posterior(name)
+    theta = 0.1 * torch.randn(D, dtype=DOUBLE)
     reference = value(history, theta, adam(history, theta, b))
     Z = suggest_gradient_points(history, theta, b, steps=200, close=1e-6, restarts=3, generator=torch.Generator().manual_seed(0))
     assert Z.shape == (b, D)
@@ -67,7 +70,8 @@ def test_as_good_as_a_thousand_adam_steps(name, b):
 
 @pytest.mark.parametrize("b", [D + 1, 2 * D])
 def test_an_empty_history_gives_the_closed_form(b):
-    history, theta = posterior(n=0), torch.randn(D, dtype=DOUBLE)
+    history = posterior(n=0)
+    theta = torch.randn(D, dtype=DOUBLE)
     Z = suggest_gradient_points(history, theta, b, generator=torch.Generator().manual_seed(0))
     whitened = (Z - theta) / torch.linspace(0.7, 1.6, D, dtype=DOUBLE)
     radius = designs.radius(history.derivatives, b, D, 1e-4 + 1e-6)
@@ -76,25 +80,31 @@ def test_an_empty_history_gives_the_closed_form(b):
 
 
 def test_a_scaled_kernel_sees_the_noise_in_its_own_units():
-    history, theta = posterior("rbf-isotropic-scaled", n=0), torch.zeros(D, dtype=DOUBLE)
+    history = posterior("rbf-isotropic-scaled", n=0)
+    theta = torch.zeros(D, dtype=DOUBLE)
     Z = suggest_gradient_points(history, theta, D + 1)
     best = value(history, theta, Z)
     assert best < min(value(history, theta, 0.97 * Z), value(history, theta, 1.03 * Z))
 
 
-def test_a_kernel_without_a_closed_form_starts_from_a_grid_and_points_stay_apart_with_nothing_left_to_learn():
-    for name in ("poly2", "rq", "matern+linear"):
-        history, theta = posterior(name, n=0), torch.full((D,), 0.2, dtype=DOUBLE)
-        Z = suggest_gradient_points(history, theta, D + 1)
-        assert value(history, theta, Z) < 0.2 * float(GradientTrace(history, theta).prior), name
-    history, theta = posterior("poly2", n=40, noise=0.0), torch.zeros(D, dtype=DOUBLE)
+@pytest.mark.parametrize("name", ["poly2", "rq", "matern+linear"])
+def test_a_kernel_without_a_closed_form_starts_from_a_grid(name):
+    history = posterior(name, n=0)
+    theta = torch.full((D,), 0.2, dtype=DOUBLE)
     Z = suggest_gradient_points(history, theta, D + 1)
+    assert value(history, theta, Z) < 0.2 * float(GradientTrace(history, theta).prior)
+
+
+def test_points_stay_apart_where_nothing_is_left_to_learn():
+    history = posterior("poly2", n=40, noise=0.0)
+    Z = suggest_gradient_points(history, torch.zeros(D, dtype=DOUBLE), D + 1)
     assert bool(Z.isfinite().all())
     assert float(torch.pdist(Z).min()) > 1e-6
 
 
 def test_bounds_are_respected_and_cost_little():
-    theta, bounds = torch.full((D,), 0.999, dtype=DOUBLE), torch.tensor([[0.0] * D, [1.0] * D], dtype=DOUBLE)
+    theta = torch.full((D,), 0.999, dtype=DOUBLE)
+    bounds = torch.tensor([[0.0] * D, [1.0] * D], dtype=DOUBLE)
     for n in (0, 8):
         history = posterior(n=n)
         Z = suggest_gradient_points(history, theta, D + 1, bounds=bounds)
@@ -103,7 +113,8 @@ def test_bounds_are_respected_and_cost_little():
 
 
 def test_a_good_start_is_used():
-    history, theta = posterior(), torch.zeros(D, dtype=DOUBLE)
+    history = posterior()
+    theta = torch.zeros(D, dtype=DOUBLE)
     good = suggest_gradient_points(history, theta, D + 1, steps=200, close=1e-9)
     assert value(history, theta, suggest_gradient_points(history, theta, D + 1, start=good, steps=1)) <= value(history, theta, good)
     bad = suggest_gradient_points(history, theta, D + 1, start=good + 10.0, steps=5)
@@ -112,7 +123,8 @@ def test_a_good_start_is_used():
 
 def test_the_fewest_points_are_the_fewest():
     for n in (0, 8):
-        history, theta = posterior(n=n), torch.zeros(D, dtype=DOUBLE)
+        history = posterior(n=n)
+        theta = torch.zeros(D, dtype=DOUBLE)
         least = [value(history, theta, suggest_gradient_points(history, theta, b)) for b in range(1, D + 2)]
         for b in range(1, D + 2):
             tolerance = 1.001 * least[b - 1]
@@ -126,7 +138,8 @@ def test_the_fewest_points_are_the_fewest():
 
 @pytest.mark.cuda
 def test_on_cuda():
-    theta, points = torch.zeros(D, dtype=DOUBLE), torch.randn(8, D, dtype=DOUBLE)
+    theta = torch.zeros(D, dtype=DOUBLE)
+    points = torch.randn(8, D, dtype=DOUBLE)
     chosen = []
     for device in ("cpu", "cuda"):
         history = GradientPosterior(KERNELS["matern"](D).to(device), 1e-3)
@@ -139,8 +152,10 @@ def test_on_cuda():
 @pytest.mark.parametrize("d", [1, 2, 5])
 def test_the_shares_are_the_trace(kind, d):
     lengths = torch.linspace(0.7, 1.6, d, dtype=DOUBLE).unsqueeze(0)
-    posterior, theta = GradientPosterior(kind(lengths), 1e-3), torch.randn(d, dtype=DOUBLE)
-    trace, weight = GradientTrace(posterior, theta), float((lengths**-2).sum())
+    posterior = GradientPosterior(kind(lengths), 1e-3)
+    theta = torch.randn(d, dtype=DOUBLE)
+    trace = GradientTrace(posterior, theta)
+    weight = float((lengths**-2).sum())
     turn = designs.rotation(d, torch.Generator().manual_seed(0))
     for unit, share in (
         (designs.simplex(d), designs.share_left(kind(ONE), (d + 1) / d, 1e-3 + 1e-6)),
@@ -152,7 +167,8 @@ def test_the_shares_are_the_trace(kind, d):
 def test_radii_are_minima():
     for kernel, d, s2 in itertools.product((RBF(ONE), Matern52(ONE)), (1, 2, 10), (1e-6, 1e-3, 1e-1, 1.0)):
         for b, c in ((d + 1, (d + 1) / d), (2 * d, 2.0)):
-            radius, share = designs.radius(kernel, b, d, s2), designs.share_left(kernel, c, s2)
+            radius = designs.radius(kernel, b, d, s2)
+            share = designs.share_left(kernel, c, s2)
             assert share(radius) < min(share(0.98 * radius), share(1.02 * radius)), (kernel, d, s2)
 
 
@@ -162,4 +178,5 @@ def test_rotations_are_orthogonal_seeded_and_uniform():
     assert torch.equal(turn, designs.rotation(5, torch.Generator().manual_seed(3)))
     generator = torch.Generator().manual_seed(0)
     mean = torch.stack([designs.rotation(2, generator) for _ in range(2000)]).mean(0)
-    assert float(mean.abs().max()) < 5.0 * (0.5 / 2000) ** 0.5  # an entry has variance 1/2
+    # an entry has variance 1/2
+    assert float(mean.abs().max()) < 5.0 * (0.5 / 2000) ** 0.5

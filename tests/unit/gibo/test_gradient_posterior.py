@@ -25,10 +25,14 @@ def noisy(kernel, X, noise=NOISE, jitter=1e-6):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_weights_give_the_slope_of_the_posterior_mean_and_covariance_is_prior_less_explained(name):
-    kernel, theta, mean = KERNELS[name](D), torch.randn(D, dtype=DOUBLE), 0.3
-    X, y = torch.randn(7, D, dtype=DOUBLE), torch.randn(7, dtype=DOUBLE)
-    posterior, K = observed(kernel, X, mean=mean), noisy(kernel, X)
+def test_weights_give_the_slope_of_the_mean_and_covariance_what_is_left(name):
+    kernel = KERNELS[name](D)
+    theta = torch.randn(D, dtype=DOUBLE)
+    mean = 0.3
+    X = torch.randn(7, D, dtype=DOUBLE)
+    y = torch.randn(7, dtype=DOUBLE)
+    posterior = observed(kernel, X, mean=mean)
+    K = noisy(kernel, X)
     x = theta.clone().requires_grad_()
     (slope,) = torch.autograd.grad(mean + kernel(x.unsqueeze(0), X).to_dense().squeeze(0) @ torch.linalg.solve(K, y - mean), x)
     torch.testing.assert_close(posterior.weights(theta) @ (y - posterior.mean), slope, rtol=1e-9, atol=1e-9)
@@ -38,7 +42,8 @@ def test_weights_give_the_slope_of_the_posterior_mean_and_covariance_is_prior_le
 
 
 def test_an_empty_history_is_the_prior():
-    kernel, theta = KERNELS["matern"](D), torch.randn(D, dtype=DOUBLE)
+    kernel = KERNELS["matern"](D)
+    theta = torch.randn(D, dtype=DOUBLE)
     posterior = GradientPosterior(kernel, NOISE)
     posterior.append(torch.empty(0, D, dtype=DOUBLE))
     assert len(posterior) == 0
@@ -47,7 +52,8 @@ def test_an_empty_history_is_the_prior():
 
 
 def test_an_appended_factor_is_a_fresh_one():
-    kernel, X = KERNELS["rbf"](10), 0.2 * torch.randn(330, 10, dtype=DOUBLE)
+    kernel = KERNELS["rbf"](10)
+    X = 0.2 * torch.randn(330, 10, dtype=DOUBLE)
     theta = torch.zeros(10, dtype=DOUBLE)
     grown = GradientPosterior(kernel, 0.0)
     for part in X.split(11):
@@ -58,7 +64,9 @@ def test_an_appended_factor_is_a_fresh_one():
 
 
 def test_coincident_points_are_only_noise_apart():
-    kernel, x, theta = KERNELS["rbf"](D), torch.randn(1, D, dtype=DOUBLE), torch.randn(D, dtype=DOUBLE)
+    kernel = KERNELS["rbf"](D)
+    x = torch.randn(1, D, dtype=DOUBLE)
+    theta = torch.randn(D, dtype=DOUBLE)
     twice = observed(kernel, x.expand(2, D), noise=1e-2, jitter=1e-12)
     once = observed(kernel, x, noise=0.5e-2, jitter=1e-12)
     torch.testing.assert_close(twice.covariance(theta), once.covariance(theta), rtol=1e-9, atol=1e-9)
@@ -66,11 +74,14 @@ def test_coincident_points_are_only_noise_apart():
 
 def test_polynomials_beyond_their_rank():
     """21 points determine a quadratic in 5 dimensions; 60 must still give its gradient, to the jitter."""
-    kernel, X, theta = KERNELS["poly2"](5), torch.randn(60, 5, dtype=DOUBLE), torch.randn(5, dtype=DOUBLE)
+    kernel = KERNELS["poly2"](5)
+    X = torch.randn(60, 5, dtype=DOUBLE)
+    theta = torch.randn(5, dtype=DOUBLE)
     posterior = GradientPosterior(kernel, 0.0)
     for part in X.split(3):
         posterior.append(part)
-    A, c = torch.randn(5, 5, dtype=DOUBLE), torch.randn(5, dtype=DOUBLE)
+    A = torch.randn(5, 5, dtype=DOUBLE)
+    c = torch.randn(5, dtype=DOUBLE)
     y = (X @ A * X).sum(-1) + X @ c + 0.5
     torch.testing.assert_close(posterior.weights(theta) @ y, (A + A.mT) @ theta + c, rtol=1e-4, atol=1e-4)
     assert float(posterior.covariance(theta).trace()) < 1e-4
@@ -78,7 +89,9 @@ def test_polynomials_beyond_their_rank():
 
 @pytest.mark.parametrize("name", ["rbf", "matern-scaled", "poly2", "rq"])
 def test_a_batch_of_runs_equals_a_loop(name):
-    kernel, X, theta = KERNELS[name](D), torch.randn(2, 9, D, dtype=DOUBLE), torch.randn(2, D, dtype=DOUBLE)
+    kernel = KERNELS[name](D)
+    X = torch.randn(2, 9, D, dtype=DOUBLE)
+    theta = torch.randn(2, D, dtype=DOUBLE)
     batch = GradientPosterior(kernel, NOISE)
     batch.append(X[:, :4])
     batch.append(X[:, 4:])
@@ -90,7 +103,9 @@ def test_a_batch_of_runs_equals_a_loop(name):
 
 
 def test_conditioning_leaves_the_original_alone():
-    kernel, X, theta = KERNELS["rbf"](D), torch.randn(6, D, dtype=DOUBLE), torch.randn(D, dtype=DOUBLE)
+    kernel = KERNELS["rbf"](D)
+    X = torch.randn(6, D, dtype=DOUBLE)
+    theta = torch.randn(D, dtype=DOUBLE)
     posterior = observed(kernel, X[:4])
     before = posterior.weights(theta)
     more = posterior.conditioned_on(X[4:])
@@ -102,11 +117,14 @@ def test_conditioning_leaves_the_original_alone():
 
 
 def test_what_is_refused():
-    kernel, X = KERNELS["rbf"](D), torch.randn(4, D, dtype=DOUBLE)
-    posterior, tiny = observed(kernel, X), GradientPosterior(kernel, 0.0, jitter=1e-18)
+    kernel = KERNELS["rbf"](D)
+    X = torch.randn(4, D, dtype=DOUBLE)
+    posterior = observed(kernel, X)
+    tiny = GradientPosterior(kernel, 0.0, jitter=1e-18)
     for wrong in (X.float(), X[:, :2], X * math.nan):
         with pytest.raises(InputError):
             posterior.append(wrong)
-    with pytest.raises(UsageError, match="jitter"):  # below rounding
+    # below rounding
+    with pytest.raises(UsageError, match="jitter"):
         tiny.append(torch.zeros(3, D, dtype=DOUBLE))
     assert (len(posterior), len(tiny)) == (4, 0)

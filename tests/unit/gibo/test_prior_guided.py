@@ -36,7 +36,8 @@ def log_density(X):
 
 
 def test_it_is_pi_bo():
-    plain, logged = ProbabilityOfImprovement(model(), 0.9), LogExpectedImprovement(model(), 0.9)
+    plain = ProbabilityOfImprovement(model(), 0.9)
+    logged = LogExpectedImprovement(model(), 0.9)
     for t in (1, 4):
         weighted = prior_guided(plain, log_density, t=t, beta=2.0)(X)
         assert torch.allclose(weighted, plain(X) * log_density(X[:, 0]).exp() ** (2.0 / t))
@@ -73,7 +74,8 @@ class Above(PosteriorMean):  # type: ignore[misc]  # BoTorch carries no annotati
 
 
 def test_what_may_be_negative_is_refused_before_it_is_looked_at():
-    gp, history = model(), GradientPosterior(squared_exponential(0.3), 0.01)
+    gp = model()
+    history = GradientPosterior(squared_exponential(0.3), 0.01)
     for made in (
         UpperConfidenceBound(gp, beta=1.0),
         PosteriorMean(gp),

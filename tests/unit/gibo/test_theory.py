@@ -16,8 +16,10 @@ SETTING: dict[str, Any] = {"units": 40_000, "dimension": 4, "iterations": 30, "c
 
 def descents(step, curvature, start, runs):
     """Iterates, `runs x T + 1 x d`, of gradient descent on the mean of curvature theta^2 / 2, with the algorithm's noise."""
-    T, std = SETTING["iterations"], 2 * SETTING["clip"] * math.sqrt(SETTING["iterations"]) / (SETTING["units"] * SETTING["mu"])
-    theta, path = start.expand(runs, -1), [start.expand(runs, -1)]
+    T = SETTING["iterations"]
+    std = 2 * SETTING["clip"] * math.sqrt(SETTING["iterations"]) / (SETTING["units"] * SETTING["mu"])
+    theta = start.expand(runs, -1)
+    path = [start.expand(runs, -1)]
     for _ in range(T):
         theta = theta - step * (curvature * theta + std * torch.randn(theta.shape, dtype=torch.float64))
         path.append(theta)
@@ -27,20 +29,25 @@ def descents(step, curvature, start, runs):
 @pytest.mark.parametrize("step", [1.0, 0.3])
 def test_the_bounds_hold_in_simulated_runs_and_not_only_by_far(step):
     torch.manual_seed(0)
-    curvature, start = torch.tensor([1.0, 0.8, 0.5, 0.25], dtype=torch.float64), torch.full((4,), 0.7, dtype=torch.float64)
+    curvature = torch.tensor([1.0, 0.8, 0.5, 0.25], dtype=torch.float64)
+    start = torch.full((4,), 0.7, dtype=torch.float64)
     path = descents(step, curvature, start, 400)
-    values, gradients = 0.5 * (curvature * path**2).sum(-1), (curvature * path).square().sum(-1)
+    values = 0.5 * (curvature * path**2).sum(-1)
+    gradients = (curvature * path).square().sum(-1)
     assert float(gradients.max().sqrt()) < SETTING["clip"], "Assumption 2.9 holds in these runs"
-    V, gap = bounds.noise_term(**SETTING), float(values[0, 0])
+    V = bounds.noise_term(**SETTING)
+    gap = float(values[0, 0])
     assert 20 * V < SETTING["clip"] ** 2, "else Assumption 2.9 alone implies the bounds"
     common: dict[str, Any] = {"gap": gap, "iterations": 30, "step": step, "norm": 0.0, "traces": 0.0, "noise_term": V}
-    squared, final = bounds.mean_squared_gradient(**common), bounds.suboptimality(convexity=0.25, **common)
+    squared = bounds.mean_squared_gradient(**common)
+    final = bounds.suboptimality(convexity=0.25, **common)
     far = bounds.distance(suboptimality=final, convexity=0.25)
     found = gradients[:, :-1].mean(1), values[:, -1], path[:, -1].norm(dim=1)
     for seen, bound in zip(found, (squared, final, far), strict=True):
         assert float((seen > bound).double().mean()) <= SETTING["delta"]
     assert float(found[0].quantile(0.9)) > 0.2 * squared
-    quiet, radius = {**common, "noise_term": 0.0}, float(start.norm())
+    quiet = {**common, "noise_term": 0.0}
+    radius = float(start.norm())
     assert (
         float((curvature * descents(step, curvature, start, 1)[0, :-1]).square().sum(-1).mean()) < bounds.mean_squared_gradient(**quiet) + V
     )
@@ -54,7 +61,10 @@ def test_the_bounds_hold_in_simulated_runs_and_not_only_by_far(step):
 
 def test_what_is_printed_fails_where_the_module_says_so():
     """On f = theta^2 / 2 without noise, L = tau = 1: small steps leave the gradient as it is, and theta_1 outside Corollary 3.4."""
-    step, T, theta, gap = 0.01, 10, 1.0, 0.5
+    step = 0.01
+    T = 10
+    theta = 1.0
+    gap = 0.5
     squares = [((1 - step) ** t * theta) ** 2 for t in range(T)]
     ours = bounds.mean_squared_gradient(gap=gap, iterations=T, step=step, norm=0.0, traces=0.0, noise_term=0.0)
     assert 2 * gap / T < sum(squares) / T <= ours, "printed: 2 F_0 L / T"
@@ -80,17 +90,19 @@ def test_the_bias_of_a_function_of_known_norm_is_within_lemma_a_2(kernel):
     kernel.lengthscale = 1.0
     for case in range(90):
         d = 1 + case // 30
-        X, theta = torch.randn(1 + case % 3, d, dtype=torch.float64), torch.randn(d, dtype=torch.float64)
+        X = torch.randn(1 + case % 3, d, dtype=torch.float64)
+        theta = torch.randn(d, dtype=torch.float64)
         posterior = GradientPosterior(kernel, 0.0, jitter=1e-12).conditioned_on(X)
         values, vectors = torch.linalg.eigh(posterior.covariance(theta))
         if case % 30 < 29:
-            Z, a = torch.randn(3, d, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
-        else:  # dk(., theta) in the worst direction, by differences, minus what X tells of it
-            u, h = vectors[:, -1], 1e-3
-            Z, a = (
-                torch.cat([theta + h * u[None], theta - h * u[None], X]),
-                torch.cat([torch.tensor([0.5 / h, -0.5 / h]), -(u @ posterior.weights(theta))]),
-            )
+            Z = torch.randn(3, d, dtype=torch.float64)
+            a = torch.randn(3, dtype=torch.float64)
+        else:
+            # dk(., theta) in the worst direction, by differences, minus what X tells of it
+            u = vectors[:, -1]
+            h = 1e-3
+            Z = torch.cat([theta + h * u[None], theta - h * u[None], X])
+            a = torch.cat([torch.tensor([0.5 / h, -0.5 / h]), -(u @ posterior.weights(theta))])
         norm = float((a @ kernel(Z).to_dense() @ a).sqrt())
         point = theta.clone().requires_grad_(True)
         (true,) = torch.autograd.grad((kernel(point.unsqueeze(0), Z).to_dense() @ a).sum(), point)
@@ -110,7 +122,8 @@ def test_the_lattice_keeps_the_trace_below_the_tolerance_everywhere(d):
     posterior = GradientPosterior(kernel, 0.0, jitter=1e-10).conditioned_on(design.points)
     torch.manual_seed(3)
     thetas = torch.randn(300, d, dtype=torch.float64)
-    thetas = start + thetas / thetas.norm(dim=1, keepdim=True) * torch.rand(300, 1, dtype=torch.float64)  # within 2 radius
+    # within 2 radius
+    thetas = start + thetas / thetas.norm(dim=1, keepdim=True) * torch.rand(300, 1, dtype=torch.float64)
     assert posterior.covariance(thetas).diagonal(dim1=-2, dim2=-1).sum(-1).max() < 0.2
     with pytest.raises(InputError, match=r"^tolerance="):
         lattice_design(kernel, start, tolerance=1e-12, radius=0.5)

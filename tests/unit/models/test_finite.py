@@ -16,12 +16,17 @@ from dpbo.models.fixed_kernels import matern52, squared_exponential
 from dpbo.models.noisy_inputs import SameRow
 from tests.unit.models.kernels import DOUBLE, KERNELS
 
-N, D, T, NOISE, MEAN = 60, 2, 12, 1e-2, 0.3
+N = 60
+D = 2
+T = 12
+NOISE = 1e-2
+MEAN = 0.3
 
 
 def solved(X, Y, kernel):
     """The same posterior by GPyTorch."""
-    mean, Y = ConstantMean().double(), Y.unsqueeze(-1)
+    mean = ConstantMean().double()
+    Y = Y.unsqueeze(-1)
     mean.constant = torch.tensor(MEAN, dtype=DOUBLE)
     settings = {"train_Yvar": torch.full_like(Y, NOISE), "covar_module": copy.deepcopy(kernel), "mean_module": mean}
     return SingleTaskGP(X, Y, **settings, outcome_transform=None).double().eval()
@@ -60,9 +65,11 @@ def test_posterior_anywhere(kernel):
     for shape in ((7, D), (1, D), (5, 3, D), (2, 4, 1, D)):
         X = torch.rand(*shape, dtype=DOUBLE)
         for noisy in (False, True):
-            posterior, expected = model.posterior(X, observation_noise=noisy), reference.posterior(X, observation_noise=noisy)
+            posterior = model.posterior(X, observation_noise=noisy)
+            expected = reference.posterior(X, observation_noise=noisy)
             torch.testing.assert_close(posterior.mean, expected.mean, rtol=1e-8, atol=1e-8)
-            covariance, dense = posterior.distribution.covariance_matrix, expected.distribution.covariance_matrix
+            covariance = posterior.distribution.covariance_matrix
+            dense = expected.distribution.covariance_matrix
             torch.testing.assert_close(covariance, dense, rtol=1e-8, atol=1e-8)
 
 
@@ -112,7 +119,8 @@ def test_many_observations_of_one_candidate_stay_sound_and_forgetting_starts_ane
     assert abs(float(model.mean[3]) - 1.0) < 1e-6
     candidates = torch.rand(N, D, dtype=DOUBLE)
     model, indices, values = observed(matern52(0.4), candidates, (3,))
-    mean, variance = model.mean.clone(), model.variance.clone()
+    mean = model.mean.clone()
+    variance = model.variance.clone()
     model.forget()
     assert model.num_observations == 0
     assert torch.equal(model.mean, torch.full((3, N), MEAN, dtype=DOUBLE))
@@ -123,21 +131,32 @@ def test_many_observations_of_one_candidate_stay_sound_and_forgetting_starts_ane
     assert torch.equal(model.variance, variance)
 
 
-def test_what_is_refused():
-    candidates = torch.rand(N, D, dtype=DOUBLE)
-    model = FiniteGP(candidates, squared_exponential(0.5), NOISE)
-    for index, value in ((-1, 0.0), (N, 0.0), (0, math.nan)):
-        with pytest.raises(InputError):
-            model.observe(index, value)
+@pytest.mark.parametrize(
+    ("index", "value"), [pytest.param(-1, 0.0, id="below"), pytest.param(N, 0.0, id="above"), pytest.param(0, math.nan, id="nan")]
+)
+def test_an_observation_that_is_none_is_refused(index, value):
+    model = FiniteGP(torch.rand(N, D, dtype=DOUBLE), squared_exponential(0.5), NOISE)
+    with pytest.raises(InputError):
+        model.observe(index, value)
     assert model.num_observations == 0
-    for refused in (
-        lambda: model.posterior(candidates, output_indices=[1]),
-        lambda: model.posterior(candidates, observation_noise=torch.ones(1)),
-        lambda: model.condition_on_observations(candidates, candidates),
-        lambda: FiniteGP(candidates, RBFKernel(batch_shape=torch.Size([2])).double(), NOISE),
-    ):
-        with pytest.raises(UnsupportedError):
-            refused()
+
+
+@pytest.mark.parametrize("settings", [{"output_indices": [1]}, {"observation_noise": torch.ones(1)}], ids=["output", "noise"])
+def test_a_posterior_of_another_output_or_noise_is_refused(settings):
+    candidates = torch.rand(N, D, dtype=DOUBLE)
+    with pytest.raises(UnsupportedError):
+        FiniteGP(candidates, squared_exponential(0.5), NOISE).posterior(candidates, **settings)
+
+
+def test_points_that_are_no_candidates_are_not_conditioned_on():
+    candidates = torch.rand(N, D, dtype=DOUBLE)
+    with pytest.raises(UnsupportedError):
+        FiniteGP(candidates, squared_exponential(0.5), NOISE).condition_on_observations(candidates, candidates)
+
+
+def test_a_batch_of_kernels_is_refused():
+    with pytest.raises(UnsupportedError):
+        FiniteGP(torch.rand(N, D, dtype=DOUBLE), RBFKernel(batch_shape=torch.Size([2])).double(), NOISE)
 
 
 FORMS = {
@@ -156,7 +175,8 @@ def close(model, K):
     index, values = observe(model, 40)
     right = torch.cat([values.unsqueeze(-1), K[index]], dim=-1)
     found = torch.linalg.solve(K[index][:, index] + NOISE * torch.eye(40, dtype=DOUBLE), right)
-    mean, variance = K[:, index] @ found[:, 0], K.diagonal() - (K[:, index] * found[:, 1:].mT).sum(-1)
+    mean = K[:, index] @ found[:, 0]
+    variance = K.diagonal() - (K[:, index] * found[:, 1:].mT).sum(-1)
     for posterior in (model, model.posterior(model.candidates)):
         torch.testing.assert_close(posterior.mean.flatten(), mean, rtol=0.0, atol=1e-8)
         torch.testing.assert_close(posterior.variance.flatten(), variance, rtol=0.0, atol=1e-8)
@@ -168,7 +188,9 @@ def test_candidates_very_far_apart_one_of_them_or_all(form):
         candidates = clusters(spread)
         model = FiniteGP(scale * candidates, form(scale), NOISE)
         close(model, FORMS[form]((candidates.unsqueeze(-2) - candidates).square().sum(-1)))
-    near, lengths, K = torch.rand(197, D, dtype=DOUBLE), torch.tensor([0.3, 0.6], dtype=DOUBLE), torch.eye(200, dtype=DOUBLE)
+    near = torch.rand(197, D, dtype=DOUBLE)
+    lengths = torch.tensor([0.3, 0.6], dtype=DOUBLE)
+    K = torch.eye(200, dtype=DOUBLE)
     K[:-3, :-3] = FORMS[form](((near.unsqueeze(-2) - near) / lengths).square().sum(-1))
     for far in (1e6, 1e9, 1e200, 1.7e308):
         model = FiniteGP(torch.cat([near, far * torch.tensor([[1.0], [0.5], [-1.0]], dtype=DOUBLE).expand(3, D)]), form(lengths), NOISE)
@@ -189,7 +211,8 @@ def test_sums_multiples_and_rows_of_their_own_very_far_apart():
 
 @pytest.mark.cuda
 def test_on_cuda():
-    candidates, X = torch.rand(N, D, dtype=DOUBLE), torch.rand(4, 1, 1, D, dtype=DOUBLE)
+    candidates = torch.rand(N, D, dtype=DOUBLE)
+    X = torch.rand(4, 1, 1, D, dtype=DOUBLE)
     here, there = (FiniteGP(candidates.to(device), matern52(0.4).to(device), NOISE, batch_shape=(3,)) for device in ("cpu", "cuda"))
     for index, value in zip(torch.randint(0, N, (T, 3)), torch.randn(T, 3, dtype=DOUBLE), strict=True):
         for model in (here, there):

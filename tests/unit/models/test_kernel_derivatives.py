@@ -9,7 +9,9 @@ from dpbo.errors import InputError
 from dpbo.models.kernels import kernel_derivatives
 from tests.unit.models.kernels import DOUBLE, KERNELS, Exponential, by_both, by_first, dense, k
 
-D, N, M = 3, 5, 4
+D = 3
+N = 5
+M = 4
 
 
 @pytest.fixture(params=KERNELS)
@@ -34,7 +36,8 @@ def test_values_derivatives_and_products(kernel, points):
     close(form.variances(X), form.value(X, X).diagonal())
     close(form.gradient(theta, Z), torch.stack([by_first(kernel, theta, z) for z in Z], dim=-1))
     close(form.mixed(theta, Z), torch.stack([by_both(kernel, theta, z) for z in Z]))
-    C, P = torch.randn(N, M, dtype=DOUBLE), torch.randn(D, M, dtype=DOUBLE)
+    C = torch.randn(N, M, dtype=DOUBLE)
+    P = torch.randn(D, M, dtype=DOUBLE)
     expected = torch.stack([sum(C[n, i] * by_first(kernel, z, X[n]) for n in range(N)) for i, z in enumerate(Z)])
     close(form.values(X, Z)[1](C), expected)
     close(form.gradients(theta, Z)[1](P), torch.einsum("ijk,ji->ik", form.mixed(theta, Z), P))
@@ -42,7 +45,8 @@ def test_values_derivatives_and_products(kernel, points):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_prior_is_what_autograd_says_or_its_limit(name, points):
-    theta, kernel = points[0], KERNELS[name](D)
+    theta = points[0]
+    kernel = KERNELS[name](D)
     if "matern" in name:
         torch.testing.assert_close(kernel_derivatives(kernel).prior(theta), by_both(kernel, theta, theta + 1e-5), rtol=1e-7, atol=1e-7)
     else:
@@ -51,10 +55,12 @@ def test_prior_is_what_autograd_says_or_its_limit(name, points):
 
 def test_active_dimensions_and_points_far_from_the_origin(points):
     theta, _, Z = points
-    whole, part = kernel_derivatives(RBFKernel(active_dims=(0, 2)).double()), kernel_derivatives(RBFKernel().double())
+    whole = kernel_derivatives(RBFKernel(active_dims=(0, 2)).double())
+    part = kernel_derivatives(RBFKernel().double())
     close(whole.mixed(theta, Z)[:, ::2, ::2], part.mixed(theta[::2], Z[:, ::2]))
     assert whole.mixed(theta, Z)[:, 1].abs().max() == 0.0
-    form, Z = kernel_derivatives(KERNELS["rbf"](D)), torch.randn(M, D, dtype=DOUBLE)
+    form = kernel_derivatives(KERNELS["rbf"](D))
+    Z = torch.randn(M, D, dtype=DOUBLE)
     torch.testing.assert_close(form.value(Z + 1e4, Z + 1e4), form.value(Z, Z), rtol=0.0, atol=1e-11)
 
 

@@ -14,7 +14,8 @@ from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import matern52, squared_exponential
 from dpbo.models.noisy_inputs import noisy_inputs, unprojected
 
-DOUBLE, NOISE = torch.float64, 1e-3
+DOUBLE = torch.float64
+NOISE = 1e-3
 
 
 def scaled(lengthscale, outputscale):
@@ -47,15 +48,18 @@ def test_covariances_are_expectations_over_the_true_rows(case):
 @pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
 def test_in_a_finite_gp_and_in_gpytorch_the_same(own):
     for case, (original, variance, d) in ORIGINALS.items():
-        kernel, runs = noisy_inputs(original, variance, dimension=d), 3
+        kernel = noisy_inputs(original, variance, dimension=d)
+        runs = 3
         same: dict[str, Any] = {"rtol": 1e-7, "atol": 1e-8, "msg": lambda m: f"{case}: {m}"}  # noqa: B023
         Z = torch.randn(*((runs,) if own else ()), 30, d, dtype=DOUBLE)
         model = FiniteGP(Z, kernel, NOISE, batch_shape=(runs,), capacity=2)
-        indices, values = torch.randint(0, 30, (8, runs)), torch.randn(8, runs, dtype=DOUBLE)
+        indices = torch.randint(0, 30, (8, runs))
+        values = torch.randn(8, runs, dtype=DOUBLE)
         for index, value in zip(indices, values, strict=True):
             model.observe(index, value)
         for run in range(runs):
-            rows, Y = Z[run] if own else Z, values[:, run : run + 1]
+            rows = Z[run] if own else Z
+            Y = values[:, run : run + 1]
             settings = {"train_Yvar": torch.full_like(Y, NOISE), "covar_module": copy.deepcopy(kernel), "mean_module": ZeroMean()}
             solved = SingleTaskGP(rows[indices[:, run]], Y, **settings, outcome_transform=None)
             with torch.no_grad():
@@ -67,12 +71,13 @@ def test_in_a_finite_gp_and_in_gpytorch_the_same(own):
         torch.testing.assert_close(anywhere.mean.flatten(1).mT, model.mean, **same)
 
 
-def test_rows_of_equal_coordinates_stay_two_rows_that_never_learn_more_than_they_share():
+def test_rows_of_equal_coordinates_never_learn_more_than_they_share():
     Z = torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]], dtype=DOUBLE)
     kernel = noisy_inputs(squared_exponential(1.0), 0.5, dimension=2)
     model = FiniteGP(Z, kernel, NOISE)
     model.observe(0, 1.0)
-    kept = 0.5  # l^2 / leff^2 in two dimensions
+    # l^2 / leff^2 in two dimensions
+    kept = 0.5
     torch.testing.assert_close(model.mean[0], torch.tensor(1.0 / (1.0 + NOISE), dtype=DOUBLE))
     torch.testing.assert_close(model.mean[1], torch.tensor(kept / (1.0 + NOISE), dtype=DOUBLE))
     torch.testing.assert_close(kernel(Z[:1], Z[1:2]).to_dense(), torch.ones(1, 1, dtype=DOUBLE)), "coordinates alone say: one row"
@@ -85,8 +90,12 @@ def test_rows_of_equal_coordinates_stay_two_rows_that_never_learn_more_than_they
 
 
 def test_unprojected_rows_are_the_rows_turned_with_noise_of_known_size():
-    n, d, k, variance = 200_000, 2, 5, 0.04
-    X, P = torch.randn(n, d, dtype=DOUBLE), torch.randn(d, k, dtype=DOUBLE)
+    n = 200_000
+    d = 2
+    k = 5
+    variance = 0.04
+    X = torch.randn(n, d, dtype=DOUBLE)
+    P = torch.randn(d, k, dtype=DOUBLE)
     exact, variances = unprojected(X @ P, P, variance)
     torch.testing.assert_close(torch.pdist(exact[:50]), torch.pdist(X[:50]))
     noisy, _ = unprojected(X @ P + variance**0.5 * torch.randn(n, k, dtype=DOUBLE), P, variance)

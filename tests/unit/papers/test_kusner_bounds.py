@@ -15,12 +15,17 @@ from dpbo.papers.kusner import bounds
 from dpbo.papers.kusner.regularised import fixed_grid, theorem_7, theorem_8
 
 DOUBLE = torch.float64
-COUNT, EVALUATIONS, KAPPA, NOISE, DELTA = 100, 20, 0.9, 0.01, 0.1
+COUNT = 100
+EVALUATIONS = 20
+KAPPA = 0.9
+NOISE = 0.01
+DELTA = 0.1
 SETTING: dict[str, Any] = {"count": COUNT, "evaluations": EVALUATIONS, "noise": NOISE, "delta": DELTA}
 
 
 def test_printed_numbers():
-    wide: dict[str, Any] = {"count": 1000, "evaluations": 50, "kappa": 1.0, "delta": 0.01}  # kappa = 1 leaves the first term alone
+    # kappa = 1 leaves the first term alone
+    wide: dict[str, Any] = {"count": 1000, "evaluations": 50, "kappa": 1.0, "delta": 0.01}
     assert bounds.theorem_1(**wide, constants="paper") == pytest.approx(12.83, abs=5e-3)
     assert bounds.theorem_1(**wide) == pytest.approx(10.04, abs=5e-3)
     losses = []
@@ -34,7 +39,8 @@ def test_printed_numbers():
 
 def test_the_noise_of_the_best_of_50_exceeds_the_papers_q_but_not_the_corrected():
     noise = torch.randn(20_000, 2, 50, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
-    one = noise[:, 0].amax(-1)  # the noise at the best of 50 observations of a flat function
+    # the noise at the best of 50 observations of a flat function
+    one = noise[:, 0].amax(-1)
     paper = bounds.noise_gap(evaluations=50, noise=1.0, delta=0.1, constants="paper") / 2.0
     share = float((one > paper).double().mean())
     assert share == pytest.approx(0.20, abs=0.01), "the printed counter-example; 0.033 was allowed"
@@ -43,7 +49,11 @@ def test_the_noise_of_the_best_of_50_exceeds_the_papers_q_but_not_the_corrected(
 
 
 def test_theorem_2_needs_no_prior():
-    generator, count, epsilon, sensitivity, a = torch.Generator().manual_seed(0), 50, 3.0, 1.0, 1.0
+    generator = torch.Generator().manual_seed(0)
+    count = 50
+    epsilon = 3.0
+    sensitivity = 1.0
+    a = 1.0
     mu = torch.randn(count, generator=generator, dtype=DOUBLE)
     law = torch.softmax(epsilon * mu / (2.0 * sensitivity), dim=0)
     allowed = bounds.theorem_2(count=count, sensitivity=sensitivity, epsilon=epsilon, a=a)
@@ -64,7 +74,8 @@ def test_theorems_5_6_and_8():
 
 
 def test_theorem_4_as_printed():
-    q, gamma = math.sqrt(NOISE) * math.sqrt(8 * math.log(3 / DELTA)), 5.0
+    q = math.sqrt(NOISE) * math.sqrt(8 * math.log(3 / DELTA))
+    gamma = 5.0
     found = math.sqrt(8 / math.log(1 + 1 / NOISE) * kusner_beta(COUNT, DELTA, constants="paper")(EVALUATIONS) * gamma / EVALUATIONS)
     c = 2 * math.sqrt((1 - KAPPA) * math.log(3 * COUNT / DELTA))
     utility = bounds.theorem_4(**SETTING, kappa=KAPPA, gamma=gamma, epsilon=2.0, a=3.0, constants="paper")
@@ -122,7 +133,8 @@ def test_a_grid_loses_and_neighbours_differ_by_no_more_than_promised():
     assert float(lost.max()) > 0.0
 
 
-RAMP: dict[str, Any] = {"lipschitz": 0.5, "bound": 1.0}  # g = clip(1/2 - y w x / 2, 0, 1) for |x| <= 1
+# g = clip(1/2 - y w x / 2, 0, 1) for |x| <= 1
+RAMP: dict[str, Any] = {"lipschitz": 0.5, "bound": 1.0}
 
 
 def ramp(w, x, y):
@@ -144,7 +156,8 @@ def test_the_counter_example_and_a_path_in_l_that_attains_the_bound():
     """One record, hinge never met: w = 1/l, and a score of slope L between gives exactly L (1/least - 1/most)."""
     w = trained(4.0, np.ones(1), np.ones(1))
     assert w == pytest.approx(0.25)
-    changed = abs(float(ramp(w, 1.0, 1.0) - ramp(w, 1.0, -1.0))) / 5  # one of five labels is flipped
+    # one of five labels is flipped
+    changed = abs(float(ramp(w, 1.0, 1.0) - ramp(w, 1.0, -1.0))) / 5
     assert changed == pytest.approx(0.05)
     setting: dict[str, Any] = {"least": 4.0, "most": 4.0, "records": 5, **RAMP}
     assert theorem_7(**setting, constants="paper") == pytest.approx(0.025)
@@ -156,20 +169,26 @@ def test_the_counter_example_and_a_path_in_l_that_attains_the_bound():
 
 def largest_change(rng):
     """A random problem, and the largest |f_V(w_l) - f_V'(w_l')| over a grid of l, l' and all changes of one record."""
-    m, least = int(rng.integers(2, 6)), float(10 ** rng.uniform(-1, 1))
-    most, n = least * float(rng.uniform(1, 4)), int(rng.integers(1, 4))
+    m = int(rng.integers(2, 6))
+    least = float(10 ** rng.uniform(-1, 1))
+    most = least * float(rng.uniform(1, 4))
+    n = int(rng.integers(1, 4))
     if rng.random() < 0.3:
         most = least
-    x, y = rng.uniform(0.2, 1.0, n) * rng.choice([-1, 1], n), rng.choice([-1.0, 1.0], n)
+    x = rng.uniform(0.2, 1.0, n) * rng.choice([-1, 1], n)
+    y = rng.choice([-1.0, 1.0], n)
     w = np.array([trained(float(value), x, y) for value in np.linspace(least, most, 30)])
-    vx, vy = rng.uniform(-1, 1, m), rng.choice([-1.0, 1.0], m)
-    scores = ramp(w[:, None], vx, vy)  # l x m
+    vx = rng.uniform(-1, 1, m)
+    vy = rng.choice([-1.0, 1.0], m)
+    # l x m
+    scores = ramp(w[:, None], vx, vy)
     worst = 0.0
     for replaced in range(m):
         rest = scores.sum(1) - scores[:, replaced]
         for new_x in (-1.0, 0.0, 1.0):
             for old in (vx[replaced] * vy[replaced], -new_x, 1.0, -1.0):
-                before, after = rest + ramp(w, old, 1.0), rest + ramp(w, new_x, 1.0)
+                before = rest + ramp(w, old, 1.0)
+                after = rest + ramp(w, new_x, 1.0)
                 worst = max(worst, float(np.abs(before[:, None] - after[None, :]).max()) / m)
     return {"least": least, "most": most, "records": m, **RAMP}, worst
 

@@ -56,7 +56,8 @@ def test_the_noise_is_the_papers():
     for constants in ("paper", "corrected"):
         plan = search(constants=constants, allow_not_private=constants == "paper")
         shared: dict[str, Any] = {"count": 50, "evaluations": 15, "kappa": 0.99, "delta": 0.01, "constants": constants}
-        best, value = plan.best(), plan.value()
+        best = plan.best()
+        value = plan.value()
         assert best.sensitivity(Adjacency.REPLACE_ONE).linf == pytest.approx(bounds.theorem_1(**shared))
         scale = value.sensitivity(Adjacency.REPLACE_ONE).l1 / 2.0
         release = make().release(value, LaplaceMechanism(0.5))
@@ -83,7 +84,8 @@ def test_amplitude_zero_is_for_searches_that_see_every_candidate():
     with pytest.raises(InputError, match=r"^amplitude=.*50 candidates"):
         search().last(amplitude=0.0, tau=1.0)
     torch.manual_seed(0)
-    plan, moved = search(evaluations=50, delta=0.05, kappa=0.9).last(amplitude=0.0, tau=1.0), 0
+    plan = search(evaluations=50, delta=0.05, kappa=0.9).last(amplitude=0.0, tau=1.0)
+    moved = 0
     half = 0
     assert plan.bound == pytest.approx(bounds.neighbour_gap(count=50, kappa=0.9, delta=0.05, share=3.0))
     for pair in zip(*prior_pairs(60, 50, 0.9), strict=True):
@@ -100,7 +102,8 @@ def test_amplitude_zero_is_for_searches_that_see_every_candidate():
 def test_branch_and_bound_closes_in_on_the_best_and_drops_it_never():
     """Of 40 draws of the prior: the last of 25 values is the best of 50 candidates in all but two, which GP-UCB cannot promise."""
     torch.manual_seed(1)
-    late, early = [], []
+    late = []
+    early = []
     for f in prior_pairs(40, 50, 0.9)[0].clamp(-3, 3):
         view = PrivateView.of(torch.zeros(3), PrivacyUnit("record"), units_are_public=True)
         plan = search(gain=lambda x, r, f=f: float(f[round(49 * float(x[0]))]), evaluations=25)
@@ -144,7 +147,8 @@ def test_a_gain_that_fails_or_runs_wild_stays_in_its_range():
 
 def ramp(w, records):
     """1-d margin loss in [0, 1], 1/2-Lipschitz in w for |x| <= 1, 1/2 at w = 0."""
-    x, y = records[:, 0].clamp(-1, 1), records[:, 1]
+    x = records[:, 0].clamp(-1, 1)
+    y = records[:, 1]
     return (0.5 - 0.5 * y * w * x).clamp(0, 1)
 
 
@@ -185,7 +189,8 @@ def test_no_neighbour_moves_the_best_value_further_than_declared(adaptive):
     """Replaced records of every kind, among them one that is not finite and one that breaks the loss."""
     rng = np.random.default_rng(1)
     for trial in range(24):
-        m, least = int(rng.integers(2, 8)), (0.5, 4.0)[trial % 8 < 4]
+        m = int(rng.integers(2, 8))
+        least = (0.5, 4.0)[trial % 8 < 4]
         data = people(m, seed=trial)
         other = data.clone()
         other[0] = torch.tensor([[1.0, -data[0, 1]], [math.nan, 1.0], [-1e30, 1.0], [0.0, 1.0]], dtype=torch.float64)[trial % 4]
@@ -212,7 +217,13 @@ def test_over_the_whole_grid_no_broken_promise_breaks_the_sensitivity():
     data = torch.tensor([[1.0]] * 5, dtype=torch.float64)
     other = data.clone()
     data[0], other[0] = 1e6, -1e6
-    ramp, fit = (lambda w, r: (0.5 - 0.5 * r[:, 0] * w).clamp(0, 1)), (lambda regularisation: 1.0 / regularisation)
+
+    def ramp(w, r):
+        return (0.5 - 0.5 * r[:, 0] * w).clamp(0, 1)
+
+    def fit(regularisation):
+        return 1.0 / regularisation
+
     causes: dict[str, tuple[Any, Any]] = {
         "a huge record": (ramp, fit),
         "a fit that is too long": (ramp, lambda regularisation: 100.0 / regularisation),
@@ -235,7 +246,8 @@ def test_an_interrupted_or_writing_gain_lets_nothing_out(ctrl_c):
     with pytest.raises(KeyboardInterrupt) as caught:
         make().evaluate(search(gain=interrupted).best())
     assert not str(caught.value)
-    frames, traceback = [], caught.value.__traceback__
+    frames = []
+    traceback = caught.value.__traceback__
     while traceback is not None:
         frames.append(traceback.tb_frame.f_code.co_name)
         traceback = traceback.tb_next
@@ -253,7 +265,8 @@ def test_an_interrupted_or_writing_gain_lets_nothing_out(ctrl_c):
 
 @pytest.mark.attack("A19")
 def test_a_plan_must_say_from_the_start_what_it_rests_on():
-    question, mechanism = search().best(), ExponentialMechanism.of(1.0)
+    question = search().best()
+    mechanism = ExponentialMechanism.of(1.0)
     curator = make()
     curator.reserve("quiet", mechanism.event(), slots=1, terms={})
     handle = curator.evaluate(question)

@@ -57,7 +57,7 @@ def test_the_sheets_table_of_noise():
     assert kinds == [L2LaplaceMechanism, L2LaplaceMechanism, GaussianMechanism, GaussianMechanism]
 
 
-def test_a_projection_pays_for_l2_laplace_noise_of_many_dimensions_and_never_for_the_gaussian():
+def test_a_projection_pays_for_l2_laplace_noise_and_never_for_the_gaussian():
     pure: dict[str, Any] = {"budget": Budget(3.0, 0.0), "sensitivity": 1.0, "accounting": PureFilter()}
     ways = row_noises(300, **pure, projections=[30, 100], lengthscale=50.0)
     plain = next(way for way in ways if way.projection is None)
@@ -75,7 +75,9 @@ def test_the_error_of_distances_is_that_of_released_rows():
     """Two rows a length-scale apart, many releases: the squared distance less its noise, against the formula."""
     for way in row_noises(6, budget=Budget(6.0, 1e-5), sensitivity=1.0, projections=[3], lengthscale=4.0):
         if isinstance(way.mechanism, GaussianMechanism):
-            k, deviation, estimates = way.dimension, math.sqrt(way.variance), []
+            k = way.dimension
+            deviation = math.sqrt(way.variance)
+            estimates = []
             x = 4.0 * torch.nn.functional.normalize(torch.ones(6, dtype=DOUBLE), dim=0)
             generator = torch.Generator().manual_seed(0)
             for seed in range(4000):
@@ -87,7 +89,9 @@ def test_the_error_of_distances_is_that_of_released_rows():
 
 
 def test_rows_are_drawn_once_whoever_asks_again(on_disk):
-    kept, two, divided = on_disk, L2LaplaceMechanism.of(2.0), {"divided by": [1.0, 2.0]}
+    kept = on_disk
+    two = L2LaplaceMechanism.of(2.0)
+    divided = {"divided by": [1.0, 2.0]}
     first, again = (release_rows(curator(**kept), table(), two, terms=divided) for _ in range(2))
     assert torch.equal(first.Z, again.Z)
     assert len(curator(**kept).ledger.charges("rows")) == 1
@@ -124,7 +128,7 @@ def test_distinct_rows_cost_what_one_does():
     assert abs(residues.mean()) < 5 * math.sqrt(asked.variance / 40)
 
 
-def test_the_less_noisy_law_is_taken_repeats_share_the_budget_and_a_missing_outcome_counts_as_chosen():
+def test_the_less_noisy_law_is_taken_and_repeats_share_the_budget():
     assert isinstance(answers(curator()).mechanism, LaplaceMechanism)
     gaussian = answers(curator(budget=Budget(0.5, 1e-2), accounting=GDPFilter()))
     assert isinstance(gaussian.mechanism, GaussianMechanism)

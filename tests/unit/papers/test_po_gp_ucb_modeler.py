@@ -20,7 +20,8 @@ from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.po_gp_ucb import Modeler, modeler
 from tests.unit.models.conftest import _seed  # noqa: F401
 
-DOUBLE, NOISE = torch.float64, 1e-4
+DOUBLE = torch.float64
+NOISE = 1e-4
 
 
 def rows(n=60):
@@ -54,7 +55,8 @@ def log_nei(model):
 def test_it_is_algorithm_2_written_with_botorch():
     Z = rows()
     played_rows = played(Modeler(Z, kernel=kernel(), noise=NOISE), Z, 12)
-    schedule, chosen = SrinivasFinite(count=len(Z), delta=0.025), [0]
+    schedule = SrinivasFinite(count=len(Z), delta=0.025)
+    chosen = [0]
     for t in range(1, 12):
         Y = torch.tensor([[value(Z, index)] for index in chosen], dtype=DOUBLE)
         model = SingleTaskGP(
@@ -79,7 +81,8 @@ def test_a_row_is_asked_once_unless_repeats_are_wanted():
 
 @pytest.mark.parametrize("acquisition", [None, log_ei, log_nei], ids=["ucb", "log-ei", "log-nei"])
 def test_any_acquisition_finds_the_best_row(acquisition):
-    Z, found = rows(), []
+    Z = rows()
+    found = []
     for chunk in (7, 4096):
         asking = Modeler(Z, kernel=kernel(1e-4), noise=NOISE, acquisition=acquisition, chunk=chunk, schedule=None)
         for index in (3, 17, 40):
@@ -93,7 +96,8 @@ def test_any_acquisition_finds_the_best_row(acquisition):
 @pytest.mark.parametrize("acquisition", [log_ei, log_nei], ids=["log-ei", "log-nei"])
 def test_an_acquisition_is_what_botorch_says_of_the_same_model(acquisition):
     Z = rows()
-    asking, model = Modeler(Z, kernel=kernel(), noise=NOISE, acquisition=acquisition, chunk=10), FiniteGP(Z, kernel(), NOISE)
+    asking = Modeler(Z, kernel=kernel(), noise=NOISE, acquisition=acquisition, chunk=10)
+    model = FiniteGP(Z, kernel(), NOISE)
     for index in (3, 17, 40):
         asking.tell(index, value(Z, index))
         model.observe(index, value(Z, index))
@@ -107,7 +111,9 @@ def test_rows_under_way_count_as_seen_at_their_mean():
     Z = rows()
     asking = Modeler(Z, kernel=kernel(), noise=NOISE)
     played(asking, Z, 4)
-    model, schedule, expected = FiniteGP(Z, kernel(), NOISE), SrinivasFinite(count=len(Z), delta=0.025), []
+    model = FiniteGP(Z, kernel(), NOISE)
+    schedule = SrinivasFinite(count=len(Z), delta=0.025)
+    expected = []
     asked = []
     for index, y in asking.history:
         model.observe(index, y)

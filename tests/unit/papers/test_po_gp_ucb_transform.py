@@ -43,8 +43,9 @@ def test_the_largest_tested_r_below_sigma_min_is_the_papers():
     assert po_gp_ucb_omega(epsilon=math.exp(1.1), delta=1e-5, r=10) == pytest.approx(976.1, abs=0.05)
 
 
-def test_the_if_branch_projects_the_centred_rows_and_the_else_branch_raises_their_singular_values():
-    X, r = grid(12) + 3.0, 7
+def test_one_branch_projects_centred_rows_and_the_other_raises_singular_values():
+    X = grid(12) + 3.0
+    r = 7
     release = published(X, 1e6, r)
     M = torch.randn(2, r, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
     assert not release.inflated
@@ -59,7 +60,8 @@ def test_the_if_branch_projects_the_centred_rows_and_the_else_branch_raises_thei
 
 
 def test_what_is_refused():
-    X, generator = grid(3), torch.Generator()
+    X = grid(3)
+    generator = torch.Generator()
     insisting: list[Any] = [{}, *({"allow_not_private": allowed} for allowed in (False, 1, "yes"))]
     for allowed in insisting:
         with pytest.raises(InputError, match="allow_not_private"):
@@ -71,7 +73,8 @@ def test_what_is_refused():
 
 def released(X, kind, epsilon):
     """(Z, deviation of a coordinate's noise) of a real release, pure or at delta = 1e-5, by a curator that protects a row's move by 1."""
-    change, pure = RowChange(1.0, diameter=51.0), kind == "l2-laplace"
+    change = RowChange(1.0, diameter=51.0)
+    pure = kind == "l2-laplace"
     A = random_projection(2, 2, seed=1) if kind == "projected" else None
     ways = row_noises(2, budget=Budget(epsilon, 1e-5), sensitivity=1.0)
     way = next(way for way in ways if isinstance(way.mechanism, L2LaplaceMechanism) is pure)
@@ -87,7 +90,8 @@ def test_three_known_rows_give_all_the_others():
     for branch, epsilon in BRANCHES.items():
         release = published(X, epsilon)
         assert release.inflated is (branch == "else")
-        for known in ((0, 99, 9900), (4, 5010, 7777)):  # corners, and inside
+        # corners, and inside
+        for known in ((0, 99, 9900), (4, 5010, 7777)):
             assert float((recover_rows(release.Z, X[list(known)], known) - X).abs().max()) <= 1e-10
     X = torch.randn(2000, 5, dtype=DOUBLE) * torch.linspace(1, 9, 5, dtype=DOUBLE)
     for epsilon in (1e9, 1.0):
@@ -119,7 +123,8 @@ def test_rows_with_noise_are_found_no_better_than_the_noise_allows(kind):
     Z, deviation = released(X, kind, 3.0)
     order = torch.randperm(len(X))
     for known in (3, 5000):
-        indices, others = order[:known].tolist(), order[known:]
+        indices = order[:known].tolist()
+        others = order[known:]
         squares = (recover_rows(Z, X[indices], indices) - X)[others].square()
         error = float(squares.sum(1).std() / 2 / len(others) ** 0.5)
         assert float(squares.mean()) >= deviation**2 - 5 * error
@@ -130,7 +135,9 @@ def test_rows_with_noise_are_found_no_better_than_the_noise_allows(kind):
 @pytest.mark.parametrize("epsilon", [3000.0, 100.0])
 def test_distances_keep_within_lemma_1_and_theorem_2_and_fewer_columns_do_not(epsilon):
     """Both branches; at a twentieth of the columns, most tables have a pair outside."""
-    X, nu, mu = 25.0 * torch.rand(30, 2, dtype=DOUBLE), 0.4, 0.1
+    X = 25.0 * torch.rand(30, 2, dtype=DOUBLE)
+    nu = 0.4
+    mu = 0.1
     before = torch.pdist(X - X.mean(0)).square()
 
     def outside(r):
@@ -155,10 +162,13 @@ def test_theorem_3_asks_for_more_columns_than_anybody_uses_and_its_parts_hold():
     needs = bounds.theorem_3_needs(count=10_000, diameter=50.0, lengthscale=1.25, largest=1.0, error=10.0, delta=0.05)
     assert needs.nu == 0.00125
     assert 1.1e8 < needs.columns < 1.2e8, "the paper's experiments have 3 to 50"
-    d2, nu = 4.0, 0.3
+    d2 = 4.0
+    nu = 0.3
     squares = torch.linspace(0.0, d2, 50, dtype=DOUBLE)
-    for factor in (1 - nu, 1 + nu):  # |k_zz' - k_xx'| <= nu d^2 k_xx' for nu <= 2 / d^2, on which the theorem rests
-        kernel, moved = (-squares / 2).exp(), (-factor * squares / 2).exp()
+    # |k_zz' - k_xx'| <= nu d^2 k_xx' for nu <= 2 / d^2, on which the theorem rests
+    for factor in (1 - nu, 1 + nu):
+        kernel = (-squares / 2).exp()
+        moved = (-factor * squares / 2).exp()
         assert bool(((moved - kernel).abs() <= nu * d2 * kernel).all())
     assert sum(1 / t for t in range(1, 51)) <= 1 + math.log(50)
     assert sum(1 / t for t in range(1, 51)) > math.log(50), "what the paper prints"

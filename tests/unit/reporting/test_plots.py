@@ -103,8 +103,10 @@ def test_an_optuna_study_and_a_search_draw_the_same_values(run):
         assert released.space.names == SPACE.names
         assert len(plots.plot_slices(source).axes) == 3
     X = np.random.default_rng(0).normal(size=(300, 2))
-    y, spaces = X[:, 0] > 0, {"C": scipy.stats.loguniform(1e-2, 1e2), "kernel": ["rbf", "linear"]}
-    choice, among_all = Choice(), Choice(candidates=None)
+    y = X[:, 0] > 0
+    spaces = {"C": scipy.stats.loguniform(1e-2, 1e2), "kernel": ["rbf", "linear"]}
+    choice = Choice()
+    among_all = Choice(candidates=None)
     for strategy in (NoisedSearch(n_initial=4), choice, among_all):
         settings: dict[str, Any] = {"strategy": strategy, "budget": Budget(8.0, 1e-6), "n_iter": 5}
         settings["privacy"] = Privacy(allow_repeated=True)
