@@ -13,22 +13,17 @@ variance around them (GP-BUCB, Desautels et al. 2014), so that several rows can 
 """
 
 import copy
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import torch
-from botorch.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from dpbo.acquisition.ucb import Schedule, SrinivasFinite, suggest_ucb
 from dpbo.errors import InputError, UsageError
 from dpbo.models.finite import FiniteGP
-from dpbo.validation import POINTS, Count, checked, require
-
-Acquisition = Callable[[FiniteGP], AcquisitionFunction]
-"""Takes the model after everything asked so far (`model.observed` are those rows); returns a BoTorch acquisition function with q = 1."""
+from dpbo.validation import POINTS, checked, require
 
 # of Algorithm 2's beta: half of the paper's delta_ucb = 0.05, as its Theorem 3 takes it
 _DELTA = 0.025
@@ -43,12 +38,9 @@ class Modeler:
         kernel: of the value over rows, float64, public: `noisy_inputs(...)` for rows released with noise.
         noise: variance of an answer y around the row's value, above 0; with the variance of any noise that the curator adds.
         schedule: beta_t of GP-UCB for each t; by default Algorithm 2's, 2 log(n t^2 pi^2 / (6 delta')) with delta' = 0.025.
-        acquisition: instead of GP-UCB, from the model to a BoTorch acquisition function, which is evaluated on every row. The model is a
-            `FiniteGP`; for example `lambda model: LogExpectedImprovement(model, model.posterior(model.observed).mean.max())`.
         repeats: whether a row may be asked again.
         mean: public prior mean of y.
         history: (index, y) of an earlier modeler, to continue from there.
-        chunk: rows on which an acquisition function is evaluated together.
 
     Raises:
         InputError: an argument out of range.
@@ -61,19 +53,13 @@ class Modeler:
         kernel: Kernel,
         noise: float,
         schedule: Schedule | None = None,
-        acquisition: Acquisition | None = None,
         repeats: bool = False,
         mean: float = 0.0,
         history: Iterable[tuple[int, float]] = (),
-        chunk: Count = 4096,
     ) -> None:
-        if schedule is not None and acquisition is not None:
-            raise InputError("schedule", schedule, "left out with acquisition", "It is GP-UCB's.")
         self._model = FiniteGP(Z, kernel, noise, mean=mean)
         self._schedule = SrinivasFinite(count=len(Z), delta=_DELTA) if schedule is None else schedule
-        self._acquisition = acquisition
         self._repeats = repeats
-        self._chunk = chunk
         self._history: list[tuple[int, float]] = []
         self._pending: list[int] = []
         self._skipped: set[int] = set()
@@ -123,19 +109,8 @@ class Modeler:
         for index in self._pending:
             model.observe(index, float(model.mean[index]))
         excluded = self._excluded()
-        if self._acquisition is None or model.num_observations == 0:
-            exclude = torch.tensor(excluded, device=model.mean.device) if excluded else None
-            index = int(suggest_ucb(model, self._schedule, exclude=exclude))
-        else:
-            acquisition = self._acquisition(model)
-            Z = self._model.candidates
-            with torch.no_grad():
-                scores = torch.cat([acquisition(rows.unsqueeze(-2)).reshape(-1) for rows in torch.split(Z, self._chunk)])
-            if len(scores) != len(Z):
-                allowed = f"one that gives a score for each of {len(Z)} rows, not {len(scores)}"
-                raise InputError("acquisition", acquisition, allowed, "It must take q = 1.")
-            scores[excluded] = -math.inf
-            index = int(scores.nan_to_num(nan=-math.inf).argmax())
+        exclude = torch.tensor(excluded, device=model.mean.device) if excluded else None
+        index = int(suggest_ucb(model, self._schedule, exclude=exclude))
         self._pending.append(index)
         return index
 
@@ -154,10 +129,6 @@ class Modeler:
         self._history.append((index, float(y)))
         if index in self._pending:
             self._pending.remove(index)
-
-    def forget_pending(self) -> None:
-        """Forget the rows that were asked and not told, where the curator will not answer any more; they may be asked again."""
-        self._pending.clear()
 
     def skip(self, index: int) -> None:
         """Never ask this row again: the curator has no answer left for it."""

@@ -1,4 +1,4 @@
-"""The modeler: Algorithm 2's choices, any BoTorch acquisition, rows under way, and continuing from what was told."""
+"""The modeler: Algorithm 2's choices, rows under way, and continuing from what was told."""
 
 import ast
 import inspect
@@ -7,10 +7,7 @@ import math
 import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
-from botorch.acquisition.analytic import LogExpectedImprovement
-from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.models import SingleTaskGP
-from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.means import ZeroMean
 
 from dpbo.acquisition import SrinivasFinite
@@ -43,15 +40,6 @@ def played(asking, Z, steps):
     return [index for index, _ in asking.history]
 
 
-def log_ei(model):
-    return LogExpectedImprovement(model, model.posterior(model.observed).mean.max())
-
-
-def log_nei(model):
-    sampler = SobolQMCNormalSampler(torch.Size([64]), seed=0)
-    return qLogNoisyExpectedImprovement(model, model.observed, sampler=sampler, prune_baseline=False)
-
-
 def test_it_is_algorithm_2_written_with_botorch():
     Z = rows()
     played_rows = played(Modeler(Z, kernel=kernel(), noise=NOISE), Z, 12)
@@ -79,32 +67,14 @@ def test_a_row_is_asked_once_unless_repeats_are_wanted():
     assert len(set(again)) < 30
 
 
-@pytest.mark.parametrize("acquisition", [None, log_ei, log_nei], ids=["ucb", "log-ei", "log-nei"])
-def test_any_acquisition_finds_the_best_row(acquisition):
+def test_it_finds_the_best_row():
     Z = rows()
-    found = []
-    for chunk in (7, 4096):
-        asking = Modeler(Z, kernel=kernel(1e-4), noise=NOISE, acquisition=acquisition, chunk=chunk, schedule=None)
-        for index in (3, 17, 40):
-            asking.tell(index, value(Z, index))
-        found.append(played(asking, Z, 8))
-        assert asking.best[1] == max(y for _, y in asking.history)
-        assert max(value(Z, index) for index in range(len(Z))) - asking.best[1] < 0.05
-    assert found[0] == found[1], "whatever the size of a chunk"
-
-
-@pytest.mark.parametrize("acquisition", [log_ei, log_nei], ids=["log-ei", "log-nei"])
-def test_an_acquisition_is_what_botorch_says_of_the_same_model(acquisition):
-    Z = rows()
-    asking = Modeler(Z, kernel=kernel(), noise=NOISE, acquisition=acquisition, chunk=10)
-    model = FiniteGP(Z, kernel(), NOISE)
+    asking = Modeler(Z, kernel=kernel(1e-4), noise=NOISE)
     for index in (3, 17, 40):
         asking.tell(index, value(Z, index))
-        model.observe(index, value(Z, index))
-    with torch.no_grad():
-        scores = acquisition(model)(Z.unsqueeze(-2))
-    scores[[3, 17, 40]] = -math.inf
-    assert asking.ask() == int(scores.argmax())
+    played(asking, Z, 8)
+    assert asking.best[1] == max(y for _, y in asking.history)
+    assert max(value(Z, index) for index in range(len(Z))) - asking.best[1] < 0.05
 
 
 def test_rows_under_way_count_as_seen_at_their_mean():
@@ -128,32 +98,32 @@ def test_rows_under_way_count_as_seen_at_their_mean():
     for index in reversed(expected):
         asking.tell(index, value(Z, index))
     assert asking.pending == []
-    asking.ask()
-    asking.forget_pending()
-    assert asking.pending == []
 
 
-@pytest.mark.parametrize("acquisition", [None, log_ei], ids=["ucb", "log-ei"])
-def test_it_continues_from_what_was_told(acquisition):
+def test_it_continues_from_what_was_told():
     Z = rows()
-    first = Modeler(Z, kernel=kernel(), noise=NOISE, acquisition=acquisition)
+    first = Modeler(Z, kernel=kernel(), noise=NOISE)
     played(first, Z, 6)
-    resumed = Modeler(Z, kernel=kernel(), noise=NOISE, acquisition=acquisition, history=first.history)
+    resumed = Modeler(Z, kernel=kernel(), noise=NOISE, history=first.history)
     assert resumed.history == first.history
     assert played(resumed, Z, 6) == played(first, Z, 6)
 
 
-def test_what_is_refused():
-    Z = rows(5)
-    asking = Modeler(Z, kernel=kernel(), noise=NOISE)
+@pytest.mark.parametrize(
+    ("index", "y", "message"),
+    [
+        pytest.param(-1, 0.0, "index", id="below"),
+        pytest.param(5, 0.0, "index", id="above"),
+        pytest.param(1, math.nan, "y=nan", id="nan"),
+        pytest.param(0, 1.0, "index=0", id="told before"),
+    ],
+)
+def test_what_is_no_new_outcome_is_refused(index, y, message):
+    asking = Modeler(rows(5), kernel=kernel(), noise=NOISE)
     asking.tell(0, 1.0)
-    for index, y, message in ((-1, 0.0, "index"), (5, 0.0, "index"), (1, math.nan, "y=nan"), (0, 1.0, "index=0")):
-        with pytest.raises(InputError, match=message):
-            asking.tell(index, y)
+    with pytest.raises(InputError, match=message):
+        asking.tell(index, y)
     assert asking.history == [(0, 1.0)]
-    short = Modeler(Z, kernel=kernel(), noise=NOISE, acquisition=lambda model: lambda X: X.new_zeros(1), history=[(0, 1.0)])
-    with pytest.raises(InputError, match="acquisition"):
-        short.ask()
 
 
 def test_the_modeler_sees_no_curator():
