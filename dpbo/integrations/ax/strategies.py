@@ -30,12 +30,9 @@ from dpbo.acquisition.ucb import GPUCB, Schedule, SrinivasCompact, SrinivasFinit
 from dpbo.errors import InputError
 from dpbo.gibo.gradient_gp import GradientGP
 from dpbo.gibo.gradient_information import GradientInformation
-from dpbo.gibo.gradient_posterior import GradientPosterior
 from dpbo.space import Space
 from dpbo.validation import Seed, at_least, checked
 
-# relative: Ax's JSON keeps ten decimals, so equal noises differ a little after a reload
-_EQUAL = 1e-3
 Numbers = Mapping[str, float]
 """A schedule as Ax stores it: its arguments."""
 
@@ -59,17 +56,11 @@ def _gradient_information(
 ) -> dict[str, Any]:
     """theta omitted: the observed point of highest posterior mean."""
     _require_maximised(posterior_transform)
-    X = model.train_inputs[0]
-    noise = model.likelihood.noise.detach()
-    if getattr(model, "input_transform", None) is not None or float(noise.max() - noise.min()) > _EQUAL * float(noise.max()):
-        remedy = "Use dpbo.integrations.ax.gradient_information, over values of one plan."
-        raise InputError("model", model, "without input transform and of one noise variance", remedy)
     if theta is None:
+        X = model.train_inputs[0]
         with torch.no_grad():
             theta = X[model.posterior(X).mean[..., 0].argmax()]
-    posterior = GradientPosterior(model.covar_module, float(noise.max()))
-    posterior.append(X)
-    return {"model": posterior, "theta": torch.as_tensor(theta, dtype=torch.float64), "X_pending": X_pending}
+    return {"model": model, "theta": torch.as_tensor(theta, dtype=torch.float64), "X_pending": X_pending}
 
 
 def _require_maximised(posterior_transform: Any) -> None:
