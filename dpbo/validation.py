@@ -233,7 +233,7 @@ def warn(text: str, category: type[Warning]) -> None:
     level = 1
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        level = level + 1
+        level += 1
         frame = frame.f_back
     warnings.warn(text, category, stacklevel=level)
 

@@ -47,6 +47,7 @@ from dpbo.errors import ReleaseLost
 from dpbo.isolation import isolate_generators, mute_warnings, silence_descriptors
 from dpbo.mechanisms.choice import draw_below
 from dpbo.mechanisms.mechanism import Entropy
+from dpbo.mechanisms.rounding import random_word
 from dpbo.mechanisms.run_count import draw_run_count
 from dpbo.models.builders import default_gp, mute_optimizer_warnings
 from dpbo.run_counts import RunCountDistribution, StoppingRule, ThresholdStop
@@ -89,7 +90,7 @@ def uniform(space: Space) -> Proposals:
     """Proposals drawn uniformly from the space, whatever the earlier runs gave."""
 
     def proposal(_: Sequence[Run], entropy: Entropy) -> torch.Tensor:
-        unit = [(int.from_bytes(entropy(8), "little") >> 11) * 2.0**-53 for _ in space.names]
+        unit = [(random_word(entropy) >> 11) * 2.0**-53 for _ in space.names]
         return space.placed(torch.tensor([unit], dtype=torch.float64))[0]
 
     return proposal
@@ -152,7 +153,7 @@ def _largest(work: Any, space: Space, count: int, entropy: Entropy, proposals: P
     earlier: list[Run] = []
     for _ in range(count):
         x = proposals(earlier, entropy)
-        tie = int.from_bytes(entropy(8), "little")
+        tie = random_word(entropy)
         run = _run(work, space, x, state)
         earlier.append(dataclasses.replace(run, output=None))
         if (run.score, tie) > highest:
@@ -240,7 +241,7 @@ def coin(chance: float, entropy: Entropy) -> bool:
     while rest:
         rest *= _WORD
         whole = int(rest)
-        word = int.from_bytes(entropy(8), "little")
+        word = random_word(entropy)
         if word != whole:
             return word < whole
         rest -= whole

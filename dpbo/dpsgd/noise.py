@@ -106,7 +106,7 @@ class PoissonSamples:
             if self.stepped != self.drawn:
                 raise UsageError(f"the loader was asked for a sample before a step on the last one. {_SKIPPED}")
             places = np.flatnonzero(bernoulli(self._records, self._rate)).tolist()
-            self.drawn = self.drawn + 1
+            self.drawn += 1
             self.size = len(places)
             yield places
 

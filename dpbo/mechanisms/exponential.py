@@ -16,6 +16,7 @@ from dpbo._mpmath import precision
 from dpbo.events import ExponentialEvent
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Entropy
+from dpbo.mechanisms.rounding import random_word
 from dpbo.validation import checked, checked_constructor
 
 # Far above the error of 2^16 float exponentials and their running sum.
@@ -34,13 +35,13 @@ class ExponentialMechanism(ChoiceMechanism):
     def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
         filled = np.flatnonzero(counts)
         sums = np.cumsum(counts[filled] * np.exp(-float(rate) * filled))
-        word = int.from_bytes(entropy(8), "little")
+        word = random_word(entropy)
         bits = 64
         low = int(np.searchsorted(sums * (1 + _WIDEN), word / 2.0**64 * sums[-1] * (1 - _WIDEN)))
         high = int(np.searchsorted(sums * (1 - _WIDEN), (word + 1) / 2.0**64 * sums[-1] * (1 + _WIDEN)))
         while low != high:
-            word = (word << 64) | int.from_bytes(entropy(8), "little")
-            bits = bits + 64
+            word = (word << 64) | random_word(entropy)
+            bits += 64
             low, high = _exactly(counts[filled], filled, rate, word, bits)
         return int(filled[low])
 

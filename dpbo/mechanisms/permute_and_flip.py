@@ -18,7 +18,7 @@ from dpbo._mpmath import precision
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Entropy
-from dpbo.mechanisms.rounding import random_words
+from dpbo.mechanisms.rounding import random_word, random_words
 from dpbo.validation import checked, checked_constructor
 
 _WIDEN = 2.0**-36
@@ -40,7 +40,7 @@ class PermuteAndFlipMechanism(ChoiceMechanism):
         rivals = np.flatnonzero(high >= low.max())
         draws = {int(i): (int(words[i]), 64) for i in rivals}
         while len(draws) > 1:
-            draws = {i: ((word << 64) | int.from_bytes(entropy(8), "little"), bits + 64) for i, (word, bits) in draws.items()}
+            draws = {i: ((word << 64) | random_word(entropy), bits + 64) for i, (word, bits) in draws.items()}
             ends = {i: _exactly(int(counts[filled[i]]), int(filled[i]), rate, *draw) for i, draw in draws.items()}
             best = max(lower for lower, _ in ends.values())
             draws = {i: draw for i, draw in draws.items() if ends[i][1] >= best}

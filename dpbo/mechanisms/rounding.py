@@ -43,6 +43,11 @@ class SymmetricDistribution:
     exact: Callable[[mpmath.mpf], mpmath.mpf]
 
 
+def random_word(entropy: Entropy) -> int:
+    """64 random bits."""
+    return int.from_bytes(entropy(_WORD), "little")
+
+
 def random_words(count: int, entropy: Entropy) -> NDArray[np.uint64]:
     """Words of 64 random bits. Raises InputError where the source gives another number of bytes."""
     words = np.frombuffer(entropy(_WORD * count), dtype="<u8")
@@ -107,8 +112,8 @@ def decide(distribution: SymmetricDistribution, k: int, negative: bool, fraction
     """The same draw with 64 more bits at a time, in interval arithmetic of rising precision."""
     bits = 64
     while True:
-        k = (k << 64) | int.from_bytes(entropy(_WORD), "little")
-        bits = bits + 64
+        k = (k << 64) | random_word(entropy)
+        bits += 64
         if k == 0:
             continue
         with precision(2 * bits + 64):

@@ -14,6 +14,7 @@ import mpmath
 
 from dpbo._mpmath import precision
 from dpbo.mechanisms.mechanism import Entropy
+from dpbo.mechanisms.rounding import random_word
 from dpbo.run_counts import RunCountDistribution
 
 _WORD = 64
@@ -21,15 +22,15 @@ _WORD = 64
 
 def draw_run_count(distribution: RunCountDistribution, entropy: Entropy) -> int:
     """Draws one number of runs, in time that grows with the number, as that of the runs themselves does."""
-    word = _word(entropy)
+    word = random_word(entropy)
     bits = _WORD
     while True:
         with precision(bits + 128):
             found = _decided(distribution, word, bits)
         if found is not None:
             return found
-        word = (word << _WORD) | _word(entropy)
-        bits = bits + _WORD
+        word = (word << _WORD) | random_word(entropy)
+        bits += _WORD
 
 
 def _decided(distribution: RunCountDistribution, word: int, bits: int) -> int | None:
@@ -49,10 +50,6 @@ def _decided(distribution: RunCountDistribution, word: int, bits: int) -> int | 
         # U may lie on either side of the border behind k.
         if low <= total * (1 + slack):
             return None
-        k = k + 1
-        total = total + mass
-        steps = steps + 1
-
-
-def _word(entropy: Entropy) -> int:
-    return int.from_bytes(entropy(_WORD // 8), "little")
+        k += 1
+        total += mass
+        steps += 1
