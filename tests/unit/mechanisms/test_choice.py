@@ -288,17 +288,42 @@ def test_a_choice_is_the_same_wherever_the_utilities_lie(kind, device):
         assert len({int(mechanism._sample(way, [0.25], law, SeededEntropy(seed))[0]) for way in ways}) == 1
 
 
+@pytest.mark.parametrize("multiplier", [0.0, 0.0099, 200.1])
 @pytest.mark.parametrize("kind", BOTH)
-def test_bad_questions_and_numbers_are_refused_and_no_epsilon_is_exceeded(kind):
-    assert (kind(0.01).noise_multiplier, kind(200.0).noise_multiplier) == (0.01, 200.0)
-    for multiplier in (0.0, 0.0099, 200.1):
-        with pytest.raises(InputError, match="noise_multiplier"):
-            kind(multiplier)
-    for epsilon in (0.1, 0.3, 1.0, 7.7):
-        assert Fraction(epsilon) * (1 - Fraction(1, 2**50)) <= (event_costs.pure(kind.of(epsilon).event()) or 0) <= Fraction(epsilon)
-    for sensitivity, quanta in ((Sensitivity(1.0, 1.0, 1.0, (1.0, 2.0)), [0.5, 0.5]), (Sensitivity(1.0, 1.0, 1.0), [0.5, 0.25])):
-        with pytest.raises(UsageError, match="single unit and range"):
-            kind(1.0).distribution(sensitivity, quanta)
+def test_a_multiplier_outside_its_range_is_refused(kind, multiplier):
+    with pytest.raises(InputError, match="noise_multiplier"):
+        kind(multiplier)
+
+
+@pytest.mark.parametrize("multiplier", [0.01, 200.0])
+@pytest.mark.parametrize("kind", BOTH)
+def test_the_ends_of_the_range_are_allowed(kind, multiplier):
+    assert kind(multiplier).noise_multiplier == multiplier
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 1.0, 7.7])
+@pytest.mark.parametrize("kind", BOTH)
+def test_an_epsilon_is_nearly_used_up_and_never_exceeded(kind, epsilon):
+    spent = event_costs.pure(kind.of(epsilon).event())
+    assert spent is not None
+    assert Fraction(epsilon) * (1 - Fraction(1, 2**50)) <= spent <= Fraction(epsilon)
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "quanta"),
+    [
+        pytest.param(Sensitivity(1.0, 1.0, 1.0, (1.0, 2.0)), [0.5, 0.5], id="two scales"),
+        pytest.param(Sensitivity(1.0, 1.0, 1.0), [0.5, 0.25], id="two quanta"),
+    ],
+)
+@pytest.mark.parametrize("kind", BOTH)
+def test_utilities_of_several_units_have_no_noise(kind, sensitivity, quanta):
+    with pytest.raises(UsageError, match="single unit and range"):
+        kind(1.0).distribution(sensitivity, quanta)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_choice_among_several_ranges_charges_nothing(kind):
     curator = make()
     several = ClippedSum(votes, score_range=[(0.0, 1.0), (0.0, 2.0), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)])
     with pytest.raises(UsageError, match="single unit and range"):

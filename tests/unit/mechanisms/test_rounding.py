@@ -2,7 +2,6 @@
 
 import math
 from fractions import Fraction
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -152,29 +151,43 @@ def test_a_scale_is_above_the_product_that_it_stands_for_by_more_than_a_sensitiv
         assert Fraction(law.scale[0]) >= Fraction(multiplier) * Fraction(norm_) * Fraction(unit) * rounded_up
 
 
-def test_the_grid_is_a_power_of_two_and_an_epsilon_that_has_a_multiplier_gets_it():
-    for multiplier in (0.011, 0.9, 1.0, 7.6, 1e5):
-        law = GaussianMechanism(multiplier).distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-40])
-        assert math.frexp(law.grid[0])[0] == 0.5
-        assert 2.0**20 <= law.std[0] / law.grid[0] < 2.0**21
-        assert law.std[0] >= multiplier
-    assert LaplaceMechanism.of(0.5).noise_multiplier == 2.0
-    for epsilon in (0.1, 0.3, 1.1, 3.0, 49.0):
-        next_above = Fraction(LaplaceMechanism.of(epsilon).noise_multiplier)
-        assert 1 / next_above <= Fraction(epsilon) < 1 / (next_above * (1 - Fraction(1, 2**51)))
+@pytest.mark.parametrize("multiplier", [0.011, 0.9, 1.0, 7.6, 1e5])
+def test_the_grid_is_a_power_of_two(multiplier):
+    law = GaussianMechanism(multiplier).distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-40])
+    assert math.frexp(law.grid[0])[0] == 0.5
+    assert 2.0**20 <= law.std[0] / law.grid[0] < 2.0**21
+    assert law.std[0] >= multiplier
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.5, 1.1, 3.0, 49.0])
+def test_an_epsilon_gets_the_least_multiplier_that_keeps_it(epsilon):
+    multiplier = Fraction(LaplaceMechanism.of(epsilon).noise_multiplier)
+    assert 1 / multiplier <= Fraction(epsilon) < 1 / (multiplier * (1 - Fraction(1, 2**51)))
 
 
 @pytest.mark.attack("A12")
-def test_a_multiplier_outside_its_range_and_an_entropy_of_too_few_bytes_are_refused():
-    wrongs: tuple[Any, ...] = (0.0, -1.0, math.nan, math.inf, 1e-3, 2.0**21, "5", True)
-    for multiplier in wrongs:
-        with pytest.raises(InputError, match="noise_multiplier"):
-            GaussianMechanism(multiplier)
-    for law in (NORMAL, LAPLACE):
-        with pytest.raises(InputError, match="entropy"):
-            rounded(law, np.zeros(2), np.full(2, 2.0**20), lambda size: bytes(size - 8))
+@pytest.mark.parametrize("multiplier", [0.0, -1.0, math.nan, math.inf, 1e-3, 2.0**21, "5", True])
+def test_a_multiplier_outside_its_range_is_refused(multiplier):
+    with pytest.raises(InputError, match="noise_multiplier"):
+        GaussianMechanism(multiplier)
+
+
+def too_short(size):
+    """An entropy of too few bytes."""
+    return bytes(size - 8)
+
+
+@LAWS
+@pytest.mark.attack("A12")
+def test_an_entropy_of_too_few_bytes_is_refused(law):
     with pytest.raises(InputError, match="entropy"):
-        L2LaplaceMechanism(1.0).noise(np.zeros(2), np.full(2, 2.0**20), lambda size: bytes(size - 8))
+        rounded(law, np.zeros(2), np.full(2, 2.0**20), too_short)
+
+
+@pytest.mark.attack("A12")
+def test_an_entropy_of_too_few_bytes_is_refused_for_vectors():
+    with pytest.raises(InputError, match="entropy"):
+        L2LaplaceMechanism(1.0).noise(np.zeros(2), np.full(2, 2.0**20), too_short)
 
 
 def test_noise_that_one_lattice_cannot_hold_is_refused_before_anything_is_drawn():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpbo.curator.entropy import system_entropy
 from dpbo.errors import InputError
 from dpbo.mechanisms.run_count import _decided, draw_run_count
 from dpbo.run_counts import (
@@ -85,15 +86,19 @@ def test_draws_follow_the_law_and_one_off_is_caught(law):
     assert statistic(law, draws, shift=1) < 1e-12, "a sampler off by one must be seen"
 
 
-def test_a_fixed_number_is_fixed_the_widest_words_end_and_the_systems_entropy_serves():
-    from dpbo.curator.entropy import system_entropy
-
+def test_the_systems_entropy_serves():
     assert [draw_run_count(FixedRuns(7), system_entropy) for _ in range(5)] == [7] * 5
     assert all(draw_run_count(LAWS[0], system_entropy) >= 1 for _ in range(20))
+
+
+def test_the_outermost_words_end():
     assert draw_run_count(PoissonRuns(3.0), Words((1 << 64) - 1, (1 << 64) - 1, 0)) > 20
     assert draw_run_count(PoissonRuns(3.0), Words(0)) == 0
-    for law, last in ((FixedRuns(7), 7), (BinomialRuns(10, 0.35), 10)):
-        assert draw_run_count(law, Words(2**64 - 1)) == last, "no further word where only one value is left"
+
+
+@pytest.mark.parametrize(("law", "last"), [(FixedRuns(7), 7), (BinomialRuns(10, 0.35), 10)], ids=["fixed", "binomial"])
+def test_where_one_value_is_left_no_further_word_is_asked_for(law, last):
+    assert draw_run_count(law, Words(2**64 - 1)) == last
 
 
 @pytest.mark.parametrize(
@@ -144,18 +149,35 @@ def test_a_word_that_ends_at_a_border_itself_is_left_to_the_next():
                 assert (draw_run_count(law, words), words.asked) == (number, 2)
 
 
-def test_bad_parameters_are_named():
-    for make in (lambda: TruncatedNegativeBinomial(-1.0, 0.5), lambda: TruncatedNegativeBinomial(1.0, 1.0), lambda: PoissonRuns(0.0),
-                 lambda: PoissonRuns(BAD), lambda: FixedRuns(0), lambda: BinomialRuns(4, 1.0), lambda: TruncatedPoisson.of_mean(1.0),
-                 lambda: TruncatedNegativeBinomial.of_mean(math.inf), lambda: ThresholdStop(0.0),
-                 lambda: LAWS[0].quantile(1.0)):  # fmt: skip
-        with pytest.raises(InputError):
-            make()
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: TruncatedNegativeBinomial(-1.0, 0.5), id="shape"),
+        pytest.param(lambda: TruncatedNegativeBinomial(1.0, 1.0), id="gamma"),
+        pytest.param(lambda: TruncatedNegativeBinomial.of_mean(math.inf), id="infinite mean"),
+        pytest.param(lambda: TruncatedPoisson.of_mean(1.0), id="mean of one run"),
+        pytest.param(lambda: PoissonRuns(0.0), id="rate"),
+        pytest.param(lambda: PoissonRuns(BAD), id="text"),
+        pytest.param(lambda: FixedRuns(0), id="no runs"),
+        pytest.param(lambda: BinomialRuns(4, 1.0), id="probability"),
+        pytest.param(lambda: ThresholdStop(0.0), id="stopping probability"),
+        pytest.param(lambda: LAWS[0].quantile(1.0), id="quantile"),
+    ],
+)
+def test_a_parameter_outside_its_range_is_refused(make):
+    with pytest.raises(InputError):
+        make()
+
+
+def test_a_whole_number_becomes_a_float():
     assert PoissonRuns(3) == PoissonRuns(3.0)
     assert type(PoissonRuns(3).rate) is float
+
+
+def test_a_rule_is_read_as_it_was_written_and_no_other_is():
+    assert run_count_from_json(ThresholdStop(0.1).to_json()) == ThresholdStop(0.1)
     with pytest.raises(ValueError, match="newer"):
         run_count_from_json({"distribution": "poisson", "mean": 3.0})
-    assert run_count_from_json(ThresholdStop(0.1).to_json()) == ThresholdStop(0.1)
 
 
 def test_shapes_and_rates_whose_digits_floats_lose_and_means_that_no_law_has_are_refused():
