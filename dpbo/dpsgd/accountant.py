@@ -111,8 +111,12 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
             self._begin_run()
         if self._curator is not None:
             if (float(noise_multiplier), float(sample_rate)) != self._planned[:2]:
-                raise InputError("noise_multiplier, sample_rate", (noise_multiplier, sample_rate), f"as reserved, {self._planned[:2]}",
-                                 "Give make_private what the accountant was planned for.")  # fmt: skip
+                raise InputError(
+                    "noise_multiplier, sample_rate",
+                    (noise_multiplier, sample_rate),
+                    f"as reserved, {self._planned[:2]}",
+                    "Give make_private what the accountant was planned for.",
+                )
             if next(self._paid, None) is None:
                 self._paid = iter(range(self._charge_block(self._event(noise_multiplier, sample_rate)) - 1))
         _append(self._runs[self._id], (float(noise_multiplier), float(sample_rate), 1))
@@ -169,8 +173,10 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
             raise InputError("state_dict", state_dict.get("mechanism"), "one that a LedgerAccountant wrote")
         if self._curator is not None and state_dict["releases"]:
             raise UsageError("an accountant that is bound to a curator loads steps alone, and this state has releases.")
-        loaded = {run: [(float(m), float(rate), require("count", count, Count)) for m, rate, count in steps]
-                  for run, steps in state_dict["runs"].items()}  # fmt: skip
+        loaded = {
+            run: [(float(m), float(rate), require("count", count, Count)) for m, rate, count in steps]
+            for run, steps in state_dict["runs"].items()
+        }
         for multiplier, rate, _ in (step for steps in loaded.values() for step in steps):
             # Raises InputError on numbers outside their range.
             self._event(multiplier, rate)

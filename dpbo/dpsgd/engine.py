@@ -122,9 +122,13 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", RepeatedRecordsWarning)
             prepared: Any = super().make_private(
-                module=module, optimizer=optimizer, data_loader=data_loader, max_grad_norm=norm,
-                noise_multiplier=self.config.noise_multiplier, **opacus,
-            )  # fmt: skip
+                module=module,
+                optimizer=optimizer,
+                data_loader=data_loader,
+                max_grad_norm=norm,
+                noise_multiplier=self.config.noise_multiplier,
+                **opacus,
+            )
         # Steps are charged where their noise is drawn, not by a hook.
         prepared[1].step_hook = None
         self._public.begin(0 if opacus.get("batch_first", True) else 1, prepared[0])
@@ -167,10 +171,15 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         if len(trained) != len(set(trained)) or (closure is not None and closure.default is inspect.Parameter.empty):
             raise InputError("optimizer", type(plain).__name__, "one that takes each step from one gradient, each parameter once")
         return NoisedOptimizer(
-            plain, model=self._public, samples=self._samples, charge=self._charge,
-            noise_multiplier=noise_multiplier, max_grad_norm=max_grad_norm, expected_batch_size=self.config.batch_size,
+            plain,
+            model=self._public,
+            samples=self._samples,
+            charge=self._charge,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            expected_batch_size=self.config.batch_size,
             loss_reduction=loss_reduction,
-        )  # fmt: skip
+        )
 
 
 @checked

@@ -97,9 +97,15 @@ def uniform(space: Space) -> Proposals:
 
 
 def best_of(
-    work: Callable[[dict[str, Any]], tuple[Any, float]], space: Space, run_count: StoppingRule, entropy: Entropy, *,
-    threshold: float | None, pad_to: float | None, proposals: Proposals | None = None,
-) -> Run | None:  # fmt: skip
+    work: Callable[[dict[str, Any]], tuple[Any, float]],
+    space: Space,
+    run_count: StoppingRule,
+    entropy: Entropy,
+    *,
+    threshold: float | None,
+    pad_to: float | None,
+    proposals: Proposals | None = None,
+) -> Run | None:
     """The best of a random number of hidden runs, or None if there was no run. The number is drawn before the first run.
 
     `work` gives a run's output and score for its parameters; the other arguments are those of `private_selection`.

@@ -122,9 +122,14 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, *, model: PublicCopy, samples: PoissonSamples, charge: Callable[[Any], None],
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        model: PublicCopy,
+        samples: PoissonSamples,
+        charge: Callable[[Any], None],
         **settings: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(optimizer, **settings)
         self._model = model
         self._samples = samples

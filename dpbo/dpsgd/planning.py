@@ -120,8 +120,10 @@ class TuningPlans(dict[str, TuningPlan]):
         given = f"{budget}, {one.adjacency.value}; {one.validation:g} validation records, scores in {one.score_range}"
         titles = ("strategy", "runs", "at most, 19 times in 20", "noise multiplier of a step", "epsilon of one run", "noise of a score")
         head = f"| {' | '.join(titles)} |\n|---|{'---:|' * (len(titles) - 1)}"
-        rows = [f"| {p.strategy} | {p.runs:.4g} | {p.usually} | {p.config.noise_multiplier:.3g} | {p.run_epsilon:.3g} | {p.score_std:.2g} |"
-                for p in self.values()]  # fmt: skip
+        rows = [
+            f"| {p.strategy} | {p.runs:.4g} | {p.usually} | {p.config.noise_multiplier:.3g} | {p.run_epsilon:.3g} | {p.score_std:.2g} |"
+            for p in self.values()
+        ]
         return "\n".join([given, "", head, *rows])
 
 
@@ -185,14 +187,19 @@ class _Strategy(NamedTuple):
 
 
 def _plan(
-    name: str, strategy: _Strategy, budget: Budget, config: DPSGDConfig, adjacency: Adjacency, validation: float,
+    name: str,
+    strategy: _Strategy,
+    budget: Budget,
+    config: DPSGDConfig,
+    adjacency: Adjacency,
+    validation: float,
     score_range: tuple[float, float],
-) -> TuningPlan:  # fmt: skip
+) -> TuningPlan:
     delta = budget.delta or 0.0
-    runs, usually, cost, run_count, spread = strategy
+    usually = strategy.usually
 
     def least_noise(event: Callable[[float], Event]) -> float:
-        return _least(lambda multiplier: compose([cost(event(multiplier))], delta=delta).epsilon, budget, name)
+        return _least(lambda multiplier: compose([strategy.cost(event(multiplier))], delta=delta).epsilon, budget, name)
 
     def with_noise(multiplier: float) -> DPSGDConfig:
         return dataclasses.replace(config, noise_multiplier=multiplier)
@@ -202,20 +209,31 @@ def _plan(
     steps = fitted.event(adjacency)
     score = GaussianEvent(multiplier)
     # Hidden runs are charged at once; else training before each run, and its score after it.
-    if run_count is not None:
-        events = [RolesEvent(costs=(("training", (cost(steps),)), ("validation", (cost(score),))))]
+    if strategy.run_count is not None:
+        events = [RolesEvent(costs=(("training", (strategy.cost(steps),)), ("validation", (strategy.cost(score),))))]
     else:
         events = [
             RolesEvent(count=usually, costs=(("training", (steps,)),)),
             RolesEvent(multiplier, usually, costs=(("validation", (GaussianEvent(1.0),)),)),
         ]
-    run_epsilon = compose([steps], delta=delta).epsilon
     # A mean is summed from the middle of its range.
     width = (score_range[1] - score_range[0]) / (1.0 if adjacency.replaces else 2.0)
     return TuningPlan(
-        name, fitted, multiplier, multiplier * (width / validation), runs, usually, run_epsilon, tuple(events),
-        budget, adjacency, validation, score_range, run_count, spread,
-    )  # fmt: skip
+        strategy=name,
+        config=fitted,
+        score_multiplier=multiplier,
+        score_std=multiplier * (width / validation),
+        runs=strategy.runs,
+        usually=usually,
+        run_epsilon=compose([steps], delta=delta).epsilon,
+        events=tuple(events),
+        budget=budget,
+        adjacency=adjacency,
+        validation=validation,
+        score_range=score_range,
+        run_count=strategy.run_count,
+        spread=strategy.spread,
+    )
 
 
 def _least(spent: Callable[[float], float], budget: Budget, strategy: str) -> float:

@@ -230,9 +230,14 @@ def _noise_of(curator: Curator, score: NoisedScore) -> tuple[ClippedMean, Any]:
 
 
 def _terms(
-    curator: Curator, run_count: StoppingRule, space: Space, base: Sequence[Event] | Mapping[str, Sequence[Event]],
-    score: NoisedScore | None, threshold: float | None, pad_to: float | None,
-) -> dict[str, Any]:  # fmt: skip
+    curator: Curator,
+    run_count: StoppingRule,
+    space: Space,
+    base: Sequence[Event] | Mapping[str, Sequence[Event]],
+    score: NoisedScore | None,
+    threshold: float | None,
+    pad_to: float | None,
+) -> dict[str, Any]:
     """The public terms of a selection. The space belongs to them: the ledger stores a point, which means other parameters elsewhere."""
     others = sorted(set(base) - {curator.ledger.birth.role}) if isinstance(base, Mapping) else []
     if len(others) > 1 or not set(others) <= set(ROLES):

@@ -70,8 +70,12 @@ class AdditiveMechanism(Mechanism):
         )
         reachable = all(_SMALLEST < s < 1 / _SMALLEST for s in (*sensitivity.scale, *scale))
         if not reachable or not all(0 < shift <= 53 for shift in _shifts(quanta, distribution.grid)):
-            raise InputError("noise_multiplier", self.noise_multiplier, "such that noise and clipping fit one 64-bit lattice",
-                             "Use a smaller max_records_per_unit, or ranges and weights that differ less.")  # fmt: skip
+            raise InputError(
+                "noise_multiplier",
+                self.noise_multiplier,
+                "such that noise and clipping fit one 64-bit lattice",
+                "Use a smaller max_records_per_unit, or ranges and weights that differ less.",
+            )
         return distribution
 
     def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:

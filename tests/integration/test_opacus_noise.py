@@ -109,9 +109,10 @@ def private(curator=None, terms=TERMS, records=(X, Y), module=None, optimizer=to
     curator, module = curator or owner(records, terms), module or nn.Linear(4, 2)
     engine = PrivateEngine(curator, terms)
     prepared = engine.make_private(
-        module=module, optimizer=optimizer(module.parameters(), 0.1),
+        module=module,
+        optimizer=optimizer(module.parameters(), 0.1),
         **{"max_grad_norm": 1.0, "data_loader": DataLoader(TensorDataset(*records)), **arguments},
-    )  # fmt: skip
+    )
     return (curator, *prepared)
 
 
@@ -318,10 +319,17 @@ def test_a_loader_of_other_records_than_the_curators_is_refused_without_their_nu
     """Each record ten times would cost ten times what is charged."""
     shuffled = torch.randperm(64)
     others: list[Any] = [
-        TensorDataset(X.repeat(10, 1), Y.repeat(10)), TensorDataset(X[:63], Y[:63]), TensorDataset(X + 1, Y), TensorDataset(X, 1 - Y),
-        TensorDataset(torch.cat([X[:1], X[:1], X[2:]]), Y), ConcatDataset([TensorDataset(X, Y)] * 2), Subset(TensorDataset(X, Y), [0] * 64),
-        TensorDataset(X), Noisy(X, Y), [str(row) for row in X],
-    ]  # fmt: skip
+        TensorDataset(X.repeat(10, 1), Y.repeat(10)),
+        TensorDataset(X[:63], Y[:63]),
+        TensorDataset(X + 1, Y),
+        TensorDataset(X, 1 - Y),
+        TensorDataset(torch.cat([X[:1], X[:1], X[2:]]), Y),
+        ConcatDataset([TensorDataset(X, Y)] * 2),
+        Subset(TensorDataset(X, Y), [0] * 64),
+        TensorDataset(X),
+        Noisy(X, Y),
+        [str(row) for row in X],
+    ]
     for dataset in others:
         curator = owner((X, Y))
         with pytest.raises(InputError, match="of the curator's records") as refused:

@@ -29,9 +29,11 @@ def test_weights_keep_the_bounds_exactly_and_their_mean_is_one():
     peak = torch.zeros(300).double()
     peak[17] = 50.0
     interests = {
-        "random": torch.randn(300, generator=torch.Generator().manual_seed(1)).double(), "one peak": peak,
-        "flat": torch.full((300,), 7.0).double(), "steep": torch.linspace(-1e4, 1e4, 300).double(),
-    }  # fmt: skip
+        "random": torch.randn(300, generator=torch.Generator().manual_seed(1)).double(),
+        "one peak": peak,
+        "flat": torch.full((300,), 7.0).double(),
+        "steep": torch.linspace(-1e4, 1e4, 300).double(),
+    }
     for spread in ((0.5, 2.0), (0.9, 1.2), (1.0, 1.0), (1e-3, 500.0), (1.0, 3.0), (0.2, 1.0)):
         for kind, values in interests.items():
             weights = integer_weights(values, spread)

@@ -427,9 +427,16 @@ def test_refused_before_anything_is_charged():
     curator, before = made(), len(made().ledger.records())
     two = NoisedScore(near, [(0.0, 1.0)] * 2, GaussianMechanism(20.0))
     wrong: list[dict[str, Any]] = [
-        {"run_count": 12}, {"space": {"lr": [1]}}, {"threshold": 0.5}, {"run_count": ThresholdStop(0.1)}, {"pad_to": -1.0}, {"name": ""},
-        {"base": (), "score": None}, {"base": BASE * 2}, {"score": two},
-    ]  # fmt: skip
+        {"run_count": 12},
+        {"space": {"lr": [1]}},
+        {"threshold": 0.5},
+        {"run_count": ThresholdStop(0.1)},
+        {"pad_to": -1.0},
+        {"name": ""},
+        {"base": (), "score": None},
+        {"base": BASE * 2},
+        {"score": two},
+    ]
     for changed in wrong:
         with pytest.raises((InputError, BudgetExceeded)):
             select(curator, **changed)
