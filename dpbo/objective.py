@@ -8,9 +8,7 @@ The budget of all evaluations is reserved when the objective is built, and each 
 public, so whatever is computed from it costs nothing.
 """
 
-import dataclasses
 import logging
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from fractions import Fraction
@@ -22,12 +20,10 @@ import torch
 from numpy.typing import NDArray
 
 from dpbo import models
-from dpbo.accounting.calibration import budget_cost, describe_budget
 from dpbo.curator.birth import plan_terms
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError, PrivateFailure, ScoreError, UsageError
-from dpbo.events import Event
 from dpbo.fingerprint import fingerprint
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
@@ -35,7 +31,6 @@ from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import facts_table
 from dpbo.privacy import Budget
-from dpbo.progress import progress_bar
 from dpbo.queries.cells import CellMeans
 from dpbo.queries.clipped import ClippedMean, ScoreRanges
 from dpbo.queries.query import Query, copy_mutable
@@ -49,8 +44,17 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _STATED = (
-    "cells", "divisor", "largest_difference", "max_records_per_unit", "reference", "sample_rate", "score_range", "weights", "worst",
-)  # fmt: skip
+    "budget",
+    "cells",
+    "divisor",
+    "largest_difference",
+    "max_records_per_unit",
+    "reference",
+    "sample_rate",
+    "score_range",
+    "weights",
+    "worst",
+)
 _POINT = Within(
     "a float64 tensor, finite, of shape d",
     lambda x: x.ndim == 1 and x.dtype == torch.float64 and bool(x.isfinite().all()),
@@ -64,7 +68,6 @@ _BOUNDS = Within(
     "For example Space(...).bounds.",
 )
 _FAR = 0.01  # of the width of the bounds; an optimiser may end that far outside by rounding or by its constraints' tolerance
-_made_by: weakref.WeakKeyDictionary[Query, tuple[str, dict[str, Any]]] = weakref.WeakKeyDictionary()  # the plan's name and x of a query
 
 
 class NoiseWarning(UserWarning):
@@ -151,21 +154,21 @@ class PrivateObjective:
         if cells is not None and sample_rate is not None:
             raise InputError("sample_rate", sample_rate, "omitted with cells", "The variance of sampled cells is not bounded here.")
         self._mean = mean = ClippedMean(score, **settings) if cells is None else CellMeans(score, cells=cells, **settings)
-        query = self._query(None)
-        query.require_public(curator.adjacency)
-        curator.ledger.birth.require_role(role)
         self.curator, self.name, self.evaluations, self.metrics = curator, name, evaluations, mean.metrics
-        planned = mechanism if isinstance(mechanism, NoNoise) else self._affordable(mechanism, query, budget)
-        self._noise_std(planned)  # raises if this noise cannot be drawn, before anything is reserved
-        begun = name in curator.ledger.used()
-        spending = describe_budget(budget)
-        stated = plan_terms({"budget": spending, **query.public_inputs()}, terms or {}, also=_STATED)
+        query = self._query(None)
+        kinds = (GaussianMechanism, LaplaceMechanism) if sample_rate is None else (GaussianMechanism,)
         paired = {} if reference is None else {"reference": fingerprint(reference, detail="content").hex()}
-        curator.bind(name, {"score": score, "fit": fit, **paired}, begun=begun)
-        event = curator.reserve(name, query.release_event(planned.event(), curator.adjacency), slots=evaluations, terms=stated).event
-        self.noise_multiplier = event.noise_multiplier
-        self._mechanism = planned if isinstance(planned, NoNoise) else type(planned)(event.noise_multiplier)
-        self.noise_std = self._noise_std(self._mechanism)
+        self._reservation = curator.reserve(
+            name,
+            mechanism or kinds,
+            slots=evaluations,
+            budget=budget,
+            query=query,
+            given={"score": score, "fit": fit, **paired},
+            terms=plan_terms(query.public_inputs(), terms or {}, also=_STATED),
+        )
+        self.noise_multiplier = self._reservation.event.noise_multiplier
+        self.noise_std = self._reservation.noise_std
         self._left: int | None = self.remaining  # at this object's last release; None after one that failed
         self._known = 0, np.empty((0, 0)), np.empty((0, self.metrics)), np.empty((0, self.metrics))  # values read, and their columns
         self._dimension: int | None = None  # of x; fixed by the first release
@@ -174,10 +177,7 @@ class PrivateObjective:
     @property
     def remaining(self) -> int:
         """Number of evaluations not yet charged."""
-        return self._remaining()
-
-    def _remaining(self, *, newest: bool = True) -> int:
-        return self.evaluations - self.curator.ledger.used(newest=newest).get(self.name, 0)
+        return self._reservation.remaining
 
     def __call__(self, X: Annotated[torch.Tensor, POINTS]) -> tuple[torch.Tensor, torch.Tensor]:
         """Evaluate and release every row of X. Each call is a new, charged release, also at a point seen before.
@@ -208,7 +208,7 @@ class PrivateObjective:
         """`evaluate` at x, whose copy on the CPU is `point`."""
         query, details = self._question(x, point)
         try:
-            return self.curator.evaluate(query, **details)
+            return self.curator.evaluate(query, reservation=self.name, **details)
         except (ScoreError, PrivateFailure) as error:
             if x.device == self.curator.device:
                 raise
@@ -222,7 +222,7 @@ class PrivateObjective:
         the records. `dpbo.algorithms.AsynchronousBO` releases in the order of submission by default.
         """
         query, details = self._question(x.detach(), x.detach().cpu())
-        return self.curator.submit(query, executor, **details)
+        return self.curator.submit(query, executor, reservation=self.name, **details)
 
     def release(self, handles: Handle | Sequence[Handle]) -> tuple[torch.Tensor, torch.Tensor]:
         """Release one or more handles: Y `q x m`, Yvar `q x m`. A handle released again gives its one value.
@@ -234,9 +234,8 @@ class PrivateObjective:
         several = [handles] if isinstance(handles, Handle) else list(handles)
         if not several:
             raise InputError("handles", [], "one handle or more")
-        for handle in several:  # another plan's answer has other noise, and its terms do not state this one
-            ours = isinstance(handle, Handle) and type(handle.query) is type(self._query(None))
-            if not ours or _made_by.get(handle.query) != (self.name, handle.details):
+        for handle in several:  # another reservation's answer has other noise, and its terms do not state this one
+            if not isinstance(handle, Handle) or handle.reservation != self.name:
                 raise InputError(
                     "handle", handle, f"one that the objective {self.name!r} evaluated", "Release others where they were made."
                 )
@@ -296,7 +295,6 @@ class PrivateObjective:
         query, details = self._query(x), {"x": point.tolist()}
         self._require_within_bounds("x", point.unsqueeze(0))
         self._require_dimension([details["x"]])
-        _made_by[query] = self.name, details
         return query, details
 
     def _require_within_bounds(self, name: str, points: torch.Tensor) -> None:
@@ -346,53 +344,20 @@ class PrivateObjective:
         if left is not None and self.remaining < left:  # another object released under this plan
             self.curator.assume("durations-tell-nothing")
         self._left = None
-        releases = self.curator.release_all(handles, self._mechanism, name=self.name, reservation=self.name)
-        self._left = self._remaining(newest=False)  # as of the charge and the store just made
-        if not self._bar.disable:
-            self._bar.update(self.evaluations - self._left - self._bar.n)
-            if self._bar.n >= self.evaluations:
-                self._bar.close()
+        releases = self._reservation.release_all(handles)
+        self._left = self.evaluations - self.curator.ledger.used(newest=False)[self.name]  # as of the charge and the store just made
         return torch.stack([r.value for r in releases]).to(device), torch.stack([r.variance for r in releases]).to(device)
-
-    def _affordable(self, kind: type[AdditiveMechanism] | None, query: Query, budget: Budget | float | Fraction) -> AdditiveMechanism:
-        """The first mechanism that the accounting can pay for, with the least noise that the budget allows."""
-        accounting, adjacency = self.curator.accounting, self.curator.adjacency
-        available = budget_cost(budget, accounting, self.curator.ledger.cap)
-        usual = (GaussianMechanism, LaplaceMechanism) if self._sample_rate is None else (GaussianMechanism,)
-        events = {one: query.release_event(one(1.0).event(), adjacency) for one in (usual if kind is None else (kind,))}
-        for candidate, event in events.items():
-
-            def with_noise(noise_multiplier: float, count: int = 1, event: Event = event) -> Event:
-                return dataclasses.replace(event, noise_multiplier=noise_multiplier, count=count)
-
-            multiplier = accounting.multiplier(with_noise, self.evaluations, available)
-            if multiplier is not None:
-                return candidate(multiplier)
-        names = " or ".join(event.mechanism for event in events.values())
-        remedy = "Omit mechanism=, or give the Curator another accounting=, for example GDPFilter()."
-        if self._sample_rate is not None:
-            remedy = "sample_rate= needs Curator(..., accounting=RDPFilter()), or Planned with this event and as many slots as evaluations."
-        if accounting.events:
-            remedy = "The plan must list this event, with as many slots as there are evaluations."
-        raise InputError("mechanism", names, f"one that {accounting.name} can pay for", remedy)
-
-    def _noise_std(self, mechanism: AdditiveMechanism | NoNoise) -> torch.Tensor:
-        """Standard deviation of an evaluation, `m`, with that of the sampling where units are sampled."""
-        query, units = self._query(None), self.curator.units
-        distribution = mechanism.distribution(query.scale(self.curator.adjacency), [grid.quantum for grid in self._mean.lattices(units)])
-        variance = (torch.tensor(distribution.std, dtype=torch.float64) * query.affine(units)[1]) ** 2
-        return (variance + torch.as_tensor(query.sampling_variance(units), dtype=torch.float64)).sqrt()
 
     def _report(self, mean: ClippedMean, done: int) -> None:
         """Log what was resumed, start the progress bar, and warn of noise above a tenth of the score range."""
         if done:
-            self.curator.deliver()  # a value may wait here
-            lost = done - len(self.curator.ledger.values(self.name))
+            lost = self._reservation.lost
             if not self.curator.rank:
                 fate = f"{lost} (charged, but never delivered)" if lost else "0"
                 level, left = logging.WARNING if lost else logging.INFO, self.evaluations - done
                 _LOG.log(level, "%r: values resumed: %d, lost: %s, evaluations left: %d", self.name, done - lost, fate, left)
-        self._bar = progress_bar(self.name, self.evaluations, done=done, rank=self.curator.rank, hidden=not self._progress)
+        if self._progress:
+            self._reservation.show_progress()
         for std, (lower, upper) in zip(self.noise_std.tolist(), mean.ranges, strict=True):
             if std > (upper - lower) / 10:
                 text = (f"each evaluation has noise of standard deviation {std:.3g}, more than a tenth of the score range "

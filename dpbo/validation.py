@@ -38,7 +38,6 @@ from dpbo.errors import InputError, Unshown
 
 S = TypeVar("S")
 K = TypeVar("K", bound=type)
-OnRefusal = Callable[[str, Mapping[str, Any], InputError], None]
 # Elements of a sequence that are checked; longer sequences are checked where they are used.
 _ELEMENTS = 256
 _INT = 2**63
@@ -119,13 +118,10 @@ FLOATS = Within(
 )
 
 
-def checked(subject: S, on_refusal: OnRefusal | None = None) -> S:
-    """The same function or class, which raises InputError for arguments that its annotations do not allow.
-
-    `on_refusal(function, arguments, error)` is called before the error is raised, with the arguments by name as far as they were given.
-    """
+def checked(subject: S) -> S:
+    """The same function or class, which raises InputError for arguments that its annotations do not allow."""
     if not isinstance(subject, type):
-        return _guarded(subject, None, on_refusal)
+        return _guarded(subject, None)
     libraries = [base for base in subject.__mro__[1:] if base is not object and not base.__module__.startswith("dpbo.")]
     for name, member in list(vars(subject).items()):
         private = name.startswith("_") and name not in ("__init__", "__call__")
@@ -133,19 +129,19 @@ def checked(subject: S, on_refusal: OnRefusal | None = None) -> S:
         if private or inherited:
             continue
         if isinstance(member, (classmethod, staticmethod)):
-            setattr(subject, name, type(member)(_guarded(member.__func__, None, on_refusal)))
+            setattr(subject, name, type(member)(_guarded(member.__func__, None)))
         elif inspect.isfunction(member):
-            setattr(subject, name, _guarded(member, subject, on_refusal))
+            setattr(subject, name, _guarded(member, subject))
     return subject
 
 
 def checked_constructor(kind: K) -> K:
     """The same class, whose constructor raises InputError for arguments that its annotations do not allow."""
-    kind.__init__ = _guarded(kind.__init__, kind, None)  # type: ignore[misc]
+    kind.__init__ = _guarded(kind.__init__, kind)  # type: ignore[misc]
     return kind
 
 
-def _guarded(function: Any, owner: type | None, on_refusal: OnRefusal | None) -> Any:
+def _guarded(function: Any, owner: type | None) -> Any:
     signature = inspect.signature(function)
     if set(signature.parameters) <= {"self", "cls"}:
         return function
@@ -160,17 +156,12 @@ def _guarded(function: Any, owner: type | None, on_refusal: OnRefusal | None) ->
             resolved = tuple((place, name, known[name]) for place, name in enumerate(names) if name in known), known
         (places, hints) = resolved
         given = list(args)
-        try:
-            for place, name, hint in places:
-                if place < len(args):
-                    given[place] = require(name, args[place], hint)
-            for name, value in kwargs.items():
-                if name in hints:
-                    kwargs[name] = require(name, value, hints[name])
-        except InputError as refused:
-            if on_refusal is not None:
-                on_refusal(function.__name__, {**dict(zip(signature.parameters, args, strict=False)), **kwargs}, refused)
-            raise
+        for place, name, hint in places:
+            if place < len(args):
+                given[place] = require(name, args[place], hint)
+        for name, value in kwargs.items():
+            if name in hints:
+                kwargs[name] = require(name, value, hints[name])
         return function(*given, **kwargs)
 
     return guarded

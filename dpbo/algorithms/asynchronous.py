@@ -31,7 +31,8 @@ from typing import Any
 import torch
 
 from dpbo.acquisition.expected_improvement import Proposer, Proposes, posterior_mean
-from dpbo.curator.handle import LOST, Handle
+from dpbo.curator.evaluation import LOST
+from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure, UsageError, WorkersDied
 from dpbo.objective import PrivateObjective
 from dpbo.space import Space

@@ -13,6 +13,7 @@ import functools
 import logging
 import pathlib
 import threading
+import uuid
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
@@ -25,9 +26,10 @@ import torch
 from dpbo.accounting.calibration import describe_budget
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.curator.birth import Birth, require_plan_terms
-from dpbo.curator.distributed import Ranks, SingleProcess
+from dpbo.curator.distributed import Ranks
 from dpbo.curator.entropy import system_entropy
-from dpbo.curator.handle import Handle, Job, Opaque, public_error, submit_job
+from dpbo.curator.evaluation import FAILURES, Job, code_of, public_error, require_askable, submit_job
+from dpbo.curator.handle import Handle, Opaque
 from dpbo.curator.pending import PendingReleases
 from dpbo.curator.plan_fingerprints import key_of, require_same
 from dpbo.curator.pricing import Noise, planned
@@ -46,17 +48,14 @@ from dpbo.curator.record_fingerprints import (
 from dpbo.curator.records import PrivateView, count_records, map_leaves
 from dpbo.curator.reporting import BudgetUse, compose_statement
 from dpbo.curator.reservation import Reservation
-from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure, RanksDisagree, UsageError
+from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure, UsageError
 from dpbo.events import Event, RolesEvent, SelectionEvent
-from dpbo.fingerprint import Reached
 from dpbo.hidden_run import note_drawn
 from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseDistribution
 from dpbo.notebook import facts_table
 from dpbo.privacy import Adjacency, Budget, DeltaWarning, PrivacyUnit, RowChange, warn_of_delta
-from dpbo.queries.cells import OneCell
-from dpbo.queries.clipped import PairedScore
-from dpbo.queries.query import Failure, IntegerSum, Query, require_per_unit
+from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
 from dpbo.statement import Guarantee, Statement, format_down
 from dpbo.validation import Count, Index, Name, checked, printable, require_json, warn
@@ -65,24 +64,9 @@ if TYPE_CHECKING:
     from dpbo.curator.ledger import Ledger
 
 _LOG = logging.getLogger(__name__)
-_COLLECTIVE = frozenset({"__init__", "assume", "bind", "evaluate", "release", "release_all", "reserve"})  # every rank calls them
-_FAILURES = {
-    "shape": "On private records, beyond single units, the score did not return one row of real numbers a record.",
-    "exception": "The score failed on private records, beyond single units. Let it return NaN for records that it cannot score.",
-    "mutated": "The private records were changed in place, by the score or from outside. Score a copy, and make a new Curator.",
-    "source": "The Source could not load the records in this process.",
-}
 
 
-def _refuse_on_all_ranks(method: str, arguments: Mapping[str, Any], refused: InputError) -> None:
-    """An argument that one rank refuses before a step of all ranks is told to the others, which would wait for this one."""
-    ranks = vars(arguments.get("self", object)).get("_ranks", arguments.get("ranks"))
-    if method in _COLLECTIVE and isinstance(ranks, Ranks):
-        with contextlib.suppress(RanksDisagree):
-            ranks.run_on_rank_0("refuse an argument", (str(refused),), lambda: None)
-
-
-@functools.partial(checked, on_refusal=_refuse_on_all_ranks)
+@checked
 class Curator(Opaque):
     """Holds private records and releases noisy answers within a budget.
 
@@ -150,68 +134,35 @@ class Curator(Opaque):
         ranks: Ranks | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        self._ranks = ranks if ranks is not None else SingleProcess()
+        if ranks is not None:
+            raise InputError("ranks", type(ranks).__name__, "omitted for a class of your own", "Make it a ShardedCurator.")
         self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = weakref.WeakKeyDictionary()
         self._mutated, self._remembered = False, False
         self._others: dict[str, Sketch] = {}  # of records of other roles that this ledger pays for
         self._lock = threading.RLock()
         self._entropy, self._allow_conditional, self._allow_repeated = entropy, allow_conditional, allow_repeated
-        name, labels = getattr(unit, "name", unit), getattr(unit, "groups", None)
+        if ledger is not None and not dataset:
+            allowed = "a name for the records where ledger= is given, the same in every study on them, such as 'readmissions-2026q3'"
+            raise InputError("dataset", dataset, allowed)
+        protected = PrivacyUnit.of(unit)
         chosen = accounting if accounting is not None else GDPFilter()
-
-        def read_records() -> tuple[Birth, PrivateView]:
-            if ledger is not None and not dataset:
-                allowed = "a name for the records where ledger= is given, the same in every study on them, such as 'readmissions-2026q3'"
-                raise InputError("dataset", dataset, allowed)
-            birth = Birth(
-                dataset=dataset or "",
-                unit=PrivacyUnit.of(unit).name,
-                grouped=labels is not None,
-                adjacency=Adjacency.of(adjacency),
-                budget=budget,
-                accounting=chosen,
-                role=role,
-                row_change=row_change,
-                one_at_a_time=one_at_a_time,
-            )
-            if example is not None:
-                count_records(example)
-            public, shard = birth.adjacency.replaces, self._ranks.world_size > 1
-            form = _form_of(schema, example)
-            view = PrivateView.of(
-                records,
-                PrivacyUnit.of(unit),
-                units_are_public=public,
-                shard=shard,
-                streamed_to=device,
-                form=form,
-                one_at_a_time=one_at_a_time,
-            )
-            if form is None:
-                require_known_form(view.records)
-            return birth, view
-
-        relation = getattr(adjacency, "value", adjacency)
-        question = (
-            name,
-            labels is not None,
-            relation,
-            budget,
-            dataset,
-            chosen.name,
-            role,
-            row_change,
-            allow_conditional,
-            allow_repeated,
-            one_at_a_time,
+        birth = Birth(
+            dataset=dataset or "",
+            unit=protected.name,
+            grouped=protected.groups is not None,
+            adjacency=Adjacency.of(adjacency),
+            budget=budget,
+            accounting=chosen,
+            role=role,
+            row_change=row_change,
+            one_at_a_time=one_at_a_time,
         )
-        birth, view = self._ranks.run_together("make a Curator", question, read_records)
-        self.__view = self._ranks.count_units(view, labels, public=birth.adjacency.replaces)
-        from dpbo.curator.shared_ledger import SharedLedger  # with SQLAlchemy, a tenth of the time that torch takes
-
-        self._ledger = SharedLedger(self._ranks, ledger, dataclasses.replace(birth, units=self.units))
-        self._pending = PendingReleases(self._ledger.writable)
+        if example is not None:
+            count_records(example)
         form = _form_of(schema, example)
+        self.__view = self._read(records, protected, birth, form, device)
+        self._ledger = self._opened(ledger, dataclasses.replace(birth, units=self.units))
+        self._pending = PendingReleases(self._ledger)
         self._example = self.__view.zeros() if example is None or form is None else form.cast(example)[0]
         if device is not None:
             self._example = map_leaves(self._example, lambda part: part.to(self.device) if isinstance(part, torch.Tensor) else part)
@@ -221,12 +172,22 @@ class Curator(Opaque):
             self.assume("conditional-allowed")
         if allow_repeated:
             self.assume("repeated-records")
-        if self._ranks.world_size > 1 and labels is None:
+        if self.ranks > 1 and protected.groups is None:
             self.assume("shards-are-disjoint")
-        if self._ranks.run_on_rank_0("choose entropy", (), lambda: entropy is not system_entropy):
-            self._ledger.note("void", "noise came from a source that can be repeated")
+        if self._can_be_repeated():
+            self._note("void", "noise came from a source that can be repeated")
         if not (self.rank or isinstance(chosen, PureFilter)):  # whose guarantee has no delta
             warn_of_delta(budget, self.units, birth.unit)
+
+    if not TYPE_CHECKING:  # with the signature of `__init__`, which a checker of types and a reader look at
+
+        @functools.wraps(__init__)
+        def __new__(cls, *_arguments, ranks=None, **_settings):
+            if ranks is None or cls is not Curator:
+                return super().__new__(cls)
+            from dpbo.curator.sharded import ShardedCurator
+
+            return super().__new__(ShardedCurator)
 
     @property
     def adjacency(self) -> Adjacency:
@@ -246,7 +207,7 @@ class Curator(Opaque):
     @property
     def ledger(self) -> Ledger:
         """What was promised, charged and released; on several ranks a copy of the first one's, as all saw it last."""
-        return self._ledger.readable
+        return self._ledger
 
     @property
     def units(self) -> int | None:
@@ -280,51 +241,43 @@ class Curator(Opaque):
     @property
     def rank(self) -> int:
         """Rank of this process; 0 if not distributed."""
-        return self._ranks.rank
+        return 0
 
     @property
     def ranks(self) -> int:
         """Number of processes that share the records; 1 if not distributed."""
-        return self._ranks.world_size
+        return 1
 
     @classmethod
     def rehearsal(cls, records: Any, **settings: Any) -> Curator:
         """A curator over public stand-in records: the same steps and errors, in memory, nothing spent, statement void."""
         with mute_warnings(DeltaWarning):  # the number of stand-in records means nothing
             curator = cls(records, **{**settings, "ledger": None})
-        curator._ledger.note("void", "rehearsal on public stand-in records: nothing was protected and nothing was spent")
+        curator._note("void", "rehearsal on public stand-in records: nothing was protected and nothing was spent")
         return curator
 
-    def evaluate(self, query: Query, **details: Any) -> Handle:
+    def evaluate(self, query: Query, *, reservation: Name | None = None, **details: Any) -> Handle:
         """Answer a query, for a later release. Free: nothing leaves.
 
         Args:
             query: the question.
+            reservation: name of the reservation that it is for, which the handle keeps.
             details: public JSON values to keep in the ledger with its release, such as x.
 
         Raises:
             ScoreError: it fails on public records. PrivateFailure: it fails on private ones beyond single units.
         """
-
-        def answer() -> IntegerSum | Failure:
-            require_json("details", details)
-            outcome = self._job(asked)()
-            self._mutated |= isinstance(outcome, Failure) and outcome.kind == "mutated"  # here, even if another rank's failure is told
-            return outcome
-
+        require_json("details", details)
         asked = _as_it_is_now(query)
-        question = query, details, Reached(query)
-        return self._accept(asked, details, self._ranks.reduce(f"evaluate {type(query).__name__}", question, answer))
+        return self._accept(asked, details, reservation, self._evaluated(asked, details))
 
-    def submit(self, query: Query, executor: Executor, **details: Any) -> Future[Handle]:
+    def submit(self, query: Query, executor: Executor, *, reservation: Name | None = None, **details: Any) -> Future[Handle]:
         """`evaluate` on any executor: a future of a handle. Not on several ranks, which are the workers there.
 
         The worker sends back clipped integer sums, and the raw losses of questions that keep them for later ones. The future raises what
         `evaluate` raises, and an error of the executor as it is where a worker was lost. Any other error of the executor becomes a
         PrivateFailure, because it may show records, as one of pickling does.
         """
-        if self._ranks.world_size > 1:
-            raise InputError("executor", type(executor).__name__, "left out on several ranks", "Each evaluates its own shard.")
         require_json("details", details)
         # as they are now, whatever becomes of them while a worker is busy
         details = copy.deepcopy(details)
@@ -337,7 +290,7 @@ class Curator(Opaque):
                 if (error := done.exception()) is not None:
                     promised.set_exception(public_error(error))
                 else:
-                    promised.set_result(self._accept(asked, details, done.result()))
+                    promised.set_result(self._accept(asked, details, reservation, done.result()))
             except BaseException as error:  # the waiting caller gets it
                 promised.set_exception(error)
 
@@ -369,16 +322,9 @@ class Curator(Opaque):
         With `reservation`, they are charged to the reservation of that name. With `used`, a reservation that has used another number of
         slots refuses, uncharged (LedgerError): another process released from it.
         """
-
-        def release() -> tuple[Release, ...]:
-            self._pending.store()
-            if fresh := self._pending.uncharged(handles):
-                self._release_fresh(fresh, mechanism, name, reservation, used)
-            return tuple(map(self._pending.value, handles))
-
         with self._lock:
             sketches = self._sketches_before_first_charge(mechanism.event(len(handles))) if handles else []
-            released = self._ledger.run_on_rank_0(f"release {name}", (list(handles), mechanism, reservation, used), release)
+            released = self._released(list(handles), mechanism, name, reservation, used)
             self._remember(sketches)
             return released
 
@@ -389,7 +335,7 @@ class Curator(Opaque):
         Raises LedgerUnavailable where the ledger still is.
         """
         with self._lock:
-            self._ledger.run_on_rank_0("deliver", (), self._pending.store)
+            self._pending.store()
 
     def reserve(
         self,
@@ -434,41 +380,24 @@ class Curator(Opaque):
         """
         stated = dict(terms or {})
         if query is not None:
-            query.require_public(self.adjacency)
-            self.ledger.birth.require_role(getattr(query, "role", None))
+            self._require_askable(query)
             stated = {**_terms_of(query), **stated}
-        if isinstance(noise, Event):
-            mechanism, event = None, noise
-        else:
-            mechanism, event = planned(self, noise, budget, slots, query)
-        if budget is not None:
+        mechanism, event = planned(self, noise, budget, slots, query)
+        if budget is not None and not isinstance(noise, (Event, Mechanism)):
             stated = {"budget": describe_budget(budget), **stated}
-
-        def reserve() -> Event:
-            require_json("terms", stated)
-            require_plan_terms(stated, self.units)
-            self._require_allowed(stated.get("assumptions") or {})
-            ledger = self._ledger.writable
-            if not parallel:
-                return ledger.reserve(name, event, slots, stated)
-            if self.units is None or ledger.birth.grouped or self._ranks.world_size > 1:
-                allowed = "False where units are groups, their number is private, or they are sharded over ranks"
-                raise InputError("parallel", True, allowed, "A part is one record there.")
-            ledger.note("assume", "records-keep-their-places")
-            return ledger.reserve(name, event, slots, {**stated, "records": self.units}, parallel=True, limit=limit)
 
         begun = name in self.ledger.used()
         if given is not None or parallel or ordered:
             # Answers of a parallel reservation are counted by place: in another order one record would be answered again.
             self.bind(name, given or {}, tables=tables, begun=begun, ordered=ordered or parallel)
         sketches = self._sketches_before_first_charge(event)
-        reserved = self._ledger.run_on_rank_0(f"reserve {name}", (event.to_json(), slots, stated, parallel, limit), reserve)
+        reserved = self._reserved(name, event, slots, stated, parallel, limit)
         self._remember(sketches)
         return Reservation(self, name, reserved, slots, mechanism, query, begun=begun)
 
     def bind(
         self,
-        plan: Name,
+        reservation: Name,
         things: Mapping[str, Any],
         *,
         tables: Mapping[str, Any] | None = None,
@@ -479,7 +408,7 @@ class Curator(Opaque):
         are kept in a file of the operator's.
 
         Args:
-            plan: name of the reservation.
+            reservation: its name.
             things: what it was given, by name: scores, functions that train, estimators. The records are compared without being named.
             tables: records of other roles, by name, in any order; also a torch Dataset.
             begun: whether the ledger knows the reservation; else what is given is what it begins with.
@@ -489,32 +418,16 @@ class Curator(Opaque):
             PlanChanged: names what differs. Nothing was charged.
         """
         found: dict[str, str | None] = {}
-        question = sorted(things), sorted(tables or {}), begun, ordered
         if self.ledger.storage.persistent:  # a ledger in memory has one curator, and that its records
-            key = self._ledger.run_on_rank_0(f"compare records of {plan}", question, lambda: key_of(self._ledger.writable))
-            found[f"{self.ledger.birth.role} records"] = self._digest(key)
+            key = self._key()
+            found[f"{self.ledger.birth.role} records"] = self._digest(self.__view, key)
             if ordered:  # which is refused on several ranks
                 found[ORDER] = order_digest(self.__view, key)
             for name, table in (tables or {}).items():
                 rows = rows_of(table)
                 digest = None if rows is None else TableDigest.of(rows, key)
                 found[name] = None if digest is None else digest.hex(key)
-
-        def same() -> None:
-            require_same(self._ledger.writable, plan, things, found, begun=begun)
-
-        self._ledger.run_on_rank_0(f"bind {plan}", question, same)
-
-    def _digest(self, key: bytes) -> str | None:
-        """The digest of all ranks' records, on rank 0; None where some cannot be compared. How they
-        are dealt to ranks does not matter."""
-        mine = TableDigest.of(self.__view, key)
-        if isinstance(self._ranks, Ranks):
-            if not all(row[0] for row in self._ranks.all_gather(bytes([mine is not None]))):
-                return None
-            assert mine is not None
-            mine = TableDigest(self._ranks.reduce_tensor(mine.sums))
-        return None if mine is None else mine.hex(key)
+        self._require_same(reservation, things, found, begun)
 
     def protect(self, records: Any, *, role: Name) -> None:
         """Note that this ledger pays for records of another role, too, such as those that a private
@@ -543,7 +456,7 @@ class Curator(Opaque):
 
     def mark_probed(self, query: Query) -> None:
         """Note that this question's score was tried on public records: `example=` need not be tried again."""
-        self._probed.add(_code_of(query))
+        self._probed.add(code_of(query))
 
     def assume(self, name: str) -> None:
         """Note an assumption, once, for every later statement.
@@ -551,15 +464,15 @@ class Curator(Opaque):
         "durations-tell-nothing": workers, threads or processes release in the order in which they finish. Then the order of the values,
         and every point that is proposed from some values and not yet from others, follow from how long the scores took.
         """
-        self._ledger.note("assume", name)
+        self._note("assume", name)
 
-    def hidden_draws(self, plan: Name) -> Callable[[Query, Mechanism], torch.Tensor | None]:
+    def hidden_draws(self, reservation: Name) -> Callable[[Query, Mechanism], torch.Tensor | None]:
         """A function for the noised answers of hidden runs, which a single charge of a private selection has paid for: at most one of them
         is released, and the others must not be published. It charges, stores and notes nothing, and touches no ledger: who watches the
         ledger's storage must not learn how many runs there are.
 
         Args:
-            plan: the selection's reservation: charged, and without a value yet.
+            reservation: the selection's: charged, and without a value yet.
 
         Returns:
             `draw(query, mechanism)`: the answer with the noise of a release, `m`; None if it fails, which is as private as the answer.
@@ -571,11 +484,11 @@ class Curator(Opaque):
         """
         if self.ranks > 1:
             raise UsageError("each rank would noise its own shard for one charge: give a curator of one process.")
-        reserved = self.ledger.reservation(plan)
+        reserved = self.ledger.reservation(reservation)
         selects = reserved is not None and isinstance(reserved.event, (SelectionEvent, RolesEvent))
-        if not selects or not self.ledger.used().get(plan) or self.ledger.values(plan):
+        if not selects or not self.ledger.used().get(reservation) or self.ledger.values(reservation):
             raise InputError(
-                "plan", plan, "the reservation of a selection that was charged and has no value yet", "Use release() for others."
+                "reservation", reservation, "that of a selection that was charged and has no value yet", "Use release() for others."
             )
         return self._draw_hidden
 
@@ -606,7 +519,81 @@ class Curator(Opaque):
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
-        return compose_statement(self._ledger.writable, delta=delta, units=self.units)
+        return compose_statement(self._ledger, delta=delta, units=self.units)
+
+    # What several processes that share the records do together: see `ShardedCurator`.
+
+    def _read(self, records: Any, unit: PrivacyUnit, birth: Birth, form: Form | None, device: torch.device | str | None) -> PrivateView:
+        """The view of the records, cast to their public form."""
+        view = PrivateView.of(
+            records,
+            unit,
+            units_are_public=birth.adjacency.replaces,
+            shard=self.ranks > 1,
+            streamed_to=device,
+            form=form,
+            one_at_a_time=birth.one_at_a_time,
+        )
+        if form is None:
+            require_known_form(view.records)
+        return view
+
+    def _opened(self, url: str | pathlib.Path | None, birth: Birth) -> Ledger:
+        """The ledger."""
+        from dpbo.curator.ledger import Ledger  # with SQLAlchemy, a tenth of the time that torch takes
+
+        return Ledger(url, birth)
+
+    def _can_be_repeated(self) -> bool:
+        """Whether the noise can be drawn again by who knows its source."""
+        return self._entropy is not system_entropy
+
+    def _new_id(self) -> str:
+        """A random name for a handle."""
+        return uuid.uuid4().hex
+
+    def _evaluated(self, query: Query, details: Mapping[str, Any]) -> IntegerSum | Failure:
+        """The exact answer on the records."""
+        outcome = self._job(query)()
+        self._mutated |= isinstance(outcome, Failure) and outcome.kind == "mutated"
+        return outcome
+
+    def _released(
+        self, handles: list[Handle], mechanism: Mechanism, name: str, reservation: str | None, used: int | None
+    ) -> tuple[Release, ...]:
+        """The values of the handles, charged and drawn now where they were not before."""
+        self._pending.store()
+        if fresh := self._pending.uncharged(handles):
+            self._release_fresh(fresh, mechanism, name, reservation, used)
+        return tuple(map(self._pending.value, handles))
+
+    def _reserved(self, name: str, event: Event, slots: int, terms: Mapping[str, Any], parallel: bool, limit: int | None) -> Event:
+        """The event of one slot of a reservation that is made now, or was made earlier under the same terms."""
+        require_json("terms", terms)
+        require_plan_terms(terms, self.units)
+        self._require_allowed(terms.get("assumptions") or {})
+        if not parallel:
+            return self._ledger.reserve(name, event, slots, terms)
+        if self.units is None or self._ledger.birth.grouped or self.ranks > 1:
+            allowed = "False where units are groups, their number is private, or they are sharded over ranks"
+            raise InputError("parallel", True, allowed, "A part is one record there.")
+        self._ledger.note("assume", "records-keep-their-places")
+        return self._ledger.reserve(name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit)
+
+    def _key(self) -> bytes:
+        """The secret key of fingerprints."""
+        return key_of(self._ledger)
+
+    def _digest(self, records: PrivateView, key: bytes) -> str | None:
+        """The digest of all records; None where some cannot be compared."""
+        digest = TableDigest.of(records, key)
+        return None if digest is None else digest.hex(key)
+
+    def _require_same(self, reservation: str, things: Mapping[str, Any], found: Mapping[str, str | None], begun: bool) -> None:
+        require_same(self._ledger, reservation, things, found, begun=begun)
+
+    def _note(self, kind: str, text: str) -> None:
+        self._ledger.note(kind, text)
 
     def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, reservation: str | None, used: int | None) -> None:
         laws = []
@@ -648,7 +635,7 @@ class Curator(Opaque):
             self._remembered = True
 
     def _charge(self, handles: Sequence[Handle], name: str, event: Event, reservation: str | None, used: int | None) -> int:
-        slots, ledger = [self._slot(handle) for handle in handles], self._ledger.writable
+        slots, ledger = [self._slot(handle) for handle in handles], self._ledger
         reserved = None if reservation is None else ledger.reservation(reservation)
         if reserved is not None and reserved.terms.get("assumptions"):
             reserved.require_failure_probability(max(slot.get("failure_probability", 0.0) for slot in slots))
@@ -712,39 +699,30 @@ class Curator(Opaque):
         value, variance = map(torch.from_numpy, published)
         return drawn, value, variance + torch.from_numpy(sampled)
 
+    def _require_askable(self, query: Query) -> None:
+        require_askable(query, self.ledger.birth, of_parts=self.ranks > 1 or self.__view.streamed_to is not None)
+
     def _job(self, query: Query) -> Job:
-        query.require_public(self.adjacency)
-        birth = self.ledger.birth
-        birth.require_role(getattr(query, "role", None))
-        require_per_unit(query, grouped=birth.grouped)
-        if (self._ranks.world_size > 1 or self.__view.streamed_to is not None) and not query.sums_over_units():
-            allowed = "one whose answer is a sum over units, such as ClippedMean"
-            raise InputError("query", type(query).__name__, allowed, "Ask it of one process with all records, without device=.")
-        if birth.one_at_a_time and not (query.scores_one_at_a_time() and type(query).__module__.startswith("dpbo.")):
-            allowed = "one of dpbo's whose score can get one record at a time, such as ClippedMean"
-            raise InputError("query", type(query).__name__, allowed, "Or make the Curator without one_at_a_time.")
-        if query.needs_row_change() not in (None, birth.row_change):
-            allowed = f"the curator's own, {birth.row_change}"
-            raise InputError("row_change", query.needs_row_change(), allowed, "One ledger has one relation.")
+        self._require_askable(query)
         if self._mutated:
-            raise PrivateFailure(_FAILURES["mutated"])
+            raise PrivateFailure(FAILURES["mutated"])
         earlier = []
         for handle in query.handles():
             if (per_unit := self._answer(handle)[1].per_unit) is None:
                 raise InputError("earlier", handle, "handles of answers that were kept")
             earlier.append(per_unit)
-        probed = self._probed_all or _code_of(query) in self._probed
+        probed = self._probed_all or code_of(query) in self._probed
         return Job(_as_it_is_now(query), dataclasses.replace(self.__view, earlier=tuple(earlier)), self._example, probed)
 
-    def _accept(self, query: Query, details: Mapping[str, Any], outcome: IntegerSum | Failure) -> Handle:
+    def _accept(self, query: Query, details: Mapping[str, Any], reservation: str | None, outcome: IntegerSum | Failure) -> Handle:
         if isinstance(outcome, Failure):
             if outcome.kind == "interrupted":
                 raise KeyboardInterrupt
             self._mutated |= outcome.kind == "mutated"
             # nothing is noted: readers of the ledger would learn that the score failed, which `score-total` of every statement covers
-            raise PrivateFailure(f"{_FAILURES[outcome.kind]} Nothing was charged or noted. Tell only those who may see the records.")
+            raise PrivateFailure(f"{FAILURES[outcome.kind]} Nothing was charged or noted. Tell only those who may see the records.")
         self.mark_probed(query)
-        handle = Handle(query, details, self._ranks.new_id())
+        handle = Handle(query, details, self._new_id(), reservation)
         with self._lock:
             self.__answers[handle] = query, outcome
         return handle
@@ -818,12 +796,3 @@ def _terms_of(query: Query) -> dict[str, Any]:
     """What a reservation for this question states."""
     stated = {"assumptions": _conditions_of(query), "failure_probability": query.failure_probability()}
     return {**query.public_inputs(), **{name: value for name, value in stated.items() if value}}
-
-
-def _code_of(query: Query) -> Any:
-    """The code of the query's score, the same for every query made of it: examples are tried on it once."""
-    plain = getattr(query, "query", query)
-    score = getattr(plain, "score", getattr(plain, "loss", type(plain)))
-    while isinstance(score, (PairedScore, OneCell, functools.partial)):
-        score = score.func if isinstance(score, functools.partial) else score.score
-    return getattr(score, "__code__", score if isinstance(score, type) else type(score))

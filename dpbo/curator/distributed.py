@@ -41,26 +41,6 @@ _DIGEST, _ID, _TITLE = 32, 16, 80  # bytes
 _FINE, _FAILURE, _ERROR = range(3)  # an error on one rank goes before a failure on another
 
 
-class SingleProcess:
-    """One process that holds all records: the same methods as `Ranks`, without other ranks."""
-
-    rank, world_size = 0, 1
-
-    def run_together(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
-        """`work()`."""
-        return work()
-
-    run_on_rank_0 = reduce = run_together
-
-    def count_units(self, view: PrivateView, labels: Any, *, public: bool) -> PrivateView:
-        """The view as it is."""
-        return view
-
-    def new_id(self) -> str:
-        """A random name for a handle."""
-        return uuid.uuid4().hex
-
-
 class Ranks:
     """The processes that share the records, one shard each; all records of a unit are in one shard. Several curators may share it.
 
@@ -73,6 +53,7 @@ class Ranks:
     Attributes:
         rank: rank of this process in the group.
         world_size: number of processes in the group.
+        steps: how many times the ranks compared what they ask for.
 
     Raises:
         InputError: torch.distributed is not initialised, or an argument is outside its range. RankLost: not all ranks came.
@@ -90,6 +71,7 @@ class Ranks:
         self._members = dist.get_process_group_ranks(self._data)
         self.world_size = len(self._members)
         self._id, self._step, self._lost = "", "meet", False
+        self.steps = 0
         self._control: Any = None
         with self._connected():
             self._control = dist.new_group(self._members, timeout=timeout, backend="gloo", use_local_synchronization=True)
@@ -195,6 +177,7 @@ class Ranks:
     def _require_same(self, title: str, question: Iterable[Any]) -> None:
         """Raises RanksDisagree, on all ranks, where they ask for different things."""
         self._step = title
+        self.steps += 1
         shown = title.encode()[:_TITLE].ljust(_TITLE)
         rows = self.all_gather(fingerprint((title, *question)) + uuid.uuid4().bytes + shown)
         if others := [rank for rank, row in enumerate(rows) if row[:_DIGEST] != rows[0][:_DIGEST]]:

@@ -88,14 +88,16 @@ def priced(
 
 
 def planned(
-    curator: Curator, noise: Mechanism | KindOfNoise, budget: BudgetOrShare | None, slots: int, query: Query | None
-) -> tuple[Mechanism, Event]:
-    """The mechanism of each slot of a reservation, and what a slot costs (`Curator.reserve`).
+    curator: Curator, noise: Noise, budget: BudgetOrShare | None, slots: int, query: Query | None
+) -> tuple[Mechanism | None, Event]:
+    """The mechanism of each slot of a reservation, if it has one, and what a slot costs (`Curator.reserve`).
 
     Raises:
         InputError: no budget for a class of mechanisms, an accounting that can pay for none of them, or noise that cannot be drawn.
     """
     mechanism: Mechanism
+    if isinstance(noise, Event):
+        return None, noise
     if isinstance(noise, Mechanism):
         mechanism = noise
     elif budget is not None:

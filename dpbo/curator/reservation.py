@@ -8,7 +8,7 @@ row = reservation.release(query, slot=0)                            # slot 0: wh
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +23,6 @@ from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.progress import progress_bar
 from dpbo.queries.query import Query
 from dpbo.release import Release
-from dpbo.validation import Index, checked
 
 if TYPE_CHECKING:
     from dpbo.curator.curator import Curator
@@ -38,7 +37,6 @@ class Reservation:
         event: what a slot costs, as the ledger holds it.
         slots: how many releases there may be; of a parallel reservation, for each part of the records.
         mechanism: the noise of each release.
-        noise_std: standard deviation of an answer to `query`, `m`; None without `query`, and for a choice.
         begun: whether an earlier session made it.
     """
 
@@ -49,9 +47,7 @@ class Reservation:
         if isinstance(mechanism, (AdditiveMechanism, ChoiceMechanism)):
             # The ledger's: recomputed on another machine it may differ in its last digits.
             mechanism = dataclasses.replace(mechanism, noise_multiplier=event.noise_multiplier)
-        self._mechanism = mechanism
-        self.noise_std = None if mechanism is None or query is None else noise_std(curator, mechanism, query)
-        self._known = list[dict[str, Any]]()
+        self._mechanism, self._query = mechanism, query
         self._turn = 0  # of `release`
         self._bar: Any = None
 
@@ -73,17 +69,21 @@ class Reservation:
 
     @property
     def values(self) -> list[dict[str, Any]]:
-        """The ledger's row of each value that was released, in the order of release. Only what is new is read."""
-        known = self._known  # once: other threads read, too
-        self._known = [*known, *self.curator.ledger.values(self.name, skip=len(known))]
-        return self._known
+        """The ledger's row of each value that was released, in the order of release."""
+        return self.curator.ledger.values(self.name)
 
     @property
     def lost(self) -> int:
         """Slots that are charged, and whose values were never delivered. They are never drawn again."""
         self.curator.deliver()  # a value may wait here
-        used = self.used
-        return used - len(self.values)
+        chain = self.curator.ledger.chain()
+        return chain.used[self.name] - len(chain.values.get(self.name, ()))
+
+    @property
+    def noise_std(self) -> torch.Tensor:
+        """Standard deviation of a release of the question that it was reserved for, `m`."""
+        assert self._query is not None
+        return self.std_of(self._query)
 
     def std_of(self, query: Query) -> torch.Tensor:
         """Standard deviation of a release of this question, `m`: one whose noise its public numbers tell."""
@@ -95,7 +95,10 @@ class Reservation:
         """Count releases in a bar, which appears on a terminal only and shows no times."""
         self._bar = progress_bar(self.name, self.slots, done=self.used, rank=self.curator.rank)
 
-    @checked
+    def charge(self, details: Mapping[str, Any], *, count: int = 1, used: int | None = None) -> int:
+        """Charge `count` slots for noise that others draw, such as that of DP-SGD's steps; returns the entry's number (`Ledger.charge`)."""
+        return self.curator.ledger.charge(self.name, self.event.repeated(count), details, self.name, used=used)
+
     def release(self, query: Query, **details: Any) -> dict[str, Any]:
         """The ledger's row of the next slot, which is charged, drawn and stored now unless an earlier session did.
 
@@ -115,11 +118,11 @@ class Reservation:
         if self.lost:
             what = f"a release of {self.name!r} was charged but never delivered, and it is never drawn twice."
             raise ReleaseLost(f"{what} Start again under another name; the charge stays.")
+        row = self.curator.ledger.values(self.name, skip=self._turn)[0]
         self._turn += 1
-        return self.values[self._turn - 1]
+        return row
 
-    @checked
-    def release_all(self, handles: Collection[Handle], *, used: Index | None = None) -> tuple[Release, ...]:
+    def release_all(self, handles: Collection[Handle], *, used: int | None = None) -> tuple[Release, ...]:
         """`Curator.release_all` from this reservation, with its noise."""
         released = self.curator.release_all(handles, self.mechanism, name=self.name, reservation=self.name, used=used)
         if self._bar is not None and not self._bar.disable:

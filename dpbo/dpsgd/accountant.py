@@ -24,6 +24,7 @@ from typing import Any
 from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.composition import compose
 from dpbo.curator.curator import Curator
+from dpbo.curator.reservation import Reservation
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.errors import InputError, LedgerError, OpacityError, UsageError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
@@ -54,6 +55,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
 
     # With a curator only.
     _planned: Step
+    _reservation: Reservation
     # With a PrivateEngine, the records that its steps take.
     _tables: Mapping[str, Any] = {}
     # One item for each step that is charged and not yet taken.
@@ -88,10 +90,10 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         """Reserve the planned steps at this rate in the curator's ledger, or resume them."""
         assert self._curator is not None
         multiplier, _, steps = self._planned
-        self._curator.bind(self._name, {}, tables=self._tables, begun=self._name in self._curator.ledger.used())
-        self._curator.ledger.note("assume", "dpsgd-attested")
         terms = {"attested": "Poisson", "sample_rate": float(sample_rate)}
-        self._curator.reserve(self._name, self._event(multiplier, sample_rate), slots=steps, terms=terms)
+        step = self._event(multiplier, sample_rate)
+        self._reservation = self._curator.reserve(self._name, step, slots=steps, given={}, tables=self._tables, terms=terms)
+        self._curator.ledger.note("assume", "dpsgd-attested")
         self._planned = multiplier, float(sample_rate), steps
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
@@ -118,7 +120,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
                     "Give make_private what the accountant was planned for.",
                 )
             if next(self._paid, None) is None:
-                self._paid = iter(range(self._charge_block(self._event(noise_multiplier, sample_rate)) - 1))
+                self._paid = iter(range(self._charge_block() - 1))
         _append(self._runs[self._id], (float(noise_multiplier), float(sample_rate), 1))
 
     def add(self, event: Event) -> None:
@@ -195,7 +197,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
                 events = [event_from_json(body["event"]) for body in bodies]
                 charged = [(event.repeated(1), event.count) for event in events]
                 for event, count in _rest(charged, [(self._event(multiplier, rate), count) for multiplier, rate, count in steps]):
-                    self._charge(event.repeated(count), run, None)
+                    self._curator.ledger.charge(self._name, event.repeated(count), _details(run))
         self._runs.update(runs)
         self._releases.update(releases)
 
@@ -222,17 +224,16 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
             return convert_adjacency(GaussianEvent(float(noise_multiplier)), Adjacency.ADD_OR_REMOVE_ONE, relation)
         return PoissonGaussianEvent(float(noise_multiplier), rate=float(sample_rate), relation=relation.value)
 
-    def _charge_block(self, step: Event) -> int:
+    def _charge_block(self) -> int:
         """Charge a block of the planned steps, or what is left of them; returns how many, one at least."""
-        assert self._curator is not None
-        steps = self._planned[2]
-        count = max(min(steps // 100, _BLOCK, steps - self._curator.ledger.used().get(self._name, 0)), 1)
-        self._charge(step.repeated(count), self._id, self._name)
+        count = max(min(self._planned[2] // 100, _BLOCK, self._reservation.remaining), 1)
+        self._reservation.charge(_details(self._id), count=count)
         return count
 
-    def _charge(self, event: Event, run: str, plan: str | None) -> None:
-        assert self._curator is not None
-        self._curator.ledger.charge(self._name, event, {"attested": "Poisson", "run": run}, plan)
+
+def _details(run: str) -> dict[str, Any]:
+    """What the ledger keeps of a charge."""
+    return {"attested": "Poisson", "run": run}
 
 
 def _append(steps: list[Step], step: Step) -> None:

@@ -168,14 +168,12 @@ def private_selection(
     terms = _terms(curator, run_count, space, base, score, threshold, pad_to)
     # An object of the caller's that hinders it does so before anything is charged.
     ProcessState(train)
-    curator.bind(name, {}, begun=name in curator.ledger.used())
-    # As the ledger has it.
-    charged = curator.reserve(name, event, slots=1, terms=terms).event
-    if curator.ledger.used()[name] == 0:
+    reservation = curator.reserve(name, event, slots=1, given={}, terms=terms)
+    if reservation.remaining:
         for assumed in ("runs-hidden", "runs-attested"):
             curator.ledger.note("assume", assumed)
         slot = {"query": "PrivateSelection", "public": {}, "details": {}}
-        entry = curator.ledger.charge(name, charged, {"units": curator.units, "slots": [slot]}, name, used=0)
+        entry = reservation.charge({"units": curator.units, "slots": [slot]}, used=0)
         rebuilt = functools.partial(_rebuilt, train)
         work = rebuilt if score is None else _scored(curator, rebuilt, score, name)
         work = _paid(work, event, curator.adjacency)

@@ -422,25 +422,24 @@ class _Models:
     def __init__(self, curator: Curator, study: _Study) -> None:
         self._curator = curator
         self._study = study
-        self._runs = study.plan.usually
-        self._event = study.plan.events[0].repeated(1)
         self._in_memory: dict[tuple[float, ...], nn.Module] = {}
         settings = dataclasses.asdict(study.plan.config)
         del settings["noise_multiplier"]
         terms = {"role": _TRAINING, "attested": "Poisson", **_terms_of(study.space), **settings}
-        curator.reserve(_TRAINING, self._event, slots=self._runs, terms=terms)
+        run = study.plan.events[0].repeated(1)
+        self._reservation = curator.reserve(_TRAINING, run, slots=study.plan.usually, terms=terms)
 
     @property
     def remaining(self) -> int:
         """Number of runs not yet begun."""
-        return self._runs - self._curator.ledger.used().get(_TRAINING, 0)
+        return self._reservation.remaining
 
     def fit(self, x: torch.Tensor) -> nn.Module | None:
         """The model at x: a kept one, else a new run. None if training fails: whether it fails may depend on the records."""
         if (kept := self.kept(x)) is not None:
             return kept
         details = {"attested": "Poisson", "x": x.tolist(), "model": uuid.uuid4().hex}
-        self._curator.ledger.charge(_TRAINING, self._event, details, _TRAINING)
+        self._reservation.charge(details)
         try:
             model = self._study.train(self._study.space.decode(x))
         except Exception:

@@ -34,7 +34,6 @@ from typing import Annotated, Any
 import torch
 from gpytorch.kernels import Kernel, RBFKernel
 
-from dpbo.accounting.calibration import describe_budget
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.curator.pricing import priced
@@ -49,7 +48,6 @@ from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.objective import NoiseWarning
 from dpbo.privacy import Budget
-from dpbo.progress import progress_bar
 from dpbo.queries.query import Query
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.queries.utilities import CandidateScores, QuantileUtilities
@@ -160,24 +158,19 @@ class DPGIBO:
                  "kernel": describe_kernel(kernel), "noise": noise, "settings": str(self.settings), "seed": seed}  # fmt: skip
 
         query = self._query()
-        query.require_public(curator.adjacency)
-        planned = next(priced(curator, [GaussianMechanism], budget, iterations)) if mechanism is None else mechanism
-        planned.distribution(query.scale(curator.adjacency), query.quanta())  # raises if it cannot be drawn, before anything is reserved
-        stated = {"budget": describe_budget(budget) if mechanism is None else str(mechanism), **query.public_inputs(), **terms}
-        curator.bind(name, {"loss": loss}, begun=name in curator.ledger.used())
-        event = curator.reserve(name, planned.event(), slots=iterations, terms=stated).event
-        self._mechanism = GaussianMechanism(event.noise_multiplier) if mechanism is None else mechanism
-        distribution = self._mechanism.distribution(query.scale(curator.adjacency), query.quanta())
-        self.noise_std = distribution.std[0] * query.affine(curator.units)[1]
+        self._reservation = curator.reserve(
+            name, mechanism or GaussianMechanism, slots=iterations, budget=budget, query=query, given={"loss": loss}, terms=terms
+        )
+        self.noise_std = float(self._reservation.noise_std[0])
         self.rho = self.noise_std * math.sqrt(len(self._theta)) / clip
         if self.rho > _HOPELESS:
             text = (f"the noise of one gradient is {self.rho:.2g} times the clip, so this run can hardly find anything: "
                     "plan fewer iterations, a larger budget, fewer dimensions or more units.")  # fmt: skip
             warn(text, NoiseWarning)
         self._optimizer = self.settings.optimizer([self._theta], lr=self.settings.step_size(self.rho))
-        self._used = curator.ledger.used()[name]
+        self._used = self._reservation.used
         curator.deliver()
-        for value in curator.ledger.values(name):  # the steps that the ledger already holds; history computes their losses again, free
+        for value in self._reservation.values:  # the steps that the ledger already holds; history computes their losses again, free
             if value["details"]["theta"] != self.theta.tolist():
                 remedy = "Resume with the kernel, settings and library versions that the run began with."
                 raise LedgerMismatch("theta", value["details"]["theta"], self.theta.tolist(), remedy)
@@ -192,15 +185,14 @@ class DPGIBO:
     @property
     def remaining(self) -> int:
         """Iterations not yet charged."""
-        return self.iterations - self.curator.ledger.used().get(self.name, 0)
+        return self._reservation.remaining
 
     def run(self) -> GIBOResult:
         """Run all iterations that are left, first one whose value could not be stored earlier."""
-        with progress_bar(self.name, self.iterations, done=len(self._gradients), rank=self.curator.rank) as bar:
-            while self._pending is not None or self.remaining:
-                X = self.ask()
-                self.tell(X, self._pending if self._pending is not None else self.evaluate(X))
-                bar.update()
+        self._reservation.show_progress()
+        while self._pending is not None or self.remaining:
+            X = self.ask()
+            self.tell(X, self._pending if self._pending is not None else self.evaluate(X))
         return self.result()
 
     def ask(self) -> torch.Tensor:
@@ -217,7 +209,7 @@ class DPGIBO:
         self._require_asked(X)
         query = self._query()
         self._queries.add(query)
-        details = {"theta": self.theta.tolist()}
+        details: dict[str, Any] = {"theta": self.theta.tolist()}
         if executor is not None:
             return self.curator.submit(query, executor, **details)
         return self.curator.evaluate(query, **details)
@@ -237,7 +229,7 @@ class DPGIBO:
             raise InputError("handle", ready, "one that evaluate() gave for these points")
         self._pending = self._pending or ready
         try:
-            (release,) = self.curator.release_all([self._pending], self._mechanism, name=self.name, reservation=self.name, used=self._used)
+            (release,) = self._reservation.release_all([self._pending], used=self._used)
         except LedgerUnavailable:  # it may be charged: the next tell finishes it
             raise
         except PrivacyError:

@@ -53,9 +53,9 @@ class RecordingCurator(Curator):
         super().__init__(records, **settings)
         self.ledger.note("void", "a replay shows exact answers to the test that runs it")
 
-    def _accept(self, query: Query, details: Mapping[str, Any], outcome: IntegerSum | Failure) -> Handle:
+    def _accept(self, query: Query, details: Mapping[str, Any], reservation: str | None, outcome: IntegerSum | Failure) -> Handle:
         self.evaluations.append({**_public(query), **details})
-        return super()._accept(query, details, outcome)
+        return super()._accept(query, details, reservation, outcome)
 
     def _draw(self, handle: Handle, distribution: NoiseDistribution, mechanism: Mechanism, event: Event, entry: int) -> Release:
         query, answer = self._answer(handle)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.curator.handle import private_generators
+from dpbo.curator.evaluation import private_generators
 from dpbo.errors import UsageError
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean, IntegerSum, Query, Sensitivity

@@ -80,7 +80,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a query that nobody vouches for is asked about groups",
-        where="dpbo.curator.curator:Curator._job",
+        where="dpbo.curator.evaluation:require_askable",
         old="require_per_unit(query, grouped=birth.grouped)",
         new="require_per_unit(query, grouped=False)",
         test="tests/attacks/test_own_queries.py::test_a_query_that_nobody_vouches_for_is_refused_on_groups_before_a_charge",
@@ -616,9 +616,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "seeded noise leaves the statement standing",
-        where="dpbo.curator.curator:Curator.__init__",
-        old="lambda: entropy is not system_entropy):",
-        new="lambda: False):",
+        where="dpbo.curator.curator:Curator._can_be_repeated",
+        old="return self._entropy is not system_entropy",
+        new="return False",
         test="tests/unit/curator/test_curator.py::test_repeatable_noise_voids_the_statement",
     ),
     Sabotage(
@@ -630,9 +630,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "ranks evaluate different models",
-        where="dpbo.curator.curator:Curator.evaluate",
-        old="question = query, details, Reached(query)",
-        new="question = query, details",
+        where="dpbo.curator.sharded:ShardedCurator._evaluated",
+        old="(*question, Reached(query))",
+        new="question",
         test="tests/slow/ranks/test_failures.py::test_ranks_with_other_code_globals_or_models_are_refused_before_a_charge",
     ),
     Sabotage(
@@ -663,7 +663,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "ranks take their own charge for another process's",
-        where="dpbo.curator.shared_ledger:SharedLedger.run_on_rank_0",
+        where="dpbo.curator.sharded:ShardedCurator._on_rank_0",
         old="copy.head()  # reads",
         new="# reads",
         test="tests/slow/ranks/test_failures.py::test_ranks_note_together_that_others_take_turns",
@@ -950,7 +950,7 @@ SABOTAGES = (
         "a DP-SGD run is paid for after it was trained, and one that fails is not",
         where="dpbo.dpsgd.tuning:_Models.fit",
         old=(
-            "self._curator.ledger.charge(_TRAINING, self._event, details, _TRAINING)\n"
+            "self._reservation.charge(details)\n"
             "        try:\n"
             "            model = self._study.train(self._study.space.decode(x))\n"
             "        except Exception:\n"
@@ -961,7 +961,7 @@ SABOTAGES = (
             "            model = self._study.train(self._study.space.decode(x))\n"
             "        except Exception:\n"
             "            return None\n"
-            "        self._curator.ledger.charge(_TRAINING, self._event, details, _TRAINING)"
+            "        self._reservation.charge(details)"
         ),
         test="tests/integration/test_opacus_tuning.py::TestTuning::test_a_run_is_paid_for_before_it_sees_a_record",
     ),
@@ -1339,7 +1339,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "only the first model is tried",
-        where="dpbo.curator.handle:Job._probe",
+        where="dpbo.curator.evaluation:Job._probe",
         old=("elif self.probed or place:\n                examine_pair("),
         new=("elif self.probed or place:\n                (lambda *_: None)("),
         test="tests/unit/testing/test_per_record.py::test_every_model_is_tried_also_on_a_used_ledger",
@@ -1473,14 +1473,14 @@ SABOTAGES = (
     ),
     Sabotage(
         "private scores draw from the script's generators",
-        "dpbo.curator.handle:Job.__call__",
+        "dpbo.curator.evaluation:Job.__call__",
         old="private_generators, ",
         new="",
         test="tests/attacks/test_holes_scores.py::test_how_often_a_score_draws_moves_no_later_draw",
     ),
     Sabotage(
         "a library's warning shows a record's value",
-        "dpbo.curator.handle:Job.__call__",
+        "dpbo.curator.evaluation:Job.__call__",
         old=", mute_warnings():",
         new=":",
         test="tests/attacks/test_holes_scores.py::test_a_warning_about_one_record_is_not_shown",

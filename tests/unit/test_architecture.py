@@ -82,7 +82,7 @@ def _users(*names):
 def test_only_the_curator_evaluates_queries_and_draws_noise():
     allowed = {
         "_evaluate": {
-            "curator/handle.py",
+            "curator/evaluation.py",
             "testing/query_contract.py",
             "queries/utilities.py",
             "queries/sampled.py",

@@ -22,7 +22,8 @@ from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 from ax.core.trial_status import TrialStatus
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 
-from dpbo.curator.handle import LOST, Handle
+from dpbo.curator.evaluation import LOST
+from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure
 from dpbo.integrations.ax.strategies import noisy_improvement
 from dpbo.integrations.parameter_encoding import Kind, Parameter, ParameterEncoding

@@ -28,13 +28,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.accounting.calibration import budget_cost
 from dpbo.curator.birth import plan_terms
 from dpbo.curator.curator import Curator
+from dpbo.curator.pricing import priced
 from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
+from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.papers.po_gp_ucb.rows import RowOutcome, RowTable
 from dpbo.privacy import Budget
@@ -43,7 +44,7 @@ from dpbo.statement import Statement
 from dpbo.validation import Count, Name, checked, named_file, require_json
 
 FORMAT = 1
-_LAWS: tuple[type[AdditiveMechanism], ...] = (GaussianMechanism, LaplaceMechanism)
+_KINDS: tuple[type[AdditiveMechanism], ...] = (GaussianMechanism, LaplaceMechanism)
 
 
 @checked
@@ -141,17 +142,9 @@ def release_rows(
         (PlanChanged) other records, or another order of them.
     """
     held = plan_terms({**table.public_inputs(), "records": curator.units}, terms or {}, also=("projection", "table"))
-    curator.bind(name, {}, begun=name in curator.ledger.used(), ordered=True)
-    event = curator.reserve(name, mechanism.event(), slots=1, terms=held).event
-    if curator.ledger.used()[name] == 0:
-        same = type(mechanism)(event.noise_multiplier)
-        curator.release_all([curator.evaluate(table)], same, name=name, reservation=name, used=0)
-    curator.deliver()
-    known = curator.ledger.values(name)
-    if not known:
-        raise ReleaseLost(f"the table {name!r} was charged but never delivered, and it is never drawn twice. Release under another name.")
-    Z = torch.tensor(known[0]["value"], dtype=torch.float64)
-    return ReleasedRows(Z, max(known[0]["variance"]), known[0]["distribution"], table.projection)
+    row = curator.reserve(name, mechanism, slots=1, given={}, ordered=True, terms=held).release(table)
+    Z = torch.tensor(row["value"], dtype=torch.float64)
+    return ReleasedRows(Z, max(row["variance"]), row["distribution"], table.projection)
 
 
 @checked
@@ -200,22 +193,21 @@ class Outcomes:
             RowOutcome, outcome=outcome, value_range=copy_mutable(value_range), declassified=declassified, worst=worst
         )
         self._lock = threading.Lock()
-        planned = NoNoise(allow_not_private=True) if budget is None else self._least_noise(budget)
         query = self._query(row=0)
-        assumptions = dict(query.data_assumptions())
-        held = plan_terms({**query.public_inputs(), **({"assumptions": assumptions} if assumptions else {})}, terms or {})
-        event = query.release_event(planned.event(), curator.adjacency)
-        given = {"outcome": outcome}
-        reserved = curator.reserve(name, event, slots=repeats, terms=held, given=given, parallel=True, limit=limit).event
-        self.mechanism = planned if isinstance(planned, NoNoise) else type(planned)(reserved.noise_multiplier)
+        noise: Mechanism = NoNoise(allow_not_private=True)
+        if budget is not None:
+            noise = min(priced(curator, _KINDS, budget, repeats), key=lambda noise: noise.noise_multiplier * noise.std(1))
+        held = plan_terms(query.public_inputs(), terms or {})
+        self._reservation = curator.reserve(
+            name, noise, slots=repeats, query=query, given={"outcome": outcome}, terms=held, parallel=True, limit=limit
+        )
+        self.mechanism = self._reservation.mechanism
         self._known = self._stored()
 
     @property
     def variance(self) -> float:
         """Variance of an answer's noise."""
-        any_row = self._query(row=0)
-        distribution = self.mechanism.distribution(any_row.scale(self.curator.adjacency), any_row.quanta())
-        return float(distribution.std[0]) ** 2
+        return float(self._reservation.noise_std) ** 2
 
     def value(self, row: int, *, request: Name) -> Answer:
         """The outcome of a row.
@@ -242,7 +234,7 @@ class Outcomes:
 
     def _stored(self) -> dict[str, Answer]:
         """The ledger's answers by request, in order."""
-        stored = self.curator.ledger.values(self.name)
+        stored = self._reservation.values
         return {value["details"]["request"]: Answer(value["details"]["row"], value["value"][0], value["variance"][0]) for value in stored}
 
     def _answer(self, row: int, request: str) -> Answer:
@@ -259,15 +251,5 @@ class Outcomes:
         if (done := sum(slot["part"] == row for slot in charged)) >= self.repeats:
             raise BudgetExceeded(1, self.repeats - done, self.repeats, "slots", f"row {row} of the plan {self.name!r}", account())
         handle = self.curator.evaluate(self._query(row=row), row=row, request=request)
-        (release,) = self.curator.release_all([handle], self.mechanism, name=self.name, reservation=self.name)
+        (release,) = self._reservation.release_all([handle])
         return Answer(row, float(release.value), float(release.variance))
-
-    def _least_noise(self, budget: Budget | float | Fraction) -> AdditiveMechanism:
-        """The least noisy mechanism that the accounting can pay for."""
-        accounting = self.curator.accounting
-        available = budget_cost(budget, accounting, self.curator.ledger.cap)
-        priced = ((noise, accounting.multiplier(noise.kind, self.repeats, available)) for noise in _LAWS)
-        affordable = [noise(multiplier) for noise, multiplier in priced if multiplier is not None]
-        if not affordable:
-            raise InputError("accounting", accounting.name, "one that can pay for Gaussian or Laplace noise")
-        return min(affordable, key=lambda noise: noise.noise_multiplier * noise.std(1))

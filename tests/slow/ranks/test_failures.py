@@ -9,7 +9,7 @@ import torch.distributed as dist
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Ranks
 from dpbo.curator.labels import hash_labels
 from dpbo.curator.ledger import Ledger
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from tests.slow.ranks.jobs import JOBS, STEPS
 
 DEATHS = {name: 2 if "before a charge" in name or "after" in name else 0 for name in JOBS if "dies" in name}
@@ -219,7 +219,7 @@ def test_partial_sums_add_up_on_devices_also_from_blocks(met, name):
 
 
 def test_ranks_need_a_group_and_a_timeout():
-    with pytest.raises(InputError, match="init_process_group"):
+    with pytest.raises(UsageError, match="init_process_group"):
         Ranks()
     with pytest.raises(InputError, match="ranks"):
         Curator(torch.rand(3), unit=PrivacyUnit("u"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), ranks=object())  # type: ignore[arg-type]

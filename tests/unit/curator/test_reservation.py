@@ -1,0 +1,106 @@
+"""A reservation prices its noise, is resumed by its name, and never draws twice."""
+
+import pytest
+import torch
+
+from dpbo import Adjacency, Budget, Curator
+from dpbo.accounting import PureFilter
+from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, PlanChanged, ReleaseLost
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
+from dpbo.queries import ClippedMean
+
+RECORDS = torch.linspace(0, 1, 200, dtype=torch.float64)
+
+
+def score(_, records):
+    return records
+
+
+QUERY = ClippedMean(score, score_range=(0.0, 1.0))
+
+
+def make(records=RECORDS, **changes):
+    settings = {"unit": "record", "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(2.0, delta=1e-5)}
+    return Curator(records, **{**settings, **changes})
+
+
+def reserve(curator, noise=GaussianMechanism, **changes):
+    settings = {"slots": 3, "budget": 0.5, "query": QUERY, "given": {"score": score}, "terms": {"seed": 0}}
+    return curator.reserve("search", noise, **{**settings, **changes})
+
+
+def test_a_class_of_mechanisms_gets_the_least_noise_that_the_budget_pays_for():
+    reservation = reserve(make())
+    assert reservation.mechanism == GaussianMechanism(reservation.event.noise_multiplier)
+    assert reservation.mechanism.noise_multiplier == pytest.approx((3 / 0.5) ** 0.5 / 2.0)
+    assert reservation.noise_std.item() == pytest.approx(reservation.mechanism.noise_multiplier / 200)
+    assert reservation.curator.statement().public_inputs["search"]["budget"] == "1/2"
+
+
+def test_of_several_classes_the_first_that_the_accounting_pays_for_is_taken():
+    pure = make(accounting=PureFilter(), budget=Budget(1.0, 0.0))
+    assert isinstance(reserve(pure, (GaussianMechanism, LaplaceMechanism)).mechanism, LaplaceMechanism)
+    with pytest.raises(InputError, match="can pay for"):
+        reserve(make(accounting=PureFilter(), budget=Budget(1.0, 0.0)))
+
+
+def test_what_cannot_be_reserved_takes_nothing():
+    curator = make()
+    with pytest.raises(InputError, match="budget"):
+        reserve(curator, budget=None)
+    with pytest.raises(InputError, match="divisor"):
+        reserve(make(adjacency=Adjacency.ADD_OR_REMOVE_ONE))
+    with pytest.raises(BudgetExceeded):
+        reserve(curator, GaussianMechanism(0.1))
+    assert curator.ledger.head().kind == "birth"
+
+
+def test_a_session_reads_what_an_earlier_one_released_and_goes_on(on_disk):
+    first = reserve(make(**on_disk))
+    assert not first.begun
+    rows = [first.release(QUERY, step=step) for step in range(2)]
+    again = reserve(make(**on_disk))
+    assert again.begun
+    assert [again.release(QUERY, step=step) for step in range(2)] == rows
+    assert (again.used, again.remaining, again.lost) == (2, 1, 0)
+    last = again.release(QUERY, step=2)
+    assert again.values == [*rows, last]
+    with pytest.raises(BudgetExceeded):
+        again.release(QUERY)
+
+
+def test_a_value_that_was_charged_and_lost_is_not_drawn_again(on_disk):
+    reservation = reserve(make(**on_disk))
+    reservation.charge({"units": 200, "slots": [{"query": "ClippedMean", "public": {}, "details": {}}]})
+    again = reserve(make(**on_disk))
+    assert (again.remaining, again.lost) == (2, 1)
+    with pytest.raises(ReleaseLost, match="never drawn twice"):
+        again.release(QUERY)
+    assert again.used == 1
+
+
+def test_other_terms_things_or_records_do_not_resume_it(on_disk):
+    reserve(make(**on_disk))
+    for changed, error in (
+        ({"terms": {"seed": 1}}, LedgerMismatch),
+        ({"budget": 0.25}, LedgerMismatch),
+        ({"slots": 2}, LedgerMismatch),
+        ({"given": {"score": lambda _, records: 1 - records}}, PlanChanged),
+    ):
+        with pytest.raises(error):
+            reserve(make(**on_disk), **changed)
+    with pytest.raises(PlanChanged, match="other validation records"):
+        reserve(make(RECORDS.flip(0) / 2, **on_disk))
+
+
+def test_a_handle_knows_the_reservation_that_it_was_made_for():
+    curator = make()
+    assert curator.evaluate(QUERY).reservation is None
+    assert curator.evaluate(QUERY, reservation="search").reservation == "search"
+
+
+def test_exact_answers_need_no_budget():
+    curator = make(allow_conditional=True)
+    reservation = reserve(curator, NoNoise(allow_not_private=True), budget=None)
+    assert reservation.release(QUERY)["value"] == pytest.approx([0.5])
+    assert curator.statement().void
