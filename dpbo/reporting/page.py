@@ -363,35 +363,52 @@ def _releases(records: Sequence[Record], spaces: Mapping[str, Space | None]) -> 
     """A row for each release; successive charges that keep no slots, such as the steps of DP-SGD, are one row."""
     values = {record.body["entry"]: record.body["values"] for record in records if record.kind == "value"}
     charges = [record for record in records if record.kind == "charge"]
-    for key, group in itertools.groupby(charges, lambda r: (r.name, r.body["plan"], "slots" in r.body or r.seq)):
+    for _, group in itertools.groupby(charges, lambda r: (r.name, r.body["plan"], "slots" in r.body or r.seq)):
         charged = list(group)
-        first = charged[0]
-        last = charged[-1]
-        own = charged[0].body.get("slots")
-        if own is None:
-            count = sum(record.event.count for record in charged)
-            entry = f"{first.seq}" if first is last else f"{first.seq} to {last.seq}"
-            what = (f"{count:,} times: " if count > 1 else "") + mechanism_in_words(first.event)
-            yield {"entry": entry, "name": str(key[1] or key[0]), "what": what, "at": "", "value": "the ledger holds the cost alone"}
+        if "slots" not in charged[0].body:
+            yield _charges_alone(charged)
             continue
         for record in charged:
             drawn = values.get(record.seq, [])
             for place, slot in enumerate(record.body["slots"]):
-                details = dict(slot.get("details", {}))
-                plan = record.body["plan"] or record.name
                 value = drawn[place] if place < len(drawn) else None
-                x = details.pop("x", None) or (None if value is None else _point(value))
-                space = spaces.get(record.body["plan"])
-                point = [] if x is None else [_short(x)]
-                if space is not None and _is_point(x, x) and _holds(space, [x]):
-                    point = [f"{name} = {text}" for name, text in _parameters(x, space).items()]
-                yield {
-                    "entry": str(record.seq),
-                    "name": plan,
-                    "what": question_in_words(str(slot.get("query", ""))),
-                    "at": ", ".join(point + [f"{name}: {text}" for name, text in _texts(details).items()]),
-                    "value": "lost: charged, never delivered" if value is None else _value(value, slot),
-                }
+                yield _release(record, slot, value, spaces.get(record.body["plan"]))
+
+
+def _charges_alone(charged: Sequence[Record]) -> dict[str, str]:
+    """The row of charges that keep no slots."""
+    first = charged[0]
+    entry = f"{first.seq}"
+    if len(charged) > 1:
+        entry += f" to {charged[-1].seq}"
+    what = mechanism_in_words(first.event)
+    count = sum(record.event.count for record in charged)
+    if count > 1:
+        what = f"{count:,} times: {what}"
+    name = str(first.body["plan"] or first.name)
+    return {"entry": entry, "name": name, "what": what, "at": "", "value": "the ledger holds the cost alone"}
+
+
+def _release(record: Record, slot: Mapping[str, Any], value: Mapping[str, Any] | None, space: Space | None) -> dict[str, str]:
+    """The row of one slot of a charge, and of the value that was delivered for it, if any."""
+    details = dict(slot.get("details", {}))
+    x = details.pop("x", None)
+    answer = "lost: charged, never delivered"
+    if value is not None:
+        x = x or _point(value)
+        answer = _value(value, slot)
+    at = []
+    if space is not None and _is_point(x, x) and _holds(space, [x]):
+        at = [f"{name} = {text}" for name, text in _parameters(x, space).items()]
+    elif x is not None:
+        at = [_short(x)]
+    return {
+        "entry": str(record.seq),
+        "name": record.body["plan"] or record.name,
+        "what": question_in_words(str(slot.get("query", ""))),
+        "at": ", ".join([*at, *(f"{name}: {text}" for name, text in _texts(details).items())]),
+        "value": answer,
+    }
 
 
 def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
@@ -399,19 +416,32 @@ def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
     value = drawn["value"]
     variance = drawn.get("variance", [])
     if slot.get("query") == _SELECTION:
-        score = _score(drawn, None)
-        return "the best run" + ("" if score is None else f", score {score}") if _point(drawn) is not None else "no run was released"
+        return _best_run(drawn)
     if not variance:
-        chosen = f"{value[0] + 1:,.0f}" if len(value) == 1 else _short(value)
+        chosen = f"candidate {value[0] + 1:,.0f}" if len(value) == 1 else f"candidate {_short(value)}"
         candidates = slot.get("public", {}).get("candidates")
-        return f"candidate {chosen}{f' of {candidates:,}' if isinstance(candidates, int) else ''} was chosen"
+        if isinstance(candidates, int):
+            chosen += f" of {candidates:,}"
+        return f"{chosen} was chosen"
     rows = torch.tensor(value, dtype=torch.float64)
     if rows.ndim == 1 and len(rows) <= _FEW:
         return ", ".join(with_noise(v, math.sqrt(s)) for v, s in zip(value, variance, strict=True))
     stds = torch.tensor(variance, dtype=torch.float64).sqrt()
-    low = f"{float(stds.min()):.2g}"
-    high = f"{float(stds.max()):.2g}"
-    return f"{' x '.join(map(str, rows.shape))} numbers, noise {low if low == high else f'{low} to {high}'}"
+    noise = f"{float(stds.min()):.2g}"
+    highest = f"{float(stds.max()):.2g}"
+    if highest != noise:
+        noise += f" to {highest}"
+    return f"{' x '.join(map(str, rows.shape))} numbers, noise {noise}"
+
+
+def _best_run(drawn: Mapping[str, Any]) -> str:
+    """The answer of a private selection."""
+    if _point(drawn) is None:
+        return "no run was released"
+    score = _score(drawn, None)
+    if score is None:
+        return "the best run"
+    return f"the best run, score {score}"
 
 
 def _most(reserved: ReservationEvent) -> str:
