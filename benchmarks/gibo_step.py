@@ -69,7 +69,7 @@ def steps(smoke: bool, seed: int) -> list[list[Any]]:
         reference = by_adam(posterior, theta, b, 50 if smoke else 1000, seed)
         repetitions = 2 if smoke else 5
         row: list[Any] = [f"d={d}, b={b}, N={N}, n={n}", reference]
-        for how in ({}, {"steps": 100, "close": 1e-5, "restarts": 2}):
+        for how in ({}, {"steps": 100, "close": 1e-5}):
             generators = [torch.Generator().manual_seed(seed + 1 + i) for i in range(3)]
             reached = [iteration(posterior, theta, losses, b, generator=g, **how) for g in generators]
             (times,) = interleaved(lambda: iteration(posterior, theta, losses, b, generator=generators[0], **how), repetitions=repetitions)  # noqa: B023

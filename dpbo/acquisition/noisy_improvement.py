@@ -30,7 +30,8 @@ _JITTER = 1e-7
 # starts in the whole box, and around each of the best three points so far
 _RAW = 1024
 _NEAR = 64
-# of L-BFGS
+# starts from which L-BFGS climbs, and its steps
+_CLIMBS = 4
 _STEPS = 30
 # a step that gains less, as a share of the rows' values together, is the last
 _FLAT = 5e-3
@@ -96,7 +97,7 @@ class NoisyImprovement:
         return (_log_ei_helper(u) + deviation.log()).logsumexp(-1) - math.log(u.shape[-1])
 
 
-def most_improving(gain: NoisyImprovement, space: Space, bounds: Tensor, *, seed: int, restarts: int = 4) -> Tensor:
+def most_improving(gain: NoisyImprovement, space: Space, bounds: Tensor, *, seed: int) -> Tensor:
     """The point of the space within bounds (`2 x d`) where the gain is largest, as far as a search finds it, `1 x d`."""
     steps = {i: bounds.new_tensor(grid) for i, grid in {**space.discrete_dims, **space.cat_dims}.items()}
     steps = {i: grid[(grid >= bounds[0, i] - 1e-9) & (grid <= bounds[1, i] + 1e-9)] for i, grid in steps.items()}
@@ -105,7 +106,7 @@ def most_improving(gain: NoisyImprovement, space: Space, bounds: Tensor, *, seed
         values = gain(starts)
     chosen = []
     # the best, then the best of those that lie apart from it
-    for _ in range(restarts):
+    for _ in range(_CLIMBS):
         chosen.append(starts[values.argmax()])
         apart = ((starts - chosen[-1]).abs() / (bounds[1] - bounds[0]).clamp_min(1e-9)).amax(1) > 0.05
         starts = starts[apart]

@@ -39,7 +39,6 @@ def suggest_gradient_points(
     start: Tensor | None = None,
     steps: Count = _STEPS,
     close: Positive = _CLOSE,
-    restarts: Count = 1,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """b points that leave the gradient at theta as certain as can be, `b x d`.
@@ -54,26 +53,23 @@ def suggest_gradient_points(
         start: a design to improve, `b x d`, e.g. the previous one moved by theta's last step; used if it beats the stretched design.
         steps: most L-BFGS steps.
         close: a step that gains less, as a share of the start's trace, is the last; 1e-6 for the last half per cent.
-        restarts: how many rotations to start from; the best end is returned. Local optima differ by a few per cent.
-        generator: source of the rotations, on the CPU; needed for more than one, without it there is none.
+        generator: source of the start's rotation, on the CPU; without it there is none. Local optima differ by a few per cent.
 
     Raises:
         InputError: an argument out of range, of another shape, not float64, or theta or start not finite.
     """
     bounds, start = (None if part is None else part.to(theta.device) for part in (bounds, start))
     _require(posterior, theta, b, bounds, start)
-    if restarts > 1 and generator is None:
-        raise InputError("generator", None, "a torch.Generator when restarts > 1", "For example torch.Generator().manual_seed(0).")
     box = theta.new_tensor([[-float("inf")], [float("inf")]]).expand(2, len(theta)) if bounds is None else bounds
     trace = GradientTrace(posterior, theta)
-    starts = [starting_design(trace, b, generator) for _ in range(restarts)]
-    reflected = [_reflect(Z, box) for Z in starts]
+    turned = starting_design(trace, b, generator)
+    Z = _reflect(turned, box)
     closed_form = len(posterior) == 0 and _radial(posterior.derivatives) is not None and b in (len(theta) + 1, 2 * len(theta))
-    if start is None and closed_form and torch.equal(reflected[0], starts[0]):
-        return starts[0]
+    if start is None and closed_form and torch.equal(Z, turned):
+        return turned
     if start is not None:
-        reflected[0] = _best(trace, [reflected[0], _reflect(start, box)])
-    return _best(trace, [_improve(trace, Z, box, steps, close) for Z in reflected])
+        Z = min(Z, _reflect(start, box), key=lambda design: float(trace.value(design)))
+    return _improve(trace, Z, box, steps, close)
 
 
 @checked
@@ -277,12 +273,6 @@ def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: fl
         how = {"maxiter": steps, "ftol": close, "gtol": 0.0}
         found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=ends, options=how)
     return place(found.x).clamp(box[0], box[1])
-
-
-def _best(trace: GradientTrace, candidates: list[Tensor]) -> Tensor:
-    if len(candidates) == 1:
-        return candidates[0]
-    return min(candidates, key=lambda Z: float(trace.value(Z)))
 
 
 def _reflect(Z: Tensor, box: Tensor) -> Tensor:

@@ -63,9 +63,13 @@ def test_as_good_as_a_thousand_adam_steps(name, b):
     history = posterior(name)
     theta = 0.1 * torch.randn(D, dtype=DOUBLE)
     reference = value(history, theta, adam(history, theta, b))
-    Z = suggest_gradient_points(history, theta, b, steps=200, close=1e-6, restarts=3, generator=torch.Generator().manual_seed(0))
-    assert Z.shape == (b, D)
-    assert value(history, theta, Z) <= 1.03 * reference
+    generator = torch.Generator().manual_seed(0)
+    reached = []
+    for _ in range(3):
+        Z = suggest_gradient_points(history, theta, b, steps=200, close=1e-6, generator=generator)
+        assert Z.shape == (b, D)
+        reached.append(value(history, theta, Z))
+    assert min(reached) <= 1.03 * reference
 
 
 @pytest.mark.parametrize("b", [D + 1, 2 * D])
