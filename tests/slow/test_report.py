@@ -19,7 +19,7 @@ import dpbo
 from dpbo.__main__ import main
 from dpbo.accounting import PureFilter
 from dpbo.dpsgd.selection import NoisedScore, private_selection
-from dpbo.errors import InputError, LedgerUnavailable
+from dpbo.errors import InputError, LedgerUnavailable, UsageError
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.queries import CandidateScores, ClippedMean
 from dpbo.reporting.charts import ticks, with_noise
@@ -184,9 +184,6 @@ def test_the_page_stands_alone_whatever_it_is_made_of(ledger, tmp_path):
     assert "VOID: rehearsal" in void
     assert "<strong>none</strong><span>void</span>" in void
     assert "&#8804;" not in void, "no epsilon is shown large"
-    for source in (3, None, object(), str(tmp_path / "no.db"), SPACE, dpbo.DPSearch(SVC(), {"C": [1.0, 2.0]})):
-        with pytest.raises((InputError, LedgerUnavailable)):
-            dpbo.report(source)
 
 
 def test_a_fitted_search_reports_what_it_recommends(tmp_path):
@@ -275,3 +272,22 @@ def test_numbers_are_shown_to_the_digits_of_their_noise_and_axes_have_round_mark
         (1, 30, 10): [5, 10, 15, 20, 25, 30], (2.0, 2.0, 5): [2.0],
     }.items():  # fmt: skip
         assert list(ticks(low, high, most)) == pytest.approx(marks)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [pytest.param(3, id="number"), pytest.param(None, id="none"), pytest.param(object(), id="object"), pytest.param(SPACE, id="space")],
+)
+def test_what_has_no_ledger_is_refused(source):
+    with pytest.raises(InputError):
+        dpbo.report(source)
+
+
+def test_a_ledger_that_is_not_there_is_unavailable(tmp_path):
+    with pytest.raises(LedgerUnavailable):
+        dpbo.report(str(tmp_path / "no.db"))
+
+
+def test_a_search_without_a_fit_has_no_report():
+    with pytest.raises(UsageError, match="not fitted"):
+        dpbo.report(dpbo.DPSearch(SVC(), {"C": [1.0, 2.0]}))
