@@ -68,7 +68,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
         require(r, (r["seq"], r["previous"], kind == "birth") == (seq, head, seq == 0), "its place")
         require(r, r["hash"] == (head := hashlib.sha256(text.encode()).hexdigest()), "its hash")
         if kind == "birth":
-            birth, whole, (notion, _, terms) = body, body["schema"] == 1, body["accounting"].rstrip(")").partition("(")
+            birth, (notion, _, terms) = body, body["accounting"].rstrip(")").partition("(")
             a, planned = float(terms) if notion == "RDPFilter" else math.nan, json.loads(terms) if notion == "Planned" else []
             require(r, notion in ("GDPFilter", "PureFilter", "ZCDPFilter", "RDPFilter") or planned != [], "a known accounting")
             totals = [0.0] * (len(planned) or 1)  # of a plan one for each event: its slots
@@ -103,7 +103,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
         totals[place], spent = totals[place] + (paid if plan is None else 0.0), spent if kind == "reserve" else spent + paid
         same, before = [math.isclose(x, y, rel_tol=1e-9) for x, y in zip(stated, totals, strict=True)], sum(stated, Fraction(0))
         changed = plan if kind == "charge" else r["name"] if kind == "reserve" else None
-        stated_used = used if whole else {name: count for name, count in used.items() if name == changed}
+        stated_used = {name: count for name, count in used.items() if name == changed}
         require(r, all(same) and body["state"]["used"] == stated_used, "its running total")
     budget, cap = birth["budget"], [float(Fraction(part)) for part in birth["cap"].split(" ")]
     if planned:  # what all slots guarantee together has no short formula

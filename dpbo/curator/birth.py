@@ -84,17 +84,14 @@ class Birth:
         """As the ledger keeps it."""
         row_change = None if self.row_change is None else dataclasses.asdict(self.row_change)
         typed = {"adjacency": self.adjacency.value, "budget": self.budget.to_json(), "accounting": self.accounting.name}
-        kept = {**vars(self), **typed, "row_change": row_change}
-        if not self.one_at_a_time:  # as in ledgers that are older than it
-            del kept["one_at_a_time"]
-        return kept
+        return {**vars(self), **typed, "row_change": row_change}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
         """From a first record. Raises KeyError, TypeError or ValueError where it is not one."""
-        held = {field.name: body[field.name] for field in dataclasses.fields(cls) if field.name != "one_at_a_time"}
-        held["one_at_a_time"] = body.get("one_at_a_time", False)
-        held["adjacency"], held["budget"] = Adjacency(body["adjacency"]), Budget.from_json(body["budget"])
+        held = {field.name: body[field.name] for field in dataclasses.fields(cls)}
+        held["adjacency"] = Adjacency(body["adjacency"])
+        held["budget"] = Budget.from_json(body["budget"])
         held["accounting"] = accounting_named(body["accounting"])
         held["row_change"] = None if body["row_change"] is None else RowChange(**body["row_change"])
         return cls(**held)

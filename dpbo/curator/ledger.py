@@ -24,18 +24,18 @@ import sqlalchemy as sa
 
 from dpbo.accounting.planned import Planned
 from dpbo.curator.birth import Birth
-from dpbo.curator.chain import Chain, Record, ReservationEvent, State, dump, link, names_same_handles
+from dpbo.curator.chain import Chain, Record, ReservationEvent, State, dump, names_same_handles
 from dpbo.curator.plan_fingerprints import keep_head, kept_head, require_kept_head
-from dpbo.curator.storage import Storage, Taken, append, table
+from dpbo.curator.storage import Storage, Taken, table
 from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch, LedgerMissing, LedgerRolledBack
 from dpbo.events import Event
 from dpbo.hidden_run import in_hidden_run, note_drawn
 from dpbo.validation import PRINTABLE, Count, Within, checked, require_json
 
 _LOG = logging.getLogger(__name__)
-SCHEMA = 2
-_SCHEMAS = (1, SCHEMA)  # that are read, and continued in their own form
-_AT_ONCE = 500  # records that are read together
+SCHEMA = 1
+# Records that are read together.
+_AT_ONCE = 500
 NOTES = ("assume", "void")
 _ALL = sa.select(table).order_by(table.c.seq)
 _NEWER = _ALL.add_columns(sa.select(sa.func.count()).select_from(table).scalar_subquery()).where(table.c.seq >= sa.bindparam("head"))
@@ -75,15 +75,13 @@ class Ledger:
         self._bind(first)
         keep_head(self.storage, *self._seen)
         made_for = self.birth.to_json()
-        given = birth.to_json()
-        for name in {**given, **made_for}:
-            value = given.get(name, False)
-            if value != made_for.get(name, False):
+        for name, value in birth.to_json().items():
+            if value != made_for[name]:
                 remedy = "Pass what the ledger was made with. A second ledger for the same records does not renew the budget: both add up."
                 if name == "units":  # another ledger for what is left of these records would forget what was spent on them
                     remedy = ("Where the number of units is public it is part of the promise: give all of them. Put a public stand-in "
                               "record (such as zeros) in the place of a unit that has left.")  # fmt: skip
-                raise LedgerMismatch(name, made_for.get(name, False), value, remedy)
+                raise LedgerMismatch(name, made_for[name], value, remedy)
 
     @classmethod
     def open(cls, url: str | pathlib.Path) -> Self:
@@ -108,12 +106,12 @@ class Ledger:
             if first is None and isinstance(birth.accounting, Planned):
                 birth.accounting.require_kept(birth.budget)  # exactly: only a ledger of another machine has room for its rounding
             if first is None:
-                first, text, _ = _next(Chain(), "birth", "", body)
-                insert(connection, first, text)
+                first, _ = _next(Chain(), "birth", "", body)
+                insert(connection, first)
             return first
 
     def _bind(self, first: Record) -> None:
-        if (schema := first.body.get("schema")) not in _SCHEMAS:
+        if (schema := first.body.get("schema")) != SCHEMA:
             raise LedgerMismatch("schema", schema, SCHEMA, "Open it with the dpbo version that wrote it, or upgrade dpbo.")
         self._chain, self._seen = Chain(), (first.seq, first.hash)
         self._made_in_hidden_run = in_hidden_run.get() is not None
@@ -353,21 +351,21 @@ class Ledger:
         if in_hidden_run.get() is not None and (self.storage.persistent or not self._made_in_hidden_run):
             text = "a run of a private selection writes to no ledger: its records would tell how many runs there were."
             raise LedgerError(f"{text} The selection's base= says what a run costs. Release outside the selection.")
-        record, text, state = _next(self._chain, kind, name, body)
-        insert(connection, record, text)
+        record, state = _next(self._chain, kind, name, body)
+        insert(connection, record)
         self._written.append((record, state))
         return record
 
 
-def _next(chain: Chain, kind: str, name: str, body: Mapping[str, Any]) -> tuple[Record, str, State]:
-    """The next record of a chain, its body as it is stored, and the state after it."""
+def _next(chain: Chain, kind: str, name: str, body: Mapping[str, Any]) -> tuple[Record, State]:
+    """The next record of a chain, and the state after it."""
     state = chain.next_state(kind, name, body)
-    return *link(chain.head, kind, name, {**body, "state": chain.carried(state, body)}), state
+    return Record.following(chain.head, kind, name, {**body, "state": chain.carried(state)}), state
 
 
-def insert(connection: sa.Connection, record: Record, text: str | None = None) -> None:
-    """Write one link, as it is. `text`: its body as it is stored, where the caller has it."""
-    append(connection, record.seq, record.kind, record.name, dump(record.body) if text is None else text, record.previous, record.hash)
+def insert(connection: sa.Connection, record: Record) -> None:
+    """Write one link, as it is."""
+    connection.execute(table.insert(), {**vars(record), "body": dump(record.body)})
 
 
 def _numbered(connection: sa.Connection, numbers: Collection[int]) -> list[Record]:

@@ -23,6 +23,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
@@ -102,25 +106,25 @@ _BIRTH: dict[str, Check] = {
     "cap": _is_text,
     "dataset": _is_text,
     "unit": _is_text,
-    "grouped": lambda value: isinstance(value, bool),
+    "grouped": _is_bool,
     "adjacency": _is_text,
     "budget": _is_object,
     "accounting": _is_text,
     "role": _is_text,
     "row_change": _or_none(_is_object),
     "units": _or_none(_is_count),
+    "one_at_a_time": _is_bool,
 }
-_BORN: dict[str, Check] = {"one_at_a_time": lambda value: isinstance(value, bool)}
 _RESERVE: dict[str, Check] = {"event": _is_event, "slots": lambda value: _is_count(value) and value > 0, "terms": _are_terms}
 _RESERVED: dict[str, Check] = {
     "name": _is_text,
-    "parallel": lambda value: isinstance(value, bool),
+    "parallel": _is_bool,
     "limit": _or_none(_is_count),
 }
 _CHARGE: dict[str, Check] = {"event": _is_event, "plan": _or_none(_is_text)}
 _CHARGED: dict[str, Check] = {"units": _or_none(_is_count), "slots": _are_slots}
 _FORMS: dict[str, tuple[dict[str, Check], dict[str, Check], bool]] = {  # needed, allowed, and whether others are
-    "birth": (_BIRTH, _BORN, False),
+    "birth": (_BIRTH, {}, False),
     "reserve": (_RESERVE, _RESERVED, False),
     "charge": (_CHARGE, _CHARGED, True),
     "value": ({"entry": _is_count, "values": _are_values}, {}, False),

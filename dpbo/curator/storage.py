@@ -57,9 +57,6 @@ table = sa.Table(
 )
 
 
-_INSERT = f"INSERT INTO {table.name} ({', '.join(table.c.keys())}) VALUES (?, ?, ?, ?, ?, ?)"  # in SQLite's own words
-
-
 class Taken(LedgerUnavailable):
     """Another process wrote the same record first; nothing was kept."""
 
@@ -243,14 +240,6 @@ class Storage:
             remedy = "Wait for the other process to finish." if "lock" in reason else _CHECK
             text = f"the ledger at {self._place()} cannot be used: {reason}. {remedy}"
             raise LedgerUnavailable(text, uncertain=self._committing) from None
-
-
-def append(connection: sa.Connection, *row: Any) -> None:
-    """Write a row, in the order of the table's columns."""
-    if connection.dialect.name == "sqlite":
-        _driver(connection).execute(_INSERT, row)
-    else:
-        connection.execute(table.insert(), dict(zip(table.c.keys(), row, strict=True)))
 
 
 def public_place(url: sa.URL | str) -> str:

@@ -83,7 +83,7 @@ def rewritten(honest, seq, body):
         # A forger writes also what the rules refuse.
         with contextlib.suppress(Exception):
             state = chain.next_state(record.kind, record.name, held)
-            held["state"] = chain.carried(state, held)
+            held["state"] = chain.carried(state)
             chain.follow(Record.following(records[-1], record.kind, record.name, held))
         records.append(Record.following(records[-1], record.kind, record.name, held))
     return records[1:]

@@ -69,7 +69,7 @@ def old(tmp_path):
     with Storage(url).writing() as connection:
         for kind, title, body in bodies:
             state = chain.next_state(kind, title, body)
-            record = Record.following(chain.head, kind, title, {**body, "state": chain.carried(state, body)})
+            record = Record.following(chain.head, kind, title, {**body, "state": chain.carried(state)})
             chain.follow(record)
             insert(connection, record)
     return url

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from dpbo.curator.chain import Record, dump
-from dpbo.curator.ledger import Ledger
+from dpbo.curator.ledger import SCHEMA, Ledger
 from dpbo.curator.plan_fingerprints import file_of
 from dpbo.curator.reporting import compose_statement
 from dpbo.curator.storage import table
@@ -143,9 +143,10 @@ def test_a_chain_rewritten_by_the_rules_is_seen_against_a_head_kept_elsewhere_al
 
 
 def test_forged_records_are_refused_in_words(ledger, url):
-    known = {**BIRTH.to_json(), "schema": 1}
+    known = {**BIRTH.to_json(), "schema": SCHEMA}
     births: list[dict[str, object]] = [
-        {"schema": 1}, {**known, "budget": {}}, {**known, "accounting": "FreeFilter"}, {**known, "cap": "1/0"}, {**known, "cap": "1000"},
+        {"schema": SCHEMA},
+        {**known, "budget": {}}, {**known, "accounting": "FreeFilter"}, {**known, "cap": "1/0"}, {**known, "cap": "1000"},
         *({**known, "cap": "1", "state": state} for state in (7, *({"total": total, "used": {}} for total in ("x", "0 0")))),
         {**known, "cap": "1", "state": {"total": "0", "used": {"search": "y"}}},
     ]  # fmt: skip
