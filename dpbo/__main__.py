@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 EXIT_STATUS: dict[type[PrivacyError], int] = {
     PrivacyError: 1,
-    UsageError: 2,  # as argparse has it
+    # As argparse has it.
+    UsageError: 2,
     BudgetExceeded: 3,
     LedgerMissing: 4,
     LedgerCorrupt: 5,
@@ -41,7 +42,8 @@ EXIT_STATUS: dict[type[PrivacyError], int] = {
 }
 """The exit status of each error; a class that is not listed has that of its nearest base."""
 
-_LISTED = 8  # numbers of a release, or of its point, that `ledger show` prints
+# Numbers of a release, or of its point, that `ledger show` prints.
+_LISTED = 8
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        # Python flushes once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except PrivacyError as error:
         text = _in_typed_words(error, options) if isinstance(error, InputError) else str(error)
@@ -82,7 +85,8 @@ def _in_typed_words(error: InputError, options: argparse.Namespace) -> str:
 def _parser() -> argparse.ArgumentParser:
     demo = "a demo that tunes a model of incomes, trained on public records of people without a degree, for protected records of graduates"
     about = f"Differentially private Bayesian optimisation. Without a command: {demo}."
-    called = "dpbo" if pathlib.Path(sys.argv[0]).stem == "dpbo" else "python -m dpbo"  # the console script is a file of that name
+    # The console script is a file of that name.
+    called = "dpbo" if pathlib.Path(sys.argv[0]).stem == "dpbo" else "python -m dpbo"
     parser = argparse.ArgumentParser(prog=called, description=about)
     parser.add_argument("--version", action="version", version=f"dpbo {__version__}")
     parser.set_defaults(run=_demo, typed={"n_iter": "--candidates", "random_state": "--seed", "file": "--plot"})  # typed: see main
@@ -126,7 +130,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _demo(options: argparse.Namespace) -> None:
-    from dpbo.demo import run  # imports torch, which the other commands do not need
+    # Imports torch, which the other commands do not need.
+    from dpbo.demo import run
 
     run(options)
 
@@ -212,7 +217,8 @@ def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
     from dpbo.curator.reporting import BudgetUse, compose_statement
 
     records = ledger.records()
-    lost, use = _lost(records), BudgetUse.of(ledger, chain, ledger.budget.delta)
+    lost = _lost(records)
+    use = BudgetUse.of(ledger, chain, ledger.budget.delta)
     return {
         "dpbo": __version__,
         "records": [
@@ -260,7 +266,8 @@ def _shown(value: dict[str, Any]) -> str:
         values = np.ravel(held)
         return ", ".join(f"{number:.4g}" for number in values[:_LISTED]) + (", ..." if len(values) > _LISTED else "")
 
-    variance, x = value.get("variance", []), value.get("details", {}).get("x")
+    variance = value.get("variance", [])
+    x = value.get("details", {}).get("x")
     noise = f"   noise {numbers(np.sqrt(variance))}" if np.any(variance) else ""
     point = f"   at {numbers(x)}" if _holds_numbers(x) else ""
     return f"{numbers(value['value'])}{noise}{point}"

@@ -27,7 +27,8 @@ class Event:
     noise_multiplier: Annotated[float, between(1e-100, 1e100)]
     count: Annotated[int, at_least(1, 2**63 - 1)] = 1
     mechanism: ClassVar[str]
-    free: ClassVar[bool] = False  # True for exact answers, which are charged nothing because no budget could pay for them
+    # True for exact answers, which are charged nothing because no budget could pay for them.
+    free: ClassVar[bool] = False
 
     def to_json(self) -> dict[str, Any]:
         """Readable by `event_from_json` and by people."""
@@ -115,7 +116,7 @@ _PAID = Within(
     "a tuple of one event or more, none of them exact",
     lambda events: len(events) > 0 and all(isinstance(event, Event) and not event.free for event in events),
 )
-_SPREAD = Within("(c, C) with 0 < c <= 1 <= C", lambda spread: 0.0 < spread[0] <= 1.0 <= spread[1] < math.inf)
+SPREAD = Within("(c, C) with 0 < c <= 1 <= C", lambda spread: 0.0 < spread[0] <= 1.0 <= spread[1] < math.inf)
 
 
 @checked
@@ -134,7 +135,7 @@ class SelectionEvent(Event):
     noise_multiplier: Annotated[float, between(1e-100, 1e100)] = 1.0
     base: Annotated[tuple[Event, ...], _PAID] = dataclasses.field(kw_only=True)
     run_count: StoppingRule = dataclasses.field(kw_only=True)
-    spread: Annotated[tuple[float, float], _SPREAD] = dataclasses.field(default=(1.0, 1.0), kw_only=True)
+    spread: Annotated[tuple[float, float], SPREAD] = dataclasses.field(default=(1.0, 1.0), kw_only=True)
     mechanism: ClassVar[str] = "private-selection"
 
     def __post_init__(self) -> None:
@@ -143,7 +144,8 @@ class SelectionEvent(Event):
             raise InputError("run_count", given, "a distribution of the number of runs, where spread is not (1, 1)")
         if len(self.relations()) > 1:
             raise InputError("base", sorted(self.relations()), "of one relation", "See dpbo.accounting.calibration.convert_adjacency.")
-        self.run()  # raises InputError where noise is out of its range
+        # Raises InputError where noise is out of its range.
+        self.run()
 
     def run(self) -> tuple[Event, ...]:
         """The events of one run."""
@@ -159,7 +161,8 @@ class SelectionEvent(Event):
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
-        events, run_count = _listed(body.get("base"), event_from_json), run_count_from_json(body.get("run_count"))
+        events = _listed(body.get("base"), event_from_json)
+        run_count = run_count_from_json(body.get("run_count"))
         return super().from_json({**body, "base": events, "run_count": run_count, "spread": _listed(body.get("spread"), lambda end: end)})
 
 
@@ -188,13 +191,16 @@ class RolesEvent(Event):
         if len(self.relations()) > 1:
             raise InputError("costs", sorted(self.relations()), "of one relation", "See dpbo.accounting.calibration.convert_adjacency.")
         for role in self.roles:
-            self.of(role)  # raises InputError where noise is out of its range
+            # Raises InputError where noise is out of its range.
+            self.of(role)
 
     def of(self, role: str) -> tuple[Event, ...]:
         """The events that all releases cost a record of this role."""
         events = dict(self.costs).get(role, ())
-        scale, count = self.noise_multiplier, self.count
-        return tuple(dataclasses.replace(e, noise_multiplier=e.noise_multiplier * scale, count=e.count * count) for e in events)
+        return tuple(
+            dataclasses.replace(event, noise_multiplier=event.noise_multiplier * self.noise_multiplier, count=event.count * self.count)
+            for event in events
+        )
 
     @property
     def roles(self) -> tuple[str, ...]:

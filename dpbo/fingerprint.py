@@ -145,7 +145,9 @@ class _Walk:
     """A tree of digests: every value's is a hash of its kind, its own bytes and the digests of its parts."""
 
     def __init__(self, detail: Detail, key: bytes, *, modules: bool = False) -> None:
-        self.detail, self.key, self.modules = detail, key, modules
+        self.detail = detail
+        self.key = key
+        self.modules = modules
         # Functions and classes met so far; None while one is being looked at.
         self.functions: dict[Any, bytes | None] = {}
         # Containers and objects that are being looked at.
@@ -171,7 +173,8 @@ class _Walk:
     def digest(self, value: Any) -> bytes:
         if isinstance(value, np.generic) and value.dtype.kind in "biufcSU":
             number = value.item()
-            value = value if isinstance(number, np.generic) else number  # a long double has no Python type
+            # A long double has no Python type.
+            value = value if isinstance(number, np.generic) else number
         if isinstance(value, enum.Enum):
             return self.object(value, raw=value.name.encode())
         if isinstance(value, _CONSTANTS) and not isinstance(value, np.generic):
@@ -187,7 +190,8 @@ class _Walk:
         if self.detail != "content" and hasattr(type(value), "fingerprint_parts"):
             return self.object(value, *value.fingerprint_parts())
         own_function = isinstance(value, types.FunctionType) and is_own(value)
-        if self.detail in ("code", "references") and hasattr(value, "__wrapped__") and not own_function:  # such as by torch.no_grad()
+        if self.detail in ("code", "references") and hasattr(value, "__wrapped__") and not own_function:
+            # Such as by torch.no_grad().
             return self.join("wrapped", value.__wrapped__)
         if isinstance(value, (types.FunctionType, type)):
             return self.remembered(value)

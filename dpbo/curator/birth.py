@@ -13,8 +13,10 @@ from dpbo.privacy import Adjacency, Budget, RowChange
 from dpbo.validation import checked
 
 ROLES = ("validation", "training", "candidate")
-COUNTED = EVALUATIONS, OF_EACH_ROW, IN_ALL = "evaluations", "evaluations of each row", "in all at most"  # the statement counts them
-FAILURE_PROBABILITY = "failure_probability"  # of one release under a reservation
+# What the statement counts.
+COUNTED = EVALUATIONS, OF_EACH_ROW, IN_ALL = "evaluations", "evaluations of each row", "in all at most"
+# Of one release under a reservation.
+FAILURE_PROBABILITY = "failure_probability"
 _STATED = ("assumptions", FAILURE_PROBABILITY, "attested", "parallel", "records", "role", *COUNTED)
 
 
@@ -51,7 +53,8 @@ class Birth:
     one_at_a_time: bool = False
 
     def __post_init__(self) -> None:
-        accounting_named(self.accounting.name)  # the ledger keeps its name alone
+        # The ledger keeps its name alone.
+        accounting_named(self.accounting.name)
         if self.role not in ROLES:
             raise InputError("role", self.role, f"one of {ROLES}")
         bounded = self.adjacency is Adjacency.BOUNDED_ROW_CHANGE

@@ -105,7 +105,8 @@ def examine_pair(score: Score, subject: Any, example: Any) -> None:
     second = _with_row(pair, 1, form, _HUGE)
     records = [pair, first, second, None if first is None else _with_row(first, 1, form, _HUGE)]
     with mute_warnings():
-        results = _in_one_transfer([_result_or_none(score, subject, each) for each in records])
+        # All are asked for before the first one is waited for: they may come from a GPU.
+        results = [_result_or_none(score, subject, each) for each in records]
         found = [_checked_or_none(result, each) for result, each in zip(results, records, strict=True)]
         if found[2] is None:
             records[2] = whole.take(torch.tensor([0, 0]))
@@ -229,7 +230,8 @@ def _require_unmoved(
     for name, neighbour in _replacements(view, changed, rng, form, wild):
         if stays(name, neighbour):
             compared += 1
-        else:  # it cannot take all of these cells at once
+        else:
+            # It cannot take all of these cells at once.
             compared += sum(stays(*single) for single in _hostile_cells(view, changed, form, name))
     return compared
 
@@ -415,19 +417,9 @@ def _result_or_none(score: Score, subject: Any, records: Any, call: Callable[[Sc
         return _scores(result) if isinstance(result, Iterator) else result
     except KeyboardInterrupt:
         raise
-    except BaseException:  # a score may end the program on a record; here it is a public one
+    except BaseException:
+        # A score may end the program on a record; here it is a public one.
         return None
-
-
-def _in_one_transfer(results: list[Any]) -> list[Any]:
-    """The same results; tensors of one form are fetched from their device at once, so that it is waited for once."""
-    tensors = [result for result in results if result is not None]
-    if not all(isinstance(result, torch.Tensor) and result.ndim for result in tensors):
-        return results
-    if len({(result.device, result.dtype, result.shape[1:]) for result in tensors}) != 1:
-        return results
-    parts = iter(torch.cat(tensors).detach().cpu().split_with_sizes([len(result) for result in tensors]))
-    return [None if result is None else next(parts) for result in results]
 
 
 def _checked_or_none(result: Any, records: Any) -> Any:

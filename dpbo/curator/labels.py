@@ -26,7 +26,8 @@ LOOKALIKES = (
     "some labels differ only in case, spaces or the form of letters, and are protected as different units. Make them alike if they are "
     "the same unit."
 )
-_EXACT = {2: 2**11, 4: 2**24}  # bytes of a float -> below which it stores every whole number; other floats: 2^53
+# By its bytes, below which number a float stores every whole number; other floats: 2^53.
+_EXACT = {2: 2**11, 4: 2**24}
 
 
 class _Date(str):
@@ -54,11 +55,13 @@ def as_values(name: str, labels: Any) -> np.ndarray[Any, Any]:
             raise UsageError(f"{name} must be {ALLOWED}, but has floats that are not exact whole numbers. {_REMEDY}")
         array = array.astype(np.float64)
     elif array.dtype.kind not in "biu":
-        values, refused = list[Any](), set[str]()
+        values = list[Any]()
+        refused = set[str]()
         for label in array:
             try:
                 values.append(_value(label))
-            except Exception:  # its text may show the label
+            except Exception:
+                # Its text may show the label.
                 refused.add(type(label).__name__)
         if refused:
             raise InputError(name, min(refused), ALLOWED, _REMEDY)
@@ -155,13 +158,15 @@ def _value(label: Any) -> Any:
         label = label.detach().cpu().numpy()[()] if isinstance(label, torch.Tensor) else label[()]
     if isinstance(label, np.datetime64):
         return None if np.isnat(label) else _Date(np.datetime_as_string(label, unit="as"))
-    if label is None or type(label).__name__ in ("NaTType", "NAType"):  # pandas' own
+    if label is None or type(label).__name__ in ("NaTType", "NAType"):
+        # The missing values of pandas.
         return None
     if isinstance(label, datetime.date):
         zone = label.utcoffset() if isinstance(label, datetime.datetime) else None
         if zone is None:
             return _value(label.to_datetime64() if hasattr(label, "to_datetime64") else np.datetime64(label.isoformat()))
-        assert isinstance(label, datetime.datetime)  # in the years 1 and 9999, used for "never", UTC may be out of range
+        # In the years 1 and 9999, used for "never", UTC may be out of range.
+        assert isinstance(label, datetime.datetime)
         moment = label if label.year in (1, 9999) else label.astimezone(datetime.UTC)
         return _Instant(_value(moment.replace(tzinfo=None)))
     if isinstance(label, (bool, np.bool_)):
@@ -169,7 +174,8 @@ def _value(label: Any) -> Any:
     if isinstance(label, numbers.Integral):
         return int(label)
     if isinstance(label, (float, np.floating)):
-        number, exact = float(label), _EXACT.get(getattr(label, "itemsize", 8), 2**53)
+        number = float(label)
+        exact = _EXACT.get(getattr(label, "itemsize", 8), 2**53)
         if math.isnan(number):
             return None
         if not number.is_integer() or abs(number) >= exact:

@@ -55,6 +55,7 @@ class Ledger:
     Attributes:
         birth, budget, accounting: what it was made for.
         cap: what its budget holds, as computed when it was made: another machine's root finder may end a float away.
+        fingerprints: of its reservations, where no file keeps them (plan_fingerprints.py).
 
     Raises:
         InputError: a budget that the accounting cannot serve. LedgerMismatch: names what it was
@@ -66,11 +67,13 @@ class Ledger:
         for parameter, name in (("dataset", birth.dataset), ("unit", birth.unit)):
             if not name.isprintable():
                 raise InputError(parameter, name, PRINTABLE)
-        body = {"schema": SCHEMA, "cap": str(birth.cap()), **birth.to_json()}  # refuses before anything is written
+        # Refuses before anything is written.
+        body = {"schema": SCHEMA, "cap": str(birth.cap()), **birth.to_json()}
         self.storage = Storage(url)
         try:
             first = self._first(birth, body)
-        except Taken:  # two processes made it at once; the other one's record stands
+        except Taken:
+            # Two processes made it at once; the other one's record stands.
             first = self._first(birth, body)
         self._bind(first)
         keep_head(self.storage, *self._seen)
@@ -78,7 +81,9 @@ class Ledger:
         for name, value in birth.to_json().items():
             if value != made_for[name]:
                 remedy = "Pass what the ledger was made with. A second ledger for the same records does not renew the budget: both add up."
-                if name == "units":  # another ledger for what is left of these records would forget what was spent on them
+                if name == "units":
+                    # Another ledger for what is left of these records would forget what was spent
+                    # on them.
                     remedy = ("Where the number of units is public it is part of the promise: give all of them. Put a public stand-in "
                               "record (such as zeros) in the place of a unit that has left.")  # fmt: skip
                 raise LedgerMismatch(name, made_for[name], value, remedy)
@@ -104,7 +109,8 @@ class Ledger:
             if first is None:
                 require_kept_head(self.storage, kept_head(self.storage), None)
             if first is None and isinstance(birth.accounting, Planned):
-                birth.accounting.require_kept(birth.budget)  # exactly: only a ledger of another machine has room for its rounding
+                # Exactly: only a ledger of another machine has room for its rounding.
+                birth.accounting.require_kept(birth.budget)
             if first is None:
                 first, _ = _next(Chain(), "birth", "", body)
                 insert(connection, first)
@@ -113,16 +119,23 @@ class Ledger:
     def _bind(self, first: Record) -> None:
         if (schema := first.body.get("schema")) != SCHEMA:
             raise LedgerMismatch("schema", schema, SCHEMA, "Open it with the dpbo version that wrote it, or upgrade dpbo.")
-        self._chain, self._seen = Chain(), (first.seq, first.hash)
+        self._chain = Chain()
+        self._seen = first.seq, first.hash
+        self.fingerprints = dict[str, Any]()
         self._made_in_hidden_run = in_hidden_run.get() is not None
-        self._version: tuple[object, int, int] | None = None  # of the storage that holds the chain's records and no others
-        if (kept := kept_head(self.storage)) is not None:  # read before the chain, which may grow meanwhile
+        # Of the storage that holds the chain's records and no others.
+        self._version: tuple[object, int, int] | None = None
+        if (kept := kept_head(self.storage)) is not None:
+            # Read before the chain, which may grow meanwhile.
             with self.storage.reading() as connection:
                 there = _read_one(connection, kept[0])
             require_kept_head(self.storage, kept, None if there is None else there.hash)
-        self.head()  # verifies the chain
-        self.birth, self.cap = self._chain.birth, self._chain.cap
-        self.budget, self.accounting = self.birth.budget, self.birth.accounting
+        # Verifies the chain.
+        self.head()
+        self.birth = self._chain.birth
+        self.cap = self._chain.cap
+        self.budget = self.birth.budget
+        self.accounting = self.birth.accounting
 
     def reserve(
         self, name: Text, event: Event, slots: Count, terms: Mapping[str, Any], *, parallel: bool = False, limit: Count | None = None
@@ -188,8 +201,8 @@ class Ledger:
 
     def charged(self, handle: str) -> bool:
         """Whether a charge names this handle; waits for a commit that is still under way."""
-        with self._transaction(self.storage.reading_after_writers()) as connection:
-            return any(handle in dump(record.body) for record in _read(connection, table.c.kind == "charge"))
+        with self._transaction(self.storage.reading_after_writers()):
+            return handle in self._chain.handles
 
     def values(self, plan: str, *, skip: int = 0) -> list[dict[str, Any]]:
         """Every value released from a reservation, a slot each, in the order of release; but for the first `skip`, as many as an earlier
@@ -244,7 +257,8 @@ class Ledger:
         if expect is not None and len(expect) != 64:
             raise InputError("expect", expect, "a whole head hash of 64 characters")
         self.storage.require_whole()
-        chain, found = Chain(), expect is None
+        chain = Chain()
+        found = expect is None
         with self._transaction(self.storage.reading()) as connection:
             for row in itertools.chain.from_iterable(connection.execute(_ALL).partitions(_AT_ONCE)):
                 chain.follow(record := Record.stored(*row))
@@ -291,11 +305,14 @@ class Ledger:
             with opened as connection:
                 try:
                     self._follow(connection)
-                except BaseException:  # also an interrupt: what is half followed must not be followed twice
+                except BaseException:
+                    # Also an interrupt: what is half followed must not be followed twice.
                     self._chain = Chain()
                     raise
                 yield connection
-            for record, state in self._written:  # durable now: a store that loses it is detected before the value of a charge goes out
+            for record, state in self._written:
+                # Durable now: a store that loses it is detected before the value of a charge goes
+                # out.
                 self._saw(record)
                 try:
                     self._chain.follow(record, state)
@@ -304,7 +321,8 @@ class Ledger:
                     raise
             if self._written:
                 keep_head(self.storage, *self._seen)
-            if self._version is not None:  # last: interrupted before, the next transaction reads the records
+            if self._version is not None:
+                # Last: interrupted before, the next transaction reads the records.
                 self._version = (*self._version[:2], self.storage.written)
 
     @contextlib.contextmanager
@@ -318,12 +336,15 @@ class Ledger:
 
     def _follow(self, connection: sa.Connection) -> None:
         """Verify what is new since the last transaction, and that nothing is missing from what was verified before."""
-        head, version = self._chain.head, self.storage.version(connection)
+        head = self._chain.head
+        version = self.storage.version(connection)
         if head is not None and version is not None and version == self._version:
             return
         last = None if head is None else (head.seq, head.hash)
-        missing, count = {self._seen} if last is None else {last, max(last, self._seen)}, 0
-        rows = connection.execute(_NEWER, {"head": 0 if last is None else last[0]}).partitions(_AT_ONCE)  # all at once, they leave caches
+        missing = {self._seen} if last is None else {last, max(last, self._seen)}
+        count = 0
+        # In parts: all records at once would leave no room in caches for anything else.
+        rows = connection.execute(_NEWER, {"head": 0 if last is None else last[0]}).partitions(_AT_ONCE)
         for seq, kind, name, body, previous, hash, written in itertools.chain.from_iterable(rows):
             missing.discard((seq, hash))
             if last in missing:

@@ -26,7 +26,8 @@ class PendingReleases:
 
     def __init__(self, ledger: "Ledger") -> None:
         self._ledger = ledger
-        self._charged: weakref.WeakKeyDictionary[Handle, Release | None] = weakref.WeakKeyDictionary()  # None until it is stored
+        # None until it is stored.
+        self._charged: weakref.WeakKeyDictionary[Handle, Release | None] = weakref.WeakKeyDictionary()
         self._drawn: list[tuple[int, str, Drawn]] = []
 
     def uncharged(self, handles: Iterable[Handle]) -> list[Handle]:

@@ -8,7 +8,7 @@ what a plan began with here, and says so. It has mode 0600 and holds a key and, 
 fingerprints of the records and of what else the plan was given. They are private
 (record_fingerprints.py), so back the file up with the records. Where it is missing, the log warns,
 and a plan is taken to go on with what it began with. Plans of a ledger in memory are compared
-within this process.
+while it is open.
 
 It also holds the number and hash of the newest record that its operator saw. A ledger that lacks
 that record is an older copy: what was charged since is not in it, so it is refused
@@ -29,7 +29,6 @@ import os
 import pathlib
 import re
 import sys
-import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -41,12 +40,13 @@ if TYPE_CHECKING:
     from dpbo.curator.storage import Storage
 
 _LOG = logging.getLogger(__name__)
-_PYTHON = f" under Python {sys.version_info.major}.{sys.version_info.minor}"  # code is compared only where one version compiled it
-_HEAD = re.compile(r" *(?:(\d+)|-) +(?:([0-9a-f]{64})|-)\n")  # the first line
-_WIDTH = 20 + 1 + 64 + 1  # of that line
-_LONGEST_NAME = 120  # letters of a server's name in a file's name
-_in_memory: weakref.WeakKeyDictionary[Ledger, dict[str, Any]] = weakref.WeakKeyDictionary()
-_unwritten: dict[str, dict[str, Any]] = {}  # by ledger on a server, where no file can be written
+# Code is compared only where one version compiled it.
+_PYTHON = f" under Python {sys.version_info.major}.{sys.version_info.minor}"
+# The first line of the file, and its width.
+_HEAD = re.compile(r" *(?:(\d+)|-) +(?:([0-9a-f]{64})|-)\n")
+_WIDTH = 20 + 1 + 64 + 1
+# Letters of a server's name in a file's name.
+_LONGEST_NAME = 120
 
 
 def file_of(storage: Storage) -> pathlib.Path | None:
@@ -81,9 +81,11 @@ def require_same(ledger: Ledger, plan: str, things: Mapping[str, Any], tables: M
         PlanChanged: names what differs. LedgerUnavailable: the file of fingerprints cannot be read
         or written.
     """
-    from dpbo.fingerprint import fingerprint  # with torch, which opening a ledger does not need
+    # With torch, which opening a ledger does not need.
+    from dpbo.fingerprint import fingerprint
 
-    key, file = key_of(ledger), file_of(ledger.storage)
+    key = key_of(ledger)
+    file = file_of(ledger.storage)
     current = {f"{name}{_PYTHON}": fingerprint(thing, detail="references", key=key, size=16).hex() for name, thing in things.items()}
     current |= {name: digest for name, digest in tables.items() if digest is not None}
     for name in tables.keys() - current.keys():
@@ -151,12 +153,11 @@ def _changed(ledger: Ledger) -> Iterator[dict[str, Any]]:
     """What is kept of a ledger's plans, to read and change while no other process writes."""
     file = file_of(ledger.storage)
     if file is None:
-        kept = _in_memory.setdefault(ledger, {})
-        kept.setdefault("key", system_entropy(32).hex())
-        yield kept
+        ledger.fingerprints.setdefault("key", system_entropy(32).hex())
+        yield ledger.fingerprints
         return
     with ledger.alone() as newest:
-        kept = _read(file) or _unwritten.get(ledger.storage.identity, {})
+        kept = _read(file) or dict(ledger.fingerprints)
         before = json.dumps(kept)
         kept.setdefault("key", system_entropy(32).hex())
         yield kept
@@ -169,8 +170,8 @@ def _changed(ledger: Ledger) -> Iterator[dict[str, Any]]:
         except (LedgerUnavailable, OSError):
             if ledger.storage.file is not None:
                 raise
-            _LOG.warning("%s cannot be written: records are compared within this process alone. Set XDG_STATE_HOME to a folder.", file)
-            _unwritten[ledger.storage.identity] = kept
+            _LOG.warning("%s cannot be written: records are compared only while this ledger is open. Set XDG_STATE_HOME to a folder.", file)
+            ledger.fingerprints = kept
 
 
 def _open(file: str | pathlib.Path, flags: int) -> int:
@@ -226,7 +227,8 @@ def _write(file: pathlib.Path, kept: Mapping[str, Any]) -> None:
     with _file_errors(file):
         if not file.parent.exists():
             file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-        _beside(file, kept).replace(file)  # all of it or nothing
+        # All of it or nothing.
+        _beside(file, kept).replace(file)
 
 
 def _beside(file: pathlib.Path, kept: Mapping[str, Any]) -> pathlib.Path:

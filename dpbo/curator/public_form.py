@@ -196,11 +196,8 @@ class TensorForm(Leaf):
             raise InputError(name, str(part.dtype), f"of dtype {self.dtype}, as the public records are")
         if not self.may_be_unfit:
             return part.to(self.dtype)
-        numbers = part.double()
-        lower, upper = _ends(torch.empty(0, dtype=self.dtype).numpy().dtype)
-        fits = (numbers == numbers.floor()) & (numbers >= lower) & (numbers < upper)
-        unfit |= ~fits.reshape(len(part), -1).all(1).cpu().numpy()
-        return numbers.where(fits, 0.0).to(self.dtype)
+        whole = ArrayForm(NumberForm(torch.empty(0, dtype=self.dtype).numpy().dtype, 0))
+        return torch.from_numpy(whole.cast(part.detach().double().cpu().numpy(), unfit, name)).to(part.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,9 +242,7 @@ class StructuredForm(Leaf):
     dtype: np.dtype[Any]
     columns: Mapping[str, Column]
 
-    @property
-    def may_be_unfit(self) -> bool:
-        return True
+    may_be_unfit = True
 
     def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
         names = getattr(getattr(part, "dtype", None), "names", None) or ()
@@ -291,10 +286,9 @@ class SeriesForm(Leaf):
         return self.column.may_be_unfit
 
     def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
-        import pandas as pd
-
-        cast = self.column.cast(_one_column(part, name), unfit)
-        return pd.Series(cast, index=pd.RangeIndex(len(unfit)), name=self.label, dtype=self.column.dtype, copy=False)
+        cast = _series(self.column, _one_column(part, name), unfit)
+        cast.name = self.label
+        return cast
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,12 +312,8 @@ class TableForm(Leaf):
             if len(found) != 1 or found[0] < 0:
                 remedy = "Columns may come in any order, and further ones are left out."
                 raise InputError(name, part, f"a table with one column {label!r}, as the public one has", remedy)
-        index = pd.RangeIndex(len(unfit))
-        made = {
-            place: pd.Series(column.cast(part.iloc[:, found[0]], unfit), index=index, dtype=column.dtype, copy=False)
-            for place, (column, found) in enumerate(zip(self.columns, places, strict=True))
-        }
-        table = pd.DataFrame(made, index=index, columns=pd.RangeIndex(len(self.columns)))
+        made = [_series(column, part.iloc[:, found[0]], unfit) for column, found in zip(self.columns, places, strict=True)]
+        table = pd.DataFrame(dict(enumerate(made)), index=pd.RangeIndex(len(unfit)), columns=pd.RangeIndex(len(made)))
         table.columns = self.names
         return table
 
@@ -342,6 +332,13 @@ class Column(abc.ABC):
     def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
         """A column's cells, each by itself, in this form. Marks in `unfit` those that have no value
         in it."""
+
+
+def _series(column: Column, cells: Any, unfit: NDArray[np.bool_]) -> Any:
+    """The cells in a column's form, as a Series whose index counts rows."""
+    import pandas as pd
+
+    return pd.Series(column.cast(cells, unfit), index=pd.RangeIndex(len(unfit)), dtype=column.dtype, copy=False)
 
 
 def column_form(series: Any, name: str) -> Column:
@@ -414,9 +411,7 @@ class FixedTextForm(Column):
     dtype: np.dtype[Any]
     fill: Any
 
-    @property
-    def may_be_unfit(self) -> bool:
-        return True
+    may_be_unfit = True
 
     def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
         found = np.full(len(column), self.fill, dtype=self.dtype)
@@ -538,9 +533,7 @@ class ClassForm(Leaf):
     classes: NDArray[Any]
     series: tuple[Hashable] | None = None
 
-    @property
-    def may_be_unfit(self) -> bool:
-        return True
+    may_be_unfit = True
 
     def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
         words = self.classes.dtype.kind in "US" or any(isinstance(label, str) for label in self.classes.tolist())
@@ -572,19 +565,7 @@ def _array_form(part: Cells, name: str) -> Leaf:
     if kind == "O":
         table = part.reshape(len(part), -1) if len(part) else part.reshape(0, math.prod(part.shape[1:]))
         return ObjectArrayForm(tuple(ObjectForm.of(list(table[:, place])) for place in range(table.shape[1])))
-    if kind == "c":
-        return ComplexForm()
     raise InputError(name, part, "of numbers, text, dates, objects, or named fields of these")
-
-
-@dataclass(frozen=True, eq=False)
-class ComplexForm(Leaf):
-    """An array of complex numbers."""
-
-    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
-        if not isinstance(part, np.ndarray) or part.dtype.kind not in f"{_NUMBERS}c":
-            raise InputError(name, type(part).__name__, "an array of complex numbers, as the public records are")
-        return part.astype(np.complex128, copy=False)
 
 
 def _field_form(values: Cells, name: str) -> Column:
@@ -655,7 +636,8 @@ def _plain(cell: Any) -> Any:
 
 
 def _is_missing(cell: Any) -> bool:
-    if cell is None or type(cell).__name__ in ("NaTType", "NAType"):  # pandas' own
+    if cell is None or type(cell).__name__ in ("NaTType", "NAType"):
+        # The missing values of pandas.
         return True
     return cell.is_nan() if isinstance(cell, decimal.Decimal) else isinstance(cell, float) and math.isnan(cell)
 
@@ -671,7 +653,8 @@ def _number(cell: Any) -> float:
     """The float64 nearest to a number, or to what a text says in Python's notation; NaN for
     anything else."""
     cell = _plain(cell)
-    if isinstance(cell, complex) and not cell.imag:  # one complex cell makes all of them complex
+    if isinstance(cell, complex) and not cell.imag:
+        # One complex cell makes all of them complex.
         cell = cell.real
     if not isinstance(cell, (bool, int, float, str, decimal.Decimal)):
         return math.nan
@@ -717,8 +700,10 @@ def _moment(cell: Any, dtype: np.dtype[Any], zone: Any) -> Any:
             return none
         cast = cell.astype(dtype)
         days = f"{dtype.kind}8[D]"
-        return cast if cast.astype(days) == cell.astype(days) else none  # else it has overflown
-    except Exception:  # a value that its own type cannot convert
+        # Else it overflowed.
+        return cast if cast.astype(days) == cell.astype(days) else none
+    except Exception:
+        # A value that its own type cannot convert.
         return none
 
 

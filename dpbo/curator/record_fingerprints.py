@@ -40,15 +40,22 @@ from dpbo.privacy import PrivacyUnit
 from dpbo.validation import warn
 
 Digests = NDArray[np.uint64]
-MOST_ROWS, _CHUNK_WORDS, _TABLES = 1 << 16, 1 << 21, 64
-_SUMS = 4  # of 64 bits each, in the digest of a table
+MOST_ROWS = 1 << 16
+_CHUNK_WORDS = 1 << 21
+_TABLES = 64
+# Sums of 64 bits in the digest of a table.
+_SUMS = 4
 # So many values in the first rows of a column, not sorted, are no code and no row number.
-_FEW, _LOOKED_AT = 16, 256
-_READ_TWICE = 16  # samples of a Dataset, to see whether it gives the same ones again
+_FEW = 16
+_LOOKED_AT = 256
+# Samples of a Dataset, to see whether it gives the same ones again.
+_READ_TWICE = 16
 _CELLS = (str, bytes, numbers.Number, datetime.date, datetime.time, datetime.timedelta, tuple, list, Mapping, np.ndarray, torch.Tensor)
 _RECORD = PrivacyUnit("record")
-_TRAININGS = "trainings"  # the budget of all that no ledger of this process is known to pay for
-_key = system_entropy(32)  # of this process
+# The budget of all that no ledger of this process is known to pay for.
+_TRAININGS = "trainings"
+# The secret key of this process.
+_key = system_entropy(32)
 _lock = threading.Lock()
 
 
@@ -92,7 +99,8 @@ class _Samples:
     def take(self, positions: torch.Tensor) -> Any:
         """The parts of the samples, each as a tensor or array where all have one shape, else as a
         list."""
-        with isolate_generators(system_entropy):  # samples may be changed at random
+        with isolate_generators(system_entropy):
+            # Samples may be changed at random.
             samples = [leaves(self.records[place]) for place in positions.tolist()]
         return tuple(_stacked(list(parts)) for parts in zip(*samples, strict=True))
 
@@ -109,12 +117,15 @@ def rows_of(records: Any) -> Rows | None:
         if type(records) is TensorDataset:
             records = records.tensors
         elif isinstance(records, Dataset):
-            found, few = _Samples(records), torch.arange(min(len(records), _READ_TWICE))  # type: ignore[arg-type]
-            first, second = row_digests(found, _key, few), row_digests(found, _key, few)
-            return found if first is not None and second is not None and np.array_equal(first, second) else None
+            samples = _Samples(records)
+            few = torch.arange(min(samples.count, _READ_TWICE))
+            first = row_digests(samples, _key, few)
+            second = row_digests(samples, _key, few)
+            return samples if first is not None and second is not None and np.array_equal(first, second) else None
         view = PrivateView.of(records, _RECORD, units_are_public=True)
         return view if view.can_take else None
-    except Exception:  # its text may hold records
+    except Exception:
+        # Its text may hold records.
         return None
 
 
@@ -172,7 +183,8 @@ class Sketch:
         """Whether the tables have more rows in common than chance explains: three standard deviations beyond its mean."""
         if self.whole == other.whole:
             return True
-        by_chance = max(self.repeated, other.repeated) + 3.0 / self.count  # where none of n is repeated, the rate may still be 3/n
+        # Where none of n is repeated, the rate may still be 3/n.
+        by_chance = max(self.repeated, other.repeated) + 3.0 / self.count
         chance = len(other.rows) * by_chance
         return self._shared(other) > chance + 3.0 * float(np.sqrt(chance))
 
@@ -210,7 +222,8 @@ class _Columns:
         return frozenset(self._sums[mixed & many].tolist())
 
 
-_protected: collections.deque[tuple[Sketch, str]] = collections.deque(maxlen=_TABLES)  # each with the budget that pays for it
+# The newest tables, each with the budget that pays for it.
+_protected: collections.deque[tuple[Sketch, str]] = collections.deque(maxlen=_TABLES)
 
 
 def remember(sketch: Sketch | None, budget: str) -> None:
@@ -262,7 +275,8 @@ def holds_same(view: PrivateView, records: Any) -> bool:
     rows = rows_of(records)
     if rows is None:
         return False
-    mine, others = TableDigest.of(view, _key), TableDigest.of(rows, _key)
+    mine = TableDigest.of(view, _key)
+    others = TableDigest.of(rows, _key)
     return mine is not None and others is not None and torch.equal(mine.sums, others.sums)
 
 
@@ -278,7 +292,8 @@ def require_other_rows(name: str, records: Any, own: Rows | None, role: str, why
         own, role: records of the other role, and what they are for.
         why: what is wrong with records of two roles, and what to do.
     """
-    first, second = Sketch.of(own), Sketch.of(rows_of(records))
+    first = Sketch.of(own)
+    second = Sketch.of(rows_of(records))
     if first is None or second is None:
         return
     if first.is_of_people_of(second) or second.is_of_people_of(first):
@@ -345,9 +360,11 @@ def row_digests(view: Rows, key: bytes, positions: torch.Tensor | None = None, c
                 words = np.hstack([_words(part, len(chunk), key) for part in leaves(view.take(chunk))])
                 if columns is not None:
                     columns.add(words)
-                sums = words @ keys[1:] + keys[0]  # modulo 2^64
+                # Modulo 2^64.
+                sums = words @ keys[1:] + keys[0]
                 found.append((sums[:, 0] & np.uint64(0xFFFFFFFF00000000)) | (sums[:, 1] >> np.uint64(32)))
-    except Exception:  # its text may hold records
+    except Exception:
+        # Its text may hold records.
         return None
     return np.concatenate(found)
 
@@ -381,7 +398,8 @@ def _cell(cell: Any, key: bytes) -> bytes:
     """8 bytes: a number as in a table of numbers."""
     cell = cell.item() if isinstance(cell, np.generic) else cell
     if isinstance(cell, (int, float)):
-        with contextlib.suppress(OverflowError):  # an integer beyond the largest float
+        with contextlib.suppress(OverflowError):
+            # An integer beyond the largest float.
             return _singles(np.array([[float(cell)]])).tobytes()
     if cell is not None and not isinstance(cell, _CELLS):
         raise TypeError("the content of such a record is not known")

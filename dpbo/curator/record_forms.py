@@ -15,20 +15,17 @@ from dpbo.errors import InputError
 Check = Callable[[Any], bool]
 
 
+def _is(kind: type) -> Check:
+    return lambda value: isinstance(value, kind)
+
+
+_TEXT = _is(str)
+_OBJECT = _is(dict)
+_BOOL = _is(bool)
+
+
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
 
 
 def _is_event(value: Any) -> bool:
@@ -41,7 +38,7 @@ def _is_probability(value: Any) -> bool:
 
 
 def _are_texts_by_name(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_text, value.values()))
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def _is_number(value: Any) -> bool:
@@ -79,51 +76,53 @@ def _is_drawn(value: Any) -> bool:
     """A value of one slot; in one dimension with a variance for each number, or none."""
     if not isinstance(value, dict) or _fits(value, _VALUE, _DRAWN) is not None:
         return False
-    numbers, variance = value["value"], value.get("variance", [])
+    numbers = value["value"]
+    variance = value.get("variance", [])
     return len(variance) in (0, len(numbers)) or not all(map(_is_number, numbers))
 
 
 _TERMS: dict[str, Check] = {"assumptions": _or_none(_are_texts_by_name)}
 _SLOT: dict[str, Check] = {
-    "handle": _is_text,
-    "query": _is_text,
-    "public": _is_object,
-    "details": _is_object,
+    "handle": _TEXT,
+    "query": _TEXT,
+    "public": _OBJECT,
+    "details": _OBJECT,
     "part": _is_count,
     "assumptions": _are_texts_by_name,
     "failure_probability": _is_probability,
 }
 _VALUE: dict[str, Check] = {"value": _are_numbers}
 _DRAWN: dict[str, Check] = {
-    "handle": _is_text,
+    "handle": _TEXT,
     "variance": _are_variances,
-    "distribution": _is_object,
-    "lattice": lambda value: isinstance(value, list) and all(map(_is_text, value)),
-    "details": _is_object,
+    "distribution": _OBJECT,
+    "lattice": lambda value: isinstance(value, list) and all(isinstance(number, str) for number in value),
+    "details": _OBJECT,
 }
 _BIRTH: dict[str, Check] = {
     "schema": _is_count,
-    "cap": _is_text,
-    "dataset": _is_text,
-    "unit": _is_text,
-    "grouped": _is_bool,
-    "adjacency": _is_text,
-    "budget": _is_object,
-    "accounting": _is_text,
-    "role": _is_text,
-    "row_change": _or_none(_is_object),
+    "cap": _TEXT,
+    "dataset": _TEXT,
+    "unit": _TEXT,
+    "grouped": _BOOL,
+    "adjacency": _TEXT,
+    "budget": _OBJECT,
+    "accounting": _TEXT,
+    "role": _TEXT,
+    "row_change": _or_none(_OBJECT),
     "units": _or_none(_is_count),
-    "one_at_a_time": _is_bool,
+    "one_at_a_time": _BOOL,
 }
 _RESERVE: dict[str, Check] = {"event": _is_event, "slots": lambda value: _is_count(value) and value > 0, "terms": _are_terms}
 _RESERVED: dict[str, Check] = {
-    "name": _is_text,
-    "parallel": _is_bool,
+    "name": _TEXT,
+    "parallel": _BOOL,
     "limit": _or_none(_is_count),
 }
-_CHARGE: dict[str, Check] = {"event": _is_event, "plan": _or_none(_is_text)}
+_CHARGE: dict[str, Check] = {"event": _is_event, "plan": _or_none(_TEXT)}
 _CHARGED: dict[str, Check] = {"units": _or_none(_is_count), "slots": _are_slots}
-_FORMS: dict[str, tuple[dict[str, Check], dict[str, Check], bool]] = {  # needed, allowed, and whether others are
+# Fields that a record needs, others that it may have, and whether it may have any other.
+_FORMS: dict[str, tuple[dict[str, Check], dict[str, Check], bool]] = {
     "birth": (_BIRTH, {}, False),
     "reserve": (_RESERVE, _RESERVED, False),
     "charge": (_CHARGE, _CHARGED, True),
@@ -151,8 +150,6 @@ def _fits(body: Mapping[str, Any], needed: Mapping[str, Check], allowed: Mapping
         if name in needed or name == "state":
             continue
         check_it = allowed.get(name)
-        if check_it is None and not others:
-            return name
-        if check_it is not None and not check_it(value):
+        if not (others if check_it is None else check_it(value)):
             return name
     return None

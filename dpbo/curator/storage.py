@@ -30,18 +30,26 @@ from dpbo.errors import InputError, LedgerCorrupt, LedgerMissing, LedgerUnavaila
 from dpbo.extras import EXTRAS
 from dpbo.validation import printable
 
-_BUSY_SECONDS = 30  # that a writer waits for the others
-_WRITE = "dpbo_write"  # the execution option of connections that write
-_CREATORS = 0x6470626F  # the lock under which PostgreSQL's table is made: CREATE TABLE IF NOT EXISTS alone is a race
-_SQLITE_BROKEN = (11, 26)  # SQLITE_CORRUPT, SQLITE_NOTADB
-_POSTGRES_BROKEN = ("XX001", "XX002")  # SQLSTATEs of damaged data and indexes; XX000 is any internal error
+# Seconds that a writer waits for the others.
+_BUSY_SECONDS = 30
+# The execution option of connections that write.
+_WRITE = "dpbo_write"
+# The lock under which PostgreSQL's table is made: CREATE TABLE IF NOT EXISTS alone is a race.
+_CREATORS = 0x6470626F
+# SQLITE_CORRUPT, SQLITE_NOTADB.
+_SQLITE_BROKEN = (11, 26)
+# SQLSTATEs of damaged data and indexes; XX000 is any internal error.
+_POSTGRES_BROKEN = ("XX001", "XX002")
 _SEARCH_PATH = re.compile(r"(?:-c\s*|--)search[_-]path=(\S+)")
 _SCHEMA = re.compile(r'[A-Za-z_][A-Za-z0-9_]*|"[A-Za-z_][A-Za-z0-9_]*"')
 _NAME_SCHEMA = "Add ?options=-csearch_path%3DNAME, the same for every role: each schema has a ledger, and a budget, of its own."
-_SMALLEST = 512  # bytes of an SQLite page
+# Bytes of an SQLite page.
+_SMALLEST = 512
 _CHECK = "Check that it exists and can be written."
-_POSTGRES = "postgres"  # the extra whose driver is tested
-_LONGEST = 300  # characters of its place that are shown
+# The extra whose driver is tested.
+_POSTGRES = "postgres"
+# Characters of its place that are shown.
+_LONGEST = 300
 _RESTORE = "Charge nothing on it: put back a copy that holds the newest head you noted (`python -m dpbo ledger verify --expect HEAD`)."
 
 metadata = sa.MetaData()
@@ -84,17 +92,21 @@ class Storage:
 
     def __init__(self, url: str | pathlib.Path | None, *, create: bool = True) -> None:
         url = str(url) if isinstance(url, pathlib.Path) else url
-        self.url = None if url is None else url if "://" in url else f"sqlite:///{url}"
+        if url is not None and "://" not in url:
+            url = f"sqlite:///{url}"
+        self.url = url
         self.lock = threading.RLock()
         self._home = os.getpid()
         self._engine = _engine(self.url)
         self.persistent = self.url is not None and not _is_in_memory(self._engine.url)
         self.file = _file_of(self._engine.url)
-        self._left: tuple[int, ...] | None = None  # the file as the last transaction left it
+        # The file as the last transaction left it.
+        self._left: tuple[int, ...] | None = None
         self.written = 0
         self.keeps_head = True
         self._closing = weakref.finalize(self, _dispose, self._engine, self._home)
-        self._committing = False  # whether the transaction under way was sent its commit, which may go unanswered
+        # Whether the transaction under way was sent its commit, which may go unanswered.
+        self._committing = False
         self.identity = self._identity()
         if self._exists():
             self.require_whole()
@@ -136,7 +148,8 @@ class Storage:
         """What changes when anybody writes, `written` last; None where that is not known."""
         if self._engine.dialect.name != "sqlite":
             return None
-        opened = connection.info.setdefault("opened", object())  # one for each connection to the file
+        # One for each connection to the file.
+        opened = connection.info.setdefault("opened", object())
         return opened, int(_driver(connection).execute("PRAGMA data_version").fetchone()[0]), self.written
 
     def is_at(self, version: tuple[object, int, int] | None) -> bool:
@@ -182,7 +195,8 @@ class Storage:
     def _exists(self) -> bool:
         if self.file is not None and self._found() is None:
             return False
-        if self.file is not None and 0 < self.file.stat().st_size < _SMALLEST:  # SQLite would take it as empty: a new ledger in its place
+        if self.file is not None and 0 < self.file.stat().st_size < _SMALLEST:
+            # SQLite would take it as empty: a new ledger in its place.
             raise LedgerCorrupt(f"the file of the ledger at {self._place()} was cut off. {_RESTORE}")
         with self._errors_translated():
             return sa.inspect(self._engine).has_table(table.name)
@@ -202,7 +216,8 @@ class Storage:
         """Which file stands at the place, and when it was last changed; None where SQLite would make a new, empty one."""
         try:
             found = self.file.stat() if self.file is not None else None
-        except OSError:  # also for what no file could be named
+        except OSError:
+            # Also for what no file could be named.
             found = None
         if found is None or not stat.S_ISREG(found.st_mode):
             return None
@@ -218,11 +233,14 @@ class Storage:
         driver = self._engine.dialect.loaded_dbapi
         if os.getpid() != self._home:
             raise LedgerUnavailable("this ledger was opened by another process, from which this one was forked. Open it again here.")
-        self._committing, left, found = False, self._left, self._found()
+        self._committing = False
+        left = self._left
+        found = self._found()
         if not creating and self.file is not None and found is None:
             raise LedgerMissing(f"the file of the ledger at {self._place()} is gone. Put it back: a new one forgets what was spent.")
         if self.file is not None and (left is None or left != found):
-            self._engine.dispose()  # its cached pages may be of another file
+            # Its cached pages may be of another file.
+            self._engine.dispose()
         self._left = None
         try:
             yield
@@ -230,7 +248,8 @@ class Storage:
                 self._left = now
         except (sa.exc.IntegrityError, driver.IntegrityError):
             raise Taken(f"another process wrote to the ledger at {self._place()} first. Nothing was kept; try again.") from None
-        except UnicodeDecodeError:  # SQLite quotes the damaged bytes in its message, which Python cannot read
+        except UnicodeDecodeError:
+            # SQLite quotes the damaged bytes in its message, which Python cannot read.
             raise LedgerCorrupt(f"the ledger at {self._place()} is damaged: its text cannot be decoded. {_RESTORE}") from None
         except (sa.exc.DBAPIError, driver.Error) as error:
             original = error.orig if isinstance(error, sa.exc.DBAPIError) else error
@@ -282,9 +301,10 @@ def _named_schema(engine: sa.Engine) -> str:
 
 def _is_damage(error: BaseException | None) -> bool:
     """Whether the driver's error says that what is stored is damaged, not that it cannot be reached."""
-    code, state = getattr(error, "sqlite_errorcode", None), getattr(error, "sqlstate", None)
-    undecodable = "Could not decode to UTF-8" in str(error)
-    return undecodable or (code is not None and code & 0xFF in _SQLITE_BROKEN) or state in _POSTGRES_BROKEN
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None and code & 0xFF in _SQLITE_BROKEN:
+        return True
+    return "Could not decode to UTF-8" in str(error) or getattr(error, "sqlstate", None) in _POSTGRES_BROKEN
 
 
 def _dispose(engine: sa.Engine, home: int) -> None:
@@ -300,7 +320,8 @@ def _engine(url: str | None) -> sa.Engine:
     try:
         parsed = sa.make_url(url or "sqlite://")
         if (file := _file_of(parsed)) is not None:
-            parsed = parsed.set(database=str(file.absolute()))  # every transaction opens it anew, wherever the process has moved meanwhile
+            # Every transaction opens it anew, wherever the process has moved meanwhile.
+            parsed = parsed.set(database=str(file.absolute()))
         arguments: dict[str, Any] = {"poolclass": NullPool}
         if file is not None or _is_in_memory(parsed):
             arguments = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
@@ -309,7 +330,8 @@ def _engine(url: str | None) -> sa.Engine:
         engine = sa.create_engine(parsed, hide_parameters=True, **arguments)
     except ImportError as error:
         raise _missing_driver(parsed, error) from None
-    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError):  # such as a port that is no number
+    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError):
+        # Such as a port that is no number.
         place = f"{str(url).partition('://')[0]}://..."
         raise InputError("ledger", place, "a file name or an SQLAlchemy URL such as sqlite:///tuning.db") from None
     if engine.dialect.name == "sqlite":
@@ -333,7 +355,8 @@ def _missing_driver(url: sa.URL, error: ImportError) -> MissingLibrary:
 
 
 def _sqlite_connect(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # the driver's own BEGIN comes too late to be a lock
+    # The driver's own BEGIN comes too late to be a lock.
+    connection.isolation_level = None
     try:
         connection.execute("PRAGMA synchronous=EXTRA")
     except BaseException:
@@ -355,7 +378,8 @@ def _postgres_begin(connection: sa.Connection) -> None:
     if not connection.get_execution_options().get(_WRITE):
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         return
-    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")  # each statement sees what the queue left behind
+    # Each statement sees what the queue left behind.
+    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
     connection.exec_driver_sql(
         "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off' "
         f"UNION ALL SELECT set_config('lock_timeout', '{_BUSY_SECONDS}s', true) WHERE current_setting('lock_timeout') = '0'"

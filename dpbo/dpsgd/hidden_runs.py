@@ -44,6 +44,7 @@ import torch
 from dpbo.curator.entropy import system_entropy
 from dpbo.dpsgd.process_state import ProcessState
 from dpbo.errors import ReleaseLost
+from dpbo.events import SPREAD
 from dpbo.isolation import isolate_generators, mute_warnings, silence_descriptors
 from dpbo.mechanisms.choice import draw_below
 from dpbo.mechanisms.mechanism import Entropy
@@ -52,12 +53,11 @@ from dpbo.mechanisms.run_count import draw_run_count
 from dpbo.models.builders import default_gp, mute_optimizer_warnings
 from dpbo.run_counts import RunCountDistribution, StoppingRule, ThresholdStop
 from dpbo.space import Space
-from dpbo.validation import Positive, Within, at_least, checked
+from dpbo.validation import Positive, at_least, checked
 
 _WORD = 1 << 64
 _ONE = 1 << 40
 _turn = threading.RLock()
-_SPREAD = Within("(c, C) with 0 < c <= 1 <= C", lambda ends: 0.0 < ends[0] <= 1.0 <= ends[1] < math.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,7 +334,7 @@ class DensityRatioProposals:
     """
 
     space: Space
-    spread: Annotated[tuple[float, float], _SPREAD] = field(kw_only=True)
+    spread: Annotated[tuple[float, float], SPREAD] = field(kw_only=True)
     noise_std: Positive = field(kw_only=True)
     candidates: Annotated[int, at_least(2)] = field(default=512, kw_only=True)
     interest: Interest = field(default=upper_bound, kw_only=True)

@@ -1,13 +1,9 @@
 """The ledger's storages under the ledger contract; PostgreSQL is under it in tests/slow/ledger."""
 
 import pytest
-import sqlalchemy as sa
 
-from dpbo.curator.chain import Record, dump
-from dpbo.curator.ledger import Ledger, insert
-from dpbo.curator.plan_fingerprints import file_of
-from dpbo.curator.storage import table
-from dpbo.errors import LedgerCorrupt
+from dpbo.curator.chain import dump
+from dpbo.curator.ledger import Ledger
 from dpbo.events import GaussianEvent
 from dpbo.testing.ledger_contract import BIRTH, LedgerContract
 
@@ -41,39 +37,6 @@ def test_a_record_does_not_grow_with_the_ledger(tmp_path):
         sizes.append(len(dump({**ledger.head().body, "state": ledger.head().body["state"]["used"]})))
     assert set(sizes) == {sizes[0]}
     assert ledger.used() == ledger.verified().used == {f"plan {number}": 1 for number in range(10, 60)}
-
-
-@pytest.mark.attack("A16")
-def test_a_ledger_of_schema_1_is_verified_and_continued_in_its_form(tmp_path):
-    """Its records hold the slots of every reservation."""
-    ledger = Ledger(url := str(tmp_path / "l.db"), BIRTH)
-    for name in ("first", "second"):
-        ledger.reserve(name, EVENT, 3, {})
-    ledger.store(ledger.charge("first", EVENT, {}, "first"), "first", [{"value": [0.5]}])
-    records, used = list[Record](), dict[str, int]()
-    for record in ledger.records():
-        used |= record.body["state"]["used"]
-        body = {**record.body, "state": {**record.body["state"], "used": dict(used)}} | ({"schema": 1} if not records else {})
-        records.append(Record.following(records[-1] if records else None, record.kind, record.name, body))
-
-    def rewritten(chain):
-        with ledger.storage.writing() as connection:
-            connection.execute(sa.delete(table))
-            for record in chain:
-                insert(connection, record)
-        place = file_of(ledger.storage)
-        if place is not None:
-            # it tells of the newest record
-            place.unlink(missing_ok=True)
-        return Ledger(url, BIRTH)
-
-    old = rewritten(records)
-    assert [value["value"] for value in old.values("first")] == [[0.5]]
-    old.charge("second", EVENT, {}, "second")
-    assert old.head().body["state"]["used"] == old.verified().used == {"first": 1, "second": 1}
-    short = {**records[-1].body, "state": {**records[-1].body["state"], "used": {}}}
-    with pytest.raises(LedgerCorrupt, match="does not follow"):
-        rewritten([*records[:-1], Record.following(records[-2], "value", "first", short)])
 
 
 @pytest.mark.attack("A16")

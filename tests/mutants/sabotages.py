@@ -519,8 +519,8 @@ SABOTAGES = (
     Sabotage(
         "the chain forgets its predecessor",
         where="dpbo.curator.chain:_digest",
-        old="body, previous]",
-        new="body]",
+        old=',{_quoted(body)},{_quoted(previous)}]"',
+        new=',{_quoted(body)}]"',
         test="tests/slow/ledger/test_rows.py::test_the_predecessor_is_under_the_hash[sqlite]",
     ),
     Sabotage(
@@ -1467,7 +1467,7 @@ SABOTAGES = (
     Sabotage(
         "a handle may be charged twice",
         where="dpbo.curator.chain:Chain.next_state",
-        old="if len({*handles}) < len(handles) or not self._handles.isdisjoint(handles):",
+        old="if len({*handles}) < len(handles) or not self.handles.isdisjoint(handles):",
         new="if len({*handles}) < len(handles):",
         test="tests/attacks/test_forged_chains.py::test_a_handle_is_charged_once",
     ),
