@@ -140,6 +140,8 @@ class Curator(Opaque):
         self._mutated, self._remembered = False, False
         self._others: dict[str, Sketch] = {}  # of records of other roles that this ledger pays for
         self._lock = threading.RLock()
+        # What the selections of this process released, by their names: the ledger holds no output.
+        self.selections: dict[str, tuple[int, Any]] = {}
         self._entropy, self._allow_conditional, self._allow_repeated = entropy, allow_conditional, allow_repeated
         if ledger is not None and not dataset:
             allowed = "a name for the records where ledger= is given, the same in every study on them, such as 'readmissions-2026q3'"

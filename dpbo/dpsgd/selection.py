@@ -24,7 +24,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -55,7 +54,6 @@ _NO_PICKLE = (
     "the best run's output cannot be pickled, so it does not leave: Selected.output is None. Its parameters and its score are released. "
     "Let `train` return what pickle can copy, such as tensors, modules and estimators: no open files, locks or generators."
 )
-_drawn: weakref.WeakKeyDictionary[Curator, dict[str, tuple[int, Selected]]] = weakref.WeakKeyDictionary()
 
 
 @checked
@@ -183,7 +181,7 @@ def private_selection(
             chosen = Selected(space.decode(best.x), best.x, None if best.failed else best.score, best.output)
             if best.unpickled:
                 warn(_NO_PICKLE, UserWarning)
-        _drawn.setdefault(curator, {})[name] = entry, chosen
+        curator.selections[name] = entry, chosen
     return _delivered(curator, space, name)
 
 
@@ -297,8 +295,8 @@ def _scored(curator: Curator, train: Callable[..., Any], score: NoisedScore, nam
 
 def _delivered(curator: Curator, space: Space, name: str) -> Selected:
     """What this process drew, after storing it in the ledger; otherwise what the ledger holds."""
-    if name in (drawn := _drawn.get(curator, {})):
-        entry, chosen = drawn[name]
+    if name in curator.selections:
+        entry, chosen = curator.selections[name]
         place = None if chosen.x is None else chosen.x.tolist()
         value = {"value": [] if chosen.score is None else [chosen.score], "variance": [], "details": {"x": place}}
         curator.ledger.store(entry, name, [value])
