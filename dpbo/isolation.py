@@ -90,7 +90,7 @@ def isolate_generators(entropy: Callable[[int], bytes]) -> Iterator[None]:
 
     A fresh seed, because what is drawn here may be noise and must not be drawn again later.
     """
-    before = _States()
+    before = GeneratorStates()
     try:
         before.seed(entropy)
         yield
@@ -98,7 +98,7 @@ def isolate_generators(entropy: Callable[[int], bytes]) -> Iterator[None]:
         before.restore()
 
 
-class _States:
+class GeneratorStates:
     """The states of the global generators, as they were when this was made."""
 
     def __init__(self) -> None:
@@ -149,12 +149,12 @@ class PrivateGenerators:
         self._entropy = entropy
         self._lock = threading.Lock()
         self._inside = 0
-        self._before: _States | None = None
+        self._before: GeneratorStates | None = None
 
     def __enter__(self) -> None:
         with self._lock:
             if self._inside == 0:
-                self._before = _States()
+                self._before = GeneratorStates()
                 self._before.seed(self._entropy)
             self._inside += 1
 

@@ -31,9 +31,10 @@ _ASSUMPTIONS = {
     "timing-not-observed": "only people who may see the records can measure how long evaluations and releases take",
     "durations-tell-nothing": "how long a score takes does not depend on the records: values were released in the order in which workers "
     "finished, and every reader sees that order",
-    "dpsgd-attested": "training takes records from dpbo's loader alone, each protected record once; float rounding aside, a record's "
-    "gradient depends on no other record (class weights or padding in a mean loss break that); no un-noised loss makes training stop, "
-    "fail, skip a step or change a rate",
+    "dpsgd-attested": "training takes records from dpbo's loader alone, each protected record once, and uses nothing else of "
+    "them, such as their mean; float rounding aside, a record's gradient depends on no other record (class weights, padding of "
+    "inputs or losses to the sample's longest, and seeds or generators of the loop's own break that); nothing in a record makes "
+    "training stop, fail, skip a step or change a rate",
     "roles-by-record": "whether a record trains or validates follows from the record itself, such as a keyed hash of its id: by its place "
     "in a table, removing one record would move others across",
     "runs-hidden": "nobody learns how many runs a private selection made, nor what a losing run gave: no log, file, process or device that "

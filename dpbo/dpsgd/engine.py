@@ -26,14 +26,19 @@ Both give the trained model by `released()`: a copy made before training, with t
 (`rebuilding`). `tune` does it for the module that `fit` returns.
 
 What dpbo cannot check stands in the statement as `dpsgd-attested`:
-- Training takes records from this loader alone, and one record is one example.
+- Training takes records from this loader alone, and one record is one example. Nothing else of the
+  records enters the module, such as their mean.
 - A record's gradient depends on no other record. A mean loss with class weights or ignored targets
   (padding) breaks that: weight and average each record's losses by themselves there, then take the
-  mean over records.
-- The loop does not stop, fail, skip a step, or change a rate or a bound because of a loss, an
-  accuracy or a gradient that was not noised. The weights tell how many noises were added, and how
-  large: 23 steps in place of 40 told that one record's loss was not finite. Rates may follow the
-  number of the step, or a released score.
+  mean over records. So does a collate function that pads inputs to the sample's longest, where the
+  module does not mask what was added: pad to a public length.
+- Random numbers, such as dropout's masks, come from the global generators of torch, NumPy and Python.
+  Each sample seeds them anew. A seed that the loop sets between a sample and its step, or a generator
+  of the caller's own, is known, and one record more gives all later ones other numbers.
+- Nothing in a record makes the loop stop, fail, skip a step, or change a rate or a bound: neither a
+  loss, an accuracy or a gradient that was not noised, nor a label without a class. The weights tell
+  how many noises were added, and how large: 23 steps in place of 40 told that one record's loss was
+  not finite. Rates may follow the number of the step, or a released score.
 
 Of the last, two things are seen and refused: a sample without a step, and a Session's model after
 fewer steps than configured. To add the missing noise instead would not do: where one record makes

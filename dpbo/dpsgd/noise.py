@@ -41,6 +41,7 @@ from dpbo.dpsgd.reached import is_own_class
 from dpbo.dpsgd.rebuilding import PublicCopy
 from dpbo.errors import InputError, UsageError
 from dpbo.fingerprint import is_own
+from dpbo.isolation import GeneratorStates
 from dpbo.mechanisms.additive import ROUND_UP, grid_of
 from dpbo.mechanisms.gaussian import NORMALS
 from dpbo.mechanisms.rounding import rounded
@@ -73,6 +74,11 @@ DPOptimizer: Any = load_opacus("opacus.optimizers").DPOptimizer
 class PoissonSamples:
     """A DataLoader's batch sampler that draws Poisson samples from the operating system's entropy, and counts them.
 
+    Until the step on a pass's last sample, torch, numpy and Python draw from fresh generators,
+    seeded anew for each sample. With a seed that is known, one record more would give all later
+    records other masks of dropout, by which the sum moves further than a clip. And how many numbers
+    were drawn depends on the records, so the caller's generators are put back afterwards.
+
     Args:
         records: number of records; each is in a sample with probability `rate`.
         length: number of samples in one pass.
@@ -95,20 +101,45 @@ class PoissonSamples:
         self.drawn = 0
         self.stepped = 0
         self.size = 0
+        self._passing = False
+        self._before: GeneratorStates | None = None
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[list[int]]:
-        for _ in range(self._length):
-            if self.drawn == self._most:
-                return
-            if self.stepped != self.drawn:
-                raise UsageError(f"the loader was asked for a sample before a step on the last one. {_SKIPPED}")
-            places = np.flatnonzero(bernoulli(self._records, self._rate)).tolist()
-            self.drawn += 1
-            self.size = len(places)
-            yield places
+        self._passing = True
+        try:
+            for _ in range(self._length):
+                if self.drawn == self._most:
+                    return
+                if self.stepped != self.drawn:
+                    raise UsageError(f"the loader was asked for a sample before a step on the last one. {_SKIPPED}")
+                places = np.flatnonzero(bernoulli(self._records, self._rate)).tolist()
+                self.drawn += 1
+                self.size = len(places)
+                self._hide_generators()
+                yield places
+        finally:
+            self._passing = False
+            self._show_generators()
+
+    def note_step(self) -> None:
+        """A step was taken on the last sample."""
+        self.stepped = self.drawn
+        self._show_generators()
+
+    def _hide_generators(self) -> None:
+        if self._before is None:
+            self._before = GeneratorStates()
+        # For each sample anew: whatever seed the loop has set is known.
+        self._before.seed(system_entropy)
+
+    def _show_generators(self) -> None:
+        """Put the caller's generators back, if neither a sample nor a step is to come."""
+        if self._before is not None and not self._passing and self.stepped == self.drawn:
+            self._before.restore()
+            self._before = None
 
 
 class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
@@ -207,7 +238,7 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         if self._clipped != self._samples.size:
             raise UsageError(f"there is not one gradient for each record of the Poisson sample. {_REMEDY}")
         self._charge(self)
-        self._samples.stepped = self._samples.drawn
+        self._samples.note_step()
         for parameter in self.params:
             parameter.grad = _noised(parameter.summed_grad, self.noise_multiplier * self._norm).to(parameter.dtype)
             parameter.summed_grad = None

@@ -40,6 +40,7 @@ from dpbo.accounting.planned import Planned
 from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.curator.curator import Curator
 from dpbo.curator.entropy import system_entropy
+from dpbo.curator.evaluation import private_generators
 from dpbo.curator.record_fingerprints import require_other_rows
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.dpsgd.engine import Fit, Session
@@ -341,12 +342,13 @@ def _trainer(fit: Fit, training: Any, config: DPSGDConfig) -> Callable[..., nn.M
     A function that closes over `fit`, so that hidden runs put back what `fit` reaches.
     """
 
-    def train(given: dict[str, Any], session: Session | None = None) -> nn.Module:
+    def train(given: dict[str, Any], session: _PaidSession | None = None) -> nn.Module:
         with warnings.catch_warnings():
             # Of Opacus' hooks, where inputs need no gradients.
             warnings.filterwarnings("ignore", "Full backward hook is firing")
             session = session or _PaidSession(training, config)
-            returned = fit(given, session)
+            with session.private:
+                returned = fit(given, session)
             if not session.is_model(returned):
                 raise UsageError(
                     f"fit returned a {type(returned).__name__}, but must return session.make_private's module: only its noised "
@@ -372,10 +374,20 @@ def _terms_of(space: Space) -> dict[str, Any]:
 
 
 class _PaidSession(Session):
-    """A session whose records `tune` has compared, or that are stand-ins."""
+    """A session whose records `tune` has compared, or that are stand-ins.
+
+    Attributes:
+        private: holds fresh generators from `make_private` on: what `fit` draws afterwards may
+            follow from its records.
+    """
+
+    def __init__(self, records: Dataset[Any], config: DPSGDConfig, *, samples: int | None = None) -> None:
+        super().__init__(records, config, samples=samples)
+        self.private = contextlib.ExitStack()
 
     def _note_records(self) -> None:
-        pass
+        """Called last in `make_private`: the module is made, and no sample is drawn."""
+        self.private.enter_context(private_generators)
 
 
 def _first(training: Any) -> Any:

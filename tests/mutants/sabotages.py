@@ -1294,6 +1294,27 @@ SABOTAGES = (
         new="lost = 0",
         test="tests/integration/test_opacus_tuning.py::TestTuning::test_the_log_tells_of_a_run_that_was_killed",
     ),
+    Sabotage(
+        "a seed that a loop sets makes dropout's masks known",
+        where="dpbo.dpsgd.noise:PoissonSamples._hide_generators",
+        old="self._before.seed(system_entropy)",
+        new="if not self.stepped:\n            self._before.seed(system_entropy)",
+        test="tests/attacks/test_holes_training.py::test_a_seed_before_or_between_samples_does_not_make_masks_known[session]",
+    ),
+    Sabotage(
+        "a training leaves the caller's generators as its records moved them",
+        where="dpbo.dpsgd.noise:PoissonSamples._show_generators",
+        old="self._before.restore()",
+        new="pass",
+        test="tests/attacks/test_holes_training.py::test_the_callers_generators_are_the_same_after_a_training_whatever_the_number_of_records[True]",
+    ),
+    Sabotage(
+        "what a fit draws after its loop moves the caller's generators",
+        where="dpbo.dpsgd.tuning:_PaidSession._note_records",
+        old="self.private.enter_context(private_generators)",
+        new="",
+        test="tests/attacks/test_holes_training.py::test_a_buffer_drawn_in_a_later_run_does_not_tell_the_number_of_records",
+    ),
     # the form of private tables, and the trial of scores
     Sabotage(
         "a whole number's column takes what dtype the private cells have",
