@@ -15,7 +15,6 @@ looks at functions and at objects of other kinds:
 A class may define `fingerprint_parts()`, which returns what is compared instead of its fields. It is not used for "content".
 """
 
-import ast
 import contextlib
 import dataclasses
 import datetime
@@ -80,19 +79,6 @@ class Reached:
             return (type(error).__name__.encode(),)
 
 
-def describe_space(distributions: Mapping[str, Any]) -> dict[str, str]:
-    """Each parameter's distribution or list of values, as text for the ledger."""
-    return {name: _describe_axis(axis) for name, axis in distributions.items()}
-
-
-def described_space(names: Any, texts: Any) -> dict[str, Any] | None:
-    """The distributions and lists that `describe_space` wrote, in the order of `names`; None where a text does not say all of one."""
-    try:
-        return {name: _described_axis(ast.parse(texts[name], mode="eval").body) for name in names}
-    except (SyntaxError, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError):
-        return None
-
-
 def describe_estimator(estimator: Any) -> str:
     """Class of an estimator and a digest of its parameters, as text for the ledger."""
     return f"{type(estimator).__name__} {_code_digest(estimator)}"
@@ -103,38 +89,6 @@ def describe_scoring(scoring: Any) -> str:
     if isinstance(scoring, str):
         return scoring
     return f"own {getattr(scoring, '__qualname__', type(scoring).__name__)} {_code_digest(scoring)}"
-
-
-def _describe_axis(axis: Any) -> str:
-    if hasattr(axis, "dist"):
-        keywords = [f"{name}={_describe(value)}" for name, value in sorted(axis.kwds.items())]
-        return f"{axis.dist.name}({', '.join([*map(_describe, axis.args), *keywords])})"
-    if hasattr(axis, "ppf"):
-        return f"{type(axis).__name__}{[f'{axis.ppf(q):.6g}' for q in (0.1, 0.3, 0.5, 0.7, 0.9)]}"
-    return _describe(list(axis))
-
-
-def _described_axis(text: ast.expr) -> Any:
-    import scipy.stats  # slow, and only a report needs it
-
-    if not isinstance(text, ast.Call):
-        return ast.literal_eval(text)
-    distribution = getattr(scipy.stats, ast.unparse(text.func))
-    if not isinstance(distribution, (scipy.stats.rv_continuous, scipy.stats.rv_discrete)):
-        raise TypeError("not a distribution")
-    return distribution(*map(ast.literal_eval, text.args), **{str(one.arg): ast.literal_eval(one.value) for one in text.keywords})
-
-
-def _describe(value: Any) -> str:
-    value = value.item() if isinstance(value, np.generic) else value
-    if isinstance(value, _CONSTANTS):
-        return repr(value)
-    if type(value) in (list, tuple):
-        text = ", ".join(map(_describe, value))
-        return f"[{text}]" if type(value) is list else f"({text}{',' * (len(value) == 1)})"
-    if type(value) is dict:
-        return f"{{{', '.join(sorted(f'{_describe(key)}: {_describe(held)}' for key, held in value.items()))}}}"
-    return f"{getattr(value, '__qualname__', type(value).__qualname__)} {_code_digest(value)}"
 
 
 def _code_digest(value: Any) -> str:

@@ -38,7 +38,6 @@ from dpbo.dpsgd.process_state import ProcessState
 from dpbo.dpsgd.trained import require_rebuilt
 from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.events import Event, RolesEvent, SelectionEvent
-from dpbo.fingerprint import describe_space
 from dpbo.hidden_run import in_hidden_run
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.privacy import Adjacency
@@ -248,7 +247,7 @@ def _terms(
     return {
         "runs": run_count.to_json(),
         "parameters": list(space.names),
-        "space": describe_space(space.specs),
+        "space": space.to_json(),
         **scored,
         **{key: value for key, value in optional.items() if value is not None},
     }

@@ -49,7 +49,7 @@ from dpbo.dpsgd.planning import DPSGDConfig, TuningPlan
 from dpbo.dpsgd.rebuilding import map_parts
 from dpbo.dpsgd.selection import NoisedScore, private_selection
 from dpbo.errors import InputError, ReleaseLost, UsageError
-from dpbo.fingerprint import describe_space, fingerprint
+from dpbo.fingerprint import fingerprint
 from dpbo.isolation import isolate_generators
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.objective import PrivateObjective
@@ -370,7 +370,7 @@ def _tell_resumed(begun: int, kept: int, left: int) -> None:
 
 def _terms_of(space: Space) -> dict[str, Any]:
     """The space as public terms: points in the ledger mean other parameters in another one."""
-    return {"parameters": list(space.names), "space": describe_space(space.specs)}
+    return {"parameters": list(space.names), "space": space.to_json()}
 
 
 class _PaidSession(Session):

@@ -28,7 +28,6 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.reporting import BudgetUse, compose_statement, largest_share
 from dpbo.errors import InputError, Unshown, UsageError
-from dpbo.fingerprint import described_space
 from dpbo.objective import PrivateObjective
 from dpbo.reporting.charts import HEIGHT, WIDTH, ConvergenceChart, budget_bars, percent, with_noise
 from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues
@@ -290,9 +289,9 @@ def _space_of(reserved: ReservationEvent | None, values: Sequence[Mapping[str, A
         return None
     terms = {} if reserved is None else reserved.terms
     spaces = [given.get(reserved.name if reserved else "") if isinstance(given, Mapping) else given]
-    # no space, or one that another program described
-    with contextlib.suppress(InputError, TypeError):
-        spaces.append(Space(**described_space(terms.get("parameters"), terms.get("space")) or {}))
+    # There is no space, or another program described it.
+    with contextlib.suppress(InputError):
+        spaces.append(Space.from_json(terms.get("space", "")))
     return next((space for space in spaces if space is not None and _holds(space, points)), None)
 
 

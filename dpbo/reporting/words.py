@@ -1,5 +1,6 @@
 """The ledger's terms in the words of a reader who is no programmer: a privacy officer. What has no words here keeps its name."""
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -8,7 +9,9 @@ from typing import Any
 
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.accounting.filters import Accounting
+from dpbo.errors import InputError
 from dpbo.events import Event, RolesEvent
+from dpbo.space import Space
 
 _ACCOUNTING = {
     PureFilter: "Costs are added up as epsilons, by pure differential privacy, which needs no delta.",
@@ -105,6 +108,20 @@ def terms_in_words(terms: Mapping[str, Any]) -> dict[str, str]:
     return shown
 
 
+def _specs_of(text: str) -> dict[str, Any] | None:
+    """The distributions and lists of a space; None where JSON only names some of its values."""
+    with contextlib.suppress(InputError):
+        return dict(Space.from_json(text).specs)
+    return None
+
+
+def _spec_in_words(spec: Any) -> str:
+    if not hasattr(spec, "dist"):
+        return str(spec)
+    keywords = [f"{name}={value}" for name, value in spec.kwds.items()]
+    return f"{spec.dist.name}({', '.join([*map(str, spec.args), *keywords])})"
+
+
 def _term_in_words(name: str, value: Any, terms: Mapping[str, Any]) -> str:
     match name, value:
         case _, bool():
@@ -121,10 +138,8 @@ def _term_in_words(name: str, value: Any, terms: Mapping[str, Any]) -> str:
             return f"{low:g} to {high:g}"
         case "score_range", [[_, _], *_] if all(isinstance(ends, list) and len(ends) == 2 for ends in value):
             return ", ".join(_term_in_words(name, ends, terms) for ends in value)
-        case "space", dict():
-            order = terms.get("parameters")
-            names = order if isinstance(order, list) and sorted(map(str, order)) == sorted(value) else value
-            return "; ".join(f"{one}: {value[one]}" for one in names)
+        case "space", str() if (specs := _specs_of(value)) is not None:
+            return "; ".join(f"{parameter}: {_spec_in_words(spec)}" for parameter, spec in specs.items())
         # a DPSearch
         case "strategy", str() if "estimator" in terms:
             return _METHODS.get(value, value)

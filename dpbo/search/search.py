@@ -29,7 +29,7 @@ from dpbo.curator.public_form import Form
 from dpbo.curator.record_fingerprints import require_other_rows, rows_of
 from dpbo.curator.reporting import SPLIT
 from dpbo.errors import InputError
-from dpbo.fingerprint import describe_estimator, describe_scoring, describe_space
+from dpbo.fingerprint import describe_estimator, describe_scoring
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
@@ -409,7 +409,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             "scoring": describe_scoring(self.scoring),
             "estimator": describe_estimator(self.estimator),
             "parameters": list(trainer.space.names),
-            "space": describe_space(self.param_distributions),
+            "space": trainer.space.to_json(),
             "seed": seed,
             SPLIT: test_size if split else False,
         }
