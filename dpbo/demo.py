@@ -24,7 +24,7 @@ from scipy.stats import loguniform
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from dpbo.privacy import Budget
-from dpbo.search import DPSearch
+from dpbo.search import DPSearch, Privacy
 from dpbo.validation import at_least, named_file, require
 
 TRAIN = 1500
@@ -112,8 +112,9 @@ def run(options: argparse.Namespace) -> None:
     """Run the demo with the options of the command line and print the result."""
     census = split(options.seed)
     budget = Budget(options.epsilon, options.delta)
-    ledger = {"dataset": f"graduates of the Adult data set, split {options.seed}", "ledger": options.ledger} if options.ledger else {}
-    found = search(census, budget, candidates=options.candidates, seed=options.seed, **ledger)
+    dataset = f"graduates of the Adult data set, split {options.seed}"
+    privacy = Privacy(dataset=dataset, ledger=options.ledger) if options.ledger else Privacy()
+    found = search(census, budget, candidates=options.candidates, seed=options.seed, privacy=privacy)
     accuracies = compare(census, found)
     statement = found.statement()
     print(f"{len(census.train[1])} public records of people without a degree, {len(census.protected[1])} protected ones of graduates.\n")

@@ -195,7 +195,7 @@ MADE |= of(handles=lambda: [curator().evaluate(query())], mixture=functools.cach
 MADE |= of(analysis=functools.cache(lambda: em.DPFactorAnalysis(1, **EM).fit(ARRAY)), journal=lambda: tempfile.mkdtemp() + "/j")
 _GROUPED: dict[str, Any] = {
     "Space": of(a=scipy.stats.uniform(0, 1), n=scipy.stats.randint(1, 5), kind=["x", "y"]),
-    "Curator.reserve": of(terms={"a": 1}),
+    "Curator.reserve": of(noise=EVENT, terms={"a": 1}),
     "PrivateObjective.release": lambda: of(handles=[objective().evaluate(X) for _ in range(2)]),
     "DPSearch": of(estimator=DecisionTreeClassifier(), budget=BUDGET, n_iter=2, privacy=dpbo.Privacy(allow_repeated=True)),
     "rehearse": of(estimator=DecisionTreeClassifier(), X=ROWS[:60], y=ROWS[:60, 0] > 0, groups=None, n_iter=2),

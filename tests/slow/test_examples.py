@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("seeded_noise")
 
 def test_the_five_tasks_are_short():
     for name in ("adult_boosting", "parallel_torch", "accuracy_and_latency", "ten_length_scales", "patient_groups"):
-        assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 40, name
+        assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 60, name
 
 
 @pytest.mark.deep

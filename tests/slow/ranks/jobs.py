@@ -298,7 +298,7 @@ def lies(ranks, folder):
         told += met_by(released)
         setattr(Ranks, method, honest[method])
         told.append(met_by(released)[0])
-    told += met_by(lambda: released() if liar else curator.evaluate(mean()))
+    told += met_by(lambda: released() if liar else curator.evaluate(mean(lambda _, records: records[:, 1])))
     last = released()
     records = curator.ledger.records()
     charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]
