@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,15 +22,53 @@ from benchmarks.gpu_sums import Ceilings
 from benchmarks.harness import options, record, table
 
 
+class Sizes(NamedTuple):
+    """How large each part is: users, points, runs, candidates and steps."""
+
+    bytes: int
+    matrix: int
+    units: int
+    shapes: Sequence[tuple[int, int]]
+    ucb: tuple[int, int, int]
+    gibo: tuple[int, int, int]
+    streamed: Sequence[int]
+    kept: int
+    many: int
+
+
+LARGE = Sizes(
+    bytes=1 << 30,
+    matrix=8192,
+    units=4_000_000,
+    shapes=gpu_sums.SIZES,
+    ucb=(50, 40_000, 50),
+    gibo=(1_000_000, 33, 400),
+    streamed=(1_000_000, 4_000_000),
+    kept=256,
+    many=10**8,
+)
+TINY = Sizes(
+    bytes=1 << 20,
+    matrix=256,
+    units=5_000,
+    shapes=[(8, 3)],
+    ucb=(3, 500, 5),
+    gibo=(500, 3, 4),
+    streamed=(500,),
+    kept=4,
+    many=10**5,
+)
+
+
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, device="cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(chosen.device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     if device.type != "cuda" and not chosen.smoke:
         raise SystemExit("There is no GPU here; --smoke shows on a CPU that it runs.")
-    large = not chosen.smoke
+    sizes = TINY if chosen.smoke else LARGE
     compiled = device.type == "cuda" and not chosen.smoke
-    ceilings = Ceilings.of(device, 1 << 30 if large else 1 << 20, 8192 if large else 256)
+    ceilings = Ceilings.of(device, sizes.bytes, sizes.matrix)
     figures: dict[str, Any] = {"device": name, "ceilings": vars(ceilings)}
     failed = []
 
@@ -47,24 +85,23 @@ def main(arguments: list[str] | None = None) -> None:
             record("gpu", figures, chosen)
 
     print(table([name, "ceiling"], ceilings.rows()), "\n", flush=True)
-    units, sizes = (4_000_000, gpu_sums.SIZES) if large else (5_000, [(8, 3)])
-    # Each by itself, so that a shape that does not compile loses its own row alone.
-    for size in sizes:
-        measure = functools.partial(gpu_sums.speed, units, *size, ceilings, device, compiled=compiled)
+    # Each by itself, so that a shape that does not compile loses only its own row.
+    for size in sizes.shapes:
+        measure = functools.partial(gpu_sums.speed, sizes.units, *size, ceilings, device, compiled=compiled)
         shape = "clipped sum, m = {}, d = {}".format(*size)
-        part(shape, [f"{shape}, {units:,} units", ""], measure)
-    runs, count, steps = (50, 40_000, 50) if large else (3, 500, 5)
+        part(shape, [f"{shape}, {sizes.units:,} units", ""], measure)
+    runs, count, steps = sizes.ucb
     header = [f"GP-UCB, {runs} runs, {count:,} candidates, T = {steps}", "seconds"]
     part("ucb", header, lambda: gpu_runs.ucb(runs, count, steps, device))
-    users, d, history = (1_000_000, 33, 400) if large else (500, 3, 4)
+    users, d, history = sizes.gibo
     header = [f"DP-GIBO, d = {d}, b = {d + 1}, {history} points before, {users:,} users", "seconds"]
     part("gibo", header, lambda: gpu_runs.iteration(users, d, history, device))
-    for users in (1_000_000, 4_000_000) if large else (500,):
-        points = 256 if large else 4
+    for users in sizes.streamed:
+        points = sizes.kept
         what = f"streamed, {users:,} users"
         measure = functools.partial(gpu_runs.streamed, users, d, points, device)
         part(what, [f"{what}, d = {d}, losses kept at {points} points, from pinned memory", "seconds"], measure)
-    many = 10**8 if large else 10**5
+    many = sizes.many
     part("choice", [f"private choice among {many:,}", ""], lambda: gpu_runs.choice(many, ceilings, device))
     header = [f"moments of {many:,} x 2 records, K = 5", "seconds"]
     part("mixture", header, lambda: gpu_runs.mixture(many, ceilings, device, compiled=compiled))

@@ -142,8 +142,9 @@ def good_call(name):
     others = OTHERS.get(name, {})
     good = dict(others() if callable(others) else others)
     for word, parameter in inspect.signature(call).parameters.items():
-        if parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            good[word] = good[word] if word in good else MADE[word]() if word in MADE else VALUES.get(word, 2)
+        needed = parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if needed and word not in good:
+            good[word] = MADE[word]() if word in MADE else VALUES.get(word, 2)
     return call, good
 
 

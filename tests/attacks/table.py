@@ -36,7 +36,7 @@ def measured(request: pytest.FixtureRequest) -> Measured:
     """`measured(n, value, claim, least=.9)`: what the table shows. A value must not exceed its claim, and reach so much of it."""
 
     def note(n: int, value: float | None = None, claim: float | None = None, *, least: float | None = None) -> None:
-        shown = "" if value is None else f"{value:.4g}" if claim is None else f"{value:.4g} / {claim:.4g}"
+        shown = " / ".join(f"{number:.4g}" for number in (value, claim) if number is not None)
         request.node.user_properties.append(("measured", (n, shown)))
         if value is not None and claim is not None:
             assert least is not None, "say how much of the claim is to be reached, or 0"

@@ -46,8 +46,10 @@ def watched(call, curators=(), allowed=()):
         text = str(error)
         left = {r.kind for ledger, seq in before for r in ledger.records(after=seq)} - {"assume", "void"}
         named = error.parameter and error.allowed and error.parameter in text and error.allowed in text
-        faults += [] if named and len(text) < 2000 else [f"names no parameter, no range or too much: {text[:100]}"]
-        faults += [f"a refused call left {sorted(left)} in the ledger"] if left else []
+        if not named or len(text) >= 2000:
+            faults.append(f"names no parameter, no range or too much: {text[:100]}")
+        if left:
+            faults.append(f"a refused call left {sorted(left)} in the ledger")
     elif error is not None and not isinstance(error, (PrivacyError, *allowed)):
         place = traceback.extract_tb(error.__traceback__)[-1]
         faults.append(f"{type(error).__name__} at {place.filename[-40:]}:{place.lineno}: {str(error)[:120]}")

@@ -70,8 +70,13 @@ def loss(x, r):
 def opened(ranks, *, adjacency=Adjacency.REPLACE_ONE, groups=False, where="cpu", **more):
     records = rows().to(where)
     patients = torch.arange(N) // 2
-    mine = dealt(N, ranks) if not groups else ((patients * 7) % (1 if ranks is None else ranks.world_size) == (ranks.rank if ranks else 0))
-    unit = PrivacyUnit("patient", groups=patients[mine]) if groups else PrivacyUnit("record")
+    mine = dealt(N, ranks)
+    unit = PrivacyUnit("record")
+    if groups:
+        mine = torch.arange(N)
+        if ranks is not None:
+            mine = mine[patients * 7 % ranks.world_size == ranks.rank]
+        unit = PrivacyUnit("patient", groups=patients[mine])
     settings = {"budget": Budget.gdp(8.0), "entropy": SeededEntropy(3), **more}
     return Curator(records[mine], unit=unit, adjacency=adjacency, ranks=ranks, **settings)
 
