@@ -284,7 +284,8 @@ def lies(ranks, folder):
     rows_sent = list[bytes]()
 
     def released():
-        return curator.release(mean(), NOISE).value.tolist()
+        # Another score than that of `mean`, which the others evaluate while one rank releases.
+        return curator.release(mean(lambda _, r: r[:, 0]), NOISE).value.tolist()
 
     def ten_times(self, numbers):
         return honest["reduce_tensor"](self, numbers * 10 if self.rank == 1 and numbers.numel() else numbers)

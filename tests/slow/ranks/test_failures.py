@@ -80,7 +80,7 @@ def test_ranks_resume_with_the_same_records_however_they_are_dealt(met):
 @pytest.mark.deep
 def test_other_kinds_of_labels_other_terms_and_no_records_are_refused_on_all(met):
     assert refusal(met, "words and numbers")[0] == "InputError"
-    assert refusal(met, "no records")[0] == "InputError"
+    assert refusal(met, "no records")[0] == "UsageError"
     assert refusal(met, "other terms")[0] == "RanksDisagree"
 
 
@@ -179,8 +179,8 @@ def test_a_single_unit_that_fails_ends_no_evaluation_though_it_is_all_of_a_shard
 def test_hidden_runs_are_refused_on_ranks_before_they_cost(met):
     for rank in met("no hidden runs").values():
         selection, inside, last = rank["value"]
-        assert [selection[0], inside[0]] == ["InputError", "InputError"]
-        assert "several ranks" in selection[1]
+        assert [selection[0], inside[0]] == ["UsageError", "UsageError"]
+        assert "a curator of one process" in selection[1]
         assert last == 2, "birth and two notes"
 
 
