@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import interleaved, options, ratio, record, table
 from benchmarks.overhead import peak_memory
-from dpbo.accounting import choose_run_count, gdp, selection_bounds
+from dpbo.accounting import gdp, selection_bounds
 from dpbo.accounting.selection_pairs import run_profiles, selection_epsilon
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, SelectionEvent
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
-from dpbo.privacy import Budget, Sensitivity
-from dpbo.run_counts import FixedRuns, PoissonRuns, RunCountDistribution, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
+from dpbo.privacy import Sensitivity
+from dpbo.run_counts import FixedRuns, PoissonRuns, RunCountDistribution, ThresholdStop, TruncatedNegativeBinomial
 
 QUANTUM = 2.0**-20
 Array = NDArray[np.float64]
@@ -143,7 +143,7 @@ def runs_tables(smoke: bool) -> dict[str, Any]:
             for name, points in frontier.items() for at in points if round(at["mean"], 6) == 10.0]  # fmt: skip
     print(table(("law", "runs", "accuracy", "epsilon: dp_accounting", "ratio bound", "dpbo", "K at most, 95 %"), rows))
     found = {"within": _within(base, scores, peer, shapes, smoke), "wanted": _wanted(base, scores, peer, shapes, smoke),
-             "threshold": _threshold(base, scores, smoke), "chosen": _chosen(base, scores, smoke)}  # fmt: skip
+             "threshold": _threshold(base, scores, smoke)}  # fmt: skip
     return {"data": source, "one run": one, "frontier": frontier, **found}
 
 
@@ -209,20 +209,6 @@ def _threshold(base: tuple[Event, ...], scores: Array, smoke: bool) -> list[dict
         rows.append({"gamma": gamma, "mean": runs, "accuracy": accuracy, **bounds(ThresholdStop(gamma), base)})
     print(f"\nOpenDP's law: stop at the first run of at least {WANTED}, chosen without the data, or by a coin after each other one\n")
     print(table(("coin", "runs", "accuracy", "ratio bound", "dpbo"), [tuple(row.values()) for row in rows]))
-    return rows
-
-
-def _chosen(base: tuple[Event, ...], scores: Array, smoke: bool) -> list[dict[str, Any]]:
-    """What `choose_run_count` picks for this budget."""
-    rows = []
-    for runs in (5.0,) if smoke else (10.0, 20.0, 30.0, 50.0):
-        choice = choose_run_count(Budget(BUDGET, DELTA), base, runs=runs)
-        assert isinstance(choice.run_count, (TruncatedNegativeBinomial, TruncatedPoisson))
-        name = f"shape {choice.run_count.shape:g}" if isinstance(choice.run_count, TruncatedNegativeBinomial) else "truncated Poisson"
-        rows.append({"wanted": runs, "law": name, "mean": choice.expected, "usually": choice.usually, "epsilon": choice.epsilon,
-                     "accuracy": expected(choice.run_count, scores)})  # fmt: skip
-    print(f"\nwhat choose_run_count picks at epsilon {BUDGET}\n")
-    print(table(("runs wanted", "law", "runs", "K at most, 95 %", "epsilon", "accuracy"), [tuple(row.values()) for row in rows]))
     return rows
 
 

@@ -7,12 +7,16 @@ The unit and the adjacency have no default, because a guarantee without them mea
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 from dpbo.errors import InputError
 from dpbo.validation import Positive, Probability, Within, between, checked, require, warn
+
+# a factor that makes up for the rounding of a few float64 operations
+ROUND_UP = 1.0 + 1e-15
 
 
 class Adjacency(enum.Enum):
@@ -102,7 +106,8 @@ class Budget:
     delta: float | None
     mu: float | None = field(default=None, init=False)
 
-    def __post_init__(self) -> None:  # a budget made by `gdp` has None for epsilon, perhaps for delta
+    # a budget made by `gdp` has None for epsilon, perhaps for delta
+    def __post_init__(self) -> None:
         require("epsilon", self.epsilon, Positive)
         require("delta", self.delta, _BudgetDelta)
 
@@ -157,3 +162,13 @@ class Sensitivity:
     linf: float
     scale: tuple[float, ...] = (1.0,)
     block: int | None = None
+
+    @classmethod
+    def of_l2(cls, l2: float, scale: tuple[float, ...], block: int | None = None) -> Sensitivity:
+        """The bounds that follow from one in l2: linf is at most l2, and l1 of k coordinates at most sqrt(k) l2."""
+        return cls(l2 * math.sqrt(len(scale)) * ROUND_UP, l2, l2, scale, block)
+
+    @classmethod
+    def of_linf(cls, linf: float, coordinates: int) -> Sensitivity:
+        """The bounds where each of so many coordinates may move by `linf`, all at once."""
+        return cls(linf * coordinates, linf * math.sqrt(coordinates) * ROUND_UP, linf, (1.0,) * coordinates)

@@ -9,7 +9,6 @@ depends only on `slope`, f' at 1 - u, written in the complement u because the ta
     distribution         P(K = k)                                                       f'(1 - u)
     negative binomial    (1-g)^k / (g^-s - 1) prod_{l<k} (l+s)/(l+1),      k >= 1       m (g / (g + (1-g) u))^(1+s)
     Poisson              e^-m m^k / k!                                                  m e^(-m u)
-    truncated Poisson    e^-r r^k / k! / (1 - e^-r),                       k >= 1       m e^(-r u)
     binomial             C(n, k) c^k (1-c)^(n-k)                                        n c (1 - c u)^(n-1)
     fixed                1 at n                                                         n (1 - u)^(n-1)
 
@@ -116,7 +115,7 @@ class RunCountDistribution(StoppingRule):
 @checked_constructor
 @dataclass(frozen=True)
 class TruncatedNegativeBinomial(RunCountDistribution):
-    """At least one run. Shape 1 is geometric, 0 logarithmic; at a fixed mean, ever larger shapes end at the truncated Poisson.
+    """At least one run. Shape 1 is geometric, 0 logarithmic; larger shapes are more concentrated.
 
     Args:
         shape: above -1 and at most 10,000.
@@ -194,44 +193,6 @@ class PoissonRuns(RunCountDistribution):
 
     def first(self) -> tuple[int, Any]:
         return 0, mpmath.exp(-mpmath.mpf(self.rate))
-
-    def ratio(self, k: Any) -> Any:
-        return (mpmath.mpf(self.rate) if isinstance(k, int) else self.rate) / (k + 1)
-
-
-@checked_constructor
-@dataclass(frozen=True)
-class TruncatedPoisson(RunCountDistribution):
-    """Poisson of this rate, given that it is not 0."""
-
-    rate: Annotated[float, between(_LEAST, _MOST)]
-    name: ClassVar[str] = "truncated-poisson"
-
-    @classmethod
-    @checked
-    def of_mean(cls, mean: Mean) -> Self:
-        """The distribution whose expected number of runs is `mean`, above 1 and at most 1e6, up to float rounding."""
-        low, high = 1e-12, mean
-        for _ in range(200):
-            middle = (low + high) / 2
-            low, high = (low, middle) if -middle / math.expm1(-middle) > mean else (middle, high)
-        return cls(low)
-
-    @property
-    def most(self) -> float:
-        return -self.rate / math.expm1(-self.rate)
-
-    def slope(self, u: Array) -> Array:
-        return self.most * np.exp(-self.rate * u)
-
-    def generating(self, x: Array) -> Array:
-        return np.exp(-self.rate * (1 - x)) * np.expm1(-self.rate * x) / math.expm1(-self.rate)
-
-    def first(self) -> tuple[int, Any]:
-        # `expm1` changes the precision.
-        with precision(mpmath.mp.prec):
-            rate = mpmath.mpf(self.rate)
-            return 1, rate / mpmath.expm1(rate)
 
     def ratio(self, k: Any) -> Any:
         return (mpmath.mpf(self.rate) if isinstance(k, int) else self.rate) / (k + 1)
@@ -325,7 +286,7 @@ def _tnb_mean(shape: float, gamma: float) -> float:
 
 
 _KINDS: dict[str, type[StoppingRule]] = {
-    kind.name: kind for kind in (TruncatedNegativeBinomial, PoissonRuns, TruncatedPoisson, BinomialRuns, FixedRuns, ThresholdStop)
+    kind.name: kind for kind in (TruncatedNegativeBinomial, PoissonRuns, BinomialRuns, FixedRuns, ThresholdStop)
 }
 
 

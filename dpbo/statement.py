@@ -33,14 +33,17 @@ _SECTIONS = {
     "budget": "Budget (bookkeeping, not a guarantee)",
     "ledger": "Ledger",
 }
-_CHANGES = {  # where a unit is one record, and where it is all records with one label
+# where a unit is one record, and where it is all records with one label
+_CHANGES = {
     Adjacency.REPLACE_ONE: ("one record is replaced by another", "one {unit}'s records are replaced by others"),
     Adjacency.ADD_OR_REMOVE_ONE: ("one record is added or removed", "all records of one {unit} are added or removed"),
     Adjacency.BOUNDED_ROW_CHANGE: ("one row has moved: {radius}",) * 2,
 }
 _SHOWN_FIRST = ("evaluations", "evaluations of each row", "in all at most", "query", "score_range", "clip", "sample_rate", "cells")
-_TWO_LINES = 200  # letters of the declared inputs of one reservation
-_WORDS = {"worst": "NaN counts as"}  # of declared inputs whose name says too little
+# letters of the declared inputs of one reservation
+_TWO_LINES = 200
+# of declared inputs whose name says too little
+_WORDS = {"worst": "NaN counts as"}
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,9 @@ class Statement:
 
         With the probability that it fails even so.
         """
-        return f"under {conditional(self.conditions, self.failure_probability)}" if self.conditions else ""
+        if self.conditions:
+            return f"under {conditional(self.conditions, self.failure_probability)}"
+        return ""
 
     def opening(self) -> list[str]:
         """What must be read first: why nothing is guaranteed, and that a ledger in memory does not count other studies."""

@@ -5,4 +5,3 @@ from .filters import PureFilter as PureFilter
 from .filters import RDPFilter as RDPFilter
 from .filters import ZCDPFilter as ZCDPFilter
 from .planned import Planned as Planned
-from .run_count_tuning import choose_run_count as choose_run_count

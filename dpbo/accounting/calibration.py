@@ -16,7 +16,8 @@ from dpbo.statement import format_up
 from dpbo.validation import Count, checked
 
 E = TypeVar("E", bound=Event)
-_ROUNDING = Fraction(1, 10**12)  # share of a cap that rounding leaves where all of it was reserved
+# share of a cap that rounding leaves where all of it was reserved
+_ROUNDING = Fraction(1, 10**12)
 
 
 @checked
@@ -72,12 +73,14 @@ def calibrate(
     Raises:
         InputError: a number outside its range, an event that the filter cannot pay for, or one that costs next to nothing.
     """
-    chosen, part = accounting if accounting is not None else GDPFilter(), exact_share(share, "share")
+    chosen = accounting or GDPFilter()
+    part = exact_share(share, "share")
     if isinstance(chosen, Planned):
         return chosen.least_beside(budget, event, releases, part)
     multiplier = chosen.multiplier(event, releases, chosen.cap(budget) * part)
     if multiplier is None:
-        given, remedy = event(1.0, 1), "Pass another event, or an accounting that can: RDPFilter and Planned pay for most events."
+        given = event(1.0, 1)
+        remedy = "Pass another event, or an accounting that can: RDPFilter and Planned pay for most events."
         if isinstance(chosen, PureFilter) and isinstance(given, GaussianEvent):
             remedy = "Gaussian noise has no pure epsilon: pass event=LaplaceEvent, or accounting=GDPFilter()."
         raise InputError("event", given.mechanism, f"one that {chosen.name} can pay for", remedy)
@@ -86,7 +89,9 @@ def calibrate(
 
 def parts_of(accounting: Accounting, whole: Fraction, share: Fraction) -> tuple[Fraction, Fraction]:
     """`share` of the whole, and the rest. Under `Planned` both are the whole, because it lists what each release takes."""
-    return (whole, whole) if isinstance(accounting, Planned) else (whole * share, whole * (1 - share))
+    if isinstance(accounting, Planned):
+        return (whole, whole)
+    return (whole * share, whole * (1 - share))
 
 
 def budget_cost(budget: Budget | float | Fraction, accounting: Accounting, cap: Cost) -> Cost:
@@ -95,7 +100,9 @@ def budget_cost(budget: Budget | float | Fraction, accounting: Accounting, cap: 
     Raises:
         InputError: a share outside (0, 1], or a Budget that this accounting cannot serve.
     """
-    return accounting.cap(budget) if isinstance(budget, Budget) else cap * exact_share(budget)
+    if isinstance(budget, Budget):
+        return accounting.cap(budget)
+    return cap * exact_share(budget)
 
 
 def epsilon_left(total: Cost, cap: Cost, budget: Budget, accounting: Accounting) -> float | None:
@@ -108,10 +115,12 @@ def epsilon_left(total: Cost, cap: Cost, budget: Budget, accounting: Accounting)
     left = Cost(tuple(max(whole - used, Fraction(0)) for used, whole in zip(total.parts, cap.parts, strict=True)))
     if left <= cap * _ROUNDING:
         return 0.0
-    bound = accounting.guarantee(left, budget.delta).epsilon or 0.0  # rounded up
+    # `guarantee` rounds up, so what the cap still pays for may be a little less
+    bound = accounting.guarantee(left, budget.delta).epsilon or 0.0
     epsilon = bound if budget.epsilon is None else min(bound, budget.epsilon)
     for lower in (epsilon, math.nextafter(epsilon, 0.0), *(epsilon * (1 - 2.0**power) for power in range(-51, 0))):
-        with contextlib.suppress(InputError):  # too small for a budget of this accounting
+        # an epsilon may be too small for a budget of this accounting
+        with contextlib.suppress(InputError):
             if accounting.cap(Budget(lower, budget.delta)) <= left:
                 return lower
     return 0.0

@@ -16,6 +16,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -27,7 +28,8 @@ from dpbo.events import Event, ExponentialEvent, RolesEvent, SelectionEvent
 from dpbo.validation import Delta, checked
 
 _ORDERS = 1.0 + np.exp(np.linspace(math.log(0.02), math.log(1e5), 80))
-_FAST, _FINE = 1e-4, 1e-6
+_FAST = 1e-4
+_FINE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,13 @@ def compose(events: Sequence[Event], *, delta: Delta, refine: bool = False) -> C
     relations = frozenset[str]().union(*(event.relations() for event in events))
     if len(relations) > 1:
         raise InputError("events", sorted(relations), "of one relation", "See dpbo.accounting.calibration.convert_adjacency.")
-    roles = sorted({role for event in events if isinstance(event, RolesEvent) for role in event.roles})
+    roles = set[str]().union(*(event.roles for event in events if isinstance(event, RolesEvent)))
     by_role = []
-    for role in roles or [""]:
-        of_role = [event.of(role) if isinstance(event, RolesEvent) else (event,) for event in events]
-        by_role.append(_composed(merged([event for part in of_role for event in part]), delta, refine))
+    for role in sorted(roles) or [""]:
+        of_role: list[Event] = []
+        for event in events:
+            of_role.extend(event.of(role) if isinstance(event, RolesEvent) else (event,))
+        by_role.append(_composed(merged(of_role), delta, refine))
     worst = max(by_role, key=lambda bounds: bounds.epsilon)
     mus = [bounds.mu for bounds in by_role if bounds.mu is not None]
     return dataclasses.replace(worst, mu=max(mus) if len(mus) == len(by_role) else None)
@@ -81,7 +85,8 @@ def merged(events: Sequence[Event]) -> tuple[Event, ...]:
 def _composed(events: tuple[Event, ...], delta: float, refine: bool) -> Composition:
     if not events:
         return Composition(delta, 0.0, 0.0, math.inf, math.inf, 0.0)
-    pure, mu = _pure(events), _mu(events)
+    pure = _pure(events)
+    mu = _mu(events)
     if delta == 0.0:
         return Composition(delta, pure, math.inf, math.inf, math.inf, mu)
     by_mu = math.inf if mu is None else gdp.epsilon_at(mu, delta)
@@ -90,18 +95,20 @@ def _composed(events: tuple[Event, ...], delta: float, refine: bool) -> Composit
 
 
 def _pure(events: tuple[Event, ...]) -> float:
-    total = event_costs.total([event_costs.pure(event) for event in events])
+    total = event_costs.total(map(event_costs.pure, events), Fraction(0))
     return math.inf if total is None else rounded_up(total)
 
 
 def _mu(events: tuple[Event, ...]) -> float | None:
-    total = event_costs.total([event_costs.mu_squared(event) for event in events])
+    total = event_costs.total(map(event_costs.mu_squared, events), Fraction(0))
     return None if total is None else root_up(total)
 
 
 def _rdp(events: tuple[Event, ...], delta: float) -> float:
-    total = renyi.total([renyi.curve(event, _ORDERS) for event in events], _ORDERS)
-    return math.inf if total is None else max(float((total + renyi.conversions(_ORDERS, delta)).min()), 0.0) * (1 + 1e-12)
+    total = renyi.total_curve(events, _ORDERS)
+    if total is None:
+        return math.inf
+    return max(float((total + renyi.conversions(_ORDERS, delta)).min()), 0.0) * (1 + 1e-12)
 
 
 def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:
@@ -109,7 +116,8 @@ def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:
     if len(events) == 1 and isinstance(events[0], SelectionEvent) and events[0].count == 1:
         return selection_epsilon(events[0], delta)
     choices = tuple(event for event in events if isinstance(event, ExponentialEvent))
-    mu = _mu(choices)  # as Gaussians or as randomised responses, whichever costs less; both dominate the exponential mechanism
+    # Gaussians and randomised responses both dominate the exponential mechanism: the one that costs less is taken
+    mu = _mu(choices)
     as_gaussian = mu is not None and gdp.epsilon_at(mu, delta) < _pure(choices)
     directions = {False} | {True for event in events if event.relations()}
     sides = [pairs_of(events, as_gaussian, reverse) for reverse in directions]

@@ -20,7 +20,8 @@ import scipy
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-_FAR = 40.0  # 1 + e^-40 is 1 in floats
+# 1 + e^-40 is 1 in floats
+_FAR = 40.0
 
 
 def log_mixture(x: Array, sigma: float, rate: float, shift: float) -> Array:
@@ -36,12 +37,17 @@ def log_ratio(x: Array, sigma: float, rate: float, relation: str) -> Array:
 
 def output_of(loss: Array, sigma: float, rate: float, relation: str) -> Array:
     """The output x that has this loss: the inverse of `log_ratio`. -inf where no output has so low a loss."""
-    with np.errstate(divide="ignore"):  # logarithms of 0: at rate 1, and at a loss not above the least
+    # logarithms of 0: at rate 1, and at a loss not above the least
+    with np.errstate(divide="ignore"):
         if relation == "add-or-remove-one":
-            near, far = np.minimum(loss, _FAR), np.maximum(loss - _FAR, 0.0)  # beyond it, e^l is all there is in floats
-            grown = np.where(near < -0.5, np.exp(near) - (1 - rate), np.expm1(near) + rate)  # q e^((2x-1)/(2 s^2))
+            # beyond _FAR, e^l is all there is in floats
+            near = np.minimum(loss, _FAR)
+            far = np.maximum(loss - _FAR, 0.0)
+            # q e^((2x-1)/(2 s^2))
+            grown = np.where(near < -0.5, np.exp(near) - (1 - rate), np.expm1(near) + rate)
             return 0.5 + sigma**2 * (np.log(np.maximum(grown, 0.0)) + far - np.log(rate))
-        half = np.abs(loss) / 2  # sinh(x/s^2 - l/2) = (1-q)/q e^(1/(2 s^2)) sinh(l/2), whose logarithm does not overflow
+        # sinh(x/s^2 - l/2) = (1-q)/q e^(1/(2 s^2)) sinh(l/2), whose logarithm does not overflow
+        half = np.abs(loss) / 2
         log_sinh = np.log1p(-rate) - np.log(rate) + 0.5 / sigma**2 + half + np.log(-np.expm1(-2 * half) / 2)
     inverse = np.where(log_sinh > _FAR, log_sinh + np.log(2.0), np.arcsinh(np.exp(np.minimum(log_sinh, _FAR))))
     return np.sign(loss) * sigma**2 * (half + inverse)
@@ -127,7 +133,8 @@ class LaplacePair(PurePair):
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         inside = edges.clip(-self.epsilon, self.epsilon)
-        below, above = 0.5 * np.exp((inside - self.epsilon) / 2), 0.5 * np.exp(-(inside + self.epsilon) / 2)
+        below = 0.5 * np.exp((inside - self.epsilon) / 2)
+        above = 0.5 * np.exp(-(inside + self.epsilon) / 2)
         return np.diff(below), -np.diff(above)
 
     def atoms(self) -> list[tuple[float, float]]:
@@ -166,7 +173,8 @@ class PoissonPair(Pair):
     def variance(self) -> float:
         x = np.linspace(-8 * self.sigma, 8 * self.sigma + 1, 2000)
         grown = 0.0 if self.reverse else log_ratio(x, self.sigma, self.rate, "add-or-remove-one")
-        weights, losses = np.exp(grown - x**2 / (2 * self.sigma**2)), self._loss(x)
+        weights = np.exp(grown - x**2 / (2 * self.sigma**2))
+        losses = self._loss(x)
         mean = np.average(losses, weights=weights)
         return float(np.average((losses - mean) ** 2, weights=weights))
 
@@ -179,5 +187,6 @@ class PoissonPair(Pair):
 
 def _normal_mass(edges: Array) -> Array:
     """Standard normal mass between neighbouring edges, from whichever tail is nearer."""
-    below, above = np.diff(scipy.special.ndtr(edges)), -np.diff(scipy.special.ndtr(-edges))
+    below = np.diff(scipy.special.ndtr(edges))
+    above = -np.diff(scipy.special.ndtr(-edges))
     return np.where(edges[:-1] > 0, above, below)

@@ -26,10 +26,12 @@ needs (a grid over t in the tests).
 import collections
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from typing import Any, TypeVar
 
 import scipy
+from numpy.typing import NDArray
 
 from dpbo.accounting import selection_bounds
 from dpbo.accounting.gdp import rounded_up
@@ -44,20 +46,31 @@ from dpbo.events import (  # fmt: skip
     SelectionEvent,
 )
 
-_LARGEST = 400  # pure epsilon above which no mu is computed
-_UP = 1.0 + 2.0**-40  # covers the rounding of the few float operations below
+# pure epsilon above which no mu is computed
+_LARGEST = 400
+# covers the rounding of the few float operations below
+_UP = 1.0 + 2.0**-40
+C = TypeVar("C", Fraction, NDArray[Any])
 
 
-def total(parts: list[Fraction | None]) -> Fraction | None:
+def total(parts: Iterable[C | None], zero: C) -> C | None:
     """The sum, or None where a part is None."""
-    known = [part for part in parts if part is not None]
-    return sum(known, Fraction(0)) if len(known) == len(parts) else None
+    for part in parts:
+        if part is None:
+            return None
+        zero = zero + part
+    return zero
 
 
 def worst_role(event: RolesEvent, cost: Callable[[Event], Fraction | None]) -> Fraction | None:
     """The largest over the roles of a cost that adds; None where a role's event has none."""
-    sums = [total([cost(one) for one in event.of(role)]) for role in event.roles]
-    return None if None in sums else max(one for one in sums if one is not None)
+    worst = Fraction(0)
+    for role in event.roles:
+        of_role = total(map(cost, event.of(role)), Fraction(0))
+        if of_role is None:
+            return None
+        worst = max(worst, of_role)
+    return worst
 
 
 def pure(event: Event) -> Fraction | None:
@@ -68,7 +81,7 @@ def pure(event: Event) -> Fraction | None:
         case ExponentialEvent() | PermuteAndFlipEvent():
             return 2 * event.count / Fraction(event.noise_multiplier)
         case SelectionEvent():
-            run = total([pure(one) for one in event.run()])
+            run = total(map(pure, event.run()), Fraction(0))
             if run is None or event.spread != (1.0, 1.0):
                 return None
             best = selection_bounds.pure(event.run_count, rounded_up(run))
@@ -89,15 +102,18 @@ def mu_squared(event: Event) -> Fraction | None:
         return None
     # (2 Phi^-1(1 / (1 + e^epsilon)))^2 = 8 erfinv(tanh(epsilon / 2))^2, by the form that loses no digits; checked in mpmath
     e = float(one / 2 if isinstance(event, ExponentialEvent) else one)
-    special = scipy.special
-    root = math.sqrt(8.0) * float(special.erfinv(math.tanh(e / 2))) if e < 1.0 else 2.0 * float(special.ndtri(1.0 / (1.0 + math.exp(e))))
+    if e < 1.0:
+        root = math.sqrt(8.0) * float(scipy.special.erfinv(math.tanh(e / 2)))
+    else:
+        root = 2.0 * float(scipy.special.ndtri(1.0 / (1.0 + math.exp(e))))
     return event.count * Fraction(root**2 * _UP)
 
 
 def rho(event: Event) -> Fraction | None:
     """Sum over slots of the zCDP parameter (Bun & Steinke 2016)."""
     match event:
-        case GaussianEvent() | ExponentialEvent():  # the exponential's epsilon is 2 / M: epsilon^2 / 8
+        # the exponential's epsilon is 2 / M: epsilon^2 / 8
+        case GaussianEvent() | ExponentialEvent():
             return event.count / (2 * Fraction(event.noise_multiplier) ** 2)
         case LaplaceEvent():
             return event.count * Fraction(_laplace_kl(1.0 / event.noise_multiplier) * _UP)
@@ -113,7 +129,6 @@ def covers(paid: Sequence[Event], drawn: Sequence[Event]) -> bool:
     Unsampled Gaussian events count together, by mu^2, which is exact. Of the others each slot that
     was drawn takes one that was paid, with as much noise or less and otherwise the same.
     """
-    squares = [total([mu_squared(event) for event in events if type(event) is GaussianEvent]) for events in (paid, drawn)]
     left = collections.Counter[Event]()
     for event in paid:
         left[event.repeated(1)] += event.count
@@ -128,7 +143,12 @@ def covers(paid: Sequence[Event], drawn: Sequence[Event]) -> bool:
                 wanted -= taken
         if wanted:
             return False
-    return (squares[0] or 0) >= (squares[1] or 0)
+    return _unsampled(paid) >= _unsampled(drawn)
+
+
+def _unsampled(events: Sequence[Event]) -> Fraction:
+    """mu^2 of all unsampled Gaussian events together."""
+    return total((mu_squared(event) for event in events if type(event) is GaussianEvent), Fraction(0)) or Fraction(0)
 
 
 def _laplace_kl(epsilon: float) -> float:

@@ -16,16 +16,20 @@ from typing import Annotated, ClassVar, Self
 
 from dpbo.accounting import event_costs, gdp, renyi
 from dpbo.accounting.gdp import root_up, rounded_up
+from dpbo.accounting.roots import least_scale
 from dpbo.errors import InputError
 from dpbo.events import Event
 from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
 from dpbo.validation import Delta, Within, checked, checked_constructor
 
-EventKind = Callable[..., Event]  # of (noise_multiplier, slots): an event's class, or a partial of one that needs more
+# of (noise_multiplier, slots): an event's class, or a partial of one that needs more
+EventKind = Callable[..., Event]
 _GRAIN = 1 << 128
-_LONGEST = 512  # bits of a denominator
-_ANOTHER_MACHINE = 1 + Fraction(1, 10**9)  # two machines' caps of one budget differ by less, by rounding
+# bits of a denominator
+_LONGEST = 512
+# two machines' caps of one budget differ by less, by rounding
+_ANOTHER_MACHINE = 1 + Fraction(1, 10**9)
 
 
 @dataclass(frozen=True)
@@ -69,26 +73,6 @@ class Cost:
     def first_beyond(self, cap: Cost) -> int:
         """Index of the first part that is above the cap's."""
         return next(i for i, (a, b) in enumerate(zip(self.parts, cap.parts, strict=True)) if a > b)
-
-
-def least_scale(fits: Callable[[float], bool], *, precision: float = 0.0, least: float = 0.0, most: float = math.inf) -> float:
-    """The least scale of noise that fits, where every larger one does too; rounded up by the share `precision` at most.
-
-    Infinite if no scale up to `most` fits, 0 if all down to about `least` do. Precision 0 searches down to neighbouring floats.
-    """
-    high = 1.0
-    while not fits(high):
-        high *= 2.0
-        if high > most:
-            return math.inf
-    low = high / 2.0
-    while fits(low):
-        low, high = low / 2.0, low
-        if low < least:
-            return 0.0
-    while high / low > 1.0 + precision and (middle := (low + high) / 2.0) not in (low, high):
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
 
 
 class Accounting(abc.ABC):
@@ -160,7 +144,8 @@ class Filter(Accounting):
     @checked
     def price(self, event: Event) -> Cost | None:
         amount = Fraction(0) if event.free else self.amount(event)
-        return None if amount is None else Cost.of(max(amount, Fraction(0)))  # no release gives budget back
+        # no release gives budget back
+        return None if amount is None else Cost.of(max(amount, Fraction(0)))
 
     @checked
     def cap(self, budget: Budget) -> Cost:
@@ -269,7 +254,8 @@ class RDPFilter(Filter):
         return renyi.cost(event, self.order)
 
     def cap_amount(self, budget: Budget) -> Fraction:
-        epsilon, delta = _epsilon_of(budget, self.name), _delta_of(budget, self.name)
+        epsilon = _epsilon_of(budget, self.name)
+        delta = _delta_of(budget, self.name)
         cap = Fraction(epsilon) - Fraction(renyi.conversion(self.order, delta))
         if cap <= 0:
             raise InputError("order", self.order, f"large enough for epsilon {epsilon:g} at delta {delta:g}", "Try a larger order.")

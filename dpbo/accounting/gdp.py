@@ -9,7 +9,6 @@ down: the float answer is checked, and moved if need be, in arithmetic of at lea
 """
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 
 import mpmath
@@ -19,6 +18,7 @@ from mpmath.libmp import dps_to_prec
 from numpy.typing import NDArray
 
 from dpbo._mpmath import precision
+from dpbo.accounting.roots import moved_until, rising_root
 from dpbo.statement import Guarantee
 
 _DIGITS = 50
@@ -33,35 +33,19 @@ def rounded_up(exact: Fraction) -> float:
 
 def root_up(square: Fraction) -> float:
     """The square root, as a float that is not below it."""
-    root = math.sqrt(square) if square > _SMALL else math.ldexp(math.sqrt(square * 2**1200), -600)  # its float would be 0 or lose digits
+    # the float of a smaller square would be 0 or lose digits
+    root = math.sqrt(square) if square > _SMALL else math.ldexp(math.sqrt(square * 2**1200), -600)
     while Fraction(root) ** 2 < square:
         root = math.nextafter(root, math.inf)
     return root
-
-
-def rising_root(rising: Callable[[float], float]) -> float:
-    """The x > 0 at which a rising function is 0, to nearly all digits of x, however small or large it is."""
-    ceiling = 1.0
-    while rising(ceiling) < 0.0:
-        ceiling *= 2.0
-    floor = ceiling
-    while rising(floor) > 0.0:
-        floor, ceiling = floor / 2.0, floor  # a bracket of a factor of 2 ends the search soon
-    return float(scipy.optimize.brentq(rising, floor, ceiling, xtol=1e-300, rtol=1e-14))
-
-
-def delta_at(mu: float, epsilon: float) -> float:
-    """Smallest delta at which mu-GDP is (epsilon, delta)-DP, rounded up."""
-    exact = _exact_delta(mu, epsilon)
-    value = max(float(exact), 0.0)
-    return value if value >= exact else math.nextafter(value, math.inf)
 
 
 def curve(mu: float, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
     """Upper bounds on delta at each epsilon >= 0, in floats, rounding included."""
     first = scipy.special.log_ndtr(-epsilons / mu + mu / 2)
     second = epsilons + scipy.special.log_ndtr(-epsilons / mu - mu / 2)
-    lost = 1e-14 * (10.0 - first)  # error of the difference of two logarithms that are right to a few units in their last place
+    # error of the difference of two logarithms that are right to a few units in their last place
+    lost = 1e-14 * (10.0 - first)
     return np.minimum(np.exp(first) * (-np.expm1(np.minimum(second - first, 0.0)) + lost), 1.0)
 
 
@@ -71,21 +55,11 @@ def epsilon_at(mu: float, delta: float) -> float:
         return math.inf
     if mu == 0.0 or _exact_delta(mu, 0.0) <= delta:
         return 0.0
-    ceiling = mu * mu / 2 - mu * min(float(scipy.special.ndtri(delta)), 0.0) + 1e-12  # delta(eps) <= Phi(-eps/mu + mu/2)
-    while _log_delta(mu, ceiling) > math.log(delta):
-        ceiling *= 2.0
-    answer = ceiling  # where mu is so small that the two tails are equal in floats
+    # where mu is so small that the two tails are equal in floats, by delta(eps) <= Phi(-eps/mu + mu/2)
+    answer = mu * mu / 2 - mu * min(float(scipy.special.ndtri(delta)), 0.0) + 1e-12
     if _log_delta(mu, 0.0) > math.log(delta):
-
-        def excess(eps: float) -> float:
-            return max(_log_delta(mu, eps), -1e4) - math.log(delta)
-
-        answer = float(scipy.optimize.brentq(excess, 0.0, ceiling, xtol=1e-15, rtol=1e-14))
-        answer = max(answer, 1e-300)  # the loop below multiplies it
-    step = 1e-15
-    while _exact_delta(mu, answer) > delta:
-        answer, step = answer * (1.0 + step), 2.0 * step
-    return answer
+        answer = max(rising_root(lambda epsilon: -_excess(mu, epsilon, delta)), 1e-300)
+    return moved_until(answer, lambda epsilon: _exact_delta(mu, epsilon) <= delta, up=True)
 
 
 def mu_within(epsilon: float, delta: float) -> float:
@@ -95,19 +69,25 @@ def mu_within(epsilon: float, delta: float) -> float:
     """
     if delta <= 0.0:
         return 0.0
-    answer, step = rising_root(lambda m: max(_log_delta(m, epsilon), -1e4) - math.log(delta)), 1e-15
-    while _exact_delta(answer, epsilon) > delta:
-        answer, step = answer / (1.0 + step), min(2.0 * step, 1.0)
-    return answer
+    answer = rising_root(lambda mu: _excess(mu, epsilon, delta))
+    return moved_until(answer, lambda mu: _exact_delta(mu, epsilon) <= delta, up=False)
+
+
+def _excess(mu: float, epsilon: float, delta: float) -> float:
+    """log of delta(epsilon) over delta, in floats; finite."""
+    return max(_log_delta(mu, epsilon), -1e4) - math.log(delta)
 
 
 def _exact_delta(mu: float, epsilon: float) -> mpmath.mpf:
-    lost = -math.log10(mu) if 0.0 < mu < 1.0 else 0.0  # digits that the two tails have in common
+    # digits that the two tails have in common
+    lost = -math.log10(mu) if 0.0 < mu < 1.0 else 0.0
     with precision(dps_to_prec(_DIGITS + math.ceil(lost))):
-        m, eps = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        m = mpmath.mpf(mu)
+        eps = mpmath.mpf(epsilon)
         if m == 0:
             return mpmath.mpf(0)
-        if -eps / m + m / 2 < -1e6:  # mpmath has no such tail; both terms lie below this
+        # mpmath has no such tail; both terms lie below this
+        if -eps / m + m / 2 < -1e6:
             return mpmath.mpf(10) ** -400
         return mpmath.ncdf(-eps / m + m / 2) - mpmath.exp(eps) * mpmath.ncdf(-eps / m - m / 2)
 

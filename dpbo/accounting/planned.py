@@ -16,14 +16,16 @@ from fractions import Fraction
 from typing import ClassVar, Self
 
 from dpbo.accounting.composition import Composition, compose, merged
-from dpbo.accounting.filters import Accounting, Cost, EventKind, GDPFilter, PureFilter, RDPFilter, ZCDPFilter, least_scale
+from dpbo.accounting.filters import Accounting, Cost, EventKind, GDPFilter, PureFilter, RDPFilter, ZCDPFilter
+from dpbo.accounting.roots import least_scale
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event, event_from_json
 from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
 from dpbo.validation import checked, checked_constructor
 
-_ROUNDING = 1e-6  # an existing ledger may come from a machine that rounds differently; the statement prints the bound itself
+# an existing ledger may come from a machine that rounds differently; the statement prints the bound itself
+_ROUNDING = 1e-6
 
 
 @checked_constructor
@@ -46,7 +48,8 @@ class Planned(Accounting):
         if not events or not all(isinstance(event, Event) and not event.free for event in events):
             raise InputError("events", type(events).__name__, "one event or more of dpbo.events", "For example GaussianEvent(10.0, 30).")
         object.__setattr__(self, "events", merged(events))
-        compose(self.events, delta=0.0)  # refuses mixed relations
+        # refuses mixed relations
+        compose(self.events, delta=0.0)
 
     @property
     def name(self) -> str:
@@ -67,7 +70,9 @@ class Planned(Accounting):
         if event.free:
             return Cost.of(*(0 for _ in self.events))
         same = [event.repeated(1) == planned.repeated(1) for planned in self.events]
-        return Cost.of(*(event.count * here for here in same)) if any(same) else None
+        if any(same):
+            return Cost.of(*(event.count * here for here in same))
+        return None
 
     @checked
     def cap(self, budget: Budget) -> Cost:
@@ -95,7 +100,8 @@ class Planned(Accounting):
         return bound.mu is not None and budget.mu is not None and bound.mu <= budget.mu * (1 + room)
 
     def may_hold(self, cap: Cost, budget: Budget) -> bool:
-        return cap == self._whole()  # every statement composes the guarantee anew
+        # every statement composes the guarantee anew
+        return cap == self._whole()
 
     def guarantee(self, cost: Cost, delta: float | None) -> Guarantee:
         used = [event.repeated(int(slots)) for event, slots in zip(self.events, cost.parts, strict=True) if slots]
@@ -110,7 +116,9 @@ class Planned(Accounting):
             remedy = "The list of Planned says what each release takes: leave `budget` at 1."
             raise InputError("budget", share, "1 with accounting=Planned(...)", remedy)
         fitting = [event for event in self.events if kind(event.noise_multiplier, 1) == event.repeated(1) and event.count >= slots]
-        return min(fitting, key=lambda event: event.count).noise_multiplier if fitting else None
+        if fitting:
+            return min(fitting, key=lambda event: event.count).noise_multiplier
+        return None
 
     @checked
     def composition(self, delta: float, *, refine: bool = True) -> Composition:

@@ -22,13 +22,18 @@ from numpy.typing import NDArray
 from dpbo.accounting.dominating_pairs import Pair
 
 Array = NDArray[np.float64]
-_CUT = 35.0  # what the window cuts off is below e^-35 of the tilted mass
-_TAIL = 1e-4  # share of delta given to what lies beyond the grids
-_FURTHEST = 600.0  # for larger losses only the other bounds are used
+# what the window cuts off is below e^-35 of the tilted mass
+_CUT = 35.0
+# share of delta given to what lies beyond the grids
+_TAIL = 1e-4
+# for larger losses only the other bounds are used
+_FURTHEST = 600.0
 _MOST_POINTS = 1 << 22
-_LARGEST_EXPONENT = 600.0  # beyond it float64 cannot represent the tail's mass under the tilt
+# beyond it float64 cannot represent the tail's mass under the tilt
+_LARGEST_EXPONENT = 600.0
 _ROUNDING = 2.0**-51
-_DEAD = 80.0  # powers below e^-80 are left out of a transform
+# powers below e^-80 are left out of a transform
+_DEAD = 80.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,8 @@ def epsilon(pairs: Mapping[Pair, int], delta: float, *, inflation: float = 1e-4)
     Args:
         inflation: share by which discretisation may inflate the loss's variance; smaller is tighter and slower.
     """
-    if sum(pair.variance() * count for pair, count in pairs.items()) == 0.0:  # in floats: losses that are tiny, or all but certain
+    # in floats: losses that are tiny, or all but certain
+    if sum(pair.variance() * count for pair, count in pairs.items()) == 0.0:
         return _furthest(pairs, delta)
     tilted = _tilted(pairs, delta, inflation)
     if tilted is None or (read := _curve(tilted, delta)) is None:
@@ -105,10 +111,12 @@ def _tilted(pairs: Mapping[Pair, int], delta: float, inflation: float) -> _Tilte
 def _discretised(pair: Pair, count: int, step: float, tail: float) -> _Discrete:
     """A pair on the grid: each loss is split between its two neighbours so that its P- and Q-mass are kept."""
     low, high = pair.span(tail)
-    first, last = math.floor(low / step), math.ceil(high / step) + 1
+    first = math.floor(low / step)
+    last = math.ceil(high / step) + 1
     edges = step * np.arange(first, last + 1, dtype=np.float64)
     p, q = pair.masses(edges)
-    scaled = q * np.exp(edges[:-1])  # the mean of e^(edge - loss) in the cell, times p
+    # the mean of e^(edge - loss) in the cell, times p
+    scaled = q * np.exp(edges[:-1])
     right = np.clip((p - scaled) / -math.expm1(-step), 0.0, p)
     masses = np.zeros(len(edges))
     masses[:-1] += p - right
@@ -119,7 +127,8 @@ def _discretised(pair: Pair, count: int, step: float, tail: float) -> _Discrete:
         masses[cell - first] += mass * (1 - share)
         masses[cell - first + 1] += mass * share
     infinite = pair.beyond(float(edges[-1]))
-    masses[0] += max(1.0 - infinite - masses.sum(), 0.0)  # what lies below the grid moves up to its end
+    # what lies below the grid moves up to its end
+    masses[0] += max(1.0 - infinite - masses.sum(), 0.0)
     return _Discrete(first, masses, infinite, count)
 
 
@@ -127,7 +136,8 @@ class _Tilted:
     """All pairs, tilted so that losses around delta's tail are typical: log moments, and the window of the composition."""
 
     def __init__(self, parts: list[_Discrete], step: float, delta: float) -> None:
-        self.parts, self.step = parts, step
+        self.parts = parts
+        self.step = step
         self.counts = np.array([part.count for part in parts], dtype=np.float64)
         self._starts = np.cumsum([0, *(len(part.masses) for part in parts[:-1])])
         self._losses = step * np.concatenate([part.first + np.arange(len(part.masses)) for part in parts])
@@ -135,7 +145,8 @@ class _Tilted:
         self._ends = {sign: reach.reduceat(self._losses, self._starts) for sign, reach in ((1.0, np.maximum), (-1.0, np.minimum))}
         self._lengths = np.diff([*self._starts, len(self._losses)])
         spread = max(math.sqrt(max(self.moments(0.0)[2], 0.0)), step)
-        ends = math.log(1e-3 / spread), math.log(2 * math.sqrt(-2 * math.log(delta)) / spread)  # twice a Gaussian's best
+        # twice a Gaussian's best
+        ends = math.log(1e-3 / spread), math.log(2 * math.sqrt(-2 * math.log(delta)) / spread)
 
         def chernoff(log_tilt: float) -> float:
             return (self.log_moment(math.exp(log_tilt)) - math.log(delta)) * math.exp(-log_tilt)
@@ -143,14 +154,16 @@ class _Tilted:
         self.tilt = math.exp(scipy.optimize.minimize_scalar(chernoff, bounds=ends, method="bounded", options={"xatol": 0.05}).x)
         self.level, self.mean, variance = self.moments(self.tilt)
         self.deviation = math.sqrt(max(variance, step**2))
-        self.least = self.mean - 8 * self.deviation - 8 / self.tilt  # smaller losses are of no use at this delta
+        # smaller losses are of no use at this delta
+        self.least = self.mean - 8 * self.deviation - 8 / self.tilt
         self.first, self.points = self._window()
 
     def moments(self, tilt: float) -> tuple[float, float, float]:
         """log M, mean and variance of the composed loss under the tilt."""
         weights, level = self._weights(tilt)
         sums = [np.add.reduceat(weights * power, self._starts) for power in (1.0, self._losses, self._losses**2)]
-        means, squares = sums[1] / sums[0], sums[2] / sums[0]
+        means = sums[1] / sums[0]
+        squares = sums[2] / sums[0]
         logs = np.log(sums[0]) + level
         return float(self.counts @ logs), float(self.counts @ means), float(self.counts @ (squares - means**2))
 
@@ -166,20 +179,23 @@ class _Tilted:
             tried = [(self.log_moment(self.tilt + sign * t) - self.level - sign * t * self.mean + _CUT) / t
                      for t in np.array([2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]) / self.deviation]  # fmt: skip
             reach.append(min(tried))
-        low, high = min(self.mean - reach[0], self.least), self.mean + reach[1]
+        low = min(self.mean - reach[0], self.least)
+        high = self.mean + reach[1]
         first = math.floor(low / self.step)
         return first, scipy.fft.next_fast_len(math.ceil(high / self.step) - first + 2, real=True)
 
     def spectrum(self) -> NDArray[np.complex128]:
         """The composition's transform, on a circle of the window's length."""
-        product, points = np.ones(self.points // 2 + 1, dtype=np.complex128), self.points
+        product = np.ones(self.points // 2 + 1, dtype=np.complex128)
+        points = self.points
         weights, _ = self._weights(self.tilt)
         for part, start, length in zip(self.parts, self._starts, self._lengths, strict=True):
             tilted = weights[start : start + length]
             places = (part.first + np.arange(length)) % points
             one = scipy.fft.rfft(np.bincount(places, tilted / tilted.sum(), points))
             if part.count > 1:
-                live = one.real**2 + one.imag**2 > math.exp(-2 * _DEAD / part.count)  # few frequencies of a smooth composition are
+                # few frequencies of a smooth composition are
+                live = one.real**2 + one.imag**2 > math.exp(-2 * _DEAD / part.count)
                 powers = np.zeros_like(one)
                 powers[live] = one[live] ** part.count
                 one = powers
@@ -196,21 +212,26 @@ def _curve(tilted: _Tilted, delta: float) -> tuple[Array, Array] | None:
     """(losses, deltas) of the composed curve around delta, errors included; it is linear in e^epsilon between grid points.
 
     None where floats cannot represent that part of the tail."""
-    step, first, points, spectrum = tilted.step, tilted.first, tilted.points, tilted.spectrum()
+    step = tilted.step
+    first = tilted.first
+    points = tilted.points
+    spectrum = tilted.spectrum()
     losses = step * np.arange(first, first + points, dtype=np.float64)
     wanted = int(np.searchsorted(losses, tilted.least))
     composed = scipy.fft.irfft(spectrum, points)
     start = (first + wanted) % points
     composed = np.concatenate([composed[start:], composed[:start]])[: points - wanted]
     rounding = _ROUNDING * math.log2(points) * float(np.abs(spectrum).mean()) * (2 + float(tilted.counts.sum())) + math.exp(-_DEAD)
-    losses, composed = losses[wanted:], np.maximum(composed, 0.0) + rounding
+    losses = losses[wanted:]
+    composed = np.maximum(composed, 0.0) + rounding
     exponent = tilted.level - tilted.tilt * float(losses[0])
     if exponent - math.log(delta) > _LARGEST_EXPONENT:
         return None
     scale = math.exp(exponent)
     decay = np.exp(-tilted.tilt * (losses - losses[0]))
     untilted = composed * decay
-    after = np.concatenate([np.cumsum(untilted[::-1])[::-1][1:], [0.0]])  # the mass beyond each place
+    # the mass beyond each place
+    after = np.concatenate([np.cumsum(untilted[::-1])[::-1][1:], [0.0]])
     # the same with mass k steps beyond discounted by e^(-k step), by T_j = e^-step (T_{j+1} + v_{j+1}), so that nothing overflows
     discounted = scipy.signal.lfilter([0.0, math.exp(-step)], [1.0, -math.exp(-step)], untilted[::-1])[::-1]
     above = np.maximum(after - discounted, 0.0)

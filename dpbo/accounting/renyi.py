@@ -5,6 +5,7 @@ Proposition 12), and rho-zCDP is (a, a rho)-RDP for every a > 1. Every order giv
 """
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpbo.accounting import event_costs, selection_bounds
 from dpbo.accounting.dominating_pairs import log_mixture
-from dpbo.accounting.gdp import rising_root
+from dpbo.accounting.roots import moved_until, rising_root
 from dpbo.accounting.selection_pairs import run_profiles
 from dpbo.events import (  # fmt: skip
     Event,
@@ -29,11 +30,17 @@ from dpbo.events import (  # fmt: skip
 )
 
 Array = NDArray[np.float64]
-_UP = 1.0 + 2.0**-40  # covers the rounding of the few float operations of a curve
-_UP_READ = 1.0 + 1e-12  # covers that of a reading
-_UP_SAMPLED = 1.0 + 1e-9  # covers that of a quadrature
-_LEAST_ORDER, _MOST_ORDER = 1.001, 128.0  # orders at which a sampled Gaussian is integrated
-_MOST_STEPS = 2**17  # to either side; only order / s^2 in the hundreds needs more, and there the divergence is too large to be of use
+# covers the rounding of the few float operations of a curve
+_UP = 1.0 + 2.0**-40
+# covers that of a reading
+_UP_READ = 1.0 + 1e-12
+# covers that of a quadrature
+_UP_SAMPLED = 1.0 + 1e-9
+# orders at which a sampled Gaussian is integrated
+_LEAST_ORDER = 1.001
+_MOST_ORDER = 128.0
+# to either side; only order / s^2 in the hundreds needs more, and there the divergence is too large to be of use
+_MOST_STEPS = 2**17
 
 
 def cost(event: Event, order: float) -> Fraction | None:
@@ -50,9 +57,13 @@ def curve(event: Event, orders: Array) -> Array | None:
     """Renyi divergence bounds of all slots at several orders, in floats rounded up; None where there are none."""
     match event:
         case RolesEvent():
-            roles = [total([curve(one, orders) for one in event.of(role)], orders) for role in event.roles]
-            known = [role for role in roles if role is not None]
-            return np.max(known, axis=0) * _UP if len(known) == len(roles) else None
+            worst = np.zeros_like(orders)
+            for role in event.roles:
+                of_role = total_curve(event.of(role), orders)
+                if of_role is None:
+                    return None
+                worst = np.maximum(worst, of_role)
+            return worst * _UP
         case GaussianEvent():
             one = orders / (2 * event.noise_multiplier**2)
         case LaplaceEvent():
@@ -74,20 +85,21 @@ def curve(event: Event, orders: Array) -> Array | None:
     return event.count * one * _UP
 
 
-def total(curves: list[Array | None], orders: Array) -> Array | None:
-    """The sum of curves at these orders, or None where a curve is None."""
-    known = [one for one in curves if one is not None]
-    return sum(known, np.zeros_like(orders)) if len(known) == len(curves) else None
+def total_curve(events: Sequence[Event], orders: Array) -> Array | None:
+    """The sum of the events' curves at these orders, or None where one has none."""
+    return event_costs.total((curve(event, orders) for event in events), np.zeros_like(orders))
 
 
 def _selection(event: SelectionEvent, orders: Array) -> Array | None:
     """One selection: the lesser of what follows from its runs' Renyi bounds and from their pure epsilon."""
-    if event.spread != (1.0, 1.0):  # only its profile is bounded
+    # only its profile is bounded
+    if event.spread != (1.0, 1.0):
         return None
-    run, best = event.run(), event_costs.pure(event.repeated(1))
+    run = event.run()
+    best = event_costs.pure(event.repeated(1))
 
     def run_curve(at: Array) -> Any:
-        return total([curve(one, at) for one in run], at)
+        return total_curve(run, at)
 
     if run_curve(orders[:1]) is None:
         return None
@@ -147,21 +159,24 @@ def _quadrature(sigma: float, rate: float, relation: str, order: float) -> float
     if relation == "add-or-remove-one":
         pairs = [(up, np.zeros_like(x)), (np.zeros_like(x), up)]
     else:
-        pairs = [(up, log_mixture(x, sigma, rate, -1.0))]  # the other direction is its mirror image
+        # the other direction is its mirror image
+        pairs = [(up, log_mixture(x, sigma, rate, -1.0))]
     excess = max(_log_sum(normal + q + _log_gain(p - q, order)) for p, q in pairs) + math.log(step)
     return float(np.logaddexp(0.0, excess)) / (order - 1)
 
 
 def _log_sum(logs: Array) -> float:
     """The logarithm of a sum, from the logarithms of its terms."""
-    top = max(float(logs.max()), -1e300)  # finite where all terms are 0
+    # finite where all terms are 0
+    top = max(float(logs.max()), -1e300)
     with np.errstate(divide="ignore"):
         return top + float(np.log(np.exp(logs - top).sum()))
 
 
 def _log_gain(loss: Array, order: float) -> Array:
     """log(e^(a l) - 1 - a (e^l - 1)), which is not negative before the logarithm."""
-    a, small = order, np.abs(loss) * order < 3e-3
+    a = order
+    small = np.abs(loss) * order < 3e-3
     tiny = loss**2 * (a * (a - 1) / 2 + loss * ((a**3 - a) / 6 + loss * ((a**4 - a) / 24 + loss * (a**5 - a) / 120)))
     capped = np.minimum(loss, 30.0 / a)
     middle = np.where(small, tiny, np.expm1(a * capped) - a * np.expm1(capped))
@@ -201,7 +216,5 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 
 def rho_within(epsilon: float, delta: float) -> float:
     """Largest rho that is (epsilon, delta)-DP by this conversion, rounded down."""
-    rho, step = rising_root(lambda r: epsilon_of_rho(r, delta) - epsilon), 1e-12
-    while epsilon_of_rho(rho, delta) > epsilon:
-        rho, step = rho / (1.0 + step), 2.0 * step
-    return rho
+    answer = rising_root(lambda rho: epsilon_of_rho(rho, delta) - epsilon)
+    return moved_until(answer, lambda rho: epsilon_of_rho(rho, delta) <= epsilon, up=False)

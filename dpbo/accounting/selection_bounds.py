@@ -49,16 +49,15 @@ from dpbo.run_counts import (
     BinomialRuns,
     FixedRuns,
     PoissonRuns,
-    RunCountDistribution,
     StoppingRule,
     ThresholdStop,
     TruncatedNegativeBinomial,
-    TruncatedPoisson,
 )
 
 Array = NDArray[np.float64]
 _BLOCK = 1 << 22
-_UP = 1.0 + 1e-12  # covers the rounding of a crossing
+# covers the rounding of a crossing
+_UP = 1.0 + 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +85,8 @@ class Profile:
         y = np.concatenate([[1.0], np.maximum(deltas, np.maximum(-np.expm1(epsilons), 0.0))])
         y = np.minimum.accumulate(y)
         hull = _below(x, y)
-        hull = hull[: int(np.argmax(y[hull] <= y[-1])) + 1]  # nothing changes after the lowest bound is reached
+        # nothing changes after the lowest bound is reached
+        hull = hull[: int(np.argmax(y[hull] <= y[-1])) + 1]
         slopes = np.append(np.diff(y[hull]) / np.diff(x[hull]), 0.0)
         masses = x[hull[1:]] * np.maximum(np.diff(slopes), 0.0)
         return cls(epsilons[hull[1:] - 1], masses, float(y[hull[-1]]))
@@ -118,12 +118,14 @@ class Profile:
 
         Written in t = e^e - 1 and without differences, it keeps its digits where losses are tiny.
         """
-        t, y = np.concatenate([[-1.0], np.expm1(self.losses)]), self.kinks[1]
+        t = np.concatenate([[-1.0], np.expm1(self.losses)])
+        y = self.kinks[1]
         below = np.flatnonzero(a * y <= b * t)
         if len(below) == 0:
             return a * self.infinite / b * _UP if b > 0 else np.inf
         j = int(below[0])
-        fall = max(float((y[j - 1] - y[j]) / (t[j] - t[j - 1])), 0.0)  # there delta = y_j + fall (t_j - t)
+        # there delta = y_j + fall (t_j - t)
+        fall = max(float((y[j - 1] - y[j]) / (t[j] - t[j - 1])), 0.0)
         return a * float(y[j] + fall * t[j]) / (b + a * fall) * _UP
 
 
@@ -148,10 +150,13 @@ class RunProfiles:
 
 def _below(x: Array, y: Array) -> NDArray[np.int64]:
     """Indices of the lower convex hull of points whose x rise, by one sweep."""
-    xs, ys, hull = x.tolist(), y.tolist(), list[int]()
+    xs = x.tolist()
+    ys = y.tolist()
+    hull = list[int]()
     for i in range(len(xs)):
         while len(hull) >= 2:
-            a, b = hull[-2], hull[-1]
+            a = hull[-2]
+            b = hull[-1]
             if (ys[b] - ys[a]) * (xs[i] - xs[b]) < (ys[i] - ys[b]) * (xs[b] - xs[a]):
                 break
             hull.pop()
@@ -161,9 +166,11 @@ def _below(x: Array, y: Array) -> NDArray[np.int64]:
 
 CELLS = 12_000
 _INNER = 1.0 + np.exp(np.linspace(math.log(0.02), math.log(1e5), 240))
-_DEEP = 40.0  # cells are coarse where the weight is below e^-40 of the largest
+# cells are coarse where the weight is below e^-40 of the largest
+_DEEP = 40.0
 _UP_BOUND = 1.0 + 1e-9
-_ROUNDING = 1e-15  # of a logarithm and a few sums; divided by an order less one it may grow a thousandfold
+# of a logarithm and a few sums; divided by an order less one it may grow a thousandfold
+_ROUNDING = 1e-15
 _PLAIN = (1.0, 1.0)
 
 
@@ -178,7 +185,9 @@ def winner_profile(
 def ratio_bound(run_count: StoppingRule, runs: RunProfiles, epsilons: Array) -> Array:
     """The ratio bound; 1 where there is no ratio."""
     shift = log_ratio(run_count, runs)
-    return run_count.most * runs.forward.delta(epsilons - shift) if math.isfinite(shift) else np.ones_like(epsilons)
+    if math.isfinite(shift):
+        return run_count.most * runs.forward.delta(epsilons - shift)
+    return np.ones_like(epsilons)
 
 
 def log_ratio(run_count: StoppingRule, runs: RunProfiles) -> float:
@@ -188,12 +197,14 @@ def log_ratio(run_count: StoppingRule, runs: RunProfiles) -> float:
             return (1 + run_count.shape) * math.log1p(runs.reverse.crossing(1 - run_count.gamma, run_count.gamma))
         case ThresholdStop():
             return math.log1p(runs.reverse.crossing(1 - run_count.gamma, run_count.gamma))
-        case PoissonRuns() | TruncatedPoisson():
+        case PoissonRuns():
             return run_count.rate * float(np.minimum(runs.forward.delta(np.zeros(())), runs.reverse.delta(np.zeros(()))))
         case BinomialRuns():
             return (run_count.trials - 1) * math.log1p(runs.forward.crossing(run_count.chance, 1 - run_count.chance))
         case FixedRuns():
-            return 0.0 if run_count.runs == 1 else (run_count.runs - 1) * math.log1p(runs.forward.crossing(1.0, 0.0))
+            if run_count.runs == 1:
+                return 0.0
+            return (run_count.runs - 1) * math.log1p(runs.forward.crossing(1.0, 0.0))
     return math.inf
 
 
@@ -227,12 +238,14 @@ def renyi(
         runs: computes one run's profiles, which only some distributions need; None where it has none.
         inner: orders h among which the best bound on R is chosen.
     """
-    curve, most = run_curve(orders), math.log(run_count.most)
+    curve = run_curve(orders)
+    most = math.log(run_count.most)
     match run_count:
         case TruncatedNegativeBinomial() | ThresholdStop():
             power = 1 + (run_count.shape if isinstance(run_count, TruncatedNegativeBinomial) else 0.0)
             ratio = power * float(((1 - 1 / inner) * run_curve(inner) - math.log(run_count.gamma) / inner).min())
-            return curve + ratio + (most + _ROUNDING * (1 + most)) / (orders - 1)  # at least one run, so most >= 0
+            # at least one run, so most >= 0
+            return curve + ratio + (most + _ROUNDING * (1 + most)) / (orders - 1)
         case PoissonRuns():
             found = runs()
             if found is None:
@@ -242,10 +255,13 @@ def renyi(
             grown = (orders - 1) * np.maximum(curve, 0.0)
             with np.errstate(divide="ignore"):
                 return np.logaddexp(0.0, most + run_count.rate * (orders - 1) * dh + grown + np.log(-np.expm1(-grown))) / (orders - 1)
-    many, nothing = math.inf, -math.inf  # the most runs; log P(K = 0), where there may be no run
+    # the most runs; log P(K = 0), where there may be no run
+    many = math.inf
+    nothing = -math.inf
     match run_count:
         case BinomialRuns():
-            many, nothing = float(run_count.trials), run_count.trials * math.log1p(-run_count.chance)
+            many = float(run_count.trials)
+            nothing = run_count.trials * math.log1p(-run_count.chance)
         case FixedRuns():
             many = float(run_count.runs)
     found = runs()
@@ -257,12 +273,9 @@ def renyi(
 
 def pure(run_count: StoppingRule, epsilon: float) -> float:
     """Pure epsilon of the winner, runs being pure `epsilon`; infinite where nothing follows in floats."""
-    return (epsilon + log_ratio(run_count, RunProfiles.response(epsilon))) * (1 + 1e-12) if epsilon <= 300.0 else math.inf
-
-
-def reach(run_count: RunCountDistribution, quality: float) -> float:
-    """Probability that some run lands in the best share `quality` of all proposals."""
-    return float(1.0 - run_count.generating(np.array([1.0 - quality]))[0])
+    if epsilon <= 300.0:
+        return (epsilon + log_ratio(run_count, RunProfiles.response(epsilon))) * (1 + 1e-12)
+    return math.inf
 
 
 @functools.lru_cache(maxsize=8)
@@ -271,17 +284,21 @@ def _lines(run_count: StoppingRule, runs: RunProfiles, cells: int, spread: tuple
 
     They are the upper hull of the points (w2, w1), both falling along the cells."""
     w1, w2 = _weights(run_count, runs, cells, spread)
-    kept = np.flatnonzero(np.diff(np.minimum.accumulate(w2), prepend=np.inf) < 0)  # of others neither weight is better
-    w1, w2 = w1[kept], w2[kept]
+    # of others neither weight is better
+    kept = np.flatnonzero(np.diff(np.minimum.accumulate(w2), prepend=np.inf) < 0)
+    w1 = w1[kept]
+    w2 = w2[kept]
     hull = _below(-w2, -w1)
-    w1, w2 = w1[hull], w2[hull]
+    w1 = w1[hull]
+    w2 = w2[hull]
     return w1, w2, np.diff(w1) / np.diff(w2)
 
 
 def _weights(run_count: StoppingRule, runs: RunProfiles, cells: int, spread: tuple[float, float]) -> tuple[Array, Array]:
     """For each cell of levels the largest f'(a) and the least f'(b)."""
     u = _levels(run_count, runs, cells)
-    left, right = u[:-1], runs.reverse.tradeoff(u[1:])
+    left = u[:-1]
+    right = runs.reverse.tradeoff(u[1:])
     c, C = spread
     if spread == _PLAIN:
         return run_count.slope(left), run_count.slope(right)

@@ -5,7 +5,6 @@ Gaussians, in both directions and at steps of a sixty-fourth of its standard dev
 the convex hull of that bound is a pair like any other.
 """
 
-import bisect
 import collections
 import functools
 import math
@@ -19,12 +18,14 @@ from numpy.typing import NDArray
 from dpbo.accounting import event_costs, gdp, pld, selection_bounds
 from dpbo.accounting.dominating_pairs import GaussianPair, LaplacePair, Pair, PoissonPair, ResponsePair
 from dpbo.accounting.gdp import root_up, rounded_up
+from dpbo.accounting.roots import least_scale
 from dpbo.accounting.selection_bounds import Profile, RunProfiles
 from dpbo.events import Event, ExponentialEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, SelectionEvent
 
 Array = NDArray[np.float64]
 _FINENESS = 64
-_FLOOR = 1e-17  # delta at which a profile ends; the rest is mass at infinity
+# delta at which a profile ends; the rest is mass at infinity
+_FLOOR = 1e-17
 _TARGETS = (1e-2, 1e-4, 1e-6, 1e-9, 1e-12, 1e-17)
 _FURTHEST = 500.0
 _MOST_POINTS = 4000
@@ -49,7 +50,8 @@ class SelectionPair(Pair):
         return list(zip(self.profile.losses.tolist(), self.profile.masses.tolist(), strict=True))
 
     def variance(self) -> float:
-        losses, masses = self.profile.losses, self.profile.masses / self.profile.masses.sum()
+        losses = self.profile.losses
+        masses = self.profile.masses / self.profile.masses.sum()
         return float(masses @ (losses - masses @ losses) ** 2)
 
     @property
@@ -68,7 +70,8 @@ def pairs_of(events: tuple[Event, ...], as_gaussian: bool, reverse: bool) -> dic
         as_gaussian: whether the exponential mechanism counts as a Gaussian instead of a randomised response; both dominate it.
         reverse: the other direction, where directions differ.
     """
-    mu_squared, pairs = Fraction(0), collections.Counter[Pair]()
+    mu_squared = Fraction(0)
+    pairs = collections.Counter[Pair]()
     for event in events:
         if isinstance(event, GaussianEvent) or (as_gaussian and isinstance(event, ExponentialEvent)):
             part = event_costs.mu_squared(event)
@@ -84,14 +87,19 @@ def pairs_of(events: tuple[Event, ...], as_gaussian: bool, reverse: bool) -> dic
 
 
 def selection_epsilon(event: SelectionEvent, delta: float) -> float:
-    """Smallest epsilon of one selection at this delta > 0 by its profile, the larger of both directions; infinite where it has none."""
-    return max((_epsilon(event, runs, delta) for runs in _directions(event)), default=math.inf)
+    """Smallest epsilon of one selection at this delta > 0 by its profile, to one part in a million and rounded up.
 
+    The larger of both directions; infinite where a run has no profile.
+    """
+    directions = _directions(event)
 
-def selection_delta(event: SelectionEvent, epsilons: Array) -> Array:
-    """The winner's delta at each epsilon >= 0, the larger of both directions; 1 where a run has no profile."""
-    profiles = [selection_bounds.winner_profile(event.run_count, runs, epsilons, spread=event.spread) for runs in _directions(event)]
-    return np.max(profiles, axis=0) if profiles else np.ones_like(epsilons)
+    def holds(epsilon: float) -> bool:
+        at = np.array([epsilon])
+        return all(selection_bounds.winner_profile(event.run_count, runs, at, spread=event.spread)[0] <= delta for runs in directions)
+
+    if not directions:
+        return math.inf
+    return 0.0 if holds(0.0) else least_scale(holds, precision=1e-6, most=_FURTHEST)
 
 
 def _directions(event: SelectionEvent) -> list[RunProfiles]:
@@ -109,7 +117,9 @@ def selection_profile(event: SelectionEvent, reverse: bool) -> Profile | None:
     if runs is None:
         return None
     runs = runs.swapped() if reverse else runs
-    run_count, spread, furthest = event.run_count, event.spread, float(runs.forward.losses[-1])
+    run_count = event.run_count
+    spread = event.spread
+    furthest = float(runs.forward.losses[-1])
     far = furthest + selection_bounds.log_ratio(run_count, runs) + 2 * math.log(spread[1] / spread[0])
     far = min(far if math.isfinite(far) else 3 * furthest, _FURTHEST)
     step = max(float(np.median(np.diff(runs.forward.losses))), far / _MOST_POINTS)
@@ -122,7 +132,8 @@ def selection_profile(event: SelectionEvent, reverse: bool) -> Profile | None:
 @functools.lru_cache(maxsize=64)
 def run_profiles(events: tuple[Event, ...]) -> RunProfiles | None:
     """The profiles of one run in both directions; None where an event has no pair, or the losses are too large for floats."""
-    one, other = _composed(events, False), _composed(events, True)
+    one = _composed(events, False)
+    other = _composed(events, True)
     if one is None or other is None:
         return None
     (forward, up), (backward, down) = one, other
@@ -130,8 +141,10 @@ def run_profiles(events: tuple[Event, ...]) -> RunProfiles | None:
         profile = _joined(up[0], up[1], up[1])
         return None if profile is None else RunProfiles(profile, profile)
     grid = max(up[0], down[0], key=lambda epsilons: float(epsilons[-1]))
-    up_there, down_there = (np.interp(np.exp(grid), np.exp(eps), deltas) for eps, deltas in (up, down))  # chords in e^epsilon
-    there, back = _joined(grid, up_there, down_there), _joined(grid, down_there, up_there)
+    # chords in e^epsilon
+    up_there, down_there = (np.interp(np.exp(grid), np.exp(eps), deltas) for eps, deltas in (up, down))
+    there = _joined(grid, up_there, down_there)
+    back = _joined(grid, down_there, up_there)
     return None if there is None or back is None else RunProfiles(there, back)
 
 
@@ -148,8 +161,11 @@ def _pair(event: Event, reverse: bool) -> Pair | None:
     """The pair that dominates one slot."""
     match event:
         case SelectionEvent():
-            one, turned = event.repeated(1), reverse and bool(event.relations())
-            return SelectionPair(one, turned) if selection_profile(one, turned) is not None else None
+            one = event.repeated(1)
+            turned = reverse and bool(event.relations())
+            if selection_profile(one, turned) is not None:
+                return SelectionPair(one, turned)
+            return None
         case LaplaceEvent():
             return LaplacePair(1.0 / event.noise_multiplier)
         case PoissonGaussianEvent():
@@ -165,7 +181,8 @@ def _composed(events: tuple[Event, ...], reverse: bool) -> tuple[dict[Pair, int]
     if pairs is None:
         return None
     deviation = math.sqrt(sum(pair.variance() * count for pair, count in pairs.items()))
-    ends = 2 * sum(pair.span(_FLOOR / 4)[1] * count for pair, count in pairs.items())  # as read, losses are rounded up
+    # as read, losses are rounded up
+    ends = 2 * sum(pair.span(_FLOOR / 4)[1] * count for pair, count in pairs.items())
     far = min(ends, deviation**2 / 2 + 12 * deviation)
     if far > _FURTHEST or deviation == 0.0:
         return None
@@ -184,23 +201,3 @@ def _composed(events: tuple[Event, ...], reverse: bool) -> tuple[dict[Pair, int]
         if far >= min(ends, _FURTHEST):
             return (pairs, (epsilons, deltas)) if deltas[-1] < 1.0 else None
         far = min(1.5 * far, ends, _FURTHEST)
-
-
-def _epsilon(event: SelectionEvent, runs: RunProfiles, delta: float) -> float:
-    """By refining a grid around where the falling profile passes delta; each value is a bound, so the upper end is returned."""
-
-    def winner(epsilons: Array) -> Array:
-        return selection_bounds.winner_profile(event.run_count, runs, epsilons, spread=event.spread)
-
-    low, high = 0.0, float(runs.forward.losses[-1])
-    while winner(np.array([high]))[0] > delta:
-        high *= 2.0
-        if high > _FURTHEST:
-            return math.inf
-    while high - low > 1e-6 * high:
-        grid = np.linspace(low, high, 33)
-        below = bisect.bisect_left(grid, True, key=lambda epsilon: bool(winner(np.array([epsilon]))[0] <= delta))
-        if below == 0:
-            return low
-        low, high = float(grid[below - 1]), float(grid[below])
-    return high

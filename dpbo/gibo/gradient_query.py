@@ -16,7 +16,7 @@ from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.ball import FLOAT64
 from dpbo.queries.clipped import Divisor
-from dpbo.queries.integers import ROUND_UP, Lattice, deterministic_matmul, unit_means
+from dpbo.queries.integers import Lattice, deterministic_matmul, unit_means
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 from dpbo.validation import Finite, ScoreRange, Within, between, checked_constructor
 
@@ -80,8 +80,7 @@ class ClippedGradient(Query):
         if adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
             raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE")
         l2 = 2 * self.clip if adjacency is Adjacency.REPLACE_ONE else self.clip
-        d = len(self.weights)
-        return Sensitivity(l2 * math.sqrt(d) * ROUND_UP, l2, l2, (1.0,) * d)
+        return Sensitivity.of_l2(l2, (1.0,) * len(self.weights))
 
     def require_public(self, adjacency: Adjacency) -> None:
         if self.divisor is None and adjacency is not Adjacency.REPLACE_ONE:
@@ -190,7 +189,7 @@ def clipped_sum(losses: Sequence[torch.Tensor], weights: torch.Tensor, clip: flo
     """Sum over units of clip(W (y - center), B) in multiples of the quantum q: int64 of shape `d`.
 
     Units are taken in chunks of one fixed shape, padded with zeros, so that the bits of a unit's vector g = W (y - center) depend on its
-    own numbers alone (`deterministic_matmul`). On a GPU one pass over the losses takes their place (gpu/gradient.py).
+    own numbers alone (`deterministic_matmul`). On a GPU one pass over the losses takes their place (gradient_kernel.py).
 
     From g to whole numbers every step is elementwise or exact, so that equal g make equal integers on every device and in every order.
     With K = floor(B / q) and a = max(B, max |g_j|): k = g ((B/q) / a), rounded to whole numbers; s = sum k^2, exact in int64; where

@@ -24,12 +24,15 @@ from dpbo.errors import InputError
 from dpbo.queries.integers import MOST_UNITS, deterministic_matmul, truncate
 from dpbo.validation import Within, between, checked
 
-LARGEST_CHUNK = 1 << 20  # rows, on a GPU
+# rows, on a GPU
+LARGEST_CHUNK = 1 << 20
 MOST_DIMENSION = 1 << 13
 _MOST_ROWS = 1 << 12
 _CHUNK_BITS = 41
-_LATTICE_BITS = 44  # finer than any noise needs, coarse enough for the mechanisms' shifts
-_MOST_BITS = 20  # MOST_DIMENSION squares of 2^40 stay below 2^53
+# finer than any noise needs, coarse enough for the mechanisms' shifts
+_LATTICE_BITS = 44
+# MOST_DIMENSION squares of 2^40 stay below 2^53
+_MOST_BITS = 20
 _FARTHEST = 1e100
 
 FLOAT64 = Within(
@@ -100,7 +103,8 @@ class Resolution:
         spare = math.ceil(math.log2(MOST_UNITS if units is None else units))
         lattice = min(_LATTICE_BITS, 62 - spare)
         room = min(_CHUNK_BITS, lattice)
-        least = math.ceil(2 * math.log2(components))  # so that rounding never asks more than the largest weight has
+        # so that rounding never asks more than the largest weight has
+        least = math.ceil(2 * math.log2(components))
         weights = 0 if components == 1 else max(min(11, room // 3), least)
         return cls(weights, min((room - weights) // degree, _MOST_BITS), lattice)
 
@@ -121,7 +125,8 @@ def product(A: torch.Tensor, B: torch.Tensor, bits: int = _CHUNK_BITS) -> torch.
     """A B' for whole numbers `a x rows` and `b x rows` whose products are at most 2^bits: `a x b`, int64, exact."""
     most = 1 << (53 - bits)
     if A.shape[1] <= most:
-        if A.device.type == "cpu":  # by numpy, whose library takes two thirds of torch's time for few rows
+        # by numpy, whose library takes two thirds of torch's time for few rows
+        if A.device.type == "cpu":
             return torch.from_numpy(A.numpy() @ B.numpy().T).to(torch.int64)
         return (A @ B.T).to(torch.int64)
     first, second = (part.reshape(len(part), -1, most).transpose(0, 1) for part in (A, B))
@@ -136,13 +141,16 @@ def lattice_chunks(
     Columns that pad the last chunk, and records that count as nothing, are zero and not valid. With `by_record` the numbers of a record
     stand together in memory, as they do in X; else those of a coordinate. The next chunk may take the memory of the one before.
     """
-    d, device, steps = X.shape[1], X.device, float(1 << bits)
+    d = X.shape[1]
+    device = X.device
+    steps = float(1 << bits)
     Z = torch.zeros((rows, d) if by_record else (d, rows), dtype=torch.float64, device=device)
     Z = Z.T if by_record else Z
     center = None if ball.center is None else ball.center.to(device).unsqueeze(1)
     matrix = None
     if ball.matrix is not None:
-        matrix = torch.zeros(max(d, 2), d, dtype=torch.float64, device=device)  # a product with one row runs another kernel
+        # a product with one row runs another kernel
+        matrix = torch.zeros(max(d, 2), d, dtype=torch.float64, device=device)
         matrix[:d] = ball.matrix.to(device) / ball.radius
     for start in range(0, len(X), rows):
         chunk = X[start : start + rows].to(torch.float64).T
@@ -151,13 +159,15 @@ def lattice_chunks(
         if center is not None:
             chunk = torch.sub(chunk, center, out=moved)
         if matrix is None:
-            torch.div(chunk, ball.radius / steps, out=moved)  # steps is a power of two
+            # steps is a power of two
+            torch.div(chunk, ball.radius / steps, out=moved)
             k, valid = _whole(Z, ball.norm, steps)
         else:
             moved.copy_(chunk)
             k, valid = _whole(deterministic_matmul(matrix, Z.contiguous())[:d].mul_(steps), ball.norm, steps)
         if count < rows:
-            k[:, count:], valid[count:] = 0.0, False
+            k[:, count:] = 0.0
+            valid[count:] = False
         yield k, valid
 
 
@@ -171,9 +181,11 @@ def _whole(Z: torch.Tensor, norm: str, steps: float) -> tuple[torch.Tensor, torc
     k = Z.numpy()
     np.rint(k, out=k)
     lengths = np.abs(k).max(0) if norm == "linf" else np.einsum("ij,ij->j", k, k)
-    reach = steps if norm == "linf" else steps * steps  # the lengths up to it are exact, whatever the order of the sum
+    # the lengths up to it are exact, whatever the order of the sum
+    reach = steps if norm == "linf" else steps * steps
     valid = np.ones(k.shape[1], dtype=bool)
-    if not lengths.max() <= reach:  # True for NaN, too
+    # True for NaN, too
+    if not lengths.max() <= reach:
         others = np.flatnonzero(~(lengths <= reach))
         k[:, others], valid[others] = (part.numpy() for part in _clipped(Z[:, others], norm, steps))
     return Z, torch.from_numpy(valid)
@@ -186,12 +198,14 @@ def _clipped(k: torch.Tensor, norm: str, steps: float) -> tuple[torch.Tensor, to
     length is an exact whole number of at most 2^53. So the result depends on the column alone, and on no order of sums.
     """
     largest = k.abs().amax(0)
-    valid = largest < _FARTHEST * steps  # False for NaN
+    # False for NaN
+    valid = largest < _FARTHEST * steps
     if norm == "linf":
         k = k.clamp(-steps, steps)
     else:
         k = (k * (steps / largest.clamp(min=steps))).round_()
         squares = k.square().sum(0)
-        root = squares.sqrt().floor_() + 2.0  # above the true root by at least one, which is more than the quotient's rounding error
+        # above the true root by at least one, which is more than the quotient's rounding error
+        root = squares.sqrt().floor_() + 2.0
         k = truncate(k.mul_(torch.where(squares > steps * steps, steps / root, 1.0)))
     return k if not k.is_cuda and bool(valid.all()) else torch.where(valid, k, 0.0), valid

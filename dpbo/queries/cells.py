@@ -28,11 +28,15 @@ class OneCell:
     def score_of_failed(self) -> OneCell | None:
         """The score of records on which the score fails, if `score.worst_cell` names their cells."""
         worst_cell = getattr(self.score, "worst_cell", None)
-        return None if worst_cell is None else OneCell(lambda _, records: worst_cell(records), self.cells)
+        if worst_cell is None:
+            return None
+        return OneCell(lambda _, records: worst_cell(records), self.cells)
 
     def __call__(self, subject: Any, records: Any) -> Any:
         cells = self.score(subject, records)
-        return map(self._indicators, cells) if isinstance(cells, Iterator) else self._indicators(cells)
+        if isinstance(cells, Iterator):
+            return map(self._indicators, cells)
+        return self._indicators(cells)
 
     def _indicators(self, batch: Any) -> torch.Tensor:
         cells = tensor_of(batch)
@@ -79,7 +83,9 @@ class CellMeans(ClippedMean):
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         ones = (1.0,) * self.cells
-        return Sensitivity(2.0, root_up(Fraction(2)), 1.0, ones) if adjacency.replaces else Sensitivity(1.0, 1.0, 1.0, ones)
+        if adjacency.replaces:
+            return Sensitivity(2.0, root_up(Fraction(2)), 1.0, ones)
+        return Sensitivity(1.0, 1.0, 1.0, ones)
 
     def origins(self) -> tuple[float, ...]:
         return (0.0,) * self.cells

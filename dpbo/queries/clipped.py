@@ -37,9 +37,11 @@ from dpbo.queries.integers import MOST_ROWS_PER_UNIT, Lattice, sum_records, sum_
 from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
 from dpbo.validation import Positive, ScoreRange, at_least, between, checked, checked_constructor, require
 
-NAN_COUNTS_AS = {"lower": 0, "upper": 1}  # which end of the range
+# which end of the range
+NAN_COUNTS_AS = {"lower": 0, "upper": 1}
 
-ScoreRanges = tuple[float, float] | Sequence[tuple[float, float]]  # of one metric, or of several
+# of one metric, or of several
+ScoreRanges = tuple[float, float] | Sequence[tuple[float, float]]
 Divisor = Annotated[float, between(1.0, 1e18)]
 
 
@@ -61,7 +63,8 @@ class PairedScore:
 
     def __call__(self, subject: Any, records: Any) -> torch.Tensor:
         own, other = (self._clipped(self.score(scored, records)) for scored in (subject, self.reference))
-        if own.shape != other.shape:  # else one record's difference would be another's, too
+        # else one record's difference would be another's, too
+        if own.shape != other.shape:
             raise ValueError("the score has another shape for the reference")
         return own - other
 
@@ -128,13 +131,15 @@ class ClippedScores(Query):
             raise InputError("largest_difference", self.largest_difference, "given with a reference, and only then")
         if self.largest_difference is None:
             return
-        c, width = self.largest_difference, min(upper - lower for lower, upper in self.ranges)
+        c = self.largest_difference
+        width = min(upper - lower for lower, upper in self.ranges)
         if c > width:
             raise InputError("largest_difference", c, f"at most {width:g}, the width of score_range")
         if self.worst not in NAN_COUNTS_AS:
             raise InputError("worst", self.worst, "'lower' or 'upper' with a reference")
         paired = self.score if isinstance(self.score, PairedScore) else None
-        if paired is None or paired.reference is not self.reference:  # else dataclasses.replace made this query from one that has its copy
+        # else dataclasses.replace made this query from one that has its copy
+        if paired is None or paired.reference is not self.reference:
             try:
                 reference = copy.deepcopy(self.reference)
             except Exception as cause:
@@ -181,7 +186,8 @@ class ClippedScores(Query):
         score_evaluation.probe_score(self.score, subject, example, self.metrics, count, lambda pieces: sum_records(pieces, grids))
 
     def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
-        return [(self.score, subject, () if isinstance(self.score, PairedScore) else self.ranges)]  # most differences may be clipped
+        # most differences may be clipped
+        return [(self.score, subject, () if isinstance(self.score, PairedScore) else self.ranges)]
 
     def scores_one_at_a_time(self) -> bool:
         return True
@@ -217,19 +223,26 @@ class ClippedScores(Query):
             return sum_units(pieces, grids, view.groups, view.rows, self.max_records_per_unit).cpu()
 
         total = score_evaluation.score_records(self.score, subject, view, self.metrics, reduce)
-        return total if isinstance(total, Failure) else IntegerSum(total, tuple(grid.quantum for grid in grids))
+        if isinstance(total, Failure):
+            return total
+        return IntegerSum(total, tuple(grid.quantum for grid in grids))
 
 
-@functools.lru_cache(maxsize=64)  # every evaluation of a search asks for the same
+# every evaluation of a search asks for the same
+@functools.lru_cache(maxsize=64)
 def _box(ranges: Sequence[tuple[float, float]], origins: Sequence[float], weighted: Sequence[float], k: int, replaces: bool) -> Sensitivity:
     """The sensitivity of clipped scores: see the theorem above."""
-    weights, units = [Fraction(weight) for weight in weighted], []
+    weights = [Fraction(weight) for weight in weighted]
+    units = []
     for (lower, upper), origin, weight in zip(ranges, origins, weights, strict=True):
-        a, b = Fraction(lower) - Fraction(origin), Fraction(upper) - Fraction(origin)
-        replaced, added = k * (b - a) + (k - 1) * max(a, -b, Fraction(0)), k * max(abs(a), abs(b))
+        a = Fraction(lower) - Fraction(origin)
+        b = Fraction(upper) - Fraction(origin)
+        replaced = k * (b - a) + (k - 1) * max(a, -b, Fraction(0))
+        added = k * max(abs(a), abs(b))
         units.append((replaced if replaces else added) / weight)
     largest = max(units)
-    l1, linf = largest * sum(weights), largest * max(weights)
+    l1 = largest * sum(weights)
+    linf = largest * max(weights)
     scale = tuple(float(unit / largest) for unit in units)
     return Sensitivity(rounded_up(l1), root_up(largest**2 * sum(weight**2 for weight in weights)), rounded_up(linf), scale)
 

@@ -21,12 +21,13 @@ import torch
 
 from dpbo.errors import InputError
 
-ROUND_UP = 1.0 + 1e-15  # a factor that makes up for the rounding of a few float64 operations
 MOST_ROWS_PER_UNIT = 1 << 22
 MOST_UNITS = 1 << 32
 _BITS = 39
-_EXACT_BLOCK = 1 << 13  # the sum of this many lattice numbers of 2^39 stays below 2^53
-_CHUNK = {"cpu": 1 << 18}  # rows, by type of device
+# the sum of this many lattice numbers of 2^39 stays below 2^53
+_EXACT_BLOCK = 1 << 13
+# rows, by type of device
+_CHUNK = {"cpu": 1 << 18}
 _DEVICE_CHUNK = 1 << 22
 
 
@@ -41,7 +42,8 @@ class Lattice:
     worst: int
 
     @classmethod
-    @functools.lru_cache(maxsize=256)  # every evaluation of a search asks for the same
+    # every evaluation of a search asks for the same
+    @functools.lru_cache(maxsize=256)
     def over(cls, lower: float, upper: float, *, origin: float, worst: str | float, units: int | None, repeats: int = 1) -> Lattice:
         """The finest grid whose sums cannot overflow. The ends are rounded inward: (high - low) * quantum <= upper - lower, exactly.
 
@@ -52,11 +54,14 @@ class Lattice:
             units: public number of units; None if it is private.
             repeats: how many times a unit counts at most.
         """
-        below, above = Fraction(lower) - Fraction(origin), Fraction(upper) - Fraction(origin)
+        below = Fraction(lower) - Fraction(origin)
+        above = Fraction(upper) - Fraction(origin)
         spare = math.ceil(math.log2((MOST_UNITS if units is None else units) * repeats))
         quantum = _power_of_two(max(abs(below), abs(above)) / 2 ** min(_BITS, 61 - spare))
-        low, high = math.ceil(below / Fraction(quantum)), math.floor(above / Fraction(quantum))
-        if low >= high or quantum < 1e-290:  # the origin is at most 2^93 quanta: floats that differ do so by 2^-54 of it
+        low = math.ceil(below / Fraction(quantum))
+        high = math.floor(above / Fraction(quantum))
+        # the origin is at most 2^93 quanta: floats that differ do so by 2^-54 of it
+        if low >= high or quantum < 1e-290:
             raise InputError("score_range", (lower, upper), "wide enough to be resolved in float64", "Rescale the score.")
         if isinstance(worst, str):
             return cls(origin, quantum, low, high, low if worst == "lower" else high)
@@ -71,11 +76,14 @@ def quantise(scores: torch.Tensor, grid: Lattice, out: torch.Tensor) -> torch.Te
     """
     steps = out[: len(scores)]
     steps.copy_(scores)
-    all_finite = scores.device.type == "cpu" and math.isfinite(float(steps.sum()))  # a finite sum has finite terms only
+    # a finite sum has finite terms only
+    all_finite = scores.device.type == "cpu" and math.isfinite(float(steps.sum()))
     offset = torch.full((), -grid.origin / grid.quantum, dtype=torch.float64, device=scores.device)
     torch.add(offset, steps, alpha=1.0 / grid.quantum, out=steps)
     truncate(steps).clamp_(grid.low, grid.high)
-    return steps if all_finite else steps.masked_fill_(~scores.isfinite(), grid.worst)
+    if all_finite:
+        return steps
+    return steps.masked_fill_(~scores.isfinite(), grid.worst)
 
 
 def truncate(numbers: torch.Tensor) -> torch.Tensor:
@@ -139,7 +147,9 @@ def _exact_sum(steps: torch.Tensor) -> torch.Tensor:
     """int64 sum of whole float64 of at most 2^39: in blocks of 2^13 every partial sum is a whole number below 2^53, so exact."""
     even = len(steps) - len(steps) % _EXACT_BLOCK
     rest = steps[even:].sum().to(torch.int64)
-    return rest + steps[:even].view(-1, _EXACT_BLOCK).sum(1).to(torch.int64).sum() if even else rest
+    if even:
+        return rest + steps[:even].view(-1, _EXACT_BLOCK).sum(1).to(torch.int64).sum()
+    return rest
 
 
 def _chunks(pieces: Iterable[torch.Tensor]) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
@@ -184,6 +194,7 @@ def elementwise_matmul(A: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
 @functools.cache
 def _equal_columns_agree(rows: int, depth: int, columns: int, device: torch.device, _threads: int) -> bool:
     """Whether a product of this public shape, on this many threads, gives equal columns equal bits."""
-    A, x = (torch.arange(1.0, depth * size + 1.0, dtype=torch.float64).sin().reshape(depth, size) for size in (rows, 1))  # no short sums
+    # no short sums
+    A, x = (torch.arange(1.0, depth * size + 1.0, dtype=torch.float64).sin().reshape(depth, size) for size in (rows, 1))
     found = A.T.contiguous().to(device) @ x.expand(depth, columns).contiguous().to(device)
     return torch.equal(found, found[:, :1].expand_as(found))

@@ -60,8 +60,10 @@ class PoissonSampled(Query):
 
     def sampling_variance(self, units: int | None) -> Sequence[float]:
         gain = self.query.affine(units)[1]
-        number = 1 / gain if units is None else units  # a private number is replaced by the divisor
-        ends = zip(self.query.ranges, self.query.origins(), strict=True)  # an origin may be rounded toward either end
+        # a private number is replaced by the divisor
+        number = 1 / gain if units is None else units
+        # an origin may be rounded toward either end
+        ends = zip(self.query.ranges, self.query.origins(), strict=True)
         most = [self.query.max_records_per_unit * max(origin - lower, upper - origin) for (lower, upper), origin in ends]
         return [(1 - self.rate) / self.rate * number * (gain * each) ** 2 for each in most]
 

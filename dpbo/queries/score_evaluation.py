@@ -18,12 +18,14 @@ from dpbo.queries.query import Failure, View
 
 Score = Callable[[Any, Any], Any]
 T = TypeVar("T")
+# scores, which records have one, and how the last call failed
+_Found = tuple[torch.Tensor, torch.Tensor, str]
 _MOST_CALLS = 1 << 12
 _FRUITLESS_CALLS = 1 << 8
 _UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
 _DTYPES = _UNSIGNED | {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _DTYPES |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-_NOTHING = object()
+_NOT_CALLED = object()
 _MEAN = "One number for all records is perhaps their mean: return each record's own score, and dpbo takes the mean."
 _SCORER = (
     "Scorers of scikit-learn, such as make_scorer's, give one number for all records: give a function that scores each record, such as "
@@ -48,17 +50,18 @@ def score_records(score: Score, subject: Any, view: View, metrics: int, reduce: 
     def guarded(scores: Callable[[], Iterable[torch.Tensor]]) -> T | Failure:
         try:
             return reduce(scores())
-        except BaseException as error:  # private, whatever it is
+        # private, whatever it is
+        except BaseException as error:
             return Failure(_kind(error))
 
-    if view.one_at_a_time:
-        alone = _one_by_one(score, subject, view, metrics)
-        return alone if isinstance(alone, Failure) else guarded(lambda: _fit([alone], view))
-    result = guarded(lambda: [] if view.count == 0 else _fit(_pieces(score(subject, view.records), view.count, metrics), view))
-    if not isinstance(result, Failure) or result.kind == "interrupted" or not view.can_take:
-        return result
-    scores = _isolated(score, subject, view, metrics)
-    return scores if isinstance(scores, Failure) else guarded(lambda: _fit([scores], view))
+    if not view.one_at_a_time:
+        result = guarded(lambda: [] if view.count == 0 else _fit(_pieces(score(subject, view.records), view.count, metrics), view))
+        if not isinstance(result, Failure) or result.kind == "interrupted" or not view.can_take:
+            return result
+    scores = _scores(score, subject, view, metrics)
+    if isinstance(scores, Failure):
+        return scores
+    return guarded(lambda: _fit([scores], view))
 
 
 def probe_score(
@@ -69,12 +72,12 @@ def probe_score(
     must = f"score must return {shape}. It was tried on {count} public records before any private one (zeros, or `example`): there it"
     scorer = _SCORER if _is_scorer(score) else ""
     remedy = f"{scorer}If zeros are not valid records, give public ones: Curator(..., example=)."
-    result = _NOTHING
+    result = _NOT_CALLED
     try:
         result = score(subject, example)
         reduce(_pieces(result, count, metrics))
     except Exception as cause:
-        if result is _NOTHING or isinstance(result, Iterator):
+        if result is _NOT_CALLED or isinstance(result, Iterator):
             raise ScoreError(f"{must} raised {cause!r}. {remedy}") from cause
         one_number = isinstance(result, (int, float)) or getattr(result, "shape", None) == ()
         mean = f"{_MEAN} " if one_number and not scorer else ""
@@ -91,8 +94,10 @@ def describe_result(result: Any, scores: torch.Tensor | None = None) -> str:
         kind = f"a {type(result).__name__} of {len(result)}"
     else:
         kind = "None" if result is None else f"a {type(result).__name__}"
-    finite = None if scores is None else scores[scores.isfinite()]
-    return kind if finite is None or not len(finite) else f"{kind}, from {finite.min():.4g} to {finite.max():.4g}"
+    if scores is None or not scores.isfinite().any():
+        return kind
+    finite = scores[scores.isfinite()]
+    return f"{kind}, from {finite.min():.4g} to {finite.max():.4g}"
 
 
 def tensor_of(result: Any) -> torch.Tensor:
@@ -103,13 +108,15 @@ def tensor_of(result: Any) -> torch.Tensor:
     are joined as float64, because torch would join whole numbers with float32 as float32.
     """
     if isinstance(result, Iterator):
-        return torch.cat([tensor_of(batch).to(torch.float64, copy=True) for batch in result])  # a score may use its buffer again
+        # a score may use its buffer again
+        return torch.cat([tensor_of(batch).to(torch.float64, copy=True) for batch in result])
     if isinstance(result, torch.Tensor):
         tensor = result.detach()
     else:
         array = np.asarray(result)
         if array.dtype.kind == "u":
-            array = array.astype(np.float64)  # here, because torch does not know all of numpy's unsigned dtypes
+            # here, because torch does not know all of numpy's unsigned dtypes
+            array = array.astype(np.float64)
         tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     if tensor.dtype not in _DTYPES:
         raise _WrongShape
@@ -130,42 +137,97 @@ def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
         raise _WrongShape
 
 
-def _one_by_one(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
-    """Scores of records that the score gets one at a time: NaN, or what `score.score_of_failed` gives,
-    where it fails.
+def _scores(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
+    """Scores of all records: NaN, the worst value, where the score fails, or what `score.score_of_failed` gives there.
 
-    Theorem. A record's score follows from that record, the subject and fresh randomness alone, if the
-    score keeps nothing of a record for the next call (assumption `score-keeps-nothing`, which stands
-    in the place of `score-per-record`). Proof: the call gets a container of that one record, so
-    neither a statistic over records, nor a dtype chosen by all of them, nor the shape of an array can
-    bring in another one. It gets copies of the subject and of the score of its own, so what these
-    change in themselves, such as running statistics, is gone. Random numbers that the score draws
-    come from generators with a fresh seed (`PrivateGenerators`): they are independent of those of earlier
-    calls, however many they drew. An exception is that record's own.
+    A score that fails on all records is broken, and a release of worst values would be paid for: a Failure. But a shard or a sample may
+    hold a single unit, which must not end the evaluation for all.
     """
-    scores = torch.full((view.count, metrics), torch.nan, dtype=torch.float64)
-    failed: list[int] = []
+    found = (_one_by_one if view.one_at_a_time else _isolated)(score, subject, view, metrics)
+    if isinstance(found, Failure):
+        return found
+    scores, known, kind = found
+    if view.count and not known.any() and not view.shard:
+        return Failure(kind)
+    score_of_failed = getattr(score, "score_of_failed", None)
+    if score_of_failed is None or bool(known.all()):
+        return scores
+    worst = _scores(score_of_failed, None, view, metrics)
+    if isinstance(worst, Failure):
+        return worst
+    return scores.where(known[:, None], worst)
+
+
+def _one_by_one(score: Score, subject: Any, view: View, metrics: int) -> _Found | Failure:
+    """Scores of records that the score gets one at a time.
+
+    Theorem. A record's score follows from that record, the subject and fresh randomness alone, if the score keeps nothing of a record for
+    the next call (assumption `score-keeps-nothing`, in the place of `score-per-record`). Proof: the call gets a container of that one
+    record, so neither a statistic over records, nor a dtype chosen by all of them, nor the shape of an array can bring in another one. It
+    gets copies of the subject and of the score of its own, so what these change in themselves, such as running statistics, is gone.
+    Random numbers that the score draws come from generators with a fresh seed (`PrivateGenerators`): they are independent of those of
+    earlier calls, however many they drew. An exception is that record's own.
+    """
+    scores, known = _nothing(view, metrics)
     kind = ""
     for row in range(view.count):
         try:
             own_score, own_subject = copy.deepcopy((score, subject))
-            pieces = _pieces(own_score(own_subject, view.single(row).records), 1, metrics)
-            scores[row] = torch.cat([piece.to("cpu", torch.float64) for piece in pieces])[0]
+            scores[row] = _joined(own_score(own_subject, view.single(row).records), 1, metrics)[0]
+            known[row] = True
         except BaseException as error:
             kind = _kind(error)
             if kind == "interrupted":
                 return Failure(kind)
-            failed.append(row)
-    if failed and len(failed) == view.count and not view.shard:
-        return Failure(kind)
-    score_of_failed = getattr(score, "score_of_failed", None)
-    if score_of_failed is None or not failed:
-        return scores
-    worst = _one_by_one(score_of_failed, None, view, metrics)
-    if isinstance(worst, Failure):
-        return worst
-    scores[failed] = worst[failed]
-    return scores
+    return scores, known, kind
+
+
+def _isolated(score: Score, subject: Any, view: View, metrics: int) -> _Found | Failure:
+    """Scores by bisection over units, down to those that fail on their own.
+
+    Each call scores as many records as there are, with repeats in the place of those left out, because a record's bits may depend on how
+    many are scored together. It is a Failure, which only the operator sees (assumption `score-total`), if more units fail than the calls
+    can find: those not yet tried must not count as worst because of another unit. Where nothing can be scored, few calls are made.
+
+    A record that is scored as NaN keeps it: it counts the same whether or not the score fails on another record.
+    """
+    scores, known = _nothing(view, metrics)
+    kind = ""
+    # unit i holds the records order[ends[i]:ends[i + 1]]
+    order = torch.arange(view.count)
+    ends = torch.arange(view.units + 1)
+    if view.groups is not None and view.rows is not None:
+        order = torch.argsort(view.groups.cpu(), stable=True)
+        ends = torch.cat([torch.zeros(1, dtype=torch.int64), view.rows.cpu().cumsum(0)])
+    waiting = collections.deque([(0, view.units)])
+    for calls in range(_MOST_CALLS):
+        if not waiting or (calls >= _FRUITLESS_CALLS and not known.any()):
+            break
+        first, last = waiting.popleft()
+        positions = order[int(ends[first]) : int(ends[last])].sort().values
+        padded = torch.full((view.count,), int(positions[0]))
+        padded[positions] = positions
+        try:
+            scores[positions] = _joined(score(subject, view.take(padded)), view.count, metrics)[positions]
+            known[positions] = True
+        except BaseException as error:
+            kind = _kind(error)
+            if kind == "interrupted":
+                return Failure(kind)
+            if last - first > 1:
+                middle = (first + last) // 2
+                waiting.extend([(first, middle), (middle, last)])
+    return Failure(kind) if waiting else (scores, known, kind)
+
+
+def _nothing(view: View, metrics: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores of no record yet, and which records have one."""
+    return torch.full((view.count, metrics), torch.nan, dtype=torch.float64), torch.zeros(view.count, dtype=torch.bool)
+
+
+def _joined(result: Any, count: int, metrics: int) -> torch.Tensor:
+    """What a score returned, as a copy, because a score may use its buffer again: float64 on the CPU, `count x metrics`."""
+    return torch.cat([piece.to("cpu", torch.float64, copy=True) for piece in _pieces(result, count, metrics)])
 
 
 def _fit(pieces: Iterable[torch.Tensor], view: View) -> Iterable[torch.Tensor]:
@@ -183,51 +245,6 @@ def _fit(pieces: Iterable[torch.Tensor], view: View) -> Iterable[torch.Tensor]:
         unfit = view.unfit[first : first + len(piece)].to(piece.device)
         yield floats.masked_fill(unfit.unsqueeze(1), torch.nan)
         first += len(piece)
-
-
-def _isolated(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
-    """Scores by bisection over units. Units that fail on their own are NaN (the worst value), or what `score.score_of_failed` gives them.
-
-    Each call scores as many records as there are, with repeats in the place of those left out, because a record's bits may depend on how
-    many are scored together. Two cases are a Failure, which only the operator sees (assumption `score-total`). First, more units fail than
-    the calls can find: those not yet tried must not count as worst because of another unit. Second, nothing can be scored: then the score
-    is broken, and a release of worst values would be paid for. A shard or a sample may hold a single unit, which must not end the
-    evaluation for all: there units that all fail count as worst, unless they are more than the fruitless calls can find.
-
-    A record that is scored as NaN keeps it: it counts the same whether or not the score fails on another record.
-    """
-    scores, failed, kind = torch.full((view.count, metrics), torch.nan, dtype=torch.float64), view.units, ""
-    known = torch.zeros(view.count, dtype=torch.bool)
-    order, ends = torch.arange(view.count), torch.arange(view.units + 1)  # unit i holds the records order[ends[i]:ends[i + 1]]
-    if view.groups is not None and view.rows is not None:
-        order = torch.argsort(view.groups.cpu(), stable=True)
-        ends = torch.cat([torch.zeros(1, dtype=torch.int64), view.rows.cpu().cumsum(0)])
-    waiting = collections.deque([(0, view.units)])
-    for calls in range(_MOST_CALLS):
-        if not waiting or (calls >= _FRUITLESS_CALLS and failed == view.units):
-            break
-        first, last = waiting.popleft()
-        positions = order[int(ends[first]) : int(ends[last])].sort().values
-        padded = torch.full((view.count,), int(positions[0]))
-        padded[positions] = positions
-        try:
-            pieces = _pieces(score(subject, view.take(padded)), view.count, metrics)
-            part = torch.cat([piece.to("cpu", torch.float64, copy=True) for piece in pieces])  # a score may use its buffer again
-            scores[positions], known[positions], failed = part[positions], True, failed - (last - first)
-        except BaseException as error:
-            kind = _kind(error)
-            if kind == "interrupted":
-                return Failure(kind)
-            if last - first > 1:
-                middle = (first + last) // 2
-                waiting.extend([(first, middle), (middle, last)])
-    if waiting or (failed == view.units and not view.shard):
-        return Failure(kind)
-    score_of_failed = getattr(score, "score_of_failed", None)
-    if score_of_failed is None or failed == 0:
-        return scores
-    worst = _isolated(score_of_failed, None, view, metrics)
-    return worst if isinstance(worst, Failure) else scores.where(known[:, None], worst)
 
 
 def _kind(error: BaseException) -> str:

@@ -19,17 +19,14 @@ from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.clipped import ClippedMean
-from dpbo.queries.integers import ROUND_UP, Lattice, unit_means
+from dpbo.queries.integers import Lattice, unit_means
 from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
 from dpbo.validation import Positive, Probability, ScoreRange, between, checked_constructor
 
-_FINE = 1 << 20  # quantile utilities are whole multiples of 2^-20; a fraction that is none is rounded so that they shrink
-_MOST_COST = 1e12  # of the last candidate: in steps below 2^60, beside 2^20 * MOST_UNITS for the units, so that none leaves int64
-
-
-def _same_for_all(bound: float, candidates: int) -> Sensitivity:
-    """The sensitivity of utilities that may all move by `bound` at once."""
-    return Sensitivity(bound * candidates, bound * math.sqrt(candidates) * ROUND_UP, bound, (1.0,) * candidates)
+# quantile utilities are whole multiples of 2^-20; a fraction that is none is rounded so that they shrink
+_FINE = 1 << 20
+# of the last candidate: in steps below 2^60, beside 2^20 * MOST_UNITS for the units, so that none leaves int64
+_MOST_COST = 1e12
 
 
 @checked_constructor
@@ -70,7 +67,7 @@ class CandidateScores(Query):
         object.__setattr__(self, "_template", template)
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        return _same_for_all(self._mean(None).sensitivity(adjacency).linf, len(self.candidates))
+        return Sensitivity.of_linf(self._mean(None).sensitivity(adjacency).linf, len(self.candidates))
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return (0.0,) * len(self.candidates), 1.0
@@ -84,7 +81,8 @@ class CandidateScores(Query):
         return True
 
     def prepare(self) -> Any:
-        return [self._mean(copy.deepcopy(candidate)).prepare() for candidate in self.candidates]  # a score may write into its argument
+        # a score may write into its argument
+        return [self._mean(copy.deepcopy(candidate)).prepare() for candidate in self.candidates]
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self._mean(None).probe(example, count, subject[0])
@@ -97,7 +95,8 @@ class CandidateScores(Query):
         return True
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
-        mean, sums = self._mean(None), []
+        mean = self._mean(None)
+        sums = []
         for model in subject:
             answer = mean._evaluate(view, model)
             if isinstance(answer, Failure):
@@ -152,7 +151,7 @@ class QuantileUtilities(Query):
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         share = self._fraction()
         bound = 1.0 if adjacency.replaces else math.nextafter(float(max(share, 1 - share)), math.inf)
-        return _same_for_all(bound, len(self.candidates))
+        return Sensitivity.of_linf(bound, len(self.candidates))
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return (0.0,) * len(self.candidates), 1.0

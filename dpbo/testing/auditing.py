@@ -50,7 +50,9 @@ class Audit:
     def epsilon(self, delta: Delta) -> float:
         """The mechanism is not (epsilon', delta)-DP for any epsilon' below this."""
         excess = self.true_positives - delta
-        return max(math.log(excess / self.false_positives), 0.0) if excess > 0 else 0.0
+        if excess > 0:
+            return max(math.log(excess / self.false_positives), 0.0)
+        return 0.0
 
     def __str__(self) -> str:
         return f"at least {math.floor(self.mu * 1e4) / 1e4:g}-GDP ({self.runs:,} measured runs a side, error level {self.level:g})"

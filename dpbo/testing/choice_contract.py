@@ -105,7 +105,7 @@ class ChoiceContract(abc.ABC):
     def test_neighbours_move_levels_by_no_more_than_the_law_says(self) -> None:
         rng = np.random.default_rng(5)
         for linf, quantum, count in itertools.product((0.3, 1.0, 10.0), (2.0**-20, 2.0**-31), (1, 2, 3, 4, 9, 1000)):
-            distribution = self.mechanism(0.5).distribution(_all_move(linf, count), [quantum] * count)
+            distribution = self.mechanism(0.5).distribution(Sensitivity.of_linf(linf, count), [quantum] * count)
             most = math.floor(linf / quantum)
             utilities = rng.integers(-(2**45), 2**45, size=4_000)
             moved = utilities + rng.choice([-most, most], size=4_000)
@@ -114,7 +114,8 @@ class ChoiceContract(abc.ABC):
 
     def test_hundreds_of_candidates_near_and_far(self) -> None:
         """Levels thousands apart at a small epsilon stay within reach, as pure privacy demands."""
-        distribution, rng = self._law(0.05), np.random.default_rng(6)
+        distribution = self._law(0.05)
+        rng = np.random.default_rng(6)
         distances = np.concatenate([[0], rng.integers(0, 3000, size=199), rng.integers(3000, 20_000, size=100)])
         expected = self.probabilities(distances, float(distribution.rate))
         seen = np.bincount(self._draw(0.05, -distances * distribution.width, 20_000, seed=7), minlength=len(distances))
@@ -146,7 +147,9 @@ class ChoiceContract(abc.ABC):
             words = iter([first.to_bytes(8, "little") * 3])
 
             def entropy(size: int, words: Iterator[bytes] = words, source: SeededEntropy = source) -> bytes:
-                return next(words, source(24))[:size] if size <= 24 else source(size)
+                if size <= 24:
+                    return next(words, source(24))[:size]
+                return source(size)
 
             chosen = self.mechanism(1.0).choose(counts, self._law(1.0).rate, entropy)
             assert counts[chosen] > 0
@@ -162,13 +165,10 @@ class ChoiceContract(abc.ABC):
                 yield before, self.probabilities(np.minimum(after - after.min(), LEVELS - 1), float(distribution.rate))
 
     def _law(self, epsilon: float) -> ChoiceDistribution:
-        return self.mechanism(epsilon).distribution(_all_move(1.0, 3), [_QUANTUM] * 3)
+        return self.mechanism(epsilon).distribution(Sensitivity.of_linf(1.0, 3), [_QUANTUM] * 3)
 
     def _draw(self, epsilon: float, utilities: NDArray[np.int64], draws: int, seed: int) -> NDArray[np.int64]:
-        mechanism, distribution, entropy = self.mechanism(epsilon), self._law(epsilon), SeededEntropy(seed)
+        mechanism = self.mechanism(epsilon)
+        distribution = self._law(epsilon)
+        entropy = SeededEntropy(seed)
         return np.array([int(mechanism._sample(utilities, [_QUANTUM], distribution, entropy)[0]) for _ in range(draws)])
-
-
-def _all_move(linf: float, count: int) -> Sensitivity:
-    """The sensitivity of utilities that may all move by `linf` at once."""
-    return Sensitivity(count * linf, math.sqrt(count) * linf, linf, (1.0,) * count)

@@ -17,7 +17,8 @@ class SeededEntropy:
     """
 
     def __init__(self, seed: int) -> None:
-        self._seed, self._calls = seed, 0
+        self._seed = seed
+        self._calls = 0
 
     def __call__(self, size: Annotated[int, at_least(0, 2**28)]) -> bytes:
         self._calls += 1

@@ -23,8 +23,10 @@ with needs("testing"):
 
 BIRTH = Birth(dataset="contract", unit="patient", grouped=True, adjacency=Adjacency.REPLACE_ONE,
               budget=Budget.gdp(1.0, delta=1e-5), accounting=GDPFilter())  # fmt: skip
-_TENTH = GaussianEvent(4.0)  # mu^2 = 1/16
-_ENTRY = 6  # of the release that is rolled back to, below
+# mu^2 = 1/16
+_TENTH = GaussianEvent(4.0)
+# of the release that is rolled back to, below
+_ENTRY = 6
 _SEEN = "the operator saw the records"
 _CALLS: tuple[Callable[[Ledger], Any], ...] = (
     lambda ledger: ledger.head(),
@@ -40,7 +42,8 @@ _CALLS: tuple[Callable[[Ledger], Any], ...] = (
     lambda ledger: ledger.store(_ENTRY, "release", [{"value": [0.1]}]),
     lambda ledger: ledger.note("void", _SEEN),
 )
-_KNOWN: dict[str, Callable[[Ledger], Any]] = {  # how a ledger comes to know the newest record
+# how a ledger comes to know the newest record
+_KNOWN: dict[str, Callable[[Ledger], Any]] = {
     "charge": lambda ledger: ledger.charge("release", _TENTH, {}),
     "value": lambda ledger: ledger.store(_ENTRY, "release", [{"value": [0.1]}]),
     "void": lambda ledger: ledger.note("void", _SEEN),

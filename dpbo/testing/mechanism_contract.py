@@ -9,7 +9,6 @@ neighbours have equal supports. Draws use a seeded source, so outcomes are fixed
 
 import abc
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -91,7 +90,7 @@ class _NoiseContract(abc.ABC):
         return self.mechanism().distribution(self._sensitivity(dimension), [_QUANTUM] * dimension)
 
     def _sensitivity(self, dimension: int) -> Sensitivity:
-        return Sensitivity(float(dimension), math.sqrt(dimension), 1.0, (1.0,) * dimension)
+        return Sensitivity.of_linf(1.0, dimension)
 
     def test_noise_is_at_least_what_the_event_charges_for(self) -> None:
         """In every coordinate the multiple of the sensitivity that the event states, no less and
@@ -106,7 +105,8 @@ class _NoiseContract(abc.ABC):
                 assert least <= scale <= 1.001 * least, f"at {width} coordinates"
 
     def test_several_slots_are_charged_as_several(self) -> None:
-        one, five = self.mechanism().event(), self.mechanism().event(5)
+        one = self.mechanism().event()
+        five = self.mechanism().event(5)
         assert (one.count, five.count) == (1, 5)
         assert five == one.repeated(5)
 
@@ -168,9 +168,11 @@ class MechanismContract(_NoiseContract):
         """Each coordinate's noise has the scale that the event states, and no two coordinates of a
         vector share theirs, or its size.
         """
-        mechanism, entropy = self.mechanism(), SeededEntropy(15)
+        mechanism = self.mechanism()
+        entropy = SeededEntropy(15)
         for width in self._widths:
-            distribution, values = self._law(width), np.zeros(width, np.int64)
+            distribution = self._law(width)
+            values = np.zeros(width, np.int64)
             scale = mechanism.event().noise_multiplier * getattr(self._sensitivity(width), self.norm)
             draws = max(_FEW_DRAWS, 1000 // width)
             drawn = np.array([mechanism._sample(values, [_QUANTUM] * width, distribution, entropy) for _ in range(draws)])
@@ -275,7 +277,8 @@ class VectorContract(_NoiseContract):
     def test_what_64_bits_decide_more_bits_decide_alike(self) -> None:
         """The quick path against the slow one on the same words, and words that leave a tail open."""
         distribution = self._law(3)
-        fractions, scale = np.array([0.0, 0.25, 0.75]), np.array(distribution.scale) / np.array(distribution.grid)
+        fractions = np.array([0.0, 0.25, 0.75])
+        scale = np.array(distribution.scale) / np.array(distribution.grid)
         for seed in range(40):
             quick = self.mechanism().noise(fractions, scale, SeededEntropy(seed))
             assert quick.tolist() == self.slowly(fractions, scale, SeededEntropy(seed)).tolist()
@@ -295,6 +298,7 @@ class VectorContract(_NoiseContract):
         return self._draw(distribution, 0, draws, SeededEntropy(seed)) * np.array(distribution.grid) / np.array(distribution.scale)
 
     def _draw(self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy) -> NDArray[np.int64]:
-        mechanism, d = self.mechanism(), len(distribution.scale)
+        mechanism = self.mechanism()
+        d = len(distribution.scale)
         values = np.broadcast_to(np.asarray(value, dtype=np.int64), d)
         return np.array([mechanism._sample(values, [_QUANTUM] * d, distribution, entropy) for _ in range(draws)])

@@ -30,17 +30,20 @@ with needs("testing"):
     from hypothesis import strategies as st
 
 Row = list[float]
-Unit = list[Row]  # the records of one unit, m numbers each
+# the records of one unit, m numbers each
+Unit = list[Row]
 Distances = tuple[Fraction, Fraction, Fraction]
 
-_SLACK = 1 + Fraction(1, 2**50)  # `scale` and the norms are floats; the mechanisms' own rounding covers 2^-48
+# `scale` and the norms are floats; the mechanisms' own rounding covers 2^-48
+_SLACK = 1 + Fraction(1, 2**50)
 _SETTINGS = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
 _ROW_SETTINGS = settings(_SETTINGS, max_examples=200)
 # numbers of records of one unit, and of units
 _SIZES = (*range(1, 41), 63, 64, 65, 100, 128, 400, 1025)
 _COUNTS = (1, 2, 3, 33, 1001)
 _ENDS = (-1e30, 1e30, math.nan)
-_RAISES = 12345.0  # a record on which the score raises an exception
+# a record on which the score raises an exception
+_RAISES = 12345.0
 _NUMBERS = st.one_of(
     st.floats(-2.0, 12.0),
     st.floats(allow_nan=True, allow_infinity=True),
@@ -156,7 +159,8 @@ class QueryContract(abc.ABC):
         query = self.query(_identity)
         for count, rows in itertools.product(_COUNTS, (1, 2) if self._per_unit() else (1,)):
             ends = torch.tensor(_ENDS[:2], dtype=torch.float64).repeat(count // 2 + 1)[:count]
-            records, labels = ends.repeat_interleave(rows).unsqueeze(1).repeat(1, self.metrics), np.arange(count).repeat(rows)
+            records = ends.repeat_interleave(rows).unsqueeze(1).repeat(1, self.metrics)
+            labels = np.arange(count).repeat(rows)
             for adjacency in self.adjacencies:
                 public = None if adjacency is Adjacency.ADD_OR_REMOVE_ONE else count
                 before = self._answer(query, records, labels, public)
@@ -290,7 +294,8 @@ class RowContract(abc.ABC):
 
     def test_the_bound_is_attained(self) -> None:
         for row_change, adjacency in ((None, Adjacency.REPLACE_ONE), (self.row_change, Adjacency.BOUNDED_ROW_CHANGE)):
-            query, reached = self.query(row_change, 0), 0.0
+            query = self.query(row_change, 0)
+            reached = 0.0
             length = 1e9 if row_change is None else row_change.norm * (1 - 2.0**-50)
             for angle in range(720):
                 x = [0.5 * length * math.cos(math.pi * angle / 720), 0.5 * length * math.sin(math.pi * angle / 720)]
@@ -334,7 +339,8 @@ def _flat(units: list[Unit], dtype: torch.dtype) -> tuple[torch.Tensor, np.ndarr
 
 
 def _answer(query: Query, records: Any, labels: np.ndarray[Any, Any], public_units: int | None) -> IntegerSum:
-    groups = labels if len(np.unique(labels)) < len(labels) else None  # units of one row each: no groups
+    # units of one row each: no groups
+    groups = labels if len(np.unique(labels)) < len(labels) else None
     view = PrivateView.of(records, PrivacyUnit("unit", groups=groups), units_are_public=False)
     answer = query._evaluate(dataclasses.replace(view, public_units=public_units), query.prepare())
     assert isinstance(answer, IntegerSum), answer

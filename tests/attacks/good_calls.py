@@ -248,7 +248,7 @@ METHODS = (
     "accounting.calibration.convert_adjacency "
     "models.fixed_kernels.squared_exponential acquisition.expected_improvement.posterior_mean "
     "testing.mechanism_contract.assert_law papers.po_gp_ucb.transform.recover_rows "
-    "accounting.run_count_tuning.scale_base papers.po_gp_ucb.curator_side.write_release "
+    "papers.po_gp_ucb.curator_side.write_release "
     "papers.po_gp_ucb.row_noise.random_projection papers.po_gp_ucb.transform.po_gp_ucb_omega "
     "papers.po_gp_ucb.transform.outside_column_space papers.po_gp_ucb.transform.identify_table"
 )

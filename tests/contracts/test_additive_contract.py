@@ -9,7 +9,8 @@ from dpbo.testing import MechanismContract
 
 @pytest.mark.attack("A1", "A2")
 class TestGaussian(MechanismContract):
-    covers, norm = GaussianMechanism, "l2"
+    covers = GaussianMechanism
+    norm = "l2"
 
     def mechanism(self):
         return GaussianMechanism(3.0)
@@ -20,7 +21,8 @@ class TestGaussian(MechanismContract):
 
 @pytest.mark.attack("A1", "A2")
 class TestLaplace(MechanismContract):
-    covers, norm = LaplaceMechanism, "l1"
+    covers = LaplaceMechanism
+    norm = "l1"
 
     def mechanism(self):
         return LaplaceMechanism(3.0)

@@ -16,10 +16,14 @@ class _CountedOnce(ChoiceContract):
     """Counts the candidates of each level once for all draws, which is nearly all of a draw's time; a few draws are the mechanism's own."""
 
     def _draw(self, epsilon, utilities, draws, seed):
-        mechanism, law, entropy = self.mechanism(epsilon), self._law(epsilon), SeededEntropy(seed)
-        levels, rate = utilities // law.width, law.rate
+        mechanism = self.mechanism(epsilon)
+        law = self._law(epsilon)
+        entropy = SeededEntropy(seed)
+        levels = utilities // law.width
+        rate = law.rate
         distances = np.minimum(levels.max() - levels, LEVELS - 1)
-        counts, members = np.bincount(distances), {d: np.flatnonzero(distances == d) for d in set(distances.tolist())}
+        counts = np.bincount(distances)
+        members = {d: np.flatnonzero(distances == d) for d in set(distances.tolist())}
         chosen = (mechanism.choose(counts, rate, entropy) for _ in range(draws))
         drawn = np.array([int(members[d][draw_below(len(members[d]), entropy)]) for d in chosen])
         own = super()._draw(epsilon, utilities, min(draws, 200), seed)

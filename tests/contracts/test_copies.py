@@ -62,7 +62,8 @@ def gradient(**given):
     return ClippedGradient(lambda x, r: (r - x).square().sum(1), clip=1.0, **given)
 
 
-AT, SPAN = {"subject": {"at": [0.5]}}, {"score_range": [0.0, 1.0]}
+AT = {"subject": {"at": [0.5]}}
+SPAN = {"score_range": [0.0, 1.0]}
 # class -> (what the caller holds, the question made of it), several of one class where it has several forms
 CASES: dict[type, list[tuple[dict[str, Any], Callable[..., Any]]]] = {
     ClippedMean: [
@@ -153,7 +154,8 @@ def test_noise_is_for_the_question_that_was_answered(held, asked, mechanism):
     """A range or a grid narrowed between evaluation and release would leave the noise to the narrow one, the answer to the wide one."""
     laws = []
     for narrowed in (held, [99.0, 100.0]):
-        given, curator = list(held), made(RECORDS)
+        given = list(held)
+        curator = made(RECORDS)
         handle = curator.evaluate(asked(given))
         given[:] = narrowed
         laws.append(curator.release(handle, mechanism).distribution)
@@ -162,12 +164,15 @@ def test_noise_is_for_the_question_that_was_answered(held, asked, mechanism):
 
 def test_a_range_stays_the_one_that_was_stated_for_later_questions():
     span: Any = [0.0, 1.0]
-    weights, settings = [1.0, 1.0], dict[str, Any]({"divisor": 10.0, "worst": 0.5})
+    weights = [1.0, 1.0]
+    settings = dict[str, Any]({"divisor": 10.0, "worst": 0.5})
     outcomes = Outcomes(made(RECORDS), lambda r: float(r[0, 0]), value_range=span, budget=0.5)
     score = NoisedScore(two, span, GaussianMechanism(1.0), settings)
-    before, variance = score.query(None).public_inputs(), outcomes.variance
+    before = score.query(None).public_inputs()
+    variance = outcomes.variance
     objective = PrivateObjective(made(RECORDS), two, score_range=[span] * 2, weights=weights, evaluations=1)
-    span[1], weights[0] = 1000.0, 1e6
+    span[1] = 1000.0
+    weights[0] = 1e6
     settings.clear()
     assert outcomes.variance == variance
     assert score.query(None).public_inputs() == before
@@ -177,7 +182,8 @@ def test_a_range_stays_the_one_that_was_stated_for_later_questions():
 
 
 def test_a_model_is_itself_and_what_holds_it_a_copy():
-    model, X = torch.nn.Linear(1, 1), torch.ones(2, requires_grad=True)
+    model = torch.nn.Linear(1, 1)
+    X = torch.ones(2, requires_grad=True)
     held: dict[str, Any] = {"model": model, "X": [X], "at": (np.ones(2), "word")}
     kept = copy_mutable(held)
     assert kept["model"] is model

@@ -20,7 +20,9 @@ from dpbo.queries import CandidateScores, CellMeans, ClippedMean, ClippedSum, Po
 from dpbo.queries.ball import Ball
 from tests.contracts.bases import exact_sum
 
-REPLACE, ADD, BOUNDED = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE, Adjacency.BOUNDED_ROW_CHANGE
+REPLACE = Adjacency.REPLACE_ONE
+ADD = Adjacency.ADD_OR_REMOVE_ONE
+BOUNDED = Adjacency.BOUNDED_ROW_CHANGE
 DOUBLE = torch.float64
 
 
@@ -87,7 +89,8 @@ def test_the_way_from_the_middle_to_an_end_is_rounded_up_where_no_float_is_it(en
 
 CELLS = CellMeans(score, cells=3)
 GRADIENT = ClippedGradient(score, torch.zeros(2, 3, dtype=DOUBLE), weights=torch.zeros(4, 2, dtype=DOUBLE), clip=1.5, divisor=8.0)
-IN_UNITS_OF_ONE = [  # question; l1, l2 and linf of a replaced unit, and of an added one; offset and gain
+# question; l1, l2 and linf of a replaced unit, and of an added one; offset and gain
+IN_UNITS_OF_ONE = [
     (CELLS, (2.0, math.sqrt(2.0), 1.0), (1.0, 1.0, 1.0), None),
     (CandidateScores(score, [1, 2, 3, 4], score_range=(0.0, 3.0)), (12.0, 6.0, 3.0), (6.0, 3.0, 1.5), ((0.0,) * 4, 1.0)),
     (
@@ -108,7 +111,7 @@ IN_UNITS_OF_ONE = [  # question; l1, l2 and linf of a replaced unit, and of an a
 
 
 @pytest.mark.attack("A5")
-def test_a_unit_moves_one_cell_every_candidate_every_utility_and_a_gradient_of_one_length():
+def test_a_unit_moves_a_cell_every_candidate_every_utility_and_one_gradient():
     for question, replaced, added, affine in IN_UNITS_OF_ONE:
         for adjacency, norms in ((REPLACE, replaced), (ADD, added)):
             found = question.sensitivity(adjacency)
@@ -123,7 +126,8 @@ def test_a_unit_moves_one_cell_every_candidate_every_utility_and_a_gradient_of_o
 @pytest.mark.attack("A5")
 def test_moments_move_as_far_as_two_records_can():
     """Against a search over lengths and angles, where the docstring solves for them."""
-    r, t = np.linspace(0.0, 1.0, 101), np.linspace(-1.0, 1.0, 401)
+    r = np.linspace(0.0, 1.0, 101)
+    t = np.linspace(-1.0, 1.0, 401)
     a, b, turned = np.meshgrid(r, r[::2], t, indexing="ij")
     inner = a * b * turned
     for m in (0.05, 0.3, 0.65, 1.0, 3.0):
@@ -150,7 +154,8 @@ def test_clusters_are_rounded_up_in_the_very_units_that_are_declared(weights):
     """With fifty digits, from the declared units themselves."""
     for d, K, norm, adjacency in itertools.product((1, 2, 3, 7), (1, 2), ("l2", "linf"), (REPLACE, ADD)):
         question = ClusterSums(d, ball=Ball(1.0, norm=norm), centers=torch.ones(K, d, dtype=DOUBLE), weights=weights[:2])
-        found, times = question.sensitivity(adjacency), 2 if adjacency is REPLACE else 1
+        found = question.sensitivity(adjacency)
+        times = 2 if adjacency is REPLACE else 1
         with mpmath.workdps(50):
             q, m = (1 / mpmath.mpf(unit) for unit in found.scale[:2])
             longest = mpmath.sqrt(d) if norm == "linf" else mpmath.mpf(1)
@@ -171,7 +176,9 @@ def test_moments_are_rounded_up_in_the_very_units_that_are_declared(weights):
         with mpmath.workdps(50):
             root = [mpmath.sqrt(2) if counted > 1 else mpmath.mpf(1) for counted in isometry(covariance, d).tolist()]
             own = [1 / (mpmath.mpf(unit) * counted) for unit, counted in zip(found.scale, root, strict=False)]
-            q, m, c = own[0], max(own[1 : 1 + d]), max(own[1 + d :])
+            q = own[0]
+            m = max(own[1 : 1 + d])
+            c = max(own[1 + d :])
             alone = q**2 + m**2 + c**2
             apart = max(min(K, 2) * alone, furthest(m**2, c**2, covariance)) if adjacency is REPLACE else alone
             assert just_above(found.l2, mpmath.sqrt(apart))
@@ -235,7 +242,8 @@ def rank_one(d, k, seed):
 @pytest.mark.attack("A5")
 def test_norms_of_the_projection_are_rounded_up():
     for seed in range(60):
-        d, k = 1 + seed % 7, 1 + seed % 5
+        d = 1 + seed % 7
+        k = 1 + seed % 5
         projection, squared = rank_one(d, k, seed)
         query = RowTable((0.0,) * d, 1.0, projection=projection)
         for norm in (query.spectral_norm(), query._frobenius()):
@@ -256,8 +264,10 @@ def test_what_is_declared_is_the_sum_of_distance_floats_and_lattice(d, k, narrow
     for radius in (0.7, 1.3e5):
         change = RowChange(narrow * 2 * radius, diameter=2 * radius)
         query = RowTable((0.0,) * d, radius, row_change=change if adjacency is BOUNDED else None, projection=projection)
-        found, width = query.sensitivity(adjacency), query.dimension
-        norm, frobenius = mpmath.sqrt(squared), mpmath.sqrt(squared if k else d)
+        found = query.sensitivity(adjacency)
+        width = query.dimension
+        norm = mpmath.sqrt(squared)
+        frobenius = mpmath.sqrt(squared if k else d)
         moves = norm * (mpmath.mpf(change.norm) if adjacency is BOUNDED else 2 * mpmath.mpf(radius))
         quantum = mpmath.mpf(answer(query, torch.zeros(1, d))[1].numerator) / answer(query, torch.zeros(1, d))[1].denominator
         assert 2**33 <= moves / quantum <= 2**34 * (1 + mpmath.mpf(2) ** -39)
@@ -271,8 +281,10 @@ def test_what_is_declared_is_the_sum_of_distance_floats_and_lattice(d, k, narrow
 @pytest.mark.parametrize(
     ("norm", "radius", "center", "row", "other"),
     [
-        (1 + 2.0**-52, 2.0, 0.0, -(1 + 2.0**-52), 0.0),  # the lattice takes nearly one quantum more
-        (1 + 2.0**-30, 2.0**23, 2.0**-31, 2.0**22 + 2.0**-30, 2.0**22 + 1 + 2.0**-29),  # ties in x - c, rounded apart
+        # the lattice takes nearly one quantum more
+        (1 + 2.0**-52, 2.0, 0.0, -(1 + 2.0**-52), 0.0),
+        # ties in x - c, rounded apart
+        (1 + 2.0**-30, 2.0**23, 2.0**-31, 2.0**22 + 2.0**-30, 2.0**22 + 1 + 2.0**-29),
     ],
     ids=["lattice", "floats"],
 )
@@ -281,7 +293,8 @@ def test_a_row_that_moves_further_than_its_distance_stays_within_what_is_declare
     query = RowTable((center,), radius, row_change=RowChange(norm, diameter=2 * radius))
     assert Fraction(other) - Fraction(row) == Fraction(norm)
     ((one,), (two,)), quantum = answer(query, [[row], [other]])
-    moved, declared = (two - one) * quantum, Fraction(query.sensitivity(BOUNDED).l2)
+    moved = (two - one) * quantum
+    declared = Fraction(query.sensitivity(BOUNDED).l2)
     assert Fraction(norm) * (1 + Fraction(1, 2**34)) < moved <= declared
 
 
@@ -292,7 +305,8 @@ def test_what_float64_does_to_a_row_stays_within_its_allowance(d, k):
     """Against the true map in many digits, for rows inside, on and far outside the ball, and outside the box around it."""
     generator = torch.Generator().manual_seed(d)
     projection = None if k is None else torch.randn(d, k, dtype=DOUBLE, generator=generator)
-    center, radius = torch.randn(d, dtype=DOUBLE, generator=generator), 1.1
+    center = torch.randn(d, dtype=DOUBLE, generator=generator)
+    radius = 1.1
     query = RowTable(center.tolist(), radius, projection=projection)
     X = torch.randn(120, d, dtype=DOUBLE, generator=generator)
     X = (X / X.norm(dim=1, keepdim=True) * torch.logspace(-3, 3, 120, dtype=DOUBLE).unsqueeze(1)) + center

@@ -55,7 +55,8 @@ def utilities_of(question, records, unit=None):
 @pytest.mark.parametrize("kind", [ExponentialMechanism, PermuteAndFlipMechanism])
 def test_the_best_candidate_is_chosen_from_its_fitted_model(kind):
     records = torch.rand(2000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    candidates, fitted = [0.1, 0.5, 0.9], []
+    candidates = [0.1, 0.5, 0.9]
+    fitted = []
 
     def fit(c):
         fitted.append(c)

@@ -186,8 +186,8 @@ SABOTAGES = (
     Sabotage(
         "replacing is charged as adding",
         where="dpbo.queries.clipped:_box",
-        old="replaced, added = k * (b - a) + (k - 1) * max(a, -b, Fraction(0)),",
-        new="replaced, added = k * max(abs(a), abs(b)),",
+        old="replaced = k * (b - a) + (k - 1) * max(a, -b, Fraction(0))",
+        new="replaced = k * max(abs(a), abs(b))",
         test="tests/contracts/test_clipped_contract.py::TestClippedMean::test_neighbours_stay_within_the_declared_sensitivity",
     ),
     Sabotage(
@@ -432,13 +432,6 @@ SABOTAGES = (
         old="share = -math.expm1(cell * step - loss) / -math.expm1(-step)",
         new="share = 0.0",
         test="tests/unit/accounting/test_composition.py::test_many_exponentials_cost_what_their_range_says",
-    ),
-    Sabotage(
-        "what stands beside a selection is forgotten when its budget is checked",
-        where="dpbo.accounting.run_count_tuning:_fitting",
-        old="return compose([event, *beside], delta=delta).epsilon <= epsilon",
-        new="return compose([event], delta=delta).epsilon <= epsilon",
-        test="tests/unit/accounting/test_selection_event.py::test_a_selection_fits_alone_by_its_profile_and_beside_others_by_the_composition",
     ),
     Sabotage(
         "zCDP and Renyi are read as epsilon with the order in place of the order less one",
@@ -1375,8 +1368,8 @@ SABOTAGES = (
     Sabotage(
         "scores that should get one record at a time get all",
         where="dpbo.queries.score_evaluation:score_records",
-        old="if view.one_at_a_time:",
-        new="if False:",
+        old="if not view.one_at_a_time:",
+        new="if True:",
         test="tests/unit/queries/test_one_at_a_time.py::test_a_score_over_the_batch_sees_no_other_record",
     ),
     Sabotage(

@@ -73,7 +73,7 @@ def test_imports_load_only_what_is_needed_and_leave_logging_alone(tmp_path):
 # What each extra's libraries are imported for.
 NEEDED = {
     "ax": "dpbo.integrations.ax",
-    "gpu": "dpbo.queries.gpu.kernels",
+    "gpu": "dpbo.gibo.gradient_triton",
     "http": "dpbo.papers.po_gp_ucb.http.{}",
     "optuna": "dpbo.integrations.optuna",
     "testing": "dpbo.testing.{}",

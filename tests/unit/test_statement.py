@@ -38,7 +38,8 @@ def test_twenty_five_gaussian_releases_of_total_mu_one_print_4_378():
     assert "(4.378, 1e-05)-DP" in str(curator.statement())
     objective(torch.rand(25, 2, dtype=torch.float64))
     statement = curator.statement()
-    assert str(statement).count("(4.378, 1e-05)-DP") == 3  # guarantee, reserved, charged
+    # guarantee, reserved, charged
+    assert str(statement).count("(4.378, 1e-05)-DP") == 3
     assert all("(4.378, 1e-05)-DP" in line for line in statement.lines)
 
 
@@ -76,7 +77,7 @@ def test_every_field_is_there_in_text_json_and_html(tmp_path):
     assert statement.head in statement._repr_html_()
 
 
-def test_delta_can_be_chosen_only_for_a_budget_of_mu_and_one_above_one_over_units_is_warned_of():
+def test_delta_can_be_chosen_only_for_a_budget_of_mu():
     assert make(budget=Budget.gdp(1.0)).statement().guarantee.epsilon is None
     assert "exactly" not in str(make(budget=Budget.gdp(1.0)).statement().guarantee)
     assert format_up(make(budget=Budget.gdp(1.0)).statement(delta=1e-5).guarantee.epsilon) == "4.378"
@@ -84,10 +85,14 @@ def test_delta_can_be_chosen_only_for_a_budget_of_mu_and_one_above_one_over_unit
         make(budget=Budget(3.0, 1e-5)).statement(delta=1e-3)
     with pytest.raises(InputError, match="delta"):
         make().statement(delta=2.0)
+
+
+def test_a_delta_above_one_over_units_is_warned_of_where_their_number_is_public():
     with pytest.warns(DeltaWarning, match=r"delta=0.01 is above 1/200, .* all records of one patient"):
         curator = make(budget=Budget(3.0, 0.01))
     assert "WARNING" in str(curator.statement())
-    for silent in ({"adjacency": "add-or-remove-one"}, {"accounting": PureFilter()}):  # a private number, and a guarantee without a delta
+    # a private number, and a guarantee without a delta
+    for silent in ({"adjacency": "add-or-remove-one"}, {"accounting": PureFilter()}):
         make(budget=Budget(3.0, 0.01), **silent)
     Curator.rehearsal([0.0], unit="patient", adjacency="replace-one", budget=Budget(3.0, 1e-6))
     with pytest.warns(DeltaWarning, match="such as 1e-06"):
@@ -129,7 +134,8 @@ def test_numbers_are_rounded_up():
 
 def test_the_form_to_sign_says_all_the_statement_says_and_asks_the_rest():
     statement = make().statement()
-    page, blank = form(statement), form()
+    page = form(statement)
+    blank = form()
     for title, text in statement.sections():
         cell = text.replace("\n", "<br>")
         assert f"| {title.strip()} | {cell} |" in page
@@ -140,7 +146,7 @@ def test_the_form_to_sign_says_all_the_statement_says_and_asks_the_rest():
     assert page.count("\n") < 60, "one page"
 
 
-def test_no_name_writes_a_row_of_its_own_on_the_form_and_a_void_one_guarantees_nothing():
+def test_no_name_writes_a_row_of_its_own_on_the_form():
     curator = make()
     forged = "p |\n| Guarantee | (0.01, 1e-5)-DP\n\n# A heading"
     terms = {"why": forged, forged: 1}
@@ -149,7 +155,10 @@ def test_no_name_writes_a_row_of_its_own_on_the_form_and_a_void_one_guarantees_n
     assert page.count("\n| Guarantee |") == 1
     assert "\n# A heading" not in page
     assert sum(line.startswith("Guarantee") for line in str(curator.statement()).splitlines()) == 1
-    assert "Nothing is guaranteed." in form(curator.statement().voided("the noise repeats"))
+
+
+def test_the_form_of_a_void_statement_guarantees_nothing():
+    assert "Nothing is guaranteed." in form(make().statement().voided("the noise repeats"))
 
 
 def test_a_note_that_no_statement_could_tell_is_refused_before_anything_is_written():
@@ -161,7 +170,7 @@ def test_a_note_that_no_statement_could_tell_is_refused_before_anything_is_writt
     assert not curator.statement().void
 
 
-def test_an_assumption_that_no_part_of_dpbo_makes_stands_in_the_statement_as_the_callers_words():
+def test_an_assumption_that_dpbo_does_not_make_is_told_as_the_callers():
     curator = make()
     curator.ledger.note("assume", "consent-was-given")
     curator.ledger.note("assume", "runs-hidden")
@@ -172,7 +181,7 @@ def test_an_assumption_that_no_part_of_dpbo_makes_stands_in_the_statement_as_the
 
 
 @pytest.mark.filterwarnings("ignore::dpbo.privacy.DeltaWarning")
-def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_steps_of_dp_sgd(tmp_path):
+def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units(tmp_path):
     url = str(tmp_path / "l.db")
     budget = Budget(20.0, 1e-2)
     curator = make(dataset="d", ledger=url, role="training", budget=budget, accounting=RDPFilter(6.0))
@@ -180,7 +189,8 @@ def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units_after_
     accountant = LedgerAccountant(curator, noise_multiplier=8.0, steps=1)
     accountant.reserve(0.05)
     accountant.step(noise_multiplier=8.0, sample_rate=0.05)
-    told, read = curator.statement(), compose_statement(Ledger.open(url))
+    told = curator.statement()
+    read = compose_statement(Ledger.open(url))
     assert str(read) == str(told)
     assert "each patient (every record counts as its own patient; 200, a public number)" in str(read)
     assert "WARNING: delta exceeds 1/200" in str(read)

@@ -9,7 +9,6 @@ import torch
 
 from dpbo.errors import InputError
 from dpbo.papers.em.moment_features import Covariance, distance_squared, features, isometry, statistic_degrees, width_of
-from dpbo.papers.em.moments_kernel import can_sum_in_one_pass, one_pass_moments
 from dpbo.papers.em.point_sums import BlockWeight, PointSums
 from dpbo.privacy import Adjacency
 from dpbo.queries.ball import FLOAT64, Resolution, product
@@ -40,8 +39,7 @@ class MixtureMoments(PointSums):
     component only records that count as nothing move the count, which is nearly free. Source: Park, Foulds, Chaudhuri & Welling 2017,
     whose separate releases (2K + 1 an iteration) and whose covariance constant 2/N_k do not hold up: the sup there is 4/N_k.
 
-    Cost: 4 n K F flops for F = 1 + d + d(d+1)/2 statistics, in chunks that stay in cache; nothing grows with n. On a GPU one pass over
-    the records where K F is small (gpu/moments.py).
+    Cost: 4 n K F flops for F = 1 + d + d(d+1)/2 statistics, in chunks that stay in cache; nothing grows with n.
 
     Args:
         natural: theta, shape `K x F`, float64, finite: the log-density of each component, up to a term that all share, as a linear
@@ -88,7 +86,10 @@ class MixtureMoments(PointSums):
         return {**super().public_inputs(), "components": self.components, "covariance": self.covariance, "weights": list(self.weights)}
 
     def chunk_sum(self, resolution: Resolution, device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        natural = self._scaled_natural(resolution).to(device, non_blocking=True)
+        # theta for whole coordinates: column f times 2^(-bits * degree of f), exactly
+        exponents = -resolution.bits * statistic_degrees(self.covariance, self.dimension)
+        scaled = self.natural * torch.from_numpy(np.ldexp(1.0, exponents.numpy()))
+        natural = scaled.to(device, non_blocking=True)
 
         def sum_of(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
             phi = features(Z, self.covariance)
@@ -97,16 +98,6 @@ class MixtureMoments(PointSums):
             return product(responsibilities(deterministic_matmul(natural, phi), valid, resolution.weight_bits), phi).flatten()
 
         return sum_of
-
-    def sum_points(self, X: torch.Tensor, resolution: Resolution) -> torch.Tensor:
-        if can_sum_in_one_pass(X.device, self.components, self.dimension, self.covariance):
-            return one_pass_moments(X, self._scaled_natural(resolution), self.ball, resolution, self.covariance)
-        return super().sum_points(X, resolution)
-
-    def _scaled_natural(self, resolution: Resolution) -> torch.Tensor:
-        """theta for statistics of whole coordinates: column f times 2^(-bits * degree of f), exactly."""
-        exponents = -resolution.bits * statistic_degrees(self.covariance, self.dimension)
-        return self.natural * torch.from_numpy(np.ldexp(1.0, exponents.numpy()))
 
 
 def responsibilities(logits: torch.Tensor, valid: torch.Tensor, bits: int) -> torch.Tensor:

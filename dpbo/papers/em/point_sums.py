@@ -16,10 +16,9 @@ import numpy as np
 import torch
 
 from dpbo.errors import InputError
-from dpbo.privacy import Adjacency, Sensitivity
+from dpbo.privacy import ROUND_UP, Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.ball import FLOAT64, LARGEST_CHUNK, MOST_DIMENSION, Ball, Resolution, chunk_rows, lattice_chunks, product
-from dpbo.queries.integers import ROUND_UP
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 from dpbo.validation import at_least, between, checked_constructor
 
@@ -82,8 +81,7 @@ class PointSums(Query):
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         if adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
             raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE")
-        l2, scale = math.sqrt(self.squared_l2(adjacency)) * ROUND_UP, tuple(self.coordinate_scale().tolist())
-        return Sensitivity(l2 * math.sqrt(len(scale)) * ROUND_UP, l2, l2, scale)  # in k coordinates l1 is at most sqrt(k) l2
+        return Sensitivity.of_l2(math.sqrt(self.squared_l2(adjacency)) * ROUND_UP, tuple(self.coordinate_scale().tolist()))
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return (0.0,) * len(self.coordinate_scale()), 1.0
@@ -115,8 +113,8 @@ class PointSums(Query):
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         def reduce(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
-            # on the records' own device, wherever a piece comes from: if the score fails on one record, all pieces come from the CPU
-            # in parts that fit there; what lies there already is handed on whole, for one launch of a kernel that takes all records
+            # on the records' own device, wherever a piece comes from: if the score fails on one record, all pieces come from the CPU,
+            # and go there in parts that fit
             parts = (
                 part.to(view.device)
                 for piece in pieces

@@ -276,8 +276,7 @@ def _sensitivity(bound: float, count: int, adjacency: Adjacency) -> Sensitivity:
     """Each of `count` numbers moves by `bound` and one lattice step, when one record is replaced by another."""
     if adjacency is not Adjacency.REPLACE_ONE:
         raise InputError("adjacency", adjacency, "REPLACE_ONE", "The theorems compare data sets of one size.")
-    linf = bound + _STEP
-    return Sensitivity(linf * count, linf * math.sqrt(count) * (1 + 1e-15), linf, (1.0,) * count)
+    return Sensitivity.of_linf(bound + _STEP, count)
 
 
 def _on_lattice(search: Callable[[], torch.Tensor]) -> IntegerSum | Failure:

@@ -106,7 +106,7 @@ class RowTable(Query):
         converted = 0.0 if self._box() == _WHOLE else math.sqrt(len(self.center)) * 2.0**-53 * self._box()
         rounding = 2 * ((len(self.center) + 16) * 2.0**-50 * self.radius + converted) * self._frobenius()
         l2 = (most + rounding + math.sqrt(k) * self._quantum(most)) * _UP
-        return Sensitivity(l2 * math.sqrt(k) * _UP, l2, l2, (1.0,) * k, k)
+        return Sensitivity.of_l2(l2, (1.0,) * k, k)
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         center = torch.tensor(self.center, dtype=torch.float64)

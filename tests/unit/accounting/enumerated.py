@@ -3,7 +3,7 @@
 import numpy as np
 
 from dpbo.accounting.selection_bounds import Profile, RunProfiles
-from dpbo.run_counts import BinomialRuns, FixedRuns, PoissonRuns, TruncatedNegativeBinomial, TruncatedPoisson
+from dpbo.run_counts import BinomialRuns, FixedRuns, PoissonRuns, TruncatedNegativeBinomial
 
 LAWS = [
     TruncatedNegativeBinomial.of_mean(8.0),
@@ -13,7 +13,6 @@ LAWS = [
     TruncatedNegativeBinomial.of_mean(3.0, shape=-0.5),
     PoissonRuns(6.0),
     PoissonRuns(0.4),
-    TruncatedPoisson.of_mean(1.5),
     BinomialRuns(12, 0.4),
     FixedRuns(4),
     TruncatedNegativeBinomial(1.0, 0.6),
@@ -40,7 +39,8 @@ def pairs(count, seed, *, leaks=True):
 
 def profile_of_laws(p, q):
     """The profile of two laws on the same few outcomes; losses are rounded up to a grid, so that no two are nearly equal."""
-    both, grain = (p > 0) & (q > 0), 2.0**-30
+    both = (p > 0) & (q > 0)
+    grain = 2.0**-30
     steps, place = np.unique(np.ceil(np.log(p[both] / q[both]) / grain), return_inverse=True)
     return Profile(steps * grain, np.bincount(place, p[both], len(steps)).astype(np.float64), float(p[q == 0].sum()))
 
@@ -59,7 +59,8 @@ def best_of(law, p):
 
 def at_threshold(gamma, p, place):
     """The law of the first run at or above a score, "nothing" last."""
-    s, fails = p[place:].sum(), p[:place].sum()
+    s = p[place:].sum()
+    fails = p[:place].sum()
     return np.append(np.where(np.arange(len(p)) >= place, p, 0.0), gamma * fails) / (gamma + (1 - gamma) * s)
 
 

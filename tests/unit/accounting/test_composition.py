@@ -27,7 +27,8 @@ from dpbo.events import (  # fmt: skip
     PoissonGaussianEvent,
 )
 
-ADD, REPLACE = "add-or-remove-one", "replace-one"
+ADD = "add-or-remove-one"
+REPLACE = "replace-one"
 KINDS = (GaussianEvent, LaplaceEvent, ExponentialEvent)
 
 
@@ -83,7 +84,7 @@ def test_sampled_gaussians_agree_with_dp_accounting_under_both_relations(sigma, 
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.floats(0.02, 0.8), st.integers(1, 40)), min_size=1, max_size=5), st.floats(1e-9, 1e-3))
 @pytest.mark.attack("A15")
-def test_finer_grids_are_tighter_more_events_cost_more_and_their_order_does_not_matter(parts, delta):
+def test_finer_grids_are_tighter_more_events_cost_more_and_order_does_not_matter(parts, delta):
     events = [kind(1 / size, slots) for kind, size, slots in parts]
     fast, fine = (compose(events, delta=delta, refine=refine) for refine in (False, True))
     assert fine.pld <= fast.pld
@@ -105,7 +106,8 @@ def test_exponentials_are_half_as_far_as_any_pure_mechanism():
 
 @pytest.mark.attack("A9")
 def test_relations_are_converted_one_way():
-    add, replace = Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE
+    add = Adjacency.ADD_OR_REMOVE_ONE
+    replace = Adjacency.REPLACE_ONE
     assert convert_adjacency(GaussianEvent(4.0, 3), add, replace) == GaussianEvent(2.0, 3)
     assert compose([convert_adjacency(GaussianEvent(4.0), add, replace)], delta=0.0).mu == 0.5
     assert convert_adjacency(LaplaceEvent(4.0), add, replace) == LaplaceEvent(2.0)
@@ -119,10 +121,13 @@ def test_relations_are_converted_one_way():
         compose([sampled, convert_adjacency(sampled, add, replace)], delta=1e-5)
 
 
-def test_exact_answers_have_no_bound_and_losses_too_large_for_a_grid_keep_the_other_bounds():
-    for events in ([NotPrivateEvent()], [GaussianEvent(1.0), NotPrivateEvent()], [NotPrivateEvent(), LaplaceEvent(1.0)]):
-        bound = compose(events, delta=1e-5)
-        assert (bound.pure, bound.gdp, bound.pld, bound.rdp, bound.mu) == (math.inf, math.inf, math.inf, math.inf, None)
+@pytest.mark.parametrize("others", [[], [GaussianEvent(1.0)], [LaplaceEvent(1.0)]], ids=["alone", "beside gaussian", "beside laplace"])
+def test_exact_answers_have_no_bound(others):
+    bound = compose([*others, NotPrivateEvent()], delta=1e-5)
+    assert (bound.pure, bound.gdp, bound.pld, bound.rdp, bound.mu) == (math.inf, math.inf, math.inf, math.inf, None)
+
+
+def test_losses_too_large_for_a_grid_keep_the_other_bounds():
     assert compose([L2LaplaceEvent(2.0)], delta=1e-5).epsilon == pytest.approx(0.5, rel=1e-3)
     bound = compose([GaussianEvent(0.02)], delta=1e-5)
     assert bound.pld == math.inf

@@ -8,7 +8,8 @@ from scipy.stats import norm
 
 from dpbo.accounting.dominating_pairs import GaussianPair, LaplacePair, PoissonPair, ResponsePair
 
-ADD, REPLACE = "add-or-remove-one", "replace-one"
+ADD = "add-or-remove-one"
+REPLACE = "replace-one"
 
 
 def sampled(sigma, rate, relation, reverse):
@@ -36,7 +37,8 @@ def test_masses_tails_and_spread_are_those_of_the_densities():
     for pair, p, q, wide in CONTINUOUS:
         x = np.linspace(-14 * wide - 2, 14 * wide + 2, 200_001)
         step = x[1] - x[0]
-        P, Q = p(x) * step, q(x) * step
+        P = p(x) * step
+        Q = q(x) * step
         loss = np.log(p(x)) - np.log(q(x))
         low, high = pair.span(1e-6)
         edges = np.linspace(low, high, 41)
@@ -56,7 +58,8 @@ def test_masses_tails_and_spread_are_those_of_the_densities():
 @pytest.mark.attack("A15")
 def test_a_response_is_right_with_e_to_epsilon_to_one():
     for epsilon in (0.01, 0.5, 3.0, 20.0):
-        pair, right = ResponsePair(epsilon), math.exp(epsilon) / (1 + math.exp(epsilon))
+        pair = ResponsePair(epsilon)
+        right = math.exp(epsilon) / (1 + math.exp(epsilon))
         (up, often), (down, rare) = pair.atoms()
         assert (up, down) == pair.span(1e-9)[::-1] == (epsilon, -epsilon)
         assert [often, rare] == pytest.approx([right, math.exp(-epsilon) * right], rel=1e-9, abs=0)
@@ -73,7 +76,8 @@ def test_laplace_noise_on_numbers_one_apart():
         assert pair.atoms() == [(epsilon, 0.5), (-epsilon, pytest.approx(0.5 * math.exp(-epsilon)))]
         edges = np.linspace(-epsilon, epsilon, 33)
         p, q = pair.masses(edges)
-        between = (1 - edges[::-1] / epsilon) / 2  # x of each edge, from 0 to 1
+        # x of each edge, from 0 to 1
+        between = (1 - edges[::-1] / epsilon) / 2
         assert p == pytest.approx(np.diff(0.5 * (1 - np.exp(-epsilon * between)))[::-1], rel=1e-9, abs=1e-15)
         assert q == pytest.approx(np.diff(0.5 * np.exp(-epsilon * (1 - between)))[::-1], rel=1e-9, abs=1e-15)
         assert p.sum() + sum(mass for _, mass in pair.atoms()) == pytest.approx(1.0, rel=1e-12)

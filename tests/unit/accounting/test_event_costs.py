@@ -27,18 +27,21 @@ from dpbo.events import (
 from dpbo.run_counts import FixedRuns
 
 ORDERS = [1.05, 1.5, 2.0, 8.0, 300.0]
-SIZES = [1e-4, 0.004, 0.02, 0.7, 3.0, 40.0]  # epsilon, or mu
+# epsilon, or mu
+SIZES = [1e-4, 0.004, 0.02, 0.7, 3.0, 40.0]
 DELTAS = [0.2, 1e-5, 1e-40]
 SLOTS = 3
 
 
 def response(epsilon, order):
-    e, a = mpmath.mpf(epsilon), mpmath.mpf(order)
+    e = mpmath.mpf(epsilon)
+    a = mpmath.mpf(order)
     return mpmath.log((mpmath.exp(a * e) + mpmath.exp((1 - a) * e)) / (1 + mpmath.exp(e))) / (a - 1)
 
 
 def laplace(epsilon, order):
-    e, a = mpmath.mpf(epsilon), mpmath.mpf(order)
+    e = mpmath.mpf(epsilon)
+    a = mpmath.mpf(order)
     return mpmath.log(a / (2 * a - 1) * mpmath.exp((a - 1) * e) + (a - 1) / (2 * a - 1) * mpmath.exp(-a * e)) / (a - 1)
 
 
@@ -46,7 +49,8 @@ def half_square(size):
     return size**2 / 2
 
 
-KINDS = {  # the event of this size; its true Renyi divergence and zero-concentrated price at that size
+# the event of this size; its true Renyi divergence and zero-concentrated price at that size
+KINDS = {
     "gaussian": (lambda s: GaussianEvent(1 / s, SLOTS), lambda s, a: a * half_square(s), half_square),
     "laplace": (lambda s: LaplaceEvent(1 / s, SLOTS), laplace, lambda s: s - 1 + mpmath.exp(-s)),
     "l2-laplace": (lambda s: L2LaplaceEvent(1 / s, SLOTS), response, half_square),
@@ -61,13 +65,15 @@ def test_renyi_and_zero_concentrated_prices_are_the_closed_forms(kind):
     make, divergence, concentrated = KINDS[kind]
     for size in SIZES:
         event = make(size)
-        found, rho = renyi.curve(event, np.array(ORDERS)), event_costs.rho(event)
+        found = renyi.curve(event, np.array(ORDERS))
+        rho = event_costs.rho(event)
         assert found is not None
         assert rho is not None
         with mpmath.workdps(50):
             given = (2 if kind in ("exponential", "permute-and-flip") else 1) / mpmath.mpf(
                 event.noise_multiplier
-            )  # what the float stands for
+                # what the float stands for
+            )
             one = SLOTS * concentrated(given)
             assert one * (1 - mpmath.mpf(2) ** -150) <= mpmath.mpf(rho.numerator) / rho.denominator <= one * (1 + 1e-9), size
             for order, price in zip(ORDERS, found.tolist(), strict=True):
@@ -105,14 +111,15 @@ def test_pure_prices_and_the_largest_that_has_a_gaussian_one():
 
 
 @pytest.mark.attack("A15")
-def test_a_selection_pays_for_every_run_and_every_event_of_a_run_and_is_not_rounded_below():
+def test_a_selection_pays_for_all_events_of_all_runs_and_is_not_rounded_below():
     """A fixed number of runs costs each run's epsilon; logarithms of numbers near 1 lose their last digits on the safe side."""
     found = event_costs.pure(SelectionEvent(1.0, 2, base=(LaplaceEvent(4.0), LaplaceEvent(5.0)), run_count=FixedRuns(2)))
     assert found is not None
     assert 2 * 2 * 0.45 <= found <= 2 * 2 * 0.45 * (1 + 1e-9)
     for size, runs in itertools.product([1e-8, 1e-6, 1e-5, 1e-3, 0.1], [2, 3, 1000]):
         event = SelectionEvent(1.0, 2, base=(LaplaceEvent(1 / size),), run_count=FixedRuns(runs))
-        found, true = event_costs.pure(event), 2 * runs / Fraction(1 / size)
+        found = event_costs.pure(event)
+        true = 2 * runs / Fraction(1 / size)
         assert found is not None
         assert true <= found <= true * (1 + Fraction(1e-14 / size + 1e-9)), (size, runs)
 
@@ -122,7 +129,8 @@ def test_a_run_without_a_renyi_bound_gives_its_selection_none():
     adaptive = SelectionEvent(base=(LaplaceEvent(2.0),), run_count=FixedRuns(2), spread=(0.5, 2.0))
     for base in ((LaplaceEvent(2.0), adaptive), (adaptive, LaplaceEvent(2.0)), (adaptive,)):
         assert renyi.curve(SelectionEvent(base=base, run_count=FixedRuns(2)), np.array(ORDERS)) is None
-    with np.errstate(over="ignore"):  # nor where a bound overflows at one order alone
+    # nor where a bound overflows at one order alone
+    with np.errstate(over="ignore"):
         assert renyi.curve(SelectionEvent(base=(GaussianEvent(1e-100),), run_count=FixedRuns(2)), np.array([1.5, 1e200])) is None
 
 
@@ -138,7 +146,8 @@ def test_the_most_expensive_of_several_roles_counts():
     assert found == pytest.approx(np.maximum(parts["a"], parts["b"]), rel=1e-9)
     assert (found >= np.maximum(parts["a"], parts["b"])).all()
     assert math.isfinite(float(renyi.cost(event, 2.0) or math.inf))
-    adaptive = SelectionEvent(base=(LaplaceEvent(2.0),), run_count=FixedRuns(2), spread=(0.5, 2.0))  # bounded by its profile alone
+    # bounded by its profile alone
+    adaptive = SelectionEvent(base=(LaplaceEvent(2.0),), run_count=FixedRuns(2), spread=(0.5, 2.0))
     unpriced = RolesEvent(costs=(("a", (adaptive,)), ("b", (LaplaceEvent(2.0),))))
     assert renyi.curve(unpriced, orders) is None
     assert event_costs.pure(unpriced) is None
@@ -151,7 +160,8 @@ def test_conversions_are_the_formula_and_never_below():
         found = renyi.conversions(orders, delta)
         with mpmath.workdps(50):
             for order, one in zip(orders.tolist(), found.tolist(), strict=True):
-                a, d = mpmath.mpf(order), mpmath.mpf(delta)
+                a = mpmath.mpf(order)
+                d = mpmath.mpf(delta)
                 true = mpmath.log((a - 1) / a) - (mpmath.log(d) + mpmath.log(a)) / (a - 1)
                 assert true - abs(true) * mpmath.mpf(10) ** -15 <= one <= true + abs(true) * mpmath.mpf(10) ** -10
                 assert renyi.conversion(order, delta) == one
@@ -165,9 +175,11 @@ def least(rho, delta):
         a = 1 + mpmath.exp(log_excess)
         return a * rho + mpmath.log((a - 1) / a) - (mpmath.log(delta) + mpmath.log(a)) / (a - 1)
 
-    low, high = mpmath.mpf(-20), mpmath.mpf(25)
+    low = mpmath.mpf(-20)
+    high = mpmath.mpf(25)
     while high - low > mpmath.mpf(10) ** -14:
-        first, second = low + (high - low) / 3, high - (high - low) / 3
+        first = low + (high - low) / 3
+        second = high - (high - low) / 3
         low, high = (low, second) if at(first) < at(second) else (first, high)
     return at(low)
 

@@ -51,7 +51,8 @@ def theirs(event):
             return dp_accounting.GaussianDpEvent(noise)
         case "laplace":
             return dp_accounting.LaplaceDpEvent(noise)
-        case "exponential":  # (2 / M)^2 / 8-zCDP
+        # (2 / M)^2 / 8-zCDP
+        case "exponential":
             return dp_accounting.ZCDpEvent(0.5 / noise**2)
         case "permute-and-flip":
             return dp_accounting.dp_event.RandomizedResponseDpEvent(2 / (1 + math.exp(2 / noise)), 2)
@@ -68,7 +69,8 @@ def test_a_gdp_ledger(tmp_path, capsys):
     statement, lines = exported(tmp_path, capsys, GDPFilter())
     gaussians = [e for e in charged(lines) if e["mechanism"] == "gaussian"]
     mu_squared = sum(e["count"] / e["noise_multiplier"] ** 2 for e in gaussians)
-    factor = {"laplace": 1, "exponential": 1, "permute-and-flip": 2}  # of the exponential half its epsilon
+    # of the exponential half its epsilon
+    factor = {"laplace": 1, "exponential": 1, "permute-and-flip": 2}
     pure = [factor[e["mechanism"]] / e["noise_multiplier"] for e in charged(lines) if e["mechanism"] != "gaussian"]
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     normal = NormalDist()
@@ -86,7 +88,8 @@ def test_a_renyi_ledger(tmp_path, capsys, accounting):
     for event in charged(lines):
         if event["mechanism"] in ("gaussian", "laplace", "exponential"):
             accountant.compose(theirs(event), event["count"])
-        else:  # a permutation, and a sample under replace-one, which it has no Renyi bound for: ours, as zero-concentrated of its order
+        # a permutation, and a sample under replace-one, which it has no Renyi bound for: ours, as zero-concentrated of its order
+        else:
             cost = float(accounting.cost(event_from_json(event)).parts[0])
             accountant.compose(dp_accounting.ZCDpEvent(cost / (orders[0] if isinstance(accounting, RDPFilter) else 1)))
     assert statement.spent.epsilon == pytest.approx(accountant.get_epsilon(1e-6), rel=5e-3)
@@ -101,9 +104,11 @@ def test_a_planned_ledger(tmp_path, capsys):
     for event in planned:
         relation = NeighboringRelation.REPLACE_ONE if event["mechanism"] == "poisson-gaussian" else NeighboringRelation.ADD_OR_REMOVE_ONE
         if event["mechanism"] in ("exponential", "permute-and-flip"):
-            relation, event = NeighboringRelation.REPLACE_ONE, {**event, "mechanism": "permute-and-flip"}
+            relation = NeighboringRelation.REPLACE_ONE
+            event = {**event, "mechanism": "permute-and-flip"}
         accountant = PLDAccountant(relation, value_discretization_interval=1e-4)
-        for _ in range(event["count"]):  # its count is ignored for randomised response
+        # its count is ignored for randomised response
+        for _ in range(event["count"]):
             accountant.compose(theirs(event))
         total = accountant._pld if total is None else total.compose(accountant._pld)
     reference = total.get_epsilon_for_delta(1e-6)

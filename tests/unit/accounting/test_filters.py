@@ -48,7 +48,7 @@ def test_the_gdp_price_of_laplace_lies_above_its_exact_curve(epsilon, at):
     """delta of the Laplace mechanism, max(0, 1 - e^((at - epsilon)/2)), is never above that of its mu."""
     mu = math.sqrt(GDPFilter().cost(LaplaceEvent(1 / epsilon)).parts[0])
     exact = max(0.0, 1 - math.exp((at - epsilon) / 2))
-    assert gdp.delta_at(mu, at) >= exact * (1 - 1e-9) - 1e-15
+    assert gdp._exact_delta(mu, at) >= exact * (1 - 1e-9) - 1e-15
 
 
 @pytest.mark.attack("A15")
@@ -88,29 +88,52 @@ def test_a_calibrated_plan_comes_back_within_its_budget_and_wastes_nothing(accou
     assert GDPFilter().cap_amount(Budget.gdp(3.0)) == 9, "the cap of a GDP budget is its square"
 
 
-def test_a_filter_is_found_again_by_its_name_and_the_first_part_beyond_its_cap_is_named():
-    for accounting in (*FILTERS, RDPFilter(1.25)):
-        assert accounting_named(accounting.name) == accounting
-    for name in ("Planned(", "[]", "Planned(3", "x)", "RDPFilter(8.0", "8.0)", "GDPFilte", "Mine"):
-        with pytest.raises(InputError, match="accounting"):
-            accounting_named(name)
+@pytest.mark.parametrize("accounting", [*FILTERS, RDPFilter(1.25)], ids=lambda f: f.name)
+def test_a_filter_is_found_again_by_its_name(accounting):
+    assert accounting_named(accounting.name) == accounting
+
+
+@pytest.mark.parametrize("name", ["Planned(", "[]", "Planned(3", "x)", "RDPFilter(8.0", "8.0)", "GDPFilte", "Mine"])
+def test_no_other_name_is_a_filters(name):
+    with pytest.raises(InputError, match="accounting"):
+        accounting_named(name)
+
+
+def test_the_first_part_beyond_a_cap_is_named():
     assert Cost.of(2, 3, 3).first_beyond(Cost.of(2, 2, 2)) == 1
 
 
-def test_errors_name_what_a_filter_cannot_do():
-    least = renyi.conversion(16.0, 1e-6)  # takes the whole of this budget
-    for make, parameter in (
-        (lambda: RDPFilter(1.0), "order"),
-        (lambda: RDPFilter(1.5e6), "order"),
-        (lambda: RDPFilter(16.0).cap(Budget(least, 1e-6)), "large enough"),
-        (lambda: ZCDPFilter().cap(Budget(1.0, 0.0)), "delta"),
-        (lambda: ZCDPFilter().cap(Budget.gdp(1.0)), "budget"),
-        (lambda: PureFilter().cap(Budget.gdp(1.0)), "budget"),
-        (lambda: PureFilter().cost(GaussianEvent(1.0)), "mechanism"),
-    ):
-        with pytest.raises(InputError, match=parameter):
-            make()
-    assert RDPFilter(16.0).cap(Budget(least * (1 + 1e-9), 1e-6)).parts[0] > 0
+# takes the whole of a budget of this epsilon at delta 1e-6
+LEAST = renyi.conversion(16.0, 1e-6)
+
+
+@pytest.mark.parametrize("order", [1.0, 1.5e6])
+def test_an_order_outside_its_range_is_refused(order):
+    with pytest.raises(InputError, match="order"):
+        RDPFilter(order)
+
+
+@pytest.mark.parametrize(
+    ("accounting", "budget", "parameter"),
+    [
+        pytest.param(RDPFilter(16.0), Budget(LEAST, 1e-6), "large enough", id="an order that takes all"),
+        pytest.param(ZCDPFilter(), Budget(1.0, 0.0), "delta", id="rho without a delta"),
+        pytest.param(ZCDPFilter(), Budget.gdp(1.0), "budget", id="rho of a mu"),
+        pytest.param(PureFilter(), Budget.gdp(1.0), "budget", id="pure epsilon of a mu"),
+    ],
+)
+def test_a_budget_that_a_filter_cannot_serve_is_refused(accounting, budget, parameter):
+    with pytest.raises(InputError, match=parameter):
+        accounting.cap(budget)
+
+
+def test_a_budget_just_above_what_the_order_takes_is_served():
+    assert RDPFilter(16.0).cap(Budget(LEAST * (1 + 1e-9), 1e-6)).parts[0] > 0
+
+
+def test_noise_that_a_filter_cannot_pay_for_is_refused():
+    with pytest.raises(InputError, match="mechanism"):
+        PureFilter().cost(GaussianEvent(1.0))
 
 
 @pytest.mark.attack("A15")
@@ -121,7 +144,8 @@ def test_a_thousand_distinct_costs_add_up_quickly_and_upward():
     assert float(total) == pytest.approx(exact, rel=1e-12)
     assert total >= Fraction(exact) * (1 - Fraction(1, 2**50))
     assert total.denominator.bit_length() <= 513
-    short, long = Fraction(1, 1 << (_LONGEST - 1)), Fraction(1, 1 << _LONGEST)
+    short = Fraction(1, 1 << (_LONGEST - 1))
+    long = Fraction(1, 1 << _LONGEST)
     assert (Cost.of(short) + Cost.of(0)).parts == (short,), "exact while denominators are short"
     assert (Cost.of(long) + Cost.of(1)).parts == (1 + Fraction(1, _GRAIN),), "rounded up from there"
 
@@ -140,7 +164,8 @@ def test_the_gdp_price_of_a_pure_event_is_rounded_up():
 @pytest.mark.attack("A15")
 def test_a_renyi_reading_is_rounded_up():
     """At an order whose conversion is so small that its own margin does not cover the rounding of the sum."""
-    order, delta = 1e6, 1e-5
+    order = 1e6
+    delta = 1e-5
     with mpmath.workdps(50):
         conversion = mpmath.log1p(-1 / mpmath.mpf(order)) - mpmath.log(mpmath.mpf(delta) * order) / (mpmath.mpf(order) - 1)
         for seventh in range(1, 40):
@@ -194,7 +219,8 @@ def test_the_success_of_a_membership_test_follows_from_the_guarantee():
         assert true_positive_rate(Guarantee(mu, None, None), rate) == pytest.approx(norm.cdf(norm.ppf(rate) + mu), rel=1e-9)
     terms = [(1.0, 1e-5), (0.2, 0.1), (3.0, 0.0), (1000.0, 1e-6), (1.0, 0.3)]
     for (epsilon, delta), rate in itertools.product(terms, [0.0, 0.01, 0.3, 0.9]):
-        found, growth = true_positive_rate(Guarantee(None, epsilon, delta), rate), math.exp(min(epsilon, 700))
+        found = true_positive_rate(Guarantee(None, epsilon, delta), rate)
+        growth = math.exp(min(epsilon, 700))
         assert found <= min((growth * rate + delta) * (1 + 1e-12), 1.0)
         assert (1 - rate - delta) / growth <= 1 - found + 1e-12
         beyond = found * (1 + 1e-6) + 1e-6

@@ -47,7 +47,8 @@ def test_each_event_has_its_own_slots():
 
 
 def test_the_statement_prints_the_whole_plan_from_the_start():
-    curator, whole = make(), compose(PLAN.events, delta=1e-6, refine=True)
+    curator = make()
+    whole = compose(PLAN.events, delta=1e-6, refine=True)
     for released in (0, 1):
         statement = curator.statement()
         assert statement.guarantee.epsilon == whole.epsilon <= 6.0
@@ -118,7 +119,8 @@ def test_a_search_and_its_choice_take_what_the_plan_lists_for_each():
 
 
 def test_calibration_finds_the_least_noise_beside_everything_else():
-    budget, beside = Budget(3.0, 1e-6), Planned([ExponentialEvent(20.0, 30), LaplaceEvent(5.0)])
+    budget = Budget(3.0, 1e-6)
+    beside = Planned([ExponentialEvent(20.0, 30), LaplaceEvent(5.0)])
     multiplier = calibrate(budget, releases=20, accounting=beside)
     whole = Planned([*beside.events, GaussianEvent(multiplier, 20)])
     assert whole.composition(1e-6, refine=False).epsilon <= 3.0
@@ -157,7 +159,8 @@ def test_the_least_noise_is_found_in_few_steps_or_refused():
             event=lambda multiplier, slots: kind(multiplier, slots) and GaussianEvent(5.0, slots),
         )
     assert 1e-6 < min(asked) < 2e-6
-    used = (compose(plan.events, delta=0.0).mu or 0.0) * (1 - 5e-7)  # within what another machine may round away
+    # within what another machine may round away
+    used = (compose(plan.events, delta=0.0).mu or 0.0) * (1 - 5e-7)
     with pytest.raises(InputError, match=r"larger than the cost of the events in Planned.*Raise the budget"):
         calibrate(Budget.gdp(used), releases=1, accounting=plan)
 
@@ -176,10 +179,11 @@ def test_little_noise_of_a_sample_is_composed_on_few_points():
     assert fits == {k: k < 3 for k in fits}
 
 
-def test_a_plan_may_pass_its_budget_by_a_millionth_in_a_ledger_that_exists_and_no_new_one_may(on_disk, monkeypatch):
+def test_a_plan_may_pass_its_budget_by_a_millionth_only_in_a_ledger_that_exists(on_disk, monkeypatch):
     """Another machine may round differently by so much; errors say what is reached and what is allowed."""
     bound = PLAN.composition(1e-6, refine=False)
-    kept, passed = Budget(bound.epsilon, 1e-6), Budget(bound.epsilon / (1 + 0.9e-6), 1e-6)
+    kept = Budget(bound.epsilon, 1e-6)
+    passed = Budget(bound.epsilon / (1 + 0.9e-6), 1e-6)
     assert PLAN.cap(passed) == Cost.of(2, 3, 1)
     for beyond, reached in (
         (Budget(bound.epsilon / (1 + 1.1e-6), 1e-6), "reach epsilon"),
@@ -191,7 +195,8 @@ def test_a_plan_may_pass_its_budget_by_a_millionth_in_a_ledger_that_exists_and_n
     with pytest.raises(UsageError, match=f"the events reach epsilon {bound.epsilon},.*budget's epsilon {passed.epsilon}"):
         make(budget=passed, **on_disk)
     make(budget=kept, **on_disk).release(MEAN, GaussianMechanism(8.0))
-    monkeypatch.setattr(Planned, "fits", lambda plan, budget, *, room=0.0: room > 0.0)  # a machine on which it reaches a little more
+    # a machine on which it reaches a little more
+    monkeypatch.setattr(Planned, "fits", lambda plan, budget, *, room=0.0: room > 0.0)
     assert make(budget=kept, **on_disk).ledger.verify().seq == 2
     with pytest.raises(UsageError, match="reach epsilon"):
         make(budget=kept)
@@ -221,8 +226,10 @@ def test_a_budget_is_kept_to_the_last_bit_or_within_the_room_that_is_left():
 def test_what_a_plan_says_without_a_delta():
     """Gaussians alone have only mu; pure events the pure sum, at delta 0; at a delta both have the bound there."""
     used = Cost.of(1)
-    gaussian, pure = Planned([GaussianEvent(4.0)]), Planned([LaplaceEvent(4.0)])
-    at_none, at_delta = gaussian.guarantee(used, None), gaussian.guarantee(used, 1e-5)
+    gaussian = Planned([GaussianEvent(4.0)])
+    pure = Planned([LaplaceEvent(4.0)])
+    at_none = gaussian.guarantee(used, None)
+    at_delta = gaussian.guarantee(used, 1e-5)
     assert (at_none.mu, at_none.epsilon, at_none.delta) == (0.25, None, None)
     assert (pure.guarantee(used, None).epsilon, pure.guarantee(used, None).delta) == (0.25, 0.0)
     assert at_delta.epsilon == compose([GaussianEvent(4.0)], delta=1e-5, refine=True).epsilon

@@ -93,9 +93,11 @@ def test_losses_too_large_for_floats_are_left_to_other_bounds():
 def test_many_responses_cost_what_their_binomial_says():
     cases = [(0.3, 40), (1.0, 12), (0.05, 400), (0.7, 1), (0.7, 2), (0.7, 3), (1.0, 20_000), (2.0, 20_000), (0.5, 100_000)]
     for (size, slots), delta in itertools.product(cases, [0.3, 1e-3, 1e-8]):
-        pair, k = ResponsePair(size), np.arange(slots + 1)
+        pair = ResponsePair(size)
+        k = np.arange(slots + 1)
         found = pld.epsilon({pair: slots}, delta)
-        losses, masses = size * (2 * k - slots), binom.pmf(k, slots, 1 - pair.rare)
+        losses = size * (2 * k - slots)
+        masses = binom.pmf(k, slots, 1 - pair.rare)
 
         def true(epsilon, losses=losses, masses=masses):
             return float(masses @ np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0))
@@ -119,10 +121,12 @@ def test_what_lies_beyond_the_grids_counts_once_a_slot():
 
 @pytest.mark.attack("A15")
 def test_chords_bound_a_curve_everywhere_and_meet_it_where_it_was_read():
-    pair, epsilons = GaussianPair(1.0), np.linspace(0.0, 9.0, 200)
+    pair = GaussianPair(1.0)
+    epsilons = np.linspace(0.0, 9.0, 200)
     read = pld.readings({pair: 1}, (1e-2, 1e-5, 1e-10))
     assert len(read) == 3
-    bound, exact = pld.chords(read, epsilons), gdp.curve(1.0, epsilons)
+    bound = pld.chords(read, epsilons)
+    exact = gdp.curve(1.0, epsilons)
     assert (bound >= exact * (1 - 1e-9)).all()
     for target in (1e-2, 1e-5, 1e-10):
         at = np.array([gdp.epsilon_at(1.0, target)])
@@ -132,13 +136,15 @@ def test_chords_bound_a_curve_everywhere_and_meet_it_where_it_was_read():
         assert pld.chords([(losses, deltas)], inside) == pytest.approx(deltas[5:-5:50], rel=1e-9, abs=0)
         assert (pld.chords([(losses, deltas)], np.array([losses[0] - 1.0])) == 1.0).all()
         assert pld.chords([(losses, deltas)], np.array([losses[-1] + 1.0])) == pytest.approx(deltas[-1], rel=1e-9, abs=0)
-    read = [(np.array([0.0, 1.0, 2.0]), np.array([0.5, 0.2, 0.1]))]  # beyond its last point a curve falls no further for all that is known
+    # beyond its last point a curve falls no further for all that is known
+    read = [(np.array([0.0, 1.0, 2.0]), np.array([0.5, 0.2, 0.1]))]
     assert pld.chords(read, np.array([-0.5, 1.0, 2.0, 2.5, 9.0])) == pytest.approx([1.0, 0.2, 0.1, 0.1, 0.1], rel=1e-9)
 
 
 def test_losses_that_do_not_vary_end_at_their_end():
     """All of them together, rounded up; nothing is said where more than delta lies beyond their ends."""
-    tiny, less = ResponsePair(1e-200), ResponsePair(4e-201)
+    tiny = ResponsePair(1e-200)
+    less = ResponsePair(4e-201)
     assert pld.epsilon({tiny: 7}, 1e-6) == pytest.approx(7e-200, rel=1e-9, abs=0)
     assert Fraction(pld.epsilon({tiny: 7, less: 3}, 1e-6)) >= 7 * Fraction(1e-200) + 3 * Fraction(4e-201)
     assert pld.epsilon({tiny: 7, less: 3}, 1e-6) == pytest.approx(8.2e-200, rel=1e-9, abs=0)
@@ -151,7 +157,8 @@ def test_losses_that_do_not_vary_end_at_their_end():
     assert pld.epsilon({Broken(1e-200): 50, Broken(2e-200): 50}, 0.9e-3) == math.inf
     assert pld.epsilon({Broken(1e-200): 100}, 1.1e-3) == pytest.approx(1e-198, rel=1e-9, abs=0)
     assert pld.epsilon({}, 1e-6) == 0.0
-    for slots, others in ((1, 0), (5, 2)):  # Gaussians end where a ten-thousandth of delta, shared by all slots, is left
+    # Gaussians end where a ten-thousandth of delta, shared by all slots, is left
+    for slots, others in ((1, 0), (5, 2)):
         small: dict[Pair, int] = {GaussianPair(1e-200): slots, **({GaussianPair(3e-200): others} if others else {})}
         found = pld.epsilon(small, 1e-6)
         assert found == pytest.approx(-norm.ppf(1e-10 / (slots + others)) * (slots + 3 * others) * 1e-200, rel=1e-9, abs=0)

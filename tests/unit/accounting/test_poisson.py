@@ -13,14 +13,17 @@ from dpbo.accounting.dominating_pairs import PoissonPair
 from dpbo.accounting.renyi import sampled_gaussian
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
 
-ADD, REPLACE = "add-or-remove-one", "replace-one"
+ADD = "add-or-remove-one"
+REPLACE = "replace-one"
 RELATIONS = pytest.mark.parametrize("relation", [ADD, REPLACE])
 
 
 def divergence(sigma, rate, relation, order):
     """The larger of both directions' Renyi divergences, by quadrature over the output; replace-one is symmetric."""
     with mpmath.workdps(22):
-        s, q, a = mpmath.mpf(sigma), mpmath.mpf(rate), mpmath.mpf(order)
+        s = mpmath.mpf(sigma)
+        q = mpmath.mpf(rate)
+        a = mpmath.mpf(order)
 
         def mixed(x):
             return 1 - q + q * mpmath.exp((2 * x - 1) / (2 * s**2))
@@ -65,7 +68,8 @@ def test_a_tiny_divergence_keeps_its_digits_and_a_large_order_is_the_unsampled_o
     shift = 1.0 if relation == ADD else 2.0
     for rate in (1e-6, 1e-9):
         found = float(sampled_gaussian(1.0, rate, relation, np.array([2.0]))[0])
-        chi = math.e - 1 if relation == ADD else 2 * (math.e - 1 / math.e)  # int (p1 - p0)^2 / p0, or of p1 - p-1, over rate^2
+        # int (p1 - p0)^2 / p0, or of p1 - p-1, over rate^2
+        chi = math.e - 1 if relation == ADD else 2 * (math.e - 1 / math.e)
         assert found == pytest.approx(rate**2 * chi, rel=1e-4, abs=0)
     orders = np.array([128.5, 1000.0])
     assert sampled_gaussian(3.0, 0.5, relation, orders) == pytest.approx(orders * shift**2 / 18)
@@ -84,7 +88,8 @@ def test_where_a_grid_would_be_too_large_the_divergence_is_that_of_no_sampling(r
     cases = [(0.25, [1.02, 16.0, 62.5], [62.51, 128.0]), (0.05, [1.02, 2.0], [16.0]), (1e-100, [], [1.02])]
     for sigma, gridded, others in cases:
         orders = np.array(gridded + others)
-        found, unsampled = sampled_gaussian(sigma, 0.01, relation, orders), orders * (1.0 if relation == ADD else 4.0) / (2 * sigma**2)
+        found = sampled_gaussian(sigma, 0.01, relation, orders)
+        unsampled = orders * (1.0 if relation == ADD else 4.0) / (2 * sigma**2)
         assert (found < unsampled - 4).tolist() == [True] * len(gridded) + [False] * len(others), sigma
         assert (found[len(gridded) :] == unsampled[len(gridded) :]).all(), sigma
 
@@ -105,12 +110,17 @@ def test_the_loss_is_that_of_the_densities_and_is_inverted(relation):
 def inverse(loss, sigma, rate, relation):
     """The output of this loss in as many digits as its terms have in common; -inf where there is none."""
     with mpmath.workdps(60 + int(1 / sigma**2 + abs(loss))):
-        level, s, q = mpmath.mpf(loss), mpmath.mpf(sigma), mpmath.mpf(rate)
+        level = mpmath.mpf(loss)
+        s = mpmath.mpf(sigma)
+        q = mpmath.mpf(rate)
         if relation == ADD:
             grown = (mpmath.exp(level) - 1 + q) / q
             return mpmath.mpf(0.5) + s**2 * mpmath.log(grown) if grown > 0 else -mpmath.inf
-        c, b, e = q * mpmath.exp(-1 / (2 * s**2)), (1 - q) * mpmath.expm1(level), mpmath.exp(level)
-        root = mpmath.sqrt(b**2 + 4 * c**2 * e)  # q c u^2 - b u - e q c = 0, of u = e^(x/s^2)
+        c = q * mpmath.exp(-1 / (2 * s**2))
+        b = (1 - q) * mpmath.expm1(level)
+        e = mpmath.exp(level)
+        # q c u^2 - b u - e q c = 0, of u = e^(x/s^2)
+        root = mpmath.sqrt(b**2 + 4 * c**2 * e)
         return s**2 * mpmath.log((b + root) / (2 * c))
 
 
@@ -123,7 +133,8 @@ def test_a_loss_is_inverted_however_large_it_is_on_either_side(relation):
     for sigma, rate in itertools.product([0.04, 0.3, 100.0], [1e-9, 0.5, 1.0]):
         found = dominating_pairs.output_of(losses, sigma, rate, relation)
         true = np.array([float(inverse(float(loss), sigma, rate, relation)) for loss in losses])
-        off = 1e-9 if rate < 1e-6 else 1e-12  # near the least loss, log(1 - rate), outputs are far apart
+        # near the least loss, log(1 - rate), outputs are far apart
+        off = 1e-9 if rate < 1e-6 else 1e-12
         assert found == pytest.approx(true, rel=off, abs=off * sigma), (sigma, rate)
 
 
@@ -138,10 +149,14 @@ def test_an_epsilon_of_hundreds_is_a_bound_that_is_reached():
         for at in (epsilon, epsilon * 0.99):
             x = inverse(-at if reverse else at, sigma, rate, relation)
             with mpmath.workdps(400):
-                s, q, sign = mpmath.mpf(sigma), mpmath.mpf(rate), 1 if reverse else -1
+                s = mpmath.mpf(sigma)
+                q = mpmath.mpf(rate)
+                sign = 1 if reverse else -1
                 plain, up, down = (mpmath.ncdf(sign * (x - shift) / s) for shift in (0, 1, -1))
-                mixed, other = (1 - q) * plain + q * up, plain if relation == ADD else (1 - q) * plain + q * down
+                mixed = (1 - q) * plain + q * up
+                other = plain if relation == ADD else (1 - q) * plain + q * down
                 found.append((other - mpmath.exp(at) * mixed) if reverse else (mixed - mpmath.exp(at) * other))
         assert found[0] <= delta < found[1], (sigma, rate, relation, reverse)
-    sampled, plain = compose([PoissonGaussianEvent(0.08, rate=1.0, relation=ADD)], delta=1e-6), compose([GaussianEvent(0.08)], delta=1e-6)
+    sampled = compose([PoissonGaussianEvent(0.08, rate=1.0, relation=ADD)], delta=1e-6)
+    plain = compose([GaussianEvent(0.08)], delta=1e-6)
     assert plain.gdp <= sampled.epsilon <= plain.gdp * 1.01, "all units sampled, with little noise: the plain Gaussian"

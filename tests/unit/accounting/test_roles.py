@@ -29,7 +29,8 @@ def test_each_role_is_composed_by_itself_and_the_worst_counts():
         both = compose([TRIAL.repeated(trials)], delta=1e-6).epsilon
         assert both == max(compose([event.repeated(event.count * trials)], delta=1e-6).epsilon for event in (STEPS, SCORE))
         assert both < compose([STEPS.repeated(50 * trials), SCORE.repeated(trials)], delta=1e-6).epsilon, "no record pays for both"
-    common = LaplaceEvent(4.0)  # events without roles count for every role
+    # events without roles count for every role
+    common = LaplaceEvent(4.0)
     expected = max(compose([event, common], delta=1e-6).epsilon for event in (STEPS, SCORE))
     assert compose([TRIAL, common], delta=1e-6).epsilon == expected
     plan = Planned([TRIAL.repeated(5)])
@@ -48,10 +49,12 @@ def test_roles_that_take_turns_being_the_worst_are_not_added_up():
 
 def test_filters_charge_the_largest_of_the_roles():
     event = RolesEvent(costs=(("a", (LaplaceEvent(2.0), ExponentialEvent(8.0))), ("b", (LaplaceEvent(1.25),))), count=3)
-    assert PureFilter().cost(event) == PureFilter().cost(LaplaceEvent(1.25, 3))  # .8 against .5 + .25
+    # .8 against .5 + .25
+    assert PureFilter().cost(event) == PureFilter().cost(LaplaceEvent(1.25, 3))
     gaussian = RolesEvent(costs=(("a", (GaussianEvent(2.0), GaussianEvent(2.0))), ("b", (GaussianEvent(1.5),))))
     for accounting in (GDPFilter(), ZCDPFilter(), RDPFilter(4.0)):
-        assert accounting.cost(gaussian) == accounting.cost(GaussianEvent(2.0, 2))  # 2/4 against 1/2.25
+        # 2/4 against 1/2.25
+        assert accounting.cost(gaussian) == accounting.cost(GaussianEvent(2.0, 2))
     assert GDPFilter().price(TRIAL) is None, "sampled steps have no GDP price"
     assert RDPFilter(8.0).cost(TRIAL).parts[0] >= max(RDPFilter(8.0).cost(e).parts[0] for e in (STEPS, SCORE))
 

@@ -13,7 +13,7 @@ from dpbo.accounting import compose, gdp, selection_bounds, selection_pairs
 from dpbo.accounting import renyi as event_renyi
 from dpbo.accounting.selection_bounds import RunProfiles, envelope_bound, ratio_bound, winner_profile
 from dpbo.events import GaussianEvent, PoissonGaussianEvent, SelectionEvent
-from dpbo.run_counts import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial, TruncatedPoisson
+from dpbo.run_counts import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
 from tests.unit.accounting.enumerated import EPSILONS, LAWS, ORDERS, at_threshold, best_of, curve_of, delta, pairs, profiles_of_laws, renyi
 
 PAIRS = 1000
@@ -33,7 +33,8 @@ def renyi_bound(law, p, q, base):
     return selection_bounds.renyi(law, curve_of(p, q), ORDERS, lambda: base, inner=INNER)
 
 
-def laws_of(i):  # two for each pair: every law meets a sixth of them all
+# two for each pair: every law meets a sixth of them all
+def laws_of(i):
     return LAWS[i % len(LAWS)], LAWS[(7 * i + 5) % len(LAWS)]
 
 
@@ -44,13 +45,15 @@ def test_no_mechanism_passes_the_profile_bounds():
         base = profiles_of_laws(p, q)
         for law in laws_of(i):
             exact = delta(best_of(law, p), best_of(law, q))
-            ratio, envelope = ratio_bound(law, base, EPSILONS), envelope_bound(law, base, EPSILONS, cells=240)
+            ratio = ratio_bound(law, base, EPSILONS)
+            envelope = envelope_bound(law, base, EPSILONS, cells=240)
             for name, bound in (("ratio", ratio), ("envelope", envelope)):
                 assert (exact <= bound * (1 + ROOM) + 1e-13).all(), (name, law, p, q)
                 seen = exact > 1e-6
                 worst[name] = max(worst[name], float((exact[seen] / bound[seen]).max(initial=0.0)))
             if i % 8 == 0:
-                found, lesser = winner_profile(law, base, EPSILONS, cells=240), np.minimum(np.minimum(ratio, envelope), 1.0)
+                found = winner_profile(law, base, EPSILONS, cells=240)
+                lesser = np.minimum(np.minimum(ratio, envelope), 1.0)
                 assert found == pytest.approx(lesser, rel=2e-9)
                 assert (found >= lesser).all()
     assert worst["ratio"] > 0.99, "bounds that nobody reaches would hide a mistake"
@@ -63,7 +66,8 @@ def test_no_mechanism_passes_the_renyi_bounds():
     for i, (p, q) in enumerate(pairs(PAIRS, 2, leaks=False)):
         base = profiles_of_laws(p, q)
         for law in laws_of(i):
-            bound, exact = renyi_bound(law, p, q, base), renyi(best_of(law, p), best_of(law, q))
+            bound = renyi_bound(law, p, q, base)
+            exact = renyi(best_of(law, p), best_of(law, q))
             assert (exact <= bound + 1e-9 * (1 + bound)).all(), (law, p, q)
             worst = max(worst, float((exact / (bound + 1e-12)).max()))
     assert worst > 0.95
@@ -76,7 +80,8 @@ def test_no_mechanism_passes_the_pure_bound_or_the_threshold_bounds():
         base = profiles_of_laws(p, q)
         stop = ThresholdStop((0.001, 0.02, 0.2, 0.7)[i % 4])
         place = i % len(p)
-        a, b = at_threshold(stop.gamma, p, place), at_threshold(stop.gamma, q, place)
+        a = at_threshold(stop.gamma, p, place)
+        b = at_threshold(stop.gamma, q, place)
         assert (delta(a, b) <= winner_profile(stop, base, EPSILONS, cells=240) * (1 + ROOM) + 1e-13).all()
         if (p == 0).any() or (q == 0).any():
             continue
@@ -84,7 +89,8 @@ def test_no_mechanism_passes_the_pure_bound_or_the_threshold_bounds():
         assert (renyi(a, b) <= bound + 1e-9 * (1 + bound)).all()
         epsilon = float(np.abs(np.log(p / q)).max())
         for law, first, second in ((stop, a, b), *((law, best_of(law, p), best_of(law, q)) for law in laws_of(i))):
-            seen = first > 1e-5  # below, differences of f have too few digits
+            # below, differences of f have too few digits
+            seen = first > 1e-5
             loss = float(np.log(first[seen] / second[seen]).max())
             assert loss <= selection_bounds.pure(law, epsilon) + 1e-9
             reached = max(reached, loss / (selection_bounds.pure(law, epsilon) + 1e-12))
@@ -95,7 +101,8 @@ def test_no_mechanism_passes_the_pure_bound_or_the_threshold_bounds():
 def test_one_direction_of_the_base_is_not_enough_nor_may_the_number_of_runs_be_seen():
     passed = {"one direction": 0, "visible": 0}
     for i, (p, q) in enumerate(pairs(200, 6)):
-        law, base = LAWS[i % 5], profiles_of_laws(p, q)
+        law = LAWS[i % 5]
+        base = profiles_of_laws(p, q)
         bound = winner_profile(law, RunProfiles(base.forward, base.forward), EPSILONS, cells=240)
         passed["one direction"] += bool((delta(best_of(law, p), best_of(law, q)) > bound * 1.001 + 1e-9).any())
     law = LAWS[0]
@@ -110,7 +117,8 @@ def test_one_direction_of_the_base_is_not_enough_nor_may_the_number_of_runs_be_s
     assert passed["visible"] > 20
 
 
-TABLE = [  # epsilon of one run; runs; shape; epsilon by dp_accounting, ratio, envelope; and what a concrete score reaches
+# epsilon of one run; runs; shape; epsilon by dp_accounting, ratio, envelope; and what a concrete score reaches
+TABLE = [
     (0.5, 30, 0.0, 1.01, 0.82, 0.79, 0.78), (1.0, 30, None, 4.57, 3.99, 3.37, 3.22), (1.0, 100, 1.0, 2.67, 2.03, 1.93, 1.91),
     (2.0, 10, None, 4.62, 3.99, 3.68, 3.63),
 ]  # fmt: skip
@@ -118,11 +126,13 @@ FINE = 1 + np.geomspace(0.05, 300.0, 500)
 
 
 def crossing(bound, delta):
-    low, high = 0.0, 64.0
+    low = 0.0
+    high = 64.0
     while high - low > 1e-4:
         grid = np.linspace(low, high, 65)
         below = int(np.flatnonzero(bound(grid) <= delta)[0])
-        low, high = float(grid[max(below - 1, 0)]), float(grid[below])
+        low = float(grid[max(below - 1, 0)])
+        high = float(grid[below])
     return high
 
 
@@ -157,7 +167,8 @@ def test_renyi_bounds_are_those_of_dp_accounting():
         theirs = RdpAccountant(orders)
         theirs.compose(dp_event.RepeatAndSelectDpEvent(inner, 20.0, shape))
         ours = selection_bounds.renyi(law, lambda at: steps, orders, lambda: None, inner=orders)
-        ours = np.minimum.accumulate(ours[::-1])[::-1]  # divergences rise with the order
+        # divergences rise with the order
+        ours = np.minimum.accumulate(ours[::-1])[::-1]
         assert ours == pytest.approx(theirs._rdp, rel=2e-3)
         assert float((ours + event_renyi.conversions(orders, 1e-6)).min()) == pytest.approx(theirs.get_epsilon(1e-6), rel=1e-6)
     theirs = RdpAccountant(orders)
@@ -175,23 +186,26 @@ def test_the_ratio_is_the_largest_over_all_levels():
             slopes = [law.slope(u), law.slope(base.reverse.tradeoff(u))]
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratios = np.where(slopes[1] > 0, slopes[0] / slopes[1], np.where(slopes[0] > 0, np.inf, 1.0))
-            true, found = math.log(ratios.max()), selection_bounds.log_ratio(law, base)
+            true = math.log(ratios.max())
+            found = selection_bounds.log_ratio(law, base)
             assert found >= true - 1e-5, (law, "losses are on a grid of 2^-30, which counts a thousandfold where u is near 1")
             assert found <= true * 1.02 + 1e-3 or math.isinf(true), law
     leaking = profiles_of_laws(np.array([0.5, 0.5, 0.0]), np.array([0.4, 0.4, 0.2]))
     assert selection_bounds.log_ratio(FixedRuns(1), leaking) == 0.0
     (unbounded,) = (base for base in (leaking, leaking.swapped()) if math.isinf(selection_bounds.log_ratio(FixedRuns(3), base)))
     assert ratio_bound(FixedRuns(3), unbounded, np.array([0.0, 1.0])).tolist() == [1.0, 1.0]
-    tight, loose = RunProfiles.response(0.5).forward, RunProfiles.response(0.9).forward
+    tight = RunProfiles.response(0.5).forward
+    loose = RunProfiles.response(0.9).forward
     for base in (
         RunProfiles(tight, loose),
         RunProfiles(loose, tight),
-    ):  # a distance is the same in both directions, so the lower bound holds
+        # a distance is the same in both directions, so the lower bound holds
+    ):
         assert selection_bounds.log_ratio(PoissonRuns(3.0), base) == pytest.approx(3 * math.tanh(0.25), rel=1e-12)
 
 
 @pytest.mark.attack("A10")
-def test_adaptive_rounds_cost_their_spread_and_rounds_that_look_at_nothing_are_plain_ones():
+def test_adaptive_rounds_cost_their_spread_and_a_spread_of_one_is_plain():
     """Densities between 1 and 1 times the prior's: the lesser of both bounds, of which the ratio's is lower where cells are coarse."""
     for base in BASES[:4]:
         plain, apart = (winner_profile(LAWS[0], base, EPSILONS, cells=400, spread=spread) for spread in ((1.0, 1.0), (0.8, 1.3)))
@@ -211,13 +225,16 @@ def test_adaptive_rounds_cost_their_spread_and_rounds_that_look_at_nothing_are_p
 @pytest.mark.attack("A10")
 def test_renyi_bounds_are_their_formulas():
     """Of a base whose directions differ the worse one counts; what K = 0 or a threshold adds is neither left out nor doubled."""
-    p, q = np.array([0.5, 0.2, 0.2, 0.1]), np.array([0.1, 0.3, 0.5, 0.1])
-    base, orders = profiles_of_laws(p, q), np.array([1.5, 4.0, 40.0])
+    p = np.array([0.5, 0.2, 0.2, 0.1])
+    q = np.array([0.1, 0.3, 0.5, 0.1])
+    base = profiles_of_laws(p, q)
+    orders = np.array([1.5, 4.0, 40.0])
 
     def found(law, curve, base=base):
         return selection_bounds.renyi(law, curve, orders, lambda: base)
 
-    best = 2 * math.sqrt(0.05 * math.log(5)) - 0.05  # of all h, of (1 - 1/h) 0.05 h + log(5) / h
+    # of all h, of (1 - 1/h) 0.05 h + log(5) / h
+    best = 2 * math.sqrt(0.05 * math.log(5)) - 0.05
     assert found(ThresholdStop(0.2), lambda a: 0.05 * a) == pytest.approx(0.05 * orders + best + math.log(5) / (orders - 1), rel=1e-3)
     x = orders[:, None] / (orders[:, None] - 1)
     apart = np.maximum(np.maximum(p - x * q, 0).sum(1), np.maximum(q - x * p, 0).sum(1))
@@ -227,22 +244,23 @@ def test_renyi_bounds_are_their_formulas():
     assert found(PoissonRuns(3.0), plain) == pytest.approx(np.log(moments) / (orders - 1), rel=1e-6)
 
     assert (found(PoissonRuns(3.0), plain, None) == math.inf).all(), "without a profile nothing follows"
-    assert (found(LAWS[7], plain, None) == math.inf).all()
     assert found(FixedRuns(4), plain, None) == pytest.approx([1.2] * 3)
 
 
 def exact_pure(law, epsilon):
     """The winner's pure epsilon of randomised responses in 60 digits: epsilon and the law's log-ratio, each in closed form."""
     with mpmath.workdps(60):
-        e, grown = mpmath.mpf(epsilon), mpmath.exp(mpmath.mpf(epsilon))
+        e = mpmath.mpf(epsilon)
+        grown = mpmath.exp(mpmath.mpf(epsilon))
         match law:
             case TruncatedNegativeBinomial() | ThresholdStop():
-                g, power = mpmath.mpf(law.gamma), 1 + mpmath.mpf(getattr(law, "shape", 0.0))
+                g = mpmath.mpf(law.gamma)
+                power = 1 + mpmath.mpf(getattr(law, "shape", 0.0))
                 return e + power * mpmath.log((grown + g) / (1 + g * grown))
             case BinomialRuns():
                 c = mpmath.mpf(law.chance)
                 return e + (law.trials - 1) * mpmath.log1p(c * (grown - 1) / ((1 - c) * (1 + grown) + c))
-            case PoissonRuns() | TruncatedPoisson():
+            case PoissonRuns():
                 return e + mpmath.mpf(law.rate) * mpmath.tanh(e / 2)
         return law.runs * e
 
@@ -250,7 +268,7 @@ def exact_pure(law, epsilon):
 MANY = [
     BinomialRuns(10**6, 1e-6), BinomialRuns(10**6, 0.5), BinomialRuns(3, 1 - 1e-12), BinomialRuns(1, 0.3), FixedRuns(1), FixedRuns(1000),
     TruncatedNegativeBinomial(1e4, 0.999), TruncatedNegativeBinomial(-0.5, 1e-4), TruncatedNegativeBinomial(0.0, 1 - 1e-9),
-    ThresholdStop(1e-6), ThresholdStop(0.9), PoissonRuns(60.0), TruncatedPoisson(1e-3),
+    ThresholdStop(1e-6), ThresholdStop(0.9), PoissonRuns(60.0),
 ]  # fmt: skip
 
 
@@ -258,7 +276,8 @@ MANY = [
 def test_a_pure_epsilon_keeps_its_digits_however_small_and_is_rounded_up():
     for law in MANY:
         for epsilon in (1e-15, 1e-12, 1e-9, 1e-6, 1e-3, 0.1, 1.0, 30.0, 300.0):
-            true, found = exact_pure(law, epsilon), selection_bounds.pure(law, epsilon)
+            true = exact_pure(law, epsilon)
+            found = selection_bounds.pure(law, epsilon)
             assert true <= found <= true * (1 + mpmath.mpf(1e-11)), (law, epsilon)
     for law in NEGATIVE_BINOMIALS:
         assert selection_bounds.pure(law, 1.0) <= (2 + law.shape) * (1 + 1e-9), "(2 + s) epsilon at most"
@@ -268,15 +287,14 @@ def test_a_pure_epsilon_keeps_its_digits_however_small_and_is_rounded_up():
 def generated(law, x):
     """E x^K in mpmath."""
     match law:
-        case TruncatedNegativeBinomial():  # of shape 1
+        # of shape 1
+        case TruncatedNegativeBinomial():
             g = mpmath.mpf(law.gamma)
             return g * x / (1 - (1 - g) * x)
         case BinomialRuns():
             return (1 - mpmath.mpf(law.chance) * (1 - x)) ** law.trials
         case PoissonRuns():
             return mpmath.exp(-mpmath.mpf(law.rate) * (1 - x))
-        case TruncatedPoisson():
-            return mpmath.expm1(mpmath.mpf(law.rate) * x) / mpmath.expm1(mpmath.mpf(law.rate))
     return x**law.runs
 
 
@@ -288,7 +306,7 @@ def exact_divergence(order, *laws):
 
 NEAR_ONE = [
     BinomialRuns(1, 1e-6), BinomialRuns(1, 0.9), BinomialRuns(10**6, 1e-6), BinomialRuns(10**4, 1e-9), FixedRuns(1), FixedRuns(30),
-    TruncatedNegativeBinomial(1.0, 1 - 1e-9), TruncatedNegativeBinomial(1.0, 0.01), TruncatedPoisson(1e-9),
+    TruncatedNegativeBinomial(1.0, 1 - 1e-9), TruncatedNegativeBinomial(1.0, 0.01),
     PoissonRuns(1e-6), PoissonRuns(7.0),
 ]  # fmt: skip
 
@@ -300,7 +318,8 @@ def test_renyi_bounds_of_an_order_near_one_are_rounded_up():
     for epsilon in (1e-9, 1e-6, 1e-3, 1.0):
         with mpmath.workdps(60):
             rare = 1 / (1 + mpmath.exp(mpmath.mpf(epsilon)))
-            one, other = (rare, 1 - rare), (1 - rare, rare)
+            one = (rare, 1 - rare)
+            other = (1 - rare, rare)
 
             def curve(at, one=one, other=other):
                 return np.array([math.nextafter(float(exact_divergence(order, one, other)), 1.0) for order in at])

@@ -10,7 +10,7 @@ from scipy.stats import norm
 from dpbo.accounting import compose, gdp, pld, selection_pairs
 from dpbo.accounting.dominating_pairs import GaussianPair
 from dpbo.accounting.selection_bounds import winner_profile
-from dpbo.accounting.selection_pairs import SelectionPair, pairs_of, run_profiles, selection_delta, selection_epsilon, selection_profile
+from dpbo.accounting.selection_pairs import SelectionPair, pairs_of, run_profiles, selection_epsilon, selection_profile
 from dpbo.errors import InputError
 from dpbo.events import (
     ExponentialEvent,
@@ -46,7 +46,8 @@ def base(*run):
 
 def test_gaussians_are_one_pair_and_choices_join_them_where_that_is_asked():
     events = (GaussianEvent(2.0, 3), GaussianEvent(4.0), ExponentialEvent(20.0, 5))
-    merged, apart = pairs_of(events, True, False), pairs_of(events, False, False)
+    merged = pairs_of(events, True, False)
+    apart = pairs_of(events, False, False)
     assert merged is not None
     assert apart is not None
     assert list(merged.values()) == [1]
@@ -66,7 +67,8 @@ def test_each_direction_of_a_selection_among_sampled_runs_is_a_pair_of_its_own()
         event = chosen(run)
         for reverse, direction in zip((False, True), directions, strict=True):
             assert pairs_of((event.repeated(3),), False, reverse) == {SelectionPair(event, direction): 3}
-    event, epsilons = chosen(sampled(1.1, 30, 0.05)), np.linspace(1.0, 3.0, 8)
+    event = chosen(sampled(1.1, 30, 0.05))
+    epsilons = np.linspace(1.0, 3.0, 8)
     forward = base(*event.run())
     profiles = [winner_profile(event.run_count, side, epsilons) for side in (forward, forward.swapped())]
     assert not np.allclose(profiles[0], profiles[1], rtol=0.1)
@@ -79,14 +81,14 @@ def test_each_direction_of_a_selection_among_sampled_runs_is_a_pair_of_its_own()
 @pytest.mark.attack("A15")
 def test_both_directions_of_a_run_count_whichever_is_worse(monkeypatch):
     """For two laws that differ by direction, and for the same exchanged: the bound is the same, and that of the worse one."""
-    event, epsilons = SelectionEvent(base=(GaussianEvent(1.0),), run_count=FixedRuns(2)), np.linspace(0.0, 2.0, 9)
+    event = SelectionEvent(base=(GaussianEvent(1.0),), run_count=FixedRuns(2))
+    epsilons = np.linspace(0.0, 2.0, 9)
     lopsided = profiles_of_laws(np.array([0.6, 0.4]), np.array([0.9, 0.1]))
     directions = lopsided, lopsided.swapped()
     both = [winner_profile(event.run_count, side, epsilons) for side in directions]
     assert not np.allclose(both[0], both[1])
     for side in directions:
         monkeypatch.setattr(selection_pairs, "run_profiles", lambda _, side=side: side)
-        assert selection_delta(event, epsilons) == pytest.approx(np.max(both, axis=0), rel=1e-12)
         epsilon = selection_epsilon(event, 0.05)
         tried = [winner_profile(event.run_count, turned, np.array([epsilon, epsilon * (1 - 1e-4)])) for turned in directions]
         assert max(now for now, _ in tried) <= 0.05 < max(before for _, before in tried)
@@ -96,7 +98,8 @@ def test_both_directions_of_a_run_count_whichever_is_worse(monkeypatch):
 def test_below_zero_a_profile_is_that_of_the_other_direction():
     epsilons = np.linspace(0.0, 6.0, 25)
     up = gdp.curve(1.0, epsilons)
-    profile, signed = selection_pairs._joined(epsilons, up, up), np.linspace(-6.0, 6.0, 49)
+    profile = selection_pairs._joined(epsilons, up, up)
+    signed = np.linspace(-6.0, 6.0, 49)
     assert profile is not None
     assert (np.diff(profile.losses) > 0).all()
     assert (profile.losses[0], profile.losses[-1], len(profile.losses)) == (-6.0, 6.0, 49)
@@ -127,9 +130,9 @@ def test_an_epsilon_of_a_selection_is_the_least_at_its_delta():
     for noise, delta in itertools.product([20.0, 2.0, 0.3], [0.3, 1e-5]):
         event = SelectionEvent(base=(GaussianEvent(noise),), run_count=FixedRuns(2))
         epsilon = selection_epsilon(event, delta)
-        assert selection_delta(event, np.array([epsilon]))[0] <= delta, (noise, delta)
-        if epsilon > 0:
-            assert selection_delta(event, np.array([epsilon * (1 - 3e-6)]))[0] > delta, (noise, delta)
+        at, below = winner_profile(event.run_count, base(*event.run()), epsilon * np.array([1.0, 1 - 3e-6]))
+        assert at <= delta, (noise, delta)
+        assert epsilon == 0 or below > delta, (noise, delta)
 
 
 def test_the_pair_of_a_selection_reads_its_mass_and_variance_from_its_profile():
@@ -167,11 +170,14 @@ def test_selections_among_runs_of_any_noise_are_bounded(cases):
         assert bound.pld >= (0.0 if scale > 1 else 0.9 / scale - 3.0), (kind, scale)
 
 
-def test_noise_that_no_run_could_have_is_refused_and_a_run_without_a_profile_has_no_pair():
+def test_noise_that_no_run_could_have_is_refused():
     with pytest.raises(InputError, match="noise_multiplier"):
         SelectionEvent(1e60, base=(GaussianEvent(1e60),), run_count=GEOMETRIC)
     with pytest.raises(InputError, match="noise_multiplier"):
         RolesEvent(1e60, costs=(("training", (GaussianEvent(1e60),)),))
+
+
+def test_a_run_without_a_profile_has_no_pair():
     event = chosen(LaplaceEvent(1e-4))
     assert selection_profile(event, False) is None
     assert pairs_of((event,), False, False) is None
@@ -180,7 +186,8 @@ def test_noise_that_no_run_could_have_is_refused_and_a_run_without_a_profile_has
 
 
 def test_selections_compose_with_everything_else():
-    event, plain = SelectionEvent(base=(GaussianEvent(8.0), GaussianEvent(6.0, 3)), run_count=PoissonRuns(5.0)), GaussianEvent(4.0)
+    event = SelectionEvent(base=(GaussianEvent(8.0), GaussianEvent(6.0, 3)), run_count=PoissonRuns(5.0))
+    plain = GaussianEvent(4.0)
     alone, other, both = (compose(events, delta=1e-6) for events in ([event], [plain], [event, plain]))
     assert other.epsilon < both.pld < alone.pld + other.epsilon
     assert alone.mu is None
@@ -191,4 +198,5 @@ def test_selections_compose_with_everything_else():
     assert alone.pld < compose([once_more], delta=1e-6).pld < 4 * alone.pld, "a selection among selections"
     beside = compose([event, GaussianEvent(1e4)], delta=1e-6, refine=True).pld
     assert alone.pld <= beside <= alone.pld * 1.003, "the pair keeps the profile"
-    assert selection_delta(event, np.array([alone.pld]))[0] == pytest.approx(1e-6, rel=1e-4)
+    (found,) = winner_profile(event.run_count, base(*event.run()), np.array([alone.pld]))
+    assert found == pytest.approx(1e-6, rel=1e-4)

@@ -5,12 +5,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
-from dpbo.accounting import gdp
 from dpbo.accounting.selection_bounds import Profile, RunProfiles
 from tests.unit.accounting.enumerated import profile_of_laws, profiles_of_laws
 
-P, Q = np.array([0.5, 0.2, 0.2, 0.1]), np.array([0.1, 0.3, 0.6, 0.0])
+P = np.array([0.5, 0.2, 0.2, 0.1])
+Q = np.array([0.1, 0.3, 0.6, 0.0])
 SIDE = profile_of_laws(P, Q)
 EPSILONS = np.linspace(-3.0, 4.0, 57)
 
@@ -40,10 +41,12 @@ def test_no_set_has_more_mass_than_the_trade_off_says():
     """Of all sets of outcomes and shares of one more, as Neyman and Pearson choose them."""
     order = np.argsort(-P / np.maximum(Q, 1e-300))
     for u in np.linspace(0.0, 1.0, 41):
-        left, best = u, 0.0
+        left = u
+        best = 0.0
         for i in order:
             share = 1.0 if Q[i] == 0 else min(left / Q[i], 1.0)
-            best, left = best + share * P[i], left - share * Q[i]
+            best = best + share * P[i]
+            left = left - share * Q[i]
         assert best - 1e-12 <= float(SIDE.tradeoff(np.array([u]))[0]) <= best + 1e-7
 
 
@@ -56,7 +59,8 @@ def test_where_a_share_of_the_profile_meets_a_line():
     assert bounded.crossing(1.0, 0.0) == pytest.approx(math.e - 1)
     assert SIDE.crossing(1.0, 0.0) == math.inf
     assert SIDE.crossing(0.0, 1.0) == 0.0
-    one_sided = profile_of_laws(np.array([1.0, 0.0]), np.array([0.5, 0.5]))  # its profile is 1 - x / 2, from 1 at x = 0 on
+    # its profile is 1 - x / 2, from 1 at x = 0 on
+    one_sided = profile_of_laws(np.array([1.0, 0.0]), np.array([0.5, 0.5]))
     assert one_sided.crossing(1.0, 1.0) == pytest.approx(1 / 3)
     far = 1.0 * 0.1 / 1e-6
     assert SIDE.crossing(1.0, 1e-6) == pytest.approx(far, rel=1e-3)
@@ -66,7 +70,8 @@ def test_where_a_share_of_the_profile_meets_a_line():
 @pytest.mark.attack("A15")
 def test_a_response_in_both_directions():
     for epsilon in (0.1, 2.0, 30.0):
-        base, right = RunProfiles.response(epsilon), math.exp(epsilon) / (1 + math.exp(epsilon))
+        base = RunProfiles.response(epsilon)
+        right = math.exp(epsilon) / (1 + math.exp(epsilon))
         for side in (base.forward, base.reverse):
             assert side.losses.tolist() == [-epsilon, epsilon]
             assert side.masses == pytest.approx([1 - right, right])
@@ -81,7 +86,8 @@ def test_a_response_in_both_directions():
 @pytest.mark.attack("A15")
 def test_bounds_are_joined_by_chords_that_stay_above_the_curve():
     def curve(epsilons):
-        return np.array([gdp.delta_at(1.0, e) if e >= 0 else 1 - math.exp(e) * (1 - gdp.delta_at(1.0, -e)) for e in epsilons])
+        # of a Gaussian of mu = 1
+        return norm.cdf(0.5 - epsilons) - np.exp(epsilons) * norm.cdf(-0.5 - epsilons)
 
     grid = np.linspace(-4.0, 6.0, 101)
     side = Profile.connected(grid, curve(grid))

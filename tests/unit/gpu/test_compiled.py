@@ -1,9 +1,8 @@
-"""The GPU kernels compiled ahead of time for two GPUs: without one, what their machine code holds is known all the same.
+"""The GPU kernel compiled ahead of time for two GPUs: without one, what their machine code holds is known all the same.
 
 Counts of instructions bound the time from below. Gradients of 256 losses a unit: so many for each step of a block, and so many around it,
 take less time than reading the losses does on an H100 (4.3 TB/s, 132 multiprocessors, a warp's instruction each quarter of a cycle), for
-up to 64 dimensions; half as fast as reading suffices for 128. Moments of 10^8 records in two dimensions under five components: at least
-1.1 ms. The real speed only a GPU can tell.
+up to 64 dimensions; half as fast as reading suffices for 128. The real speed only a GPU can tell.
 """
 
 import pathlib
@@ -13,7 +12,6 @@ import subprocess
 import pytest
 
 from dpbo.gibo.gradient_kernel import LAUNCHES
-from dpbo.papers.em import moments_kernel as moments
 
 LABEL = re.compile(r"^\s*(\.L_x_\w+):")
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.]+)(.*)")
@@ -23,17 +21,21 @@ CLOCK, READ, MULTIPROCESSORS, UNITS, POINTS = 1.83e9, 4.3e12, 132, 4_000_000, 25
 ROOF = {16: 0.85, 32: 0.85, 64: 0.85, 128: 0.4, 256: 0.2}  # least share of reading's own speed, as far as issuing instructions goes
 
 
-def machine_code(kernel, types, constants, capability, warps, folder):
-    """(registers, instructions, loops as (first, last)) of a kernel, as a launch with these constants compiles it."""
+def machine_code(capability, width, *, ragged, folder):
+    """(registers, instructions, loops as (first, last)) of the kernel, as `one_pass_sum` launches it."""
     triton = pytest.importorskip("triton")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    names = kernel.arg_names
-    signature = {name: types.get(name, "constexpr") for name in names}
+    from dpbo.gibo.gradient_triton import gradient_sum
+
+    rows, depth, together, warps = LAUNCHES[width]
+    constants = {"RAGGED": ragged, "ROWS": rows, "DEPTH": depth, "WIDTH": width, "TOGETHER": together, "FACTOR": triton.language.bfloat16}
+    names = gradient_sum.arg_names
+    signature = {name: TYPES.get(name, "constexpr") for name in names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name].startswith("*")}
     values = {(names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=values, attrs=aligned)
+    source = ASTSource(fn=gradient_sum, signature=signature, constexprs=values, attrs=aligned)
     target = GPUTarget("cuda", capability, 32)
     found = triton.compile(source, target=target, options={"num_warps": warps, "enable_fp_fusion": False})
     (file := folder / "kernel.cubin").write_bytes(found.asm["cubin"])
@@ -51,27 +53,6 @@ def machine_code(kernel, types, constants, capability, warps, folder):
             instructions.append(instruction[1])
     (registers,) = re.findall(r"REG:(\d+)", usage)
     return int(registers), instructions, loops
-
-
-def gradient_code(capability, width, *, ragged, folder):
-    """The gradient kernel as `one_pass_sum` launches it."""
-    triton = pytest.importorskip("triton")
-    from dpbo.queries.gpu.kernels import gradient_sum
-
-    rows, depth, together, warps = LAUNCHES[width]
-    constants = {"RAGGED": ragged, "ROWS": rows, "DEPTH": depth, "WIDTH": width, "TOGETHER": together, "FACTOR": triton.language.bfloat16}
-    return machine_code(gradient_sum, TYPES, constants, capability, warps, folder)
-
-
-def moments_code(capability, dimension, components, covariance, folder):
-    """The moments kernel as `one_pass_moments` launches it for float32 records."""
-    pytest.importorskip("triton")
-    from dpbo.queries.gpu.kernels import moment_sum
-
-    sizes = {"D": dimension, "K": components, "COVARIANCE": covariance, "TURNED": False}
-    constants = {**sizes, "WHOLE": 1 << 11, "ROWS": moments._ROWS, "TOGETHER": moments._TOGETHER}
-    types = {"X": "*fp32", "total": "*i64", "numbers": "*fp64", "shape": "*i64"}
-    return machine_code(moment_sum, types, constants, capability, moments._ROWS // 32, folder)
 
 
 def share_of_reading(width, instructions, loops):
@@ -92,20 +73,9 @@ def spilled(instructions):
 @pytest.mark.deep
 def test_no_width_spills_and_instructions_leave_time_to_read(tmp_path):
     for width, least in ROOF.items():
-        registers, instructions, loops = gradient_code(90, width, ragged=False, folder=tmp_path)
+        registers, instructions, loops = machine_code(90, width, ragged=False, folder=tmp_path)
         assert (spilled(instructions), registers <= 255) == (0, True), (width, registers)
         assert share_of_reading(width, instructions, loops) >= least, width
-
-
-@pytest.mark.deep
-def test_moments_spill_nowhere_and_take_few_instructions_a_record(tmp_path):
-    for dimension, components, covariance in ((2, 5, "full"), (2, 10, "full"), (9, 3, "diag")):
-        _, instructions, loops = moments_code(90, dimension, components, covariance, tmp_path)
-        assert not spilled(instructions), (dimension, components)
-        if components == 5:
-            inner = min(loops, key=lambda loop: loop[1] - loop[0])
-            a_record = (inner[1] - inner[0] + 1) / 32 / 4 / MULTIPROCESSORS / CLOCK
-            assert 1e8 * a_record <= 1.15e-3
 
 
 @pytest.mark.deep
@@ -113,7 +83,7 @@ def test_nor_do_the_last_blocks_and_the_kernels_of_an_a100(tmp_path):
     """And a ragged block's floating-point instructions are those of a whole one: a unit's bits do not tell which it is in."""
     for width in LAUNCHES:
         for capability in (90, 80):
-            codes = [gradient_code(capability, width, ragged=ragged, folder=tmp_path)[1] for ragged in (False, True)]
+            codes = [machine_code(capability, width, ragged=ragged, folder=tmp_path)[1] for ragged in (False, True)]
             assert not any(map(spilled, codes)), (width, capability)
             whole, ragged = (sorted(name for name in code if FLOATING.match(name)) for code in codes)
             assert whole == ragged, (width, capability)

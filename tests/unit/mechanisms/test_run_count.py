@@ -18,7 +18,6 @@ from dpbo.run_counts import (
     RunCountDistribution,
     ThresholdStop,
     TruncatedNegativeBinomial,
-    TruncatedPoisson,
     run_count_from_json,
 )
 from dpbo.testing import SeededEntropy
@@ -27,7 +26,7 @@ from tests.unit.mechanisms.words import Words
 NEGATIVE_BINOMIALS = [
     TruncatedNegativeBinomial.of_mean(mean, shape=shape) for mean, shape in ((6.0, 1.0), (6.0, 0.0), (4.0, 0.5), (9.0, 20.0), (2.0, -0.5))
 ]
-OTHERS = [PoissonRuns(5.0), PoissonRuns(0.3), TruncatedPoisson.of_mean(3.0), BinomialRuns(10, 0.35), FixedRuns(7)]
+OTHERS = [PoissonRuns(5.0), PoissonRuns(0.3), BinomialRuns(10, 0.35), FixedRuns(7)]
 LAWS: list[RunCountDistribution] = [*NEGATIVE_BINOMIALS, *OTHERS]
 IDS = [f"{law.name}-{law.mean:.2g}" for law in LAWS]
 DRAWS = 1000
@@ -60,7 +59,7 @@ def test_the_probabilities_are_those_of_scipy():
     whole = stats.nbinom(20.0, NEGATIVE_BINOMIALS[3].gamma)
     assert LAWS[3].probabilities(59)[1] == pytest.approx(whole.pmf(k) / whole.sf(0), rel=1e-9)
     assert LAWS[5].probabilities(60)[1] == pytest.approx(stats.poisson(5.0).pmf(np.arange(60)), rel=1e-9)
-    assert LAWS[8].probabilities(11)[1] == pytest.approx(stats.binom(10, 0.35).pmf(np.arange(11)), rel=1e-9)
+    assert LAWS[7].probabilities(11)[1] == pytest.approx(stats.binom(10, 0.35).pmf(np.arange(11)), rel=1e-9)
 
 
 def statistic(law, draws, shift=0):
@@ -155,7 +154,6 @@ def test_a_word_that_ends_at_a_border_itself_is_left_to_the_next():
         pytest.param(lambda: TruncatedNegativeBinomial(-1.0, 0.5), id="shape"),
         pytest.param(lambda: TruncatedNegativeBinomial(1.0, 1.0), id="gamma"),
         pytest.param(lambda: TruncatedNegativeBinomial.of_mean(math.inf), id="infinite mean"),
-        pytest.param(lambda: TruncatedPoisson.of_mean(1.0), id="mean of one run"),
         pytest.param(lambda: PoissonRuns(0.0), id="rate"),
         pytest.param(lambda: PoissonRuns(BAD), id="text"),
         pytest.param(lambda: FixedRuns(0), id="no runs"),
@@ -186,9 +184,6 @@ def test_shapes_and_rates_whose_digits_floats_lose_and_means_that_no_law_has_are
         assert shape * (1 - gamma) / gamma / (1 - gamma**shape) > 4.7
     with pytest.raises(InputError, match="shape"):
         TruncatedNegativeBinomial(5e-324, 0.0743)
-    with pytest.raises(InputError, match="rate"):
-        TruncatedPoisson(0.9e-100)
-    assert TruncatedPoisson(1e-100).generating(np.array([0.7])) == pytest.approx(0.7, rel=1e-12)  # at 5e-324 floats make it 1
     assert TruncatedNegativeBinomial(1e-100, 0.0743).mean == pytest.approx(TruncatedNegativeBinomial(0.0, 0.0743).mean, rel=1e-12)
     with pytest.raises(InputError, match="mean"):
         TruncatedNegativeBinomial.of_mean(1000.0, shape=-0.9)

@@ -44,9 +44,12 @@ def test_what_is_no_ball_is_refused():
 @pytest.mark.parametrize("matrix", [None, MATRIX], ids=["identity", "matrix"])
 @pytest.mark.attack("A4")
 def test_a_record_counts_as_its_clipped_place_in_whole_steps(norm, center, matrix):
-    ball, steps = Ball(2.0, center=center, matrix=matrix, norm=norm), 2.0**16
+    ball = Ball(2.0, center=center, matrix=matrix, norm=norm)
+    steps = 2.0**16
     X = 3 * torch.randn(700, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
-    X[3, 0], X[4, 1], X[5] = math.nan, -math.inf, 1e102
+    X[3, 0] = math.nan
+    X[4, 1] = -math.inf
+    X[5] = 1e102
     dead = torch.zeros(700, dtype=torch.bool)
     dead[3:6] = True
     chunks = [(k.clone(), valid) for part in (X[:300], X[300:]) for k, valid in lattice_chunks(part, ball, 16, 256)]

@@ -20,7 +20,8 @@ class TestCellMeans(SumContract):
     def query(self, score):
         def named(subject, records):
             cell = score(subject, records)[:, 0].floor().clamp(0, 3)
-            return cell.where(cell != 2, -5)  # of no cell
+            # of no cell
+            return cell.where(cell != 2, -5)
 
         return CellMeans(named, cells=4, divisor=10)
 

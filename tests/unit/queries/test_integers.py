@@ -18,11 +18,14 @@ RANGES = [(0.0, 1.0, 0.5), (0.0, 1.0, 0.0), (-0.3, 7.7, 0.0), (1.1, 2.3, 1.7), (
 def test_ends_are_rounded_inward_on_the_finest_grid_that_no_sum_overflows():
     for (lower, upper, origin), units, repeats in itertools.product(RANGES, (None, 1, 1000, 1 << 22, 1 << 30), (1, 3)):
         grid = Lattice.over(lower, upper, origin=origin, worst="lower", units=units, repeats=repeats)
-        quantum, below, above = Fraction(grid.quantum), Fraction(lower) - Fraction(origin), Fraction(upper) - Fraction(origin)
+        quantum = Fraction(grid.quantum)
+        below = Fraction(lower) - Fraction(origin)
+        above = Fraction(upper) - Fraction(origin)
         assert math.frexp(grid.quantum)[0] == 0.5
         assert below <= grid.low * quantum < below + quantum
         assert above - quantum < grid.high * quantum <= above
-        largest, most = max(abs(below), abs(above)), (1 << 32 if units is None else units) * repeats
+        largest = max(abs(below), abs(above))
+        most = (1 << 32 if units is None else units) * repeats
         bits = min(39, 61 - math.ceil(math.log2(most)))
         assert largest / quantum <= 2**bits < 2 * largest / quantum
         assert most * max(abs(grid.low), grid.high) <= 2**61
@@ -37,16 +40,24 @@ def test_what_cannot_be_scored_falls_where_it_was_said():
         assert quantise(scores, grid, torch.empty(6, dtype=DOUBLE)).tolist() == [grid.worst] * 3 + [grid.high, grid.low, 0]
 
 
-def test_a_range_that_floats_cannot_resolve_is_refused_and_one_far_from_zero_is_resolved():
-    assert Lattice.over(0.0, 2.0**-924, origin=0.0, worst="lower", units=1).quantum == 2.0**-963, "the finest grid that they resolve"
-    for lower, upper, origin in ((0.0, 2.0**-925, 0.0), (1.0, 1.0 + 2.0**-52, 0.0), (0.0, 1e-300, 0.0), (0.0, 1e-280, 1e200)):
-        with pytest.raises(InputError, match="score_range"):
-            Lattice.over(lower, upper, origin=origin, worst="lower", units=1)
-    for lower, upper in ((1e160, 2e160), (-1e300, 1e300), (1.0, 1.0 + 2.0**-20)):
-        grid = Lattice.over(lower, upper, origin=lower, worst="lower", units=1)
-        assert math.isfinite(grid.origin / grid.quantum)
-        scores = torch.tensor([lower, upper], dtype=DOUBLE)
-        assert quantise(scores, grid, torch.empty(2, dtype=DOUBLE)).tolist() == [0, grid.high]
+def test_the_finest_grid_is_what_floats_resolve():
+    assert Lattice.over(0.0, 2.0**-924, origin=0.0, worst="lower", units=1).quantum == 2.0**-963
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "origin"), [(0.0, 2.0**-925, 0.0), (1.0, 1.0 + 2.0**-52, 0.0), (0.0, 1e-300, 0.0), (0.0, 1e-280, 1e200)]
+)
+def test_a_range_that_floats_cannot_resolve_is_refused(lower, upper, origin):
+    with pytest.raises(InputError, match="score_range"):
+        Lattice.over(lower, upper, origin=origin, worst="lower", units=1)
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(1e160, 2e160), (-1e300, 1e300), (1.0, 1.0 + 2.0**-20)])
+def test_a_range_far_from_zero_is_resolved(lower, upper):
+    grid = Lattice.over(lower, upper, origin=lower, worst="lower", units=1)
+    assert math.isfinite(grid.origin / grid.quantum)
+    scores = torch.tensor([lower, upper], dtype=DOUBLE)
+    assert quantise(scores, grid, torch.empty(2, dtype=DOUBLE)).tolist() == [0, grid.high]
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
@@ -54,9 +65,11 @@ def test_a_range_that_floats_cannot_resolve_is_refused_and_one_far_from_zero_is_
 def test_units_count_by_the_mean_of_their_records_whatever_the_pieces(most):
     """Against whole numbers in Python: trunc(min(most, rows) * sum / rows), and no record beyond its range."""
     generator = torch.Generator().manual_seed(most)
-    scores, groups = 3 * torch.randn(500, 2, dtype=DOUBLE, generator=generator), torch.randint(0, 60, (500,), generator=generator)
+    scores = 3 * torch.randn(500, 2, dtype=DOUBLE, generator=generator)
+    groups = torch.randint(0, 60, (500,), generator=generator)
     groups[:60] = torch.arange(60)
-    scores[7, 0], scores[8, 1] = math.nan, math.inf
+    scores[7, 0] = math.nan
+    scores[8, 1] = math.inf
     rows = groups.bincount(minlength=60)
     grids = [
         Lattice.over(-1.0, 2.0, origin=0.0, worst="lower", units=60, repeats=most),

@@ -39,7 +39,8 @@ GOOD: dict[type, dict[str, Any]] = {
     SecondMoment: {"dimension": 2, "ball": Ball(1.0)},
 }
 BROKEN = torch.tensor([[1.0, float("nan")], [1.0, 1.0]], dtype=DOUBLE)
-REFUSED: list[tuple[type, str, Any]] = [  # just outside what numbers of 64 bits and the proofs allow; wrong types are fuzzed elsewhere
+# just outside what numbers of 64 bits and the proofs allow; wrong types are fuzzed elsewhere
+REFUSED: list[tuple[type, str, Any]] = [
     (ClippedMean, "divisor", 0.99), (ClippedMean, "divisor", 1.5e18), (ClippedMean, "weights", (1.5e6,)),
     (ClippedMean, "weights", (1.0, 1.0)), (RowTable, "projection", ONES.float()), (ClippedGradient, "X", ONES[0]),
     (ClippedMean, "worst", 1.5), (ClippedMean, "max_records_per_unit", MOST_ROWS_PER_UNIT + 1), (ClippedMean, "score_range", []),

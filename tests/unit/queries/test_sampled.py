@@ -92,7 +92,8 @@ def test_it_is_charged_as_a_sampled_gaussian_of_that_relation(adjacency):
     curator = make(records(), adjacency)
     release = curator.release(mean(divisor=1000.0), GaussianMechanism(1.5))
     assert release.event == PoissonGaussianEvent(1.5, rate=0.25, relation=adjacency.value)
-    assert release.distribution.std[0] == pytest.approx(1.5 * 0.5)  # M times half the range, under either relation
+    # M times half the range, under either relation
+    assert release.distribution.std[0] == pytest.approx(1.5 * 0.5)
     assert str(curator.statement().spent)
     assert "sample rate 0.25" in str(curator.statement())
 
@@ -106,7 +107,8 @@ def drawn(query, data, times):
 
 @pytest.mark.usefixtures("seeded_noise")
 def test_the_published_variance_covers_noise_and_sampling():
-    data = (torch.arange(500) % 2).double().unsqueeze(1)  # the worst case: every score at an end of the range
+    # the worst case: every score at an end of the range
+    data = (torch.arange(500) % 2).double().unsqueeze(1)
     values, (bound,) = drawn(mean(), data, 300)
     assert bound == pytest.approx(0.75 / 0.25 / 500 * 0.25)
     assert values.var() == pytest.approx(bound, rel=0.35)
@@ -120,7 +122,7 @@ def test_the_published_variance_covers_noise_and_sampling():
     assert values.var() == pytest.approx(bound[0], rel=0.35)
 
 
-def test_the_published_variance_is_that_of_the_farther_end_where_the_middle_rounds_to_one():
+def test_the_published_variance_is_that_of_the_farther_end_of_a_rounded_middle():
     for lower, upper in ((2.0**53 + 2, 2.0**53 + 4), (2.0**53 + 4, 2.0**53 + 6)):
         query = ClippedMean(lambda _, r: r[:, 0], score_range=(lower, upper))
         assert query.origins() == (2.0**53 + 4,)

@@ -50,7 +50,9 @@ class Fragile:
     """Fails on some records, for which `worst` is asked; of a 4 it makes NaN."""
 
     def __init__(self, broken, worst):
-        self.broken, self.score_of_failed, self.calls = broken, worst, 0
+        self.broken = broken
+        self.score_of_failed = worst
+        self.calls = 0
 
     def __call__(self, _subject, batch):
         self.calls += 1
@@ -85,7 +87,8 @@ def test_failing_records_are_looked_for_in_so_many_calls_and_no_more(sound, unit
         return batch
 
     assert isinstance(scores_of(score, units), Failure)
-    assert made == [units] * (1 + calls)  # once all together
+    # once all together
+    assert made == [units] * (1 + calls)
 
 
 def test_an_array_that_may_be_written_to_is_lent_and_any_other_copied():
@@ -125,12 +128,17 @@ def test_what_a_kind_of_number_in_a_list_counts_as_does_not_depend_on_the_others
 
 
 @pytest.mark.attack("A6")
-def test_unsigned_numbers_are_numbers_and_none_is_rounded_for_the_kind_of_another_batch():
+def test_no_number_is_rounded_for_the_kind_of_another_batch():
     batches = [[2**24 + 1], [np.float32(0.5)]]
     assert tensor_of(iter(batches)).tolist() == [2.0**24 + 1, 0.5]
+
+
+@pytest.mark.attack("A6")
+def test_unsigned_numbers_are_numbers():
     results = [torch.tensor([1, 255]).to(kind) for kind in (torch.uint16, torch.uint32, torch.uint64)]
     for kind in (np.uint16, np.uint32, np.uint64, np.ulonglong):
         most = int(np.iinfo(kind).max)
         for result in (np.array([1, most], dtype=kind), [kind(1), kind(most)], *results):
-            found, expected = tensor_of(result), [1.0, 255.0 if isinstance(result, torch.Tensor) else float(most)]
+            found = tensor_of(result)
+            expected = [1.0, 255.0 if isinstance(result, torch.Tensor) else float(most)]
             assert (found.tolist(), found.dtype) == (expected, torch.float64)

@@ -14,7 +14,8 @@ from tests.attacks.test_audits import drawing
 
 def test_an_audit_finds_what_so_many_runs_can():
     """Whatever the threshold: chosen from as many runs, or fixed beforehand."""
-    mu, runs = 3.0, 5000
+    mu = 3.0
+    runs = 5000
     fixed: dict[str, Any] = {"statistic": lambda x: x[:, 0], "threshold": 0.5}
     for settings in ({}, fixed):
         found = audit(drawing(GaussianMechanism(1 / mu), seed=1), runs=runs, **settings)

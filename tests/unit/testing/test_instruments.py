@@ -39,27 +39,34 @@ def test_check_per_record_tells_honest_scores_from_leaking_ones():
                 check_per_record(leak, None, RECORDS, adjacency=adjacency)
 
 
-def test_check_per_record_takes_integers_batches_and_gradients_and_needs_something_to_compare():
-    for dtype in (torch.bfloat16, torch.float64):
-        records = RECORDS.to(dtype).requires_grad_()
-        check_per_record(lambda _x, r: r[:, 0].double() * 2, None, records)
-        with pytest.raises(AssertionError, match="moved other records"):
-            check_per_record(lambda _x, r: (r[:, 0] - r[:, 0].mean()).double(), None, records)
-    whole = torch.arange(1, 41).reshape(40, 1)
-    check_per_record(lambda _x, r: iter(r[:, 0].split(7)), None, whole)
+WHOLE = torch.arange(1, 41).reshape(40, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_check_per_record_takes_records_with_gradients(dtype):
+    records = RECORDS.to(dtype).requires_grad_()
+    check_per_record(lambda _x, r: r[:, 0].double() * 2, None, records)
+    with pytest.raises(AssertionError, match="moved other records"):
+        check_per_record(lambda _x, r: (r[:, 0] - r[:, 0].mean()).double(), None, records)
+
+
+def test_check_per_record_takes_integers_in_batches():
+    check_per_record(lambda _x, r: iter(r[:, 0].split(7)), None, WHOLE)
     for leak in (lambda _x, r: (r[:, 0] >= 20).int() + int(r.max() > 1000), lambda _x, r: r[:, 0] * 1.0 + float(r.max() > 1e7)):
         with pytest.raises(AssertionError, match="moved other records"):
-            check_per_record(leak, None, whole)
+            check_per_record(leak, None, WHOLE)
 
+
+def test_check_per_record_needs_something_to_compare():
     def only_these(_x, r):
-        assert torch.equal(r, whole)
+        assert torch.equal(r, WHOLE)
         return r[:, 0]
 
     with pytest.raises(AssertionError, match="nothing could be compared"):
-        check_per_record(only_these, None, whole)
+        check_per_record(only_these, None, WHOLE)
 
 
-def test_a_score_that_depends_on_the_number_of_records_leaks_only_where_that_is_private():
+def test_a_score_of_the_number_of_records_leaks_only_where_that_is_private():
     def by_the_count(_x, records):
         return records[:, 0] / len(records)
 
@@ -92,8 +99,12 @@ def mutant(honest, **methods):
     return type("Mutant", (honest,), {"per_unit": True, **methods} if issubclass(honest, Query) else methods)
 
 
-replace, lattices, evaluate, sensitivity = dataclasses.replace, ClippedMean.lattices, ClippedMean._evaluate, ClippedMean.sensitivity
-sample, law_of = GaussianMechanism._sample, GaussianMechanism.distribution
+replace = dataclasses.replace
+lattices = ClippedMean.lattices
+evaluate = ClippedMean._evaluate
+sensitivity = ClippedMean.sensitivity
+sample = GaussianMechanism._sample
+law_of = GaussianMechanism.distribution
 
 
 def unclipped(self, units):
@@ -225,7 +236,8 @@ def one_scale(self, sensitivity, quanta):
     return law_of(self, replace(sensitivity, scale=(min(sensitivity.scale),) * len(sensitivity.scale)), quanta)
 
 
-BROKEN_NOISE: dict[str, list[dict[str, Any]]] = {  # by the contract's test that must see it
+# by the contract's test that must see it
+BROKEN_NOISE: dict[str, list[dict[str, Any]]] = {
     "noise_is_at_least_what_the_event_charges_for": [
         {"event": lambda self, count=1: GaussianEvent(100 * self.noise_multiplier, count)},
         {"distribution": lambda self, sensitivity, quanta: law_of(self, replace(sensitivity, l2=sensitivity.linf), quanta)},
@@ -252,7 +264,9 @@ def test_the_mechanism_contract_catches_wrong_noise_supports_and_charges(guard):
     for methods in BROKEN_NOISE[guard]:
 
         class Contract(MechanismContract):
-            covers, norm, methods_of = GaussianMechanism, "l2", methods
+            covers = GaussianMechanism
+            norm = "l2"
+            methods_of = methods
 
             def mechanism(self):
                 return mutant(GaussianMechanism, **self.methods_of)(3.0)

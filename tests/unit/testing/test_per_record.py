@@ -20,7 +20,8 @@ from dpbo.testing import check_per_record
 
 pytestmark = pytest.mark.attack("A9", "A34")
 TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}
-AGES, JOBS = [31, 45, 45, 62, 28, 50], ["nurse", "baker", "clerk", "nurse", "baker", "clerk"]
+AGES = [31, 45, 45, 62, 28, 50]
+JOBS = ["nurse", "baker", "clerk", "nurse", "baker", "clerk"]
 DOSES = [0.5, 1.5, 2.0, 0.25, 1.0, 3.0]
 FRAME = pd.DataFrame({"age": AGES, "job": JOBS, "dose": DOSES})
 ROWS = [{"age": age, "job": job, "dose": dose} for age, job, dose in zip(AGES, JOBS, DOSES, strict=True)]
@@ -168,7 +169,8 @@ def test_what_is_not_repeatable_is_refused():
 def test_every_model_is_tried_also_on_a_used_ledger(tmp_path):
     """The first model is in evaluation mode, the second one was left in training mode."""
     kept = {"ledger": str(tmp_path / "l.db"), "dataset": "d", "allow_repeated": False}
-    sound, wrong = Network(0.0).eval(), Network(0.0).train()
+    sound = Network(0.0).eval()
+    wrong = Network(0.0).train()
     curator, query = ask(predicted, sound, **kept)
     curator.release(query, GaussianMechanism(20.0))
     again, _ = ask(predicted, sound, **kept)

@@ -66,7 +66,8 @@ def stopping_on_raw_scores(curator, records):
 
 
 def standardised_by_the_records(curator, records):
-    planned(curator, lambda x, r: (r - r.mean()) / r.std() if len(r) > 5 else r)(GRID)  # unseen on a few public records
+    # unseen on a few public records
+    planned(curator, lambda x, r: (r - r.mean()) / r.std() if len(r) > 5 else r)(GRID)
 
 
 def ranges_from_the_records(curator, records):
@@ -152,7 +153,8 @@ def test_the_main_jobs_search_passes():
     """GP fits, acquisition and all: the points it asks for come from released values alone."""
     digits = split(0)
     features, labels = (part.copy() for part in digits.validation)
-    features[0], labels[0] = 0.0, (labels[0] + 1) % 10
+    features[0] = 0.0
+    labels[0] = (labels[0] + 1) % 10
 
     def tune(curator, _records):
         objective = PrivateObjective(curator, correct, score_range=(0.0, 1.0), evaluations=6, fit=functools.partial(fit, digits.train))

@@ -1,1 +1,0 @@
-"""The sums of ClippedGradient and MixtureMoments in one pass over the records on a GPU, and their Triton kernels."""
