@@ -105,8 +105,7 @@ def examine_pair(score: Score, subject: Any, example: Any) -> None:
     second = _with_row(pair, 1, form, _HUGE)
     records = [pair, first, second, None if first is None else _with_row(first, 1, form, _HUGE)]
     with mute_warnings():
-        # All are asked for before the first one is waited for: they may come from a GPU.
-        results = [_result_or_none(score, subject, each) for each in records]
+        results = _in_one_transfer([_result_or_none(score, subject, each) for each in records])
         found = [_checked_or_none(result, each) for result, each in zip(results, records, strict=True)]
         if found[2] is None:
             records[2] = whole.take(torch.tensor([0, 0]))
@@ -420,6 +419,17 @@ def _result_or_none(score: Score, subject: Any, records: Any, call: Callable[[Sc
     except BaseException:
         # A score may end the program on a record; here it is a public one.
         return None
+
+
+def _in_one_transfer(results: list[Any]) -> list[Any]:
+    """The same results; tensors of one form are fetched from their device at once, so that it is waited for once."""
+    tensors = [result for result in results if result is not None]
+    if not all(isinstance(result, torch.Tensor) and result.ndim for result in tensors):
+        return results
+    if len({(result.device, result.dtype, result.shape[1:]) for result in tensors}) != 1:
+        return results
+    parts = iter(torch.cat(tensors).detach().cpu().split_with_sizes([len(result) for result in tensors]))
+    return [None if result is None else next(parts) for result in results]
 
 
 def _checked_or_none(result: Any, records: Any) -> Any:
