@@ -94,7 +94,14 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         self._public: PublicCopy
 
     def make_private(
-        self, *, module: nn.Module, optimizer: torch.optim.Optimizer, data_loader: DataLoader[Any], max_grad_norm: float, **opacus: Any
+        self,
+        *,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data_loader: DataLoader[Any],
+        max_grad_norm: float,
+        example: tuple[Any, ...] | Mapping[str, Any] | None = None,
+        **opacus: Any,
     ) -> tuple[nn.Module, NoisedOptimizer, DataLoader[Any]]:
         """Opacus' `make_private`, without the arguments that the configuration decides.
 
@@ -104,6 +111,8 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
             data_loader: its records and collate function are used. It must have no workers, because samples are counted where they are
                 drawn.
             max_grad_norm: clip bound of one record's gradient, 1e-15 to 1e15.
+            example: the module's inputs for three different public records, a tuple or a dict by keyword. Whether it mixes records is
+                tried on them; omitted, on made-up numbers of the first sample's shape, on which some modules fail.
             opacus: further arguments of `PrivacyEngine.make_private`, such as grad_sample_mode.
 
         Raises:
@@ -136,7 +145,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
             )
         # Steps are charged where their noise is drawn, not by a hook.
         prepared[1].step_hook = None
-        self._public.begin(0 if opacus.get("batch_first", True) else 1, prepared[0])
+        self._public.begin(0 if opacus.get("batch_first", True) else 1, prepared[0], example)
         return prepared[0], prepared[1], prepared[2]
 
     def released(self) -> nn.Module:
@@ -255,7 +264,7 @@ class Session:
 
         Args:
             max_grad_norm: clip bound of one record's gradient; may be a hyper-parameter.
-            opacus: further arguments of `PrivacyEngine.make_private`, such as grad_sample_mode.
+            opacus: further arguments of `PrivacyEngine.make_private`, such as grad_sample_mode, and `example`, as in `PrivateEngine`.
 
         Raises:
             InputError: a second model, or an argument that the session decides.

@@ -9,8 +9,8 @@
 - Every run is the first run: it has fresh seeds, and finds the process as it was (`process_state`). Else a counter or one stream of
   random numbers would show in what the winner returns which run it was; the best run's place among so many depends on their number, and
   tells of losing runs. Afterwards the process is as before, because how far runs moved it would reveal how many there were.
-- The winner's output leaves as a copy from its pickle: nothing that belongs to the running process goes with it, such as the graph of
-  autograd, whose nodes are numbered. An output that has no pickle does not leave. Whether it has one follows from the output alone.
+- The winner's output leaves as a copy from its pickle, if all that it holds is listed (`releasable`): nothing that belongs to the running
+  process goes with it, such as the graph of autograd, whose nodes are numbered. Whether it leaves follows from the output alone.
 - Outputs of losing runs are destroyed before anything can be printed again, because their finalisers could print once each.
 
 All of this changes the state of the whole process, so `best_of` of several threads take turns.
@@ -23,17 +23,14 @@ import contextlib
 import copy
 import dataclasses
 import gc
-import io
 import itertools
 import logging
 import math
 import os
 import pathlib
-import pickle
 import sys
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -43,6 +40,7 @@ import torch
 
 from dpbo.curator.entropy import system_entropy
 from dpbo.dpsgd.process_state import ProcessState
+from dpbo.dpsgd.releasable import copied_by_pickle
 from dpbo.errors import ReleaseLost
 from dpbo.events import SPREAD
 from dpbo.isolation import isolate_generators, mute_warnings, silence_descriptors
@@ -64,7 +62,7 @@ _turn = threading.RLock()
 class Run:
     """The outcome of one run: its point `x` (`d`), its output, and its score; -inf if it failed.
 
-    `unpickled` says that the output was left out because it has no pickle.
+    `unpickled` says that the output was left out because it has no pickle, or holds what may not leave.
     """
 
     x: torch.Tensor
@@ -189,45 +187,6 @@ def _outcome(work: Any, parameters: dict[str, Any], x: torch.Tensor) -> Run:
     if not math.isfinite(number):
         return Run(x, None, -math.inf)
     return Run(x, output, number)
-
-
-class _Pickler(pickle.Pickler):
-    """Pickles functions, classes and modules by reference.
-
-    They are code, and those of a notebook or of a function have no name. A function that closes over
-    something of the run is no code alone, and has no pickle.
-    """
-
-    def __init__(self, buffer: io.BytesIO) -> None:
-        super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
-        self.code = list[Any]()
-
-    def persistent_id(self, thing: Any) -> int | None:
-        if not isinstance(thing, (types.FunctionType, types.ModuleType, type)) or getattr(thing, "__closure__", None):
-            return None
-        self.code.append(thing)
-        return len(self.code) - 1
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, buffer: io.BytesIO, code: Sequence[Any]) -> None:
-        super().__init__(buffer)
-        self._code = code
-
-    def persistent_load(self, place: int) -> Any:
-        return self._code[place]
-
-
-def copied_by_pickle(output: Any) -> Any:
-    """A copy made from a pickle, with functions, classes and modules by reference.
-
-    Raises whatever the output's own code raises, and pickle where there is none of it.
-    """
-    buffer = io.BytesIO()
-    pickler = _Pickler(buffer)
-    pickler.dump(output)
-    buffer.seek(0)
-    return _Unpickler(buffer, pickler.code).load()
 
 
 def _copied(run: Run) -> Run:

@@ -16,8 +16,8 @@ Opacus has computed them, with d coordinates each, n <= 2^20, d <= 2^60.
    than 2 C.
 What is not bounded: a record's gradient that depends on other records of its sample. Layers that do so are refused where they are seen
 (`rebuilding`). A mean loss with class weights or ignored targets does it, whose divisor is a sum over records. The last bits of float
-arithmetic do, too: a mean loss is divided by the sample's size, and Opacus multiplies it again. In half precision that error is large, and
-it is refused.
+arithmetic do, too: a mean loss is divided by the sample's size, and Opacus multiplies it again. In half precision that error is large (51 C
+was measured), so a mean is refused unless all parameters, buffers and results of the module's trial have float32 or float64.
 
 Each step takes one whole fresh Poisson sample: k steps on one sample cost more than k sampled steps, and a batch whose gradients are not
 one a record may move the sum further. And each sample takes a step: one that is left out, for what one record did to the loss, moves the
@@ -26,7 +26,7 @@ are clipped, and steps where their noise is drawn; none of these counts stands i
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
@@ -34,11 +34,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dpbo.curator.entropy import bernoulli, system_entropy
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.dpsgd.reached import is_own_class
-from dpbo.dpsgd.rebuilding import PublicCopy
+from dpbo.dpsgd.rebuilding import PublicCopy, equal_things, same_numbers
 from dpbo.errors import InputError, UsageError
 from dpbo.fingerprint import is_own
 from dpbo.isolation import GeneratorStates
@@ -166,7 +169,14 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         self._samples = samples
         self._charge = charge
         self._require_plain()
+        self._left = _State(self.original_optimizer)
         self._begin_step()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """As in Opacus, before the first sample: later it may hold what is not noised."""
+        super().load_state_dict(state_dict)
+        if not self._samples.drawn:
+            self._left = _State(self.original_optimizer)
 
     def _begin_step(self) -> None:
         """Reset the current step: its clipped records, its largest norm bound."""
@@ -202,22 +212,34 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         step = vars(plain).get("step")
         if self.step_hook or any(tables) or is_own_class(type(plain)) or (step and is_own(getattr(step, "__func__", step))):
             raise InputError("optimizer", type(plain).__name__, "a library's, without hooks on its step or code of yours in it", _OUTSIDE)
+        # `torch.set_default_device` is such a mode, too.
+        stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        modes = [mode for mode in stack if type(mode) is not DeviceContext]
+        if modes or _get_current_dispatch_mode_stack():
+            raise InputError("optimizer", type(plain).__name__, "called outside torch's function and dispatch modes", _OUTSIDE)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """As in Opacus. Parameters may change here alone."""
         done: float | None = super().step(closure)
         self._model.note_step()
+        self._left = _State(self.original_optimizer)
         return done
 
     def clip_and_accumulate(self) -> None:
         """Add clipped gradients to the sums. Raises UsageError unless they are one a record of one fresh sample."""
         self._model.require_unchanged()
+        self._model.require_tried()
+        if not self._left.is_state_of(self.original_optimizer):
+            kind = type(self.original_optimizer).__name__
+            raise InputError("optimizer", kind, "with the state that its last step left, such as its momenta", _OUTSIDE)
         if self._samples.stepped == self._samples.drawn:
             raise UsageError(f"this is a second step on a Poisson sample, or one before the first sample. {_REMEDY}")
         gradients = [gradient.reshape(len(gradient), math.prod(gradient.shape[1:])) for gradient in self.grad_samples]
         # A schedule may change it.
         clip = require("max_grad_norm", self.max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)])
-        if self.loss_reduction == "mean" and any(gradient.dtype in _HALF for gradient in gradients):
+        # A mean loss is divided by the sample's size: one record more would round all gradients another way.
+        halves = not self._model.is_precise or any(gradient.dtype in _HALF for gradient in gradients)
+        if self.loss_reduction == "mean" and halves:
             raise InputError("loss_reduction", "mean", "'sum' in half precision, in make_private and the loss")
         (count, *others) = {len(gradient) for gradient in gradients}
         if others or self._clipped + count > self._samples.size:
@@ -248,6 +270,41 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
     def accumulated_iterations(self) -> int:
         """Always 1: one sample a step."""
         return 1
+
+
+class _State:
+    """The state of an optimizer, such as its momenta, and a copy of its numbers."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._held = _held(optimizer)
+        self._numbers = [thing.detach().clone() if isinstance(thing, torch.Tensor) else None for thing in self._held]
+
+    def is_state_of(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the optimizer has the same objects, with the same numbers."""
+        held = _held(optimizer)
+        if not equal_things(self._held, held):
+            return False
+        return all(numbers is None or same_numbers(thing, numbers) for thing, numbers in zip(held, self._numbers, strict=True))
+
+
+def _held(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """What an optimizer's state holds. A parameter is named by its id: the module's copy compares it."""
+    held = list[Any]()
+
+    def hold(value: Any) -> None:
+        if isinstance(value, (list, tuple)):
+            value = dict(enumerate(value))
+        if not isinstance(value, Mapping):
+            held.append(value)
+            return
+        held.append(len(value))
+        for key, part in value.items():
+            held.append(id(key) if isinstance(key, torch.Tensor) else key)
+            hold(part)
+
+    # To look for a parameter's state makes an empty one.
+    hold({parameter: state for parameter, state in optimizer.state.items() if state})
+    return held
 
 
 def _factors(gradients: list[torch.Tensor], clip: float) -> torch.Tensor:

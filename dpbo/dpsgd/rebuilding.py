@@ -20,7 +20,9 @@ rebuilt:
   the module's tensors and arrays, bit by bit: NumPy, and torch's kernel of batch norm, write without
   moving a counter
 
-A layer that mixes the records of a sample is refused where a trial on made-up records shows it.
+A layer that mixes the records of a sample is refused where a trial on made-up records shows it, and
+so is a module whose trial shows nothing: it fails, its outputs have no axis of records, or the loop
+does not call the module itself.
 
 What a copy would share with the trained module, such as a function that closes over a list, is
 refused unless it cannot change.
@@ -44,10 +46,11 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.dpsgd.reached import PLAIN, is_opaque, named, parts
-from dpbo.dpsgd.trained import note_trained, was_trained
+from dpbo.dpsgd.trained import mark_rebuilt, note_trained, was_trained
 from dpbo.errors import InputError
 from dpbo.isolation import isolate_generators, mute_warnings
 
@@ -89,8 +92,12 @@ _KEPT = f"What a layer keeps of records is not noised: write to no buffer or att
 _HOOKS = "A hook may keep records. Put what it does into `forward`."
 _SHARES = "Make a function that closes over other things a method of the layer, or a module."
 _TOKENS = "Leave max_norm out: it shortens the rows of the sample's tokens in each forward pass, without noise."
-# Number of records that a module is tried on before it is trained.
-_TRIED = 11
+_EXAMPLE = "Give its inputs for three different public records, a tuple or a dict by keyword: make_private(..., example=(inputs,))."
+_OUTPUTS = "Return tensors, or lists, tuples or dicts of tensors, with one row a record; compute the loss outside `forward`."
+_CLASS = "Tensors of another class run code of their own in the optimizer's step."
+# Numbers of records that a module is tried on before it is trained.
+_TRIED = (11, 13)
+_PRECISE = {torch.float32, torch.float64, torch.complex64, torch.complex128}
 
 
 class PublicCopy:
@@ -100,6 +107,10 @@ class PublicCopy:
         module: not yet trained.
         noised: those of its parameters that the optimizer will change.
 
+    Attributes:
+        is_precise: whether all its tensors, and all that the trial computed, have float32 or float64.
+            The trial runs where the first pass does, also under its autocast.
+
     Raises:
         InputError: the module was trained before, has a layer that keeps or mixes records, or
             cannot be copied.
@@ -107,9 +118,13 @@ class PublicCopy:
 
     def __init__(self, module: nn.Module, noised: Iterable[nn.Parameter]) -> None:
         _require_trainable(module)
+        mark_rebuilt(module.modules(), rebuilt=False)
         # A frozen parameter is not noised, though the optimizer may have it.
         self._module = module
         self._noised = {id(parameter): parameter for parameter in noised if parameter.requires_grad}
+        for parameter in self._noised.values():
+            if type(parameter) is not nn.Parameter:
+                raise InputError("module", type(parameter).__name__, "one whose trainable parameters are nn.Parameter itself", _CLASS)
         self._copies = _fresh_tensors(module)
         self._copy = _copied(module, self._copies)
         self._layers = [*module.named_modules()]
@@ -118,10 +133,13 @@ class PublicCopy:
         self._hooked: list[tuple[str, nn.Module]] = self._layers
         self._own_hook: Any = None
         self._hooks = self._hooks_now()
+        self._tried = True
+        tensors = [*module.parameters(), *module.buffers()]
+        self.is_precise = all(tensor.dtype in _PRECISE or not _is_float(tensor) for tensor in tensors)
         self._comparisons = 0
         self.note_step()
 
-    def begin(self, axis: int, wrapper: object) -> None:
+    def begin(self, axis: int, wrapper: object, example: Any = None) -> None:
         """Call when training may begin. From now on other trainings refuse the module and its layers.
 
         The first forward pass of the module is tried on made-up records beforehand (`_try`).
@@ -130,17 +148,25 @@ class PublicCopy:
         Args:
             axis: of records, in the inputs.
             wrapper: Opacus' module around this one, if it is a module.
+            example: public inputs for the trial; omitted, they are made up.
         """
         note_trained(layer for _, layer in self._layers)
         self._hooked = [*self._layers, *([("", wrapper)] if isinstance(wrapper, nn.Module) else [])]
         self._hooks = self._hooks_now()
+        self._tried = False
 
         def before_first_pass(_: nn.Module, args: Any, kwargs: Any) -> None:
             handle.remove()
-            self._try((args, kwargs), axis)
+            self._try((args, kwargs) if example is None else _inputs(example), axis, given=example is not None)
 
         handle = self._module.register_forward_pre_hook(before_first_pass, with_kwargs=True)
         self._own_hook = before_first_pass
+
+    def require_tried(self) -> None:
+        """Raise InputError unless a forward pass of the module came, and its trial, after `begin`."""
+        if not self._tried:
+            remedy = "Call it in the loop, not a method or a layer of it: put what they do into `forward`."
+            raise InputError("module", type(self._module).__name__, "called before each step", remedy)
 
     def _hooks_now(self) -> list[list[Any]]:
         """The hooks that run in passes, but for `begin`'s own: each layer's, the wrapper's, and those of all modules."""
@@ -163,16 +189,16 @@ class PublicCopy:
         whole = whole or self._comparisons & (self._comparisons - 1) == 0
         moved = {place for place, parameter in self._noised.items() if not self._is_as_stepped(place, parameter)}
         for (name, layer), hooks, hooks_now in zip([*self._hooked, ("", self._module)], self._hooks, self._hooks_now(), strict=True):
-            if not _equal(hooks, hooks_now):
+            if not equal_things(hooks, hooks_now):
                 raise InputError(_place(name), layer, "without hooks that make_private did not find", _HOOKS)
         for (name, layer), before, now in zip(self._all_layers(whole=whole), self._before[whole], self._traces(whole), strict=True):
-            same = _equal(before, now) and not any(id(parameter) in moved for parameter in layer._parameters.values())
+            same = equal_things(before, now) and not any(id(parameter) in moved for parameter in layer._parameters.values())
             if not same or (whole and not all(map(self._has_its_numbers, now))):
                 raise InputError(_place(name), layer, "unchanged by forward passes and by your loop", _KEPT)
 
     def _is_as_stepped(self, place: int, parameter: nn.Parameter) -> bool:
         """Whether a noised parameter is as the last step left it."""
-        return _position(parameter) == self._stepped[place] and _same_numbers(parameter, self._numbers[place])
+        return _position(parameter) == self._stepped[place] and same_numbers(parameter, self._numbers[place])
 
     def rebuilt(self) -> nn.Module:
         """A new copy of the public copy with the noised parameters' numbers, in evaluation mode.
@@ -185,7 +211,10 @@ class PublicCopy:
         for noised in self._noised.values():
             public = self._copies[id(noised)]
             tensors[id(public)] = nn.Parameter(noised.detach().clone(), public.requires_grad)
-        return _copied(self._copy, tensors).eval()
+        released = _copied(self._copy, tensors).eval()
+        # Also modules in lists and dicts of its attributes.
+        mark_rebuilt(tensors.values())
+        return released
 
     def _require_apart(self) -> None:
         """Raise InputError for what the copy would share with the trained module, unless it cannot change."""
@@ -206,40 +235,49 @@ class PublicCopy:
         """The layers that `_traces` has traces of."""
         return [*self._layers, ("", self._module)] if whole else self._layers
 
-    def _try(self, inputs: Any, axis: int) -> None:
-        """Call two public copies on made-up records that have the first in common, with the same generators.
+    def _try(self, inputs: Any, axis: int, *, given: bool = False) -> None:
+        """Call two public copies on records that have the first in common, with the same generators.
 
-        What is refused so is refused for any records. Nothing is learnt from inputs other than
-        tensors, or where the module fails on made-up ones.
+        Once with 11 records and once with 13, so that an output shows which of its axes is the
+        records': the one that follows. What cannot be judged so is refused, as what differs. Made-up
+        records follow from the shapes of the true ones alone, and so does what is refused.
+
+        Args:
+            inputs: (args, kwargs) of the module.
+            axis: of records, in the inputs.
+            given: the inputs are public records, which are repeated; else others are made up.
 
         Raises:
-            InputError: the first copy has changed, or the outputs for the first record differ.
+            InputError: a copy has changed or fails, the outputs are no tensors with an axis of
+                records, or those for the first record differ.
         """
         first = _copied(self._copy, _fresh_tensors(self._copy))
         trial = PublicCopy(first, ())
-        outputs = list[list[torch.Tensor]]()
-        shared = [_made_up(tensor, axis, 0) for tensor in _tensors(inputs)]
-        for which, module in enumerate((first, trial._copy)):
-            records = [_made_up(tensor, axis, 1 + which) for tensor in shared]
-            for mine, common in zip(records, shared, strict=True):
-                if mine.dim() > axis:
-                    mine.select(axis, 0).copy_(common.select(axis, 0))
-            remaining = iter(records)
-            args, kwargs = _map_tensors(inputs, lambda _: next(remaining))  # noqa: B023
-            try:
-                with torch.no_grad(), isolate_generators(bytes):
-                    outputs.append(_tensors(module(*args, **kwargs)))
-            except Exception:
-                return
+        returned = list[Any]()
+        seen = _Dtypes()
+        for count in _TRIED:
+            for which, module in enumerate((first, trial._copy), start=1):
+                # The error is about numbers that nobody gave.
+                with contextlib.suppress(Exception):
+                    args, kwargs = (_repeated if given else _made_up)(inputs, axis, count, which)
+                    with torch.no_grad(), isolate_generators(bytes), seen:
+                        returned.append(module(*args, **kwargs))
         trial.require_unchanged(whole=True)
-        for one, other in zip(*outputs, strict=False):
-            if one.shape != other.shape:
-                continue
-            # Another axis of this length would leave it open which one is the records'.
-            by_record = [place for place, length in enumerate(one.shape) if length == _TRIED] == [axis]
-            if by_record and not _close(one.select(axis, 0), other.select(axis, 0)):
-                allowed = "one whose output for a record does not depend on other records of the sample"
-                raise InputError("module", self._module, allowed, _NORMS)
+        name = type(self._module).__name__
+        if len(returned) < 2 * len(_TRIED):
+            raise InputError("module", name, "one that can be tried on made-up records", _EXAMPLE)
+        outputs = [_tensors(each) for each in returned]
+        places = [_axis_of_records(shorter, longer) for shorter, longer in zip(outputs[0], outputs[2], strict=False)]
+        axes = [place for place in places if place is not None]
+        if not places or len(axes) < len(places) or not all(map(_has_tensors_alone, returned)) or len({*map(len, outputs)}) > 1:
+            raise InputError("module", name, "one whose outputs are tensors with one axis that is the records'", _OUTPUTS)
+        for one, other in (outputs[:2], outputs[2:]):
+            for place, mine, others in zip(axes, one, other, strict=True):
+                if mine.shape != others.shape or not _close(mine.select(place, 0), others.select(place, 0)):
+                    allowed = "one whose output for a record does not depend on other records of the sample"
+                    raise InputError("module", self._module, allowed, _NORMS)
+        self.is_precise = self.is_precise and seen.found <= _PRECISE
+        self._tried = True
 
     def _traces(self, whole: bool) -> list[list[Any]]:
         """For each layer, what is compared of it; with `whole`, last, what their code refers to."""
@@ -280,7 +318,7 @@ class PublicCopy:
         if not isinstance(value, (torch.Tensor, np.ndarray)) or id(value) in self._noised:
             return True
         twin = self._copies.get(id(value))
-        return twin is None or _same_numbers(value, twin)
+        return twin is None or same_numbers(value, twin)
 
 
 def _require_trainable(module: nn.Module) -> None:
@@ -346,6 +384,23 @@ def _map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return map_parts(value, lambda part: _map_tensors(part, change))
 
 
+class _Dtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the dtypes of all floating point numbers that are computed in it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found = set[torch.dtype]()
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        self.found.update(tensor.dtype for tensor in _tensors(result) if _is_float(tensor))
+        return result
+
+
+def _is_float(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def _tensors(value: Any) -> list[torch.Tensor]:
     """The tensors in nested containers, in order."""
     found = list[torch.Tensor]()
@@ -353,12 +408,58 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return found
 
 
-def _made_up(like: torch.Tensor, axis: int, which: int) -> torch.Tensor:
-    """A few records of this one's shape; whole numbers are 0 and 1, which any table of words has."""
-    shape = [_TRIED if place == axis else length for place, length in enumerate(like.shape)]
+def _has_tensors_alone(value: Any) -> bool:
+    """Whether nested containers have no more than tensors and None."""
+    if isinstance(value, Mapping):
+        return all(map(_has_tensors_alone, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_has_tensors_alone, value))
+    return value is None or isinstance(value, torch.Tensor)
+
+
+def _inputs(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(args, kwargs) of the module, from a tuple of its inputs, or a dict by keyword."""
+    return ((), dict(example)) if isinstance(example, Mapping) else (tuple(example), {})
+
+
+def _made_up(inputs: Any, axis: int, count: int, which: int) -> Any:
+    """Inputs for a few records of these ones' shapes, of which only the first is the same for each `which`."""
+
+    def records(like: torch.Tensor) -> torch.Tensor:
+        made = _numbers(like, axis, count, which)
+        if made.dim() > axis:
+            made.select(axis, 0).copy_(_numbers(like, axis, count, 0).select(axis, 0))
+        return made
+
+    return _map_tensors(inputs, records)
+
+
+def _numbers(like: torch.Tensor, axis: int, count: int, which: int) -> torch.Tensor:
+    """Made-up numbers for so many records; whole numbers are 0 and 1, which any table of words has."""
+    shape = [count if place == axis else length for place, length in enumerate(like.shape)]
     numbers = torch.sin(1.0 + 0.7 * which + torch.arange(math.prod(shape), dtype=torch.float64) * (2.3 + which)).reshape(shape)
-    kept = numbers if like.is_floating_point() or like.is_complex() else numbers > 0
+    kept = numbers if _is_float(like) else numbers > 0
     return kept.to(like.device, like.dtype)
+
+
+def _repeated(inputs: Any, axis: int, count: int, which: int) -> Any:
+    """Inputs for the first of these records, and for another one, repeated."""
+    given = next(tensor.shape[axis] for tensor in _tensors(inputs) if tensor.dim() > axis)
+    places = torch.tensor([0] + [which] * (count - 1))
+
+    def records(tensor: torch.Tensor) -> torch.Tensor:
+        is_of_records = tensor.dim() > axis and tensor.shape[axis] == given
+        return tensor.index_select(axis, places.to(tensor.device)) if is_of_records else tensor
+
+    return _map_tensors(inputs, records)
+
+
+def _axis_of_records(shorter: torch.Tensor, longer: torch.Tensor) -> int | None:
+    """The axis that follows the number of records; None unless it is the only one that differs."""
+    if shorter.dim() != longer.dim():
+        return None
+    differ = [(place, lengths) for place, lengths in enumerate(zip(shorter.shape, longer.shape, strict=True)) if lengths[0] != lengths[1]]
+    return differ[0][0] if len(differ) == 1 and differ[0][1] == _TRIED else None
 
 
 def _is_constant(value: Any, around: tuple[Any, ...] = ()) -> bool:
@@ -383,14 +484,14 @@ def _position(tensor: torch.Tensor) -> tuple[int, int]:
     return version, tensor.data_ptr() if tensor.layout is torch.strided else 0
 
 
-def _equal(before: list[Any], now: list[Any]) -> bool:
+def equal_things(before: list[Any], now: list[Any]) -> bool:
     """Whether two traces have the same objects, and equal numbers and text."""
     if len(before) != len(now):
         return False
     return all(a is b or (type(a) is type(b) and type(a) in PLAIN and a == b) for a, b in zip(before, now, strict=True))
 
 
-def _same_numbers(a: Any, b: Any) -> bool:
+def same_numbers(a: Any, b: Any) -> bool:
     """Whether two tensors or arrays have the same numbers; NaN counts as itself."""
     if isinstance(a, np.ndarray):
         return bool(a.shape == b.shape and a.tobytes() == b.tobytes())

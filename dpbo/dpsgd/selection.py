@@ -22,7 +22,6 @@ Source: Liu & Talwar 2019; Papernot & Steinke 2022. Bounds and proofs: dpbo/acco
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,9 +32,9 @@ import torch
 from dpbo.accounting.event_costs import covers
 from dpbo.curator.birth import ROLES
 from dpbo.curator.curator import Curator
-from dpbo.dpsgd.hidden_runs import DensityRatioProposals, best_of, copied_by_pickle
+from dpbo.dpsgd.hidden_runs import DensityRatioProposals, best_of
 from dpbo.dpsgd.process_state import ProcessState
-from dpbo.dpsgd.trained import require_rebuilt
+from dpbo.dpsgd.releasable import copied_by_pickle
 from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.hidden_run import in_hidden_run
@@ -49,9 +48,10 @@ from dpbo.space import Space
 from dpbo.validation import Name, Positive, between, checked, warn
 
 _PRIOR = (1.0, 1.0)
-_NO_PICKLE = (
-    "the best run's output cannot be pickled, so it does not leave: Selected.output is None. Its parameters and its score are released. "
-    "Let `train` return what pickle can copy, such as tensors, modules and estimators: no open files, locks or generators."
+_STAYS = (
+    "the best run's output holds what may not leave or cannot be pickled, so it does not leave: Selected.output is None. Its parameters "
+    "and its score are released. Let `train` return numbers, text, arrays, tensors, estimators, and containers and objects of your own "
+    "classes with these; of a module that it trained, session.released()."
 )
 
 
@@ -129,10 +129,11 @@ def private_selection(
             fails if it raises an exception, its number is not finite, it writes to a ledger, its
             Sessions, own curators and hidden draws cost more than `base`, or it draws by
             `Curator.hidden_draws` an answer that rests on data assumptions. The best run's
-            output is released, as a copy from its pickle, so it must hold nothing but what `base`
-            pays for: noised numbers, and settings that are public. A module that was trained in a
-            `Session` holds records: return `session.released()`, because a run that returns the
-            module itself fails. Each run has fresh seeds, and finds numbers
+            output is released, as a copy from its pickle, if all that it holds may leave
+            (`dpbo.dpsgd.releasable`); else `output` is None, with a warning. It must hold nothing but
+            what `base` pays for: noised numbers, and settings that are public. A module that was
+            trained in a `Session` holds records: return `session.released()`.
+            Each run has fresh seeds, and finds numbers
             and settings of the process, and plain values of your own modules, objects and closures,
             as the first one did (`dpbo.dpsgd.process_state` lists them). It must read nothing else that an
             earlier run left, and return no clock time, memory address or number of a process.
@@ -171,15 +172,14 @@ def private_selection(
             curator.ledger.note("assume", assumed)
         slot = {"query": "PrivateSelection", "public": {}, "details": {}}
         entry = reservation.charge({"units": curator.units, "slots": [slot]}, used=0)
-        rebuilt = functools.partial(_rebuilt, train)
-        work = rebuilt if score is None else _scored(curator, rebuilt, score, name)
+        work = train if score is None else _scored(curator, train, score, name)
         work = _paid(work, event, curator.adjacency)
         best = best_of(work, space, run_count, curator.entropy, threshold=threshold, pad_to=pad_to, proposals=adaptive)
         chosen = Selected(None, None, None)
         if best is not None:
             chosen = Selected(space.decode(best.x), best.x, None if best.failed else best.score, best.output)
             if best.unpickled:
-                warn(_NO_PICKLE, UserWarning)
+                warn(_STAYS, UserWarning)
         curator.selections[name] = entry, chosen
     return _delivered(curator, space, name)
 
@@ -251,13 +251,6 @@ def _terms(
         **scored,
         **{key: value for key, value in optional.items() if value is not None},
     }
-
-
-def _rebuilt(train: Callable[[dict[str, Any]], Any], parameters: dict[str, Any]) -> Any:
-    """A run's output. Raises InputError for a trained module that was not rebuilt: it would leave with what was not noised."""
-    output = train(parameters)
-    require_rebuilt(output)
-    return output
 
 
 def _paid(work: Callable[..., Any], event: SelectionEvent | RolesEvent, adjacency: Adjacency) -> Callable[[dict[str, Any]], Any]:

@@ -1,13 +1,16 @@
-"""Which modules of this process were trained with DP-SGD. They hold records, so they are neither released nor trained again."""
+"""Which modules were trained with DP-SGD, and which were rebuilt from these.
+
+Trained ones hold records, so they are neither released nor trained again. Of rebuilt ones the mark is
+an attribute, which their copies and files have as well.
+"""
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
 
-from dpbo.errors import InputError
-
+_MARK = "rebuilt_by_dpbo"
 _layers: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
 
 
@@ -21,17 +24,15 @@ def was_trained(module: nn.Module) -> bool:
     return any(_layers.get(id(layer)) is layer for layer in module.modules())
 
 
-def require_rebuilt(output: Any) -> None:
-    """Raise InputError for a trained module, also in a container, in place of the one that was rebuilt from it."""
-    for module in _modules(output):
-        if was_trained(module):
-            remedy = "Return session.released(): the trained module holds records, and what was not noised."
-            raise InputError("output", type(module).__name__, "one that was rebuilt", remedy)
+def mark_rebuilt(things: Iterable[Any], *, rebuilt: bool = True) -> None:
+    """Mark the modules among these as made of public things and noised numbers alone, or take the mark off them."""
+    for thing in things:
+        if isinstance(thing, nn.Module):
+            vars(thing).pop(_MARK, None)
+            if rebuilt:
+                vars(thing)[_MARK] = True
 
 
-def _modules(value: Any) -> list[nn.Module]:
-    if isinstance(value, Mapping):
-        return [module for part in value.values() for module in _modules(part)]
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [module for part in value for module in _modules(part)]
-    return [value] if isinstance(value, nn.Module) else []
+def is_rebuilt(module: nn.Module) -> bool:
+    """Whether it and all its layers have the mark. A copy has it, too."""
+    return all(_MARK in vars(layer) for layer in module.modules())

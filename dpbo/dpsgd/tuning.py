@@ -46,6 +46,7 @@ from dpbo.curator.records import PrivateView, count_records
 from dpbo.dpsgd.engine import Fit, Session
 from dpbo.dpsgd.hidden_runs import DensityRatioProposals
 from dpbo.dpsgd.planning import DPSGDConfig, TuningPlan
+from dpbo.dpsgd.reached import shared_memory
 from dpbo.dpsgd.rebuilding import map_parts
 from dpbo.dpsgd.selection import NoisedScore, private_selection
 from dpbo.errors import InputError, ReleaseLost, UsageError
@@ -72,6 +73,10 @@ _REPEATED = (
     "will say so. Tell only those who may see the records."
 )
 _TWO_ROLES = "A record of both roles pays for both, and the budget counts each role alone: take such records out of one of them."
+_FROM_LOADER = (
+    "It takes records from the session's loader alone: what it computes of others, such as their mean, is not noised. Give it public "
+    "numbers, such as the number of columns, by themselves."
+)
 _DATASET = Within(
     "a torch Dataset with a length, because records are sampled by position",
     lambda records: hasattr(records, "__getitem__") and hasattr(records, "__len__"),
@@ -125,7 +130,8 @@ def tune(
     """Tune by a plan of `plan_tuning`. A search shows its progress; a selection shows none, because its runs are hidden.
 
     Args:
-        fit: `fit(parameters, session)` takes training records from the session only, and returns the module that it gave to
+        fit: `fit(parameters, session)` takes training records from the session only (code that names
+            the tensors or arrays of either role is refused), and returns the module that it gave to
             `session.make_private`, after all steps. What leaves is `session.released()`: the module as it was then, with the noised
             parameters. Nothing else that `fit` computes leaves.
         score: `score(model, records)`, one number a validation record, maximised. It gets a copy of what may leave.
@@ -160,6 +166,8 @@ def tune(
     study.require_planned_number()
     if not allow_repeated:
         require_other_rows("training", training, study.view, "validation", _TWO_ROLES)
+    if shared_memory(fit, (training, validation)):
+        raise InputError("fit", getattr(fit, "__name__", type(fit).__name__), "of code that names none of the records", _FROM_LOADER)
     if try_first:
         study.try_first(example)
     if study.folder is not None:

@@ -1,19 +1,31 @@
 """A31 and others: what a hostile reader made leave a private training, or moved its sum by, although every test was green."""
 
+import copy
+import dataclasses
+import functools
 import pathlib
+import pickle
 import random
+import types
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpbo import Budget, Curator, Space
 from dpbo.accounting import Planned
-from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
+from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, private_selection, tune
+from dpbo.dpsgd.releasable import copied_by_pickle
+from dpbo.errors import InputError
+from dpbo.events import SelectionEvent
 from dpbo.privacy import Adjacency
+from dpbo.run_counts import FixedRuns
 
 CONFIG = DPSGDConfig(noise_multiplier=1e4, epochs=3, batches=1, batch_size=60)
 QUIET = DPSGDConfig(noise_multiplier=0.01, epochs=1, batches=1, batch_size=60)
@@ -143,7 +155,7 @@ def test_a_buffer_drawn_in_a_later_run_does_not_tell_the_number_of_records(tmp_p
         for rows, labels in loader:
             step(module, optimizer, rows, labels)
         # A last look, as for a log.
-        module(X[: len(rows)])
+        module(rows)
         return module
 
     def drawn(count: int, folder: pathlib.Path) -> Any:
@@ -154,3 +166,375 @@ def test_a_buffer_drawn_in_a_later_run_does_not_tell_the_number_of_records(tmp_p
         return sorted(torch.load(file, weights_only=False).omega.tolist() for file in folder.glob("*.pt"))
 
     assert drawn(60, tmp_path / "fewer") == drawn(61, tmp_path / "more")
+
+
+class Adapter(nn.Module):
+    """A trainable float32 layer below a frozen one."""
+
+    def __init__(self, frozen: Any) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 8)
+        self.outer = nn.Linear(8, 2).requires_grad_(False)
+        self.frozen = frozen
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.frozen(self, self.inner(rows)).float()
+
+
+def in_bfloat16(layer: Adapter, rows: torch.Tensor) -> torch.Tensor:
+    return layer.outer(rows.bfloat16())
+
+
+def under_autocast(layer: Adapter, rows: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return layer.outer(rows)
+
+
+def for_a_moment(layer: Adapter, rows: torch.Tensor) -> torch.Tensor:
+    return layer.outer(rows.half().float())
+
+
+HALVES = {"a frozen layer": in_bfloat16, "autocast": under_autocast, "between layers": for_a_moment}
+
+
+@pytest.mark.attack("A4", "A27")
+@pytest.mark.parametrize("kind", HALVES)
+def test_a_mean_loss_is_refused_in_half_precision(kind):
+    """One record more rounded (p - y) / n of all records another way: the sum moved by 51 clips."""
+
+    def trained(reduction: str) -> Opened:
+        run, network = Opened(), Adapter(HALVES[kind])
+        if kind == "a frozen layer":
+            network.outer.bfloat16()
+        module, optimizer, loader = prepared(run, network, loss_reduction=reduction)
+        for rows, labels in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(module(rows), labels, reduction=reduction).backward()
+            optimizer.step()
+        return run
+
+    with pytest.raises(InputError, match="loss_reduction='mean'"):
+        trained("mean")
+    assert trained("sum").charges() == 1
+
+
+@dataclasses.dataclass
+class Logits:
+    logits: torch.Tensor
+
+
+class Centred(nn.Module):
+    """Centres its records at the sample's mean, and gives what `gives` makes of its outputs."""
+
+    def __init__(self, classes: int, gives: Any) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, classes)
+        self.gives = gives
+
+    def forward(self, rows: torch.Tensor) -> Any:
+        return self.gives(rows, self.encode(rows))
+
+    def encode(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.out(rows - rows.mean(0))
+
+
+def fails_on_what_is_made_up(rows: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+    if len(rows) in (11, 13):
+        raise ValueError
+    return outputs
+
+
+MIXING: dict[str, Any] = {
+    "eleven classes": lambda: Centred(11, lambda _, outputs: outputs),
+    "thirteen classes": lambda: Centred(13, lambda _, outputs: outputs),
+    "a dataclass": lambda: Centred(2, lambda _, outputs: Logits(outputs)),
+    "a loss": lambda: Centred(2, lambda _, outputs: outputs.square().mean()),
+    "a table of all pairs": lambda: Centred(2, lambda _, outputs: outputs @ outputs.T),
+    "a number beside": lambda: Centred(2, lambda rows, outputs: (rows @ torch.ones(4, 2), float(outputs.detach().mean()))),
+    "fails": lambda: Centred(2, fails_on_what_is_made_up),
+}
+
+
+@pytest.mark.attack("A27")
+@pytest.mark.parametrize("kind", MIXING)
+def test_a_module_that_mixes_records_or_whose_trial_shows_nothing_is_refused(kind):
+    """With eleven classes the sum moved by 1,410 times what one record may move it."""
+    run = Opened()
+    module, _, loader = prepared(run, MIXING[kind]())
+    with pytest.raises(InputError, match=r"^module"):
+        module(next(iter(loader))[0])
+    assert run.charges() == 0
+
+
+@pytest.mark.attack("A27")
+def test_a_loop_that_calls_a_method_of_the_module_takes_no_step():
+    run = Opened()
+    module, optimizer, loader = prepared(run, Centred(2, lambda rows, _: rows))
+    rows, labels = next(iter(loader))
+    nn.functional.cross_entropy(module._module.encode(rows), labels).backward()
+    with pytest.raises(InputError, match="called before each step"):
+        optimizer.step()
+    assert run.charges() == 0
+
+
+class Lengths(nn.Module):
+    """Refuses records without a length, as packed sequences do."""
+
+    def __init__(self, mixes: bool) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 2)
+        self.mixes = mixes
+
+    def forward(self, rows: torch.Tensor, lengths: torch.Tensor) -> dict[str, Any]:
+        if bool((lengths < 1).any()):
+            raise ValueError("lengths must be above zero")
+        return {"logits": self.out(rows - rows.mean(0) * self.mixes), "weights": None, "steps": [rows.T.expand(3, -1, -1)]}
+
+
+@pytest.mark.attack("A27")
+@pytest.mark.parametrize("mixes", [False, True])
+def test_a_module_that_fails_on_made_up_records_is_tried_on_an_example(mixes):
+    def step_with(example: Any) -> int:
+        run = Opened()
+        module, optimizer, loader = prepared(run, Lengths(mixes), example=example)
+        for rows, labels in loader:
+            nn.functional.cross_entropy(module(rows, labels + 1)["logits"], labels).backward()
+            optimizer.step()
+        return run.charges()
+
+    with pytest.raises(InputError, match="example="):
+        step_with(None)
+    for example in ((X[:3], torch.tensor([2, 1, 1])), {"rows": X[:3], "lengths": torch.tensor([2, 1, 1])}):
+        if mixes:
+            with pytest.raises(InputError, match="not depend on other records"):
+                step_with(example)
+        else:
+            assert step_with(example) == 1
+
+
+class Sneaky(nn.Parameter):
+    """Its class runs in the optimizer's step."""
+
+
+class Function(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+class Dispatch(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+OPTIMIZERS: dict[str, Any] = {"SGD": functools.partial(torch.optim.SGD, momentum=0.9), "Adam": torch.optim.Adam}
+WRITES: dict[str, Any] = {
+    "in place": lambda buffer, state, name: buffer.add_(X.mean()),
+    "data": lambda buffer, state, name: buffer.data.add_(X.mean()),
+    "another tensor": lambda buffer, state, name: state.update({name: buffer + X.mean()}),
+    "nothing": lambda buffer, state, name: None,
+}
+
+
+@pytest.mark.attack("A31")
+@pytest.mark.parametrize("way", WRITES)
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_what_is_written_to_the_optimizers_state_takes_no_step(kind, way):
+    """Its own next step would add it to the parameters: exact means were in the released weights."""
+    run = Session(TensorDataset(X, Y), CONFIG)
+    module, optimizer, loader = prepared(run, nn.Linear(4, 2), OPTIMIZERS[kind])
+    name = "momentum_buffer" if kind == "SGD" else "exp_avg"
+    samples = iter(loader)
+    step(module, optimizer, *next(samples))
+    state = optimizer.state[module._module.weight]
+    WRITES[way](state[name], state, name)
+    if way == "nothing":
+        step(module, optimizer, *next(samples))
+    else:
+        with pytest.raises(InputError, match="state that its last step left"):
+            step(module, optimizer, *next(samples))
+
+
+@pytest.mark.attack("A31")
+@pytest.mark.parametrize("mode", [Function, Dispatch])
+def test_code_of_a_class_or_a_mode_does_not_run_in_a_step(mode):
+    network = nn.Linear(4, 2)
+    network.weight = Sneaky(network.weight.detach())
+    with pytest.raises(InputError, match="Parameter itself"):
+        prepared(Opened(), network)
+    run = Opened()
+    module, optimizer, loader = prepared(run, nn.Linear(4, 2))
+    rows, labels = next(iter(loader))
+    nn.functional.cross_entropy(module(rows), labels).backward()
+    with mode(), pytest.raises(InputError, match="modes"):
+        optimizer.step()
+    with torch.device("cpu"):
+        optimizer.step()
+    assert run.charges() == 1
+
+
+@pytest.mark.attack("A31")
+def test_a_state_that_is_loaded_before_the_first_sample_is_taken():
+    network = nn.Linear(4, 2)
+    saved = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
+    network(X).sum().backward()
+    saved.step()
+    module, optimizer, loader = prepared(Opened(), nn.Linear(4, 2), OPTIMIZERS["SGD"])
+    optimizer.load_state_dict(saved.state_dict())
+    for rows, labels in loader:
+        step(module, optimizer, rows, labels)
+
+
+@dataclasses.dataclass
+class Result:
+    model: Any
+    lr: float = 0.1
+
+
+class Estimator:
+    def __init__(self, model: Any) -> None:
+        self.model_ = model
+
+
+def trained_in(session: Session) -> Any:
+    """The trained module and its optimizer, after a look at the records as for a log."""
+    module, optimizer, loader = prepared(session, nn.Sequential(nn.Linear(4, 2)), OPTIMIZERS["SGD"])
+    for rows, labels in loader:
+        step(module, optimizer, rows, labels)
+    nn.functional.cross_entropy(module(X), Y).backward()
+    return module, optimizer
+
+
+HOLDERS: dict[str, Any] = {
+    "module": lambda module, optimizer: module,
+    "dataclass": lambda module, optimizer: Result(module),
+    "namespace": lambda module, optimizer: types.SimpleNamespace(model=module._module),
+    "estimator": lambda module, optimizer: Estimator(module),
+    "estimator of scikit-learn": lambda module, optimizer: LogisticRegression(class_weight=module._module),
+    "deep copy": lambda module, optimizer: copy.deepcopy(module._module),
+    "method": lambda module, optimizer: module._module.forward,
+    "partial": lambda module, optimizer: functools.partial(print, module),
+    "default": lambda module, optimizer: lambda rows, kept=module: kept(rows),
+    "class": lambda module, optimizer: type("Local", (), {"kept": module}),
+    "layer in another module": lambda module, optimizer: nn.Sequential(module._module[0]),
+    "parameter": lambda module, optimizer: {"weight": [module._module[0].weight]},
+    "module that was not rebuilt": lambda module, optimizer: nn.Linear(4, 2),
+    "optimizer": lambda module, optimizer: optimizer,
+}
+
+
+@pytest.fixture(scope="module")
+def trained() -> Any:
+    session = Session(TensorDataset(X, Y), CONFIG)
+    return session, *trained_in(session)
+
+
+@pytest.mark.attack("A31")
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_no_object_of_a_run_holds_a_module_that_was_trained(kind, trained):
+    _, module, optimizer = trained
+    with pytest.raises(InputError, match="what may leave"):
+        copied_by_pickle(HOLDERS[kind](module, optimizer))
+
+
+@pytest.mark.attack("A31")
+def test_what_is_listed_leaves(trained):
+    session, module, _ = trained
+    released = session.released()
+    fitted = LogisticRegression().fit(X.numpy(), Y.numpy())
+    mean = torch.arange(8.0)[2:4]
+    left = copied_by_pickle(Result({"model": released, "again": [released], "state": module.state_dict(), "other": fitted, "mean": mean}))
+    assert torch.equal(left.model["model"](X), released(X))
+    assert left.model["again"][0] is left.model["model"]
+    assert torch.equal(left.model["state"]["_module.0.weight"], released[0].weight)
+    assert (left.model["other"].coef_ == fitted.coef_).all()
+    assert left.model["mean"].tolist() == [2.0, 3.0]
+    assert left.model["mean"].untyped_storage().nbytes() == 8, "without the rest of its memory"
+    copied_by_pickle(copy.deepcopy(released))
+
+
+@pytest.mark.attack("A31")
+def test_a_released_module_that_is_trained_on_does_not_leave(trained):
+    released = trained[0].released().train()
+    module, _, loader = prepared(Session(TensorDataset(X, Y), CONFIG), released)
+    module(next(iter(loader))[0])
+    with pytest.raises(InputError, match="what may leave"):
+        copied_by_pickle(released)
+    # A layer that a session trained, in a module that was rebuilt.
+    again = trained[0].released()
+    again.append(module._module[0])
+    with pytest.raises(InputError, match="what may leave"):
+        copied_by_pickle(again)
+
+
+@pytest.mark.attack("A31")
+@pytest.mark.parametrize("released", [False, True])
+def test_a_selection_releases_a_result_with_its_rebuilt_module_alone(released):
+    """The last sample was in it, raw."""
+    base, law = (CONFIG.event(Adjacency.REPLACE_ONE),), FixedRuns(2)
+
+    def train(_: Any) -> Any:
+        session = Session(TensorDataset(X, Y), CONFIG)
+        module, _ = trained_in(session)
+        return Result(session.released() if released else module), 1.0
+
+    accounting = Planned([SelectionEvent(base=base, run_count=law)])
+    terms: dict[str, Any] = {"unit": "record", "budget": Budget(8.0, 1e-5), "allow_repeated": True, "role": "training"}
+    curator = Curator((X, Y), adjacency=Adjacency.REPLACE_ONE, accounting=accounting, **terms)
+    output = private_selection(curator, train, space=Space(lr=[0.1, 0.2]), run_count=law, base=base).output
+    assert (output is not None) == released
+    assert not any(row.numpy().tobytes() in pickle.dumps(output) for row in X)
+
+
+ARRAY = X.numpy()
+
+
+class Fits:
+    """A fit that has the records as an attribute."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __call__(self, parameters: Any, session: Any) -> Any:
+        pytest.fail("it was called")
+
+    def fit(self, parameters: Any, session: Any) -> Any:
+        pytest.fail("it was called")
+
+
+def names_the_records(parameters: Any, session: Any) -> Any:
+    return pytest.fail(str(X.mean(0)))
+
+
+def names_their_memory(parameters: Any, session: Any) -> Any:
+    return pytest.fail(str(ARRAY.mean(0)))
+
+
+def closes_over(rows: Any) -> Any:
+    return lambda parameters, session: pytest.fail(str(rows.mean(0)))
+
+
+def defaults_to(rows: Any) -> Any:
+    return lambda parameters, session, rows=rows: pytest.fail(str(rows.mean(0)))
+
+
+FITS = {
+    "global": names_the_records,
+    "memory of a global": names_their_memory,
+    "closure": closes_over(X[:3]),
+    "default": defaults_to({"rows": [X]}),
+    "method": Fits(X).fit,
+    "object": Fits(X),
+    "validation": closes_over(Y),
+}
+
+
+@pytest.mark.attack("A31")
+@pytest.mark.parametrize("kind", FITS)
+def test_a_fit_whose_code_leads_to_the_records_is_refused(kind):
+    """It registered the records' exact mean as a buffer, which was released."""
+    config = DPSGDConfig(epochs=1, batches=1, batch_size=60)
+    plan = plan_tuning(Budget(0.5, 1e-5), config, runs=2, validation=61)["once"]
+    given: dict[str, Any] = {"space": Space(lr=[0.1, 0.2]), "plan": plan, "parameters": {"lr": 0.1}, "allow_repeated": True}
+    records: dict[str, Any] = {"training": TensorDataset(X[:60], X[:60]), "validation": (torch.zeros(61, 1), Y)}
+    with pytest.raises(InputError, match="names none of the records"):
+        tune(FITS[kind], lambda model, _: torch.zeros(61), **records, **given)

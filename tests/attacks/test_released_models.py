@@ -262,7 +262,9 @@ def tuned(layer=nn.Identity, loop=None, records=(X, Y), *, try_first=False, retu
         return model if returned is None else returned[0]
 
     given = of(validation=torch.zeros(60, 1), space=RATES, plan=PLAN, parameters={"lr": 0.1}, allow_repeated=True)
-    return tune(fit, lambda _, held: torch.zeros(len(held)), training=TensorDataset(*records), try_first=try_first, **given).model
+    # A fit whose loop names what `training` holds is refused.
+    copies = TensorDataset(*(part.clone() for part in records))
+    return tune(fit, lambda _, held: torch.zeros(len(held)), training=copies, try_first=try_first, **given).model
 
 
 class Engine:

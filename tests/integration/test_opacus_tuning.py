@@ -272,9 +272,11 @@ class TestTuning:
         assert len(found.X) == 4
 
     def test_a_run_that_fails_is_paid_for_and_worst_and_says_nothing(self, four, capsys):
+        row = X[7].tolist()
+
         def fails(parameters, session):
             if parameters["clip"] == 1.0:
-                raise ValueError(f"record {X[7].tolist()}")
+                raise ValueError(f"record {row}")
             return fit(parameters, session)
 
         found = tuned(four["search"], fit=fails)

@@ -499,12 +499,14 @@ def test_the_first_run_that_reaches_a_threshold():
     assert min(reached) < 0.9, "the first, not the best"
 
 
+class Local:
+    def __init__(self, held):
+        self.held = held
+        self.code = lambda: 3
+
+
 def test_an_output_without_a_pickle_does_not_leave_and_code_needs_none():
     """Whether it has one follows from the output, which is released; a lock belongs to the process, not to the result."""
-
-    class Local:
-        def __init__(self, held):
-            self.held, self.code = held, lambda: 3
 
     with pytest.warns(UserWarning, match="cannot be pickled"):
         best = select(made(**SEVEN), lambda p: (threading.Lock(), p["lr"]), **SEVEN)
