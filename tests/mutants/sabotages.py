@@ -1268,8 +1268,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "a private selection releases the trained module itself",
-        where="dpbo.dpsgd.releasable:_may_leave",
-        old="if isinstance(thing, nn.Module):",
+        where="dpbo.dpsgd.releasable:_Pickler.persistent_id",
+        old="if not (_is_safe(thing) if self._of_rebuilt else _may_leave(thing)):",
         new="if False:",
         test="tests/attacks/test_released_models.py::test_a_private_selection_releases_no_trained_module_but_the_rebuilt_one",
     ),
