@@ -22,6 +22,7 @@ from dpbo import Budget, Curator, Space
 from dpbo.accounting import Planned
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, private_selection, tune
 from dpbo.dpsgd.releasable import copied_by_pickle
+from dpbo.dpsgd.trained import is_rebuilt
 from dpbo.errors import InputError
 from dpbo.events import SelectionEvent
 from dpbo.privacy import Adjacency
@@ -457,6 +458,7 @@ def test_a_released_module_that_is_trained_on_does_not_leave(trained):
     released = trained[0].released().train()
     module, _, loader = prepared(Session(TensorDataset(X, Y), CONFIG), released)
     module(next(iter(loader))[0])
+    assert not is_rebuilt(released)
     with pytest.raises(InputError, match="what may leave"):
         copied_by_pickle(released)
     # A layer that a session trained, in a module that was rebuilt.
