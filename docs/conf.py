@@ -37,7 +37,7 @@ myst_heading_anchors = 3
 
 PACKAGES = (
     "dpbo.curator", "dpbo.queries", "dpbo.mechanisms", "dpbo.accounting", "dpbo.models", "dpbo.acquisition", "dpbo.algorithms",
-    "dpbo.papers.kusner", "dpbo.gibo", "dpbo.papers.po_gp_ucb", "dpbo.papers.em", "dpbo.integrations", "dpbo.dpsgd",
+    "dpbo.papers.kusner", "dpbo.gibo", "dpbo.papers.po_gp_ucb", "dpbo.papers.em", "dpbo.integrations", "dpbo.dpsgd", "dpbo.search",
     "dpbo.papers.po_gp_ucb.http", "dpbo.papers.kusner.bounds", "dpbo.gibo.bounds", "dpbo.papers.po_gp_ucb.bounds",
     "dpbo.testing", "dpbo.run_counts", "dpbo.events", "dpbo.errors", "dpbo.reporting.plots", "dpbo",
 )  # fmt: skip
@@ -54,7 +54,10 @@ def _public(package: str) -> dict[str, Any]:
 
 def _entry(package: str, name: str, value: Any) -> list[str]:
     if inspect.isclass(value):
-        return [f".. autoclass:: {package}.{name}", "   :members:", ""]
+        # The docstring tells of a named tuple's fields, which are members too.
+        fields = getattr(value, "_fields", ())
+        excluded = [f"   :exclude-members: {', '.join(fields)}"] if fields else []
+        return [f".. autoclass:: {package}.{name}", "   :members:", *excluded, ""]
     return [f".. autofunction:: {package}.{name}", ""] if inspect.isroutine(value) else [f"``{package}.{name}`` = ``{value}``", ""]
 
 
