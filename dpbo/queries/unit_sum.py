@@ -74,10 +74,6 @@ class UnitSum(Query):
         return self._sum.affine(units)
 
     def public_inputs(self) -> dict[str, Any]:
-        return self._stated
-
-    @functools.cached_property
-    def _stated(self) -> dict[str, Any]:
         stated = self._sum.public_inputs()
         names: list[str] = [part.name for part in dataclasses.fields(self)] if dataclasses.is_dataclass(self) else []
         fields = {name: getattr(self, name) for name in names}
@@ -86,9 +82,7 @@ class UnitSum(Query):
     def require_public(self, adjacency: Adjacency) -> None:
         # The sum is made here, before a worker gets the question, and kept: its range is from now on
         # the one that is answered with, whatever `score_range` says later.
-        # So are the public inputs: what `score` writes to a field is none.
         self._sum.require_public(adjacency)
-        self.public_inputs()
 
     def sums_over_units(self) -> bool:
         return True

@@ -1176,13 +1176,6 @@ SABOTAGES = (
         test="tests/attacks/test_roles.py::test_protected_rows_among_public_training_rows_are_refused",
     ),
     Sabotage(
-        "what a score writes to a field is stated as public",
-        where="dpbo.queries.unit_sum:UnitSum.require_public",
-        old="self.public_inputs()",
-        new="",
-        test="tests/unit/queries/test_unit_sum.py::test_what_a_score_writes_to_a_field_is_no_public_input",
-    ),
-    Sabotage(
         "a kernel with a kink passes",
         where="dpbo.models.kernels:Autodiff.prior",
         old="rounding = 1e-6 * float(K.abs().max())",
