@@ -26,6 +26,7 @@ from dpbo import Budget, Curator, Space
 from dpbo.accounting import Planned, RDPFilter
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, noise, tune
 from dpbo.dpsgd.planning import TuningPlan
+from dpbo.dpsgd.rebuilding import PublicCopy
 from dpbo.errors import InputError, UsageError
 from dpbo.events import GaussianEvent, RolesEvent
 from dpbo.mechanisms import GaussianMechanism
@@ -292,6 +293,12 @@ def test_a_layer_that_keeps_its_records_is_refused_by_name(kind):
     with pytest.raises(InputError, match=r"^module[\w.]*="):
         tuned(KINDS[kind], try_first=True)
     assert tuned(KINDS[kind]) is None, "neither without the trial"
+
+
+@pytest.mark.attack("A31")
+def test_an_object_that_the_copy_would_share_is_refused_before_any_trial():
+    with pytest.raises(InputError, match="can be copied with all it holds, also its Same"):
+        PublicCopy(nn.Sequential(KINDS["object that is never copied"]()), ())
 
 
 @pytest.mark.attack("A31")

@@ -286,16 +286,16 @@ def viewed(groups=None):
 
 
 @pytest.mark.parametrize(
-    ("seen", "expected"),
+    ("view", "expected"),
     [
-        pytest.param(viewed(), 1 - 10 + 3 + 4, id="all"),
-        pytest.param(viewed().poisson_sample(1.0), 1 - 10 + 3 + 4, id="sample"),
-        pytest.param(viewed().single(1), -10.0, id="single"),
-        pytest.param(viewed([0, 0, 1, 1]), (1 - 10) / 2 + (3 + 4) / 2, id="groups"),
+        pytest.param(viewed, 1 - 10 + 3 + 4, id="all"),
+        pytest.param(lambda: viewed().poisson_sample(1.0), 1 - 10 + 3 + 4, id="sample"),
+        pytest.param(lambda: viewed().single(1), -10.0, id="single"),
+        pytest.param(lambda: viewed([0, 0, 1, 1]), (1 - 10) / 2 + (3 + 4) / 2, id="groups"),
     ],
 )
-def test_only_an_unfit_record_counts_as_the_worst(seen, expected):
-    assert total(seen) == expected
+def test_only_an_unfit_record_counts_as_the_worst(view, expected):
+    assert total(view()) == expected
 
 
 def test_only_an_unfit_record_counts_as_the_worst_where_the_score_fails_on_another():
