@@ -33,7 +33,6 @@ _filters = threading.Lock()
 _generator = threading.RLock()
 _muting: collections.defaultdict[type[Warning], set[object]] = collections.defaultdict(set)
 _watched = threading.local()
-_FIXED = np.random.RandomState(0).get_state(), random.Random(0).getstate()
 
 
 @contextlib.contextmanager
@@ -173,15 +172,9 @@ def fix_generators() -> Iterator[None]:
 
     For public work that is repeated. Threads wait for each other.
     """
-    with seed_torch(0):
-        before = np.random.get_state(), random.getstate()
-        try:
-            np.random.set_state(_FIXED[0])
-            random.setstate(_FIXED[1])
-            yield
-        finally:
-            np.random.set_state(before[0])
-            random.setstate(before[1])
+    # Zeros in the place of entropy.
+    with _generator, isolate_generators(bytes):
+        yield
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Which module may import which, and the table of it in CONTRIBUTING.md: `python -m tests.layers`."""
 
+import ast
 import pathlib
 import sys
 
@@ -37,6 +38,15 @@ WINGS: dict[str, tuple[str, str]] = {
 }
 # What starts programs may import everything.
 PROGRAMS = "demo __main__"
+
+
+def imported(node: ast.AST) -> list[str]:
+    """The modules that a statement may import."""
+    if isinstance(node, ast.Import):
+        return [name.name for name in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
+    return []
 
 
 def table() -> str:

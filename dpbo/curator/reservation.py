@@ -1,8 +1,8 @@
-"""A reservation: budget that is set aside under a name for releases with equal noise, in this session and later ones.
+"""A reservation: budget that is set aside under a name for releases with equal noise, by this process and by later ones.
 
 reservation = curator.reserve("search", GaussianMechanism, slots=40, budget=0.9, query=query, given={"score": score})
-(release,) = reservation.release_all([curator.evaluate(query)])     # the next free slot
-row = reservation.release(query, slot=0)                            # slot 0: what the ledger holds, or now
+(release,) = reservation.release_all([curator.evaluate(query)])     # charged to the next free slot
+row = reservation.release(query)                                    # of the n-th call, slot n: from the ledger, or charged now
 """
 
 from __future__ import annotations

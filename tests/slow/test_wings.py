@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.layers import CORE, WINGS
+from tests.layers import CORE, WINGS, imported
 
 ROOT = pathlib.Path(__file__).parents[2]
 REMOVED = sorted(set(WINGS) - {"testing"})  # what the tests are written with stays
 IMPORTING = """
-import importlib, pathlib, sys
+import importlib, sys
 for name in sys.argv[1:]:
     importlib.import_module(name)
 """
@@ -39,15 +39,6 @@ def core_modules(folder: pathlib.Path) -> list[str]:
     parts = set(" ".join(names for names, _ in CORE).split())
     paths = (path.relative_to(folder).with_suffix("") for path in sorted((folder / "dpbo").rglob("*.py")))
     return [".".join(path.parts) for path in paths if len(path.parts) > 1 and path.parts[1] in parts and path.name != "__init__"]
-
-
-def imported(node: ast.AST) -> list[str]:
-    """The modules that a statement may import."""
-    if isinstance(node, ast.Import):
-        return [name.name for name in node.names]
-    if isinstance(node, ast.ImportFrom) and node.module:
-        return [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
-    return []
 
 
 def reaches_a_wing(path: pathlib.Path, names: dict[str, Any]) -> bool:

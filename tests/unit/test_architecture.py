@@ -17,7 +17,7 @@ from dpbo.testing import ChoiceContract, MechanismContract, QueryContract
 from dpbo.testing.mechanism_contract import VectorContract
 from dpbo.testing.query_contract import RowContract
 from tests.contracts.test_copies import CASES
-from tests.layers import CORE, PAGE, PROGRAMS, WINGS, page
+from tests.layers import CORE, PAGE, PROGRAMS, WINGS, imported, page
 
 ROOT = pathlib.Path(dpbo.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -29,13 +29,8 @@ def _part(path):
 
 
 def _imports(path):
-    for node in _nodes(path):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("dpbo."):
-            yield node.module.split(".")[1]
-        elif isinstance(node, ast.ImportFrom) and node.module == "dpbo":
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("dpbo."))
+    names = [name for node in _nodes(path) for name in imported(node)]
+    return {name.split(".")[1] for name in names if name.startswith("dpbo.")}
 
 
 def test_the_core_imports_no_wing_and_nothing_below_it():
@@ -45,9 +40,9 @@ def test_the_core_imports_no_wing_and_nothing_below_it():
             continue
         layer = next(number for number, names in enumerate(LAYERS) if _part(path) in names)
         allowed = set().union(*LAYERS[: layer + 1])
-        assert set(_imports(path)) <= allowed, path.relative_to(ROOT)
+        assert _imports(path) <= allowed, path.relative_to(ROOT)
         if _part(path) in ("models", "acquisition", "queries", "mechanisms", "accounting"):
-            assert "curator" not in set(_imports(path)), path
+            assert "curator" not in _imports(path), path
 
 
 def test_a_wing_imports_the_core_and_the_wings_it_names():
@@ -55,7 +50,7 @@ def test_a_wing_imports_the_core_and_the_wings_it_names():
     for path in FILES:
         if _part(path) in WINGS:
             others = set(WINGS[_part(path)][0].split())
-            assert set(_imports(path)) <= core | others | {_part(path)}, path.relative_to(ROOT)
+            assert _imports(path) <= core | others | {_part(path)}, path.relative_to(ROOT)
 
 
 def test_every_module_has_its_place_and_the_page_says_so():
