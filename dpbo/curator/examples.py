@@ -8,7 +8,6 @@ mode.
 """
 
 import copy
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -240,29 +239,40 @@ def _require_unmoved_among_alike(score: Score, subject: Any, view: PrivateView, 
 
     What is computed over groups, such as the mean income of a zip code, moves where few public records share no group.
     """
-    other = (changed + 1) % view.count
     others = np.delete(np.arange(view.count), changed)
+    replaced = {cell: _with_row(view.records, changed, form, cell) for cell in (_LARGE, -_LARGE)}
     for column in range(max((part.shape[1] for part in leaves(view.records) if _is_frame(part)), default=0)):
-        alike = map_leaves(view.records, functools.partial(_share, row=changed, column=column))
-        before = _scores_or_none(score, subject, alike)
-        for cell in (_LARGE, -_LARGE) if before is not None else ():
-            replaced = _with_row(alike, changed, form, cell)
-            neighbour = map_leaves(replaced, functools.partial(_share, row=other, column=column))
-            after = _scores_or_none(score, subject, neighbour)
+        shared = [_shared_cells(part, changed, column) for part in leaves(view.records)]
+        before = _scores_or_none(score, subject, _with_column(view.records, shared, column))
+        for cell, neighbour in replaced.items() if before is not None else ():
+            after = None if neighbour is None else _scores_or_none(score, subject, _with_column(neighbour, shared, column))
             if after is not None:
                 what = f"replacing record {changed} by {cell:g} among records that share column {column}"
                 _require_equal(before[others], after[others], what)
 
 
-def _share(part: Any, row: int, column: int) -> Any:
-    """A table whose records all have this one's cell in a column; anything else as it is."""
+def _shared_cells(part: Any, row: int, column: int) -> Any:
+    """This record's cell in a column of a table, as often as there are records; None where there is no such column."""
     if not _is_frame(part) or column >= part.shape[1]:
-        return part
+        return None
     cells = part.iloc[:, column].iloc[[row] * len(part)]
     cells.index = part.index
-    table = part.copy()
-    table.isetitem(column, cells)
-    return table
+    return cells
+
+
+def _with_column(records: Any, columns: Sequence[Any], place: int) -> Any:
+    """The records with these cells in one column of each table."""
+    cells = iter(columns)
+
+    def put(part: Any) -> Any:
+        column = next(cells)
+        if column is None:
+            return part
+        table = part.copy()
+        table.isetitem(place, column.set_axis(part.index))
+        return table
+
+    return map_leaves(records, put)
 
 
 def _is_frame(part: Any) -> bool:
