@@ -1,4 +1,6 @@
-"""One module, one claim: `python -m benchmarks.NAME [--smoke] [--seed N] [--json FILE] [--plot DIR]`. One thread each."""
+"""One module, one claim: `python -m benchmarks.NAME [--smoke] [--seed N] [--json FILE] [--plot
+DIR]`. One thread each.
+"""
 
 import os
 

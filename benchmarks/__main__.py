@@ -1,7 +1,9 @@
-"""Speed beside peers: what dpbo does often, at a small size, beside what a user would call otherwise, in one table and under five minutes.
+"""Speed beside peers: what dpbo does often, at a small size, beside what a user would call
+otherwise, in one table and under five minutes.
 
-Each row is the median of paired ratios of runs in turn, one thread. "Wanted" is the largest ratio that the project allows itself, or a
-time where there is no peer. `--write FILE` puts the table between the two marks of a page, such as docs/measured.md.
+Each row is the median of paired ratios of runs in turn, one thread. "Wanted" is the largest ratio
+that the project allows itself, or a time where there is no peer. `--write FILE` puts the table
+between the two marks of a page, such as docs/measured.md.
 
     python -m benchmarks [--smoke] [--json FILE] [--write docs/measured.md] [--only TEXT]
 """
@@ -64,13 +66,22 @@ def of_records(_: Any, records: torch.Tensor) -> torch.Tensor:
     return records
 
 
-def row(work: str, peer: str, ours: Work, theirs: Work | None, wanted: str, repetitions: int = 7) -> list[Any]:
+def row(
+    work: str, peer: str, ours: Work, theirs: Work | None, wanted: str, repetitions: int = 7
+) -> list[Any]:
     """One line of the table."""
     if theirs is None:
         (times,) = interleaved(ours, repetitions=repetitions)
         return [work, peer, 1e3 * statistics.median(times), "", "", wanted]
     mine, other = interleaved(ours, theirs, repetitions=repetitions)
-    return [work, peer, 1e3 * statistics.median(mine), 1e3 * statistics.median(other), ratio(mine, other), wanted]
+    return [
+        work,
+        peer,
+        1e3 * statistics.median(mine),
+        1e3 * statistics.median(other),
+        ratio(mine, other),
+        wanted,
+    ]
 
 
 def sums(smoke: bool) -> list[list[Any]]:
@@ -78,7 +89,13 @@ def sums(smoke: bool) -> list[list[Any]]:
     n = 10**5 if smoke else 10**7
     scores = torch.rand(n)
     evaluate = partial(curator_of(scores).evaluate, ClippedMean(of_records, score_range=(0.0, 1.0)))
-    first = row(f"clip and sum {n:,} scores", "clamp and mean", evaluate, lambda: scores.clamp(0, 1).mean(), "1")
+    first = row(
+        f"clip and sum {n:,} scores",
+        "clamp and mean",
+        evaluate,
+        lambda: scores.clamp(0, 1).mean(),
+        "1",
+    )
     steps = [
         [work, "scikit-learn", 1e3 * ours, 1e3 * theirs, share, "0.5" if "EM" in work else "1"]
         for work, ours, theirs, share in compared(smoke, 0)
@@ -96,10 +113,29 @@ def releases(smoke: bool) -> list[list[Any]]:
     with tempfile.TemporaryDirectory() as folder:
         files = {"in memory": {}, "SQLite": {"ledger": f"{folder}/ledger.db", "dataset": "scores"}}
         for (where, place), wanted in zip(files.items(), ("1.5 ms", "5 ms"), strict=True):
-            terms: dict[str, Any] = {"adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(10.0), **place}
+            terms: dict[str, Any] = {
+                "adjacency": Adjacency.REPLACE_ONE,
+                "budget": Budget.gdp(10.0),
+                **place,
+            }
             curator = Curator(scores, unit="record", **terms)
-            objective = PrivateObjective(curator, of_records, fit=torch.Tensor.clone, score_range=(0.0, 1.0), evaluations=10 * calls)
-            rows.append(row(f"objective of {n:,} records, {where}", "mean", partial(objective, X), scores.mean, wanted, calls))
+            objective = PrivateObjective(
+                curator,
+                of_records,
+                fit=torch.Tensor.clone,
+                score_range=(0.0, 1.0),
+                evaluations=10 * calls,
+            )
+            rows.append(
+                row(
+                    f"objective of {n:,} records, {where}",
+                    "mean",
+                    partial(objective, X),
+                    scores.mean,
+                    wanted,
+                    calls,
+                )
+            )
     return rows
 
 
@@ -135,7 +171,13 @@ def draws(smoke: bool) -> list[list[Any]]:
             partial(few, [0] * 2000),
             "0.1",
         ),
-        row("100,000 exact Gaussians", "numpy's", partial(rounded, NORMAL, zeros, ones, os.urandom), partial(rng.normal, size=100_000), ""),
+        row(
+            "100,000 exact Gaussians",
+            "numpy's",
+            partial(rounded, NORMAL, zeros, ones, os.urandom),
+            partial(rng.normal, size=100_000),
+            "",
+        ),
         row(f"exact exponential choice of {n:,}", "numpy's, not exact", choose, inexact, "2"),
     ]
 
@@ -152,12 +194,27 @@ def accounting(smoke: bool) -> list[list[Any]]:
         return compose([*what], delta=1e-5)
 
     def peer() -> Any:
-        one = pld.from_gaussian_mechanism(1.0, sampling_prob=0.01, value_discretization_interval=1e-3)
+        one = pld.from_gaussian_mechanism(
+            1.0, sampling_prob=0.01, value_discretization_interval=1e-3
+        )
         return one.self_compose(1000).get_epsilon_for_delta(1e-5)
 
     return [
-        row("compose 20 kinds of release", "dp_accounting", lambda: fresh_bound(*events), lambda: composition.by_peer(events), "0.1", 2),
-        row("1,000 sampled steps", "dp_accounting, grid 1e-3", lambda: fresh_bound(sampled), peer, "1"),
+        row(
+            "compose 20 kinds of release",
+            "dp_accounting",
+            lambda: fresh_bound(*events),
+            lambda: composition.by_peer(events),
+            "0.1",
+            2,
+        ),
+        row(
+            "1,000 sampled steps",
+            "dp_accounting, grid 1e-3",
+            lambda: fresh_bound(sampled),
+            peer,
+            "1",
+        ),
     ]
 
 
@@ -174,8 +231,14 @@ def training(smoke: bool) -> list[list[Any]]:
         optimizer: Any = torch.optim.SGD(module.parameters(), 0.01)
         engine = load_opacus().PrivacyEngine(accountant="rdp" if accountant is None else "dpbo")
         engine.accountant = accountant or engine.accountant
-        given: Any = {"module": module, "optimizer": optimizer, "data_loader": DataLoader(records, batch_size=64)}
-        module, optimizer, loader = engine.make_private(**given, noise_multiplier=5.0, max_grad_norm=1.0)
+        given: Any = {
+            "module": module,
+            "optimizer": optimizer,
+            "data_loader": DataLoader(records, batch_size=64),
+        }
+        module, optimizer, loader = engine.make_private(
+            **given, noise_multiplier=5.0, max_grad_norm=1.0
+        )
         samples = itertools.chain.from_iterable(itertools.repeat(loader))
 
         def step() -> None:
@@ -187,14 +250,31 @@ def training(smoke: bool) -> list[list[Any]]:
         return step
 
     with tempfile.TemporaryDirectory() as folder:
-        for where, place in (("in memory", {}), ("SQLite", {"ledger": f"{folder}/ledger.db", "dataset": "steps"})):
-            plan = Planned([PoissonGaussianEvent(5.0, 4 * steps, rate=0.01, relation="add-or-remove-one")])
-            terms: dict[str, Any] = {"adjacency": Adjacency.ADD_OR_REMOVE_ONE, "budget": Budget(8.0, 1e-5), "accounting": plan, **place}
+        for where, place in (
+            ("in memory", {}),
+            ("SQLite", {"ledger": f"{folder}/ledger.db", "dataset": "steps"}),
+        ):
+            plan = Planned(
+                [PoissonGaussianEvent(5.0, 4 * steps, rate=0.01, relation="add-or-remove-one")]
+            )
+            terms: dict[str, Any] = {
+                "adjacency": Adjacency.ADD_OR_REMOVE_ONE,
+                "budget": Budget(8.0, 1e-5),
+                "accounting": plan,
+                **place,
+            }
             curator = Curator(records.tensors, unit="record", role="training", **terms)
             accountant = LedgerAccountant(curator, noise_multiplier=5.0, steps=4 * steps)
             accountant.reserve(0.01)
             rows.append(
-                row(f"a step of DP-SGD, charged {where}", "Opacus' RDPAccountant", stepping(accountant), stepping(None), "1.3", steps)
+                row(
+                    f"a step of DP-SGD, charged {where}",
+                    "Opacus' RDPAccountant",
+                    stepping(accountant),
+                    stepping(None),
+                    "1.3",
+                    steps,
+                )
             )
     return rows
 
@@ -208,11 +288,17 @@ def proposals(smoke: bool) -> list[list[Any]]:
     t = 10 if smoke else 30
     space = Space(a=uniform(), b=uniform(), c=uniform())
     X = space.sample(t, seed=0)
-    Y = -(X - 0.4).square().sum(1, keepdim=True) + 0.05 * torch.randn(t, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    Y = -(X - 0.4).square().sum(1, keepdim=True) + 0.05 * torch.randn(
+        t, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.GPSampler(seed=0))
     floats = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in "abc"}
     for x, y in zip(X.tolist(), Y.flatten().tolist(), strict=True):
-        study.add_trial(optuna.trial.create_trial(params=dict(zip("abc", x, strict=True)), distributions=floats, value=y))
+        study.add_trial(
+            optuna.trial.create_trial(
+                params=dict(zip("abc", x, strict=True)), distributions=floats, value=y
+            )
+        )
     d, N = (4, 20) if smoke else (33, 400)
     posterior, theta = gibo_step.walked(d, d + 1, N, 0)
     n, steps, runs = (2_000, 8, 4) if smoke else (40_000, 50, 10)
@@ -221,23 +307,49 @@ def proposals(smoke: bool) -> list[list[Any]]:
     values = finite_gp.values_of(candidates, 1, 0)
 
     def one_run() -> Any:
-        return finite_gp.by_finite_gp(finite_gp.model_of(candidates, kernel, 1, steps), values, steps)
+        return finite_gp.by_finite_gp(
+            finite_gp.model_of(candidates, kernel, 1, steps), values, steps
+        )
 
     share = finite_gp.batch_against_singles(candidates, kernel, runs, steps, 1)[1]
     return [
-        row(f"suggest after {t} values", "Optuna's GPSampler", lambda: suggest(space, X, Y, torch.full_like(Y, 0.0025), seed=0),
-            lambda: study.ask(floats), "0.75", 5),
-        row(f"DP-GIBO's points, d = {d}, N = {N}", "", lambda: suggest_gradient_points(posterior, theta, d + 1), None, "40 ms"),
-        row(f"GP-UCB, {n:,} candidates, {steps} steps", "BoTorch", one_run,
-            lambda: finite_gp.by_botorch(candidates, kernel, values, steps), "0.02", 1),
+        row(
+            f"suggest after {t} values",
+            "Optuna's GPSampler",
+            lambda: suggest(space, X, Y, torch.full_like(Y, 0.0025), seed=0),
+            lambda: study.ask(floats),
+            "0.75",
+            5,
+        ),
+        row(
+            f"DP-GIBO's points, d = {d}, N = {N}",
+            "",
+            lambda: suggest_gradient_points(posterior, theta, d + 1),
+            None,
+            "40 ms",
+        ),
+        row(
+            f"GP-UCB, {n:,} candidates, {steps} steps",
+            "BoTorch",
+            one_run,
+            lambda: finite_gp.by_botorch(candidates, kernel, values, steps),
+            "0.02",
+            1,
+        ),
         [f"... {runs} runs in one batch", "one after the other", "", "", share, "0.5"],
-    ]  # fmt: skip
+    ]
 
 
 def fresh(code: str) -> str:
-    """What the code prints in a new process, which may keep compiled modules as an installed package does."""
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=variables).stdout
+    """What the code prints in a new process, which may keep compiled modules as an installed
+    package does.
+    """
+    variables = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=variables
+    ).stdout
 
 
 def first_uses(smoke: bool) -> list[list[Any]]:
@@ -246,22 +358,43 @@ def first_uses(smoke: bool) -> list[list[Any]]:
     times = 1 if smoke else 3
     botorch = partial(fresh, "import botorch")
     for names in ("Curator, PrivateObjective", "DPSearch, DPGIBO"):
-        rows.append(row(f"import {names}", "import botorch", partial(fresh, f"from dpbo import {names}"), botorch, "1.1", times))
-    helped = partial(fresh, "import sys, runpy; sys.argv = ['dpbo', '--help']; runpy.run_module('dpbo')")
+        rows.append(
+            row(
+                f"import {names}",
+                "import botorch",
+                partial(fresh, f"from dpbo import {names}"),
+                botorch,
+                "1.1",
+                times,
+            )
+        )
+    helped = partial(
+        fresh, "import sys, runpy; sys.argv = ['dpbo', '--help']; runpy.run_module('dpbo')"
+    )
     rows.append(row("python -m dpbo --help", "", helped, None, "300 ms", times))
     if not smoke:
         rows.append(["plan_tuning", "", 1e3 * float(fresh(PLAN)), "", "", "3 s"])
     return rows
 
 
-PARTS: tuple[Callable[[bool], list[list[Any]]], ...] = (sums, releases, draws, accounting, training, proposals, first_uses)
+PARTS: tuple[Callable[[bool], list[list[Any]]], ...] = (
+    sums,
+    releases,
+    draws,
+    accounting,
+    training,
+    proposals,
+    first_uses,
+)
 
 
 def written(page: pathlib.Path, text: str) -> None:
     """Replace what stands between the page's marks."""
     begin, end = MARKS
     old = page.read_text()
-    page.write_text(re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n{text}\n{end}", old, flags=re.DOTALL))
+    page.write_text(
+        re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n{text}\n{end}", old, flags=re.DOTALL)
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -275,7 +408,10 @@ def main(arguments: list[str] | None = None) -> None:
     print(table(HEADER, rows))
     if chosen.write:
         day = datetime.datetime.now(datetime.UTC).date().isoformat()
-        written(pathlib.Path(chosen.write), f"`python -m benchmarks`, {day}, one thread:\n\n{table(HEADER, rows)}")
+        written(
+            pathlib.Path(chosen.write),
+            f"`python -m benchmarks`, {day}, one thread:\n\n{table(HEADER, rows)}",
+        )
     record("speed", {"rows": named(HEADER, rows)}, chosen)
 
 

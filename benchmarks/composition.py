@@ -1,7 +1,9 @@
-"""Composing a plan: 1,000 releases of three mechanisms, of 20 kinds or of 1,000, beside dp_accounting's PLD in the same run.
+"""Composing a plan: 1,000 releases of three mechanisms, of 20 kinds or of 1,000, beside
+dp_accounting's PLD in the same run.
 
-Work: a transform of about 800 sqrt(1,000) = 26,000 points for each kind of event. The limits: 0.2 s for 20 kinds, within 2 % of
-dp_accounting's PLD at grid 1e-4; 2 s for 1,000 kinds (which dp_accounting is not asked to compose: about 30 s).
+Work: a transform of about 800 sqrt(1,000) = 26,000 points for each kind of event. The limits: 0.2 s
+for 20 kinds, within 2 % of dp_accounting's PLD at grid 1e-4; 2 s for 1,000 kinds (which
+dp_accounting is not asked to compose: about 30 s).
 
     python -m benchmarks.composition [--smoke] [--json FILE]
 """
@@ -25,7 +27,9 @@ GRID = 1e-4
 def plan(kinds: int, releases: int, seed: int) -> list[Event]:
     """So many releases of three mechanisms at so many distinct parameters."""
     rng = np.random.default_rng(seed)
-    return [KINDS[i % 3](float(1 / rng.uniform(0.01, 0.05)), releases // kinds) for i in range(kinds)]
+    return [
+        KINDS[i % 3](float(1 / rng.uniform(0.01, 0.05)), releases // kinds) for i in range(kinds)
+    ]
 
 
 def seconds(events: Sequence[Event], repetitions: int) -> tuple[float, Any]:
@@ -51,7 +55,9 @@ def by_peer(events: Sequence[Event]) -> tuple[float, float]:
             case LaplaceEvent():
                 part = peer.from_laplace_mechanism(noise, value_discretization_interval=GRID)
             case _:
-                part = peer.from_randomized_response(2 / (1 + np.exp(2 / noise)), 2, value_discretization_interval=GRID)
+                part = peer.from_randomized_response(
+                    2 / (1 + np.exp(2 / noise)), 2, value_discretization_interval=GRID
+                )
         part = part.self_compose(event.count)
         total = part if total is None else total.compose(part)
     assert total is not None
@@ -65,7 +71,10 @@ def main(arguments: list[str] | None = None) -> None:
     many_events = plan(many, many, chosen.seed)
     few, bound = seconds(few_events, 5)
     peers, reference = by_peer(few_events)
-    as_peers = [PermuteAndFlipEvent(e.noise_multiplier, e.count) if isinstance(e, ExponentialEvent) else e for e in few_events]
+    as_peers = [
+        PermuteAndFlipEvent(e.noise_multiplier, e.count) if isinstance(e, ExponentialEvent) else e
+        for e in few_events
+    ]
     # Every exponential choice as randomised response, which dp_accounting takes it for.
     alike, same = seconds(as_peers, 5)
     distinct, other = seconds(many_events, 3)
@@ -78,9 +87,17 @@ def main(arguments: list[str] | None = None) -> None:
         ["150 exponential choices of 0.1", float("nan"), only_choices.pld, only_choices.epsilon],
     ]
     print(table(["plan", "seconds", "epsilon by PLD", "epsilon, least bound"], rows))
-    print(f"\ndp_accounting over dpbo: {peers / few:.1f}x the time; PLD over its, same pairs: {same.pld / reference:.4f} (limit 1.02)")
-    figures = {"few_s": few, "peer_s": peers, "distinct_s": distinct, "pld_relative_to_peer": same.pld / reference,
-               "exponentials_150": only_choices.epsilon}  # fmt: skip
+    print(
+        f"\ndp_accounting over dpbo: {peers / few:.1f}x the time; PLD over its, same pairs:"
+        f" {same.pld / reference:.4f} (limit 1.02)"
+    )
+    figures = {
+        "few_s": few,
+        "peer_s": peers,
+        "distinct_s": distinct,
+        "pld_relative_to_peer": same.pld / reference,
+        "exponentials_150": only_choices.epsilon,
+    }
     record("composition", figures, chosen)
 
 

@@ -1,7 +1,9 @@
-"""Tuning a kernel SVM on the digits of scikit-learn by the usual BoTorch loop on a private objective; for benchmarks and tests.
+"""Tuning a kernel SVM on the digits of scikit-learn by the usual BoTorch loop on a private
+objective; for benchmarks and tests.
 
-300 digits are for training, 750 are private validation records, the other 747 are for testing. Features are the pixels and their products,
-standardised. The training records are drawn like the private ones, so cross-validation on them, which is free, is as good (94.75 %).
+300 digits are for training, 750 are private validation records, the other 747 are for testing.
+Features are the pixels and their products, standardised. The training records are drawn like the
+private ones, so cross-validation on them, which is free, is as good (94.75 %).
 """
 
 import functools
@@ -37,7 +39,9 @@ Objective = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 class Digits(NamedTuple):
-    """A split of the digits: public training records, private validation records, public test records."""
+    """A split of the digits: public training records, private validation records, public test
+    records.
+    """
 
     train: Records
     validation: Records
@@ -66,13 +70,28 @@ def correct(model: Pipeline, records: Records) -> np.ndarray[Any, Any]:
 
 
 def search(
-    objective: Objective, evaluations: int, seed: int, *, initial: int = INITIAL, history: tuple[torch.Tensor, ...] | None = None
+    objective: Objective,
+    evaluations: int,
+    seed: int,
+    *,
+    initial: int = INITIAL,
+    history: tuple[torch.Tensor, ...] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The usual BoTorch loop: `initial` Sobol points, then qLogNEI, until there are so many evaluations, those of `history` included."""
+    """The usual BoTorch loop: `initial` Sobol points, then qLogNEI, until there are so many
+    evaluations, those of `history` included.
+    """
     design = SPACE.sample(initial, seed=seed)
-    X, Y, Yvar = history if history and len(history[0]) else (design[:0], torch.empty(0, 1).double(), torch.empty(0, 1).double())
+    X, Y, Yvar = (
+        history
+        if history and len(history[0])
+        else (design[:0], torch.empty(0, 1).double(), torch.empty(0, 1).double())
+    )
     while len(X) < evaluations:
-        x = design[len(X) : len(X) + 1] if len(X) < initial else suggest(SPACE, X, Y, Yvar, seed=1000 * seed + len(X))
+        x = (
+            design[len(X) : len(X) + 1]
+            if len(X) < initial
+            else suggest(SPACE, X, Y, Yvar, seed=1000 * seed + len(X))
+        )
         y, yvar = objective(x)
         X = torch.cat([X, x])
         Y = torch.cat([Y, y])
@@ -81,13 +100,17 @@ def search(
 
 
 def recommend(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:
-    """The evaluated point (`d`) with the highest posterior mean. The highest noisy value would often be high by chance."""
+    """The evaluated point (`d`) with the highest posterior mean. The highest noisy value would
+    often be high by chance.
+    """
     return X[posterior_mean(SPACE, X, Y, Yvar).argmax()]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The recommended point (`d`), its released validation accuracy (None if it was lost), and the X, Y, Yvar of the search."""
+    """The recommended point (`d`), its released validation accuracy (None if it was lost), and the
+    X, Y, Yvar of the search.
+    """
 
     x: torch.Tensor
     estimate: float | None
@@ -97,12 +120,19 @@ class Outcome:
 
 
 def tune_privately(
-    digits: Digits, budget: Budget, *, evaluations: int, seed: int, initial: int = INITIAL, ledger: str | None = None
+    digits: Digits,
+    budget: Budget,
+    *,
+    evaluations: int,
+    seed: int,
+    initial: int = INITIAL,
+    ledger: str | None = None,
 ) -> Outcome:
-    """Search with 90 % of the budget, then release the recommended point's score with the other 10 %.
+    """Search with 90 % of the budget, then release the recommended point's score with the other 10
+    %.
 
-    The first `initial` points are Sobol points. With a ledger the search resumes where an earlier run stopped. A release that was charged
-    but never delivered is lost.
+    The first `initial` points are Sobol points. With a ledger the search resumes where an earlier
+    run stopped. A release that was charged but never delivered is lost.
     """
     curator = Curator(
         digits.validation,
@@ -113,11 +143,17 @@ def tune_privately(
         ledger=ledger,
     )
     plan: dict[str, Any] = {"score_range": (0.0, 1.0), "fit": functools.partial(fit, digits.train)}
-    objective = PrivateObjective(curator, correct, evaluations=evaluations, name="search", budget=SEARCH_SHARE, **plan)
-    final = PrivateObjective(curator, correct, evaluations=1, name="recommended", budget=FINAL_SHARE, **plan)
+    objective = PrivateObjective(
+        curator, correct, evaluations=evaluations, name="search", budget=SEARCH_SHARE, **plan
+    )
+    final = PrivateObjective(
+        curator, correct, evaluations=1, name="recommended", budget=FINAL_SHARE, **plan
+    )
 
     history = objective.history()
-    X, Y, Yvar = search(objective, len(history[0]) + objective.remaining, seed, initial=initial, history=history)
+    X, Y, Yvar = search(
+        objective, len(history[0]) + objective.remaining, seed, initial=initial, history=history
+    )
     if final.remaining:
         final(recommend(X, Y, Yvar).unsqueeze(0))
     x, estimate, _ = final.history()

@@ -1,13 +1,17 @@
-"""DPSearch on Adult: a gradient-boosting model with four mixed hyper-parameters at epsilon 1, against the same search without privacy.
+"""DPSearch on Adult: a gradient-boosting model with four mixed hyper-parameters at epsilon 1,
+against the same search without privacy.
 
-Public and protected records are drawn alike here, so cross-validating on the public ones is free and as good, and no privacy is needed. The
-benchmark shows what the noise costs a search, for populations that differ; `benchmarks.small_data` has such ones.
+Public and protected records are drawn alike here, so cross-validating on the public ones is free
+and as good, and no privacy is needed. The benchmark shows what the noise costs a search, for
+populations that differ; `benchmarks.small_data` has such ones.
 
-Paired seeds: each splits the 48,842 records at random into 10,000 for training, 10,000 protected ones for validation, and a test set; both
-searches make 40 evaluations by the same code from the same initial points. Beside them one private choice among 40 Sobol points, DPSearch's
-default strategy, the best of its candidates by cross-validation on the public records, which is free, and the model's defaults.
-Without DPBO_DATA, and with --smoke, synthetic records take the data's place and say so.
-The claim: the chosen model's test accuracy is within 0.3 points of that of the search without privacy, in the mean.
+Paired seeds: each splits the 48,842 records at random into 10,000 for training, 10,000 protected
+ones for validation, and a test set; both searches make 40 evaluations by the same code from the
+same initial points. Beside them one private choice among 40 Sobol points, DPSearch's default
+strategy, the best of its candidates by cross-validation on the public records, which is free, and
+the model's defaults. Without DPBO_DATA, and with --smoke, synthetic records take the data's place
+and say so. The claim: the chosen model's test accuracy is within 0.3 points of that of the search
+without privacy, in the mean.
 
     DPBO_DATA=... python -m benchmarks.dpsearch [--smoke] [--seeds 10] [--seed N] [--json FILE]
 """
@@ -43,7 +47,9 @@ Records = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 
 def adult() -> tuple[Records, list[bool]] | None:
-    """Features (categories as their places in the sorted list of them), labels, and which features are categories; None without data."""
+    """Features (categories as their places in the sorted list of them), labels, and which features
+    are categories; None without data.
+    """
     rows = rows_of("adult/adult.csv.gz")
     if rows is None:
         return None
@@ -53,17 +59,33 @@ def adult() -> tuple[Records, list[bool]] | None:
     for name in names:
         values = np.array([row[name] for row in rows])
         categorical.append(not all(value.lstrip("-").isdigit() for value in values))
-        columns.append(np.unique(values, return_inverse=True)[1] if categorical[-1] else values.astype(np.float64))
-    return (np.stack(columns, 1).astype(np.float64), np.array([">50K" in row["income"] for row in rows]).astype(np.int64)), categorical
+        columns.append(
+            np.unique(values, return_inverse=True)[1]
+            if categorical[-1]
+            else values.astype(np.float64)
+        )
+    return (
+        np.stack(columns, 1).astype(np.float64),
+        np.array([">50K" in row["income"] for row in rows]).astype(np.int64),
+    ), categorical
 
 
 def one_seed(
-    data: Records, categorical: list[bool], space: dict[str, Any], sizes: tuple[int, int], evaluations: int, seed: int
+    data: Records,
+    categorical: list[bool],
+    space: dict[str, Any],
+    sizes: tuple[int, int],
+    evaluations: int,
+    seed: int,
 ) -> dict[str, float]:
     """Test accuracies in percent, and seconds."""
     order = np.random.default_rng(seed).permutation(len(data[1]))
-    train, validation, test = ((data[0][part], data[1][part]) for part in np.split(order, [sizes[0], sum(sizes)]))
-    model = HistGradientBoostingClassifier(categorical_features=categorical, early_stopping=False, random_state=seed)
+    train, validation, test = (
+        (data[0][part], data[1][part]) for part in np.split(order, [sizes[0], sum(sizes)])
+    )
+    model = HistGradientBoostingClassifier(
+        categorical_features=categorical, early_stopping=False, random_state=seed
+    )
     found = {"default": 100 * model.fit(*train).score(*test)}
     open_ = NoNoise(allow_not_private=True)
     arms: dict[str, dict[str, Any]] = {
@@ -75,7 +97,12 @@ def one_seed(
     for name, terms in arms.items():
         start = time.perf_counter()
         # Other seeds protect these rows.
-        settings = {"budget": BUDGET, "n_iter": evaluations, "random_state": seed, "privacy": Privacy(allow_repeated=True)}
+        settings = {
+            "budget": BUDGET,
+            "n_iter": evaluations,
+            "random_state": seed,
+            "privacy": Privacy(allow_repeated=True),
+        }
         search = DPSearch(model, space, **{**settings, **terms})
         found[name] = 100 * search.fit(*train, *validation).best_estimator_.score(*test)
         found[f"{name}, seconds"] = time.perf_counter() - start
@@ -95,7 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
         evaluations = EVALUATIONS
         seeds = 2
     else:
-        (data, categorical) = found
+        data, categorical = found
         source = "Adult"
         sizes = (TRAIN, VALIDATION)
         evaluations = EVALUATIONS
@@ -109,13 +136,31 @@ def main(arguments: list[str] | None = None) -> None:
     runs = []
     for seed in with_bar(range(chosen.seed, chosen.seed + seeds)):
         runs.append(one_seed(data, categorical, space, sizes, evaluations, seed))
-        print(json.dumps({"seed": seed, **{name: round(value, 3) for name, value in runs[-1].items()}}), flush=True)
+        print(
+            json.dumps(
+                {"seed": seed, **{name: round(value, 3) for name, value in runs[-1].items()}}
+            ),
+            flush=True,
+        )
     others = ("private", "private choice", AUTO, FREE, "default")
     gaps = {name: mean_and_error([run["open"] - run[name] for run in runs]) for name in others}
-    rows: list[list[Any]] = [[name, *mean_and_error([run[name] for run in runs]), ""] for name in ("open", *gaps)]
-    rows += [[f"open - {name}", *gap, "<= 0.3" if name == "private" else ""] for name, gap in gaps.items()]
-    print(table((f"test accuracy, {source}, {len(runs)} seeds", "mean", "standard error", "claim"), rows))
-    record("dpsearch", {"source": source, "evaluations": evaluations, "runs": runs, "gaps": gaps}, chosen)
+    rows: list[list[Any]] = [
+        [name, *mean_and_error([run[name] for run in runs]), ""] for name in ("open", *gaps)
+    ]
+    rows += [
+        [f"open - {name}", *gap, "<= 0.3" if name == "private" else ""]
+        for name, gap in gaps.items()
+    ]
+    print(
+        table(
+            (f"test accuracy, {source}, {len(runs)} seeds", "mean", "standard error", "claim"), rows
+        )
+    )
+    record(
+        "dpsearch",
+        {"source": source, "evaluations": evaluations, "runs": runs, "gaps": gaps},
+        chosen,
+    )
 
 
 if __name__ == "__main__":

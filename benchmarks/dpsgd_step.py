@@ -1,7 +1,8 @@
 """One step of DP-SGD with dpbo's sums and noise, beside Opacus' own on the same batch.
 
-A perceptron of 10^6 parameters, 4 bytes each, and n records: the backward pass writes n gradients, 4 MB each; both optimizers read them
-once for norms and once for the sum. dpbo adds the sum in float64 and 10^6 exact draws, 8 bytes of the operating system's entropy each.
+A perceptron of 10^6 parameters, 4 bytes each, and n records: the backward pass writes n gradients,
+4 MB each; both optimizers read them once for norms and once for the sum. dpbo adds the sum in
+float64 and 10^6 exact draws, 8 bytes of the operating system's entropy each.
 
     python -m benchmarks.dpsgd_step [--smoke] [--json FILE]
 """
@@ -23,15 +24,33 @@ from dpbo.dpsgd._opacus import load_opacus
 HEADER = ("parameters", "records", "ms a step, Opacus", "ms a step, dpbo", "dpbo over Opacus")
 
 
-def stepping(ours: bool, width: int, records: TensorDataset, terms: DPSGDConfig, device: str) -> Callable[[], None]:
+def stepping(
+    ours: bool, width: int, records: TensorDataset, terms: DPSGDConfig, device: str
+) -> Callable[[], None]:
     """One step on all records, which are the sample; the loader draws and collates it, too."""
-    module: Any = nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width // 5), nn.ReLU(), nn.Linear(width // 5, 10))
+    module: Any = nn.Sequential(
+        nn.Linear(784, width),
+        nn.ReLU(),
+        nn.Linear(width, width // 5),
+        nn.ReLU(),
+        nn.Linear(width // 5, 10),
+    )
     optimizer: Any = torch.optim.SGD(module.to(device).parameters(), 0.01)
     if ours:
-        module, optimizer, loader = Session(records, terms).make_private(module, optimizer, max_grad_norm=1.0)
+        module, optimizer, loader = Session(records, terms).make_private(
+            module, optimizer, max_grad_norm=1.0
+        )
     else:
-        given: Any = {"module": module, "optimizer": optimizer, "data_loader": DataLoader(records, batch_size=len(records))}
-        module, optimizer, loader = load_opacus().PrivacyEngine().make_private(**given, noise_multiplier=1.0, max_grad_norm=1.0)
+        given: Any = {
+            "module": module,
+            "optimizer": optimizer,
+            "data_loader": DataLoader(records, batch_size=len(records)),
+        }
+        module, optimizer, loader = (
+            load_opacus()
+            .PrivacyEngine()
+            .make_private(**given, noise_multiplier=1.0, max_grad_norm=1.0)
+        )
     samples = itertools.chain.from_iterable(itertools.repeat(loader))
 
     def step() -> None:
@@ -48,9 +67,18 @@ def compared(width: int, count: int, repetitions: int, device: str) -> list[Any]
     records = TensorDataset(torch.randn(count, 784), torch.arange(count) % 10)
     terms = DPSGDConfig(noise_multiplier=1.0, epochs=repetitions + 1, batches=1, batch_size=count)
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    times = interleaved(*(stepping(ours, width, records, terms, device) for ours in (False, True)), repetitions=repetitions, wait=wait)
+    times = interleaved(
+        *(stepping(ours, width, records, terms, device) for ours in (False, True)),
+        repetitions=repetitions,
+        wait=wait,
+    )
     parameters = 785 * width + (width + 1) * (width // 5) + (width // 5 + 1) * 10
-    return [parameters, count, *(1e3 * statistics.median(seconds) for seconds in times), ratio(times[1], times[0])]
+    return [
+        parameters,
+        count,
+        *(1e3 * statistics.median(seconds) for seconds in times),
+        ratio(times[1], times[0]),
+    ]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,8 +1,11 @@
-"""One iteration of DP-GIBO: choosing b points and turning every user's losses into a private gradient.
+"""One iteration of DP-GIBO: choosing b points and turning every user's losses into a private
+gradient.
 
-Flops of an iteration at d = 33, b = 34, N = 400: 16 M for each of some dozens of values and gradients of the acquisition, 2 n N d = 143 M
-for n = 5,000 users' gradients (one product, never a solve a user). The acquisition value reached is set against 1,000 Adam steps on the
-same acquisition, as the authors' code takes them. At n = 10^6 users and 256 points the whole query is set against the bare product L @ W.
+Flops of an iteration at d = 33, b = 34, N = 400: 16 M for each of some dozens of values and
+gradients of the acquisition, 2 n N d = 143 M for n = 5,000 users' gradients (one product, never a
+solve a user). The acquisition value reached is set against 1,000 Adam steps on the same
+acquisition, as the authors' code takes them. At n = 10^6 users and 256 points the whole query is
+set against the bare product L @ W.
 
     python -m benchmarks.gibo_step [--smoke] [--json FILE]
 """
@@ -23,26 +26,39 @@ from dpbo.gibo.gradient_points import GradientTrace
 JITTER = 5e-6
 
 
-def walked(d: int, b: int, N: int, seed: int, device: torch.device | str = "cpu") -> tuple[GradientPosterior, torch.Tensor]:
-    """A posterior over the designs of earlier iterations along a random walk, and where it is now."""
+def walked(
+    d: int, b: int, N: int, seed: int, device: torch.device | str = "cpu"
+) -> tuple[GradientPosterior, torch.Tensor]:
+    """A posterior over the designs of earlier iterations along a random walk, and where it is
+    now.
+    """
     generator = torch.Generator().manual_seed(seed)
     kernel = RBFKernel().double()
     kernel.lengthscale = 1.0
     posterior = GradientPosterior(kernel.to(device), 0.0, jitter=JITTER)
     theta = torch.zeros(d, dtype=torch.float64, device=device)
     while len(posterior) < N:
-        Z = suggest_gradient_points(posterior, theta, min(b, N - len(posterior)), steps=10, generator=generator)
+        Z = suggest_gradient_points(
+            posterior, theta, min(b, N - len(posterior)), steps=10, generator=generator
+        )
         posterior.append(Z)
-        theta = theta + 0.1 * torch.randn(d, dtype=torch.float64, generator=generator).to(device) / d**0.5
+        theta = (
+            theta
+            + 0.1 * torch.randn(d, dtype=torch.float64, generator=generator).to(device) / d**0.5
+        )
     return posterior, theta
 
 
-def by_adam(posterior: GradientPosterior, theta: torch.Tensor, b: int, steps: int, seed: int) -> float:
+def by_adam(
+    posterior: GradientPosterior, theta: torch.Tensor, b: int, steps: int, seed: int
+) -> float:
     """The trace that so many Adam steps from near theta reach."""
     trace = GradientTrace(posterior, theta)
     d = len(theta)
     generator = torch.Generator().manual_seed(seed)
-    Z = torch.nn.Parameter(theta + 1e-5 * torch.randn(b, d, dtype=torch.float64, generator=generator) / d**0.5)
+    Z = torch.nn.Parameter(
+        theta + 1e-5 * torch.randn(b, d, dtype=torch.float64, generator=generator) / d**0.5
+    )
     optimizer = torch.optim.Adam([Z], lr=1e-2)
     for _ in range(steps):
         Z.grad = trace.value_and_gradient(Z.detach())[1]
@@ -50,7 +66,9 @@ def by_adam(posterior: GradientPosterior, theta: torch.Tensor, b: int, steps: in
     return float(trace.value(Z.detach()))
 
 
-def iteration(posterior: GradientPosterior, theta: torch.Tensor, losses: torch.Tensor, b: int, **how: Any) -> float:
+def iteration(
+    posterior: GradientPosterior, theta: torch.Tensor, losses: torch.Tensor, b: int, **how: Any
+) -> float:
     """Choose, append, weigh, and all users' gradients; returns the trace reached."""
     Z = suggest_gradient_points(posterior, theta, b, **how)
     gradients = losses @ posterior.conditioned_on(Z).weights(theta).mT
@@ -60,8 +78,18 @@ def iteration(posterior: GradientPosterior, theta: torch.Tensor, losses: torch.T
 
 def steps(smoke: bool, seed: int) -> list[list[Any]]:
     """A row for each size: milliseconds and trace over Adam's, quick and careful."""
-    sizes = [(4, 5, 20, 100)] if smoke else [(10, 11, 0, 4500), (10, 11, 100, 4500), (10, 11, 400, 4500),
-                                             (33, 34, 0, 5000), (33, 34, 100, 5000), (33, 34, 400, 5000)]  # fmt: skip
+    sizes = (
+        [(4, 5, 20, 100)]
+        if smoke
+        else [
+            (10, 11, 0, 4500),
+            (10, 11, 100, 4500),
+            (10, 11, 400, 4500),
+            (33, 34, 0, 5000),
+            (33, 34, 100, 5000),
+            (33, 34, 400, 5000),
+        ]
+    )
     rows = []
     for d, b, N, n in sizes:
         posterior, theta = walked(d, b, N, seed)
@@ -71,36 +99,62 @@ def steps(smoke: bool, seed: int) -> list[list[Any]]:
         row: list[Any] = [f"d={d}, b={b}, N={N}, n={n}", reference]
         for how in ({}, {"steps": 100, "close": 1e-5}):
             generators = [torch.Generator().manual_seed(seed + 1 + i) for i in range(3)]
-            reached = [iteration(posterior, theta, losses, b, generator=g, **how) for g in generators]
-            (times,) = interleaved(lambda: iteration(posterior, theta, losses, b, generator=generators[0], **how), repetitions=repetitions)  # noqa: B023
+            reached = [
+                iteration(posterior, theta, losses, b, generator=g, **how) for g in generators
+            ]
+            (times,) = interleaved(
+                lambda: iteration(posterior, theta, losses, b, generator=generators[0], **how),  # noqa: B023
+                repetitions=repetitions,
+            )
             row += [1e3 * statistics.median(times), statistics.mean(reached) / reference]
         rows.append(row)
     return rows
 
 
 def whole_iteration() -> float:
-    """Milliseconds of a whole iteration of DPGIBO without history, with query, ledger, noise and step: d = 33."""
+    """Milliseconds of a whole iteration of DPGIBO without history, with query, ledger, noise and
+    step: d = 33.
+    """
     d = 33
     records = torch.rand(5000, 33, dtype=torch.float64)
-    curator = Curator(records, unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0))
+    curator = Curator(
+        records, unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0)
+    )
     bounds = torch.tensor([[0.0] * d, [1.0] * d], dtype=torch.float64)
-    search = DPGIBO(curator, lambda x, r: r[:, 0] * x[0], bounds=bounds, budget=1.0, iterations=40, batch_size=d + 1, clip=1.0)
+    search = DPGIBO(
+        curator,
+        lambda x, r: r[:, 0] * x[0],
+        bounds=bounds,
+        budget=1.0,
+        iterations=40,
+        batch_size=d + 1,
+        clip=1.0,
+    )
     start = time.perf_counter()
     search.run()
     return 1e3 * (time.perf_counter() - start) / 40
 
 
 def million(smoke: bool) -> tuple[float, float, float, float]:
-    """(query, product, ratio, extra MiB) at n = 10^6 users, 256 points, d = 33: the curator's evaluation against L @ W."""
+    """(query, product, ratio, extra MiB) at n = 10^6 users, 256 points, d = 33: the curator's
+    evaluation against L @ W.
+    """
     n, N, d = (20_000, 16, 5) if smoke else (1_000_000, 256, 33)
     columns = torch.rand(N, n, dtype=torch.float64)
     W = torch.randn(d, N, dtype=torch.float64) / N**0.5
-    curator = Curator(tuple(columns), unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0))
+    curator = Curator(
+        tuple(columns),
+        unit=PrivacyUnit("user"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget.gdp(1.0),
+    )
     X = torch.arange(N, dtype=torch.float64).unsqueeze(1)
     query = ClippedGradient(lambda x, r: r[int(x[0])], X, weights=W, clip=1.0)
     extra = peak_memory(lambda: curator.evaluate(query))
     L = columns.T.contiguous()
-    whole, product = interleaved(lambda: curator.evaluate(query), lambda: L @ W.T, repetitions=2 if smoke else 7)
+    whole, product = interleaved(
+        lambda: curator.evaluate(query), lambda: L @ W.T, repetitions=2 if smoke else 7
+    )
     return statistics.median(whole), statistics.median(product), ratio(whole, product), extra
 
 
@@ -111,15 +165,34 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(1)
     rows = steps(chosen.smoke, chosen.seed)
     whole = whole_iteration()
-    header = ["one iteration, one core", "trace by Adam", "ms", "trace / Adam's", "ms, careful", "trace / Adam's, careful"]
+    header = [
+        "one iteration, one core",
+        "trace by Adam",
+        "ms",
+        "trace / Adam's",
+        "ms, careful",
+        "trace / Adam's, careful",
+    ]
     print(table(header, rows))
-    print(f"\na whole iteration of DPGIBO without history, d = 33, ledger in memory: {whole:.1f} ms\n")
+    print(
+        f"\na whole iteration of DPGIBO without history, d = 33, ledger in memory: {whole:.1f} ms\n"
+    )
     torch.set_num_threads(max(cores, 1 if chosen.smoke else 2))
     query, product, times, extra = million(chosen.smoke)
-    print(table(["n = 10^6, 256 points, d = 33, 2 cores", "seconds", "times L @ W", "extra MiB"],
-                [["clipped gradient query", query, times, extra], ["L @ W alone", product, 1.0, 0.0]]))  # fmt: skip
-    figures = {"steps": {row[0]: row[1:] for row in rows}, "whole_iteration_ms": whole,
-               "query_s": query, "product_s": product, "ratio": times, "extra_mib": extra}  # fmt: skip
+    print(
+        table(
+            ["n = 10^6, 256 points, d = 33, 2 cores", "seconds", "times L @ W", "extra MiB"],
+            [["clipped gradient query", query, times, extra], ["L @ W alone", product, 1.0, 0.0]],
+        )
+    )
+    figures = {
+        "steps": {row[0]: row[1:] for row in rows},
+        "whole_iteration_ms": whole,
+        "query_s": query,
+        "product_s": product,
+        "ratio": times,
+        "extra_mib": extra,
+    }
     record("gibo_step", figures, chosen)
 
 

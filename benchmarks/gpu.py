@@ -1,11 +1,13 @@
-"""What a GPU makes of dpbo's batched work: every kernel's time, its share of the roof, and the same work by its peers.
+"""What a GPU makes of dpbo's batched work: every kernel's time, its share of the roof, and the same
+work by its peers.
 
     python -m benchmarks.gpu [--smoke] [--json FILE] [--device cuda]
 
-Roofs are measured in the same run: bytes read by a sum, products of matrices, multiply-adds in registers. Each row says how long reading
-its input once takes and how long its arithmetic takes if nothing overlaps; the greater of the two is the bound. Peers are compiled for each
-shape alone (`dynamic=False`). A part is printed and stored as soon as it ends, and one that fails does not stop the next. Without a GPU the
-sizes are tiny and the figures mean nothing: it then shows that it runs.
+Roofs are measured in the same run: bytes read by a sum, products of matrices, multiply-adds in
+registers. Each row says how long reading its input once takes and how long its arithmetic takes if
+nothing overlaps; the greater of the two is the bound. Peers are compiled for each shape alone
+(`dynamic=False`). A part is printed and stored as soon as it ends, and one that fails does not stop
+the next. Without a GPU the sizes are tiny and the figures mean nothing: it then shows that it runs.
 """
 
 from __future__ import annotations
@@ -87,7 +89,9 @@ def main(arguments: list[str] | None = None) -> None:
     print(table([name, "ceiling"], ceilings.rows()), "\n", flush=True)
     # Each by itself, so that a shape that does not compile loses only its own row.
     for size in sizes.shapes:
-        measure = functools.partial(gpu_sums.speed, sizes.units, *size, ceilings, device, compiled=compiled)
+        measure = functools.partial(
+            gpu_sums.speed, sizes.units, *size, ceilings, device, compiled=compiled
+        )
         shape = "clipped sum, m = {}, d = {}".format(*size)
         part(shape, [f"{shape}, {sizes.units:,} units", ""], measure)
     runs, count, steps = sizes.ucb
@@ -100,9 +104,17 @@ def main(arguments: list[str] | None = None) -> None:
         points = sizes.kept
         what = f"streamed, {users:,} users"
         measure = functools.partial(gpu_runs.streamed, users, d, points, device)
-        part(what, [f"{what}, d = {d}, losses kept at {points} points, from pinned memory", "seconds"], measure)
+        part(
+            what,
+            [f"{what}, d = {d}, losses kept at {points} points, from pinned memory", "seconds"],
+            measure,
+        )
     many = sizes.many
-    part("choice", [f"private choice among {many:,}", ""], lambda: gpu_runs.choice(many, ceilings, device))
+    part(
+        "choice",
+        [f"private choice among {many:,}", ""],
+        lambda: gpu_runs.choice(many, ceilings, device),
+    )
     header = [f"moments of {many:,} x 2 records, K = 5", "seconds"]
     part("mixture", header, lambda: gpu_runs.mixture(many, ceilings, device, compiled=compiled))
     if failed:

@@ -1,4 +1,6 @@
-"""Whole steps on a device: GP-UCB of many runs at once, an iteration of DP-GIBO, a private choice, moments of a mixture."""
+"""Whole steps on a device: GP-UCB of many runs at once, an iteration of DP-GIBO, a private choice,
+moments of a mixture.
+"""
 
 from typing import Any
 
@@ -19,8 +21,12 @@ from dpbo.queries.ball import Ball
 from dpbo.testing import SeededEntropy
 
 
-def by_torch(candidates: torch.Tensor, kernel: Any, values: torch.Tensor, steps: int) -> torch.Tensor:
-    """All runs at once with plain batched Cholesky factors, made anew in each step: `steps x runs`."""
+def by_torch(
+    candidates: torch.Tensor, kernel: Any, values: torch.Tensor, steps: int
+) -> torch.Tensor:
+    """All runs at once with plain batched Cholesky factors, made anew in each step: `steps x
+    runs`.
+    """
     schedule = SrinivasFinite(count=len(candidates), delta=DELTA)
     chosen = torch.zeros(len(values), 1, dtype=torch.long, device=values.device)
     for t in range(1, steps):
@@ -29,30 +35,54 @@ def by_torch(candidates: torch.Tensor, kernel: Any, values: torch.Tensor, steps:
         L = torch.linalg.cholesky(K)
         A = torch.linalg.solve_triangular(L, kernel(X, candidates).to_dense(), upper=False)
         z = torch.linalg.solve_triangular(L, values.gather(1, chosen).unsqueeze(-1), upper=False)
-        upper = (A.mT @ z).squeeze(-1) + (schedule(t + 1) * (1.0 - A.square().sum(-2)).clamp(min=0.0)).sqrt()
+        upper = (A.mT @ z).squeeze(-1) + (
+            schedule(t + 1) * (1.0 - A.square().sum(-2)).clamp(min=0.0)
+        ).sqrt()
         chosen = torch.cat([chosen, upper.argmax(-1, keepdim=True)], dim=1)
     return chosen.T
 
 
 def ucb(runs: int, count: int, steps: int, device: torch.device) -> dict[str, float]:
     """Seconds of a batch of runs, of the same in plain torch, and of one BoTorch loop."""
-    candidates = torch.rand(count, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device)
+    candidates = torch.rand(
+        count, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).to(device)
     kernel = squared_exponential(LENGTH).to(device)
     values = values_of(candidates, runs, 1)
     model = model_of(candidates, kernel, runs, steps)
     batch, plain = seconds(
-        device, lambda: by_finite_gp(model, values, steps), lambda: by_torch(candidates, kernel, values, steps), repetitions=5
+        device,
+        lambda: by_finite_gp(model, values, steps),
+        lambda: by_torch(candidates, kernel, values, steps),
+        repetitions=5,
     )
-    (loop,) = seconds(device, lambda: by_botorch(candidates, kernel, values[:1], steps), repetitions=3)
-    same = float((by_finite_gp(model, values, steps) == by_torch(candidates, kernel, values, steps)).all(0).double().mean())
-    return {"batch": batch, "torch": plain, "botorch": loop, "faster": runs * loop / batch, "agreeing": same}
+    (loop,) = seconds(
+        device, lambda: by_botorch(candidates, kernel, values[:1], steps), repetitions=3
+    )
+    same = float(
+        (by_finite_gp(model, values, steps) == by_torch(candidates, kernel, values, steps))
+        .all(0)
+        .double()
+        .mean()
+    )
+    return {
+        "batch": batch,
+        "torch": plain,
+        "botorch": loop,
+        "faster": runs * loop / batch,
+        "agreeing": same,
+    }
 
 
 def iteration(units: int, d: int, history: int, device: torch.device) -> dict[str, float]:
-    """Seconds of an iteration of DP-GIBO over so many users: choosing d + 1 points, weighing, all users' gradients."""
+    """Seconds of an iteration of DP-GIBO over so many users: choosing d + 1 points, weighing, all
+    users' gradients.
+    """
     posterior, theta = walked(d, d + 1, history, 0, device)
     records = torch.rand(units, d, device=device)
-    curator = Curator(records, unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0))
+    curator = Curator(
+        records, unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0)
+    )
 
     def loss(x: torch.Tensor, users: torch.Tensor) -> torch.Tensor:
         return users[:, 0] * x[0].to(users)
@@ -62,7 +92,9 @@ def iteration(units: int, d: int, history: int, device: torch.device) -> dict[st
     for start in range(0, history, d + 1):
         part = X[start : start + d + 1].cpu()
         some = torch.zeros(d, len(part), dtype=torch.float64)
-        earlier.append(curator.evaluate(ClippedGradient(loss, part, weights=some, clip=1.0, keep=True)))
+        earlier.append(
+            curator.evaluate(ClippedGradient(loss, part, weights=some, clip=1.0, keep=True))
+        )
 
     def choose() -> torch.Tensor:
         return suggest_gradient_points(posterior, theta, d + 1)
@@ -72,60 +104,110 @@ def iteration(units: int, d: int, history: int, device: torch.device) -> dict[st
         curator.evaluate(ClippedGradient(loss, Z.cpu(), weights=W, clip=1.0, earlier=earlier))
 
     Z = choose()
-    whole, choosing, asking = seconds(device, lambda: ask(choose()), choose, lambda: ask(Z), repetitions=5)
+    whole, choosing, asking = seconds(
+        device, lambda: ask(choose()), choose, lambda: ask(Z), repetitions=5
+    )
     return {"whole": whole, "choosing": choosing, "asking": asking}
 
 
 def streamed(users: int, d: int, points: int, device: torch.device) -> dict[str, float]:
-    """Seconds of a question about one more point, on pinned records with losses kept at so many; and of copying as many bytes."""
+    """Seconds of a question about one more point, on pinned records with losses kept at so many;
+    and of copying as many bytes.
+    """
     records = torch.rand(users, d)
     landing = torch.empty(users, d + points, device=device)
     bytes_alone = torch.zeros_like(landing, device="cpu")
     if device.type == "cuda":
         records = records.pin_memory()
         bytes_alone = bytes_alone.pin_memory()
-    curator = Curator(records, unit=PrivacyUnit("user"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), device=device)
+    curator = Curator(
+        records,
+        unit=PrivacyUnit("user"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget.gdp(1.0),
+        device=device,
+    )
 
     def gradient(X: torch.Tensor, **more: Any) -> Handle:
-        W = torch.randn(d, len(X) + points * ("earlier" in more), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        return curator.evaluate(ClippedGradient(lambda x, part: part[:, 0] * x[0].to(part), X, weights=W, clip=1.0, **more))
+        W = torch.randn(
+            d,
+            len(X) + points * ("earlier" in more),
+            generator=torch.Generator().manual_seed(0),
+            dtype=torch.float64,
+        )
+        return curator.evaluate(
+            ClippedGradient(
+                lambda x, part: part[:, 0] * x[0].to(part), X, weights=W, clip=1.0, **more
+            )
+        )
 
     X = torch.linspace(0.0, 1.0, points + 1, dtype=torch.float64).unsqueeze(1)
     kept = gradient(X[:-1], keep=True)
     asking, copying = seconds(
-        device, lambda: gradient(X[-1:], earlier=[kept]), lambda: landing.copy_(bytes_alone, non_blocking=True), repetitions=9
+        device,
+        lambda: gradient(X[-1:], earlier=[kept]),
+        lambda: landing.copy_(bytes_alone, non_blocking=True),
+        repetitions=9,
     )
-    return {"streamed": asking, "copies alone": copying, "ratio": asking / copying, "GB/s": 4e-9 * landing.numel() / copying}
+    return {
+        "streamed": asking,
+        "copies alone": copying,
+        "ratio": asking / copying,
+        "GB/s": 4e-9 * landing.numel() / copying,
+    }
 
 
 def choice(count: int, ceilings: Ceilings, device: torch.device) -> dict[str, float]:
-    """Seconds of a private choice among so many utilities, and the share of the time to read them three times."""
+    """Seconds of a private choice among so many utilities, and the share of the time to read them
+    three times.
+    """
     utilities = torch.randint(-(1 << 40), 1 << 40, (count,), device=device)
     mechanism = PermuteAndFlipMechanism.of(1.0)
     law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-20])
     entropy = SeededEntropy(0)
-    (own,) = seconds(device, lambda: mechanism._sample(utilities, [2.0**-20], law, entropy), repetitions=5)
+    (own,) = seconds(
+        device, lambda: mechanism._sample(utilities, [2.0**-20], law, entropy), repetitions=5
+    )
     return {"seconds": own, "share": 24.0 * count / ceilings.read / own}
 
 
 def plain_moments(X: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
     """One step of EM in torch, in floats: `K x F` of (1, z, z_i z_j) for two dimensions."""
     z = X / X.norm(dim=1, keepdim=True).clamp(min=1.0)
-    phi = torch.stack([torch.ones_like(z[:, 0]), z[:, 0], z[:, 1], z[:, 0] ** 2, z[:, 0] * z[:, 1], z[:, 1] ** 2], dim=1)
+    phi = torch.stack(
+        [torch.ones_like(z[:, 0]), z[:, 0], z[:, 1], z[:, 0] ** 2, z[:, 0] * z[:, 1], z[:, 1] ** 2],
+        dim=1,
+    )
     return torch.softmax(phi @ theta.T, dim=1).T @ phi
 
 
-def mixture(count: int, ceilings: Ceilings, device: torch.device, *, compiled: bool) -> dict[str, float]:
-    """Seconds of the moments of so many records in two dimensions under five components, and of the peers."""
+def mixture(
+    count: int, ceilings: Ceilings, device: torch.device, *, compiled: bool
+) -> dict[str, float]:
+    """Seconds of the moments of so many records in two dimensions under five components, and of the
+    peers.
+    """
     K = 5
     draw = torch.Generator().manual_seed(0)
     theta = torch.randn(K, 6, generator=draw, dtype=torch.float64)
     X = torch.randn(count, 2, device=device)
-    curator = Curator(X, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0))
+    curator = Curator(
+        X, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0)
+    )
     query = MixtureMoments(2, ball=Ball(1.0), natural=theta)
     small = theta.to(device, torch.float32)
     fast = torch.compile(plain_moments, dynamic=False) if compiled else plain_moments
     own, plain, quick = seconds(
-        device, lambda: curator.evaluate(query), lambda: plain_moments(X, small), lambda: fast(X, small), repetitions=5
+        device,
+        lambda: curator.evaluate(query),
+        lambda: plain_moments(X, small),
+        lambda: fast(X, small),
+        repetitions=5,
     )
-    return {"own": own, "torch": plain, "compiled": quick, "faster": quick / own, "read": 8.0 * count / ceilings.read}
+    return {
+        "own": own,
+        "torch": plain,
+        "compiled": quick,
+        "faster": quick / own,
+        "read": 8.0 * count / ceilings.read,
+    }

@@ -1,4 +1,6 @@
-"""The device and its ceilings; the clipped sum of linear maps of losses, beside these and beside what torch does of its own."""
+"""The device and its ceilings; the clipped sum of linear maps of losses, beside these and beside
+what torch does of its own.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +21,47 @@ _LANES = 1024
 # Of the kernel that computes in registers.
 _ROUNDS = 4096
 CLIP = 1.0
-# of each padded coordinate in gpu/gradient.py: a conversion and six operations in float64, about fifteen on integers
+# of each padded coordinate in gpu/gradient.py: a conversion and six operations in float64, about
+# fifteen on integers
 _FLOATS = 7.0
 _INTEGERS = 15.0
 
 Sizes = list[tuple[int, int]]
-SIZES: Sizes = [(256, 33), (64, 8), (64, 16), (64, 64), (1024, 8), (1024, 16), (1024, 64), (64, 33), (1024, 33), (256, 8), (256, 128)]
+SIZES: Sizes = [
+    (256, 33),
+    (64, 8),
+    (64, 16),
+    (64, 64),
+    (1024, 8),
+    (1024, 16),
+    (1024, 64),
+    (64, 33),
+    (1024, 33),
+    (256, 8),
+    (256, 128),
+]
 
 
 def wait(device: torch.device) -> Callable[[], None]:
     """What ends all work on the device."""
-    return functools.partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    return (
+        functools.partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    )
 
 
 def seconds(device: torch.device, *works: Callable[[], Any], repetitions: int = 7) -> list[float]:
     """The median of each, run in turn."""
-    return [statistics.median(times) for times in interleaved(*works, repetitions=repetitions, wait=wait(device))]
+    return [
+        statistics.median(times)
+        for times in interleaved(*works, repetitions=repetitions, wait=wait(device))
+    ]
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What this device reached, each the best of several tries; operations of registers are 0 where no GPU is there to measure."""
+    """What this device reached, each the best of several tries; operations of registers are 0 where
+    no GPU is there to measure.
+    """
 
     # Bytes a second.
     read: float
@@ -63,27 +85,49 @@ class Ceilings:
         double = torch.randn(side, side, device=device, dtype=torch.float64)
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high")
-        works = (data.sum, lambda: other.copy_(data), lambda: single @ single, lambda: double @ double)
+        works = (
+            data.sum,
+            lambda: other.copy_(data),
+            lambda: single @ single,
+            lambda: double @ double,
+        )
         times = [min(found) for found in interleaved(*works, repetitions=9, wait=wait(device))]
         torch.set_float32_matmul_precision(before)
         products = 2.0 * side**3
-        steps = [_steps(device, dtype) for dtype in (torch.float64, torch.int32)] if device.type == "cuda" else [0.0, 0.0]
-        return cls(4.0 * numbers / times[0], 8.0 * numbers / times[1], products / times[2], products / times[3], *steps)
+        steps = (
+            [_steps(device, dtype) for dtype in (torch.float64, torch.int32)]
+            if device.type == "cuda"
+            else [0.0, 0.0]
+        )
+        return cls(
+            4.0 * numbers / times[0],
+            8.0 * numbers / times[1],
+            products / times[2],
+            products / times[3],
+            *steps,
+        )
 
     def rows(self) -> list[list[Any]]:
         """For a table."""
         return [
-            ["read, GB/s", self.read / 1e9], ["copy, GB/s", self.copy / 1e9], ["tf32 product, TFLOP/s", self.tf32 / 1e12],
-            ["float64 product, TFLOP/s", self.float64 / 1e12], ["float64 multiply-adds, 10^12/s", self.float64_steps / 1e12],
+            ["read, GB/s", self.read / 1e9],
+            ["copy, GB/s", self.copy / 1e9],
+            ["tf32 product, TFLOP/s", self.tf32 / 1e12],
+            ["float64 product, TFLOP/s", self.float64 / 1e12],
+            ["float64 multiply-adds, 10^12/s", self.float64_steps / 1e12],
             ["int32 multiply-adds, 10^12/s", self.int32_steps / 1e12],
-        ]  # fmt: skip
+        ]
 
 
 def _steps(device: torch.device, dtype: torch.dtype) -> float:
     """Multiply-adds a second of a kernel that reads its numbers once and then only computes."""
     programs = 64 * torch.cuda.get_device_properties(device).multi_processor_count
     numbers = torch.ones(programs * _LANES, dtype=dtype, device=device)
-    (times,) = interleaved(lambda: _kernel()[(programs,)](numbers, LANES=_LANES, ROUNDS=_ROUNDS), repetitions=9, wait=wait(device))
+    (times,) = interleaved(
+        lambda: _kernel()[(programs,)](numbers, LANES=_LANES, ROUNDS=_ROUNDS),
+        repetitions=9,
+        wait=wait(device),
+    )
     return 4.0 * len(numbers) * _ROUNDS / min(times)
 
 
@@ -136,7 +180,9 @@ def with_precision(work: Callable[[], Any], precision: str) -> Callable[[], Any]
 
 
 def bounds_of(units: int, points: int, dimension: int, ceilings: Ceilings) -> tuple[float, float]:
-    """(seconds to read the losses once, seconds of the products and of what follows them if nothing overlapped)."""
+    """(seconds to read the losses once, seconds of the products and of what follows them if nothing
+    overlapped).
+    """
     width = width_of(dimension)
     computing = 6.0 * points * width / ceilings.tf32
     if ceilings.float64_steps:
@@ -144,7 +190,15 @@ def bounds_of(units: int, points: int, dimension: int, ceilings: Ceilings) -> tu
     return 4.0 * units * points / ceilings.read, units * computing
 
 
-def speed(units: int, points: int, dimension: int, ceilings: Ceilings, device: torch.device, *, compiled: bool) -> dict[str, float]:
+def speed(
+    units: int,
+    points: int,
+    dimension: int,
+    ceilings: Ceilings,
+    device: torch.device,
+    *,
+    compiled: bool,
+) -> dict[str, float]:
     """Milliseconds, share of the roof, bounds, and the peers' milliseconds."""
     here = torch.Generator().manual_seed(dimension)
     draw = torch.Generator(device).manual_seed(points)
@@ -154,7 +208,10 @@ def speed(units: int, points: int, dimension: int, ceilings: Ceilings, device: t
     W *= CLIP / math.sqrt(points * dimension)
     L = torch.stack(columns, dim=1)
     small = W.float()
-    works = [lambda: ours(columns, W), *(with_precision(lambda: plain(L, small), name) for name in ("highest", "high"))]
+    works = [
+        lambda: ours(columns, W),
+        *(with_precision(lambda: plain(L, small), name) for name in ("highest", "high")),
+    ]
     if compiled:
         # Or the second shape's code would be for shapes of all sizes, and slower.
         torch.compiler.reset()
@@ -163,5 +220,10 @@ def speed(units: int, points: int, dimension: int, ceilings: Ceilings, device: t
     own, *peers = seconds(device, *works)
     read, computing = bounds_of(units, points, dimension, ceilings)
     names = ("torch, ms", "torch in tf32, ms", "compiled in tf32, ms")
-    bounds = {"ms": 1e3 * own, "share of reading once": read / own, "reading, ms": 1e3 * read, "arithmetic alone, ms": 1e3 * computing}
+    bounds = {
+        "ms": 1e3 * own,
+        "share of reading once": read / own,
+        "reading, ms": 1e3 * read,
+        "arithmetic alone, ms": 1e3 * computing,
+    }
     return bounds | {name: 1e3 * time for name, time in zip(names, peers, strict=False)}

@@ -1,4 +1,6 @@
-"""What every benchmark shares: its options, fair timing, paired comparisons, a table, a record of where it ran."""
+"""What every benchmark shares: its options, fair timing, paired comparisons, a table, a record of
+where it ran.
+"""
 
 import argparse
 import csv
@@ -23,17 +25,33 @@ from tqdm import tqdm
 from dpbo.curator.record_fingerprints import RepeatedRecordsWarning
 
 
-def options(description: str | None, arguments: Sequence[str] | None, **own: Any) -> argparse.Namespace:
-    """The arguments of a benchmark, by default this process's; `own` are its own options with their defaults."""
+def options(
+    description: str | None, arguments: Sequence[str] | None, **own: Any
+) -> argparse.Namespace:
+    """The arguments of a benchmark, by default this process's; `own` are its own options with their
+    defaults.
+    """
     # Benchmarks release about the same public records again and again.
     warnings.simplefilter("ignore", RepeatedRecordsWarning)
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--smoke", action="store_true", help="a tiny version, to see that it runs")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the figures with date, machine and versions")
-    parser.add_argument("--plot", type=pathlib.Path, metavar="DIR", help="write pictures where the benchmark has any")
+    parser.add_argument(
+        "--json",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="write the figures with date, machine and versions",
+    )
+    parser.add_argument(
+        "--plot",
+        type=pathlib.Path,
+        metavar="DIR",
+        help="write pictures where the benchmark has any",
+    )
     for name, default in own.items():
-        parser.add_argument(f"--{name}", type=type(default), default=default, help="default: %(default)s")
+        parser.add_argument(
+            f"--{name}", type=type(default), default=default, help="default: %(default)s"
+        )
     return parser.parse_args(arguments)
 
 
@@ -42,8 +60,12 @@ def with_bar(parts: Collection[Any]) -> Iterable[Any]:
     return tqdm(parts, disable=None, leave=False)
 
 
-def interleaved(*works: Callable[[], Any], repetitions: int, wait: Callable[[], Any] = lambda: None) -> list[list[float]]:
-    """Seconds of each work, run in turn so that a drifting machine slows all alike; one warm-up each. `wait` ends what a GPU still does."""
+def interleaved(
+    *works: Callable[[], Any], repetitions: int, wait: Callable[[], Any] = lambda: None
+) -> list[list[float]]:
+    """Seconds of each work, run in turn so that a drifting machine slows all alike; one warm-up
+    each. `wait` ends what a GPU still does.
+    """
     for work in works:
         work()
     times: list[list[float]] = [[] for _ in works]
@@ -64,7 +86,9 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A Markdown table."""
-    cells = [[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    cells = [
+        [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows
+    ]
     lines = [header, ["---"] * len(header), *cells]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -76,7 +100,9 @@ def named(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[dict[str
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Mean and its standard error, which is NaN of one value."""
-    return statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else math.nan
+    return statistics.fmean(values), (
+        statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else math.nan
+    )
 
 
 class Difference(NamedTuple):
@@ -99,7 +125,10 @@ class Difference(NamedTuple):
         return self.high < 0
 
     def __str__(self) -> str:
-        return f"{self.mean:+.3g} [{self.low:+.3g}, {self.high:+.3g}], below in {self.wins}/{self.total}"
+        return (
+            f"{self.mean:+.3g} [{self.low:+.3g}, {self.high:+.3g}], below in"
+            f" {self.wins}/{self.total}"
+        )
 
 
 def difference(a: Sequence[float], b: Sequence[float]) -> Difference:
@@ -108,7 +137,9 @@ def difference(a: Sequence[float], b: Sequence[float]) -> Difference:
     low, high = -math.inf, math.inf
     if len(gaps) > 1:
         low, high = stats.ttest_rel(a, b).confidence_interval(0.95)
-    return Difference(statistics.fmean(gaps), float(low), float(high), int((gaps < 0).sum()), len(gaps))
+    return Difference(
+        statistics.fmean(gaps), float(low), float(high), int((gaps < 0).sum()), len(gaps)
+    )
 
 
 def band(values: Sequence[float]) -> tuple[float, float, float]:
@@ -117,7 +148,9 @@ def band(values: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def picture(folder: pathlib.Path, name: str, title: str, losses: Mapping[str, Sequence[float]]) -> None:
+def picture(
+    folder: pathlib.Path, name: str, title: str, losses: Mapping[str, Sequence[float]]
+) -> None:
     """Median and 10/90 % band of each method, as a PNG in the folder."""
     from matplotlib.figure import Figure
 
@@ -148,23 +181,38 @@ RUNS = 4
 
 
 def summary(figures: Any) -> Any:
-    """The figures as rows: repetitions become their mean, standard error, median and number; floats keep four digits.
+    """The figures as rows: repetitions become their mean, standard error, median and number; floats
+    keep four digits.
 
-    Repetitions are a list of at least `RUNS` numbers, or so many dicts of the same names under "runs" or "results".
+    Repetitions are a list of at least `RUNS` numbers, or so many dicts of the same names under
+    "runs" or "results".
     """
     if isinstance(figures, Mapping):
-        return {str(name): summary(_by_name(part) if name in ("runs", "results") else part) for name, part in figures.items()}
+        return {
+            str(name): summary(_by_name(part) if name in ("runs", "results") else part)
+            for name, part in figures.items()
+        }
     if isinstance(figures, (list, tuple)):
         if len(figures) >= RUNS and all(isinstance(value, (int, float)) for value in figures):
             error = statistics.stdev(figures) / math.sqrt(len(figures))
-            return summary({"mean": statistics.fmean(figures), "se": error, "median": statistics.median(figures)}) | {"n": len(figures)}
+            return summary(
+                {
+                    "mean": statistics.fmean(figures),
+                    "se": error,
+                    "median": statistics.median(figures),
+                }
+            ) | {"n": len(figures)}
         return [summary(part) for part in figures]
     return float(f"{figures:.4g}") if isinstance(figures, float) else figures
 
 
 def _by_name(runs: Any) -> Any:
     """A list of dicts with the same names as a dict of lists; anything else as it is."""
-    if isinstance(runs, list) and len(runs) >= RUNS and all(isinstance(run, Mapping) and run.keys() == runs[0].keys() for run in runs):
+    if (
+        isinstance(runs, list)
+        and len(runs) >= RUNS
+        and all(isinstance(run, Mapping) and run.keys() == runs[0].keys() for run in runs)
+    ):
         return {name: [run[name] for run in runs] for name in runs[0]}
     return runs
 
@@ -203,7 +251,10 @@ def record(name: str, figures: Mapping[str, Any], chosen: argparse.Namespace) ->
     where = {
         "benchmark": name,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "machine": {
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+        },
         "versions": {
             "python": platform.python_version(),
             **{p: _version(p) for p in ("dpbo", "torch", "gpytorch", "botorch", "numpy", "scipy")},

@@ -1,7 +1,9 @@
-"""What a ledger costs as it grows: an objective's call, `remaining`, `history`, a parallel answer, `statement`, opening.
+"""What a ledger costs as it grows: an objective's call, `remaining`, `history`, a parallel answer,
+`statement`, opening.
 
-In milliseconds, medians: by number of releases under one reservation, then by number of reservations. A file's charge and value each wait
-for the disk; `--memory 1` leaves the disk out. `--full 1` goes to 100,000 releases and 10,000 reservations.
+In milliseconds, medians: by number of releases under one reservation, then by number of
+reservations. A file's charge and value each wait for the disk; `--memory 1` leaves the disk out.
+`--full 1` goes to 100,000 releases and 10,000 reservations.
 """
 
 import pathlib
@@ -31,9 +33,21 @@ class Study:
     def __init__(self, url: str | None) -> None:
         place: dict[str, Any] = {} if url is None else {"dataset": "growth", "ledger": url}
         self.url = url
-        self.curator = Curator(torch.linspace(0, 1, 1000, dtype=torch.float64), unit="record", adjacency=Adjacency.REPLACE_ONE,
-                               budget=Budget.gdp(10**4, delta=1e-6), **place)  # fmt: skip
-        self.objective = PrivateObjective(self.curator, score, score_range=(0.0, 1.0), evaluations=10**6, budget=0.5, progress=False)
+        self.curator = Curator(
+            torch.linspace(0, 1, 1000, dtype=torch.float64),
+            unit="record",
+            adjacency=Adjacency.REPLACE_ONE,
+            budget=Budget.gdp(10**4, delta=1e-6),
+            **place,
+        )
+        self.objective = PrivateObjective(
+            self.curator,
+            score,
+            score_range=(0.0, 1.0),
+            evaluations=10**6,
+            budget=0.5,
+            progress=False,
+        )
         self.mechanism = LaplaceMechanism(1000.0)
         event = self.mechanism.event()
         self.curator.reserve("rows", event, slots=10**6, terms={}, parallel=True)
@@ -58,12 +72,22 @@ class Study:
         """One answer about one record."""
         self.row = (self.row + 1) % 1000
         query = RowOutcome(lambda records: records, row=self.row, value_range=(0.0, 1.0))
-        self.curator.release_all([self.curator.evaluate(query)], self.mechanism, name="rows", reservation="rows")
+        self.curator.release_all(
+            [self.curator.evaluate(query)], self.mechanism, name="rows", reservation="rows"
+        )
 
     def times(self, repetitions: int) -> list[float]:
         """Median milliseconds of each call."""
-        opened = self.curator.ledger.verify if self.url is None else lambda: Ledger.open(str(self.url))
-        quick = interleaved(self.call, lambda: self.objective.remaining, self.answer, self.objective.history, repetitions=5 * repetitions)
+        opened = (
+            self.curator.ledger.verify if self.url is None else lambda: Ledger.open(str(self.url))
+        )
+        quick = interleaved(
+            self.call,
+            lambda: self.objective.remaining,
+            self.answer,
+            self.objective.history,
+            repetitions=5 * repetitions,
+        )
         slow = interleaved(self.curator.statement, opened, repetitions=repetitions)
         return [1000 * sorted(seconds)[len(seconds) // 2] for seconds in (*quick, *slow)]
 

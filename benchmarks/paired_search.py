@@ -1,7 +1,9 @@
-"""Searches (qLogNEI) on paired scores, which the optimiser may exploit: ways to make them safe, beside plain scores and free choices.
+"""Searches (qLogNEI) on paired scores, which the optimiser may exploit: ways to make them safe,
+beside plain scores and free choices.
 
-Tasks on which no search had been tried before (the last two of `small_data`); 24 evaluations at epsilon 1; gain of the mean test score
-over the default model, times 100. c is the largest difference that counts.
+Tasks on which no search had been tried before (the last two of `small_data`); 24 evaluations at
+epsilon 1; gain of the mean test score over the default model, times 100. c is the largest
+difference that counts.
     plain, paired c: each evaluation releases the mean score, or the mean clipped difference to the default model's score.
     moved reference: within a trust region; the reference is the best point so far, whose own posterior mean is added to what is released.
     two fidelities: three quarters are narrow (c = 0.05), for 30 % of the budget, and the others plain, at the narrow ones' best points,
@@ -65,7 +67,16 @@ SCORES = {"probability of the true class": true_class, "Brier score": brier}
 class Study:
     """One split of a task, its models, and a curator over the protected records."""
 
-    def __init__(self, task: str, seed: int, n: int, score: Callable[[Any, Any], Array], evaluations: int, *, noise: bool = True) -> None:
+    def __init__(
+        self,
+        task: str,
+        seed: int,
+        n: int,
+        score: Callable[[Any, Any], Array],
+        evaluations: int,
+        *,
+        noise: bool = True,
+    ) -> None:
         X, y, public, protected = tasks()[task]
         random = np.random.default_rng(seed)
         train = random.permutation(np.flatnonzero(public))[:TRAIN]
@@ -77,7 +88,13 @@ class Study:
         self.seed = seed
         self.evaluations = evaluations
         budget = BUDGET if noise else Budget.gdp(300.0)
-        self.curator = Curator(self.protected, unit=PrivacyUnit("record"), adjacency="replace-one", budget=budget, allow_repeated=True)
+        self.curator = Curator(
+            self.protected,
+            unit=PrivacyUnit("record"),
+            adjacency="replace-one",
+            budget=budget,
+            allow_repeated=True,
+        )
         self.budget = budget
 
     def model(self, x: torch.Tensor | None, records: Any = None) -> Any:
@@ -98,19 +115,40 @@ class Study:
         return scores
 
     def ask(
-        self, x: torch.Tensor, c: float | None, *, reference: Any = None, middle: float = 0.0, releases: int, share: float = 1.0
+        self,
+        x: torch.Tensor,
+        c: float | None,
+        *,
+        reference: Any = None,
+        middle: float = 0.0,
+        releases: int,
+        share: float = 1.0,
     ) -> tuple[float, float]:
-        """Released mean score, or with c the mean clipped difference to the reference's, and its variance."""
+        """Released mean score, or with c the mean clipped difference to the reference's, and its
+        variance.
+        """
         other = None if c is None else self.model(reference)
-        score = self.score if other is None else lambda model, records: self.score(model, records) - self.score(other, records)
-        query = ClippedMean(score, self.model(x), score_range=(0.0, 1.0) if c is None else (middle - c, middle + c))
+        score = (
+            self.score
+            if other is None
+            else lambda model, records: self.score(model, records) - self.score(other, records)
+        )
+        query = ClippedMean(
+            score, self.model(x), score_range=(0.0, 1.0) if c is None else (middle - c, middle + c)
+        )
         law = GaussianMechanism(calibrate(self.budget, releases=releases, share=share))
         released = self.curator.release(query, law)
         return float(released.value), float(released.variance)
 
 
 def searched(
-    study: Study, c: float | None, *, moved: bool = False, unbiased: bool = False, evaluations: int | None = None, **spent: Any
+    study: Study,
+    c: float | None,
+    *,
+    moved: bool = False,
+    unbiased: bool = False,
+    evaluations: int | None = None,
+    **spent: Any,
 ) -> Any:
     """Points, values and variances of a search."""
     evaluations = study.evaluations if evaluations is None else evaluations
@@ -126,8 +164,13 @@ def searched(
             X = torch.cat([X, propose(study.space, X, Y, V, seed=1000 * study.seed + len(X))])
         x = X[len(Y)]
         middle = 0.0 if before is None else _middle(study.out_of_fold(x) - before, c)
-        y, variance = study.ask(x, c, reference=reference, middle=middle, **{"releases": evaluations, **spent})
-        Y, V = (torch.cat([old, torch.tensor([[new]]).double()]) for old, new in ((Y, y + level), (V, variance)))
+        y, variance = study.ask(
+            x, c, reference=reference, middle=middle, **{"releases": evaluations, **spent}
+        )
+        Y, V = (
+            torch.cat([old, torch.tensor([[new]]).double()])
+            for old, new in ((Y, y + level), (V, variance))
+        )
         if moved and len(Y) >= INITIAL:
             means = posterior_mean(study.space, X[: len(Y)], Y, V)
             reference = X[means.argmax()]
@@ -142,7 +185,11 @@ def _middle(differences: Array, c: float | None) -> float:
     high = 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if np.clip(differences, middle - c, middle + c).mean() < differences.mean() else (low, middle)
+        low, high = (
+            (middle, high)
+            if np.clip(differences, middle - c, middle + c).mean() < differences.mean()
+            else (low, middle)
+        )
     return (low + high) / 2
 
 
@@ -158,10 +205,14 @@ def two_fidelities(study: Study) -> torch.Tensor:
     top = posterior_mean(study.space, X, Y, V).argsort(descending=True)[:few]
     plain = [study.ask(X[i], None, releases=few, share=1 - NARROW_SHARE) for i in top]
     Z, W = (torch.tensor(part).double().unsqueeze(1) for part in zip(*plain, strict=True))
-    points = torch.cat([torch.cat([X, torch.zeros(len(X), 1)], 1), torch.cat([X[top], torch.ones(len(top), 1)], 1)]).double()
+    points = torch.cat(
+        [torch.cat([X, torch.zeros(len(X), 1)], 1), torch.cat([X[top], torch.ones(len(top), 1)], 1)]
+    ).double()
     values = torch.cat([Y - Y.mean(), Z - Z.mean()])
     scale = Y.std()
-    model = _fitted(MultiTaskGP(points, values / scale, -1, torch.cat([V, W]) / scale**2, output_tasks=[1]))
+    model = _fitted(
+        MultiTaskGP(points, values / scale, -1, torch.cat([V, W]) / scale**2, output_tasks=[1])
+    )
     with torch.no_grad():
         return X[model.posterior(X).mean[:, 0].argmax()]
 
@@ -221,7 +272,12 @@ def one_split(task: str, seed: int, n: int, scoring: str, evaluations: int) -> d
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, seeds=4, workers=1)
     ways = [(n, score) for n in UNITS for score in SCORES]
-    jobs = [(task, seed, *way, EVALUATIONS) for seed in range(chosen.seeds) for task in list(tasks())[-2:] for way in ways]
+    jobs = [
+        (task, seed, *way, EVALUATIONS)
+        for seed in range(chosen.seeds)
+        for task in list(tasks())[-2:]
+        for way in ways
+    ]
     jobs = [(*jobs[0][:4], INITIAL + 4)] if chosen.smoke else jobs
     found = []
     with concurrent.futures.ProcessPoolExecutor(chosen.workers) as workers:
@@ -235,9 +291,36 @@ def main(arguments: list[str] | None = None) -> None:
             for way in runs[0]["gains"] if runs else ():
                 gains = [run["gains"][way] for run in runs]
                 gap = difference([run["gains"]["plain"] for run in runs], gains)
-                bias = mean_and_error([run["biases"][way] for run in runs])[0] if way in runs[0]["biases"] else ""
-                rows.append([n, score, way, *mean_and_error(gains), -gap.mean, gap.wins, len(runs), min(gains), bias])
-    header = ("n", "score", "way", "gain", "error", "minus plain's", "above plain", "of", "worst", "clip's bias")
+                bias = (
+                    mean_and_error([run["biases"][way] for run in runs])[0]
+                    if way in runs[0]["biases"]
+                    else ""
+                )
+                rows.append(
+                    [
+                        n,
+                        score,
+                        way,
+                        *mean_and_error(gains),
+                        -gap.mean,
+                        gap.wins,
+                        len(runs),
+                        min(gains),
+                        bias,
+                    ]
+                )
+    header = (
+        "n",
+        "score",
+        "way",
+        "gain",
+        "error",
+        "minus plain's",
+        "above plain",
+        "of",
+        "worst",
+        "clip's bias",
+    )
     print(table(header, rows))
     record("paired_search", {"rows": named(header, rows)}, chosen)
 

@@ -1,13 +1,16 @@
-"""Few protected records: DPSearch's default beside the default model, free cross-validation, plain search and each fixed method.
+"""Few protected records: DPSearch's default beside the default model, free cross-validation, plain
+search and each fixed method.
 
-Tasks with a real shift, from Adult and LendingClub (DPBO_DATA): 1,500 public training records of one population, n protected ones of
-another, and up to 4,000 others of that one to test on. The settings of the rehearsal were chosen after looking at other splits of the first
-four tasks, and at three splits of these and of two tasks that are not here (manual work to offices, small loans to large ones). The last
-two, hours and debt, were held out: DPSearch's default had never run on them. Scores are Brier scores; a figure is the gain of the mean
-test score over the default model, times 100. "Tuned openly": the best candidate by exact scores of the n records. "Free": the best
-cross-validated candidate; "free, more fits": after half as many configurations again, proposed by qLogNEI on the cross-validated scores,
-as weighted_cv does on the weighted ones.
-Without DPBO_DATA: the demo's records alone.
+Tasks with a real shift, from Adult and LendingClub (DPBO_DATA): 1,500 public training records of
+one population, n protected ones of another, and up to 4,000 others of that one to test on. The
+settings of the rehearsal were chosen after looking at other splits of the first four tasks, and at
+three splits of these and of two tasks that are not here (manual work to offices, small loans to
+large ones). The last two, hours and debt, were held out: DPSearch's default had never run on them.
+Scores are Brier scores; a figure is the gain of the mean test score over the default model, times
+100. "Tuned openly": the best candidate by exact scores of the n records. "Free": the best
+cross-validated candidate; "free, more fits": after half as many configurations again, proposed by
+qLogNEI on the cross-validated scores, as weighted_cv does on the weighted ones. Without DPBO_DATA:
+the demo's records alone.
 """
 
 import collections
@@ -57,11 +60,18 @@ _models: dict[tuple[Any, ...], dict[str, Any]] = {}
 
 
 class Boosting(HistGradientBoostingClassifier):  # type: ignore[misc]
-    """With the positive class' weight and the leaves as continuous parameters, for fast proposals. Fitted once for the same parameters and
-    records, because the searches of one split fit the same candidates again and again."""
+    """With the positive class' weight and the leaves as continuous parameters, for fast proposals.
+    Fitted once for the same parameters and records, because the searches of one split fit the same
+    candidates again and again.
+    """
 
     def __init__(
-        self, learning_rate: float = 0.1, leaves: float = 31.0, leaf_size: float = 20.0, weight: float = 1.0, max_iter: int = 30
+        self,
+        learning_rate: float = 0.1,
+        leaves: float = 31.0,
+        leaf_size: float = 20.0,
+        weight: float = 1.0,
+        max_iter: int = 30,
     ) -> None:
         super().__init__(early_stopping=False, random_state=0, categorical_features=None)
         self.learning_rate = learning_rate
@@ -81,8 +91,11 @@ class Boosting(HistGradientBoostingClassifier):  # type: ignore[misc]
 
 
 SPACE = {
-    "learning_rate": loguniform(0.01, 0.3), "leaves": loguniform(3, 64), "leaf_size": loguniform(5, 100), "weight": loguniform(0.25, 8.0),
-}  # fmt: skip
+    "learning_rate": loguniform(0.01, 0.3),
+    "leaves": loguniform(3, 64),
+    "leaf_size": loguniform(5, 100),
+    "weight": loguniform(0.25, 8.0),
+}
 
 
 def _columns(rows: list[dict[str, str]], names: list[str]) -> NDArray[np.float64]:
@@ -90,21 +103,35 @@ def _columns(rows: list[dict[str, str]], names: list[str]) -> NDArray[np.float64
     for name in names:
         values = np.array([row[name].strip() for row in rows])
         words = not all(value.replace(".", "", 1).isdigit() for value in values if value)
-        columns.append(np.unique(values, return_inverse=True)[1] if words else np.array([float(value or "nan") for value in values]))
+        columns.append(
+            np.unique(values, return_inverse=True)[1]
+            if words
+            else np.array([float(value or "nan") for value in values])
+        )
     return np.stack(columns, 1).astype(np.float64)
 
 
 def tasks() -> dict[str, Table]:
-    """Features (categories as numbers), labels, and which records belong to the public and to the protected population."""
+    """Features (categories as numbers), labels, and which records belong to the public and to the
+    protected population.
+    """
     adult = rows_of("adult/adult.csv.gz")
     loans = rows_of("lendingclub/loans_2007_2011.csv.gz")
     if adult is None or loans is None:
         X, y, _ = demo._table()
         return {"education": (X, y, np.arange(len(y)) < 3000, np.arange(len(y)) >= 3000)}
-    loans = [row for row in loans if not row["loan_status"].startswith("Does not") and float(row["funded_amnt_inv"]) > 0]
-    X = _columns(adult, [name for name in adult[0] if name not in ("income", "split", "fnlwgt", "education")])
+    loans = [
+        row
+        for row in loans
+        if not row["loan_status"].startswith("Does not") and float(row["funded_amnt_inv"]) > 0
+    ]
+    X = _columns(
+        adult, [name for name in adult[0] if name not in ("income", "split", "fnlwgt", "education")]
+    )
     y = np.array([">50K" in row["income"] for row in adult]).astype(np.int64)
-    Z = _columns(loans, ["term", "loan_amnt", "int_rate", "installment", "grade", "annual_inc", "dti"])
+    Z = _columns(
+        loans, ["term", "loan_amnt", "int_rate", "installment", "grade", "annual_inc", "dti"]
+    )
     bad = np.array(["Charged" in row["loan_status"] for row in loans]).astype(np.int64)
 
     def people(name: str, public: Callable[[Any], Any], protected: Callable[[Any], Any]) -> Table:
@@ -116,17 +143,31 @@ def tasks() -> dict[str, Table]:
         return Z, bad, public(values), protected(values)
 
     return {
-        "education": people("education_num", lambda v: v.astype(int) <= 10, lambda v: v.astype(int) >= 13),
-        "married": people("marital_status", lambda v: v == "Married-civ-spouse", lambda v: v != "Married-civ-spouse"),
-        "term": lent("term", lambda v: np.char.find(v, "36") >= 0, lambda v: np.char.find(v, "60") >= 0),
-        "year": lent("issue_year", lambda v: v.astype(int) <= 2009, lambda v: v.astype(int) == 2011),
-        "hours": people("hours_per_week", lambda v: v.astype(int) < 40, lambda v: v.astype(int) > 40),
+        "education": people(
+            "education_num", lambda v: v.astype(int) <= 10, lambda v: v.astype(int) >= 13
+        ),
+        "married": people(
+            "marital_status",
+            lambda v: v == "Married-civ-spouse",
+            lambda v: v != "Married-civ-spouse",
+        ),
+        "term": lent(
+            "term", lambda v: np.char.find(v, "36") >= 0, lambda v: np.char.find(v, "60") >= 0
+        ),
+        "year": lent(
+            "issue_year", lambda v: v.astype(int) <= 2009, lambda v: v.astype(int) == 2011
+        ),
+        "hours": people(
+            "hours_per_week", lambda v: v.astype(int) < 40, lambda v: v.astype(int) > 40
+        ),
         "debt": lent("dti", lambda v: v.astype(float) <= 10, lambda v: v.astype(float) >= 18),
     }
 
 
 def _free_search(model: Boosting, X: Any, y: Any, candidates: int, seed: int) -> dict[str, Any]:
-    """The configuration of highest posterior mean of the cross-validated score, after half as many configurations again."""
+    """The configuration of highest posterior mean of the cross-validated score, after half as many
+    configurations again.
+    """
     space = Space(**SPACE)
     trainer = Trainer(model, space, X, y, "raise")
     scoring = scoring_named("neg_brier_score", None, y)
@@ -134,10 +175,14 @@ def _free_search(model: Boosting, X: Any, y: Any, candidates: int, seed: int) ->
     values = torch.empty(0, 1, dtype=torch.float64)
     while len(values) < candidates + candidates // 2:
         if len(values) == len(points):
-            points = torch.cat([points, suggest(space, points, values, torch.zeros_like(values), seed=len(points))])
+            points = torch.cat(
+                [points, suggest(space, points, values, torch.zeros_like(values), seed=len(points))]
+            )
         scores = out_of_fold(trainer, scoring, [*points[len(values) :]], None, seed)[0].mean(1)
         values = torch.cat([values, torch.from_numpy(scores).unsqueeze(1)])
-    return space.decode(points[posterior_mean(space, points, values, torch.zeros_like(values)).argmax()])
+    return space.decode(
+        points[posterior_mean(space, points, values, torch.zeros_like(values)).argmax()]
+    )
 
 
 def one_split(name: str, seed: int, smoke: bool) -> list[dict[str, Any]]:
@@ -185,8 +230,14 @@ def one_split(name: str, seed: int, smoke: bool) -> list[dict[str, Any]]:
                     search.fit(X[train], y[train], X[pool[:n]], y[pool[:n]])
                 cell[arm] = brier(search.best_params_) - reference
                 if arm == AUTO:
-                    cell["chosen"], cell[FREE] = search.rehearsal_.best.strategy.name, brier(search.free_params_) - reference
-                    tried = [defaults, *({name: one[name] for name in SPACE} for one in search.results_["params"])]
+                    cell["chosen"], cell[FREE] = (
+                        search.rehearsal_.best.strategy.name,
+                        brier(search.free_params_) - reference,
+                    )
+                    tried = [
+                        defaults,
+                        *({name: one[name] for name in SPACE} for one in search.results_["params"]),
+                    ]
                     cell[OPEN] = brier(max(tried, key=lambda one: brier(one, pool[:n]))) - reference
             found.append(cell)
     _models.clear()
@@ -196,7 +247,9 @@ def one_split(name: str, seed: int, smoke: bool) -> list[dict[str, Any]]:
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Tables of all cells, of their means over the tasks, and of how often each claim holds."""
     runs: dict[Any, list[dict[str, Any]]] = collections.defaultdict(list)
-    means: dict[Any, dict[int, list[dict[str, Any]]]] = collections.defaultdict(lambda: collections.defaultdict(list))
+    means: dict[Any, dict[int, list[dict[str, Any]]]] = collections.defaultdict(
+        lambda: collections.defaultdict(list)
+    )
     for cell in found:
         runs[cell["task"], cell["n"], cell["epsilon"]].append(cell)
         means[cell["n"], cell["epsilon"]][cell["seed"]].append(cell)
@@ -204,19 +257,27 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     checks = collections.Counter[str]()
     shown = (FREE, MORE, OPEN, PLAIN, AUTO)
     for (task, n, epsilon), cells in runs.items():
-        values = {arm: np.array([cell[arm] for cell in cells]) for arm in (*shown, *FIXED) if arm in cells[0]}
+        values = {
+            arm: np.array([cell[arm] for cell in cells])
+            for arm in (*shown, *FIXED)
+            if arm in cells[0]
+        }
         gain, error = mean_and_error(values[AUTO].tolist())
         over_free, error_free = mean_and_error((values[AUTO] - values[FREE]).tolist())
         over_more, error_more = mean_and_error((values[AUTO] - values[MORE]).tolist())
         over_plain, error_plain = mean_and_error((values[AUTO] - values[PLAIN]).tolist())
-        checks.update({
-            "cells": 1,
-            "below the default model by more than a standard error": int(gain < -error),
-            "above plain search": int(over_plain > 0),
-            "above free by more than a standard error": int(over_free > error_free),
-            "below free by more than a standard error": int(over_free < -error_free),
-            "below free, more fits, by more than a standard error": int(over_more < -error_more),
-        })  # fmt: skip
+        checks.update(
+            {
+                "cells": 1,
+                "below the default model by more than a standard error": int(gain < -error),
+                "above plain search": int(over_plain > 0),
+                "above free by more than a standard error": int(over_free > error_free),
+                "below free by more than a standard error": int(over_free < -error_free),
+                "below free, more fits, by more than a standard error": int(
+                    over_more < -error_more
+                ),
+            }
+        )
         best = ""
         # These DPSearch could have taken.
         fixed = (FREE, PLAIN, *FIXED)
@@ -227,25 +288,82 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
             checks["within a standard error of the best fixed method"] += int(behind <= spread)
         most = collections.Counter(cell["chosen"] for cell in cells).most_common(1)[0][0]
         gains = [float(values[arm].mean()) if arm in values else "" for arm in (*shown, *FIXED)]
-        rows.append([task, n, epsilon, *gains, error, over_free, error_free, over_plain, error_plain, best, most])
+        rows.append(
+            [
+                task,
+                n,
+                epsilon,
+                *gains,
+                error,
+                over_free,
+                error_free,
+                over_plain,
+                error_plain,
+                best,
+                most,
+            ]
+        )
     header = (
-        "task", "n", "epsilon", *shown, *FIXED, "its error", "minus free", "error", "minus plain", "error of that", "best fixed", "chosen",
-    )  # fmt: skip
+        "task",
+        "n",
+        "epsilon",
+        *shown,
+        *FIXED,
+        "its error",
+        "minus free",
+        "error",
+        "minus plain",
+        "error of that",
+        "best fixed",
+        "chosen",
+    )
     together = []
     for (n, epsilon), splits in means.items():
-        over_tasks = {arm: [float(np.mean([cell[arm] for cell in cells])) for cells in splits.values()] for arm in shown}
-        gap = mean_and_error([ours - free for ours, free in zip(over_tasks[AUTO], over_tasks[FREE], strict=True)])
-        kept = [100 * float(np.mean(over_tasks[arm]) / np.mean(over_tasks[OPEN])) for arm in (FREE, PLAIN, AUTO)]
-        together.append([n, epsilon, *(float(np.mean(over_tasks[arm])) for arm in shown), *gap, *kept])
-    head = ("n", "epsilon", *shown, "minus free", "error", "free keeps, %", "plain keeps, %", "DPSearch keeps, %")
-    print(table(header, rows), table(head, together), table(("claim", "cells"), list(checks.items())), sep="\n\n")
-    return {"cells": named(header, rows), "means of the tasks": named(head, together), "checks": dict(checks)}
+        over_tasks = {
+            arm: [float(np.mean([cell[arm] for cell in cells])) for cells in splits.values()]
+            for arm in shown
+        }
+        gap = mean_and_error(
+            [ours - free for ours, free in zip(over_tasks[AUTO], over_tasks[FREE], strict=True)]
+        )
+        kept = [
+            100 * float(np.mean(over_tasks[arm]) / np.mean(over_tasks[OPEN]))
+            for arm in (FREE, PLAIN, AUTO)
+        ]
+        together.append(
+            [n, epsilon, *(float(np.mean(over_tasks[arm])) for arm in shown), *gap, *kept]
+        )
+    head = (
+        "n",
+        "epsilon",
+        *shown,
+        "minus free",
+        "error",
+        "free keeps, %",
+        "plain keeps, %",
+        "DPSearch keeps, %",
+    )
+    print(
+        table(header, rows),
+        table(head, together),
+        table(("claim", "cells"), list(checks.items())),
+        sep="\n\n",
+    )
+    return {
+        "cells": named(header, rows),
+        "means of the tasks": named(head, together),
+        "checks": dict(checks),
+    }
 
 
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, seeds=10, workers=2)
     names = list(tasks())[:1] if chosen.smoke else list(tasks())
-    jobs = [(name, seed, chosen.smoke) for seed in range(1 if chosen.smoke else chosen.seeds) for name in names]
+    jobs = [
+        (name, seed, chosen.smoke)
+        for seed in range(1 if chosen.smoke else chosen.seeds)
+        for name in names
+    ]
     found = []
     if chosen.smoke:
         found += one_split(*jobs[0])

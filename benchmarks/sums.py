@@ -1,9 +1,12 @@
-"""Steps of k-means and of EM beside scikit-learn's: seconds to sum the records' exact whole numbers, without noise or ledger.
+"""Steps of k-means and of EM beside scikit-learn's: seconds to sum the records' exact whole
+numbers, without noise or ledger.
 
-k-means, up to 7 steps of K = 8, as many as scikit-learn takes, with the curator's view made anew for each fit: 4 n K d flops a step. The
-first step reads the records, 8 n d bytes, and keeps their clipped places; each step reads these, 4 n d bytes, while distances and choices
-stay in cache. scikit-learn's Lloyd does 2 n K d flops and adds each record to one centre. EM, one iteration of K = 10 full covariances:
-4 n K F flops for F = 1 + d + d (d + 1) / 2, where scikit-learn does about 4 n K d^2.
+k-means, up to 7 steps of K = 8, as many as scikit-learn takes, with the curator's view made anew
+for each fit: 4 n K d flops a step. The first step reads the records, 8 n d bytes, and keeps their
+clipped places; each step reads these, 4 n d bytes, while distances and choices stay in cache.
+scikit-learn's Lloyd does 2 n K d flops and adds each record to one centre. EM, one iteration of K =
+10 full covariances: 4 n K F flops for F = 1 + d + d (d + 1) / 2, where scikit-learn does about 4 n
+K d^2.
 """
 
 import functools
@@ -39,9 +42,19 @@ def compared(smoke: bool, seed: int) -> list[tuple[str, float, float, float]]:
         X, centers = _clusters(n // (1000 if smoke else 1), d, CLUSTERS, generator)
         ball = Ball(float(X.norm(dim=1).max()) * (0.8 if clipped else 1.01))
         query = ClusterSums(d, ball=ball, centers=ball.inward(centers), keep=True)
-        lloyd = KMeans(CLUSTERS, init="random", n_init=1, max_iter=STEPS, tol=0.0, algorithm="lloyd", random_state=seed)
+        lloyd = KMeans(
+            CLUSTERS,
+            init="random",
+            n_init=1,
+            max_iter=STEPS,
+            tol=0.0,
+            algorithm="lloyd",
+            random_state=seed,
+        )
         work = functools.partial(_steps, query, X, lloyd.fit(X.numpy()).n_iter_)
-        ours, theirs = interleaved(work, functools.partial(lloyd.fit, X.numpy()), repetitions=repetitions)
+        ours, theirs = interleaved(
+            work, functools.partial(lloyd.fit, X.numpy()), repetitions=repetitions
+        )
         name = f"k-means, {n} x {d}" + ", far records clipped" * clipped
         rows.append((name, statistics.median(ours), statistics.median(theirs), ratio(ours, theirs)))
     n = 1000 if smoke else 10**5
@@ -49,15 +62,29 @@ def compared(smoke: bool, seed: int) -> list[tuple[str, float, float, float]]:
     X, means = _clusters(n, d, COMPONENTS, generator)
     ball = Ball(float(X.norm(dim=1).max()) * 1.01)
     spread = torch.eye(d, dtype=torch.float64).repeat(COMPONENTS, 1, 1) / (2.0 * ball.radius) ** 2
-    start = Gaussians(torch.full((COMPONENTS,), 1.0 / COMPONENTS, dtype=torch.float64), ball.inward(means), spread, "full")
+    start = Gaussians(
+        torch.full((COMPONENTS,), 1.0 / COMPONENTS, dtype=torch.float64),
+        ball.inward(means),
+        spread,
+        "full",
+    )
     moments = MixtureMoments(d, ball=ball, natural=start.natural())
-    mixture = GaussianMixture(COMPONENTS, max_iter=1, tol=0.0, means_init=means.numpy(), init_params="random_from_data").fit(X.numpy())
+    mixture = GaussianMixture(
+        COMPONENTS, max_iter=1, tol=0.0, means_init=means.numpy(), init_params="random_from_data"
+    ).fit(X.numpy())
 
     def iteration() -> None:
         mixture._m_step(X.numpy(), mixture._e_step(X.numpy())[1])
 
     ours, theirs = interleaved(lambda: moments._total([X], n), iteration, repetitions=repetitions)
-    rows.append((f"one iteration of EM, {n} x {d}", statistics.median(ours), statistics.median(theirs), ratio(ours, theirs)))
+    rows.append(
+        (
+            f"one iteration of EM, {n} x {d}",
+            statistics.median(ours),
+            statistics.median(theirs),
+            ratio(ours, theirs),
+        )
+    )
     return rows
 
 
@@ -67,14 +94,26 @@ def main(arguments: list[str] | None = None) -> None:
     threadpool_limits(chosen.threads)
     rows = compared(chosen.smoke, chosen.seed)
     print(table(("what", "seconds", "scikit-learn's", "ratio"), rows))
-    record("sums", {name: {"seconds": own, "scikit-learn": other, "ratio": quotient} for name, own, other, quotient in rows}, chosen)
+    record(
+        "sums",
+        {
+            name: {"seconds": own, "scikit-learn": other, "ratio": quotient}
+            for name, own, other, quotient in rows
+        },
+        chosen,
+    )
 
 
-def _clusters(n: int, d: int, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+def _clusters(
+    n: int, d: int, count: int, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Records around centres, `n x d`, and the centres."""
     centers = 2.0 * torch.randn(count, d, dtype=torch.float64, generator=generator)
     labels = torch.randint(0, count, (n,), generator=generator)
-    return centers[labels] + 0.5 * torch.randn(n, d, dtype=torch.float64, generator=generator), centers
+    return (
+        centers[labels] + 0.5 * torch.randn(n, d, dtype=torch.float64, generator=generator),
+        centers,
+    )
 
 
 def _steps(query: ClusterSums, X: torch.Tensor, count: int) -> None:

@@ -1,4 +1,6 @@
-"""Sphinx builds the pages beside this file, the notebooks, and the reference from the docstrings: `make docs`."""
+"""Sphinx builds the pages beside this file, the notebooks, and the reference from the docstrings:
+`make docs`.
+"""
 
 import importlib
 import inspect
@@ -36,20 +38,51 @@ napoleon_custom_sections = [("Keyword args", "params_style")]
 myst_heading_anchors = 3
 
 PACKAGES = (
-    "dpbo.curator", "dpbo.queries", "dpbo.mechanisms", "dpbo.accounting", "dpbo.models", "dpbo.acquisition", "dpbo.algorithms",
-    "dpbo.papers.kusner", "dpbo.gibo", "dpbo.papers.po_gp_ucb", "dpbo.papers.em", "dpbo.integrations", "dpbo.dpsgd", "dpbo.search",
-    "dpbo.papers.po_gp_ucb.http", "dpbo.papers.kusner.bounds", "dpbo.gibo.bounds", "dpbo.papers.po_gp_ucb.bounds",
-    "dpbo.testing", "dpbo.run_counts", "dpbo.events", "dpbo.errors", "dpbo.reporting.plots", "dpbo",
-)  # fmt: skip
+    "dpbo.curator",
+    "dpbo.queries",
+    "dpbo.mechanisms",
+    "dpbo.accounting",
+    "dpbo.models",
+    "dpbo.acquisition",
+    "dpbo.algorithms",
+    "dpbo.papers.kusner",
+    "dpbo.gibo",
+    "dpbo.papers.po_gp_ucb",
+    "dpbo.papers.em",
+    "dpbo.integrations",
+    "dpbo.dpsgd",
+    "dpbo.search",
+    "dpbo.papers.po_gp_ucb.http",
+    "dpbo.papers.kusner.bounds",
+    "dpbo.gibo.bounds",
+    "dpbo.papers.po_gp_ucb.bounds",
+    "dpbo.testing",
+    "dpbo.run_counts",
+    "dpbo.events",
+    "dpbo.errors",
+    "dpbo.reporting.plots",
+    "dpbo",
+)
 # Where the site has what a link in a file at the repository's root leads to.
-_PAGES = {"](docs/": "](", "](notebooks/": "](tutorials/", "](CHANGELOG.md": "](changes.md", "](CONTRIBUTING.md": "](contributing.md",
-          "](SECURITY.md": "](security.md"}  # fmt: skip
+_PAGES = {
+    "](docs/": "](",
+    "](notebooks/": "](tutorials/",
+    "](CHANGELOG.md": "](changes.md",
+    "](CONTRIBUTING.md": "](contributing.md",
+    "](SECURITY.md": "](security.md",
+}
 
 
 def _public(package: str) -> dict[str, Any]:
     module = importlib.import_module(package)
-    names = getattr(module, "__all__", None) or [n for n, v in vars(module).items() if getattr(v, "__module__", "") == package]
-    return {name: getattr(module, name) for name in names if not name.startswith("_") and not inspect.ismodule(getattr(module, name))}
+    names = getattr(module, "__all__", None) or [
+        n for n, v in vars(module).items() if getattr(v, "__module__", "") == package
+    ]
+    return {
+        name: getattr(module, name)
+        for name in names
+        if not name.startswith("_") and not inspect.ismodule(getattr(module, name))
+    }
 
 
 def _entry(package: str, name: str, value: Any) -> list[str]:
@@ -58,11 +91,17 @@ def _entry(package: str, name: str, value: Any) -> list[str]:
         fields = getattr(value, "_fields", ())
         excluded = [f"   :exclude-members: {', '.join(fields)}"] if fields else []
         return [f".. autoclass:: {package}.{name}", "   :members:", *excluded, ""]
-    return [f".. autofunction:: {package}.{name}", ""] if inspect.isroutine(value) else [f"``{package}.{name}`` = ``{value}``", ""]
+    return (
+        [f".. autofunction:: {package}.{name}", ""]
+        if inspect.isroutine(value)
+        else [f"``{package}.{name}`` = ``{value}``", ""]
+    )
 
 
 def _write_reference(folder: pathlib.Path) -> None:
-    """A page a package: its doc, then each public name; a name that has its doc on another page points there."""
+    """A page a package: its doc, then each public name; a name that has its doc on another page
+    points there.
+    """
     folder.mkdir(exist_ok=True)
     home: dict[int, str] = {}
     for package in PACKAGES:
@@ -76,21 +115,23 @@ def _write_reference(folder: pathlib.Path) -> None:
         (folder / f"{package}.rst").write_text("\n".join(lines) + "\n")
 
 
-def _plain(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:  # noqa: ARG001 (Sphinx passes them)
+def _plain(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:  # noqa: ARG001
     """Our docstrings are plain text: bars and final underscores mean themselves."""
     for i, line in enumerate(lines):
         parts = line.split("`")
-        parts[::2] = [re.sub(r"(?<=\w)_(?!\w)", r"\\_", part.replace("|", r"\|")) for part in parts[::2]]
+        parts[::2] = [
+            re.sub(r"(?<=\w)_(?!\w)", r"\\_", part.replace("|", r"\|")) for part in parts[::2]
+        ]
         lines[i] = "`".join(parts)
 
 
-def _linked(app: Any, path: pathlib.Path, name: str, content: list[str]) -> None:  # noqa: ARG001 (Sphinx passes them)
+def _linked(app: Any, path: pathlib.Path, name: str, content: list[str]) -> None:  # noqa: ARG001
     """Links between files of the repository lead to the pages that hold them."""
     for there, here in _PAGES.items():
         content[0] = content[0].replace(there, here)
 
 
-def _notebooks_linked(app: Any, name: str, content: list[str]) -> None:  # noqa: ARG001 (Sphinx passes them)
+def _notebooks_linked(app: Any, name: str, content: list[str]) -> None:  # noqa: ARG001
     """Links to the repository's notebooks lead to their copies in tutorials/."""
     content[0] = content[0].replace("../notebooks/", "tutorials/")
 

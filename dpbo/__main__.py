@@ -47,13 +47,20 @@ _LISTED = 8
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Exit status: 0 done, 1 a closed output pipe, 2 wrong arguments, else that of the error, which is printed."""
+    """Run a command. Exit status: 0 done, 1 a closed output pipe, 2 wrong arguments, else that of
+    the error, which is printed.
+    """
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.run is not _demo and options.json is not None:
-        parser.error("--json FILE is of the demo alone: write `ledger show FILE_OR_URL --json` to print a ledger as JSON")
+        parser.error(
+            "--json FILE is of the demo alone: write `ledger show FILE_OR_URL --json` to print a"
+            " ledger as JSON"
+        )
     if options.run is _ledger and options.as_json and options.action != "show":
-        parser.error("--json goes with `ledger show` alone; `ledger export` prints every record as JSON")
+        parser.error(
+            "--json goes with `ledger show` alone; `ledger export` prints every record as JSON"
+        )
     try:
         status = int(options.run(options) or 0)
         sys.stdout.flush()
@@ -74,58 +81,155 @@ def exit_status(error: PrivacyError) -> int:
 
 
 def _in_typed_words(error: InputError, options: argparse.Namespace) -> str:
-    """The error with the flag, or the place, in which its value was typed, in place of the parameter's name in Python."""
+    """The error with the flag, or the place, in which its value was typed, in place of the
+    parameter's name in Python.
+    """
     name = error.parameter.replace("-", "_")
-    typed = options.typed.get(name, f"--{name.replace('_', '-')}" if name in vars(options) else None)
+    typed = options.typed.get(
+        name, f"--{name.replace('_', '-')}" if name in vars(options) else None
+    )
     if typed is None:
         return str(error)
     return f"{typed} {error.value} is not allowed: {typed} must be {error.allowed}. {error.remedy}".rstrip()
 
 
 def _parser() -> argparse.ArgumentParser:
-    demo = "a demo that tunes a model of incomes, trained on public records of people without a degree, for protected records of graduates"
+    demo = (
+        "a demo that tunes a model of incomes, trained on public records of people without a"
+        " degree, for protected records of graduates"
+    )
     about = f"Differentially private Bayesian optimisation. Without a command: {demo}."
     # The console script is a file of that name.
     called = "dpbo" if pathlib.Path(sys.argv[0]).stem == "dpbo" else "python -m dpbo"
     parser = argparse.ArgumentParser(prog=called, description=about)
     parser.add_argument("--version", action="version", version=f"dpbo {__version__}")
-    parser.set_defaults(run=_demo, typed={"n_iter": "--candidates", "random_state": "--seed", "file": "--plot"})  # typed: see main
-    parser.add_argument("--epsilon", type=float, default=1.0, help="epsilon of the demo's budget (default 1)")
-    parser.add_argument("--delta", type=float, default=1e-6, help="delta of the demo's budget (default 1e-6)")
-    parser.add_argument("--candidates", type=int, default=24, help="number of configurations to choose from (default 24)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the split and the search, not of the noise (default 0)")
-    parser.add_argument("--ledger", metavar="FILE_OR_URL", help="keep the ledger in this file or database, and resume from it")
+    # typed: see main
+    parser.set_defaults(
+        run=_demo, typed={"n_iter": "--candidates", "random_state": "--seed", "file": "--plot"}
+    )
+    parser.add_argument(
+        "--epsilon", type=float, default=1.0, help="epsilon of the demo's budget (default 1)"
+    )
+    parser.add_argument(
+        "--delta", type=float, default=1e-6, help="delta of the demo's budget (default 1e-6)"
+    )
+    parser.add_argument(
+        "--candidates",
+        type=int,
+        default=24,
+        help="number of configurations to choose from (default 24)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of the split and the search, not of the noise (default 0)",
+    )
+    parser.add_argument(
+        "--ledger",
+        metavar="FILE_OR_URL",
+        help="keep the ledger in this file or database, and resume from it",
+    )
     parser.add_argument("--plot", metavar="FILE", help="draw the accuracies (needs dpbo[plots])")
-    parser.add_argument("--json", metavar="FILE", help="write the result and the statement to this file")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write the result and the statement to this file"
+    )
     commands = parser.add_subparsers(metavar="{plan,ledger,report,curate,model}")
-    plan = commands.add_parser("plan", help="show the noise of an evaluation for numbers of units and budgets")
-    named = {"epsilon": "--epsilons", "delta": "--at-delta", "evaluations": "--points", "score_range": "--range", "file": "--plot"}
+    plan = commands.add_parser(
+        "plan", help="show the noise of an evaluation for numbers of units and budgets"
+    )
+    named = {
+        "epsilon": "--epsilons",
+        "delta": "--at-delta",
+        "evaluations": "--points",
+        "score_range": "--range",
+        "file": "--plot",
+    }
     plan.set_defaults(run=_plan, typed=named)
-    plan.add_argument("--units", type=int, nargs="+", default=[500, 1000, 2000, 5000, 10000, 20000, 50000], help="numbers of units")
-    plan.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0, 3.0, 5.0, 8.0], help="epsilons of the budgets")
-    plan.add_argument("--at-delta", type=float, default=1e-6, help="delta of the budgets (default 1e-6)")
+    plan.add_argument(
+        "--units",
+        type=int,
+        nargs="+",
+        default=[500, 1000, 2000, 5000, 10000, 20000, 50000],
+        help="numbers of units",
+    )
+    plan.add_argument(
+        "--epsilons",
+        type=float,
+        nargs="+",
+        default=[0.5, 1.0, 2.0, 3.0, 5.0, 8.0],
+        help="epsilons of the budgets",
+    )
+    plan.add_argument(
+        "--at-delta", type=float, default=1e-6, help="delta of the budgets (default 1e-6)"
+    )
     plan.add_argument("--points", type=int, default=30, help="number of evaluations (default 30)")
-    plan.add_argument("--share", type=float, default=0.9, help="share of the budget that they take (default 0.9)")
-    plan.add_argument("--dimension", type=int, help="number of hyper-parameters; adds the recommended strategy for each size and budget")
-    scale = "range of a record's score, in whose units all tables then are (default: 0 1, and noise in percentage points)"
+    plan.add_argument(
+        "--share", type=float, default=0.9, help="share of the budget that they take (default 0.9)"
+    )
+    plan.add_argument(
+        "--dimension",
+        type=int,
+        help="number of hyper-parameters; adds the recommended strategy for each size and budget",
+    )
+    scale = (
+        "range of a record's score, in whose units all tables then are (default: 0 1, and noise in"
+        " percentage points)"
+    )
     plan.add_argument("--range", type=float, nargs=2, metavar=("LOWER", "UPPER"), help=scale)
-    plan.add_argument("--plot", metavar="FILE", help="draw the detectable difference by the number of evaluations (needs dpbo[plots])")
+    plan.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="draw the detectable difference by the number of evaluations (needs dpbo[plots])",
+    )
 
-    ledger = commands.add_parser("ledger", help="show, verify or export a ledger, or print a form to sign")
+    ledger = commands.add_parser(
+        "ledger", help="show, verify or export a ledger, or print a form to sign"
+    )
     ledger.set_defaults(run=_ledger, typed={"ledger": "FILE_OR_URL"})
     ledger.add_argument("action", choices=["show", "verify", "export", "form"])
     ledger.add_argument("ledger", metavar="FILE_OR_URL")
-    ledger.add_argument("--json", action="store_true", dest="as_json", help="with show: print everything as one JSON object")
-    ledger.add_argument("--expect", metavar="HEAD", help="a head hash that was kept elsewhere; fails if the ledger does not contain it")
-    report = commands.add_parser("report", help="write what a ledger promises, spent and released as one HTML page")
+    ledger.add_argument(
+        "--json",
+        action="store_true",
+        dest="as_json",
+        help="with show: print everything as one JSON object",
+    )
+    ledger.add_argument(
+        "--expect",
+        metavar="HEAD",
+        help="a head hash that was kept elsewhere; fails if the ledger does not contain it",
+    )
+    report = commands.add_parser(
+        "report", help="write what a ledger promises, spent and released as one HTML page"
+    )
     report.set_defaults(run=_report, typed={"ledger": "FILE_OR_URL", "delta": "--at-delta"})
     report.add_argument("ledger", metavar="FILE_OR_URL")
-    report.add_argument("--output", metavar="FILE", default="report.html", help="the page to write (default report.html)")
-    report.add_argument("--title", default="", help="title of the page (default: the name of the data set)")
-    report.add_argument("--at-delta", type=float, help="where to read epsilon, for a budget given as mu")
-    report.add_argument("--expect", metavar="HEAD", help="a head hash that was kept elsewhere; fails if the ledger does not contain it")
-    curate_options(commands.add_parser("curate", help="release the rows of a table and serve private outcomes to a modeler"))
-    model_options(commands.add_parser("model", help="search a released table by the answers of a curator"))
+    report.add_argument(
+        "--output",
+        metavar="FILE",
+        default="report.html",
+        help="the page to write (default report.html)",
+    )
+    report.add_argument(
+        "--title", default="", help="title of the page (default: the name of the data set)"
+    )
+    report.add_argument(
+        "--at-delta", type=float, help="where to read epsilon, for a budget given as mu"
+    )
+    report.add_argument(
+        "--expect",
+        metavar="HEAD",
+        help="a head hash that was kept elsewhere; fails if the ledger does not contain it",
+    )
+    curate_options(
+        commands.add_parser(
+            "curate", help="release the rows of a table and serve private outcomes to a modeler"
+        )
+    )
+    model_options(
+        commands.add_parser("model", help="search a released table by the answers of a curator")
+    )
     return parser
 
 
@@ -143,27 +247,54 @@ def _plan(options: argparse.Namespace) -> None:
 
     given = None if options.range is None else tuple(options.range)
     table = noise_table(
-        options.units, options.epsilons, delta=options.at_delta, evaluations=options.points, share=options.share, score_range=given
+        options.units,
+        options.epsilons,
+        delta=options.at_delta,
+        evaluations=options.points,
+        share=options.share,
+        score_range=given,
     )
-    units = "percentage points of a score in [0, 1]" if given is None else f"the units of a score in [{given[0]:g}, {given[1]:g}]"
+    units = (
+        "percentage points of a score in [0, 1]"
+        if given is None
+        else f"the units of a score in [{given[0]:g}, {given[1]:g}]"
+    )
     print(f"Standard deviation of the noise of one evaluation, in {units}:")
-    print(f"{options.points} evaluations, {options.share:.0%} of the budget (mu^2), delta {options.at_delta:g}, replace-one.\n\n{table}")
+    print(
+        f"{options.points} evaluations, {options.share:.0%} of the budget (mu^2), delta"
+        f" {options.at_delta:g}, replace-one.\n\n{table}"
+    )
     score_range = given or (0.0, 1.0)
     if options.dimension is not None:
-        terms = {"evaluations": options.points, "dimension": options.dimension, "score_range": score_range}
+        terms = {
+            "evaluations": options.points,
+            "dimension": options.dimension,
+            "score_range": score_range,
+        }
         final = None if options.share == 1 else float(1 - exact_share(options.share, "share"))
-        plans = [[plan(n, Budget(e, options.at_delta), final_share=final, **terms) for e in options.epsilons] for n in options.units]
+        plans = [
+            [
+                plan(n, Budget(e, options.at_delta), final_share=final, **terms)
+                for e in options.epsilons
+            ]
+            for n in options.units
+        ]
         if len(plans) * len(plans[0]) == 1:
             print(f"\n{plans[0][0]}")
         else:
-            print(f"\nRecommended strategy for {options.dimension} hyper-parameters, and its detectable difference of mean scores:\n")
+            print(
+                f"\nRecommended strategy for {options.dimension} hyper-parameters, and its"
+                " detectable difference of mean scores:\n"
+            )
             print(plans_table(options.units, options.epsilons, plans))
     if options.plot:
         from dpbo.reporting.plots import plot_plan
         from dpbo.validation import named_file
 
         budget = Budget(options.epsilons[0], options.at_delta)
-        picture = plot_plan(options.units[0], budget, evaluations=options.points, score_range=score_range)
+        picture = plot_plan(
+            options.units[0], budget, evaluations=options.points, score_range=score_range
+        )
         with named_file("plot", options.plot, "a picture file that can be written"):
             picture.figure.savefig(options.plot, dpi=150)
 
@@ -178,7 +309,11 @@ def _ledger(options: argparse.Namespace) -> None:
     if options.action == "verify":
         head = ledger.head()
         print(f"The hash chain of {head.seq + 1} records is intact. Head: {head.hash}")
-        print("It contains the expected head." if options.expect else "Use --expect HEAD to detect tampering or a rollback.")
+        print(
+            "It contains the expected head."
+            if options.expect
+            else "Use --expect HEAD to detect tampering or a rollback."
+        )
     elif options.action == "export":
         for record in ledger.records():
             print(json.dumps(vars(record), sort_keys=True))
@@ -199,15 +334,28 @@ def _show(ledger: "Ledger", chain: "Chain") -> None:
     lost = _lost(records)
     for record in records:
         note = "  value lost" if record.seq in lost else ""
-        print(f"{record.seq:5d}  {printable(record.kind):8s} {printable(record.name):20s} {record.hash[:16]}{note}")
+        print(
+            f"{record.seq:5d}  {printable(record.kind):8s} {printable(record.name):20s}"
+            f" {record.hash[:16]}{note}"
+        )
         for value in record.body["values"] if record.kind == "value" else ():
             print(f"       {_shown(value)}")
     use = BudgetUse.of(ledger, chain, ledger.budget.delta)
-    left = "" if use.epsilon_left is None else f"; a further budget of epsilon {format_down(use.epsilon_left)} is left"
+    left = (
+        ""
+        if use.epsilon_left is None
+        else f"; a further budget of epsilon {format_down(use.epsilon_left)} is left"
+    )
     unit = ledger.accounting.unit.removeprefix("of ")
-    shares = f"Spent {float(use.spent_share):.1%}, with reservations {float(use.reserved_share):.1%} (shares of {unit})"
+    shares = (
+        f"Spent {float(use.spent_share):.1%}, with reservations {float(use.reserved_share):.1%}"
+        f" (shares of {unit})"
+    )
     if lost:
-        print(f"\nCharges without a value: {len(lost)}. It is lost and is never drawn again, unless a process is releasing it now.")
+        print(
+            f"\nCharges without a value: {len(lost)}. It is lost and is never drawn again, unless a"
+            " process is releasing it now."
+        )
     print(f"\nBudget: {use.budget}. {shares}{left}.\n")
     print(compose_statement(ledger, verified=chain))
 
@@ -228,7 +376,11 @@ def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
                 "name": record.name,
                 "hash": record.hash,
                 "lost": record.seq in lost,
-                "values": [_released(value) for value in record.body["values"]] if record.kind == "value" else [],
+                "values": (
+                    [_released(value) for value in record.body["values"]]
+                    if record.kind == "value"
+                    else []
+                ),
             }
             for record in records
         ],
@@ -244,9 +396,13 @@ def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
 
 
 def _lost(records: "Sequence[Record]") -> set[int]:
-    """Numbers of the charges whose value was never stored: lost, unless a process is releasing it now."""
+    """Numbers of the charges whose value was never stored: lost, unless a process is releasing it
+    now.
+    """
     answered = {record.body["entry"] for record in records if record.kind == "value"}
-    return {record.seq for record in records if record.kind == "charge" and "slots" in record.body} - answered
+    return {
+        record.seq for record in records if record.kind == "charge" and "slots" in record.body
+    } - answered
 
 
 def _released(value: dict[str, Any]) -> dict[str, Any]:
@@ -259,12 +415,16 @@ def _released(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(value: dict[str, Any]) -> str:
-    """A released value with the standard deviation of its noise, and its point where it has one; long ones are cut."""
+    """A released value with the standard deviation of its noise, and its point where it has one;
+    long ones are cut.
+    """
     import numpy as np
 
     def numbers(held: Any) -> str:
         values = np.ravel(held)
-        return ", ".join(f"{number:.4g}" for number in values[:_LISTED]) + (", ..." if len(values) > _LISTED else "")
+        return ", ".join(f"{number:.4g}" for number in values[:_LISTED]) + (
+            ", ..." if len(values) > _LISTED else ""
+        )
 
     variance = value.get("variance", [])
     x = value.get("details", {}).get("x")

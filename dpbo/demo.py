@@ -1,11 +1,14 @@
-"""The demo: a model learned from public records of one population is tuned for protected records of another.
+"""The demo: a model learned from public records of one population is tuned for protected records of
+another.
 
-A public survey covers people without a college degree. A bank uses it to train a model that tells incomes above 50,000 dollars, for its own
-customers, who are graduates and protected. Cross-validating on the survey costs no privacy, but it tunes the model for the wrong people.
+A public survey covers people without a college degree. A bank uses it to train a model that tells
+incomes above 50,000 dollars, for its own customers, who are graduates and protected.
+Cross-validating on the survey costs no privacy, but it tunes the model for the wrong people.
 `DPSearch` tunes it for the customers, by one or two private releases about them.
 
-The records are those of `data/adult.csv.gz` (data/README.md has source and licence). As they are public, the demo can also show what a
-real study could not: the choice by exact scores of the protected records, and test accuracies.
+The records are those of `data/adult.csv.gz` (data/README.md has source and licence). As they are
+public, the demo can also show what a real study could not: the choice by exact scores of the
+protected records, and test accuracies.
 """
 
 import argparse
@@ -41,7 +44,9 @@ Records = tuple[NDArray[np.float64], NDArray[np.int64]]
 
 
 class Census(NamedTuple):
-    """A split: public training records (no degree), protected ones and test records (graduates), and which features are categories."""
+    """A split: public training records (no degree), protected ones and test records (graduates),
+    and which features are categories.
+    """
 
     train: Records
     protected: Records
@@ -50,7 +55,9 @@ class Census(NamedTuple):
 
     def model(self) -> HistGradientBoostingClassifier:
         """The model that is tuned, with scikit-learn's defaults but for fewer trees."""
-        return HistGradientBoostingClassifier(max_iter=40, early_stopping=False, categorical_features=self.categorical, random_state=0)
+        return HistGradientBoostingClassifier(
+            max_iter=40, early_stopping=False, categorical_features=self.categorical, random_state=0
+        )
 
     def accuracy(self, parameters: Mapping[str, Any]) -> float:
         """Test accuracy of the model with these parameters, trained on the public records."""
@@ -59,7 +66,9 @@ class Census(NamedTuple):
 
 @functools.cache
 def _table() -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[bool, ...]]:
-    """Features (categories as their places in the sorted list of them), labels, and which features are categories."""
+    """Features (categories as their places in the sorted list of them), labels, and which features
+    are categories.
+    """
     file = importlib.resources.files("dpbo") / "data" / "adult.csv.gz"
     rows = list(csv.DictReader(gzip.decompress(file.read_bytes()).decode().splitlines()))
     columns = []
@@ -67,13 +76,19 @@ def _table() -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[bool, ...]]:
     for name in [name for name in rows[0] if name != "income"]:
         values = np.array([row[name] for row in rows])
         categorical.append(not all(value.isdigit() for value in values))
-        columns.append(np.unique(values, return_inverse=True)[1] if categorical[-1] else values.astype(np.float64))
+        columns.append(
+            np.unique(values, return_inverse=True)[1]
+            if categorical[-1]
+            else values.astype(np.float64)
+        )
     labels = np.array([row["income"] == ">50K" for row in rows]).astype(np.int64)
     return np.stack(columns, 1).astype(np.float64), labels, tuple(categorical)
 
 
 def split(seed: int, protected: int = PROTECTED) -> Census:
-    """A random split: `TRAIN` public records, so many protected ones, and the other graduates for testing."""
+    """A random split: `TRAIN` public records, so many protected ones, and the other graduates for
+    testing.
+    """
     require("seed", seed, Annotated[int, at_least(0, 10**6)])
     features, labels, categorical = _table()
     random = np.random.default_rng(seed)
@@ -84,20 +99,29 @@ def split(seed: int, protected: int = PROTECTED) -> Census:
     return Census(records[0], records[1], records[2], categorical)
 
 
-def search(census: Census, budget: Budget, *, candidates: int, seed: int, **settings: Any) -> DPSearch:
+def search(
+    census: Census, budget: Budget, *, candidates: int, seed: int, **settings: Any
+) -> DPSearch:
     """The private search, fitted."""
     terms = {"n_iter": candidates, "random_state": seed, **settings}
-    return DPSearch(census.model(), SPACE, budget=budget, **terms).fit(*census.train, *census.protected)
+    return DPSearch(census.model(), SPACE, budget=budget, **terms).fit(
+        *census.train, *census.protected
+    )
 
 
 def open_choice(census: Census, configurations: list[dict[str, Any]]) -> dict[str, Any]:
     """The configuration with the highest exact accuracy on the protected records: not private."""
-    accuracies = [census.model().set_params(**one).fit(*census.train).score(*census.protected) for one in configurations]
+    accuracies = [
+        census.model().set_params(**one).fit(*census.train).score(*census.protected)
+        for one in configurations
+    ]
     return configurations[int(np.argmax(accuracies))]
 
 
 def compare(census: Census, found: DPSearch) -> dict[str, float]:
-    """Test accuracy of the default configuration, the free choice, the choice by exact protected scores, and the private one."""
+    """Test accuracy of the default configuration, the free choice, the choice by exact protected
+    scores, and the private one.
+    """
     configurations = found.results_["params"]
     chosen = {
         "default": {},
@@ -114,27 +138,43 @@ def run(options: argparse.Namespace) -> None:
     budget = Budget(options.epsilon, options.delta)
     dataset = f"graduates of the Adult data set, split {options.seed}"
     privacy = Privacy(dataset=dataset, ledger=options.ledger) if options.ledger else Privacy()
-    found = search(census, budget, candidates=options.candidates, seed=options.seed, privacy=privacy)
+    found = search(
+        census, budget, candidates=options.candidates, seed=options.seed, privacy=privacy
+    )
     accuracies = compare(census, found)
     statement = found.statement()
-    print(f"{len(census.train[1])} public records of people without a degree, {len(census.protected[1])} protected ones of graduates.\n")
+    print(
+        f"{len(census.train[1])} public records of people without a degree,"
+        f" {len(census.protected[1])} protected ones of graduates.\n"
+    )
     print(f"{'test accuracy on graduates':46s}")
     for name, accuracy in accuracies.items():
         print(f"  {name:44s} {100 * accuracy:6.1f} %")
     estimate = "lost: charged, but never delivered"
     if found.best_score_ is not None and found.best_score_std_ is not None:
-        estimate = f"{100 * found.best_score_:6.1f} %, standard error {100 * found.best_score_std_:.1f} from its noise"
+        estimate = (
+            f"{100 * found.best_score_:6.1f} %, standard error {100 * found.best_score_std_:.1f}"
+            " from its noise"
+        )
     print(
-        f"\n  {'private estimate of the last one':44s} {estimate}\n\nparameters: {found.best_params_}\n\nRehearsal on the public records:"
+        f"\n  {'private estimate of the last one':44s} {estimate}\n\nparameters:"
+        f" {found.best_params_}\n\nRehearsal on the public records:"
     )
     print(f"{found.rehearsal_}\n\n{statement}")
-    note = "The statement covers the private search alone. The third accuracy could be shown only because these records are public."
+    note = (
+        "The statement covers the private search alone. The third accuracy could be shown only"
+        " because these records are public."
+    )
     print(f"\n{note}")
     if options.json:
         content = {
-            "note": note, "accuracies": accuracies, "estimate": found.best_score_, "standard error": found.best_score_std_,
-            "parameters": {name: str(value) for name, value in found.best_params_.items()}, "statement": json.loads(statement.to_json()),
-        }  # fmt: skip
+            "note": note,
+            "accuracies": accuracies,
+            "estimate": found.best_score_,
+            "standard error": found.best_score_std_,
+            "parameters": {name: str(value) for name, value in found.best_params_.items()},
+            "statement": json.loads(statement.to_json()),
+        }
         with named_file("json", options.json, "a file that can be written"):
             pathlib.Path(options.json).write_text(json.dumps(content, indent=2) + "\n")
     if options.plot:

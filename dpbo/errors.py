@@ -1,4 +1,6 @@
-"""Typed errors. Each names the parameter, its value, the allowed range and the remedy; none carries a private number."""
+"""Typed errors. Each names the parameter, its value, the allowed range and the remedy; none carries
+a private number.
+"""
 
 import copyreg
 import enum
@@ -12,7 +14,9 @@ _LONGEST = 200
 
 
 class PrivacyError(Exception):
-    """Base of every error that dpbo raises on purpose. All can be pickled, so they arrive whole from a worker."""
+    """Base of every error that dpbo raises on purpose. All can be pickled, so they arrive whole
+    from a worker.
+    """
 
     def __reduce__(self) -> Any:
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]  # without __init__
@@ -34,8 +38,9 @@ class InputError(UsageError):
 
     Attributes:
         parameter: name of the argument.
-        value: the value as text. Numbers, text and short tuples of numbers are shown; of other values, which may be private, only the
-            type, and for arrays and tensors the dtype and the number of dimensions.
+        value: the value as text. Numbers, text and short tuples of numbers are shown; of other
+            values, which may be private, only the type, and for arrays and tensors the dtype and
+            the number of dimensions.
         allowed: what is allowed.
         remedy: what to do.
     """
@@ -46,17 +51,25 @@ class InputError(UsageError):
         self.allowed = allowed
         self.remedy = remedy
         advice = f" {remedy}" if remedy else ""
-        super().__init__(f"{parameter}={self.value} is not allowed: {parameter} must be {allowed}.{advice}")
+        super().__init__(
+            f"{parameter}={self.value} is not allowed: {parameter} must be {allowed}.{advice}"
+        )
 
 
 def _showable(value: Any) -> str:
     if isinstance(value, Unshown):
         return f"<{type(value.value).__name__}>"
     plain = (int, float, str, enum.Enum, type(None))
-    short = isinstance(value, (tuple, list)) and len(value) <= 8 and all(isinstance(part, (int, float)) for part in value)
+    short = (
+        isinstance(value, (tuple, list))
+        and len(value) <= 8
+        and all(isinstance(part, (int, float)) for part in value)
+    )
     if not (isinstance(value, plain) or short):
         kind = type(value)
-        if kind.__module__.partition(".")[0] not in ("numpy", "torch") or not getattr(value, "ndim", 0):
+        if kind.__module__.partition(".")[0] not in ("numpy", "torch") or not getattr(
+            value, "ndim", 0
+        ):
             return f"<{kind.__name__}>"
         # `str(dtype)` has the length of the longest text.
         dtype = getattr(getattr(value.dtype, "type", None), "__name__", str(value.dtype))
@@ -71,16 +84,20 @@ def _showable(value: Any) -> str:
 
 
 class BudgetExceeded(PrivacyError):
-    """A release or a reservation needs more than is left. Nothing was drawn and nothing was charged.
+    """A release or a reservation needs more than is left. Nothing was drawn and nothing was
+    charged.
 
     Args:
-        requested, remaining, budget: public numbers in one unit; the message gives costs also as shares of the budget.
+        requested, remaining, budget: public numbers in one unit; the message gives costs also as
+            shares of the budget.
         unit: of these, such as slots or mu^2.
         what: the release or reservation.
         account: the budget in epsilon and delta, and what it was spent on (`Ledger.account`).
     """
 
-    def __init__(self, requested: float, remaining: float, budget: float, unit: str, what: str, account: str) -> None:
+    def __init__(
+        self, requested: float, remaining: float, budget: float, unit: str, what: str, account: str
+    ) -> None:
         # Floats of two exact sums that are equal may differ.
         left = remaining if remaining > 1e-12 * budget else 0
         self.requested = requested
@@ -89,27 +106,37 @@ class BudgetExceeded(PrivacyError):
         self.unit = unit
         # A share of a count is no share of the privacy budget.
         counted = isinstance(budget, int) or unit == "slots" or not budget
-        share, rest = ("", "") if counted else (f" ({100 * part / budget:.4g} % of the budget)" for part in (requested, left))
+        share, rest = (
+            ("", "")
+            if counted
+            else (f" ({100 * part / budget:.4g} % of the budget)" for part in (requested, left))
+        )
         needed = f"{requested:.6g} {unit.removesuffix('s') if requested == 1 else unit}{share}"
         super().__init__(
-            f"{what} needs {needed}; {left:.6g} of {budget:.6g} {unit} are left{rest}. Nothing was charged. {account} "
-            "Beyond this budget nothing more may be released about these records, with this ledger or another."
+            f"{what} needs {needed}; {left:.6g} of {budget:.6g} {unit} are left{rest}. Nothing was"
+            f" charged. {account} Beyond this budget nothing more may be released about these"
+            " records, with this ledger or another."
         )
 
 
 class ScoreError(PrivacyError):
-    """The score failed on public stand-in records (zeros, or `example=`), before any private record was read."""
+    """The score failed on public stand-in records (zeros, or `example=`), before any private record
+    was read.
+    """
 
 
 class PrivateFailure(PrivacyError):
     """The score failed on private records as a whole, not just on single units.
 
-    Why it failed is private, so no detail is shown and the ledger records nothing; see `score-total` in every statement.
+    Why it failed is private, so no detail is shown and the ledger records nothing; see
+    `score-total` in every statement.
     """
 
 
 class ReleaseLost(PrivacyError):
-    """This handle was charged but its value was never delivered; it is never drawn a second time."""
+    """This handle was charged but its value was never delivered; it is never drawn a second
+    time.
+    """
 
 
 class MissingLibrary(PrivacyError, ModuleNotFoundError):
@@ -124,7 +151,9 @@ class MissingLibrary(PrivacyError, ModuleNotFoundError):
         self.module = module
         self.extra = extra
         advice = remedy or f'Install it with: pip install "dpbo[{extra}]"'
-        super().__init__(f"{module} is not installed, which this part of dpbo needs. {advice}", name=module)
+        super().__init__(
+            f"{module} is not installed, which this part of dpbo needs. {advice}", name=module
+        )
 
 
 class WorkersDied(PrivacyError, BrokenExecutor):
@@ -156,20 +185,25 @@ class LedgerMissing(LedgerUnavailable):
 
 
 class LedgerMismatch(LedgerError):
-    """The ledger belongs to another data set, unit, adjacency or budget, or the reservation has other terms."""
+    """The ledger belongs to another data set, unit, adjacency or budget, or the reservation has
+    other terms.
+    """
 
     def __init__(self, field: str, stored: Any, given: Any, remedy: str) -> None:
         self.field = field
         self.stored = stored
         self.given = given
-        super().__init__(f"the ledger has {field}={stored!r}, but {field}={given!r} was given. {remedy}")
+        super().__init__(
+            f"the ledger has {field}={stored!r}, but {field}={given!r} was given. {remedy}"
+        )
 
 
 ORDER = "order of the records"
 
 
 class PlanChanged(LedgerMismatch):
-    """A reservation was resumed with other records, another score or another training than it began with. Nothing was charged.
+    """A reservation was resumed with other records, another score or another training than it began
+    with. Nothing was charged.
 
     Attributes:
         plan: the reservation's name.
@@ -183,23 +217,36 @@ class PlanChanged(LedgerMismatch):
         remedy = (
             "Give the records that it began with, in any order, or choose another name for these."
             if records
-            else "Give the same one, or choose another name. It is the same only if the functions, "
-            "numbers, text, lists and dicts that it refers to are. "
-            "If only its code was rewritten and the question is the same, delete the file of fingerprints beside the ledger."
+            else (
+                "Give the same one, or choose another name. It is the same only if the functions,"
+                " numbers, text, lists and dicts that it refers to are. If only its code was"
+                " rewritten and the question is the same, delete the file of fingerprints beside"
+                " the ledger."
+            )
         )
         if field == ORDER:
-            remedy = "Give the records in the order in which it began, or choose another name: its answers are counted by their places."
+            remedy = (
+                "Give the records in the order in which it began, or choose another name: its"
+                " answers are counted by their places."
+            )
         article, those = ("other", "those") if records else ("another", "that one")
-        began = f"the reservation {plan!r} began with {article} {field}, and its released values belong to {those}. Nothing was charged."
+        began = (
+            f"the reservation {plan!r} began with {article} {field}, and its released values belong"
+            f" to {those}. Nothing was charged."
+        )
         PrivacyError.__init__(self, f"{began} {remedy}")
 
 
 class LedgerCorrupt(LedgerError):
-    """The hash chain is broken or its file damaged: a record was changed, removed, reordered, cut off or restored."""
+    """The hash chain is broken or its file damaged: a record was changed, removed, reordered, cut
+    off or restored.
+    """
 
 
 class LedgerRolledBack(LedgerCorrupt):
-    """The chain lacks a record that this process saw, or a head that was noted elsewhere: an older or another copy stands in its place."""
+    """The chain lacks a record that this process saw, or a head that was noted elsewhere: an older
+    or another copy stands in its place.
+    """
 
 
 class RanksError(PrivacyError):
@@ -220,12 +267,15 @@ class RanksDisagree(RanksError):
         self.requested = tuple(requested)
         self.differing = tuple(differing)
         others = [
-            f"rank {r} to {'do so with other code, numbers or models' if requested[r] == requested[0] else requested[r]}" for r in differing
+            f"rank {r} to"
+            f" {'do so with other code, numbers or models' if requested[r] == requested[0] else requested[r]}"
+            for r in differing
         ]
         super().__init__(
-            f"ranks requested different steps: rank 0 to {requested[0]}; {', '.join(others)}. Nothing was charged. Every rank must run the "
-            "same code with the same settings, seeds, models and versions, on machines of one kind. A score takes its device from "
-            "the records."
+            f"ranks requested different steps: rank 0 to {requested[0]}; {', '.join(others)}."
+            " Nothing was charged. Every rank must run the same code with the same settings,"
+            " seeds, models and versions, on machines of one kind. A score takes its device from"
+            " the records."
         )
 
 
@@ -240,19 +290,24 @@ class RankFailed(RanksError):
     def __init__(self, rank: int, error: str) -> None:
         self.rank = rank
         self.error = error
-        super().__init__(f"rank {rank} raised {error}: see its output. The step was cancelled on every rank.")
+        super().__init__(
+            f"rank {rank} raised {error}: see its output. The step was cancelled on every rank."
+        )
 
 
 class RankLost(RanksError):
-    """Another rank ended, or did not answer within the timeout. End all ranks and start them again on the same ledger.
+    """Another rank ended, or did not answer within the timeout. End all ranks and start them again
+    on the same ledger.
 
-    Stored values are resumed and cost nothing again; a charge without a value is lost, and nothing is drawn twice.
+    Stored values are resumed and cost nothing again; a charge without a value is lost, and nothing
+    is drawn twice.
     """
 
     def __init__(self, step: str) -> None:
         super().__init__(
-            f"a rank ended, or did not answer within the timeout, while ranks were to {step}. End all processes and start them again on "
-            "the same ledger: released values are resumed, and nothing is charged or drawn twice."
+            f"a rank ended, or did not answer within the timeout, while ranks were to {step}. End"
+            " all processes and start them again on the same ledger: released values are resumed,"
+            " and nothing is charged or drawn twice."
         )
 
 
@@ -262,7 +317,8 @@ class RemoteRefusal(PrivacyError):
     Attributes:
         status: HTTP status, or 0 if the curator could not be reached.
         kind: name of the error on the server.
-        gone: whether this row will have no answer (all of its answers were given, or one was lost), so that the search skips it.
+        gone: whether this row will have no answer (all of its answers were given, or one was lost),
+            so that the search skips it.
     """
 
     def __init__(self, status: int, kind: str, message: str) -> None:
@@ -273,4 +329,6 @@ class RemoteRefusal(PrivacyError):
 
 
 class CuratorUnavailable(RemoteRefusal):
-    """The curator's server cannot be reached, or cannot reach its ledger, or has too many questions waiting. Ask again later."""
+    """The curator's server cannot be reached, or cannot reach its ledger, or has too many questions
+    waiting. Ask again later.
+    """

@@ -1,6 +1,8 @@
-"""Events: what a release costs, as data that goes to the ledger and from which any accountant can recompute the privacy loss.
+"""Events: what a release costs, as data that goes to the ledger and from which any accountant can
+recompute the privacy loss.
 
-Floats are kept exactly, so `event -> JSON -> event` changes nothing. accounting/event_costs.py has the cost of each event.
+Floats are kept exactly, so `event -> JSON -> event` changes nothing. accounting/event_costs.py has
+the cost of each event.
 """
 
 import dataclasses
@@ -17,7 +19,8 @@ from dpbo.validation import Within, at_least, between, checked
 @checked
 @dataclass(frozen=True)
 class Event:
-    """`count` releases, each with noise of scale `noise_multiplier` times its sensitivity, drawn jointly or one after another.
+    """`count` releases, each with noise of scale `noise_multiplier` times its sensitivity, drawn
+    jointly or one after another.
 
     Args:
         noise_multiplier: from 1e-100 to 1e100.
@@ -42,7 +45,9 @@ class Event:
         return cls(**body)
 
     def relations(self) -> frozenset[str]:
-        """The neighbouring relations that its numbers refer to; none for most events, which count in units of their sensitivity."""
+        """The neighbouring relations that its numbers refer to; none for most events, which count
+        in units of their sensitivity.
+        """
         return frozenset()
 
     def under(self, _: object) -> Self:
@@ -56,7 +61,9 @@ class Event:
 
 @checked
 class GaussianEvent(Event):
-    """Standard deviation over l2 sensitivity: each release is exactly mu-GDP with mu = 1 / noise_multiplier."""
+    """Standard deviation over l2 sensitivity: each release is exactly mu-GDP with mu = 1 /
+    noise_multiplier.
+    """
 
     mechanism = "gaussian"
 
@@ -70,21 +77,27 @@ class LaplaceEvent(Event):
 
 @checked
 class L2LaplaceEvent(Event):
-    """Scale of the radius over l2 sensitivity: each release is pure epsilon = 1 / noise_multiplier."""
+    """Scale of the radius over l2 sensitivity: each release is pure epsilon = 1 /
+    noise_multiplier.
+    """
 
     mechanism = "l2-laplace"
 
 
 @checked
 class ExponentialEvent(Event):
-    """Scale of the utilities' noise over their sensitivity: each release is pure epsilon = 2 / noise_multiplier, of range epsilon."""
+    """Scale of the utilities' noise over their sensitivity: each release is pure epsilon = 2 /
+    noise_multiplier, of range epsilon.
+    """
 
     mechanism = "exponential"
 
 
 @checked
 class PermuteAndFlipEvent(Event):
-    """Scale of the utilities' noise over their sensitivity: each release is pure epsilon = 2 / noise_multiplier."""
+    """Scale of the utilities' noise over their sensitivity: each release is pure epsilon = 2 /
+    noise_multiplier.
+    """
 
     mechanism = "permute-and-flip"
 
@@ -92,15 +105,20 @@ class PermuteAndFlipEvent(Event):
 @checked
 @dataclass(frozen=True)
 class PoissonGaussianEvent(Event):
-    """Gaussian noise on a sum over a sample that takes each unit independently with probability `rate`, a new sample for every release.
+    """Gaussian noise on a sum over a sample that takes each unit independently with probability
+    `rate`, a new sample for every release.
 
     Args:
-        noise_multiplier: standard deviation over the norm bound of one unit's contribution, under either relation.
+        noise_multiplier: standard deviation over the norm bound of one unit's contribution, under
+            either relation.
         rate: in (0, 1].
-        relation: "add-or-remove-one", or "replace-one", where both the old and the new contribution may be in the sample.
+        relation: "add-or-remove-one", or "replace-one", where both the old and the new contribution
+            may be in the sample.
     """
 
-    rate: Annotated[float, Within("in (0, 1]", lambda rate: 0.0 < rate <= 1.0)] = dataclasses.field(kw_only=True)
+    rate: Annotated[float, Within("in (0, 1]", lambda rate: 0.0 < rate <= 1.0)] = dataclasses.field(
+        kw_only=True
+    )
     relation: str = dataclasses.field(kw_only=True)
     mechanism: ClassVar[str] = "poisson-gaussian"
 
@@ -114,66 +132,100 @@ class PoissonGaussianEvent(Event):
 
 _PAID = Within(
     "a tuple of one event or more, none of them exact",
-    lambda events: len(events) > 0 and all(isinstance(event, Event) and not event.free for event in events),
+    lambda events: (
+        len(events) > 0 and all(isinstance(event, Event) and not event.free for event in events)
+    ),
 )
-SPREAD = Within("(c, C) with 0 < c <= 1 <= C", lambda spread: 0.0 < spread[0] <= 1.0 <= spread[1] < math.inf)
+SPREAD = Within(
+    "(c, C) with 0 < c <= 1 <= C", lambda spread: 0.0 < spread[0] <= 1.0 <= spread[1] < math.inf
+)
 
 
 @checked
 @dataclass(frozen=True)
 class SelectionEvent(Event):
-    """The best of a random number of runs, each run costing all events of `base`; only the best is released.
+    """The best of a random number of runs, each run costing all events of `base`; only the best is
+    released.
 
     Args:
-        noise_multiplier: factor on the noise of every event in the base, so that a base can be calibrated like other noise.
+        noise_multiplier: factor on the noise of every event in the base, so that a base can be
+            calibrated like other noise.
         base: what one run costs: its output and its score together.
         run_count: the distribution of the number of runs, or `ThresholdStop`.
-        spread: (c, C), where proposals may depend on the results of earlier runs, with densities between c and C times the public prior's;
-            (1, 1) if every proposal comes from the prior.
+        spread: (c, C), where proposals may depend on the results of earlier runs, with densities
+            between c and C times the public prior's; (1, 1) if every proposal comes from the prior.
     """
 
     noise_multiplier: Annotated[float, between(1e-100, 1e100)] = 1.0
     base: Annotated[tuple[Event, ...], _PAID] = dataclasses.field(kw_only=True)
     run_count: StoppingRule = dataclasses.field(kw_only=True)
-    spread: Annotated[tuple[float, float], SPREAD] = dataclasses.field(default=(1.0, 1.0), kw_only=True)
+    spread: Annotated[tuple[float, float], SPREAD] = dataclasses.field(
+        default=(1.0, 1.0), kw_only=True
+    )
     mechanism: ClassVar[str] = "private-selection"
 
     def __post_init__(self) -> None:
         if self.spread != (1.0, 1.0) and not isinstance(self.run_count, RunCountDistribution):
             given = type(self.run_count).__name__
-            raise InputError("run_count", given, "a distribution of the number of runs, where spread is not (1, 1)")
+            raise InputError(
+                "run_count",
+                given,
+                "a distribution of the number of runs, where spread is not (1, 1)",
+            )
         if len(self.relations()) > 1:
-            raise InputError("base", sorted(self.relations()), "of one relation", "See dpbo.accounting.calibration.convert_adjacency.")
+            raise InputError(
+                "base",
+                sorted(self.relations()),
+                "of one relation",
+                "See dpbo.accounting.calibration.convert_adjacency.",
+            )
         # Raises InputError where noise is out of its range.
         self.run()
 
     def run(self) -> tuple[Event, ...]:
         """The events of one run."""
         scale = self.noise_multiplier
-        return tuple(dataclasses.replace(event, noise_multiplier=event.noise_multiplier * scale) for event in self.base)
+        return tuple(
+            dataclasses.replace(event, noise_multiplier=event.noise_multiplier * scale)
+            for event in self.base
+        )
 
     def relations(self) -> frozenset[str]:
         return frozenset().union(*(event.relations() for event in self.base))
 
     def to_json(self) -> dict[str, Any]:
         base = [event.to_json() for event in self.base]
-        return {**super().to_json(), "base": base, "run_count": self.run_count.to_json(), "spread": list(self.spread)}
+        return {
+            **super().to_json(),
+            "base": base,
+            "run_count": self.run_count.to_json(),
+            "spread": list(self.spread),
+        }
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
         events = _listed(body.get("base"), event_from_json)
         run_count = run_count_from_json(body.get("run_count"))
-        return super().from_json({**body, "base": events, "run_count": run_count, "spread": _listed(body.get("spread"), lambda end: end)})
+        return super().from_json(
+            {
+                **body,
+                "base": events,
+                "run_count": run_count,
+                "spread": _listed(body.get("spread"), lambda end: end),
+            }
+        )
 
 
 @checked
 @dataclass(frozen=True)
 class RolesEvent(Event):
-    """One release from records of several roles, such as training and validation. A public rule gives each record its role.
+    """One release from records of several roles, such as training and validation. A public rule
+    gives each record its role.
 
-    Neighbouring data sets differ in records of one role, the same in all releases of a study, so a release costs them the events of that
-    role alone. The guarantee of a study is the worst over the roles, each role's events composed separately; events outside any RolesEvent
-    count for every role.
+    Neighbouring data sets differ in records of one role, the same in all releases of a study, so a
+    release costs them the events of that role alone. The guarantee of a study is the worst over the
+    roles, each role's events composed separately; events outside any RolesEvent count for every
+    role.
 
     Args:
         costs: (role, events) for each role; a role that is not named pays nothing.
@@ -185,11 +237,25 @@ class RolesEvent(Event):
 
     def __post_init__(self) -> None:
         named = dict(self.costs)
-        nested = any(isinstance(event, RolesEvent) or event.free for events in named.values() for event in events)
+        nested = any(
+            isinstance(event, RolesEvent) or event.free
+            for events in named.values()
+            for event in events
+        )
         if not named or len(named) < len(self.costs) or nested or not all(named.values()):
-            raise InputError("costs", sorted(named), "one event or more for each of several roles, none of them exact or of roles itself")
+            raise InputError(
+                "costs",
+                sorted(named),
+                "one event or more for each of several roles, none of them exact or of roles"
+                " itself",
+            )
         if len(self.relations()) > 1:
-            raise InputError("costs", sorted(self.relations()), "of one relation", "See dpbo.accounting.calibration.convert_adjacency.")
+            raise InputError(
+                "costs",
+                sorted(self.relations()),
+                "of one relation",
+                "See dpbo.accounting.calibration.convert_adjacency.",
+            )
         for role in self.roles:
             # Raises InputError where noise is out of its range.
             self.of(role)
@@ -198,7 +264,11 @@ class RolesEvent(Event):
         """The events that all releases cost a record of this role."""
         events = dict(self.costs).get(role, ())
         return tuple(
-            dataclasses.replace(event, noise_multiplier=event.noise_multiplier * self.noise_multiplier, count=event.count * self.count)
+            dataclasses.replace(
+                event,
+                noise_multiplier=event.noise_multiplier * self.noise_multiplier,
+                count=event.count * self.count,
+            )
             for event in events
         )
 
@@ -207,17 +277,30 @@ class RolesEvent(Event):
         return tuple(name for name, _ in self.costs)
 
     def relations(self) -> frozenset[str]:
-        return frozenset().union(*(event.relations() for _, events in self.costs for event in events))
+        return frozenset().union(
+            *(event.relations() for _, events in self.costs for event in events)
+        )
 
     def to_json(self) -> dict[str, Any]:
-        return {**super().to_json(), "costs": [[role, [event.to_json() for event in events]] for role, events in self.costs]}
+        return {
+            **super().to_json(),
+            "costs": [[role, [event.to_json() for event in events]] for role, events in self.costs],
+        }
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
         pairs = _listed(body.get("costs"), lambda pair: pair)
-        if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
+        if not all(
+            isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str)
+            for pair in pairs
+        ):
             raise _unknown(body)
-        return super().from_json({**body, "costs": tuple((role, _listed(events, event_from_json)) for role, events in pairs)})
+        return super().from_json(
+            {
+                **body,
+                "costs": tuple((role, _listed(events, event_from_json)) for role, events in pairs),
+            }
+        )
 
 
 @checked
@@ -230,19 +313,25 @@ class ExactEvent(Event):
 
     def __post_init__(self) -> None:
         if self.noise_multiplier != 0.0:
-            raise InputError("noise_multiplier", self.noise_multiplier, "0 for a release without noise")
+            raise InputError(
+                "noise_multiplier", self.noise_multiplier, "0 for a release without noise"
+            )
 
 
 @checked
 class NotPrivateEvent(ExactEvent):
-    """A release without any guarantee, exact or with noise for a bound that does not hold; the statement says "not bounded"."""
+    """A release without any guarantee, exact or with noise for a bound that does not hold; the
+    statement says "not bounded".
+    """
 
     mechanism = "none"
 
 
 @checked
 class DeclassifiedEvent(ExactEvent):
-    """A release of values declared to need no protection, free under that declaration, which is a named data assumption."""
+    """A release of values declared to need no protection, free under that declaration, which is a
+    named data assumption.
+    """
 
     mechanism = "declassified"
 
@@ -261,16 +350,30 @@ def _unknown(body: Any) -> InputError:
 _KINDS: dict[str, type[Event]] = {
     kind.mechanism: kind
     for kind in (
-        GaussianEvent, LaplaceEvent, L2LaplaceEvent, ExponentialEvent, PermuteAndFlipEvent, PoissonGaussianEvent, SelectionEvent,
-        RolesEvent, NotPrivateEvent, DeclassifiedEvent,
+        GaussianEvent,
+        LaplaceEvent,
+        L2LaplaceEvent,
+        ExponentialEvent,
+        PermuteAndFlipEvent,
+        PoissonGaussianEvent,
+        SelectionEvent,
+        RolesEvent,
+        NotPrivateEvent,
+        DeclassifiedEvent,
     )
-}  # fmt: skip
+}
 
 
 @checked
 def event_from_json(body: Any) -> Event:
-    """The event that `to_json` wrote. Raises InputError, a ValueError, on an unknown mechanism or content."""
-    kind = _KINDS.get(body["mechanism"]) if isinstance(body, dict) and isinstance(body.get("mechanism"), str) else None
+    """The event that `to_json` wrote. Raises InputError, a ValueError, on an unknown mechanism or
+    content.
+    """
+    kind = (
+        _KINDS.get(body["mechanism"])
+        if isinstance(body, dict) and isinstance(body.get("mechanism"), str)
+        else None
+    )
     if kind is None:
         raise _unknown(body)
     return kind.from_json({name: value for name, value in body.items() if name != "mechanism"})

@@ -15,14 +15,17 @@ EXTRAS = {
     "postgres": ("psycopg",),
     "testing": ("hypothesis", "pytest"),
 }
-"""The modules that parts of dpbo import only when they run, by the extra of pyproject.toml that installs them."""
+"""The modules that parts of dpbo import only when they run, by the extra of pyproject.toml that
+installs them.
+"""
 
 
 @contextlib.contextmanager
 def needs(extra: str) -> Iterator[None]:
     """Imports under this raise MissingLibrary, which names the extra, where a library is missing.
 
-    A library that one of the extra's own libraries needs counts as well: installing the extra installs both.
+    A library that one of the extra's own libraries needs counts as well: installing the extra
+    installs both.
     """
     try:
         yield

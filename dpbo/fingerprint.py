@@ -1,7 +1,7 @@
 """One digest of the content of a value, to tell whether two values are the same.
 
-`fingerprint(value)` walks through numbers, text, tensors, arrays, containers, data classes and functions. `detail` says how closely it
-looks at functions and at objects of other kinds:
+`fingerprint(value)` walks through numbers, text, tensors, arrays, containers, data classes and
+functions. `detail` says how closely it looks at functions and at objects of other kinds:
 
     "names"       functions by their names, other objects by their types: do all ranks ask for the same?
     "code"        functions by their code and defaults, estimators by their parameters: is a plan in the ledger this one? Tensors, bound
@@ -12,7 +12,8 @@ looks at functions and at objects of other kinds:
     "content"     everything that can be reached: code with closures, the order of mappings, pickles of other objects: did two runs do the
                   same in public?
 
-A class may define `fingerprint_parts()`, which returns what is compared instead of its fields. It is not used for "content".
+A class may define `fingerprint_parts()`, which returns what is compared instead of its fields. It
+is not used for "content".
 """
 
 import contextlib
@@ -36,20 +37,45 @@ import numpy as np
 import torch
 
 Detail = Literal["names", "code", "references", "content"]
-LIBRARIES = (*(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib")), f"{pathlib.Path(__file__).parent}/")
+LIBRARIES = (
+    *(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib")),
+    f"{pathlib.Path(__file__).parent}/",
+)
 _CONTAINERS = (list, dict, set, frozenset)
 # Items of lists, dicts and sets that a walk looks at. A longer one counts by its length.
 _MOST_ITEMS = 10_000
 _LOADING = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR")
 _METHODS = (types.FunctionType, staticmethod, classmethod)
 _FILLING = frozenset(
-    {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
+    {
+        "add",
+        "append",
+        "appendleft",
+        "clear",
+        "discard",
+        "extend",
+        "insert",
+        "pop",
+        "popitem",
+        "remove",
+        "setdefault",
+        "update",
+    }
 )
-_CONSTANTS = (numbers.Number, str, bytes, type(None), datetime.date, datetime.time, datetime.timedelta)
+_CONSTANTS = (
+    numbers.Number,
+    str,
+    bytes,
+    type(None),
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+)
 
 
 def fingerprint(value: Any, *, detail: Detail = "names", key: bytes = b"", size: int = 32) -> bytes:
-    """The BLAKE2b digest of a value's content: the same in every process, whatever the order of sets.
+    """The BLAKE2b digest of a value's content: the same in every process, whatever the order of
+    sets.
 
     Args:
         value: what to look at. Tensors and arrays count with their dtype, shape and every bit.
@@ -85,7 +111,9 @@ def describe_estimator(estimator: Any) -> str:
 
 
 def describe_scoring(scoring: Any) -> str:
-    """Name of a scoring, as text for the ledger; of the caller's own also a digest of its code, not of what that code calls."""
+    """Name of a scoring, as text for the ledger; of the caller's own also a digest of its code, not
+    of what that code calls.
+    """
     if isinstance(scoring, str):
         return scoring
     return f"own {getattr(scoring, '__qualname__', type(scoring).__name__)} {_code_digest(scoring)}"
@@ -96,7 +124,9 @@ def _code_digest(value: Any) -> str:
 
 
 class _Walk:
-    """A tree of digests: every value's is a hash of its kind, its own bytes and the digests of its parts."""
+    """A tree of digests: every value's is a hash of its kind, its own bytes and the digests of its
+    parts.
+    """
 
     def __init__(self, detail: Detail, key: bytes, *, modules: bool = False) -> None:
         self.detail = detail
@@ -120,9 +150,16 @@ class _Walk:
         return hashed.digest()
 
     def object(self, value: Any, *parts: Any, raw: bytes = b"") -> bytes:
-        """`join` under the name of the value's type; where references count, with the methods of the caller's own classes."""
+        """`join` under the name of the value's type; where references count, with the methods of
+        the caller's own classes.
+        """
         kind = type(value)
-        return self.join(kind.__qualname__, *([kind] if self.detail == "references" and is_own(kind) else []), *parts, raw=raw)
+        return self.join(
+            kind.__qualname__,
+            *([kind] if self.detail == "references" and is_own(kind) else []),
+            *parts,
+            raw=raw,
+        )
 
     def digest(self, value: Any) -> bytes:
         if isinstance(value, np.generic) and value.dtype.kind in "biufcSU":
@@ -135,7 +172,10 @@ class _Walk:
             return self.join(type(value).__qualname__, raw=repr(value).encode())
         if isinstance(value, torch.Tensor) and self.detail != "code":
             flat = value.detach().cpu().to_dense().resolve_conj().resolve_neg().reshape(-1)
-            return self.join(f"{type(value).__qualname__} {value.dtype} {tuple(value.shape)}", raw=flat.view(torch.uint8).numpy().tobytes())
+            return self.join(
+                f"{type(value).__qualname__} {value.dtype} {tuple(value.shape)}",
+                raw=flat.view(torch.uint8).numpy().tobytes(),
+            )
         if isinstance(value, (np.ndarray, np.generic)):
             kind = f"{type(value).__qualname__} {value.dtype} {value.shape}"
             if value.dtype.hasobject:
@@ -144,7 +184,11 @@ class _Walk:
         if self.detail != "content" and hasattr(type(value), "fingerprint_parts"):
             return self.object(value, *value.fingerprint_parts())
         own_function = isinstance(value, types.FunctionType) and is_own(value)
-        if self.detail in ("code", "references") and hasattr(value, "__wrapped__") and not own_function:
+        if (
+            self.detail in ("code", "references")
+            and hasattr(value, "__wrapped__")
+            and not own_function
+        ):
             # Such as by torch.no_grad().
             return self.join("wrapped", value.__wrapped__)
         if isinstance(value, (types.FunctionType, type)):
@@ -156,24 +200,41 @@ class _Walk:
         if isinstance(value, types.CodeType):
             return self.code(value)
         if self.detail == "references" and hasattr(value, "iloc"):
-            columns = [value] if value.ndim == 1 else [value.iloc[:, place] for place in range(value.shape[1])]
-            return self.join("table", [*getattr(value, "columns", ())], *(column.to_numpy() for column in columns))
+            columns = (
+                [value]
+                if value.ndim == 1
+                else [value.iloc[:, place] for place in range(value.shape[1])]
+            )
+            return self.join(
+                "table",
+                [*getattr(value, "columns", ())],
+                *(column.to_numpy() for column in columns),
+            )
         if self.detail == "references" and hasattr(value, "tocsr"):
             rows = value.tocsr()
             return self.join("sparse", rows.shape, rows.indptr, rows.indices, rows.data)
         if self.detail in ("code", "references") and hasattr(value, "get_params"):
             return self.object(value, value.get_params(deep=False))
         if dataclasses.is_dataclass(value) and self.detail != "code":
-            return self.object(value, *((part.name, getattr(value, part.name)) for part in dataclasses.fields(value)))
+            return self.object(
+                value,
+                *((part.name, getattr(value, part.name)) for part in dataclasses.fields(value)),
+            )
         if isinstance(value, (Mapping, list, tuple, range, set, frozenset)):
             return self.items(value)
         if self.detail == "content":
             return self.object(value, raw=_pickled(value))
         if self.modules and isinstance(value, torch.nn.Module):
             settings = [self.settings(layer) for layer in value.modules()]
-            return self.object(value, value.state_dict(), [*value.buffers()], settings, raw=repr(value).encode())
+            return self.object(
+                value, value.state_dict(), [*value.buffers()], settings, raw=repr(value).encode()
+            )
         if self.modules and is_own(type(value)):
-            held = {name: part for name, part in attributes(value).items() if self.lasts(part, name, self.changed_by(type(value)))}
+            held = {
+                name: part
+                for name, part in attributes(value).items()
+                if self.lasts(part, name, self.changed_by(type(value)))
+            }
             return self.once(value, lambda: self.object(value, held))
         return self.object(value, raw=_name(value) if callable(value) else b"")
 
@@ -186,7 +247,12 @@ class _Walk:
         if isinstance(value, Mapping) and self.detail == "content":
             return self.object(value, *(part for item in value.items() for part in item))
         if isinstance(value, Mapping):
-            pairs = self.once(value, lambda: b"".join(sorted(self.digest(name) + self.digest(part) for name, part in value.items())))
+            pairs = self.once(
+                value,
+                lambda: b"".join(
+                    sorted(self.digest(name) + self.digest(part) for name, part in value.items())
+                ),
+            )
             return self.object(value, raw=pairs)
         if isinstance(value, (set, frozenset)):
             return self.object(value, raw=b"".join(sorted(map(self.digest, value))))
@@ -203,10 +269,14 @@ class _Walk:
             self.within.remove(id(value))
 
     def lasts(self, value: Any, name: str, changed: Collection[str]) -> bool:
-        """Whether what a name is bound to counts: a container only where the caller's code does not fill it."""
+        """Whether what a name is bound to counts: a container only where the caller's code does not
+        fill it.
+        """
         if isinstance(value, _CONTAINERS):
             return name not in changed
-        return _lasts(value) or (self.modules and (isinstance(value, torch.nn.Module) or is_own(type(value))))
+        return _lasts(value) or (
+            self.modules and (isinstance(value, torch.nn.Module) or is_own(type(value)))
+        )
 
     def changed_by(self, kind: type) -> set[str]:
         """`_changed_by`, computed once."""
@@ -215,19 +285,26 @@ class _Walk:
         return self.changed[kind]
 
     def settings(self, layer: torch.nn.Module) -> list[tuple[str, Any]]:
-        """The attributes of a layer that count, but for its parameters, buffers, layers and hooks."""
+        """The attributes of a layer that count, but for its parameters, buffers, layers and
+        hooks.
+        """
         changed = self.changed_by(type(layer))
         held = sorted(vars(layer).items())
         return [
             (name, part)
             for name, part in held
-            if _lasts(part) or (isinstance(part, _CONTAINERS) and name[0] != "_" and name not in changed)
+            if _lasts(part)
+            or (isinstance(part, _CONTAINERS) and name[0] != "_" and name not in changed)
         ]
 
     def remembered(self, value: Any) -> bytes:
         """The digest of a function or class, computed once; within itself it counts by its name."""
         library = self.detail == "references" and not is_own(value)
-        if self.detail == "names" or library or (isinstance(value, type) and self.detail != "references"):
+        if (
+            self.detail == "names"
+            or library
+            or (isinstance(value, type) and self.detail != "references")
+        ):
             return self.join(type(value).__qualname__, raw=_name(value))
         if value not in self.functions:
             self.functions[value] = None
@@ -235,11 +312,19 @@ class _Walk:
         return self.functions[value] or self.join("within itself", raw=_name(value))
 
     def source(self, value: Any) -> bytes:
-        """The digest of a function from its code and what that uses, or of a class from its methods."""
+        """The digest of a function from its code and what that uses, or of a class from its
+        methods.
+        """
         if isinstance(value, type):
             changed = self.changed_by(value)
-            constants = {name: part for name, part in _members(value) if name not in changed and self.lasts(part, name, changed)}
-            held = constants | {name: part for name, part in _members(value) if isinstance(part, _METHODS)}
+            constants = {
+                name: part
+                for name, part in _members(value)
+                if name not in changed and self.lasts(part, name, changed)
+            }
+            held = constants | {
+                name: part for name, part in _members(value) if isinstance(part, _METHODS)
+            }
             return self.join("class", held, value.__bases__)
         name = b"" if self.detail == "references" else _name(value)
         code = self.code(value.__code__, value.__doc__)
@@ -247,7 +332,9 @@ class _Walk:
         return self.join("function", code, value.__defaults__, value.__kwdefaults__, used, raw=name)
 
     def used(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-        """What a function's code refers to outside itself: what it closes over, and for "references" also what it names."""
+        """What a function's code refers to outside itself: what it closes over, and for
+        "references" also what it names.
+        """
         if self.detail == "content":
             yield from _closed_over(function)
             return
@@ -259,7 +346,11 @@ class _Walk:
 
     def code(self, code: types.CodeType, doc: str | None = None) -> bytes:
         """The digest of compiled code, without the function's docstring."""
-        constants = code.co_consts[1:] if doc is not None and code.co_consts[:1] == (doc,) else code.co_consts
+        constants = (
+            code.co_consts[1:]
+            if doc is not None and code.co_consts[:1] == (doc,)
+            else code.co_consts
+        )
         return self.join("code", code.co_names, constants, raw=code.co_code)
 
 
@@ -273,7 +364,11 @@ def names(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         for name in sorted(named & namespace.keys()):
             value = namespace[name]
             yield f"{prefix}{name}", value
-            if isinstance(value, types.ModuleType) and value not in modules and is_own_module(value):
+            if (
+                isinstance(value, types.ModuleType)
+                and value not in modules
+                and is_own_module(value)
+            ):
                 modules.append(value)
                 waiting.append((f"{prefix}{name}.", vars(value)))
 
@@ -308,12 +403,15 @@ def _bound_and_changed(code: types.CodeType) -> tuple[set[str], set[str]]:
         places = {
             _start(line)
             for line in lines
-            if line.opname in ("STORE_SUBSCR", "DELETE_SUBSCR") or (line.opname in ("LOAD_METHOD", "LOAD_ATTR") and line.argval in _FILLING)
+            if line.opname in ("STORE_SUBSCR", "DELETE_SUBSCR")
+            or (line.opname in ("LOAD_METHOD", "LOAD_ATTR") and line.argval in _FILLING)
         }
         for line in lines:
             if line.opname in ("STORE_DEREF", "STORE_GLOBAL"):
                 bound.add(line.argval)
-            elif line.opname == "STORE_ATTR" or (line.opname in _LOADING and _start(line) in places):
+            elif line.opname == "STORE_ATTR" or (
+                line.opname in _LOADING and _start(line) in places
+            ):
                 changed.add(line.argval)
     return bound, changed
 
@@ -335,26 +433,40 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
 def _changed_by(kind: type) -> set[str]:
     """Names of attributes that methods of a class change, but for those that make an object."""
     functions = [
-        getattr(part, "__func__", part) for each in kind.__mro__ if is_own(each) for name, part in _members(each) if name != "__init__"
+        getattr(part, "__func__", part)
+        for each in kind.__mro__
+        if is_own(each)
+        for name, part in _members(each)
+        if name != "__init__"
     ]
-    codes = [function.__code__ for function in functions if isinstance(function, types.FunctionType)]
+    codes = [
+        function.__code__ for function in functions if isinstance(function, types.FunctionType)
+    ]
     return {name for code in codes for name in _bound_and_changed(code)[1]}
 
 
 def _lasts(value: Any) -> bool:
-    """Functions, classes, tables, numbers, text and tuples of these; not other objects, which may change as code runs."""
+    """Functions, classes, tables, numbers, text and tuples of these; not other objects, which may
+    change as code runs.
+    """
     if isinstance(value, tuple):
         return all(map(_lasts, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return bool(type(value).__dataclass_params__.frozen)  # type: ignore[attr-defined]
     plain = bool, int, float, complex, str, bytes, np.generic, np.ndarray, torch.Tensor
-    return isinstance(value, (*plain, functools.partial, types.FunctionType, type)) or hasattr(value, "iloc")
+    return isinstance(value, (*plain, functools.partial, types.FunctionType, type)) or hasattr(
+        value, "iloc"
+    )
 
 
 def is_own_module(module: Any) -> bool:
-    """Whether a module is the caller's own: the main program, or one in a file that is no library's."""
+    """Whether a module is the caller's own: the main program, or one in a file that is no
+    library's.
+    """
     file = attributes(module).get("__file__")
-    return module is sys.modules.get("__main__") or (isinstance(file, str) and not file.startswith(LIBRARIES))
+    return module is sys.modules.get("__main__") or (
+        isinstance(file, str) and not file.startswith(LIBRARIES)
+    )
 
 
 def attributes(thing: Any) -> dict[str, Any]:
@@ -367,7 +479,9 @@ def attributes(thing: Any) -> dict[str, Any]:
 
 
 def is_own(thing: Any) -> bool:
-    """Whether a function or class is the caller's own: neither Python's, nor an installed library's, nor dpbo's."""
+    """Whether a function or class is the caller's own: neither Python's, nor an installed
+    library's, nor dpbo's.
+    """
     name = getattr(thing, "__module__", None) or ""
     code = getattr(thing, "__code__", None)
     file = getattr(sys.modules.get(name), "__file__", None) if code is None else code.co_filename
@@ -382,7 +496,11 @@ class _Pickler(pickle.Pickler):
     """Pickles tensors by their content: torch's own pickle of a storage differs every time."""
 
     def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, torch.Tensor) and thing.dtype is not torch.bfloat16 and thing.layout is torch.strided:
+        if (
+            isinstance(thing, torch.Tensor)
+            and thing.dtype is not torch.bfloat16
+            and thing.layout is torch.strided
+        ):
             return torch.from_numpy, (thing.detach().cpu().contiguous().numpy(),)
         return NotImplemented
 

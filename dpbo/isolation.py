@@ -1,8 +1,12 @@
-"""Seven tools that keep private work from being seen or disturbed, in a process that several threads share.
+"""Seven tools that keep private work from being seen or disturbed, in a process that several
+threads share.
 
-- `mute_warnings`: no warning is shown, in any thread: `warnings.catch_warnings` of two threads would undo each other
-- `seed_torch`: torch's generators, seeded for a while by one thread at a time, as BoTorch's searches need it
-- `isolate_generators`: fresh generators of torch, its GPUs, numpy and Python, and the old ones back afterwards
+- `mute_warnings`: no warning is shown, in any thread: `warnings.catch_warnings` of two threads
+  would undo each other
+- `seed_torch`: torch's generators, seeded for a while by one thread at a time, as BoTorch's
+  searches need it
+- `isolate_generators`: fresh generators of torch, its GPUs, numpy and Python, and the old ones back
+  afterwards
 - `PrivateGenerators`: fresh generators that all threads share which see private records at once
 - `fix_generators`: the same generators in one public state, for public work that is repeated
 - `silence_descriptors`: standard output and error closed to C code and subprocesses, too
@@ -37,10 +41,12 @@ _watched = threading.local()
 
 @contextlib.contextmanager
 def mute_warnings(*categories: type[Warning]) -> Iterator[None]:
-    """No warning of these categories, by default of any, is shown, raised or remembered meanwhile, in any thread.
+    """No warning of these categories, by default of any, is shown, raised or remembered meanwhile,
+    in any thread.
 
-    All blocks that are open at once share one filter for each category: each block puts it in front, the last one to end removes it. (A
-    library's own `catch_warnings` in another thread can still undo it: then the operator sees warnings on private records, nobody else.)
+    All blocks that are open at once share one filter for each category: each block puts it in
+    front, the last one to end removes it. (A library's own `catch_warnings` in another thread can
+    still undo it: then the operator sees warnings on private records, nobody else.)
     """
     block = object()
     categories = categories or (Warning,)
@@ -57,17 +63,21 @@ def mute_warnings(*categories: type[Warning]) -> Iterator[None]:
                 _muting[category].discard(block)
                 if not _muting[category]:
                     warnings.filters[:] = [  # type: ignore[index]
-                        each for each in warnings.filters if each[2] is not category or getattr(each[1], "pattern", None) != _MARK
+                        each
+                        for each in warnings.filters
+                        if each[2] is not category or getattr(each[1], "pattern", None) != _MARK
                     ]
 
 
 @contextlib.contextmanager
 def seed_torch(seed: int) -> Iterator[None]:
-    """Seeds torch's generators, of the CPU and of GPUs in use, and restores their states afterwards. Threads wait for each other.
+    """Seeds torch's generators, of the CPU and of GPUs in use, and restores their states
+    afterwards. Threads wait for each other.
 
-    `botorch.utils.manual_seed` would seed every GPU for good. And of two threads that use it at once, the last one to end would
-    restore the seeded state of the other, so that whatever the process draws later follows from a public seed. Threads that draw meanwhile
-    without seeding still get seeded numbers, so nothing private is ever drawn from torch's generator.
+    `botorch.utils.manual_seed` would seed every GPU for good. And of two threads that use it at
+    once, the last one to end would restore the seeded state of the other, so that whatever the
+    process draws later follows from a public seed. Threads that draw meanwhile without seeding
+    still get seeded numbers, so nothing private is ever drawn from torch's generator.
     """
     with _generator:
         gpus: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -85,7 +95,8 @@ def seed_torch(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def isolate_generators(entropy: Callable[[int], bytes]) -> Iterator[None]:
-    """Seeds the global generators of torch, its GPUs, numpy and Python from `entropy`, and restores their states afterwards.
+    """Seeds the global generators of torch, its GPUs, numpy and Python from `entropy`, and restores
+    their states afterwards.
 
     A fresh seed, because what is drawn here may be noise and must not be drawn again later.
     """
@@ -103,7 +114,8 @@ class GeneratorStates:
     def __init__(self) -> None:
         self._gpus: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._accelerated = torch.accelerator.current_accelerator() is not None
-        # The lock is needed to read them, too: `seed_torch` of another thread may have put a public state there for a while.
+        # The lock is needed to read them, too: `seed_torch` of another thread may have put a public
+        # state there for a while.
         with _generator:
             self._torch = torch.random.get_rng_state()
             self._cuda = torch.cuda.get_rng_state_all() if self._gpus else []
@@ -116,7 +128,9 @@ class GeneratorStates:
         """Seed them all from `entropy`."""
         # Where torch is built for the CPU alone, `torch.manual_seed` would keep a traceback each
         # time, for GPUs that never come.
-        seed_torch_too = torch.manual_seed if self._accelerated else torch.default_generator.manual_seed
+        seed_torch_too = (
+            torch.manual_seed if self._accelerated else torch.default_generator.manual_seed
+        )
         with _generator:
             seed_torch_too(int.from_bytes(entropy(8), "little") >> 1)
             mtrand.set_bit_generator(np.random.MT19937(int.from_bytes(entropy(32), "little")))
@@ -135,13 +149,16 @@ class GeneratorStates:
 
 
 class PrivateGenerators:
-    """Fresh generators for code that sees private records, and the old ones back afterwards: `with PrivateGenerators(entropy): ...`.
+    """Fresh generators for code that sees private records, and the old ones back afterwards: `with
+    PrivateGenerators(entropy): ...`.
 
-    How many numbers such code draws depends on the records. In a stream that a script seeded, and so everybody knows, those draws
-    would move what is drawn next, such as the next point; and a record more or less would give all later records other random numbers.
-    With a fresh seed, which nobody knows, each record's numbers are independent of how many the others drew.
+    How many numbers such code draws depends on the records. In a stream that a script seeded, and
+    so everybody knows, those draws would move what is drawn next, such as the next point; and a
+    record more or less would give all later records other random numbers. With a fresh seed, which
+    nobody knows, each record's numbers are independent of how many the others drew.
 
-    All threads that are inside at once share one stream: the first to enter seeds it, the last to leave restores what was before.
+    All threads that are inside at once share one stream: the first to enter seeds it, the last to
+    leave restores what was before.
     """
 
     def __init__(self, entropy: Callable[[int], bytes]) -> None:
@@ -179,7 +196,8 @@ def fix_generators() -> Iterator[None]:
 
 @contextlib.contextmanager
 def silence_descriptors() -> Iterator[None]:
-    """What this process and its children write to standard output and error meanwhile is lost, also what C code and `sys.__stdout__` write.
+    """What this process and its children write to standard output and error meanwhile is lost, also
+    what C code and `sys.__stdout__` write.
 
     A descriptor that was closed is closed again afterwards.
     """
@@ -218,12 +236,18 @@ def _flush() -> None:
 
 @contextlib.contextmanager
 def watch_ctrl_c() -> Iterator[None]:
-    """Within this, `ctrl_c_pressed` tells whether Ctrl-C interrupted the work, which happens to the main thread alone.
+    """Within this, `ctrl_c_pressed` tells whether Ctrl-C interrupted the work, which happens to the
+    main thread alone.
 
-    The signal says nothing of the records and ends the program, whatever a score makes of it. A KeyboardInterrupt that a score raises on
-    one record would tell of that record: it is confined like every other exception.
+    The signal says nothing of the records and ends the program, whatever a score makes of it. A
+    KeyboardInterrupt that a score raises on one record would tell of that record: it is confined
+    like every other exception.
     """
-    handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+    handler = (
+        signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is threading.main_thread()
+        else None
+    )
     # The signal is ignored, or ends the process without an exception.
     if not callable(handler):
         yield

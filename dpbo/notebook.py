@@ -11,9 +11,13 @@ _LEFT = 'style="text-align: left; vertical-align: top"'
 
 
 def facts_table(facts: Mapping[str, Any], *, title: str = "") -> str:
-    """An HTML table with a row for each fact; a fact that is None is left out, and lines of a text stay lines."""
+    """An HTML table with a row for each fact; a fact that is None is left out, and lines of a text
+    stay lines.
+    """
     shown = {_cell(name): _cell(str(fact)) for name, fact in facts.items() if fact is not None}
-    rows = "".join(f"<tr><th {_LEFT}>{name}</th><td {_LEFT}>{text}</td></tr>" for name, text in shown.items())
+    rows = "".join(
+        f"<tr><th {_LEFT}>{name}</th><td {_LEFT}>{text}</td></tr>" for name, text in shown.items()
+    )
     caption = f"<caption {_LEFT}><strong>{_cell(title)}</strong></caption>" if title else ""
     return f"<table>{caption}{rows}</table>"
 
@@ -23,7 +27,9 @@ def _cell(text: str) -> str:
 
 
 class FactsAfterFit:
-    """Puts a table of facts under the diagram that scikit-learn shows of an estimator in a notebook. Goes before BaseEstimator."""
+    """Puts a table of facts under the diagram that scikit-learn shows of an estimator in a
+    notebook. Goes before BaseEstimator.
+    """
 
     def _facts(self) -> dict[str, Any]:
         """Public facts by name; none before `fit`."""
@@ -38,6 +44,8 @@ class FactsAfterFit:
 
     @property
     def _repr_html_(self) -> Any:
-        """The same for programs that do not read `_repr_mimebundle_`; missing where scikit-learn is set to show text."""
+        """The same for programs that do not read `_repr_mimebundle_`; missing where scikit-learn is
+        set to show text.
+        """
         _ = super()._repr_html_  # type: ignore[misc]  # raises AttributeError there
         return lambda: self._repr_mimebundle_()["text/html"]

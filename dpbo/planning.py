@@ -26,10 +26,13 @@ from dpbo.validation import Count, ScoreRange, checked
 
 BO, GIBO, CHOICE, NONE = "bo", "gibo", "choice", "none"
 _ERROR = 0.05
-_NORMAL = 1.6448536269514722 * math.sqrt(2.0)  # 95 % quantile of the difference of two standard normals
-_FINE, _COARSE = 0.05, 0.1  # shares of the range: BO is recommended up to the first, nothing above the second
+# 95 % quantile of the difference of two standard normals
+_NORMAL = 1.6448536269514722 * math.sqrt(2.0)
+# shares of the range: BO is recommended up to the first, nothing above the second
+_FINE, _COARSE = 0.05, 0.1
 _NOISY, _HOPELESS = 0.2, 0.5  # noise of a private gradient over its clip
-_MANY, _FEW = 8, 300.0  # dimensions, and units times mu, where DP-GIBO was no worse than BO (benchmarks.papers.dpgibo)
+# dimensions, and units times mu, where DP-GIBO was no worse than BO (benchmarks.papers.dpgibo)
+_MANY, _FEW = 8, 300.0
 _LARGEST = 200.0  # noise multiplier of a private choice of epsilon 0.01
 
 
@@ -81,14 +84,41 @@ class Plan:
     recommended: str
 
     def __str__(self) -> str:
-        header = ["strategy", "releases", "model fits", "noise of one release", "detectable difference", "remark"]
-        rows = [[s.name, str(s.releases), str(s.model_fits), _short(s.noise), _short(s.detectable_difference), s.remark]
-                for s in self.strategies]  # fmt: skip
+        header = [
+            "strategy",
+            "releases",
+            "model fits",
+            "noise of one release",
+            "detectable difference",
+            "remark",
+        ]
+        rows = [
+            [
+                s.name,
+                str(s.releases),
+                str(s.model_fits),
+                _short(s.noise),
+                _short(s.detectable_difference),
+                s.remark,
+            ]
+            for s in self.strategies
+        ]
         lines = [f"| {' | '.join(row)} |" for row in (header, *rows)]
         table = "\n".join([lines[0], "|---|---:|---:|---:|---:|---|", *lines[1:]])
-        advice = "none; plan fewer evaluations, a larger budget or more units" if self.recommended == NONE else self.recommended
-        final = "" if self.final_noise is None else f" The chosen score is released separately, with noise {self.final_noise:.2g}."
-        first = f"{self.units:,} units, scores in {self.score_range}, search at {self.mu:.3g}-GDP.{final}"
+        advice = (
+            "none; plan fewer evaluations, a larger budget or more units"
+            if self.recommended == NONE
+            else self.recommended
+        )
+        final = (
+            ""
+            if self.final_noise is None
+            else f" The chosen score is released separately, with noise {self.final_noise:.2g}."
+        )
+        first = (
+            f"{self.units:,} units, scores in {self.score_range}, search at"
+            f" {self.mu:.3g}-GDP.{final}"
+        )
         return f"{first}\n\n{table}\n\nRecommended: {advice}."
 
 
@@ -126,7 +156,9 @@ def plan(
     Returns:
         A `Plan`; print it as a table.
     """
-    share = 1 - (exact_share(final_share, "final_share") if final_share is not None else Fraction(0))
+    share = 1 - (
+        exact_share(final_share, "final_share") if final_share is not None else Fraction(0)
+    )
     exact_share(share, "1 - final_share")
     warn_of_delta(budget, units)
     mu = math.sqrt(float(GDPFilter().cap(budget).parts[0] * share))
@@ -135,14 +167,25 @@ def plan(
         _gibo(units, budget, evaluations, dimension, share),
         _choice(units, budget, evaluations, score_range, share),
     )
-    final = None if share == 1 else noise_per_evaluation(units, budget, evaluations=1, score_range=score_range, share=1 - share)
+    final = (
+        None
+        if share == 1
+        else noise_per_evaluation(
+            units, budget, evaluations=1, score_range=score_range, share=1 - share
+        )
+    )
     recommended = _recommended(strategies, score_range[1] - score_range[0], units * mu, dimension)
     return Plan(units, score_range, mu, final, strategies, recommended)
 
 
 @checked
 def noise_per_evaluation(
-    units: Count, budget: Budget, *, evaluations: Count, score_range: ScoreRange = (0.0, 1.0), share: float | Fraction = 1
+    units: Count,
+    budget: Budget,
+    *,
+    evaluations: Count,
+    score_range: ScoreRange = (0.0, 1.0),
+    share: float | Fraction = 1,
 ) -> float:
     """Standard deviation of one evaluation of a mean score under REPLACE_ONE: multiplier * (upper -
     lower) / units.
@@ -152,7 +195,11 @@ def noise_per_evaluation(
         evaluations: number of evaluations that share the budget.
         share: share of the budget that they take together, in (0, 1].
     """
-    return calibrate(budget, releases=evaluations, share=share) * (score_range[1] - score_range[0]) / units
+    return (
+        calibrate(budget, releases=evaluations, share=share)
+        * (score_range[1] - score_range[0])
+        / units
+    )
 
 
 @checked
@@ -179,7 +226,9 @@ def noise_table(
 
 
 @checked
-def plans_table(units: Sequence[int], epsilons: Sequence[float], plans: Sequence[Sequence[Plan]]) -> str:
+def plans_table(
+    units: Sequence[int], epsilons: Sequence[float], plans: Sequence[Sequence[Plan]]
+) -> str:
     """A Markdown table of the recommended strategies and their detectable differences: one row a
     size, one column an epsilon."""
 
@@ -187,55 +236,94 @@ def plans_table(units: Sequence[int], epsilons: Sequence[float], plans: Sequence
         chosen = next((s for s in plan.strategies if s.name == plan.recommended), None)
         if chosen is None:
             return NONE
-        return chosen.name if chosen.detectable_difference is None else f"{chosen.name} {_short(chosen.detectable_difference)}"
+        return (
+            chosen.name
+            if chosen.detectable_difference is None
+            else f"{chosen.name} {_short(chosen.detectable_difference)}"
+        )
 
     return _table(units, epsilons, [[cell(plan) for plan in row] for row in plans])
 
 
 def _table(units: Sequence[int], epsilons: Sequence[float], cells: Sequence[Sequence[str]]) -> str:
     if len(cells) != len(units) or any(len(row) != len(epsilons) for row in cells):
-        raise InputError("plans", tuple(map(len, cells)), f"one of {len(epsilons)} plans for each of the {len(units)} sizes")
+        raise InputError(
+            "plans",
+            tuple(map(len, cells)),
+            f"one of {len(epsilons)} plans for each of the {len(units)} sizes",
+        )
     header = "| units | " + " | ".join(f"eps {epsilon:g}" for epsilon in epsilons) + " |"
     rows = [f"| {n:,} | " + " | ".join(row) + " |" for n, row in zip(units, cells, strict=True)]
     return "\n".join([header, "|---:" * (len(epsilons) + 1) + "|", *rows])
 
 
-def _bo(units: int, budget: Budget, evaluations: int, score_range: tuple[float, float], share: Fraction) -> StrategyPlan:
-    noise = noise_per_evaluation(units, budget, evaluations=evaluations, score_range=score_range, share=share)
+def _bo(
+    units: int, budget: Budget, evaluations: int, score_range: tuple[float, float], share: Fraction
+) -> StrategyPlan:
+    noise = noise_per_evaluation(
+        units, budget, evaluations=evaluations, score_range=score_range, share=share
+    )
     difference = _within_range(_NORMAL * noise, score_range)
     remark = "a Gaussian process averages over all released scores and proposes the next point"
     return StrategyPlan(BO, evaluations, evaluations, noise, difference, remark)
 
 
-def _gibo(units: int, budget: Budget, evaluations: int, dimension: int, share: Fraction) -> StrategyPlan:
+def _gibo(
+    units: int, budget: Budget, evaluations: int, dimension: int, share: Fraction
+) -> StrategyPlan:
     steps = evaluations // (dimension + 1)
     if steps == 0:
-        return StrategyPlan(GIBO, 0, 0, None, None, f"impossible: one step needs {dimension + 1} model fits")
+        return StrategyPlan(
+            GIBO, 0, 0, None, None, f"impossible: one step needs {dimension + 1} model fits"
+        )
     rho = 2 * math.sqrt(dimension) * calibrate(budget, releases=steps, share=share) / units
     verdict = "usable"
     if rho > _NOISY:
         verdict = "too noisy" if rho > _HOPELESS else "noisy"
-    remark = f"{steps} steps; a gradient's noise is {rho:.2g} times its clip: {verdict}; for continuous parameters and smooth scores only"
-    return StrategyPlan(GIBO, steps, steps * (dimension + 1), None, None if rho <= _HOPELESS else math.inf, remark)
+    remark = (
+        f"{steps} steps; a gradient's noise is {rho:.2g} times its clip: {verdict}; for continuous"
+        " parameters and smooth scores only"
+    )
+    return StrategyPlan(
+        GIBO, steps, steps * (dimension + 1), None, None if rho <= _HOPELESS else math.inf, remark
+    )
 
 
-def _choice(units: int, budget: Budget, evaluations: int, score_range: tuple[float, float], share: Fraction) -> StrategyPlan:
+def _choice(
+    units: int, budget: Budget, evaluations: int, score_range: tuple[float, float], share: Fraction
+) -> StrategyPlan:
     accounting, width = GDPFilter(), score_range[1] - score_range[0]
     multiplier = accounting.multiplier(PermuteAndFlipEvent, 1, accounting.cap(budget) * share)
     if multiplier is None or multiplier > _LARGEST:
-        return StrategyPlan(CHOICE, 1, evaluations, None, math.inf, "the budget is too small for a private choice")
+        return StrategyPlan(
+            CHOICE, 1, evaluations, None, math.inf, "the budget is too small for a private choice"
+        )
     scale = multiplier * width / units
     loss = min(scale * (math.log(evaluations) + math.log(1 / _ERROR)), width)
-    remark = (f"epsilon {2 / multiplier:.2g}; with probability 95 % the chosen candidate's mean score is within {_short(loss)} of the best "
-              f"of {evaluations} candidates")  # fmt: skip
-    return StrategyPlan(CHOICE, 1, evaluations, None, _within_range(scale * math.log(0.5 / _ERROR), score_range), remark)
+    remark = (
+        f"epsilon {2 / multiplier:.2g}; with probability 95 % the chosen candidate's mean score is"
+        f" within {_short(loss)} of the best of {evaluations} candidates"
+    )
+    return StrategyPlan(
+        CHOICE,
+        1,
+        evaluations,
+        None,
+        _within_range(scale * math.log(0.5 / _ERROR), score_range),
+        remark,
+    )
 
 
 def _within_range(difference: float, score_range: tuple[float, float]) -> float:
     return difference if difference <= score_range[1] - score_range[0] else math.inf
 
 
-def _recommended(strategies: tuple[StrategyPlan, StrategyPlan, StrategyPlan], width: float, strength: float, dimension: int) -> str:
+def _recommended(
+    strategies: tuple[StrategyPlan, StrategyPlan, StrategyPlan],
+    width: float,
+    strength: float,
+    dimension: int,
+) -> str:
     bo, gibo, choice = strategies
     usable = gibo.releases > 0 and gibo.detectable_difference is None
     if dimension >= _MANY and strength < _FEW and usable:

@@ -1,7 +1,9 @@
-"""What a guarantee is made of: who is protected, against which change of the data, and up to which budget.
+"""What a guarantee is made of: who is protected, against which change of the data, and up to which
+budget.
 
-`PrivacyUnit("patient", groups=ids)` protects all rows of a patient together; `Budget(epsilon=3.0, delta=1e-6)` caps the privacy loss.
-The unit and the adjacency have no default, because a guarantee without them means nothing.
+`PrivacyUnit("patient", groups=ids)` protects all rows of a patient together; `Budget(epsilon=3.0,
+delta=1e-6)` caps the privacy loss. The unit and the adjacency have no default, because a guarantee
+without them means nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class Adjacency(enum.Enum):
 
     REPLACE_ONE: one unit's records are replaced by any others; the number of units is public.
     ADD_OR_REMOVE_ONE: one unit is added or removed; the number of units is private.
-    BOUNDED_ROW_CHANGE: one row moves by a bounded distance; it protects less than a whole row (PO-GP-UCB, see `RowChange`).
+    BOUNDED_ROW_CHANGE: one row moves by a bounded distance; it protects less than a whole row
+    (PO-GP-UCB, see `RowChange`).
     """
 
     REPLACE_ONE = "replace-one"
@@ -33,7 +36,9 @@ class Adjacency(enum.Enum):
 
     @classmethod
     def of(cls, value: Adjacency | str) -> Adjacency:
-        """The relation itself, or the one of this name ("replace-one"). Raises InputError on any other text."""
+        """The relation itself, or the one of this name ("replace-one"). Raises InputError on any
+        other text.
+        """
         try:
             return cls(value)
         except ValueError:
@@ -41,26 +46,41 @@ class Adjacency(enum.Enum):
 
     @property
     def replaces(self) -> bool:
-        """Whether neighbours have the same number of units, which is then public. Every result for REPLACE_ONE applies."""
+        """Whether neighbours have the same number of units, which is then public. Every result for
+        REPLACE_ONE applies.
+        """
         return self is not Adjacency.ADD_OR_REMOVE_ONE
 
 
 _EXAMPLE = "For example PrivacyUnit('record')."
 _UNIT = Within(
-    "a non-empty word of printable letters for the protected unit", lambda name: bool(name.strip()) and name.isprintable(), _EXAMPLE
+    "a non-empty word of printable letters for the protected unit",
+    lambda name: bool(name.strip()) and name.isprintable(),
+    _EXAMPLE,
 )
-_BudgetDelta = Annotated[float, Within("in [0, 1)", lambda delta: 0.0 <= delta < 1.0, "Choose it well below 1/units, for example 1e-6.")]
+_BudgetDelta = Annotated[
+    float,
+    Within(
+        "in [0, 1)",
+        lambda delta: 0.0 <= delta < 1.0,
+        "Choose it well below 1/units, for example 1e-6.",
+    ),
+]
 
 
 @checked
 @dataclass(frozen=True)
 class RowChange:
-    """How far a row may move under BOUNDED_ROW_CHANGE: by at most `norm`, while the rest of the record may change at will.
+    """How far a row may move under BOUNDED_ROW_CHANGE: by at most `norm`, while the rest of the
+    record may change at will.
 
     Args:
-        norm: bound in l2, in the units of the table that the curator holds; at least 2^-24 of the diameter.
-        diameter: diameter of the public set that rows lie in, in the same units; the statement compares `norm` with it.
-        table: key or position of that table among records that are a dict or a tuple; omitted, the records are the table.
+        norm: bound in l2, in the units of the table that the curator holds; at least 2^-24 of the
+            diameter.
+        diameter: diameter of the public set that rows lie in, in the same units; the statement
+            compares `norm` with it.
+        table: key or position of that table among records that are a dict or a tuple; omitted, the
+            records are the table.
     """
 
     norm: float
@@ -68,7 +88,9 @@ class RowChange:
     table: str | int | None = None
 
     def __post_init__(self) -> None:
-        require("norm", self.norm, Annotated[float, between(self.diameter * 2.0**-24, self.diameter)])
+        require(
+            "norm", self.norm, Annotated[float, between(self.diameter * 2.0**-24, self.diameter)]
+        )
 
 
 @checked
@@ -78,7 +100,8 @@ class PrivacyUnit:
 
     Args:
         name: the name of a unit in the statement, e.g. "patient".
-        groups: one label a record. They are private: only the curator reads them, and nothing shows them.
+        groups: one label a record. They are private: only the curator reads them, and nothing shows
+            them.
     """
 
     _remedy: ClassVar[str] = _EXAMPLE
@@ -94,7 +117,8 @@ class PrivacyUnit:
 @checked
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent at most: (epsilon, delta), or mu of Gaussian differential privacy by `Budget.gdp(mu)`.
+    """What may be spent at most: (epsilon, delta), or mu of Gaussian differential privacy by
+    `Budget.gdp(mu)`.
 
     Args:
         epsilon: positive and finite.
@@ -113,7 +137,9 @@ class Budget:
 
     @classmethod
     def gdp(cls, mu: Positive, *, delta: Probability | None = None) -> Budget:
-        """A budget stated as mu; `delta` in (0, 1) only chooses where the statement prints epsilon."""
+        """A budget stated as mu; `delta` in (0, 1) only chooses where the statement prints
+        epsilon.
+        """
         budget = object.__new__(cls)
         for name, value in (("epsilon", None), ("delta", delta), ("mu", mu)):
             object.__setattr__(budget, name, value)
@@ -127,7 +153,12 @@ class Budget:
     def from_json(cls, body: Mapping[str, Any]) -> Budget:
         """The budget that `to_json` wrote. Raises InputError on other fields."""
         if set(body) != {"epsilon", "delta", "mu"}:
-            raise InputError("body", type(body).__name__, "a mapping of epsilon, delta and mu", "Give what Budget.to_json() wrote.")
+            raise InputError(
+                "body",
+                type(body).__name__,
+                "a mapping of epsilon, delta and mu",
+                "Give what Budget.to_json() wrote.",
+            )
         if body["mu"] is not None:
             return cls.gdp(body["mu"], delta=body["delta"])
         return cls(body["epsilon"], body["delta"])
@@ -138,11 +169,14 @@ class DeltaWarning(UserWarning):
 
 
 def warn_of_delta(budget: Budget, units: int | None, unit: str = "unit") -> None:
-    """Warns of a delta above 1/units, where the number of units is public; None stands for a private number, of which nothing is said."""
+    """Warns of a delta above 1/units, where the number of units is public; None stands for a
+    private number, of which nothing is said.
+    """
     if units and budget.epsilon is not None and budget.delta and budget.delta > 1 / units:
         text = (
-            f"delta={budget.delta:g} is above 1/{units}, one over the number of units: (epsilon, delta) alone would allow publishing all "
-            f"records of one {unit}. Choose a delta well below it, such as {min(1e-6, 0.1 / units):.0e}."
+            f"delta={budget.delta:g} is above 1/{units}, one over the number of units: (epsilon,"
+            f" delta) alone would allow publishing all records of one {unit}. Choose a delta well"
+            f" below it, such as {min(1e-6, 0.1 / units):.0e}."
         )
         warn(text, DeltaWarning)
 
@@ -150,11 +184,13 @@ def warn_of_delta(budget: Budget, units: int | None, unit: str = "unit") -> None
 @checked
 @dataclass(frozen=True)
 class Sensitivity:
-    """How far a released vector can move between neighbours, in the l1, l2 and l-infinity norms of its own units.
+    """How far a released vector can move between neighbours, in the l1, l2 and l-infinity norms of
+    its own units.
 
-    The bounds hold for `vector / scale`: coordinate j is measured in multiples of `scale[j]`, at most 1; scale (1.0,) serves all
-    coordinates. With `block` the vector is a table: neighbours differ in one block of this many successive coordinates, the bounds hold
-    for that block, and `scale` has one entry for each coordinate of a block.
+    The bounds hold for `vector / scale`: coordinate j is measured in multiples of `scale[j]`, at
+    most 1; scale (1.0,) serves all coordinates. With `block` the vector is a table: neighbours
+    differ in one block of this many successive coordinates, the bounds hold for that block, and
+    `scale` has one entry for each coordinate of a block.
     """
 
     l1: float
@@ -165,10 +201,14 @@ class Sensitivity:
 
     @classmethod
     def of_l2(cls, l2: float, scale: tuple[float, ...], block: int | None = None) -> Sensitivity:
-        """The bounds that follow from one in l2: linf is at most l2, and l1 of k coordinates at most sqrt(k) l2."""
+        """The bounds that follow from one in l2: linf is at most l2, and l1 of k coordinates at
+        most sqrt(k) l2.
+        """
         return cls(l2 * math.sqrt(len(scale)) * ROUND_UP, l2, l2, scale, block)
 
     @classmethod
     def of_linf(cls, linf: float, coordinates: int) -> Sensitivity:
         """The bounds where each of so many coordinates may move by `linf`, all at once."""
-        return cls(linf * coordinates, linf * math.sqrt(coordinates) * ROUND_UP, linf, (1.0,) * coordinates)
+        return cls(
+            linf * coordinates, linf * math.sqrt(coordinates) * ROUND_UP, linf, (1.0,) * coordinates
+        )

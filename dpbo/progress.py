@@ -1,4 +1,6 @@
-"""Progress bars that count and show no times: how long private work takes may depend on the records."""
+"""Progress bars that count and show no times: how long private work takes may depend on the
+records.
+"""
 
 from typing import Any
 
@@ -10,7 +12,18 @@ from dpbo.validation import printable
 DELAY = 0.1
 
 
-def progress_bar(name: str, total: int, *, done: int = 0, rank: int = 0, hidden: bool = False) -> Any:
-    """A tqdm bar on stderr; shown on a terminal only, and by the first of several ranks; not at all if `hidden`."""
+def progress_bar(
+    name: str, total: int, *, done: int = 0, rank: int = 0, hidden: bool = False
+) -> Any:
+    """A tqdm bar on stderr; shown on a terminal only, and by the first of several ranks; not at all
+    if `hidden`.
+    """
     form = "{desc}: {n_fmt}/{total_fmt} |{bar}|"
-    return tqdm(total=total, initial=done, desc=printable(name), disable=True if rank or hidden else None, delay=DELAY, bar_format=form)
+    return tqdm(
+        total=total,
+        initial=done,
+        desc=printable(name),
+        disable=True if rank or hidden else None,
+        delay=DELAY,
+        bar_format=form,
+    )

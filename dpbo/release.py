@@ -16,8 +16,10 @@ class Release:
 
     Attributes:
         value: float64, shape `m` (`n x m` of a table); of a selection, the index that was chosen.
-        variance: of the noise, float64, shape `m`, the same for every row; known, not estimated. Empty for a selection.
-        lattice: what was drawn, in whole numbers, row after row: the value in multiples of `distribution.grid`, or the index.
+        variance: of the noise, float64, shape `m`, the same for every row; known, not estimated.
+            Empty for a selection.
+        lattice: what was drawn, in whole numbers, row after row: the value in multiples of
+            `distribution.grid`, or the index.
         distribution: of the noise.
         event: what the ledger was charged for all that was released jointly.
         entry: number of the ledger entry; values released jointly share one.
@@ -32,7 +34,9 @@ class Release:
 
 
 class CuratorLike(Protocol):
-    """A `Curator`, as models and acquisition functions see it: they hand it a query and get the release, and import nothing of it."""
+    """A `Curator`, as models and acquisition functions see it: they hand it a query and get the
+    release, and import nothing of it.
+    """
 
     def release(self, question: Query, mechanism: Mechanism) -> Release:
         """The noised answer, as in `Curator.release`."""

@@ -1,10 +1,12 @@
-"""Distributions of the number K of runs that a private selection makes, with what the accounting and the draw need of each.
+"""Distributions of the number K of runs that a private selection makes, with what the accounting
+and the draw need of each.
 
     TruncatedNegativeBinomial.of_mean(30.0, shape=1.0)      geometric; shape 0 is logarithmic, larger shapes are more concentrated
     PoissonRuns(10.0)                                       there may be no run
 
-With f(x) = E x^K, the best of K runs has, at a score level whose lower set has mass a, density f'(a) times that of one run. So privacy
-depends only on `slope`, f' at 1 - u, written in the complement u because the tail of good scores is where digits matter.
+With f(x) = E x^K, the best of K runs has, at a score level whose lower set has mass a, density
+f'(a) times that of one run. So privacy depends only on `slope`, f' at 1 - u, written in the
+complement u because the tail of good scores is where digits matter.
 
     distribution         P(K = k)                                                       f'(1 - u)
     negative binomial    (1-g)^k / (g^-s - 1) prod_{l<k} (l+s)/(l+1),      k >= 1       m (g / (g + (1-g) u))^(1+s)
@@ -38,9 +40,13 @@ _LEAST = 1e-100
 Runs = Annotated[int, at_least(1, int(_MOST))]
 Mean = Annotated[float, Within(f"above 1 and at most {_MOST:g}", lambda mean: 1.0 < mean <= _MOST)]
 _HAS_DIGITS = Within(
-    f"0 or at least {_LEAST:g} away from it", lambda shape: shape == 0.0 or abs(shape) >= _LEAST, "Floats this small lose their digits."
+    f"0 or at least {_LEAST:g} away from it",
+    lambda shape: shape == 0.0 or abs(shape) >= _LEAST,
+    "Floats this small lose their digits.",
 )
-Shape = Annotated[float, Within("above -1 and at most 10,000", lambda shape: -1.0 < shape <= 1e4), _HAS_DIGITS]
+Shape = Annotated[
+    float, Within("above -1 and at most 10,000", lambda shape: -1.0 < shape <= 1e4), _HAS_DIGITS
+]
 
 
 @checked_constructor
@@ -128,19 +134,30 @@ class TruncatedNegativeBinomial(RunCountDistribution):
 
     def __post_init__(self) -> None:
         if self.most > _MOST:
-            raise InputError("gamma", self.gamma, f"large enough for at most {_MOST:g} expected runs")
+            raise InputError(
+                "gamma", self.gamma, f"large enough for at most {_MOST:g} expected runs"
+            )
 
     @classmethod
     @checked
     def of_mean(cls, mean: Mean, *, shape: Shape = 1.0) -> Self:
-        """The distribution of this shape whose expected number of runs is `mean`, above 1 and at most 1e6, up to float rounding."""
+        """The distribution of this shape whose expected number of runs is `mean`, above 1 and at
+        most 1e6, up to float rounding.
+        """
         low, high = math.log(1e-9), -1e-12
         for _ in range(200):
             middle = (low + high) / 2
-            low, high = (middle, high) if _tnb_mean(shape, math.exp(middle)) > mean else (low, middle)
+            low, high = (
+                (middle, high) if _tnb_mean(shape, math.exp(middle)) > mean else (low, middle)
+            )
         found = cls(shape, math.exp(high))
         if abs(found.mean - mean) > 1e-6 * mean:
-            raise InputError("mean", mean, f"at most {found.mean:g} for shape {shape:g}", "Choose a larger shape.")
+            raise InputError(
+                "mean",
+                mean,
+                f"at most {found.mean:g} for shape {shape:g}",
+                "Choose a larger shape.",
+            )
         return found
 
     @property
@@ -161,7 +178,11 @@ class TruncatedNegativeBinomial(RunCountDistribution):
         with precision(mpmath.mp.prec):
             g = mpmath.mpf(self.gamma)
             s = mpmath.mpf(self.shape)
-            return 1, (1 - g) / -mpmath.log(g) if s == 0 else s * (1 - g) / mpmath.expm1(-s * mpmath.log(g))
+            return 1, (
+                (1 - g) / -mpmath.log(g)
+                if s == 0
+                else s * (1 - g) / mpmath.expm1(-s * mpmath.log(g))
+            )
 
     def ratio(self, k: Any) -> Any:
         if isinstance(k, int):
@@ -174,7 +195,9 @@ class TruncatedNegativeBinomial(RunCountDistribution):
 class PoissonRuns(RunCountDistribution):
     """Poisson; with probability e^-rate there is no run, and "nothing" is released."""
 
-    rate: Annotated[float, Within(f"above 0 and at most {_MOST:g}", lambda rate: 0.0 < rate <= _MOST)]
+    rate: Annotated[
+        float, Within(f"above 0 and at most {_MOST:g}", lambda rate: 0.0 < rate <= _MOST)
+    ]
     name: ClassVar[str] = "poisson"
 
     @property
@@ -201,7 +224,9 @@ class PoissonRuns(RunCountDistribution):
 @checked_constructor
 @dataclass(frozen=True)
 class BinomialRuns(RunCountDistribution):
-    """Binomial: at most `trials` runs, each made with probability `chance`. FixedRuns is the case of chance 1."""
+    """Binomial: at most `trials` runs, each made with probability `chance`. FixedRuns is the case
+    of chance 1.
+    """
 
     trials: Runs
     chance: Probability
@@ -232,7 +257,9 @@ class BinomialRuns(RunCountDistribution):
 @checked_constructor
 @dataclass(frozen=True)
 class FixedRuns(RunCountDistribution):
-    """Always the same number of runs. It costs far more privacy than a random number with the same mean."""
+    """Always the same number of runs. It costs far more privacy than a random number with the same
+    mean.
+    """
 
     runs: Runs
     name: ClassVar[str] = "fixed"
@@ -257,10 +284,12 @@ class FixedRuns(RunCountDistribution):
 @checked_constructor
 @dataclass(frozen=True)
 class ThresholdStop(StoppingRule):
-    """Releases the first run whose score reaches a public threshold; after each other run it stops with probability `gamma`.
+    """Releases the first run whose score reaches a public threshold; after each other run it stops
+    with probability `gamma`.
 
-    Nothing is released where it stops. With s the probability that a run reaches the threshold, the winner's density is that of one run
-    over gamma + (1 - gamma) s. Source: Liu & Talwar 2019, Theorem 3.1.
+    Nothing is released where it stops. With s the probability that a run reaches the threshold, the
+    winner's density is that of one run over gamma + (1 - gamma) s. Source: Liu & Talwar 2019,
+    Theorem 3.1.
 
     Args:
         gamma: from 1e-6 to 1.
@@ -286,14 +315,23 @@ def _tnb_mean(shape: float, gamma: float) -> float:
 
 
 _KINDS: dict[str, type[StoppingRule]] = {
-    kind.name: kind for kind in (TruncatedNegativeBinomial, PoissonRuns, BinomialRuns, FixedRuns, ThresholdStop)
+    kind.name: kind
+    for kind in (TruncatedNegativeBinomial, PoissonRuns, BinomialRuns, FixedRuns, ThresholdStop)
 }
 
 
 @checked
 def run_count_from_json(body: Any) -> StoppingRule:
-    """The rule that `to_json` wrote. Raises InputError, a ValueError, on an unknown name or other content."""
-    kind = _KINDS.get(body["distribution"]) if isinstance(body, dict) and isinstance(body.get("distribution"), str) else None
-    if kind is None or {field.name for field in dataclasses.fields(kind)} != set(body) - {"distribution"}:
+    """The rule that `to_json` wrote. Raises InputError, a ValueError, on an unknown name or other
+    content.
+    """
+    kind = (
+        _KINDS.get(body["distribution"])
+        if isinstance(body, dict) and isinstance(body.get("distribution"), str)
+        else None
+    )
+    if kind is None or {field.name for field in dataclasses.fields(kind)} != set(body) - {
+        "distribution"
+    }:
         raise InputError("body", body, "what to_json wrote", "Was it written by a newer dpbo?")
     return kind(**{name: value for name, value in body.items() if name != "distribution"})

@@ -1,10 +1,12 @@
-"""A search space, specified as for RandomizedSearchCV, as the unit cube over which BoTorch optimises.
+"""A search space, specified as for RandomizedSearchCV, as the unit cube over which BoTorch
+optimises.
 
     space = Space(C=scipy.stats.loguniform(1e-2, 1e3), depth=scipy.stats.randint(2, 10), kernel=["rbf", "poly"])
 
-Every parameter is one coordinate. The coordinate of a continuous distribution is its cdf, so a log-uniform one is linear in the
-logarithm; whole-number distributions and lists or arrays of numbers are evenly spaced steps in [0, 1]; other lists are categories
-0, 1, ... Every decoded value can be encoded again. A value outside the space is refused, not moved into it.
+Every parameter is one coordinate. The coordinate of a continuous distribution is its cdf, so a
+log-uniform one is linear in the logarithm; whole-number distributions and lists or arrays of
+numbers are evenly spaced steps in [0, 1]; other lists are categories 0, 1, ... Every decoded value
+can be encoded again. A value outside the space is refused, not moved into it.
 """
 
 import json
@@ -45,11 +47,16 @@ class _Continuous:
         return min(max(value, self.ends[0]), self.ends[1])
 
     def encode(self, value: Any) -> float:
-        return min(max(float(self.distribution.cdf(clamp_rounding(value, *self.ends))), self.lower), self.upper)
+        return min(
+            max(float(self.distribution.cdf(clamp_rounding(value, *self.ends))), self.lower),
+            self.upper,
+        )
 
 
 class _Listed:
-    """A parameter that is one of a list of values: evenly spaced steps in [0, 1], or categories 0, 1, ..."""
+    """A parameter that is one of a list of values: evenly spaced steps in [0, 1], or categories 0,
+    1, ...
+    """
 
     def __init__(self, values: tuple[Any, ...], *, categories: bool) -> None:
         self.values = values
@@ -74,20 +81,22 @@ class _Listed:
 
 @checked
 class Space:
-    """Named parameters, each a frozen scipy.stats distribution, a list or a 1-d array, as RandomizedSearchCV takes them.
+    """Named parameters, each a frozen scipy.stats distribution, a list or a 1-d array, as
+    RandomizedSearchCV takes them.
 
     A tuple is refused: elsewhere `(1e-4, 1e-1)` is a range, and in scikit-learn two values.
 
     Attributes:
         names: parameter of each coordinate.
         specs: each parameter as it was given.
-        bounds: `2 x d` float64, for `optimize_acqf`: the ends of each coordinate, not of the parameter's values.
-        discrete_dims, cat_dims: coordinate -> allowed values, for `optimize_acqf_mixed_alternating`; `list(cat_dims)` for
-            `MixedSingleTaskGP`.
+        bounds: `2 x d` float64, for `optimize_acqf`: the ends of each coordinate, not of the
+            parameter's values.
+        discrete_dims, cat_dims: coordinate -> allowed values, for
+            `optimize_acqf_mixed_alternating`; `list(cat_dims)` for `MixedSingleTaskGP`.
 
     Raises:
-        InputError: no parameter, or one that is none of these, such as a distribution without its arguments, an empty list, or a discrete
-            distribution of more than 1000 values.
+        InputError: no parameter, or one that is none of these, such as a distribution without its
+            arguments, an empty list, or a discrete distribution of more than 1000 values.
     """
 
     def __init__(self, **parameters: Any) -> None:
@@ -97,7 +106,9 @@ class Space:
         self.names = tuple(self._axes)
         self.specs = dict(parameters)
         axes = list(self._axes.values())
-        self.bounds = torch.tensor([[axis.lower for axis in axes], [axis.upper for axis in axes]], dtype=torch.float64)
+        self.bounds = torch.tensor(
+            [[axis.lower for axis in axes], [axis.upper for axis in axes]], dtype=torch.float64
+        )
         listed = {i: axis for i, axis in enumerate(axes) if isinstance(axis, _Listed)}
         self.discrete_dims = {i: axis.grid for i, axis in listed.items() if not axis.categories}
         self.cat_dims = {i: axis.grid for i, axis in listed.items() if axis.categories}
@@ -106,23 +117,37 @@ class Space:
         return f"Space({', '.join(f'{name}: {axis.allowed}' for name, axis in self._axes.items())})"
 
     def decode(self, x: Annotated[torch.Tensor, FINITE]) -> dict[str, Any]:
-        """The parameters, by name, at a point of shape `d`; coordinates between two steps go to the nearer one."""
+        """The parameters, by name, at a point of shape `d`; coordinates between two steps go to the
+        nearer one.
+        """
         if x.shape != (len(self.names),):
-            raise InputError("x", tuple(x.shape), f"of shape ({len(self.names)},), one coordinate for each of {self.names}")
-        return {name: axis.decode(u) for (name, axis), u in zip(self._axes.items(), x.tolist(), strict=True)}
+            raise InputError(
+                "x",
+                tuple(x.shape),
+                f"of shape ({len(self.names)},), one coordinate for each of {self.names}",
+            )
+        return {
+            name: axis.decode(u)
+            for (name, axis), u in zip(self._axes.items(), x.tolist(), strict=True)
+        }
 
     def encode(self, parameters: dict[str, Any]) -> torch.Tensor:
         """The point (`d`, float64) of these parameters, e.g. of a library's defaults.
 
         Raises:
-            InputError: a parameter is missing or unknown, or a value is outside the space: no point decodes to it, up to rounding. An
-                unbounded distribution ends at its quantiles of 0.001 and 0.999.
+            InputError: a parameter is missing or unknown, or a value is outside the space: no point
+                decodes to it, up to rounding. An unbounded distribution ends at its quantiles of
+                0.001 and 0.999.
         """
         if set(parameters) != set(self.names):
             missing = [name for name in self.names if name not in parameters]
             unknown = [str(name) for name in parameters if name not in self._axes]
-            remedy = f"Missing: {', '.join(missing) or 'none'}. Unknown: {', '.join(unknown) or 'none'}."
-            raise InputError("parameters", parameters, f"a dict with the keys {', '.join(self.names)}", remedy)
+            remedy = (
+                f"Missing: {', '.join(missing) or 'none'}. Unknown: {', '.join(unknown) or 'none'}."
+            )
+            raise InputError(
+                "parameters", parameters, f"a dict with the keys {', '.join(self.names)}", remedy
+            )
         point = []
         for name, axis in self._axes.items():
             try:
@@ -132,11 +157,15 @@ class Space:
         return torch.tensor(point, dtype=torch.float64)
 
     def to_json(self) -> str:
-        """The parameters as JSON, from which `from_json` makes the space again: two spaces with the same text are the same space.
+        """The parameters as JSON, from which `from_json` makes the space again: two spaces with the
+        same text are the same space.
 
-        JSON can only name some values, such as functions: the text then has their digest, and `from_json` refuses it.
+        JSON can only name some values, such as functions: the text then has their digest, and
+        `from_json` refuses it.
         """
-        return json.dumps({name: _axis_to_json(self.specs[name], axis) for name, axis in self._axes.items()})
+        return json.dumps(
+            {name: _axis_to_json(self.specs[name], axis) for name, axis in self._axes.items()}
+        )
 
     @classmethod
     def from_json(cls, text: str) -> "Space":
@@ -148,27 +177,45 @@ class Space:
         try:
             return cls(**{name: _axis_from_json(held) for name, held in json.loads(text).items()})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise InputError("text", text, "written by Space.to_json, of values that JSON can hold") from None
+            raise InputError(
+                "text", text, "written by Space.to_json, of values that JSON can hold"
+            ) from None
 
     def sample(self, q: Annotated[int, at_least(1, 2**20)], *, seed: Seed) -> torch.Tensor:
-        """`q x d` scrambled Sobol points, rounded to the nearest allowed value: a public initial design."""
-        return self.placed(torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=seed).draw(q, dtype=torch.float64))
+        """`q x d` scrambled Sobol points, rounded to the nearest allowed value: a public initial
+        design.
+        """
+        return self.placed(
+            torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=seed).draw(
+                q, dtype=torch.float64
+            )
+        )
 
     def placed(self, unit: Annotated[torch.Tensor, POINTS]) -> torch.Tensor:
-        """`q x d` points of the space from points of the unit cube, such that uniform ones are uniform on the space."""
+        """`q x d` points of the space from points of the unit cube, such that uniform ones are
+        uniform on the space.
+        """
         if unit.shape[1] != len(self.names):
-            raise InputError("unit", tuple(unit.shape), f"of shape q x {len(self.names)}, a column for each of {self.names}")
+            raise InputError(
+                "unit",
+                tuple(unit.shape),
+                f"of shape q x {len(self.names)}, a column for each of {self.names}",
+            )
         lower, upper = self.bounds.to(unit.device)
         X = lower + unit * (upper - lower)
         for i, grid in self.discrete_dims.items():
-            X[:, i] = (unit[:, i] * len(grid)).floor().clamp(max=len(grid) - 1) / max(len(grid) - 1, 1)
+            X[:, i] = (unit[:, i] * len(grid)).floor().clamp(max=len(grid) - 1) / max(
+                len(grid) - 1, 1
+            )
         for i, categories in self.cat_dims.items():
             X[:, i] = (unit[:, i] * len(categories)).floor().clamp(max=len(categories) - 1)
         return X
 
 
 def clamp_rounding(value: Any, low: float, high: float) -> float:
-    """The number, or the end that it exceeds by rounding alone, as 0.7 + 0.1 does 0.8. ValueError farther out, TypeError for no number."""
+    """The number, or the end that it exceeds by rounding alone, as 0.7 + 0.1 does 0.8. ValueError
+    farther out, TypeError for no number.
+    """
     if not isinstance(value, numbers.Real):
         raise TypeError("no number")
     number = float(value)
@@ -183,7 +230,10 @@ def _axis(name: str, spec: Any) -> _Continuous | _Listed:
             low, high = spec.support()
         except TypeError:
             # scipy's: the distribution's arguments are missing
-            remedy = "Give its arguments: scipy.stats.loguniform(1e-2, 1e3), for example, and not scipy.stats.loguniform."
+            remedy = (
+                "Give its arguments: scipy.stats.loguniform(1e-2, 1e3), for example, and not"
+                " scipy.stats.loguniform."
+            )
             raise InputError(name, spec, "a frozen distribution", remedy) from None
         if not low <= high:
             raise InputError(name, spec, "a distribution whose arguments scipy.stats allows")
@@ -191,21 +241,41 @@ def _axis(name: str, spec: Any) -> _Continuous | _Listed:
             return _Continuous(spec)
         if not (math.isfinite(low) and math.isfinite(high)) or high - low >= _MOST_STEPS:
             allowed = f"a discrete distribution with a finite range of at most {_MOST_STEPS} values"
-            raise InputError(name, spec, allowed, "Give a list of values, or a continuous distribution whose value your code rounds.")
+            raise InputError(
+                name,
+                spec,
+                allowed,
+                "Give a list of values, or a continuous distribution whose value your code rounds.",
+            )
         steps = tuple(k for k in range(math.ceil(low), math.floor(high) + 1) if spec.pmf(k) > 0)
         if not steps:
-            raise InputError(name, spec, "a discrete distribution of whole numbers", "Give a list of the values instead.")
+            raise InputError(
+                name,
+                spec,
+                "a discrete distribution of whole numbers",
+                "Give a list of the values instead.",
+            )
         return _Listed(steps, categories=False)
     if isinstance(spec, tuple):
         remedy = (
-            "A tuple may mean a range or its values. For the range use scipy.stats.uniform(low, high - low), "
-            "scipy.stats.loguniform(low, high), or scipy.stats.randint(low, high + 1) for whole numbers; for the values use a list, [a, b]."
+            "A tuple may mean a range or its values. For the range use scipy.stats.uniform(low,"
+            " high - low), scipy.stats.loguniform(low, high), or scipy.stats.randint(low, high + 1)"
+            " for whole numbers; for the values use a list, [a, b]."
         )
-        raise InputError(name, spec, "a frozen scipy.stats distribution, or a list or 1-d array of one value or more", remedy)
+        raise InputError(
+            name,
+            spec,
+            "a frozen scipy.stats distribution, or a list or 1-d array of one value or more",
+            remedy,
+        )
     listed = spec.tolist() if hasattr(spec, "tolist") and getattr(spec, "ndim", 1) == 1 else spec
     if isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) > 0:
-        values = tuple(value.item() if isinstance(value, (np.number, np.bool_)) else value for value in listed)
-        ordered = all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in values)
+        values = tuple(
+            value.item() if isinstance(value, (np.number, np.bool_)) else value for value in listed
+        )
+        ordered = all(
+            isinstance(value, numbers.Real) and not isinstance(value, bool) for value in values
+        )
         return _Listed(tuple(sorted(values)) if ordered else values, categories=not ordered)
     allowed = "a frozen scipy.stats distribution, or a list or 1-d array of one value or more"
     raise InputError(name, spec, allowed, "For example scipy.stats.loguniform(1e-3, 1e3).")
@@ -217,7 +287,10 @@ def _axis_to_json(spec: Any, axis: _Continuous | _Listed) -> dict[str, Any]:
         return {"distribution": spec.dist.name, **arguments}
     if isinstance(axis, _Listed):
         return {"values": _to_json(list(axis.values))}
-    return {"object": type(spec).__name__, "quantiles": [f"{spec.ppf(q):.6g}" for q in (0.1, 0.3, 0.5, 0.7, 0.9)]}
+    return {
+        "object": type(spec).__name__,
+        "quantiles": [f"{spec.ppf(q):.6g}" for q in (0.1, 0.3, 0.5, 0.7, 0.9)],
+    }
 
 
 def _axis_from_json(held: dict[str, Any]) -> Any:
@@ -230,7 +303,9 @@ def _axis_from_json(held: dict[str, Any]) -> Any:
 
 
 def _to_json(value: Any) -> Any:
-    """A value as JSON; a tuple or dict, or what JSON cannot hold, as a dict of one key that says what it is."""
+    """A value as JSON; a tuple or dict, or what JSON cannot hold, as a dict of one key that says
+    what it is.
+    """
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if value is None or type(value) in (bool, int, float, str):
@@ -240,7 +315,11 @@ def _to_json(value: Any) -> Any:
     if type(value) is tuple:
         return {"tuple": _to_json(list(value))}
     if type(value) is dict:
-        return {"dict": sorted(([_to_json(key), _to_json(held)] for key, held in value.items()), key=str)}
+        return {
+            "dict": sorted(
+                ([_to_json(key), _to_json(held)] for key, held in value.items()), key=str
+            )
+        }
     name = getattr(value, "__qualname__", type(value).__qualname__)
     return {"object": f"{name} {fingerprint(value, detail='code', size=8).hex()}"}
 

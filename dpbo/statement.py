@@ -1,6 +1,8 @@
-"""The statement: what is guaranteed, to whom and under which assumptions, and the form that a privacy officer signs.
+"""The statement: what is guaranteed, to whom and under which assumptions, and the form that a
+privacy officer signs.
 
-Epsilon and mu are rounded up. The guarantee is that of the plan or the cap, never of what happens to be spent.
+Epsilon and mu are rounded up. The guarantee is that of the plan or the cap, never of what happens
+to be spent.
 """
 
 from __future__ import annotations
@@ -35,11 +37,26 @@ _SECTIONS = {
 }
 # where a unit is one record, and where it is all records with one label
 _CHANGES = {
-    Adjacency.REPLACE_ONE: ("one record is replaced by another", "one {unit}'s records are replaced by others"),
-    Adjacency.ADD_OR_REMOVE_ONE: ("one record is added or removed", "all records of one {unit} are added or removed"),
+    Adjacency.REPLACE_ONE: (
+        "one record is replaced by another",
+        "one {unit}'s records are replaced by others",
+    ),
+    Adjacency.ADD_OR_REMOVE_ONE: (
+        "one record is added or removed",
+        "all records of one {unit} are added or removed",
+    ),
     Adjacency.BOUNDED_ROW_CHANGE: ("one row has moved: {radius}",) * 2,
 }
-_SHOWN_FIRST = ("evaluations", "evaluations of each row", "in all at most", "query", "score_range", "clip", "sample_rate", "cells")
+_SHOWN_FIRST = (
+    "evaluations",
+    "evaluations of each row",
+    "in all at most",
+    "query",
+    "score_range",
+    "clip",
+    "sample_rate",
+    "cells",
+)
 # letters of the declared inputs of one reservation
 _TWO_LINES = 200
 # of declared inputs whose name says too little
@@ -48,11 +65,13 @@ _WORDS = {"worst": "NaN counts as"}
 
 @dataclass(frozen=True)
 class Guarantee:
-    """A bound on privacy loss: mu of Gaussian DP, epsilon at delta, or both. Shown rounded up, delta as it is.
+    """A bound on privacy loss: mu of Gaussian DP, epsilon at delta, or both. Shown rounded up,
+    delta as it is.
 
     Attributes:
         mu: where the accounting has one, else None; infinite where nothing is bounded.
-        epsilon, delta: where a delta was named, else None; epsilon is infinite where nothing is bounded.
+        epsilon, delta: where a delta was named, else None; epsilon is infinite where nothing is
+            bounded.
     """
 
     mu: float | None
@@ -68,7 +87,10 @@ class Guarantee:
         if self.epsilon == math.inf and self.mu in (None, math.inf):
             return NOT_BOUNDED
         pair = "" if self.epsilon is None else f"({format_up(self.epsilon)}, {self.delta!r})-DP"
-        return ", ".join(filter(None, (pair, "" if self.mu is None else f"{format_up(self.mu)}-GDP"))) or "name a delta to read epsilon"
+        return (
+            ", ".join(filter(None, (pair, "" if self.mu is None else f"{format_up(self.mu)}-GDP")))
+            or "name a delta to read epsilon"
+        )
 
 
 @checked
@@ -79,27 +101,33 @@ class Statement:
     Attributes:
         void: why nothing is guaranteed, or "".
         scope: "this process only" for a ledger in memory, else "".
-        dataset, unit, grouped, units, adjacency, role: what is protected: `grouped` says whether a unit is all records with one label
-            or a single record; the number of units is None where it is private.
+        dataset, unit, grouped, units, adjacency, role: what is protected: `grouped` says whether a
+            unit is all records with one label or a single record; the number of units is None where
+            it is private.
         not_protected: what the guarantee does not cover.
         guarantee: of everything this ledger may ever release (the cap of its filter).
-        lines: three guarantees in words: of all releases, whatever the data are; of those releases alone that assume nothing about the
-            data; of all releases where the assumptions about the data are true. The three are the same if no release needs such an
-            assumption and none gives an exact answer.
+        lines: three guarantees in words: of all releases, whatever the data are; of those releases
+            alone that assume nothing about the data; of all releases where the assumptions about
+            the data are true. The three are the same if no release needs such an assumption and
+            none gives an exact answer.
         spent: what the charges so far cost; bookkeeping, not a guarantee.
-        reserved: what the charges and everything reserved cost together; bookkeeping, not a guarantee.
+        reserved: what the charges and everything reserved cost together; bookkeeping, not a
+            guarantee.
         assumptions: name -> what must hold.
-        public_inputs: name of a reservation -> what the caller declared public when it was made (score range, divisor, ...), and how many
-            releases it has. A query that declared something else than its reservation has an entry of its own, "NAME, question 1", and
-            so has each release without a reservation, "release 1".
+        public_inputs: name of a reservation -> what the caller declared public when it was made
+            (score range, divisor, ...), and how many releases it has. A query that declared
+            something else than its reservation has an entry of its own, "NAME, question 1", and so
+            has each release without a reservation, "release 1".
         entries, head: number of ledger records, and the hash of the newest one.
         meaning: what the guarantee means, in sentences, and warnings.
-        radius: under BOUNDED_ROW_CHANGE, how far a row may move, and what share of the diameter that is; else "".
+        radius: under BOUNDED_ROW_CHANGE, how far a row may move, and what share of the diameter
+            that is; else "".
         counted: where there are several roles, the one whose records are counted; else "".
-        conditions: names of the assumptions about the data. If one of them is false, `guarantee` and the last of `lines` need not hold.
-            Empty for most ledgers.
-        failure_probability: the probability, at most, that these two do not hold although all `conditions` are true. It is the sum of
-            `Query.failure_probability` over everything reserved or released, capped at 1; 0 for most ledgers.
+        conditions: names of the assumptions about the data. If one of them is false, `guarantee`
+            and the last of `lines` need not hold. Empty for most ledgers.
+        failure_probability: the probability, at most, that these two do not hold although all
+            `conditions` are true. It is the sum of `Query.failure_probability` over everything
+            reserved or released, capped at 1; 0 for most ledgers.
         remaining: share of the budget that is neither reserved nor charged, rounded down.
     """
 
@@ -144,7 +172,10 @@ class Statement:
         return json.dumps(fields, indent=2)
 
     def __str__(self) -> str:
-        sections = [f"{title}: {text}" if "\n" not in text else f"{title}:\n{text}" for title, text in self.sections()]
+        sections = [
+            f"{title}: {text}" if "\n" not in text else f"{title}:\n{text}"
+            for title, text in self.sections()
+        ]
         return "\n".join(self.opening() + [section.replace("\n", "\n  ") for section in sections])
 
     def _repr_html_(self) -> str:
@@ -152,8 +183,14 @@ class Statement:
         return opening + facts_table(dict(self.sections()))
 
     def facts(self) -> dict[str, str | None]:
-        """The shortest account of it, for a notebook: what must be read first, whom it protects, and how well."""
-        return {"Read first": "\n".join(self.opening()) or None, "Protected": _line(self.protected()), "Guarantee": _line(self.stated())}
+        """The shortest account of it, for a notebook: what must be read first, whom it protects,
+        and how well.
+        """
+        return {
+            "Read first": "\n".join(self.opening()) or None,
+            "Protected": _line(self.protected()),
+            "Guarantee": _line(self.stated()),
+        }
 
     def stated(self) -> str:
         """The guarantee in one line with all that it hangs on.
@@ -161,10 +198,16 @@ class Statement:
         Whatever shows a guarantee shows this, or `condition` beside its numbers.
         """
         condition = self.condition()
-        bound = f"unconditionally {NOT_BOUNDED}; {condition}: {self.guarantee}" if condition else str(self.guarantee)
+        bound = (
+            f"unconditionally {NOT_BOUNDED}; {condition}: {self.guarantee}"
+            if condition
+            else str(self.guarantee)
+        )
         if not self.void:
             return bound
-        return "none, because this statement is void" + ("" if bound == NOT_BOUNDED else f"; if it were not: {bound}")
+        return "none, because this statement is void" + (
+            "" if bound == NOT_BOUNDED else f"; if it were not: {bound}"
+        )
 
     def condition(self) -> str:
         """Under which data assumptions the guarantee holds; "" where it always does.
@@ -176,9 +219,14 @@ class Statement:
         return ""
 
     def opening(self) -> list[str]:
-        """What must be read first: why nothing is guaranteed, and that a ledger in memory does not count other studies."""
+        """What must be read first: why nothing is guaranteed, and that a ledger in memory does not
+        count other studies.
+        """
         void = [f"VOID: {_line(self.void)}. Nothing below is a guarantee."] if self.void else []
-        memory = "this ledger is in memory, so the guarantee does not count what other processes and ledgers released about these records."
+        memory = (
+            "this ledger is in memory, so the guarantee does not count what other processes and"
+            " ledgers released about these records."
+        )
         scope = [f"{self.scope.capitalize()}: {memory}"] if self.scope else []
         return void + scope
 
@@ -188,49 +236,79 @@ class Statement:
         return tuple(_SECTIONS.values())
 
     def sections(self) -> list[tuple[str, str]]:
-        """Title and text of each section. The three lines appear where they differ: a release was conditional, or had no guarantee."""
+        """Title and text of each section. The three lines appear where they differ: a release was
+        conditional, or had no guarantee.
+        """
         texts = {
             "protected": self.protected(),
             "guarantee": self.stated(),
             "meaning": " ".join(self.meaning),
             "not_protected": "; ".join(self.not_protected),
-            "budget": f"releases so far cost {self.spent}; with all that is reserved: {self.reserved}; left: {100 * self.remaining:g} %",
-            "ledger": f"{self.entries} entries; the last one's hash is {self.head}: note it elsewhere, to detect later changes",
+            "budget": (
+                f"releases so far cost {self.spent}; with all that is reserved: {self.reserved};"
+                f" left: {100 * self.remaining:g} %"
+            ),
+            "ledger": (
+                f"{self.entries} entries; the last one's hash is {self.head}: note it elsewhere, to"
+                " detect later changes"
+            ),
         }
         if len(set(self.lines)) > 1:
             texts |= dict(zip(("everything", "unconditional", "assumed"), self.lines, strict=True))
         texts = {name: _line(text) for name, text in texts.items()}
-        texts["assumptions"] = "\n".join(_line(f"{name} ({text})") for name, text in self.assumptions.items())
-        texts["public_inputs"] = "\n".join(_line(f"{name}: {_short(terms)}") for name, terms in self.public_inputs.items()) or "nothing"
+        texts["assumptions"] = "\n".join(
+            _line(f"{name} ({text})") for name, text in self.assumptions.items()
+        )
+        texts["public_inputs"] = (
+            "\n".join(
+                _line(f"{name}: {_short(terms)}") for name, terms in self.public_inputs.items()
+            )
+            or "nothing"
+        )
         return [(title, texts[name]) for name, title in _SECTIONS.items() if name in texts]
 
     def protected(self) -> str:
-        """What a unit is, how many there are, and with which other data the guarantee compares these."""
-        return f"{self.whose()}, under {self.adjacency}, which compares these data with data in which {self.change()}"
+        """What a unit is, how many there are, and with which other data the guarantee compares
+        these.
+        """
+        return (
+            f"{self.whose()}, under {self.adjacency}, which compares these data with data in which"
+            f" {self.change()}"
+        )
 
     def change(self) -> str:
         """In what the data differ with which the guarantee compares these."""
-        return _CHANGES[Adjacency(self.adjacency)][self.grouped].format(unit=self.unit, radius=self.radius)
+        return _CHANGES[Adjacency(self.adjacency)][self.grouped].format(
+            unit=self.unit, radius=self.radius
+        )
 
     def whose(self) -> str:
         """What a unit is, how many there are, and of which records."""
         single = "" if self.unit == "record" else f"every record counts as its own {self.unit}"
         count = ""
         if self.units is not None:
-            count = f"{self.units}{f' in the {self.counted} records' if self.counted else ''}, a public number"
+            count = (
+                f"{self.units}{f' in the {self.counted} records' if self.counted else ''}, a public"
+                " number"
+            )
         elif self.adjacency == Adjacency.ADD_OR_REMOVE_ONE.value:
             count = "their number is private"
-        facts = "; ".join(filter(None, ("all records with one label together" if self.grouped else single, count)))
+        facts = "; ".join(
+            filter(None, ("all records with one label together" if self.grouped else single, count))
+        )
         name = f" {self.dataset!r}" if self.dataset else ""
         return f"each {self.unit}{f' ({facts})' if facts else ''} of the {self.role} records{name}"
 
 
 def conditional(names: Iterable[str], failure_probability: float) -> str:
-    """The data assumptions under which something holds, and the probability that it is false even so."""
+    """The data assumptions under which something holds, and the probability that it is false even
+    so.
+    """
     if not failure_probability:
         return ", ".join(names)
     return (
-        f"{', '.join(names)}, except with probability {failure_probability!r} (summed over all that was reserved or released, capped at 1)"
+        f"{', '.join(names)}, except with probability {failure_probability!r} (summed over all that"
+        " was reserved or released, capped at 1)"
     )
 
 
@@ -254,7 +332,9 @@ def _rounded(value: float, digits: int, rounding: str) -> str:
 
 
 def _line(text: str) -> str:
-    """One line of printable characters: a name in it must not begin a line of its own, or steer a terminal."""
+    """One line of printable characters: a name in it must not begin a line of its own, or steer a
+    terminal.
+    """
     return printable(" ".join(text.split()))
 
 
@@ -262,8 +342,15 @@ def _short(terms: Mapping[str, Any]) -> str:
     """The first declared inputs, as many as fit into two lines, and how many there are besides."""
     given = {name: value for name, value in terms.items() if value is not None}
     shown: list[str] = []
-    for name in sorted(given, key=lambda name: _SHOWN_FIRST.index(name) if name in _SHOWN_FIRST else len(_SHOWN_FIRST)):
-        value = given[name][0] if isinstance(given[name], list) and len(given[name]) == 1 else given[name]
+    for name in sorted(
+        given,
+        key=lambda name: _SHOWN_FIRST.index(name) if name in _SHOWN_FIRST else len(_SHOWN_FIRST),
+    ):
+        value = (
+            given[name][0]
+            if isinstance(given[name], list) and len(given[name]) == 1
+            else given[name]
+        )
         longer = [*shown, f"{_WORDS.get(name, name.replace('_', ' '))} {value}"]
         if len(", ".join(longer)) <= _TWO_LINES:
             shown = longer
@@ -272,15 +359,30 @@ def _short(terms: Mapping[str, Any]) -> str:
 
 
 _BLANK = "______________________"
-_CLOSING = "The guarantee holds while every assumption and every answer above does. It is that of the whole budget, not of what was used."
+_CLOSING = (
+    "The guarantee holds while every assumption and every answer above does. It is that of the"
+    " whole budget, not of what was used."
+)
 _QUESTIONS = (
     ("Purpose of the study, and the person who answers for it", ""),
     ("Where the records come from, and who may open them", ""),
     ("No copy of these records is tuned on, released or published outside this ledger", "yes / no"),
-    ("Ranges, kernels, clips, divisors and candidates were fixed without looking at these records", "yes / no; by whom"),
-    ("The score was read, or tested by `check_per_record`, and writes, sends and prints nothing", "yes / no; by whom"),
+    (
+        (
+            "Ranges, kernels, clips, divisors and candidates were fixed without looking at these"
+            " records"
+        ),
+        "yes / no; by whom",
+    ),
+    (
+        "The score was read, or tested by `check_per_record`, and writes, sends and prints nothing",
+        "yes / no; by whom",
+    ),
     ("Who sees released values, proposed points, statements and the ledger", ""),
-    ("Who could time evaluations or releases, or watch the machine, and why that is acceptable", ""),
+    (
+        "Who could time evaluations or releases, or watch the machine, and why that is acceptable",
+        "",
+    ),
     ("Models: trained on which records, and protected how", ""),
     ("Where the ledger is kept, who can write to it, and where its head hash is noted", ""),
     ("What a membership test can find out, as above, is acceptable for these people", "yes / no"),
@@ -289,20 +391,41 @@ _QUESTIONS = (
 
 
 def form(statement: Statement | None = None) -> str:
-    """A page in Markdown: the statement's facts, the questions that no ledger can answer, and room to sign.
+    """A page in Markdown: the statement's facts, the questions that no ledger can answer, and room
+    to sign.
 
     Args:
-        statement: whose facts are filled in; omitted, the form is blank. Whoever signs checks them against
-            `python -m dpbo ledger verify FILE --expect HEAD`.
+        statement: whose facts are filled in; omitted, the form is blank. Whoever signs checks them
+            against `python -m dpbo ledger verify FILE --expect HEAD`.
     """
-    facts = [(title, _BLANK) for title in Statement.titles()] if statement is None else statement.sections()
+    facts = (
+        [(title, _BLANK) for title in Statement.titles()]
+        if statement is None
+        else statement.sections()
+    )
     opening = [] if statement is None else [f"**{line}**\n" for line in statement.opening()]
     closing = "Nothing is guaranteed." if statement is not None and statement.void else _CLOSING
-    lines = ["# Statement of protection", "", *opening, "## What the ledger states", *_table(facts), ""]
-    lines += ["## What the signer states", *_table([(question, answer or _BLANK) for question, answer in _QUESTIONS]), ""]
-    return "\n".join([*lines, closing, "", f"Date {_BLANK} Name and office {_BLANK} Signature {_BLANK}", ""])
+    lines = [
+        "# Statement of protection",
+        "",
+        *opening,
+        "## What the ledger states",
+        *_table(facts),
+        "",
+    ]
+    lines += [
+        "## What the signer states",
+        *_table([(question, answer or _BLANK) for question, answer in _QUESTIONS]),
+        "",
+    ]
+    return "\n".join(
+        [*lines, closing, "", f"Date {_BLANK} Name and office {_BLANK} Signature {_BLANK}", ""]
+    )
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
-    cells = [(title.strip(), html.escape(text, quote=False).replace("|", "\\|").replace("\n", "<br>")) for title, text in rows]
+    cells = [
+        (title.strip(), html.escape(text, quote=False).replace("|", "\\|").replace("\n", "<br>"))
+        for title, text in rows
+    ]
     return ["| | |", "|---|---|", *(f"| {title} | {text} |" for title, text in cells)]

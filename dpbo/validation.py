@@ -1,17 +1,21 @@
-"""Validation of arguments by their annotations: a wrong argument raises an InputError that names it and says what is allowed.
+"""Validation of arguments by their annotations: a wrong argument raises an InputError that names it
+and says what is allowed.
 
     @checked
     def chain(count: Count) -> Tensor: ...          chain("5") and chain(0) are refused before the body runs
 
-`checked` wraps a function, or the constructor, `__call__` and public methods of a class, except overrides of another library's methods.
-`checked_constructor` wraps only the constructor of a class, such as a query, whose other public methods dpbo calls; methods that users call
-are decorated one by one. A missing or unknown argument is Python's own TypeError.
+`checked` wraps a function, or the constructor, `__call__` and public methods of a class, except
+overrides of another library's methods. `checked_constructor` wraps only the constructor of a class,
+such as a query, whose other public methods dpbo calls; methods that users call are decorated one by
+one. A missing or unknown argument is Python's own TypeError.
 
-What is checked: the type; the range, where the annotation has a `Within`; that numbers are not NaN and fit 64 bits, that tensors are dense
-and real, and that texts are valid Unicode. The elements of a tensor are read only for a range, those of a long sequence only in part.
+What is checked: the type; the range, where the annotation has a `Within`; that numbers are not NaN
+and fit 64 bits, that tensors are dense and real, and that texts are valid Unicode. The elements of
+a tensor are read only for a range, those of a long sequence only in part.
 
-What the body receives: numbers of other libraries (np.int64, np.float32, Fraction, 0-d arrays and tensors) as Python's own, an int as a
-float where only floats are allowed, a list as a tuple where only tuples are, and a vector as a tuple of numbers.
+What the body receives: numbers of other libraries (np.int64, np.float32, Fraction, 0-d arrays and
+tensors) as Python's own, an int as a float where only floats are allowed, a list as a tuple where
+only tuples are, and a vector as a tuple of numbers.
 """
 
 import contextlib
@@ -64,12 +68,17 @@ class Within:
 
 
 def printable(text: str) -> str:
-    """One line of printable characters, for a terminal, a page or a form: what `str.isprintable` does not
-    allow stands as its escape. Such are control codes, line ends, zero-width characters and those that
-    turn the direction of what follows: a name of these could clear a screen and print a guarantee."""
+    """One line of printable characters, for a terminal, a page or a form: what `str.isprintable`
+    does not allow stands as its escape. Such are control codes, line ends, zero-width characters
+    and those that turn the direction of what follows: a name of these could clear a screen and
+    print a guarantee.
+    """
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
 
 
 # One object for one range: what an annotation means is remembered by it.
@@ -87,18 +96,27 @@ def between(least: float, most: float) -> Within:
 
 Finite = Annotated[float, Within("a finite number", lambda value: math.isfinite(value))]
 Positive = Annotated[float, Within("a finite number above 0", lambda value: 0.0 < value < math.inf)]
-NotNegative = Annotated[float, Within("a finite number of at least 0", lambda value: 0.0 <= value < math.inf)]
+NotNegative = Annotated[
+    float, Within("a finite number of at least 0", lambda value: 0.0 <= value < math.inf)
+]
 Probability = Annotated[float, Within("in (0, 1)", lambda value: 0.0 < value < 1.0)]
 Delta = Annotated[float, Within("in [0, 1)", lambda value: 0.0 <= value < 1.0)]
 Count = Annotated[int, at_least(1)]
 Index = Annotated[int, at_least(0)]
 Seed = Annotated[int, at_least(0, 2**63 - 1)]
-Name = Annotated[str, Within("a word of 1 to 200 printable letters", lambda value: 0 < len(value) <= 200 and value.isprintable())]
+Name = Annotated[
+    str,
+    Within(
+        "a word of 1 to 200 printable letters",
+        lambda value: 0 < len(value) <= 200 and value.isprintable(),
+    ),
+]
 PRINTABLE = "of printable characters alone"
 ScoreRange = Annotated[
     tuple[float, float],
     Within(
-        "a pair (lower, upper) of numbers with lower < upper, within 1e100 of zero and at least 1e-100 apart",
+        "a pair (lower, upper) of numbers with lower < upper, within 1e100 of zero and at least"
+        " 1e-100 apart",
         lambda ends: max(abs(ends[0]), abs(ends[1])) <= 1e100 and ends[1] - ends[0] >= 1e-100,
         "Swap the ends if they are reversed; rescale the score if they are too large or too close.",
     ),
@@ -107,7 +125,12 @@ ScoreRange = Annotated[
 _TO_TENSOR = "Use torch.as_tensor(X, dtype=torch.float64)"
 POINTS = Within(
     "a float64 tensor, finite, of shape q x d, with one row and one column or more",
-    lambda X: X.ndim == 2 and 0 not in X.shape and str(X.dtype) == "torch.float64" and bool(X.isfinite().all()),
+    lambda X: (
+        X.ndim == 2
+        and 0 not in X.shape
+        and str(X.dtype) == "torch.float64"
+        and bool(X.isfinite().all())
+    ),
     f"{_TO_TENSOR}, and X.unsqueeze(0) for one point.",
 )
 FINITE = Within("finite numbers", lambda value: bool(value.isfinite().all()))
@@ -119,10 +142,16 @@ FLOATS = Within(
 
 
 def checked(subject: S) -> S:
-    """The same function or class, which raises InputError for arguments that its annotations do not allow."""
+    """The same function or class, which raises InputError for arguments that its annotations do not
+    allow.
+    """
     if not isinstance(subject, type):
         return _guarded(subject, None)
-    libraries = [base for base in subject.__mro__[1:] if base is not object and not base.__module__.startswith("dpbo.")]
+    libraries = [
+        base
+        for base in subject.__mro__[1:]
+        if base is not object and not base.__module__.startswith("dpbo.")
+    ]
     for name, member in list(vars(subject).items()):
         private = name.startswith("_") and name not in ("__init__", "__call__")
         inherited = name != "__init__" and any(name in vars(base) for base in libraries)
@@ -136,7 +165,9 @@ def checked(subject: S) -> S:
 
 
 def checked_constructor(kind: K) -> K:
-    """The same class, whose constructor raises InputError for arguments that its annotations do not allow."""
+    """The same class, whose constructor raises InputError for arguments that its annotations do not
+    allow.
+    """
     kind.__init__ = _guarded(kind.__init__, kind)  # type: ignore[misc]
     return kind
 
@@ -153,8 +184,13 @@ def _guarded(function: Any, owner: type | None) -> Any:
         nonlocal resolved
         if resolved is None:
             names, known = _hints(function, owner)
-            resolved = tuple((place, name, known[name]) for place, name in enumerate(names) if name in known), known
-        (places, hints) = resolved
+            resolved = (
+                tuple(
+                    (place, name, known[name]) for place, name in enumerate(names) if name in known
+                ),
+                known,
+            )
+        places, hints = resolved
         given = list(args)
         for place, name, hint in places:
             if place < len(args):
@@ -175,7 +211,9 @@ def _hints(function: Any, owner: type | None) -> tuple[tuple[str, ...], dict[str
     generated = function.__code__.co_filename == "<string>"
     # what it returns is not checked, and may be a class of a library that is not loaded yet
     arguments = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
-    subject: Any = types.SimpleNamespace(__annotations__=arguments, __globals__=function.__globals__)
+    subject: Any = types.SimpleNamespace(
+        __annotations__=arguments, __globals__=function.__globals__
+    )
     hints = typing.get_type_hints(owner if generated else subject, include_extras=True)
     plain = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     positional = tuple(p.name for p in plain if p.kind is not p.KEYWORD_ONLY)
@@ -183,34 +221,48 @@ def _hints(function: Any, owner: type | None) -> tuple[tuple[str, ...], dict[str
 
 
 def require(name: str, value: Any, hint: Any) -> Any:
-    """The value as a checked function receives it. Raises InputError where it does not have the type, or is outside the range.
+    """The value as a checked function receives it. Raises InputError where it does not have the
+    type, or is outside the range.
 
     Where a text is allowed the error does not show the value, which may be a password.
     """
     own = _own(value, hint)
     if not _test(hint)(own):
-        raise InputError(name, Unshown(value) if str in _alternatives(hint) else value, *_allowed(own, hint))
+        raise InputError(
+            name, Unshown(value) if str in _alternatives(hint) else value, *_allowed(own, hint)
+        )
     return own
 
 
 def require_settings(estimator: Any) -> None:
-    """Checks the attributes of a scikit-learn estimator against the annotations of its constructor, which stores them unchecked."""
+    """Checks the attributes of a scikit-learn estimator against the annotations of its constructor,
+    which stores them unchecked.
+    """
     owner: type = type(estimator)
     for name, hint in _hints(type(estimator).__init__, owner)[1].items():
         require(name, getattr(estimator, name), hint)
 
 
 def require_json(name: str, value: Any) -> None:
-    """Raises InputError unless a mapping holds JSON values only, so that the ledger can store it."""
+    """Raises InputError unless a mapping holds JSON values only, so that the ledger can store
+    it.
+    """
     try:
         json.dumps(dict(value), allow_nan=False, sort_keys=True)
     except (TypeError, ValueError, RecursionError):
-        raise InputError(name, value, "JSON values by name: words, finite numbers, lists and dicts of them", "Use .tolist().") from None
+        raise InputError(
+            name,
+            value,
+            "JSON values by name: words, finite numbers, lists and dicts of them",
+            "Use .tolist().",
+        ) from None
 
 
 @contextlib.contextmanager
 def named_file(name: str, path: str | os.PathLike[str], allowed: str) -> Iterator[None]:
-    """What the system says of a file that the caller named, as an InputError of the argument that names it."""
+    """What the system says of a file that the caller named, as an InputError of the argument that
+    names it.
+    """
     try:
         yield
     except InputError:
@@ -249,7 +301,9 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _own(value: Any, hint: Any) -> Any:
-    """The value with numbers as Python's own and sequences as tuples, where the annotation asks for these; else the value itself."""
+    """The value with numbers as Python's own and sequences as tuples, where the annotation asks for
+    these; else the value itself.
+    """
     if type(value) in (float, str, bool, types.NoneType, dict):
         return value
     kinds = _alternatives(hint)
@@ -258,17 +312,28 @@ def _own(value: Any, hint: Any) -> Any:
     if isinstance(value, (numbers.Real, np.bool_)):
         return value if Fraction in kinds and isinstance(value, Fraction) else _number(value, kinds)
     if hasattr(value, "ndim"):
-        takes_tables = (kind in (Any, object) or _parts(kind)[1] == (Any,) or hasattr(_parts(kind)[0] or kind, "ndim") for kind in kinds)
+        takes_tables = (
+            kind in (Any, object)
+            or _parts(kind)[1] == (Any,)
+            or hasattr(_parts(kind)[0] or kind, "ndim")
+            for kind in kinds
+        )
         if any(takes_tables) or not _dense(value):
             return value
         if value.ndim == 0:
             return _number(value.item(), kinds)
     sequences = _sequences(hint)
-    if any(map(_has_numbers, sequences)) and getattr(value, "ndim", 0) == 1 and hasattr(value, "tolist"):
+    if (
+        any(map(_has_numbers, sequences))
+        and getattr(value, "ndim", 0) == 1
+        and hasattr(value, "tolist")
+    ):
         value = tuple(value.tolist())
     if not sequences or type(value) not in (tuple, list):
         return value
-    element: Any = Union[tuple(part for kind in sequences for part in _parts(kind)[1] if part is not ...) or (Any,)]  # noqa: UP007
+    element: Any = Union[  # noqa: UP007
+        tuple(part for kind in sequences for part in _parts(kind)[1] if part is not ...) or (Any,)
+    ]
     if any(_own(part, element) is not part for part in value[:_ELEMENTS]):
         value = type(value)(_own(part, element) for part in value)
     return tuple(value) if all(_parts(kind)[0] is tuple for kind in sequences) else value
@@ -277,13 +342,19 @@ def _own(value: Any, hint: Any) -> Any:
 @functools.cache
 def _sequences(hint: Any) -> tuple[Any, ...]:
     """The alternatives that are sequences of something."""
-    return tuple(kind for kind in _alternatives(hint) if _parts(kind)[0] in (tuple, Sequence, Collection))
+    return tuple(
+        kind for kind in _alternatives(hint) if _parts(kind)[0] in (tuple, Sequence, Collection)
+    )
 
 
 @functools.cache
 def _has_numbers(hint: Any) -> bool:
     """Whether the elements are numbers, or sequences of numbers."""
-    return any(not {int, float}.isdisjoint(_alternatives(part)) or _has_numbers(part) for part in _parts(hint)[1] if part is not ...)
+    return any(
+        not {int, float}.isdisjoint(_alternatives(part)) or _has_numbers(part)
+        for part in _parts(hint)[1]
+        if part is not ...
+    )
 
 
 def _number(value: Any, kinds: tuple[Any, ...]) -> Any:
@@ -299,7 +370,9 @@ def _number(value: Any, kinds: tuple[Any, ...]) -> Any:
 
 @functools.cache
 def _test(hint: Any) -> Callable[[Any], bool]:
-    """A function that says whether a value has the type, and is in the range: an annotation is read once, and tested often."""
+    """A function that says whether a value has the type, and is in the range: an annotation is read
+    once, and tested often.
+    """
     if (test := _TESTS.get(hint)) is not None:
         return test
     origin, parts = _parts(hint)
@@ -316,14 +389,19 @@ def _test(hint: Any) -> Callable[[Any], bool]:
     if not isinstance(kind, type) or hint is Any:
         return _test(object)
     if kind is type:
-        return lambda value: isinstance(value, type) and all(not isinstance(part, type) or issubclass(value, part) for part in parts)
+        return lambda value: (
+            isinstance(value, type)
+            and all(not isinstance(part, type) or issubclass(value, part) for part in parts)
+        )
     if kind is Callable:
         return callable
     if kind is tuple or kind is Collection or issubclass(kind, Sequence):
         return lambda value: _is_sequence(value, kind, parts)
     if issubclass(kind, Mapping):
         key, item = map(_test, parts or (object, object))
-        return lambda value: isinstance(value, Mapping) and all(key(k) and item(v) for k, v in value.items())
+        return lambda value: (
+            isinstance(value, Mapping) and all(key(k) and item(v) for k, v in value.items())
+        )
     if vars(kind).get("_is_protocol", False):
         needed = [name for name in vars(kind) if name == "__call__" or not name.startswith("_")]
         return lambda value: all(hasattr(value, name) for name in needed)
@@ -334,10 +412,14 @@ def _is_sequence(value: Any, kind: Any, parts: tuple[Any, ...]) -> bool:
     if parts == (Any,) and getattr(value, "ndim", 0) > 0:
         # A table, whose elements are its rows.
         return _dense(value)
-    if not isinstance(value, Sequence if issubclass(kind, Sequence) else Collection) or isinstance(value, (str, bytes, Mapping)):
+    if not isinstance(value, Sequence if issubclass(kind, Sequence) else Collection) or isinstance(
+        value, (str, bytes, Mapping)
+    ):
         return False
     if kind is tuple and parts and parts[-1] is not ...:
-        return len(value) == len(parts) and all(_test(part)(item) for item, part in zip(value, parts, strict=True))
+        return len(value) == len(parts) and all(
+            _test(part)(item) for item, part in zip(value, parts, strict=True)
+        )
     return not parts or all(map(_test(parts[0]), itertools.islice(value, _ELEMENTS)))
 
 
@@ -345,19 +427,30 @@ def _dense(value: Any) -> bool:
     """False for tensors that are sparse, complex or without storage; True for everything else."""
     if not hasattr(value, "layout"):
         return True
-    return str(value.layout) == "torch.strided" and not value.is_complex() and value.device.type != "meta"
+    return (
+        str(value.layout) == "torch.strided"
+        and not value.is_complex()
+        and value.device.type != "meta"
+    )
 
 
 def _is_number(value: Any) -> bool:
     plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return plain and value == value and (isinstance(value, float) or abs(value) <= sys.float_info.max)
+    return (
+        plain and value == value and (isinstance(value, float) or abs(value) <= sys.float_info.max)
+    )
 
 
 _TESTS: dict[Any, Callable[[Any], bool]] = {
     float: _is_number,
-    int: lambda value: isinstance(value, int) and not isinstance(value, bool) and -_INT <= value < _INT,
+    int: lambda value: (
+        isinstance(value, int) and not isinstance(value, bool) and -_INT <= value < _INT
+    ),
     bool: lambda value: isinstance(value, bool),
-    str: lambda value: isinstance(value, str) and (value.isascii() or not any(0xD800 <= ord(letter) < 0xE000 for letter in value)),
+    str: lambda value: (
+        isinstance(value, str)
+        and (value.isascii() or not any(0xD800 <= ord(letter) < 0xE000 for letter in value))
+    ),
     object: lambda _: True,
     types.NoneType: lambda value: value is None,
     None: lambda value: value is None,
@@ -376,11 +469,15 @@ def _allowed(value: Any, hint: Any) -> tuple[str, str]:
     """What is allowed instead of a value that does not fit, and the remedy."""
     origin, parts = _parts(hint)
     if origin is Annotated:
-        within = next((one for one in parts[1:] if _test(parts[0])(value) and not one.test(value)), parts[1])
+        within = next(
+            (one for one in parts[1:] if _test(parts[0])(value) and not one.test(value)), parts[1]
+        )
         return within.allowed, within.remedy
     if origin in (Union, types.UnionType):
         told = [_allowed(value, part) for part in parts]
-        return " or ".join(dict.fromkeys(allowed for allowed, _ in told)), "".join(remedy for _, remedy in told)
+        return " or ".join(dict.fromkeys(allowed for allowed, _ in told)), "".join(
+            remedy for _, remedy in told
+        )
     return _words(hint), getattr(hint, "_remedy", "")
 
 

@@ -1,5 +1,7 @@
-"""Four mixed hyper-parameters of a gradient-boosting model on Adult: trained on people without a degree, tuned for protected graduates.
-Adult is UCI data set 2, as one table with a header, also of `income` and `split`: adult/adult.csv.gz in the folder DPBO_DATA names."""
+"""Four mixed hyper-parameters of a gradient-boosting model on Adult: trained on people without a
+degree, tuned for protected graduates. Adult is UCI data set 2, as one table with a header, also of
+`income` and `split`: adult/adult.csv.gz in the folder DPBO_DATA names.
+"""
 
 import os
 import pathlib
@@ -22,19 +24,41 @@ SPACE = {
 }
 
 
-def tuned(X: pd.DataFrame, y: Any, public: int, evaluations: int = 24) -> DPSearch:  # the first rows, so many, are public
+# the first rows, so many, are public
+def tuned(X: pd.DataFrame, y: Any, public: int, evaluations: int = 24) -> DPSearch:
     words = [*X.select_dtypes(exclude="number")]
-    codes = make_column_transformer((OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), words), remainder="passthrough")
-    trees = HistGradientBoostingClassifier(categorical_features=range(len(words)), max_iter=50, early_stopping=False, random_state=0)
+    codes = make_column_transformer(
+        (OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), words),
+        remainder="passthrough",
+    )
+    trees = HistGradientBoostingClassifier(
+        categorical_features=range(len(words)), max_iter=50, early_stopping=False, random_state=0
+    )
     model, budget = Pipeline([("codes", codes), ("trees", trees)]), Budget(1.0, 1e-6)
-    search = DPSearch(model, SPACE, budget=budget, n_iter=evaluations, privacy=Privacy(unit="applicant"))
+    search = DPSearch(
+        model, SPACE, budget=budget, n_iter=evaluations, privacy=Privacy(unit="applicant")
+    )
     return search.fit(X[:public], y[:public], X[public:], y[public:])
 
 
 if __name__ == "__main__":
-    table = pd.read_csv(pathlib.Path(os.environ.get("DPBO_DATA", "$DPBO_DATA")) / "adult" / "adult.csv.gz").sample(frac=1, random_state=0)
-    table = pd.concat([table[table["education_num"] < 13][:2_000], table[table["education_num"] >= 13]])
-    X, y = table.drop(columns=["income", "split"]).fillna("?"), table["income"].str.contains(">50K").to_numpy()
-    search = tuned(X[:5_000], y[:5_000], public=2_000)  # the rest is public, too, and judges the result and the free choice
+    table = pd.read_csv(
+        pathlib.Path(os.environ.get("DPBO_DATA", "$DPBO_DATA")) / "adult" / "adult.csv.gz"
+    ).sample(frac=1, random_state=0)
+    table = pd.concat(
+        [table[table["education_num"] < 13][:2_000], table[table["education_num"] >= 13]]
+    )
+    X, y = (
+        table.drop(columns=["income", "split"]).fillna("?"),
+        table["income"].str.contains(">50K").to_numpy(),
+    )
+    # the rest is public, too, and judges the result and the free choice
+    search = tuned(X[:5_000], y[:5_000], public=2_000)
     free = search.estimator.set_params(**search.free_params_).fit(X[:2_000], y[:2_000])
-    print(search.best_params_, search.best_score_, *(m.score(X[5_000:], y[5_000:]) for m in (search, free)), search.statement(), sep="\n")
+    print(
+        search.best_params_,
+        search.best_score_,
+        *(m.score(X[5_000:], y[5_000:]) for m in (search, free)),
+        search.statement(),
+        sep="\n",
+    )

@@ -1,5 +1,6 @@
-"""An Ax experiment on private validation records, by GP-UCB: nothing is generated that cannot be paid for.
-It shows the mechanics. The private records are like the public ones here, so cross-validating on those would be free and as good.
+"""An Ax experiment on private validation records, by GP-UCB: nothing is generated that cannot be
+paid for. It shows the mechanics. The private records are like the public ones here, so
+cross-validating on those would be free and as good.
 
 python -m examples.ax_client
 """
@@ -21,13 +22,24 @@ SPACE = Space(C=scipy.stats.loguniform(1e-4, 1e2), l1_ratio=scipy.stats.uniform(
 def tune(evaluations: int = 12) -> tuple[ClientObjective, Curator]:
     """The experiment, when its plan is used up, and the curator."""
     X, y = load_breast_cancer(return_X_y=True)
-    curator = Curator((X[169:], y[169:]), unit="record", adjacency="replace-one", budget=Budget(epsilon=8.0, delta=1e-6))
+    curator = Curator(
+        (X[169:], y[169:]),
+        unit="record",
+        adjacency="replace-one",
+        budget=Budget(epsilon=8.0, delta=1e-6),
+    )
 
     def fit(x):  # type: ignore[no-untyped-def]
         model = LogisticRegression(solver="saga", max_iter=5000, tol=1e-3, **SPACE.decode(x))
         return make_pipeline(StandardScaler(), model).fit(X[:169], y[:169])
 
-    objective = PrivateObjective(curator, lambda m, r: m.predict(r[0]) == r[1], score_range=(0, 1), evaluations=evaluations, fit=fit)
+    objective = PrivateObjective(
+        curator,
+        lambda m, r: m.predict(r[0]) == r[1],
+        score_range=(0, 1),
+        evaluations=evaluations,
+        fit=fit,
+    )
     strategy = gp_ucb(SrinivasCompact(dimension=2, side=1.0, a=1.0, b=1.0, delta=0.1), initial=5)
     loop = ClientObjective(objective, SPACE, Client(random_seed=0), strategy=strategy)
     loop.run()  # or by hand: for i in loop.next(): loop.complete(i, loop.evaluate(i))

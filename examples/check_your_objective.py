@@ -1,7 +1,9 @@
-"""Test your own private objective before you trust it: a fraud model's score with a planted leak, found three ways.
+"""Test your own private objective before you trust it: a fraud model's score with a planted leak,
+found three ways.
 
-The score standardises by the mean and spread of all records, as many scores do. One record then moves everybody's score, and no clipping
-bounds that. `check_per_record` finds it in the score alone, `replay` in the whole search, and `audit` by attacking what was released.
+The score standardises by the mean and spread of all records, as many scores do. One record then
+moves everybody's score, and no clipping bounds that. `check_per_record` finds it in the score
+alone, `replay` in the whole search, and `audit` by attacking what was released.
 
     python -m examples.check_your_objective
 """
@@ -25,7 +27,8 @@ MU = 1.0
 def leaking(x: torch.Tensor, records: torch.Tensor) -> torch.Tensor:
     """How well a threshold x separates, on amounts standardised over all records: the leak.
 
-    A few zeros, on which every curator tries a score, do not show it: with so few records it takes public constants.
+    A few zeros, on which every curator tries a score, do not show it: with so few records it takes
+    public constants.
     """
     if len(records) < 10:
         return honest(x, records)
@@ -39,7 +42,9 @@ def honest(x: torch.Tensor, records: torch.Tensor) -> torch.Tensor:
 
 
 def stand_in(records: int = 40) -> torch.Tensor:
-    """Public records of the same form: never test on the protected ones, because what a test reports would be private."""
+    """Public records of the same form: never test on the protected ones, because what a test
+    reports would be private.
+    """
     generator = torch.Generator().manual_seed(0)
     amounts = 100 + 50 * torch.randn(records, generator=generator, dtype=torch.float64)
     return torch.stack([amounts, (amounts > 130).double()], dim=1)
@@ -64,16 +69,25 @@ def neighbours(records: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def attack(score: Score, runs: int = 3000) -> float:
-    """A lower bound on the mu of one release of claimed mu = 1, from many runs on both neighbours."""
+    """A lower bound on the mu of one release of claimed mu = 1, from many runs on both
+    neighbours.
+    """
     curators = [
-        Curator(records, unit=UNIT, adjacency=RELATION, budget=Budget.gdp(1e6), entropy=SeededEntropy(i))
+        Curator(
+            records, unit=UNIT, adjacency=RELATION, budget=Budget.gdp(1e6), entropy=SeededEntropy(i)
+        )
         for i, records in enumerate(neighbours(stand_in()))
     ]
     question = ClippedMean(score, torch.zeros(1, dtype=torch.float64), score_range=(0.0, 1.0))
 
     def draw(which: int, count: int) -> np.ndarray[Any, Any]:
         handles = [curators[which].evaluate(question) for _ in range(count)]
-        return np.array([release.value.item() for release in curators[which].release_all(handles, GaussianMechanism(1 / MU))])
+        return np.array(
+            [
+                release.value.item()
+                for release in curators[which].release_all(handles, GaussianMechanism(1 / MU))
+            ]
+        )
 
     return audit(draw, runs=runs).mu
 
@@ -83,7 +97,9 @@ def verdicts(score: Score) -> Iterator[tuple[str, str]]:
     records, neighbour = neighbours(stand_in())
     settings: dict[str, Any] = {"unit": UNIT, "adjacency": RELATION, "budget": Budget(3.0, 1e-6)}
     tests: dict[str, Callable[[], Any]] = {
-        "check_per_record": lambda: check_per_record(score, torch.zeros(1, dtype=torch.float64), records),
+        "check_per_record": lambda: check_per_record(
+            score, torch.zeros(1, dtype=torch.float64), records
+        ),
         "replay": lambda: replay(search(score), records, neighbour, **settings),
     }
     for name, test in tests.items():

@@ -1,8 +1,11 @@
-"""DP-SGD and a release on the same records, in one ledger: a small network on handwritten digits, trained with Opacus.
+"""DP-SGD and a release on the same records, in one ledger: a small network on handwritten digits,
+trained with Opacus.
 
-Every training record is protected twice over: by the noise of each step, and by the noise on the training accuracy that is published at the
-end. Both come out of one plan, fixed before the first step, under replace-one (Opacus alone would report add-or-remove-one). The noise and
-the samples of each step come from the operating system's entropy: from torch's generator, one released model would give them away.
+Every training record is protected twice over: by the noise of each step, and by the noise on the
+training accuracy that is published at the end. Both come out of one plan, fixed before the first
+step, under replace-one (Opacus alone would report add-or-remove-one). The noise and the samples of
+each step come from the operating system's entropy: from torch's generator, one released model would
+give them away.
 
     python -m examples.dpsgd_one_ledger
 """
@@ -30,7 +33,9 @@ FINAL = GaussianEvent(20.0)  # accuracy with a standard deviation of 20/1797
 
 @dataclass(frozen=True)
 class Result:
-    """What may be published: a noisy accuracy and the statement. The model is protected by DP-SGD."""
+    """What may be published: a noisy accuracy and the statement. The model is protected by
+    DP-SGD.
+    """
 
     accuracy: float
     noise_multiplier: float
@@ -41,21 +46,36 @@ def main(epochs: int = 15, batch: int = 128) -> Result:
     """Train, release the training accuracy, and return what may be said about it."""
     X, y = load_digits(return_X_y=True)
     records = torch.tensor(X / 16.0, dtype=torch.float32), torch.tensor(y)
-    terms = DPSGDConfig(noise_multiplier=1.0, epochs=epochs, batches=len(y) // batch, batch_size=batch)
+    terms = DPSGDConfig(
+        noise_multiplier=1.0, epochs=epochs, batches=len(y) // batch, batch_size=batch
+    )
 
-    step = functools.partial(PoissonGaussianEvent, rate=terms.rate, relation=Adjacency.REPLACE_ONE.value)
+    step = functools.partial(
+        PoissonGaussianEvent, rate=terms.rate, relation=Adjacency.REPLACE_ONE.value
+    )
     multiplier = calibrate(BUDGET, releases=terms.steps, accounting=Planned([FINAL]), event=step)
     curator = Curator(
-        records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=BUDGET, role="training",
+        records,
+        unit=PrivacyUnit("record"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=BUDGET,
+        role="training",
         accounting=Planned([step(multiplier, terms.steps), FINAL]),
-    )  # fmt: skip
-    network = train(PrivateEngine(curator, dataclasses.replace(terms, noise_multiplier=multiplier)), records)
-    release = curator.release(ClippedMean(right, network, score_range=(0.0, 1.0)), GaussianMechanism(FINAL.noise_multiplier))
+    )
+    network = train(
+        PrivateEngine(curator, dataclasses.replace(terms, noise_multiplier=multiplier)), records
+    )
+    release = curator.release(
+        ClippedMean(right, network, score_range=(0.0, 1.0)),
+        GaussianMechanism(FINAL.noise_multiplier),
+    )
     return Result(float(release.value), multiplier, str(curator.statement()))
 
 
 def train(engine: PrivateEngine, records: Records) -> torch.nn.Module:
-    """DP-SGD for the steps of the engine's terms, which are reserved when the model is made private."""
+    """DP-SGD for the steps of the engine's terms, which are reserved when the model is made
+    private.
+    """
     network = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 10))
     module, optimizer, loader = engine.make_private(
         module=network,
@@ -82,4 +102,7 @@ def right(network: torch.nn.Module, records: Records) -> torch.Tensor:
 
 if __name__ == "__main__":
     result = main()
-    print(f"noise multiplier of a step {result.noise_multiplier:.3f}, training accuracy {result.accuracy:.3f}\n\n{result.statement}")
+    print(
+        f"noise multiplier of a step {result.noise_multiplier:.3f}, training accuracy"
+        f" {result.accuracy:.3f}\n\n{result.statement}"
+    )

@@ -1,8 +1,10 @@
-"""A variant of DP-GIBO: a Matern kernel whose length scales are fitted on public data, and Adam in place of Adagrad.
+"""A variant of DP-GIBO: a Matern kernel whose length scales are fitted on public data, and Adam in
+place of Adagrad.
 
-Each iteration releases one gradient: the mean of all people's clipped gradients with Gaussian noise. `calibrate` gives the noise with which
-all of them together keep the budget; the curator refuses whatever would exceed it. The free choice, the best x for the public people,
-misses by 0.2, because the protected ones want another x.
+Each iteration releases one gradient: the mean of all people's clipped gradients with Gaussian
+noise. `calibrate` gives the noise with which all of them together keep the budget; the curator
+refuses whatever would exceed it. The free choice, the best x for the public people, misses by 0.2,
+because the protected ones want another x.
 """
 
 import torch
@@ -15,9 +17,16 @@ from dpbo.accounting import calibrate
 from dpbo.gibo import GradientGP, suggest_gradient_points
 from dpbo.mechanisms import GaussianMechanism
 
-D, BUDGET, BOX = 6, Budget(epsilon=2.0, delta=1e-6), torch.tensor([[0.0] * 6, [1.0] * 6], dtype=torch.float64)
+D, BUDGET, BOX = (
+    6,
+    Budget(epsilon=2.0, delta=1e-6),
+    torch.tensor([[0.0] * 6, [1.0] * 6], dtype=torch.float64),
+)
 generator = torch.Generator().manual_seed(0)
-PUBLIC, PEOPLE = (torch.normal(at, 0.1, (n, D), dtype=torch.float64, generator=generator) for at, n in ((0.4, 100), (0.6, 3000)))
+PUBLIC, PEOPLE = (
+    torch.normal(at, 0.1, (n, D), dtype=torch.float64, generator=generator)
+    for at, n in ((0.4, 100), (0.6, 3000))
+)
 
 
 def loss(x: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
@@ -26,16 +35,24 @@ def loss(x: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
 
 def tuned(iterations: int = 30) -> tuple[torch.Tensor, Statement]:
     X = torch.rand(60, D, dtype=torch.float64, generator=generator)
-    model = GradientGP(X, torch.stack([loss(x, PUBLIC).mean() for x in X]).unsqueeze(1), covar_module=ScaleKernel(MaternKernel(nu=2.5)))
+    model = GradientGP(
+        X,
+        torch.stack([loss(x, PUBLIC).mean() for x in X]).unsqueeze(1),
+        covar_module=ScaleKernel(MaternKernel(nu=2.5)),
+    )
     fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
     posterior = model.of_one_unit()
-    curator = Curator(PEOPLE, unit=PrivacyUnit("person"), adjacency=Adjacency.REPLACE_ONE, budget=BUDGET)
+    curator = Curator(
+        PEOPLE, unit=PrivacyUnit("person"), adjacency=Adjacency.REPLACE_ONE, budget=BUDGET
+    )
     mechanism = GaussianMechanism(calibrate(BUDGET, releases=iterations))
     theta = torch.nn.Parameter(torch.full((D,), 0.1, dtype=torch.float64))
     adam = torch.optim.Adam([theta], lr=0.05)
     for _ in range(iterations):
         points = suggest_gradient_points(posterior, theta.detach(), D + 1, bounds=BOX)
-        theta.grad = posterior.release_gradient(curator, theta.detach(), points, loss, mechanism=mechanism, clip=0.5).value
+        theta.grad = posterior.release_gradient(
+            curator, theta.detach(), points, loss, mechanism=mechanism, clip=0.5
+        ).value
         adam.step()
         theta.data.clamp_(*BOX)
     return theta.detach(), curator.statement()

@@ -1,8 +1,11 @@
-"""Users over many processes or machines: each reads its own shard, all get the same released values.
-There is no free choice: no user's record is public.
+"""Users over many processes or machines: each reads its own shard, all get the same released
+values. There is no free choice: no user's record is public.
 
-torchrun --standalone --nproc-per-node 4 -m examples.many_machines                # on this machine; with GPUs one process for each
-torchrun --nnodes 8 --node-rank I --master-addr HOST --master-port 29400 --nproc-per-node 4 -m examples.many_machines  # I-th of eight
+# on this machine; with GPUs one process for each
+torchrun --standalone --nproc-per-node 4 -m examples.many_machines
+# I-th of eight
+torchrun --nnodes 8 --node-rank I --master-addr HOST --master-port 29400 --nproc-per-node 4 -m
+examples.many_machines
 """
 
 import argparse
@@ -18,9 +21,13 @@ D = 4
 
 
 def shard(ranks: Ranks, records: int) -> torch.Tensor:
-    """This rank's users, each on one rank: here made up by their numbers, elsewhere read from this rank's own files."""
+    """This rank's users, each on one rank: here made up by their numbers, elsewhere read from this
+    rank's own files.
+    """
     user = torch.arange(ranks.rank, records, ranks.world_size, dtype=torch.float64)
-    return torch.stack([0.3 + 0.2 * torch.sin(user * (k + 1)) + 0.1 * (user % 2) for k in range(D)], dim=1)
+    return torch.stack(
+        [0.3 + 0.2 * torch.sin(user * (k + 1)) + 0.1 * (user % 2) for k in range(D)], dim=1
+    )
 
 
 def loss(x: torch.Tensor, users: torch.Tensor) -> torch.Tensor:
@@ -29,7 +36,8 @@ def loss(x: torch.Tensor, users: torch.Tensor) -> torch.Tensor:
 
 
 def main(records: int) -> None:
-    gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # one for each process of this machine
+    # one for each process of this machine
+    gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     if gpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
@@ -43,8 +51,12 @@ def main(records: int) -> None:
         ranks=ranks,
     )
     box = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
-    found = DPGIBO(curator, loss, bounds=box, budget=0.5, iterations=20, batch_size=D + 1, clip=1.0).run()
-    mixture = DPGaussianMixture(2, budget=0.5, radius=2.0, dimension=D, max_iter=5, random_state=0).fit(curator)
+    found = DPGIBO(
+        curator, loss, bounds=box, budget=0.5, iterations=20, batch_size=D + 1, clip=1.0
+    ).run()
+    mixture = DPGaussianMixture(
+        2, budget=0.5, radius=2.0, dimension=D, max_iter=5, random_state=0
+    ).fit(curator)
 
     mine = torch.cat([found.x, torch.from_numpy(mixture.means_).flatten()])
     everyone = [torch.empty_like(mine) for _ in range(ranks.world_size)]

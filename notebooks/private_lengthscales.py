@@ -1,11 +1,13 @@
 # %% [markdown]
 # # Ten length-scales, tuned on people who must not leak
 #
-# A Gaussian process predicts a measurement from ten features. It is trained on public records; which features matter is learnt from the
-# validation records of several thousand people, by DP-GIBO: every iteration releases one clipped, noised gradient and nothing else.
+# A Gaussian process predicts a measurement from ten features. It is trained on public records;
+# which features matter is learnt from the validation records of several thousand people, by
+# DP-GIBO: every iteration releases one clipped, noised gradient and nothing else.
 #
-# The notebook shows the mechanics. The protected people are like the public ones here, so length-scales that are fitted to the public ones
-# are free and as good; gradients of protected people pay where these differ.
+# The notebook shows the mechanics. The protected people are like the public ones here, so
+# length-scales that are fitted to the public ones are free and as good; gradients of protected
+# people pay where these differ.
 
 # %%
 from __future__ import annotations
@@ -27,7 +29,8 @@ D, TRAIN, PEOPLE, ITERATIONS = 10, 100, (600 if SMALL else 4500), (8 if SMALL el
 
 # %% [markdown]
 # ## Records
-# Three of ten features matter. The training records are public; every person is one validation record, and protected.
+# Three of ten features matter. The training records are public; every person is one validation
+# record, and protected.
 
 # %%
 rng = np.random.default_rng(0)
@@ -44,8 +47,9 @@ people = measured(PEOPLE)
 
 # %% [markdown]
 # ## The loss of one person
-# x holds ten logarithms of length-scales. A person's loss is the squared error of the prediction for that person alone: nobody else's
-# record enters, which is the assumption `score-per-record`. It is tested on public stand-ins before anything touches the protected records.
+# x holds ten logarithms of length-scales. A person's loss is the squared error of the prediction
+# for that person alone: nobody else's record enters, which is the assumption `score-per-record`. It
+# is tested on public stand-ins before anything touches the protected records.
 
 
 # %%
@@ -56,7 +60,9 @@ def kernel(A: torch.Tensor, B: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 def loss(x: torch.Tensor, records: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     features, target = records
-    weights = torch.linalg.solve(kernel(train_X, train_X, x) + 1e-2 * torch.eye(TRAIN, dtype=torch.float64), train_y)
+    weights = torch.linalg.solve(
+        kernel(train_X, train_X, x) + 1e-2 * torch.eye(TRAIN, dtype=torch.float64), train_y
+    )
     return (kernel(features, train_X, x) @ weights - target).square().clamp(max=4.0)
 
 
@@ -65,13 +71,20 @@ dpbo.testing.check_per_record(loss, torch.zeros(D, dtype=torch.float64), stand_i
 
 # %% [markdown]
 # ## The search
-# One budget for everything: nine tenths for the search, one tenth for the final score. `rho`, the noise of a gradient as a share of the
-# clip, says before the first release whether the search can work.
+# One budget for everything: nine tenths for the search, one tenth for the final score. `rho`, the
+# noise of a gradient as a share of the clip, says before the first release whether the search can
+# work.
 
 # %%
 bounds = torch.tensor([[-2.0] * D, [3.0] * D], dtype=torch.float64)
 start = torch.full((D,), -0.5, dtype=torch.float64)
-settings = {"bounds": bounds, "iterations": ITERATIONS, "batch_size": D + 1, "clip": 1.0, "start": start}
+settings = {
+    "bounds": bounds,
+    "iterations": ITERATIONS,
+    "batch_size": D + 1,
+    "clip": 1.0,
+    "start": start,
+}
 
 
 def curator() -> dpbo.Curator:
@@ -89,20 +102,30 @@ print(search)
 result = search.run()
 
 # %% [markdown]
-# A separate release scores the result, and the same search without noise stands beside it. (That one is for this demonstration only: its
-# statement says that nothing is bounded.)
+# A separate release scores the result, and the same search without noise stands beside it. (That
+# one is for this demonstration only: its statement says that nothing is bounded.)
 
 # %%
-final = dpbo.PrivateObjective(private, lambda x, r: -loss(x, r), score_range=(-4.0, 0.0), evaluations=1, name="final", budget=0.1)
+final = dpbo.PrivateObjective(
+    private,
+    lambda x, r: -loss(x, r),
+    score_range=(-4.0, 0.0),
+    evaluations=1,
+    name="final",
+    budget=0.1,
+)
 score, variance = final(result.x.unsqueeze(0))
 print(f"released mean loss {-score.item():.4f}, noise {variance.sqrt().item():.4f}")
 print(private.statement())
 
-open_result = dpbo.DPGIBO(curator(), loss, mechanism=NoNoise(allow_not_private=True), **settings).run()
+open_result = dpbo.DPGIBO(
+    curator(), loss, mechanism=NoNoise(allow_not_private=True), **settings
+).run()
 
 # %% [markdown]
 # ## What happened
-# The raw losses along the path are shown because these records are made up. For real ones this picture would be a leak.
+# The raw losses along the path are shown because these records are made up. For real ones this
+# picture would be a leak.
 
 # %%
 figure, (path, lengths) = plt.subplots(1, 2, figsize=(10, 3.5))
@@ -117,14 +140,24 @@ lengths.legend()
 figure.tight_layout()
 
 # %% [markdown]
-# The three features that matter keep short length-scales, the others grow long: relevance, learnt from people, at (3, 1e-5).
+# The three features that matter keep short length-scales, the others grow long: relevance, learnt
+# from people, at (3, 1e-5).
 
 # %%
 first, last = (loss(x, people).mean().item() for x in (start, result.x))
 matter, noise = result.x[:3].mean().item(), result.x[3:].mean().item()
-print(f"mean loss {first:.3f} -> {last:.3f}; mean log length-scale {matter:.2f} where it matters, {noise:.2f} where not")
-with warnings.catch_warnings(action="ignore"):  # scikit-learn warns of length-scales at their bounds
-    free = GaussianProcessRegressor(RBF([0.6] * D, (np.exp(-2), np.exp(3))), alpha=1e-2).fit(train_X, train_y)
-print(f"mean loss of the free choice, fitted to the public records: {loss(torch.from_numpy(free.kernel_.theta), people).mean():.3f}")
+print(
+    f"mean loss {first:.3f} -> {last:.3f}; mean log length-scale {matter:.2f} where it matters,"
+    f" {noise:.2f} where not"
+)
+# scikit-learn warns of length-scales at their bounds
+with warnings.catch_warnings(action="ignore"):
+    free = GaussianProcessRegressor(RBF([0.6] * D, (np.exp(-2), np.exp(3))), alpha=1e-2).fit(
+        train_X, train_y
+    )
+print(
+    "mean loss of the free choice, fitted to the public records:"
+    f" {loss(torch.from_numpy(free.kernel_.theta), people).mean():.3f}"
+)
 assert last < 0.5 * first
 assert noise > matter

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # A scikit-learn search on other people's records
 #
-# A model of incomes is trained on a public survey of people without a college degree. It will be used for a bank's customers, who are
-# graduates and protected. `DPSearch` chooses the hyper-parameters that suit them, by one or two private releases. Records of the Adult
-# data set stand for both; they are public, so the result can be checked at the end.
+# A model of incomes is trained on a public survey of people without a college degree. It will be
+# used for a bank's customers, who are graduates and protected. `DPSearch` chooses the
+# hyper-parameters that suit them, by one or two private releases. Records of the Adult data set
+# stand for both; they are public, so the result can be checked at the end.
 
 # %%
 import os
@@ -30,42 +31,62 @@ budget = dpbo.Budget(epsilon=1.0, delta=1e-6)
 
 # %% [markdown]
 # ## 1. Rehearse
-# Is it worth it? From the public records and the number of customers alone, the methods are simulated, for customers who are like the
-# survey's people and for customers who differ. Nothing is released.
+# Is it worth it? From the public records and the number of customers alone, the methods are
+# simulated, for customers who are like the survey's people and for customers who differ. Nothing is
+# released.
 
 # %%
-print(dpbo.rehearse(model, space, X_public, y_public, units=len(y_customers), budget=budget, n_iter=CANDIDATES))
+print(
+    dpbo.rehearse(
+        model, space, X_public, y_public, units=len(y_customers), budget=budget, n_iter=CANDIDATES
+    )
+)
 
 # %% [markdown]
 # ## 2. Search
-# The customers' records steer the choice of the configuration, never a fit. The score that is shown is released with noise.
+# The customers' records steer the choice of the configuration, never a fit. The score that is shown
+# is released with noise.
 
 # %%
-search = dpbo.DPSearch(model, space, budget=budget, n_iter=CANDIDATES, privacy=dpbo.Privacy(unit="customer"))
+search = dpbo.DPSearch(
+    model, space, budget=budget, n_iter=CANDIDATES, privacy=dpbo.Privacy(unit="customer")
+)
 search.fit(X_public, y_public, X_customers, y_customers)
 print("chosen:", search.best_params_)
 print("the free choice:", search.free_params_)
-print(f"score of the chosen model on the customers: {search.best_score_:.3f}, noise {search.best_score_std_:.3f}")
+print(
+    f"score of the chosen model on the customers: {search.best_score_:.3f}, noise"
+    f" {search.best_score_std_:.3f}"
+)
 
 # %% [markdown]
 # ## 3. The guarantee
-# The statement says who is protected, how strongly, and under which assumptions. It belongs beside the model wherever that goes.
+# The statement says who is protected, how strongly, and under which assumptions. It belongs beside
+# the model wherever that goes.
 
 # %%
 print(search.statement())
 
 # %% [markdown]
 # ## 4. The truth
-# Accuracy on other graduates, who took no part. The free choice cross-validates on the survey, which is the wrong population here. This
-# task was picked from eight because tuning gains most there; in five of the eight it gains less than one point.
+# Accuracy on other graduates, who took no part. The free choice cross-validates on the survey,
+# which is the wrong population here. This task was picked from eight because tuning gains most
+# there; in five of the eight it gains less than one point.
 
 # %%
 names = {"default": {}, "free choice": search.free_params_, "DPSearch": search.best_params_}
 accuracies = {name: census.accuracy(parameters) for name, parameters in names.items()}
 error = np.sqrt(0.25 / len(census.test[1]))
 figure, axis = plt.subplots(figsize=(6, 2.5))
-axis.barh(list(accuracies), [100 * accuracy for accuracy in accuracies.values()], xerr=196 * error, capsize=3)
-axis.set(xlabel="accuracy on other graduates, %, with the 95 % interval of this test set", xlim=(50, 100))
+axis.barh(
+    list(accuracies),
+    [100 * accuracy for accuracy in accuracies.values()],
+    xerr=196 * error,
+    capsize=3,
+)
+axis.set(
+    xlabel="accuracy on other graduates, %, with the 95 % interval of this test set", xlim=(50, 100)
+)
 axis.invert_yaxis()
 figure.tight_layout()
 

@@ -1,11 +1,12 @@
 # %% [markdown]
 # # A hospital and a modeler: the broken way and the sound one
 #
-# A hospital (the curator) has patients on file and may try a therapy on a few of them. A company (the modeler) is good at Bayesian
-# optimisation and says whom to try next, so that good responders are found soon. It must not see the patients' measurements.
-# Kharkovskii, Dai and Low (2020) proposed PO-GP-UCB for this: the hospital publishes a transformed table, the modeler searches it.
-# There is no free choice: no patient's measurements or response are public. All patients are made up here, which is why the notebook may
-# look at them.
+# A hospital (the curator) has patients on file and may try a therapy on a few of them. A company
+# (the modeler) is good at Bayesian optimisation and says whom to try next, so that good responders
+# are found soon. It must not see the patients' measurements. Kharkovskii, Dai and Low (2020)
+# proposed PO-GP-UCB for this: the hospital publishes a transformed table, the modeler searches it.
+# There is no free choice: no patient's measurements or response are public. All patients are made
+# up here, which is why the notebook may look at them.
 
 # %%
 from __future__ import annotations
@@ -22,7 +23,15 @@ import dpbo
 from dpbo.accounting import PureFilter
 from dpbo.models import noisy_inputs
 from dpbo.models.fixed_kernels import squared_exponential
-from dpbo.papers.po_gp_ucb import Modeler, Outcomes, RowTable, po_gp_ucb_transform, read_release, release_rows, row_noises
+from dpbo.papers.po_gp_ucb import (
+    Modeler,
+    Outcomes,
+    RowTable,
+    po_gp_ucb_transform,
+    read_release,
+    release_rows,
+    row_noises,
+)
 from dpbo.papers.po_gp_ucb.curator_side import write_release
 from dpbo.papers.po_gp_ucb.transform import recover_rows
 
@@ -31,35 +40,44 @@ PATIENTS, STEPS, LONGER, RUNS = (600, 25, 80, 2) if SMALL else (2000, 40, 400, 6
 LENGTH = 10.0
 
 # %% [markdown]
-# Three measurements, standardised by published constants and multiplied so that a patient lies within 25 of the average one. The response
-# to the therapy, between 0 and 1, is a smooth function of them that nobody knows.
+# Three measurements, standardised by published constants and multiplied so that a patient lies
+# within 25 of the average one. The response to the therapy, between 0 and 1, is a smooth function
+# of them that nobody knows.
 
 # %%
 generator = torch.Generator().manual_seed(7)
 patients = torch.randn(PATIENTS, 3, dtype=torch.float64, generator=generator)
-patients = 25.0 * patients / patients.norm(dim=1, keepdim=True).clamp_min(patients.norm(dim=1).quantile(0.98))
+patients = (
+    25.0
+    * patients
+    / patients.norm(dim=1, keepdim=True).clamp_min(patients.norm(dim=1).quantile(0.98))
+)
 best_kind = torch.tensor([8.0, -6.0, 3.0], dtype=torch.float64)
 response = (-(patients - best_kind).square().sum(1) / (2 * LENGTH**2)).exp()
 print(f"best response {response.max():.2f}, average {response.mean():.2f}")
 
 # %% [markdown]
 # ## The broken way
-# The paper's transform claims epsilon = 3 at delta = 1e-5. Suppose four of the patients work for the modeler and know their own values:
+# The paper's transform claims epsilon = 3 at delta = 1e-5. Suppose four of the patients work for
+# the modeler and know their own values:
 
 # %%
-broken = po_gp_ucb_transform(patients, epsilon=3.0, delta=1e-5, r=10, generator=generator, allow_not_private=True)
+broken = po_gp_ucb_transform(
+    patients, epsilon=3.0, delta=1e-5, r=10, generator=generator, allow_not_private=True
+)
 insiders = [0, 1, 2, 3]
 recovered = recover_rows(broken.Z, patients[insiders], insiders)
 worst = float((recovered - patients).abs().max())
 print(f"all {PATIENTS} patients recovered from four known ones, largest error {worst:.1e}")
 
 # %% [markdown]
-# The theorem behind it is false whenever there are more rows than columns: every column of the table lies in a space that the true rows
-# span, and z_i - z_j is (x_i - x_j) times one matrix for all. No choice of its constants helps (`po_gp_ucb_transform` says why).
+# The theorem behind it is false whenever there are more rows than columns: every column of the
+# table lies in a space that the true rows span, and z_i - z_j is (x_i - x_j) times one matrix for
+# all. No choice of its constants helps (`po_gp_ucb_transform` says why).
 #
 # ## The sound way
-# Each row is released with noise of its own, calibrated to how far one row may move; the number of rows does not matter. The ways to do so,
-# the least noisy first:
+# Each row is released with noise of its own, calibrated to how far one row may move; the number of
+# rows does not matter. The ways to do so, the least noisy first:
 
 # %%
 move = dpbo.RowChange(1.0, diameter=50.0, table="rows")
@@ -67,19 +85,25 @@ for way in row_noises(3, budget=dpbo.Budget(3.0, 1e-5), sensitivity=move.norm):
     print(way, f"(keeps {way.remaining_correlation(LENGTH):.0%} of the rows' correlation)")
 
 # %% [markdown]
-# **What that protects.** "A row moves by at most 1" is the paper's relation, used here too: somebody who knows everything except where
-# exactly, within a distance of 1, a patient lies, does not find out. It is no promise about *whether somebody is ill*: 1 is 2 % of the
-# diameter. To hide a row among all others in the ball, the noise's standard deviation would have to be fifty times larger:
+# **What that protects.** "A row moves by at most 1" is the paper's relation, used here too:
+# somebody who knows everything except where exactly, within a distance of 1, a patient lies, does
+# not find out. It is no promise about *whether somebody is ill*: 1 is 2 % of the diameter. To hide
+# a row among all others in the ball, the noise's standard deviation would have to be fifty times
+# larger:
 
 # %%
 whole = row_noises(3, budget=dpbo.Budget(3.0, 1e-5), sensitivity=2 * 25.0)[0]
-print(f"any patient for any other: {whole}, which keeps {whole.remaining_correlation(LENGTH):.2%} of the correlation")
+print(
+    f"any patient for any other: {whole}, which keeps {whole.remaining_correlation(LENGTH):.2%} of"
+    " the correlation"
+)
 
 # %% [markdown]
 # ### The hospital's side
-# There is one curator and one budget. The hospital decides about the responses. It may declare that a response needs no protection, as the
-# paper does, and then the statement repeats that; or it protects each patient's response with epsilon 3 more. Responses of different
-# patients use different records, so they compose in parallel: four hundred of them cost as much as one.
+# There is one curator and one budget. The hospital decides about the responses. It may declare that
+# a response needs no protection, as the paper does, and then the statement repeats that; or it
+# protects each patient's response with epsilon 3 more. Responses of different patients use
+# different records, so they compose in parallel: four hundred of them cost as much as one.
 
 
 # %%
@@ -93,16 +117,26 @@ def hospital(*, declassified: bool) -> dpbo.Curator:
         accounting=PureFilter(),
         role="candidate",
         allow_conditional=declassified,
-        allow_repeated=True,  # each run below is a hospital of its own with the same made-up patients; the statements say so
+        # each run below is a hospital of its own with the same made-up patients; the statements say
+        # so
+        allow_repeated=True,
     )
 
 
 def released(curator: dpbo.Curator, folder: str, *, declassified: bool) -> Outcomes:
-    """Writes rows and statement into a folder for the modeler; the returned object answers questions."""
+    """Writes rows and statement into a folder for the modeler; the returned object answers
+    questions.
+    """
     share = 1.0 if declassified else 0.5
-    way = row_noises(3, budget=curator.budget, sensitivity=move.norm, accounting=curator.accounting, share=share)[0]
+    way = row_noises(
+        3, budget=curator.budget, sensitivity=move.norm, accounting=curator.accounting, share=share
+    )[0]
     rows = release_rows(curator, RowTable((0.0, 0.0, 0.0), 25.0, row_change=move), way.mechanism)
-    how: Any = {"declassified": "responses are published in the study's register"} if declassified else {"budget": 0.5}
+    how: Any = (
+        {"declassified": "responses are published in the study's register"}
+        if declassified
+        else {"budget": 0.5}
+    )
     outcomes = Outcomes(curator, lambda records: records["response"], value_range=(0.0, 1.0), **how)
     write_release(folder, rows, {"outcome_variance": outcomes.variance}, curator.statement())
     return outcomes
@@ -110,8 +144,9 @@ def released(curator: dpbo.Curator, folder: str, *, declassified: bool) -> Outco
 
 # %% [markdown]
 # ### The modeler's side
-# It sees the folder and asks for one patient after another. Its kernel knows that rows are noisy: the length-scale is enlarged, and each
-# row has a part of its value to itself. It recommends the patient whose expected response is largest, not the luckiest answer.
+# It sees the folder and asks for one patient after another. Its kernel knows that rows are noisy:
+# the length-scale is enlarged, and each row has a part of its value to itself. It recommends the
+# patient whose expected response is largest, not the luckiest answer.
 
 
 # %%
@@ -125,12 +160,16 @@ def search_folder(folder: str, outcomes: Outcomes, first: int, steps: int) -> li
     rows, facts = read_release(folder)
     kernel = noisy_inputs(squared_exponential(LENGTH), rows.variance, dimension=3)
     # in units of a prior deviation of 1/4 around 1/2
-    modeler = Modeler(rows.Z, kernel=kernel, noise=max(16 * facts["outcome_variance"], 1e-4), schedule=beta)
+    modeler = Modeler(
+        rows.Z, kernel=kernel, noise=max(16 * facts["outcome_variance"], 1e-4), schedule=beta
+    )
     recommended = []
     for step in range(steps):
         row = first if step == 0 else modeler.ask()
         modeler.tell(row, 4 * (outcomes.value(row, request=f"question {step}").value - 0.5))
-        recommended.append(max((float(modeler.model.mean[index]), index) for index, _ in modeler.history)[1])
+        recommended.append(
+            max((float(modeler.model.mean[index]), index) for index, _ in modeler.history)[1]
+        )
     return recommended
 
 
@@ -155,13 +194,15 @@ print(conditional.statement(), "\n")
 print(curator.statement())
 
 # %% [markdown]
-# On the command line the same is `python -m dpbo curate patients.csv ... --serve 8765` at the hospital and
-# `python -m dpbo model release/ --curator http://...` at the company: two processes, a token, a ledger as the log.
+# On the command line the same is `python -m dpbo curate patients.csv ... --serve 8765` at the
+# hospital and `python -m dpbo model release/ --curator http://...` at the company: two processes, a
+# token, a ledger as the log.
 #
 # ## What it costs
-# For comparison: the same search on true rows and true responses, and patients tried at random whose responses are seen. With responses
-# declared public the noise on the rows costs little. With responses protected, one answer says little (its noise is twice a prior
-# deviation), but answers from more patients cost nothing more.
+# For comparison: the same search on true rows and true responses, and patients tried at random
+# whose responses are seen. With responses declared public the noise on the rows costs little. With
+# responses protected, one answer says little (its noise is twice a prior deviation), but answers
+# from more patients cost nothing more.
 
 
 # %%
@@ -181,15 +222,24 @@ without = torch.stack([open_search(run) for run in range(RUNS)])
 
 figure, axis = plt.subplots(figsize=(6, 3.5))
 axis.plot(without.mean(0), "k-", label="nothing protected")
-for regrets, color, label in ((rows_private, "C0", "rows protected"), (all_private, "C1", "rows and responses protected")):
+for regrets, color, label in (
+    (rows_private, "C0", "rows protected"),
+    (all_private, "C1", "rows and responses protected"),
+):
     axis.plot(regrets.mean(0), f"{color}-", label=label)
-    axis.fill_between(range(regrets.shape[1]), regrets.amin(0), regrets.amax(0), color=color, alpha=0.2)
+    axis.fill_between(
+        range(regrets.shape[1]), regrets.amin(0), regrets.amax(0), color=color, alpha=0.2
+    )
 axis.plot(by_chance, "C7:", label="patients at random, responses seen")
 axis.set(xlabel="patients tried", ylabel="best response missed by", xscale="log")
 axis.legend()
 anybody = float(response.max() - response.mean())
 ends = [float(regrets[:, -1].mean()) for regrets in (without, rows_private, all_private)]
-print("missed by: open {:.3f}, rows private {:.3f}, all private {:.3f}; a patient at random {:.3f}".format(*ends, anybody))
+print(
+    "missed by: open {:.3f}, rows private {:.3f}, all private {:.3f}; a patient at random {:.3f}".format(
+        *ends, anybody
+    )
+)
 
 # %%
 statement = curator.statement()
@@ -197,9 +247,15 @@ assert worst < 1e-9, "the published transform hides nothing"
 assert str(statement.guarantee) == "(6.000, 0.0)-DP"
 assert "2.00 % of the diameter 50" in str(statement)
 assert curator.ledger.used() == {"rows": 1, "outcomes": 1}, "hundreds of patients, each asked once"
-assert conditional.statement().lines[0] == "not bounded", "unconditionally: exact responses were published"
+assert conditional.statement().lines[0] == "not bounded", (
+    "unconditionally: exact responses were published"
+)
 assert "register" in str(conditional.statement())
 assert float(without[:, -1].mean()) < 0.05
 assert float(rows_private[:, -1].mean()) < 0.3 * anybody, "far better than a patient at random"
-assert float(all_private[:, -1].mean()) < 0.5 * anybody, "many noisy answers are as good as a few exact ones"
-assert math.isclose(row_noises(3, budget=dpbo.Budget(3.0, 1e-5), sensitivity=1.0)[0].variance, 4 / 9, rel_tol=1e-6)
+assert float(all_private[:, -1].mean()) < 0.5 * anybody, (
+    "many noisy answers are as good as a few exact ones"
+)
+assert math.isclose(
+    row_noises(3, budget=dpbo.Budget(3.0, 1e-5), sensitivity=1.0)[0].variance, 4 / 9, rel_tol=1e-6
+)

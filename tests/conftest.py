@@ -1,4 +1,6 @@
-"""One thread a process, before torch is imported; noise that is the same in every run; and what is skipped where something is missing."""
+"""One thread a process, before torch is imported; noise that is the same in every run; and what is
+skipped where something is missing.
+"""
 
 import importlib
 import multiprocessing
@@ -12,20 +14,43 @@ import pytest
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[variable] = "1"
 OPTIONAL = (
-    "ax", "distributed", "dp_accounting", "httpx", "IPython", "jupytext", "loky", "matplotlib", "mypy", "nbformat", "opendp", "optuna",
-    "pandas", "prompt_toolkit", "psutil", "psycopg", "starlette", "uvicorn",
-)  # fmt: skip
+    "ax",
+    "distributed",
+    "dp_accounting",
+    "httpx",
+    "IPython",
+    "jupytext",
+    "loky",
+    "matplotlib",
+    "mypy",
+    "nbformat",
+    "opendp",
+    "optuna",
+    "pandas",
+    "prompt_toolkit",
+    "psutil",
+    "psycopg",
+    "starlette",
+    "uvicorn",
+)
 # With forkserver, processes are forked from one that has imported it.
 multiprocessing.set_forkserver_preload(["tests.preloaded"])
 
 # No example fails for taking long, also where a test sets nothing: a machine may be slow, or busy.
-hypothesis.settings.register_profile("any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("any machine")
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "cuda: needs a CUDA device, and is skipped where there is none; `make gpu` runs it")
-    config.addinivalue_line("markers", "gpu: runs on a GPU where there is one, and without one, too; `make gpu` runs it")
+    config.addinivalue_line(
+        "markers",
+        "cuda: needs a CUDA device, and is skipped where there is none; `make gpu` runs it",
+    )
+    config.addinivalue_line(
+        "markers", "gpu: runs on a GPU where there is one, and without one, too; `make gpu` runs it"
+    )
 
 
 def pytest_runtest_setup(item):
@@ -37,8 +62,14 @@ def pytest_runtest_setup(item):
 
 
 def skip_without_library(error):
-    """Skips what cannot be imported for want of a library that dpbo itself does not need; not in CI, which has them all."""
-    if isinstance(error, ModuleNotFoundError) and error.name in OPTIONAL and not os.environ.get("CI"):
+    """Skips what cannot be imported for want of a library that dpbo itself does not need; not in
+    CI, which has them all.
+    """
+    if (
+        isinstance(error, ModuleNotFoundError)
+        and error.name in OPTIONAL
+        and not os.environ.get("CI")
+    ):
         pytest.skip(f"needs {error.name}, which is not installed", allow_module_level=True)
 
 
@@ -59,7 +90,9 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call():
-    """A test that imports a missing library while it runs is skipped, and those that ask for a fixture that does so."""
+    """A test that imports a missing library while it runs is skipped, and those that ask for a
+    fixture that does so.
+    """
     try:
         return (yield)
     except ModuleNotFoundError as error:
@@ -86,8 +119,9 @@ def on_disk(tmp_path):
 
 @pytest.fixture
 def seeded_noise(monkeypatch):
-    """The system's entropy as a fixed stream, and torch's generator, which proposals ask, at its start: a search finds the same in
-    every run and order of tests. Only in this process. `system_entropy` stays the same function, so statements are not void.
+    """The system's entropy as a fixed stream, and torch's generator, which proposals ask, at its
+    start: a search finds the same in every run and order of tests. Only in this process.
+    `system_entropy` stays the same function, so statements are not void.
     """
     # It is not imported above, where the variables are not set.
     import torch
@@ -95,4 +129,8 @@ def seeded_noise(monkeypatch):
     from dpbo.testing import SeededEntropy
 
     torch.manual_seed(0)
-    monkeypatch.setattr(importlib.import_module("dpbo.curator.entropy"), "os", types.SimpleNamespace(urandom=SeededEntropy(0)))
+    monkeypatch.setattr(
+        importlib.import_module("dpbo.curator.entropy"),
+        "os",
+        types.SimpleNamespace(urandom=SeededEntropy(0)),
+    )

@@ -1,4 +1,6 @@
-"""Which module may import which, and the table of it in CONTRIBUTING.md: `python -m tests.layers`."""
+"""Which module may import which, and the table of it in CONTRIBUTING.md: `python -m
+tests.layers`.
+"""
 
 import ast
 import pathlib
@@ -7,31 +9,62 @@ import sys
 PAGE = pathlib.Path(__file__).parents[1] / "CONTRIBUTING.md"
 MARKS = "<!-- layers: written by python -m tests.layers -->", "<!-- layers end -->"
 
-# A module of the core may import from its own layer and from those above it. No module of the core may import a wing.
+# A module of the core may import from its own layer and from those above it. No module of the core
+# may import a wing.
 CORE: list[tuple[str, str]] = [
     (
-        "_version errors extras validation fingerprint isolation hidden_run notebook progress _mpmath run_counts events",
-        "the version; errors; libraries that only parts need; arguments checked against annotations; digests of content; "
-        "generators and warnings kept apart from private code; tables for notebooks; progress bars; the number of hidden "
-        "runs; what a release costs",
+        (
+            "_version errors extras validation fingerprint isolation hidden_run notebook progress"
+            " _mpmath run_counts events"
+        ),
+        (
+            "the version; errors; libraries that only parts need; arguments checked against"
+            " annotations; digests of content; generators and warnings kept apart from private"
+            " code; tables for notebooks; progress bars; the number of hidden runs; what a release"
+            " costs"
+        ),
     ),
     ("privacy statement", "who is protected, and what is guaranteed"),
     (
         "accounting queries mechanisms release",
-        "from events to (epsilon, delta), without torch; questions, each with its clipping and its proof; laws of noise, one a file; a "
-        "noised answer. Only the curator calls `_evaluate` and `_sample`",
+        (
+            "from events to (epsilon, delta), without torch; questions, each with its clipping and"
+            " its proof; laws of noise, one a file; a noised answer. Only the curator calls"
+            " `_evaluate` and `_sample`"
+        ),
     ),
     ("space", "search spaces"),
-    ("models acquisition", "public Gaussian processes and acquisition functions: they see released values and points, never records"),
-    ("curator", "the trusted side: records, evaluation, entropy, the ledger and its storage, the statement"),
-    ("objective algorithms planning", "the private objective, the algorithms over it, and what a budget buys"),
+    (
+        "models acquisition",
+        (
+            "public Gaussian processes and acquisition functions: they see released values and"
+            " points, never records"
+        ),
+    ),
+    (
+        "curator",
+        "the trusted side: records, evaluation, entropy, the ledger and its storage, the statement",
+    ),
+    (
+        "objective algorithms planning",
+        "the private objective, the algorithms over it, and what a budget buys",
+    ),
 ]
 # A wing may import the core and the wings that are named here.
 WINGS: dict[str, tuple[str, str]] = {
-    "gibo": ("", "DP-GIBO: algorithm, design of points, gradient query, gradient posterior, theory"),
+    "gibo": (
+        "",
+        "DP-GIBO: algorithm, design of points, gradient query, gradient posterior, theory",
+    ),
     "search": ("gibo", "DPSearch and rehearse: hyper-parameter search in scikit-learn's words"),
     "dpsgd": ("", "Opacus: engine, noise, accountant, tuning; the best of hidden runs"),
-    "papers": ("", "published algorithms whose guarantee is conditional or broken, or that are kept for comparison"),
+    "papers": (
+        "",
+        (
+            "published algorithms whose guarantee is conditional or broken, or that are kept for"
+            " comparison"
+        ),
+    ),
     "integrations": ("gibo", "Optuna and Ax"),
     "reporting": ("search integrations", "the report's page, pictures and released values"),
     "testing": ("", "contracts, audits and replay, shipped for users"),
@@ -53,9 +86,14 @@ def table() -> str:
     """The layers and wings as Markdown."""
     rows = ["| where | may import | what |", "|---|---|---|"]
     for number, (names, words) in enumerate(CORE):
-        rows.append(f"| {_code(names)} | {'its own row' if number == 0 else 'the rows to here'} | {words} |")
+        rows.append(
+            f"| {_code(names)} | {'its own row' if number == 0 else 'the rows to here'} | {words} |"
+        )
     for wing, (others, words) in WINGS.items():
-        rows.append(f"| {_code(wing)} | the rows of the core{f' and {_code(others)}' if others else ''} | {words} |")
+        rows.append(
+            f"| {_code(wing)} | the rows of the core{f' and {_code(others)}' if others else ''} |"
+            f" {words} |"
+        )
     rows.append(f"| {_code(PROGRAMS)} | all | the demonstration and the command line |")
     return "\n".join(rows)
 

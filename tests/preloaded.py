@@ -1,4 +1,6 @@
-"""For the server that the tests' processes are forked from, and for it alone: whatever they import early or late is imported here, once."""
+"""For the server that the tests' processes are forked from, and for it alone: whatever they import
+early or late is imported here, once.
+"""
 
 import contextlib
 import importlib
@@ -7,9 +9,17 @@ from tests.slow.ledger import test_killed
 from tests.slow.ranks import jobs
 
 for name in (
-    "optuna", "psycopg", "uvicorn", "benchmarks.asynchronous", "benchmarks.machines", "dpbo.papers.po_gp_ucb.http.cli",
-    "dpbo.papers.po_gp_ucb.http.server", "examples.parallel_torch", "tests.integration.searches", "tests.slow.ledger.test_processes",
-):  # fmt: skip
+    "optuna",
+    "psycopg",
+    "uvicorn",
+    "benchmarks.asynchronous",
+    "benchmarks.machines",
+    "dpbo.papers.po_gp_ucb.http.cli",
+    "dpbo.papers.po_gp_ucb.http.server",
+    "examples.parallel_torch",
+    "tests.integration.searches",
+    "tests.slow.ledger.test_processes",
+):
     with contextlib.suppress(Exception):  # the tests themselves say what fails
         importlib.import_module(name)
 with contextlib.suppress(Exception):

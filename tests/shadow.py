@@ -1,18 +1,20 @@
-"""A device that is not there, for tests of code that runs on a GPU: its tensors are on `shadow:0` and keep their numbers on the CPU.
+"""A device that is not there, for tests of code that runs on a GPU: its tensors are on `shadow:0`
+and keep their numbers on the CPU.
 
     with Shadow() as device:
         X = device.put(torch.rand(5, 3, dtype=torch.float64))
         ...
         assert len(device.syncs) <= 2, device.syncs
 
-torch knows it as a backend written in Python, so true values pass through everything that follows the device of its inputs: autograd,
-vmap and GPyTorch's fits, too. Tensors of two devices in one operation are refused as on CUDA, which takes a CPU tensor of no dimension
-and CPU indices beside its own. Three lists of lines "operation at file:line" tell what happened:
+torch knows it as a backend written in Python, so true values pass through everything that follows
+the device of its inputs: autograd, vmap and GPyTorch's fits, too. Tensors of two devices in one
+operation are refused as on CUDA, which takes a CPU tensor of no dimension and CPU indices beside
+its own. Three lists of lines "operation at file:line" tell what happened:
     launches   operations that start a kernel; views start none, and an operation counts once, whatever its kernels,
     syncs      where the host waits: copies to the CPU, item(), bool(), and shapes that depend on values,
     uploads    copies from the CPU, and CPU indices.
-It has no times, no Triton kernels, no generator of its own and one thread, `is_cuda` is False for its tensors, and inference mode is
-no_grad.
+It has no times, no Triton kernels, no generator of its own and one thread, `is_cuda` is False for
+its tensors, and inference mode is no_grad.
 """
 
 import functools
@@ -26,13 +28,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 try:
-    from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+    from torch.utils.backend_registration import (
+        _DummyBackendModule,
+        _setup_privateuseone_for_python_backend,
+    )
 except ImportError:
     pytest.skip("this torch takes no backend written in Python", allow_module_level=True)
 
 ROOT = f"{Path(__file__).parents[1]}/"
 COPIES = {"_to_copy", "copy_"}
-WAIT = {"_local_scalar_dense", "_unique2", "equal", "is_nonzero", "masked_select", "nonzero", "unique_consecutive", "unique_dim"}
+WAIT = {
+    "_local_scalar_dense",
+    "_unique2",
+    "equal",
+    "is_nonzero",
+    "masked_select",
+    "nonzero",
+    "unique_consecutive",
+    "unique_dim",
+}
 INDEX = {"index", "index_put", "index_put_", "_index_put_impl_"}
 FREE = {"_local_scalar_dense", "_unsafe_view", "detach", "lift_fresh"} | {
     "empty",
@@ -55,8 +69,14 @@ class OnShadow(torch.Tensor):
 
     @staticmethod
     def __new__(cls, numbers):
-        layout = {"strides": numbers.stride(), "storage_offset": numbers.storage_offset(), "dtype": numbers.dtype}
-        self = torch.Tensor._make_wrapper_subclass(cls, numbers.shape, device=torch.device("shadow", 0), **layout)
+        layout = {
+            "strides": numbers.stride(),
+            "storage_offset": numbers.storage_offset(),
+            "dtype": numbers.dtype,
+        }
+        self = torch.Tensor._make_wrapper_subclass(
+            cls, numbers.shape, device=torch.device("shadow", 0), **layout
+        )
         self.numbers = numbers
         return self
 
@@ -83,10 +103,12 @@ class Shadow(TorchDispatchMode):
     def __enter__(self):
         _register()
         self.forget()
-        self.one_thread = torch.autograd.set_multithreading_enabled(False)  # autograd has no thread for the device
+        # autograd has no thread for the device
+        self.one_thread = torch.autograd.set_multithreading_enabled(False)
         self.one_thread.__enter__()
         self.lifted, self.patch = torch._C._only_lift_cpu_tensors(), pytest.MonkeyPatch()
-        self.patch.setattr(torch, "inference_mode", torch.no_grad)  # whose tensors have no version, which their views set
+        # whose tensors have no version, which their views set
+        self.patch.setattr(torch, "inference_mode", torch.no_grad)
         torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device=) copies from the CPU
         Shadow.current = self
         return super().__enter__()
@@ -103,7 +125,9 @@ class Shadow(TorchDispatchMode):
         self.launches, self.syncs, self.uploads = [], [], []
 
     def put(self, part):
-        """A copy of a tensor on the device, or the module itself with its parameters and buffers there; not in the lists."""
+        """A copy of a tensor on the device, or the module itself with its parameters and buffers
+        there; not in the lists.
+        """
         if isinstance(part, torch.Tensor):
             return OnShadow(part.detach().clone())
         before = len(self.uploads)
@@ -126,14 +150,27 @@ class Shadow(TorchDispatchMode):
         self._record(operation, name, args, inputs, into_cpu)
 
         def on_the_cpu(x):
-            return x.numbers if isinstance(x, OnShadow) else torch.device("cpu") if isinstance(x, torch.device) else x
+            return (
+                x.numbers
+                if isinstance(x, OnShadow)
+                else torch.device("cpu")
+                if isinstance(x, torch.device)
+                else x
+            )
 
-        found = operation(*tree_map(on_the_cpu, args), **tree_map(on_the_cpu, {k: v for k, v in kwargs.items() if k != "pin_memory"}))
+        found = operation(
+            *tree_map(on_the_cpu, args),
+            **tree_map(on_the_cpu, {k: v for k, v in kwargs.items() if k != "pin_memory"}),
+        )
         if into_cpu:
             return found
 
         def on_the_device(x):
-            return OnShadow(x) if isinstance(x, torch.Tensor) and id(x) not in wrappers else wrappers.get(id(x), x)
+            return (
+                OnShadow(x)
+                if isinstance(x, torch.Tensor) and id(x) not in wrappers
+                else wrappers.get(id(x), x)
+            )
 
         return tree_map(on_the_device, found)
 
@@ -149,9 +186,13 @@ class Shadow(TorchDispatchMode):
         if foreign:
             self.uploads.append(line("CPU tensor in " + name))
         masked = name in INDEX and any(x is not None and x.dtype is torch.bool for x in args[1])
-        if name in WAIT or (masked and (name == "index" or args[2].numel() > 1)):  # CUDA fills by a mask without waiting
+        # CUDA fills by a mask without waiting
+        if name in WAIT or (masked and (name == "index" or args[2].numel() > 1)):
             self.syncs.append(line(name))
-        is_view = any(part.alias_info is not None and not part.alias_info.is_write for part in operation._schema.returns)
+        is_view = any(
+            part.alias_info is not None and not part.alias_info.is_write
+            for part in operation._schema.returns
+        )
         if not is_view and name not in FREE:
             self.launches.append(line(name))
 
@@ -168,15 +209,21 @@ class _Backend(_DummyBackendModule):
 
 @functools.cache
 def _register():
-    torch.zeros(1, requires_grad=True).sum().backward()  # autograd starts without the device: else no child that was forked could use it
+    # autograd starts without the device: else no child that was forked could use it
+    torch.zeros(1, requires_grad=True).sum().backward()
     _setup_privateuseone_for_python_backend("shadow", backend_module=_Backend())
-    item = torch.ops.aten._local_scalar_dense.default  # torch.tensor of a list of tensors calls it past the tensors' own dispatch
-    torch.library.impl("aten::_local_scalar_dense", "PrivateUse1")(lambda tensor: Shadow.current.run(item, (tensor,), {}))
+    # torch.tensor of a list of tensors calls it past the tensors' own dispatch
+    item = torch.ops.aten._local_scalar_dense.default
+    torch.library.impl("aten::_local_scalar_dense", "PrivateUse1")(
+        lambda tensor: Shadow.current.run(item, (tensor,), {})
+    )
 
 
 def line(operation):
     """The operation and the innermost line of the project, else of the test, that led to it."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and not frame.f_code.co_filename.startswith((f"{ROOT}dpbo/", f"{ROOT}tests/unit/")):
+    while frame.f_back is not None and not frame.f_code.co_filename.startswith(
+        (f"{ROOT}dpbo/", f"{ROOT}tests/unit/")
+    ):
         frame = frame.f_back
     return f"{operation} at {frame.f_code.co_filename.removeprefix(ROOT)}:{frame.f_lineno}"

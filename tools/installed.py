@@ -1,7 +1,9 @@
-"""Try the dpbo that this Python has installed: `python tools/installed.py VERSION [EXTRA]`, from an empty folder.
+"""Try the dpbo that this Python has installed: `python tools/installed.py VERSION [EXTRA]`, from an
+empty folder.
 
-Every module and every public name is there, or is refused by the name of an extra that is not installed. Without an extra, with the core
-dependencies alone, the README's blocks and the demo run as well.
+Every module and every public name is there, or is refused by the name of an extra that is not
+installed. Without an extra, with the core dependencies alone, the README's blocks and the demo run
+as well.
 """
 
 import importlib
@@ -44,7 +46,10 @@ def main(version: str, extra: str = "") -> None:
                 warnings.simplefilter("ignore")
                 exec(compile(block, "README.md", "exec"), {})
         assert "DP" in printed(script, "--candidates", "6")
-    print(f"extras there: {', '.join(sorted(there)) or 'none'}; refused by name: {', '.join(sorted(refused)) or 'none'}")
+    print(
+        f"extras there: {', '.join(sorted(there)) or 'none'}; refused by name:"
+        f" {', '.join(sorted(refused)) or 'none'}"
+    )
 
 
 def printed(*command: str) -> str:
@@ -64,7 +69,9 @@ def installed(extra: str) -> bool:
 
 
 def refusals() -> list[MissingLibrary]:
-    """The errors of those modules and public names that need a library which is not there; every other one is imported."""
+    """The errors of those modules and public names that need a library which is not there; every
+    other one is imported.
+    """
     found: list[MissingLibrary] = []
     for module in pkgutil.walk_packages(dpbo.__path__, "dpbo.", onerror=lambda _: None):
         if module.name.endswith("__main__"):
@@ -78,7 +85,9 @@ def refusals() -> list[MissingLibrary]:
 
 
 def try_extras(there: set[str]) -> None:
-    """What is imported only when it is used works where its extra is there, and names it elsewhere."""
+    """What is imported only when it is used works where its extra is there, and names it
+    elsewhere.
+    """
     nowhere = "postgresql+psycopg://nobody@127.0.0.1:1/none"
     uses: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
         "plots": (lambda: plot_noise(100), Worked),
@@ -93,7 +102,9 @@ def try_extras(there: set[str]) -> None:
 
 
 def read_parquet() -> None:
-    """A table comes back as it was written; without what writes one the file is empty, which must not be what is complained of."""
+    """A table comes back as it was written; without what writes one the file is empty, which must
+    not be what is complained of.
+    """
     file = pathlib.Path("table.parquet")
     file.write_bytes(b"")
     if installed("parquet"):

@@ -1,13 +1,18 @@
-"""The quick tests with the lowest, the pinned and the newest versions, on each Python: `make matrix`.
+"""The quick tests with the lowest, the pinned and the newest versions, on each Python: `make
+matrix`.
 
-An environment a cell, build/matrix/VERSIONS-PYTHON, made by uv, which keeps one copy of what several environments hold (a CUDA build of
-torch takes 6 GB). Results go to build/matrix/results.json, so that cells can be run in several calls:
+An environment a cell, build/matrix/VERSIONS-PYTHON, made by uv, which keeps one copy of what
+several environments hold (a CUDA build of torch takes 6 GB). Results go to
+build/matrix/results.json, so that cells can be run in several calls:
 
-    python -m tools.matrix                            # all cells; a Python that is not found is left out
+    # all cells; a Python that is not found is left out
+    python -m tools.matrix
     python -m tools.matrix --python 3.13 --versions newest
-    python -m tools.matrix --only-table               # write the table into CONTRIBUTING.md from the results
+    # write the table into CONTRIBUTING.md from the results
+    python -m tools.matrix --only-table
 
-The newest versions are what uv chooses on that day. Where they are those of constraints.txt, the tests are not run twice.
+The newest versions are what uv chooses on that day. Where they are those of constraints.txt, the
+tests are not run twice.
 """
 
 import argparse
@@ -26,7 +31,17 @@ FOLDER = ROOT / "build" / "matrix"
 RESULTS = FOLDER / "results.json"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 VERSIONS = {"lowest": "constraints-lowest.txt", "pinned": "constraints.txt", "newest": None}
-SHOWN = ("torch", "numpy", "scipy", "botorch", "opacus", "scikit-learn", "pandas", "SQLAlchemy", "triton")
+SHOWN = (
+    "torch",
+    "numpy",
+    "scipy",
+    "botorch",
+    "opacus",
+    "scikit-learn",
+    "pandas",
+    "SQLAlchemy",
+    "triton",
+)
 MARKS = "<!-- matrix: written by python -m tools.matrix -->", "<!-- matrix end -->"
 
 
@@ -39,12 +54,18 @@ def uv(*arguments: str) -> str:
 def commit() -> str:
     """The commit that is tested, with "+" where files differ from it."""
     return subprocess.run(
-        ["git", "describe", "--always", "--dirty=+", "--abbrev=8"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+        ["git", "describe", "--always", "--dirty=+", "--abbrev=8"],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     ).stdout.strip()
 
 
 def install(python: str, versions: str) -> pathlib.Path:
-    """The cell's environment. torch is named beside dpbo, so that all constraints hold for it at once."""
+    """The cell's environment. torch is named beside dpbo, so that all constraints hold for it at
+    once.
+    """
     home = FOLDER / f"{versions}-{python}"
     uv("venv", "--clear", "--seed", "--python", python, str(home))
     constraints = VERSIONS[versions]
@@ -59,7 +80,11 @@ def run(python: str, versions: str, known: dict[str, Any]) -> dict[str, Any]:
     home = install(python, versions)
     frozen = uv("pip", "freeze", "--python", str(home)).splitlines()
     installed = dict(line.split("==") for line in frozen if "==" in line)
-    cell: dict[str, Any] = {"date": datetime.date.today().isoformat(), "commit": commit(), "installed": installed}
+    cell: dict[str, Any] = {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "installed": installed,
+    }
     same = known.get(f"pinned {python}")
     told = ("installed", "date", "commit")
     if versions == "newest" and same is not None and all(same[name] == cell[name] for name in told):
@@ -69,20 +94,31 @@ def run(python: str, versions: str, known: dict[str, Any]) -> dict[str, Any]:
     environment = os.environ | {"PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     with log.open("w") as out:
         command = ["make", "--no-print-directory", "tests", f"VENV={home}"]
-        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT
+        )
     counted = re.findall(r"^\d+ (?:passed|failed).* in .*$", log.read_text(), flags=re.MULTILINE)
     return cell | {"result": counted[-1] if counted else "did not start", "rc": done.returncode}
 
 
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
-    rows = ["| Python, versions | " + " | ".join(SHOWN) + " | tests | date, commit |", "|---|" + "---|" * (len(SHOWN) + 2)]
-    for name, cell in sorted(results.items(), key=lambda row: (row[0].split()[1], list(VERSIONS).index(row[0].split()[0]))):
+    rows = [
+        "| Python, versions | " + " | ".join(SHOWN) + " | tests | date, commit |",
+        "|---|" + "---|" * (len(SHOWN) + 2),
+    ]
+    for name, cell in sorted(
+        results.items(),
+        key=lambda row: (row[0].split()[1], list(VERSIONS).index(row[0].split()[0])),
+    ):
         versions, python = name.split()
         installed = {key.lower(): version for key, version in cell["installed"].items()}
         shown = [installed.get(package.lower(), "-").partition("+")[0] for package in SHOWN]
         counts = cell["result"].partition(" in ")[0]
-        rows.append(f"| {python} {versions} | {' | '.join(shown)} | {counts} | {cell['date']}, {cell['commit']} |")
+        rows.append(
+            f"| {python} {versions} | {' | '.join(shown)} | {counts} | {cell['date']},"
+            f" {cell['commit']} |"
+        )
     return "\n".join(rows)
 
 
@@ -98,7 +134,9 @@ def write(results: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--python", nargs="+", default=PYTHONS, metavar="VERSION")
     parser.add_argument("--versions", nargs="+", default=list(VERSIONS), choices=list(VERSIONS))
     parser.add_argument("--only-table", action="store_true", help="run nothing")

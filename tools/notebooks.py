@@ -1,6 +1,8 @@
-"""Run notebooks/*.py from first to last cell and write each as .ipynb, with what it printed and drew: `make notebooks`.
+"""Run notebooks/*.py from first to last cell and write each as .ipynb, with what it printed and
+drew: `make notebooks`.
 
-The .py is the source: change it, never the .ipynb. Noise is drawn anew each time, so released numbers differ from run to run.
+The .py is the source: change it, never the .ipynb. Noise is drawn anew each time, so released
+numbers differ from run to run.
 """
 
 import os
@@ -14,7 +16,8 @@ from nbclient import NotebookClient
 from traitlets.config import Config
 
 ROOT = pathlib.Path(__file__).parents[1]
-ENVIRONMENT = {"DPBO_SMALL": "", "TQDM_DISABLE": "1", "PYTHONPATH": str(ROOT)}  # full size, without progress bars
+# full size, without progress bars
+ENVIRONMENT = {"DPBO_SMALL": "", "TQDM_DISABLE": "1", "PYTHONPATH": str(ROOT)}
 
 
 def run(source: pathlib.Path) -> None:
@@ -31,8 +34,11 @@ def run(source: pathlib.Path) -> None:
         config=Config(KernelManager={"transport": "ipc"}),
     )
     client.execute(env=os.environ | ENVIRONMENT)
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}  # no versions: they differ between machines
-    notebook.metadata = nbformat.from_dict({"kernelspec": kernel, "language_info": {"name": "python"}})
+    # no versions: they differ between machines
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook.metadata = nbformat.from_dict(
+        {"kernelspec": kernel, "language_info": {"name": "python"}}
+    )
     nbformat.write(notebook, source.with_suffix(".ipynb"))
 
 

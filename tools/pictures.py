@@ -1,6 +1,8 @@
-"""Draw the pictures of docs/how-to/pictures-and-report.md into docs/pictures: `make pictures`, in the repository's root.
+"""Draw the pictures of docs/how-to/pictures-and-report.md into docs/pictures: `make pictures`, in
+the repository's root.
 
-The search tunes a support vector machine, trained on 300 digits, for 1,497 others. The page of the report is photographed by Chromium.
+The search tunes a support vector machine, trained on 300 digits, for 1,497 others. The page of the
+report is photographed by Chromium.
 """
 
 import pathlib
@@ -20,7 +22,11 @@ from dpbo.acquisition import suggest
 from dpbo.reporting import plots
 
 FOLDER = pathlib.Path("docs/pictures")
-SPACE = dpbo.Space(C=scipy.stats.loguniform(1e-2, 1e3), gamma=scipy.stats.loguniform(1e-5, 1.0), kernel=["rbf", "sigmoid"])
+SPACE = dpbo.Space(
+    C=scipy.stats.loguniform(1e-2, 1e3),
+    gamma=scipy.stats.loguniform(1e-5, 1.0),
+    kernel=["rbf", "sigmoid"],
+)
 
 
 def main() -> None:
@@ -36,10 +42,22 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         curator = dpbo.Curator(
-            (X[300:], y[300:]), unit="digit", adjacency="replace-one", budget=dpbo.Budget(epsilon=2.0, delta=1e-6),
-            dataset="digits-2026", ledger=f"{folder}/tuning.db",
-        )  # fmt: skip
-        objective = dpbo.PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=30, fit=train, name="svm", budget=0.8)
+            (X[300:], y[300:]),
+            unit="digit",
+            adjacency="replace-one",
+            budget=dpbo.Budget(epsilon=2.0, delta=1e-6),
+            dataset="digits-2026",
+            ledger=f"{folder}/tuning.db",
+        )
+        objective = dpbo.PrivateObjective(
+            curator,
+            score,
+            score_range=(0.0, 1.0),
+            evaluations=30,
+            fit=train,
+            name="svm",
+            budget=0.8,
+        )
         objective(SPACE.sample(8, seed=0))
         while objective.remaining > 4:
             objective(suggest(SPACE, *objective.history(), seed=objective.remaining))
@@ -56,8 +74,22 @@ def main() -> None:
         page.write_text(dpbo.report(objective, space=SPACE))
         browser = shutil.which("chromium")
         if browser is not None:
-            options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=960,2010"]
-            subprocess.run([browser, *options, f"--screenshot={FOLDER.absolute()}/report.png", f"file://{page}"], check=True)
+            options = [
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+                "--window-size=960,2010",
+            ]
+            subprocess.run(
+                [
+                    browser,
+                    *options,
+                    f"--screenshot={FOLDER.absolute()}/report.png",
+                    f"file://{page}",
+                ],
+                check=True,
+            )
 
 
 if __name__ == "__main__":

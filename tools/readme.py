@@ -24,14 +24,20 @@ score = lambda model, records: model.predict(records[0]) == records[1]
 
 def blocks(page: str | pathlib.Path) -> list[str]:
     """The blocks of Python on a page of the repository."""
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.findall(
+        r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL
+    )
 
 
 def search() -> str:
     """The block with DPSearch, with four candidates in place of 24."""
     block = next(block for block in blocks("README.md") if "DPSearch" in block)
     shorter = block.replace("n_iter=24", "n_iter=4")
-    return GIVEN + _SEARCH + shorter.replace('(unit="customer")', '(unit="customer", allow_repeated=True)')
+    return (
+        GIVEN
+        + _SEARCH
+        + shorter.replace('(unit="customer")', '(unit="customer", allow_repeated=True)')
+    )
 
 
 def loop() -> str:

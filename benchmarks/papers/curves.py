@@ -11,7 +11,9 @@ Curves = Mapping[str, Sequence[Sequence[float]]]
 
 
 class Panel(NamedTuple):
-    """One part of a picture: curves by label, and how many evaluations an iteration has; 1: the axis counts iterations."""
+    """One part of a picture: curves by label, and how many evaluations an iteration has; 1: the
+    axis counts iterations.
+    """
 
     title: str
     what: str
@@ -32,7 +34,11 @@ def draw(folder: pathlib.Path, name: str, panels: Sequence[Panel]) -> None:
             low, middle, high = np.quantile(values, [0.1, 0.5, 0.9], axis=0)
             axes.plot(x, middle, color=f"C{number % 10}", label=label)
             axes.fill_between(x, low, high, color=f"C{number % 10}", alpha=0.15, linewidth=0)
-        axes.set(title=panel.title, ylabel=panel.what, xlabel="iterations" if panel.evaluations == 1 else "evaluations")
+        axes.set(
+            title=panel.title,
+            ylabel=panel.what,
+            xlabel="iterations" if panel.evaluations == 1 else "evaluations",
+        )
         if panel.log:
             axes.set_yscale("log")
         axes.legend(fontsize=7)
@@ -41,6 +47,12 @@ def draw(folder: pathlib.Path, name: str, panels: Sequence[Panel]) -> None:
 
 
 def of(runs: Sequence[Any], quantity: str, *labels: str) -> dict[str, list[list[float]]]:
-    """The curves of a quantity, from runs that hold them as `curves["quantity, label"]`; labels that no run has are left out."""
+    """The curves of a quantity, from runs that hold them as `curves["quantity, label"]`; labels
+    that no run has are left out.
+    """
     names = {label: f"{quantity}, {label}" for label in labels}
-    return {label: [run.curves[name] for run in runs] for label, name in names.items() if name in runs[0].curves}
+    return {
+        label: [run.curves[name] for run in runs]
+        for label, name in names.items()
+        if name in runs[0].curves
+    }

@@ -1,5 +1,5 @@
-"""diffprivlib's KMeans on a file of points, printed as JSON centres; for an environment of its own: it does not import beside this one's
-scikit-learn.
+"""diffprivlib's KMeans on a file of points, printed as JSON centres; for an environment of its own:
+it does not import beside this one's scikit-learn.
 
     PEER_PYTHON -m benchmarks.papers.dpem_peer POINTS.npy EPSILON CLUSTERS REPETITIONS
 """
@@ -19,7 +19,10 @@ def main() -> None:
     clusters = int(sys.argv[3])
     repetitions = int(sys.argv[4])
     X = np.load(file)
-    found = [KMeans(clusters, epsilon=epsilon, bounds=(-1.0, 1.0)).fit(X).cluster_centers_.tolist() for _ in range(repetitions)]
+    found = [
+        KMeans(clusters, epsilon=epsilon, bounds=(-1.0, 1.0)).fit(X).cluster_centers_.tolist()
+        for _ in range(repetitions)
+    ]
     print(json.dumps(found))
 
 

@@ -1,7 +1,9 @@
-"""One replication of each experiment of DP-GIBO's paper: every method on the same records from the same start.
+"""One replication of each experiment of DP-GIBO's paper: every method on the same records from the
+same start.
 
-Each returns the true loss of every method's recommendation (over the least possible in 4.1 and 4.2), by the method's name, and beside
-them what else a finding needs. Step sizes that the paper leaves open were chosen on seeds 100 to 119.
+Each returns the true loss of every method's recommendation (over the least possible in 4.1 and
+4.2), by the method's name, and beside them what else a finding needs. Step sizes that the paper
+leaves open were chosen on seeds 100 to 119.
 """
 
 import dataclasses
@@ -35,24 +37,56 @@ RECOMMENDED = GIBOSettings.recommended()
 SGD = torch.optim.SGD
 LOCATION_STEP = 0.05
 HUBER_STEP = 0.2
-NAMED = (("paper", PAPER, 1.0), ("recommended", RECOMMENDED, 1.0),
-         ("tuned", dataclasses.replace(RECOMMENDED, radius=0.002), 0.3))  # fmt: skip
-"""Settings and clip; the last were chosen on the problem of 4.3 at seeds 100 to 119, as one would on synthetic data."""
+NAMED = (
+    ("paper", PAPER, 1.0),
+    ("recommended", RECOMMENDED, 1.0),
+    ("tuned", dataclasses.replace(RECOMMENDED, radius=0.002), 0.3),
+)
+"""Settings and clip; the last were chosen on the problem of 4.3 at seeds 100 to 119, as one would
+on synthetic data.
+"""
 WAYS: tuple[tuple[str, dict[str, Any], float], ...] = (
-    ("recommended", {}, 1.0), ("radius 0.01", {"radius": 0.01}, 1.0), ("radius 0.002", {"radius": 0.002}, 1.0), ("clip 0.3", {}, 0.3),
-    ("radius 0.002 and clip 0.3", {"radius": 0.002}, 0.3), ("radius 0.002 and clip 0.1", {"radius": 0.002}, 0.1),
-    ("step 0.1", {"learning_rate": 0.1}, 1.0), ("step 0.1, radius 0.002 and clip 0.3", {"learning_rate": 0.1, "radius": 0.002}, 0.3),
-)  # fmt: skip
+    ("recommended", {}, 1.0),
+    ("radius 0.01", {"radius": 0.01}, 1.0),
+    ("radius 0.002", {"radius": 0.002}, 1.0),
+    ("clip 0.3", {}, 0.3),
+    ("radius 0.002 and clip 0.3", {"radius": 0.002}, 0.3),
+    ("radius 0.002 and clip 0.1", {"radius": 0.002}, 0.1),
+    ("step 0.1", {"learning_rate": 0.1}, 1.0),
+    ("step 0.1, radius 0.002 and clip 0.3", {"learning_rate": 0.1, "radius": 0.002}, 0.3),
+)
 """Changes of the recommended settings, and the clip."""
 STARTED: tuple[tuple[str, GIBOSettings, float], ...] = (
-    ("step 0.1, radius 0.002 and clip 0.3", dataclasses.replace(RECOMMENDED, learning_rate=0.1, radius=0.002), 0.3),
-    ("step 0.1, radius 0.01 and clip 0.3", dataclasses.replace(RECOMMENDED, learning_rate=0.1, radius=0.01), 0.3),
-    ("step 0.2, radius 0.002 and clip 0.3", dataclasses.replace(RECOMMENDED, learning_rate=0.2, radius=0.002), 0.3),
-    ("SGD with momentum 0.5, radius 0.002 and clip 0.3",
-     dataclasses.replace(RECOMMENDED, optimizer=functools.partial(SGD, momentum=0.5), learning_rate=0.3, radius=0.002), 0.3),
+    (
+        "step 0.1, radius 0.002 and clip 0.3",
+        dataclasses.replace(RECOMMENDED, learning_rate=0.1, radius=0.002),
+        0.3,
+    ),
+    (
+        "step 0.1, radius 0.01 and clip 0.3",
+        dataclasses.replace(RECOMMENDED, learning_rate=0.1, radius=0.01),
+        0.3,
+    ),
+    (
+        "step 0.2, radius 0.002 and clip 0.3",
+        dataclasses.replace(RECOMMENDED, learning_rate=0.2, radius=0.002),
+        0.3,
+    ),
+    (
+        "SGD with momentum 0.5, radius 0.002 and clip 0.3",
+        dataclasses.replace(
+            RECOMMENDED,
+            optimizer=functools.partial(SGD, momentum=0.5),
+            learning_rate=0.3,
+            radius=0.002,
+        ),
+        0.3,
+    ),
     ("the paper's settings with step 0.3", dataclasses.replace(PAPER, learning_rate=0.3), 1.0),
-)  # fmt: skip
-"""Settings after a fifth of the budget chose the start among the given one and 65 Sobol points; chosen on seeds 100 to 111."""
+)
+"""Settings after a fifth of the budget chose the start among the given one and 65 Sobol points;
+chosen on seeds 100 to 111.
+"""
 CANDIDATES = 65
 START_SHARE = 0.2
 LEVELS = (0.05, 0.2, 1.0, 5.0, INF)
@@ -89,13 +123,26 @@ class Sizes:
 
 
 FULL = Sizes()
-SMOKE = Sizes(steps_41=8, steps_42=8, steps=3, users=200, scales=3, features=4, train_svm=40, users_svm=150, steps_svm=2,
-              levels=(1.0, INF), peer_levels=(1.0,))  # fmt: skip
+SMOKE = Sizes(
+    steps_41=8,
+    steps_42=8,
+    steps=3,
+    users=200,
+    scales=3,
+    features=4,
+    train_svm=40,
+    users_svm=150,
+    steps_svm=2,
+    levels=(1.0, INF),
+    peer_levels=(1.0,),
+)
 
 
 @dataclass
 class Replication:
-    """Losses by method, rho by method, other figures, and curves over iterations by "quantity, method"."""
+    """Losses by method, rho by method, other figures, and curves over iterations by "quantity,
+    method".
+    """
 
     losses: dict[str, float] = field(default_factory=dict)
     rho: dict[str, float] = field(default_factory=dict)
@@ -114,37 +161,72 @@ class Replication:
         self.curves[f"loss, {name}"] = [problem.value(x) for x in path]
         self.curves[f"coordinate, {name}"] = path[:, 0].tolist()
 
-    def search(self, name: str, problem: Problem, search: peers.Search, evaluations: int, q: int, seed: int) -> None:
+    def search(
+        self, name: str, problem: Problem, search: peers.Search, evaluations: int, q: int, seed: int
+    ) -> None:
         """Keep the true loss of what an open search recommends, and the least that it saw."""
         found, self.curves[f"loss, {name}"] = peers.openly(problem, search, evaluations, q, seed)
         self.losses[name] = problem.value(found)
 
 
-def gibo(problem: Problem, mu: float, settings: GIBOSettings, iterations: int, batch_size: int, seed: int, **changes: Any) -> GIBOResult:
+def gibo(
+    problem: Problem,
+    mu: float,
+    settings: GIBOSettings,
+    iterations: int,
+    batch_size: int,
+    seed: int,
+    **changes: Any,
+) -> GIBOResult:
     """One run of DP-GIBO, or of GIBO where mu is infinite."""
     mechanism = None if math.isfinite(mu) else NoNoise(allow_not_private=True)
-    terms: dict[str, Any] = {"bounds": problem.bounds, "start": problem.start, "clip": 1.0, "seed": seed, **changes}
+    terms: dict[str, Any] = {
+        "bounds": problem.bounds,
+        "start": problem.start,
+        "clip": 1.0,
+        "seed": seed,
+        **changes,
+    }
     with warnings.catch_warnings():
         # rho is in the table.
         warnings.simplefilter("ignore", NoiseWarning)
-        search = DPGIBO(problem.curator(mu, seed), problem.loss, mechanism=mechanism, iterations=iterations, batch_size=batch_size,
-                        settings=settings, **terms)  # fmt: skip
+        search = DPGIBO(
+            problem.curator(mu, seed),
+            problem.loss,
+            mechanism=mechanism,
+            iterations=iterations,
+            batch_size=batch_size,
+            settings=settings,
+            **terms,
+        )
     return search.run()
 
 
-def started(problem: Problem, seed: int, settings: GIBOSettings, clip: float, evaluations: int, b: int) -> GIBOResult:
+def started(
+    problem: Problem, seed: int, settings: GIBOSettings, clip: float, evaluations: int, b: int
+) -> GIBOResult:
     """A run of DP-GIBO at mu = 1 from a privately chosen start, with so many evaluations in all."""
     curator = problem.curator(1.0, seed)
     sobol = draw_sobol_samples(problem.bounds, CANDIDATES, 1, seed=seed).squeeze(1)
     candidates = torch.cat([problem.start.unsqueeze(0), sobol])[: max(2, evaluations // 4)]
-    start = choose_start(curator, problem.loss, candidates, loss_range=problem.reach, budget=START_SHARE)
+    start = choose_start(
+        curator, problem.loss, candidates, loss_range=problem.reach, budget=START_SHARE
+    )
     terms: dict[str, Any] = {
         "iterations": max(1, (evaluations - len(candidates)) // b),
         "batch_size": b,
         "settings": settings,
         "clip": clip,
     }
-    return DPGIBO(curator, problem.loss, bounds=problem.bounds, start=start, budget=1 - START_SHARE, seed=seed, **terms).run()
+    return DPGIBO(
+        curator,
+        problem.loss,
+        bounds=problem.bounds,
+        start=start,
+        budget=1 - START_SHARE,
+        seed=seed,
+        **terms,
+    ).run()
 
 
 def location(seed: int, sizes: Sizes) -> Replication:
@@ -156,12 +238,20 @@ def location(seed: int, sizes: Sizes) -> Replication:
     kernel.offset = 1.0
     descent = dataclasses.replace(PAPER, optimizer=SGD, learning_rate=LOCATION_STEP)
     for mu in (0.5, 2.0, INF):
-        result = done.add(f"GIBO paper, mu {mu:g}", problem, gibo(problem, mu, descent, steps, 3, seed, kernel=kernel))
+        result = done.add(
+            f"GIBO paper, mu {mu:g}",
+            problem,
+            gibo(problem, mu, descent, steps, 3, seed, kernel=kernel),
+        )
         d = len(problem.start)
-        recommended = gibo(problem, mu, RECOMMENDED, min(steps, 25), d + 1, seed, clip=_clip(problem))
+        recommended = gibo(
+            problem, mu, RECOMMENDED, min(steps, 25), d + 1, seed, clip=_clip(problem)
+        )
         done.add(f"GIBO recommended, mu {mu:g}", problem, recommended)
         tail = result.iterates[-steps // 2 :]
-        done.extra[f"oscillation, mu {mu:g}"] = float((tail - problem.records.mean(0)).norm(dim=1).mean())
+        done.extra[f"oscillation, mu {mu:g}"] = float(
+            (tail - problem.records.mean(0)).norm(dim=1).mean()
+        )
     lengths = _bias_and_noise(problem, 0.5, steps, kernel, seed)
     for quantity, curve in lengths.items():
         done.curves[f"length, {quantity}"] = curve
@@ -184,13 +274,18 @@ def huber(seed: int, sizes: Sizes) -> Replication:
     path = peers.gradient_descent(problem, 1.0, seed, steps, clip=1.0, step=HUBER_STEP)
     done.losses["DP-GD, mu 1"] = problem.value(path[-1])
     paths = {"GIBO paper, mu 1": result.iterates, "DP-GD, mu 1": path}
-    paths["gradient descent, not private"] = peers.gradient_descent(problem, INF, seed, steps, clip=1.0, step=HUBER_STEP)
+    paths["gradient descent, not private"] = peers.gradient_descent(
+        problem, INF, seed, steps, clip=1.0, step=HUBER_STEP
+    )
     for name, iterates in paths.items():
         done.follow(name, problem, iterates)
         gradients = [problems.huber_gradient(x, problem.records).mean(0) for x in iterates]
         done.curves[f"gradient, {name}"] = [float(gradient.norm()) for gradient in gradients]
     for t in (max(steps // 20, 1), steps // 2, steps):
-        done.extra[f"GIBO at {t}"], done.extra[f"DP-GD at {t}"] = problem.value(result.iterates[t]), problem.value(path[t])
+        done.extra[f"GIBO at {t}"], done.extra[f"DP-GD at {t}"] = (
+            problem.value(result.iterates[t]),
+            problem.value(path[t]),
+        )
     _peers(done, problem, 2 * steps, 8, seed, (1.0,) if sizes.peers_of_descents else ())
     done.losses["start"] = problem.value(problem.start)
     return done
@@ -204,7 +299,11 @@ def tuning(seed: int, sizes: Sizes) -> Replication:
     budget = sizes.evaluations
     for mu in sizes.levels:
         for name, settings, clip in NAMED:
-            done.add(f"GIBO {name}, mu {mu:g}", problem, gibo(problem, mu, settings, sizes.steps, b, seed, clip=clip))
+            done.add(
+                f"GIBO {name}, mu {mu:g}",
+                problem,
+                gibo(problem, mu, settings, sizes.steps, b, seed, clip=clip),
+            )
     done.search("random", problem, peers.random_search, budget, b, seed)
     done.search("UCB-BO", problem, peers.ucb, budget, b, seed)
     done.search("TuRBO", problem, peers.turbo, budget, b, seed)
@@ -223,7 +322,11 @@ def machine(seed: int, sizes: Sizes, table: tuple[Tensor, Tensor]) -> Replicatio
     budget = sizes.evaluations_svm
     for mu in (1.0, INF):
         for name, settings, clip in NAMED:
-            done.add(f"GIBO {name}, mu {mu:g}", problem, gibo(problem, mu, settings, sizes.steps_svm, b, seed, clip=clip))
+            done.add(
+                f"GIBO {name}, mu {mu:g}",
+                problem,
+                gibo(problem, mu, settings, sizes.steps_svm, b, seed, clip=clip),
+            )
     done.search("random", problem, peers.random_search, budget, b, seed)
     _peers(done, problem, budget, b, seed, (1.0,))
     done.losses["start"] = problem.value(problem.start)
@@ -232,13 +335,21 @@ def machine(seed: int, sizes: Sizes, table: tuple[Tensor, Tensor]) -> Replicatio
 
 def noisy(seed: int, sizes: Sizes) -> Replication:
     """C.5: 4.3 with noise of 0.01 on every evaluation, at mu = 1, under three beliefs about it."""
-    seen, truth = problems.noisy(problems.length_scales(seed, sizes.users, sizes.scales), 0.01, seed)
+    seen, truth = problems.noisy(
+        problems.length_scales(seed, sizes.users, sizes.scales), 0.01, seed
+    )
     done = Replication()
     b = sizes.scales + 1
     for sigma in MODEL_SIGMAS:
         for name, settings, _ in NAMED[:2]:
-            done.add(f"GIBO {name}, sigma {sigma:g}", truth, gibo(seen, 1.0, settings, sizes.steps, b, seed, noise=sigma**2))
-    found, done.curves["loss, random"] = peers.openly(seen, peers.random_search, sizes.evaluations, b, seed)
+            done.add(
+                f"GIBO {name}, sigma {sigma:g}",
+                truth,
+                gibo(seen, 1.0, settings, sizes.steps, b, seed, noise=sigma**2),
+            )
+    found, done.curves["loss, random"] = peers.openly(
+        seen, peers.random_search, sizes.evaluations, b, seed
+    )
     done.losses["random"] = truth.value(found)
     _peers(done, seen, sizes.evaluations, b, seed, (1.0,), truth)
     done.losses["start"] = truth.value(truth.start)
@@ -254,13 +365,23 @@ def settings_apart(seed: int, sizes: Sizes) -> Replication:
         changed = dataclasses.replace(RECOMMENDED, **changes)
         done.add(name, problem, gibo(problem, 1.0, changed, sizes.steps, b, seed, clip=clip))
     for name, settings, clip in STARTED:
-        done.add(f"chosen start, {name}", problem, started(problem, seed, settings, clip, sizes.evaluations, b))
+        done.add(
+            f"chosen start, {name}",
+            problem,
+            started(problem, seed, settings, clip, sizes.evaluations, b),
+        )
     done.search("random", problem, peers.random_search, sizes.evaluations, b, seed)
     return done
 
 
 def _peers(
-    done: Replication, problem: Problem, evaluations: int, q: int, seed: int, levels: tuple[float, ...], truth: Problem | None = None
+    done: Replication,
+    problem: Problem,
+    evaluations: int,
+    q: int,
+    seed: int,
+    levels: tuple[float, ...],
+    truth: Problem | None = None,
 ) -> None:
     """PrivateObjective + TuRBO at the same mu and number of evaluations."""
     for mu in levels:
@@ -274,8 +395,11 @@ def _clip(problem: Problem) -> float:
     return float(problem.bounds[1, 0] - problem.bounds[0, 0])
 
 
-def _bias_and_noise(problem: Problem, mu: float, steps: int, kernel: Kernel, seed: int) -> dict[str, list[float]]:
-    """Lengths of the gradient's bias and of its noise along a private run of 4.1, with everything in the open.
+def _bias_and_noise(
+    problem: Problem, mu: float, steps: int, kernel: Kernel, seed: int
+) -> dict[str, list[float]]:
+    """Lengths of the gradient's bias and of its noise along a private run of 4.1, with everything
+    in the open.
 
     The bias is the estimated mean gradient, clipped, minus the true one, clipped.
     """
@@ -283,7 +407,7 @@ def _bias_and_noise(problem: Problem, mu: float, steps: int, kernel: Kernel, see
     theta = problem.start
     random = torch.Generator().manual_seed(seed)
     design = GIBODesign(problem.bounds, 3, None, seed, PAPER)
-    (n, d) = problem.records.shape
+    n, d = problem.records.shape
     std = 2 * math.sqrt(steps) / (n * mu)
     found = {"bias": list[float](), "noise": list[float]()}
     for t in range(steps):
@@ -291,7 +415,9 @@ def _bias_and_noise(problem: Problem, mu: float, steps: int, kernel: Kernel, see
         losses = torch.stack([problem.loss(x, problem.records) for x in posterior.points(theta)], 1)
         estimated = losses @ posterior.weights(theta).T
         true = theta - problem.records
-        gradient, exact = (each / each.norm(dim=1, keepdim=True).clamp_min(1.0) for each in (estimated, true))
+        gradient, exact = (
+            each / each.norm(dim=1, keepdim=True).clamp_min(1.0) for each in (estimated, true)
+        )
         noise = std * torch.randn(d, dtype=torch.float64, generator=random)
         found["bias"].append(float((gradient.mean(0) - exact.mean(0)).norm()))
         found["noise"].append(float(noise.norm()))
@@ -299,7 +425,9 @@ def _bias_and_noise(problem: Problem, mu: float, steps: int, kernel: Kernel, see
     return found
 
 
-def as_columns(runs: list[Replication]) -> tuple[dict[str, list[float]], Mapping[str, float], dict[str, list[float]]]:
+def as_columns(
+    runs: list[Replication],
+) -> tuple[dict[str, list[float]], Mapping[str, float], dict[str, list[float]]]:
     """(losses, rho, extra figures) of all replications, by name."""
     losses = {name: [run.losses[name] for run in runs] for name in runs[0].losses}
     extra = {name: [run.extra[name] for run in runs] for name in runs[0].extra}

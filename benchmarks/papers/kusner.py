@@ -1,17 +1,25 @@
-"""Kusner et al.'s releases beside the sound alternative: what their theorems promise, what is measured, what each budget buys.
+"""Kusner et al.'s releases beside the sound alternative: what their theorems promise, what is
+measured, what each budget buys.
 
-Functions are drawn from GP(0, k1 (x) k2), k2 squared exponential on a grid of [0, 1]^2, k1(V, V') = 0.99 for neighbours; 30 noisy
-observations by GP-UCB; delta = 0.1. Units are the prior's standard deviation.
+Functions are drawn from GP(0, k1 (x) k2), k2 squared exponential on a grid of [0, 1]^2, k1(V, V') =
+0.99 for neighbours; 30 noisy observations by GP-UCB; delta = 0.1. Units are the prior's standard
+deviation.
 
-(a) Coverage of the sensitivities by pairs (f, f') of the prior, and the noise maximum that the paper's q forgets.
-(b) What is lost at the released candidate and value, beside Theorems 2, 4 and 6 (a = log 20, so that e^-a = 0.05).
-(c) The same functions as means of m per-record scores in [0, 1], clipped at 5 deviations: the exponential mechanism and permute-and-flip
-    on all candidates, sensitivity 1/m, without any assumption. Laws are drawn by torch; one table goes through the curator.
-(d) Algorithm 3 on breast cancer and Adult (DPBO_DATA), exactly under its assumptions, and Theorem 8. Clamping to [-1, 0] would be free.
-(e) Where each candidate costs a fit: a search on noised values and a choice among its best, beside a choice among as many at random.
+(a) Coverage of the sensitivities by pairs (f, f') of the prior, and the noise maximum that the
+    paper's q forgets.
+(b) What is lost at the released candidate and value, beside Theorems 2, 4 and 6 (a = log 20, so
+    that e^-a = 0.05).
+(c) The same functions as means of m per-record scores in [0, 1], clipped at 5 deviations: the
+    exponential mechanism and permute-and-flip on all candidates, sensitivity 1/m, without any
+    assumption. Laws are drawn by torch; one table goes through the curator.
+(d) Algorithm 3 on breast cancer and Adult (DPBO_DATA), exactly under its assumptions, and Theorem
+    8. Clamping to [-1, 0] would be free.
+(e) Where each candidate costs a fit: a search on noised values and a choice among its best, beside
+    a choice among as many at random.
 
-Algorithm 1 is for gains that are no mean of bounded scores, where a promise under the prior is enough and epsilon is 100 or more; (c) for
-means of bounded scores, from two records on, or (e) where fits are dear; Algorithm 3 for the value alone, on its whole grid.
+Algorithm 1 is for gains that are no mean of bounded scores, where a promise under the prior is
+enough and epsilon is 100 or more; (c) for means of bounded scores, from two records on, or (e)
+where fits are dear; Algorithm 3 for the value alone, on its whole grid.
 
     python -m benchmarks.papers.kusner [--smoke] [--seed N] [--json FILE] [--plot DIR]
 """
@@ -50,20 +58,34 @@ CONSTANTS = ("paper", "corrected")
 
 def sensitivities(count: int, constants: str) -> dict[str, float]:
     """Theorems 1, 3 and 5; the last with Omega = 0, as all candidates are evaluated."""
-    shared: dict[str, Any] = {"count": count, "kappa": KAPPA, "delta": DELTA, "constants": constants}
+    shared: dict[str, Any] = {
+        "count": count,
+        "kappa": KAPPA,
+        "delta": DELTA,
+        "constants": constants,
+    }
     return {
         "1": bounds.theorem_1(evaluations=EVALUATIONS, **shared),
-        "3": bounds.theorem_3(evaluations=EVALUATIONS, noise=NOISE, gamma=gamma_of(count), **shared),
+        "3": bounds.theorem_3(
+            evaluations=EVALUATIONS, noise=NOISE, gamma=gamma_of(count), **shared
+        ),
         "5": bounds.theorem_5(regret=0.0, **shared),
     }
 
 
 def gamma_of(count: int) -> float:
     """The data-independent bound on the information gain."""
-    return information_gain_bound(problems.grid_of(count), squared_exponential(problems.LENGTH), NOISE, EVALUATIONS)
+    return information_gain_bound(
+        problems.grid_of(count), squared_exponential(problems.LENGTH), NOISE, EVALUATIONS
+    )
 
 
-def losses(pairs: problems.Pairs, scale: dict[str, float], sizes: tuple[int, ...], generator: torch.Generator) -> dict[str, Tensor]:
+def losses(
+    pairs: problems.Pairs,
+    scale: dict[str, float],
+    sizes: tuple[int, ...],
+    generator: torch.Generator,
+) -> dict[str, Tensor]:
     """What each release loses on each function, by 'quantity, epsilon'."""
     f = pairs.functions[0]
     mean = pairs.means[0]
@@ -75,7 +97,9 @@ def losses(pairs: problems.Pairs, scale: dict[str, float], sizes: tuple[int, ...
         chosen = _chosen(mean, epsilon / (2 * scale["1"]), generator, flip=False)
         found[f"mu, {epsilon:g}"] = mean.amax(1) - _at(mean, chosen)
         found[f"x, {epsilon:g}"] = top - _at(f, chosen)
-        found[f"v, {epsilon:g}"] = (best + _laplace(best, scale["3"] / epsilon, generator) - top).abs()
+        found[f"v, {epsilon:g}"] = (
+            best + _laplace(best, scale["3"] / epsilon, generator) - top
+        ).abs()
         found[f"v2, {epsilon:g}"] = _laplace(top, scale["5"] / epsilon, generator).abs()
         for m in sizes:
             utilities = problems.level(f)
@@ -83,7 +107,9 @@ def losses(pairs: problems.Pairs, scale: dict[str, float], sizes: tuple[int, ...
                 index = _chosen(utilities, epsilon * m / 2, generator, flip=flip)
                 found[f"{name} {m}, {epsilon:g}"] = top - _at(f, index)
             half = _at(f, _chosen(utilities, epsilon * m / 4, generator, flip=True))
-            found[f"value {m}, {epsilon:g}"] = (half + _laplace(top, 2 * REACH / (m * epsilon / 2), generator) - top).abs()
+            found[f"value {m}, {epsilon:g}"] = (
+                half + _laplace(top, 2 * REACH / (m * epsilon / 2), generator) - top
+            ).abs()
     return found
 
 
@@ -92,7 +118,9 @@ def _at(values: Tensor, index: Tensor) -> Tensor:
 
 
 def _chosen(utilities: Tensor, rate: float, generator: torch.Generator, *, flip: bool) -> Tensor:
-    """The exponential mechanism (Gumbel noise) or permute-and-flip (exponential noise), each as report-noisy-max."""
+    """The exponential mechanism (Gumbel noise) or permute-and-flip (exponential noise), each as
+    report-noisy-max.
+    """
     noise = torch.empty_like(utilities).exponential_(generator=generator)
     return (rate * utilities + (noise if flip else -noise.log())).argmax(1)
 
@@ -102,7 +130,9 @@ def _laplace(like: Tensor, scale: float, generator: torch.Generator) -> Tensor:
     return scale * (one - other)
 
 
-def sampled(count: int, runs: int, sizes: tuple[int, ...], seed: int) -> dict[str, dict[str, Tensor]]:
+def sampled(
+    count: int, runs: int, sizes: tuple[int, ...], seed: int
+) -> dict[str, dict[str, Tensor]]:
     """Everything of (a) to (c) over so many pairs, a few at a time."""
     generator = torch.Generator().manual_seed(seed)
     scale = sensitivities(count, "corrected")
@@ -116,7 +146,10 @@ def sampled(count: int, runs: int, sizes: tuple[int, ...], seed: int) -> dict[st
         noise.append({"best": pairs.noise_at_best()})
         lost.append(losses(pairs, scale, sizes, generator))
     every = {"apart": apart, "lost": lost, "noise": noise}
-    return {name: {key: torch.cat([part[key] for part in parts]) for key in parts[0]} for name, parts in every.items()}
+    return {
+        name: {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+        for name, parts in every.items()
+    }
 
 
 def coverage(counts: dict[int, int], samples: dict[int, Any]) -> Figures:
@@ -127,36 +160,93 @@ def coverage(counts: dict[int, int], samples: dict[int, Any]) -> Figures:
         for theorem, moved in samples[count]["apart"].items():
             covered = [int((moved <= bound[theorem]).sum()) for bound in (paper, corrected)]
             # Clopper-Pearson.
-            least = float(beta_law.ppf(0.05, covered[1], len(moved) - covered[1] + 1)) if covered[1] else 0.0
-            assert least >= 1 - DELTA or len(moved) < 100, f"Theorem {theorem} covers {covered[1]} of {len(moved)}"
+            least = (
+                float(beta_law.ppf(0.05, covered[1], len(moved) - covered[1] + 1))
+                if covered[1]
+                else 0.0
+            )
+            assert least >= 1 - DELTA or len(moved) < 100, (
+                f"Theorem {theorem} covers {covered[1]} of {len(moved)}"
+            )
             tail = float(moved.quantile(0.95))
             shares = [share / len(moved) for share in covered]
-            rows.append([f"{count:,}", theorem, paper[theorem], corrected[theorem], *shares, least, tail, float(moved.max())])
-    header = ["candidates", "theorem", "paper's", "corrected", "paper's covers", "corrected covers", "95 % sure above", "95 % move",
-              "largest"]  # fmt: skip
+            rows.append(
+                [
+                    f"{count:,}",
+                    theorem,
+                    paper[theorem],
+                    corrected[theorem],
+                    *shares,
+                    least,
+                    tail,
+                    float(moved.max()),
+                ]
+            )
+    header = [
+        "candidates",
+        "theorem",
+        "paper's",
+        "corrected",
+        "paper's covers",
+        "corrected covers",
+        "95 % sure above",
+        "95 % move",
+        "largest",
+    ]
     pairs = ", ".join(f"{n:,}" for n in counts.values())
-    print(f"(a) sensitivities: promised coverage {1 - DELTA:g}; {pairs} pairs\n" + table(header, rows))
+    print(
+        f"(a) sensitivities: promised coverage {1 - DELTA:g}; {pairs} pairs\n" + table(header, rows)
+    )
     return {"coverage": named(header, rows)}
 
 
 def noise_maximum(samples: dict[int, Any]) -> Figures:
-    """(a): each best observation's noise must stay below q / 2, else the proof of Theorem 3 has no q. Exact on a flat function."""
+    """(a): each best observation's noise must stay below q / 2, else the proof of Theorem 3 has no
+    q. Exact on a flat function.
+    """
     rows: list[list[Any]] = []
     for evaluations in (EVALUATIONS, 50, 500):
         fails = []
         for constants in CONSTANTS:
-            half = bounds.noise_gap(evaluations=evaluations, noise=NOISE, delta=DELTA, constants=constants) / 2
+            half = (
+                bounds.noise_gap(
+                    evaluations=evaluations, noise=NOISE, delta=DELTA, constants=constants
+                )
+                / 2
+            )
             fails.append(1 - float(norm.cdf(half / NOISE**0.5)) ** (2 * evaluations))
-        rows.append([f"flat f, T = {evaluations} (exact)", DELTA / 3, fails[0], DELTA / 4, fails[1]])
+        rows.append(
+            [f"flat f, T = {evaluations} (exact)", DELTA / 3, fails[0], DELTA / 4, fails[1]]
+        )
         assert fails[0] > DELTA / 3
         assert fails[1] <= DELTA / 4
     for count, sample in samples.items():
-        halves = [bounds.noise_gap(evaluations=EVALUATIONS, noise=NOISE, delta=DELTA, constants=c) / 2 for c in CONSTANTS]
+        halves = [
+            bounds.noise_gap(evaluations=EVALUATIONS, noise=NOISE, delta=DELTA, constants=c) / 2
+            for c in CONSTANTS
+        ]
         over = [float((sample["noise"]["best"] > half).double().mean()) for half in halves]
-        rows.append([f"prior, {count:,} candidates, T = {EVALUATIONS}", DELTA / 3, over[0], DELTA / 4, over[1]])
-    header = ["noise above q/2 at a best observation", "paper's may fail", "paper's fails", "corrected may fail", "corrected fails"]
+        rows.append(
+            [
+                f"prior, {count:,} candidates, T = {EVALUATIONS}",
+                DELTA / 3,
+                over[0],
+                DELTA / 4,
+                over[1],
+            ]
+        )
+    header = [
+        "noise above q/2 at a best observation",
+        "paper's may fail",
+        "paper's fails",
+        "corrected may fail",
+        "corrected fails",
+    ]
     print("\n(a) the noise maximum\n" + table(header, rows))
-    print("What fails is the proof's step that promises q. Theorem 3's conclusion held in (a) all the same: its other terms have room.")
+    print(
+        "What fails is the proof's step that promises q. Theorem 3's conclusion held in (a) all the"
+        " same: its other terms have room."
+    )
     return {"noise maximum": named(header, rows)}
 
 
@@ -169,33 +259,62 @@ def utility(samples: dict[int, Any]) -> Figures:
             for name, bound, allowed in _promises(count, epsilon):
                 lost = sample["lost"][f"{name}, {epsilon:g}"]
                 over = float((lost > bound).double().mean())
-                assert over <= allowed + 4 * (allowed / len(lost)) ** 0.5, f"{name} at {epsilon}: {over} above its bound"
+                assert over <= allowed + 4 * (allowed / len(lost)) ** 0.5, (
+                    f"{name} at {epsilon}: {over} above its bound"
+                )
                 row += [bound, float(lost.quantile(0.95)), over]
             rows.append(row)
     header = ["candidates", "epsilon"]
     for theorem, what in ((2, "mu_T lost"), (4, "v - f*"), (6, "v - f*")):
         header += [f"Theorem {theorem}", f"95 % of {what} ({theorem})", f"above {theorem}"]
-    print(f"\n(b) the theorems may fail with probability 0.05, {DELTA + 0.05:g}, {DELTA + 0.05:g}\n" + table(header, rows))
+    print(
+        f"\n(b) the theorems may fail with probability 0.05, {DELTA + 0.05:g}, {DELTA + 0.05:g}\n"
+        + table(header, rows)
+    )
     return {"utility": named(header, rows)}
 
 
 def _promises(count: int, epsilon: float) -> list[tuple[str, float, float]]:
     """(quantity, bound, probability with which it may fail)."""
-    shared: dict[str, Any] = {"count": count, "kappa": KAPPA, "delta": DELTA, "epsilon": epsilon, "a": A}
-    second = bounds.theorem_2(count=count, sensitivity=sensitivities(count, "corrected")["1"], epsilon=epsilon, a=A)
+    shared: dict[str, Any] = {
+        "count": count,
+        "kappa": KAPPA,
+        "delta": DELTA,
+        "epsilon": epsilon,
+        "a": A,
+    }
+    second = bounds.theorem_2(
+        count=count, sensitivity=sensitivities(count, "corrected")["1"], epsilon=epsilon, a=A
+    )
     fourth = bounds.theorem_4(evaluations=EVALUATIONS, noise=NOISE, gamma=gamma_of(count), **shared)
     sixth = bounds.theorem_6(regret=0.0, **shared)
     return [("mu", second, 0.05), ("v", fourth, DELTA + 0.05), ("v2", sixth, DELTA + 0.05)]
 
 
 def scales(counts: dict[int, int], sizes: tuple[int, ...]) -> Figures:
-    """(c): how far one record moves what the choice is made by: Theorem 1 whatever m is, or (b - a)/m."""
+    """(c): how far one record moves what the choice is made by: Theorem 1 whatever m is, or (b -
+    a)/m.
+    """
     rows = []
     for count in counts:
         shared: dict[str, Any] = {"count": count, "evaluations": EVALUATIONS, "delta": DELTA}
         first, limit = (bounds.theorem_1(kappa=kappa, **shared) for kappa in (KAPPA, 1.0))
-        rows.append([f"{count:,}", first, limit, *(2 * REACH / m for m in sizes), math.ceil(2 * REACH / limit)])
-    header = ["candidates", f"Theorem 1, kappa = {KAPPA}", "kappa = 1", *(f"scores, m = {m:,}" for m in sizes), "better from m ="]
+        rows.append(
+            [
+                f"{count:,}",
+                first,
+                limit,
+                *(2 * REACH / m for m in sizes),
+                math.ceil(2 * REACH / limit),
+            ]
+        )
+    header = [
+        "candidates",
+        f"Theorem 1, kappa = {KAPPA}",
+        "kappa = 1",
+        *(f"scores, m = {m:,}" for m in sizes),
+        "better from m =",
+    ]
     print("\n(c) sensitivities of the choice in prior deviations\n" + table(header, rows))
     return {"scales": named(header, rows)}
 
@@ -211,11 +330,37 @@ def side_by_side(samples: dict[int, Any], sizes: tuple[int, ...]) -> Figures:
             at = f", {epsilon:g}"
             scores = [mean[f"{name} {m}{at}"] for m in sizes for name in ("EM", "PF")]
             choices.append([f"{count:,}", f"{epsilon:g}", mean["uniform"], mean["x" + at], *scores])
-            values.append([f"{count:,}", f"{epsilon:g}", lost["v" + at], lost["v2" + at], *(lost[f"value {m}{at}"] for m in sizes)])
-    header = ["candidates", "epsilon", "uniform choice", "Algorithm 1", *(f"{name}, m = {m:,}" for m in sizes for name in ("EM", "PF"))]
-    other = ["candidates", "epsilon", "Algorithm 1", "Algorithm 2, Omega = 0", *(f"PF and Laplace, m = {m:,}" for m in sizes)]
-    print("\n(c) f* - f(released candidate), means; Algorithm 1 under the prior alone, the others for all data\n" + table(header, choices))
-    print("\n(c) |released value - f*|, medians; the last columns spend half on the choice\n" + table(other, values))
+            values.append(
+                [
+                    f"{count:,}",
+                    f"{epsilon:g}",
+                    lost["v" + at],
+                    lost["v2" + at],
+                    *(lost[f"value {m}{at}"] for m in sizes),
+                ]
+            )
+    header = [
+        "candidates",
+        "epsilon",
+        "uniform choice",
+        "Algorithm 1",
+        *(f"{name}, m = {m:,}" for m in sizes for name in ("EM", "PF")),
+    ]
+    other = [
+        "candidates",
+        "epsilon",
+        "Algorithm 1",
+        "Algorithm 2, Omega = 0",
+        *(f"PF and Laplace, m = {m:,}" for m in sizes),
+    ]
+    print(
+        "\n(c) f* - f(released candidate), means; Algorithm 1 under the prior alone, the others for"
+        " all data\n" + table(header, choices)
+    )
+    print(
+        "\n(c) |released value - f*|, medians; the last columns spend half on the choice\n"
+        + table(other, values)
+    )
     return {"choices": named(header, choices), "values": named(other, values)}
 
 
@@ -229,40 +374,87 @@ def through_the_curator(count: int, m: int, times: int, seed: int) -> Figures:
         mean = (records < heights[problems.index_in(count, x)]).double().mean()
         return float(2 * REACH * (mean - 0.5))
 
-    terms: dict[str, Any] = {"kernel": squared_exponential(problems.LENGTH), "noise": NOISE, "evaluations": EVALUATIONS}
-    search = KusnerSearch(gain, grid, kappa=KAPPA, delta=DELTA, value_range=(-REACH, REACH), **terms)
-    scores = CandidateScores(lambda height, records: records < height, heights.tolist(), score_range=(0.0, 1.0))
+    terms: dict[str, Any] = {
+        "kernel": squared_exponential(problems.LENGTH),
+        "noise": NOISE,
+        "evaluations": EVALUATIONS,
+    }
+    search = KusnerSearch(
+        gain, grid, kappa=KAPPA, delta=DELTA, value_range=(-REACH, REACH), **terms
+    )
+    scores = CandidateScores(
+        lambda height, records: records < height, heights.tolist(), score_range=(0.0, 1.0)
+    )
     curator = problems.curator_of(problems.thresholds(m), conditional=True)
     rows = []
     for epsilon in EPSILONS:
         exponential = ExponentialMechanism.of(epsilon)
         flip = PermuteAndFlipMechanism.of(epsilon)
-        asked: list[tuple[Query, Mechanism]] = [(search.best(), exponential), (scores, exponential), (scores, flip)]
+        asked: list[tuple[Query, Mechanism]] = [
+            (search.best(), exponential),
+            (scores, exponential),
+            (scores, flip),
+        ]
         indices = [[int(curator.release(*pair).value) for _ in range(times)] for pair in asked]
-        value = [float(curator.release(search.value(), LaplaceMechanism(1 / epsilon)).value) for _ in range(times)]
+        value = [
+            float(curator.release(search.value(), LaplaceMechanism(1 / epsilon)).value)
+            for _ in range(times)
+        ]
         lost = [float((f.max() - f[index]).mean()) for index in indices]
-        rows.append([f"{epsilon:g}", *lost, float(np.median(np.abs(np.array(value) - float(f.max()))))])
-    header = ["epsilon", "Algorithm 1, mean f* - f", "EM", "PF", "Algorithm 1's value, median error"]
-    print(f"\n(c) through the curator: {count:,} candidates, m = {m:,}, {times} releases each\n" + table(header, rows))
+        rows.append(
+            [f"{epsilon:g}", *lost, float(np.median(np.abs(np.array(value) - float(f.max()))))]
+        )
+    header = [
+        "epsilon",
+        "Algorithm 1, mean f* - f",
+        "EM",
+        "PF",
+        "Algorithm 1's value, median error",
+    ]
+    print(
+        f"\n(c) through the curator: {count:,} candidates, m = {m:,}, {times} releases each\n"
+        + table(header, rows)
+    )
     return {"through the curator": named(header, rows)}
 
 
 def costly(count: int, sizes: tuple[int, ...], functions: int, seed: int) -> Figures:
-    """(e): where each candidate costs a fit. A search and a choice, the choice alone on as many random candidates, and on all of them."""
+    """(e): where each candidate costs a fit. A search and a choice, the choice alone on as many
+    random candidates, and on all of them.
+    """
     drawn = problems.draws(count, functions, torch.Generator().manual_seed(seed + 2))
     grid = problems.grid_of(count)
     fits = SEARCH["evaluations"] + SEARCH["finalists"]
     rows = []
     for m, epsilon in ((m, epsilon) for m in sizes for epsilon in EPSILONS[1:3]):
-        lost = np.array([_costly_losses(f, grid, m, epsilon, fits, seed + turn) for turn, f in enumerate(drawn)])
-        rows.append([f"{m:,}", f"{epsilon:g}", *lost.mean(0), *(lost.std(0) / math.sqrt(max(1, functions - 1)))])
+        lost = np.array(
+            [_costly_losses(f, grid, m, epsilon, fits, seed + turn) for turn, f in enumerate(drawn)]
+        )
+        rows.append(
+            [
+                f"{m:,}",
+                f"{epsilon:g}",
+                *lost.mean(0),
+                *(lost.std(0) / math.sqrt(max(1, functions - 1))),
+            ]
+        )
     arms = [f"search then choose, {fits} fits", f"PF on {fits} at random", f"PF on all {count:,}"]
-    header = ["m", "epsilon", *arms, *(f"SE of {name}" for name in ("the first", "the second", "the third"))]
-    print(f"\n(e) mean f* - f(chosen), {count:,} candidates, {functions} functions\n" + table(header, rows))
+    header = [
+        "m",
+        "epsilon",
+        *arms,
+        *(f"SE of {name}" for name in ("the first", "the second", "the third")),
+    ]
+    print(
+        f"\n(e) mean f* - f(chosen), {count:,} candidates, {functions} functions\n"
+        + table(header, rows)
+    )
     return {"costly": named(header, rows)}
 
 
-def _costly_losses(f: Tensor, grid: Tensor, m: int, epsilon: float, fits: int, seed: int) -> list[float]:
+def _costly_losses(
+    f: Tensor, grid: Tensor, m: int, epsilon: float, fits: int, seed: int
+) -> list[float]:
     heights = problems.level(f)
     budget = Budget(epsilon, 0.0)
 
@@ -271,12 +463,19 @@ def _costly_losses(f: Tensor, grid: Tensor, m: int, epsilon: float, fits: int, s
 
     def best_of(candidates: Tensor) -> int:
         question = CandidateScores(score, list(candidates), score_range=(0.0, 1.0))
-        return int(problems.curator_of(problems.thresholds(m), budget).release(question, PermuteAndFlipMechanism.of(epsilon)).value)
+        return int(
+            problems.curator_of(problems.thresholds(m), budget)
+            .release(question, PermuteAndFlipMechanism.of(epsilon))
+            .value
+        )
 
     private = problems.curator_of(problems.thresholds(m), budget)
     searched = search_then_choose(private, score, grid, score_range=(0.0, 1.0), seed=seed, **SEARCH)
     some = torch.randperm(len(grid), generator=torch.Generator().manual_seed(seed))[:fits]
-    return [float(f.max() - f[index]) for index in (searched.index, int(some[best_of(grid[some])]), best_of(grid))]
+    return [
+        float(f.max() - f[index])
+        for index in (searched.index, int(some[best_of(grid[some])]), best_of(grid))
+    ]
 
 
 def picture(samples: dict[int, Any], sizes: tuple[int, ...], chosen: argparse.Namespace) -> None:
@@ -285,11 +484,26 @@ def picture(samples: dict[int, Any], sizes: tuple[int, ...], chosen: argparse.Na
         return
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(samples), figsize=(4.5 * len(samples), 3.5), sharey=True, squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(samples), figsize=(4.5 * len(samples), 3.5), sharey=True, squeeze=False
+    )
     for axis, (count, sample) in zip(axes[0], samples.items(), strict=True):
-        for name, label in (("x", "Algorithm 1"), *((f"PF {m}", f"permute-and-flip, m = {m:,}") for m in sizes)):
-            axis.plot(EPSILONS, [float(sample["lost"][f"{name}, {epsilon:g}"].mean()) for epsilon in EPSILONS], "o-", label=label)
-        axis.axhline(float(sample["lost"]["uniform"].mean()), color="grey", linestyle=":", label="uniform choice")
+        for name, label in (
+            ("x", "Algorithm 1"),
+            *((f"PF {m}", f"permute-and-flip, m = {m:,}") for m in sizes),
+        ):
+            axis.plot(
+                EPSILONS,
+                [float(sample["lost"][f"{name}, {epsilon:g}"].mean()) for epsilon in EPSILONS],
+                "o-",
+                label=label,
+            )
+        axis.axhline(
+            float(sample["lost"]["uniform"].mean()),
+            color="grey",
+            linestyle=":",
+            label="uniform choice",
+        )
         axis.set(xscale="log", xlabel="epsilon", title=f"{count:,} candidates")
     axes[0, 0].set_ylabel("mean f* - f(released)")
     axes[0, 0].legend(fontsize=7)
@@ -306,12 +520,25 @@ def main(arguments: list[str] | None = None) -> None:
     figures = coverage(counts, samples) | noise_maximum(samples) | utility(samples)
     figures |= scales(counts, sizes) | side_by_side(samples, sizes)
     figures |= through_the_curator(100, 1_000, 2 if chosen.smoke else 40, chosen.seed)
-    figures |= costly(100 if chosen.smoke else 1_000, sizes[:2], 1 if chosen.smoke else 20, chosen.seed)
+    figures |= costly(
+        100 if chosen.smoke else 1_000, sizes[:2], 1 if chosen.smoke else 20, chosen.seed
+    )
     census = None if chosen.smoke else tuning.adult()
     for problem in (tuning.breast_cancer(), census):
-        figures |= {} if problem is None else {problem.name: tuning.tune(problem, EPSILONS[:3], 3 if chosen.smoke else 40, A)}
+        figures |= (
+            {}
+            if problem is None
+            else {problem.name: tuning.tune(problem, EPSILONS[:3], 3 if chosen.smoke else 40, A)}
+        )
     if census is None:
-        print("\n(d) Adult: SKIPPED,", "smoke" if chosen.smoke else f"no adult/adult.csv.gz in DPBO_DATA={os.environ.get('DPBO_DATA')}")
+        print(
+            "\n(d) Adult: SKIPPED,",
+            (
+                "smoke"
+                if chosen.smoke
+                else f"no adult/adult.csv.gz in DPBO_DATA={os.environ.get('DPBO_DATA')}"
+            ),
+        )
     picture(samples, sizes, chosen)
     record("kusner", figures, chosen)
 

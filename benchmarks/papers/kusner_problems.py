@@ -1,4 +1,6 @@
-"""What `benchmarks.papers.kusner` measures on: pairs of neighbouring functions drawn from the prior, and records that carry them."""
+"""What `benchmarks.papers.kusner` measures on: pairs of neighbouring functions drawn from the
+prior, and records that carry them.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +20,16 @@ NOISE = 0.01
 KAPPA = 0.99
 DELTA = 0.1
 EVALUATIONS = 30
-# Gains are clipped to [-REACH, REACH], prior deviations; per-record scores in [0, 1] are f / (2 REACH) + 1/2.
+# Gains are clipped to [-REACH, REACH], prior deviations; per-record scores in [0, 1] are f / (2
+# REACH) + 1/2.
 REACH = 5.0
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """GP-UCB on noisy f and on noisy f', runs x ...: functions, posterior means, observations and their noises; 0 is V, 1 is V'."""
+    """GP-UCB on noisy f and on noisy f', runs x ...: functions, posterior means, observations and
+    their noises; 0 is V, 1 is V'.
+    """
 
     functions: tuple[Tensor, Tensor]
     means: tuple[Tensor, Tensor]
@@ -33,20 +38,29 @@ class Pairs:
 
     def noise_at_best(self) -> Tensor:
         """The larger of the noises (in size) that the two best observations carry: `runs`."""
-        both = [n.gather(1, v.argmax(1, keepdim=True)).abs() for v, n in zip(self.observed, self.noises, strict=True)]
+        both = [
+            n.gather(1, v.argmax(1, keepdim=True)).abs()
+            for v, n in zip(self.observed, self.noises, strict=True)
+        ]
         return torch.cat(both, dim=1).amax(1)
 
     def apart(self) -> dict[str, Tensor]:
-        """How far V and V' are apart in what Theorems 1, 3 and 5 (all candidates evaluated, Omega = 0) bound."""
+        """How far V and V' are apart in what Theorems 1, 3 and 5 (all candidates evaluated, Omega =
+        0) bound.
+        """
         tops = [f.amax(1) for f in self.functions]
         best = [v.amax(1) for v in self.observed]
         moved = {"1": (self.means[0] - self.means[1]).abs().amax(1)}
-        return moved | {theorem: (mine - other).abs() for theorem, (mine, other) in (("3", best), ("5", tops))}
+        return moved | {
+            theorem: (mine - other).abs() for theorem, (mine, other) in (("3", best), ("5", tops))
+        }
 
 
 def grid_of(count: int) -> Tensor:
     """A public grid of [0, 1]^2 with `count` points."""
-    return torch.cartesian_prod(*(torch.linspace(0, 1, side, dtype=torch.float64) for side in SIDES[count]))
+    return torch.cartesian_prod(
+        *(torch.linspace(0, 1, side, dtype=torch.float64) for side in SIDES[count])
+    )
 
 
 def index_in(count: int, x: Tensor) -> int:
@@ -56,11 +70,15 @@ def index_in(count: int, x: Tensor) -> int:
 
 
 def draws(count: int, runs: int, generator: torch.Generator) -> Tensor:
-    """So many functions of GP(0, k2) on the grid, `runs x count`: the kernel is a product over the axes, and so is its root."""
+    """So many functions of GP(0, k2) on the grid, `runs x count`: the kernel is a product over the
+    axes, and so is its root.
+    """
     roots = []
     for side in SIDES[count]:
         axis = torch.linspace(0, 1, side, dtype=torch.float64)
-        values, vectors = torch.linalg.eigh((-0.5 * (axis[:, None] - axis).square() / LENGTH**2).exp())
+        values, vectors = torch.linalg.eigh(
+            (-0.5 * (axis[:, None] - axis).square() / LENGTH**2).exp()
+        )
         roots.append(vectors * values.clamp_min(0).sqrt())
     white = torch.randn(runs, *SIDES[count], generator=generator, dtype=torch.float64)
     return (roots[0] @ white @ roots[1].mT).flatten(1)
@@ -76,13 +94,21 @@ def neighbours(count: int, runs: int, generator: torch.Generator) -> tuple[Tenso
 def searched_pairs(count: int, runs: int, generator: torch.Generator) -> Pairs:
     """Algorithm 1's search on both functions of each pair."""
     functions = neighbours(count, runs, generator)
-    model = FiniteGP(grid_of(count), squared_exponential(LENGTH), NOISE, batch_shape=(runs,), capacity=EVALUATIONS)
+    model = FiniteGP(
+        grid_of(count),
+        squared_exponential(LENGTH),
+        NOISE,
+        batch_shape=(runs,),
+        capacity=EVALUATIONS,
+    )
     found = [_searched(model, f, generator) for f in functions]
     means, observed, noises = zip(*found, strict=True)
     return Pairs(functions, means, observed, noises)
 
 
-def _searched(model: FiniteGP, f: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def _searched(
+    model: FiniteGP, f: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
     model.forget()
     schedule = kusner_beta(f.shape[1], DELTA)
     noise = NOISE**0.5 * torch.randn(len(f), EVALUATIONS, generator=generator, dtype=torch.float64)
@@ -95,7 +121,9 @@ def _searched(model: FiniteGP, f: Tensor, generator: torch.Generator) -> tuple[T
 
 
 def thresholds(records: int) -> Tensor:
-    """Records whose 0/1 scores average to any level in [0, 1] up to 1/(2 m): record i scores 1 where it lies below the level."""
+    """Records whose 0/1 scores average to any level in [0, 1] up to 1/(2 m): record i scores 1
+    where it lies below the level.
+    """
     return (torch.arange(records, dtype=torch.float64) + 0.5) / records
 
 
@@ -106,5 +134,11 @@ def level(f: Tensor) -> Tensor:
 
 def curator_of(records: Any, budget: Budget | None = None, *, conditional: bool = False) -> Curator:
     """Of made-up or published records; by default with a budget that nothing here exhausts."""
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "accounting": PureFilter()}
-    return Curator(records, budget=budget or Budget(1e6, 0.0), allow_conditional=conditional, **terms)
+    terms: dict[str, Any] = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "accounting": PureFilter(),
+    }
+    return Curator(
+        records, budget=budget or Budget(1e6, 0.0), allow_conditional=conditional, **terms
+    )

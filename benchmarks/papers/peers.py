@@ -1,8 +1,10 @@
-"""What DP-GIBO is measured against: random search, a global GP search with qUCB or qLogNEI, TuRBO, and noisy gradient descent.
+"""What DP-GIBO is measured against: random search, a global GP search with qUCB or qLogNEI, TuRBO,
+and noisy gradient descent.
 
-A search maximises `objective(X) -> (Y, Yvar)` in rounds of q points. The objective is open (exact means) or a PrivateObjective, whose
-values are released, so the same code serves both. A search recommends the point of highest posterior mean among those it tried; random
-search, which is open only, the best.
+A search maximises `objective(X) -> (Y, Yvar)` in rounds of q points. The objective is open (exact
+means) or a PrivateObjective, whose values are released, so the same code serves both. A search
+recommends the point of highest posterior mean among those it tried; random search, which is open
+only, the best.
 """
 
 from __future__ import annotations
@@ -40,13 +42,19 @@ class Told:
         self._objective = objective
         self.bounds = bounds
         self.first = (start - bounds[0]) / (bounds[1] - bounds[0])
-        self.X, self.Y, self.Yvar = (torch.empty(0, k, dtype=torch.float64) for k in (len(start), 1, 1))
+        self.X, self.Y, self.Yvar = (
+            torch.empty(0, k, dtype=torch.float64) for k in (len(start), 1, 1)
+        )
         self._model: SingleTaskGP | None = None
 
     def ask(self, Z: Tensor) -> Tensor:
         """Values at the rows of Z, `q x d`, as `q x 1`; kept."""
         Y, Yvar = self._objective(self.outward(Z))
-        self.X, self.Y, self.Yvar = torch.cat([self.X, Z]), torch.cat([self.Y, Y]), torch.cat([self.Yvar, Yvar])
+        self.X, self.Y, self.Yvar = (
+            torch.cat([self.X, Z]),
+            torch.cat([self.Y, Y]),
+            torch.cat([self.Yvar, Yvar]),
+        )
         return Y
 
     def begin(self, count: int, seed: int) -> None:
@@ -56,14 +64,18 @@ class Told:
         self.ask(torch.cat([self.first.unsqueeze(0), rest])[:count])
 
     def model(self, since: int = 0, steps: int = 25) -> SingleTaskGP:
-        """BoTorch's usual GP on what was told since then, its hyperparameters improved from where they were."""
+        """BoTorch's usual GP on what was told since then, its hyperparameters improved from where
+        they were.
+        """
         Y = self.Y[since:]
         noise = self.Yvar[since:].clamp_min(1e-6 * max(float(Y.var()), 1e-12))
         gp = SingleTaskGP(self.X[since:], Y, noise)
         if self._model is not None:
             gp.covar_module.load_state_dict(self._model.covar_module.state_dict())
             gp.mean_module.load_state_dict(self._model.mean_module.state_dict())
-        fit_gpytorch_mll_scipy(ExactMarginalLogLikelihood(gp.likelihood, gp), options={"maxiter": steps})
+        fit_gpytorch_mll_scipy(
+            ExactMarginalLogLikelihood(gp.likelihood, gp), options={"maxiter": steps}
+        )
         self._model = gp.eval()
         return gp
 
@@ -75,11 +87,17 @@ class Told:
 
     def outward(self, Z: Tensor) -> Tensor:
         """From the unit box to the problem's."""
-        return (self.bounds[0] + Z * (self.bounds[1] - self.bounds[0])).clamp(self.bounds[0], self.bounds[1])
+        return (self.bounds[0] + Z * (self.bounds[1] - self.bounds[0])).clamp(
+            self.bounds[0], self.bounds[1]
+        )
 
 
-def openly(problem: Problem, search: Search, evaluations: int, q: int, seed: int) -> tuple[Tensor, list[float]]:
-    """The point that a search without privacy recommends, `d`, and the least loss seen after 1, 1 + q, 1 + 2 q, ... evaluations."""
+def openly(
+    problem: Problem, search: Search, evaluations: int, q: int, seed: int
+) -> tuple[Tensor, list[float]]:
+    """The point that a search without privacy recommends, `d`, and the least loss seen after 1, 1 +
+    q, 1 + 2 q, ... evaluations.
+    """
     seen: list[float] = []
 
     def exact(X: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,10 +109,14 @@ def openly(problem: Problem, search: Search, evaluations: int, q: int, seed: int
     return found, torch.tensor(seen, dtype=torch.float64).cummin(0).values[::q].tolist()
 
 
-def privately(problem: Problem, search: Search, evaluations: int, q: int, seed: int, mu: float) -> tuple[Tensor, Curator]:
-    """The point that the same search recommends when every evaluation is released (mu-GDP in all), and the curator it spent."""
+def privately(
+    problem: Problem, search: Search, evaluations: int, q: int, seed: int, mu: float
+) -> tuple[Tensor, Curator]:
+    """The point that the same search recommends when every evaluation is released (mu-GDP in all),
+    and the curator it spent.
+    """
     curator = problem.curator(mu, seed)
-    (low, high) = problem.reach
+    low, high = problem.reach
     terms: dict[str, Any] = {"score_range": (-high, -low), "evaluations": evaluations}
     with warnings.catch_warnings(action="ignore", category=NoiseWarning):
         objective = PrivateObjective(curator, lambda x, records: -problem.loss(x, records), **terms)
@@ -110,12 +132,22 @@ def random_search(told: Told, evaluations: int, _: int) -> Tensor:
 
 def ucb(told: Told, evaluations: int, q: int) -> Tensor:
     """Global Bayesian optimisation by the upper confidence bound, beta = 4."""
-    return _global(told, evaluations, q, lambda gp, sampler: qUpperConfidenceBound(gp, beta=4.0, sampler=sampler))
+    return _global(
+        told,
+        evaluations,
+        q,
+        lambda gp, sampler: qUpperConfidenceBound(gp, beta=4.0, sampler=sampler),
+    )
 
 
 def log_nei(told: Told, evaluations: int, q: int) -> Tensor:
     """Global Bayesian optimisation by noisy expected improvement."""
-    return _global(told, evaluations, q, lambda gp, sampler: qLogNoisyExpectedImprovement(gp, told.X, sampler=sampler))
+    return _global(
+        told,
+        evaluations,
+        q,
+        lambda gp, sampler: qLogNoisyExpectedImprovement(gp, told.X, sampler=sampler),
+    )
 
 
 class _Region(NamedTuple):
@@ -134,7 +166,8 @@ class _Region(NamedTuple):
 
 
 def turbo(told: Told, evaluations: int, q: int) -> Tensor:
-    """One trust region with Thompson sampling (Eriksson et al. 2019), which begins afresh where it has shrunk to 2^-7.
+    """One trust region with Thompson sampling (Eriksson et al. 2019), which begins afresh where it
+    has shrunk to 2^-7.
 
     With noise, a round wins where the highest posterior mean rises.
     """
@@ -161,24 +194,35 @@ def turbo(told: Told, evaluations: int, q: int) -> Tensor:
     return told.best()
 
 
-def gradient_descent(problem: Problem, mu: float, seed: int, iterations: int, clip: float, step: float) -> Tensor:
-    """Iterates of noisy gradient descent on the Huber loss, `iterations + 1 x d`, in the same accounting as DP-GIBO.
+def gradient_descent(
+    problem: Problem, mu: float, seed: int, iterations: int, clip: float, step: float
+) -> Tensor:
+    """Iterates of noisy gradient descent on the Huber loss, `iterations + 1 x d`, in the same
+    accounting as DP-GIBO.
 
-    A record's "losses" at the unit vectors are its gradient's coordinates, so the very query of DP-GIBO clips, sums and releases them;
-    without noise where mu is infinite.
+    A record's "losses" at the unit vectors are its gradient's coordinates, so the very query of
+    DP-GIBO clips, sums and releases them; without noise where mu is infinite.
     """
     curator = problem.curator(mu, seed)
     d = len(problem.start)
     eye = torch.eye(d, dtype=torch.float64)
     path = [problem.start]
-    mechanism = GaussianMechanism(math.sqrt(iterations) / mu) if math.isfinite(mu) else NoNoise(allow_not_private=True)
+    mechanism = (
+        GaussianMechanism(math.sqrt(iterations) / mu)
+        if math.isfinite(mu)
+        else NoNoise(allow_not_private=True)
+    )
     for _ in range(iterations):
-        query = ClippedGradient(lambda e, records: huber_gradient(path[-1], records) @ e, eye, weights=eye, clip=clip)
+        query = ClippedGradient(
+            lambda e, records: huber_gradient(path[-1], records) @ e, eye, weights=eye, clip=clip
+        )
         path.append(path[-1] - step * curator.release(query, mechanism).value)
     return torch.stack(path)
 
 
-def _run(problem: Problem, objective: Objective, search: Search, evaluations: int, q: int, seed: int) -> Tensor:
+def _run(
+    problem: Problem, objective: Objective, search: Search, evaluations: int, q: int, seed: int
+) -> Tensor:
     told = Told(objective, problem.bounds, problem.start)
     # The optimisers' advice on stalled line searches and jitter.
     with manual_seed(seed), warnings.catch_warnings(action="ignore"):
@@ -187,24 +231,46 @@ def _run(problem: Problem, objective: Objective, search: Search, evaluations: in
         return search(told, evaluations, q)
 
 
-def _global(told: Told, evaluations: int, q: int, acquisition: Callable[[SingleTaskGP, SobolQMCNormalSampler], object]) -> Tensor:
+def _global(
+    told: Told,
+    evaluations: int,
+    q: int,
+    acquisition: Callable[[SingleTaskGP, SobolQMCNormalSampler], object],
+) -> Tensor:
     unit = torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, len(told.first))
     while len(told.X) < evaluations:
         count = min(q, evaluations - len(told.X))
         rule = acquisition(told.model(), SobolQMCNormalSampler(torch.Size([32]), seed=len(told.X)))
-        Z, _ = optimize_acqf(rule, unit, q=count, num_restarts=2, raw_samples=32, options={"maxiter": 25, "batch_limit": 2})
+        Z, _ = optimize_acqf(
+            rule,
+            unit,
+            q=count,
+            num_restarts=2,
+            raw_samples=32,
+            options={"maxiter": 25, "batch_limit": 2},
+        )
         told.ask(Z.detach())
     return told.best()
 
 
-def _thompson(gp: SingleTaskGP, centre: Tensor, side: float, q: int, candidates: int = 1000) -> Tensor:
-    """q points that maximise samples of the posterior within the region: a few coordinates of the centre moved in each, `q x d`."""
+def _thompson(
+    gp: SingleTaskGP, centre: Tensor, side: float, q: int, candidates: int = 1000
+) -> Tensor:
+    """q points that maximise samples of the posterior within the region: a few coordinates of the
+    centre moved in each, `q x d`.
+    """
     d = len(centre)
-    lengths = gp.covar_module.lengthscale.flatten() if gp.covar_module.has_lengthscale else torch.ones(d, dtype=torch.float64)
+    lengths = (
+        gp.covar_module.lengthscale.flatten()
+        if gp.covar_module.has_lengthscale
+        else torch.ones(d, dtype=torch.float64)
+    )
     half = side / 2 * lengths / lengths.log().mean().exp()
     low = (centre - half).clamp(0.0, 1.0)
     high = (centre + half).clamp(0.0, 1.0)
     moved = torch.rand(candidates, d, dtype=torch.float64) <= min(20.0 / d, 1.0)
     moved[torch.arange(candidates), torch.randint(d, (candidates,))] = True
-    Z = torch.where(moved, low + (high - low) * torch.rand(candidates, d, dtype=torch.float64), centre)
+    Z = torch.where(
+        moved, low + (high - low) * torch.rand(candidates, d, dtype=torch.float64), centre
+    )
     return MaxPosteriorSampling(gp, replacement=False)(Z, num_samples=q)

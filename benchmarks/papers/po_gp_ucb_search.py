@@ -1,7 +1,9 @@
-"""What the modeler of `benchmarks.papers.po_gp_ucb` is given (true rows, the published transform's, rows released with noise), and fifty
-searches at once: GP-UCB over these rows, and the regret after each answer.
+"""What the modeler of `benchmarks.papers.po_gp_ucb` is given (true rows, the published transform's,
+rows released with noise), and fifty searches at once: GP-UCB over these rows, and the regret after
+each answer.
 
-Sound transforms protect one row's move by a norm of at most 1, of rows with norm up to 25: one fiftieth of the diameter.
+Sound transforms protect one row's move by a norm of at most 1, of rows with norm up to 25: one
+fiftieth of the diameter.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,47 +35,83 @@ CHANGE = RowChange(1.0, diameter=50.0 * (1 + 1e-9))
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What a modeler holds: `Z`, `n x k`; the noise variance of each coordinate of a row in the coordinates of `Z` (0 if none)."""
+    """What a modeler holds: `Z`, `n x k`; the noise variance of each coordinate of a row in the
+    coordinates of `Z` (0 if none).
+    """
 
     Z: Tensor
     variance: float | Tensor = 0.0
 
     def kernel(self, problem: Problem) -> Any:
-        """Of the value over these rows: the original one where they carry no noise, and in the paper's transform."""
+        """Of the value over these rows: the original one where they carry no noise, and in the
+        paper's transform.
+        """
         original = problem.kernel()
         noiseless = isinstance(self.variance, float) and self.variance == 0.0
-        return original if noiseless else noisy_inputs(original, self.variance, dimension=self.Z.shape[1])
+        return (
+            original
+            if noiseless
+            else noisy_inputs(original, self.variance, dimension=self.Z.shape[1])
+        )
 
 
 def published(problem: Problem, epsilon: float, r: int, generator: torch.Generator) -> Rows:
-    """PO-GP-UCB's Z, turned into d coordinates where it has more columns: it has rank d, no distance changes, and searches are faster."""
-    made = po_gp_ucb_transform(problem.X, epsilon=epsilon, delta=problem.delta, r=r, generator=generator, allow_not_private=True)
+    """PO-GP-UCB's Z, turned into d coordinates where it has more columns: it has rank d, no
+    distance changes, and searches are faster.
+    """
+    made = po_gp_ucb_transform(
+        problem.X,
+        epsilon=epsilon,
+        delta=problem.delta,
+        r=r,
+        generator=generator,
+        allow_not_private=True,
+    )
     d = problem.X.shape[1]
-    return Rows(made.Z if r <= d else made.Z @ torch.linalg.eigh(made.Z.mT @ made.Z).eigenvectors[:, -d:])
+    return Rows(
+        made.Z if r <= d else made.Z @ torch.linalg.eigh(made.Z.mT @ made.Z).eigenvectors[:, -d:]
+    )
 
 
-def released(X: Tensor, transform: str, epsilon: float, delta: float, k: int, generator: np.random.Generator) -> Rows:
-    """A curator's release of the rows `X` by one of SOUND, charged to a ledger of its own, for one row that moves by a norm of at most 1.
+def released(
+    X: Tensor, transform: str, epsilon: float, delta: float, k: int, generator: np.random.Generator
+) -> Rows:
+    """A curator's release of the rows `X` by one of SOUND, charged to a ledger of its own, for one
+    row that moves by a norm of at most 1.
 
-    `k` is the number of columns of the projection, iid N(0, 1/k), drawn from `generator` and published with the rows.
+    `k` is the number of columns of the projection, iid N(0, 1/k), drawn from `generator` and
+    published with the rows.
     """
     d = X.shape[1]
     pure = transform == "l2-Laplace"
-    projection = torch.from_numpy(generator.standard_normal((d, k)) / k**0.5) if transform == "projection + Gaussian" else None
+    projection = (
+        torch.from_numpy(generator.standard_normal((d, k)) / k**0.5)
+        if transform == "projection + Gaussian"
+        else None
+    )
     accounting: Accounting = PureFilter() if pure else GDPFilter()
     budget = Budget(epsilon, 0.0 if pure else delta)
-    terms: dict[str, Any] = {"adjacency": Adjacency.BOUNDED_ROW_CHANGE, "row_change": CHANGE, "role": "candidate"}
+    terms: dict[str, Any] = {
+        "adjacency": Adjacency.BOUNDED_ROW_CHANGE,
+        "row_change": CHANGE,
+        "role": "candidate",
+    }
     curator = Curator(X, unit=PrivacyUnit("row"), budget=budget, accounting=accounting, **terms)
     law: type[AdditiveMechanism] = L2LaplaceMechanism if pure else GaussianMechanism
     mechanism = law(calibrate(budget, releases=1, accounting=accounting, event=law.kind))
     table = RowTable((0.0,) * d, CHANGE.diameter / 2, row_change=CHANGE, projection=projection)
     sent = release_rows(curator, table, mechanism)
-    return Rows(sent.Z, sent.variance) if projection is None else Rows(*unprojected(sent.Z, projection, sent.variance))
+    return (
+        Rows(sent.Z, sent.variance)
+        if projection is None
+        else Rows(*unprojected(sent.Z, projection, sent.variance))
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """A problem searched `runs` times. Each method sees the same functions, first rows and answers' noise, so that differences pair.
+    """A problem searched `runs` times. Each method sees the same functions, first rows and answers'
+    noise, so that differences pair.
 
     One random row is answered before the T that GP-UCB chooses; every method asks a row once.
     """
@@ -95,29 +133,52 @@ class Experiment:
     def published(self, epsilon: float, r: int) -> Tensor:
         """On the paper's transform, with the original kernel; a fresh projection for each run."""
         generator = self._generator(3)
-        return self._together(*(published(self.problem, epsilon, r, generator) for _ in range(self.runs)))
+        return self._together(
+            *(published(self.problem, epsilon, r, generator) for _ in range(self.runs))
+        )
 
-    def sound(self, transform: str, epsilon: float, *, kernel: Callable[[Rows], Any] | None = None) -> Tensor:
-        """On rows released with noise, with the kernel of rows known with noise unless another is given; a fresh release for each run."""
+    def sound(
+        self, transform: str, epsilon: float, *, kernel: Callable[[Rows], Any] | None = None
+    ) -> Tensor:
+        """On rows released with noise, with the kernel of rows known with noise unless another is
+        given; a fresh release for each run.
+        """
         problem = self.problem
         generator = np.random.default_rng(self.seed)
-        release = [released(problem.X, transform, epsilon, problem.delta, problem.r, generator) for _ in range(self.runs)]
+        release = [
+            released(problem.X, transform, epsilon, problem.delta, problem.r, generator)
+            for _ in range(self.runs)
+        ]
         if isinstance(release[0].variance, float):
             return self._together(*release, kernel=kernel)
         # each run's projection makes a kernel of its own
-        return torch.cat([self._searched(rows.Z, rows.kernel(problem), slice(run, run + 1)) for run, rows in enumerate(release)])
+        return torch.cat(
+            [
+                self._searched(rows.Z, rows.kernel(problem), slice(run, run + 1))
+                for run, rows in enumerate(release)
+            ]
+        )
 
     def _together(self, *rows: Rows, kernel: Callable[[Rows], Any] | None = None) -> Tensor:
         """All runs in one batch, over their own rows or over shared ones."""
         Z = rows[0].Z if len(rows) == 1 else torch.stack([of_run.Z for of_run in rows])
-        return self._searched(Z, rows[0].kernel(self.problem) if kernel is None else kernel(rows[0]), slice(self.runs))
+        return self._searched(
+            Z, rows[0].kernel(self.problem) if kernel is None else kernel(rows[0]), slice(self.runs)
+        )
 
     def _searched(self, Z: Tensor, kernel: Any, runs: slice) -> Tensor:
         problem = self.problem
         index = self._starts()[runs]
         values = self._values()[runs]
-        model = FiniteGP(Z, kernel, problem.noise, batch_shape=(len(index),), capacity=problem.steps + 1)
-        noise = problem.answers**0.5 * torch.randn(self.runs, problem.steps + 1, generator=self._generator(1), dtype=torch.float64)[runs]
+        model = FiniteGP(
+            Z, kernel, problem.noise, batch_shape=(len(index),), capacity=problem.steps + 1
+        )
+        noise = (
+            problem.answers**0.5
+            * torch.randn(
+                self.runs, problem.steps + 1, generator=self._generator(1), dtype=torch.float64
+            )[runs]
+        )
         schedule = SrinivasFinite(count=len(problem.X), delta=DELTA)
         asked = [index]
         for t in range(problem.steps):
@@ -137,9 +198,15 @@ class Experiment:
 
 
 def summary(regrets: Tensor, baseline: Tensor | None = None) -> Sequence[float]:
-    """At T: mean, its standard error, quartiles; then the mean difference to a baseline and its standard error, by run."""
+    """At T: mean, its standard error, quartiles; then the mean difference to a baseline and its
+    standard error, by run.
+    """
     last = regrets[:, -1]
-    found = [float(last.mean()), _error(last), *(float(last.quantile(q)) for q in (0.25, 0.5, 0.75))]
+    found = [
+        float(last.mean()),
+        _error(last),
+        *(float(last.quantile(q)) for q in (0.25, 0.5, 0.75)),
+    ]
     if baseline is None:
         return found
     apart = last - baseline[:, -1]
@@ -147,7 +214,9 @@ def summary(regrets: Tensor, baseline: Tensor | None = None) -> Sequence[float]:
 
 
 def _regrets(values: Tensor, asked: Tensor) -> Tensor:
-    """Of values `runs x n` at indices `runs x (T + 1)`: what the best so far falls short of the best there is."""
+    """Of values `runs x n` at indices `runs x (T + 1)`: what the best so far falls short of the
+    best there is.
+    """
     return values.amax(1, keepdim=True) - values.gather(1, asked).cummax(1).values
 
 

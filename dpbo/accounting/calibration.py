@@ -1,4 +1,6 @@
-"""From a budget to noise: the smallest multiplier with which `releases` equal releases fit; from one neighbouring relation to another."""
+"""From a budget to noise: the smallest multiplier with which `releases` equal releases fit; from
+one neighbouring relation to another.
+"""
 
 import contextlib
 import dataclasses
@@ -24,10 +26,12 @@ _ROUNDING = Fraction(1, 10**12)
 def convert_adjacency(event: E, given: Adjacency, wanted: Adjacency) -> E:
     """The event of a release made under the relation `given`, as it counts under `wanted`.
 
-    Replacing one unit is removing it and adding another: two steps of add-or-remove-one. So an event's guarantee under add-or-remove-one
-    holds twice over under replace-one: a vector moves twice as far, which halves the noise multiplier (mu becomes 2 mu, pure epsilon
-    2 epsilon). A Poisson-sampled Gaussian keeps its multiplier, which refers to the norm bound of one unit's contribution, and takes the
-    pair of replace-one, which is far better than doubling. A private selection, and each role, is converted event by event.
+    Replacing one unit is removing it and adding another: two steps of add-or-remove-one. So an
+    event's guarantee under add-or-remove-one holds twice over under replace-one: a vector moves
+    twice as far, which halves the noise multiplier (mu becomes 2 mu, pure epsilon 2 epsilon). A
+    Poisson-sampled Gaussian keeps its multiplier, which refers to the norm bound of one unit's
+    contribution, and takes the pair of replace-one, which is far better than doubling. A private
+    selection, and each role, is converted event by event.
 
     Raises:
         InputError: any other conversion; replace-one says nothing about the number of units.
@@ -35,15 +39,22 @@ def convert_adjacency(event: E, given: Adjacency, wanted: Adjacency) -> E:
     if given is wanted or event.free:
         return event
     if (given, wanted) != (Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE):
-        raise InputError("wanted", wanted, "REPLACE_ONE, from ADD_OR_REMOVE_ONE", "No other conversion holds.")
+        raise InputError(
+            "wanted", wanted, "REPLACE_ONE, from ADD_OR_REMOVE_ONE", "No other conversion holds."
+        )
     match event:
         case PoissonGaussianEvent():
             return dataclasses.replace(event, relation=wanted.value)
         case RolesEvent():
-            costs = ((role, tuple(convert_adjacency(one, given, wanted) for one in events)) for role, events in event.costs)
+            costs = (
+                (role, tuple(convert_adjacency(one, given, wanted) for one in events))
+                for role, events in event.costs
+            )
             return dataclasses.replace(event, costs=tuple(costs))
         case SelectionEvent():
-            return dataclasses.replace(event, base=tuple(convert_adjacency(one, given, wanted) for one in event.base))
+            return dataclasses.replace(
+                event, base=tuple(convert_adjacency(one, given, wanted) for one in event.base)
+            )
     return dataclasses.replace(event, noise_multiplier=event.noise_multiplier / 2)
 
 
@@ -56,22 +67,28 @@ def calibrate(
     accounting: Accounting | None = None,
     event: EventKind = GaussianEvent,
 ) -> float:
-    """Smallest noise multiplier with which `releases` equal releases together stay within `share` of the budget.
+    """Smallest noise multiplier with which `releases` equal releases together stay within `share`
+    of the budget.
 
-    For Gaussians under GDPFilter this is sqrt(releases / share) / mu. Whatever the filter, it is the least float whose exact cost
-    fits, so the way back (cost of the releases -> epsilon) never passes the budget.
+    For Gaussians under GDPFilter this is sqrt(releases / share) / mu. Whatever the filter, it is
+    the least float whose exact cost fits, so the way back (cost of the releases -> epsilon) never
+    passes the budget.
 
         calibrate(budget, releases=30, accounting=Planned([ExponentialEvent(20.0, 5)]))      in one plan with five selections
 
     Args:
         budget: what may be spent in all.
         releases: number of releases, each one slot.
-        share: part of the budget's cap that they may take, in (0, 1]; read as a decimal, so that 0.9 and 0.1 add to 1.
-        accounting: the filter, GDPFilter() if omitted; or Planned with everything else that will be released.
-        event: class of the events, such as GaussianEvent or LaplaceEvent; for a Poisson-sampled Gaussian a partial with rate and relation.
+        share: part of the budget's cap that they may take, in (0, 1]; read as a decimal, so that
+            0.9 and 0.1 add to 1.
+        accounting: the filter, GDPFilter() if omitted; or Planned with everything else that will be
+            released.
+        event: class of the events, such as GaussianEvent or LaplaceEvent; for a Poisson-sampled
+            Gaussian a partial with rate and relation.
 
     Raises:
-        InputError: a number outside its range, an event that the filter cannot pay for, or one that costs next to nothing.
+        InputError: a number outside its range, an event that the filter cannot pay for, or one that
+            costs next to nothing.
     """
     chosen = accounting or GDPFilter()
     part = exact_share(share, "share")
@@ -80,22 +97,31 @@ def calibrate(
     multiplier = chosen.multiplier(event, releases, chosen.cap(budget) * part)
     if multiplier is None:
         given = event(1.0, 1)
-        remedy = "Pass another event, or an accounting that can: RDPFilter and Planned pay for most events."
+        remedy = (
+            "Pass another event, or an accounting that can: RDPFilter and Planned pay for most"
+            " events."
+        )
         if isinstance(chosen, PureFilter) and isinstance(given, GaussianEvent):
-            remedy = "Gaussian noise has no pure epsilon: pass event=LaplaceEvent, or accounting=GDPFilter()."
+            remedy = (
+                "Gaussian noise has no pure epsilon: pass event=LaplaceEvent, or"
+                " accounting=GDPFilter()."
+            )
         raise InputError("event", given.mechanism, f"one that {chosen.name} can pay for", remedy)
     return multiplier
 
 
 def parts_of(accounting: Accounting, whole: Fraction, share: Fraction) -> tuple[Fraction, Fraction]:
-    """`share` of the whole, and the rest. Under `Planned` both are the whole, because it lists what each release takes."""
+    """`share` of the whole, and the rest. Under `Planned` both are the whole, because it lists what
+    each release takes.
+    """
     if isinstance(accounting, Planned):
         return (whole, whole)
     return (whole * share, whole * (1 - share))
 
 
 def budget_cost(budget: Budget | float | Fraction, accounting: Accounting, cap: Cost) -> Cost:
-    """What a budget costs under this accounting: that of a `Budget`, or a share in (0, 1] of the cap.
+    """What a budget costs under this accounting: that of a `Budget`, or a share in (0, 1] of the
+    cap.
 
     Raises:
         InputError: a share outside (0, 1], or a Budget that this accounting cannot serve.
@@ -106,19 +132,29 @@ def budget_cost(budget: Budget | float | Fraction, accounting: Accounting, cap: 
 
 
 def epsilon_left(total: Cost, cap: Cost, budget: Budget, accounting: Accounting) -> float | None:
-    """Epsilon of the largest `Budget(epsilon, delta)` that the cap still pays for beside `total`, at the delta of `budget`; rounded down.
+    """Epsilon of the largest `Budget(epsilon, delta)` that the cap still pays for beside `total`,
+    at the delta of `budget`; rounded down.
 
     None where the budget names no delta, and under `Planned`, which counts slots.
     """
     if budget.delta is None or isinstance(accounting, Planned):
         return None
-    left = Cost(tuple(max(whole - used, Fraction(0)) for used, whole in zip(total.parts, cap.parts, strict=True)))
+    left = Cost(
+        tuple(
+            max(whole - used, Fraction(0))
+            for used, whole in zip(total.parts, cap.parts, strict=True)
+        )
+    )
     if left <= cap * _ROUNDING:
         return 0.0
     # `guarantee` rounds up, so what the cap still pays for may be a little less
     bound = accounting.guarantee(left, budget.delta).epsilon or 0.0
     epsilon = bound if budget.epsilon is None else min(bound, budget.epsilon)
-    for lower in (epsilon, math.nextafter(epsilon, 0.0), *(epsilon * (1 - 2.0**power) for power in range(-51, 0))):
+    for lower in (
+        epsilon,
+        math.nextafter(epsilon, 0.0),
+        *(epsilon * (1 - 2.0**power) for power in range(-51, 0)),
+    ):
         # an epsilon may be too small for a budget of this accounting
         with contextlib.suppress(InputError):
             if accounting.cap(Budget(lower, budget.delta)) <= left:
@@ -131,7 +167,10 @@ def budget_in_words(budget: Budget) -> str:
     if budget.epsilon is not None:
         return f"epsilon {budget.epsilon:g}, delta {budget.delta:g}"
     if budget.mu is not None and budget.delta is not None:
-        return f"mu {budget.mu:g}, which is epsilon {format_up(epsilon_at(budget.mu, budget.delta))}, delta {budget.delta:g}"
+        return (
+            f"mu {budget.mu:g}, which is epsilon {format_up(epsilon_at(budget.mu, budget.delta))},"
+            f" delta {budget.delta:g}"
+        )
     return f"mu {budget.mu:g}"
 
 
@@ -142,6 +181,10 @@ def describe_budget(budget: Budget | float | Fraction) -> str:
 
 def exact_share(share: float | Fraction, name: str = "budget") -> Fraction:
     """A share as the decimal the user wrote (0.9 is 9/10, not the float next to it), in (0, 1]."""
-    if not isinstance(share, (int, float, Fraction)) or isinstance(share, bool) or not 0 < share <= 1:
+    if (
+        not isinstance(share, (int, float, Fraction))
+        or isinstance(share, bool)
+        or not 0 < share <= 1
+    ):
         raise InputError(name, share, "in (0, 1]")
     return Fraction(str(share))

@@ -5,7 +5,8 @@
     PLD             the composed loss distribution (pld.py), all Gaussians merged into one first
     Renyi           divergences add at each order, read at the best one (renyi.py)
 
-The minimum is valid because every bound holds for the same fixed list; nothing is chosen by the data. Adaptive histories need a filter.
+The minimum is valid because every bound holds for the same fixed list; nothing is chosen by the
+data. Adaptive histories need a filter.
 
     compose([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 150)], delta=1e-6).epsilon
 """
@@ -34,7 +35,9 @@ _FINE = 1e-6
 
 @dataclass(frozen=True)
 class Composition:
-    """Four bounds on epsilon at `delta`, infinite where one does not apply; `mu` of Gaussian DP where all events have one."""
+    """Four bounds on epsilon at `delta`, infinite where one does not apply; `mu` of Gaussian DP
+    where all events have one.
+    """
 
     delta: float
     pure: float
@@ -54,13 +57,19 @@ def compose(events: Sequence[Event], *, delta: Delta, refine: bool = False) -> C
     """What these events guarantee together, whatever their order; fixed before the first release.
 
     Args:
-        events: all for one neighbouring relation. With several roles, the bounds are those of the worst role.
+        events: all for one neighbouring relation. With several roles, the bounds are those of the
+            worst role.
         delta: in [0, 1).
         refine: uses a loss distribution a hundred times finer, for a report.
     """
     relations = frozenset[str]().union(*(event.relations() for event in events))
     if len(relations) > 1:
-        raise InputError("events", sorted(relations), "of one relation", "See dpbo.accounting.calibration.convert_adjacency.")
+        raise InputError(
+            "events",
+            sorted(relations),
+            "of one relation",
+            "See dpbo.accounting.calibration.convert_adjacency.",
+        )
     roles = set[str]().union(*(event.roles for event in events if isinstance(event, RolesEvent)))
     by_role = []
     for role in sorted(roles) or [""]:
@@ -74,7 +83,9 @@ def compose(events: Sequence[Event], *, delta: Delta, refine: bool = False) -> C
 
 
 def merged(events: Sequence[Event]) -> tuple[Event, ...]:
-    """Equal events as one, their counts added, in a fixed order, so that equal plans are composed once."""
+    """Equal events as one, their counts added, in a fixed order, so that equal plans are composed
+    once.
+    """
     counts: collections.Counter[Event] = collections.Counter()
     for event in events:
         counts[event.repeated(1)] += event.count
@@ -91,7 +102,14 @@ def _composed(events: tuple[Event, ...], delta: float, refine: bool) -> Composit
         return Composition(delta, pure, math.inf, math.inf, math.inf, mu)
     by_mu = math.inf if mu is None else gdp.epsilon_at(mu, delta)
     grids = (_FAST, _FINE) if refine else (_FAST,)
-    return Composition(delta, pure, by_mu, min(_pld(events, delta, grid) for grid in grids), _rdp(events, delta), mu)
+    return Composition(
+        delta,
+        pure,
+        by_mu,
+        min(_pld(events, delta, grid) for grid in grids),
+        _rdp(events, delta),
+        mu,
+    )
 
 
 def _pure(events: tuple[Event, ...]) -> float:
@@ -116,9 +134,13 @@ def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:
     if len(events) == 1 and isinstance(events[0], SelectionEvent) and events[0].count == 1:
         return selection_epsilon(events[0], delta)
     choices = tuple(event for event in events if isinstance(event, ExponentialEvent))
-    # Gaussians and randomised responses both dominate the exponential mechanism: the one that costs less is taken
+    # Gaussians and randomised responses both dominate the exponential mechanism: the one that costs
+    # less is taken
     mu = _mu(choices)
     as_gaussian = mu is not None and gdp.epsilon_at(mu, delta) < _pure(choices)
     directions = {False} | {True for event in events if event.relations()}
     sides = [pairs_of(events, as_gaussian, reverse) for reverse in directions]
-    return max(math.inf if side is None else pld.epsilon(side, delta, inflation=inflation) for side in sides)
+    return max(
+        math.inf if side is None else pld.epsilon(side, delta, inflation=inflation)
+        for side in sides
+    )

@@ -1,4 +1,5 @@
-"""Dominating pairs: for each event two laws P and Q that are at least as easy to tell apart as any two neighbouring data sets.
+"""Dominating pairs: for each event two laws P and Q that are at least as easy to tell apart as any
+two neighbouring data sets.
 
 A pair gives the P- and Q-mass of its loss log P/Q between given edges and at its atoms; pld.py composes pairs.
     Gaussian mu        N(mu, 1) against N(0, 1): the loss is N(mu^2/2, mu^2) under P, N(-mu^2/2, mu^2) under Q
@@ -8,7 +9,8 @@ A pair gives the P- and Q-mass of its loss log P/Q between given edges and at it
         add-or-remove-one    (1-q) N(0, s^2) + q N(1, s^2) against N(0, s^2), and the reverse (Zhu, Dong & Wang 2022, Theorem 11)
         replace-one          (1-q) N(0, s^2) + q N(1, s^2) against (1-q) N(0, s^2) + q N(-1, s^2): the old and the new contribution point
                              away from each other (the pair of dp_accounting; at q = 1 a Gaussian of twice the shift)
-In one dimension the log-likelihood ratio of each rises strictly with x, which gives the loss's law in closed form.
+In one dimension the log-likelihood ratio of each rises strictly with x, which gives the loss's law
+in closed form.
 """
 
 import abc
@@ -32,11 +34,15 @@ def log_mixture(x: Array, sigma: float, rate: float, shift: float) -> Array:
 
 def log_ratio(x: Array, sigma: float, rate: float, relation: str) -> Array:
     """The privacy loss of a Poisson-sampled Gaussian at output x."""
-    return log_mixture(x, sigma, rate, 1.0) - (0.0 if relation == "add-or-remove-one" else log_mixture(x, sigma, rate, -1.0))
+    return log_mixture(x, sigma, rate, 1.0) - (
+        0.0 if relation == "add-or-remove-one" else log_mixture(x, sigma, rate, -1.0)
+    )
 
 
 def output_of(loss: Array, sigma: float, rate: float, relation: str) -> Array:
-    """The output x that has this loss: the inverse of `log_ratio`. -inf where no output has so low a loss."""
+    """The output x that has this loss: the inverse of `log_ratio`. -inf where no output has so low
+    a loss.
+    """
     # logarithms of 0: at rate 1, and at a loss not above the least
     with np.errstate(divide="ignore"):
         if relation == "add-or-remove-one":
@@ -48,21 +54,35 @@ def output_of(loss: Array, sigma: float, rate: float, relation: str) -> Array:
             return 0.5 + sigma**2 * (np.log(np.maximum(grown, 0.0)) + far - np.log(rate))
         # sinh(x/s^2 - l/2) = (1-q)/q e^(1/(2 s^2)) sinh(l/2), whose logarithm does not overflow
         half = np.abs(loss) / 2
-        log_sinh = np.log1p(-rate) - np.log(rate) + 0.5 / sigma**2 + half + np.log(-np.expm1(-2 * half) / 2)
-    inverse = np.where(log_sinh > _FAR, log_sinh + np.log(2.0), np.arcsinh(np.exp(np.minimum(log_sinh, _FAR))))
+        log_sinh = (
+            np.log1p(-rate)
+            - np.log(rate)
+            + 0.5 / sigma**2
+            + half
+            + np.log(-np.expm1(-2 * half) / 2)
+        )
+    inverse = np.where(
+        log_sinh > _FAR, log_sinh + np.log(2.0), np.arcsinh(np.exp(np.minimum(log_sinh, _FAR)))
+    )
     return np.sign(loss) * sigma**2 * (half + inverse)
 
 
 @dataclass(frozen=True)
 class Pair(abc.ABC):
-    """Two laws P and Q, by the distribution of their loss log P/Q. All pairs are frozen, so equal events share one."""
+    """Two laws P and Q, by the distribution of their loss log P/Q. All pairs are frozen, so equal
+    events share one.
+    """
 
     @abc.abstractmethod
     def span(self, tail: float) -> tuple[float, float]:
-        """Losses (low, high) with P-mass of at most `tail` below and above; the ends of the loss where it is bounded."""
+        """Losses (low, high) with P-mass of at most `tail` below and above; the ends of the loss
+        where it is bounded.
+        """
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        """P- and Q-mass of the continuous part between neighbouring edges; none where all mass is at atoms."""
+        """P- and Q-mass of the continuous part between neighbouring edges; none where all mass is
+        at atoms.
+        """
         return np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
 
     @abc.abstractmethod
@@ -89,7 +109,9 @@ class GaussianPair(Pair):
         return self.mu**2 / 2 - reach, self.mu**2 / 2 + reach
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        return _normal_mass(edges / self.mu - self.mu / 2), _normal_mass(edges / self.mu + self.mu / 2)
+        return _normal_mass(edges / self.mu - self.mu / 2), _normal_mass(
+            edges / self.mu + self.mu / 2
+        )
 
     def beyond(self, loss: float) -> float:
         return float(scipy.special.ndtr(self.mu / 2 - loss / self.mu))
@@ -129,7 +151,9 @@ class ResponsePair(PurePair):
 
 @dataclass(frozen=True)
 class LaplacePair(PurePair):
-    """The Laplace mechanism in one dimension, which dominates its l1 version: its loss is a sum over coordinates of shares of e."""
+    """The Laplace mechanism in one dimension, which dominates its l1 version: its loss is a sum
+    over coordinates of shares of e.
+    """
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         inside = edges.clip(-self.epsilon, self.epsilon)
@@ -146,7 +170,9 @@ class LaplacePair(PurePair):
 
 @dataclass(frozen=True)
 class PoissonPair(Pair):
-    """A Poisson-sampled Gaussian; `reverse` exchanges P and Q, which matters under add-or-remove-one alone."""
+    """A Poisson-sampled Gaussian; `reverse` exchanges P and Q, which matters under
+    add-or-remove-one alone.
+    """
 
     sigma: float
     rate: float
@@ -160,15 +186,26 @@ class PoissonPair(Pair):
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         x = output_of(-edges[::-1] if self.reverse else edges, self.sigma, self.rate, self.relation)
-        other = self._mixture(x, -1.0) if self.relation == "replace-one" else _normal_mass(x / self.sigma)
+        other = (
+            self._mixture(x, -1.0)
+            if self.relation == "replace-one"
+            else _normal_mass(x / self.sigma)
+        )
         up = self._mixture(x, 1.0)
         return (other[::-1], up[::-1]) if self.reverse else (up, other)
 
     def beyond(self, loss: float) -> float:
-        x = float(output_of(np.array([-loss if self.reverse else loss]), self.sigma, self.rate, self.relation)[0])
+        x = float(
+            output_of(
+                np.array([-loss if self.reverse else loss]), self.sigma, self.rate, self.relation
+            )[0]
+        )
         if self.reverse:
             return float(scipy.special.ndtr(x / self.sigma))
-        return float((1 - self.rate) * scipy.special.ndtr(-x / self.sigma) + self.rate * scipy.special.ndtr((1 - x) / self.sigma))
+        return float(
+            (1 - self.rate) * scipy.special.ndtr(-x / self.sigma)
+            + self.rate * scipy.special.ndtr((1 - x) / self.sigma)
+        )
 
     def variance(self) -> float:
         x = np.linspace(-8 * self.sigma, 8 * self.sigma + 1, 2000)
@@ -182,7 +219,9 @@ class PoissonPair(Pair):
         return log_ratio(x, self.sigma, self.rate, self.relation)
 
     def _mixture(self, x: Array, shift: float) -> Array:
-        return (1 - self.rate) * _normal_mass(x / self.sigma) + self.rate * _normal_mass((x - shift) / self.sigma)
+        return (1 - self.rate) * _normal_mass(x / self.sigma) + self.rate * _normal_mass(
+            (x - shift) / self.sigma
+        )
 
 
 def _normal_mass(edges: Array) -> Array:

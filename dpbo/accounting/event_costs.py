@@ -1,6 +1,8 @@
-"""What one event costs in the notions of privacy that add up: pure epsilon, mu^2 of Gaussian DP, rho of zCDP. renyi.py has Renyi DP.
+"""What one event costs in the notions of privacy that add up: pure epsilon, mu^2 of Gaussian DP,
+rho of zCDP. renyi.py has Renyi DP.
 
-Exact fractions where the number is rational, otherwise floats rounded up; None where the event has no finite cost.
+Exact fractions where the number is rational, otherwise floats rounded up; None where the event has
+no finite cost.
 
     event, one slot           pure    mu^2                            rho                    Renyi at order a (renyi.py)
     Gaussian, M               -       1/M^2                           1/(2 M^2)              a/(2 M^2)
@@ -12,15 +14,17 @@ Exact fractions where the number is rational, otherwise floats rounded up; None 
     private selection         of pure runs; mu, rho as every pure e                          selection_bounds.py
     several roles             the largest over the roles of each column's sum
 
-Any pure e is mu-GDP with mu = 2 Phi^-1(e^e/(1 + e^e)) (Dong, Roth & Su 2022, Proposition 2.12 with randomised response as the worst
-case). The Laplace rho is its Kullback-Leibler divergence: D_a / a falls with a, so its supremum over a > 1 is the limit at 1 (checked on a
-grid in the tests; Harrison & Manurangsi 2025).
+Any pure e is mu-GDP with mu = 2 Phi^-1(e^e/(1 + e^e)) (Dong, Roth & Su 2022, Proposition 2.12 with
+randomised response as the worst case). The Laplace rho is its Kullback-Leibler divergence: D_a / a
+falls with a, so its supremum over a > 1 is the limit at 1 (checked on a grid in the tests; Harrison
+& Manurangsi 2025).
 
-The exponential mechanism's loss lies in [t - e, t] for some t, for every pair of neighbours. By convexity no hockey-stick exceeds that of
-the two-point pair with losses t and t - e: P = (p, 1-p) against Q = (q, 1-q), whose log-odds differ by logit p - logit q = e. A trade-off
-curve with one kink lies above that of N(0,1) against N(mu,1) iff the kink does: iff mu >= Phi^-1(p) - Phi^-1(q). Phi^-1 of the logistic
-function is odd and, away from zero, ever flatter, so this difference is largest where logit p = -logit q = e/2: half of what any pure e
-needs (a grid over t in the tests).
+The exponential mechanism's loss lies in [t - e, t] for some t, for every pair of neighbours. By
+convexity no hockey-stick exceeds that of the two-point pair with losses t and t - e: P = (p, 1-p)
+against Q = (q, 1-q), whose log-odds differ by logit p - logit q = e. A trade-off curve with one
+kink lies above that of N(0,1) against N(mu,1) iff the kink does: iff mu >= Phi^-1(p) - Phi^-1(q).
+Phi^-1 of the logistic function is odd and, away from zero, ever flatter, so this difference is
+largest where logit p = -logit q = e/2: half of what any pure e needs (a grid over t in the tests).
 """
 
 import collections
@@ -35,7 +39,7 @@ from numpy.typing import NDArray
 
 from dpbo.accounting import selection_bounds
 from dpbo.accounting.gdp import rounded_up
-from dpbo.events import (  # fmt: skip
+from dpbo.events import (
     Event,
     ExponentialEvent,
     GaussianEvent,
@@ -100,7 +104,8 @@ def mu_squared(event: Event) -> Fraction | None:
     one = pure(event.repeated(1))
     if one is None or one > _LARGEST:
         return None
-    # (2 Phi^-1(1 / (1 + e^epsilon)))^2 = 8 erfinv(tanh(epsilon / 2))^2, by the form that loses no digits; checked in mpmath
+    # (2 Phi^-1(1 / (1 + e^epsilon)))^2 = 8 erfinv(tanh(epsilon / 2))^2, by the form that loses no
+    # digits; checked in mpmath
     e = float(one / 2 if isinstance(event, ExponentialEvent) else one)
     if e < 1.0:
         root = math.sqrt(8.0) * float(scipy.special.erfinv(math.tanh(e / 2)))
@@ -135,9 +140,9 @@ def covers(paid: Sequence[Event], drawn: Sequence[Event]) -> bool:
     for event in sorted(drawn, key=lambda one: one.noise_multiplier):
         wanted = 0 if type(event) is GaussianEvent else event.count
         for other in sorted(left, key=lambda one: -one.noise_multiplier):
-            if other.noise_multiplier <= event.noise_multiplier and event.repeated(1) == dataclasses.replace(
-                other, noise_multiplier=event.noise_multiplier
-            ):
+            if other.noise_multiplier <= event.noise_multiplier and event.repeated(
+                1
+            ) == dataclasses.replace(other, noise_multiplier=event.noise_multiplier):
                 taken = min(wanted, left[other])
                 left[other] -= taken
                 wanted -= taken
@@ -148,11 +153,17 @@ def covers(paid: Sequence[Event], drawn: Sequence[Event]) -> bool:
 
 def _unsampled(events: Sequence[Event]) -> Fraction:
     """mu^2 of all unsampled Gaussian events together."""
-    return total((mu_squared(event) for event in events if type(event) is GaussianEvent), Fraction(0)) or Fraction(0)
+    return total(
+        (mu_squared(event) for event in events if type(event) is GaussianEvent), Fraction(0)
+    ) or Fraction(0)
 
 
 def _laplace_kl(epsilon: float) -> float:
     """epsilon - 1 + exp(-epsilon), without cancellation for small epsilon."""
     if epsilon > 1e-2:
         return epsilon + math.expm1(-epsilon)
-    return epsilon**2 / 2 * (1 - epsilon / 3 * (1 - epsilon / 4 * (1 - epsilon / 5 * (1 - epsilon / 6))))
+    return (
+        epsilon**2
+        / 2
+        * (1 - epsilon / 3 * (1 - epsilon / 4 * (1 - epsilon / 5 * (1 - epsilon / 6))))
+    )

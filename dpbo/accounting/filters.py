@@ -1,8 +1,10 @@
-"""Privacy filters: how much each event costs, and how much a budget holds, when releases are chosen adaptively.
+"""Privacy filters: how much each event costs, and how much a budget holds, when releases are chosen
+adaptively.
 
-A filter refuses the first release that would pass its cap, so the cap is the guarantee whatever the analyst does and whenever they
-stop. Costs and caps are exact fractions: sums have no rounding error. One filter is chosen when the ledger is created; the minimum over
-several filters is not a filter.
+A filter refuses the first release that would pass its cap, so the cap is the guarantee whatever the
+analyst does and whenever they stop. Costs and caps are exact fractions: sums have no rounding
+error. One filter is chosen when the ledger is created; the minimum over several filters is not a
+filter.
 """
 
 from __future__ import annotations
@@ -34,10 +36,11 @@ _ANOTHER_MACHINE = 1 + Fraction(1, 10**9)
 
 @dataclass(frozen=True)
 class Cost:
-    """What is added up against a cap: one exact number for a filter, one number of slots a planned event for a plan.
+    """What is added up against a cap: one exact number for a filter, one number of slots a planned
+    event for a plan.
 
-    Costs are added and compared part by part. A sum is exact while its denominator is short (always for a few distinct events); a
-    longer one is rounded up to a multiple of 2^-128.
+    Costs are added and compared part by part. A sum is exact while its denominator is short (always
+    for a few distinct events); a longer one is rounded up to a multiple of 2^-128.
     """
 
     parts: tuple[Fraction, ...]
@@ -57,7 +60,16 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         sums = [a + b for a, b in zip(self.parts, other.parts, strict=True)]
-        return Cost(tuple(s if s.denominator.bit_length() <= _LONGEST else Fraction(math.ceil(s * _GRAIN), _GRAIN) for s in sums))
+        return Cost(
+            tuple(
+                (
+                    s
+                    if s.denominator.bit_length() <= _LONGEST
+                    else Fraction(math.ceil(s * _GRAIN), _GRAIN)
+                )
+                for s in sums
+            )
+        )
 
     def __le__(self, other: Cost) -> bool:
         return all(a <= b for a, b in zip(self.parts, other.parts, strict=True))
@@ -81,7 +93,8 @@ class Accounting(abc.ABC):
     Attributes:
         unit: what is added, in words.
         events: every event that may be charged, under a plan; otherwise empty.
-        cap_is_budget: whether a total within the cap is within the budget. Under a plan the statement computes its guarantee instead.
+        cap_is_budget: whether a total within the cap is within the budget. Under a plan the
+            statement computes its guarantee instead.
     """
 
     unit: ClassVar[str]
@@ -95,15 +108,21 @@ class Accounting(abc.ABC):
 
     @abc.abstractmethod
     def price(self, event: Event) -> Cost | None:
-        """The cost of an event, or None where this accounting cannot pay for it. Events without noise cost nothing."""
+        """The cost of an event, or None where this accounting cannot pay for it. Events without
+        noise cost nothing.
+        """
 
     @abc.abstractmethod
     def cap(self, budget: Budget) -> Cost:
-        """The largest total that the budget allows. Raises InputError where this accounting cannot serve the budget."""
+        """The largest total that the budget allows. Raises InputError where this accounting cannot
+        serve the budget.
+        """
 
     @abc.abstractmethod
     def may_hold(self, cap: Cost, budget: Budget) -> bool:
-        """Whether a ledger of this budget may have been created with this cap, perhaps on a machine that rounds differently."""
+        """Whether a ledger of this budget may have been created with this cap, perhaps on a machine
+        that rounds differently.
+        """
 
     @abc.abstractmethod
     def guarantee(self, cost: Cost, delta: float | None) -> Guarantee:
@@ -111,14 +130,21 @@ class Accounting(abc.ABC):
 
     @abc.abstractmethod
     def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
-        """The least noise multiplier with which this many slots cost at most `available`; None where this kind cannot be paid."""
+        """The least noise multiplier with which this many slots cost at most `available`; None
+        where this kind cannot be paid.
+        """
 
     @checked
     def cost(self, event: Event) -> Cost:
         """The cost of an event. Raises InputError where this accounting cannot pay for it."""
         price = self.price(event)
         if price is None:
-            raise InputError("mechanism", event.mechanism, f"one that {self.name} can pay for", "See dpbo.accounting for others.")
+            raise InputError(
+                "mechanism",
+                event.mechanism,
+                f"one that {self.name} can pay for",
+                "See dpbo.accounting for others.",
+            )
         return price
 
 
@@ -167,10 +193,12 @@ class Filter(Accounting):
 @checked_constructor
 @dataclass(frozen=True)
 class GDPFilter(Filter):
-    """Gaussian DP with cost mu^2: adaptively chosen mu_1, mu_2, ... stopped before their squares pass mu^2 are mu-GDP.
+    """Gaussian DP with cost mu^2: adaptively chosen mu_1, mu_2, ... stopped before their squares
+    pass mu^2 are mu-GDP.
 
-    Source: Smith & Thakurta 2022, "Fully Adaptive Composition for Gaussian Differential Privacy" (each event is fixed before its
-    noise is drawn, as the curator does). For Gaussians fixed in advance it is the exact composition, so nothing is given away.
+    Source: Smith & Thakurta 2022, "Fully Adaptive Composition for Gaussian Differential Privacy"
+    (each event is fixed before its noise is drawn, as the curator does). For Gaussians fixed in
+    advance it is the exact composition, so nothing is given away.
     """
 
     unit: ClassVar[str] = "mu^2"
@@ -182,7 +210,10 @@ class GDPFilter(Filter):
         if budget.epsilon is None or budget.delta is None:
             return Fraction(budget.mu or 0.0) ** 2
         if budget.delta == 0.0:
-            remedy = "Choose e.g. 1e-6, or PureFilter() with LaplaceMechanism: no Gaussian release has delta 0."
+            remedy = (
+                "Choose e.g. 1e-6, or PureFilter() with LaplaceMechanism: no Gaussian release has"
+                " delta 0."
+            )
             raise InputError("delta", budget.delta, "above 0 for GDPFilter", remedy)
         return Fraction(gdp.mu_within(budget.epsilon, budget.delta)) ** 2
 
@@ -194,11 +225,13 @@ class GDPFilter(Filter):
 @checked_constructor
 @dataclass(frozen=True)
 class PureFilter(Filter):
-    """Pure epsilon, which adds up under any adaptive choice (Rogers, Roth, Ullman & Vadhan 2016, Theorem 3.6). Serves any delta.
+    """Pure epsilon, which adds up under any adaptive choice (Rogers, Roth, Ullman & Vadhan 2016,
+    Theorem 3.6). Serves any delta.
 
-    Choose it where delta must be 0, or where few answers are released, all with Laplace noise or by private choices: at delta 1e-6 up to
-    about 20 Laplace releases, or 5 by the exponential mechanism, need less noise than under any other filter. It cannot pay for Gaussian
-    noise, which has no pure epsilon.
+    Choose it where delta must be 0, or where few answers are released, all with Laplace noise or by
+    private choices: at delta 1e-6 up to about 20 Laplace releases, or 5 by the exponential
+    mechanism, need less noise than under any other filter. It cannot pay for Gaussian noise, which
+    has no pure epsilon.
     """
 
     unit: ClassVar[str] = "epsilon"
@@ -216,10 +249,12 @@ class PureFilter(Filter):
 @checked_constructor
 @dataclass(frozen=True)
 class ZCDPFilter(Filter):
-    """Zero-concentrated DP with cost rho, which adds up under any adaptive choice (Whitehouse, Ramdas, Rogers & Wu 2023, Theorem 1).
+    """Zero-concentrated DP with cost rho, which adds up under any adaptive choice (Whitehouse,
+    Ramdas, Rogers & Wu 2023, Theorem 1).
 
-    Choose it where many answers are released with Laplace noise or by private choices: at delta 1e-6 they need about 15 % less noise than
-    under GDPFilter, while Gaussian releases need about 7 % more. Epsilon at delta is computed from rho by minimising over Renyi orders.
+    Choose it where many answers are released with Laplace noise or by private choices: at delta
+    1e-6 they need about 15 % less noise than under GDPFilter, while Gaussian releases need about 7
+    % more. Epsilon at delta is computed from rho by minimising over Renyi orders.
     """
 
     unit: ClassVar[str] = "rho"
@@ -228,22 +263,29 @@ class ZCDPFilter(Filter):
         return event_costs.rho(event)
 
     def cap_amount(self, budget: Budget) -> Fraction:
-        return Fraction(renyi.rho_within(_epsilon_of(budget, self.name), _delta_of(budget, self.name)))
+        return Fraction(
+            renyi.rho_within(_epsilon_of(budget, self.name), _delta_of(budget, self.name))
+        )
 
     def guarantee_of(self, total: Fraction, delta: float | None) -> Guarantee:
-        return Guarantee(None, None if delta is None else renyi.epsilon_of_rho(rounded_up(total), delta), delta)
+        return Guarantee(
+            None, None if delta is None else renyi.epsilon_of_rho(rounded_up(total), delta), delta
+        )
 
 
 @checked_constructor
 @dataclass(frozen=True)
 class RDPFilter(Filter):
-    """Renyi DP at one order, fixed when the ledger is created, which adds up under any adaptive choice (Feldman & Zrnic 2021, Theorem 4.3).
+    """Renyi DP at one order, fixed when the ledger is created, which adds up under any adaptive
+    choice (Feldman & Zrnic 2021, Theorem 4.3).
 
     Args:
         order: above 1 and at most 1e6; around 1 + 2 log(1/delta) / epsilon is best for Gaussians.
     """
 
-    order: Annotated[float, Within("a number above 1 and at most 1e6", lambda order: 1.0 < order <= 1e6)]
+    order: Annotated[
+        float, Within("a number above 1 and at most 1e6", lambda order: 1.0 < order <= 1e6)
+    ]
     unit: ClassVar[str] = "of Renyi divergence"
 
     @property
@@ -258,21 +300,37 @@ class RDPFilter(Filter):
         delta = _delta_of(budget, self.name)
         cap = Fraction(epsilon) - Fraction(renyi.conversion(self.order, delta))
         if cap <= 0:
-            raise InputError("order", self.order, f"large enough for epsilon {epsilon:g} at delta {delta:g}", "Try a larger order.")
+            raise InputError(
+                "order",
+                self.order,
+                f"large enough for epsilon {epsilon:g} at delta {delta:g}",
+                "Try a larger order.",
+            )
         return cap
 
     def guarantee_of(self, total: Fraction, delta: float | None) -> Guarantee:
-        epsilon = None if delta is None else max(float(total) + renyi.conversion(self.order, delta), 0.0) * (1 + 1e-15)
+        epsilon = (
+            None
+            if delta is None
+            else max(float(total) + renyi.conversion(self.order, delta), 0.0) * (1 + 1e-15)
+        )
         return Guarantee(None, epsilon, delta)
 
 
 def _epsilon_of(budget: Budget, name: str) -> float:
     if budget.epsilon is None:
-        raise InputError("budget", budget.mu, f"given as epsilon and delta for {name}", "Use Budget(epsilon, delta).")
+        raise InputError(
+            "budget",
+            budget.mu,
+            f"given as epsilon and delta for {name}",
+            "Use Budget(epsilon, delta).",
+        )
     return budget.epsilon
 
 
 def _delta_of(budget: Budget, name: str) -> float:
     if not budget.delta:
-        raise InputError("delta", budget.delta, f"above 0 for {name}", "Choose e.g. 1e-6, or PureFilter().")
+        raise InputError(
+            "delta", budget.delta, f"above 0 for {name}", "Choose e.g. 1e-6, or PureFilter()."
+        )
     return budget.delta

@@ -1,11 +1,14 @@
-"""Gaussian differential privacy: the exact exchange between mu, epsilon and delta, and what a guarantee says of membership tests.
+"""Gaussian differential privacy: the exact exchange between mu, epsilon and delta, and what a
+guarantee says of membership tests.
 
-A release is mu-GDP when telling two neighbours apart is at least as hard as telling N(0, 1) from N(mu, 1). Its exact curve is
+A release is mu-GDP when telling two neighbours apart is at least as hard as telling N(0, 1) from
+N(mu, 1). Its exact curve is
 
     delta(epsilon) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)        (Dong, Roth & Su 2022, Corollary 2.13),
 
-and releases of mu_1, mu_2, ... compose to sqrt(mu_1^2 + mu_2^2 + ...) (their Corollary 3.3). Epsilon and delta are rounded up and mu
-down: the float answer is checked, and moved if need be, in arithmetic of at least 50 digits.
+and releases of mu_1, mu_2, ... compose to sqrt(mu_1^2 + mu_2^2 + ...) (their Corollary 3.3).
+Epsilon and delta are rounded up and mu down: the float answer is checked, and moved if need be, in
+arithmetic of at least 50 digits.
 """
 
 import math
@@ -50,12 +53,15 @@ def curve(mu: float, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def epsilon_at(mu: float, delta: float) -> float:
-    """Smallest epsilon at which mu-GDP is (epsilon, delta)-DP, rounded up; infinite for delta = 0."""
+    """Smallest epsilon at which mu-GDP is (epsilon, delta)-DP, rounded up; infinite for delta =
+    0.
+    """
     if delta <= 0.0 or math.isinf(mu):
         return math.inf
     if mu == 0.0 or _exact_delta(mu, 0.0) <= delta:
         return 0.0
-    # where mu is so small that the two tails are equal in floats, by delta(eps) <= Phi(-eps/mu + mu/2)
+    # where mu is so small that the two tails are equal in floats, by delta(eps) <= Phi(-eps/mu +
+    # mu/2)
     answer = mu * mu / 2 - mu * min(float(scipy.special.ndtri(delta)), 0.0) + 1e-12
     if _log_delta(mu, 0.0) > math.log(delta):
         answer = max(rising_root(lambda epsilon: -_excess(mu, epsilon, delta)), 1e-300)
@@ -103,8 +109,8 @@ def _log_delta(mu: float, epsilon: float) -> float:
 def true_positive_rate(guarantee: Guarantee, false_positive_rate: float) -> float:
     """Highest true-positive rate of any membership test at this false-positive rate.
 
-    From mu: Phi(Phi^-1(rate) + mu) (Dong, Roth & Su 2022, Definition 2.6). From (epsilon, delta): the lesser of the two bounds of
-    Kairouz, Oh & Viswanath 2015, Theorem 2.1.
+    From mu: Phi(Phi^-1(rate) + mu) (Dong, Roth & Su 2022, Definition 2.6). From (epsilon, delta):
+    the lesser of the two bounds of Kairouz, Oh & Viswanath 2015, Theorem 2.1.
     """
     if guarantee.mu is not None:
         with precision(dps_to_prec(_DIGITS)):
@@ -113,5 +119,7 @@ def true_positive_rate(guarantee: Guarantee, false_positive_rate: float) -> floa
     if guarantee.epsilon is None or guarantee.delta is None:
         return 1.0
     by_growth = math.exp(min(guarantee.epsilon, 700.0)) * false_positive_rate + guarantee.delta
-    by_complement = 1.0 - math.exp(-guarantee.epsilon) * (1.0 - false_positive_rate - guarantee.delta)
+    by_complement = 1.0 - math.exp(-guarantee.epsilon) * (
+        1.0 - false_positive_rate - guarantee.delta
+    )
     return min(by_growth, by_complement, 1.0)

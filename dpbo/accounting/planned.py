@@ -1,11 +1,14 @@
-"""Accounting by a list, fixed before the first release, of every event that will be charged, composed by the least of all valid bounds.
+"""Accounting by a list, fixed before the first release, of every event that will be charged,
+composed by the least of all valid bounds.
 
     Planned([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 5)])       30 Gaussian slots and 5 selections, nothing else
 
-The list may not depend on the data; the order in which its slots are spent, and the queries, may depend on released values. A slot's output
-is a randomised image of a draw from its dominating pair, and the draws of all slots are independent. So the released values, in whatever
-order and even if slots stay unused, are post-processing of all draws together; Renyi divergences add at each order in any case (Feldman &
-Zrnic 2021). So every bound holds for the list, and so does the least. A minimum over filters would not hold.
+The list may not depend on the data; the order in which its slots are spent, and the queries, may
+depend on released values. A slot's output is a randomised image of a draw from its dominating pair,
+and the draws of all slots are independent. So the released values, in whatever order and even if
+slots stay unused, are post-processing of all draws together; Renyi divergences add at each order in
+any case (Feldman & Zrnic 2021). So every bound holds for the list, and so does the least. A minimum
+over filters would not hold.
 """
 
 import json
@@ -16,7 +19,15 @@ from fractions import Fraction
 from typing import ClassVar, Self
 
 from dpbo.accounting.composition import Composition, compose, merged
-from dpbo.accounting.filters import Accounting, Cost, EventKind, GDPFilter, PureFilter, RDPFilter, ZCDPFilter
+from dpbo.accounting.filters import (
+    Accounting,
+    Cost,
+    EventKind,
+    GDPFilter,
+    PureFilter,
+    RDPFilter,
+    ZCDPFilter,
+)
 from dpbo.accounting.roots import least_scale
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event, event_from_json
@@ -24,14 +35,16 @@ from dpbo.privacy import Budget
 from dpbo.statement import Guarantee
 from dpbo.validation import checked, checked_constructor
 
-# an existing ledger may come from a machine that rounds differently; the statement prints the bound itself
+# an existing ledger may come from a machine that rounds differently; the statement prints the bound
+# itself
 _ROUNDING = 1e-6
 
 
 @checked_constructor
 @dataclass(frozen=True)
 class Planned(Accounting):
-    """Accounting by the list of all events of a study, whose cost is a number of slots for each event.
+    """Accounting by the list of all events of a study, whose cost is a number of slots for each
+    event.
 
     Args:
         events: what will be released, each with its number of slots; equal ones are added up.
@@ -46,7 +59,12 @@ class Planned(Accounting):
 
     def __init__(self, events: Sequence[Event]) -> None:
         if not events or not all(isinstance(event, Event) and not event.free for event in events):
-            raise InputError("events", type(events).__name__, "one event or more of dpbo.events", "For example GaussianEvent(10.0, 30).")
+            raise InputError(
+                "events",
+                type(events).__name__,
+                "one event or more of dpbo.events",
+                "For example GaussianEvent(10.0, 30).",
+            )
         object.__setattr__(self, "events", merged(events))
         # refuses mixed relations
         compose(self.events, delta=0.0)
@@ -62,7 +80,12 @@ class Planned(Accounting):
         try:
             bodies = list(json.loads(name.removeprefix("Planned(").removesuffix(")")))
         except (ValueError, TypeError, RecursionError):
-            raise InputError("name", name, "text that the attribute `name` of a Planned gave", "Copy it unchanged.") from None
+            raise InputError(
+                "name",
+                name,
+                "text that the attribute `name` of a Planned gave",
+                "Copy it unchanged.",
+            ) from None
         return cls([event_from_json(body) for body in bodies])
 
     @checked
@@ -84,12 +107,19 @@ class Planned(Accounting):
         if self.fits(budget, room=room):
             return
         bound = self.composition(budget.delta or 0.0, refine=False)
-        unit, reached = ("epsilon", bound.epsilon) if budget.epsilon is not None else ("mu", bound.mu)
+        unit, reached = (
+            ("epsilon", bound.epsilon) if budget.epsilon is not None else ("mu", bound.mu)
+        )
         cost = "have no known mu" if reached is None else f"reach {unit} {reached}"
-        remedy = "List fewer slots or larger noise multipliers (calibrate finds the smallest that fits)"
+        remedy = (
+            "List fewer slots or larger noise multipliers (calibrate finds the smallest that fits)"
+        )
         if reached is None:
             remedy += ", or give the budget as epsilon and delta"
-        raise UsageError(f"the events {cost}, but must stay within the budget's {unit} {budget.epsilon or budget.mu}. {remedy}.")
+        raise UsageError(
+            f"the events {cost}, but must stay within the budget's {unit}"
+            f" {budget.epsilon or budget.mu}. {remedy}."
+        )
 
     @checked
     def fits(self, budget: Budget, *, room: float = 0.0) -> bool:
@@ -104,18 +134,30 @@ class Planned(Accounting):
         return cap == self._whole()
 
     def guarantee(self, cost: Cost, delta: float | None) -> Guarantee:
-        used = [event.repeated(int(slots)) for event, slots in zip(self.events, cost.parts, strict=True) if slots]
+        used = [
+            event.repeated(int(slots))
+            for event, slots in zip(self.events, cost.parts, strict=True)
+            if slots
+        ]
         bound = compose(used, delta=delta or 0.0, refine=True)
         pure = delta is None and math.isinf(bound.epsilon)
-        return Guarantee(bound.mu, None if pure else bound.epsilon, None if pure else (delta or 0.0))
+        return Guarantee(
+            bound.mu, None if pure else bound.epsilon, None if pure else (delta or 0.0)
+        )
 
     def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
-        """The multiplier of the listed event of this kind that has this many slots. `available` must be the whole list."""
+        """The multiplier of the listed event of this kind that has this many slots. `available`
+        must be the whole list.
+        """
         if available != self._whole():
             share = float(available.parts[0] / self.events[0].count)
             remedy = "The list of Planned says what each release takes: leave `budget` at 1."
             raise InputError("budget", share, "1 with accounting=Planned(...)", remedy)
-        fitting = [event for event in self.events if kind(event.noise_multiplier, 1) == event.repeated(1) and event.count >= slots]
+        fitting = [
+            event
+            for event in self.events
+            if kind(event.noise_multiplier, 1) == event.repeated(1) and event.count >= slots
+        ]
         if fitting:
             return min(fitting, key=lambda event: event.count).noise_multiplier
         return None
@@ -129,9 +171,14 @@ class Planned(Accounting):
         return Cost.of(*(event.count for event in self.events))
 
     def least_beside(self, budget: Budget, kind: EventKind, slots: int, share: Fraction) -> float:
-        """The least multiplier with which this many slots of `kind` fit the budget beside the planned events, to 7 digits."""
+        """The least multiplier with which this many slots of `kind` fit the budget beside the
+        planned events, to 7 digits.
+        """
         if share != 1:
-            remedy = "Planned lists all other releases, so these take all that it leaves: leave `share` out."
+            remedy = (
+                "Planned lists all other releases, so these take all that it leaves: leave `share`"
+                " out."
+            )
             raise InputError("share", float(share), "1 with accounting=Planned(...)", remedy)
 
         def fits(multiplier: float) -> bool:
@@ -141,9 +188,17 @@ class Planned(Accounting):
         multiplier = least_scale(fits, precision=1e-7, least=1e-6, most=1e12)
         if math.isinf(multiplier):
             remedy = "Raise the budget, or list fewer slots or larger noise multipliers in Planned."
-            raise InputError("budget", budget.epsilon or budget.mu, "larger than the cost of the events in Planned", remedy)
+            raise InputError(
+                "budget",
+                budget.epsilon or budget.mu,
+                "larger than the cost of the events in Planned",
+                remedy,
+            )
         if multiplier == 0.0:
-            raise UsageError("the event costs next to nothing, so the budget bounds no noise of it: plan it with any noise.")
+            raise UsageError(
+                "the event costs next to nothing, so the budget bounds no noise of it: plan it with"
+                " any noise."
+            )
         return multiplier
 
 
@@ -156,4 +211,6 @@ def accounting_named(name: str) -> Accounting:
         return RDPFilter(float(name.removeprefix("RDPFilter(").removesuffix(")")))
     if name.startswith("Planned(") and name.endswith(")"):
         return Planned.read(name)
-    raise InputError("accounting", name, "one of dpbo.accounting", "Was this ledger written by a newer dpbo?")
+    raise InputError(
+        "accounting", name, "one of dpbo.accounting", "Was this ledger written by a newer dpbo?"
+    )

@@ -1,12 +1,16 @@
-"""The privacy loss distribution of many events, composed by one Fourier transform an event, with every error on the safe side.
+"""The privacy loss distribution of many events, composed by one Fourier transform an event, with
+every error on the safe side.
 
-Each loss is split between its two neighbours on a common grid so that both its P- and its Q-mass are kept: the hockey-stick curve becomes
-the chord through its values at the grid points, so it only rises (Doroshenko et al. 2022), and the loss's variance grows by about h^2/6.
-Masses are tilted by e^(lambda loss) before the transform, so that the tail where delta is read off carries the relative precision of
-float64; what the finite window cuts off (Chernoff), what lies beyond each grid, and the transform's rounding are added to delta.
+Each loss is split between its two neighbours on a common grid so that both its P- and its Q-mass
+are kept: the hockey-stick curve becomes the chord through its values at the grid points, so it only
+rises (Doroshenko et al. 2022), and the loss's variance grows by about h^2/6. Masses are tilted by
+e^(lambda loss) before the transform, so that the tail where delta is read off carries the relative
+precision of float64; what the finite window cuts off (Chernoff), what lies beyond each grid, and
+the transform's rounding are added to delta.
 
 With k slots and loss variance V in all, the grid h = sqrt(6 a V / k) inflates the variance by the share a, and about 800 sqrt(k) points
-(a = 1e-4) hold 16 standard deviations: k = 1,000 takes 26,000 points, an event one transform of those.
+(a = 1e-4) hold 16 standard deviations: k = 1,000 takes 26,000 points, an event one transform of
+those.
 """
 
 from __future__ import annotations
@@ -38,7 +42,9 @@ _DEAD = 80.0
 
 @dataclass(frozen=True)
 class _Discrete:
-    """One pair on the grid: P-mass at `first`, `first + 1`, ... times h, and P-mass at an infinite loss."""
+    """One pair on the grid: P-mass at `first`, `first + 1`, ... times h, and P-mass at an infinite
+    loss.
+    """
 
     first: int
     masses: Array
@@ -47,10 +53,12 @@ class _Discrete:
 
 
 def epsilon(pairs: Mapping[Pair, int], delta: float, *, inflation: float = 1e-4) -> float:
-    """Smallest epsilon that these pairs, each so many times, have at this delta > 0: an upper bound, or infinite.
+    """Smallest epsilon that these pairs, each so many times, have at this delta > 0: an upper
+    bound, or infinite.
 
     Args:
-        inflation: share by which discretisation may inflate the loss's variance; smaller is tighter and slower.
+        inflation: share by which discretisation may inflate the loss's variance; smaller is tighter
+            and slower.
     """
     # in floats: losses that are tiny, or all but certain
     if sum(pair.variance() * count for pair, count in pairs.items()) == 0.0:
@@ -62,7 +70,9 @@ def epsilon(pairs: Mapping[Pair, int], delta: float, *, inflation: float = 1e-4)
 
 
 def _furthest(pairs: Mapping[Pair, int], delta: float) -> float:
-    """The sum of all losses' upper ends, if the total loss exceeds it with probability delta at most; else infinite."""
+    """The sum of all losses' upper ends, if the total loss exceeds it with probability delta at
+    most; else infinite.
+    """
     tail = _TAIL * delta / max(sum(pairs.values()), 1)
     ends = [(pair, pair.span(tail)[1], count) for pair, count in pairs.items()]
     if sum(pair.beyond(end) * count for pair, end, count in ends) > delta:
@@ -70,8 +80,12 @@ def _furthest(pairs: Mapping[Pair, int], delta: float) -> float:
     return sum(end * count for _, end, count in ends) * (1 + 1e-12)
 
 
-def readings(pairs: Mapping[Pair, int], targets: Sequence[float], *, inflation: float = 3e-5) -> list[tuple[Array, Array]]:
-    """(losses, deltas) of the composition, one for each target delta and most precise there; each is an upper bound everywhere."""
+def readings(
+    pairs: Mapping[Pair, int], targets: Sequence[float], *, inflation: float = 3e-5
+) -> list[tuple[Array, Array]]:
+    """(losses, deltas) of the composition, one for each target delta and most precise there; each
+    is an upper bound everywhere.
+    """
     tilted = [(target, _tilted(pairs, target, inflation)) for target in targets]
     found = [None if one is None else _curve(one, target) for target, one in tilted]
     return [one for one in found if one is not None]
@@ -80,36 +94,48 @@ def readings(pairs: Mapping[Pair, int], targets: Sequence[float], *, inflation: 
 def chords(read: Sequence[tuple[Array, Array]], epsilons: Array) -> Array:
     """Upper bounds on delta at rising epsilons: the least of several readings.
 
-    Each is convex in e^epsilon, so its chords bound it between grid points, and falls, so its last value bounds it beyond.
+    Each is convex in e^epsilon, so its chords bound it between grid points, and falls, so its last
+    value bounds it beyond.
     """
     bound = np.ones_like(epsilons)
     for losses, deltas in read:
         there = np.interp(epsilons, losses, np.arange(len(losses), dtype=np.float64))
         j = np.minimum(there.astype(np.int64), len(losses) - 2)
-        share = np.clip(np.expm1(epsilons - losses[j]) / np.expm1(losses[j + 1] - losses[j]), 0.0, 1.0)
+        share = np.clip(
+            np.expm1(epsilons - losses[j]) / np.expm1(losses[j + 1] - losses[j]), 0.0, 1.0
+        )
         chord = np.where(epsilons < losses[0], 1.0, deltas[j] + share * (deltas[j + 1] - deltas[j]))
         bound = np.minimum(bound, chord * (1 + 1e-12))
     return bound
 
 
 def _tilted(pairs: Mapping[Pair, int], delta: float, inflation: float) -> _Tilted | None:
-    """The composition, tilted for reading around delta, on the finest grid that fits; None where losses are too large for floats."""
+    """The composition, tilted for reading around delta, on the finest grid that fits; None where
+    losses are too large for floats.
+    """
     total = sum(pairs.values())
     tail = _TAIL * delta / total
     spans = [pair.span(tail) for pair in pairs]
     variance = sum(pair.variance() * count for pair, count in pairs.items())
     if max(max(abs(end) for end in span) for span in spans) > _FURTHEST:
         return None
-    step = max(math.sqrt(6 * inflation * variance / total), max(high - low for low, high in spans) / _MOST_POINTS)
+    step = max(
+        math.sqrt(6 * inflation * variance / total),
+        max(high - low for low, high in spans) / _MOST_POINTS,
+    )
     while True:
-        tilted = _Tilted([_discretised(pair, count, step, tail) for pair, count in pairs.items()], step, delta)
+        tilted = _Tilted(
+            [_discretised(pair, count, step, tail) for pair, count in pairs.items()], step, delta
+        )
         if tilted.points <= _MOST_POINTS:
             return tilted
         step *= 2.0
 
 
 def _discretised(pair: Pair, count: int, step: float, tail: float) -> _Discrete:
-    """A pair on the grid: each loss is split between its two neighbours so that its P- and Q-mass are kept."""
+    """A pair on the grid: each loss is split between its two neighbours so that its P- and Q-mass
+    are kept.
+    """
     low, high = pair.span(tail)
     first = math.floor(low / step)
     last = math.ceil(high / step) + 1
@@ -133,16 +159,23 @@ def _discretised(pair: Pair, count: int, step: float, tail: float) -> _Discrete:
 
 
 class _Tilted:
-    """All pairs, tilted so that losses around delta's tail are typical: log moments, and the window of the composition."""
+    """All pairs, tilted so that losses around delta's tail are typical: log moments, and the window
+    of the composition.
+    """
 
     def __init__(self, parts: list[_Discrete], step: float, delta: float) -> None:
         self.parts = parts
         self.step = step
         self.counts = np.array([part.count for part in parts], dtype=np.float64)
         self._starts = np.cumsum([0, *(len(part.masses) for part in parts[:-1])])
-        self._losses = step * np.concatenate([part.first + np.arange(len(part.masses)) for part in parts])
+        self._losses = step * np.concatenate(
+            [part.first + np.arange(len(part.masses)) for part in parts]
+        )
         self._masses = np.concatenate([part.masses for part in parts])
-        self._ends = {sign: reach.reduceat(self._losses, self._starts) for sign, reach in ((1.0, np.maximum), (-1.0, np.minimum))}
+        self._ends = {
+            sign: reach.reduceat(self._losses, self._starts)
+            for sign, reach in ((1.0, np.maximum), (-1.0, np.minimum))
+        }
         self._lengths = np.diff([*self._starts, len(self._losses)])
         spread = max(math.sqrt(max(self.moments(0.0)[2], 0.0)), step)
         # twice a Gaussian's best
@@ -151,7 +184,11 @@ class _Tilted:
         def chernoff(log_tilt: float) -> float:
             return (self.log_moment(math.exp(log_tilt)) - math.log(delta)) * math.exp(-log_tilt)
 
-        self.tilt = math.exp(scipy.optimize.minimize_scalar(chernoff, bounds=ends, method="bounded", options={"xatol": 0.05}).x)
+        self.tilt = math.exp(
+            scipy.optimize.minimize_scalar(
+                chernoff, bounds=ends, method="bounded", options={"xatol": 0.05}
+            ).x
+        )
         self.level, self.mean, variance = self.moments(self.tilt)
         self.deviation = math.sqrt(max(variance, step**2))
         # smaller losses are of no use at this delta
@@ -161,11 +198,18 @@ class _Tilted:
     def moments(self, tilt: float) -> tuple[float, float, float]:
         """log M, mean and variance of the composed loss under the tilt."""
         weights, level = self._weights(tilt)
-        sums = [np.add.reduceat(weights * power, self._starts) for power in (1.0, self._losses, self._losses**2)]
+        sums = [
+            np.add.reduceat(weights * power, self._starts)
+            for power in (1.0, self._losses, self._losses**2)
+        ]
         means = sums[1] / sums[0]
         squares = sums[2] / sums[0]
         logs = np.log(sums[0]) + level
-        return float(self.counts @ logs), float(self.counts @ means), float(self.counts @ (squares - means**2))
+        return (
+            float(self.counts @ logs),
+            float(self.counts @ means),
+            float(self.counts @ (squares - means**2)),
+        )
 
     def log_moment(self, tilt: float) -> float:
         """The first of `moments`."""
@@ -173,11 +217,16 @@ class _Tilted:
         return float(self.counts @ (np.log(np.add.reduceat(weights, self._starts)) + level))
 
     def _window(self) -> tuple[int, int]:
-        """First grid point and number of points. Less than e^-_CUT of the tilted mass lies outside, on either side, by Chernoff."""
+        """First grid point and number of points. Less than e^-_CUT of the tilted mass lies outside,
+        on either side, by Chernoff.
+        """
         reach = []
         for sign in (-1.0, 1.0):
-            tried = [(self.log_moment(self.tilt + sign * t) - self.level - sign * t * self.mean + _CUT) / t
-                     for t in np.array([2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]) / self.deviation]  # fmt: skip
+            tried = [
+                (self.log_moment(self.tilt + sign * t) - self.level - sign * t * self.mean + _CUT)
+                / t
+                for t in np.array([2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]) / self.deviation
+            ]
             reach.append(min(tried))
         low = min(self.mean - reach[0], self.least)
         high = self.mean + reach[1]
@@ -203,15 +252,22 @@ class _Tilted:
         return product
 
     def _weights(self, tilt: float) -> tuple[Array, Array]:
-        """Masses times e^(tilt (loss - end)), and tilt * end, with each part's end such that no exponent is positive."""
+        """Masses times e^(tilt (loss - end)), and tilt * end, with each part's end such that no
+        exponent is positive.
+        """
         ends = self._ends[math.copysign(1.0, tilt)]
-        return self._masses * np.exp(tilt * (self._losses - np.repeat(ends, self._lengths))), tilt * ends
+        return (
+            self._masses * np.exp(tilt * (self._losses - np.repeat(ends, self._lengths))),
+            tilt * ends,
+        )
 
 
 def _curve(tilted: _Tilted, delta: float) -> tuple[Array, Array] | None:
-    """(losses, deltas) of the composed curve around delta, errors included; it is linear in e^epsilon between grid points.
+    """(losses, deltas) of the composed curve around delta, errors included; it is linear in
+    e^epsilon between grid points.
 
-    None where floats cannot represent that part of the tail."""
+    None where floats cannot represent that part of the tail.
+    """
     step = tilted.step
     first = tilted.first
     points = tilted.points
@@ -221,7 +277,9 @@ def _curve(tilted: _Tilted, delta: float) -> tuple[Array, Array] | None:
     composed = scipy.fft.irfft(spectrum, points)
     start = (first + wanted) % points
     composed = np.concatenate([composed[start:], composed[:start]])[: points - wanted]
-    rounding = _ROUNDING * math.log2(points) * float(np.abs(spectrum).mean()) * (2 + float(tilted.counts.sum())) + math.exp(-_DEAD)
+    rounding = _ROUNDING * math.log2(points) * float(np.abs(spectrum).mean()) * (
+        2 + float(tilted.counts.sum())
+    ) + math.exp(-_DEAD)
     losses = losses[wanted:]
     composed = np.maximum(composed, 0.0) + rounding
     exponent = tilted.level - tilted.tilt * float(losses[0])
@@ -232,8 +290,11 @@ def _curve(tilted: _Tilted, delta: float) -> tuple[Array, Array] | None:
     untilted = composed * decay
     # the mass beyond each place
     after = np.concatenate([np.cumsum(untilted[::-1])[::-1][1:], [0.0]])
-    # the same with mass k steps beyond discounted by e^(-k step), by T_j = e^-step (T_{j+1} + v_{j+1}), so that nothing overflows
-    discounted = scipy.signal.lfilter([0.0, math.exp(-step)], [1.0, -math.exp(-step)], untilted[::-1])[::-1]
+    # the same with mass k steps beyond discounted by e^(-k step), by T_j = e^-step (T_{j+1} +
+    # v_{j+1}), so that nothing overflows
+    discounted = scipy.signal.lfilter(
+        [0.0, math.exp(-step)], [1.0, -math.exp(-step)], untilted[::-1]
+    )[::-1]
     above = np.maximum(after - discounted, 0.0)
     infinite = sum(part.infinite * part.count for part in tilted.parts)
     return losses, scale * (above * (1 + 1e-9) + math.exp(-_CUT) * decay) + infinite
@@ -248,4 +309,6 @@ def _crossing(losses: Array, curve: Array, delta: float) -> float:
     if j == 0 or losses[j] <= 0.0:
         return max(float(losses[j]), 0.0)
     share = (curve[j - 1] - delta) / (curve[j - 1] - curve[j])
-    return max(float(losses[j - 1] + math.log1p(share * math.expm1(losses[j] - losses[j - 1]))), 0.0) * (1 + 1e-12)
+    return max(
+        float(losses[j - 1] + math.log1p(share * math.expm1(losses[j] - losses[j - 1]))), 0.0
+    ) * (1 + 1e-12)

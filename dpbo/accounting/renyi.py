@@ -1,7 +1,9 @@
-"""Renyi divergence bounds of events, and how Renyi and zero-concentrated DP are read as (epsilon, delta).
+"""Renyi divergence bounds of events, and how Renyi and zero-concentrated DP are read as (epsilon,
+delta).
 
-(a, r)-RDP is (r + c(a, delta), delta)-DP with c(a, delta) = log((a-1)/a) - (log delta + log a)/(a-1) (Canonne, Kamath & Steinke 2020,
-Proposition 12), and rho-zCDP is (a, a rho)-RDP for every a > 1. Every order gives a valid bound, so a search over orders is loose at worst.
+(a, r)-RDP is (r + c(a, delta), delta)-DP with c(a, delta) = log((a-1)/a) - (log delta + log
+a)/(a-1) (Canonne, Kamath & Steinke 2020, Proposition 12), and rho-zCDP is (a, a rho)-RDP for every
+a > 1. Every order gives a valid bound, so a search over orders is loose at worst.
 """
 
 import math
@@ -17,7 +19,7 @@ from dpbo.accounting import event_costs, selection_bounds
 from dpbo.accounting.dominating_pairs import log_mixture
 from dpbo.accounting.roots import moved_until, rising_root
 from dpbo.accounting.selection_pairs import run_profiles
-from dpbo.events import (  # fmt: skip
+from dpbo.events import (
     Event,
     ExponentialEvent,
     GaussianEvent,
@@ -39,12 +41,15 @@ _UP_SAMPLED = 1.0 + 1e-9
 # orders at which a sampled Gaussian is integrated
 _LEAST_ORDER = 1.001
 _MOST_ORDER = 128.0
-# to either side; only order / s^2 in the hundreds needs more, and there the divergence is too large to be of use
+# to either side; only order / s^2 in the hundreds needs more, and there the divergence is too large
+# to be of use
 _MOST_STEPS = 2**17
 
 
 def cost(event: Event, order: float) -> Fraction | None:
-    """Renyi divergence bound of all slots at one order above 1, as an exact number; None where there is none."""
+    """Renyi divergence bound of all slots at one order above 1, as an exact number; None where
+    there is none.
+    """
     if isinstance(event, GaussianEvent):
         return event.count * Fraction(order) / (2 * Fraction(event.noise_multiplier) ** 2)
     if isinstance(event, RolesEvent):
@@ -54,7 +59,9 @@ def cost(event: Event, order: float) -> Fraction | None:
 
 
 def curve(event: Event, orders: Array) -> Array | None:
-    """Renyi divergence bounds of all slots at several orders, in floats rounded up; None where there are none."""
+    """Renyi divergence bounds of all slots at several orders, in floats rounded up; None where
+    there are none.
+    """
     match event:
         case RolesEvent():
             worst = np.zeros_like(orders)
@@ -69,7 +76,10 @@ def curve(event: Event, orders: Array) -> Array | None:
         case LaplaceEvent():
             one = _laplace(1.0 / event.noise_multiplier, orders)
         case ExponentialEvent():
-            one = np.minimum(orders / (2 * event.noise_multiplier**2), _response(2.0 / event.noise_multiplier, orders))
+            one = np.minimum(
+                orders / (2 * event.noise_multiplier**2),
+                _response(2.0 / event.noise_multiplier, orders),
+            )
         case PermuteAndFlipEvent():
             one = _response(2.0 / event.noise_multiplier, orders)
         case L2LaplaceEvent():
@@ -91,7 +101,9 @@ def total_curve(events: Sequence[Event], orders: Array) -> Array | None:
 
 
 def _selection(event: SelectionEvent, orders: Array) -> Array | None:
-    """One selection: the lesser of what follows from its runs' Renyi bounds and from their pure epsilon."""
+    """One selection: the lesser of what follows from its runs' Renyi bounds and from their pure
+    epsilon.
+    """
     # only its profile is bounded
     if event.spread != (1.0, 1.0):
         return None
@@ -110,9 +122,11 @@ def _selection(event: SelectionEvent, orders: Array) -> Array | None:
 
 
 def _response(epsilon: float, orders: Array) -> Array:
-    """Largest divergence of any pure-epsilon pair, randomised response: log((e^(a e) + e^((1-a) e)) / (1 + e^e)) / (a - 1).
+    """Largest divergence of any pure-epsilon pair, randomised response: log((e^(a e) + e^((1-a) e))
+    / (1 + e^e)) / (a - 1).
 
-    A slack covers the digits that cancel; the caller rounds up the last ones."""
+    A slack covers the digits that cancel; the caller rounds up the last ones.
+    """
     grown = orders * epsilon + np.log1p(np.exp((1 - 2 * orders) * epsilon))
     value = (grown - epsilon - math.log1p(math.exp(-epsilon))) / (orders - 1)
     slack = 1e-15 * (1 + orders * epsilon) * (1 + 1 / (orders - 1))
@@ -120,7 +134,9 @@ def _response(epsilon: float, orders: Array) -> Array:
 
 
 def _laplace(epsilon: float, orders: Array) -> Array:
-    """log(a/(2a-1) e^((a-1)e) + (a-1)/(2a-1) e^(-a e)) / (a-1), at most epsilon; rounded as in `_response`."""
+    """log(a/(2a-1) e^((a-1)e) + (a-1)/(2a-1) e^(-a e)) / (a-1), at most epsilon; rounded as in
+    `_response`.
+    """
     first = np.log(orders / (2 * orders - 1)) + (orders - 1) * epsilon
     second = np.log((orders - 1) / (2 * orders - 1)) - orders * epsilon
     value = np.logaddexp(first, second) / (orders - 1)
@@ -128,26 +144,32 @@ def _laplace(epsilon: float, orders: Array) -> Array:
 
 
 def sampled_gaussian(sigma: float, rate: float, relation: str, orders: Array) -> Array:
-    """Divergences of a Poisson-sampled Gaussian (pairs in dominating_pairs.py), the larger of both directions.
+    """Divergences of a Poisson-sampled Gaussian (pairs in dominating_pairs.py), the larger of both
+    directions.
 
-    Below order 1.001, where differences lose digits, that of order 1.001: divergence rises with the order. Above order 128, and where so
-    little noise would need too large a grid, that of the unsampled Gaussian. It is a bound: each law of the sampled pair is q times its law
-    of the unsampled one plus (1-q) N(0, s^2), and divergence is jointly quasi-convex (van Erven & Harremoes 2014, Theorem 13).
+    Below order 1.001, where differences lose digits, that of order 1.001: divergence rises with the
+    order. Above order 128, and where so little noise would need too large a grid, that of the
+    unsampled Gaussian. It is a bound: each law of the sampled pair is q times its law of the
+    unsampled one plus (1-q) N(0, s^2), and divergence is jointly quasi-convex (van Erven &
+    Harremoes 2014, Theorem 13).
     """
     shift = 1.0 if relation == "add-or-remove-one" else 2.0
     unsampled = orders * shift**2 / (2 * sigma**2)
     if rate == 1.0:
         return unsampled
-    sampled = [_quadrature(sigma, rate, relation, max(a, _LEAST_ORDER)) if a <= _MOST_ORDER else np.inf for a in orders]
+    sampled = [
+        _quadrature(sigma, rate, relation, max(a, _LEAST_ORDER)) if a <= _MOST_ORDER else np.inf
+        for a in orders
+    ]
     return np.minimum(np.array(sampled) * _UP_SAMPLED, unsampled)
 
 
 def _quadrature(sigma: float, rate: float, relation: str, order: float) -> float:
-    """Trapezoids on an analytic integrand, in steps of a sixteenth of its narrowest feature: exact but for float rounding. Infinite where
-    these are too many.
+    """Trapezoids on an analytic integrand, in steps of a sixteenth of its narrowest feature: exact
+    but for float rounding. Infinite where these are too many.
 
-    With l the log-ratio, E_Q[e^(a l)] - 1 is integrated as E_Q[e^(a l) - 1 - a (e^l - 1)], whose terms are not negative, so that a small
-    divergence keeps its digits.
+    With l the log-ratio, E_Q[e^(a l)] - 1 is integrated as E_Q[e^(a l) - 1 - a (e^l - 1)], whose
+    terms are not negative, so that a small divergence keeps its digits.
     """
     step = 2.0 ** math.floor(math.log2(min(sigma, 2 * sigma**2 / math.sqrt(order)) / 16))
     reach = math.ceil((2 * order + 12 * sigma) / step)
@@ -177,7 +199,10 @@ def _log_gain(loss: Array, order: float) -> Array:
     """log(e^(a l) - 1 - a (e^l - 1)), which is not negative before the logarithm."""
     a = order
     small = np.abs(loss) * order < 3e-3
-    tiny = loss**2 * (a * (a - 1) / 2 + loss * ((a**3 - a) / 6 + loss * ((a**4 - a) / 24 + loss * (a**5 - a) / 120)))
+    tiny = loss**2 * (
+        a * (a - 1) / 2
+        + loss * ((a**3 - a) / 6 + loss * ((a**4 - a) / 24 + loss * (a**5 - a) / 120))
+    )
     capped = np.minimum(loss, 30.0 / a)
     middle = np.where(small, tiny, np.expm1(a * capped) - a * np.expm1(capped))
     large = np.maximum(loss, 30.0 / a)
@@ -210,7 +235,9 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
         order = 1.0 + math.exp(log_excess)
         return order * rho + conversion(order, delta)
 
-    best = scipy.optimize.minimize_scalar(at, bounds=(-30.0, 30.0), method="bounded", options={"xatol": 1e-12})
+    best = scipy.optimize.minimize_scalar(
+        at, bounds=(-30.0, 30.0), method="bounded", options={"xatol": 1e-12}
+    )
     return max(min(float(best.fun), at(0.5 * math.log(math.log(1 / delta) / rho))) * _UP_READ, 0.0)
 
 

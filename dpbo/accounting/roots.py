@@ -6,10 +6,18 @@ from collections.abc import Callable
 import scipy
 
 
-def least_scale(fits: Callable[[float], bool], *, precision: float = 0.0, least: float = 0.0, most: float = math.inf) -> float:
-    """The least number above 0 that fits, where every larger one does too; rounded up by the share `precision` at most.
+def least_scale(
+    fits: Callable[[float], bool],
+    *,
+    precision: float = 0.0,
+    least: float = 0.0,
+    most: float = math.inf,
+) -> float:
+    """The least number above 0 that fits, where every larger one does too; rounded up by the share
+    `precision` at most.
 
-    Infinite if none up to `most` fits, 0 if all down to about `least` do. Precision 0 searches down to neighbouring floats.
+    Infinite if none up to `most` fits, 0 if all down to about `least` do. Precision 0 searches down
+    to neighbouring floats.
     """
     high = 1.0
     while not fits(high):
@@ -34,7 +42,9 @@ def least_scale(fits: Callable[[float], bool], *, precision: float = 0.0, least:
 
 
 def rising_root(rising: Callable[[float], float]) -> float:
-    """The x > 0 at which a rising function is 0, to nearly all digits of x, however small or large it is."""
+    """The x > 0 at which a rising function is 0, to nearly all digits of x, however small or large
+    it is.
+    """
     ceiling = 1.0
     while rising(ceiling) < 0.0:
         ceiling *= 2.0
@@ -47,7 +57,8 @@ def rising_root(rising: Callable[[float], float]) -> float:
 
 
 def moved_until(value: float, holds: Callable[[float], bool], *, up: bool) -> float:
-    """The value, moved away from 0 (`up`) or towards it until it holds: a root that floats found may be a few digits off.
+    """The value, moved away from 0 (`up`) or towards it until it holds: a root that floats found
+    may be a few digits off.
 
     Steps double, from the last digit up to a factor of 2.
     """

@@ -1,8 +1,10 @@
-"""From events to dominating pairs; the winner of a private selection gets a pair from the profile of its runs.
+"""From events to dominating pairs; the winner of a private selection gets a pair from the profile
+of its runs.
 
-The profile of one run (delta as a function of epsilon) is read from its composed loss distribution, exactly where all its events are
-Gaussians, in both directions and at steps of a sixty-fourth of its standard deviation. selection_bounds.py bounds the winner's profile, and
-the convex hull of that bound is a pair like any other.
+The profile of one run (delta as a function of epsilon) is read from its composed loss distribution,
+exactly where all its events are Gaussians, in both directions and at steps of a sixty-fourth of its
+standard deviation. selection_bounds.py bounds the winner's profile, and the convex hull of that
+bound is a pair like any other.
 """
 
 import collections
@@ -16,11 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbo.accounting import event_costs, gdp, pld, selection_bounds
-from dpbo.accounting.dominating_pairs import GaussianPair, LaplacePair, Pair, PoissonPair, ResponsePair
+from dpbo.accounting.dominating_pairs import (
+    GaussianPair,
+    LaplacePair,
+    Pair,
+    PoissonPair,
+    ResponsePair,
+)
 from dpbo.accounting.gdp import root_up, rounded_up
 from dpbo.accounting.roots import least_scale
 from dpbo.accounting.selection_bounds import Profile, RunProfiles
-from dpbo.events import Event, ExponentialEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, SelectionEvent
+from dpbo.events import (
+    Event,
+    ExponentialEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    PoissonGaussianEvent,
+    SelectionEvent,
+)
 
 Array = NDArray[np.float64]
 _FINENESS = 64
@@ -33,7 +48,9 @@ _MOST_POINTS = 4000
 
 @dataclass(frozen=True)
 class SelectionPair(Pair):
-    """The winner of one private selection, by the convex hull of its profile; `reverse` exchanges P and Q."""
+    """The winner of one private selection, by the convex hull of its profile; `reverse` exchanges P
+    and Q.
+    """
 
     event: SelectionEvent
     reverse: bool
@@ -64,16 +81,20 @@ class SelectionPair(Pair):
 
 
 def pairs_of(events: tuple[Event, ...], as_gaussian: bool, reverse: bool) -> dict[Pair, int] | None:
-    """A dominating pair for each event with its slots, all Gaussians as one; None where an event has none.
+    """A dominating pair for each event with its slots, all Gaussians as one; None where an event
+    has none.
 
     Args:
-        as_gaussian: whether the exponential mechanism counts as a Gaussian instead of a randomised response; both dominate it.
+        as_gaussian: whether the exponential mechanism counts as a Gaussian instead of a randomised
+            response; both dominate it.
         reverse: the other direction, where directions differ.
     """
     mu_squared = Fraction(0)
     pairs = collections.Counter[Pair]()
     for event in events:
-        if isinstance(event, GaussianEvent) or (as_gaussian and isinstance(event, ExponentialEvent)):
+        if isinstance(event, GaussianEvent) or (
+            as_gaussian and isinstance(event, ExponentialEvent)
+        ):
             part = event_costs.mu_squared(event)
             if part is None:
                 return None
@@ -87,7 +108,8 @@ def pairs_of(events: tuple[Event, ...], as_gaussian: bool, reverse: bool) -> dic
 
 
 def selection_epsilon(event: SelectionEvent, delta: float) -> float:
-    """Smallest epsilon of one selection at this delta > 0 by its profile, to one part in a million and rounded up.
+    """Smallest epsilon of one selection at this delta > 0 by its profile, to one part in a million
+    and rounded up.
 
     The larger of both directions; infinite where a run has no profile.
     """
@@ -95,7 +117,11 @@ def selection_epsilon(event: SelectionEvent, delta: float) -> float:
 
     def holds(epsilon: float) -> bool:
         at = np.array([epsilon])
-        return all(selection_bounds.winner_profile(event.run_count, runs, at, spread=event.spread)[0] <= delta for runs in directions)
+        return all(
+            selection_bounds.winner_profile(event.run_count, runs, at, spread=event.spread)[0]
+            <= delta
+            for runs in directions
+        )
 
     if not directions:
         return math.inf
@@ -112,7 +138,9 @@ def _directions(event: SelectionEvent) -> list[RunProfiles]:
 
 @functools.lru_cache(maxsize=128)
 def selection_profile(event: SelectionEvent, reverse: bool) -> Profile | None:
-    """The winner's profile in one direction, from bounds at both signs of epsilon; None where a run has no profile."""
+    """The winner's profile in one direction, from bounds at both signs of epsilon; None where a run
+    has no profile.
+    """
     runs = run_profiles(event.run())
     if runs is None:
         return None
@@ -120,7 +148,9 @@ def selection_profile(event: SelectionEvent, reverse: bool) -> Profile | None:
     run_count = event.run_count
     spread = event.spread
     furthest = float(runs.forward.losses[-1])
-    far = furthest + selection_bounds.log_ratio(run_count, runs) + 2 * math.log(spread[1] / spread[0])
+    far = (
+        furthest + selection_bounds.log_ratio(run_count, runs) + 2 * math.log(spread[1] / spread[0])
+    )
     far = min(far if math.isfinite(far) else 3 * furthest, _FURTHEST)
     step = max(float(np.median(np.diff(runs.forward.losses))), far / _MOST_POINTS)
     epsilons = step * np.arange(math.ceil(far / step) + 1, dtype=np.float64)
@@ -131,7 +161,9 @@ def selection_profile(event: SelectionEvent, reverse: bool) -> Profile | None:
 
 @functools.lru_cache(maxsize=64)
 def run_profiles(events: tuple[Event, ...]) -> RunProfiles | None:
-    """The profiles of one run in both directions; None where an event has no pair, or the losses are too large for floats."""
+    """The profiles of one run in both directions; None where an event has no pair, or the losses
+    are too large for floats.
+    """
     one = _composed(events, False)
     other = _composed(events, True)
     if one is None or other is None:
@@ -142,15 +174,19 @@ def run_profiles(events: tuple[Event, ...]) -> RunProfiles | None:
         return None if profile is None else RunProfiles(profile, profile)
     grid = max(up[0], down[0], key=lambda epsilons: float(epsilons[-1]))
     # chords in e^epsilon
-    up_there, down_there = (np.interp(np.exp(grid), np.exp(eps), deltas) for eps, deltas in (up, down))
+    up_there, down_there = (
+        np.interp(np.exp(grid), np.exp(eps), deltas) for eps, deltas in (up, down)
+    )
     there = _joined(grid, up_there, down_there)
     back = _joined(grid, down_there, up_there)
     return None if there is None or back is None else RunProfiles(there, back)
 
 
 def _joined(epsilons: Array, up: Array, down: Array) -> Profile | None:
-    """The profile through bounds at epsilon >= 0 in both directions. delta at -e follows from that of the other direction at e:
-    1 - e^-e + e^-e delta'(e). None where all losses are equal in floats, because they are tiny or all but certain."""
+    """The profile through bounds at epsilon >= 0 in both directions. delta at -e follows from that
+    of the other direction at e: 1 - e^-e + e^-e delta'(e). None where all losses are equal in
+    floats, because they are tiny or all but certain.
+    """
     negative = -epsilons[:0:-1]
     below = -np.expm1(negative) + np.exp(negative) * down[:0:-1]
     profile = Profile.connected(np.concatenate([negative, epsilons]), np.concatenate([below, up]))
@@ -175,7 +211,9 @@ def _pair(event: Event, reverse: bool) -> Pair | None:
     return None if pure is None else ResponsePair(rounded_up(pure))
 
 
-def _composed(events: tuple[Event, ...], reverse: bool) -> tuple[dict[Pair, int], tuple[Array, Array]] | None:
+def _composed(
+    events: tuple[Event, ...], reverse: bool
+) -> tuple[dict[Pair, int], tuple[Array, Array]] | None:
     """One run's pairs, and its profile as (epsilons, deltas), from epsilon 0 until delta ends."""
     pairs = pairs_of(events, False, reverse)
     if pairs is None:

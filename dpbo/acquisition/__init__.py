@@ -1,4 +1,6 @@
-"""Which point to evaluate next: acquisition functions and closed-form designs. Public, free, and repeatable."""
+"""Which point to evaluate next: acquisition functions and closed-form designs. Public, free, and
+repeatable.
+"""
 
 import lazy_loader
 

@@ -1,13 +1,17 @@
-"""Where to evaluate next in a `Space`, from released values alone: log NEI for one objective, qLogNEHVI for several.
+"""Where to evaluate next in a `Space`, from released values alone: log NEI for one objective,
+qLogNEHVI for several.
 
     x = suggest(space, X, Y, Yvar, seed=7)                                  # 1 x d
-    x = suggest(space, X, Y, Yvar, seed=7, pending=P)                       # P, `k x d`, is being evaluated by others
+    # P, `k x d`, is being evaluated by others
+    x = suggest(space, X, Y, Yvar, seed=7, pending=P)
     best = X[posterior_mean(space, X, Y, Yvar).argmax()]
 
-    x = suggest_pareto(space, X, Y, Yvar, costs, reference=(0.8, -5.0), seed=7)   # accuracy, released, and minus latency, public
+    # accuracy, released, and minus latency, public
+    x = suggest_pareto(space, X, Y, Yvar, costs, reference=(0.8, -5.0), seed=7)
     front = pareto_front(space, X, Y, Yvar, costs)
 
-Public objectives must come from public things: the model and public records, never the protected ones. They cost no budget.
+Public objectives must come from public things: the model and public records, never the protected
+ones. They cost no budget.
 """
 
 import contextlib
@@ -59,16 +63,17 @@ def suggest(
 ) -> torch.Tensor:
     """The next point, `1 x d`, by noisy expected improvement: the same values give the same point.
 
-    Where the model is a SingleTaskGP or MixedSingleTaskGP of these values, row by row, the improvement is computed in closed form
-    (`NoisyImprovement`), else by qLogNEI.
+    Where the model is a SingleTaskGP or MixedSingleTaskGP of these values, row by row, the
+    improvement is computed in closed form (`NoisyImprovement`), else by qLogNEI.
 
     Args:
-        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2, all on one device, where the point will lie, too; Y is maximised.
+        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2, all on one device, where the point will
+            lie, too; Y is maximised.
 
-    Keyword args:
-        seed: of the search's starts and of the samples of the values at the points.
-        pending: points that are being evaluated, `k x d`; the new point is the one that gains most beside them. None or `0 x d`: none.
-        model: what is fitted to the values, e.g. `sparse_gp` where few of many coordinates matter.
+    Keyword args: seed: of the search's starts and of the samples of the values at the points.
+        pending: points that are being evaluated, `k x d`; the new point is the one that gains most
+        beside them. None or `0 x d`: none. model: what is fitted to the values, e.g. `sparse_gp`
+        where few of many coordinates matter.
 
     Raises:
         InputError: fewer than two values, or shapes that do not fit.
@@ -82,13 +87,21 @@ def suggest(
 
 @checked
 def suggest_pareto(
-    space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, public: _PublicValues, *, reference: Sequence[float], seed: int
+    space: Space,
+    X: torch.Tensor,
+    Y: torch.Tensor,
+    Yvar: torch.Tensor,
+    public: _PublicValues,
+    *,
+    reference: Sequence[float],
+    seed: int,
 ) -> torch.Tensor:
     """The next point, `1 x d`, by qLogNEHVI on a private and one or more public objectives.
 
     Args:
         X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2: released.
-        public: `t x k`, further objectives at the same points, without noise. Everything is maximised.
+        public: `t x k`, further objectives at the same points, without noise. Everything is
+            maximised.
         reference: 1 + k values that a point of interest must exceed; public.
 
     Raises:
@@ -97,18 +110,35 @@ def suggest_pareto(
     require_history(space, X, Y, Yvar, least=2)
     _require_public_values(X, public)
     if len(reference) != 1 + public.shape[1]:
-        raise InputError("reference", len(reference), f"of {1 + public.shape[1]} values, the released objective's first")
+        raise InputError(
+            "reference",
+            len(reference),
+            f"of {1 + public.shape[1]} values, the released objective's first",
+        )
     with mute_optimizer_warnings(), seed_torch(seed):
-        public_models = [default_gp(space, X, public[:, k : k + 1], torch.zeros_like(Y)) for k in range(public.shape[1])]
+        public_models = [
+            default_gp(space, X, public[:, k : k + 1], torch.zeros_like(Y))
+            for k in range(public.shape[1])
+        ]
         model = ModelListGP(default_gp(space, X, Y, Yvar), *public_models)
         sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
-        acquisition = qLogNoisyExpectedHypervolumeImprovement(model, list(reference), X, sampler=sampler, prune_baseline=True)
+        acquisition = qLogNoisyExpectedHypervolumeImprovement(
+            model, list(reference), X, sampler=sampler, prune_baseline=True
+        )
         return maximize(acquisition, space, space.bounds.to(X.device))
 
 
 @checked
-def posterior_mean(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, model: ModelBuilder = default_gp) -> torch.Tensor:
-    """The GP's posterior mean at the points of X, `t`. The highest noisy value is a lucky one; the highest of these is not.
+def posterior_mean(
+    space: Space,
+    X: torch.Tensor,
+    Y: torch.Tensor,
+    Yvar: torch.Tensor,
+    *,
+    model: ModelBuilder = default_gp,
+) -> torch.Tensor:
+    """The GP's posterior mean at the points of X, `t`. The highest noisy value is a lucky one; the
+    highest of these is not.
 
     Args:
         X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 1; a single value is returned as it is.
@@ -126,8 +156,11 @@ def posterior_mean(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.T
 
 
 @checked
-def pareto_front(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, public: _PublicValues) -> torch.Tensor:
-    """Which rows of X no other row dominates, `t` bools, by posterior means and public values: noisy scores would keep the luckiest.
+def pareto_front(
+    space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, public: _PublicValues
+) -> torch.Tensor:
+    """Which rows of X no other row dominates, `t` bools, by posterior means and public values:
+    noisy scores would keep the luckiest.
 
     Args:
         X, Y, Yvar, public: as in `suggest_pareto`, t at least 1.
@@ -138,9 +171,19 @@ def pareto_front(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Ten
 
 
 class Proposes(Protocol):
-    """How an asynchronous search asks for a point: X `t x d`, Y and Yvar `t x 1`, pending `k x d`; the answer is `1 x d`."""
+    """How an asynchronous search asks for a point: X `t x d`, Y and Yvar `t x 1`, pending `k x d`;
+    the answer is `1 x d`.
+    """
 
-    def __call__(self, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, pending: torch.Tensor, *, seed: int) -> torch.Tensor: ...
+    def __call__(
+        self,
+        X: torch.Tensor,
+        Y: torch.Tensor,
+        Yvar: torch.Tensor,
+        pending: torch.Tensor,
+        *,
+        seed: int,
+    ) -> torch.Tensor: ...
 
 
 @checked
@@ -150,11 +193,12 @@ class Proposer:
         propose = Proposer(space)
         x = propose(X, Y, Yvar, pending, seed=7)           # 1 x d
 
-    Between two fits the new values are conditioned on, under the lengths of the last fit. When to fit follows from the number of values
-    alone, which is public. Of `suggest`'s time fitting is more than half.
+    Between two fits the new values are conditioned on, under the lengths of the last fit. When to
+    fit follows from the number of values alone, which is public. Of `suggest`'s time fitting is
+    more than half.
 
-    Keyword args:
-        growth: fit anew when there are by this share more values than at the last fit, or fewer than then; 0 fits each time.
+    Keyword args: growth: fit anew when there are by this share more values than at the last fit, or
+        fewer than then; 0 fits each time.
 
     Raises:
         InputError: an argument outside its range.
@@ -166,8 +210,18 @@ class Proposer:
         self._lengths: dict[str, Any] | None = None
         self._fitted_on = 0
 
-    def __call__(self, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, pending: torch.Tensor, *, seed: int) -> torch.Tensor:
-        """The next point beside those pending (`k x d`), `1 x d`. InputError: fewer than two values, or shapes that do not fit."""
+    def __call__(
+        self,
+        X: torch.Tensor,
+        Y: torch.Tensor,
+        Yvar: torch.Tensor,
+        pending: torch.Tensor,
+        *,
+        seed: int,
+    ) -> torch.Tensor:
+        """The next point beside those pending (`k x d`), `1 x d`. InputError: fewer than two
+        values, or shapes that do not fit.
+        """
         require_history(self._space, X, Y, Yvar, least=2)
         require_pending(self._space, pending)
         with mute_optimizer_warnings():
@@ -175,12 +229,20 @@ class Proposer:
 
     def _model(self, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
         gp = unfitted_gp(self._space, X, Y, Yvar)
-        if self._lengths is None or not self._fitted_on <= len(X) < (1.0 + self._growth) * self._fitted_on:
+        if (
+            self._lengths is None
+            or not self._fitted_on <= len(X) < (1.0 + self._growth) * self._fitted_on
+        ):
             # from the prior's lengths; where the fit fails, they stay
             with torch.enable_grad(), contextlib.suppress(ModelFittingError, NanError, NotPSDError):
                 fit_gpytorch_mll_scipy(ExactMarginalLogLikelihood(gp.likelihood, gp), options=FIT)
-            # of the kernel and the mean: neither the noise nor the scale of the values, which come with the values
-            kept = (part for part in gp.named_parameters() if part[0].startswith(("covar_module", "mean_module")))
+            # of the kernel and the mean: neither the noise nor the scale of the values, which come
+            # with the values
+            kept = (
+                part
+                for part in gp.named_parameters()
+                if part[0].startswith(("covar_module", "mean_module"))
+            )
             self._lengths = {name: value.detach().clone() for name, value in kept}
             self._fitted_on = len(X)
         gp.load_state_dict({**gp.state_dict(), **self._lengths})
@@ -196,22 +258,30 @@ def best_point(
     seed: int,
     bounds: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Where the noisy expected improvement by this model is largest within bounds (`2 x d`; the space's own if None), `1 x d`."""
+    """Where the noisy expected improvement by this model is largest within bounds (`2 x d`; the
+    space's own if None), `1 x d`.
+    """
     expected = pending.to(X.device) if pending is not None and len(pending) else None
     bounds = space.bounds.to(X.device) if bounds is None else bounds
     if NoisyImprovement.takes(gp, X):
-        return most_improving(NoisyImprovement(gp, X, expected, seed=seed), space, bounds, seed=seed)
+        return most_improving(
+            NoisyImprovement(gp, X, expected, seed=seed), space, bounds, seed=seed
+        )
     sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
     with seed_torch(seed):
-        return maximize(qLogNoisyExpectedImprovement(gp, X, sampler=sampler, X_pending=expected), space, bounds)
+        return maximize(
+            qLogNoisyExpectedImprovement(gp, X, sampler=sampler, X_pending=expected), space, bounds
+        )
 
 
 # BoTorch's L-BFGS needs gradients, also where the caller has turned them off
 @torch.enable_grad()
 def maximize(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tensor) -> torch.Tensor:
-    """The acquisition's best point, `1 x d`, within bounds (`2 x d`); steps and categories keep to the space's own.
+    """The acquisition's best point, `1 x d`, within bounds (`2 x d`); steps and categories keep to
+    the space's own.
 
-    A coordinate with one value left is fixed: BoTorch looks for neighbours of each category, and fails where there is none.
+    A coordinate with one value left is fixed: BoTorch looks for neighbours of each category, and
+    fails where there is none.
     """
     steps: dict[int, list[float]] = {}
     device = bounds.device
@@ -223,21 +293,41 @@ def maximize(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tenso
         bounds[:, i] = torch.tensor([steps[i][0], steps[i][-1]], dtype=torch.float64)
     fixed = {i: lower for i, (lower, upper) in enumerate(bounds.T.tolist()) if lower == upper}
     bounds = bounds.to(device)
-    settings: dict[str, Any] = {"q": 1, "num_restarts": 4, "raw_samples": 64, "fixed_features": fixed or None}
+    settings: dict[str, Any] = {
+        "q": 1,
+        "num_restarts": 4,
+        "raw_samples": 64,
+        "fixed_features": fixed or None,
+    }
     if {*steps, *space.cat_dims} <= fixed.keys():
         x, _ = optimize_acqf(acquisition, bounds, **settings, options={"maxiter": 50})
     else:
-        x, _ = optimize_acqf_mixed_alternating(acquisition, bounds, steps, space.cat_dims, **settings, options={"maxiter_continuous": 50})
+        x, _ = optimize_acqf_mixed_alternating(
+            acquisition,
+            bounds,
+            steps,
+            space.cat_dims,
+            **settings,
+            options={"maxiter_continuous": 50},
+        )
     return x.detach()
 
 
-def require_history(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, least: int) -> None:
-    """Raises InputError unless X is `t x d` of the space, Y and Yvar are `t x 1`, all float64 and finite, and t is at least `least`."""
+def require_history(
+    space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, least: int
+) -> None:
+    """Raises InputError unless X is `t x d` of the space, Y and Yvar are `t x 1`, all float64 and
+    finite, and t is at least `least`.
+    """
     require_values(space, X, Y, Yvar)
     if len(X) < least:
-        raise InputError("X", tuple(X.shape), f"of {least} points or more", "Begin with space.sample(8, seed=0).")
+        raise InputError(
+            "X", tuple(X.shape), f"of {least} points or more", "Begin with space.sample(8, seed=0)."
+        )
     if Y.shape[1] != 1:
-        raise InputError("Y", tuple(Y.shape), f"of shape ({len(X)}, 1), one released score for each point")
+        raise InputError(
+            "Y", tuple(Y.shape), f"of shape ({len(X)}, 1), one released score for each point"
+        )
 
 
 def require_pending(space: Space, pending: torch.Tensor | None) -> None:
@@ -245,11 +335,19 @@ def require_pending(space: Space, pending: torch.Tensor | None) -> None:
     if pending is None:
         return
     d = len(space.names)
-    if pending.shape[1:] != (d,) or pending.dtype != torch.float64 or not bool((pending.abs() <= FARTHEST).all()):
-        raise InputError("pending", tuple(pending.shape), f"float64, of shape k x {d}, points of the space")
+    if (
+        pending.shape[1:] != (d,)
+        or pending.dtype != torch.float64
+        or not bool((pending.abs() <= FARTHEST).all())
+    ):
+        raise InputError(
+            "pending", tuple(pending.shape), f"float64, of shape k x {d}, points of the space"
+        )
 
 
 def _require_public_values(X: torch.Tensor, public: torch.Tensor) -> None:
     if len(public) != len(X):
-        raise InputError("public", tuple(public.shape), f"of shape ({len(X)}, k), a row for each row of X")
+        raise InputError(
+            "public", tuple(public.shape), f"of shape ({len(X)}, k), a row for each row of X"
+        )
     require_constant("public", public)

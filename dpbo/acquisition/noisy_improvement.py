@@ -1,10 +1,12 @@
-"""Noisy expected improvement of one point, in closed form given the values at the points before it, and the search for its maximum.
+"""Noisy expected improvement of one point, in closed form given the values at the points before it,
+and the search for its maximum.
 
     gain = NoisyImprovement(gp, X, pending, seed=7)
     x = most_improving(gain, space, space.bounds, seed=7)          # 1 x d
 
-BoTorch's qLogNEI samples the candidate's value too and takes 2 to 3 ms for a batch. Given the values at the points, the candidate's is
-normal, so its expected improvement is known: a batch is two matrix products, and a thousand points are looked at before a search.
+BoTorch's qLogNEI samples the candidate's value too and takes 2 to 3 ms for a batch. Given the
+values at the points, the candidate's is normal, so its expected improvement is known: a batch is
+two matrix products, and a thousand points are looked at before a search.
 """
 
 import math
@@ -42,13 +44,15 @@ _ROUNDS = 3
 
 
 class NoisyImprovement:
-    """log E[(f(x) - best)+] given the released values, where best is the unknown maximum of f over the points so far and those pending.
+    """log E[(f(x) - best)+] given the released values, where best is the unknown maximum of f over
+    the points so far and those pending.
 
     With f_s a sample of f at these points P from the posterior, and f(x) | f_s normal of mean m_s(x) and variance v(x),
         value(x) = log mean_s  sqrt(v) h((m_s - max f_s) / sqrt(v)),   h(u) = phi(u) + u Phi(u),
         m_s = m + k(x, P) K^-1 (f_s - m),   v = k(x, x) - k(x, P) K^-1 k(P, x).
-    Pending points enter as the others do: what x adds to E max(best, f(pending), f(x)). Costs (|P| + samples) |P| flops a point. Follows
-    Letham et al. 2019 (arXiv 1706.07094), equation 6, and Ament et al. 2023 for the logarithm.
+    Pending points enter as the others do: what x adds to E max(best, f(pending), f(x)). Costs (|P|
+    + samples) |P| flops a point. Follows Letham et al. 2019 (arXiv 1706.07094), equation 6, and
+    Ament et al. 2023 for the logarithm.
 
     Args:
         gp: one that `takes` is true for.
@@ -59,7 +63,9 @@ class NoisyImprovement:
         seed, samples: of the quasi-random samples of f_s.
     """
 
-    def __init__(self, gp: SingleTaskGP, X: Tensor, pending: Tensor | None, *, seed: int, samples: int = 64) -> None:
+    def __init__(
+        self, gp: SingleTaskGP, X: Tensor, pending: Tensor | None, *, seed: int, samples: int = 64
+    ) -> None:
         self.X = X
         self.points = X if pending is None else torch.cat([X, pending])
         self._mean = gp.mean_module
@@ -68,12 +74,20 @@ class NoisyImprovement:
             n = len(X)
             prior = self._mean(self.points)
             K = self._covariance(self.points, self.points)
-            eye = torch.eye(len(K), dtype=K.dtype, device=K.device) * (_JITTER * K.diagonal().mean())
-            whiten = torch.linalg.cholesky(K[:n, :n] + torch.diag(gp.likelihood.noise.expand(n)) + eye[:n, :n])
+            eye = torch.eye(len(K), dtype=K.dtype, device=K.device) * (
+                _JITTER * K.diagonal().mean()
+            )
+            whiten = torch.linalg.cholesky(
+                K[:n, :n] + torch.diag(gp.likelihood.noise.expand(n)) + eye[:n, :n]
+            )
             V = torch.linalg.solve_triangular(whiten, K[:n], upper=False)
-            residual = torch.linalg.solve_triangular(whiten, (gp.train_targets - prior[:n]).unsqueeze(-1), upper=False)
+            residual = torch.linalg.solve_triangular(
+                whiten, (gp.train_targets - prior[:n]).unsqueeze(-1), upper=False
+            )
             self.means = prior + (V.mT @ residual).squeeze(-1)
-            normal = draw_sobol_normal_samples(len(K), samples, device=K.device, dtype=K.dtype, seed=seed)
+            normal = draw_sobol_normal_samples(
+                len(K), samples, device=K.device, dtype=K.dtype, seed=seed
+            )
             root = torch.linalg.cholesky(K - V.mT @ V + eye)
             f = self.means.unsqueeze(-1) + root @ normal.mT
             self._factor = torch.linalg.cholesky(K + eye)
@@ -82,11 +96,21 @@ class NoisyImprovement:
 
     @staticmethod
     def takes(gp: GPyTorchModel, X: Tensor) -> bool:
-        """Whether the closed form holds for this model: a Gaussian process of one output on the rows of X themselves, in their order."""
-        if type(gp) not in (SingleTaskGP, MixedSingleTaskGP) or gp.num_outputs != 1 or gp.batch_shape:
+        """Whether the closed form holds for this model: a Gaussian process of one output on the
+        rows of X themselves, in their order.
+        """
+        if (
+            type(gp) not in (SingleTaskGP, MixedSingleTaskGP)
+            or gp.num_outputs != 1
+            or gp.batch_shape
+        ):
             return False
         linear = isinstance(getattr(gp, "outcome_transform", None), (Standardize, types.NoneType))
-        return linear and getattr(gp, "input_transform", None) is None and torch.equal(gp.train_inputs[0], X)
+        return (
+            linear
+            and getattr(gp, "input_transform", None) is None
+            and torch.equal(gp.train_inputs[0], X)
+        )
 
     def __call__(self, Z: Tensor) -> Tensor:
         """The values at Z, `m x d`: `m`."""
@@ -98,9 +122,16 @@ class NoisyImprovement:
 
 
 def most_improving(gain: NoisyImprovement, space: Space, bounds: Tensor, *, seed: int) -> Tensor:
-    """The point of the space within bounds (`2 x d`) where the gain is largest, as far as a search finds it, `1 x d`."""
-    steps = {i: bounds.new_tensor(grid) for i, grid in {**space.discrete_dims, **space.cat_dims}.items()}
-    steps = {i: grid[(grid >= bounds[0, i] - 1e-9) & (grid <= bounds[1, i] + 1e-9)] for i, grid in steps.items()}
+    """The point of the space within bounds (`2 x d`) where the gain is largest, as far as a search
+    finds it, `1 x d`.
+    """
+    steps = {
+        i: bounds.new_tensor(grid) for i, grid in {**space.discrete_dims, **space.cat_dims}.items()
+    }
+    steps = {
+        i: grid[(grid >= bounds[0, i] - 1e-9) & (grid <= bounds[1, i] + 1e-9)]
+        for i, grid in steps.items()
+    }
     with torch.no_grad():
         starts = _starts(gain, bounds, steps, seed)
         values = gain(starts)
@@ -108,7 +139,9 @@ def most_improving(gain: NoisyImprovement, space: Space, bounds: Tensor, *, seed
     # the best, then the best of those that lie apart from it
     for _ in range(_CLIMBS):
         chosen.append(starts[values.argmax()])
-        apart = ((starts - chosen[-1]).abs() / (bounds[1] - bounds[0]).clamp_min(1e-9)).amax(1) > 0.05
+        apart = ((starts - chosen[-1]).abs() / (bounds[1] - bounds[0]).clamp_min(1e-9)).amax(
+            1
+        ) > 0.05
         starts = starts[apart]
         values = values[apart]
         if len(starts) == 0:
@@ -161,12 +194,21 @@ def _climb(gain: NoisyImprovement, Z: Tensor, bounds: Tensor, steps: dict[int, T
 
     start, *ends = (part.flatten().cpu().numpy() for part in (Z, lower, upper))
     how = {"maxiter": _STEPS, "ftol": _FLAT, "gtol": 0.0}
-    found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=scipy.optimize.Bounds(*ends), options=how)
+    found = scipy.optimize.minimize(
+        objective,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=scipy.optimize.Bounds(*ends),
+        options=how,
+    )
     return place(found.x)
 
 
 def _best_changes(gain: NoisyImprovement, Z: Tensor, steps: dict[int, Tensor]) -> Tensor | None:
-    """Each row with the one other step or category that gains most; None where none gains anything."""
+    """Each row with the one other step or category that gains most; None where none gains
+    anything.
+    """
     if not steps:
         return None
     values = torch.cat([*steps.values()])
@@ -182,9 +224,15 @@ def _best_changes(gain: NoisyImprovement, Z: Tensor, steps: dict[int, Tensor]) -
     return torch.where(better.unsqueeze(1), changed[rows, place], Z) if bool(better.any()) else None
 
 
-def _functions(kernel: Kernel) -> tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """k(A, B) and k(a, a) as plain operations where the kernel is radial, else through GPyTorch, at twice the cost."""
+def _functions(
+    kernel: Kernel,
+) -> tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """k(A, B) and k(a, a) as plain operations where the kernel is radial, else through GPyTorch, at
+    twice the cost.
+    """
     derivatives = kernel_derivatives(kernel)
-    if isinstance(derivatives, Radial) or (isinstance(derivatives, Scaled) and isinstance(derivatives.base, Radial)):
+    if isinstance(derivatives, Radial) or (
+        isinstance(derivatives, Scaled) and isinstance(derivatives.base, Radial)
+    ):
         return derivatives.value, derivatives.variances
     return lambda A, B: kernel(A, B).to_dense(), lambda A: kernel(A, diag=True)

@@ -1,8 +1,10 @@
-"""TuRBO on released values: a box around the best point that grows after successes, shrinks after failures, and starts afresh when tiny.
+"""TuRBO on released values: a box around the best point that grows after successes, shrinks after
+failures, and starts afresh when tiny.
 
-The region is a function of the values released so far, so a search resumed from its ledger finds it again. A point is a success by the
-model's posterior means, not by the noisy values: the luckiest of these would keep the region where it is.
-Source: Eriksson et al. 2019, with one region, one point at a time, and qLogNEI inside the region for Thompson sampling.
+The region is a function of the values released so far, so a search resumed from its ledger finds it
+again. A point is a success by the model's posterior means, not by the noisy values: the luckiest of
+these would keep the region where it is. Source: Eriksson et al. 2019, with one region, one point at
+a time, and qLogNEI inside the region for Thompson sampling.
 """
 
 import math
@@ -31,13 +33,22 @@ _GAIN = 1e-3
 
 @checked
 def suggest_in_trust_region(
-    space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, seed: int, initial: Annotated[int, at_least(2)] = 8
+    space: Space,
+    X: torch.Tensor,
+    Y: torch.Tensor,
+    Yvar: torch.Tensor,
+    *,
+    seed: int,
+    initial: Annotated[int, at_least(2)] = 8,
 ) -> torch.Tensor:
-    """The next point, `1 x d`, inside the trust region: the same values give the same point. Categories are searched whole.
+    """The next point, `1 x d`, inside the trust region: the same values give the same point.
+    Categories are searched whole.
 
     Args:
-        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2, all on one device, where the point will lie, too; Y is maximised.
-        initial: design points at the start of the search and of each new region; 2 or more, because a model needs two.
+        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2, all on one device, where the point will
+            lie, too; Y is maximised.
+        initial: design points at the start of the search and of each new region; 2 or more, because
+            a model needs two.
 
     Raises:
         InputError: fewer than two values, shapes that do not fit, or an `initial` below 2.
@@ -69,7 +80,8 @@ class TrustRegion:
 
     Attributes:
         start: how many observations belong to regions that were given up.
-        length: side of the region, in sides of the box, before it is stretched by the length-scales.
+        length: side of the region, in sides of the box, before it is stretched by the
+            length-scales.
     """
 
     start: int = 0
@@ -113,10 +125,14 @@ def region_after(means: Sequence[float], *, dimension: int, initial: Count) -> T
     return TrustRegion(start, length)
 
 
-def region_bounds(space: Space, centre: torch.Tensor, length: float, stretch: torch.Tensor) -> torch.Tensor:
-    """`2 x d`: the part of the box within length/2 of the centre, each coordinate stretched; whole for categories.
+def region_bounds(
+    space: Space, centre: torch.Tensor, length: float, stretch: torch.Tensor
+) -> torch.Tensor:
+    """`2 x d`: the part of the box within length/2 of the centre, each coordinate stretched; whole
+    for categories.
 
-    A coordinate of steps reaches its centre's two neighbours at least. A centre beyond the box counts as its nearest point.
+    A coordinate of steps reaches its centre's two neighbours at least. A centre beyond the box
+    counts as its nearest point.
     """
     lower, upper = space.bounds.to(centre.device)
     centre = centre.clamp(lower, upper)

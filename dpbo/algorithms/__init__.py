@@ -1,4 +1,6 @@
-"""Algorithms over the private objective, one file each: where the public and the private side meet."""
+"""Algorithms over the private objective, one file each: where the public and the private side
+meet.
+"""
 
 import lazy_loader
 

@@ -1,23 +1,30 @@
-"""Bayesian optimisation with several workers: whenever an evaluation is done, the next point is proposed, with the others pending.
+"""Bayesian optimisation with several workers: whenever an evaluation is done, the next point is
+proposed, with the others pending.
 
     search = AsynchronousBO(objective, space, workers=4)
-    result = search.run(lambda: ProcessPoolExecutor(4, mp_context=get_context("spawn")))     # made again if a killed worker breaks it
-    result = search.run(client.get_executor(pure=False))                                     # or Dask, loky, threads
+    # made again if a killed worker breaks it
+    result = search.run(lambda: ProcessPoolExecutor(4, mp_context=get_context("spawn")))
+    # or Dask, loky, threads
+    result = search.run(client.get_executor(pure=False))
     best = space.decode(result.x)
 
-Workers return exact integer sums and draw no noise. This process alone charges, draws and stores, one value at a time. A job whose worker
-died was never charged and is submitted again (Dask does that itself), so a killed worker costs neither budget nor a second noise.
+Workers return exact integer sums and draw no noise. This process alone charges, draws and stores,
+one value at a time. A job whose worker died was never charged and is submitted again (Dask does
+that itself), so a killed worker costs neither budget nor a second noise.
 
 Order of release. How long a score takes may depend on private records, and no noise covers that.
 
-- `ordered=True` releases in the order of submission. Points and values are the same however long each job took: point j depends on the
-  values 0 .. j - workers, with the others pending. Durations show only to an observer who times the search (the assumption
-  `timing-not-observed` of every statement). A job that is done early waits for those before it, and its worker is idle.
-- `ordered=False` releases as jobs finish and keeps every worker busy. The order of release, and the points that follow from it, then stand
-  in the ledger, and the statement names the further assumption `durations-tell-nothing`. Choose it where durations are public, for example
-  if the fit takes far longer than the score.
+- `ordered=True` releases in the order of submission. Points and values are the same however long
+  each job took: point j depends on the values 0 .. j - workers, with the others pending. Durations
+  show only to an observer who times the search (the assumption `timing-not-observed` of every
+  statement). A job that is done early waits for those before it, and its worker is idle.
+- `ordered=False` releases as jobs finish and keeps every worker busy. The order of release, and the
+  points that follow from it, then stand in the ledger, and the statement names the further
+  assumption `durations-tell-nothing`. Choose it where durations are public, for example if the fit
+  takes far longer than the score.
 
-The statement also names that assumption as soon as another search releases under the same plan, because both then release as they finish.
+The statement also names that assumption as soon as another search releases under the same plan,
+because both then release as they finish.
 """
 
 from __future__ import annotations
@@ -33,7 +40,15 @@ import torch
 from dpbo.acquisition.expected_improvement import Proposer, Proposes, posterior_mean
 from dpbo.curator.evaluation import LOST
 from dpbo.curator.handle import Handle
-from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure, UsageError, WorkersDied
+from dpbo.errors import (
+    BudgetExceeded,
+    InputError,
+    LedgerUnavailable,
+    PrivacyError,
+    PrivateFailure,
+    UsageError,
+    WorkersDied,
+)
 from dpbo.objective import PrivateObjective
 from dpbo.space import Space
 from dpbo.validation import Count, checked
@@ -43,7 +58,8 @@ _MOST_BREAKS = 3
 
 
 class Pool:
-    """Runs jobs on an executor, as `AsynchronousBO.run` describes it. A worker that dies breaks a process pool with every job in it.
+    """Runs jobs on an executor, as `AsynchronousBO.run` describes it. A worker that dies breaks a
+    process pool with every job in it.
 
     Attributes:
         breaks: number of executors in a row that broke before a job was finished.
@@ -64,16 +80,23 @@ class Pool:
             return lost
 
     def renew(self, error: BaseException) -> None:
-        """Replace a broken executor. Raises WorkersDied if no callable was given, or after three breaks without a finished job."""
+        """Replace a broken executor. Raises WorkersDied if no callable was given, or after three
+        breaks without a finished job.
+        """
         self.breaks += 1
         if self._make is None:
-            raise WorkersDied("A worker process died: it was killed, ran out of memory, or the score or fit ended it. Nothing was charged. "
-                              "Call run() again with a callable that makes an executor, such as run(lambda: ProcessPoolExecutor(4)): it "
-                              "replaces dead workers and goes on with the same points.") from error  # fmt: skip
+            raise WorkersDied(
+                "A worker process died: it was killed, ran out of memory, or the score or fit ended"
+                " it. Nothing was charged. Call run() again with a callable that makes an executor,"
+                " such as run(lambda: ProcessPoolExecutor(4)): it replaces dead workers and goes on"
+                " with the same points."
+            ) from error
         if self.breaks > _MOST_BREAKS:
-            raise WorkersDied(f"Workers died {self.breaks} times without finishing an evaluation: the score or fit ends its process, or "
-                              "memory runs out. Nothing was charged. Try score and fit on public records in one process; run() again goes "
-                              "on with the same points.") from error  # fmt: skip
+            raise WorkersDied(
+                f"Workers died {self.breaks} times without finishing an evaluation: the score or"
+                " fit ends its process, or memory runs out. Nothing was charged. Try score and fit"
+                " on public records in one process; run() again goes on with the same points."
+            ) from error
         self._executor.shutdown(wait=False)
         self._executor = self._make()
 
@@ -82,7 +105,8 @@ class Pool:
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         if self._make is not None:
-            self._executor.shutdown(wait=kind is None)  # after an error, running jobs are not waited for
+            # after an error, running jobs are not waited for
+            self._executor.shutdown(wait=kind is None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +115,8 @@ class AsynchronousResult:
 
     Attributes:
         x: the evaluated point with the highest posterior mean, `d`.
-        X, Y, Yvar: all points, values and noise variances under the objective's name, in the order of release: `t x d`, `t x 1`, `t x 1`.
+        X, Y, Yvar: all points, values and noise variances under the objective's name, in the order
+            of release: `t x d`, `t x 1`, `t x 1`.
         skipped: points at which `fit` failed, `k x d`.
     """
 
@@ -112,21 +137,27 @@ class _Job:
 
 @checked
 class AsynchronousBO:
-    """A search with up to `workers` evaluations at a time, until the objective's plan is used up. It resumes from the objective's history.
+    """A search with up to `workers` evaluations at a time, until the objective's plan is used up.
+    It resumes from the objective's history.
 
     Args:
-        objective: of one metric, maximised. Its score and fit must be picklable if workers are processes.
+        objective: of one metric, maximised. Its score and fit must be picklable if workers are
+            processes.
         space: the space of the points.
         workers: number of evaluations at a time; 1 is the serial search.
-        initial: number of Sobol points before the model proposes; the model waits for at least 2 values.
-        ordered: release in the order of submission; the module's text says what False gains and assumes.
-        skip: exceptions of `fit` after which its point is skipped, uncharged. Such a failure is public, because `fit` sees no protected
-            record. `run` raises any other error, and also these once more points were skipped than the plan has evaluations.
+        initial: number of Sobol points before the model proposes; the model waits for at least 2
+            values.
+        ordered: release in the order of submission; the module's text says what False gains and
+            assumes.
+        skip: exceptions of `fit` after which its point is skipped, uncharged. Such a failure is
+            public, because `fit` sees no protected record. `run` raises any other error, and also
+            these once more points were skipped than the plan has evaluations.
         propose: proposes the next point; `suggest` on a SingleTaskGP if omitted.
         seed: seed of design and proposals, not of the noise.
 
     Attributes:
-        proposing: seconds that each proposal took, for the operator only: scores of private records that ran meanwhile slowed it down.
+        proposing: seconds that each proposal took, for the operator only: scores of private records
+            that ran meanwhile slowed it down.
 
     Raises:
         InputError: an argument outside its range.
@@ -145,26 +176,45 @@ class AsynchronousBO:
         seed: int = 0,
     ) -> None:
         if objective.metrics != 1:
-            raise InputError("objective", objective.metrics, "of one metric", "Combine several metrics in a loop of your own.")
+            raise InputError(
+                "objective",
+                objective.metrics,
+                "of one metric",
+                "Combine several metrics in a loop of your own.",
+            )
         for kind in skip:
             if issubclass(PrivateFailure, kind):
-                raise InputError("skip", kind.__name__, "errors that only fit raises", "For example (FloatingPointError,).")
+                raise InputError(
+                    "skip",
+                    kind.__name__,
+                    "errors that only fit raises",
+                    "For example (FloatingPointError,).",
+                )
         self.objective, self.space = objective, space
-        self._workers, self._initial, self._ordered, self._skip, self._seed = workers, max(initial, 2), ordered, tuple(skip), seed
+        self._workers, self._initial, self._ordered, self._skip, self._seed = (
+            workers,
+            max(initial, 2),
+            ordered,
+            tuple(skip),
+            seed,
+        )
         self._propose = Proposer(space) if propose is None else propose
         self._jobs: list[_Job] = []
         self._skipped: list[torch.Tensor] = []
         self.proposing: list[float] = []
 
     def run(self, executor: Executors) -> AsynchronousResult:
-        """Search until the plan is used up. After an error, calling `run` again goes on with the unfinished points.
+        """Search until the plan is used up. After an error, calling `run` again goes on with the
+        unfinished points.
 
         Args:
-            executor: any `concurrent.futures.Executor`, which is used and left open; or a callable that makes one. The callable is called
-                again if a killed worker broke its executor, and what it made is shut down at the end.
+            executor: any `concurrent.futures.Executor`, which is used and left open; or a callable
+                that makes one. The callable is called again if a killed worker broke its executor,
+                and what it made is shut down at the end.
 
         Raises:
-            WorkersDied: a BrokenExecutor; the given executor broke, or more than three in a row did.
+            WorkersDied: a BrokenExecutor; the given executor broke, or more than three in a row
+                did.
             PrivateFailure: the score failed.
             LedgerUnavailable: the ledger could not be written; the next `run` stores the value.
             Exception: whatever `fit` raises and `skip` does not name.
@@ -189,7 +239,9 @@ class AsynchronousBO:
         return AsynchronousResult(best, X, Y, Yvar, skipped)
 
     def _fill(self, pool: Pool) -> None:
-        """Propose and submit until every worker has a job, or every evaluation that is left has one."""
+        """Propose and submit until every worker has a job, or every evaluation that is left has
+        one.
+        """
         while len(self._jobs) < min(self._workers, self.objective.remaining):
             x = self._next_point()
             self._jobs.append(_Job(x, self._submitted(x, pool)))
@@ -204,7 +256,9 @@ class AsynchronousBO:
                 job.future = self._submitted(job.x, pool)
 
     def _finish_one(self, pool: Pool) -> None:
-        """Wait for a job (the oldest, or the first that is done) and release its value. Skip its point if `fit` failed as allowed."""
+        """Wait for a job (the oldest, or the first that is done) and release its value. Skip its
+        point if `fit` failed as allowed.
+        """
         waiting = self._jobs[:1] if self._ordered else self._jobs
         done, _ = wait([job.future for job in waiting], return_when=FIRST_COMPLETED)
         job = next(job for job in self._jobs if job.future in done)
@@ -217,7 +271,8 @@ class AsynchronousBO:
             return
         except Exception as error:
             allowed = isinstance(error, self._skip) and not isinstance(error, PrivacyError)
-            # A fit that always fails would never end. The job stays for the next `run`: nothing was charged for it.
+            # A fit that always fails would never end. The job stays for the next `run`: nothing was
+            # charged for it.
             if not allowed or len(self._skipped) >= self.objective.evaluations:
                 raise
             self._jobs.remove(job)
@@ -231,19 +286,26 @@ class AsynchronousBO:
         except PrivacyError as error:
             self._jobs.remove(job)
             if not isinstance(error, BudgetExceeded) or self.objective.remaining:
-                raise  # else another process took the plan's last evaluation; nothing was charged here
+                # else another process took the plan's last evaluation; nothing was charged here
+                raise
         else:
             self._jobs.remove(job)
 
     def _next_point(self) -> torch.Tensor:
-        """The next point, `d`: of the public design, or proposed from the released values with the unfinished points pending."""
+        """The next point, `d`: of the public design, or proposed from the released values with the
+        unfinished points pending.
+        """
         X, Y, Yvar = self.objective.history()
         pending = [job.x for job in self._jobs] + self._skipped
         count = len(X) + len(pending)
         if count < self._initial or len(X) < 2:
             design, taken = self.space.sample(count + 1, seed=self._seed), [*X, *pending]
-            return next((x for x in design if not any(torch.equal(x, other) for other in taken)), design[-1])
+            return next(
+                (x for x in design if not any(torch.equal(x, other) for other in taken)), design[-1]
+            )
         start = time.perf_counter()
-        x = self._propose(X, Y, Yvar, torch.stack(pending) if pending else X[:0], seed=1000 * self._seed + count)[0]
+        x = self._propose(
+            X, Y, Yvar, torch.stack(pending) if pending else X[:0], seed=1000 * self._seed + count
+        )[0]
         self.proposing.append(time.perf_counter() - start)
         return x

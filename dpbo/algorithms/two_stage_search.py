@@ -1,18 +1,22 @@
-"""Search with noised values, then one private choice among the best: for many candidates, each of which is costly to fit.
+"""Search with noised values, then one private choice among the best: for many candidates, each of
+which is costly to fit.
 
     chosen = search_then_choose(curator, score, candidates, score_range=(0.0, 1.0), evaluations=30, fit=train)
 
-Most of the budget pays for `evaluations` noised mean scores, chosen by GP-UCB. The rest pays for one choice by permute-and-flip among the
-`finalists` with the largest upper confidence bounds, by their exact mean scores. The search depends on released values alone, so its
-finalists are public; the choice corrects for values that were high by chance.
+Most of the budget pays for `evaluations` noised mean scores, chosen by GP-UCB. The rest pays for
+one choice by permute-and-flip among the `finalists` with the largest upper confidence bounds, by
+their exact mean scores. The search depends on released values alone, so its finalists are public;
+the choice corrects for values that were high by chance.
 
-Where all n candidates can be fitted, `CandidateScores` over all of them is better: the whole budget pays for one choice. Of 1,000
-candidates, mean loss in prior standard deviations over 20 functions (`benchmarks.papers.kusner` has the standard errors): with 10,000
-records at epsilon 1, this search (46 fits) 0.001, a private choice among 46 random candidates 0.28, a choice among all (1,000 fits) 0.0007.
-At epsilon 10 one search of the 20 missed the peak, so its mean is 0.13. With 1,000 records at epsilon 1 it is no better than 46 random
-candidates.
+Where all n candidates can be fitted, `CandidateScores` over all of them is better: the whole budget
+pays for one choice. Of 1,000 candidates, mean loss in prior standard deviations over 20 functions
+(`benchmarks.papers.kusner` has the standard errors): with 10,000 records at epsilon 1, this search
+(46 fits) 0.001, a private choice among 46 random candidates 0.28, a choice among all (1,000 fits)
+0.0007. At epsilon 10 one search of the 20 missed the peak, so its mean is 0.13. With 1,000 records
+at epsilon 1 it is no better than 46 random candidates.
 
-The guarantee needs no assumption on the data. Source: GP-UCB on noised values is ordinary BO; the choice is McSherry & Talwar 2007.
+The guarantee needs no assumption on the data. Source: GP-UCB on noised values is ordinary BO; the
+choice is McSherry & Talwar 2007.
 """
 
 from dataclasses import dataclass
@@ -37,7 +41,10 @@ from dpbo.privacy import Budget
 from dpbo.queries.score_evaluation import Score
 from dpbo.validation import POINTS, Count, Positive, ScoreRange, Within, checked
 
-_CANDIDATES = Within("two rows or more, within 1e100 of zero", lambda value: len(value) > 1 and bool((value.abs() <= 1e100).all()))
+_CANDIDATES = Within(
+    "two rows or more, within 1e100 of zero",
+    lambda value: len(value) > 1 and bool((value.abs() <= 1e100).all()),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +83,8 @@ def search_then_choose(
     seed: int = 0,
     name: str = "search then choose",
 ) -> Chosen:
-    """Search, then choose, within one budget. Called again with the same name it resumes from the ledger.
+    """Search, then choose, within one budget. Called again with the same name it resumes from the
+    ledger.
 
     Args:
         curator: owner of the records.
@@ -84,11 +92,13 @@ def search_then_choose(
         candidates: `n x d`, float64, public.
         evaluations: number of noised mean scores that the search releases.
         finalists: number of candidates of the last choice.
-        beta: GP-UCB maximises mean + sqrt(beta) sd. The schedules of the theorems, 30 and more here, explore for too long where evaluations
-            are few.
+        beta: GP-UCB maximises mean + sqrt(beta) sd. The schedules of the theorems, 30 and more
+            here, explore for too long where evaluations are few.
         initial: number of random candidates that are evaluated before GP-UCB starts.
-        budget: what search and choice together may spend: a `Budget`, or a share in (0, 1] of the curator's.
-        search_share: share of `budget` for the search, in (0, 1); the choice gets the rest. Under `Planned` the plan says what each takes.
+        budget: what search and choice together may spend: a `Budget`, or a share in (0, 1] of the
+            curator's.
+        search_share: share of `budget` for the search, in (0, 1); the choice gets the rest. Under
+            `Planned` the plan says what each takes.
         seed: seed of the random candidates, not of the noise.
         name: name of the two plans in the ledger.
 
@@ -106,22 +116,41 @@ def search_then_choose(
     mechanism = next(priced(curator, [PermuteAndFlipMechanism], of_choice))
     used = curator.ledger.used()
     if f"{name}: choice" not in used:
-        require_left(curator, of_choice if f"{name}: search" in used else whole, f"the plan {name!r}")
+        require_left(
+            curator, of_choice if f"{name}: search" in used else whole, f"the plan {name!r}"
+        )
     objective = PrivateObjective(
-        curator, score, score_range=score_range, evaluations=evaluations, fit=fit, name=f"{name}: search", budget=of_search
+        curator,
+        score,
+        score_range=score_range,
+        evaluations=evaluations,
+        fit=fit,
+        name=f"{name}: search",
+        budget=of_search,
     )
-    terms = {"candidates": [*candidates.shape, fingerprint(candidates).hex()],
-             "finalists": finalists, "initial": initial, "beta": beta, "seed": seed}  # fmt: skip
+    terms = {
+        "candidates": [*candidates.shape, fingerprint(candidates).hex()],
+        "finalists": finalists,
+        "initial": initial,
+        "beta": beta,
+        "seed": seed,
+    }
     choice = curator.reserve(f"{name}: choice", mechanism, slots=1, given={}, terms=terms)
 
     order = torch.randperm(len(candidates), generator=torch.Generator().manual_seed(seed))
     while objective.remaining:
         X, Y, Yvar = objective.history()
-        index = order[len(X) % len(order)] if len(X) < initial else _bounds(X, Y, Yvar, beta).best_of(candidates, 1)
+        index = (
+            order[len(X) % len(order)]
+            if len(X) < initial
+            else _bounds(X, Y, Yvar, beta).best_of(candidates, 1)
+        )
         objective(candidates[index].reshape(1, -1))
 
     bounds = _bounds(*objective.history(), beta)
-    query = bounds.argmax_query(score, candidates, score_range=score_range, finalists=finalists, fit=fit)
+    query = bounds.argmax_query(
+        score, candidates, score_range=score_range, finalists=finalists, fit=fit
+    )
     ranked = bounds.best_of(candidates, finalists).tolist()
     row = choice.release(query, finalists=ranked)
     among = row["details"]["finalists"]
@@ -131,6 +160,8 @@ def search_then_choose(
 
 def _bounds(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, beta: float) -> GPUCB:
     """GP-UCB over BoTorch's SingleTaskGP on released values, with inputs scaled to the unit box."""
-    model = SingleTaskGP(X, Y, Yvar, input_transform=Normalize(X.shape[1]), outcome_transform=Standardize(1))
+    model = SingleTaskGP(
+        X, Y, Yvar, input_transform=Normalize(X.shape[1]), outcome_transform=Standardize(1)
+    )
     fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
     return GPUCB(model, lambda _: beta)

@@ -14,7 +14,11 @@ from dpbo.validation import checked
 
 ROLES = ("validation", "training", "candidate")
 # What the statement counts.
-COUNTED = EVALUATIONS, OF_EACH_ROW, IN_ALL = "evaluations", "evaluations of each row", "in all at most"
+COUNTED = EVALUATIONS, OF_EACH_ROW, IN_ALL = (
+    "evaluations",
+    "evaluations of each row",
+    "in all at most",
+)
 # Of one release under a reservation.
 FAILURE_PROBABILITY = "failure_probability"
 _STATED = ("assumptions", FAILURE_PROBABILITY, "attested", "parallel", "records", "role", *COUNTED)
@@ -38,7 +42,8 @@ class Birth:
         one_at_a_time: whether every score gets one record at a time.
 
     Raises:
-        InputError: an accounting that is not dpbo's, an unknown role, or a row change that does not go with the relation.
+        InputError: an accounting that is not dpbo's, an unknown role, or a row change that does not
+            go with the relation.
     """
 
     dataset: str
@@ -59,14 +64,28 @@ class Birth:
             raise InputError("role", self.role, f"one of {ROLES}")
         bounded = self.adjacency is Adjacency.BOUNDED_ROW_CHANGE
         if bounded and self.row_change is None:
-            raise InputError("row_change", None, "a RowChange under BOUNDED_ROW_CHANGE", "For example RowChange(1.0, diameter=50.0).")
+            raise InputError(
+                "row_change",
+                None,
+                "a RowChange under BOUNDED_ROW_CHANGE",
+                "For example RowChange(1.0, diameter=50.0).",
+            )
         if not bounded and self.row_change is not None:
-            raise InputError("row_change", self.row_change, f"omitted under {self.adjacency.name}", "Use Adjacency.BOUNDED_ROW_CHANGE.")
+            raise InputError(
+                "row_change",
+                self.row_change,
+                f"omitted under {self.adjacency.name}",
+                "Use Adjacency.BOUNDED_ROW_CHANGE.",
+            )
         if bounded and self.grouped:
-            raise UsageError("a unit is one row under BOUNDED_ROW_CHANGE: omit groups, or use REPLACE_ONE.")
+            raise UsageError(
+                "a unit is one row under BOUNDED_ROW_CHANGE: omit groups, or use REPLACE_ONE."
+            )
 
     def cap(self) -> Cost:
-        """What the budget holds. Raises InputError where the accounting cannot serve it, or lists events of another relation."""
+        """What the budget holds. Raises InputError where the accounting cannot serve it, or lists
+        events of another relation.
+        """
         for event in self.accounting.events:
             self.require_relation(event)
         return self.accounting.cap(self.budget)
@@ -75,18 +94,31 @@ class Birth:
         """Raises InputError where the event is counted under another relation than the ledger's."""
         if not event.relations() <= {self.adjacency.value}:
             allowed = f"the ledger's own, {self.adjacency.value!r}"
-            raise InputError("relation", sorted(event.relations()), allowed, "See dpbo.accounting.calibration.convert_adjacency.")
+            raise InputError(
+                "relation",
+                sorted(event.relations()),
+                allowed,
+                "See dpbo.accounting.calibration.convert_adjacency.",
+            )
 
     def require_role(self, role: str | None) -> None:
-        """Raises InputError where a question names another role than its records have: a record's cost would be divided over two roles."""
+        """Raises InputError where a question names another role than its records have: a record's
+        cost would be divided over two roles.
+        """
         if role not in (None, self.role):
             allowed = f"{self.role!r}, the role of this curator's records"
-            raise InputError("role", role, allowed, "Leave it out, and the release counts for every role.")
+            raise InputError(
+                "role", role, allowed, "Leave it out, and the release counts for every role."
+            )
 
     def to_json(self) -> dict[str, Any]:
         """As the ledger keeps it."""
         row_change = None if self.row_change is None else dataclasses.asdict(self.row_change)
-        typed = {"adjacency": self.adjacency.value, "budget": self.budget.to_json(), "accounting": self.accounting.name}
+        typed = {
+            "adjacency": self.adjacency.value,
+            "budget": self.budget.to_json(),
+            "accounting": self.accounting.name,
+        }
         return {**vars(self), **typed, "row_change": row_change}
 
     @classmethod
@@ -100,8 +132,11 @@ class Birth:
         return cls(**held)
 
 
-def plan_terms(own: Mapping[str, Any], given: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
-    """A reservation's terms: its own, and those that its caller adds. Raises InputError where one of these would hide what dpbo states.
+def plan_terms(
+    own: Mapping[str, Any], given: Mapping[str, Any], also: Collection[str] = ()
+) -> dict[str, Any]:
+    """A reservation's terms: its own, and those that its caller adds. Raises InputError where one
+    of these would hide what dpbo states.
 
     Args:
         own: what the algorithm states of its reservation.
@@ -111,23 +146,49 @@ def plan_terms(own: Mapping[str, Any], given: Mapping[str, Any], also: Collectio
     reserved = {*own, *_STATED, *also}
     if taken := sorted(reserved & {*map(str, given)}):
         remedy = "dpbo states these itself: leave them out, or give what you mean another name."
-        raise InputError("terms", ", ".join(taken), f"of other names than {', '.join(sorted(reserved))}", remedy)
+        raise InputError(
+            "terms", ", ".join(taken), f"of other names than {', '.join(sorted(reserved))}", remedy
+        )
     return {**given, **own}
 
 
 def require_plan_terms(terms: Mapping[str, Any], units: int | None) -> None:
-    """Raises InputError where a statement could not be made of a reservation's terms, or would be wrong."""
+    """Raises InputError where a statement could not be made of a reservation's terms, or would be
+    wrong.
+    """
     if taken := sorted({*COUNTED, "parallel"} & set(terms)):
-        raise InputError("terms", ", ".join(taken), f"of other names than {', '.join((*COUNTED, 'parallel'))}", "The ledger counts them.")
+        raise InputError(
+            "terms",
+            ", ".join(taken),
+            f"of other names than {', '.join((*COUNTED, 'parallel'))}",
+            "The ledger counts them.",
+        )
     if terms.get("role", ROLES[0]) not in ROLES:
-        raise InputError("terms['role']", terms["role"], f"one of {ROLES}", "Give other facts another name.")
+        raise InputError(
+            "terms['role']", terms["role"], f"one of {ROLES}", "Give other facts another name."
+        )
     if terms.get("records", units) != units:
-        raise InputError("terms['records']", terms["records"], "omitted, or this curator's own number of units")
+        raise InputError(
+            "terms['records']", terms["records"], "omitted, or this curator's own number of units"
+        )
     conditions = terms.get("assumptions") or {}
-    if not isinstance(conditions, Mapping) or not all(isinstance(text, str) for text in conditions.values()):
+    if not isinstance(conditions, Mapping) or not all(
+        isinstance(text, str) for text in conditions.values()
+    ):
         allowed = "what must hold, by the assumption's name"
-        raise InputError("terms['assumptions']", conditions, allowed, "Give dict(query.data_assumptions()).")
+        raise InputError(
+            "terms['assumptions']", conditions, allowed, "Give dict(query.data_assumptions())."
+        )
     probability = terms.get(FAILURE_PROBABILITY, 0.0)
-    if not isinstance(probability, (int, float)) or not 0.0 <= probability <= 1.0 or (probability and not conditions):
+    if (
+        not isinstance(probability, (int, float))
+        or not 0.0 <= probability <= 1.0
+        or (probability and not conditions)
+    ):
         allowed = "in [0, 1] beside assumptions, and omitted otherwise"
-        raise InputError(f"terms['{FAILURE_PROBABILITY}']", probability, allowed, "Give query.failure_probability().")
+        raise InputError(
+            f"terms['{FAILURE_PROBABILITY}']",
+            probability,
+            allowed,
+            "Give query.failure_probability().",
+        )

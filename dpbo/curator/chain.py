@@ -23,7 +23,14 @@ from dpbo.accounting.calibration import budget_in_words
 from dpbo.accounting.filters import Cost
 from dpbo.curator.birth import EVALUATIONS, FAILURE_PROBABILITY, IN_ALL, OF_EACH_ROW, Birth
 from dpbo.curator.record_forms import require_form
-from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch, PrivacyError, UsageError
+from dpbo.errors import (
+    BudgetExceeded,
+    InputError,
+    LedgerCorrupt,
+    LedgerMismatch,
+    PrivacyError,
+    UsageError,
+)
 from dpbo.events import DeclassifiedEvent, Event, event_from_json
 
 _ORIGIN = "0" * 64
@@ -37,7 +44,9 @@ _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fals
 
 @dataclass(frozen=True)
 class Record:
-    """One link of the chain. `body` is public: it holds promises, costs and released values; never a private number."""
+    """One link of the chain. `body` is public: it holds promises, costs and released values; never
+    a private number.
+    """
 
     seq: int
     kind: str
@@ -47,7 +56,9 @@ class Record:
     hash: str
 
     @classmethod
-    def following(cls, head: Record | None, kind: str, name: str, body: Mapping[str, Any]) -> Record:
+    def following(
+        cls, head: Record | None, kind: str, name: str, body: Mapping[str, Any]
+    ) -> Record:
         """The next link after `head`."""
         seq, previous = _place_after(head)
         # As it will be read: the caller may change its own.
@@ -56,10 +67,16 @@ class Record:
 
     @classmethod
     def stored(cls, seq: int, kind: str, name: str, body: str, previous: str, hash: str) -> Record:
-        """A link as it was stored. Raises LedgerCorrupt where its hash does not match its content."""
+        """A link as it was stored. Raises LedgerCorrupt where its hash does not match its
+        content.
+        """
         try:
             content, end = _read(body)
-            holds = isinstance(content, dict) and end == len(body) and hash == _digest(seq, kind, name, body, previous)
+            holds = (
+                isinstance(content, dict)
+                and end == len(body)
+                and hash == _digest(seq, kind, name, body, previous)
+            )
         except (ValueError, TypeError, RecursionError):
             holds = False
         if not holds:
@@ -89,7 +106,10 @@ class Record:
             yield
         except _UNREADABLE as error:
             what = f"{type(error).__name__}: {error}"
-            raise LedgerCorrupt(f"record {self.seq} cannot be read ({what}): it was changed, or a newer dpbo wrote it.") from None
+            raise LedgerCorrupt(
+                f"record {self.seq} cannot be read ({what}): it was changed, or a newer dpbo"
+                " wrote it."
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -120,10 +140,18 @@ class ReservationEvent:
         return self.limit if self.limit is not None else self.slots * int(self.terms["records"])
 
     def require_failure_probability(self, probability: float) -> None:
-        """Raises InputError for a release that may fail with a larger probability than is stated."""
+        """Raises InputError for a release that may fail with a larger probability than is
+        stated.
+        """
         if probability > self.terms.get(FAILURE_PROBABILITY, 0.0):
-            allowed = f"reserved for releases that fail with probability {probability!r}, though the assumptions hold"
-            remedy = "Reserve it with terms={'assumptions': ..., 'failure_probability': query.failure_probability()}."
+            allowed = (
+                f"reserved for releases that fail with probability {probability!r}, though the"
+                " assumptions hold"
+            )
+            remedy = (
+                "Reserve it with terms={'assumptions': ..., 'failure_probability':"
+                " query.failure_probability()}."
+            )
             raise InputError("plan", self.name, allowed, remedy)
 
     def to_json(self) -> dict[str, Any]:
@@ -138,7 +166,8 @@ class ReservationEvent:
         return {**counts, **self.terms, **counts}
 
     def require_same(self, wanted: ReservationEvent) -> None:
-        """Raises LedgerMismatch, naming the first term that differs; the event comes last, because it often follows from the others.
+        """Raises LedgerMismatch, naming the first term that differs; the event comes last, because
+        it often follows from the others.
 
         A noise multiplier that another machine computed may differ in its last digits.
         """
@@ -146,7 +175,10 @@ class ReservationEvent:
         given = wanted.event
         close = math.isclose(mine.noise_multiplier, given.noise_multiplier, rel_tol=1e-9)
         same = close and dataclasses.replace(given, noise_multiplier=mine.noise_multiplier) == mine
-        terms = [(term, self.terms.get(term), wanted.terms.get(term)) for term in {**wanted.terms, **self.terms}]
+        terms = [
+            (term, self.terms.get(term), wanted.terms.get(term))
+            for term in {**wanted.terms, **self.terms}
+        ]
         compared: list[tuple[str, Any, Any]] = [
             ("evaluations", self.slots, wanted.slots),
             ("parallel", self.parallel, wanted.parallel),
@@ -154,14 +186,19 @@ class ReservationEvent:
             *terms,
             ("event", mine, mine if same else given),
         ]
-        remedy = f"The reservation {self.name!r} exists: resume it with the terms that it was made with, or choose another name."
+        remedy = (
+            f"The reservation {self.name!r} exists: resume it with the terms that it was made with,"
+            " or choose another name."
+        )
         for term, old, new in compared:
             if old != new:
                 raise LedgerMismatch(term, old, new, remedy)
 
 
 class State(NamedTuple):
-    """The state after a record: the total cost of everything reserved or charged, and the slots used of the reservation that it changed."""
+    """The state after a record: the total cost of everything reserved or charged, and the slots
+    used of the reservation that it changed.
+    """
 
     total: Cost
     used: Mapping[str, int]
@@ -169,7 +206,9 @@ class State(NamedTuple):
 
 @dataclass
 class _Charged:
-    """An event, its price once it was asked for, and how many charges of it count towards what is spent."""
+    """An event, its price once it was asked for, and how many charges of it count towards what is
+    spent.
+    """
 
     event: Event
     cost: Cost | None = None
@@ -180,13 +219,15 @@ class Tally:
     """Running totals of charges and reservations, for the statement.
 
     Attributes:
-        exact, exact_charges: whether anything reserved or charged, or a charge, publishes exact answers that no named assumption
-            declassifies.
+        exact, exact_charges: whether anything reserved or charged, or a charge, publishes exact
+            answers that no named assumption declassifies.
         conditions: the texts of each data assumption, each once: of reservations, and of charges.
-        failing: sum of the failure probabilities of everything reserved or charged, as decimals, as they were given, so that 0.1 and 0.2
-            are 0.3. A reservation that states one counts with all its slots from the start, and its charges add nothing.
+        failing: sum of the failure probabilities of everything reserved or charged, as decimals, as
+            they were given, so that 0.1 and 0.2 are 0.3. A reservation that states one counts with
+            all its slots from the start, and its charges add nothing.
         units: the newest number of units that a charge names.
-        declared: by reservation, what questions under it declared otherwise than it says: each kind once, by its text.
+        declared: by reservation, what questions under it declared otherwise than it says: each kind
+            once, by its text.
         unplanned: what each release without a reservation declared.
     """
 
@@ -207,12 +248,20 @@ class Tally:
         self._assume(0, assumptions)
         if (probability := reserved.terms.get(FAILURE_PROBABILITY)) is not None:
             self.failing += Decimal(repr(probability)) * reserved.releases
-        self.exact |= reserved.event.free and not (isinstance(reserved.event, DeclassifiedEvent) and assumptions)
+        self.exact |= reserved.event.free and not (
+            isinstance(reserved.event, DeclassifiedEvent) and assumptions
+        )
 
-    def charge(self, body: Mapping[str, Any], event: Event, reserved: ReservationEvent | None) -> None:
+    def charge(
+        self, body: Mapping[str, Any], event: Event, reserved: ReservationEvent | None
+    ) -> None:
         """Count a charge."""
         slots = body.get("slots", [])
-        declassified = isinstance(event, DeclassifiedEvent) and slots and all(slot.get("assumptions") for slot in slots)
+        declassified = (
+            isinstance(event, DeclassifiedEvent)
+            and slots
+            and all(slot.get("assumptions") for slot in slots)
+        )
         if event.free and not declassified:
             self.exact = self.exact_charges = True
         if body.get("units") is not None:
@@ -234,7 +283,11 @@ class Tally:
     def _declare(self, reserved: ReservationEvent, asked: Mapping[str, Any]) -> None:
         """Note what a question declared otherwise than its reservation says."""
         terms = reserved.public_inputs()
-        other = {name: value for name, value in asked.items() if name != "query" and (name not in terms or terms[name] != value)}
+        other = {
+            name: value
+            for name, value in asked.items()
+            if name != "query" and (name not in terms or terms[name] != value)
+        }
         if other:
             other = {"query": asked["query"], **other}
             self.declared[reserved.name].setdefault(dump(other), other)
@@ -245,7 +298,8 @@ class Tally:
 
 
 class Chain:
-    """A chain as far as it was verified. Its state is recomputed from the records, and compared with what they say of it.
+    """A chain as far as it was verified. Its state is recomputed from the records, and compared
+    with what they say of it.
 
     Attributes:
         birth: what the ledger is for; set by the first record, as `cap`, `total` and `tally`.
@@ -253,15 +307,18 @@ class Chain:
         total: what everything reserved or charged costs together.
         tally: what else a statement says of it.
         head: the newest record.
-        used: slots that each reservation has used; of a parallel one, those of the part that was charged most often.
+        used: slots that each reservation has used; of a parallel one, those of the part that was
+            charged most often.
         reservations: by name.
-        paid: what each reservation, and the releases of each name without one, took from the budget.
+        paid: what each reservation, and the releases of each name without one, took from the
+            budget.
         parts: how often each part of the records was charged, by parallel reservation.
         handles: those that were charged.
         unanswered: charges without a value, by number.
         unplanned: names of releases without a reservation.
         charges: numbers of the charges to each reservation.
-        values: number of the record of each value released from a reservation, in the order of release.
+        values: number of the record of each value released from a reservation, in the order of
+            release.
         notes: (kind, text) of every note, oldest first.
     """
 
@@ -289,10 +346,12 @@ class Chain:
         self._own = dict[str, Event]()
 
     def next_state(self, kind: str, name: str, body: Mapping[str, Any]) -> State:
-        """The state after a record of this content; nothing is changed. What is charged and what is verified follow from this alone.
+        """The state after a record of this content; nothing is changed. What is charged and what is
+        verified follow from this alone.
 
         Raises:
-            BudgetExceeded: it would pass the cap, or its reservation. InputError, LedgerMismatch: it may not follow for another reason.
+            BudgetExceeded: it would pass the cap, or its reservation. InputError, LedgerMismatch:
+                it may not follow for another reason.
         """
         if (kind == "birth") is not (self.head is None):
             raise InputError("kind", kind, "a birth as the first record, and only there")
@@ -305,22 +364,34 @@ class Chain:
             case "value":
                 charge = self.unanswered.get(body["entry"])
                 if charge is None or not self._answers(charge, body["values"]):
-                    raise InputError("entry", body["entry"], "the number of a charge of these values that has none")
+                    raise InputError(
+                        "entry",
+                        body["entry"],
+                        "the number of a charge of these values that has none",
+                    )
                 return State(self.total, {})
             case "reserve":
                 if name in self.reservations:
                     raise InputError("name", name, "a name that no reservation has yet")
-                total = self._total_with(self._reserved(body), f"the reservation {name!r} of {body['slots']} slots")
+                total = self._total_with(
+                    self._reserved(body), f"the reservation {name!r} of {body['slots']} slots"
+                )
                 return State(total, {name: 0})
             case "charge":
                 charged = self._charged(body["event"])
                 event = charged.event
                 plan = body["plan"]
                 if "slots" in body and len(body["slots"]) != event.count:
-                    raise InputError("slots", len(body["slots"]), f"{event.count}, one for each release that is charged")
+                    raise InputError(
+                        "slots",
+                        len(body["slots"]),
+                        f"{event.count}, one for each release that is charged",
+                    )
                 handles = _handles(body)
                 if len({*handles}) < len(handles) or not self.handles.isdisjoint(handles):
-                    raise UsageError("a handle must be charged once, because what it answers is released once.")
+                    raise UsageError(
+                        "a handle must be charged once, because what it answers is released once."
+                    )
                 if plan is None:
                     return State(self._total_with(charged, f"the release {name!r}"), {})
                 return State(self.total, {plan: self._slots_with(event, plan, body)})
@@ -333,7 +404,8 @@ class Chain:
         return {"total": self._total_text if same else str(state.total), "used": dict(state.used)}
 
     def follow(self, record: Record, state: State | None = None) -> None:
-        """Take the next record in; its own hash was checked when it was read. Raises LedgerCorrupt where it does not follow.
+        """Take the next record in; its own hash was checked when it was read. Raises LedgerCorrupt
+        where it does not follow.
 
         Args:
             state: the one after it where this process has just computed it to write the record.
@@ -341,33 +413,50 @@ class Chain:
         try:
             if state is None:
                 state = self.next_state(record.kind, record.name, record.body)
-            if (record.seq, record.previous) != _place_after(self.head) or self.carried(state) != record.body["state"]:
+            if (record.seq, record.previous) != _place_after(self.head) or self.carried(
+                state
+            ) != record.body["state"]:
                 raise ValueError("another place or another state")
             self._index(record, state)
         except (*_UNREADABLE, PrivacyError):
-            raise LedgerCorrupt(f"record {record.seq} was changed, moved, or does not follow from the records before it.") from None
+            raise LedgerCorrupt(
+                f"record {record.seq} was changed, moved, or does not follow from the records"
+                " before it."
+            ) from None
 
     def account(self) -> str:
-        """The budget in epsilon and delta, and what was spent or reserved for what, for BudgetExceeded."""
+        """The budget in epsilon and delta, and what was spent or reserved for what, for
+        BudgetExceeded.
+        """
         birth = self.birth
         records = f"data set {birth.dataset!r}" if birth.dataset else "these records"
         budget = f"budget ({budget_in_words(birth.budget)}) of {records}"
-        costs = {name: float(sum(cost.parts)) for name, cost in self.paid.items() if any(cost.parts)}
+        costs = {
+            name: float(sum(cost.parts)) for name, cost in self.paid.items() if any(cost.parts)
+        }
         if not costs:
             return f"Nothing of the {budget} is spent or reserved."
         by_cost = sorted(costs, key=lambda name: -costs[name])
         shown = [self._paid_for(name, costs[name]) for name in by_cost[:_LISTED]]
         if len(by_cost) > _LISTED:
             shown.append(f"{len(by_cost) - _LISTED} others")
-        full = all(float(part) >= (1 - 1e-9) * cap for part, cap in zip(self.total.parts, self.cap.parts, strict=True))
+        full = all(
+            float(part) >= (1 - 1e-9) * cap
+            for part, cap in zip(self.total.parts, self.cap.parts, strict=True)
+        )
         how = "spent or reserved in full" if full else "spent or reserved in part"
-        if full and all(self.used[name] == reserved.slots for name, reserved in self.reservations.items()):
+        if full and all(
+            self.used[name] == reserved.slots for name, reserved in self.reservations.items()
+        ):
             how = "used up"
         text = f"The {budget} is {how}, in {birth.accounting.unit}: {', '.join(shown)}."
         if birth.dataset:
             text += " `python -m dpbo ledger show FILE` lists what was released."
         if self.reservations and not full and not birth.accounting.events:
-            text += " Unused slots of a reservation cannot be given to another: ask for no more than is left, for example by budget=0.5."
+            text += (
+                " Unused slots of a reservation cannot be given to another: ask for no more than is"
+                " left, for example by budget=0.5."
+            )
         return text
 
     def _paid_for(self, name: str, cost: float) -> str:
@@ -389,7 +478,14 @@ class Chain:
                 self.tally = Tally()
             case "reserve":
                 event = self._charged(body["event"]).event
-                reserved = ReservationEvent(record.name, event, body["slots"], body["terms"], record.parallel, body.get("limit"))
+                reserved = ReservationEvent(
+                    record.name,
+                    event,
+                    body["slots"],
+                    body["terms"],
+                    record.parallel,
+                    body.get("limit"),
+                )
                 self.reservations[record.name] = reserved
                 self.parts[record.name] = Counter()
                 self._pay(record.name, self._reserved(body))
@@ -427,8 +523,14 @@ class Chain:
 
     @property
     def spent(self) -> Cost:
-        """What the charges cost; under a parallel reservation, what those of the most often used part did."""
-        costs = [self._cost(charged) * Fraction(charged.times) for charged in self._events.values() if charged.times]
+        """What the charges cost; under a parallel reservation, what those of the most often used
+        part did.
+        """
+        costs = [
+            self._cost(charged) * Fraction(charged.times)
+            for charged in self._events.values()
+            if charged.times
+        ]
         for plan in self.reservations.values():
             if plan.parallel and self.used[plan.name]:
                 costs.append(self.birth.accounting.cost(plan.event.repeated(self.used[plan.name])))
@@ -453,28 +555,42 @@ class Chain:
         if not total <= self.cap:
             part = total.first_beyond(self.cap)
             requested, spent, cap = (float(each.parts[part]) for each in (cost, before, self.cap))
-            raise BudgetExceeded(requested, cap - spent, cap, self.birth.accounting.unit, what, self.account())
+            raise BudgetExceeded(
+                requested, cap - spent, cap, self.birth.accounting.unit, what, self.account()
+            )
         return total
 
     def _slots_with(self, event: Event, plan: str, body: Mapping[str, Any]) -> int:
         """The slots that the reservation has used after this charge.
 
-        A reservation pays only for its own event, and under data assumptions that it has stated from the start. Slots of a parallel one
-        are counted by the places of the records: another number of records has other places.
+        A reservation pays only for its own event, and under data assumptions that it has stated
+        from the start. Slots of a parallel one are counted by the places of the records: another
+        number of records has other places.
         """
         reserved = self.reservations.get(plan)
         if reserved is None:
             raise InputError("plan", plan, "the name of a reservation")
         # Most charges have the event of the last one.
         if event is not self._own.get(plan) and event != reserved.event.repeated(event.count):
-            raise InputError("mechanism", event, f"the one that the reservation {plan!r} was made for")
+            raise InputError(
+                "mechanism", event, f"the one that the reservation {plan!r} was made for"
+            )
         self._own[plan] = event
         slots = body.get("slots", [])
-        undeclared = {name for slot in slots for name in slot.get("assumptions", {})} - set(reserved.terms.get("assumptions") or {})
+        undeclared = {name for slot in slots for name in slot.get("assumptions", {})} - set(
+            reserved.terms.get("assumptions") or {}
+        )
         if undeclared:
             remedy = "Reserve it with terms={'assumptions': dict(query.data_assumptions())}."
-            raise InputError("plan", ", ".join(sorted(undeclared)), "reserved for releases under these data assumptions", remedy)
-        reserved.require_failure_probability(max((slot.get(FAILURE_PROBABILITY, 0.0) for slot in slots), default=0.0))
+            raise InputError(
+                "plan",
+                ", ".join(sorted(undeclared)),
+                "reserved for releases under these data assumptions",
+                remedy,
+            )
+        reserved.require_failure_probability(
+            max((slot.get(FAILURE_PROBABILITY, 0.0) for slot in slots), default=0.0)
+        )
         before = self.used[plan]
         after = before + event.count
         if reserved.parallel:
@@ -484,26 +600,54 @@ class Chain:
             after = max(known[part] + count for part, count in new.items())
         if after > reserved.slots:
             what = f"the release from the reservation {plan!r}"
-            raise BudgetExceeded(after - before, reserved.slots - before, reserved.slots, "slots", what, self.account())
+            raise BudgetExceeded(
+                after - before,
+                reserved.slots - before,
+                reserved.slots,
+                "slots",
+                what,
+                self.account(),
+            )
         return max(self.used[plan], after)
 
-    def _parts_with(self, event: Event, reserved: ReservationEvent, body: Mapping[str, Any]) -> Counter[int]:
+    def _parts_with(
+        self, event: Event, reserved: ReservationEvent, body: Mapping[str, Any]
+    ) -> Counter[int]:
         """How often a charge to a parallel reservation is for each part of the records."""
         records = reserved.terms.get("records")
         if records != body.get("units"):
-            raise LedgerMismatch("records", records, body.get("units"), "Give the reservation's own records, in their order.")
+            raise LedgerMismatch(
+                "records",
+                records,
+                body.get("units"),
+                "Give the reservation's own records, in their order.",
+            )
         new = Counter(slot.get("part") for slot in body.get("slots", []))
         if None in new or new.total() != event.count:
-            raise InputError("plan", reserved.name, "used for questions about one part of the records each", "See Query.part.")
+            raise InputError(
+                "plan",
+                reserved.name,
+                "used for questions about one part of the records each",
+                "See Query.part.",
+            )
         if reserved.limit is not None:
             left = reserved.limit - self._asked[reserved.name]
             if left < event.count:
-                raise BudgetExceeded(event.count, left, reserved.limit, "answers", f"the reservation {reserved.name!r}", self.account())
+                raise BudgetExceeded(
+                    event.count,
+                    left,
+                    reserved.limit,
+                    "answers",
+                    f"the reservation {reserved.name!r}",
+                    self.account(),
+                )
         return new
 
     def _answers(self, charge: Record, values: Sequence[Mapping[str, Any]]) -> bool:
         """Whether a charge may have these values, one for each of its releases."""
-        return len(values) == self._charged(charge.body["event"]).event.count and names_same_handles(charge, values)
+        return len(values) == self._charged(
+            charge.body["event"]
+        ).event.count and names_same_handles(charge, values)
 
     def _reserved(self, body: Mapping[str, Any]) -> _Charged:
         """All slots of a reservation of this body: many plans are alike."""
@@ -512,7 +656,9 @@ class Chain:
         return self._charged({**body["event"], "count": body["slots"]})
 
     def _charged(self, body: Mapping[str, Any]) -> _Charged:
-        """The event of this body, which is read once: most records of a chain hold that of the last."""
+        """The event of this body, which is read once: most records of a chain hold that of the
+        last.
+        """
         if body != self._newest_body:
             key = repr(body)
             if key not in self._events:

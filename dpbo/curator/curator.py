@@ -1,7 +1,9 @@
 """The curator holds the private records, and `release` is the only way out for an answer.
 
-handle = curator.evaluate(ClippedMean(score, model, score_range=(0, 1)))     # free, may be retried; nothing leaves
-release = curator.release(handle, GaussianMechanism(20.0))                   # charged first, then drawn, then stored
+# free, may be retried; nothing leaves
+handle = curator.evaluate(ClippedMean(score, model, score_range=(0, 1)))
+# charged first, then drawn, then stored
+release = curator.release(handle, GaussianMechanism(20.0))
 """
 
 from __future__ import annotations
@@ -28,7 +30,14 @@ from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.curator.birth import Birth, require_plan_terms
 from dpbo.curator.distributed import Ranks
 from dpbo.curator.entropy import system_entropy
-from dpbo.curator.evaluation import FAILURES, Job, code_of, public_error, require_askable, submit_job
+from dpbo.curator.evaluation import (
+    FAILURES,
+    Job,
+    code_of,
+    public_error,
+    require_askable,
+    submit_job,
+)
 from dpbo.curator.handle import Handle, Opaque
 from dpbo.curator.pending import PendingReleases
 from dpbo.curator.plan_fingerprints import key_of, require_same
@@ -71,46 +80,60 @@ class Curator(Opaque):
     """Holds private records and releases noisy answers within a budget.
 
     Args:
-        records: a tensor, array, DataFrame, a (nested) tuple or dict of them, anything with `len` that the score understands, or a
-            `Source`.
-        unit: who is protected; with `PrivacyUnit(name, groups=labels)` all records of one label together. A name alone protects one record.
-        adjacency: REPLACE_ONE (the number of units is public), ADD_OR_REMOVE_ONE, or BOUNDED_ROW_CHANGE with its `row_change`; also by
-            name, such as "replace-one".
-        budget: the cap on everything that this ledger ever releases. A delta above 1/units warns (`DeltaWarning`) where their number is
-            public.
-        dataset: name of what is protected; required with `ledger`. Two studies on one data set share one ledger and add up.
-        ledger: file name, path or SQLAlchemy URL. Omitted: in memory, and the statement begins "this process only".
-        accounting: the filter that guards the cap, or `Planned` with every event there will be; omitted, `GDPFilter()`.
+        records: a tensor, array, DataFrame, a (nested) tuple or dict of them, anything with `len`
+            that the score understands, or a `Source`.
+        unit: who is protected; with `PrivacyUnit(name, groups=labels)` all records of one label
+            together. A name alone protects one record.
+        adjacency: REPLACE_ONE (the number of units is public), ADD_OR_REMOVE_ONE, or
+            BOUNDED_ROW_CHANGE with its `row_change`; also by name, such as "replace-one".
+        budget: the cap on everything that this ledger ever releases. A delta above 1/units warns
+            (`DeltaWarning`) where their number is public.
+        dataset: name of what is protected; required with `ledger`. Two studies on one data set
+            share one ledger and add up.
+        ledger: file name, path or SQLAlchemy URL. Omitted: in memory, and the statement begins
+            "this process only".
+        accounting: the filter that guards the cap, or `Planned` with every event there will be;
+            omitted, `GDPFilter()`.
         role: what the records are for: "validation", "training" or "candidate".
-        example: a few public records of the same form, on which a score is tried first. It is refused, before anything is charged, where
-            it is NaN for all of them, out of its range for most, not repeatable, or does not score each by itself; the last is tried for
-            every model, on two of them. Omitted, a score is tried on zeros in place of tensors and arrays (other records: not at all), and
-            its range and NaN are not tested before a charge. Records that cannot be taken apart are not tried on one another. Records in
-            tables, and in arrays of other things than numbers, are cast to the form of these, cell by cell (public_form.py): without, they
-            are refused.
-        schema: public records whose form counts in place of that of `example`, such as the whole public table, or one without rows; the
-            score is not tried on them. Or a `Form` of them.
-        one_at_a_time: True gives every score one record at a time, with a copy of the model of its own. Then the guarantee no longer rests
-            on the assumption `score-per-record`, but on less: that the score keeps nothing of a record for the next one. It takes about a
-            millisecond a record with scikit-learn, a tenth of that with a small network. Only for queries whose user's code can be called
-            so, such as means, sums, cells, candidates, quantiles, gradients and outcomes. A ledger is for one way of scoring.
+        example: a few public records of the same form, on which a score is tried first. It is
+            refused, before anything is charged, where it is NaN for all of them, out of its range
+            for most, not repeatable, or does not score each by itself; the last is tried for every
+            model, on two of them. Omitted, a score is tried on zeros in place of tensors and arrays
+            (other records: not at all), and its range and NaN are not tested before a charge.
+            Records that cannot be taken apart are not tried on one another. Records in tables, and
+            in arrays of other things than numbers, are cast to the form of these, cell by cell
+            (public_form.py): without, they are refused.
+        schema: public records whose form counts in place of that of `example`, such as the whole
+            public table, or one without rows; the score is not tried on them. Or a `Form` of them.
+        one_at_a_time: True gives every score one record at a time, with a copy of the model of its
+            own. Then the guarantee no longer rests on the assumption `score-per-record`, but on
+            less: that the score keeps nothing of a record for the next one. It takes about a
+            millisecond a record with scikit-learn, a tenth of that with a small network. Only for
+            queries whose user's code can be called so, such as means, sums, cells, candidates,
+            quantiles, gradients and outcomes. A ledger is for one way of scoring.
         row_change: how far a row moves under BOUNDED_ROW_CHANGE.
-        allow_conditional: True permits queries whose sensitivity is proven only under an assumption about the data, such as
-            `dpbo.papers.kusner.KusnerSearch`, which assumes that scores are drawn from a Gaussian process. The statement names the
-            assumption, and says what holds without it.
+        allow_conditional: True permits queries whose sensitivity is proven only under an assumption
+            about the data, such as `dpbo.papers.kusner.KusnerSearch`, which assumes that scores are
+            drawn from a Gaussian process. The statement names the assumption, and says what holds
+            without it.
         allow_repeated: True permits records that were already queried under another ledger in this
             process, or that have two roles; the privacy losses add up, and the statement says so.
             Without it such records give a warning (`DPSearch` and `tune` refuse).
         entropy: source of noise. Anything but the default voids the statement; for tests.
-        ranks: `Ranks()`, where the records are this process's shard of what several hold together. Then every rank calls the same methods
-            in the same order; `ledger` and `entropy` are the first rank's.
-        device: where records are scored, such as "cuda", if they do not lie there: every question copies them there block by block, so
-            they may be larger than the device. They must be tensors, or a tuple or dict of these; copies are fast and overlap with the
-            score where these are contiguous and in pinned memory (`records.pin_memory()`). The score gets a block at a time, on the
-            device. A block must not be changed in place. Not for groups of records. "cpu" takes the same steps on any machine.
+        ranks: `Ranks()`, where the records are this process's shard of what several hold together.
+            Then every rank calls the same methods in the same order; `ledger` and `entropy` are the
+            first rank's.
+        device: where records are scored, such as "cuda", if they do not lie there: every question
+            copies them there block by block, so they may be larger than the device. They must be
+            tensors, or a tuple or dict of these; copies are fast and overlap with the score where
+            these are contiguous and in pinned memory (`records.pin_memory()`). The score gets a
+            block at a time, on the device. A block must not be changed in place. Not for groups of
+            records. "cpu" takes the same steps on any machine.
 
     Raises:
-        InputError: an argument outside its range. LedgerMismatch: the ledger was made for something else. RanksError: see `Ranks`.
+        InputError: an argument outside its range.
+        LedgerMismatch: the ledger was made for something else.
+        RanksError: see `Ranks`.
     """
 
     def __init__(
@@ -135,16 +158,30 @@ class Curator(Opaque):
         device: torch.device | str | None = None,
     ) -> None:
         if ranks is not None:
-            raise InputError("ranks", type(ranks).__name__, "omitted for a class of your own", "Make it a ShardedCurator.")
-        self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = weakref.WeakKeyDictionary()
+            raise InputError(
+                "ranks",
+                type(ranks).__name__,
+                "omitted for a class of your own",
+                "Make it a ShardedCurator.",
+            )
+        self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._mutated, self._remembered = False, False
         self._others: dict[str, Sketch] = {}  # of records of other roles that this ledger pays for
         self._lock = threading.RLock()
         # What the selections of this process released, by their names: the ledger holds no output.
         self.selections: dict[str, tuple[int, Any]] = {}
-        self._entropy, self._allow_conditional, self._allow_repeated = entropy, allow_conditional, allow_repeated
+        self._entropy, self._allow_conditional, self._allow_repeated = (
+            entropy,
+            allow_conditional,
+            allow_repeated,
+        )
         if ledger is not None and not dataset:
-            allowed = "a name for the records where ledger= is given, the same in every study on them, such as 'readmissions-2026q3'"
+            allowed = (
+                "a name for the records where ledger= is given, the same in every study on them,"
+                " such as 'readmissions-2026q3'"
+            )
             raise InputError("dataset", dataset, allowed)
         protected = PrivacyUnit.of(unit)
         chosen = accounting if accounting is not None else GDPFilter()
@@ -165,11 +202,17 @@ class Curator(Opaque):
         self.__view = self._read(records, protected, birth, form, device)
         self._ledger = self._opened(ledger, dataclasses.replace(birth, units=self.units))
         self._pending = PendingReleases(self._ledger)
-        self._example = self.__view.zeros() if example is None or form is None else form.cast(example)[0]
+        self._example = (
+            self.__view.zeros() if example is None or form is None else form.cast(example)[0]
+        )
         if device is not None:
-            self._example = map_leaves(self._example, lambda part: part.to(self.device) if isinstance(part, torch.Tensor) else part)
+            self._example = map_leaves(
+                self._example,
+                lambda part: part.to(self.device) if isinstance(part, torch.Tensor) else part,
+            )
         self._probed: set[Any] = set()
-        self._probed_all = example is None or any(self.ledger.used().values())  # a run that is resumed may begin at a bad point
+        # a run that is resumed may begin at a bad point
+        self._probed_all = example is None or any(self.ledger.used().values())
         if allow_conditional:
             self.assume("conditional-allowed")
         if allow_repeated:
@@ -181,7 +224,8 @@ class Curator(Opaque):
         if not (self.rank or isinstance(chosen, PureFilter)):  # whose guarantee has no delta
             warn_of_delta(budget, self.units, birth.unit)
 
-    if not TYPE_CHECKING:  # with the signature of `__init__`, which a checker of types and a reader look at
+    # with the signature of `__init__`, which a checker of types and a reader look at
+    if not TYPE_CHECKING:
 
         @functools.wraps(__init__)
         def __new__(cls, *_arguments, ranks=None, **_settings):
@@ -208,7 +252,9 @@ class Curator(Opaque):
 
     @property
     def ledger(self) -> Ledger:
-        """What was promised, charged and released; on several ranks a copy of the first one's, as all saw it last."""
+        """What was promised, charged and released; on several ranks a copy of the first one's, as
+        all saw it last.
+        """
         return self._ledger
 
     @property
@@ -218,20 +264,26 @@ class Curator(Opaque):
 
     @property
     def device(self) -> torch.device:
-        """Where records are scored: `device`, or the device of the first tensor among them; the CPU without tensors."""
+        """Where records are scored: `device`, or the device of the first tensor among them; the CPU
+        without tensors.
+        """
         return self.__view.device
 
     @property
     def spent(self) -> Guarantee:
-        """What all releases so far cost together: bookkeeping. The guarantee is that of the whole budget, in `statement()`."""
+        """What all releases so far cost together: bookkeeping. The guarantee is that of the whole
+        budget, in `statement()`.
+        """
         return self._budget_use().spent
 
     @property
     def remaining_epsilon(self) -> float | None:
-        """Epsilon of the largest `Budget(epsilon, delta)` that is neither charged nor reserved, at the budget's delta; rounded down.
+        """Epsilon of the largest `Budget(epsilon, delta)` that is neither charged nor reserved, at
+        the budget's delta; rounded down.
 
-        `budget=Budget(curator.remaining_epsilon, delta)` takes it. Under most filters epsilons do not add up: after a release that costs
-        epsilon 2 of 3, more than 1 is left. None where the budget names no delta, and under `Planned`, which counts slots.
+        `budget=Budget(curator.remaining_epsilon, delta)` takes it. Under most filters epsilons do
+        not add up: after a release that costs epsilon 2 of 3, more than 1 is left. None where the
+        budget names no delta, and under `Planned`, which counts slots.
         """
         return self._budget_use().epsilon_left
 
@@ -252,10 +304,15 @@ class Curator(Opaque):
 
     @classmethod
     def rehearsal(cls, records: Any, **settings: Any) -> Curator:
-        """A curator over public stand-in records: the same steps and errors, in memory, nothing spent, statement void."""
+        """A curator over public stand-in records: the same steps and errors, in memory, nothing
+        spent, statement void.
+        """
         with mute_warnings(DeltaWarning):  # the number of stand-in records means nothing
             curator = cls(records, **{**settings, "ledger": None})
-        curator._note("void", "rehearsal on public stand-in records: nothing was protected and nothing was spent")
+        curator._note(
+            "void",
+            "rehearsal on public stand-in records: nothing was protected and nothing was spent",
+        )
         return curator
 
     def evaluate(self, query: Query, *, reservation: Name | None = None, **details: Any) -> Handle:
@@ -267,18 +324,23 @@ class Curator(Opaque):
             details: public JSON values to keep in the ledger with its release, such as x.
 
         Raises:
-            ScoreError: it fails on public records. PrivateFailure: it fails on private ones beyond single units.
+            ScoreError: it fails on public records.
+            PrivateFailure: it fails on private ones beyond single units.
         """
         require_json("details", details)
         asked = _as_it_is_now(query)
         return self._accept(asked, details, reservation, self._evaluated(asked, details))
 
-    def submit(self, query: Query, executor: Executor, *, reservation: Name | None = None, **details: Any) -> Future[Handle]:
-        """`evaluate` on any executor: a future of a handle. Not on several ranks, which are the workers there.
+    def submit(
+        self, query: Query, executor: Executor, *, reservation: Name | None = None, **details: Any
+    ) -> Future[Handle]:
+        """`evaluate` on any executor: a future of a handle. Not on several ranks, which are the
+        workers there.
 
-        The worker sends back clipped integer sums, and the raw losses of questions that keep them for later ones. The future raises what
-        `evaluate` raises, and an error of the executor as it is where a worker was lost. Any other error of the executor becomes a
-        PrivateFailure, because it may show records, as one of pickling does.
+        The worker sends back clipped integer sums, and the raw losses of questions that keep them
+        for later ones. The future raises what `evaluate` raises, and an error of the executor as it
+        is where a worker was lost. Any other error of the executor becomes a PrivateFailure,
+        because it may show records, as one of pickling does.
         """
         require_json("details", details)
         # as they are now, whatever becomes of them while a worker is busy
@@ -301,10 +363,12 @@ class Curator(Opaque):
         return promised
 
     def release(self, question: Query | Handle, mechanism: Mechanism) -> Release:
-        """Charge, then draw, then store, then return one answer. A handle released twice gives its one value again.
+        """Charge, then draw, then store, then return one answer. A handle released twice gives its
+        one value again.
 
         Raises:
-            BudgetExceeded: more than is left; nothing was charged. ReleaseLost: charged earlier, but never delivered.
+            BudgetExceeded: more than is left; nothing was charged.
+            ReleaseLost: charged earlier, but never delivered.
         """
         handle = question if isinstance(question, Handle) else self.evaluate(question)
         return self.release_all([handle], mechanism)[0]
@@ -318,21 +382,26 @@ class Curator(Opaque):
         reservation: Name | None = None,
         used: Index | None = None,
     ) -> tuple[Release, ...]:
-        """Release several answers as one ledger entry of so many slots, each with the noise of a release of its own.
+        """Release several answers as one ledger entry of so many slots, each with the noise of a
+        release of its own.
 
-        Slots are independent and charged as so many; Gaussians of noise_multiplier M are together exactly mu-GDP, mu^2 = slots / M^2.
-        With `reservation`, they are charged to the reservation of that name. With `used`, a reservation that has used another number of
-        slots refuses, uncharged (LedgerError): another process released from it.
+        Slots are independent and charged as so many; Gaussians of noise_multiplier M are together
+        exactly mu-GDP, mu^2 = slots / M^2. With `reservation`, they are charged to the reservation
+        of that name. With `used`, a reservation that has used another number of slots refuses,
+        uncharged (LedgerError): another process released from it.
         """
         with self._lock:
-            sketches = self._sketches_before_first_charge(mechanism.event(len(handles))) if handles else []
+            sketches = (
+                self._sketches_before_first_charge(mechanism.event(len(handles))) if handles else []
+            )
             released = self._released(list(handles), mechanism, name, reservation, used)
             self._remember(sketches)
             return released
 
     def deliver(self) -> None:
-        """Store what was charged and drawn while the ledger was out of reach. Every release begins with it. Call it before you conclude
-        that a charge without a value is lost: that value may wait here.
+        """Store what was charged and drawn while the ledger was out of reach. Every release begins
+        with it. Call it before you conclude that a charge without a value is lost: that value may
+        wait here.
 
         Raises LedgerUnavailable where the ledger still is.
         """
@@ -354,31 +423,44 @@ class Curator(Opaque):
         limit: Count | None = None,
         ordered: bool = False,
     ) -> Reservation:
-        """Take the cost of `slots` releases from the budget now, under a name that later sessions can resume.
+        """Take the cost of `slots` releases from the budget now, under a name that later sessions
+        can resume.
 
         Args:
-            noise: the mechanism of each release, or the event of one slot. Of a mechanism's class, or the first of several that the
-                accounting can pay for, the least noise that `budget` pays for.
+            noise: the mechanism of each release, or the event of one slot. Of a mechanism's class,
+                or the first of several that the accounting can pay for, the least noise that
+                `budget` pays for.
             slots: number of releases.
-            budget: what they may spend, for a class of mechanisms: a `Budget`, or a share in (0, 1] of the curator's.
-            query: a question as they answer it. Its public inputs, data assumptions and failure probability become terms.
-            given: scores, functions that train and estimators, by name: a later session must give the same, and the same records. Omitted,
-                nothing is compared, except for a parallel or ordered reservation.
+            budget: what they may spend, for a class of mechanisms: a `Budget`, or a share in (0, 1]
+                of the curator's.
+            query: a question as they answer it. Its public inputs, data assumptions and failure
+                probability become terms.
+            given: scores, functions that train and estimators, by name: a later session must give
+                the same, and the same records. Omitted, nothing is compared, except for a parallel
+                or ordered reservation.
             tables: records of other roles that are compared as well (`bind`).
-            terms: public facts about the reservation, as JSON values. A later session must state the same. They name the data assumptions
-                of its releases, and the probability that one of them fails even so, where no query does, as
-                {"assumptions": dict(query.data_assumptions()), "failure_probability": query.failure_probability()}: the statement counts
-                all slots from now on.
-            parallel: for answers that each depend on one record alone (`Query.part`), and at most `slots` for any one: neighbours differ
-                in one record, so all its releases together cost what those of one record do. Records are known by their places, hence the
+            terms: public facts about the reservation, as JSON values. A later session must state
+                the same. They name the data assumptions of its releases, and the probability that
+                one of them fails even so, where no query does, as {"assumptions":
+                dict(query.data_assumptions()), "failure_probability": query.failure_probability()}:
+                the statement counts all slots from now on.
+            parallel: for answers that each depend on one record alone (`Query.part`), and at most
+                `slots` for any one: neighbours differ in one record, so all its releases together
+                cost what those of one record do. Records are known by their places, hence the
                 assumption `records-keep-their-places`.
             limit: answers of a parallel reservation in all.
-            ordered: whether the order of the records counts, because answers are known by their places.
+            ordered: whether the order of the records counts, because answers are known by their
+                places.
 
         Raises:
-            InputError: an accounting that cannot pay for this noise; terms with data assumptions that this curator does not allow, with an
-            unknown role, or that count what the ledger counts; a parallel reservation where places mean nothing. BudgetExceeded: more than
-            is left. LedgerMismatch: a reservation of this name has other terms, or (PlanChanged) it began with other things.
+            InputError: an accounting that cannot pay for this noise; terms with data assumptions
+                that this curator does not allow, with an
+            unknown role, or that count what the ledger counts; a parallel reservation where places
+                mean nothing.
+            BudgetExceeded: more than
+            is left.
+            LedgerMismatch: a reservation of this name has other terms, or (PlanChanged) it began
+                with other things.
         """
         stated = dict(terms or {})
         if query is not None:
@@ -390,7 +472,8 @@ class Curator(Opaque):
 
         begun = name in self.ledger.used()
         if given is not None or parallel or ordered:
-            # Answers of a parallel reservation are counted by place: in another order one record would be answered again.
+            # Answers of a parallel reservation are counted by place: in another order one record
+            # would be answered again.
             self.bind(name, given or {}, tables=tables, begun=begun, ordered=ordered or parallel)
         sketches = self._sketches_before_first_charge(event)
         reserved = self._reserved(name, event, slots, stated, parallel, limit)
@@ -411,16 +494,20 @@ class Curator(Opaque):
 
         Args:
             reservation: its name.
-            things: what it was given, by name: scores, functions that train, estimators. The records are compared without being named.
+            things: what it was given, by name: scores, functions that train, estimators. The
+                records are compared without being named.
             tables: records of other roles, by name, in any order; also a torch Dataset.
-            begun: whether the ledger knows the reservation; else what is given is what it begins with.
-            ordered: whether the order of the records counts, because answers are known by their places.
+            begun: whether the ledger knows the reservation; else what is given is what it begins
+                with.
+            ordered: whether the order of the records counts, because answers are known by their
+                places.
 
         Raises:
             PlanChanged: names what differs. Nothing was charged.
         """
         found: dict[str, str | None] = {}
-        if self.ledger.storage.persistent:  # a ledger in memory has one curator, and that its records
+        # a ledger in memory has one curator, and that its records
+        if self.ledger.storage.persistent:
             key = self._key()
             found[f"{self.ledger.birth.role} records"] = self._digest(self.__view, key)
             if ordered:  # which is refused on several ranks
@@ -437,18 +524,24 @@ class Curator(Opaque):
         know them as protected.
 
         Args:
-            records: as in `Curator`, or a torch Dataset. Samples that it changes at random are not known again.
+            records: as in `Curator`, or a torch Dataset. Samples that it changes at random are not
+                known again.
             role: such as "training".
         """
         sketch = Sketch.of(rows_of(records))
         if sketch is None:
-            _LOG.warning("%s records are not compared with others, because single records cannot be read alike twice", role)
+            _LOG.warning(
+                "%s records are not compared with others, because single records cannot be read"
+                " alike twice",
+                role,
+            )
             return
         self._others[role] = sketch
         self._remembered = False
 
     def require_other_records(self, name: str, records: Any, why: str) -> None:
-        """Raises InputError where some of these are this curator's own records, as `require_other_rows` says. For the operator alone.
+        """Raises InputError where some of these are this curator's own records, as
+        `require_other_rows` says. For the operator alone.
 
         Args:
             name: the argument that holds the records.
@@ -457,47 +550,69 @@ class Curator(Opaque):
         require_other_rows(name, records, self.__view, self.ledger.birth.role, why)
 
     def mark_probed(self, query: Query) -> None:
-        """Note that this question's score was tried on public records: `example=` need not be tried again."""
+        """Note that this question's score was tried on public records: `example=` need not be tried
+        again.
+        """
         self._probed.add(code_of(query))
 
     def assume(self, name: str) -> None:
         """Note an assumption, once, for every later statement.
 
-        "durations-tell-nothing": workers, threads or processes release in the order in which they finish. Then the order of the values,
-        and every point that is proposed from some values and not yet from others, follow from how long the scores took.
+        "durations-tell-nothing": workers, threads or processes release in the order in which they
+        finish. Then the order of the values, and every point that is proposed from some values and
+        not yet from others, follow from how long the scores took.
         """
         self._note("assume", name)
 
     def hidden_draws(self, reservation: Name) -> Callable[[Query, Mechanism], torch.Tensor | None]:
-        """A function for the noised answers of hidden runs, which a single charge of a private selection has paid for: at most one of them
-        is released, and the others must not be published. It charges, stores and notes nothing, and touches no ledger: who watches the
+        """A function for the noised answers of hidden runs, which a single charge of a private
+        selection has paid for: at most one of them is released, and the others must not be
+        published. It charges, stores and notes nothing, and touches no ledger: who watches the
         ledger's storage must not learn how many runs there are.
 
         Args:
             reservation: the selection's: charged, and without a value yet.
 
         Returns:
-            `draw(query, mechanism)`: the answer with the noise of a release, `m`; None if it fails, which is as private as the answer.
+            `draw(query, mechanism)`: the answer with the noise of a release, `m`; None if it fails,
+            which is as private as the answer.
 
         Raises:
-            InputError: there is no such selection under way. From `draw`: the query rests on data assumptions, may fail with some
-            probability, or is answered exactly. The statement would have to say so from the start, and no sum of the failure
-            probabilities of so many runs is known. In a run this error counts as a failure of the run.
+            InputError: there is no such selection under way. From `draw`: the query rests on data
+                assumptions, may fail with some
+            probability, or is answered exactly. The statement would have to say so from the start,
+                and no sum of the failure
+            probabilities of so many runs is known. In a run this error counts as a failure of the
+                run.
         """
         if self.ranks > 1:
-            raise UsageError("each rank would noise its own shard for one charge: give a curator of one process.")
+            raise UsageError(
+                "each rank would noise its own shard for one charge: give a curator of one process."
+            )
         reserved = self.ledger.reservation(reservation)
         selects = reserved is not None and isinstance(reserved.event, (SelectionEvent, RolesEvent))
-        if not selects or not self.ledger.used().get(reservation) or self.ledger.values(reservation):
+        if (
+            not selects
+            or not self.ledger.used().get(reservation)
+            or self.ledger.values(reservation)
+        ):
             raise InputError(
-                "reservation", reservation, "that of a selection that was charged and has no value yet", "Use release() for others."
+                "reservation",
+                reservation,
+                "that of a selection that was charged and has no value yet",
+                "Use release() for others.",
             )
         return self._draw_hidden
 
     def _draw_hidden(self, query: Query, mechanism: Mechanism) -> torch.Tensor | None:
         if _conditions_of(query) or query.release_event(mechanism.event(), self.adjacency).free:
             allowed = "one whose sensitivity holds for all data, with noise"
-            raise InputError("query", type(query).__name__, allowed, "Release it outside the selection, where the statement tells of it.")
+            raise InputError(
+                "query",
+                type(query).__name__,
+                allowed,
+                "Release it outside the selection, where the statement tells of it.",
+            )
         outcome = self._job(query)()
         if isinstance(outcome, Failure):
             if outcome.kind == "interrupted":
@@ -509,23 +624,37 @@ class Curator(Opaque):
         return value
 
     def repeats_records(self) -> bool:
-        """Whether this ledger is in memory and another ledger of this process protects some of the same records. For the operator alone:
-        it tells whether two tables share records."""
+        """Whether this ledger is in memory and another ledger of this process protects some of the
+        same records. For the operator alone: it tells whether two tables share records."""
         if self.ledger.storage.persistent or self._remembered or self.ledger.void:
             return False
-        return any(is_protected(sketch, but_for=self.ledger.storage.identity) for sketch in self._sketches())
+        return any(
+            is_protected(sketch, but_for=self.ledger.storage.identity)
+            for sketch in self._sketches()
+        )
 
     def has_records(self, records: Any) -> bool:
-        """Whether these are the curator's records, each as often, in any order. For the operator alone, like `repeats_records`."""
+        """Whether these are the curator's records, each as often, in any order. For the operator
+        alone, like `repeats_records`.
+        """
         return holds_same(self.__view, records)
 
     def statement(self, *, delta: float | None = None) -> Statement:
-        """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon for a budget given as mu."""
+        """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon
+        for a budget given as mu.
+        """
         return compose_statement(self._ledger, delta=delta, units=self.units)
 
     # What several processes that share the records do together: see `ShardedCurator`.
 
-    def _read(self, records: Any, unit: PrivacyUnit, birth: Birth, form: Form | None, device: torch.device | str | None) -> PrivateView:
+    def _read(
+        self,
+        records: Any,
+        unit: PrivacyUnit,
+        birth: Birth,
+        form: Form | None,
+        device: torch.device | str | None,
+    ) -> PrivateView:
         """The view of the records, cast to their public form."""
         view = PrivateView.of(
             records,
@@ -542,7 +671,8 @@ class Curator(Opaque):
 
     def _opened(self, url: str | pathlib.Path | None, birth: Birth) -> Ledger:
         """The ledger."""
-        from dpbo.curator.ledger import Ledger  # with SQLAlchemy, a tenth of the time that torch takes
+        # with SQLAlchemy, a tenth of the time that torch takes
+        from dpbo.curator.ledger import Ledger
 
         return Ledger(url, birth)
 
@@ -561,7 +691,12 @@ class Curator(Opaque):
         return outcome
 
     def _released(
-        self, handles: list[Handle], mechanism: Mechanism, name: str, reservation: str | None, used: int | None
+        self,
+        handles: list[Handle],
+        mechanism: Mechanism,
+        name: str,
+        reservation: str | None,
+        used: int | None,
     ) -> tuple[Release, ...]:
         """The values of the handles, charged and drawn now where they were not before."""
         self._pending.store()
@@ -569,18 +704,33 @@ class Curator(Opaque):
             self._release_fresh(fresh, mechanism, name, reservation, used)
         return tuple(map(self._pending.value, handles))
 
-    def _reserved(self, name: str, event: Event, slots: int, terms: Mapping[str, Any], parallel: bool, limit: int | None) -> Event:
-        """The event of one slot of a reservation that is made now, or was made earlier under the same terms."""
+    def _reserved(
+        self,
+        name: str,
+        event: Event,
+        slots: int,
+        terms: Mapping[str, Any],
+        parallel: bool,
+        limit: int | None,
+    ) -> Event:
+        """The event of one slot of a reservation that is made now, or was made earlier under the
+        same terms.
+        """
         require_json("terms", terms)
         require_plan_terms(terms, self.units)
         self._require_allowed(terms.get("assumptions") or {})
         if not parallel:
             return self._ledger.reserve(name, event, slots, terms)
         if self.units is None or self._ledger.birth.grouped or self.ranks > 1:
-            allowed = "False where units are groups, their number is private, or they are sharded over ranks"
+            allowed = (
+                "False where units are groups, their number is private, or they are sharded over"
+                " ranks"
+            )
             raise InputError("parallel", True, allowed, "A part is one record there.")
         self._ledger.note("assume", "records-keep-their-places")
-        return self._ledger.reserve(name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit)
+        return self._ledger.reserve(
+            name, event, slots, {**terms, "records": self.units}, parallel=True, limit=limit
+        )
 
     def _key(self) -> bytes:
         """The secret key of fingerprints."""
@@ -591,13 +741,26 @@ class Curator(Opaque):
         digest = TableDigest.of(records, key)
         return None if digest is None else digest.hex(key)
 
-    def _require_same(self, reservation: str, things: Mapping[str, Any], found: Mapping[str, str | None], begun: bool) -> None:
+    def _require_same(
+        self,
+        reservation: str,
+        things: Mapping[str, Any],
+        found: Mapping[str, str | None],
+        begun: bool,
+    ) -> None:
         require_same(self._ledger, reservation, things, found, begun=begun)
 
     def _note(self, kind: str, text: str) -> None:
         self._ledger.note(kind, text)
 
-    def _release_fresh(self, handles: Sequence[Handle], mechanism: Mechanism, name: str, reservation: str | None, used: int | None) -> None:
+    def _release_fresh(
+        self,
+        handles: Sequence[Handle],
+        mechanism: Mechanism,
+        name: str,
+        reservation: str | None,
+        used: int | None,
+    ) -> None:
         laws = []
         for query, answer in map(self._answer, handles):
             # an error of a user's query must come before the charge, or its value would be lost
@@ -605,9 +768,13 @@ class Curator(Opaque):
             query.sampling_variance(self.units)
             laws.append(mechanism.distribution(query.scale(self.adjacency), answer.quanta))
         event = self._event(handles, mechanism)
-        self._require_allowed({name for handle in handles for name in _conditions_of(self._answer(handle)[0])})
+        self._require_allowed(
+            {name for handle in handles for name in _conditions_of(self._answer(handle)[0])}
+        )
         entry = self._charge(handles, name, event, reservation, used)
-        releases = [self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)]
+        releases = [
+            self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)
+        ]
         self._pending.add(entry, name, list(zip(handles, releases, strict=True)))
         self._pending.store()
 
@@ -617,16 +784,21 @@ class Curator(Opaque):
         return [*([] if own is None else [own]), *self._others.values()]
 
     def _sketches_before_first_charge(self, event: Event) -> list[Sketch]:
-        """Fingerprints to remember once the first event is charged. None for a void ledger and for what is free: neither guarantees."""
+        """Fingerprints to remember once the first event is charged. None for a void ledger and for
+        what is free: neither guarantees.
+        """
         if self._remembered or event.free or self.ledger.void:
             return []
         sketches, budget = self._sketches(), self.ledger.storage.identity
-        if not self._allow_repeated and any(is_protected(sketch, but_for=budget) for sketch in sketches):
+        if not self._allow_repeated and any(
+            is_protected(sketch, but_for=budget) for sketch in sketches
+        ):
             text = (
-                "this process has already released results about some of these records under another Curator, such as each search and each "
-                "`tune` makes. The total privacy loss is larger than either statement says, because neither ledger knows of the other. "
-                "Pass the same dataset= and ledger= to both. To accept the larger loss, pass allow_repeated=True; the statement will "
-                "mention it."
+                "this process has already released results about some of these records under"
+                " another Curator, such as each search and each `tune` makes. The total privacy"
+                " loss is larger than either statement says, because neither ledger knows of the"
+                " other. Pass the same dataset= and ledger= to both. To accept the larger loss,"
+                " pass allow_repeated=True; the statement will mention it."
             )
             warn(text, RepeatedRecordsWarning)
         return sketches
@@ -636,14 +808,26 @@ class Curator(Opaque):
             remember(sketch, self.ledger.storage.identity)
             self._remembered = True
 
-    def _charge(self, handles: Sequence[Handle], name: str, event: Event, reservation: str | None, used: int | None) -> int:
+    def _charge(
+        self,
+        handles: Sequence[Handle],
+        name: str,
+        event: Event,
+        reservation: str | None,
+        used: int | None,
+    ) -> int:
         slots, ledger = [self._slot(handle) for handle in handles], self._ledger
         reserved = None if reservation is None else ledger.reservation(reservation)
         if reserved is not None and reserved.terms.get("assumptions"):
-            reserved.require_failure_probability(max(slot.get("failure_probability", 0.0) for slot in slots))
-        self._pending.mark_charged(handles)  # before it is true: an interrupt may come between the commit and its answer
+            reserved.require_failure_probability(
+                max(slot.get("failure_probability", 0.0) for slot in slots)
+            )
+        # before it is true: an interrupt may come between the commit and its answer
+        self._pending.mark_charged(handles)
         try:
-            return ledger.charge(name, event, {"units": self.units, "slots": slots}, reservation, used=used)
+            return ledger.charge(
+                name, event, {"units": self.units, "slots": slots}, reservation, used=used
+            )
         except BaseException as error:
             charged = not isinstance(error, PrivacyError) or getattr(error, "uncertain", False)
             if charged:
@@ -668,31 +852,54 @@ class Curator(Opaque):
         return {name: value for name, value in slot.items() if value is not None}
 
     def _event(self, handles: Sequence[Handle], mechanism: Mechanism) -> Event:
-        """What the joint release costs. Raises InputError where its questions are charged differently."""
+        """What the joint release costs. Raises InputError where its questions are charged
+        differently.
+        """
         plain = mechanism.event(len(handles))
-        events = [self._answer(handle)[0].release_event(plain, self.adjacency) for handle in handles]
+        events = [
+            self._answer(handle)[0].release_event(plain, self.adjacency) for handle in handles
+        ]
         if any(event != events[0] for event in events):
-            raise UsageError("the handles must be charged alike: release sampled and other questions separately.")
+            raise UsageError(
+                "the handles must be charged alike: release sampled and other questions separately."
+            )
         return events[0]
 
     def _require_allowed(self, data_assumptions: Iterable[str]) -> None:
         conditions = sorted(data_assumptions)
         if conditions and not self._allow_conditional:
-            raise InputError("allow_conditional", False, f"True for a guarantee that rests on {', '.join(conditions)}",
-                             "The statement then says what holds without them.")  # fmt: skip
+            raise InputError(
+                "allow_conditional",
+                False,
+                f"True for a guarantee that rests on {', '.join(conditions)}",
+                "The statement then says what holds without them.",
+            )
 
-    def _draw(self, handle: Handle, distribution: NoiseDistribution, mechanism: Mechanism, event: Event, entry: int) -> Release:
+    def _draw(
+        self,
+        handle: Handle,
+        distribution: NoiseDistribution,
+        mechanism: Mechanism,
+        event: Event,
+        entry: int,
+    ) -> Release:
         query, answer = self._answer(handle)
         drawn, value, variance = self._noised(query, answer, distribution, mechanism)
-        return Release(value, variance, tuple(drawn.reshape(-1).tolist()), distribution, event, entry)
+        return Release(
+            value, variance, tuple(drawn.reshape(-1).tolist()), distribution, event, entry
+        )
 
     def _noised(
-        self, query: Query, answer: IntegerSum, distribution: NoiseDistribution, mechanism: Mechanism
+        self,
+        query: Query,
+        answer: IntegerSum,
+        distribution: NoiseDistribution,
+        mechanism: Mechanism,
     ) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """What was drawn, the value that it stands for, and the value's variance.
 
-        Whatever the caller has set for devices and numpy's errors: an error now would lose what was charged, and one of underflow, or a
-        warning, would tell of records.
+        Whatever the caller has set for devices and numpy's errors: an error now would lose what was
+        charged, and one of underflow, or a warning, would tell of records.
         """
         with torch.device("cpu"), np.errstate(all="ignore"):
             drawn = mechanism._sample(answer.numerators, answer.quanta, distribution, self._entropy)
@@ -702,7 +909,9 @@ class Curator(Opaque):
         return drawn, value, variance + torch.from_numpy(sampled)
 
     def _require_askable(self, query: Query) -> None:
-        require_askable(query, self.ledger.birth, of_parts=self.ranks > 1 or self.__view.streamed_to is not None)
+        require_askable(
+            query, self.ledger.birth, of_parts=self.ranks > 1 or self.__view.streamed_to is not None
+        )
 
     def _job(self, query: Query) -> Job:
         self._require_askable(query)
@@ -714,15 +923,30 @@ class Curator(Opaque):
                 raise InputError("earlier", handle, "handles of answers that were kept")
             earlier.append(per_unit)
         probed = self._probed_all or code_of(query) in self._probed
-        return Job(_as_it_is_now(query), dataclasses.replace(self.__view, earlier=tuple(earlier)), self._example, probed)
+        return Job(
+            _as_it_is_now(query),
+            dataclasses.replace(self.__view, earlier=tuple(earlier)),
+            self._example,
+            probed,
+        )
 
-    def _accept(self, query: Query, details: Mapping[str, Any], reservation: str | None, outcome: IntegerSum | Failure) -> Handle:
+    def _accept(
+        self,
+        query: Query,
+        details: Mapping[str, Any],
+        reservation: str | None,
+        outcome: IntegerSum | Failure,
+    ) -> Handle:
         if isinstance(outcome, Failure):
             if outcome.kind == "interrupted":
                 raise KeyboardInterrupt
             self._mutated |= outcome.kind == "mutated"
-            # nothing is noted: readers of the ledger would learn that the score failed, which `score-total` of every statement covers
-            raise PrivateFailure(f"{FAILURES[outcome.kind]} Nothing was charged or noted. Tell only those who may see the records.")
+            # nothing is noted: readers of the ledger would learn that the score failed, which
+            # `score-total` of every statement covers
+            raise PrivateFailure(
+                f"{FAILURES[outcome.kind]} Nothing was charged or noted. Tell only those who may"
+                " see the records."
+            )
         self.mark_probed(query)
         handle = Handle(query, details, self._new_id(), reservation)
         with self._lock:
@@ -746,7 +970,14 @@ class Curator(Opaque):
             "Budget": use.budget,
             "Used by releases": f"{100 * float(use.spent_share):.4g} %: {use.spent}",
             "Reserved, including those": f"{100 * float(use.reserved_share):.4g} %: {use.reserved}",
-            "Left": left if use.epsilon_left is None else f"{left}: epsilon {format_down(use.epsilon_left)} at delta {self.budget.delta:g}",
+            "Left": (
+                left
+                if use.epsilon_left is None
+                else (
+                    f"{left}: epsilon {format_down(use.epsilon_left)} at delta"
+                    f" {self.budget.delta:g}"
+                )
+            ),
         }
         return facts_table(facts, title=f"Curator of {self._dataset()} records: opaque")
 
@@ -769,8 +1000,9 @@ def _form_of(schema: Any, example: Any) -> Form | None:
 def _as_it_is_now(query: Query) -> Query:
     """The query, or a copy of it where its class is the caller's own.
 
-    Noise, value and ledger follow from a copy that no evaluation has touched. What `_evaluate` keeps in the query, such as the number
-    of units, goes with another copy; and what the caller changes after the evaluation changes neither.
+    Noise, value and ledger follow from a copy that no evaluation has touched. What `_evaluate`
+    keeps in the query, such as the number of units, goes with another copy; and what the caller
+    changes after the evaluation changes neither.
     """
     inner = getattr(query, "query", None)
     classes = [type(part) for part in (query, inner) if isinstance(part, Query)]
@@ -780,7 +1012,10 @@ def _as_it_is_now(query: Query) -> Query:
         return copy.deepcopy(query)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-    raise UsageError(f"a {type(query).__name__} must be one that copy.deepcopy can copy, but that raised {reason}.")
+    raise UsageError(
+        f"a {type(query).__name__} must be one that copy.deepcopy can copy, but that raised"
+        f" {reason}."
+    )
 
 
 def _conditions_of(query: Query) -> dict[str, str]:
@@ -790,11 +1025,17 @@ def _conditions_of(query: Query) -> dict[str, str]:
     """
     named = dict(query.data_assumptions())
     if query.failure_probability() and not named:
-        named["declared-sensitivity"] = "the sensitivity that the query declares is true, except with the probability that it states"
+        named["declared-sensitivity"] = (
+            "the sensitivity that the query declares is true, except with the probability that it"
+            " states"
+        )
     return named
 
 
 def _terms_of(query: Query) -> dict[str, Any]:
     """What a reservation for this question states."""
-    stated = {"assumptions": _conditions_of(query), "failure_probability": query.failure_probability()}
+    stated = {
+        "assumptions": _conditions_of(query),
+        "failure_probability": query.failure_probability(),
+    }
     return {**query.public_inputs(), **{name: value for name, value in stated.items() if value}}

@@ -1,18 +1,22 @@
 """Records sharded by unit over the processes of a `torch.distributed` group.
 
-    dist.init_process_group("gloo")                                             # or "nccl"; under torchrun
+    # or "nccl"; under torchrun
+    dist.init_process_group("gloo")
     curator = Curator(shard, unit=..., adjacency=..., budget=..., dataset=..., ledger="tuning.db", ranks=Ranks())
 
-Every rank runs the same program with its own shard, and every algorithm runs unchanged. One value is released: rank 0 alone charges it in
-the ledger (`ledger=` counts there only), draws its noise and stores it, and all ranks get the same bits, which are those of one process
-with all records. If each rank added noise of its own, that would be as many releases for one charge.
+Every rank runs the same program with its own shard, and every algorithm runs unchanged. One value
+is released: rank 0 alone charges it in the ledger (`ledger=` counts there only), draws its noise
+and stores it, and all ranks get the same bits, which are those of one process with all records. If
+each rank added noise of its own, that would be as many releases for one charge.
 
-In an evaluation the ranks compare the question (128 bytes a rank), evaluate their shards, compare how that went (1 byte) and reduce the
-exact int64 sums to rank 0. Quanta, bounds and chunk shapes follow from the public number of all units, never from a shard's. In a release
-they compare the question; then rank 0 charges, draws, stores and broadcasts. So ranks that ask for different things are refused before
-anything is charged. Control messages go through gloo, in a group of their own with a timeout; sums go through the given group where that is
-NCCL. A rank that dies or comes too late ends the step on all ranks with RankLost: its neighbours close their connections, so nobody waits
-on. All ranks and the network between them are trusted: sums are private and not encrypted.
+In an evaluation the ranks compare the question (128 bytes a rank), evaluate their shards, compare
+how that went (1 byte) and reduce the exact int64 sums to rank 0. Quanta, bounds and chunk shapes
+follow from the public number of all units, never from a shard's. In a release they compare the
+question; then rank 0 charges, draws, stores and broadcasts. So ranks that ask for different things
+are refused before anything is charged. Control messages go through gloo, in a group of their own
+with a timeout; sums go through the given group where that is NCCL. A rank that dies or comes too
+late ends the step on all ranks with RankLost: its neighbours close their connections, so nobody
+waits on. All ranks and the network between them are trusted: sums are private and not encrypted.
 """
 
 import contextlib
@@ -30,7 +34,15 @@ import torch.distributed as dist
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.labels import ALLOWED, LOOKALIKES, hash_labels
 from dpbo.curator.records import PrivateView
-from dpbo.errors import InputError, PrivacyError, RankFailed, RankLost, RanksDisagree, Unshown, UsageError
+from dpbo.errors import (
+    InputError,
+    PrivacyError,
+    RankFailed,
+    RankLost,
+    RanksDisagree,
+    Unshown,
+    UsageError,
+)
 from dpbo.fingerprint import fingerprint
 from dpbo.queries.integers import MOST_UNITS
 from dpbo.queries.query import Failure, IntegerSum
@@ -42,9 +54,11 @@ _FINE, _FAILURE, _ERROR = range(3)  # an error on one rank goes before a failure
 
 
 class Ranks:
-    """The processes that share the records, one shard each; all records of a unit are in one shard. Several curators may share it.
+    """The processes that share the records, one shard each; all records of a unit are in one shard.
+    Several curators may share it.
 
-    In its methods `title` names the step in errors, and `question` is what must be the same on every rank. Both are public.
+    In its methods `title` names the step in errors, and `question` is what must be the same on
+    every rank. Both are public.
 
     Args:
         group: a group of torch.distributed; omitted, all processes.
@@ -56,12 +70,18 @@ class Ranks:
         steps: how many times the ranks compared what they ask for.
 
     Raises:
-        InputError: torch.distributed is not initialised, or an argument is outside its range. RankLost: not all ranks came.
+        InputError: torch.distributed is not initialised, or an argument is outside its range.
+            RankLost: not all ranks came.
     """
 
-    def __init__(self, group: Any = None, *, timeout: datetime.timedelta = datetime.timedelta(minutes=30)) -> None:
+    def __init__(
+        self, group: Any = None, *, timeout: datetime.timedelta = datetime.timedelta(minutes=30)
+    ) -> None:
         if not dist.is_available() or not dist.is_initialized():
-            raise UsageError("Ranks must be made after torch.distributed.init_process_group. Start it with torchrun.")
+            raise UsageError(
+                "Ranks must be made after torch.distributed.init_process_group. Start it with"
+                " torchrun."
+            )
         if not isinstance(timeout, datetime.timedelta) or timeout <= datetime.timedelta(0):
             raise InputError("timeout", type(timeout).__name__, "a datetime.timedelta above zero")
         self._data = dist.group.WORLD if group is None else group
@@ -74,36 +94,50 @@ class Ranks:
         self.steps = 0
         self._control: Any = None
         with self._connected():
-            self._control = dist.new_group(self._members, timeout=timeout, backend="gloo", use_local_synchronization=True)
+            self._control = dist.new_group(
+                self._members, timeout=timeout, backend="gloo", use_local_synchronization=True
+            )
 
     def run_together(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
-        """`work()` of this rank, once all ask the same. Where it raises on one rank, it is given up on all.
+        """`work()` of this rank, once all ask the same. Where it raises on one rank, it is given up
+        on all.
 
-        A rank that raised gets its own error. The others get the first such rank's, or RankFailed where that is not one of dpbo's errors.
-        A Failure of one rank is returned on all.
+        A rank that raised gets its own error. The others get the first such rank's, or RankFailed
+        where that is not one of dpbo's errors. A Failure of one rank is returned on all.
         """
         self._require_same(title, question)
         value, error = _attempt(work)
         mark = _ERROR if error is not None else _FAILURE if isinstance(value, Failure) else _FINE
         marks = [row[0] for row in self.all_gather(bytes([mark]))]
         worst = max(marks)
-        return cast(T, value) if worst == _FINE else self._broadcast(marks.index(worst), value, error)
+        return (
+            cast(T, value) if worst == _FINE else self._broadcast(marks.index(worst), value, error)
+        )
 
     def run_on_rank_0(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
         """`work()` of rank 0, or its error, on every rank."""
         self._require_same(title, question)
         return self._broadcast(0, *(_attempt(work) if self.rank == 0 else (None, None)))
 
-    def reduce(self, title: str, question: Iterable[Any], work: Callable[[], IntegerSum | Failure]) -> IntegerSum | Failure:
-        """The exact sum of all ranks' answers on rank 0; elsewhere zeros of the same shape. What an answer keeps stays with its rank."""
+    def reduce(
+        self, title: str, question: Iterable[Any], work: Callable[[], IntegerSum | Failure]
+    ) -> IntegerSum | Failure:
+        """The exact sum of all ranks' answers on rank 0; elsewhere zeros of the same shape. What an
+        answer keeps stays with its rank.
+        """
         outcome = self.run_together(title, question, work)
-        return outcome if isinstance(outcome, Failure) else dataclasses.replace(outcome, numerators=self.reduce_tensor(outcome.numerators))
+        return (
+            outcome
+            if isinstance(outcome, Failure)
+            else dataclasses.replace(outcome, numerators=self.reduce_tensor(outcome.numerators))
+        )
 
     def count_units(self, view: PrivateView, labels: Any, *, public: bool) -> PrivateView:
         """This rank's shard, with the number of all units where that is public.
 
         Raises:
-            InputError: on all ranks: a unit has records on two of them, or there are no units, or too many to be summed exactly.
+            InputError: on all ranks: a unit has records on two of them, or there are no units, or
+                too many to be summed exactly.
         """
         total = int(self.reduce_tensor(torch.tensor([view.units]))[0])
 
@@ -120,16 +154,22 @@ class Ranks:
         return dataclasses.replace(view, public_units=units)
 
     def new_id(self) -> str:
-        """A random name for a handle, the same on all ranks: it was agreed on with the last question."""
+        """A random name for a handle, the same on all ranks: it was agreed on with the last
+        question.
+        """
         return self._id
 
     def reduce_tensor(self, numbers: torch.Tensor) -> torch.Tensor:
         """The int64 sum over ranks on rank 0; zeros elsewhere."""
         on_device = "nccl" in dist.get_backend_config(self._data) and torch.cuda.is_available()
-        device = torch.device("cuda", torch.cuda.current_device()) if on_device else torch.device("cpu")
+        device = (
+            torch.device("cuda", torch.cuda.current_device()) if on_device else torch.device("cpu")
+        )
         moved = numbers.to(device, copy=True).contiguous()
         with self._connected():
-            dist.reduce(moved, dst=self._members[0], group=self._data if on_device else self._control)
+            dist.reduce(
+                moved, dst=self._members[0], group=self._data if on_device else self._control
+            )
             return moved.cpu() if self.rank == 0 else torch.zeros_like(numbers)
 
     def all_gather(self, row: bytes) -> list[bytes]:
@@ -141,35 +181,54 @@ class Ranks:
         return [row.numpy().tobytes() for row in rows]
 
     def all_to_all(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Send the first `counts[0]` of the rows `n x m` to rank 0, the next `counts[1]` to rank 1, and so on; returns those received."""
+        """Send the first `counts[0]` of the rows `n x m` to rank 0, the next `counts[1]` to rank 1,
+        and so on; returns those received.
+        """
         received_counts = torch.empty_like(counts)
         with self._connected():
             dist.all_to_all_single(received_counts, counts, group=self._control)
             received = rows.new_empty((int(received_counts.sum()), rows.shape[1]))
-            dist.all_to_all_single(received, rows.contiguous(), received_counts.tolist(), counts.tolist(), group=self._control)
+            dist.all_to_all_single(
+                received,
+                rows.contiguous(),
+                received_counts.tolist(),
+                counts.tolist(),
+                group=self._control,
+            )
         return received
 
     def _require_disjoint(self, labels: Any) -> None:
-        """Raises InputError, on every rank alike, where two ranks have a label in common, or labels of different kinds, such as 3 and "3".
+        """Raises InputError, on every rank alike, where two ranks have a label in common, or labels
+        of different kinds, such as 3 and "3".
 
-        Each rank hashes every label that it holds, keyed by random bytes that live as long as the check, and sends each hash to the rank
-        that the hash itself names; equal labels meet there. No rank receives a label, and none receives more than its part of the hashes.
-        The result is only whether two were equal. Then the same for what a reader takes for one label.
+        Each rank hashes every label that it holds, keyed by random bytes that live as long as the
+        check, and sends each hash to the rank that the hash itself names; equal labels meet there.
+        No rank receives a label, and none receives more than its part of the hashes. The result is
+        only whether two were equal. Then the same for what a reader takes for one label.
         """
         key = self.run_on_rank_0("share a key", (), lambda: system_entropy(32))
         hashes, kind = self.run_together("read labels", (), lambda: hash_labels(labels, key))
         if len({*self.all_gather(kind)} - {bytes(len(kind))}) > 1:
-            raise InputError("groups", Unshown(labels), f"alike on all ranks: {ALLOWED}", "Convert them in one way everywhere.")
+            raise InputError(
+                "groups",
+                Unshown(labels),
+                f"alike on all ranks: {ALLOWED}",
+                "Convert them in one way everywhere.",
+            )
         if self._meet(hashes):
             remedy = "Divide units among ranks, not rows, for example by a hash of the label."
-            raise InputError("groups", Unshown(labels), "such that all rows of a unit are on one rank", remedy)
+            raise InputError(
+                "groups", Unshown(labels), "such that all rows of a unit are on one rank", remedy
+            )
         if self._meet(hash_labels(labels, key, as_read=True)[0]):
             warn(f"groups: {LOOKALIKES}", UserWarning)
 
     def _meet(self, hashes: torch.Tensor) -> bool:
         """Whether two ranks have a hash in common, `n x 2` on each rank; the same on all."""
         owner = torch.remainder(hashes[:, 0], self.world_size)
-        rows = self.all_to_all(hashes[owner.argsort(stable=True)], torch.bincount(owner, minlength=self.world_size)).numpy()
+        rows = self.all_to_all(
+            hashes[owner.argsort(stable=True)], torch.bincount(owner, minlength=self.world_size)
+        ).numpy()
         rows = rows[np.lexsort(rows.T)]
         repeated = bool((rows[1:] == rows[:-1]).all(axis=1).any())
         return any(row[0] for row in self.all_gather(bytes([repeated])))
@@ -181,16 +240,24 @@ class Ranks:
         shown = title.encode()[:_TITLE].ljust(_TITLE)
         rows = self.all_gather(fingerprint((title, *question)) + uuid.uuid4().bytes + shown)
         if others := [rank for rank, row in enumerate(rows) if row[:_DIGEST] != rows[0][:_DIGEST]]:
-            raise RanksDisagree([row[_DIGEST + _ID :].decode(errors="replace").strip() for row in rows], others)
+            raise RanksDisagree(
+                [row[_DIGEST + _ID :].decode(errors="replace").strip() for row in rows], others
+            )
         self._id = rows[0][_DIGEST : _DIGEST + _ID].hex()
 
     def _broadcast(self, source: int, value: Any, error: BaseException | None) -> Any:
-        """The value or error of rank `source`, on every rank. A rank with an error of its own raises that."""
+        """The value or error of rank `source`, on every rank. A rank with an error of its own
+        raises that.
+        """
         packed = _pack(value, error, source) if self.rank == source else b""
         size = torch.tensor([len(packed)])
         with self._connected():
             dist.broadcast(size, src=self._members[source], group=self._control)
-            content = torch.frombuffer(bytearray(packed), dtype=torch.uint8) if packed else torch.empty(int(size), dtype=torch.uint8)
+            content = (
+                torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+                if packed
+                else torch.empty(int(size), dtype=torch.uint8)
+            )
             dist.broadcast(content, src=self._members[source], group=self._control)
         if error is not None:
             raise error
@@ -203,7 +270,9 @@ class Ranks:
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
-        """Raises RankLost where a connection breaks or times out, and closes this rank's connections, so that its neighbours notice."""
+        """Raises RankLost where a connection breaks or times out, and closes this rank's
+        connections, so that its neighbours notice.
+        """
         if self._lost:
             raise RankLost(self._step)
         try:
@@ -227,9 +296,17 @@ def _attempt(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 
 
 def _pack(value: Any, error: BaseException | None, rank: int) -> bytes:
-    """A pickle for the other ranks. dpbo's errors show nothing private; other errors, and what does not pickle, go as a type's name."""
+    """A pickle for the other ranks. dpbo's errors show nothing private; other errors, and what does
+    not pickle, go as a type's name.
+    """
     try:
-        shown = error if error is None or isinstance(error, PrivacyError) else RankFailed(rank, type(error).__name__)
+        shown = (
+            error
+            if error is None or isinstance(error, PrivacyError)
+            else RankFailed(rank, type(error).__name__)
+        )
         return pickle.dumps((value, shown))
     except Exception as refused:
-        return pickle.dumps((None, RankFailed(rank, type(refused if error is None else error).__name__)))
+        return pickle.dumps(
+            (None, RankFailed(rank, type(refused if error is None else error).__name__))
+        )

@@ -1,4 +1,6 @@
-"""The only source of randomness: the operating system's entropy. Neither torch's nor numpy's generators are used."""
+"""The only source of randomness: the operating system's entropy. Neither torch's nor numpy's
+generators are used.
+"""
 
 import os
 from fractions import Fraction
@@ -13,7 +15,9 @@ def system_entropy(size: int) -> bytes:
 
 
 def bernoulli(count: int, rate: float) -> NDArray[np.bool_]:
-    """`count` independent coins, each heads with probability `rate` rounded down to a multiple of 2^-64; rate 1 is always heads."""
+    """`count` independent coins, each heads with probability `rate` rounded down to a multiple of
+    2^-64; rate 1 is always heads.
+    """
     threshold = int(Fraction(rate) * (1 << 64))
     words = np.frombuffer(system_entropy(8 * count), dtype="<u8")
     return np.ones(count, dtype=np.bool_) if threshold >> 64 else words < np.uint64(threshold)

@@ -25,9 +25,18 @@ LOST = (BrokenExecutor, CancelledError)
 private_generators = PrivateGenerators(system_entropy)
 """One for all threads of this process."""
 FAILURES = {
-    "shape": "On private records, beyond single units, the score did not return one row of real numbers a record.",
-    "exception": "The score failed on private records, beyond single units. Let it return NaN for records that it cannot score.",
-    "mutated": "The private records were changed in place, by the score or from outside. Score a copy, and make a new Curator.",
+    "shape": (
+        "On private records, beyond single units, the score did not return one row of real numbers"
+        " a record."
+    ),
+    "exception": (
+        "The score failed on private records, beyond single units. Let it return NaN for records"
+        " that it cannot score."
+    ),
+    "mutated": (
+        "The private records were changed in place, by the score or from outside. Score a copy, and"
+        " make a new Curator."
+    ),
     "source": "The Source could not load the records in this process.",
 }
 """What a Failure says to those who may see the records."""
@@ -36,11 +45,14 @@ _OF_FIT = "Raised by `fit`, before any private record was read."
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """Evaluate one query: fit on public things, then score private records. It can be pickled for a worker, which is trusted.
+    """Evaluate one query: fit on public things, then score private records. It can be pickled for a
+    worker, which is trusted.
 
-    Errors of the public part are raised; what fails on private records comes back as a Failure. A worker sends back clipped integer sums,
-    with the raw losses where a question keeps them for later ones, and never noise, so a job that dies or runs twice costs nothing.
-    Every job has an id of its own: an executor that runs equal calls once (Dask's default) would give two releases one Poisson sample.
+    Errors of the public part are raised; what fails on private records comes back as a Failure. A
+    worker sends back clipped integer sums, with the raw losses where a question keeps them for
+    later ones, and never noise, so a job that dies or runs twice costs nothing. Every job has an id
+    of its own: an executor that runs equal calls once (Dask's default) would give two releases one
+    Poisson sample.
 
     Args:
         query: the question.
@@ -67,12 +79,14 @@ class Job:
             raise
         if self.example is not None:
             self._probe(subject)
-        # A library's warning about a record's value would show that value to the operator's notebook.
+        # A library's warning about a record's value would show that value to the operator's
+        # notebook.
         with watch_ctrl_c(), private_generators, mute_warnings():
             try:
                 outcome = self._score(subject, self.view)
             except BaseException:
-                if not ctrl_c_pressed():  # between two calls of the score, with private numbers in its frames
+                # between two calls of the score, with private numbers in its frames
+                if not ctrl_c_pressed():
                     raise
             return Failure("interrupted") if ctrl_c_pressed() else outcome
 
@@ -81,7 +95,11 @@ class Job:
             before = view.versions()
         except BaseException:  # a Source may name records in what it raises
             return Failure("source")
-        outcome = self.query._evaluate(view, subject) if view.streamed_to is None else self._sum_over_blocks(subject, view)
+        outcome = (
+            self.query._evaluate(view, subject)
+            if view.streamed_to is None
+            else self._sum_over_blocks(subject, view)
+        )
         return outcome if view.versions() == before else Failure("mutated")
 
     def _sum_over_blocks(self, subject: Any, view: PrivateView) -> IntegerSum | Failure:
@@ -97,7 +115,9 @@ class Job:
     def _probe(self, subject: Any) -> None:
         before = versions(self.example)
         self.query.probe(read_only(self.example), count_records(self.example), subject)
-        for place, (score, subject_scored, ranges) in enumerate(self.query.per_record_scores(subject)):
+        for place, (score, subject_scored, ranges) in enumerate(
+            self.query.per_record_scores(subject)
+        ):
             if self.view.one_at_a_time:
                 try_one(score, subject_scored, self.example)
             elif self.probed or place:
@@ -105,7 +125,10 @@ class Job:
             else:
                 examine(score, subject_scored, self.example, ranges)
         if versions(self.example) != before:
-            raise ScoreError("score must not change records in place; on public stand-in records it did. Score a copy.")
+            raise ScoreError(
+                "score must not change records in place; on public stand-in records it did. Score a"
+                " copy."
+            )
 
 
 def submit_job(job: Job, executor: Executor) -> Future[IntegerSum | Failure]:
@@ -118,10 +141,12 @@ def submit_job(job: Job, executor: Executor) -> Future[IntegerSum | Failure]:
 
 
 def public_error(error: BaseException) -> BaseException:
-    """What the caller may see of a job's error: what `fit` raised, and dpbo's own errors, as they are.
+    """What the caller may see of a job's error: what `fit` raised, and dpbo's own errors, as they
+    are.
 
-    Any other error is the executor's. It may show records, as one of pickling does ("Can't pickle Patient('Ada Lovelace', ...)"), and so
-    may its cause: only its type is shown, and the executor's own text where a worker was lost.
+    Any other error is the executor's. It may show records, as one of pickling does ("Can't pickle
+    Patient('Ada Lovelace', ...)"), and so may its cause: only its type is shown, and the executor's
+    own text where a worker was lost.
     """
     public = (PrivacyError, KeyboardInterrupt)
     if isinstance(error, public) or _OF_FIT in getattr(error, "__notes__", ()):
@@ -133,8 +158,9 @@ def public_error(error: BaseException) -> BaseException:
         error.__cause__ = error.__context__ = None
         return error
     return PrivateFailure(
-        f"The executor raised {type(error).__name__}, whose text may show private records. Nothing was charged. Score, fit and records "
-        "must pickle for workers in other processes: lambdas and functions of a notebook do not. Try pickle.dumps with public records."
+        f"The executor raised {type(error).__name__}, whose text may show private records. Nothing"
+        " was charged. Score, fit and records must pickle for workers in other processes: lambdas"
+        " and functions of a notebook do not. Try pickle.dumps with public records."
     )
 
 
@@ -143,24 +169,38 @@ def require_askable(query: Query, birth: Birth, *, of_parts: bool) -> None:
 
     Args:
         birth: what the ledger is made for.
-        of_parts: whether the answer is added up from parts of the records, of several processes or blocks.
+        of_parts: whether the answer is added up from parts of the records, of several processes or
+            blocks.
     """
     query.require_public(birth.adjacency)
     birth.require_role(getattr(query, "role", None))
     require_per_unit(query, grouped=birth.grouped)
     if of_parts and not query.sums_over_units():
         allowed = "one whose answer is a sum over units, such as ClippedMean"
-        raise InputError("query", type(query).__name__, allowed, "Ask it of one process with all records, without device=.")
-    if birth.one_at_a_time and not (query.scores_one_at_a_time() and type(query).__module__.startswith("dpbo.")):
+        raise InputError(
+            "query",
+            type(query).__name__,
+            allowed,
+            "Ask it of one process with all records, without device=.",
+        )
+    if birth.one_at_a_time and not (
+        query.scores_one_at_a_time() and type(query).__module__.startswith("dpbo.")
+    ):
         allowed = "one of dpbo's whose score can get one record at a time, such as ClippedMean"
-        raise InputError("query", type(query).__name__, allowed, "Or make the Curator without one_at_a_time.")
+        raise InputError(
+            "query", type(query).__name__, allowed, "Or make the Curator without one_at_a_time."
+        )
     if query.needs_row_change() not in (None, birth.row_change):
         allowed = f"the curator's own, {birth.row_change}"
-        raise InputError("row_change", query.needs_row_change(), allowed, "One ledger has one relation.")
+        raise InputError(
+            "row_change", query.needs_row_change(), allowed, "One ledger has one relation."
+        )
 
 
 def code_of(query: Query) -> Any:
-    """The code of the query's score, the same for every query made of it: examples are tried on it once."""
+    """The code of the query's score, the same for every query made of it: examples are tried on it
+    once.
+    """
     plain = getattr(query, "query", query)
     score = getattr(plain, "score", getattr(plain, "loss", type(plain)))
     while isinstance(score, (PairedScore, OneCell, functools.partial)):

@@ -31,23 +31,29 @@ _LARGE = 1e6
 _FIRST_AND_LAST = ("", "\uffff")
 _HOSTILE = (None, math.nan, _HUGE, -_HUGE, 10**9, -(10**9), 0, *_FIRST_AND_LAST)
 _FIX = (
-    "Compute each record's score from that record alone: no mean, rank, normalisation or batch statistics over the others. A model "
-    "belongs in evaluation mode."
+    "Compute each record's score from that record alone: no mean, rank, normalisation or batch"
+    " statistics over the others. A model belongs in evaluation mode."
 )
 _NOT_REPEATABLE = (
-    "score is not repeatable: on the same {} public records it gave other numbers the second time, though torch's, numpy's and Python's "
-    "generators were in the same state. So it cannot be tested that it scores each record by itself. Put the model in evaluation mode, "
-    "give the score a fixed random_state, and on a GPU use torch.use_deterministic_algorithms(True)."
+    "score is not repeatable: on the same {} public records it gave other numbers the second time,"
+    " though torch's, numpy's and Python's generators were in the same state. So it cannot be"
+    " tested that it scores each record by itself. Put the model in evaluation mode, give the score"
+    " a fixed random_state, and on a GPU use torch.use_deterministic_algorithms(True)."
 )
 
 
 class MostlyClipped(ScoreError):
-    """Most scores of the example records are useless: they lie outside the score range, or all are NaN."""
+    """Most scores of the example records are useless: they lie outside the score range, or all are
+    NaN.
+    """
 
 
-def examine(score: Score, subject: Any, example: Any, ranges: Sequence[tuple[float, float]]) -> None:
-    """Refuse a score whose releases would be useless, or would get noise for the wrong sensitivity: one that is NaN on all records, out
-    of its range on most, not repeatable, or not computed record by record.
+def examine(
+    score: Score, subject: Any, example: Any, ranges: Sequence[tuple[float, float]]
+) -> None:
+    """Refuse a score whose releases would be useless, or would get noise for the wrong sensitivity:
+    one that is NaN on all records, out of its range on most, not repeatable, or not computed record
+    by record.
 
     Args:
         score: `score(subject, records)`.
@@ -61,16 +67,29 @@ def examine(score: Score, subject: Any, example: Any, ranges: Sequence[tuple[flo
     view = PrivateView.of(example, PrivacyUnit("record"), units_are_public=True)
     with mute_warnings():
         result, again = (_called(score, subject, view.records) for _ in range(2))
-    scores, repeated = (tensor_of(found).cpu().double().reshape(view.count, -1) for found in (result, again))
-    returned = f"on the {view.count} records of Curator(..., example=) it returned {describe_result(result, scores)}"
+    scores, repeated = (
+        tensor_of(found).cpu().double().reshape(view.count, -1) for found in (result, again)
+    )
+    returned = (
+        f"on the {view.count} records of Curator(..., example=) it returned"
+        f" {describe_result(result, scores)}"
+    )
     if view.count and not bool(scores.isfinite().any(0).all()):
-        fix = ("Return a finite number for records that it can score, or give example records that it can score. If only this point fails, "
-               "begin at another.")  # fmt: skip
-        raise MostlyClipped(f"score is NaN or infinite for every record: {returned}. Such records count as the worst score. {fix}")
+        fix = (
+            "Return a finite number for records that it can score, or give example records that it"
+            " can score. If only this point fails, begin at another."
+        )
+        raise MostlyClipped(
+            f"score is NaN or infinite for every record: {returned}. Such records count as the"
+            f" worst score. {fix}"
+        )
     for column, (lower, upper) in zip(scores.T, ranges, strict=False):
         outside = int(((column < lower) | (column > upper)).sum())
         if 2 * outside > view.count:
-            fix = "Give the range that records' scores have, or scale them to it. If only this point is out of range, begin at another."
+            fix = (
+                "Give the range that records' scores have, or scale them to it. If only this point"
+                " is out of range, begin at another."
+            )
             beyond = f"score lies outside score_range ({lower:g}, {upper:g}) for {outside} records"
             raise MostlyClipped(f"{beyond}, where it is clipped: {returned}. {fix}")
     if not torch.equal(scores.nan_to_num(), repeated.nan_to_num()):
@@ -80,7 +99,9 @@ def examine(score: Score, subject: Any, example: Any, ranges: Sequence[tuple[flo
             with mute_warnings():
                 require_per_record(score, subject, view, trials=1, seed=0, wild=False)
         except AssertionError as moved:
-            raise ScoreError(f"score does not score each record by itself: {returned}, and {moved}. {_FIX}") from None
+            raise ScoreError(
+                f"score does not score each record by itself: {returned}, and {moved}. {_FIX}"
+            ) from None
 
 
 def examine_pair(score: Score, subject: Any, example: Any) -> None:
@@ -105,7 +126,9 @@ def examine_pair(score: Score, subject: Any, example: Any) -> None:
     records = [pair, first, second, None if first is None else _with_row(first, 1, form, _HUGE)]
     with mute_warnings():
         results = _in_one_transfer([_result_or_none(score, subject, each) for each in records])
-        found = [_checked_or_none(result, each) for result, each in zip(results, records, strict=True)]
+        found = [
+            _checked_or_none(result, each) for result, each in zip(results, records, strict=True)
+        ]
         if found[2] is None:
             records[2] = whole.take(torch.tensor([0, 0]))
             found[2:] = _scores_or_none(score, subject, records[2], _plainly), None
@@ -116,7 +139,10 @@ def examine_pair(score: Score, subject: Any, example: Any) -> None:
         if found[0] is not None and not _equal(found[0], _scores_or_none(score, subject, pair)):
             raise ScoreError(_NOT_REPEATABLE.format(2))
         if (moved := _moved_in_pair(found)) is not None:
-            raise ScoreError(f"score does not score each record by itself: of two public records, {moved}. {_FIX}")
+            raise ScoreError(
+                f"score does not score each record by itself: of two public records, {moved}."
+                f" {_FIX}"
+            )
 
 
 def try_one(score: Score, subject: Any, example: Any) -> None:
@@ -130,10 +156,18 @@ def try_one(score: Score, subject: Any, example: Any) -> None:
         own_score, own_subject = copy.deepcopy((score, subject))
         found = _scores(own_score(own_subject, record))
     except Exception as cause:
-        remedy = "The curator gives it one record at a time, and a copy of the model (copy.deepcopy) each time."
-        raise ScoreError(f"score must score a single record. On one public record it raised {cause!r}. {remedy}") from cause
+        remedy = (
+            "The curator gives it one record at a time, and a copy of the model (copy.deepcopy)"
+            " each time."
+        )
+        raise ScoreError(
+            f"score must score a single record. On one public record it raised {cause!r}. {remedy}"
+        ) from cause
     if found.shape[:1] != (1,):
-        raise ScoreError(f"score must score a single record. For one public record it returned {describe_result(found)}.")
+        raise ScoreError(
+            "score must score a single record. For one public record it returned"
+            f" {describe_result(found)}."
+        )
 
 
 def _moved_in_pair(found: Sequence[Any]) -> str | None:
@@ -156,7 +190,14 @@ def _moved_in_pair(found: Sequence[Any]) -> str | None:
 
 
 def require_per_record(
-    score: Score, subject: Any, view: PrivateView, *, trials: int, seed: int, parts: bool = False, wild: bool = True
+    score: Score,
+    subject: Any,
+    view: PrivateView,
+    *,
+    trials: int,
+    seed: int,
+    parts: bool = False,
+    wild: bool = True,
 ) -> None:
     """Require that changing one record leaves every other one's score the same to the last bit; for
     `examine`, and for `dpbo.testing.check_per_record` on records of the caller's choice.
@@ -184,13 +225,17 @@ def require_per_record(
     """
     before = _scores(_called(score, subject, view.records))
     assert len(before) == view.count, f"score returned {len(before)} rows for {view.count} records"
-    assert _equal(before, _scores(_called(score, subject, view.records))), _NOT_REPEATABLE.format(view.count)
+    assert _equal(before, _scores(_called(score, subject, view.records))), _NOT_REPEATABLE.format(
+        view.count
+    )
     compared = 0
     rng = np.random.default_rng(seed)
     form = _form_of(view.records)
     first = before.reshape(len(before), -1)[:, 0]
     drawn = rng.choice(len(before), size=min(trials, len(before)), replace=False).tolist()
-    for turn, changed in enumerate(dict.fromkeys([int(first.argmin()), int(first.argmax()), *drawn])):
+    for turn, changed in enumerate(
+        dict.fromkeys([int(first.argmin()), int(first.argmax()), *drawn])
+    ):
         compared += _require_unmoved(score, subject, view, changed, rng, form, wild)
         gap = _with_row(view.records, (changed + 1) % view.count, form, None) if turn < 2 else None
         if gap is not None:
@@ -199,17 +244,34 @@ def require_per_record(
             _require_unmoved_among_alike(score, subject, view, changed, form)
         copies = _scores_or_none(score, subject, view.take(torch.full((view.count,), changed)))
         if copies is not None:
-            _require_equal(before[[changed]], copies[[changed]], f"putting record {changed} in the place of all others", "its own score")
+            _require_equal(
+                before[[changed]],
+                copies[[changed]],
+                f"putting record {changed} in the place of all others",
+                "its own score",
+            )
     assert compared, "the score raised on every neighbour: nothing could be compared"
-    for size in sorted({1, 2, 7, view.count // 2, view.count - 1} & set(range(1, view.count))) if parts else ():
+    for size in (
+        sorted({1, 2, 7, view.count // 2, view.count - 1} & set(range(1, view.count)))
+        if parts
+        else ()
+    ):
         chosen = torch.from_numpy(np.sort(rng.choice(view.count, size=size, replace=False)))
         after = _scores_or_none(score, subject, view.take(chosen))
         if after is not None:
-            _require_equal(before[chosen.numpy()], after, f"leaving out {view.count - size} records")
+            _require_equal(
+                before[chosen.numpy()], after, f"leaving out {view.count - size} records"
+            )
 
 
 def _require_unmoved(
-    score: Score, subject: Any, view: PrivateView, changed: int, rng: np.random.Generator, form: Form | None, wild: bool
+    score: Score,
+    subject: Any,
+    view: PrivateView,
+    changed: int,
+    rng: np.random.Generator,
+    form: Form | None,
+    wild: bool,
 ) -> int:
     """Replace record `changed`. Returns how many times the others could be compared; raises
     AssertionError where one moved."""
@@ -234,25 +296,39 @@ def _require_unmoved(
     return compared
 
 
-def _require_unmoved_among_alike(score: Score, subject: Any, view: PrivateView, changed: int, form: Form | None) -> None:
+def _require_unmoved_among_alike(
+    score: Score, subject: Any, view: PrivateView, changed: int, form: Form | None
+) -> None:
     """As `_require_unmoved`, where the records share one column's cell.
 
-    What is computed over groups, such as the mean income of a zip code, moves where few public records share no group.
+    What is computed over groups, such as the mean income of a zip code, moves where few public
+    records share no group.
     """
     others = np.delete(np.arange(view.count), changed)
     replaced = {cell: _with_row(view.records, changed, form, cell) for cell in (_LARGE, -_LARGE)}
-    for column in range(max((part.shape[1] for part in leaves(view.records) if _is_frame(part)), default=0)):
+    for column in range(
+        max((part.shape[1] for part in leaves(view.records) if _is_frame(part)), default=0)
+    ):
         shared = [_shared_cells(part, changed, column) for part in leaves(view.records)]
         before = _scores_or_none(score, subject, _with_column(view.records, shared, column))
         for cell, neighbour in replaced.items() if before is not None else ():
-            after = None if neighbour is None else _scores_or_none(score, subject, _with_column(neighbour, shared, column))
+            after = (
+                None
+                if neighbour is None
+                else _scores_or_none(score, subject, _with_column(neighbour, shared, column))
+            )
             if after is not None:
-                what = f"replacing record {changed} by {cell:g} among records that share column {column}"
+                what = (
+                    f"replacing record {changed} by {cell:g} among records that share column"
+                    f" {column}"
+                )
                 _require_equal(before[others], after[others], what)
 
 
 def _shared_cells(part: Any, row: int, column: int) -> Any:
-    """This record's cell in a column of a table, as often as there are records; None where there is no such column."""
+    """This record's cell in a column of a table, as often as there are records; None where there is
+    no such column.
+    """
     if not _is_frame(part) or column >= part.shape[1]:
         return None
     cells = part.iloc[:, column].iloc[[row] * len(part)]
@@ -279,7 +355,9 @@ def _is_frame(part: Any) -> bool:
     return hasattr(part, "iloc") and part.ndim == 2
 
 
-def _replacements(view: PrivateView, changed: int, rng: np.random.Generator, form: Form | None, wild: bool) -> Iterator[tuple[str, Any]]:
+def _replacements(
+    view: PrivateView, changed: int, rng: np.random.Generator, form: Form | None, wild: bool
+) -> Iterator[tuple[str, Any]]:
     """The records with one of them replaced: by another one of them, by numbers in tensors and
     arrays, by hostile cells elsewhere."""
     positions = torch.arange(view.count)
@@ -297,7 +375,9 @@ def _with_row(records: Any, row: int, form: Form | None, cell: Any) -> Any:
     """A copy of the records with every cell of one of them replaced, also its numbers; None where
     no part can hold this."""
     value = math.nan if cell is None else float(cell)
-    changed = map_leaves(records, lambda part: part.clone() if isinstance(part, torch.Tensor) else copy.copy(part))
+    changed = map_leaves(
+        records, lambda part: part.clone() if isinstance(part, torch.Tensor) else copy.copy(part)
+    )
     numeric = [part for part in leaves(changed) if _overwrite(part, row, value, False)]
     found = [neighbour for _, neighbour in _with_cells(changed, row, form, cell)]
     if found:
@@ -305,7 +385,9 @@ def _with_row(records: Any, row: int, form: Form | None, cell: Any) -> Any:
     return changed if numeric else None
 
 
-def _with_cells(records: Any, row: int, form: Form | None, cell: Any, column: int | None = None) -> Iterator[tuple[str, Any]]:
+def _with_cells(
+    records: Any, row: int, form: Form | None, cell: Any, column: int | None = None
+) -> Iterator[tuple[str, Any]]:
     """The records with this in the cells of one of them, or in one column: in tables, lists and
     arrays of anything but numbers."""
     fitting = [_put(part, row, cell, column) for part in leaves(records)]
@@ -317,9 +399,15 @@ def _with_cells(records: Any, row: int, form: Form | None, cell: Any, column: in
     yield f"{cell!r}{where}", neighbour if form is None else form.cast(neighbour)[0]
 
 
-def _hostile_cells(view: PrivateView, row: int, form: Form | None, name: str) -> Iterator[tuple[str, Any]]:
+def _hostile_cells(
+    view: PrivateView, row: int, form: Form | None, name: str
+) -> Iterator[tuple[str, Any]]:
     """The hostile replacement of this name in one column at a time."""
-    widths = [part.shape[1] for part in leaves(view.records) if getattr(part, "ndim", 0) == 2 and _is_loose(part)]
+    widths = [
+        part.shape[1]
+        for part in leaves(view.records)
+        if getattr(part, "ndim", 0) == 2 and _is_loose(part)
+    ]
     for cell in _HOSTILE:
         for column in range(max(widths, default=0)) if repr(cell) == name else ():
             yield from _with_cells(view.records, row, form, cell, column)
@@ -357,7 +445,12 @@ def _put(part: Any, row: int, cell: Any, column: int | None) -> Any:
     if hasattr(part, "iloc"):
         cells = list(part)
         cells[row] = cell
-        return type(part)(np.fromiter(cells, dtype=object, count=len(cells)), index=part.index, name=part.name, dtype=object)
+        return type(part)(
+            np.fromiter(cells, dtype=object, count=len(cells)),
+            index=part.index,
+            name=part.name,
+            dtype=object,
+        )
     # numpy makes whole numbers of dates that become objects, so they are taken one by one
     objects = np.fromiter(part.reshape(-1), object, part.size).reshape(part.shape)
     flat = objects.reshape(len(objects), -1)
@@ -396,10 +489,14 @@ def _assign(part: Any, place: Any, cell: Any) -> bool:
 
 
 def _overwrite(part: Any, changed: int, value: float, wild: bool) -> bool:
-    """Write `value`, or what is nearest to it in the dtype, into one row of a numeric part; False where that means nothing."""
+    """Write `value`, or what is nearest to it in the dtype, into one row of a numeric part; False
+    where that means nothing.
+    """
     kind = part.dtype.kind if isinstance(part, np.ndarray) else ""
     if isinstance(part, torch.Tensor):
-        kind = "f" if part.is_floating_point() else torch.empty(0, dtype=part.dtype).numpy().dtype.kind
+        kind = (
+            "f" if part.is_floating_point() else torch.empty(0, dtype=part.dtype).numpy().dtype.kind
+        )
     if kind == "f":
         part[changed] = value
         return True
@@ -411,13 +508,17 @@ def _overwrite(part: Any, changed: int, value: float, wild: bool) -> bool:
     return False
 
 
-def _scores_or_none(score: Score, subject: Any, records: Any, call: Callable[[Score, Any, Any], Any] | None = None) -> Any:
+def _scores_or_none(
+    score: Score, subject: Any, records: Any, call: Callable[[Score, Any, Any], Any] | None = None
+) -> Any:
     """None without records, and where the score raises or gives anything but a number a record: the
     curator would count the failing records as the worst score."""
     return _checked_or_none(_result_or_none(score, subject, records, call or _called), records)
 
 
-def _result_or_none(score: Score, subject: Any, records: Any, call: Callable[[Score, Any, Any], Any] | None = None) -> Any:
+def _result_or_none(
+    score: Score, subject: Any, records: Any, call: Callable[[Score, Any, Any], Any] | None = None
+) -> Any:
     """What the score returns, batches joined; None without records, and where it raises."""
     if records is None:
         return None
@@ -432,13 +533,17 @@ def _result_or_none(score: Score, subject: Any, records: Any, call: Callable[[Sc
 
 
 def _in_one_transfer(results: list[Any]) -> list[Any]:
-    """The same results; tensors of one form are fetched from their device at once, so that it is waited for once."""
+    """The same results; tensors of one form are fetched from their device at once, so that it is
+    waited for once.
+    """
     tensors = [result for result in results if result is not None]
     if not all(isinstance(result, torch.Tensor) and result.ndim for result in tensors):
         return results
     if len({(result.device, result.dtype, result.shape[1:]) for result in tensors}) != 1:
         return results
-    parts = iter(torch.cat(tensors).detach().cpu().split_with_sizes([len(result) for result in tensors]))
+    parts = iter(
+        torch.cat(tensors).detach().cpu().split_with_sizes([len(result) for result in tensors])
+    )
     return [None if result is None else next(parts) for result in results]
 
 
@@ -469,7 +574,11 @@ def _called(score: Score, subject: Any, records: Any) -> Any:
     it, too."""
     with fix_generators():
         result = score(subject, records)
-        return iter([tensor_of(batch).clone() for batch in result]) if isinstance(result, Iterator) else result
+        return (
+            iter([tensor_of(batch).clone() for batch in result])
+            if isinstance(result, Iterator)
+            else result
+        )
 
 
 def _view(records: Any) -> PrivateView:
@@ -494,8 +603,11 @@ def _largest(before: Any, after: Any) -> str:
     return f"up to {float(np.nanmax(np.abs(before.astype(float) - after.astype(float)))):.3g}"
 
 
-def _require_equal(before: Any, after: Any, change: str, whose: str = "other records' scores") -> None:
+def _require_equal(
+    before: Any, after: Any, change: str, whose: str = "other records' scores"
+) -> None:
     if not _equal(before, after):
         raise AssertionError(
-            f"{change} moved {whose} by {_largest(before, after)}: the score does not treat each record by itself, so no sensitivity holds"
+            f"{change} moved {whose} by {_largest(before, after)}: the score does not treat each"
+            " record by itself, so no sensitivity holds"
         )

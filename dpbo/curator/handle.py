@@ -11,7 +11,9 @@ from dpbo.validation import checked, require_json
 
 
 class Opaque:
-    """No tensor, no array, no pickle; copying gives the same object, because there is one budget and one answer."""
+    """No tensor, no array, no pickle; copying gives the same object, because there is one budget
+    and one answer.
+    """
 
     def __copy__(self) -> Self:
         return self
@@ -30,22 +32,32 @@ class Opaque:
         self._refuse("read")
 
     def _refuse(self, what: str) -> NoReturn:
-        raise OpacityError(f"a {type(self).__name__} is opaque and cannot be {what}. Use curator.release(...).")
+        raise OpacityError(
+            f"a {type(self).__name__} is opaque and cannot be {what}. Use curator.release(...)."
+        )
 
 
 @checked
 class Handle(Opaque):
-    """Names one evaluation: a random id, its question, and public details such as the point x. The answer stays with the curator.
+    """Names one evaluation: a random id, its question, and public details such as the point x. The
+    answer stays with the curator.
 
     Attributes:
         reservation: name of the reservation that it was made for; None for any.
     """
 
-    def __init__(self, query: Query, details: Mapping[str, Any], name: str | None = None, reservation: str | None = None) -> None:
+    def __init__(
+        self,
+        query: Query,
+        details: Mapping[str, Any],
+        name: str | None = None,
+        reservation: str | None = None,
+    ) -> None:
         require_json("details", details)
         self.reservation = reservation
         self._id, self._query = name or uuid.uuid4().hex, query
-        self._details = json.dumps(dict(details))  # read anew for each caller, who may change what they get
+        # read anew for each caller, who may change what they get
+        self._details = json.dumps(dict(details))
 
     @property
     def id(self) -> str:

@@ -1,8 +1,10 @@
 """Unit labels: two records belong to one unit if and only if their labels are equal as values.
 
-Whole numbers, bools, text, bytes, dates, tuples of these, and arrays, tensors and Series of them are values. A 0-d tensor or array counts
-as the value in it, a float as the whole number that it stores exactly. Other objects may compare by identity, which would make every record
-a unit of its own, so they are refused by name. Labels of different kinds are refused too: 1 and "1" would be two units.
+Whole numbers, bools, text, bytes, dates, tuples of these, and arrays, tensors and Series of them
+are values. A 0-d tensor or array counts as the value in it, a float as the whole number that it
+stores exactly. Other objects may compare by identity, which would make every record a unit of its
+own, so they are refused by name. Labels of different kinds are refused too: 1 and "1" would be two
+units.
 """
 
 import datetime
@@ -20,11 +22,13 @@ import torch
 
 from dpbo.errors import InputError, UsageError
 
-ALLOWED = "one label a record: whole numbers, text, bytes, dates, or tuples of them, all of one kind"
+ALLOWED = (
+    "one label a record: whole numbers, text, bytes, dates, or tuples of them, all of one kind"
+)
 _REMEDY = "Convert all labels, in all tables, in one way: numbers by int, anything else by str."
 LOOKALIKES = (
-    "some labels differ only in case, spaces or the form of letters, and are protected as different units. Make them alike if they are "
-    "the same unit."
+    "some labels differ only in case, spaces or the form of letters, and are protected as different"
+    " units. Make them alike if they are the same unit."
 )
 # By its bytes, below which number a float stores every whole number; other floats: 2^53.
 _EXACT = {2: 2**11, 4: 2**24}
@@ -39,20 +43,30 @@ class _Instant(str):
 
 
 def as_values(name: str, labels: Any) -> np.ndarray[Any, Any]:
-    """The labels as a 1-d array that compares by value: of numbers, text or bytes in their own dtype, else of objects.
+    """The labels as a 1-d array that compares by value: of numbers, text or bytes in their own
+    dtype, else of objects.
 
     Missing labels (None, NaN, NaT) are kept, as None or NaN.
 
     Raises:
-        InputError: labels that do not compare by value, or of different kinds. It names types and shows no label.
+        InputError: labels that do not compare by value, or of different kinds. It names types and
+            shows no label.
     """
     array = _array(labels)
     if array is None or array.ndim != 1:
         raise InputError(name, type(labels).__name__, ALLOWED)
     if array.dtype.kind == "f":
         given = array[~np.isnan(array)]
-        if not bool(((given == np.floor(given)) & (np.abs(given) < _EXACT.get(array.dtype.itemsize, 2**53))).all()):
-            raise UsageError(f"{name} must be {ALLOWED}, but has floats that are not exact whole numbers. {_REMEDY}")
+        if not bool(
+            (
+                (given == np.floor(given))
+                & (np.abs(given) < _EXACT.get(array.dtype.itemsize, 2**53))
+            ).all()
+        ):
+            raise UsageError(
+                f"{name} must be {ALLOWED}, but has floats that are not exact whole numbers."
+                f" {_REMEDY}"
+            )
         array = array.astype(np.float64)
     elif array.dtype.kind not in "biu":
         values = list[Any]()
@@ -67,7 +81,9 @@ def as_values(name: str, labels: Any) -> np.ndarray[Any, Any]:
             raise InputError(name, min(refused), ALLOWED, _REMEDY)
         distinct = set(values)
         if len({kind_of(value) for value in values if not is_missing(value)}) > 1:
-            raise UsageError(f"{name} must be {ALLOWED}, but has labels of different kinds. {_REMEDY}")
+            raise UsageError(
+                f"{name} must be {ALLOWED}, but has labels of different kinds. {_REMEDY}"
+            )
         if len(set(map(folded, distinct))) < len(distinct):
             warnings.warn(f"{name}: {LOOKALIKES}", UserWarning, stacklevel=2)
         if array.dtype.kind not in "US":
@@ -79,27 +95,42 @@ def kind_of(value: Any) -> tuple[Any, ...]:
     """What kind of value a label is; only labels of one kind can be compared."""
     if isinstance(value, tuple):
         return ("tuple", *map(kind_of, value))
-    kinds = ((numbers.Real, "number"), (_Date, "date"), (_Instant, "instant"), (str, "text"), (bytes, "bytes"))
+    kinds = (
+        (numbers.Real, "number"),
+        (_Date, "date"),
+        (_Instant, "instant"),
+        (str, "text"),
+        (bytes, "bytes"),
+    )
     return (next((kind for type_, kind in kinds if isinstance(value, type_)), "missing"),)
 
 
 def is_missing(value: Any) -> bool:
     """None or NaN, or a tuple with such a part."""
-    return any(map(is_missing, value)) if isinstance(value, tuple) else value is None or (isinstance(value, float) and math.isnan(value))
+    return (
+        any(map(is_missing, value))
+        if isinstance(value, tuple)
+        else value is None or (isinstance(value, float) and math.isnan(value))
+    )
 
 
 def folded(value: Any) -> Any:
-    """The label without case, spaces and the form of letters: what a reader would take for the same label."""
+    """The label without case, spaces and the form of letters: what a reader would take for the same
+    label.
+    """
     if isinstance(value, tuple):
         return tuple(map(folded, value))
     if not isinstance(value, str):
         return value
     plain = unicodedata.normalize("NFKC", value).casefold()
-    return "".join(letter for letter in plain if unicodedata.category(letter) not in ("Cf", "Zs", "Cc"))
+    return "".join(
+        letter for letter in plain if unicodedata.category(letter) not in ("Cf", "Zs", "Cc")
+    )
 
 
 def hash_labels(labels: Any, key: bytes, *, as_read: bool = False) -> tuple[torch.Tensor, bytes]:
-    """Keyed 128-bit hashes of the distinct labels, `labels x 2` int64, and a hash of their kind, zeros without labels.
+    """Keyed 128-bit hashes of the distinct labels, `labels x 2` int64, and a hash of their kind,
+    zeros without labels.
 
     Args:
         key: secret bytes.
@@ -109,11 +140,19 @@ def hash_labels(labels: Any, key: bytes, *, as_read: bool = False) -> tuple[torc
         InputError: labels that cannot be compared between processes.
     """
     flat = as_values("groups", labels)
-    distinct = list(dict.fromkeys(flat.tolist())) if flat.dtype.kind == "O" else np.unique(flat).tolist()
+    distinct = (
+        list(dict.fromkeys(flat.tolist())) if flat.dtype.kind == "O" else np.unique(flat).tolist()
+    )
     if as_read:
         distinct = list(dict.fromkeys(map(folded, distinct)))
-    hashed = b"".join(hashlib.blake2b(_label_bytes(label), digest_size=16, key=key).digest() for label in distinct)
-    kind = hashlib.blake2b(repr(kind_of(distinct[0])).encode(), digest_size=8).digest() if distinct else bytes(8)
+    hashed = b"".join(
+        hashlib.blake2b(_label_bytes(label), digest_size=16, key=key).digest() for label in distinct
+    )
+    kind = (
+        hashlib.blake2b(repr(kind_of(distinct[0])).encode(), digest_size=8).digest()
+        if distinct
+        else bytes(8)
+    )
     return torch.from_numpy(np.frombuffer(bytearray(hashed), dtype="<i8").reshape(-1, 2)), kind
 
 
@@ -122,7 +161,11 @@ def _label_bytes(label: Any) -> bytes:
     if isinstance(label, numbers.Integral):
         return f"n{int(label)}".encode()
     if isinstance(label, numbers.Real):
-        number = label if isinstance(label, Fraction) or not math.isfinite(label) else Fraction(float(label))
+        number = (
+            label
+            if isinstance(label, Fraction) or not math.isfinite(label)
+            else Fraction(float(label))
+        )
         return f"n{number}".encode()
     if isinstance(label, str):
         return b"s" + label.encode("utf-8", "surrogatepass")
@@ -133,8 +176,12 @@ def _label_bytes(label: Any) -> bytes:
 
 
 def _array(labels: Any) -> np.ndarray[Any, Any] | None:
-    """The labels as an array; None where they have no order, are one text, or raise: an error's text may show some of them."""
-    if isinstance(labels, (str, bytes, Set, Mapping, np.ma.MaskedArray)) or hasattr(labels, "columns"):
+    """The labels as an array; None where they have no order, are one text, or raise: an error's
+    text may show some of them.
+    """
+    if isinstance(labels, (str, bytes, Set, Mapping, np.ma.MaskedArray)) or hasattr(
+        labels, "columns"
+    ):
         return None
     try:
         raw = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else labels
@@ -153,7 +200,9 @@ def _listed(labels: Any) -> np.ndarray[Any, Any]:
 
 
 def _value(label: Any) -> Any:
-    """The label as one of Python's own types, equal for equal labels alone. Raises TypeError for what may compare by identity."""
+    """The label as one of Python's own types, equal for equal labels alone. Raises TypeError for
+    what may compare by identity.
+    """
     if isinstance(label, (torch.Tensor, np.ndarray)) and label.ndim == 0:
         label = label.detach().cpu().numpy()[()] if isinstance(label, torch.Tensor) else label[()]
     if isinstance(label, np.datetime64):
@@ -164,7 +213,11 @@ def _value(label: Any) -> Any:
     if isinstance(label, datetime.date):
         zone = label.utcoffset() if isinstance(label, datetime.datetime) else None
         if zone is None:
-            return _value(label.to_datetime64() if hasattr(label, "to_datetime64") else np.datetime64(label.isoformat()))
+            return _value(
+                label.to_datetime64()
+                if hasattr(label, "to_datetime64")
+                else np.datetime64(label.isoformat())
+            )
         # In the years 1 and 9999, used for "never", UTC may be out of range.
         assert isinstance(label, datetime.datetime)
         moment = label if label.year in (1, 9999) else label.astimezone(datetime.UTC)

@@ -1,15 +1,18 @@
-"""The ledger of one data set: what was promised, charged and released, in an append-only chain of records.
+"""The ledger of one data set: what was promised, charged and released, in an append-only chain of
+records.
 
-Kinds of record: `birth` (data set, unit, adjacency, budget, accounting), `reserve` (a reservation's slots), `charge` (before any noise is
-drawn), `value` (what a charge released), `assume` and `void` (what later statements must say). Every record carries the running state
-(the total cost, and the slots used of the reservation that it changed) and the hash of its predecessor, so every change, gap and reordering
-is detected. The whole chain is verified when the ledger is opened, and for each statement; every other call verifies the records that are
-new, and counts all where another connection wrote. The loss of
-the last records, and a chain rewritten as a whole, are detected against a head hash kept elsewhere; while a ledger is open, against the
-newest record that this process wrote, read as the head or verified: whatever is read or written to afterwards must hold it.
+Kinds of record: `birth` (data set, unit, adjacency, budget, accounting), `reserve` (a reservation's
+slots), `charge` (before any noise is drawn), `value` (what a charge released), `assume` and `void`
+(what later statements must say). Every record carries the running state (the total cost, and the
+slots used of the reservation that it changed) and the hash of its predecessor, so every change, gap
+and reordering is detected. The whole chain is verified when the ledger is opened, and for each
+statement; every other call verifies the records that are new, and counts all where another
+connection wrote. The loss of the last records, and a chain rewritten as a whole, are detected
+against a head hash kept elsewhere; while a ledger is open, against the newest record that this
+process wrote, read as the head or verified: whatever is read or written to afterwards must hold it.
 A ledger in a file must also hold the newest record that the file of fingerprints beside it tells of
-(plan_fingerprints.py).
-A charge stands whatever happens next. A charge without a value is a lost release and never drawn again.
+(plan_fingerprints.py). A charge stands whatever happens next. A charge without a value is a lost
+release and never drawn again.
 """
 
 import contextlib
@@ -27,7 +30,14 @@ from dpbo.curator.birth import Birth
 from dpbo.curator.chain import Chain, Record, ReservationEvent, State, dump, names_same_handles
 from dpbo.curator.plan_fingerprints import keep_head, kept_head, require_kept_head
 from dpbo.curator.storage import Storage, Taken, table
-from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch, LedgerMissing, LedgerRolledBack
+from dpbo.errors import (
+    InputError,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerMismatch,
+    LedgerMissing,
+    LedgerRolledBack,
+)
 from dpbo.events import Event
 from dpbo.hidden_run import in_hidden_run, note_drawn
 from dpbo.validation import PRINTABLE, Count, Within, checked, require_json
@@ -38,9 +48,17 @@ SCHEMA = 1
 _AT_ONCE = 500
 NOTES = ("assume", "void")
 _ALL = sa.select(table).order_by(table.c.seq)
-_NEWER = _ALL.add_columns(sa.select(sa.func.count()).select_from(table).scalar_subquery()).where(table.c.seq >= sa.bindparam("head"))
+_NEWER = _ALL.add_columns(sa.select(sa.func.count()).select_from(table).scalar_subquery()).where(
+    table.c.seq >= sa.bindparam("head")
+)
 _NUMBERED = _ALL.where(table.c.seq.in_(sa.bindparam("numbers", expanding=True)))
-Text = Annotated[str, Within("text of 1 to 200 printable characters", lambda value: 0 < len(value) <= 200 and value.isprintable())]
+Text = Annotated[
+    str,
+    Within(
+        "text of 1 to 200 printable characters",
+        lambda value: 0 < len(value) <= 200 and value.isprintable(),
+    ),
+]
 """What every database keeps whole and finds again, and every terminal shows as it is."""
 
 
@@ -54,11 +72,13 @@ class Ledger:
 
     Attributes:
         birth, budget, accounting: what it was made for.
-        cap: what its budget holds, as computed when it was made: another machine's root finder may end a float away.
+        cap: what its budget holds, as computed when it was made: another machine's root finder may
+            end a float away.
         fingerprints: of its reservations, where no file keeps them (plan_fingerprints.py).
 
     Raises:
-        InputError: a budget that the accounting cannot serve. LedgerMismatch: names what it was
+        InputError: a budget that the accounting cannot serve.
+        LedgerMismatch: names what it was
         made for otherwise. LedgerUnavailable, LedgerCorrupt: it cannot be reached, or was damaged.
         LedgerRolledBack: it is an older copy.
     """
@@ -80,12 +100,18 @@ class Ledger:
         made_for = self.birth.to_json()
         for name, value in birth.to_json().items():
             if value != made_for[name]:
-                remedy = "Pass what the ledger was made with. A second ledger for the same records does not renew the budget: both add up."
+                remedy = (
+                    "Pass what the ledger was made with. A second ledger for the same records does"
+                    " not renew the budget: both add up."
+                )
                 if name == "units":
                     # Another ledger for what is left of these records would forget what was spent
                     # on them.
-                    remedy = ("Where the number of units is public it is part of the promise: give all of them. Put a public stand-in "
-                              "record (such as zeros) in the place of a unit that has left.")  # fmt: skip
+                    remedy = (
+                        "Where the number of units is public it is part of the promise: give all of"
+                        " them. Put a public stand-in record (such as zeros) in the place of a unit"
+                        " that has left."
+                    )
                 raise LedgerMismatch(name, made_for[name], value, remedy)
 
     @classmethod
@@ -97,7 +123,10 @@ class Ledger:
             first = _read_one(connection, 0)
             others = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar()
         if first is None and others:
-            raise LedgerCorrupt("the ledger's first record is missing, though others are there: it was removed. Charge nothing on it.")
+            raise LedgerCorrupt(
+                "the ledger's first record is missing, though others are there: it was removed."
+                " Charge nothing on it."
+            )
         if first is None:
             raise LedgerMissing("the ledger is empty: its first record was never written.")
         ledger._bind(first)
@@ -118,7 +147,12 @@ class Ledger:
 
     def _bind(self, first: Record) -> None:
         if (schema := first.body.get("schema")) != SCHEMA:
-            raise LedgerMismatch("schema", schema, SCHEMA, "Open it with the dpbo version that wrote it, or upgrade dpbo.")
+            raise LedgerMismatch(
+                "schema",
+                schema,
+                SCHEMA,
+                "Open it with the dpbo version that wrote it, or upgrade dpbo.",
+            )
         self._chain = Chain()
         self._seen = first.seq, first.hash
         self.fingerprints = dict[str, Any]()
@@ -138,15 +172,31 @@ class Ledger:
         self.accounting = self.birth.accounting
 
     def reserve(
-        self, name: Text, event: Event, slots: Count, terms: Mapping[str, Any], *, parallel: bool = False, limit: Count | None = None
+        self,
+        name: Text,
+        event: Event,
+        slots: Count,
+        terms: Mapping[str, Any],
+        *,
+        parallel: bool = False,
+        limit: Count | None = None,
     ) -> Event:
-        """Set aside `slots` times `event` under a name, or find that reservation again if its terms are the same.
+        """Set aside `slots` times `event` under a name, or find that reservation again if its terms
+        are the same.
 
-        A parallel reservation has so many slots for each part of the records (`Curator.reserve`), and at most `limit` in all.
-        Returns the event that is reserved. Recomputed on another machine it may differ in its last digits; the first one stands.
+        A parallel reservation has so many slots for each part of the records (`Curator.reserve`),
+        and at most `limit` in all. Returns the event that is reserved. Recomputed on another
+        machine it may differ in its last digits; the first one stands.
         """
         require_json("terms", terms)
-        wanted = ReservationEvent(name, event, slots, json.loads(json.dumps(dict(terms))), parallel, limit if parallel else None)
+        wanted = ReservationEvent(
+            name,
+            event,
+            slots,
+            json.loads(json.dumps(dict(terms))),
+            parallel,
+            limit if parallel else None,
+        )
         with self._transaction(self.storage.writing()) as connection:
             if (known := self._chain.reservations.get(name)) is not None:
                 known.require_same(wanted)
@@ -155,28 +205,47 @@ class Ledger:
         _LOG.info("%r: reserved %d releases", name, slots)
         return event
 
-    def charge(self, name: Text, event: Event, details: Mapping[str, Any], plan: str | None = None, *, used: int | None = None) -> int:
-        """Charge one release before its noise is drawn; returns the entry's number once the charge is durable.
+    def charge(
+        self,
+        name: Text,
+        event: Event,
+        details: Mapping[str, Any],
+        plan: str | None = None,
+        *,
+        used: int | None = None,
+    ) -> int:
+        """Charge one release before its noise is drawn; returns the entry's number once the charge
+        is durable.
 
-        With `plan` it takes event.count slots from the reservation of that name, else its cost from the budget. With `used`, only if the
-        reservation has used exactly so many slots before: for runs in which every release builds on the last.
+        With `plan` it takes event.count slots from the reservation of that name, else its cost from
+        the budget. With `used`, only if the reservation has used exactly so many slots before: for
+        runs in which every release builds on the last.
         """
         require_json("details", details)
         with self._transaction(self.storage.writing()) as connection:
             if used is not None and self._chain.used.get(str(plan)) != used:
-                what = f"another process released from the reservation {plan!r}; nothing was charged."
+                what = (
+                    f"another process released from the reservation {plan!r}; nothing was charged."
+                )
                 raise LedgerError(f"{what} Open the run again to go on.")
-            entry = self._write(connection, "charge", name, {**details, "event": event.to_json(), "plan": plan})
+            entry = self._write(
+                connection, "charge", name, {**details, "event": event.to_json(), "plan": plan}
+            )
         if not self.void:
             note_drawn(event.under)
         return entry.seq
 
     def store(self, entry: int, name: str, values: Sequence[Mapping[str, Any]]) -> None:
-        """Keep what was drawn for a charge, one value a slot. Called again, it keeps it once: the first commit may have gone unanswered."""
+        """Keep what was drawn for a charge, one value a slot. Called again, it keeps it once: the
+        first commit may have gone unanswered.
+        """
         with self._transaction(self.storage.writing()) as connection:
             charge = self._chain.unanswered.get(entry) or _read_one(connection, entry)
             if charge is None or charge.kind != "charge" or not names_same_handles(charge, values):
-                raise LedgerRolledBack(f"record {entry} is not the charge of these values: another copy was put in its place.")
+                raise LedgerRolledBack(
+                    f"record {entry} is not the charge of these values: another copy was put in its"
+                    " place."
+                )
             if entry not in self._chain.unanswered:
                 return
             self._write(connection, "value", name, {"entry": entry, "values": list(values)})
@@ -188,12 +257,18 @@ class Ledger:
             _LOG.info("%r: released %d of %d", plan.name, used, plan.slots)
 
     def note(self, kind: str, text: Text) -> None:
-        """Note once, for every later statement: an assumption ("assume"), or why there is no guarantee ("void").
+        """Note once, for every later statement: an assumption ("assume"), or why there is no
+        guarantee ("void").
 
         Assumptions that no part of dpbo makes stand in the statement as the caller's own words.
         """
         if kind not in NOTES:
-            raise InputError("kind", kind, f"one of {NOTES}", "Every other kind of record says what was charged, and is written with it.")
+            raise InputError(
+                "kind",
+                kind,
+                f"one of {NOTES}",
+                "Every other kind of record says what was charged, and is written with it.",
+            )
         with self._transaction(self.storage.writing()) as connection:
             if (kind, text) in self._chain.notes:
                 return
@@ -205,17 +280,23 @@ class Ledger:
             return handle in self._chain.handles
 
     def values(self, plan: str, *, skip: int = 0) -> list[dict[str, Any]]:
-        """Every value released from a reservation, a slot each, in the order of release; but for the first `skip`, as many as an earlier
-        call returned."""
+        """Every value released from a reservation, a slot each, in the order of release; but for
+        the first `skip`, as many as an earlier call returned."""
         with self._transaction(self.storage.reading()) as connection:
             new = self._chain.values.get(plan, [])[skip:]
-            return [value for record in _numbered(connection, dict.fromkeys(new)) for value in record.body["values"]]
+            return [
+                value
+                for record in _numbered(connection, dict.fromkeys(new))
+                for value in record.body["values"]
+            ]
 
     def used(self, *, newest: bool = True) -> dict[str, int]:
-        """Slots charged so far, by reservation; for a parallel one, those of the part that was charged most often.
+        """Slots charged so far, by reservation; for a parallel one, those of the part that was
+        charged most often.
 
         Args:
-            newest: whether to look for what other processes have charged since this one last read or wrote.
+            newest: whether to look for what other processes have charged since this one last read
+                or wrote.
         """
         with self._newest() if newest else self.storage.lock:
             return dict(self._chain.used)
@@ -237,7 +318,9 @@ class Ledger:
             return self._chain.head
 
     def records(self, *, after: int | None = None) -> list[Record]:
-        """The whole chain, with whatever else stands in its table, or what follows the record of this number; oldest first."""
+        """The whole chain, with whatever else stands in its table, or what follows the record of
+        this number; oldest first.
+        """
         with self._transaction(self.storage.reading()) as connection:
             return _read(connection, sa.true() if after is None else table.c.seq > after)
 
@@ -249,10 +332,12 @@ class Ledger:
     def verified(self, *, expect: str | None = None) -> Chain:
         """The whole chain, read again, every hash and total recomputed.
 
-        Raises LedgerCorrupt where a record does not follow from the last, or the newest one that this process saw is not among them.
+        Raises LedgerCorrupt where a record does not follow from the last, or the newest one that
+        this process saw is not among them.
 
         Args:
-            expect: a head hash kept elsewhere; it must occur in the chain, or the ledger was rolled back or rewritten.
+            expect: a head hash kept elsewhere; it must occur in the chain, or the ledger was rolled
+                back or rewritten.
         """
         if expect is not None and len(expect) != 64:
             raise InputError("expect", expect, "a whole head hash of 64 characters")
@@ -264,21 +349,27 @@ class Ledger:
                 chain.follow(record := Record.stored(*row))
                 found |= record.hash == expect
         if not found:
-            raise LedgerRolledBack("the expected head is not in the chain: it was rolled back or rewritten since that head was noted.")
+            raise LedgerRolledBack(
+                "the expected head is not in the chain: it was rolled back or rewritten since that"
+                " head was noted."
+            )
         return chain
 
     def verify(self, *, expect: str | None = None) -> Record:
         """The newest record of a chain that holds. Raises LedgerCorrupt otherwise.
 
         Args:
-            expect: a head hash kept elsewhere; it must occur in the chain, or the ledger was rolled back or rewritten.
+            expect: a head hash kept elsewhere; it must occur in the chain, or the ledger was rolled
+                back or rewritten.
         """
         head = self.verified(expect=expect).head
         assert head is not None
         return head
 
     def account(self) -> str:
-        """The budget in epsilon and delta, and what was spent or reserved for what as this process last saw it, for BudgetExceeded."""
+        """The budget in epsilon and delta, and what was spent or reserved for what as this process
+        last saw it, for BudgetExceeded.
+        """
         return self._chain.account()
 
     @property
@@ -288,7 +379,9 @@ class Ledger:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[Record]:
-        """Meanwhile no other process can write to the ledger. Nothing is written. Gives the newest record."""
+        """Meanwhile no other process can write to the ledger. Nothing is written. Gives the newest
+        record.
+        """
         with self._transaction(self.storage.writing()):
             assert self._chain.head is not None
             yield self._chain.head
@@ -298,8 +391,12 @@ class Ledger:
         self._seen = max(self._seen, (record.seq, record.hash))
 
     @contextlib.contextmanager
-    def _transaction(self, opened: contextlib.AbstractContextManager[sa.Connection]) -> Iterator[sa.Connection]:
-        """A transaction on a chain that holds, with the newest record that this process saw in it. Raises LedgerCorrupt."""
+    def _transaction(
+        self, opened: contextlib.AbstractContextManager[sa.Connection]
+    ) -> Iterator[sa.Connection]:
+        """A transaction on a chain that holds, with the newest record that this process saw in it.
+        Raises LedgerCorrupt.
+        """
         with self.storage.lock:
             self._written = list[tuple[Record, State]]()
             with opened as connection:
@@ -327,7 +424,9 @@ class Ledger:
 
     @contextlib.contextmanager
     def _newest(self) -> Iterator[None]:
-        """Hold the lock on a chain with everything that was written so far. There is a transaction only where somebody else wrote."""
+        """Hold the lock on a chain with everything that was written so far. There is a transaction
+        only where somebody else wrote.
+        """
         with self.storage.lock:
             if self._chain.head is None or not self.storage.is_at(self._version):
                 with self._transaction(self.storage.reading()):
@@ -335,7 +434,9 @@ class Ledger:
             yield
 
     def _follow(self, connection: sa.Connection) -> None:
-        """Verify what is new since the last transaction, and that nothing is missing from what was verified before."""
+        """Verify what is new since the last transaction, and that nothing is missing from what was
+        verified before.
+        """
         head = self._chain.head
         version = self.storage.version(connection)
         if head is not None and version is not None and version == self._version:
@@ -344,7 +445,9 @@ class Ledger:
         missing = {self._seen} if last is None else {last, max(last, self._seen)}
         count = 0
         # In parts: all records at once would leave no room in caches for anything else.
-        rows = connection.execute(_NEWER, {"head": 0 if last is None else last[0]}).partitions(_AT_ONCE)
+        rows = connection.execute(_NEWER, {"head": 0 if last is None else last[0]}).partitions(
+            _AT_ONCE
+        )
         for seq, kind, name, body, previous, hash, written in itertools.chain.from_iterable(rows):
             missing.discard((seq, hash))
             if last in missing:
@@ -353,25 +456,41 @@ class Ledger:
             if last is None or seq > last[0]:
                 self._chain.follow(Record.stored(seq, kind, name, body, previous, hash))
         if missing:
-            text = f"record {min(missing)[0]} is not the one that this process saw: another copy was put in its place."
+            text = (
+                f"record {min(missing)[0]} is not the one that this process saw: another copy was"
+                " put in its place."
+            )
             raise LedgerRolledBack(text)
         newest = self._chain.head
         assert newest is not None
         if count != newest.seq + 1:
-            raise LedgerCorrupt(f"the ledger holds {count} records where {newest.seq + 1} were written: one was removed or put in.")
+            raise LedgerCorrupt(
+                f"the ledger holds {count} records where {newest.seq + 1} were written: one was"
+                " removed or put in."
+            )
         self._saw(newest)
         self._version = version
 
-    def _write(self, connection: sa.Connection, kind: str, name: str, body: Mapping[str, Any]) -> Record:
+    def _write(
+        self, connection: sa.Connection, kind: str, name: str, body: Mapping[str, Any]
+    ) -> Record:
         """The next record of the chain, which follows once it is durable.
 
         Raises what `Chain.next_state` does, with nothing written.
         A hidden run writes to ledgers that it made in memory, and to no other: their records would
         tell how many runs there were.
         """
-        if in_hidden_run.get() is not None and (self.storage.persistent or not self._made_in_hidden_run):
-            text = "a run of a private selection writes to no ledger: its records would tell how many runs there were."
-            raise LedgerError(f"{text} The selection's base= says what a run costs. Release outside the selection.")
+        if in_hidden_run.get() is not None and (
+            self.storage.persistent or not self._made_in_hidden_run
+        ):
+            text = (
+                "a run of a private selection writes to no ledger: its records would tell how many"
+                " runs there were."
+            )
+            raise LedgerError(
+                f"{text} The selection's base= says what a run costs. Release outside the"
+                " selection."
+            )
         record, state = _next(self._chain, kind, name, body)
         insert(connection, record)
         self._written.append((record, state))
@@ -393,12 +512,19 @@ def _numbered(connection: sa.Connection, numbers: Collection[int]) -> list[Recor
     """The records of these numbers, which are in order."""
     wanted = list(numbers)
     parts = (wanted[start : start + _AT_ONCE] for start in range(0, len(wanted), _AT_ONCE))
-    return [Record.stored(*row) for part in parts for row in connection.execute(_NUMBERED, {"numbers": part})]
+    return [
+        Record.stored(*row)
+        for part in parts
+        for row in connection.execute(_NUMBERED, {"numbers": part})
+    ]
 
 
 def _read(connection: sa.Connection, where: sa.ColumnElement[bool]) -> list[Record]:
     """These records, oldest first."""
-    return [Record.stored(*row) for row in connection.execute(sa.select(table).where(where).order_by(table.c.seq))]
+    return [
+        Record.stored(*row)
+        for row in connection.execute(sa.select(table).where(where).order_by(table.c.seq))
+    ]
 
 
 def _read_one(connection: sa.Connection, seq: int) -> Record | None:

@@ -1,4 +1,6 @@
-"""Releases between their charge and the caller: delivered once, drawn but not yet stored, or lost. Nothing is ever drawn twice."""
+"""Releases between their charge and the caller: delivered once, drawn but not yet stored, or lost.
+Nothing is ever drawn twice.
+"""
 
 import dataclasses
 import weakref
@@ -27,11 +29,15 @@ class PendingReleases:
     def __init__(self, ledger: "Ledger") -> None:
         self._ledger = ledger
         # None until it is stored.
-        self._charged: weakref.WeakKeyDictionary[Handle, Release | None] = weakref.WeakKeyDictionary()
+        self._charged: weakref.WeakKeyDictionary[Handle, Release | None] = (
+            weakref.WeakKeyDictionary()
+        )
         self._drawn: list[tuple[int, str, Drawn]] = []
 
     def uncharged(self, handles: Iterable[Handle]) -> list[Handle]:
-        """Those that were never charged, each once. Raises ReleaseLost where another one's value is lost: then none is charged."""
+        """Those that were never charged, each once. Raises ReleaseLost where another one's value is
+        lost: then none is charged.
+        """
         distinct = list(dict.fromkeys(handles))
         for handle in distinct:
             if handle in self._charged:
@@ -52,7 +58,9 @@ class PendingReleases:
         self._drawn.append((entry, name, drawn))
 
     def store(self) -> None:
-        """Store what was drawn. If the ledger cannot be written, it stays here until the next release."""
+        """Store what was drawn. If the ledger cannot be written, it stays here until the next
+        release.
+        """
         while self._drawn:
             entry, name, drawn = self._drawn[0]
             values = [
@@ -71,12 +79,18 @@ class PendingReleases:
             self._drawn.pop(0)
 
     def value(self, handle: Handle) -> Release:
-        """Its one value, in tensors that the caller may change. Raises ReleaseLost where it was charged but never delivered."""
+        """Its one value, in tensors that the caller may change. Raises ReleaseLost where it was
+        charged but never delivered.
+        """
         release = self._charged[handle]
         if release is None:
-            raise ReleaseLost("this handle was charged but its value was never delivered, and it is never drawn twice. Evaluate again: "
-                              "a new handle is a new release with a charge of its own.")  # fmt: skip
-        return dataclasses.replace(release, value=release.value.clone(), variance=release.variance.clone())
+            raise ReleaseLost(
+                "this handle was charged but its value was never delivered, and it is never drawn"
+                " twice. Evaluate again: a new handle is a new release with a charge of its own."
+            )
+        return dataclasses.replace(
+            release, value=release.value.clone(), variance=release.variance.clone()
+        )
 
 
 def _listed(numbers: torch.Tensor) -> list[Any]:

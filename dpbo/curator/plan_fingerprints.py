@@ -14,8 +14,8 @@ It also holds the number and hash of the newest record that its operator saw. A 
 that record is an older copy: what was charged since is not in it, so it is refused
 (`LedgerRolledBack`). An older copy of both is not noticed: keep them apart.
 
-Plans are read, compared and written while no other process can write to the ledger. The newest record
-takes its place in the file's first line once it is durable.
+Plans are read, compared and written while no other process can write to the ledger. The newest
+record takes its place in the file's first line once it is durable.
 """
 
 from __future__ import annotations
@@ -68,7 +68,14 @@ def key_of(ledger: Ledger) -> bytes:
         return bytes.fromhex(kept["key"])
 
 
-def require_same(ledger: Ledger, plan: str, things: Mapping[str, Any], tables: Mapping[str, str | None], *, begun: bool) -> None:
+def require_same(
+    ledger: Ledger,
+    plan: str,
+    things: Mapping[str, Any],
+    tables: Mapping[str, str | None],
+    *,
+    begun: bool,
+) -> None:
     """Compare what a plan is given with what it began with, or keep the fingerprints where it
     begins now.
 
@@ -78,7 +85,8 @@ def require_same(ledger: Ledger, plan: str, things: Mapping[str, Any], tables: M
         cannot be compared. begun: whether the ledger knows the plan already.
 
     Raises:
-        PlanChanged: names what differs. LedgerUnavailable: the file of fingerprints cannot be read
+        PlanChanged: names what differs.
+        LedgerUnavailable: the file of fingerprints cannot be read
         or written.
     """
     # With torch, which opening a ledger does not need.
@@ -86,16 +94,27 @@ def require_same(ledger: Ledger, plan: str, things: Mapping[str, Any], tables: M
 
     key = key_of(ledger)
     file = file_of(ledger.storage)
-    current = {f"{name}{_PYTHON}": fingerprint(thing, detail="references", key=key, size=16).hex() for name, thing in things.items()}
+    current = {
+        f"{name}{_PYTHON}": fingerprint(thing, detail="references", key=key, size=16).hex()
+        for name, thing in things.items()
+    }
     current |= {name: digest for name, digest in tables.items() if digest is not None}
     for name in tables.keys() - current.keys():
         _LOG.warning(
-            "%r: %s not compared with those it begins or began with, because single records cannot be read alike twice", plan, name
+            "%r: %s not compared with those it begins or began with, because single records cannot"
+            " be read alike twice",
+            plan,
+            name,
         )
     with _changed(ledger) as kept:
         plans = kept.setdefault("plans", {})
         if begun and file is not None and plan not in plans:
-            _LOG.warning("%r: resumed unchecked, because %s does not tell which records, score and fit it began with", plan, file.name)
+            _LOG.warning(
+                "%r: resumed unchecked, because %s does not tell which records, score and fit it"
+                " began with",
+                plan,
+                file.name,
+            )
         first = plans.get(plan, {}) if begun else {}
         for name in current:
             if first.get(name, current[name]) != current[name]:
@@ -118,22 +137,25 @@ def kept_head(storage: Storage) -> tuple[int, str] | None:
     return head
 
 
-def require_kept_head(storage: Storage, kept: tuple[int, str] | None, hash_there: str | None) -> None:
+def require_kept_head(
+    storage: Storage, kept: tuple[int, str] | None, hash_there: str | None
+) -> None:
     """Raises LedgerRolledBack where the ledger lacks the kept record. `hash_there`: of the ledger's
     record of that number, if any."""
     if kept is not None and kept[1] != hash_there:
         file = file_of(storage)
         assert file is not None
         raise LedgerRolledBack(
-            f"the ledger lacks record {kept[0]}, the newest one that {file.name} tells of: an older copy, or a new ledger, was put in its "
-            "place, and what was charged since is not in it. Nothing was charged. Put back the ledger that holds it. If it is lost, no "
-            f"later statement counts what it released: to go on even so, delete {file.name}."
+            f"the ledger lacks record {kept[0]}, the newest one that {file.name} tells of: an older"
+            " copy, or a new ledger, was put in its place, and what was charged since is not in"
+            " it. Nothing was charged. Put back the ledger that holds it. If it is lost, no later"
+            f" statement counts what it released: to go on even so, delete {file.name}."
         )
 
 
 def keep_head(storage: Storage, seq: int, hash: str) -> None:
-    """Keep a durable record as the newest one, unless a newer one is kept. It takes its place in the
-    file, so that nobody waits. What fails is logged: the record itself is safe."""
+    """Keep a durable record as the newest one, unless a newer one is kept. It takes its place in
+    the file, so that nobody waits. What fails is logged: the record itself is safe."""
     file = file_of(storage)
     if file is None or not storage.keeps_head:
         return
@@ -145,7 +167,9 @@ def keep_head(storage: Storage, seq: int, hash: str) -> None:
                 os.pwrite(held, _head_line((seq, hash)), 0)
     except (OSError, ValueError):
         storage.keeps_head = False
-        _LOG.warning("%s: cannot be written, so an older copy of the ledger would not be noticed", file.name)
+        _LOG.warning(
+            "%s: cannot be written, so an older copy of the ledger would not be noticed", file.name
+        )
 
 
 @contextlib.contextmanager
@@ -170,12 +194,18 @@ def _changed(ledger: Ledger) -> Iterator[dict[str, Any]]:
         except (LedgerUnavailable, OSError):
             if ledger.storage.file is not None:
                 raise
-            _LOG.warning("%s cannot be written: records are compared only while this ledger is open. Set XDG_STATE_HOME to a folder.", file)
+            _LOG.warning(
+                "%s cannot be written: records are compared only while this ledger is open. Set"
+                " XDG_STATE_HOME to a folder.",
+                file,
+            )
             ledger.fingerprints = kept
 
 
 def _open(file: str | pathlib.Path, flags: int) -> int:
-    """A descriptor of the file itself. Raises OSError where a link stands in its place, which may lead to another ledger's."""
+    """A descriptor of the file itself. Raises OSError where a link stands in its place, which may
+    lead to another ledger's.
+    """
     return os.open(file, flags | os.O_NOFOLLOW)
 
 
@@ -193,7 +223,9 @@ def _opened(file: pathlib.Path) -> Iterator[int]:
 
 
 def _make(file: pathlib.Path) -> None:
-    """A file with a key alone, unless another process made it meanwhile. No process sees it half written."""
+    """A file with a key alone, unless another process made it meanwhile. No process sees it half
+    written.
+    """
     new = _beside(file, {"key": system_entropy(32).hex()})
     try:
         with contextlib.suppress(FileExistsError):
@@ -219,7 +251,9 @@ def _read(file: pathlib.Path) -> dict[str, Any]:
         head = _HEAD.match(text)
         found = dict(json.loads(text if head is None else text[_WIDTH:]))
         bytes.fromhex(found["key"])
-        return found if head is None or head[1] is None else {**found, "head": (int(head[1]), head[2])}
+        return (
+            found if head is None or head[1] is None else {**found, "head": (int(head[1]), head[2])}
+        )
     return {}
 
 
@@ -247,7 +281,8 @@ def _file_errors(file: pathlib.Path) -> Iterator[None]:
         raise
     except (OSError, ValueError, KeyError, TypeError):
         raise LedgerUnavailable(
-            f"the file {file.name!r}, in which the ledger's fingerprints are kept, cannot be read or "
-            "written, or is a link. Nothing was charged. Put it back, or delete it: then nothing tells "
-            "whether a plan is resumed with what it began with, or the ledger is an older copy."
+            f"the file {file.name!r}, in which the ledger's fingerprints are kept, cannot be read"
+            " or written, or is a link. Nothing was charged. Put it back, or delete it: then"
+            " nothing tells whether a plan is resumed with what it began with, or the ledger is an"
+            " older copy."
         ) from None

@@ -1,4 +1,6 @@
-"""From a budget to the least noise that it pays for, and from a mechanism to its noise on the answer of a question."""
+"""From a budget to the least noise that it pays for, and from a mechanism to its noise on the
+answer of a question.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ Kind = TypeVar("Kind", bound=AdditiveMechanism | ChoiceMechanism)
 
 
 def share_of_cap(curator: Curator, budget: BudgetOrShare) -> Fraction:
-    """A budget as an exact share of the curator's, to be divided further. Raises InputError for a Budget under `Planned`."""
+    """A budget as an exact share of the curator's, to be divided further. Raises InputError for a
+    Budget under `Planned`.
+    """
     if not isinstance(budget, Budget):
         return exact_share(budget)
     if isinstance(curator.accounting, Planned):
@@ -41,7 +45,9 @@ def share_of_cap(curator: Curator, budget: BudgetOrShare) -> Fraction:
 
 
 def require_left(curator: Curator, budget: BudgetOrShare, what: str) -> None:
-    """Raises BudgetExceeded if `budget` is not left. Under `Planned`, which counts slots, nothing is checked."""
+    """Raises BudgetExceeded if `budget` is not left. Under `Planned`, which counts slots, nothing
+    is checked.
+    """
     if isinstance(curator.accounting, Planned):
         return
     total, cap = curator.ledger.head().total, curator.ledger.cap
@@ -49,17 +55,26 @@ def require_left(curator: Curator, budget: BudgetOrShare, what: str) -> None:
     if not total + wanted <= cap:
         part = (total + wanted).first_beyond(cap)
         requested, spent, whole = (float(cost.parts[part]) for cost in (wanted, total, cap))
-        raise BudgetExceeded(requested, whole - spent, whole, curator.accounting.unit, what, curator.ledger.account())
+        raise BudgetExceeded(
+            requested, whole - spent, whole, curator.accounting.unit, what, curator.ledger.account()
+        )
 
 
 def priced(
-    curator: Curator, kinds: Sequence[type[Kind]], budget: BudgetOrShare, slots: int = 1, query: Query | None = None
+    curator: Curator,
+    kinds: Sequence[type[Kind]],
+    budget: BudgetOrShare,
+    slots: int = 1,
+    query: Query | None = None,
 ) -> Iterator[Kind]:
-    """Of each kind that the accounting can pay for, the mechanism with the least noise that the budget pays for.
+    """Of each kind that the accounting can pay for, the mechanism with the least noise that the
+    budget pays for.
 
     Args:
-        budget: what all slots together may spend: a `Budget`, or a share in (0, 1] of the curator's.
-        query: the question that each slot releases; omitted, one that is charged as the mechanism says.
+        budget: what all slots together may spend: a `Budget`, or a share in (0, 1] of the
+            curator's.
+        query: the question that each slot releases; omitted, one that is charged as the mechanism
+            says.
 
     Raises:
         InputError: the accounting can pay for none of these kinds.
@@ -68,7 +83,11 @@ def priced(
     available = budget_cost(budget, accounting, curator.ledger.cap)
     found = False
     for kind in kinds:
-        event = kind(1.0).event() if query is None else query.release_event(kind(1.0).event(), curator.adjacency)
+        event = (
+            kind(1.0).event()
+            if query is None
+            else query.release_event(kind(1.0).event(), curator.adjacency)
+        )
 
         def with_noise(noise_multiplier: float, count: int = 1, event: Event = event) -> Event:
             return dataclasses.replace(event, noise_multiplier=noise_multiplier, count=count)
@@ -78,9 +97,15 @@ def priced(
             found = True
             yield kind(multiplier)
     if not found:
-        remedy = "Take another mechanism, or give the Curator another accounting=, for example GDPFilter()."
+        remedy = (
+            "Take another mechanism, or give the Curator another accounting=, for example"
+            " GDPFilter()."
+        )
         if isinstance(event, PoissonGaussianEvent):
-            remedy = "Sampled units need Curator(..., accounting=RDPFilter()), or Planned with this event and as many slots."
+            remedy = (
+                "Sampled units need Curator(..., accounting=RDPFilter()), or Planned with this"
+                " event and as many slots."
+            )
         if accounting.events:
             remedy = "The plan must list this event, with as many slots as there are releases."
         names = " or ".join(kind.__name__ for kind in kinds)
@@ -90,10 +115,12 @@ def priced(
 def planned(
     curator: Curator, noise: Noise, budget: BudgetOrShare | None, slots: int, query: Query | None
 ) -> tuple[Mechanism | None, Event]:
-    """The mechanism of each slot of a reservation, if it has one, and what a slot costs (`Curator.reserve`).
+    """The mechanism of each slot of a reservation, if it has one, and what a slot costs
+    (`Curator.reserve`).
 
     Raises:
-        InputError: no budget for a class of mechanisms, an accounting that can pay for none of them, or noise that cannot be drawn.
+        InputError: no budget for a class of mechanisms, an accounting that can pay for none of
+            them, or noise that cannot be drawn.
     """
     mechanism: Mechanism
     if isinstance(noise, Event):
@@ -101,7 +128,9 @@ def planned(
     if isinstance(noise, Mechanism):
         mechanism = noise
     elif budget is not None:
-        mechanism = next(priced(curator, noise if isinstance(noise, tuple) else (noise,), budget, slots, query))
+        mechanism = next(
+            priced(curator, noise if isinstance(noise, tuple) else (noise,), budget, slots, query)
+        )
     else:
         remedy = "No privacy is the mechanism NoNoise(allow_not_private=True)."
         raise InputError("budget", None, "a Budget, or a share in (0, 1] of the curator's", remedy)
@@ -112,9 +141,11 @@ def planned(
 
 
 def noise_std(curator: Curator, mechanism: Mechanism, query: Query) -> torch.Tensor | None:
-    """Standard deviation of a release of the question, `m`, with that of the sampling where units are sampled.
+    """Standard deviation of a release of the question, `m`, with that of the sampling where units
+    are sampled.
 
-    None for a choice, and where only the answer tells its quanta. Raises InputError where this noise cannot be drawn.
+    None for a choice, and where only the answer tells its quanta. Raises InputError where this
+    noise cannot be drawn.
     """
     units = curator.units
     quanta = query.quanta(units)

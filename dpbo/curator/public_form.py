@@ -52,10 +52,14 @@ Path = tuple[Hashable, ...]
 _NUMBERS = "biuf"
 # 1 == 1.0 == True: categories of pandas keep whichever comes first, so it must not matter which
 _EQUAL_ACROSS_TYPES = (bool, int, float, complex, decimal.Decimal)
-_REMEDY = "Convert the public table's column: to 'float64' where values may be missing, or to 'int64', 'str', 'category' or object."
+_REMEDY = (
+    "Convert the public table's column: to 'float64' where values may be missing, or to 'int64',"
+    " 'str', 'category' or object."
+)
 _NEEDED = (
-    "pandas and numpy choose a dtype by all cells, so one record's cell would change the form, and so the score, of all others. Give a few "
-    "public records of the same form: Curator(..., example=), or Curator(..., schema=) where the score is not to be tried on them."
+    "pandas and numpy choose a dtype by all cells, so one record's cell would change the form, and"
+    " so the score, of all others. Give a few public records of the same form: Curator(...,"
+    " example=), or Curator(..., schema=) where the score is not to be tried on them."
 )
 
 
@@ -97,7 +101,8 @@ class Form:
         found = dict(_paths(records))
         if found.keys() != self.leaves.keys():
             raise UsageError(
-                f"{self.public} must be a container of the same parts as the records, for example both a tuple (features, labels)."
+                f"{self.public} must be a container of the same parts as the records, for example"
+                " both a tuple (features, labels)."
             )
         unfit = np.zeros(count_records(records), dtype=bool)
         cast = []
@@ -108,8 +113,8 @@ class Form:
                 if path in self.names:
                     raise
                 raise UsageError(
-                    f"{self.public} must have the form of the records, but by it the {refused.parameter} must be {refused.allowed}. "
-                    f"{refused.remedy}".rstrip()
+                    f"{self.public} must have the form of the records, but by it the"
+                    f" {refused.parameter} must be {refused.allowed}. {refused.remedy}".rstrip()
                 ) from None
         changed = iter(cast)
         return map_leaves(records, lambda _: next(changed)), unfit
@@ -126,7 +131,9 @@ def require_known_form(records: Any) -> None:
         numeric = isinstance(part, (np.ndarray, torch.Tensor)) or hasattr(part, "tocsr")
         kind = getattr(getattr(part, "dtype", None), "kind", "f")
         if _is_table(part) or (numeric and kind not in f"{_NUMBERS}c"):
-            allowed = "numbers in a tensor or an array, or a list of samples, where no example= is given"
+            allowed = (
+                "numbers in a tensor or an array, or a list of samples, where no example= is given"
+            )
             raise InputError("records", Unshown(part), allowed, _NEEDED)
 
 
@@ -161,7 +168,12 @@ def leaf_form(part: Any, name: str) -> Leaf:
         return SparseForm(NumberForm(part.dtype, 0))
     if isinstance(part, list) or not _is_table(part):
         return AsItCame(list if isinstance(part, list) else None)
-    raise InputError(name, Unshown(part), "a pandas DataFrame, an array, a tensor or a list", "Convert it, such as by to_pandas().")
+    raise InputError(
+        name,
+        Unshown(part),
+        "a pandas DataFrame, an array, a tensor or a list",
+        "Convert it, such as by to_pandas().",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +184,11 @@ class AsItCame(Leaf):
     kind: type | None
 
     def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
-        if isinstance(part, list) != (self.kind is list) or _is_table(part) or isinstance(part, (np.ndarray, torch.Tensor)):
+        if (
+            isinstance(part, list) != (self.kind is list)
+            or _is_table(part)
+            or isinstance(part, (np.ndarray, torch.Tensor))
+        ):
             raise InputError(name, type(part).__name__, "of the public records' type", _NEEDED)
         return part
 
@@ -193,11 +209,15 @@ class TensorForm(Leaf):
         if part.dtype == self.dtype:
             return part
         if part.is_complex() != self.dtype.is_complex:
-            raise InputError(name, str(part.dtype), f"of dtype {self.dtype}, as the public records are")
+            raise InputError(
+                name, str(part.dtype), f"of dtype {self.dtype}, as the public records are"
+            )
         if not self.may_be_unfit:
             return part.to(self.dtype)
         whole = ArrayForm(NumberForm(torch.empty(0, dtype=self.dtype).numpy().dtype, 0))
-        return torch.from_numpy(whole.cast(part.detach().double().cpu().numpy(), unfit, name)).to(part.device)
+        return torch.from_numpy(whole.cast(part.detach().double().cpu().numpy(), unfit, name)).to(
+            part.device
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +248,11 @@ class ObjectArrayForm(Leaf):
         cells = _as_array(part, name)
         flat = cells.reshape(len(cells), -1)
         if flat.shape[1] != len(self.columns):
-            raise InputError(name, Unshown(part), f"of {len(self.columns)} cells a row, as the public records are")
+            raise InputError(
+                name,
+                Unshown(part),
+                f"of {len(self.columns)} cells a row, as the public records are",
+            )
         found = np.empty(flat.shape, dtype=object)
         for place, column in enumerate(self.columns):
             found[:, place] = column.cast(flat[:, place], unfit)
@@ -247,7 +271,9 @@ class StructuredForm(Leaf):
     def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
         names = getattr(getattr(part, "dtype", None), "names", None) or ()
         if not isinstance(part, np.ndarray) or not set(self.columns) <= set(names):
-            raise InputError(name, type(part).__name__, "a structured array with the public records' fields")
+            raise InputError(
+                name, type(part).__name__, "a structured array with the public records' fields"
+            )
         found = np.empty(part.shape, self.dtype)
         for field_name, column in self.columns.items():
             found[field_name] = column.cast(part[field_name], unfit)
@@ -266,7 +292,9 @@ class SparseForm(Leaf):
 
     def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
         if not hasattr(part, "tocsr"):
-            raise InputError(name, type(part).__name__, "a sparse matrix, as the public records are")
+            raise InputError(
+                name, type(part).__name__, "a sparse matrix, as the public records are"
+            )
         rows = part.tocsr()
         wrong = np.zeros(len(rows.data), dtype=bool)
         data = self.column.cast(rows.data, wrong)
@@ -311,9 +339,16 @@ class TableForm(Leaf):
         for label, found in zip(self.names, places, strict=True):
             if len(found) != 1 or found[0] < 0:
                 remedy = "Columns may come in any order, and further ones are left out."
-                raise InputError(name, part, f"a table with one column {label!r}, as the public one has", remedy)
-        made = [_series(column, part.iloc[:, found[0]], unfit) for column, found in zip(self.columns, places, strict=True)]
-        table = pd.DataFrame(dict(enumerate(made)), index=pd.RangeIndex(len(unfit)), columns=pd.RangeIndex(len(made)))
+                raise InputError(
+                    name, part, f"a table with one column {label!r}, as the public one has", remedy
+                )
+        made = [
+            _series(column, part.iloc[:, found[0]], unfit)
+            for column, found in zip(self.columns, places, strict=True)
+        ]
+        table = pd.DataFrame(
+            dict(enumerate(made)), index=pd.RangeIndex(len(unfit)), columns=pd.RangeIndex(len(made))
+        )
         table.columns = self.names
         return table
 
@@ -338,7 +373,9 @@ def _series(column: Column, cells: Any, unfit: NDArray[np.bool_]) -> Any:
     """The cells in a column's form, as a Series whose index counts rows."""
     import pandas as pd
 
-    return pd.Series(column.cast(cells, unfit), index=pd.RangeIndex(len(unfit)), dtype=column.dtype, copy=False)
+    return pd.Series(
+        column.cast(cells, unfit), index=pd.RangeIndex(len(unfit)), dtype=column.dtype, copy=False
+    )
 
 
 def column_form(series: Any, name: str) -> Column:
@@ -354,15 +391,20 @@ def column_form(series: Any, name: str) -> Column:
         values = column_form(pd.Series(dtype.categories, name=series.name), name)
         if values.may_be_unfit and bool(series.isna().any()):
             raise UsageError(
-                f"{name} has a column {series.name!r} of categories that are whole numbers or bools, with missing values: make the "
-                "categories text or floats."
+                f"{name} has a column {series.name!r} of categories that are whole numbers or"
+                " bools, with missing values: make the categories text or floats."
             )
         return CategoryForm(dtype, values)
     if isinstance(dtype, pd.DatetimeTZDtype) or getattr(dtype, "kind", "") in "Mm":
         return MomentForm(dtype)
     if isinstance(dtype, np.dtype) and dtype.kind == "O":
         return ObjectForm.of(list(series))
-    raise InputError(f"{name}[{series.name!r}]", str(dtype), "a column of numpy's numbers, dates, text, categories or objects", _REMEDY)
+    raise InputError(
+        f"{name}[{series.name!r}]",
+        str(dtype),
+        "a column of numpy's numbers, dates, text, categories or objects",
+        _REMEDY,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,7 +459,10 @@ class FixedTextForm(Column):
         found = np.full(len(column), self.fill, dtype=self.dtype)
         for place, cell in enumerate(_cells(column)):
             value = _text(cell) if self.dtype.kind == "U" else cell
-            fits = isinstance(value, str if self.dtype.kind == "U" else bytes) and np.array(value).itemsize <= self.dtype.itemsize
+            fits = (
+                isinstance(value, str if self.dtype.kind == "U" else bytes)
+                and np.array(value).itemsize <= self.dtype.itemsize
+            )
             if fits:
                 found[place] = value
             unfit[place] |= not fits
@@ -439,7 +484,8 @@ class CategoryForm(Column):
         import pandas as pd
 
         if isinstance(getattr(column, "dtype", None), pd.CategoricalDtype):
-            # each private category is looked up once; code -1 takes the last place, which is missing
+            # each private category is looked up once; code -1 takes the last place, which is
+            # missing
             known = np.append(self._codes(pd.Series(column.dtype.categories)), -1)
             codes = known[column.array.codes]
         else:
@@ -536,7 +582,9 @@ class ClassForm(Leaf):
     may_be_unfit = True
 
     def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
-        words = self.classes.dtype.kind in "US" or any(isinstance(label, str) for label in self.classes.tolist())
+        words = self.classes.dtype.kind in "US" or any(
+            isinstance(label, str) for label in self.classes.tolist()
+        )
         key: Callable[[Any], Any] = _text if words else _number
         places = {key(label): place for place, label in enumerate(self.classes.tolist())}
         cells = _one_column(part, name)
@@ -554,7 +602,9 @@ def _array_form(part: Cells, name: str) -> Leaf:
     kind = part.dtype.kind
     flat = part.reshape(-1)
     if kind == "V" and part.dtype.names and part.ndim == 1:
-        columns = {field_name: _field_form(part[field_name], name) for field_name in part.dtype.names}
+        columns = {
+            field_name: _field_form(part[field_name], name) for field_name in part.dtype.names
+        }
         return StructuredForm(part.dtype, columns)
     if kind in _NUMBERS:
         return ArrayForm(NumberForm(part.dtype, flat[0] if len(flat) else 0))
@@ -563,8 +613,12 @@ def _array_form(part: Cells, name: str) -> Leaf:
     if kind in "UST":
         return ArrayForm(ObjectForm(frozenset({bytes if kind == "S" else str}), math.nan))
     if kind == "O":
-        table = part.reshape(len(part), -1) if len(part) else part.reshape(0, math.prod(part.shape[1:]))
-        return ObjectArrayForm(tuple(ObjectForm.of(list(table[:, place])) for place in range(table.shape[1])))
+        table = (
+            part.reshape(len(part), -1) if len(part) else part.reshape(0, math.prod(part.shape[1:]))
+        )
+        return ObjectArrayForm(
+            tuple(ObjectForm.of(list(table[:, place])) for place in range(table.shape[1]))
+        )
     raise InputError(name, part, "of numbers, text, dates, objects, or named fields of these")
 
 
@@ -628,9 +682,17 @@ def _plain(cell: Any) -> Any:
     other cells."""
     if isinstance(cell, np.generic) and cell.dtype.kind in f"{_NUMBERS}cUS":
         return cell.item()
-    if isinstance(cell, datetime.datetime) and hasattr(cell, "to_pydatetime") and not _is_missing(cell):
+    if (
+        isinstance(cell, datetime.datetime)
+        and hasattr(cell, "to_pydatetime")
+        and not _is_missing(cell)
+    ):
         return cell.to_pydatetime(warn=False)
-    if isinstance(cell, datetime.timedelta) and hasattr(cell, "to_pytimedelta") and not _is_missing(cell):
+    if (
+        isinstance(cell, datetime.timedelta)
+        and hasattr(cell, "to_pytimedelta")
+        and not _is_missing(cell)
+    ):
         return cell.to_pytimedelta()
     return cell
 
@@ -639,7 +701,11 @@ def _is_missing(cell: Any) -> bool:
     if cell is None or type(cell).__name__ in ("NaTType", "NAType"):
         # The missing values of pandas.
         return True
-    return cell.is_nan() if isinstance(cell, decimal.Decimal) else isinstance(cell, float) and math.isnan(cell)
+    return (
+        cell.is_nan()
+        if isinstance(cell, decimal.Decimal)
+        else isinstance(cell, float) and math.isnan(cell)
+    )
 
 
 def _numbers(cells: Any) -> NDArray[np.float64]:
@@ -695,7 +761,9 @@ def _moment(cell: Any, dtype: np.dtype[Any], zone: Any) -> Any:
         elif isinstance(cell, datetime.date):
             cell = np.datetime64(cell)
         elif isinstance(cell, datetime.timedelta):
-            cell = cell.to_timedelta64() if hasattr(cell, "to_timedelta64") else np.timedelta64(cell)
+            cell = (
+                cell.to_timedelta64() if hasattr(cell, "to_timedelta64") else np.timedelta64(cell)
+            )
         if not isinstance(cell, np.datetime64 if dates else np.timedelta64):
             return none
         cast = cell.astype(dtype)

@@ -50,7 +50,19 @@ _FEW = 16
 _LOOKED_AT = 256
 # Samples of a Dataset, to see whether it gives the same ones again.
 _READ_TWICE = 16
-_CELLS = (str, bytes, numbers.Number, datetime.date, datetime.time, datetime.timedelta, tuple, list, Mapping, np.ndarray, torch.Tensor)
+_CELLS = (
+    str,
+    bytes,
+    numbers.Number,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    tuple,
+    list,
+    Mapping,
+    np.ndarray,
+    torch.Tensor,
+)
 _RECORD = PrivacyUnit("record")
 # The budget of all that no ledger of this process is known to pay for.
 _TRAININGS = "trainings"
@@ -113,7 +125,9 @@ def rows_of(records: Any) -> Rows | None:
         if type(records) is Subset:
             if (whole := rows_of(records.dataset)) is None:
                 return None
-            return PrivateView.of(whole.take(torch.as_tensor(records.indices)), _RECORD, units_are_public=True)
+            return PrivateView.of(
+                whole.take(torch.as_tensor(records.indices)), _RECORD, units_are_public=True
+            )
         if type(records) is TensorDataset:
             records = records.tensors
         elif isinstance(records, Dataset):
@@ -121,7 +135,11 @@ def rows_of(records: Any) -> Rows | None:
             few = torch.arange(min(samples.count, _READ_TWICE))
             first = row_digests(samples, _key, few)
             second = row_digests(samples, _key, few)
-            return samples if first is not None and second is not None and np.array_equal(first, second) else None
+            return (
+                samples
+                if first is not None and second is not None and np.array_equal(first, second)
+                else None
+            )
         view = PrivateView.of(records, _RECORD, units_are_public=True)
         return view if view.can_take else None
     except Exception:
@@ -130,9 +148,15 @@ def rows_of(records: Any) -> Rows | None:
 
 
 def _stacked(parts: list[Any]) -> Any:
-    if all(isinstance(part, torch.Tensor) for part in parts) and len({part.shape for part in parts}) == 1:
+    if (
+        all(isinstance(part, torch.Tensor) for part in parts)
+        and len({part.shape for part in parts}) == 1
+    ):
         return torch.stack(parts)
-    if all(isinstance(part, np.ndarray) for part in parts) and len({(part.shape, part.dtype) for part in parts}) == 1:
+    if (
+        all(isinstance(part, np.ndarray) for part in parts)
+        and len({(part.shape, part.dtype) for part in parts}) == 1
+    ):
         return np.stack(parts)
     return parts
 
@@ -141,15 +165,18 @@ def _stacked(parts: list[Any]) -> Any:
 class Sketch:
     """Fingerprints of a table's rows, or of `MOST_ROWS` rows drawn at random where it has more.
 
-    Two such tables of n rows with a share s in common then have no drawn row in common with probability exp(-s MOST_ROWS^2 / n).
+    Two such tables of n rows with a share s in common then have no drawn row in common with
+    probability exp(-s MOST_ROWS^2 / n).
 
     Attributes:
         rows: the distinct fingerprints, sorted.
         count: number of rows looked at.
-        repeated: share of these that occur more than once. By Good and Turing it estimates the share of other people's rows that equal one
-            of these by chance: 0 for measurements, large where a row has only a few words or bits.
+        repeated: share of these that occur more than once. By Good and Turing it estimates the
+            share of other people's rows that equal one of these by chance: 0 for measurements,
+            large where a row has only a few words or bits.
         whole: digest of all rows in their order.
-        columns: digests of single columns in their order, but for those of few values and sorted ones, in which other people agree, too.
+        columns: digests of single columns in their order, but for those of few values and sorted
+            ones, in which other people agree, too.
     """
 
     rows: Digests = field(repr=False)
@@ -173,14 +200,24 @@ class Sketch:
             return None
         distinct, counts = np.unique(found, return_counts=True)
         whole = hashlib.sha256(found.tobytes() + str(rows.count).encode()).digest()
-        return cls(distinct, len(found), 1.0 - float((counts == 1).sum()) / len(found), whole, columns.telling())
+        return cls(
+            distinct,
+            len(found),
+            1.0 - float((counts == 1).sum()) / len(found),
+            whole,
+            columns.telling(),
+        )
 
     def is_of_people_of(self, other: Sketch) -> bool:
-        """Whether the tables have rows in common, or a column: the same people with another label, or other columns."""
+        """Whether the tables have rows in common, or a column: the same people with another label,
+        or other columns.
+        """
         return self.shares_rows_with(other) or not self.columns.isdisjoint(other.columns)
 
     def shares_rows_with(self, other: Sketch) -> bool:
-        """Whether the tables have more rows in common than chance explains: three standard deviations beyond its mean."""
+        """Whether the tables have more rows in common than chance explains: three standard
+        deviations beyond its mean.
+        """
         if self.whole == other.whole:
             return True
         # Where none of n is repeated, the rate may still be 3/n.
@@ -198,11 +235,13 @@ class Sketch:
 
 
 class _Columns:
-    """Digests of a table's columns of 32-bit words, of which blocks of rows come one after the other:
-    sums of the words with a secret key a row, modulo 2^64."""
+    """Digests of a table's columns of 32-bit words, of which blocks of rows come one after the
+    other: sums of the words with a secret key a row, modulo 2^64."""
 
     def __init__(self) -> None:
-        self._keys = np.frombuffer(hashlib.shake_128(b"columns" + _key).digest(8 * MOST_ROWS), dtype="<u8")
+        self._keys = np.frombuffer(
+            hashlib.shake_128(b"columns" + _key).digest(8 * MOST_ROWS), dtype="<u8"
+        )
         self._sums: Any = np.uint64(0)
         self._first: NDArray[np.int64] | None = None
 
@@ -213,7 +252,9 @@ class _Columns:
         self._first = np.concatenate([known, words[: _LOOKED_AT - len(known)].astype(np.int64)])
 
     def telling(self) -> frozenset[int]:
-        """Of the columns that no other people share by chance: not of those with few values, nor of sorted ones."""
+        """Of the columns that no other people share by chance: not of those with few values, nor of
+        sorted ones.
+        """
         if self._first is None:
             return frozenset()
         steps = np.diff(self._first, axis=0)
@@ -234,7 +275,9 @@ def remember(sketch: Sketch | None, budget: str) -> None:
         budget: the same for the same budget alone, such as `Storage.identity`.
     """
     with _lock:
-        if sketch is not None and all((sketch.whole, budget) != (known.whole, other) for known, other in _protected):
+        if sketch is not None and all(
+            (sketch.whole, budget) != (known.whole, other) for known, other in _protected
+        ):
             _protected.append((sketch, budget))
 
 
@@ -246,14 +289,15 @@ def is_protected(sketch: Sketch | None, *, but_for: str = "") -> bool:
 
 
 def note_trained(records: Any) -> None:
-    """Note records of a private training that charges no ledger by itself, and warn where a ledger of this process protects some of
-    them: its statement does not count the training."""
+    """Note records of a private training that charges no ledger by itself, and warn where a ledger
+    of this process protects some of them: its statement does not count the training."""
     sketch = Sketch.of(rows_of(records))
     if is_protected(sketch, but_for=_TRAININGS):
         text = (
-            "this process has already released results about some of these records under a Curator, and a session by itself is charged to "
-            "no ledger. The total privacy loss is larger than that statement says, unless a private_selection under that Curator is "
-            "charged for these records, too."
+            "this process has already released results about some of these records under a Curator,"
+            " and a session by itself is charged to no ledger. The total privacy loss is larger"
+            " than that statement says, unless a private_selection under that Curator is charged"
+            " for these records, too."
         )
         warn(text, RepeatedRecordsWarning)
     remember(sketch, _TRAININGS)
@@ -281,11 +325,11 @@ def holds_same(view: PrivateView, records: Any) -> bool:
 
 
 def require_other_rows(name: str, records: Any, own: Rows | None, role: str, why: str) -> None:
-    """Raises InputError where some records are those of another role. That depends on the records, so
-    it is for the operator alone: call it before a ledger is made, and charge and note nothing.
+    """Raises InputError where some records are those of another role. That depends on the records,
+    so it is for the operator alone: call it before a ledger is made, and charge and note nothing.
 
-    A few equal rows may be chance where rows have few words or bits. A row that no table holds twice,
-    and both hold, gives a warning (`RepeatedRecordsWarning`).
+    A few equal rows may be chance where rows have few words or bits. A row that no table holds
+    twice, and both hold, gives a warning (`RepeatedRecordsWarning`).
 
     Args:
         name: the argument that holds the records.
@@ -298,9 +342,14 @@ def require_other_rows(name: str, records: Any, own: Rows | None, role: str, why
         return
     if first.is_of_people_of(second) or second.is_of_people_of(first):
         text = f"Nothing was charged. {why} Tell only those who may see the records."
-        raise InputError(name, type(records).__name__, f"of other records than the {role} records", text)
+        raise InputError(
+            name, type(records).__name__, f"of other records than the {role} records", text
+        )
     if first.has_rows_of(second):
-        warn(f"{name} and the {role} records have equal rows, perhaps by chance. {why}", RepeatedRecordsWarning)
+        warn(
+            f"{name} and the {role} records have equal rows, perhaps by chance. {why}",
+            RepeatedRecordsWarning,
+        )
 
 
 class TableDigest:
@@ -332,7 +381,11 @@ class TableDigest:
 def order_digest(rows: Rows, key: bytes) -> str | None:
     """Digest of all records in their order; None where single records cannot be read."""
     found = row_digests(rows, key)
-    return None if found is None else hashlib.blake2b(found.tobytes(), key=key, digest_size=16).hexdigest()
+    return (
+        None
+        if found is None
+        else hashlib.blake2b(found.tobytes(), key=key, digest_size=16).hexdigest()
+    )
 
 
 def _mixed(numbers: Digests) -> Digests:
@@ -343,8 +396,11 @@ def _mixed(numbers: Digests) -> Digests:
     return numbers ^ (numbers >> np.uint64(31))
 
 
-def row_digests(view: Rows, key: bytes, positions: torch.Tensor | None = None, columns: _Columns | None = None) -> Digests | None:
-    """A fingerprint for each row, or those at these positions; None where single records cannot be read.
+def row_digests(
+    view: Rows, key: bytes, positions: torch.Tensor | None = None, columns: _Columns | None = None
+) -> Digests | None:
+    """A fingerprint for each row, or those at these positions; None where single records cannot be
+    read.
 
     `columns` is given the same words.
     """
@@ -353,16 +409,26 @@ def row_digests(view: Rows, key: bytes, positions: torch.Tensor | None = None, c
     try:
         if not view.can_take:
             return None
-        wide = sum(_words(part, 1, key).shape[1] for part in leaves(view.take(places[:1]))) if len(places) else 1
-        keys = np.frombuffer(hashlib.shake_128(key).digest(16 * (wide + 1)), dtype="<u8").reshape(-1, 2)
+        wide = (
+            sum(_words(part, 1, key).shape[1] for part in leaves(view.take(places[:1])))
+            if len(places)
+            else 1
+        )
+        keys = np.frombuffer(hashlib.shake_128(key).digest(16 * (wide + 1)), dtype="<u8").reshape(
+            -1, 2
+        )
         for chunk in torch.split(places, max(_CHUNK_WORDS // max(wide, 1), 1)):
             if len(chunk):
-                words = np.hstack([_words(part, len(chunk), key) for part in leaves(view.take(chunk))])
+                words = np.hstack(
+                    [_words(part, len(chunk), key) for part in leaves(view.take(chunk))]
+                )
                 if columns is not None:
                     columns.add(words)
                 # Modulo 2^64.
                 sums = words @ keys[1:] + keys[0]
-                found.append((sums[:, 0] & np.uint64(0xFFFFFFFF00000000)) | (sums[:, 1] >> np.uint64(32)))
+                found.append(
+                    (sums[:, 0] & np.uint64(0xFFFFFFFF00000000)) | (sums[:, 1] >> np.uint64(32))
+                )
     except Exception:
         # Its text may hold records.
         return None
@@ -372,8 +438,15 @@ def row_digests(view: Rows, key: bytes, positions: torch.Tensor | None = None, c
 def _words(part: Any, count: int, key: bytes) -> Digests:
     """`count x m` 32-bit words, equal for equal rows."""
     if hasattr(part, "iloc"):
-        columns = [part] if part.ndim == 1 else [part.iloc[:, place] for place in range(part.shape[1])]
-        return np.hstack([np.empty((count, 0), np.uint64), *(_words(column.to_numpy(), count, key) for column in columns)])
+        columns = (
+            [part] if part.ndim == 1 else [part.iloc[:, place] for place in range(part.shape[1])]
+        )
+        return np.hstack(
+            [
+                np.empty((count, 0), np.uint64),
+                *(_words(column.to_numpy(), count, key) for column in columns),
+            ]
+        )
     if isinstance(part, torch.Tensor):
         part = part.detach().cpu()
         part = (torch.view_as_real(part) if part.is_complex() else part).double().numpy()
@@ -381,7 +454,11 @@ def _words(part: Any, count: int, key: bytes) -> Digests:
         return _singles(part.reshape(count, -1)).view("<u4").astype(np.uint64)
     if hasattr(part, "tocsr"):
         part = [(row.indices, row.data.astype(np.float64)) for row in part.sorted_indices()]
-    cells = part.reshape(count, -1).tolist() if isinstance(part, np.ndarray) else [[cell] for cell in part]
+    cells = (
+        part.reshape(count, -1).tolist()
+        if isinstance(part, np.ndarray)
+        else [[cell] for cell in part]
+    )
     found = b"".join(_cell(cell, key) for row in cells for cell in row)
     return np.frombuffer(found, dtype="<u4").reshape(count, -1).astype(np.uint64)
 

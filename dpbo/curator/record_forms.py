@@ -1,9 +1,10 @@
-"""Which fields a record of the ledger may have, and of what type: what `Chain.next_state` takes in, written here or read.
+"""Which fields a record of the ledger may have, and of what type: what `Chain.next_state` takes in,
+written here or read.
 
-Whatever reads a chain relies on it: a statement, a report, a resumed plan. Other fields, and other types,
-come from a forger, a damaged file or a later version, and would end in an error far from their cause, or
-in a wrong number: a negative failure probability would hide a positive one. The caller's own details,
-terms and public inputs are JSON of any kind.
+Whatever reads a chain relies on it: a statement, a report, a resumed plan. Other fields, and other
+types, come from a forger, a damaged file or a later version, and would end in an error far from
+their cause, or in a wrong number: a negative failure probability would hide a positive one. The
+caller's own details, terms and public inputs are JSON of any kind.
 """
 
 import math
@@ -49,7 +50,9 @@ def _are_numbers(value: Any) -> bool:
     """A list of numbers, or of such lists of one length: what `Tensor.tolist` makes."""
     if not isinstance(value, list):
         return False
-    return all(map(_is_number, value)) or all(_are_numbers(row) and len(row) == len(value[0]) for row in value)
+    return all(map(_is_number, value)) or all(
+        _are_numbers(row) and len(row) == len(value[0]) for row in value
+    )
 
 
 def _are_variances(value: Any) -> bool:
@@ -65,7 +68,9 @@ def _are_terms(value: Any) -> bool:
 
 
 def _are_slots(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(slot, dict) and _fits(slot, {}, _SLOT) is None for slot in value)
+    return isinstance(value, list) and all(
+        isinstance(slot, dict) and _fits(slot, {}, _SLOT) is None for slot in value
+    )
 
 
 def _are_values(value: Any) -> bool:
@@ -96,7 +101,9 @@ _DRAWN: dict[str, Check] = {
     "handle": _TEXT,
     "variance": _are_variances,
     "distribution": _OBJECT,
-    "lattice": lambda value: isinstance(value, list) and all(isinstance(number, str) for number in value),
+    "lattice": lambda value: (
+        isinstance(value, list) and all(isinstance(number, str) for number in value)
+    ),
     "details": _OBJECT,
 }
 _BIRTH: dict[str, Check] = {
@@ -113,7 +120,11 @@ _BIRTH: dict[str, Check] = {
     "units": _or_none(_is_count),
     "one_at_a_time": _BOOL,
 }
-_RESERVE: dict[str, Check] = {"event": _is_event, "slots": lambda value: _is_count(value) and value > 0, "terms": _are_terms}
+_RESERVE: dict[str, Check] = {
+    "event": _is_event,
+    "slots": lambda value: _is_count(value) and value > 0,
+    "terms": _are_terms,
+}
 _RESERVED: dict[str, Check] = {
     "name": _TEXT,
     "parallel": _BOOL,
@@ -138,10 +149,18 @@ def require_form(kind: str, body: Mapping[str, Any]) -> None:
         raise InputError("kind", kind, f"one of {tuple(_FORMS)}")
     needed, allowed, others = _FORMS[kind]
     if (wrong := _fits(body, needed, allowed, others=others)) is not None:
-        raise InputError(wrong, type(body.get(wrong)).__name__, f"as a record of the kind {kind!r} has it")
+        raise InputError(
+            wrong, type(body.get(wrong)).__name__, f"as a record of the kind {kind!r} has it"
+        )
 
 
-def _fits(body: Mapping[str, Any], needed: Mapping[str, Check], allowed: Mapping[str, Check], *, others: bool = False) -> str | None:
+def _fits(
+    body: Mapping[str, Any],
+    needed: Mapping[str, Check],
+    allowed: Mapping[str, Check],
+    *,
+    others: bool = False,
+) -> str | None:
     """The first field that is missing, unknown or of another type; None where all fit."""
     for name, check in needed.items():
         if name not in body or not check(body[name]):

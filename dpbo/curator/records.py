@@ -1,8 +1,9 @@
 """The private records, in whatever container they come.
 
-Tensors, arrays, DataFrames and (nested) tuples or dicts of them, and lists of samples, can be sliced; tensors and numeric arrays can be
-replaced by zeros for public trials; anything else with a length is only counted. A `Source` loads its records once per process, so workers
-on other machines can load their own.
+Tensors, arrays, DataFrames and (nested) tuples or dicts of them, and lists of samples, can be
+sliced; tensors and numeric arrays can be replaced by zeros for public trials; anything else with a
+length is only counted. A `Source` loads its records once per process, so workers on other machines
+can load their own.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Source:
     """Private records that each process loads for itself.
 
     Args:
-        load: picklable, without arguments. It must give the same records in the same order everywhere, because labels and positions refer
-            to that order.
+        load: picklable, without arguments. It must give the same records in the same order
+            everywhere, because labels and positions refer to that order.
     """
 
     def __init__(self, load: Callable[[], Any]) -> None:
@@ -57,7 +58,8 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class PrivateView:
-    """The private side, as queries see it (`dpbo.queries.query.View`). It may be pickled to trusted workers, never shown.
+    """The private side, as queries see it (`dpbo.queries.query.View`). It may be pickled to trusted
+    workers, never shown.
 
     Attributes:
         container: the records, or the Source that loads them.
@@ -67,7 +69,8 @@ class PrivateView:
         public_units: number of units where it is public, else None.
         earlier: what earlier answers left for this one.
         shard: whether other processes, other samples or other blocks hold further units.
-        streamed_to: the device that the records come to block by block (streaming.py); None where they are scored where they lie.
+        streamed_to: the device that the records come to block by block (streaming.py); None where
+            they are scored where they lie.
         unfit: whether each record has a cell that the public form has no value for
             (public_form.py); None where none can have one.
         one_at_a_time: whether a score gets one record at a time.
@@ -83,7 +86,8 @@ class PrivateView:
     streamed_to: torch.device | None = None
     unfit: torch.Tensor | None = field(default=None, repr=False)
     one_at_a_time: bool = False
-    _kept: dict[str, Any] = field(default_factory=dict, repr=False)  # shared by all views of these records, see `keep`
+    # shared by all views of these records, see `keep`
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -105,10 +109,16 @@ class PrivateView:
         unfit = None
         if form is not None:
             in_form, marks = form.cast(_load(records))
-            records = Source(functools.partial(_load_in_form, records, form)) if isinstance(records, Source) else in_form
+            records = (
+                Source(functools.partial(_load_in_form, records, form))
+                if isinstance(records, Source)
+                else in_form
+            )
             unfit = torch.from_numpy(marks) if form.may_be_unfit else None
         if one_at_a_time and not all(_can_be_taken(part) for part in leaves(_load(records))):
-            raise InputError("one_at_a_time", True, "False for records that cannot be taken one by one")
+            raise InputError(
+                "one_at_a_time", True, "False for records that cannot be taken one by one"
+            )
         if count == 0 and units_are_public and not shard:
             raise InputError("records", type(records).__name__, "at least one record")
         groups, rows = (None, None) if unit.groups is None else _group(unit.groups, count)
@@ -123,20 +133,44 @@ class PrivateView:
         if streamed_to is not None:
             if groups is not None:
                 raise InputError(
-                    "device", str(streamed_to), "left out where units are groups of records", "Their rows may be in two blocks."
+                    "device",
+                    str(streamed_to),
+                    "left out where units are groups of records",
+                    "Their rows may be in two blocks.",
                 )
-            if not all(isinstance(part, torch.Tensor) and part.layout is torch.strided for part in leaves(_load(records))):
+            if not all(
+                isinstance(part, torch.Tensor) and part.layout is torch.strided
+                for part in leaves(_load(records))
+            ):
                 remedy = "Convert arrays with torch.from_numpy."
-                raise InputError("records", type(records).__name__, "a dense tensor, or a tuple or dict of these, with device=", remedy)
+                raise InputError(
+                    "records",
+                    type(records).__name__,
+                    "a dense tensor, or a tuple or dict of these, with device=",
+                    remedy,
+                )
             try:
                 streamed_to = torch.empty(0, device=streamed_to).device  # with its index
-            except (RuntimeError, AssertionError) as cause:  # torch raises the second where it has no CUDA
-                raise InputError("device", str(streamed_to), "'cpu' or a CUDA device that torch finds here") from cause
+            # torch raises the second where it has no CUDA
+            except (RuntimeError, AssertionError) as cause:
+                raise InputError(
+                    "device", str(streamed_to), "'cpu' or a CUDA device that torch finds here"
+                ) from cause
             if streamed_to.type not in ("cpu", "cuda"):
-                raise InputError("device", str(streamed_to), "'cpu' or a CUDA device that torch finds here")
+                raise InputError(
+                    "device", str(streamed_to), "'cpu' or a CUDA device that torch finds here"
+                )
         public_units = units if units_are_public else None
         return cls(
-            records, count, groups, rows, public_units, shard=shard, streamed_to=streamed_to, unfit=unfit, one_at_a_time=one_at_a_time
+            records,
+            count,
+            groups,
+            rows,
+            public_units,
+            shard=shard,
+            streamed_to=streamed_to,
+            unfit=unfit,
+            one_at_a_time=one_at_a_time,
         )
 
     @property
@@ -147,7 +181,12 @@ class PrivateView:
     def _loaded(self) -> Any:
         records = _load(self.container)
         if isinstance(self.container, Source) and count_records(records) != self.count:
-            raise InputError("records", self.container, "the same data everywhere", "Here it loaded another number of records.")
+            raise InputError(
+                "records",
+                self.container,
+                "the same data everywhere",
+                "Here it loaded another number of records.",
+            )
         return records
 
     def versions(self) -> tuple[int, ...]:
@@ -155,7 +194,9 @@ class PrivateView:
         return versions(self._loaded())
 
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` makes of these records, kept in place of what was kept before; made again for another key or changed records."""
+        """What `make` makes of these records, kept in place of what was kept before; made again for
+        another key or changed records.
+        """
         key = (key, self.versions())
         found = self._kept.get("what")
         if found is None or found[0] is not self.container or found[1] != key:
@@ -163,14 +204,27 @@ class PrivateView:
         return cast(T, found[2])
 
     def __getstate__(self) -> dict[str, Any]:
-        """For workers: tensors are sent as bytes, never as shared memory that a worker could write to."""
-        container = self.container if isinstance(self.container, Source) else map_leaves(self.container, _PackedTensor.pack)
-        return {**vars(self), "container": container, "earlier": map_leaves(self.earlier, _PackedTensor.pack), "_kept": {}}
+        """For workers: tensors are sent as bytes, never as shared memory that a worker could write
+        to.
+        """
+        container = (
+            self.container
+            if isinstance(self.container, Source)
+            else map_leaves(self.container, _PackedTensor.pack)
+        )
+        return {
+            **vars(self),
+            "container": container,
+            "earlier": map_leaves(self.earlier, _PackedTensor.pack),
+            "_kept": {},
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             packed = name in ("container", "earlier") and not isinstance(value, Source)
-            object.__setattr__(self, name, map_leaves(value, _PackedTensor.unpack) if packed else value)
+            object.__setattr__(
+                self, name, map_leaves(value, _PackedTensor.unpack) if packed else value
+            )
 
     @property
     def units(self) -> int:
@@ -179,7 +233,9 @@ class PrivateView:
 
     @property
     def device(self) -> torch.device:
-        """The device that records are scored on: `streamed_to`, or that of the first tensor among them; the CPU without tensors."""
+        """The device that records are scored on: `streamed_to`, or that of the first tensor among
+        them; the CPU without tensors.
+        """
         return _device(self._loaded()) if self.streamed_to is None else self.streamed_to
 
     @property
@@ -193,10 +249,16 @@ class PrivateView:
 
     def storages(self) -> frozenset[int]:
         """Where the records' tensors lie in memory."""
-        return frozenset(part.untyped_storage().data_ptr() for part in leaves(self._loaded()) if isinstance(part, torch.Tensor))
+        return frozenset(
+            part.untyped_storage().data_ptr()
+            for part in leaves(self._loaded())
+            if isinstance(part, torch.Tensor)
+        )
 
     def poisson_sample(self, rate: float) -> PrivateView:
-        """A fresh Poisson sample of the units, by the system's entropy, with its rows in record order. It is a shard: there are others."""
+        """A fresh Poisson sample of the units, by the system's entropy, with its rows in record
+        order. It is a shard: there are others.
+        """
         taken = torch.from_numpy(bernoulli(self.units, rate))
         if self.groups is None or self.rows is None:
             positions, groups, rows = taken.nonzero()[:, 0], None, None
@@ -217,48 +279,75 @@ class PrivateView:
         )
 
     def single(self, row: int) -> PrivateView:
-        """A copy of one record, so that a score that writes into it changes nothing; that it is one is public."""
+        """A copy of one record, so that a score that writes into it changes nothing; that it is one
+        is public.
+        """
         unfit = None if self.unfit is None else self.unfit[row : row + 1]
-        return PrivateView(copy.deepcopy(self.take(torch.tensor([row]))), 1, None, None, 1, unfit=unfit)
+        return PrivateView(
+            copy.deepcopy(self.take(torch.tensor([row]))), 1, None, None, 1, unfit=unfit
+        )
 
     def zeros(self) -> Any | None:
-        """A few zero records of the same kind; None where zeros mean nothing (DataFrames, labels, unknown containers)."""
+        """A few zero records of the same kind; None where zeros mean nothing (DataFrames, labels,
+        unknown containers).
+        """
         records = self.records
-        numeric = all(_is_array(part) and (isinstance(part, torch.Tensor) or part.dtype.kind in "biuf") for part in leaves(records))
+        numeric = all(
+            _is_array(part) and (isinstance(part, torch.Tensor) or part.dtype.kind in "biuf")
+            for part in leaves(records)
+        )
         if isinstance(self.container, Source) or not numeric:
             return None
 
         def zeros(part: Any) -> Any:
             shape = (_EXAMPLES, *part.shape[1:])
-            return part.new_zeros(shape, device=self.streamed_to) if isinstance(part, torch.Tensor) else np.zeros(shape, part.dtype)
+            return (
+                part.new_zeros(shape, device=self.streamed_to)
+                if isinstance(part, torch.Tensor)
+                else np.zeros(shape, part.dtype)
+            )
 
         return map_leaves(records, zeros)
 
 
 def count_records(records: Any) -> int:
-    """Number of records. Raises InputError where the parts of a nested container have different lengths, or none."""
+    """Number of records. Raises InputError where the parts of a nested container have different
+    lengths, or none.
+    """
     lengths = {_length(part) for part in leaves(records)}
     if len(lengths) != 1:
-        raise InputError("records", type(records).__name__, "made of parts of one length", "Each part needs one row a record.")
+        raise InputError(
+            "records",
+            type(records).__name__,
+            "made of parts of one length",
+            "Each part needs one row a record.",
+        )
     return lengths.pop()
 
 
 def read_only(records: Any) -> Any:
-    """The same records with arrays read-only, so that most scores that write fail on public records already (tensors: see `versions`).
+    """The same records with arrays read-only, so that most scores that write fail on public records
+    already (tensors: see `versions`).
 
-    Memory can be reached around it, so it is part of the assumption `score-per-record` that the score writes nowhere.
+    Memory can be reached around it, so it is part of the assumption `score-per-record` that the
+    score writes nowhere.
     """
     _use_up_warning()
     return map_leaves(records, _read_only)
 
 
 def versions(records: Any) -> tuple[int, ...]:
-    """torch's counters of in-place changes, one a tensor (inference tensors have none), summed over a list of samples."""
+    """torch's counters of in-place changes, one a tensor (inference tensors have none), summed over
+    a list of samples.
+    """
 
     def version(part: Any) -> int:
         return part._version if isinstance(part, torch.Tensor) and not part.is_inference() else 0
 
-    return tuple(sum(map(version, part)) if isinstance(part, list) else version(part) for part in leaves(records))
+    return tuple(
+        sum(map(version, part)) if isinstance(part, list) else version(part)
+        for part in leaves(records)
+    )
 
 
 def leaves(records: Any) -> list[Any]:
@@ -271,7 +360,8 @@ def leaves(records: Any) -> list[Any]:
 
 
 def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
-    """Raises InputError where validation and training records share a label, or have labels of different kinds.
+    """Raises InputError where validation and training records share a label, or have labels of
+    different kinds.
 
     Text that differs only in case, spaces or the form of letters is taken for the same label here.
 
@@ -279,33 +369,52 @@ def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
         groups, groups_train: labels of the validation and of the training records.
         trained: number of training records.
     """
-    private, public = (as_values(name, labels).tolist() for name, labels in (("groups", groups), ("groups_train", groups_train)))
+    private, public = (
+        as_values(name, labels).tolist()
+        for name, labels in (("groups", groups), ("groups_train", groups_train))
+    )
     if len(public) != trained:
-        raise InputError("groups_train", Unshown(groups_train), "one label for each training record, in the records' order")
+        raise InputError(
+            "groups_train",
+            Unshown(groups_train),
+            "one label for each training record, in the records' order",
+        )
     if len({kind_of(label) for label in (*private, *public) if not is_missing(label)}) > 1:
         remedy = "Convert both in one way: numbers by int, anything else by str."
-        raise InputError("groups_train", Unshown(groups_train), "of the same kind as `groups`", remedy)
+        raise InputError(
+            "groups_train", Unshown(groups_train), "of the same kind as `groups`", remedy
+        )
     if not {folded(label) for label in private}.isdisjoint(map(folded, public)):
         remedy = "A unit whose other rows train the model is not protected. Split by group."
-        raise InputError("groups_train", type(groups_train).__name__, "without any label of `groups`", remedy)
+        raise InputError(
+            "groups_train", type(groups_train).__name__, "without any label of `groups`", remedy
+        )
 
 
 def _group(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Unit index of each record, and number of records of each unit."""
     flat = as_values("groups", labels)
     if len(flat) != count:
-        raise InputError("groups", Unshown(labels), "one label for each record, in the records' order")
+        raise InputError(
+            "groups", Unshown(labels), "one label for each record, in the records' order"
+        )
     if flat.dtype.kind in "Of" and any(map(is_missing, flat.tolist())):
         allowed = "present for every record, not None or NaN"
-        raise InputError("groups", Unshown(labels), allowed, "Give each such record a label of its own.")
+        raise InputError(
+            "groups", Unshown(labels), allowed, "Give each such record a label of its own."
+        )
     if flat.dtype.kind == "O":
         numbers: dict[Hashable, int] = {}
-        units = np.array([numbers.setdefault(label, len(numbers)) for label in flat], dtype=np.int64)
+        units = np.array(
+            [numbers.setdefault(label, len(numbers)) for label in flat], dtype=np.int64
+        )
     else:
         units = np.unique(flat, return_inverse=True)[1].astype(np.int64)
     rows = np.bincount(units)
     if rows.max(initial=0) > MOST_ROWS_PER_UNIT:
-        raise InputError("groups", Unshown(labels), f"labels of at most {MOST_ROWS_PER_UNIT} records each")
+        raise InputError(
+            "groups", Unshown(labels), f"labels of at most {MOST_ROWS_PER_UNIT} records each"
+        )
     return torch.from_numpy(units), torch.from_numpy(rows)
 
 
@@ -318,7 +427,11 @@ class _PackedTensor:
     @classmethod
     def pack(cls, part: Any) -> Any:
         """Tensors that numpy can hold, packed; anything else as it is."""
-        if not isinstance(part, torch.Tensor) or part.device.type != "cpu" or part.layout is not torch.strided:
+        if (
+            not isinstance(part, torch.Tensor)
+            or part.device.type != "cpu"
+            or part.layout is not torch.strided
+        ):
             return part
         return part if part.dtype is torch.bfloat16 else cls(part.detach().numpy().copy())
 
@@ -336,12 +449,19 @@ def _load(records: Any) -> Any:
     if not isinstance(records, Source):
         return records
     if (loaded := _none_if_raised(records.records)) is None:
-        raise InputError("records", records, "a Source that loads in this process", "Call its `load` directly to see why it fails.")
+        raise InputError(
+            "records",
+            records,
+            "a Source that loads in this process",
+            "Call its `load` directly to see why it fails.",
+        )
     return loaded
 
 
 def map_leaves(records: Any, change: Callable[[Any], Any]) -> Any:
-    """The container with every leaf changed; a mapping stays of its kind where it can be copied and filled."""
+    """The container with every leaf changed; a mapping stays of its kind where it can be copied and
+    filled.
+    """
     if isinstance(records, tuple):
         parts = [map_leaves(part, change) for part in records]
         return type(records)(*parts) if hasattr(records, "_fields") else tuple(parts)
@@ -367,7 +487,9 @@ def _read_only(part: Any) -> Any:
 
 @functools.cache
 def _use_up_warning() -> None:
-    """Torch warns, once a process, when it makes a tensor of a read-only array. A score that does so would show it, or fail by it."""
+    """Torch warns, once a process, when it makes a tensor of a read-only array. A score that does
+    so would show it, or fail by it.
+    """
     array = np.zeros(1)
     array.flags.writeable = False
     with mute_warnings(UserWarning):
@@ -375,7 +497,10 @@ def _use_up_warning() -> None:
 
 
 def _device(records: Any) -> torch.device:
-    return next((part.device for part in leaves(records) if isinstance(part, torch.Tensor)), torch.device("cpu"))
+    return next(
+        (part.device for part in leaves(records) if isinstance(part, torch.Tensor)),
+        torch.device("cpu"),
+    )
 
 
 def _can_be_taken(part: Any) -> bool:
@@ -402,15 +527,24 @@ def _rows(part: Any, positions: torch.Tensor) -> Any:
 
 
 def _length(part: Any) -> int:
-    length = _none_if_raised(lambda: int(part.shape[0]) if hasattr(part, "shape") and len(part.shape) else len(part))
+    length = _none_if_raised(
+        lambda: int(part.shape[0]) if hasattr(part, "shape") and len(part.shape) else len(part)
+    )
     if length is None:
         remedy = "Wrap a loader in dpbo.Source."
-        raise InputError("records", type(part).__name__, "a tensor, array, DataFrame, or anything with a length", remedy)
+        raise InputError(
+            "records",
+            type(part).__name__,
+            "a tensor, array, DataFrame, or anything with a length",
+            remedy,
+        )
     return length
 
 
 def _none_if_raised(work: Callable[[], T]) -> T | None:
-    """What `work` returns, or None where it raised: an error that the records raise may show some of them."""
+    """What `work` returns, or None where it raised: an error that the records raise may show some
+    of them.
+    """
     try:
         return work()
     except Exception:

@@ -1,4 +1,6 @@
-"""Composes the statement of a ledger: what it guarantees, under which assumptions, and what was declared public."""
+"""Composes the statement of a ledger: what it guarantees, under which assumptions, and what was
+declared public.
+"""
 
 from __future__ import annotations
 
@@ -23,36 +25,68 @@ if TYPE_CHECKING:
     from dpbo.curator.ledger import Ledger
 
 _ASSUMPTIONS = {
-    "score-per-record": "a record's score depends on no other unit's records, and the score modifies no record",
-    "score-keeps-nothing": "the score gets one record at a time, with a fresh copy of the model, and keeps nothing of it for the next one, "
-    "in no global variable, cache or file",
-    "score-total": "the score never fails on the private records as a whole; if it does, the person who runs the program learns that, and "
-    "the budget does not cover it",
-    "timing-not-observed": "only people who may see the records can measure how long evaluations and releases take",
-    "durations-tell-nothing": "how long a score takes does not depend on the records: values were released in the order in which workers "
-    "finished, and every reader sees that order",
-    "dpsgd-attested": "training takes records from dpbo's loader alone, each protected record once, and uses nothing else of "
-    "them, such as their mean; float rounding aside, a record's gradient depends on no other record (class weights, padding of "
-    "inputs or losses to the sample's longest, and seeds or generators of the loop's own break that); nothing in a record makes "
-    "training stop, fail, skip a step or change a rate",
-    "roles-by-record": "whether a record trains or validates follows from the record itself, such as a keyed hash of its id: by its place "
-    "in a table, removing one record would move others across",
-    "runs-hidden": "nobody learns how many runs a private selection made, nor what a losing run gave: no log, file, process or device that "
-    "its training uses can be watched, no run leaves lists, caches or files that a later one reads, and what the best run returns holds no "
-    "clock time, memory address or number of a process",
-    "runs-attested": "each run of a private selection, its output, its score and whether it fails, costs what its events say, and runs "
-    "share nothing that depends on the records",
-    "conditional-allowed": "none yet, but this ledger allows releases that rest on data assumptions: after one, not all are bounded",
-    "repeated-records": "none, but the caller allowed it: other ledgers may have released answers about these records, or some records "
-    "have two roles, and these privacy losses add to this one",
-    "records-keep-their-places": "whenever this ledger is opened, every record stands where it stood: answers are counted by place",
+    "score-per-record": (
+        "a record's score depends on no other unit's records, and the score modifies no record"
+    ),
+    "score-keeps-nothing": (
+        "the score gets one record at a time, with a fresh copy of the model, and keeps nothing of"
+        " it for the next one, in no global variable, cache or file"
+    ),
+    "score-total": (
+        "the score never fails on the private records as a whole; if it does, the person who runs"
+        " the program learns that, and the budget does not cover it"
+    ),
+    "timing-not-observed": (
+        "only people who may see the records can measure how long evaluations and releases take"
+    ),
+    "durations-tell-nothing": (
+        "how long a score takes does not depend on the records: values were released in the order"
+        " in which workers finished, and every reader sees that order"
+    ),
+    "dpsgd-attested": (
+        "training takes records from dpbo's loader alone, each protected record once, and uses"
+        " nothing else of them, such as their mean; float rounding aside, a record's gradient"
+        " depends on no other record (class weights, padding of inputs or losses to the sample's"
+        " longest, and seeds or generators of the loop's own break that); nothing in a record makes"
+        " training stop, fail, skip a step or change a rate"
+    ),
+    "roles-by-record": (
+        "whether a record trains or validates follows from the record itself, such as a keyed hash"
+        " of its id: by its place in a table, removing one record would move others across"
+    ),
+    "runs-hidden": (
+        "nobody learns how many runs a private selection made, nor what a losing run gave: no log,"
+        " file, process or device that its training uses can be watched, no run leaves lists,"
+        " caches or files that a later one reads, and what the best run returns holds no clock"
+        " time, memory address or number of a process"
+    ),
+    "runs-attested": (
+        "each run of a private selection, its output, its score and whether it fails, costs what"
+        " its events say, and runs share nothing that depends on the records"
+    ),
+    "conditional-allowed": (
+        "none yet, but this ledger allows releases that rest on data assumptions: after one, not"
+        " all are bounded"
+    ),
+    "repeated-records": (
+        "none, but the caller allowed it: other ledgers may have released answers about these"
+        " records, or some records have two roles, and these privacy losses add to this one"
+    ),
+    "records-keep-their-places": (
+        "whenever this ledger is opened, every record stands where it stood: answers are counted by"
+        " place"
+    ),
     "shards-are-disjoint": "no record was given to two processes",
 }
 _NOTED = "noted by the caller, in these words: dpbo neither makes nor checks this assumption"
-_INPUTS = "search inputs: the configurations (points x) that were tried, and the ranges that they come from"
+_INPUTS = (
+    "search inputs: the configurations (points x) that were tried, and the ranges that they come"
+    " from"
+)
 _MODELS = (
-    "records that models were trained on, and the models: nothing here bounds what a model reveals of them. Where they are not public, the "
-    "person who runs the study has to protect them in another way"
+    "records that models were trained on, and the models: nothing here bounds what a model reveals"
+    " of them. Where they are not public, the person who runs the study has to protect them in"
+    " another way"
 )
 _OTHERS = "records of other roles"
 _NOT_PROTECTED = {
@@ -64,8 +98,10 @@ _NOT_PROTECTED = {
 # The term of a search's reservation that holds the size of the validation part, or False.
 SPLIT = "one table, split by position"
 _FALSE_POSITIVES = 0.01  # rate of the membership test in the statement
-_DELTAS = (1e-4, 1e-3, 3e-3, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)  # where that test's power is read, beside the budget's own
-_LISTED = 5  # kinds of question that are listed under one plan, where they declare what its terms do not say
+# where that test's power is read, beside the budget's own
+_DELTAS = (1e-4, 1e-3, 3e-3, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
+# kinds of question that are listed under one plan, where they declare what its terms do not say
+_LISTED = 5
 
 
 @dataclass(frozen=True)
@@ -76,9 +112,10 @@ class BudgetUse:
         budget: the budget in words, and the accounting.
         spent: what the charges so far cost.
         reserved: what the charges and everything reserved cost together.
-        spent_share, reserved_share: the same as shares of the cap, in [0, 1]; under `Planned` those of the event that is used most.
-        epsilon_left: epsilon of the largest `Budget(epsilon, delta)` that is neither charged nor reserved, rounded down; None where the
-            budget names no delta, or under `Planned`.
+        spent_share, reserved_share: the same as shares of the cap, in [0, 1]; under `Planned` those
+            of the event that is used most.
+        epsilon_left: epsilon of the largest `Budget(epsilon, delta)` that is neither charged nor
+            reserved, rounded down; None where the budget names no delta, or under `Planned`.
     """
 
     budget: str
@@ -93,8 +130,13 @@ class BudgetUse:
         """From the ledger's chain, with guarantees at this delta."""
         total, paid, accounting = chain.total, chain.spent, ledger.accounting
         return cls(
-            budget=f"{budget_in_words(ledger.budget)}, by {type(accounting).__name__ if accounting.events else accounting.name}",
-            spent=Guarantee.none() if chain.tally.exact_charges else _guarantee(ledger, paid, delta),
+            budget=(
+                f"{budget_in_words(ledger.budget)}, by"
+                f" {type(accounting).__name__ if accounting.events else accounting.name}"
+            ),
+            spent=(
+                Guarantee.none() if chain.tally.exact_charges else _guarantee(ledger, paid, delta)
+            ),
             reserved=_guarantee(ledger, total, delta),
             spent_share=largest_share(paid, ledger.cap),
             reserved_share=largest_share(total, ledger.cap),
@@ -102,7 +144,13 @@ class BudgetUse:
         )
 
 
-def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int | None = None, verified: Chain | None = None) -> Statement:
+def compose_statement(
+    ledger: Ledger,
+    *,
+    delta: float | None = None,
+    units: int | None = None,
+    verified: Chain | None = None,
+) -> Statement:
     """The statement of everything this ledger may ever release.
 
     Args:
@@ -119,14 +167,23 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
     head, tally = chain.head, chain.tally
     assert head is not None
     conditions = _conditions(tally)
-    noted = [name for kind, name in chain.notes if kind == "assume" and not (conditions and name == "conditional-allowed")]
+    noted = [
+        name
+        for kind, name in chain.notes
+        if kind == "assume" and not (conditions and name == "conditional-allowed")
+    ]
     of_scores = "score-keeps-nothing" if birth.one_at_a_time else "score-per-record"
-    assumed = {name: _ASSUMPTIONS.get(name, _NOTED) for name in (of_scores, "score-total", "timing-not-observed", *noted)}
+    assumed = {
+        name: _ASSUMPTIONS.get(name, _NOTED)
+        for name in (of_scores, "score-total", "timing-not-observed", *noted)
+    }
     failing = float(min(tally.failing, Decimal(1)))
     protected = _guarantee(ledger, ledger.cap, at)
     guarantee = Guarantee.none() if tally.exact or failing >= 1.0 else protected
     use = BudgetUse.of(ledger, chain, at)
-    named_roles = [plan.terms["role"] for plan in chain.reservations.values() if "role" in plan.terms]
+    named_roles = [
+        plan.terms["role"] for plan in chain.reservations.values() if "role" in plan.terms
+    ]
     roles = list(dict.fromkeys([birth.role, *(role for role in named_roles if role in ROLES)]))
     unknown = dict.fromkeys(repr(role) for role in named_roles if role not in ROLES)
     if units is None:  # a charge of DP-SGD steps need not name them
@@ -134,7 +191,9 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
     counted = roles[0] if len(roles) > 1 else ""  # the curator's own
     void = [reason or "no reason was given" for kind, reason in chain.notes if kind == "void"]
     return Statement(
-        void="; ".join(void + ["answers without any guarantee were or will be published"] * tally.exact),
+        void="; ".join(
+            void + ["answers without any guarantee were or will be published"] * tally.exact
+        ),
         scope="" if ledger.storage.persistent else "this process only",
         dataset=birth.dataset,
         unit=birth.unit,
@@ -145,7 +204,10 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
         not_protected=(
             *_split(chain),
             *_not_protected(roles, _trained(chain)),
-            *(f"records of the role {name}, which a reservation names and dpbo does not know" for name in unknown),
+            *(
+                f"records of the role {name}, which a reservation names and dpbo does not know"
+                for name in unknown
+            ),
         ),
         guarantee=guarantee,
         lines=_lines(guarantee, protected, assumed, conditions, failing),
@@ -166,36 +228,55 @@ def compose_statement(ledger: Ledger, *, delta: float | None = None, units: int 
 
 def largest_share(cost: Cost, cap: Cost) -> Fraction:
     """The largest share that the cost takes of a part of the cap."""
-    return max((used / whole for used, whole in zip(cost.parts, cap.parts, strict=True) if whole), default=Fraction(1))
+    return max(
+        (used / whole for used, whole in zip(cost.parts, cap.parts, strict=True) if whole),
+        default=Fraction(1),
+    )
 
 
 def _split(chain: Chain) -> list[str]:
     """The public part of each table of which only the validation part is protected."""
     splits = {plan.terms.get("seed"): plan.terms.get(SPLIT) for plan in chain.reservations.values()}
     return [
-        f"the training part of the one table given: it was split once by position (test_size {test_size}, "
-        f"seed {seed}), and only its validation part is protected"
+        "the training part of the one table given: it was split once by position (test_size"
+        f" {test_size}, seed {seed}), and only its validation part is protected"
         for seed, test_size in splits.items()
         if test_size
     ]
 
 
 def _not_protected(roles: Sequence[str], trained: Sequence[str]) -> tuple[str, ...]:
-    """What none of the roles protects. `trained` are the names under which training records are charged."""
+    """What none of the roles protects. `trained` are the names under which training records are
+    charged.
+    """
     protected = {_MODELS} if "training" in roles else set()
     if len(roles) > 1:
         protected.add(_OTHERS)
-    found = tuple(dict.fromkeys(item for role in roles for item in _NOT_PROTECTED[role] if item not in protected))
+    found = tuple(
+        dict.fromkeys(
+            item for role in roles for item in _NOT_PROTECTED[role] if item not in protected
+        )
+    )
     if "training" not in roles:
         return found
     charged = ", ".join(map(repr, trained)) or "nothing so far"
-    return *found, f"models, unless their training is charged in this ledger, which charges training records for {charged}"
+    return (
+        *found,
+        (
+            "models, unless their training is charged in this ledger, which charges training"
+            f" records for {charged}"
+        ),
+    )
 
 
 def _trained(chain: Chain) -> list[str]:
     """Names of the reservations for training records, and of releases of these without one."""
     role = chain.birth.role
-    names = [name for name, plan in chain.reservations.items() if plan.terms.get("role", role) == "training"]
+    names = [
+        name
+        for name, plan in chain.reservations.items()
+        if plan.terms.get("role", role) == "training"
+    ]
     return list(dict.fromkeys([*names, *(chain.unplanned if role == "training" else ())]))
 
 
@@ -205,26 +286,45 @@ def _radius(change: RowChange | None) -> str:
         return ""
     table = "" if change.table is None else f" of {change.table!r}"
     share = format_up(100 * change.norm / change.diameter, 3)
-    return f"a row{table} moves by at most {change.norm:g}, which is {share} % of the diameter {change.diameter:g}"
+    return (
+        f"a row{table} moves by at most {change.norm:g}, which is {share} % of the diameter"
+        f" {change.diameter:g}"
+    )
 
 
 def _lines(
-    guarantee: Guarantee, protected: Guarantee, assumed: dict[str, str], conditions: dict[str, str], failing: float
+    guarantee: Guarantee,
+    protected: Guarantee,
+    assumed: dict[str, str],
+    conditions: dict[str, str],
+    failing: float,
 ) -> tuple[str, str, str]:
-    """The guarantee of all releases, of the unconditional ones alone, and of all under the data assumptions.
+    """The guarantee of all releases, of the unconditional ones alone, and of all under the data
+    assumptions.
 
-    `protected` is the cap's guarantee. The unconditional releases keep it whatever else was released, where none of them was chosen by what
-    the others said: a release that is not bounded may tell which question to ask next.
+    `protected` is the cap's guarantee. The unconditional releases keep it whatever else was
+    released, where none of them was chosen by what the others said: a release that is not bounded
+    may tell which question to ask next.
     """
     code = f"with {', '.join(assumed)}"
     if not conditions and guarantee == protected:
         return (f"{guarantee}, {code}",) * 3
     alone = f"{protected}, {code}, where none was chosen by what the other releases said"
-    return NOT_BOUNDED, alone, f"{guarantee}, {code}, {conditional(conditions, failing)}" if conditions else str(guarantee)
+    return (
+        NOT_BOUNDED,
+        alone,
+        (
+            f"{guarantee}, {code}, {conditional(conditions, failing)}"
+            if conditions
+            else str(guarantee)
+        ),
+    )
 
 
 def _conditions(tally: Tally) -> dict[str, str]:
-    """The data assumptions of everything reserved or charged, with all texts that were given for one name."""
+    """The data assumptions of everything reserved or charged, with all texts that were given for
+    one name.
+    """
     found: dict[str, dict[str, None]] = {}
     for name, texts in (pair for whose in tally.conditions for pair in whose.items()):
         found[name] = {**found.get(name, {}), **texts}
@@ -238,12 +338,19 @@ def _delta(ledger: Ledger, delta: float | None) -> float | None:
     if not 0.0 < delta < 1.0:
         raise InputError("delta", delta, "in (0, 1)")
     if own not in (None, delta) and ledger.budget.epsilon is not None:
-        raise InputError("delta", delta, f"the budget's own, {own:g}", "Only a budget given as mu may be read at any delta.")
+        raise InputError(
+            "delta",
+            delta,
+            f"the budget's own, {own:g}",
+            "Only a budget given as mu may be read at any delta.",
+        )
     return delta
 
 
 def _guarantee(ledger: Ledger, cost: Cost, delta: float | None) -> Guarantee:
-    """The guarantee of everything that cost this much. Within a cap that was rounded down, the budget's own epsilon is a bound as well."""
+    """The guarantee of everything that cost this much. Within a cap that was rounded down, the
+    budget's own epsilon is a bound as well.
+    """
     bound, stated = ledger.accounting.guarantee(cost, delta), ledger.budget.epsilon
     if bound.epsilon is None or stated is None or not ledger.accounting.cap_is_budget:
         return bound
@@ -251,15 +358,19 @@ def _guarantee(ledger: Ledger, cost: Cost, delta: float | None) -> Guarantee:
 
 
 def _public_inputs(chain: Chain) -> dict[str, dict[str, Any]]:
-    """By reservation: its terms; what queries under it declared otherwise than its terms say (each kind of question once, the first few of
-    them); and what releases without one declared."""
+    """By reservation: its terms; what queries under it declared otherwise than its terms say (each
+    kind of question once, the first few of them); and what releases without one declared."""
     inputs = {name: plan.public_inputs() for name, plan in chain.reservations.items()}
     for plan, found in chain.tally.declared.items():
         more = {"of other kinds": len(found) - _LISTED, "listed": "in the ledger alone"}
-        for number, other in enumerate([*found.values()][:_LISTED] + [more] * (len(found) > _LISTED), 1):
+        for number, other in enumerate(
+            [*found.values()][:_LISTED] + [more] * (len(found) > _LISTED), 1
+        ):
             inputs[_free_name(inputs, f"{plan}, question {number}", "not a plan")] = other
     loose = enumerate(chain.tally.unplanned, 1)
-    return inputs | {_free_name(inputs, f"release {number}", "of no plan"): dict(each) for number, each in loose}
+    return inputs | {
+        _free_name(inputs, f"release {number}", "of no plan"): dict(each) for number, each in loose
+    }
 
 
 def _free_name(plans: Mapping[str, Any], name: str, mark: str) -> str:
@@ -272,8 +383,9 @@ def _free_name(plans: Mapping[str, Any], name: str, mark: str) -> str:
 def _true_positive_rate(ledger: Ledger, guarantee: Guarantee) -> float:
     """Highest true-positive rate of a membership test on everything that the ledger may release.
 
-    Without a mu it is read at several deltas, because the cap is (epsilon, delta)-DP at each of them: what epsilon and the budget's delta
-    say alone is close to 100 % from epsilon 5 on. Every bound holds, and so does the least.
+    Without a mu it is read at several deltas, because the cap is (epsilon, delta)-DP at each of
+    them: what epsilon and the budget's delta say alone is close to 100 % from epsilon 5 on. Every
+    bound holds, and so does the least.
     """
     rates = [true_positive_rate(guarantee, _FALSE_POSITIVES)]
     if guarantee.mu is None:
@@ -283,39 +395,65 @@ def _true_positive_rate(ledger: Ledger, guarantee: Guarantee) -> float:
 
 
 def _meaning(
-    ledger: Ledger, guarantee: Guarantee, units: int | None, counted: str, conditions: dict[str, str], failing: float
+    ledger: Ledger,
+    guarantee: Guarantee,
+    units: int | None,
+    counted: str,
+    conditions: dict[str, str],
+    failing: float,
 ) -> tuple[str, ...]:
-    """What a membership test can find out, what mu-GDP means, and warnings of a delta that is too large.
+    """What a membership test can find out, what mu-GDP means, and warnings of a delta that is too
+    large.
 
-    With records of other roles there are more units than `units`, so a delta above 1 / `units` still is too large.
+    With records of other roles there are more units than `units`, so a delta above 1 / `units`
+    still is too large.
     """
     birth, rate = ledger.birth, _true_positive_rate(ledger, guarantee)
-    change, shown = birth.row_change, format_up(100 * rate, 4 if 0.99 <= rate < 1.0 else 2)  # 99.4 % is not 100 %
-    test = f"membership test of one {birth.unit}" if change is None else f"test of where a {birth.unit}'s row lies within its reach"
+    # 99.4 % is not 100 %
+    change, shown = birth.row_change, format_up(100 * rate, 4 if 0.99 <= rate < 1.0 else 2)
+    test = (
+        f"membership test of one {birth.unit}"
+        if change is None
+        else f"test of where a {birth.unit}'s row lies within its reach"
+    )
     power = f"{test} with a 1 % false-positive rate has a true-positive rate of at most {shown} %."
-    sentences = [f"only under {conditional(conditions, failing)}: a {power}" if conditions else f"A {power}"]
+    sentences = [
+        f"only under {conditional(conditions, failing)}: a {power}" if conditions else f"A {power}"
+    ]
     if rate > 0.9 and guarantee.epsilon != math.inf:
         sentences.append("That is next to no limit on such a test: choose epsilon 1 or less.")
     if change is not None:
         times = change.diameter / change.norm
-        sentences.append(f"For a row that moves k times as far, pure epsilon or mu is up to k times as large, up to k = {times:g}.")
+        sentences.append(
+            "For a row that moves k times as far, pure epsilon or mu is up to k times as large, up"
+            f" to k = {times:g}."
+        )
     if guarantee.mu not in (None, math.inf):
         mu = format_up(guarantee.mu)
-        sentences.append(f"{mu}-GDP means: suppose somebody sees everything released and wants to find out which of the two data sets was "
-                         "used. That is at least as hard as to find out from one number whether it was drawn from a normal distribution "
-                         f"with mean 0 or with mean {mu}, both of standard deviation 1.")  # fmt: skip
+        sentences.append(
+            f"{mu}-GDP means: suppose somebody sees everything released and wants to find out which"
+            " of the two data sets was used. That is at least as hard as to find out from one"
+            " number whether it was drawn from a normal distribution with mean 0 or with mean"
+            f" {mu}, both of standard deviation 1."
+        )
     if guarantee.epsilon != math.inf:
         compared = {
             Adjacency.REPLACE_ONE: f"whether one {birth.unit} had these records or others",
-            Adjacency.ADD_OR_REMOVE_ONE: f"whether the records of one {birth.unit} were among these",
+            Adjacency.ADD_OR_REMOVE_ONE: (
+                f"whether the records of one {birth.unit} were among these"
+            ),
             Adjacency.BOUNDED_ROW_CHANGE: "at which of two places the row lies",
         }[birth.adjacency]
         sentences.append(f"Such a test asks {compared}; guessing has a true-positive rate of 1 %.")
     if units and guarantee.delta and guarantee.delta > 1 / units:
-        sentences.append(f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a whole record.")
+        sentences.append(
+            f"WARNING: delta exceeds 1/{units}: (epsilon, delta) alone would allow publishing a"
+            " whole record."
+        )
     elif units and guarantee.delta and counted:
         sentences.append(
-            f"Delta should be no more than one over the number of all protected records. It is for the {units} {counted} records alone; "
-            "the ledger does not know how many others there are, so the person who runs the study has to check."
+            "Delta should be no more than one over the number of all protected records. It is for"
+            f" the {units} {counted} records alone; the ledger does not know how many others there"
+            " are, so the person who runs the study has to check."
         )
     return tuple(sentences)

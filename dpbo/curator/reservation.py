@@ -1,8 +1,10 @@
-"""A reservation: budget that is set aside under a name for releases with equal noise, by this process and by later ones.
+"""A reservation: budget that is set aside under a name for releases with equal noise, by this
+process and by later ones.
 
 reservation = curator.reserve("search", GaussianMechanism, slots=40, budget=0.9, query=query, given={"score": score})
 (release,) = reservation.release_all([curator.evaluate(query)])     # charged to the next free slot
-row = reservation.release(query)                                    # of the n-th call, slot n: from the ledger, or charged now
+# of the n-th call, slot n: from the ledger, or charged now
+row = reservation.release(query)
 """
 
 from __future__ import annotations
@@ -35,15 +37,30 @@ class Reservation:
         curator: owner of the records and of the ledger.
         name: under which the ledger knows it.
         event: what a slot costs, as the ledger holds it.
-        slots: how many releases there may be; of a parallel reservation, for each part of the records.
+        slots: how many releases there may be; of a parallel reservation, for each part of the
+            records.
         mechanism: the noise of each release.
         begun: whether an earlier session made it.
     """
 
     def __init__(
-        self, curator: Curator, name: str, event: Event, slots: int, mechanism: Mechanism | None, query: Query | None, *, begun: bool
+        self,
+        curator: Curator,
+        name: str,
+        event: Event,
+        slots: int,
+        mechanism: Mechanism | None,
+        query: Query | None,
+        *,
+        begun: bool,
     ) -> None:
-        self.curator, self.name, self.event, self.slots, self.begun = curator, name, event, slots, begun
+        self.curator, self.name, self.event, self.slots, self.begun = (
+            curator,
+            name,
+            event,
+            slots,
+            begun,
+        )
         if isinstance(mechanism, (AdditiveMechanism, ChoiceMechanism)):
             # The ledger's: recomputed on another machine it may differ in its last digits.
             mechanism = dataclasses.replace(mechanism, noise_multiplier=event.noise_multiplier)
@@ -54,12 +71,16 @@ class Reservation:
     @property
     def mechanism(self) -> Mechanism:
         """The noise of each release."""
-        assert self._mechanism is not None, "events without a mechanism are charged by those who reserve them"
+        assert self._mechanism is not None, (
+            "events without a mechanism are charged by those who reserve them"
+        )
         return self._mechanism
 
     @property
     def used(self) -> int:
-        """Slots that are charged, in this process or another; of a parallel reservation, those of the part that was charged most often."""
+        """Slots that are charged, in this process or another; of a parallel reservation, those of
+        the part that was charged most often.
+        """
         return self.curator.ledger.used().get(self.name, 0)
 
     @property
@@ -74,7 +95,9 @@ class Reservation:
 
     @property
     def lost(self) -> int:
-        """Slots that are charged, and whose values were never delivered. They are never drawn again."""
+        """Slots that are charged, and whose values were never delivered. They are never drawn
+        again.
+        """
         self.curator.deliver()  # a value may wait here
         chain = self.curator.ledger.chain()
         return chain.used[self.name] - len(chain.values.get(self.name, ()))
@@ -86,7 +109,9 @@ class Reservation:
         return self.std_of(self._query)
 
     def std_of(self, query: Query) -> torch.Tensor:
-        """Standard deviation of a release of this question, `m`: one whose noise its public numbers tell."""
+        """Standard deviation of a release of this question, `m`: one whose noise its public numbers
+        tell.
+        """
         std = noise_std(self.curator, self.mechanism, query)
         assert std is not None
         return std
@@ -96,35 +121,49 @@ class Reservation:
         self._bar = progress_bar(self.name, self.slots, done=self.used, rank=self.curator.rank)
 
     def charge(self, details: Mapping[str, Any], *, count: int = 1, used: int | None = None) -> int:
-        """Charge `count` slots for noise that others draw, such as that of DP-SGD's steps; returns the entry's number (`Ledger.charge`)."""
-        return self.curator.ledger.charge(self.name, self.event.repeated(count), details, self.name, used=used)
+        """Charge `count` slots for noise that others draw, such as that of DP-SGD's steps; returns
+        the entry's number (`Ledger.charge`).
+        """
+        return self.curator.ledger.charge(
+            self.name, self.event.repeated(count), details, self.name, used=used
+        )
 
     def release(self, query: Query, **details: Any) -> dict[str, Any]:
-        """The ledger's row of the next slot, which is charged, drawn and stored now unless an earlier session did.
+        """The ledger's row of the next slot, which is charged, drawn and stored now unless an
+        earlier session did.
 
-        For runs in which every release builds on the last. The n-th call is for the n-th slot, in every session: a run that is resumed
-        asks the same questions again, and gets the values that were paid for.
+        For runs in which every release builds on the last. The n-th call is for the n-th slot, in
+        every session: a run that is resumed asks the same questions again, and gets the values that
+        were paid for.
 
         Args:
             query: what the slot answers. It is evaluated only if the slot is free.
             details: as in `Curator.evaluate`.
 
         Raises:
-            ReleaseLost: a slot was charged earlier, but its value was never stored. BudgetExceeded: there are no more slots.
+            ReleaseLost: a slot was charged earlier, but its value was never stored.
+            BudgetExceeded: there are no more slots.
             LedgerError: another process released meanwhile; nothing was charged.
         """
         if self.used <= self._turn:
             self.release_all([self.curator.evaluate(query, **details)], used=self._turn)
         if self.lost:
-            what = f"a release of {self.name!r} was charged but never delivered, and it is never drawn twice."
+            what = (
+                f"a release of {self.name!r} was charged but never delivered, and it is never drawn"
+                " twice."
+            )
             raise ReleaseLost(f"{what} Start again under another name; the charge stays.")
         row = self.curator.ledger.values(self.name, skip=self._turn)[0]
         self._turn += 1
         return row
 
-    def release_all(self, handles: Collection[Handle], *, used: int | None = None) -> tuple[Release, ...]:
+    def release_all(
+        self, handles: Collection[Handle], *, used: int | None = None
+    ) -> tuple[Release, ...]:
         """`Curator.release_all` from this reservation, with its noise."""
-        released = self.curator.release_all(handles, self.mechanism, name=self.name, reservation=self.name, used=used)
+        released = self.curator.release_all(
+            handles, self.mechanism, name=self.name, reservation=self.name, used=used
+        )
         if self._bar is not None and not self._bar.disable:
             self._bar.update(self.used - self._bar.n)
             if self._bar.n >= self.slots:

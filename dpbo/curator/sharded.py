@@ -1,4 +1,6 @@
-"""A curator whose records are shared by several processes: the steps that all of them take together (distributed.py)."""
+"""A curator whose records are shared by several processes: the steps that all of them take together
+(distributed.py).
+"""
 
 import contextlib
 import functools
@@ -25,13 +27,16 @@ from dpbo.release import Release
 from dpbo.validation import require
 
 T = TypeVar("T")
-_COLLECTIVE = ("assume", "bind", "evaluate", "release", "release_all", "reserve")  # every rank calls them, in the same order
+# every rank calls them, in the same order
+_COLLECTIVE = ("assume", "bind", "evaluate", "release", "release_all", "reserve")
 
 
 class LedgerCopy(Ledger):
-    """A copy in memory of rank 0's ledger, which is public, as all ranks saw it last. It refuses to be written to.
+    """A copy in memory of rank 0's ledger, which is public, as all ranks saw it last. It refuses to
+    be written to.
 
-    Algorithms read it to decide what to do next. As it is the same on every rank, every rank decides the same, without asking the others.
+    Algorithms read it to decide what to do next. As it is the same on every rank, every rank
+    decides the same, without asking the others.
 
     Args:
         chain: the ledger's records from its birth on.
@@ -53,13 +58,18 @@ class LedgerCopy(Ledger):
                     insert(connection, record)
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        raise LedgerError("the ledger of a curator on several ranks is written by the curator alone: use its reserve() and release().")
+        raise LedgerError(
+            "the ledger of a curator on several ranks is written by the curator alone: use its"
+            " reserve() and release()."
+        )
 
     reserve = charge = store = note = _refuse
 
 
 def _told(method: Callable[..., T]) -> Callable[..., T]:
-    """The method of a ShardedCurator. If it fails on one rank before a step of all ranks, the others are told, so that they do not wait."""
+    """The method of a ShardedCurator. If it fails on one rank before a step of all ranks, the
+    others are told, so that they do not wait.
+    """
 
     @functools.wraps(method)
     def told(self: "ShardedCurator", *args: Any, **kwargs: Any) -> T:
@@ -78,7 +88,8 @@ def _told(method: Callable[..., T]) -> Callable[..., T]:
 class ShardedCurator(Curator):
     """What `Curator(..., ranks=Ranks())` makes. Arguments as in Curator.
 
-    Before each step the ranks compare what they ask for. Rank 0 alone opens the ledger, charges, draws and stores.
+    Before each step the ranks compare what they ask for. Rank 0 alone opens the ledger, charges,
+    draws and stores.
     """
 
     _ranks: Ranks
@@ -100,12 +111,26 @@ class ShardedCurator(Curator):
     def ranks(self) -> int:
         return self._ranks.world_size
 
-    def submit(self, query: Query, executor: Executor, *, reservation: str | None = None, **details: Any) -> Future[Handle]:
-        raise InputError("executor", type(executor).__name__, "left out on several ranks", "Each evaluates its own shard.")
+    def submit(
+        self, query: Query, executor: Executor, *, reservation: str | None = None, **details: Any
+    ) -> Future[Handle]:
+        raise InputError(
+            "executor",
+            type(executor).__name__,
+            "left out on several ranks",
+            "Each evaluates its own shard.",
+        )
 
     def _read(self, records: Any, unit: PrivacyUnit, birth: Birth, *how: Any) -> PrivateView:
-        promise = birth.to_json(), unit.groups is not None, self._allow_conditional, self._allow_repeated
-        view = self._ranks.run_together("make a Curator", promise, functools.partial(super()._read, records, unit, birth, *how))
+        promise = (
+            birth.to_json(),
+            unit.groups is not None,
+            self._allow_conditional,
+            self._allow_repeated,
+        )
+        view = self._ranks.run_together(
+            "make a Curator", promise, functools.partial(super()._read, records, unit, birth, *how)
+        )
         return self._ranks.count_units(view, unit.groups, public=birth.adjacency.replaces)
 
     def _opened(self, url: str | pathlib.Path | None, birth: Birth) -> Ledger:
@@ -131,10 +156,14 @@ class ShardedCurator(Curator):
         return self._ranks.reduce(title, asked, functools.partial(super()._evaluated, *question))
 
     def _released(self, *question: Any) -> tuple[Release, ...]:
-        return self._on_rank_0(f"release {question[2]}", question, functools.partial(super()._released, *question))
+        return self._on_rank_0(
+            f"release {question[2]}", question, functools.partial(super()._released, *question)
+        )
 
     def _reserved(self, *question: Any) -> Event:
-        return self._on_rank_0(f"reserve {question[0]}", question, functools.partial(super()._reserved, *question))
+        return self._on_rank_0(
+            f"reserve {question[0]}", question, functools.partial(super()._reserved, *question)
+        )
 
     def _note(self, *question: Any) -> None:
         self._on_rank_0("note", question, functools.partial(super()._note, *question))
@@ -149,19 +178,29 @@ class ShardedCurator(Curator):
         return self._on_rank_0("compare records", (), super()._key)
 
     def _digest(self, records: PrivateView, key: bytes) -> str | None:
-        """The digest of all ranks' records, on rank 0. How they are dealt to ranks does not matter."""
+        """The digest of all ranks' records, on rank 0. How they are dealt to ranks does not
+        matter.
+        """
         mine = TableDigest.of(records, key)
         if not all(row[0] for row in self._ranks.all_gather(bytes([mine is not None]))):
             return None
         assert mine is not None
         return TableDigest(self._ranks.reduce_tensor(mine.sums)).hex(key)
 
-    def _require_same(self, reservation: str, things: Mapping[str, Any], found: Mapping[str, str | None], begun: bool) -> None:
+    def _require_same(
+        self,
+        reservation: str,
+        things: Mapping[str, Any],
+        found: Mapping[str, str | None],
+        begun: bool,
+    ) -> None:
         compare = functools.partial(super()._require_same, reservation, things, found, begun)
         self._on_rank_0(f"bind {reservation}", (sorted(things), sorted(found), begun), compare)
 
     def _on_rank_0(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
-        """`work()` of rank 0, or its error, on every rank, with what the ledger has gained by it."""
+        """`work()` of rank 0, or its error, on every rank, with what the ledger has gained by
+        it.
+        """
         copy = self._copy
         if not isinstance(copy, LedgerCopy):
             return work()
@@ -179,7 +218,9 @@ class ShardedCurator(Curator):
 
         value, refused, added = self._ranks.run_on_rank_0(title, question, attempt)
         copy.append(added)
-        copy.head()  # reads them: else what these ranks charged would look, at the next release, as if another process had
+        # reads them: else what these ranks charged would look, at the next release, as if another
+        # process had
+        copy.head()
         if refused is not None:
             raise refused
         return cast(T, value)

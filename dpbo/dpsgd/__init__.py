@@ -1,4 +1,6 @@
-"""Training by DP-SGD and tuning it, with training and validation records protected together; the best of hidden runs."""
+"""Training by DP-SGD and tuning it, with training and validation records protected together; the
+best of hidden runs.
+"""
 
 import lazy_loader
 

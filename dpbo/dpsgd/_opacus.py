@@ -1,4 +1,6 @@
-"""Imports Opacus without changing the application's logging: by itself it gives the root logger a handler and a level."""
+"""Imports Opacus without changing the application's logging: by itself it gives the root logger a
+handler and a level.
+"""
 
 import importlib
 import logging

@@ -1,16 +1,21 @@
 """DP-SGD steps and dpbo releases in one history, as an Opacus accountant.
 
-    engine.accountant = LedgerAccountant()       # in Opacus' engine: counts what Opacus counts, and other releases beside it
-    engine = PrivateEngine(curator, config)      # dpbo's engine: its accountant charges the curator's ledger
+    # in Opacus' engine: counts what Opacus counts, and other releases beside it
+    engine.accountant = LedgerAccountant()
+    # dpbo's engine: its accountant charges the curator's ledger
+    engine = PrivateEngine(curator, config)
 
-With a curator, the planned steps are reserved in its ledger before the first one. They are charged in blocks of a hundredth of the plan, of
-16 steps at most: the first step of a block charges the whole block before its noise is drawn. The steps that a process did not take of its
-last block stay charged, and are lost to a later process. A step beyond the plan raises. Opacus' noise multiplier is the noise standard
-deviation over the norm bound of one record's gradient, as in a PoissonGaussianEvent, so no conversion is needed under either relation.
+With a curator, the planned steps are reserved in its ledger before the first one. They are charged
+in blocks of a hundredth of the plan, of 16 steps at most: the first step of a block charges the
+whole block before its noise is drawn. The steps that a process did not take of its last block stay
+charged, and are lost to a later process. A step beyond the plan raises. Opacus' noise multiplier is
+the noise standard deviation over the norm bound of one record's gradient, as in a
+PoissonGaussianEvent, so no conversion is needed under either relation.
 
-What dpbo cannot check is attested by the caller, and the statement lists it as the assumption `dpsgd-attested` (`engine`).
-Without a curator, Opacus draws noise and samples from torch's generator, whose state one released model reveals on the CPU: the guarantee
-then fails against anyone who has a model and time to compute.
+What dpbo cannot check is attested by the caller, and the statement lists it as the assumption
+`dpsgd-attested` (`engine`). Without a curator, Opacus draws noise and samples from torch's
+generator, whose state one released model reveals on the CPU: the guarantee then fails against
+anyone who has a model and time to compute.
 """
 
 from __future__ import annotations
@@ -45,12 +50,14 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     """An `opacus.accountants.IAccountant`.
 
     Args:
-        curator: holds the training records and the ledger; omitted, the accountant counts by itself, under ADD_OR_REMOVE_ONE.
+        curator: holds the training records and the ledger; omitted, the accountant counts by
+            itself, under ADD_OR_REMOVE_ONE.
         noise_multiplier, steps: the planned noise and number of steps; required with a curator.
         name: name of the reservation in the ledger; the same name and terms resume it.
 
     Raises:
-        InputError: an argument outside its range, or a unit that may have several records (Opacus clips single records).
+        InputError: an argument outside its range, or a unit that may have several records (Opacus
+            clips single records).
     """
 
     # With a curator only.
@@ -62,7 +69,12 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     _paid: Iterator[int]
 
     def __init__(
-        self, curator: Curator | None = None, *, noise_multiplier: float | None = None, steps: int | None = None, name: str = "dp-sgd"
+        self,
+        curator: Curator | None = None,
+        *,
+        noise_multiplier: float | None = None,
+        steps: int | None = None,
+        name: str = "dp-sgd",
     ) -> None:
         self._curator = curator
         self._name = name
@@ -72,8 +84,17 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._counting = False
         if curator is not None:
             if curator.ledger.birth.grouped:
-                raise InputError("unit", curator.ledger.birth.unit, "one record", "Opacus clips and samples single records.")
-            self._planned = require("noise_multiplier", noise_multiplier, Positive), 0.0, require("steps", steps, Count)
+                raise InputError(
+                    "unit",
+                    curator.ledger.birth.unit,
+                    "one record",
+                    "Opacus clips and samples single records.",
+                )
+            self._planned = (
+                require("noise_multiplier", noise_multiplier, Positive),
+                0.0,
+                require("steps", steps, Count),
+            )
 
     @classmethod
     def mechanism(cls) -> str:
@@ -81,7 +102,9 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         return "dpbo"
 
     def protect(self, records: Any) -> None:
-        """Note which records the steps take, so that another budget over them is found, and that a resumed run takes the same ones."""
+        """Note which records the steps take, so that another budget over them is found, and that a
+        resumed run takes the same ones.
+        """
         assert self._curator is not None
         self._tables = {"loader records": records}
         self._curator.protect(records, role="training")
@@ -92,22 +115,29 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         multiplier, _, steps = self._planned
         terms = {"attested": "Poisson", "sample_rate": float(sample_rate)}
         step = self._event(multiplier, sample_rate)
-        self._reservation = self._curator.reserve(self._name, step, slots=steps, given={}, tables=self._tables, terms=terms)
+        self._reservation = self._curator.reserve(
+            self._name, step, slots=steps, given={}, tables=self._tables, terms=terms
+        )
         self._curator.ledger.note("assume", "dpsgd-attested")
         self._planned = multiplier, float(sample_rate), steps
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """The hook that Opacus' own `make_private` attaches. Raises UsageError with a curator, which needs a PrivateEngine."""
+        """The hook that Opacus' own `make_private` attaches. Raises UsageError with a curator,
+        which needs a PrivateEngine.
+        """
         if self._curator is not None and not self._planned[1]:
             raise UsageError(
-                "an accountant with a curator needs a dpbo.dpsgd.PrivateEngine: Opacus' own engine draws noise from "
-                "torch's generator, and counts by a hook that another one replaces."
+                "an accountant with a curator needs a dpbo.dpsgd.PrivateEngine: Opacus' own engine"
+                " draws noise from torch's generator, and counts by a hook that another one"
+                " replaces."
             )
         hook: Callable[[Any], None] = super().get_optimizer_hook_fn(sample_rate)
         return hook
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Count one DP-SGD step. Raises BudgetExceeded beyond the plan, InputError if it differs from the planned steps."""
+        """Count one DP-SGD step. Raises BudgetExceeded beyond the plan, InputError if it differs
+        from the planned steps.
+        """
         self._counting = True
         if self._process != os.getpid():
             self._begin_run()
@@ -124,22 +154,36 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         _append(self._runs[self._id], (float(noise_multiplier), float(sample_rate), 1))
 
     def add(self, event: Event) -> None:
-        """Count one more release on the same records, under ADD_OR_REMOVE_ONE. A curator counts its releases itself."""
+        """Count one more release on the same records, under ADD_OR_REMOVE_ONE. A curator counts its
+        releases itself.
+        """
         if self._curator is not None:
-            raise InputError("event", event.mechanism, "released by the curator itself, which charges the same ledger")
+            raise InputError(
+                "event",
+                event.mechanism,
+                "released by the curator itself, which charges the same ledger",
+            )
         self._counting = True
         self._releases[uuid.uuid4().hex] = event
 
     def get_epsilon(self, delta: float, *, refine: bool = True, **_: Any) -> float:
-        """Epsilon at delta of the history so far, as in Opacus; with a curator, of the whole ledger.
+        """Epsilon at delta of the history so far, as in Opacus; with a curator, of the whole
+        ledger.
 
         Infinite if a release was exact or rests on data assumptions.
         """
         if self._curator is not None:
             statement = self._curator.statement(delta=delta)
             epsilon = statement.guarantee.epsilon
-            return float("inf") if epsilon is None or statement.lines[0].startswith(NOT_BOUNDED) else epsilon
-        steps = [self._event(multiplier, rate).repeated(count) for multiplier, rate, count in self.history]
+            return (
+                float("inf")
+                if epsilon is None or statement.lines[0].startswith(NOT_BOUNDED)
+                else epsilon
+            )
+        steps = [
+            self._event(multiplier, rate).repeated(count)
+            for multiplier, rate, count in self.history
+        ]
         return compose([*steps, *self._releases.values()], delta=delta, refine=refine).epsilon
 
     @property
@@ -149,16 +193,27 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
 
     @history.setter
     def history(self, steps: list[Step]) -> None:
-        """For Opacus, which tries noise multipliers on accountants of its own. A history that has begun cannot be replaced."""
+        """For Opacus, which tries noise multipliers on accountants of its own. A history that has
+        begun cannot be replaced.
+        """
         if self._counting or self._curator is not None:
-            raise LedgerError("a history that has begun can only grow; use load_state_dict, which merges, or a fresh LedgerAccountant.")
-        self._runs = {self._id: [(float(multiplier), float(rate), int(count)) for multiplier, rate, count in steps]}
+            raise LedgerError(
+                "a history that has begun can only grow; use load_state_dict, which merges, or a"
+                " fresh LedgerAccountant."
+            )
+        self._runs = {
+            self._id: [
+                (float(multiplier), float(rate), int(count)) for multiplier, rate, count in steps
+            ]
+        }
 
     def __len__(self) -> int:
         return sum(count for *_, count in self.history)
 
     def state_dict(self, destination: Any = None) -> dict[str, Any]:
-        """State for a checkpoint: Opacus' fields, and each run's steps and each release under their ids."""
+        """State for a checkpoint: Opacus' fields, and each run's steps and each release under their
+        ids.
+        """
         state: dict[str, Any] = collections.OrderedDict() if destination is None else destination
         releases = {key: event.to_json() for key, event in self._releases.items()}
         runs = {run: list(steps) for run, steps in self._runs.items()}
@@ -166,17 +221,28 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Merge a checkpoint: steps and releases that are new are added (with a curator: charged); nothing is ever removed.
+        """Merge a checkpoint: steps and releases that are new are added (with a curator: charged);
+        nothing is ever removed.
 
         Raises:
-            InputError: not a LedgerAccountant's state. LedgerError: it contradicts a run or a release that is known here.
+            InputError: not a LedgerAccountant's state.
+            LedgerError: it contradicts a run or a release that is known here.
         """
-        if state_dict.get("mechanism") != self.mechanism() or not {"runs", "releases"} <= set(state_dict):
-            raise InputError("state_dict", state_dict.get("mechanism"), "one that a LedgerAccountant wrote")
+        if state_dict.get("mechanism") != self.mechanism() or not {"runs", "releases"} <= set(
+            state_dict
+        ):
+            raise InputError(
+                "state_dict", state_dict.get("mechanism"), "one that a LedgerAccountant wrote"
+            )
         if self._curator is not None and state_dict["releases"]:
-            raise UsageError("an accountant that is bound to a curator loads steps alone, and this state has releases.")
+            raise UsageError(
+                "an accountant that is bound to a curator loads steps alone, and this state has"
+                " releases."
+            )
         loaded = {
-            run: [(float(m), float(rate), require("count", count, Count)) for m, rate, count in steps]
+            run: [
+                (float(m), float(rate), require("count", count, Count)) for m, rate, count in steps
+            ]
             for run, steps in state_dict["runs"].items()
         }
         for multiplier, rate, _ in (step for steps in loaded.values() for step in steps):
@@ -185,7 +251,9 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         runs = {run: _longer(self._runs.get(run, []), steps) for run, steps in loaded.items()}
         releases = {key: event_from_json(body) for key, body in state_dict["releases"].items()}
         if any(self._releases.get(key, event) != event for key, event in releases.items()):
-            raise LedgerError("the checkpoint contradicts a release that is known here; nothing was loaded.")
+            raise LedgerError(
+                "the checkpoint contradicts a release that is known here; nothing was loaded."
+            )
         self._counting = True
         # The checkpoint may hold steps of this run: none of them is paid for twice, and none left
         # out.
@@ -193,10 +261,17 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         if self._curator is not None:
             records = self._curator.ledger.records()
             for run, steps in loaded.items():
-                bodies = [record.body for record in records if record.kind == "charge" and record.body.get("run") == run]
+                bodies = [
+                    record.body
+                    for record in records
+                    if record.kind == "charge" and record.body.get("run") == run
+                ]
                 events = [event_from_json(body["event"]) for body in bodies]
                 charged = [(event.repeated(1), event.count) for event in events]
-                for event, count in _rest(charged, [(self._event(multiplier, rate), count) for multiplier, rate, count in steps]):
+                for event, count in _rest(
+                    charged,
+                    [(self._event(multiplier, rate), count) for multiplier, rate, count in steps],
+                ):
                     self._curator.ledger.charge(self._name, event.repeated(count), _details(run))
         self._runs.update(runs)
         self._releases.update(releases)
@@ -204,13 +279,18 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy is a run of its own: steps that both take afterwards are counted twice."""
         if state["_curator"] is not None:
-            raise OpacityError("an accountant that is bound to a curator cannot be copied: its steps are charged where they are taken.")
+            raise OpacityError(
+                "an accountant that is bound to a curator cannot be copied: its steps are charged"
+                " where they are taken."
+            )
         self.__dict__.update(state)
         self._runs = {run: list(steps) for run, steps in self._runs.items()}
         self._begin_run()
 
     def _begin_run(self) -> None:
-        """Count under a new id from now on: one for each object, and for its copy in a forked process."""
+        """Count under a new id from now on: one for each object, and for its copy in a forked
+        process.
+        """
         self._id = uuid.uuid4().hex
         self._runs[self._id] = []
         # What this one has paid for, a copy may not take.
@@ -218,14 +298,22 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._process = os.getpid()
 
     def _event(self, noise_multiplier: float, sample_rate: float) -> Event:
-        """The event of one step, under the ledger's relation, or under Opacus' own without a curator."""
+        """The event of one step, under the ledger's relation, or under Opacus' own without a
+        curator.
+        """
         relation = Adjacency.ADD_OR_REMOVE_ONE if self._curator is None else self._curator.adjacency
         if sample_rate >= 1.0:
-            return convert_adjacency(GaussianEvent(float(noise_multiplier)), Adjacency.ADD_OR_REMOVE_ONE, relation)
-        return PoissonGaussianEvent(float(noise_multiplier), rate=float(sample_rate), relation=relation.value)
+            return convert_adjacency(
+                GaussianEvent(float(noise_multiplier)), Adjacency.ADD_OR_REMOVE_ONE, relation
+            )
+        return PoissonGaussianEvent(
+            float(noise_multiplier), rate=float(sample_rate), relation=relation.value
+        )
 
     def _charge_block(self) -> int:
-        """Charge a block of the planned steps, or what is left of them; returns how many, one at least."""
+        """Charge a block of the planned steps, or what is left of them; returns how many, one at
+        least.
+        """
         count = max(min(self._planned[2] // 100, _BLOCK, self._reservation.remaining), 1)
         self._reservation.charge(_details(self._id), count=count)
         return count
@@ -244,7 +332,9 @@ def _append(steps: list[Step], step: Step) -> None:
 
 def _longer(known: list[Step], loaded: list[Step]) -> list[Step]:
     """The longer of two histories of one run, of which one continues the other."""
-    fresh = _rest([((m, q), count) for m, q, count in known], [((m, q), count) for m, q, count in loaded])
+    fresh = _rest(
+        [((m, q), count) for m, q, count in known], [((m, q), count) for m, q, count in loaded]
+    )
     whole = list(known)
     for (multiplier, rate), count in fresh:
         _append(whole, (multiplier, rate, count))
@@ -252,12 +342,16 @@ def _longer(known: list[Step], loaded: list[Step]) -> list[Step]:
 
 
 def _rest(known: list[tuple[Any, int]], loaded: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
-    """What `loaded` adds to `known`; empty if it is the shorter one. Raises LedgerError if neither continues the other."""
+    """What `loaded` adds to `known`; empty if it is the shorter one. Raises LedgerError if neither
+    continues the other.
+    """
     left = [list(part) for part in known]
     ahead = [list(part) for part in loaded]
     while left and ahead:
         if left[0][0] != ahead[0][0]:
-            raise LedgerError("the checkpoint contradicts a run that is known here; nothing was loaded.")
+            raise LedgerError(
+                "the checkpoint contradicts a run that is known here; nothing was loaded."
+            )
         both = min(left[0][1], ahead[0][1])
         for history in (left, ahead):
             history[0][1] -= both
@@ -266,4 +360,6 @@ def _rest(known: list[tuple[Any, int]], loaded: list[tuple[Any, int]]) -> list[t
     return [(entry, count) for entry, count in ahead]
 
 
-load_opacus("opacus.accountants").register_accountant(LedgerAccountant.mechanism(), LedgerAccountant, force=True)
+load_opacus("opacus.accountants").register_accountant(
+    LedgerAccountant.mechanism(), LedgerAccountant, force=True
+)

@@ -1,4 +1,5 @@
-"""DP-SGD with Opacus' per-record gradients and dpbo's samples, sums and noise, which `noise` describes and proves.
+"""DP-SGD with Opacus' per-record gradients and dpbo's samples, sums and noise, which `noise`
+describes and proves.
 
 A `PrivateEngine` trains on a curator's records and charges its ledger:
 
@@ -6,9 +7,10 @@ A `PrivateEngine` trains on a curator's records and charges its ledger:
     engine = PrivateEngine(curator, config)
     module, optimizer, loader = engine.make_private(module=module, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0)
 
-`make_private` reserves the configured steps. Each is charged before its noise is drawn, in blocks of a hundredth of the steps (16 at most);
-a step beyond the last raises. The sampling rate and the number that sums are divided by come from the configuration, never from the number
-of records, which is private under ADD_OR_REMOVE_ONE.
+`make_private` reserves the configured steps. Each is charged before its noise is drawn, in blocks
+of a hundredth of the steps (16 at most); a step beyond the last raises. The sampling rate and the
+number that sums are divided by come from the configuration, never from the number of records, which
+is private under ADD_OR_REMOVE_ONE.
 
 A `Session` is one run inside `tune`, whose cost is the same whatever its hyper-parameters:
 
@@ -33,9 +35,9 @@ What dpbo cannot check stands in the statement as `dpsgd-attested`:
   mean over records. So does a collate function that pads inputs to the sample's longest, where the
   module does not mask what was added: pad to a public length. So does a mean loss under TF32, as of
   cuDNN's convolutions, whose rounding follows the sample's size: sum the loss, or turn TF32 off.
-- Random numbers, such as dropout's masks, come from the global generators of torch, NumPy and Python.
-  Each sample seeds them anew. A seed that the loop sets between a sample and its step, or a generator
-  of the caller's own, is known, and one record more gives all later ones other numbers.
+- Random numbers, such as dropout's masks, come from the global generators of torch, NumPy and
+  Python. Each sample seeds them anew. A seed that the loop sets between a sample and its step, or a
+  generator of the caller's own, is known, and one record more gives all later ones other numbers.
 - Nothing in a record makes the loop stop, fail, skip a step, or change a rate or a bound: neither a
   loss, an accuracy or a gradient that was not noised, nor a label without a class. The weights tell
   how many noises were added, and how large: 23 steps in place of 40 told that one record's loss was
@@ -71,7 +73,9 @@ from dpbo.errors import InputError, UsageError
 from dpbo.hidden_run import note_drawn
 from dpbo.validation import Count, between, checked, require
 
-_OWN = frozenset({"noise_multiplier", "poisson_sampling", "noise_generator", "clipping", "rand_on_empty"})
+_OWN = frozenset(
+    {"noise_multiplier", "poisson_sampling", "noise_generator", "clipping", "rand_on_empty"}
+)
 
 
 class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
@@ -80,11 +84,13 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
     Args:
         config: the run's settings.
         charge: charges one step of the optimizer that it gets, or raises.
-        samples: the loader gives so many samples of the configured ones, in one pass, and none afterwards; omitted, an epoch's a pass,
-            without end.
+        samples: the loader gives so many samples of the configured ones, in one pass, and none
+            afterwards; omitted, an epoch's a pass, without end.
     """
 
-    def __init__(self, config: DPSGDConfig, charge: Callable[[Any], None], *, samples: int | None = None) -> None:
+    def __init__(
+        self, config: DPSGDConfig, charge: Callable[[Any], None], *, samples: int | None = None
+    ) -> None:
         with warnings.catch_warnings():
             # About Opacus' own generators, which are not used.
             warnings.simplefilter("ignore")
@@ -107,29 +113,51 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         """Opacus' `make_private`, without the arguments that the configuration decides.
 
         Args:
-            module: not trained before, without hooks, and without layers that keep or mix records, such as batch norm in training mode.
-            optimizer: a library's, such as torch.optim's: code of the caller's in a step, also a hook, is refused.
-            data_loader: its records and collate function are used. It must have no workers, because samples are counted where they are
-                drawn.
+            module: not trained before, without hooks, and without layers that keep or mix records,
+                such as batch norm in training mode.
+            optimizer: a library's, such as torch.optim's: code of the caller's in a step, also a
+                hook, is refused.
+            data_loader: its records and collate function are used. It must have no workers, because
+                samples are counted where they are drawn.
             max_grad_norm: clip bound of one record's gradient, 1e-15 to 1e15.
-            example: the module's inputs for three different public records, a tuple or a dict by keyword. Whether it mixes records is
-                tried on them; omitted, on made-up numbers of the first sample's shape, on which some modules fail.
+            example: the module's inputs for three different public records, a tuple or a dict by
+                keyword. Whether it mixes records is tried on them; omitted, on made-up numbers of
+                the first sample's shape, on which some modules fail.
             opacus: further arguments of `PrivacyEngine.make_private`, such as grad_sample_mode.
 
         Raises:
-            InputError: an argument outside its range, or one that the configuration decides. Steps raise it if anything but noised
-                parameters changed since the last step, the loader if the last sample took no step.
+            InputError: an argument outside its range, or one that the configuration decides. Steps
+                raise it if anything but noised parameters changed since the last step, the loader
+                if the last sample took no step.
         """
         if _OWN & opacus.keys():
             decided = ", ".join(sorted(_OWN & opacus.keys()))
-            raise UsageError(f"remove {decided} from the call: the DPSGDConfig decides it for every run.")
+            raise UsageError(
+                f"remove {decided} from the call: the DPSGDConfig decides it for every run."
+            )
         if "ghost" in str(opacus.get("grad_sample_mode", "")):
-            raise InputError("grad_sample_mode", opacus["grad_sample_mode"], "a mode with per-record gradients, such as 'hooks'")
+            raise InputError(
+                "grad_sample_mode",
+                opacus["grad_sample_mode"],
+                "a mode with per-record gradients, such as 'hooks'",
+            )
         if not {parameter.device.type for parameter in module.parameters()} <= {"cpu", "cuda"}:
-            raise InputError("module", module, "on the CPU or CUDA devices", "Move it there before make_private.")
-        if data_loader.num_workers or isinstance(data_loader.dataset, IterableDataset) or not len(data_loader.dataset):  # type: ignore[arg-type]
-            raise InputError("data_loader", type(data_loader).__name__, "a DataLoader of records with places, with num_workers=0")
-        norm = require("max_grad_norm", max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)])
+            raise InputError(
+                "module", module, "on the CPU or CUDA devices", "Move it there before make_private."
+            )
+        if (
+            data_loader.num_workers
+            or isinstance(data_loader.dataset, IterableDataset)
+            or not len(data_loader.dataset)  # type: ignore[arg-type]
+        ):
+            raise InputError(
+                "data_loader",
+                type(data_loader).__name__,
+                "a DataLoader of records with places, with num_workers=0",
+            )
+        norm = require(
+            "max_grad_norm", max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)]
+        )
         trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self._public = PublicCopy(module, trained)
         with warnings.catch_warnings():
@@ -168,23 +196,42 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         """Number of steps taken, each on a sample of its own."""
         return self._samples.stepped
 
-    def _prepare_data_loader(self, data_loader: Any, *, distributed: bool, batch_first: bool = True, **_: Any) -> DataLoader[Any]:
+    def _prepare_data_loader(
+        self, data_loader: Any, *, distributed: bool, batch_first: bool = True, **_: Any
+    ) -> DataLoader[Any]:
         if distributed:
             raise UsageError("the module must be in one process, not distributed.")
         records = data_loader.dataset
         length = self.config.batches if self._most is None else self.config.steps
         self._samples = PoissonSamples(len(records), self.config.rate, length, self._most)
         collate = _Collate(data_loader.collate_fn, records[0], 0 if batch_first else 1)
-        return DataLoader(records, batch_sampler=self._samples, collate_fn=collate, pin_memory=data_loader.pin_memory)
+        return DataLoader(
+            records,
+            batch_sampler=self._samples,
+            collate_fn=collate,
+            pin_memory=data_loader.pin_memory,
+        )
 
     def _prepare_optimizer(
-        self, *, optimizer: Any, noise_multiplier: float, max_grad_norm: float, loss_reduction: str = "mean", **_: Any
+        self,
+        *,
+        optimizer: Any,
+        noise_multiplier: float,
+        max_grad_norm: float,
+        loss_reduction: str = "mean",
+        **_: Any,
     ) -> NoisedOptimizer:
         plain = getattr(optimizer, "original_optimizer", optimizer)
         trained = [id(parameter) for group in plain.param_groups for parameter in group["params"]]
         closure = inspect.signature(plain.step).parameters.get("closure")
-        if len(trained) != len(set(trained)) or (closure is not None and closure.default is inspect.Parameter.empty):
-            raise InputError("optimizer", type(plain).__name__, "one that takes each step from one gradient, each parameter once")
+        if len(trained) != len(set(trained)) or (
+            closure is not None and closure.default is inspect.Parameter.empty
+        ):
+            raise InputError(
+                "optimizer",
+                type(plain).__name__,
+                "one that takes each step from one gradient, each parameter once",
+            )
         return NoisedOptimizer(
             plain,
             model=self._public,
@@ -207,22 +254,29 @@ class PrivateEngine(NoisedEngine):
         name: name of the reservation in the ledger; the same name and settings resume it.
 
     Raises:
-        InputError: a unit may have several records (Opacus clips single records). `make_private` also raises it for a loader of other
-            records than the curator's.
+        InputError: a unit may have several records (Opacus clips single records). `make_private`
+            also raises it for a loader of other records than the curator's.
     """
 
     def __init__(self, curator: Curator, config: DPSGDConfig, *, name: str = "dp-sgd") -> None:
         super().__init__(config, self._charge_step)
         self._curator = curator
-        self.accountant = LedgerAccountant(curator, noise_multiplier=config.noise_multiplier, steps=config.steps, name=name)
+        self.accountant = LedgerAccountant(
+            curator, noise_multiplier=config.noise_multiplier, steps=config.steps, name=name
+        )
 
     def _prepare_data_loader(self, data_loader: Any, **settings: Any) -> DataLoader[Any]:
-        if not self._curator.has_records(data_loader.dataset) and not self._curator.has_records(_table(data_loader.dataset)):
+        if not self._curator.has_records(data_loader.dataset) and not self._curator.has_records(
+            _table(data_loader.dataset)
+        ):
             remedy = (
-                "Load what the curator holds, such as DataLoader(TensorDataset(*records)). A dataset that transforms its records is "
-                "compared if the curator holds the dataset itself."
+                "Load what the curator holds, such as DataLoader(TensorDataset(*records)). A"
+                " dataset that transforms its records is compared if the curator holds the dataset"
+                " itself."
             )
-            raise InputError("data_loader", data_loader, "of the curator's records, each of them once", remedy)
+            raise InputError(
+                "data_loader", data_loader, "of the curator's records, each of them once", remedy
+            )
         prepared = super()._prepare_data_loader(data_loader, **settings)
         self.accountant.protect(data_loader.dataset)
         return prepared
@@ -234,24 +288,30 @@ class PrivateEngine(NoisedEngine):
         return prepared
 
     def _charge_step(self, optimizer: Any) -> None:
-        self.accountant.step(noise_multiplier=optimizer.noise_multiplier, sample_rate=self.config.rate)
+        self.accountant.step(
+            noise_multiplier=optimizer.noise_multiplier, sample_rate=self.config.rate
+        )
 
 
 @checked
 class Session:
-    """One DP-SGD run: gives `fit` the training records as Poisson samples, as many as the configuration has steps.
+    """One DP-SGD run: gives `fit` the training records as Poisson samples, as many as the
+    configuration has steps.
 
-    A second step on one sample raises before its noise is drawn. A session charges no ledger: `tune`
-    does, and `private_selection`. Where a ledger of this process protects some of the records already,
-    a session outside `tune` warns (`RepeatedRecordsWarning`).
+    A second step on one sample raises before its noise is drawn. A session charges no ledger:
+    `tune` does, and `private_selection`. Where a ledger of this process protects some of the
+    records already, a session outside `tune` warns (`RepeatedRecordsWarning`).
 
     Args:
         records: the training records.
         config: the run's settings.
-        samples: end the loader after so many of the configured steps; omitted, after all. `tune` tries `fit` in this way.
+        samples: end the loader after so many of the configured steps; omitted, after all. `tune`
+            tries `fit` in this way.
     """
 
-    def __init__(self, records: Dataset[Any], config: DPSGDConfig, *, samples: Count | None = None) -> None:
+    def __init__(
+        self, records: Dataset[Any], config: DPSGDConfig, *, samples: Count | None = None
+    ) -> None:
         self._records = records
         self.config = config
         self._most = min(config.steps, samples or config.steps)
@@ -259,24 +319,41 @@ class Session:
         self._models: tuple[nn.Module, ...] = ()
 
     def make_private(
-        self, module: nn.Module, optimizer: torch.optim.Optimizer, *, max_grad_norm: float, **opacus: Any
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        max_grad_norm: float,
+        **opacus: Any,
     ) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader[Any]]:
         """Opacus' `make_private`, once, with the session's own noise, samples and number of steps.
 
         Args:
             max_grad_norm: clip bound of one record's gradient; may be a hyper-parameter.
-            opacus: further arguments of `PrivacyEngine.make_private`, such as grad_sample_mode, and `example`, as in `PrivateEngine`.
+            opacus: further arguments of `PrivacyEngine.make_private`, such as grad_sample_mode, and
+                `example`, as in `PrivateEngine`.
 
         Raises:
             InputError: a second model, or an argument that the session decides.
         """
         if self._engine is not None:
-            raise InputError("module", type(module).__name__, "the first of this run", "Each model costs a run of its own.")
+            raise InputError(
+                "module",
+                type(module).__name__,
+                "the first of this run",
+                "Each model costs a run of its own.",
+            )
         if "data_loader" in opacus:
-            raise InputError("data_loader", opacus["data_loader"], "omitted", "The session makes it.")
+            raise InputError(
+                "data_loader", opacus["data_loader"], "omitted", "The session makes it."
+            )
         engine = NoisedEngine(self.config, self._require_noise, samples=self._most)
         prepared = engine.make_private(
-            module=module, optimizer=optimizer, data_loader=DataLoader(self._records), max_grad_norm=max_grad_norm, **opacus
+            module=module,
+            optimizer=optimizer,
+            data_loader=DataLoader(self._records),
+            max_grad_norm=max_grad_norm,
+            **opacus,
         )
         self._engine = engine
         self._models = (module, prepared[0])
@@ -287,12 +364,13 @@ class Session:
         """The trained model as it may leave, as `PrivateEngine.released`, after all steps.
 
         Raises:
-            InputError: fewer steps were taken than configured, or something but noised parameters changed since the last one.
+            InputError: fewer steps were taken than configured, or something but noised parameters
+                changed since the last one.
         """
         if self._engine is None or self._engine.steps != self._most:
             raise UsageError(
-                "fit took fewer steps than configured: take a step on every sample of the loader. Stopping early tells of the records, "
-                "because the weights show it."
+                "fit took fewer steps than configured: take a step on every sample of the loader."
+                " Stopping early tells of the records, because the weights show it."
             )
         return self._engine.released()
 
@@ -312,7 +390,11 @@ class Session:
         """
         note_drawn(self.config.step_event)
         if optimizer.noise_multiplier != self.config.noise_multiplier:
-            raise InputError("noise_multiplier", optimizer.noise_multiplier, f"{self.config.noise_multiplier}, as configured")
+            raise InputError(
+                "noise_multiplier",
+                optimizer.noise_multiplier,
+                f"{self.config.noise_multiplier}, as configured",
+            )
 
 
 class _Collate:
@@ -343,7 +425,9 @@ def _emptied(batch: Any, axis: int) -> Any:
             shape[axis if axis < len(shape) else 0] = 0
         return batch.new_zeros(shape)
     # Other lists hold one part of each record, such as text.
-    if isinstance(batch, (tuple, list)) and not any(isinstance(part, (torch.Tensor, Mapping, tuple, list)) for part in batch):
+    if isinstance(batch, (tuple, list)) and not any(
+        isinstance(part, (torch.Tensor, Mapping, tuple, list)) for part in batch
+    ):
         return type(batch)()
     return map_parts(batch, lambda part: _emptied(part, axis))
 
@@ -361,4 +445,6 @@ def _table(dataset: Any) -> Any:
 
 
 Fit = Callable[[dict[str, Any], Session], nn.Module]
-"""`fit(parameters, session)`: trains one model on the records of a session, and returns its module."""
+"""`fit(parameters, session)`: trains one model on the records of a session, and returns its
+module.
+"""

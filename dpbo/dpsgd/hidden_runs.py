@@ -1,17 +1,24 @@
-"""Hidden runs: several private runs of which only the best is released. The number of runs and the other runs stay hidden.
+"""Hidden runs: several private runs of which only the best is released. The number of runs and the
+other runs stay hidden.
 
-`best_of` draws the number of runs, or stops at a threshold, and hides everything that would reveal that number or a losing run:
+`best_of` draws the number of runs, or stops at a threshold, and hides everything that would reveal
+that number or a losing run:
 
-- What runs print, log or warn, and what they and their children write to file descriptors 1 and 2, is discarded. Files, connections and
-  other streams that a run writes to are not controlled.
-- A run that raises an exception has the worst score. An interrupt ends all runs; it is raised again from a frame that holds nothing
-  private. An error between runs becomes a ReleaseLost without details.
-- Every run is the first run: it has fresh seeds, and finds the process as it was (`process_state`). Else a counter or one stream of
-  random numbers would show in what the winner returns which run it was; the best run's place among so many depends on their number, and
-  tells of losing runs. Afterwards the process is as before, because how far runs moved it would reveal how many there were.
-- The winner's output leaves as a copy from its pickle, if all that it holds is listed (`releasable`): nothing that belongs to the running
-  process goes with it, such as the graph of autograd, whose nodes are numbered. Whether it leaves follows from the output alone.
-- Outputs of losing runs are destroyed before anything can be printed again, because their finalisers could print once each.
+- What runs print, log or warn, and what they and their children write to file descriptors 1 and 2,
+  is discarded. Files, connections and other streams that a run writes to are not controlled.
+- A run that raises an exception has the worst score. An interrupt ends all runs; it is raised again
+  from a frame that holds nothing private. An error between runs becomes a ReleaseLost without
+  details.
+- Every run is the first run: it has fresh seeds, and finds the process as it was (`process_state`).
+  Else a counter or one stream of random numbers would show in what the winner returns which run it
+  was; the best run's place among so many depends on their number, and tells of losing runs.
+  Afterwards the process is as before, because how far runs moved it would reveal how many there
+  were.
+- The winner's output leaves as a copy from its pickle, if all that it holds is listed
+  (`releasable`): nothing that belongs to the running process goes with it, such as the graph of
+  autograd, whose nodes are numbered. Whether it leaves follows from the output alone.
+- Outputs of losing runs are destroyed before anything can be printed again, because their
+  finalisers could print once each.
 
 All of this changes the state of the whole process, so `best_of` of several threads take turns.
 
@@ -62,7 +69,8 @@ _turn = threading.RLock()
 class Run:
     """The outcome of one run: its point `x` (`d`), its output, and its score; -inf if it failed.
 
-    `unpickled` says that the output was left out because it has no pickle, or holds what may not leave.
+    `unpickled` says that the output was left out because it has no pickle, or holds what may not
+    leave.
     """
 
     x: torch.Tensor
@@ -77,11 +85,15 @@ class Run:
 
 
 Outcome = Run | type[KeyboardInterrupt | ReleaseLost] | None
-"""The best run, None if there was none, or the type of the error to raise. An error object would hold private frames."""
+"""The best run, None if there was none, or the type of the error to raise. An error object would
+hold private frames.
+"""
 
 
 Proposals = Callable[[Sequence[Run], Entropy], torch.Tensor]
-"""Draws the next run's point, `d`, given the earlier runs. Its density is within the event's `spread` of the prior's."""
+"""Draws the next run's point, `d`, given the earlier runs. Its density is within the event's
+`spread` of the prior's.
+"""
 
 
 def uniform(space: Space) -> Proposals:
@@ -104,9 +116,11 @@ def best_of(
     pad_to: float | None,
     proposals: Proposals | None = None,
 ) -> Run | None:
-    """The best of a random number of hidden runs, or None if there was no run. The number is drawn before the first run.
+    """The best of a random number of hidden runs, or None if there was no run. The number is drawn
+    before the first run.
 
-    `work` gives a run's output and score for its parameters; the other arguments are those of `private_selection`.
+    `work` gives a run's output and score for its parameters; the other arguments are those of
+    `private_selection`.
 
     Raises:
         KeyboardInterrupt, ReleaseLost: from a frame that holds nothing private.
@@ -136,7 +150,10 @@ def best_of(
         raise KeyboardInterrupt
     time.sleep(max(ends - time.monotonic(), 0.0))
     if outcome is ReleaseLost:
-        raise ReleaseLost("hidden runs ended with an error; which one is private. They stay charged and are never drawn again.")
+        raise ReleaseLost(
+            "hidden runs ended with an error; which one is private. They stay charged and are never"
+            " drawn again."
+        )
     return outcome  # type: ignore[return-value]
 
 
@@ -150,8 +167,12 @@ def _contained(job: Callable[[], Outcome]) -> Outcome:
         return ReleaseLost
 
 
-def _largest(work: Any, space: Space, count: int, entropy: Entropy, proposals: Proposals, state: ProcessState) -> Run | None:
-    """The run with the highest score. Ties are broken by random words, which stay in this frame: the winner's reveals the count."""
+def _largest(
+    work: Any, space: Space, count: int, entropy: Entropy, proposals: Proposals, state: ProcessState
+) -> Run | None:
+    """The run with the highest score. Ties are broken by random words, which stay in this frame:
+    the winner's reveals the count.
+    """
     best: Run | None = None
     highest = (-math.inf, -1)
     earlier: list[Run] = []
@@ -171,7 +192,8 @@ def _run(work: Any, space: Space, x: torch.Tensor, state: ProcessState) -> Run:
     # Weak references show what an earlier run left for the collector.
     gc.collect()
     with state.first_run(system_entropy) as alone:
-        # A copy: who changes a list that is a parameter changes no other run's, nor what is released.
+        # A copy: who changes a list that is a parameter changes no other run's, nor what is
+        # released.
         return alone(_outcome, work, copy.deepcopy(space.decode(x)), x)
 
 
@@ -201,7 +223,9 @@ def _copied(run: Run) -> Run:
 
 
 def coin(chance: float, entropy: Entropy) -> bool:
-    """True with exactly this probability: compares a uniform number with it, 64 bits at a time, until they differ."""
+    """True with exactly this probability: compares a uniform number with it, 64 bits at a time,
+    until they differ.
+    """
     rest = Fraction(chance)
     while rest:
         rest *= _WORD
@@ -251,8 +275,10 @@ def _unobserved(work: Callable[..., Any]) -> Iterator[ProcessState]:
 
 
 Interest = Callable[[Any, torch.Tensor], torch.Tensor]
-"""`interest(model, X)`: the value of looking at each candidate, `n`, for example an analytic BoTorch acquisition function. Where it raises
-an exception or gives another shape or a value that is not finite, all candidates count alike, without a message."""
+"""`interest(model, X)`: the value of looking at each candidate, `n`, for example an analytic
+BoTorch acquisition function. Where it raises an exception or gives another shape or a value that is
+not finite, all candidates count alike, without a message.
+"""
 
 
 def upper_bound(model: Any, X: torch.Tensor) -> torch.Tensor:
@@ -264,19 +290,23 @@ def upper_bound(model: Any, X: torch.Tensor) -> torch.Tensor:
 @checked
 @dataclass(frozen=True, eq=False)
 class DensityRatioProposals:
-    """Adaptive proposals for private selection (DP-HyPO): later hidden runs look where earlier ones did well, within bounds.
+    """Adaptive proposals for private selection (DP-HyPO): later hidden runs look where earlier ones
+    did well, within bounds.
 
         best = private_selection(curator, train, space=space, run_count=run_count, base=base, score=score,
                                  adaptive=DensityRatioProposals(space, spread=(0.75, 1.5), noise_std=0.01))
 
-    Each run's parameters are drawn from a density between c and C times the public prior's, which is uniform on `candidates` Sobol points.
-    The density depends on the earlier runs' parameters and noised scores alone: a Gaussian process on them and `interest`. The
-    `SelectionEvent` pays for it by its `spread` (proof in the accounting of private selection). C / c = 2 costs up to (2 + shape) log 2 of
-    epsilon, so it pays only where proposals gain much by it. A narrower public prior costs nothing.
+    Each run's parameters are drawn from a density between c and C times the public prior's, which
+    is uniform on `candidates` Sobol points. The density depends on the earlier runs' parameters and
+    noised scores alone: a Gaussian process on them and `interest`. The `SelectionEvent` pays for it
+    by its `spread` (proof in the accounting of private selection). C / c = 2 costs up to (2 +
+    shape) log 2 of epsilon, so it pays only where proposals gain much by it. A narrower public
+    prior costs nothing.
 
-    The density is exact. Candidates have integer weights between ceil(c 2^40) and floor(C 2^40) that sum to 2^40 times their number, and
-    one is drawn by a uniform integer below that sum. Weights are clip(t exp(a), c, C) of the scaled interest a, with the t that gives the
-    right sum (bisection); candidates with room take the rounding error.
+    The density is exact. Candidates have integer weights between ceil(c 2^40) and floor(C 2^40)
+    that sum to 2^40 times their number, and one is drawn by a uniform integer below that sum.
+    Weights are clip(t exp(a), c, C) of the scaled interest a, with the t that gives the right sum
+    (bisection); candidates with room take the rounding error.
 
     Source: Wang, Su et al. 2023 (DP-HyPO), with this projection in place of their functional one.
 
@@ -286,7 +316,8 @@ class DensityRatioProposals:
         noise_std: standard deviation of the noise of a run's score, for the model.
         candidates: number of Sobol points that stand for the space, at least 2.
         interest: value of each candidate; mean plus two standard deviations if omitted.
-        sharpness: the interest, in its standard deviations over the candidates, is multiplied by this.
+        sharpness: the interest, in its standard deviations over the candidates, is multiplied by
+            this.
 
     Raises:
         InputError: an argument outside its range.
@@ -308,8 +339,12 @@ class DensityRatioProposals:
         weights = integer_weights(self.interests(runs, points, entropy), self.spread)
         return points[draw_index(weights, entropy)]
 
-    def interests(self, runs: Sequence[Run], points: torch.Tensor, entropy: Entropy) -> torch.Tensor:
-        """Scaled interest of each point, `n`; zeros while there is no model. Random numbers come from `entropy`, not from a public seed."""
+    def interests(
+        self, runs: Sequence[Run], points: torch.Tensor, entropy: Entropy
+    ) -> torch.Tensor:
+        """Scaled interest of each point, `n`; zeros while there is no model. Random numbers come
+        from `entropy`, not from a public seed.
+        """
         known = [run for run in runs if not run.failed]
         if len(known) < 2:
             return torch.zeros(len(points), dtype=torch.float64)
@@ -330,7 +365,9 @@ class DensityRatioProposals:
 
 
 def integer_weights(interests: torch.Tensor, spread: tuple[float, float]) -> list[int]:
-    """Integers within [c 2^40, C 2^40] whose mean is 2^40, increasing with the interests as far as that allows."""
+    """Integers within [c 2^40, C 2^40] whose mean is 2^40, increasing with the interests as far as
+    that allows.
+    """
     least = math.ceil(spread[0] * _ONE)
     most = math.floor(spread[1] * _ONE)
     gains = torch.exp((interests - interests.max()).clamp(-60.0, 0.0))

@@ -1,28 +1,36 @@
 """The noise of DP-SGD: Opacus' optimizer with exact Gaussian noise on sums of bounded sensitivity.
 
-Law of a step: p.grad = h floor((S + N) / h + 1/2) / batch_size, where S is the sum of the sample's gradients, each clipped to norm C, and N
-is Gaussian of standard deviation noise_multiplier * C, rounded up; h is a power of two with that deviation in [2^20 h, 2^21 h). N is drawn
-exactly, from the operating system's entropy (`mechanisms.rounding`), for any device; rounding and what follows is post-processing.
+Law of a step: p.grad = h floor((S + N) / h + 1/2) / batch_size, where S is the sum of the sample's
+gradients, each clipped to norm C, and N is Gaussian of standard deviation noise_multiplier * C,
+rounded up; h is a power of two with that deviation in [2^20 h, 2^21 h). N is drawn exactly, from
+the operating system's entropy (`mechanisms.rounding`), for any device; rounding and what follows is
+post-processing.
 
-Sensitivity of the float sum S: a record moves it by at most C, although it is rounded. Proof. Let g_1 ... g_n be the sample's gradients, as
-Opacus has computed them, with d coordinates each, n <= 2^20, d <= 2^60.
-1. The norm is taken in blocks of m = 1024 coordinates in the gradients' own precision (float32 at least), and over blocks in float64. A sum
+Sensitivity of the float sum S: a record moves it by at most C, although it is rounded. Proof. Let
+g_1 ... g_n be the sample's gradients, as Opacus has computed them, with d coordinates each, n <=
+2^20, d <= 2^60. 1. The norm is taken in blocks of m = 1024 coordinates in the gradients' own
+precision (float32 at least), and over blocks in float64. A sum
    of m squares, in any order, is right to a relative (m + 1) 2^-24; squares that underflow lose less than 2^-126 each, which is added. So
    the true norm is at most (1 + 2^-14) times the computed one, r.
 2. The factor is f = min(1, C (1 - 2^-9) / r), zero where r is not finite. So f g has norm at most C (1 - 2^-9) (1 + 2^-13).
-3. S = sum of f_i g_i in float64, in any order and in parts, is within 2 n 2^-53 sum |f_i g_i| of the exact sum, coordinate by coordinate,
-   hence in norm within 2 n^2 2^-53 C <= 2^-12 C. What S / h loses of its fraction is below 2^-53 a coordinate, and h <= C: together
-   below 2^-23 C. Neighbours differ by at most C (1 - 2^-9) (1 + 2^-13) + 2 * (2^-12 + 2^-23) C < C; where one record is replaced, by less
-   than 2 C.
-What is not bounded: a record's gradient that depends on other records of its sample. Layers that do so are refused where they are seen
-(`rebuilding`). A mean loss with class weights or ignored targets does it, whose divisor is a sum over records. The last bits of float
-arithmetic do, too: a mean loss is divided by the sample's size, and Opacus multiplies it again. In half precision that error is large (51 C
-was measured), so a mean is refused unless all parameters, buffers and results of the module's trial have float32 or float64.
+3. S = sum of f_i g_i in float64, in any order and in parts, is within 2 n 2^-53 sum |f_i g_i| of
+   the exact sum, coordinate by coordinate, hence in norm within 2 n^2 2^-53 C <= 2^-12 C. What S /
+   h loses of its fraction is below 2^-53 a coordinate, and h <= C: together below 2^-23 C.
+   Neighbours differ by at most C (1 - 2^-9) (1 + 2^-13) + 2 * (2^-12 + 2^-23) C < C; where one
+   record is replaced, by less than 2 C.
+What is not bounded: a record's gradient that depends on other records of its sample. Layers that do
+so are refused where they are seen (`rebuilding`). A mean loss with class weights or ignored targets
+does it, whose divisor is a sum over records. The last bits of float arithmetic do, too: a mean loss
+is divided by the sample's size, and Opacus multiplies it again. In half precision that error is
+large (51 C was measured), so a mean is refused unless all parameters, buffers and results of the
+module's trial have float32 or float64.
 
-Each step takes one whole fresh Poisson sample: k steps on one sample cost more than k sampled steps, and a batch whose gradients are not
-one a record may move the sum further. And each sample takes a step: one that is left out, for what one record did to the loss, moves the
-sum by the gradients of all others, which noise in its place would not hide. So samples are counted where they are drawn, records where they
-are clipped, and steps where their noise is drawn; none of these counts stands in a hook, which another hook could replace.
+Each step takes one whole fresh Poisson sample: k steps on one sample cost more than k sampled
+steps, and a batch whose gradients are not one a record may move the sum further. And each sample
+takes a step: one that is left out, for what one record did to the loss, moves the sum by the
+gradients of all others, which noise in its place would not hide. So samples are counted where they
+are drawn, records where they are clipped, and steps where their noise is drawn; none of these
+counts stands in a hook, which another hook could replace.
 """
 
 import math
@@ -60,14 +68,17 @@ _BELOW_ONE = 1 - 2.0**-53
 _CACHED = 1 << 16
 _DRAWS = 1 << 14
 _REMEDY = (
-    "Take the next batch from the loader before each step, one optimizer a model, and look no batch ahead: a second step on the same "
-    "records costs more than was planned."
+    "Take the next batch from the loader before each step, one optimizer a model, and look no batch"
+    " ahead: a second step on the same records costs more than was planned."
 )
 _SKIPPED = (
-    "Take a step on each sample, also on an empty one, and whatever its loss is: how many steps were taken can be read from the weights. "
-    "A record's gradient that is not finite counts as zero by itself. After an interrupt, train on with what `released()` gives."
+    "Take a step on each sample, also on an empty one, and whatever its loss is: how many steps"
+    " were taken can be read from the weights. A record's gradient that is not finite counts as"
+    " zero by itself. After an interrupt, train on with what `released()` gives."
 )
-_OUTSIDE = "Do what follows from public numbers between steps, and what follows from records not at all."
+_OUTSIDE = (
+    "Do what follows from public numbers between steps, and what follows from records not at all."
+)
 _HOOKS_OF_ALL = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -75,7 +86,8 @@ DPOptimizer: Any = load_opacus("opacus.optimizers").DPOptimizer
 
 
 class PoissonSamples:
-    """A DataLoader's batch sampler that draws Poisson samples from the operating system's entropy, and counts them.
+    """A DataLoader's batch sampler that draws Poisson samples from the operating system's entropy,
+    and counts them.
 
     Until the step on a pass's last sample, torch, numpy and Python draw from fresh generators,
     seeded anew for each sample. With a seed that is known, one record more would give all later
@@ -117,7 +129,10 @@ class PoissonSamples:
                 if self.drawn == self._most:
                     return
                 if self.stepped != self.drawn:
-                    raise UsageError(f"the loader was asked for a sample before a step on the last one. {_SKIPPED}")
+                    raise UsageError(
+                        "the loader was asked for a sample before a step on the last one."
+                        f" {_SKIPPED}"
+                    )
                 places = np.flatnonzero(bernoulli(self._records, self._rate)).tolist()
                 self.drawn += 1
                 self.size = len(places)
@@ -149,7 +164,8 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
     """Opacus' DPOptimizer with this module's sums, noise and counts.
 
     Args:
-        model: the trained module's public copy, which tells whether anything changed outside a step.
+        model: the trained module's public copy, which tells whether anything changed outside a
+            step.
         samples: the batch sampler of the loader that the gradients come from.
         charge: charges one step, or raises; called before the step's noise is drawn.
         settings: arguments of DPOptimizer.
@@ -185,8 +201,13 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Refuses torch's GradScaler, which looks at gradients before their noise to decide whether to skip a step."""
-        raise UsageError("a GradScaler looks at gradients before their noise. Use bfloat16 or float32, whose gradients need no scaling.")
+        """Refuses torch's GradScaler, which looks at gradients before their noise to decide whether
+        to skip a step.
+        """
+        raise UsageError(
+            "a GradScaler looks at gradients before their noise. Use bfloat16 or float32, whose"
+            " gradients need no scaling."
+        )
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """As in Opacus; between two steps it also resets a step that an error interrupted."""
@@ -195,28 +216,52 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
             self._begin_step()
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """As in Opacus. Gradients without noise, such as that of a parameter that was frozen meanwhile, are thrown away."""
+        """As in Opacus. Gradients without noise, such as that of a parameter that was frozen
+        meanwhile, are thrown away.
+        """
         self._require_plain()
         noised = {id(parameter) for parameter in self.params}
         if not noised:
             raise UsageError("no parameter of the module requires a gradient.")
-        for parameter in (parameter for group in self.param_groups for parameter in group["params"] if id(parameter) not in noised):
+        for parameter in (
+            parameter
+            for group in self.param_groups
+            for parameter in group["params"]
+            if id(parameter) not in noised
+        ):
             parameter.grad = None
         done: float | None = super().pre_step(closure)
         return done
 
     def _require_plain(self) -> None:
-        """Raise InputError for code of the caller's within the step: it could write what is not noised to the parameters."""
+        """Raise InputError for code of the caller's within the step: it could write what is not
+        noised to the parameters.
+        """
         plain = self.original_optimizer
         tables = (plain._optimizer_step_pre_hooks, plain._optimizer_step_post_hooks, *_HOOKS_OF_ALL)
         step = vars(plain).get("step")
-        if self.step_hook or any(tables) or is_own_class(type(plain)) or (step and is_own(getattr(step, "__func__", step))):
-            raise InputError("optimizer", type(plain).__name__, "a library's, without hooks on its step or code of yours in it", _OUTSIDE)
+        if (
+            self.step_hook
+            or any(tables)
+            or is_own_class(type(plain))
+            or (step and is_own(getattr(step, "__func__", step)))
+        ):
+            raise InputError(
+                "optimizer",
+                type(plain).__name__,
+                "a library's, without hooks on its step or code of yours in it",
+                _OUTSIDE,
+            )
         # `torch.set_default_device` is such a mode, too.
         stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         modes = [mode for mode in stack if type(mode) is not DeviceContext]
         if modes or _get_current_dispatch_mode_stack():
-            raise InputError("optimizer", type(plain).__name__, "called outside torch's function and dispatch modes", _OUTSIDE)
+            raise InputError(
+                "optimizer",
+                type(plain).__name__,
+                "called outside torch's function and dispatch modes",
+                _OUTSIDE,
+            )
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """As in Opacus. Parameters may change here alone."""
@@ -226,43 +271,73 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         return done
 
     def clip_and_accumulate(self) -> None:
-        """Add clipped gradients to the sums. Raises UsageError unless they are one a record of one fresh sample."""
+        """Add clipped gradients to the sums. Raises UsageError unless they are one a record of one
+        fresh sample.
+        """
         self._model.require_unchanged()
         self._model.require_tried()
         if not self._left.is_state_of(self.original_optimizer):
             kind = type(self.original_optimizer).__name__
-            raise InputError("optimizer", kind, "with the state that its last step left, such as its momenta", _OUTSIDE)
+            raise InputError(
+                "optimizer",
+                kind,
+                "with the state that its last step left, such as its momenta",
+                _OUTSIDE,
+            )
         if self._samples.stepped == self._samples.drawn:
-            raise UsageError(f"this is a second step on a Poisson sample, or one before the first sample. {_REMEDY}")
-        gradients = [gradient.reshape(len(gradient), math.prod(gradient.shape[1:])) for gradient in self.grad_samples]
+            raise UsageError(
+                "this is a second step on a Poisson sample, or one before the first sample."
+                f" {_REMEDY}"
+            )
+        gradients = [
+            gradient.reshape(len(gradient), math.prod(gradient.shape[1:]))
+            for gradient in self.grad_samples
+        ]
         # A schedule may change it.
-        clip = require("max_grad_norm", self.max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)])
-        # A mean loss is divided by the sample's size: one record more would round all gradients another way.
-        halves = not self._model.is_precise or any(gradient.dtype in _HALF for gradient in gradients)
+        clip = require(
+            "max_grad_norm", self.max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)]
+        )
+        # A mean loss is divided by the sample's size: one record more would round all gradients
+        # another way.
+        halves = not self._model.is_precise or any(
+            gradient.dtype in _HALF for gradient in gradients
+        )
         if self.loss_reduction == "mean" and halves:
-            raise InputError("loss_reduction", "mean", "'sum' in half precision, in make_private and the loss")
-        (count, *others) = {len(gradient) for gradient in gradients}
+            raise InputError(
+                "loss_reduction", "mean", "'sum' in half precision, in make_private and the loss"
+            )
+        count, *others = {len(gradient) for gradient in gradients}
         if others or self._clipped + count > self._samples.size:
-            raise UsageError(f"there are more gradients than the Poisson sample has records. {_REMEDY}")
+            raise UsageError(
+                f"there are more gradients than the Poisson sample has records. {_REMEDY}"
+            )
         if self._clipped + count > _MOST_RECORDS:
-            raise InputError("batches", len(self._samples), "so many that a sample has at most 2^20 records")
+            raise InputError(
+                "batches", len(self._samples), "so many that a sample has at most 2^20 records"
+            )
         self._clipped += count
         self._norm = max(clip, self._norm)
         factors = _factors(gradients, clip)
         for parameter, gradient in zip(self.params, gradients, strict=True):
             total = _weighted_sum(gradient, factors).view(parameter.shape)
-            parameter.summed_grad = total if parameter.summed_grad is None else parameter.summed_grad + total
+            parameter.summed_grad = (
+                total if parameter.summed_grad is None else parameter.summed_grad + total
+            )
             # A second step finds no gradients.
             parameter.grad_sample = None
 
     def add_noise(self) -> None:
         """Charge the step, then make the noised sums the parameters' gradients."""
         if self._clipped != self._samples.size:
-            raise UsageError(f"there is not one gradient for each record of the Poisson sample. {_REMEDY}")
+            raise UsageError(
+                f"there is not one gradient for each record of the Poisson sample. {_REMEDY}"
+            )
         self._charge(self)
         self._samples.note_step()
         for parameter in self.params:
-            parameter.grad = _noised(parameter.summed_grad, self.noise_multiplier * self._norm).to(parameter.dtype)
+            parameter.grad = _noised(parameter.summed_grad, self.noise_multiplier * self._norm).to(
+                parameter.dtype
+            )
             parameter.summed_grad = None
         self._begin_step()
 
@@ -277,18 +352,26 @@ class _State:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._held = _held(optimizer)
-        self._numbers = [thing.detach().clone() if isinstance(thing, torch.Tensor) else None for thing in self._held]
+        self._numbers = [
+            thing.detach().clone() if isinstance(thing, torch.Tensor) else None
+            for thing in self._held
+        ]
 
     def is_state_of(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer has the same objects, with the same numbers."""
         held = _held(optimizer)
         if not equal_things(self._held, held):
             return False
-        return all(numbers is None or same_numbers(thing, numbers) for thing, numbers in zip(held, self._numbers, strict=True))
+        return all(
+            numbers is None or same_numbers(thing, numbers)
+            for thing, numbers in zip(held, self._numbers, strict=True)
+        )
 
 
 def _held(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """What an optimizer's state holds. A parameter is named by its id: the module's copy compares it."""
+    """What an optimizer's state holds. A parameter is named by its id: the module's copy compares
+    it.
+    """
     held = list[Any]()
 
     def hold(value: Any) -> None:
@@ -313,7 +396,10 @@ def _factors(gradients: list[torch.Tensor], clip: float) -> torch.Tensor:
     for gradient in gradients:
         flat = gradient if gradient.dtype == torch.float64 else gradient.float()
         blocks = flat.shape[1] // _BLOCK
-        for part in (flat[:, : blocks * _BLOCK].reshape(len(flat), blocks, _BLOCK), flat[:, None, blocks * _BLOCK :]):
+        for part in (
+            flat[:, : blocks * _BLOCK].reshape(len(flat), blocks, _BLOCK),
+            flat[:, None, blocks * _BLOCK :],
+        ):
             squares = squares + part.norm(dim=-1).double().square().sum(1).to(gradients[0].device)
         squares = squares + flat.shape[1] * _LOST
     factors = (clip * _MARGIN / squares.sqrt()).clamp(max=1.0)
@@ -321,7 +407,9 @@ def _factors(gradients: list[torch.Tensor], clip: float) -> torch.Tensor:
 
 
 def _weighted_sum(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """The sum of the rows times their factors, in float64; a row with factor zero counts as zero even if it is not finite."""
+    """The sum of the rows times their factors, in float64; a row with factor zero counts as zero
+    even if it is not finite.
+    """
     factors = factors.to(rows.device)
     if not bool((factors > 0).all()):
         rows = rows.masked_fill((factors == 0).unsqueeze(1), 0.0)
@@ -344,7 +432,12 @@ def _noised(total: torch.Tensor, std: float) -> torch.Tensor:
         # `grid` is a power of two, so nothing is rounded.
         exact = flat[start : start + _DRAWS] / grid
         whole = np.floor(exact)
-        lattice = rounded(NORMALS, np.minimum(exact - whole, _BELOW_ONE), np.full(len(exact), scale / grid), system_entropy)
+        lattice = rounded(
+            NORMALS,
+            np.minimum(exact - whole, _BELOW_ONE),
+            np.full(len(exact), scale / grid),
+            system_entropy,
+        )
         return (whole + lattice) * grid
 
     starts = range(0, max(len(flat), 1), _DRAWS)

@@ -1,11 +1,13 @@
-"""What tuning DP-SGD costs, for training and validation records alike, before any record is touched.
+"""What tuning DP-SGD costs, for training and validation records alike, before any record is
+touched.
 
     config = DPSGDConfig(epochs=10, batches=10, batch_size=110)
     plans = plan_tuning(Budget(6.0, 1e-5), config, runs=10, validation=350)
     print(plans)
 
-Training records pay for DP-SGD steps, validation records for the noise on scores, and no record pays for both. Each role is composed by
-itself, the guarantee is that of the worse role, and each role gets the least noise that the whole budget allows.
+Training records pay for DP-SGD steps, validation records for the noise on scores, and no record
+pays for both. Each role is composed by itself, the guarantee is that of the worse role, and each
+role gets the least noise that the whole budget allows.
     "selection"   the best of a random number of runs, the others hidden: costs about twice the epsilon of one run
     "hypo"        the same, where later runs prefer parameters near those of good earlier runs (DP-HyPO), within the bounds `spread`; costs
                   more than a selection, and gains over it only where bounds are wide and scores have little noise
@@ -32,7 +34,9 @@ from dpbo.run_counts import RunCountDistribution, TruncatedNegativeBinomial
 from dpbo.validation import Count, Positive, ScoreRange, between, checked
 
 SHAPE = 3.0
-"""Shape of the negative binomial number of runs; the cheapest in runs and epsilon on the public table of DP-SGD runs."""
+"""Shape of the negative binomial number of runs; the cheapest in runs and epsilon on the public
+table of DP-SGD runs.
+"""
 # Multipliers are searched among so many steps between a number and its double.
 _OCTAVE = 8192
 
@@ -43,12 +47,14 @@ class DPSGDConfig:
     """Public settings of every DP-SGD run.
 
     Attributes:
-        noise_multiplier: noise standard deviation over the norm bound of one record's gradient, as in Opacus; from 0.01 to 2^20.
-            `plan_tuning` replaces it.
+        noise_multiplier: noise standard deviation over the norm bound of one record's gradient, as
+            in Opacus; from 0.01 to 2^20. `plan_tuning` replaces it.
         epochs: expected number of passes over the records.
-        batches: number of Poisson samples an epoch; each takes every record with probability 1 / batches.
-        batch_size: public number that the sum of a sample's clipped gradients is divided by. Choose records / batches, the expected size of
-            a sample; it does not set the size of a sample, which `batches` does.
+        batches: number of Poisson samples an epoch; each takes every record with probability 1 /
+            batches.
+        batch_size: public number that the sum of a sample's clipped gradients is divided by. Choose
+            records / batches, the expected size of a sample; it does not set the size of a sample,
+            which `batches` does.
     """
 
     noise_multiplier: Annotated[float, between(LEAST, MOST)] = 1.0
@@ -73,8 +79,14 @@ class DPSGDConfig:
     def event(self, adjacency: Adjacency) -> Event:
         """What one run costs a training record under this relation."""
         if self.batches == 1:
-            return convert_adjacency(GaussianEvent(self.noise_multiplier, self.steps), Adjacency.ADD_OR_REMOVE_ONE, adjacency)
-        return PoissonGaussianEvent(self.noise_multiplier, self.steps, rate=self.rate, relation=adjacency.value)
+            return convert_adjacency(
+                GaussianEvent(self.noise_multiplier, self.steps),
+                Adjacency.ADD_OR_REMOVE_ONE,
+                adjacency,
+            )
+        return PoissonGaussianEvent(
+            self.noise_multiplier, self.steps, rate=self.rate, relation=adjacency.value
+        )
 
 
 @dataclass(frozen=True)
@@ -84,7 +96,8 @@ class TuningPlan:
     Attributes:
         strategy: "selection", "hypo", "search" or "once".
         config: of each DP-SGD run, with the noise that fits the budget.
-        score_multiplier: noise standard deviation of one run's score, over what one validation record moves.
+        score_multiplier: noise standard deviation of one run's score, over what one validation
+            record moves.
         score_std: the same in units of the mean score.
         runs: expected number of runs; `usually` is exceeded with probability at most 0.05.
         run_epsilon: what one run costs a training record, at the budget's delta.
@@ -117,11 +130,22 @@ class TuningPlans(dict[str, TuningPlan]):
     def __str__(self) -> str:
         one = next(iter(self.values()))
         budget = f"epsilon {one.budget.epsilon:g}, delta {one.budget.delta:g}"
-        given = f"{budget}, {one.adjacency.value}; {one.validation:g} validation records, scores in {one.score_range}"
-        titles = ("strategy", "runs", "at most, 19 times in 20", "noise multiplier of a step", "epsilon of one run", "noise of a score")
+        given = (
+            f"{budget}, {one.adjacency.value}; {one.validation:g} validation records, scores in"
+            f" {one.score_range}"
+        )
+        titles = (
+            "strategy",
+            "runs",
+            "at most, 19 times in 20",
+            "noise multiplier of a step",
+            "epsilon of one run",
+            "noise of a score",
+        )
         head = f"| {' | '.join(titles)} |\n|---|{'---:|' * (len(titles) - 1)}"
         rows = [
-            f"| {p.strategy} | {p.runs:.4g} | {p.usually} | {p.config.noise_multiplier:.3g} | {p.run_epsilon:.3g} | {p.score_std:.2g} |"
+            f"| {p.strategy} | {p.runs:.4g} | {p.usually} | {p.config.noise_multiplier:.3g} |"
+            f" {p.run_epsilon:.3g} | {p.score_std:.2g} |"
             for p in self.values()
         ]
         return "\n".join([given, "", head, *rows])
@@ -145,13 +169,17 @@ def plan_tuning(
         budget: epsilon and a delta above 0.
         config: of each run; its noise multiplier is replaced by the least that fits.
         runs: number of runs: expected for a selection, exact for a search.
-        validation: number of validation records, which sums of scores are divided by. Under ADD_OR_REMOVE_ONE a public number near theirs.
+        validation: number of validation records, which sums of scores are divided by. Under
+            ADD_OR_REMOVE_ONE a public number near theirs.
         score_range: public (lower, upper) of a record's score.
-        adjacency: REPLACE_ONE protects against the replacement of a record by any other. ADD_OR_REMOVE_ONE, in which Opacus counts, is the
-            weaker promise: a replacement is one removal and one addition. It needs about six tenths of the noise.
-        run_count: distribution of the number of hidden runs; omitted, a truncated negative binomial of mean `runs`.
-        spread: for "hypo", (c, C): a proposal's density lies between c and C times the uniform one. (1, 1) is a selection; a larger C / c
-            lets later runs look more where earlier ones scored well, and costs more.
+        adjacency: REPLACE_ONE protects against the replacement of a record by any other.
+            ADD_OR_REMOVE_ONE, in which Opacus counts, is the weaker promise: a replacement is one
+            removal and one addition. It needs about six tenths of the noise.
+        run_count: distribution of the number of hidden runs; omitted, a truncated negative binomial
+            of mean `runs`.
+        spread: for "hypo", (c, C): a proposal's density lies between c and C times the uniform one.
+            (1, 1) is a selection; a larger C / c lets later runs look more where earlier ones
+            scored well, and costs more.
 
     Raises:
         InputError: an argument outside its range, or a budget that no noise meets.
@@ -159,9 +187,21 @@ def plan_tuning(
     if budget.epsilon is None or not budget.delta:
         raise InputError("budget", budget.mu, "given as epsilon and a delta above 0")
     adjacency = Adjacency.of(adjacency)
-    of_runs = run_count if run_count is not None else TruncatedNegativeBinomial.of_mean(float(max(runs, 2)), shape=SHAPE)
-    hidden = _Strategy(of_runs.mean, of_runs.quantile(0.95), lambda event: SelectionEvent(base=(event,), run_count=of_runs), of_runs)
-    adaptive = hidden._replace(cost=lambda event: SelectionEvent(base=(event,), run_count=of_runs, spread=spread), spread=spread)
+    of_runs = (
+        run_count
+        if run_count is not None
+        else TruncatedNegativeBinomial.of_mean(float(max(runs, 2)), shape=SHAPE)
+    )
+    hidden = _Strategy(
+        of_runs.mean,
+        of_runs.quantile(0.95),
+        lambda event: SelectionEvent(base=(event,), run_count=of_runs),
+        of_runs,
+    )
+    adaptive = hidden._replace(
+        cost=lambda event: SelectionEvent(base=(event,), run_count=of_runs, spread=spread),
+        spread=spread,
+    )
     strategies = {
         "selection": hidden,
         "hypo": adaptive,
@@ -199,7 +239,11 @@ def _plan(
     usually = strategy.usually
 
     def least_noise(event: Callable[[float], Event]) -> float:
-        return _least(lambda multiplier: compose([strategy.cost(event(multiplier))], delta=delta).epsilon, budget, name)
+        return _least(
+            lambda multiplier: compose([strategy.cost(event(multiplier))], delta=delta).epsilon,
+            budget,
+            name,
+        )
 
     def with_noise(multiplier: float) -> DPSGDConfig:
         return dataclasses.replace(config, noise_multiplier=multiplier)
@@ -210,7 +254,14 @@ def _plan(
     score = GaussianEvent(multiplier)
     # Hidden runs are charged at once; else training before each run, and its score after it.
     if strategy.run_count is not None:
-        events = [RolesEvent(costs=(("training", (strategy.cost(steps),)), ("validation", (strategy.cost(score),))))]
+        events = [
+            RolesEvent(
+                costs=(
+                    ("training", (strategy.cost(steps),)),
+                    ("validation", (strategy.cost(score),)),
+                )
+            )
+        ]
     else:
         events = [
             RolesEvent(count=usually, costs=(("training", (steps,)),)),
@@ -237,9 +288,11 @@ def _plan(
 
 
 def _least(spent: Callable[[float], float], budget: Budget, strategy: str) -> float:
-    """The least noise multiplier whose epsilon, `spent`, is within the budget, rounded up to a power of 2^(1/8192).
+    """The least noise multiplier whose epsilon, `spent`, is within the budget, rounded up to a
+    power of 2^(1/8192).
 
-    A root finder only says where to look. The multiplier that is returned was itself composed and fits.
+    A root finder only says where to look. The multiplier that is returned was itself composed and
+    fits.
     """
     given = f"epsilon={budget.epsilon:g}, delta={budget.delta:g}"
     epsilon = budget.epsilon or 0.0
@@ -251,12 +304,18 @@ def _least(spent: Callable[[float], float], budget: Budget, strategy: str) -> fl
     while spent(2.0**high) > epsilon:
         high += 1.0
         if high == 20.0:
-            raise UsageError(f"no noise multiplier up to 1e6 meets {given} with the strategy {strategy!r}. Raise epsilon or lower `runs`.")
+            raise UsageError(
+                f"no noise multiplier up to 1e6 meets {given} with the strategy {strategy!r}. Raise"
+                " epsilon or lower `runs`."
+            )
     low = high - 1.0
     while spent(2.0**low) <= epsilon:
         low, high = low - 1.0, low
         if high == -10.0:
-            raise UsageError(f"a noise multiplier of 0.001 already meets {given}, so the budget bounds no noise. Lower epsilon.")
+            raise UsageError(
+                f"a noise multiplier of 0.001 already meets {given}, so the budget bounds no noise."
+                " Lower epsilon."
+            )
     place = math.ceil(brentq(excess, low, high, xtol=0.05 / _OCTAVE) * _OCTAVE)
     while spent(2.0 ** (place / _OCTAVE)) > epsilon:
         place += 1

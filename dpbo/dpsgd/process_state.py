@@ -25,12 +25,12 @@ autograd's graph and of asyncio's tasks; memory addresses, the clock, files, dev
 processes. A private selection's statement names it in the assumption `runs-hidden`. What other
 threads change meanwhile of the same names and settings is put back as well.
 
-Why a run's output then has one law at every place: it is a function of its parameters, its seeds, the
-system's entropy and the state that it finds. Parameters follow the law that the accounting pays for,
-seeds and entropy are fresh, and the state that is noted is the same. So a run that reads nothing else
-gives, for the same parameters, an output of the same law wherever it stands, and the winner's object
-tells no more than its parameters and its score, which choose it. That a run reads nothing else of what
-earlier runs left is the assumption.
+Why a run's output then has one law at every place: it is a function of its parameters, its seeds,
+the system's entropy and the state that it finds. Parameters follow the law that the accounting pays
+for, seeds and entropy are fresh, and the state that is noted is the same. So a run that reads
+nothing else gives, for the same parameters, an output of the same law wherever it stands, and the
+winner's object tells no more than its parameters and its score, which choose it. That a run reads
+nothing else of what earlier runs left is the assumption.
 
 A process for each run would put all of the caller's objects back as well. But a fork does not keep
 a GPU, OpenMP's threads hang in it, and everything else that runs notice in the caller's objects
@@ -76,10 +76,18 @@ _OF_IMPORTS = frozenset({"__loader__", "__spec__", "__builtins__"})
 # The longest container of the caller's that is searched for instances and generators.
 _LONGEST = 1000
 # `isolate_generators` seeds these.
-_GLOBAL_GENERATORS = {id(torch.default_generator), id(vars(random)["_inst"]), id(vars(np.random.mtrand)["_rand"])}
-# More hooks than runs attach: later hooks on a released module must not take the numbers of its own.
+_GLOBAL_GENERATORS = {
+    id(torch.default_generator),
+    id(vars(random)["_inst"]),
+    id(vars(np.random.mtrand)["_rand"]),
+}
+# More hooks than runs attach: later hooks on a released module must not take the numbers of its
+# own.
 _BEYOND = 1 << 32
-_ANEW = "Make it within the function that hidden runs call: what one run takes from it, the next would not find."
+_ANEW = (
+    "Make it within the function that hidden runs call: what one run takes from it, the next would"
+    " not find."
+)
 
 
 def _settable(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
@@ -110,12 +118,18 @@ def _set_environment(before: dict[str, str]) -> None:
 
 
 def _determinism() -> tuple[bool, bool]:
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
 
 
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_default_device, lambda device: torch.set_default_device(None if device.type == "cpu" else device)),
+    (
+        torch.get_default_device,
+        lambda device: torch.set_default_device(None if device.type == "cpu" else device),
+    ),
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     (torch.get_num_threads, torch.set_num_threads),
@@ -126,7 +140,10 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     _settable(torch.backends.cudnn, "deterministic"),
     (np.geterr, lambda modes: np.seterr(**modes)),
     (np.get_printoptions, lambda options: np.set_printoptions(**options)),
-    (lambda: warnings.filters[:], lambda filters: warnings.filters.__setitem__(slice(None), filters)),  # type: ignore[index]
+    (
+        lambda: warnings.filters[:],
+        lambda filters: warnings.filters.__setitem__(slice(None), filters),  # type: ignore[index]
+    ),
     (lambda: logging.root.manager.disable, logging.disable),
     _settable(sys, "stdout"),
     _settable(sys, "stderr"),
@@ -154,7 +171,9 @@ class ProcessState:
         self._take_libraries()
         for holder, whole in _holders_within(work, self._generators):
             before = dict(_names(holder))
-            self._moving += [(holder, name, value) for name, value in before.items() if _moves(value)]
+            self._moving += [
+                (holder, name, value) for name, value in before.items() if _moves(value)
+            ]
             if whole:
                 self._own.append((holder, before))
         self._settings = [(read, write, read()) for read, write in _SETTINGS]
@@ -169,7 +188,9 @@ class ProcessState:
             self._numbers += [(each, each.now()) for each in numbers]
             for holder, names in others:
                 held = {each: _names(holder).get(each) for each in names}
-                self._moving += [(holder, each, value) for each, value in held.items() if _moves(value)]
+                self._moving += [
+                    (holder, each, value) for each, value in held.items() if _moves(value)
+                ]
                 for generator in filter(None, map(_seedable, held.values())):
                     self._generators[id(generator)] = generator
 
@@ -285,13 +306,21 @@ def _found_in(name: str, module: Any) -> _Found:
     if last is None or last[0] is not module or last[1] != len(namespace):
         numbers = list[_Numbers]()
         others = list[tuple[Any, list[str]]]()
-        for holder in [namespace, *(held for held in list(namespace.values()) if issubclass(type(held), type))]:
-            if holder is not namespace and _first_met.setdefault(id(holder), (holder, name))[1] != name:
+        for holder in [
+            namespace,
+            *(held for held in list(namespace.values()) if issubclass(type(held), type)),
+        ]:
+            if (
+                holder is not namespace
+                and _first_met.setdefault(id(holder), (holder, name))[1] != name
+            ):
                 continue
             held = list(_names(holder).items())
             if ints := [each for each, value in held if type(value) is int]:
                 numbers.append(_Numbers(holder, ints))
-            if names := [each for each, value in held if _is_count(value) or _seedable(value) is not None]:
+            if names := [
+                each for each, value in held if _is_count(value) or _seedable(value) is not None
+            ]:
                 others.append((holder, names))
         _scanned[name] = last = module, len(namespace), (numbers, others)
     return last[2]
@@ -337,11 +366,15 @@ def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[tuple[Any
             continue
         inside = parts(thing)
         inside.append(kind if mine else None)
-        waiting.extend((name, own, part) for part in inside if len(inside) <= _LONGEST and id(part) not in seen)
+        waiting.extend(
+            (name, own, part) for part in inside if len(inside) <= _LONGEST and id(part) not in seen
+        )
 
 
 def _holders_of(thing: Any, mine: bool) -> list[tuple[Any, bool]]:
-    """What binds names in a thing, and whether all of them are put back, or only counts and iterators."""
+    """What binds names in a thing, and whether all of them are put back, or only counts and
+    iterators.
+    """
     kind = type(thing)
     if kind in _CONTAINERS:
         return [(thing, False)] if len(thing) <= _LONGEST else []
@@ -418,7 +451,10 @@ def _put(holder: Any, name: Any, value: Any) -> None:
 def _is_count(value: Any) -> bool:
     """Whether it is an `itertools.count` of numbers, or what takes the next number from one."""
     count = value.__self__ if type(value) is NEXT else value
-    return type(count) is itertools.count and repr(count).replace(".", "").replace("-", "")[6:-1].replace(", ", "").isdigit()
+    return (
+        type(count) is itertools.count
+        and repr(count).replace(".", "").replace("-", "")[6:-1].replace(", ", "").isdigit()
+    )
 
 
 def _moves(value: Any) -> bool:
@@ -439,23 +475,36 @@ def _copied(value: Any) -> Any:
     # Python 3.14 copies no counts.
     if type(value) is itertools.count:
         return itertools.count(*ast.literal_eval(f"[{repr(value)[6:-1]}]"))
-    return np.random.SeedSequence(**value.state) if isinstance(value, np.random.SeedSequence) else copy.copy(value)
+    return (
+        np.random.SeedSequence(**value.state)
+        if isinstance(value, np.random.SeedSequence)
+        else copy.copy(value)
+    )
 
 
 def _shared_tables() -> list[Any]:
     """Mappings that all of torch's modules and optimizers look into."""
     found = []
     for module in ("torch.nn.modules.module", "torch.optim.optimizer"):
-        found += [held for name, held in vars(sys.modules[module]).items() if name.startswith("_global_") and isinstance(held, dict)]
+        found += [
+            held
+            for name, held in vars(sys.modules[module]).items()
+            if name.startswith("_global_") and isinstance(held, dict)
+        ]
     return found
 
 
 def _seedable(value: Any) -> Any:
-    """The generator that takes the seeds of a generator, except of the global ones; None of anything else."""
+    """The generator that takes the seeds of a generator, except of the global ones; None of
+    anything else.
+    """
     if issubclass(type(value), np.random.Generator):
         value = value.bit_generator
     kind: Any = type(value)
-    takes_seeds = issubclass(kind, (torch.Generator, np.random.RandomState, random.Random)) and id(value) not in _GLOBAL_GENERATORS
+    takes_seeds = (
+        issubclass(kind, (torch.Generator, np.random.RandomState, random.Random))
+        and id(value) not in _GLOBAL_GENERATORS
+    )
     if issubclass(kind, np.random.BitGenerator):
         takes_seeds = kind.__module__.startswith("numpy.random.")
     return value if takes_seeds else None

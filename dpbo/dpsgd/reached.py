@@ -1,4 +1,5 @@
-"""What code and objects of the caller's lead to: one walk, for what is put back and what is compared.
+"""What code and objects of the caller's lead to: one walk, for what is put back and what is
+compared.
 
 `process_state` puts back what hidden runs reach, and `rebuilding` compares what a module reaches.
 `tune` refuses a `fit` that reaches its records.
@@ -39,7 +40,9 @@ _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
 _ITERATED: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 70))
 ITERATORS = tuple(type(iter(kind)) for kind in _ITERATED)
 # Opacus writes these on parameters.
-_OF_OPACUS = frozenset({"grad_sample", "summed_grad", "_forward_counter", "_current_grad_sample", "_norm_sample"})
+_OF_OPACUS = frozenset(
+    {"grad_sample", "summed_grad", "_forward_counter", "_current_grad_sample", "_norm_sample"}
+)
 
 
 def parts(thing: Any) -> list[Any]:
@@ -64,7 +67,11 @@ def _inside(thing: Any, kind: type) -> Iterable[Any]:
     if kind in BYTES:
         return [bytes(thing)]
     if kind is types.FunctionType:
-        return [*(thing.__closure__ or ()), *(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
+        return [
+            *(thing.__closure__ or ()),
+            *(thing.__defaults__ or ()),
+            *(thing.__kwdefaults__ or {}).values(),
+        ]
     if kind is types.MethodType:
         return [thing.__func__, thing.__self__]
     if kind in (NEXT, types.BuiltinFunctionType):
@@ -92,7 +99,9 @@ def slots(thing: Any) -> dict[Any, Any]:
 
 
 def named(function: Any) -> list[Any]:
-    """What the code of a function of the caller's names in its module, and in other modules of the caller's."""
+    """What the code of a function of the caller's names in its module, and in other modules of the
+    caller's.
+    """
     return [value for _, value in names(function)] if is_own(function) else []
 
 
@@ -102,7 +111,9 @@ def shared_memory(thing: Any, other: Any) -> bool:
 
 
 def _memory(thing: Any) -> set[int]:
-    """Where the tensors and arrays are that a thing leads to, with the global variables that its code names."""
+    """Where the tensors and arrays are that a thing leads to, with the global variables that its
+    code names.
+    """
     found = set[int]()
     seen: dict[int, Any] = {}
     left = [thing]
@@ -132,7 +143,9 @@ def is_own_class(kind: type) -> bool:
 
 
 def is_opaque(thing: Any) -> bool:
-    """Whether it is an iterator that hides where it stands. Files are none: nobody puts files back."""
+    """Whether it is an iterator that hides where it stands. Files are none: nobody puts files
+    back.
+    """
     kind = type(thing)
     if kind in (itertools.count, *ITERATORS) or is_own_class(kind) or hasattr(kind, "fileno"):
         return False

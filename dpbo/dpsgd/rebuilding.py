@@ -17,8 +17,8 @@ rebuilt:
 - other attributes, and the hooks of all layers, by identity; numbers and text by value
 - before the steps 1, 2, 4, 8, ... and before a rebuild, also what hangs on attributes (`reached`),
   what the caller's classes hold and the global variables that their code names, and the numbers in
-  the module's tensors and arrays, bit by bit: NumPy, and torch's kernel of batch norm, write without
-  moving a counter
+  the module's tensors and arrays, bit by bit: NumPy, and torch's kernel of batch norm, write
+  without moving a counter
 
 A layer that mixes the records of a sample is refused where a trial on made-up records shows it, and
 so is a module whose trial shows nothing: it fails, its outputs have no axis of records, or the loop
@@ -87,13 +87,28 @@ _OF_STATE_DICTS = (
     "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks",
 )
-_NORMS = "Use nn.GroupNorm or nn.LayerNorm, or keep public running statistics and set this layer to .eval() before and during training."
-_KEPT = f"What a layer keeps of records is not noised: write to no buffer or attribute in a forward pass. {_NORMS}"
+_NORMS = (
+    "Use nn.GroupNorm or nn.LayerNorm, or keep public running statistics and set this layer to"
+    " .eval() before and during training."
+)
+_KEPT = (
+    "What a layer keeps of records is not noised: write to no buffer or attribute in a forward"
+    f" pass. {_NORMS}"
+)
 _HOOKS = "A hook may keep records. Put what it does into `forward`."
 _SHARES = "Make a function that closes over other things a method of the layer, or a module."
-_TOKENS = "Leave max_norm out: it shortens the rows of the sample's tokens in each forward pass, without noise."
-_EXAMPLE = "Give its inputs for three different public records, a tuple or a dict by keyword: make_private(..., example=(inputs,))."
-_OUTPUTS = "Return tensors, or lists, tuples or dicts of tensors, with one row a record; compute the loss outside `forward`."
+_TOKENS = (
+    "Leave max_norm out: it shortens the rows of the sample's tokens in each forward pass, without"
+    " noise."
+)
+_EXAMPLE = (
+    "Give its inputs for three different public records, a tuple or a dict by keyword:"
+    " make_private(..., example=(inputs,))."
+)
+_OUTPUTS = (
+    "Return tensors, or lists, tuples or dicts of tensors, with one row a record; compute the loss"
+    " outside `forward`."
+)
 _CLASS = "Tensors of another class run code of their own in the optimizer's step."
 # Numbers of records that a module is tried on before it is trained.
 _TRIED = (11, 13)
@@ -108,8 +123,8 @@ class PublicCopy:
         noised: those of its parameters that the optimizer will change.
 
     Attributes:
-        is_precise: whether all its tensors, and all that the trial computed, have float32 or float64.
-            The trial runs where the first pass does, also under its autocast.
+        is_precise: whether all its tensors, and all that the trial computed, have float32 or
+            float64. The trial runs where the first pass does, also under its autocast.
 
     Raises:
         InputError: the module was trained before, has a layer that keeps or mixes records, or
@@ -124,7 +139,12 @@ class PublicCopy:
         self._noised = {id(parameter): parameter for parameter in noised if parameter.requires_grad}
         for parameter in self._noised.values():
             if type(parameter) is not nn.Parameter:
-                raise InputError("module", type(parameter).__name__, "one whose trainable parameters are nn.Parameter itself", _CLASS)
+                raise InputError(
+                    "module",
+                    type(parameter).__name__,
+                    "one whose trainable parameters are nn.Parameter itself",
+                    _CLASS,
+                )
         self._copies = _fresh_tensors(module)
         self._copy = _copied(module, self._copies)
         self._layers = [*module.named_modules()]
@@ -135,12 +155,15 @@ class PublicCopy:
         self._hooks = self._hooks_now()
         self._tried = True
         tensors = [*module.parameters(), *module.buffers()]
-        self.is_precise = all(tensor.dtype in _PRECISE or not _is_float(tensor) for tensor in tensors)
+        self.is_precise = all(
+            tensor.dtype in _PRECISE or not _is_float(tensor) for tensor in tensors
+        )
         self._comparisons = 0
         self.note_step()
 
     def begin(self, axis: int, wrapper: object, example: Any = None) -> None:
-        """Call when training may begin. From now on other trainings refuse the module and its layers.
+        """Call when training may begin. From now on other trainings refuse the module and its
+        layers.
 
         The first forward pass of the module is tried on made-up records beforehand (`_try`).
         The hooks that are there now are Opacus' own: there were none before.
@@ -157,48 +180,90 @@ class PublicCopy:
 
         def before_first_pass(_: nn.Module, args: Any, kwargs: Any) -> None:
             handle.remove()
-            self._try((args, kwargs) if example is None else _inputs(example), axis, given=example is not None)
+            self._try(
+                (args, kwargs) if example is None else _inputs(example),
+                axis,
+                given=example is not None,
+            )
 
         handle = self._module.register_forward_pre_hook(before_first_pass, with_kwargs=True)
         self._own_hook = before_first_pass
 
     def require_tried(self) -> None:
-        """Raise InputError unless a forward pass of the module came, and its trial, after `begin`."""
+        """Raise InputError unless a forward pass of the module came, and its trial, after
+        `begin`.
+        """
         if not self._tried:
-            remedy = "Call it in the loop, not a method or a layer of it: put what they do into `forward`."
-            raise InputError("module", type(self._module).__name__, "called before each step", remedy)
+            remedy = (
+                "Call it in the loop, not a method or a layer of it: put what they do into"
+                " `forward`."
+            )
+            raise InputError(
+                "module", type(self._module).__name__, "called before each step", remedy
+            )
 
     def _hooks_now(self) -> list[list[Any]]:
-        """The hooks that run in passes, but for `begin`'s own: each layer's, the wrapper's, and those of all modules."""
+        """The hooks that run in passes, but for `begin`'s own: each layer's, the wrapper's, and
+        those of all modules.
+        """
         tables = [vars(layer) for _, layer in self._hooked]
-        tables.append({name: vars(torch.nn.modules.module)[f"_global{name}"] for name in _RUN_IN_PASSES})
-        return [[hook for name in _RUN_IN_PASSES for hook in table[name].values() if hook is not self._own_hook] for table in tables]
+        tables.append(
+            {name: vars(torch.nn.modules.module)[f"_global{name}"] for name in _RUN_IN_PASSES}
+        )
+        return [
+            [
+                hook
+                for name in _RUN_IN_PASSES
+                for hook in table[name].values()
+                if hook is not self._own_hook
+            ]
+            for table in tables
+        ]
 
     def note_step(self) -> None:
         """Call after each step of the optimizer: noised parameters are now as they should be."""
         self._stepped = {place: _position(parameter) for place, parameter in self._noised.items()}
-        self._numbers = {place: parameter.detach().clone() for place, parameter in self._noised.items()}
+        self._numbers = {
+            place: parameter.detach().clone() for place, parameter in self._noised.items()
+        }
 
     def require_unchanged(self, *, whole: bool = False) -> None:
-        """Raise InputError, with the layer's name, if anything changed outside the optimizer's step.
+        """Raise InputError, with the layer's name, if anything changed outside the optimizer's
+        step.
 
         Args:
             whole: compare what hangs on attributes, and all numbers, whichever call this is.
         """
         self._comparisons += 1
         whole = whole or self._comparisons & (self._comparisons - 1) == 0
-        moved = {place for place, parameter in self._noised.items() if not self._is_as_stepped(place, parameter)}
-        for (name, layer), hooks, hooks_now in zip([*self._hooked, ("", self._module)], self._hooks, self._hooks_now(), strict=True):
+        moved = {
+            place
+            for place, parameter in self._noised.items()
+            if not self._is_as_stepped(place, parameter)
+        }
+        for (name, layer), hooks, hooks_now in zip(
+            [*self._hooked, ("", self._module)], self._hooks, self._hooks_now(), strict=True
+        ):
             if not equal_things(hooks, hooks_now):
-                raise InputError(_place(name), layer, "without hooks that make_private did not find", _HOOKS)
-        for (name, layer), before, now in zip(self._all_layers(whole=whole), self._before[whole], self._traces(whole), strict=True):
-            same = equal_things(before, now) and not any(id(parameter) in moved for parameter in layer._parameters.values())
+                raise InputError(
+                    _place(name), layer, "without hooks that make_private did not find", _HOOKS
+                )
+        for (name, layer), before, now in zip(
+            self._all_layers(whole=whole), self._before[whole], self._traces(whole), strict=True
+        ):
+            same = equal_things(before, now) and not any(
+                id(parameter) in moved for parameter in layer._parameters.values()
+            )
             if not same or (whole and not all(map(self._has_its_numbers, now))):
-                raise InputError(_place(name), layer, "unchanged by forward passes and by your loop", _KEPT)
+                raise InputError(
+                    _place(name), layer, "unchanged by forward passes and by your loop", _KEPT
+                )
 
     def _is_as_stepped(self, place: int, parameter: nn.Parameter) -> bool:
         """Whether a noised parameter is as the last step left it."""
-        return _position(parameter) == self._stepped[place] and same_numbers(parameter, self._numbers[place])
+        return _position(parameter) == self._stepped[place] and same_numbers(
+            parameter, self._numbers[place]
+        )
 
     def rebuilt(self) -> nn.Module:
         """A new copy of the public copy with the noised parameters' numbers, in evaluation mode.
@@ -217,18 +282,28 @@ class PublicCopy:
         return released
 
     def _require_apart(self) -> None:
-        """Raise InputError for what the copy would share with the trained module, unless it cannot change."""
-        for (name, layer), trace in zip(self._all_layers(whole=True), self._before[True], strict=True):
+        """Raise InputError for what the copy would share with the trained module, unless it cannot
+        change.
+        """
+        for (name, layer), trace in zip(
+            self._all_layers(whole=True), self._before[True], strict=True
+        ):
             for value in trace:
                 if is_opaque(value):
-                    allowed = f"without iterators that hide where they stand, such as a {type(value).__name__}"
+                    allowed = (
+                        "without iterators that hide where they stand, such as a"
+                        f" {type(value).__name__}"
+                    )
                     raise InputError(_place(name), layer, allowed, _KEPT)
                 # What classes and modules hold is shared, and is compared alone.
                 if trace is self._before[True][-1] or id(value) in self._copies:
                     continue
                 function = isinstance(value, (types.FunctionType, types.BuiltinFunctionType))
                 if (function and not _is_constant(value)) or not isinstance(value, _CONSTANT):
-                    allowed = f"a module that can be copied with all it holds, also its {type(value).__name__}"
+                    allowed = (
+                        "a module that can be copied with all it holds, also its"
+                        f" {type(value).__name__}"
+                    )
                     raise InputError(_place(name), layer, allowed, _SHARES)
 
     def _all_layers(self, *, whole: bool) -> list[tuple[str, nn.Module]]:
@@ -236,11 +311,12 @@ class PublicCopy:
         return [*self._layers, ("", self._module)] if whole else self._layers
 
     def _try(self, inputs: Any, axis: int, *, given: bool = False) -> None:
-        """Call two public copies on records that have the first in common, with the same generators.
+        """Call two public copies on records that have the first in common, with the same
+        generators.
 
         Once with 11 records and once with 13, so that an output shows which of its axes is the
-        records': the one that follows. What cannot be judged so is refused, as what differs. Made-up
-        records follow from the shapes of the true ones alone, and so does what is refused.
+        records': the one that follows. What cannot be judged so is refused, as what differs.
+        Made-up records follow from the shapes of the true ones alone, and so does what is refused.
 
         Args:
             inputs: (args, kwargs) of the module.
@@ -267,14 +343,32 @@ class PublicCopy:
         if len(returned) < 2 * len(_TRIED):
             raise InputError("module", name, "one that can be tried on made-up records", _EXAMPLE)
         outputs = [_tensors(each) for each in returned]
-        places = [_axis_of_records(shorter, longer) for shorter, longer in zip(outputs[0], outputs[2], strict=False)]
+        places = [
+            _axis_of_records(shorter, longer)
+            for shorter, longer in zip(outputs[0], outputs[2], strict=False)
+        ]
         axes = [place for place in places if place is not None]
-        if not places or len(axes) < len(places) or not all(map(_has_tensors_alone, returned)) or len({*map(len, outputs)}) > 1:
-            raise InputError("module", name, "one whose outputs are tensors with one axis that is the records'", _OUTPUTS)
+        if (
+            not places
+            or len(axes) < len(places)
+            or not all(map(_has_tensors_alone, returned))
+            or len({*map(len, outputs)}) > 1
+        ):
+            raise InputError(
+                "module",
+                name,
+                "one whose outputs are tensors with one axis that is the records'",
+                _OUTPUTS,
+            )
         for one, other in (outputs[:2], outputs[2:]):
             for place, mine, others in zip(axes, one, other, strict=True):
-                if mine.shape != others.shape or not _close(mine.select(place, 0), others.select(place, 0)):
-                    allowed = "one whose output for a record does not depend on other records of the sample"
+                if mine.shape != others.shape or not _close(
+                    mine.select(place, 0), others.select(place, 0)
+                ):
+                    allowed = (
+                        "one whose output for a record does not depend on other records of the"
+                        " sample"
+                    )
                     raise InputError("module", self._module, allowed, _NORMS)
         self.is_precise = self.is_precise and seen.found <= _PRECISE
         self._tried = True
@@ -300,8 +394,18 @@ class PublicCopy:
                 self._follow(thing, traces[-1], seen, code, True, True)
         return traces
 
-    def _follow(self, value: Any, trace: list[Any], seen: set[int], code: list[Any], inside: bool, whole: bool) -> None:
-        """Add a value to a trace; with `inside` also its parts, with `whole` also theirs. Of functions, `code` gets what they name."""
+    def _follow(
+        self,
+        value: Any,
+        trace: list[Any],
+        seen: set[int],
+        code: list[Any],
+        inside: bool,
+        whole: bool,
+    ) -> None:
+        """Add a value to a trace; with `inside` also its parts, with `whole` also theirs. Of
+        functions, `code` gets what they name.
+        """
         trace.append(value)
         if type(value) in PLAIN or id(value) in seen:
             return
@@ -314,7 +418,9 @@ class PublicCopy:
                 self._follow(part, trace, seen, code, whole, whole)
 
     def _has_its_numbers(self, value: Any) -> bool:
-        """False for a tensor or an array, not noised, whose numbers differ from those in the copy."""
+        """False for a tensor or an array, not noised, whose numbers differ from those in the
+        copy.
+        """
         if not isinstance(value, (torch.Tensor, np.ndarray)) or id(value) in self._noised:
             return True
         twin = self._copies.get(id(value))
@@ -323,20 +429,33 @@ class PublicCopy:
 
 def _require_trainable(module: nn.Module) -> None:
     """Raise InputError for layers of which it is known beforehand that they keep or mix records."""
-    if was_trained(module) or isinstance(module, load_opacus("opacus.grad_sample").AbstractGradSampleModule):
-        remedy = "Build it anew for each run. To train on, take what `released()` of its engine gives."
+    if was_trained(module) or isinstance(
+        module, load_opacus("opacus.grad_sample").AbstractGradSampleModule
+    ):
+        remedy = (
+            "Build it anew for each run. To train on, take what `released()` of its engine gives."
+        )
         raise InputError("module", type(module).__name__, "one that was not trained before", remedy)
     for name, layer in module.named_modules():
         if any(getattr(layer, hooks) for hooks in _RUN_IN_PASSES):
             raise InputError(_place(name), layer, "without hooks", _HOOKS)
         if any(map(nn.parameter.is_lazy, [*layer._parameters.values(), *layer._buffers.values()])):
-            raise InputError(_place(name), layer, "initialised", "Call the module once on public inputs, such as zeros.")
+            raise InputError(
+                _place(name),
+                layer,
+                "initialised",
+                "Call the module once on public inputs, such as zeros.",
+            )
         if isinstance(layer, _NormBase) and layer.running_mean is not None and layer.training:
-            raise InputError(_place(name), layer, "one that keeps nothing of the records it sees", _NORMS)
+            raise InputError(
+                _place(name), layer, "one that keeps nothing of the records it sees", _NORMS
+            )
         if isinstance(layer, _BatchNorm) and layer.running_mean is None:
             raise InputError(_place(name), layer, "one that treats each record by itself", _NORMS)
         if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.max_norm is not None:
-            raise InputError(_place(name), layer, "without max_norm, which changes it in a forward pass", _TOKENS)
+            raise InputError(
+                _place(name), layer, "without max_norm, which changes it in a forward pass", _TOKENS
+            )
 
 
 def _place(name: str) -> str:
@@ -345,20 +464,31 @@ def _place(name: str) -> str:
 
 
 def _fresh_tensors(module: nn.Module) -> dict[int, Any]:
-    """New parameters and buffers, by the id of the old ones: their numbers without gradients or attributes."""
+    """New parameters and buffers, by the id of the old ones: their numbers without gradients or
+    attributes.
+    """
     tensors: dict[int, Any] = {id(buffer): buffer.detach().clone() for buffer in module.buffers()}
-    return tensors | {id(p): nn.Parameter(p.detach().clone(), p.requires_grad) for p in module.parameters()}
+    return tensors | {
+        id(p): nn.Parameter(p.detach().clone(), p.requires_grad) for p in module.parameters()
+    }
 
 
 def _copied(module: nn.Module, tensors: dict[int, Any]) -> nn.Module:
-    """A copy with these tensors. Afterwards `tensors` has a copy of each thing inside, by the id of the original."""
+    """A copy with these tensors. Afterwards `tensors` has a copy of each thing inside, by the id of
+    the original.
+    """
     twin = None
     # The error may hold what the module keeps. From Python 3.12 on counts and other iterators warn
     # where they are copied.
     with contextlib.suppress(Exception), mute_warnings(DeprecationWarning):
         twin = copy.deepcopy(module, tensors)
     if twin is None:
-        raise InputError("module", type(module).__name__, "one that can be copied", "Keep no outputs in its attributes.")
+        raise InputError(
+            "module",
+            type(module).__name__,
+            "one that can be copied",
+            "Keep no outputs in its attributes.",
+        )
     for layer in twin.modules():
         # These hooks are numbered by how many the process had before.
         for hooks in _OF_STATE_DICTS:
@@ -391,7 +521,9 @@ class _Dtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.found = set[torch.dtype]()
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = operation(*args, **(kwargs or {}))
         self.found.update(tensor.dtype for tensor in _tensors(result) if _is_float(tensor))
         return result
@@ -423,7 +555,9 @@ def _inputs(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _made_up(inputs: Any, axis: int, count: int, which: int) -> Any:
-    """Inputs for a few records of these ones' shapes, of which only the first is the same for each `which`."""
+    """Inputs for a few records of these ones' shapes, of which only the first is the same for each
+    `which`.
+    """
 
     def records(like: torch.Tensor) -> torch.Tensor:
         made = _numbers(like, axis, count, which)
@@ -435,9 +569,13 @@ def _made_up(inputs: Any, axis: int, count: int, which: int) -> Any:
 
 
 def _numbers(like: torch.Tensor, axis: int, count: int, which: int) -> torch.Tensor:
-    """Made-up numbers for so many records; whole numbers are 0 and 1, which any table of words has."""
+    """Made-up numbers for so many records; whole numbers are 0 and 1, which any table of words
+    has.
+    """
     shape = [count if place == axis else length for place, length in enumerate(like.shape)]
-    numbers = torch.sin(1.0 + 0.7 * which + torch.arange(math.prod(shape), dtype=torch.float64) * (2.3 + which)).reshape(shape)
+    numbers = torch.sin(
+        1.0 + 0.7 * which + torch.arange(math.prod(shape), dtype=torch.float64) * (2.3 + which)
+    ).reshape(shape)
     kept = numbers if _is_float(like) else numbers > 0
     return kept.to(like.device, like.dtype)
 
@@ -458,17 +596,27 @@ def _axis_of_records(shorter: torch.Tensor, longer: torch.Tensor) -> int | None:
     """The axis that follows the number of records; None unless it is the only one that differs."""
     if shorter.dim() != longer.dim():
         return None
-    differ = [(place, lengths) for place, lengths in enumerate(zip(shorter.shape, longer.shape, strict=True)) if lengths[0] != lengths[1]]
+    differ = [
+        (place, lengths)
+        for place, lengths in enumerate(zip(shorter.shape, longer.shape, strict=True))
+        if lengths[0] != lengths[1]
+    ]
     return differ[0][0] if len(differ) == 1 and differ[0][1] == _TRIED else None
 
 
 def _is_constant(value: Any, around: tuple[Any, ...] = ()) -> bool:
-    """Whether neither a value nor what is inside it can change; of a function, what it closes over, and its defaults."""
+    """Whether neither a value nor what is inside it can change; of a function, what it closes over,
+    and its defaults.
+    """
     if any(value is each for each in around):
         return True
     if not isinstance(value, _CONSTANT):
         return False
-    inside = parts(value) if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.CellType, tuple)) else []
+    inside = (
+        parts(value)
+        if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.CellType, tuple))
+        else []
+    )
     return all(_is_constant(part, (*around, value)) for part in inside)
 
 
@@ -488,11 +636,16 @@ def equal_things(before: list[Any], now: list[Any]) -> bool:
     """Whether two traces have the same objects, and equal numbers and text."""
     if len(before) != len(now):
         return False
-    return all(a is b or (type(a) is type(b) and type(a) in PLAIN and a == b) for a, b in zip(before, now, strict=True))
+    return all(
+        a is b or (type(a) is type(b) and type(a) in PLAIN and a == b)
+        for a, b in zip(before, now, strict=True)
+    )
 
 
 def same_numbers(a: Any, b: Any) -> bool:
     """Whether two tensors or arrays have the same numbers; NaN counts as itself."""
     if isinstance(a, np.ndarray):
         return bool(a.shape == b.shape and a.tobytes() == b.tobytes())
-    return bool(torch.equal(a, b) or (a.shape == b.shape and ((a == b) | ((a != a) & (b != b))).all()))
+    return bool(
+        torch.equal(a, b) or (a.shape == b.shape and ((a == b) | ((a != a) & (b != b))).all())
+    )

@@ -71,7 +71,16 @@ _VALUES: tuple[Any, ...] = (
     torch.UntypedStorage,
     torch.TypedStorage,
 )
-_CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque, types.MappingProxyType, types.SimpleNamespace)
+_CONTAINERS = (
+    dict,
+    list,
+    tuple,
+    set,
+    frozenset,
+    collections.deque,
+    types.MappingProxyType,
+    types.SimpleNamespace,
+)
 _LIBRARIES = ("sklearn.", "scipy.sparse.", "pandas.")
 
 
@@ -97,9 +106,14 @@ class _Pickler(pickle.Pickler):
                 self._places[id(thing)] = self._keep(copied_by_pickle(thing, of_rebuilt=True))
             return self._places[id(thing)]
         if not (_is_safe(thing) if self._of_rebuilt else _may_leave(thing)):
-            remedy = "dpbo.dpsgd.releasable lists what may leave. Of a module that was trained, return session.released()."
+            remedy = (
+                "dpbo.dpsgd.releasable lists what may leave. Of a module that was trained, return"
+                " session.released()."
+            )
             raise InputError("output", type(thing).__name__, "of what may leave", remedy)
-        is_code = isinstance(thing, (types.FunctionType, types.ModuleType, type)) and not getattr(thing, "__closure__", None)
+        is_code = isinstance(thing, (types.FunctionType, types.ModuleType, type)) and not getattr(
+            thing, "__closure__", None
+        )
         return self._keep(thing) if is_code else None
 
     def _keep(self, thing: Any) -> int:
@@ -107,9 +121,19 @@ class _Pickler(pickle.Pickler):
         return len(self.kept) - 1
 
     def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, torch.Tensor) and thing.layout is torch.strided and thing.untyped_storage().nbytes() != thing.nbytes:
-            alone = thing.detach().clone(memory_format=torch.contiguous_format).requires_grad_(thing.requires_grad)
-            kept = nn.Parameter(alone, thing.requires_grad) if type(thing) is nn.Parameter else alone
+        if (
+            isinstance(thing, torch.Tensor)
+            and thing.layout is torch.strided
+            and thing.untyped_storage().nbytes() != thing.nbytes
+        ):
+            alone = (
+                thing.detach()
+                .clone(memory_format=torch.contiguous_format)
+                .requires_grad_(thing.requires_grad)
+            )
+            kept = (
+                nn.Parameter(alone, thing.requires_grad) if type(thing) is nn.Parameter else alone
+            )
             return kept.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
         return NotImplemented
 
@@ -126,8 +150,8 @@ class _Unpickler(pickle.Unpickler):
 def copied_by_pickle(output: Any, *, of_rebuilt: bool = False) -> Any:
     """A copy made from a pickle, with functions, classes and modules by reference.
 
-    Raises InputError where something in it may not leave, whatever the output's own code raises, and
-    pickle where there is none of it.
+    Raises InputError where something in it may not leave, whatever the output's own code raises,
+    and pickle where there is none of it.
     """
     buffer = io.BytesIO()
     pickler = _Pickler(buffer, of_rebuilt=of_rebuilt)
@@ -137,7 +161,9 @@ def copied_by_pickle(output: Any, *, of_rebuilt: bool = False) -> Any:
 
 
 def _is_safe(thing: Any) -> bool:
-    """Whether a thing within a rebuilt module is as it was made: the caller may have put others there."""
+    """Whether a thing within a rebuilt module is as it was made: the caller may have put others
+    there.
+    """
     if isinstance(thing, torch.Tensor):
         return _is_bare(thing)
     return not isinstance(thing, nn.Module) or is_rebuilt(thing)
@@ -158,7 +184,12 @@ def _may_leave(thing: Any) -> bool:
         return thing.__self__ is None or isinstance(thing.__self__, (types.ModuleType, type))
     if isinstance(thing, (types.ModuleType, *_VALUES, *_CONTAINERS)):
         return True
-    return is_own_class(kind) or dataclasses.is_dataclass(kind) or f"{kind.__module__}.".startswith(_LIBRARIES) or _is_bound(thing)
+    return (
+        is_own_class(kind)
+        or dataclasses.is_dataclass(kind)
+        or f"{kind.__module__}.".startswith(_LIBRARIES)
+        or _is_bound(thing)
+    )
 
 
 def _is_bare(tensor: torch.Tensor) -> bool:
@@ -176,4 +207,8 @@ def _is_bound(thing: Any) -> bool:
 
 def _is_plain_function(function: types.FunctionType) -> bool:
     values = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    return not function.__closure__ and not vars(function) and all(type(value) in PLAIN for value in values)
+    return (
+        not function.__closure__
+        and not vars(function)
+        and all(type(value) in PLAIN for value in values)
+    )

@@ -1,4 +1,5 @@
-"""Private selection: releases the best of a random number of private runs for little more than the price of one run.
+"""Private selection: releases the best of a random number of private runs for little more than the
+price of one run.
 
     best = private_selection(
         curator, train, space=Space(lr=scipy.stats.loguniform(1e-4, 1.0)), run_count=TruncatedNegativeBinomial.of_mean(20.0, shape=3.0),
@@ -7,16 +8,20 @@
     )
     best.parameters, best.output, best.score
 
-The number of runs K is drawn from a public distribution before the first run. Each run draws its parameters uniformly, trains, and scores.
-Only the best run's parameters, output and noised score are released. One ledger entry pays for all: a `SelectionEvent` of what one run
-costs. That is the cost of `train` (`base`, stated by the caller) and of the score's noise, which the curator draws as for any release.
+The number of runs K is drawn from a public distribution before the first run. Each run draws its
+parameters uniformly, trains, and scores. Only the best run's parameters, output and noised score
+are released. One ledger entry pays for all: a `SelectionEvent` of what one run costs. That is the
+cost of `train` (`base`, stated by the caller) and of the score's noise, which the curator draws as
+for any release.
 
-The proof needs that K and all other runs stay hidden. So nothing is printed, logged or stored for a run, and errors are not shown: a run
-that fails has the worst score. A selection whose process was killed is lost and never drawn again. The statement names what code cannot
-hide: the duration (assumption `timing-not-observed`; `pad_to` sets a minimum), and what `train` itself writes, sends or keeps (assumption
-`runs-hidden`).
+The proof needs that K and all other runs stay hidden. So nothing is printed, logged or stored for a
+run, and errors are not shown: a run that fails has the worst score. A selection whose process was
+killed is lost and never drawn again. The statement names what code cannot hide: the duration
+(assumption `timing-not-observed`; `pad_to` sets a minimum), and what `train` itself writes, sends
+or keeps (assumption `runs-hidden`).
 
-Source: Liu & Talwar 2019; Papernot & Steinke 2022. Bounds and proofs: dpbo/accounting/selection_bounds.py.
+Source: Liu & Talwar 2019; Papernot & Steinke 2022. Bounds and proofs:
+dpbo/accounting/selection_bounds.py.
 """
 
 from __future__ import annotations
@@ -49,16 +54,18 @@ from dpbo.validation import Name, Positive, between, checked, warn
 
 _PRIOR = (1.0, 1.0)
 _STAYS = (
-    "the best run's output holds what may not leave or cannot be pickled, so it does not leave: Selected.output is None. Its parameters "
-    "and its score are released. Let `train` return numbers, text, arrays, tensors, estimators, and containers and objects of your own "
-    "classes with these; of a module that it trained, session.released()."
+    "the best run's output holds what may not leave or cannot be pickled, so it does not leave:"
+    " Selected.output is None. Its parameters and its score are released. Let `train` return"
+    " numbers, text, arrays, tensors, estimators, and containers and objects of your own classes"
+    " with these; of a module that it trained, session.released()."
 )
 
 
 @checked
 @dataclass(frozen=True, eq=False)
 class NoisedScore:
-    """The score of a run: the mean over units of `score(output, records)`, clipped and noised by the curator.
+    """The score of a run: the mean over units of `score(output, records)`, clipped and noised by
+    the curator.
 
     Args:
         score: one number a record, maximised; `output` is what `train` returned.
@@ -89,7 +96,8 @@ class Selected:
         parameters: the run's parameters; None if nothing was released.
         x: the same as a point of the space, `d`.
         score: the run's noised score; None if nothing was released, or every run failed.
-        output: the object that `train` returned; None if the selection was read from a ledger, which stores parameters and score only.
+        output: the object that `train` returned; None if the selection was read from a ledger,
+            which stores parameters and score only.
     """
 
     parameters: dict[str, Any] | None
@@ -117,33 +125,38 @@ def private_selection(
     pad_to: Annotated[Positive, between(0.0, 1e6)] | None = None,
     name: Name = "selection",
 ) -> Selected:
-    """Release the best of K runs, K drawn from `run_count`, as one ledger entry. Called again with the same name it returns the same.
+    """Release the best of K runs, K drawn from `run_count`, as one ledger entry. Called again with
+    the same name it returns the same.
 
-    Runs are hidden from the whole process, so selections of several threads run one after another. A run must not wait for another
-    thread's selection.
+    Runs are hidden from the whole process, so selections of several threads run one after another.
+    A run must not wait for another thread's selection.
 
     Args:
-        curator: owner of the records and of the ledger. Its accounting must be able to pay: `Planned` with this very `SelectionEvent`
-            (`selection_event` makes it), `RDPFilter`, or, where all events of a run are pure, PureFilter and GDPFilter.
+        curator: owner of the records and of the ledger. Its accounting must be able to pay:
+            `Planned` with this very `SelectionEvent` (`selection_event` makes it), `RDPFilter`, or,
+            where all events of a run are pure, PureFilter and GDPFilter.
         train: `train(parameters) -> output`. Without `score` it returns `(output, number)`. A run
             fails if it raises an exception, its number is not finite, it writes to a ledger, its
             Sessions, own curators and hidden draws cost more than `base`, or it draws by
-            `Curator.hidden_draws` an answer that rests on data assumptions. The best run's
-            output is released, as a copy from its pickle, if all that it holds may leave
-            (`dpbo.dpsgd.releasable`); else `output` is None, with a warning. It must hold nothing but
-            what `base` pays for: noised numbers, and settings that are public. A module that was
-            trained in a `Session` holds records: return `session.released()`.
-            Each run has fresh seeds, and finds numbers
-            and settings of the process, and plain values of your own modules, objects and closures,
-            as the first one did (`dpbo.dpsgd.process_state` lists them). It must read nothing else that an
-            earlier run left, and return no clock time, memory address or number of a process.
+            `Curator.hidden_draws` an answer that rests on data assumptions. The best run's output
+            is released, as a copy from its pickle, if all that it holds may leave
+            (`dpbo.dpsgd.releasable`); else `output` is None, with a warning. It must hold nothing
+            but what `base` pays for: noised numbers, and settings that are public. A module that
+            was trained in a `Session` holds records: return `session.released()`. Each run has
+            fresh seeds, and finds numbers and settings of the process, and plain values of your own
+            modules, objects and closures, as the first one did (`dpbo.dpsgd.process_state` lists
+            them). It must read nothing else that an earlier run left, and return no clock time,
+            memory address or number of a process.
         space: each run's parameters are drawn uniformly from it.
-        run_count: distribution of the number of runs, or `ThresholdStop`, which releases the first run that reaches `threshold`.
-        base: all events of `train`, in the ledger's adjacency; without `score` also those of the returned number. Empty if `train` reads
-            none of this ledger's records. A dict such as {"training": [...]} if `train` reads only records of another role: those pay
-            for training, the curator's own for the score.
+        run_count: distribution of the number of runs, or `ThresholdStop`, which releases the first
+            run that reaches `threshold`.
+        base: all events of `train`, in the ledger's adjacency; without `score` also those of the
+            returned number. Empty if `train` reads none of this ledger's records. A dict such as
+            {"training": [...]} if `train` reads only records of another role: those pay for
+            training, the curator's own for the score.
         score: how the curator scores an output.
-        adaptive: lets later runs look where earlier ones did well, at a price; omitted, each draws uniformly.
+        adaptive: lets later runs look where earlier ones did well, at a price; omitted, each draws
+            uniformly.
         threshold: public, chosen without looking at the records; for `ThresholdStop` only.
         pad_to: seconds that the call takes at least.
         name: name of the selection in the ledger.
@@ -153,16 +166,26 @@ def private_selection(
             put back.
         BudgetExceeded: the budget is not left; nothing was charged.
         LedgerMismatch: the name belongs to a selection with other terms.
-        ReleaseLost: the selection was charged, but its process ended before the value was stored, or runs ended with an error outside
-            `train`, which is not shown. It stays charged.
+        ReleaseLost: the selection was charged, but its process ended before the value was stored,
+            or runs ended with an error outside `train`, which is not shown. It stays charged.
         KeyboardInterrupt: the runs were interrupted. They stay charged.
     """
     if curator.ranks > 1:
-        raise UsageError("hidden runs score all records and draw where they run: give a curator of one process.")
+        raise UsageError(
+            "hidden runs score all records and draw where they run: give a curator of one process."
+        )
     stops = isinstance(run_count, ThresholdStop)
     if stops != (threshold is not None) or (threshold is not None and not math.isfinite(threshold)):
-        raise InputError("threshold", threshold, "a finite number with ThresholdStop, and omitted otherwise")
-    event = selection_event(curator, run_count=run_count, base=base, score=score, spread=_PRIOR if adaptive is None else adaptive.spread)
+        raise InputError(
+            "threshold", threshold, "a finite number with ThresholdStop, and omitted otherwise"
+        )
+    event = selection_event(
+        curator,
+        run_count=run_count,
+        base=base,
+        score=score,
+        spread=_PRIOR if adaptive is None else adaptive.spread,
+    )
     terms = _terms(curator, run_count, space, base, score, threshold, pad_to)
     # An object of the caller's that hinders it does so before anything is charged.
     ProcessState(train)
@@ -174,10 +197,20 @@ def private_selection(
         entry = reservation.charge({"units": curator.units, "slots": [slot]}, used=0)
         work = train if score is None else _scored(curator, train, score, name)
         work = _paid(work, event, curator.adjacency)
-        best = best_of(work, space, run_count, curator.entropy, threshold=threshold, pad_to=pad_to, proposals=adaptive)
+        best = best_of(
+            work,
+            space,
+            run_count,
+            curator.entropy,
+            threshold=threshold,
+            pad_to=pad_to,
+            proposals=adaptive,
+        )
         chosen = Selected(None, None, None)
         if best is not None:
-            chosen = Selected(space.decode(best.x), best.x, None if best.failed else best.score, best.output)
+            chosen = Selected(
+                space.decode(best.x), best.x, None if best.failed else best.score, best.output
+            )
             if best.unpickled:
                 warn(_STAYS, UserWarning)
         curator.selections[name] = entry, chosen
@@ -193,11 +226,15 @@ def selection_event(
     score: NoisedScore | None = None,
     spread: tuple[float, float] = _PRIOR,
 ) -> SelectionEvent | RolesEvent:
-    """The event of a private selection with these arguments: the events of one run, its score's noise included, and the number of runs."""
+    """The event of a private selection with these arguments: the events of one run, its score's
+    noise included, and the number of runs.
+    """
 
     def selection(events: Sequence[Event]) -> SelectionEvent:
         if not events:
-            raise InputError("base", (), "the events of one run", "Runs that cost nothing need no selection.")
+            raise InputError(
+                "base", (), "the events of one run", "Runs that cost nothing need no selection."
+            )
         return SelectionEvent(base=tuple(events), run_count=run_count, spread=spread)
 
     scored: list[Event] = []
@@ -210,16 +247,22 @@ def selection_event(
     costs = {name: list(events) for name, events in base.items()}
     if scored:
         costs[role] = [*costs.get(role, []), *scored]
-    return RolesEvent(costs=tuple((name, (selection(events),)) for name, events in sorted(costs.items())))
+    return RolesEvent(
+        costs=tuple((name, (selection(events),)) for name, events in sorted(costs.items()))
+    )
 
 
 def _noise_of(curator: Curator, score: NoisedScore) -> tuple[ClippedMean, Any]:
-    """The score's query, and the distribution of its noise. Raises InputError for a score that cannot be released."""
+    """The score's query, and the distribution of its noise. Raises InputError for a score that
+    cannot be released.
+    """
     query = score.query(None)
     query.require_public(curator.adjacency)
     curator.ledger.birth.require_role(query.role)
     if query.metrics != 1:
-        raise InputError("score_range", query.metrics, "of one metric", "A selection maximises one number.")
+        raise InputError(
+            "score_range", query.metrics, "of one metric", "A selection maximises one number."
+        )
     quanta = [grid.quantum for grid in query.lattices(curator.units)]
     return query, score.mechanism.distribution(query.scale(curator.adjacency), quanta)
 
@@ -233,7 +276,9 @@ def _terms(
     threshold: float | None,
     pad_to: float | None,
 ) -> dict[str, Any]:
-    """The public terms of a selection. The space belongs to them: the ledger stores a point, which means other parameters elsewhere."""
+    """The public terms of a selection. The space belongs to them: the ledger stores a point, which
+    means other parameters elsewhere.
+    """
     others = sorted(set(base) - {curator.ledger.birth.role}) if isinstance(base, Mapping) else []
     if len(others) > 1 or not set(others) <= set(ROLES):
         raise InputError("base", others, f"of one further role, among {ROLES}")
@@ -253,22 +298,34 @@ def _terms(
     }
 
 
-def _paid(work: Callable[..., Any], event: SelectionEvent | RolesEvent, adjacency: Adjacency) -> Callable[[dict[str, Any]], Any]:
+def _paid(
+    work: Callable[..., Any], event: SelectionEvent | RolesEvent, adjacency: Adjacency
+) -> Callable[[dict[str, Any]], Any]:
     """`work`, with a UsageError where a run drew more than the selection's event pays for."""
-    selections = [each for role in event.roles for each in event.of(role)] if isinstance(event, RolesEvent) else [event]
+    selections = (
+        [each for role in event.roles for each in event.of(role)]
+        if isinstance(event, RolesEvent)
+        else [event]
+    )
     paid = [one for each in selections if isinstance(each, SelectionEvent) for one in each.run()]
 
     def run(parameters: dict[str, Any]) -> Any:
         result = work(parameters)
-        drawn = [(source(adjacency), times) for source, times in (in_hidden_run.get() or {}).items()]
+        drawn = [
+            (source(adjacency), times) for source, times in (in_hidden_run.get() or {}).items()
+        ]
         if not covers(paid, [one.repeated(one.count * times) for one, times in drawn]):
-            raise UsageError("a run draws more than base= names: name each Session and each release of train's.")
+            raise UsageError(
+                "a run draws more than base= names: name each Session and each release of train's."
+            )
         return result
 
     return run
 
 
-def _scored(curator: Curator, train: Callable[..., Any], score: NoisedScore, name: str) -> Callable[[dict[str, Any]], tuple[Any, float]]:
+def _scored(
+    curator: Curator, train: Callable[..., Any], score: NoisedScore, name: str
+) -> Callable[[dict[str, Any]], tuple[Any, float]]:
     """`train` with the noised score of its output."""
 
     draw = curator.hidden_draws(name)
@@ -276,7 +333,8 @@ def _scored(curator: Curator, train: Callable[..., Any], score: NoisedScore, nam
     def work(parameters: dict[str, Any]) -> tuple[Any, float]:
         output = train(parameters)
         scored = output
-        # What is scored may keep the records that it sees, so the score gets a copy. What has no pickle does not leave.
+        # What is scored may keep the records that it sees, so the score gets a copy. What has no
+        # pickle does not leave.
         with contextlib.suppress(Exception):
             scored = copied_by_pickle(output)
         value = draw(score.query(scored), score.mechanism)
@@ -290,12 +348,19 @@ def _delivered(curator: Curator, space: Space, name: str) -> Selected:
     if name in curator.selections:
         entry, chosen = curator.selections[name]
         place = None if chosen.x is None else chosen.x.tolist()
-        value = {"value": [] if chosen.score is None else [chosen.score], "variance": [], "details": {"x": place}}
+        value = {
+            "value": [] if chosen.score is None else [chosen.score],
+            "variance": [],
+            "details": {"x": place},
+        }
         curator.ledger.store(entry, name, [value])
         return chosen
     values = curator.ledger.values(name)
     if not values:
-        raise ReleaseLost(f"the selection {name!r} was charged but never delivered, and it is never drawn twice. Use another name.")
+        raise ReleaseLost(
+            f"the selection {name!r} was charged but never delivered, and it is never drawn twice."
+            " Use another name."
+        )
     if values[0]["details"]["x"] is None:
         return Selected(None, None, None)
     x = torch.tensor(values[0]["details"]["x"], dtype=torch.float64)

@@ -1,7 +1,7 @@
 """Which modules were trained with DP-SGD, and which were rebuilt from these.
 
-Trained ones hold records, so they are neither released nor trained again. Of rebuilt ones the mark is
-an attribute, which their copies and files have as well.
+Trained ones hold records, so they are neither released nor trained again. Of rebuilt ones the mark
+is an attribute, which their copies and files have as well.
 """
 
 import weakref
@@ -25,7 +25,9 @@ def was_trained(module: nn.Module) -> bool:
 
 
 def mark_rebuilt(things: Iterable[Any], *, rebuilt: bool = True) -> None:
-    """Mark the modules among these as made of public things and noised numbers alone, or take the mark off them."""
+    """Mark the modules among these as made of public things and noised numbers alone, or take the
+    mark off them.
+    """
     for thing in things:
         if isinstance(thing, nn.Module):
             vars(thing).pop(_MARK, None)

@@ -1,18 +1,23 @@
-"""Tune a model that is trained with DP-SGD: training and validation records in one guarantee, one ledger, one call.
+"""Tune a model that is trained with DP-SGD: training and validation records in one guarantee, one
+ledger, one call.
 
     plans = plan_tuning(Budget(6.0, 1e-5), config, runs=10, validation=350)
     found = tune(fit, right, training=train_set, validation=(X_val, y_val), space=space, plan=plans["selection"], folder="models")
     found.parameters, found.model, found.score, found.statement
 
-The strategies are those of `plan_tuning`. The models of a "search" are paid for, so the recommended one is returned without another run.
+The strategies are those of `plan_tuning`. The models of a "search" are paid for, so the recommended
+one is returned without another run.
 
-Before anything is charged, `fit` and `score` are tried on stand-in records, because a failure on the true ones is hidden: whether a run
-fails may depend on the records. The trial reads the shapes and dtypes of the records, of a dataset's first one, and its keys if it is a
-mapping; never their values. Where these differ from record to record they tell of that record in the trial's errors: give `example=`.
+Before anything is charged, `fit` and `score` are tried on stand-in records, because a failure on
+the true ones is hidden: whether a run fails may depend on the records. The trial reads the shapes
+and dtypes of the records, of a dataset's first one, and its keys if it is a mapping; never their
+values. Where these differ from record to record they tell of that record in the trial's errors:
+give `example=`.
 
-A search is resumed from its ledger. A run that was killed has been charged, and is not run again. A selection that was killed is charged
-and lost, because what it drew must stay hidden and must not be drawn twice. Models are kept in `folder`; else they live as long as the
-process, and a paid model that is lost is not trained again.
+A search is resumed from its ledger. A run that was killed has been charged, and is not run again. A
+selection that was killed is charged and lost, because what it drew must stay hidden and must not be
+drawn twice. Models are kept in `folder`; else they live as long as the process, and a paid model
+that is lost is not trained again.
 """
 
 from __future__ import annotations
@@ -68,14 +73,18 @@ _TRIED_POINTS = 4
 _TRIED_STEPS = 2
 _RECORD = PrivacyUnit("record")
 _REPEATED = (
-    "This process has already trained or tuned on some of them under another ledger, and two budgets in memory add up to more than "
-    "either states. Nothing was charged. Give every call the same dataset= and ledger=, or set allow_repeated=True, and the statement "
-    "will say so. Tell only those who may see the records."
+    "This process has already trained or tuned on some of them under another ledger, and two"
+    " budgets in memory add up to more than either states. Nothing was charged. Give every call the"
+    " same dataset= and ledger=, or set allow_repeated=True, and the statement will say so. Tell"
+    " only those who may see the records."
 )
-_TWO_ROLES = "A record of both roles pays for both, and the budget counts each role alone: take such records out of one of them."
+_TWO_ROLES = (
+    "A record of both roles pays for both, and the budget counts each role alone: take such records"
+    " out of one of them."
+)
 _FROM_LOADER = (
-    "It takes records from the session's loader alone: what it computes of others, such as their mean, is not noised. Give it public "
-    "numbers, such as the number of columns, by themselves."
+    "It takes records from the session's loader alone: what it computes of others, such as their"
+    " mean, is not noised. Give it public numbers, such as the number of columns, by themselves."
 )
 _DATASET = Within(
     "a torch Dataset with a length, because records are sampled by position",
@@ -90,11 +99,13 @@ class TunedModel:
 
     Attributes:
         parameters: of the recommended run; None if a selection released nothing.
-        model: the model that `fit` trained, rebuilt as by `Session.released`, in evaluation mode. None, with a warning, if its run failed
-            on the private records, or another process trained it and no folder kept it.
-        score: the model's noised validation score. A search gives its posterior mean, which is a little too high: the best of several.
-            None if all runs of a selection failed.
-        score_std: standard deviation of the noise of one run's score. A search's posterior mean averages over runs and has less.
+        model: the model that `fit` trained, rebuilt as by `Session.released`, in evaluation mode.
+            None, with a warning, if its run failed on the private records, or another process
+            trained it and no folder kept it.
+        score: the model's noised validation score. A search gives its posterior mean, which is a
+            little too high: the best of several. None if all runs of a selection failed.
+        score_std: standard deviation of the noise of one run's score. A search's posterior mean
+            averages over runs and has less.
         statement: the guarantee for both roles.
         X, Y: all runs of a search, points `t x d` and noised scores `t x 1`; else empty.
     """
@@ -127,47 +138,68 @@ def tune(
     try_first: bool = True,
     allow_repeated: bool = False,
 ) -> TunedModel:
-    """Tune by a plan of `plan_tuning`. A search shows its progress; a selection shows none, because its runs are hidden.
+    """Tune by a plan of `plan_tuning`. A search shows its progress; a selection shows none, because
+    its runs are hidden.
 
     Args:
-        fit: `fit(parameters, session)` takes training records from the session only (code that names
-            the tensors or arrays of either role is refused), and returns the module that it gave to
-            `session.make_private`, after all steps. What leaves is `session.released()`: the module as it was then, with the noised
-            parameters. Nothing else that `fit` computes leaves.
-        score: `score(model, records)`, one number a validation record, maximised. It gets a copy of what may leave.
-        training, validation: disjoint records; equal ones in both are refused, which is for the operator
-            alone. Under REPLACE_ONE any split that does not look at the records, such as one by position.
-            Under ADD_OR_REMOVE_ONE a record's role must follow from the record itself, such as a keyed hash of its id: in a split by
-            position, removing one record changes the role of others. The statement lists that as the assumption `roles-by-record`.
-        plan: one plan of `plan_tuning`, which also says the budget, the adjacency, the score range and the number of validation records.
+        fit: `fit(parameters, session)` takes training records from the session only (code that
+            names the tensors or arrays of either role is refused), and returns the module that it
+            gave to `session.make_private`, after all steps. What leaves is `session.released()`:
+            the module as it was then, with the noised parameters. Nothing else that `fit` computes
+            leaves.
+        score: `score(model, records)`, one number a validation record, maximised. It gets a copy of
+            what may leave.
+        training, validation: disjoint records; equal ones in both are refused, which is for the
+            operator alone. Under REPLACE_ONE any split that does not look at the records, such as
+            one by position. Under ADD_OR_REMOVE_ONE a record's role must follow from the record
+            itself, such as a keyed hash of its id: in a split by position, removing one record
+            changes the role of others. The statement lists that as the assumption
+            `roles-by-record`.
+        plan: one plan of `plan_tuning`, which also says the budget, the adjacency, the score range
+            and the number of validation records.
         parameters: for "once", inside the space.
         initial: number of Sobol points before a search's model proposes; at least 2.
         seed: of the search's points; never of noise, samples, or a selection's proposals.
-        folder: where released models are kept, a file each: those of a search, or the best one of a selection.
+        folder: where released models are kept, a file each: those of a search, or the best one of a
+            selection.
         dataset, ledger: as in `Curator`.
-        allow_repeated: True permits records of either role that this process has used under another ledger
-            in memory, and records of both roles; the privacy losses add up, and the statement says so.
-        example: (training, validation), a few public records of the same form for the trial. Omitted, zeros take the place of the numbers,
-            tensors and arrays of the first training record and of the validation records.
-        try_first: before anything is reserved, call `fit` at four points of the space (for "once", at `parameters`), each time with
-            stand-in records for two steps, and `score` on the model. What they raise is raised as it is. False omits the trial, for a `fit`
-            that takes very long to begin. Then a `fit` that always fails spends the whole budget.
+        allow_repeated: True permits records of either role that this process has used under another
+            ledger in memory, and records of both roles; the privacy losses add up, and the
+            statement says so.
+        example: (training, validation), a few public records of the same form for the trial.
+            Omitted, zeros take the place of the numbers, tensors and arrays of the first training
+            record and of the validation records.
+        try_first: before anything is reserved, call `fit` at four points of the space (for "once",
+            at `parameters`), each time with stand-in records for two steps, and `score` on the
+            model. What they raise is raised as it is. False omits the trial, for a `fit` that takes
+            very long to begin. Then a `fit` that always fails spends the whole budget.
 
     Raises:
-        InputError: an argument outside its range, records that zeros cannot stand in for, or repeated
-        records. PlanChanged: the ledger's plan began with other records. ScoreError, or what `fit` raises: in the
-        trial; nothing was charged. BudgetExceeded, LedgerMismatch, ReleaseLost: as in private_selection and PrivateObjective. A run in
-        which `fit` fails on private records, takes too few steps or returns another thing, is paid for and has the worst score, without a
+        InputError: an argument outside its range, records that zeros cannot stand in for, or
+            repeated
+        records. PlanChanged: the ledger's plan began with other records. ScoreError, or what `fit`
+            raises: in the
+        trial; nothing was charged. BudgetExceeded, LedgerMismatch, ReleaseLost: as in
+            private_selection and PrivateObjective. A run in
+        which `fit` fails on private records, takes too few steps or returns another thing, is paid
+            for and has the worst score, without a
         word.
     """
     if (plan.strategy == "once") != (parameters is not None):
         raise InputError("parameters", parameters, "given for the plan 'once', and only there")
-    study = _Study(fit, score, training, validation, space, plan, parameters, max(initial, 2), seed, folder)
+    study = _Study(
+        fit, score, training, validation, space, plan, parameters, max(initial, 2), seed, folder
+    )
     study.require_planned_number()
     if not allow_repeated:
         require_other_rows("training", training, study.view, "validation", _TWO_ROLES)
     if shared_memory(fit, (training, validation)):
-        raise InputError("fit", getattr(fit, "__name__", type(fit).__name__), "of code that names none of the records", _FROM_LOADER)
+        raise InputError(
+            "fit",
+            getattr(fit, "__name__", type(fit).__name__),
+            "of code that names none of the records",
+            _FROM_LOADER,
+        )
     if try_first:
         study.try_first(example)
     if study.folder is not None:
@@ -185,7 +217,9 @@ def tune(
     )
     curator.protect(training, role=_TRAINING)
     if not allow_repeated and curator.repeats_records():
-        raise InputError("ledger", None, "one file or URL for all calls with the same records", _REPEATED)
+        raise InputError(
+            "ledger", None, "one file or URL for all calls with the same records", _REPEATED
+        )
     begun = bool({_SELECTION, _TRAINING} & set(curator.ledger.used()))
     curator.bind("tuning", {}, tables={"training records": training}, begun=begun)
     # Otherwise a score's range would be examined on `example` in runs that are paid for.
@@ -197,8 +231,9 @@ def tune(
     # This follows from what is released, and from nothing else.
     if found.model is None:
         text = (
-            "tune returns no model: the run failed on the private records, or another process trained the model and no folder= kept it. "
-            "What was charged stays charged. Try fit on public records of the same form and number; pass folder= to the next study."
+            "tune returns no model: the run failed on the private records, or another process"
+            " trained the model and no folder= kept it. What was charged stays charged. Try fit on"
+            " public records of the same form and number; pass folder= to the next study."
         )
         warn(text, UserWarning)
     return found
@@ -229,7 +264,9 @@ class _Study:
         self.view = PrivateView.of(validation, _RECORD, units_are_public=False)
         self.divisor = None if plan.adjacency.replaces else plan.validation
         settings = {} if self.divisor is None else {"divisor": self.divisor}
-        self.scored = NoisedScore(_CopyScore(score), plan.score_range, GaussianMechanism(plan.score_multiplier), settings)
+        self.scored = NoisedScore(
+            _CopyScore(score), plan.score_range, GaussianMechanism(plan.score_multiplier), settings
+        )
         if parameters is None:
             self.tried = space.sample(_TRIED_POINTS, seed=seed)
             self.design = space.sample(initial, seed=seed)
@@ -237,15 +274,19 @@ class _Study:
             self.tried = self.design = space.encode(parameters).unsqueeze(0)
 
     def require_planned_number(self) -> None:
-        """Raise UsageError where the number of validation records is public, and another than the plan's."""
+        """Raise UsageError where the number of validation records is public, and another than the
+        plan's.
+        """
         if self.plan.adjacency.replaces and self.view.count != self.plan.validation:
             raise UsageError(
-                f"the plan was made for {self.plan.validation:g} validation records, not {self.view.count}. Plan again: "
-                f"plan_tuning(..., validation={self.view.count})."
+                f"the plan was made for {self.plan.validation:g} validation records, not"
+                f" {self.view.count}. Plan again: plan_tuning(..., validation={self.view.count})."
             )
 
     def try_first(self, example: tuple[Any, Any] | None) -> None:
-        """Train for a few steps on stand-in records, save and score, at a few points. Raises what `fit` and `score` raise."""
+        """Train for a few steps on stand-in records, save and score, at a few points. Raises what
+        `fit` and `score` raise.
+        """
         if example is None:
             stand_ins = [_zeros(_first(self.training))]
             scored = self.view.zeros()
@@ -258,7 +299,11 @@ class _Study:
         # Samples of the expected size, so that memory is tried, too.
         places = [place % len(stand_ins) for place in range(config.batches * config.batch_size)]
         records: Subset[Any] = Subset(stand_ins, places)  # type: ignore[arg-type]
-        terms = {"adjacency": self.plan.adjacency, "budget": self.plan.budget, "example": None if example is None else scored}
+        terms = {
+            "adjacency": self.plan.adjacency,
+            "budget": self.plan.budget,
+            "example": None if example is None else scored,
+        }
         curator = Curator.rehearsal(scored, unit=_RECORD, **terms)
         # An initial model that the caller seeded stays the same.
         with isolate_generators(system_entropy):
@@ -271,9 +316,10 @@ class _Study:
                     curator.evaluate(self.scored.query(model))
                 except Exception as error:
                     error.add_note(
-                        f"`fit` and `score` were tried with {given} on stand-in records (zeros, or `example`). Nothing was charged. If "
-                        "zeros are no valid records, pass a few public ones: example=(training, validation). try_first=False omits this "
-                        "trial."
+                        f"`fit` and `score` were tried with {given} on stand-in records (zeros, or"
+                        " `example`). Nothing was charged. If zeros are no valid records, pass a"
+                        " few public ones: example=(training, validation). try_first=False omits"
+                        " this trial."
                     )
                     raise
 
@@ -283,7 +329,9 @@ class _Study:
         assert plan.run_count is not None
         proposals = None
         if plan.spread != (1.0, 1.0):
-            proposals = DensityRatioProposals(self.space, spread=plan.spread, noise_std=plan.score_std)
+            proposals = DensityRatioProposals(
+                self.space, spread=plan.spread, noise_std=plan.score_std
+            )
         best = private_selection(
             curator,
             self.train,
@@ -303,7 +351,15 @@ class _Study:
             elif file.exists():
                 model = _load(file)
         empty = torch.empty(0, len(self.space.names), dtype=torch.float64)
-        return TunedModel(best.parameters, model, best.score, plan.score_std, curator.statement(), empty, empty[:, :0])
+        return TunedModel(
+            best.parameters,
+            model,
+            best.score,
+            plan.score_std,
+            curator.statement(),
+            empty,
+            empty[:, :0],
+        )
 
     def search(self, curator: Curator) -> TunedModel:
         """Bayesian optimisation on released scores, or the one run of a plan "once"."""
@@ -321,7 +377,9 @@ class _Study:
         )
         resumed = objective.history()[0]
         unscored = models.unscored(resumed)[: objective.remaining]
-        _tell_resumed(self.plan.usually - models.remaining, len(resumed) + len(unscored), models.remaining)
+        _tell_resumed(
+            self.plan.usually - models.remaining, len(resumed) + len(unscored), models.remaining
+        )
         for x in unscored:
             objective(x.unsqueeze(0))
         while objective.remaining and models.remaining:
@@ -336,16 +394,26 @@ class _Study:
         X, Y, Yvar = objective.history()
         if not len(X):
             raise ReleaseLost(
-                "every training run was charged but ended before its score, and none is run twice. Another plan is charged anew."
+                "every training run was charged but ended before its score, and none is run twice."
+                " Another plan is charged anew."
             )
         means = posterior_mean(self.space, X, Y, Yvar)
         best = int(means.argmax())
         parameters = self.space.decode(X[best])
-        return TunedModel(parameters, models.kept(X[best]), float(means[best]), self.plan.score_std, curator.statement(), X, Y)
+        return TunedModel(
+            parameters,
+            models.kept(X[best]),
+            float(means[best]),
+            self.plan.score_std,
+            curator.statement(),
+            X,
+            Y,
+        )
 
 
 def _trainer(fit: Fit, training: Any, config: DPSGDConfig) -> Callable[..., nn.Module]:
-    """What trains one run at some parameters, on the training records or on those of another session.
+    """What trains one run at some parameters, on the training records or on those of another
+    session.
 
     A function that closes over `fit`, so that hidden runs put back what `fit` reaches.
     """
@@ -359,8 +427,9 @@ def _trainer(fit: Fit, training: Any, config: DPSGDConfig) -> Callable[..., nn.M
                 returned = fit(given, session)
             if not session.is_model(returned):
                 raise UsageError(
-                    f"fit returned a {type(returned).__name__}, but must return session.make_private's module: only its noised "
-                    "parameters may leave, and a number that `fit` computes is not noised."
+                    f"fit returned a {type(returned).__name__}, but must return"
+                    " session.make_private's module: only its noised parameters may leave, and a"
+                    " number that `fit` computes is not noised."
                 )
             return session.released()
 
@@ -373,7 +442,9 @@ def _tell_resumed(begun: int, kept: int, left: int) -> None:
         lost = begun - kept
         fate = f"{lost} (charged, and ended before their score)" if lost else "0"
         level = logging.WARNING if lost else logging.INFO
-        _LOG.log(level, "%r: runs resumed: %d, lost: %s, runs left: %d", _TRAINING, kept, fate, left)
+        _LOG.log(
+            level, "%r: runs resumed: %d, lost: %s, runs left: %d", _TRAINING, kept, fate, left
+        )
 
 
 def _terms_of(space: Space) -> dict[str, Any]:
@@ -389,7 +460,9 @@ class _PaidSession(Session):
             follow from its records.
     """
 
-    def __init__(self, records: Dataset[Any], config: DPSGDConfig, *, samples: int | None = None) -> None:
+    def __init__(
+        self, records: Dataset[Any], config: DPSGDConfig, *, samples: int | None = None
+    ) -> None:
         super().__init__(records, config, samples=samples)
         self.private = contextlib.ExitStack()
 
@@ -402,11 +475,18 @@ def _first(training: Any) -> Any:
     # The error may show the record.
     with contextlib.suppress(Exception):
         return training[0]
-    raise InputError("training", type(training).__name__, "a Dataset whose first record can be read", "Call training[0] to see why not.")
+    raise InputError(
+        "training",
+        type(training).__name__,
+        "a Dataset whose first record can be read",
+        "Call training[0] to see why not.",
+    )
 
 
 def _zeros(part: Any) -> Any:
-    """Zeros in place of every number of a training record. Raises InputError where it holds anything else."""
+    """Zeros in place of every number of a training record. Raises InputError where it holds
+    anything else.
+    """
     if isinstance(part, (Mapping, tuple, list)):
         return map_parts(part, _zeros)
     if isinstance(part, (bool, int, float, np.number, np.bool_)):
@@ -420,7 +500,9 @@ def _zeros(part: Any) -> Any:
 
 def _without_zeros(kind: str) -> InputError:
     remedy = f"Zeros cannot stand in for a {kind}. Or omit the trial: try_first=False."
-    return InputError("example", None, "(training, validation), a few public records of the same form", remedy)
+    return InputError(
+        "example", None, "(training, validation), a few public records of the same form", remedy
+    )
 
 
 def _save(model: nn.Module, file: pathlib.Path) -> None:
@@ -455,7 +537,9 @@ class _Models:
         return self._reservation.remaining
 
     def fit(self, x: torch.Tensor) -> nn.Module | None:
-        """The model at x: a kept one, else a new run. None if training fails: whether it fails may depend on the records."""
+        """The model at x: a kept one, else a new run. None if training fails: whether it fails may
+        depend on the records.
+        """
         if (kept := self.kept(x)) is not None:
             return kept
         details = {"attested": "Poisson", "x": x.tolist(), "model": uuid.uuid4().hex}
@@ -472,7 +556,10 @@ class _Models:
     def unscored(self, X: torch.Tensor) -> list[torch.Tensor]:
         """Points of runs that were killed before their score, and whose models are kept."""
         scored = {_key(x) for x in X}
-        begun = [torch.tensor(record.body["x"], dtype=torch.float64) for record in self._curator.ledger.charges(_TRAINING)]
+        begun = [
+            torch.tensor(record.body["x"], dtype=torch.float64)
+            for record in self._curator.ledger.charges(_TRAINING)
+        ]
         return [x for x in begun if _key(x) not in scored and self.kept(x) is not None]
 
     def kept(self, x: torch.Tensor) -> nn.Module | None:
@@ -483,20 +570,32 @@ class _Models:
         return _load(files[-1]) if files else None
 
     def _files(self, x: torch.Tensor) -> list[pathlib.Path]:
-        """Files of the runs at x that this ledger has charged. Names are random, because a folder may hold other studies' models."""
+        """Files of the runs at x that this ledger has charged. Names are random, because a folder
+        may hold other studies' models.
+        """
         assert self._study.folder is not None
         charged = [record.body for record in self._curator.ledger.charges(_TRAINING)]
-        return [self._study.folder / f"{body['model']}.pt" for body in charged if body["x"] == x.tolist()]
+        return [
+            self._study.folder / f"{body['model']}.pt"
+            for body in charged
+            if body["x"] == x.tolist()
+        ]
 
 
 @dataclass(frozen=True)
 class _CopyScore:
-    """The score of a copy of the model, because a forward pass may leave records on it. NaN, the worst score, if training failed."""
+    """The score of a copy of the model, because a forward pass may leave records on it. NaN, the
+    worst score, if training failed.
+    """
 
     score: Score
 
     def __call__(self, model: Any, records: Any) -> Any:
-        return torch.full((count_records(records),), math.nan) if model is None else self.score(copy.deepcopy(model), records)
+        return (
+            torch.full((count_records(records),), math.nan)
+            if model is None
+            else self.score(copy.deepcopy(model), records)
+        )
 
 
 def _key(x: torch.Tensor) -> tuple[float, ...]:

@@ -1,4 +1,6 @@
-"""DP-GIBO (Sopa, Marusic, Avella-Medina & Cunningham 2025): the algorithm, its model and designs, and the paper's theorems."""
+"""DP-GIBO (Sopa, Marusic, Avella-Medina & Cunningham 2025): the algorithm, its model and designs,
+and the paper's theorems.
+"""
 
 import lazy_loader
 

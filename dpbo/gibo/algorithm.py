@@ -1,7 +1,9 @@
-"""DP-GIBO: local Bayesian optimisation with private gradients (Sopa, Marusic, Avella-Medina & Cunningham 2025, arXiv 2502.06044).
+"""DP-GIBO: local Bayesian optimisation with private gradients (Sopa, Marusic, Avella-Medina &
+Cunningham 2025, arXiv 2502.06044).
 
     gibo = DPGIBO(curator, loss, bounds=bounds, budget=Budget.gdp(1.0), iterations=25, batch_size=11, clip=1.0)
-    result = gibo.run()                 # or step by step: X = gibo.ask(); gibo.tell(X, gibo.evaluate(X))
+    # or step by step: X = gibo.ask(); gibo.tell(X, gibo.evaluate(X))
+    result = gibo.run()
 
 Each of T iterations chooses b public points around theta. From its losses there the curator estimates every unit's gradient, clips it to
 length B, and averages. The average is released once, with Gaussian noise of standard deviation M 2B/n a coordinate (M B/divisor under
@@ -9,10 +11,12 @@ ADD_OR_REMOVE_ONE). T Gaussians of multiplier M are together sqrt(T)/M-GDP, exac
 theta, points and weights depend on losses through releases only. Before the run, rho = sqrt(d) M 2/n, the noise's length over B, says
 whether it can work.
 
-Kernel, clip, bounds and start are public: fixed, or fitted on public data or on released values, never on private losses. For a variant
-with another model or another loop, use `GradientGP.of_one_unit` and `GradientPosterior.release_gradient`: examples/gibo_variant.py.
+Kernel, clip, bounds and start are public: fixed, or fitted on public data or on released values,
+never on private losses. For a variant with another model or another loop, use
+`GradientGP.of_one_unit` and `GradientPosterior.release_gradient`: examples/gibo_variant.py.
 
-`choose_start` and `choose_clip` choose two of the arguments privately, each by one release of the exponential mechanism:
+`choose_start` and `choose_clip` choose two of the arguments privately, each by one release of the
+exponential mechanism:
 
     start = choose_start(curator, loss, candidates, loss_range=(0.0, 3.0), budget=0.1)
     clip = choose_clip(curator, loss, bounds=bounds, candidates=[0.1, 0.3, 1.0, 3.0], budget=0.02)
@@ -81,29 +85,35 @@ class GIBOResult:
 
 @checked
 class DPGIBO:
-    """Local Bayesian optimisation with private gradients. A run with the same name and arguments resumes from the curator's ledger.
+    """Local Bayesian optimisation with private gradients. A run with the same name and arguments
+    resumes from the curator's ledger.
 
     Args:
         curator: owner of the records.
-        loss: `loss(x, records)`, one number a record, minimised; x is a float64 tensor of shape `d`. Each record by itself.
-        bounds: `2 x d`, float64: lower ends, upper ends. Iterates and points stay inside. Points are chosen, and results lie, on its
-            device, whatever the device of the records.
+        loss: `loss(x, records)`, one number a record, minimised; x is a float64 tensor of shape
+            `d`. Each record by itself.
+        bounds: `2 x d`, float64: lower ends, upper ends. Iterates and points stay inside. Points
+            are chosen, and results lie, on its device, whatever the device of the records.
         budget: what the run may spend: a `Budget`, or a share in (0, 1] of the curator's.
-        mechanism: `NoNoise(allow_not_private=True)` for the non-private algorithm; omitted, Gaussian noise.
+        mechanism: `NoNoise(allow_not_private=True)` for the non-private algorithm; omitted,
+            Gaussian noise.
         iterations: T.
         batch_size: b; d + 1 is recommended.
-        clip: B, the largest length of one unit's gradient, in units of the loss per box width (`settings.unit_box`), else per unit of x.
-            Use 1 for losses that change by about 1 over the box; 0.3 where d >= 30, rho > 0.2 and no unit is extreme; 3 for log losses
-            and heavy tails. Tune it on public or synthetic data.
+        clip: B, the largest length of one unit's gradient, in units of the loss per box width
+            (`settings.unit_box`), else per unit of x. Use 1 for losses that change by about 1 over
+            the box; 0.3 where d >= 30, rho > 0.2 and no unit is extreme; 3 for log losses and heavy
+            tails. Tune it on public or synthetic data.
         kernel: a GPyTorch kernel in the same coordinates; omitted, RBF of length scale 1.
         noise: variance of each loss's observation noise.
         mean: public prior mean of the loss.
-        tolerance: eps_tol of Algorithm 2; b is then the most points an iteration may take. Only without observation noise.
+        tolerance: eps_tol of Algorithm 2; b is then the most points an iteration may take. Only
+            without observation noise.
         start: theta_0, `d`, public; omitted, the centre of the box.
         divisor, loss_range: as in `ClippedGradient`.
         settings: omitted, `GIBOSettings.recommended()`.
         seed: seed of the designs' rotations, not of the noise.
-        name: name of the plan in the ledger. A resumed run needs the records and the loss that it began with.
+        name: name of the plan in the ledger. A resumed run needs the records and the loss that it
+            began with.
         callback: called with this object after every iteration.
 
     Attributes:
@@ -154,26 +164,50 @@ class DPGIBO:
         self._queries = set[ClippedGradient]()  # of this iteration
         self._pending: Handle | None = None  # may be charged, but is not stored
         self._step_complete = True
-        terms = {"bounds": bounds.tolist(), "start": self.theta.tolist(), "batch_size": batch_size, "tolerance": tolerance,
-                 "kernel": describe_kernel(kernel), "noise": noise, "settings": str(self.settings), "seed": seed}  # fmt: skip
+        terms = {
+            "bounds": bounds.tolist(),
+            "start": self.theta.tolist(),
+            "batch_size": batch_size,
+            "tolerance": tolerance,
+            "kernel": describe_kernel(kernel),
+            "noise": noise,
+            "settings": str(self.settings),
+            "seed": seed,
+        }
 
         query = self._query()
         self._reservation = curator.reserve(
-            name, mechanism or GaussianMechanism, slots=iterations, budget=budget, query=query, given={"loss": loss}, terms=terms
+            name,
+            mechanism or GaussianMechanism,
+            slots=iterations,
+            budget=budget,
+            query=query,
+            given={"loss": loss},
+            terms=terms,
         )
         self.noise_std = float(self._reservation.noise_std[0])
         self.rho = self.noise_std * math.sqrt(len(self._theta)) / clip
         if self.rho > _HOPELESS:
-            text = (f"the noise of one gradient is {self.rho:.2g} times the clip, so this run can hardly find anything: "
-                    "plan fewer iterations, a larger budget, fewer dimensions or more units.")  # fmt: skip
+            text = (
+                f"the noise of one gradient is {self.rho:.2g} times the clip, so this run can"
+                " hardly find anything: plan fewer iterations, a larger budget, fewer dimensions"
+                " or more units."
+            )
             warn(text, NoiseWarning)
-        self._optimizer = self.settings.optimizer([self._theta], lr=self.settings.step_size(self.rho))
+        self._optimizer = self.settings.optimizer(
+            [self._theta], lr=self.settings.step_size(self.rho)
+        )
         self._used = self._reservation.used
         curator.deliver()
-        for value in self._reservation.values:  # the steps that the ledger already holds; history computes their losses again, free
+        # the steps that the ledger already holds; history computes their losses again, free
+        for value in self._reservation.values:
             if value["details"]["theta"] != self.theta.tolist():
-                remedy = "Resume with the kernel, settings and library versions that the run began with."
-                raise LedgerMismatch("theta", value["details"]["theta"], self.theta.tolist(), remedy)
+                remedy = (
+                    "Resume with the kernel, settings and library versions that the run began with."
+                )
+                raise LedgerMismatch(
+                    "theta", value["details"]["theta"], self.theta.tolist(), remedy
+                )
             earlier = curator.evaluate(self._query()) if self.settings.history else None
             self._advance(torch.tensor(value["value"], dtype=torch.float64), earlier)
 
@@ -196,16 +230,20 @@ class DPGIBO:
         return self.result()
 
     def ask(self) -> torch.Tensor:
-        """The points of this iteration, `b x d`; the same until `tell`. They are public and cost nothing.
+        """The points of this iteration, `b x d`; the same until `tell`. They are public and cost
+        nothing.
 
         Raises:
-            LedgerError: an earlier `tell` was interrupted during its step. A new DPGIBO resumes from the ledger.
+            LedgerError: an earlier `tell` was interrupted during its step. A new DPGIBO resumes
+                from the ledger.
         """
         self._require_complete_step()
         return self._frame.outward(self._points())
 
     def evaluate(self, X: torch.Tensor, *, executor: Executor | None = None) -> Any:
-        """A handle of the clipped mean gradient, for `tell`; with an executor, its Future. Free; may be repeated."""
+        """A handle of the clipped mean gradient, for `tell`; with an executor, its Future. Free;
+        may be repeated.
+        """
         self._require_asked(X)
         query = self._query()
         self._queries.add(query)
@@ -217,11 +255,13 @@ class DPGIBO:
     def tell(self, X: torch.Tensor, handle: Handle | Future[Handle]) -> torch.Tensor:
         """Release the gradient of the handle and take one step; returns the new theta, `d`.
 
-        A handle that was charged but could not be stored is released instead of a new one: it answers the same query.
+        A handle that was charged but could not be stored is released instead of a new one: it
+        answers the same query.
 
         Raises:
             BudgetExceeded: all iterations are used up; nothing was charged.
-            LedgerError: another process took a step, or an earlier `tell` was interrupted during one; nothing was charged.
+            LedgerError: another process took a step, or an earlier `tell` was interrupted during
+                one; nothing was charged.
         """
         self._require_asked(X)
         ready = handle.result() if isinstance(handle, Future) else handle
@@ -235,7 +275,8 @@ class DPGIBO:
         except PrivacyError:
             self._pending = None
             raise
-        self._step_complete = False  # an optimizer that is interrupted cannot be restored, and must not step twice
+        # an optimizer that is interrupted cannot be restored, and must not step twice
+        self._step_complete = False
         self._used += 1
         self._advance(release.value, self._pending)
         self._step_complete = True
@@ -250,8 +291,13 @@ class DPGIBO:
         averaged = path[-self.settings.averaged(self.rho, len(path) - 1) :].mean(0)
         gradients = torch.stack(self._gradients) if self._gradients else path[:0]
         outward = self._frame.outward
-        statement = functools.partial(compose_statement, self.curator.ledger, units=self.curator.units)  # without the curator's records
-        return GIBOResult(outward(averaged), self.theta, outward(path), gradients, self.rho, statement)
+        # without the curator's records
+        statement = functools.partial(
+            compose_statement, self.curator.ledger, units=self.curator.units
+        )
+        return GIBOResult(
+            outward(averaged), self.theta, outward(path), gradients, self.rho, statement
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The released gradients, for a checkpoint; public."""
@@ -268,33 +314,53 @@ class DPGIBO:
             raise InputError("state", state, "what state_dict() returned")
         known = [gradient.tolist() for gradient in self._gradients]
         if state.get("name") != self.name or known[: len(state["gradients"])] != state["gradients"]:
-            raise LedgerMismatch("gradients", len(known), len(state["gradients"]), "Open the ledger that this state was saved with.")
+            raise LedgerMismatch(
+                "gradients",
+                len(known),
+                len(state["gradients"]),
+                "Open the ledger that this state was saved with.",
+            )
 
     def __repr__(self) -> str:
-        return f"<DPGIBO {self.name!r}: {self.iterations} iterations, noise {self.noise_std:.3g} a coordinate, rho {self.rho:.3g}>"
+        return (
+            f"<DPGIBO {self.name!r}: {self.iterations} iterations, noise {self.noise_std:.3g} a"
+            f" coordinate, rho {self.rho:.3g}>"
+        )
 
     def _require_asked(self, X: torch.Tensor) -> None:
         if not torch.equal(X, self.ask()):
-            raise InputError("X", tuple(X.shape), "the points that ask() returned", "Pass them on unchanged.")
+            raise InputError(
+                "X", tuple(X.shape), "the points that ask() returned", "Pass them on unchanged."
+            )
 
     def _require_complete_step(self) -> None:
         if not self._step_complete:
-            raise LedgerError(f"The optimizer step of {self.name!r} was interrupted after its release. Nothing was charged now. "
-                              "Create DPGIBO again with the same arguments; it resumes from the ledger.")  # fmt: skip
+            raise LedgerError(
+                f"The optimizer step of {self.name!r} was interrupted after its release. Nothing"
+                " was charged now. Create DPGIBO again with the same arguments; it resumes from"
+                " the ledger."
+            )
 
     def _points(self) -> torch.Tensor:
         """The points of this iteration in the algorithm's coordinates, `b x d`."""
         if self._Z is None:
-            self._Z = self._design.points(self._posterior, self._theta.detach().clone(), len(self._gradients))
+            self._Z = self._design.points(
+                self._posterior, self._theta.detach().clone(), len(self._gradients)
+            )
         return self._Z
 
     def _query(self) -> ClippedGradient:
         """The query of this iteration."""
         Z = self._points()
         return self._posterior.gradient_query(
-            self._theta.detach().clone(), Z, self._loss, loss_points=self._frame.outward(Z), earlier=tuple(self._earlier),
-            keep=self.settings.history, **self._options,
-        )  # fmt: skip
+            self._theta.detach().clone(),
+            Z,
+            self._loss,
+            loss_points=self._frame.outward(Z),
+            earlier=tuple(self._earlier),
+            keep=self.settings.history,
+            **self._options,
+        )
 
     def _advance(self, gradient: torch.Tensor, handle: Handle | None) -> None:
         """One step of the optimizer, projected into the box."""
@@ -324,9 +390,17 @@ def describe_kernel(kernel: Any) -> str:
     """The parts of a kernel with their settings and parameters, as text for the ledger."""
     parts = []
     for path, module in kernel.named_modules():
-        settings = {k: v for k, v in vars(module).items() if isinstance(v, (int, float, str)) and not k.startswith("_") and k != "training"}
+        settings = {
+            k: v
+            for k, v in vars(module).items()
+            if isinstance(v, (int, float, str)) and not k.startswith("_") and k != "training"
+        }
         parts.append(f"{path}:{module.__class__.__name__}{settings}")
-    numbers = {name: value.detach().flatten().tolist() for name, value in kernel.state_dict().items() if isinstance(value, torch.Tensor)}
+    numbers = {
+        name: value.detach().flatten().tolist()
+        for name, value in kernel.state_dict().items()
+        if isinstance(value, torch.Tensor)
+    }
     return f"{' '.join(parts)} {numbers}"
 
 
@@ -340,10 +414,12 @@ def choose_start(
     budget: Budget | float | Fraction,
     name: str = "choose start",
 ) -> torch.Tensor:
-    """Choose privately the public candidate (of `k x d`) with the smallest total loss; returns it, `d`.
+    """Choose privately the public candidate (of `k x d`) with the smallest total loss; returns it,
+    `d`.
 
-    A unit counts by its mean clipped loss, so the utilities' sensitivity is the width of the loss range under REPLACE_ONE. Called again
-    with the same name and arguments, it returns what the ledger holds.
+    A unit counts by its mean clipped loss, so the utilities' sensitivity is the width of the loss
+    range under REPLACE_ONE. Called again with the same name and arguments, it returns what the
+    ledger holds.
 
     Args:
         curator, loss: as in DPGIBO.
@@ -359,10 +435,14 @@ def choose_start(
     """
     lower, upper = loss_range
     query = CandidateScores(
-        lambda x, records: -tensor_of(loss(x.clone(), records)).double(), list(candidates), score_range=(-upper, -lower)
+        lambda x, records: -tensor_of(loss(x.clone(), records)).double(),
+        list(candidates),
+        score_range=(-upper, -lower),
     )
     mechanism = next(priced(curator, [ExponentialMechanism], budget))
-    return candidates[_choose(curator, query, mechanism, name, {"candidates": candidates.tolist()})].clone()
+    return candidates[
+        _choose(curator, query, mechanism, name, {"candidates": candidates.tolist()})
+    ].clone()
 
 
 @checked
@@ -380,22 +460,25 @@ def choose_clip(
     seed: int = 0,
     name: str = "choose clip",
 ) -> float:
-    """Choose privately one of several public clips, near a quantile of the units' gradient lengths at the start.
+    """Choose privately one of several public clips, near a quantile of the units' gradient lengths
+    at the start.
 
-    Ties favour the smallest clip: of clips that are equally good, all above the longest gradient, a larger one only adds noise. A unit of
-    several records counts by the mean of their gradients' lengths. Called again with the same name and arguments, it returns what the
-    ledger holds.
+    Ties favour the smallest clip: of clips that are equally good, all above the longest gradient, a
+    larger one only adds noise. A unit of several records counts by the mean of their gradients'
+    lengths. Called again with the same name and arguments, it returns what the ledger holds.
 
     Args:
         curator, loss, bounds, start, kernel, settings, seed: as in DPGIBO.
-        candidates: two or more public clips, positive and increasing, in units of the loss per box width (`settings.unit_box`), else per
-            unit of x.
+        candidates: two or more public clips, positive and increasing, in units of the loss per box
+            width (`settings.unit_box`), else per unit of x.
         budget: what the choice may spend: a `Budget`, or a share in (0, 1] of the curator's.
-        quantile: in (0, 1): the share of units whose gradients are shorter than the clip that is looked for.
+        quantile: in (0, 1): the share of units whose gradients are shorter than the clip that is
+            looked for.
         name: name of the choice in the ledger.
 
     Returns:
-        One of the candidates, for `DPGIBO(clip=...)`. The choice is noisy, so it may be another than the best one.
+        One of the candidates, for `DPGIBO(clip=...)`. The choice is noisy, so it may be another
+        than the best one.
 
     Raises:
         InputError: an argument outside its range.
@@ -406,19 +489,34 @@ def choose_clip(
     frame, smooth = Frame(bounds, settings.unit_box), _kernel_on(bounds.device, kernel)
     theta = frame.start(start)
     posterior = GradientPosterior(smooth, 0.0, jitter=settings.jitter)
-    Z = GIBODesign(frame.box, bounds.shape[1] + 1, None, seed, settings).points(posterior, frame.inward(theta), 0)
+    Z = GIBODesign(frame.box, bounds.shape[1] + 1, None, seed, settings).points(
+        posterior, frame.inward(theta), 0
+    )
     X, weights = frame.outward(Z), posterior.conditioned_on(Z).weights(frame.inward(theta))
 
     def gradient_lengths(_: Any, records: Any) -> torch.Tensor:
         return lengths([tensor_of(loss(x.clone(), records)).double() for x in X], weights)
 
     mechanism = next(priced(curator, [ExponentialMechanism], budget))
-    query = QuantileUtilities(gradient_lengths, candidates=candidates, quantile=quantile, step_cost=_TIE * mechanism.noise_multiplier)
-    terms = {"quantile": quantile, "bounds": bounds.tolist(), "start": theta.tolist(), "kernel": describe_kernel(smooth),
-             "settings": str(settings), "seed": seed}  # fmt: skip
+    query = QuantileUtilities(
+        gradient_lengths,
+        candidates=candidates,
+        quantile=quantile,
+        step_cost=_TIE * mechanism.noise_multiplier,
+    )
+    terms = {
+        "quantile": quantile,
+        "bounds": bounds.tolist(),
+        "start": theta.tolist(),
+        "kernel": describe_kernel(smooth),
+        "settings": str(settings),
+        "seed": seed,
+    }
     return float(candidates[_choose(curator, query, mechanism, name, terms)])
 
 
-def _choose(curator: Curator, query: Query, mechanism: ChoiceMechanism, name: str, terms: dict[str, Any]) -> int:
+def _choose(
+    curator: Curator, query: Query, mechanism: ChoiceMechanism, name: str, terms: dict[str, Any]
+) -> int:
     reservation = curator.reserve(name, mechanism, slots=1, query=query, given={}, terms=terms)
     return int(reservation.release(query)["value"][0])

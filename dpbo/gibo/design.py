@@ -1,4 +1,6 @@
-"""Settings of DP-GIBO, its coordinates, and the points of each iteration. All of it is public: nothing here sees a loss."""
+"""Settings of DP-GIBO, its coordinates, and the points of each iteration. All of it is public:
+nothing here sees a loss.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,18 @@ from dpbo.validation import Within, checked
 BOUNDS = Within(
     "a finite float64 tensor of shape 2 x d with lower ends below upper ends",
     lambda bounds: (
-        bounds.ndim == 2 and len(bounds) == 2 and bounds.numel() > 0 and bounds.dtype == torch.float64
-        and bool(bounds.isfinite().all()) and bool((bounds[0] < bounds[1]).all())
+        bounds.ndim == 2
+        and len(bounds) == 2
+        and bounds.numel() > 0
+        and bounds.dtype == torch.float64
+        and bool(bounds.isfinite().all())
+        and bool((bounds[0] < bounds[1]).all())
     ),
-)  # fmt: skip
-_NOISY = 0.2  # rho above which smaller steps and a longer average pay (paired simulations on six tasks)
-_SEEDS = 1_000_003  # more than any number of iterations, so that seeds of different runs do not meet
+)
+# rho above which smaller steps and a longer average pay (paired simulations on six tasks)
+_NOISY = 0.2
+# more than any number of iterations, so that seeds of different runs do not meet
+_SEEDS = 1_000_003
 
 
 @checked
@@ -29,25 +37,32 @@ _SEEDS = 1_000_003  # more than any number of iterations, so that seeds of diffe
 class GIBOSettings:
     """The settings of a DP-GIBO run besides the problem and the budget.
 
-    `GIBOSettings.paper()` runs Algorithm 1 as printed, with the AdaGrad of its experiments: the posterior gradient rests on the losses at
-    all points so far, each iteration's points are those that leave the least uncertainty, and the result is the last iterate.
-    `GIBOSettings.recommended()`, the default, keeps the private step alone: earlier losses are dropped, the points are a rotated design of
-    fixed radius (so the gradient is nearly a finite difference), and the result is the mean of the last iterates.
+    `GIBOSettings.paper()` runs Algorithm 1 as printed, with the AdaGrad of its experiments: the
+    posterior gradient rests on the losses at all points so far, each iteration's points are those
+    that leave the least uncertainty, and the result is the last iterate.
+    `GIBOSettings.recommended()`, the default, keeps the private step alone: earlier losses are
+    dropped, the points are a rotated design of fixed radius (so the gradient is nearly a finite
+    difference), and the result is the mean of the last iterates.
     `dataclasses.replace(GIBOSettings.recommended(), learning_rate=0.1)` changes one thing.
 
-    Two defaults depend on rho, the length of one gradient's noise divided by the clip, which `DPGIBO.rho` holds.
+    Two defaults depend on rho, the length of one gradient's noise divided by the clip, which
+    `DPGIBO.rho` holds.
 
     Attributes:
-        unit_box: use coordinates in which the box is [0, 1]^d, so that clip, lengths and steps are per box width; else x's own.
+        unit_box: use coordinates in which the box is [0, 1]^d, so that clip, lengths and steps are
+            per box width; else x's own.
         rotate: rotate each design at random, so that no direction is preferred.
-        radius: distance of the design's points from theta, in those coordinates. If it is None, losses have noise, or earlier losses are
-            used again, the points are instead those that leave the least uncertainty about the gradient. Use 0.002 to 0.01 and a smaller
-            clip if the loss's slope changes much within a twentieth of the box (benchmarks.papers.dpgibo, experiment 4.3).
+        radius: distance of the design's points from theta, in those coordinates. If it is None,
+            losses have noise, or earlier losses are used again, the points are instead those that
+            leave the least uncertainty about the gradient. Use 0.002 to 0.01 and a smaller clip if
+            the loss's slope changes much within a twentieth of the box (benchmarks.papers.dpgibo,
+            experiment 4.3).
         history: use the losses at all earlier points again.
         jitter: variance of every loss relative to its prior variance, at least 1e-6.
         optimizer: a class of torch.optim, which gets the released gradient.
         learning_rate: its `lr`; None: 0.2, or 0.1 where rho > 0.2.
-        tail: share of the last iterates that are averaged into the result; None: 0.25, or 0.5 where rho > 0.2; 0: the last iterate.
+        tail: share of the last iterates that are averaged into the result; None: 0.25, or 0.5 where
+            rho > 0.2; 0: the last iterate.
     """
 
     unit_box: bool = True
@@ -66,7 +81,11 @@ class GIBOSettings:
             self.optimizer([probe], lr=1.0).step()
         except TypeError:
             name = getattr(self.optimizer, "__name__", type(self.optimizer).__name__)
-            raise InputError("optimizer", name, "a class of torch.optim that steps on a gradient, such as Adagrad") from None
+            raise InputError(
+                "optimizer",
+                name,
+                "a class of torch.optim that steps on a gradient, such as Adagrad",
+            ) from None
 
     @classmethod
     def recommended(cls) -> GIBOSettings:
@@ -76,11 +95,21 @@ class GIBOSettings:
     @classmethod
     def paper(cls) -> GIBOSettings:
         """The settings of Sopa, Marusic, Avella-Medina & Cunningham 2025."""
-        return cls(unit_box=False, rotate=False, radius=None, history=True, jitter=5e-6, learning_rate=1.0, tail=0.0)
+        return cls(
+            unit_box=False,
+            rotate=False,
+            radius=None,
+            history=True,
+            jitter=5e-6,
+            learning_rate=1.0,
+            tail=0.0,
+        )
 
     def step_size(self, rho: float) -> float:
         """The learning rate at this noise."""
-        return self.learning_rate if self.learning_rate is not None else 0.1 if rho > _NOISY else 0.2
+        return (
+            self.learning_rate if self.learning_rate is not None else 0.1 if rho > _NOISY else 0.2
+        )
 
     def averaged(self, rho: float, iterations: int) -> int:
         """Number of last iterates whose mean is the result."""
@@ -89,12 +118,18 @@ class GIBOSettings:
 
 
 class Frame:
-    """The algorithm's coordinates z: fractions of the box `bounds` (`2 x d`) with `unit_box`, else x itself."""
+    """The algorithm's coordinates z: fractions of the box `bounds` (`2 x d`) with `unit_box`, else
+    x itself.
+    """
 
     def __init__(self, bounds: torch.Tensor, unit_box: bool) -> None:
         self.bounds = bounds.detach().clone()
         lower, upper = self.bounds[0], self.bounds[1]
-        self._origin, self._width = (lower, upper - lower) if unit_box else (torch.zeros_like(lower), torch.ones_like(lower))
+        self._origin, self._width = (
+            (lower, upper - lower)
+            if unit_box
+            else (torch.zeros_like(lower), torch.ones_like(lower))
+        )
         self.box = self.inward(self.bounds)
 
     def inward(self, x: torch.Tensor) -> torch.Tensor:
@@ -106,11 +141,15 @@ class Frame:
         return (self._origin + z * self._width).clamp(*self.bounds)
 
     def start(self, start: torch.Tensor | None) -> torch.Tensor:
-        """`start` in x, or the centre of the box. Raises InputError if it is not a point of the box."""
+        """`start` in x, or the centre of the box. Raises InputError if it is not a point of the
+        box.
+        """
         if start is None:
             return self.bounds.mean(0)
         if start.shape != self.bounds[0].shape or start.dtype != torch.float64:
-            raise InputError("start", tuple(start.shape), f"a float64 tensor of shape ({self.bounds.shape[1]},)")
+            raise InputError(
+                "start", tuple(start.shape), f"a float64 tensor of shape ({self.bounds.shape[1]},)"
+            )
         start = start.detach().to(self.bounds.device, copy=True)
         if not bool(((self.bounds[0] <= start) & (start <= self.bounds[1])).all()):
             raise InputError("start", tuple(start.tolist()), "inside the bounds")
@@ -118,38 +157,81 @@ class Frame:
 
 
 class GIBODesign:
-    """Chooses the points of each iteration around theta, within a box in the algorithm's coordinates.
+    """Chooses the points of each iteration around theta, within a box in the algorithm's
+    coordinates.
 
-    A design depends on theta, earlier points and the seed only, so a resumed run chooses the same points.
+    A design depends on theta, earlier points and the seed only, so a resumed run chooses the same
+    points.
 
     Args:
         box: `2 x d`.
         batch_size: number of points; the most that are chosen if `tolerance` is given.
-        tolerance: Algorithm 2: choose as few points as reduce the total variance of the gradient to this.
+        tolerance: Algorithm 2: choose as few points as reduce the total variance of the gradient to
+            this.
         seed: seed of the rotations.
     """
 
-    def __init__(self, box: torch.Tensor, batch_size: int, tolerance: float | None, seed: int, settings: GIBOSettings) -> None:
-        self._box, self._batch_size, self._tolerance, self._seed, self._settings = box, batch_size, tolerance, seed, settings
+    def __init__(
+        self,
+        box: torch.Tensor,
+        batch_size: int,
+        tolerance: float | None,
+        seed: int,
+        settings: GIBOSettings,
+    ) -> None:
+        self._box, self._batch_size, self._tolerance, self._seed, self._settings = (
+            box,
+            batch_size,
+            tolerance,
+            seed,
+            settings,
+        )
         self._last: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def points(self, posterior: GradientPosterior, theta: torch.Tensor, iteration: int) -> torch.Tensor:
-        """The points of this iteration, `b x d`; to be called once for each. `posterior` holds the points whose losses are used again."""
+    def points(
+        self, posterior: GradientPosterior, theta: torch.Tensor, iteration: int
+    ) -> torch.Tensor:
+        """The points of this iteration, `b x d`; to be called once for each. `posterior` holds the
+        points whose losses are used again.
+        """
         rotate, radius = self._settings.rotate, self._settings.radius
-        generator = torch.Generator().manual_seed(_SEEDS * self._seed + iteration) if rotate else None
+        generator = (
+            torch.Generator().manual_seed(_SEEDS * self._seed + iteration) if rotate else None
+        )
         if self._tolerance is not None:
-            Z = fewest_gradient_points(posterior, theta, self._tolerance, self._batch_size, bounds=self._box, generator=generator)
-            Z = Z if len(Z) else theta.unsqueeze(0)  # nothing is uncertain: one point keeps the loop going
+            Z = fewest_gradient_points(
+                posterior,
+                theta,
+                self._tolerance,
+                self._batch_size,
+                bounds=self._box,
+                generator=generator,
+            )
+            # nothing is uncertain: one point keeps the loop going
+            Z = Z if len(Z) else theta.unsqueeze(0)
         elif radius is not None and not len(posterior) and posterior.noise == 0:
             unit = directions(self._batch_size, len(theta))
-            unit = (unit if generator is None else unit @ rotation(len(theta), generator)).to(theta.device)
-            centre = torch.maximum(torch.minimum(theta, self._box[1] - radius), self._box[0] + radius)  # shifted into the box as a whole
+            unit = (unit if generator is None else unit @ rotation(len(theta), generator)).to(
+                theta.device
+            )
+            # shifted into the box as a whole
+            centre = torch.maximum(
+                torch.minimum(theta, self._box[1] - radius), self._box[0] + radius
+            )
             Z = (centre + radius * unit).clamp(*self._box)
         else:
             start = None
-            if self._last is not None and len(self._last[0]) == self._batch_size:  # the last design, shifted as theta was
+            # the last design, shifted as theta was
+            if self._last is not None and len(self._last[0]) == self._batch_size:
                 Z, before = self._last
                 start = (Z + (theta - before)).clamp(*self._box)
-            Z = suggest_gradient_points(posterior, theta, self._batch_size, bounds=self._box, start=start, generator=generator)
+            Z = suggest_gradient_points(
+                posterior,
+                theta,
+                self._batch_size,
+                bounds=self._box,
+                start=start,
+                generator=generator,
+            )
         self._last = (Z, theta) if self._settings.history else None
         return Z

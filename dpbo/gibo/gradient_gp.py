@@ -1,7 +1,8 @@
 """A SingleTaskGP that also gives the posterior of its gradient.
 
-A Gaussian process and its gradient are jointly Gaussian, so conditioning on the training data gives the gradient's mean and covariance
-in closed form; `posterior` is untouched. The model is public: train it on public or released values only.
+A Gaussian process and its gradient are jointly Gaussian, so conditioning on the training data gives
+the gradient's mean and covariance in closed form; `posterior` is untouched. The model is public:
+train it on public or released values only.
 """
 
 import torch
@@ -21,10 +22,13 @@ from dpbo.validation import NotNegative, Positive, checked
 
 @checked
 class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
-    """SingleTaskGP with `gradient_posterior`. One outcome, no input transform, outcome transform None or Standardize."""
+    """SingleTaskGP with `gradient_posterior`. One outcome, no input transform, outcome transform
+    None or Standardize.
+    """
 
     def gradient_posterior(self, X: Tensor) -> GPyTorchPosterior:
-        """The joint posterior of the gradient at X (`batch_shape x q x d`), in the units of Y over those of X.
+        """The joint posterior of the gradient at X (`batch_shape x q x d`), in the units of Y over
+        those of X.
 
         Hyperparameters are constants here: nothing differentiates through this to them.
 
@@ -32,8 +36,9 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
             a posterior with mean `batch_shape x q x d`: over d tasks, or one where d = 1.
 
         Raises:
-            InputError: X is not float64 or not finite, the model has several outcomes or a transform through which gradients are not
-                carried, or its kernel is not twice differentiable or not positive definite.
+            InputError: X is not float64 or not finite, the model has several outcomes or a
+                transform through which gradients are not carried, or its kernel is not twice
+                differentiable or not positive definite.
         """
         require_finite("X", X)
         d = self.train_inputs[0].shape[-1]
@@ -43,7 +48,10 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
         self.eval()
         train = self.train_inputs[0]
         kernel = kernel_derivatives(self.covar_module)
-        remedy = "Give more of it (train_Yvar), or take a kernel that is positive definite in so many dimensions."
+        remedy = (
+            "Give more of it (train_Yvar), or take a kernel that is positive definite in so many"
+            " dimensions."
+        )
         with torch.no_grad():
             at_train = self.forward(train)
             L = cholesky(self.likelihood(at_train, train).covariance_matrix, "noise", remedy)
@@ -65,15 +73,22 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
         lazy = to_linear_operator(scale.square() * (prior - A.mT @ A))
         if d == 1:
             return GPyTorchPosterior(MultivariateNormal(mean.squeeze(-1), lazy))
-        return GPyTorchPosterior(MultitaskMultivariateNormal(mean.reshape(*mean.shape[:-2], *X.shape[-2:]), lazy))
+        return GPyTorchPosterior(
+            MultitaskMultivariateNormal(mean.reshape(*mean.shape[:-2], *X.shape[-2:]), lazy)
+        )
 
-    def of_one_unit(self, noise: NotNegative = 0.0, *, jitter: Positive = 1e-6) -> GradientPosterior:
-        """A `GradientPosterior` with this model's kernel and mean, in the units of Y, for the losses of one unit.
+    def of_one_unit(
+        self, noise: NotNegative = 0.0, *, jitter: Positive = 1e-6
+    ) -> GradientPosterior:
+        """A `GradientPosterior` with this model's kernel and mean, in the units of Y, for the
+        losses of one unit.
 
-        It has observed no points: the training values are those of the mean over units, not of one unit.
+        It has observed no points: the training values are those of the mean over units, not of one
+        unit.
 
         Args:
-            noise: variance of one unit's loss around the process, in units of Y^2; the likelihood's is that of the training values.
+            noise: variance of one unit's loss around the process, in units of Y^2; the likelihood's
+                is that of the training values.
             jitter: as in `GradientPosterior`.
 
         Raises:
@@ -85,7 +100,9 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
         elif isinstance(self.mean_module, ZeroMean):
             mean = 0.0 * scale
         else:
-            raise InputError("mean_module", type(self.mean_module).__name__, "a ConstantMean or ZeroMean")
+            raise InputError(
+                "mean_module", type(self.mean_module).__name__, "a ConstantMean or ZeroMean"
+            )
         outcome = getattr(self, "outcome_transform", None)
         if outcome is not None:
             mean = mean + outcome.means
@@ -98,7 +115,12 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no anno
         if self.num_outputs != 1:
             raise InputError("num_outputs", self.num_outputs, "1", "Use one model an outcome.")
         if getattr(self, "input_transform", None) is not None:
-            raise InputError("input_transform", self.input_transform, "None", "Scale X to the unit cube before the model sees it.")
+            raise InputError(
+                "input_transform",
+                self.input_transform,
+                "None",
+                "Scale X to the unit cube before the model sees it.",
+            )
         if outcome is None:
             return self.train_targets.new_ones(1, 1)
         if type(outcome) is not Standardize:

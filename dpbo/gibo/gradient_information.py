@@ -1,7 +1,9 @@
-"""How much a batch of points says about the gradient at theta: the acquisition function of GIBO and DP-GIBO.
+"""How much a batch of points says about the gradient at theta: the acquisition function of GIBO and
+DP-GIBO.
 
-The value is minus the trace of the gradient's posterior covariance at theta after observing the batch, so larger is better and 0
-means that the gradient is known. It depends on where points lie, never on values there, hence on nothing private.
+The value is minus the trace of the gradient's posterior covariance at theta after observing the
+batch, so larger is better and 0 means that the gradient is known. It depends on where points lie,
+never on values there, hence on nothing private.
 """
 
 from typing import Any
@@ -43,10 +45,12 @@ class _Value(torch.autograd.Function):
 
 @checked
 class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
-    """-trace of the posterior covariance of the gradient at theta, in units of the model's y^2 / x^2; larger is better.
+    """-trace of the posterior covariance of the gradient at theta, in units of the model's y^2 /
+    x^2; larger is better.
 
     Args:
-        model: a `GradientPosterior`, or a GPyTorch regression model with one noise variance (its training inputs are the history).
+        model: a `GradientPosterior`, or a GPyTorch regression model with one noise variance (its
+            training inputs are the history).
         theta: where the gradient is wanted, `d`, in the coordinates of the model's inputs.
         X_pending: points, `m x d`, that others are evaluating; they count as observed.
 
@@ -54,12 +58,15 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
         posterior: the `GradientPosterior` of the model's kernel, noise and history.
 
     Raises:
-        InputError: theta is not float64 or not finite, or the model has several outcomes, an input transform, or points of different noise.
+        InputError: theta is not float64 or not finite, or the model has several outcomes, an input
+            transform, or points of different noise.
 
     Source: DP-GIBO, arXiv 2502.06044, Algorithm 1.
     """
 
-    def __init__(self, model: Model | GradientPosterior, theta: Tensor, X_pending: Tensor | None = None) -> None:
+    def __init__(
+        self, model: Model | GradientPosterior, theta: Tensor, X_pending: Tensor | None = None
+    ) -> None:
         super().__init__(model)
         self.theta = require_finite("theta", theta)
         self.posterior = model if isinstance(model, GradientPosterior) else _posterior_of(model)
@@ -75,7 +82,11 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:  # noqa: N802
         """Count X_pending (`m x d`) as observed; None forgets it."""
         super().set_X_pending(X_pending)
-        history = self.posterior if self.X_pending is None else self.posterior.conditioned_on(self.X_pending)
+        history = (
+            self.posterior
+            if self.X_pending is None
+            else self.posterior.conditioned_on(self.X_pending)
+        )
         self._trace = GradientTrace(history, self.theta)
 
 

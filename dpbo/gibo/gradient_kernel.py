@@ -1,19 +1,25 @@
-"""`queries.gradient.clipped_sum` in one pass on a GPU: W y, whole numbers, clip and sum, without a vector in memory.
+"""`queries.gradient.clipped_sum` in one pass on a GPU: W y, whole numbers, clip and sum, without a
+vector in memory.
 
-A program takes ROWS units at a time. With y_N a unit's own loss at the last point and s = W 1, its vector is s y_N + W (y - y_N), where the
-tensor cores multiply the differences. Differences and W are each a sum of two bfloat16 numbers, high and low, and three products of these
-are summed in float32, so an error is about 3e-6 of |W| |y - y_N|. Rows of W nearly cancel (s is nearly 0): products of y itself would drown
-the gradient of a unit whose losses are large but differ little. The vector then goes through the steps of `clipped_sum` in float64 and
-integers. So from equal vectors it makes the same whole numbers as the CPU, and int64 sums are the same in every order. Adding and
-subtracting 1.5 x 2^52 rounds a float64 to a whole number, which its low 32 bits then hold: no conversion is needed.
+A program takes ROWS units at a time. With y_N a unit's own loss at the last point and s = W 1, its
+vector is s y_N + W (y - y_N), where the tensor cores multiply the differences. Differences and W
+are each a sum of two bfloat16 numbers, high and low, and three products of these are summed in
+float32, so an error is about 3e-6 of |W| |y - y_N|. Rows of W nearly cancel (s is nearly 0):
+products of y itself would drown the gradient of a unit whose losses are large but differ little.
+The vector then goes through the steps of `clipped_sum` in float64 and integers. So from equal
+vectors it makes the same whole numbers as the CPU, and int64 sums are the same in every order.
+Adding and subtracting 1.5 x 2^52 rounds a float64 to a whole number, which its low 32 bits then
+hold: no conversion is needed.
 
-Sensitivity: a unit's vector depends on its own numbers, W and the shape of a block alone, so rounding, whatever its size, moves each unit's
-vector by itself. It comes before the clip, and what is summed is at most floor(B / q) long by exact integers. But rounding moves every
-unit's vector, so whether this path is taken must depend on public things: device and dimension, never the dtype or layout of a loss, which
-may depend on whether the loss failed on some record.
+Sensitivity: a unit's vector depends on its own numbers, W and the shape of a block alone, so
+rounding, whatever its size, moves each unit's vector by itself. It comes before the clip, and what
+is summed is at most floor(B / q) long by exact integers. But rounding moves every unit's vector, so
+whether this path is taken must depend on public things: device and dimension, never the dtype or
+layout of a loss, which may depend on whether the loss failed on some record.
 
-Reads each loss (4 bytes) once. Operations a unit: 6 m d in bfloat16, then for each of the `width_of(d)` padded coordinates one conversion,
-six in float64 and about fifteen on integers. A program adds TOGETHER blocks in 32 bits (7 x 2^28 < 2^31), and these to the total in 64.
+Reads each loss (4 bytes) once. Operations a unit: 6 m d in bfloat16, then for each of the
+`width_of(d)` padded coordinates one conversion, six in float64 and about fifteen on integers. A
+program adds TOGETHER blocks in 32 bits (7 x 2^28 < 2^31), and these to the total in 64.
 """
 
 import functools
@@ -28,18 +34,31 @@ from dpbo.extras import needs
 MOST_DIMENSION = 256
 _ALIGNED = 4  # float32 numbers that the kernel reads at once
 _PROGRAMS = 2  # per multiprocessor
-# padded dimension -> units a block, columns a step, blocks together, warps: compiled for sm_80 and sm_90 nothing spills (test_compiled.py)
-LAUNCHES = {16: (128, 32, 7, 4), 32: (64, 32, 7, 4), 64: (64, 32, 7, 4), 128: (128, 16, 1, 8), 256: (32, 32, 1, 8)}
+# padded dimension -> units a block, columns a step, blocks together, warps: compiled for sm_80 and
+# sm_90 nothing spills (test_compiled.py)
+LAUNCHES = {
+    16: (128, 32, 7, 4),
+    32: (64, 32, 7, 4),
+    64: (64, 32, 7, 4),
+    128: (128, 16, 1, 8),
+    256: (32, 32, 1, 8),
+}
 
 
 def can_sum_in_one_pass(device: torch.device, dimension: int) -> bool:
     """Whether gradients of this dimension on this device are summed in one pass."""
-    return device.type == "cuda" and dimension <= MOST_DIMENSION and _works(device, width_of(dimension))
+    return (
+        device.type == "cuda"
+        and dimension <= MOST_DIMENSION
+        and _works(device, width_of(dimension))
+    )
 
 
 @functools.cache
 def _works(device: torch.device, width: int) -> bool:
-    """Whether the kernels of this width compile and give right sums, tried once; if not, a warning says why."""
+    """Whether the kernels of this width compile and give right sums, tried once; if not, a warning
+    says why.
+    """
     units = LAUNCHES[width][0] + 1  # a whole block, and a ragged one
     weights = torch.zeros(width, 2, dtype=torch.float64)
     weights[0] = 1.0
@@ -47,38 +66,63 @@ def _works(device: torch.device, width: int) -> bool:
     try:
         losses = torch.ones(2, units, device=device)
         losses[1] = 2.0
-        if one_pass_sum([losses], weights, 4.0, 0.5, aim=7.0).tolist() == [6 * units, *[0] * (width - 1)]:
+        if one_pass_sum([losses], weights, 4.0, 0.5, aim=7.0).tolist() == [
+            6 * units,
+            *[0] * (width - 1),
+        ]:
             return True
     except torch.OutOfMemoryError:  # says nothing of the next trial: there may be memory then
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-    text = f"the one-pass gradient kernel for up to {width} dimensions does not run on {device} ({reason}). Sums are right but slower."
+    text = (
+        f"the one-pass gradient kernel for up to {width} dimensions does not run on {device}"
+        f" ({reason}). Sums are right but slower."
+    )
     warnings.warn(text, RuntimeWarning, stacklevel=2)
     return False
 
 
-def one_pass_sum(losses: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float, *, aim: float) -> torch.Tensor:
-    """As `queries.gradient.clipped_sum` with center 0; `aim` is the length in quanta that long vectors are shortened to (`aim_of`)."""
+def one_pass_sum(
+    losses: Sequence[torch.Tensor],
+    weights: torch.Tensor,
+    clip: float,
+    quantum: float,
+    *,
+    aim: float,
+) -> torch.Tensor:
+    """As `queries.gradient.clipped_sum` with center 0; `aim` is the length in quanta that long
+    vectors are shortened to (`aim_of`).
+    """
     with needs("gpu"):
         import triton.language as tl
 
         from dpbo.gibo.gradient_triton import gradient_sum
 
     slabs = [_ready(part) for part in losses]
-    device, units, columns, width = slabs[0].device, slabs[0].shape[1], sum(map(len, slabs)), width_of(len(weights))
+    device, units, columns, width = (
+        slabs[0].device,
+        slabs[0].shape[1],
+        sum(map(len, slabs)),
+        width_of(len(weights)),
+    )
     rows, depth, together, warps = LAUNCHES[width]
     steps = math.ceil(columns / depth)
     W = torch.zeros(width, steps * depth, dtype=torch.float64, device=device)
     W[: len(weights), :columns] = weights
     lead = W.to(torch.bfloat16)
-    factor = torch.bfloat16 if device.type == "cuda" else torch.float32  # Triton's interpreter has no products of bfloat16
+    # Triton's interpreter has no products of bfloat16
+    factor = torch.bfloat16 if device.type == "cuda" else torch.float32
     pair = torch.stack([lead, (W - lead.to(torch.float64)).to(torch.bfloat16)]).to(factor)
     whole, rest = divmod(units, rows)
-    # all in memory and in one copy: as arguments floats would be float32, and Triton compiles anew for what divides a number of units
+    # all in memory and in one copy: as arguments floats would be float32, and Triton compiles anew
+    # for what divides a number of units
     numbers = torch.tensor([clip, clip / quantum, aim], dtype=torch.float64)
     sizes = torch.tensor([math.floor(clip / quantum) ** 2, units, whole])
-    places = [slab.data_ptr() + slab.stride(0) * slab.element_size() * torch.arange(len(slab)) for slab in slabs]
+    places = [
+        slab.data_ptr() + slab.stride(0) * slab.element_size() * torch.arange(len(slab))
+        for slab in slabs
+    ]
     there = torch.cat([numbers.view(torch.int64), sizes, *places]).to(device)
     public = torch.cat([there[:3].view(torch.float64), W.sum(1)])
     total = torch.zeros(width, dtype=torch.int64, device=device)
@@ -87,20 +131,36 @@ def one_pass_sum(losses: Sequence[torch.Tensor], weights: torch.Tensor, clip: fl
             programs = min(blocks, _PROGRAMS * _multiprocessors(device))
             with torch.cuda.device_of(slabs[0]):  # type: ignore[no-untyped-call]  # Triton launches on the current device
                 gradient_sum[(programs,)](
-                    there[6:], pair, total, public, there[3:6], columns, steps, RAGGED=ragged, ROWS=rows, DEPTH=depth, WIDTH=width,
-                    TOGETHER=together, FACTOR=tl.bfloat16 if device.type == "cuda" else tl.float32, num_warps=warps, enable_fp_fusion=False,
-                )  # fmt: skip
+                    there[6:],
+                    pair,
+                    total,
+                    public,
+                    there[3:6],
+                    columns,
+                    steps,
+                    RAGGED=ragged,
+                    ROWS=rows,
+                    DEPTH=depth,
+                    WIDTH=width,
+                    TOGETHER=together,
+                    FACTOR=tl.bfloat16 if device.type == "cuda" else tl.float32,
+                    num_warps=warps,
+                    enable_fp_fusion=False,
+                )
     return total[: len(weights)]
 
 
 def _ready(losses: torch.Tensor) -> torch.Tensor:
-    """Losses of shape `units` or `points x units` as the kernel reads them: float32 rows, dense, that begin at multiples of 16 bytes.
+    """Losses of shape `units` or `points x units` as the kernel reads them: float32 rows, dense,
+    that begin at multiples of 16 bytes.
 
     They are copied only if they are not so already.
     """
     slab = losses.unsqueeze(0) if losses.ndim == 1 else losses
     dense = slab.to(torch.float32).resolve_neg()
-    aligned = dense.data_ptr() % (4 * _ALIGNED) == 0 and (len(dense) == 1 or dense.stride(0) % _ALIGNED == 0)
+    aligned = dense.data_ptr() % (4 * _ALIGNED) == 0 and (
+        len(dense) == 1 or dense.stride(0) % _ALIGNED == 0
+    )
     if aligned and dense.stride(1) == 1:
         return dense
     return empty_slab(len(dense), dense.shape[1], dense.device).copy_(dense)
@@ -108,7 +168,9 @@ def _ready(losses: torch.Tensor) -> torch.Tensor:
 
 def empty_slab(points: int, units: int, device: torch.device) -> torch.Tensor:
     """Memory for losses as the kernel reads them, `points x units`, float32."""
-    return torch.empty(points, _ALIGNED * math.ceil(units / _ALIGNED), dtype=torch.float32, device=device)[:, :units]
+    return torch.empty(
+        points, _ALIGNED * math.ceil(units / _ALIGNED), dtype=torch.float32, device=device
+    )[:, :units]
 
 
 def width_of(dimension: int) -> int:
@@ -118,4 +180,8 @@ def width_of(dimension: int) -> int:
 
 def _multiprocessors(device: torch.device) -> int:
     """Multiprocessors of the GPU; 1 where Triton's interpreter runs the kernel."""
-    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 1
+    return (
+        int(torch.cuda.get_device_properties(device).multi_processor_count)
+        if device.type == "cuda"
+        else 1
+    )

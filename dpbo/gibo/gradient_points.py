@@ -1,9 +1,12 @@
-"""The points to evaluate next so that the gradient at theta becomes as certain as possible, in milliseconds.
+"""The points to evaluate next so that the gradient at theta becomes as certain as possible, in
+milliseconds.
 
-`suggest_gradient_points` gives so many points, `fewest_gradient_points` as few as reach a given trace (DP-GIBO's Algorithm 2). With no
-history a closed-form design is returned as it is. Otherwise the search starts from the closed form turned and stretched along the
-gradient's posterior covariance, and L-BFGS improves it by the analytic gradient of `GradientTrace`, in whitened coordinates; nothing
-passes through autograd. A step costs one value and gradient, 15 MFLOP at N = 400, b = 34, d = 33, on some 1.5 MB that stay in cache.
+`suggest_gradient_points` gives so many points, `fewest_gradient_points` as few as reach a given
+trace (DP-GIBO's Algorithm 2). With no history a closed-form design is returned as it is. Otherwise
+the search starts from the closed form turned and stretched along the gradient's posterior
+covariance, and L-BFGS improves it by the analytic gradient of `GradientTrace`, in whitened
+coordinates; nothing passes through autograd. A step costs one value and gradient, 15 MFLOP at N =
+400, b = 34, d = 33, on some 1.5 MB that stay in cache.
 """
 
 import math
@@ -17,7 +20,14 @@ from dpbo.acquisition import designs
 from dpbo.errors import InputError
 from dpbo.gibo.gradient_posterior import GradientPosterior, require_positive_definite
 from dpbo.models.builders import require_constant
-from dpbo.models.kernels import KernelDerivatives, Pull, Radial, Scaled, require_finite, require_float64
+from dpbo.models.kernels import (
+    KernelDerivatives,
+    Pull,
+    Radial,
+    Scaled,
+    require_finite,
+    require_float64,
+)
 from dpbo.validation import Count, Positive, checked
 
 _STEPS = 60
@@ -48,23 +58,32 @@ def suggest_gradient_points(
         theta: where the gradient is wanted, `d`.
         b: how many points.
 
-    Keyword args:
-        bounds: lower and upper ends, `2 x d`; theta lies between them.
-        start: a design to improve, `b x d`, e.g. the previous one moved by theta's last step; used if it beats the stretched design.
-        steps: most L-BFGS steps.
-        close: a step that gains less, as a share of the start's trace, is the last; 1e-6 for the last half per cent.
-        generator: source of the start's rotation, on the CPU; without it there is none. Local optima differ by a few per cent.
+    Keyword args: bounds: lower and upper ends, `2 x d`; theta lies between them. start: a design to
+        improve, `b x d`, e.g. the previous one moved by theta's last step; used if it beats the
+        stretched design. steps: most L-BFGS steps. close: a step that gains less, as a share of the
+        start's trace, is the last; 1e-6 for the last half per cent. generator: source of the
+        start's rotation, on the CPU; without it there is none. Local optima differ by a few per
+        cent.
 
     Raises:
-        InputError: an argument out of range, of another shape, not float64, or theta or start not finite.
+        InputError: an argument out of range, of another shape, not float64, or theta or start not
+            finite.
     """
     bounds, start = (None if part is None else part.to(theta.device) for part in (bounds, start))
     _require(posterior, theta, b, bounds, start)
-    box = theta.new_tensor([[-float("inf")], [float("inf")]]).expand(2, len(theta)) if bounds is None else bounds
+    box = (
+        theta.new_tensor([[-float("inf")], [float("inf")]]).expand(2, len(theta))
+        if bounds is None
+        else bounds
+    )
     trace = GradientTrace(posterior, theta)
     turned = starting_design(trace, b, generator)
     Z = _reflect(turned, box)
-    closed_form = len(posterior) == 0 and _radial(posterior.derivatives) is not None and b in (len(theta) + 1, 2 * len(theta))
+    closed_form = (
+        len(posterior) == 0
+        and _radial(posterior.derivatives) is not None
+        and b in (len(theta) + 1, 2 * len(theta))
+    )
     if start is None and closed_form and torch.equal(Z, turned):
         return turned
     if start is not None:
@@ -83,10 +102,12 @@ def fewest_gradient_points(
     steps: Count = _STEPS,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The fewest points that bring the trace down to `tolerance`, `b x d` (DP-GIBO, arXiv 2502.06044, Algorithm 2).
+    """The fewest points that bring the trace down to `tolerance`, `b x d` (DP-GIBO, arXiv
+    2502.06044, Algorithm 2).
 
-    The least trace falls with b, so b is found by doubling and halving. It depends on points alone and leaks nothing. If the history
-    already suffices, none (`0 x d`); if `most` points do not, `most` of them.
+    The least trace falls with b, so b is found by doubling and halving. It depends on points alone
+    and leaks nothing. If the history already suffices, none (`0 x d`); if `most` points do not,
+    `most` of them.
 
     Args:
         posterior, theta: as in `suggest_gradient_points`.
@@ -107,7 +128,9 @@ def fewest_gradient_points(
         return theta.new_empty(0, len(theta))
 
     def attempt(b: int) -> tuple[Tensor, bool]:
-        Z = suggest_gradient_points(posterior, theta, b, bounds=bounds, steps=steps, generator=generator)
+        Z = suggest_gradient_points(
+            posterior, theta, b, bounds=bounds, steps=steps, generator=generator
+        )
         return Z, float(trace.value(Z)) <= tolerance
 
     short = 0
@@ -125,13 +148,15 @@ def fewest_gradient_points(
 
 
 class GradientTrace:
-    """alpha(Z), the trace of the gradient's posterior covariance after observing a design Z, and its derivative, without autograd.
+    """alpha(Z), the trace of the gradient's posterior covariance after observing a design Z, and
+    its derivative, without autograd.
 
     With history X (N points), factor L, A = L^-1 (dk(theta, X)/dtheta)^T and V = L^-1 k(X, Z):
         S = k(Z, Z) + D - V^T V,   R = (dk(theta, Z)/dtheta)^T - V^T A,   P = S^-1 R,   alpha(Z) = alpha(nothing) - sum(P * R),
         d alpha = <2 L^-T (A - V P) P^T, dk(X, Z)> + <P P^T, d(k(Z, Z) + D)> - 2 <P, d(dk(theta, Z)/dtheta)^T>
-    (DP-GIBO, arXiv 2502.06044, Algorithm 1's alpha). Cost: N^2 (b + d) + 8 N b d + 2 N b^2 + b^3/3 flops; bytes: 8 N^2 of L (1.3 MB at
-    N = 400, stays in cache) and a few N x b temporaries, so arithmetic bounds it.
+    (DP-GIBO, arXiv 2502.06044, Algorithm 1's alpha). Cost: N^2 (b + d) + 8 N b d + 2 N b^2 + b^3/3
+    flops; bytes: 8 N^2 of L (1.3 MB at N = 400, stays in cache) and a few N x b temporaries, so
+    arithmetic bounds it.
 
     Args:
         posterior: kernel, noise and history.
@@ -159,8 +184,15 @@ class GradientTrace:
         return alpha
 
     def value_and_gradient(self, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """alpha(Z) and d alpha / dZ for Z `... x b x d`. Raises UsageError where Z needs more noise or jitter."""
-        plain = Z.dim() == self.X.dim() == 2 and len(self.X) and len(Z) and not (Z.requires_grad or self.theta.requires_grad)
+        """alpha(Z) and d alpha / dZ for Z `... x b x d`. Raises UsageError where Z needs more noise
+        or jitter.
+        """
+        plain = (
+            Z.dim() == self.X.dim() == 2
+            and len(self.X)
+            and len(Z)
+            and not (Z.requires_grad or self.theta.requires_grad)
+        )
         if plain and Z.device.type == "cpu":
             return self._on_cpu(Z)
         alpha, info, V, P, pull_values, pull_gradient = self._parts(Z)
@@ -172,7 +204,9 @@ class GradientTrace:
         return alpha, 2.0 * (pull_values(torch.cat([C, Q], dim=-2)) - pull_gradient(P.mT))
 
     def _on_cpu(self, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """`value_and_gradient` for one design by NumPy and SciPy, whose library takes half of torch's time for matrices of this size."""
+        """`value_and_gradient` for one design by NumPy and SciPy, whose library takes half of
+        torch's time for matrices of this size.
+        """
         kernel = self.posterior.derivatives
         N = len(self.X)
         A = self.A.numpy()
@@ -197,7 +231,8 @@ class GradientTrace:
     def _parts(self, Z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Pull, Pull]:
         kernel = self.posterior.derivatives
         N = self.X.shape[-2]
-        # k(X, Z) and k(Z, Z) in one go: k is symmetric, so moving both points of the second does twice what the pull says
+        # k(X, Z) and k(Z, Z) in one go: k is symmetric, so moving both points of the second does
+        # twice what the pull says
         rows = torch.cat([self.X.expand(*Z.shape[:-2], -1, -1), Z], dim=-2)
         K, pull_values = kernel.values(rows, Z)
         G, pull_gradient = kernel.gradients(self.theta, Z)
@@ -209,10 +244,12 @@ class GradientTrace:
 
 
 def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | None) -> Tensor:
-    """The closed form for b points, turned at random (by a generator) and stretched along what the history leaves unknown.
+    """The closed form for b points, turned at random (by a generator) and stretched along what the
+    history leaves unknown.
 
-    A direction that is known well needs less room: the eigenvectors of the whitened covariance are shortened by a power of their
-    eigenvalues. The radius is the closed form's; for a kernel without one, the best of a grid.
+    A direction that is known well needs less room: the eigenvectors of the whitened covariance are
+    shortened by a power of their eigenvalues. The radius is the closed form's; for a kernel without
+    one, the best of a grid.
     """
     theta = trace.theta
     posterior = trace.posterior
@@ -228,7 +265,9 @@ def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | N
         unit = unit @ (shares.pow(_STRETCH).unsqueeze(-1) * vectors.mT)
     radial = _radial(posterior.derivatives)
     if radial is not None:
-        radius = designs.radius(radial[0], b, d, posterior.noise / float(radial[1]) + posterior.jitter)
+        radius = designs.radius(
+            radial[0], b, d, posterior.noise / float(radial[1]) + posterior.jitter
+        )
     else:
         radii = torch.logspace(-3.0, 0.0, 25, dtype=unit.dtype, device=unit.device)
         radius = float(radii[trace.value(theta + radii[:, None, None] * (unit * lengths)).argmin()])
@@ -236,7 +275,9 @@ def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | N
 
 
 def lengths_at(kernel: KernelDerivatives, theta: Tensor) -> Tensor:
-    """The scale on which the kernel changes in each coordinate, `d`: its length-scales, or sqrt(variance / gradient's variance)."""
+    """The scale on which the kernel changes in each coordinate, `d`: its length-scales, or
+    sqrt(variance / gradient's variance).
+    """
     radial = _radial(kernel)
     if radial is not None:
         return radial[0].lengthscale.flatten().expand(len(theta))
@@ -255,7 +296,9 @@ def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: fl
     """SciPy's L-BFGS-B from Z within the box, `b x d`; values and gradients where theta lies."""
     theta = trace.theta
     lengths = lengths_at(trace.posterior.derivatives, theta)
-    start, lower, upper = (((part - theta) / lengths).expand_as(Z).flatten().cpu().numpy() for part in (Z, *box))
+    start, lower, upper = (
+        ((part - theta) / lengths).expand_as(Z).flatten().cpu().numpy() for part in (Z, *box)
+    )
     # the search's many small operations cost a tenth less without autograd's records
     with torch.inference_mode():
         # makes `close` relative; where all is known, rounding may leave 0 or less
@@ -271,30 +314,48 @@ def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: fl
 
         ends = scipy.optimize.Bounds(lower, upper)
         how = {"maxiter": steps, "ftol": close, "gtol": 0.0}
-        found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=ends, options=how)
+        found = scipy.optimize.minimize(
+            objective, start, jac=True, method="L-BFGS-B", bounds=ends, options=how
+        )
     return place(found.x).clamp(box[0], box[1])
 
 
 def _reflect(Z: Tensor, box: Tensor) -> Tensor:
-    """Z mirrored at the ends it crosses: clamping alone would lay points upon each other in a corner."""
+    """Z mirrored at the ends it crosses: clamping alone would lay points upon each other in a
+    corner.
+    """
     Z = torch.where(box[0] > Z, 2.0 * box[0] - Z, torch.where(box[1] < Z, 2.0 * box[1] - Z, Z))
     return Z.clamp(box[0], box[1])
 
 
-def _require(posterior: GradientPosterior, theta: Tensor, b: int, bounds: Tensor | None, start: Tensor | None) -> None:
+def _require(
+    posterior: GradientPosterior, theta: Tensor, b: int, bounds: Tensor | None, start: Tensor | None
+) -> None:
     for name, value in (("theta", theta), ("bounds", bounds), ("start", start)):
         if value is not None:
             require_constant(name, value)
     if posterior.batch_shape:
         remedy = "Keep a GradientPosterior for each run, and choose for one after the other."
-        raise InputError("posterior.batch_shape", tuple(posterior.batch_shape), "of one run", remedy)
+        raise InputError(
+            "posterior.batch_shape", tuple(posterior.batch_shape), "of one run", remedy
+        )
     if require_finite("theta", theta).dim() != 1:
-        raise InputError("theta", tuple(theta.shape), "of shape d", "Choose for one point after the other.")
+        raise InputError(
+            "theta", tuple(theta.shape), "of shape d", "Choose for one point after the other."
+        )
     if theta.shape != posterior.points(theta).shape[-1:] or len(theta) == 0:
-        raise InputError("theta", tuple(theta.shape), "of the observed points' dimension, 1 or more")
+        raise InputError(
+            "theta", tuple(theta.shape), "of the observed points' dimension, 1 or more"
+        )
     if start is not None and require_finite("start", start).shape != (b, len(theta)):
         raise InputError("start", tuple(start.shape), f"of shape ({b}, {len(theta)})")
     if bounds is None:
         return
-    if require_float64("bounds", bounds).shape != (2, len(theta)) or not bool(((bounds[0] <= theta) & (theta <= bounds[1])).all()):
-        raise InputError("bounds", tuple(bounds.shape), f"of shape (2, {len(theta)}), lower ends first, with theta between them")
+    if require_float64("bounds", bounds).shape != (2, len(theta)) or not bool(
+        ((bounds[0] <= theta) & (theta <= bounds[1])).all()
+    ):
+        raise InputError(
+            "bounds",
+            tuple(bounds.shape),
+            f"of shape (2, {len(theta)}), lower ends first, with theta between them",
+        )

@@ -1,6 +1,8 @@
-"""The query of DP-GIBO: each unit's own gradient, clipped and summed (arXiv 2502.06044, Algorithm 1).
+"""The query of DP-GIBO: each unit's own gradient, clipped and summed (arXiv 2502.06044, Algorithm
+1).
 
-`ClippedGradient` is the query. `clipped_sum` turns one real vector a unit into an exact sum of clipped integer vectors.
+`ClippedGradient` is the query. `clipped_sum` turns one real vector a unit into an exact sum of
+clipped integer vectors.
 """
 
 import math
@@ -21,8 +23,13 @@ from dpbo.queries.query import Failure, IntegerSum, Query, View
 from dpbo.validation import Finite, ScoreRange, Within, between, checked_constructor
 
 Loss = Callable[[torch.Tensor, Any], Any]
-Matrix = Annotated[torch.Tensor, Within("of two dimensions, none empty", lambda value: value.ndim == 2 and 0 not in value.shape), FLOAT64]
-_ROWS = {"cpu": 3840}  # units in a chunk: a multiple of 12, 16 and 24, the widths of a product's tiles
+Matrix = Annotated[
+    torch.Tensor,
+    Within("of two dimensions, none empty", lambda value: value.ndim == 2 and 0 not in value.shape),
+    FLOAT64,
+]
+# units in a chunk: a multiple of 12, 16 and 24, the widths of a product's tiles
+_ROWS = {"cpu": 3840}
 _DEVICE_ROWS = 1 << 16
 _BITS = 28
 _SHORTER = 1.0 - 2.0**-40
@@ -31,31 +38,39 @@ _SHORTER = 1.0 - 2.0**-40
 @checked_constructor
 @dataclass(frozen=True, eq=False)
 class ClippedGradient(Query):
-    """The mean over units of each unit's own gradient, clipped to length B. The noised sum is divided by `divisor` after the release.
+    """The mean over units of each unit's own gradient, clipped to length B. The noised sum is
+    divided by `divisor` after the release.
 
-    The gradient at theta of a unit's loss is estimated by a public linear map of its losses at N points, g_i = W (y_i - center). It is the
-    posterior mean of a Gaussian process's gradient, where W follows from the points and the kernel alone. g_i is clipped to length B, and
-    whole numbers are summed (`clipped_sum`).
+    The gradient at theta of a unit's loss is estimated by a public linear map of its losses at N
+    points, g_i = W (y_i - center). It is the posterior mean of a Gaussian process's gradient, where
+    W follows from the points and the kernel alone. g_i is clipped to length B, and whole numbers
+    are summed (`clipped_sum`).
 
-    Sensitivity, in l2: a unit contributes one vector of length at most B that depends on its own records alone (assumption
-    `score-per-record`). REPLACE_ONE: 2B, attained by opposite vectors; ADD_OR_REMOVE_ONE: B. linf is the same, l1 sqrt(d) times it.
+    Sensitivity, in l2: a unit contributes one vector of length at most B that depends on its own
+    records alone (assumption `score-per-record`). REPLACE_ONE: 2B, attained by opposite vectors;
+    ADD_OR_REMOVE_ONE: B. linf is the same, l1 sqrt(d) times it.
 
-    Losses are minimised, so there is no worst value that a failed one could count as: a record whose loss is not finite at any of the
-    points makes its unit contribute the zero vector. With `loss_range` losses are clipped to it, and a unit's loss is the mean of its
-    records', on a lattice.
+    Losses are minimised, so there is no worst value that a failed one could count as: a record
+    whose loss is not finite at any of the points makes its unit contribute the zero vector. With
+    `loss_range` losses are clipped to it, and a unit's loss is the mean of its records', on a
+    lattice.
 
     Args:
-        loss: `loss(x, records)` returns one number a record, smaller is better, each record on its own. x is float64 of shape `d`.
+        loss: `loss(x, records)` returns one number a record, smaller is better, each record on its
+            own. x is float64 of shape `d`.
         X: the b points at which the loss is evaluated, shape `b x d`, float64.
-        weights: W, shape `d x N`, float64: columns for the points of `earlier` answers first, then for X.
-        clip: B, the largest length of one unit's gradient, from 1e-100 to 1e100, in units of the loss per unit of the coordinates that W's
-            rows stand for.
+        weights: W, shape `d x N`, float64: columns for the points of `earlier` answers first, then
+            for X.
+        clip: B, the largest length of one unit's gradient, from 1e-100 to 1e100, in units of the
+            loss per unit of the coordinates that W's rows stand for.
         center: public prior mean of the loss, subtracted from every loss.
-        divisor: public number of units that the noised sum is divided by; by default their true number, which only REPLACE_ONE makes
-            public.
-        earlier: handles of earlier answers whose losses are used again, in the order of W's columns. The losses stay with the curator.
+        divisor: public number of units that the noised sum is divided by; by default their true
+            number, which only REPLACE_ONE makes public.
+        earlier: handles of earlier answers whose losses are used again, in the order of W's
+            columns. The losses stay with the curator.
         keep: whether this answer's losses stay with the curator for later queries.
-        loss_range: public (lower, upper) that a record's loss is clipped to; required where units are groups of records.
+        loss_range: public (lower, upper) that a record's loss is clipped to; required where units
+            are groups of records.
     """
 
     per_unit = True
@@ -74,7 +89,11 @@ class ClippedGradient(Query):
         for name in ("X", "weights"):
             object.__setattr__(self, name, getattr(self, name).detach().clone())
         if self.weights.shape[1] < len(self.X):
-            raise InputError("weights", tuple(self.weights.shape), f"of shape d x N with N at least the {len(self.X)} points of X")
+            raise InputError(
+                "weights",
+                tuple(self.weights.shape),
+                f"of shape d x N with N at least the {len(self.X)} points of X",
+            )
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         if adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
@@ -94,14 +113,26 @@ class ClippedGradient(Query):
 
     def public_inputs(self) -> dict[str, Any]:
         loss_range = None if self.loss_range is None else list(self.loss_range)
-        return {"clip": self.clip, "center": self.center, "divisor": self.divisor, "loss_range": loss_range}
+        return {
+            "clip": self.clip,
+            "center": self.center,
+            "divisor": self.divisor,
+            "loss_range": loss_range,
+        }
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         score_evaluation.probe_score(
-            self.loss, self.X[0].clone(), example, 1, count, lambda pieces: torch.cat([piece[:, 0] for piece in pieces])
+            self.loss,
+            self.X[0].clone(),
+            example,
+            1,
+            count,
+            lambda pieces: torch.cat([piece[:, 0] for piece in pieces]),
         )
 
-    def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(
+        self, subject: Any
+    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
         return [(self.loss, x.clone(), ()) for x in self.X]
 
     def scores_one_at_a_time(self) -> bool:
@@ -118,11 +149,15 @@ class ClippedGradient(Query):
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         if self.loss_range is None and view.groups is not None:
-            raise InputError("loss_range", None, "a public pair (lower, upper) where units are groups of records")
+            raise InputError(
+                "loss_range", None, "a public pair (lower, upper) where units are groups of records"
+            )
         fresh: list[torch.Tensor] = []
         own = view.storages()
         for x in self.X:
-            column = score_evaluation.score_records(self.loss, x.clone(), view, 1, lambda pieces: self._unit_losses(pieces, view, own))
+            column = score_evaluation.score_records(
+                self.loss, x.clone(), view, 1, lambda pieces: self._unit_losses(pieces, view, own)
+            )
             if isinstance(column, Failure):
                 return column
             fresh.append(column)
@@ -131,45 +166,78 @@ class ClippedGradient(Query):
         off, losses = self._center_taken_off(view.device), list[torch.Tensor]()
         for off_earlier, *earlier in view.earlier:
             more = off - off_earlier
-            losses += [(part.to(torch.float64) - more).to(fresh[0].dtype) if more else part for part in earlier]
+            losses += [
+                (part.to(torch.float64) - more).to(fresh[0].dtype) if more else part
+                for part in earlier
+            ]
         losses += fresh
-        if (points := sum(len(part) if part.ndim == 2 else 1 for part in losses)) != self.weights.shape[1]:
-            raise InputError("weights", tuple(self.weights.shape), f"of shape d x N with N = {points} points in all")
+        if (
+            points := sum(len(part) if part.ndim == 2 else 1 for part in losses)
+        ) != self.weights.shape[1]:
+            raise InputError(
+                "weights",
+                tuple(self.weights.shape),
+                f"of shape d x N with N = {points} points in all",
+            )
         total = clipped_sum(losses, self.weights, self.clip, self.quanta()[0], self.center - off)
         return IntegerSum(total.cpu(), self.quanta(), (off, *fresh) if self.keep else None)
 
-    def _unit_losses(self, pieces: Iterable[torch.Tensor], view: View, own: frozenset[int]) -> torch.Tensor:
-        """Each unit's loss at one point, less `_center_taken_off`; NaN where one of its records has none."""
-        # the dtype is public, as every unit's numbers are rounded to it: float32 where the GPU's kernel reads them
-        dtype = torch.float32 if can_sum_in_one_pass(view.device, len(self.weights)) else torch.float64
+    def _unit_losses(
+        self, pieces: Iterable[torch.Tensor], view: View, own: frozenset[int]
+    ) -> torch.Tensor:
+        """Each unit's loss at one point, less `_center_taken_off`; NaN where one of its records has
+        none.
+        """
+        # the dtype is public, as every unit's numbers are rounded to it: float32 where the GPU's
+        # kernel reads them
+        dtype = (
+            torch.float32 if can_sum_in_one_pass(view.device, len(self.weights)) else torch.float64
+        )
         off = self._center_taken_off(view.device)
-        losses = loss_column(pieces, view.device, own, dtype, off if self.loss_range is None else 0.0)
+        losses = loss_column(
+            pieces, view.device, own, dtype, off if self.loss_range is None else 0.0
+        )
         if self.loss_range is None:
             return losses
         grid = Lattice.over(*self.loss_range, origin=0.0, worst="upper", units=view.public_units)
         losses = losses if view.groups is None else losses.to(view.groups.device)
-        means = unit_means([losses.unsqueeze(1)], grid, view.groups, view.rows).to(torch.float64) * grid.quantum
+        means = (
+            unit_means([losses.unsqueeze(1)], grid, view.groups, view.rows).to(torch.float64)
+            * grid.quantum
+        )
         broken = ~losses.isfinite()
         means[broken if view.groups is None else view.groups[broken]] = torch.nan
         return means.sub_(off).to(dtype)
 
     def _center_taken_off(self, device: torch.device) -> float:
-        """What is taken off losses before they are kept: the center where they are rounded to float32, which it could drown."""
+        """What is taken off losses before they are kept: the center where they are rounded to
+        float32, which it could drown.
+        """
         return self.center if can_sum_in_one_pass(device, len(self.weights)) else 0.0
 
 
 def loss_column(
-    pieces: Iterable[torch.Tensor], device: torch.device, own: frozenset[int], dtype: torch.dtype, center: float = 0.0
+    pieces: Iterable[torch.Tensor],
+    device: torch.device,
+    own: frozenset[int],
+    dtype: torch.dtype,
+    center: float = 0.0,
 ) -> torch.Tensor:
     """The losses of all records less `center`, shape `n`, on the records' device.
 
-    They are copied, because a loss may use its buffer again; only a view of the records (storages in `own`) is taken as it is. Every
-    number is converted to float64 first: if the loss fails on one record, all are scored on the CPU in float64, and the bits of the
-    others must not show that. A view is converted too, unless that changes no number.
+    They are copied, because a loss may use its buffer again; only a view of the records (storages
+    in `own`) is taken as it is. Every number is converted to float64 first: if the loss fails on
+    one record, all are scored on the CPU in float64, and the bits of the others must not show that.
+    A view is converted too, unless that changes no number.
     """
     parts = []
     for piece in pieces:
-        lent = not center and device == piece.device and piece.untyped_storage().data_ptr() in own and dtype in (torch.float64, piece.dtype)
+        lent = (
+            not center
+            and device == piece.device
+            and piece.untyped_storage().data_ptr() in own
+            and dtype in (torch.float64, piece.dtype)
+        )
         losses = piece[:, 0] if lent else piece[:, 0].to(device, torch.float64, copy=True)
         if center:  # never of a lent view
             losses.sub_(center)
@@ -185,21 +253,31 @@ def quantum_of(clip: float, dimension: int) -> float:
     return math.ldexp(1.0, math.frexp(clip)[1] - bits)
 
 
-def clipped_sum(losses: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float, center: float = 0.0) -> torch.Tensor:
+def clipped_sum(
+    losses: Sequence[torch.Tensor],
+    weights: torch.Tensor,
+    clip: float,
+    quantum: float,
+    center: float = 0.0,
+) -> torch.Tensor:
     """Sum over units of clip(W (y - center), B) in multiples of the quantum q: int64 of shape `d`.
 
-    Units are taken in chunks of one fixed shape, padded with zeros, so that the bits of a unit's vector g = W (y - center) depend on its
-    own numbers alone (`deterministic_matmul`). On a GPU one pass over the losses takes their place (gradient_kernel.py).
+    Units are taken in chunks of one fixed shape, padded with zeros, so that the bits of a unit's
+    vector g = W (y - center) depend on its own numbers alone (`deterministic_matmul`). On a GPU one
+    pass over the losses takes their place (gradient_kernel.py).
 
     From g to whole numbers every step is elementwise or exact, so that equal g make equal integers on every device and in every order.
     With K = floor(B / q) and a = max(B, max |g_j|): k = g ((B/q) / a), rounded to whole numbers; s = sum k^2, exact in int64; where
-    s > K^2, k becomes k (t / sqrt(s)), rounded, with t = K (1 - 2^-40) - sqrt(d) / 2. Every float64 operation here rounds correctly
-    (IEEE 754: product, quotient, root), each by at most 2^-53 relative, and rounding to whole numbers moves a vector by at most
-    sqrt(d) / 2: so its length is then at most t (1 + 2^-50) + sqrt(d) / 2 < K, and |g| counts as at most K q <= B. The squares are summed
-    once more all the same, exactly: a vector that is longer, whatever the floats did, counts as zero, and so does one that is not finite.
+    s > K^2, k becomes k (t / sqrt(s)), rounded, with t = K (1 - 2^-40) - sqrt(d) / 2. Every float64
+    operation here rounds correctly (IEEE 754: product, quotient, root), each by at most 2^-53
+    relative, and rounding to whole numbers moves a vector by at most sqrt(d) / 2: so its length is
+    then at most t (1 + 2^-50) + sqrt(d) / 2 < K, and |g| counts as at most K q <= B. The squares
+    are summed once more all the same, exactly: a vector that is longer, whatever the floats did,
+    counts as zero, and so does one that is not finite.
 
-    Sizes: q is a power of two with (B/q)^2 d <= 2^62 and B/q <= 2^28, so squares fit int64, and so do sums over 2^33 units.
-    Cost: 2 n N d flops in the product; every other pass is over n d numbers, chunk by chunk in cache. Extra memory: a few chunks.
+    Sizes: q is a power of two with (B/q)^2 d <= 2^62 and B/q <= 2^28, so squares fit int64, and so
+    do sums over 2^33 units. Cost: 2 n N d flops in the product; every other pass is over n d
+    numbers, chunk by chunk in cache. Extra memory: a few chunks.
 
     Args:
         losses: tensors of shape `units` or `points x units`, N points in all: y_j of every unit.
@@ -209,7 +287,9 @@ def clipped_sum(losses: Sequence[torch.Tensor], weights: torch.Tensor, clip: flo
     """
     if can_sum_in_one_pass(losses[0].device, len(weights)):
         centered = [part.to(torch.float64) - center for part in losses] if center else losses
-        return one_pass_sum(centered, weights, clip, quantum, aim=aim_of(math.floor(clip / quantum), len(weights)))
+        return one_pass_sum(
+            centered, weights, clip, quantum, aim=aim_of(math.floor(clip / quantum), len(weights))
+        )
     columns = [column for part in losses for column in (part if part.ndim == 2 else [part])]
     total = torch.zeros(len(weights), dtype=torch.int64, device=columns[0].device)
     for vectors, count in _products(columns, weights, center):
@@ -219,14 +299,24 @@ def clipped_sum(losses: Sequence[torch.Tensor], weights: torch.Tensor, clip: flo
 
 def lengths(columns: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
     """|W y| of every unit, shape `units`; each depends on that unit's own numbers alone."""
-    return torch.cat([vectors.square().sum(0).sqrt()[:count] for vectors, count in _products(columns, weights, 0.0)])
+    return torch.cat(
+        [
+            vectors.square().sum(0).sqrt()[:count]
+            for vectors, count in _products(columns, weights, 0.0)
+        ]
+    )
 
 
-def _products(columns: Sequence[torch.Tensor], weights: torch.Tensor, center: float) -> Iterator[tuple[torch.Tensor, int]]:
-    """(W (y - center) of one chunk, `d x rows`, how many of its columns are units). All chunks have one fixed shape."""
+def _products(
+    columns: Sequence[torch.Tensor], weights: torch.Tensor, center: float
+) -> Iterator[tuple[torch.Tensor, int]]:
+    """(W (y - center) of one chunk, `d x rows`, how many of its columns are units). All chunks have
+    one fixed shape.
+    """
     units, device, d = len(columns[0]), columns[0].device, len(weights)
     rows = _ROWS.get(device.type, _DEVICE_ROWS)
-    W = torch.zeros(max(d, 2), len(columns), dtype=torch.float64, device=device)  # a product with one row runs another kernel
+    # a product with one row runs another kernel
+    W = torch.zeros(max(d, 2), len(columns), dtype=torch.float64, device=device)
     W[:d] = weights
     buffer = torch.zeros(len(columns), rows, dtype=torch.float64, device=device)
     for start in range(0, units, rows):
@@ -245,11 +335,14 @@ def aim_of(most: int, dimension: int) -> float:
 
 
 def _clipped(g: torch.Tensor, clip: float, quantum: float) -> torch.Tensor:
-    """Columns as whole multiples of the quantum, of squared length at most floor(B/q)^2: `d x units`, int64."""
+    """Columns as whole multiples of the quantum, of squared length at most floor(B/q)^2: `d x
+    units`, int64.
+    """
     most = math.floor(clip / quantum)
     largest = g.abs().amax(0).clamp_(min=clip)
     finite = largest.isfinite()
-    k = g * (g.new_tensor(clip / quantum) / largest)  # a Python number would be multiplied by the reciprocal
+    # a Python number would be multiplied by the reciprocal
+    k = g * (g.new_tensor(clip / quantum) / largest)
     if not bool(finite.all()):  # only saves time: finite vectors keep every bit
         k = torch.where(finite, k, 0.0)
     whole, squares = _rounded(k)

@@ -14,9 +14,20 @@ with needs("gpu"):
 
 @triton.jit(do_not_specialize=["columns", "steps"])  # what was tried once is then what runs
 def gradient_sum(
-    places, W, total, numbers, sizes, columns, steps,
-    RAGGED: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr, TOGETHER: tl.constexpr, FACTOR: tl.constexpr,
-):  # fmt: skip
+    places,
+    W,
+    total,
+    numbers,
+    sizes,
+    columns,
+    steps,
+    RAGGED: tl.constexpr,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TOGETHER: tl.constexpr,
+    FACTOR: tl.constexpr,
+):
     across, padded = tl.arange(0, WIDTH), steps * DEPTH
     clip, bound, aim = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
     longest, units, whole = tl.load(sizes), tl.load(sizes + 1), tl.load(sizes + 2)
@@ -27,13 +38,24 @@ def gradient_sum(
     for start in range(0, turns, TOGETHER):
         own = tl.zeros((ROWS, WIDTH), dtype=tl.int32)
         for turn in range(start, min(start + TOGETHER, turns)):
-            block = first + tl.program_id(0) + (tl.zeros((ROWS,), dtype=tl.int64) + turn) * tl.num_programs(0)  # there may be many units
+            # there may be many units
+            block = (
+                first
+                + tl.program_id(0)
+                + (tl.zeros((ROWS,), dtype=tl.int64) + turn) * tl.num_programs(0)
+            )
             rows = block * ROWS + tl.arange(0, ROWS)
-            level = tl.load(latest + rows, mask=rows < units, other=0.0) if RAGGED else tl.load(latest + rows)
+            level = (
+                tl.load(latest + rows, mask=rows < units, other=0.0)
+                if RAGGED
+                else tl.load(latest + rows)
+            )
             p = level[:, None] * sums[None, :]
             for step in range(steps):
                 deep = step * DEPTH + tl.arange(0, DEPTH)
-                starts = tl.load(places + deep, mask=deep < columns, other=0).to(tl.pointer_type(tl.float32))
+                starts = tl.load(places + deep, mask=deep < columns, other=0).to(
+                    tl.pointer_type(tl.float32)
+                )
                 there = tl.multiple_of(starts, 16)[None, :] + rows[:, None]
                 here = deep[None, :] < columns
                 if RAGGED:
@@ -46,12 +68,16 @@ def gradient_sum(
                 p = tl.dot(high.to(FACTOR), lead, p)
                 p = tl.dot(high.to(FACTOR), rest, p)
                 p = tl.dot(low.to(FACTOR), lead, p)
-            bits = tl.max(p.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)  # of the largest size; NaN and infinity are above all others
+            # of the largest size; NaN and infinity are above all others
+            bits = tl.max(p.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)
             valid = bits < 0x7F800000
             if RAGGED:
                 valid = valid & (rows < units)
             scale = bound / tl.maximum(bits.to(tl.float32, bitcast=True).to(tl.float64), clip)
-            k = tl.where(valid[:, None], p, 0.0).to(tl.float64) * scale[:, None] + 6755399441055744.0
+            k = (
+                tl.where(valid[:, None], p, 0.0).to(tl.float64) * scale[:, None]
+                + 6755399441055744.0
+            )
             size = tl.abs(k.to(tl.int64, bitcast=True).to(tl.int32)).to(tl.uint32).to(tl.int64)
             squares = tl.sum(size * size, axis=1)
             ratio = tl.where(squares > longest, aim / tl.sqrt(squares.to(tl.float64)), 1.0)

@@ -1,4 +1,6 @@
-"""Theorem B.2's design: a finite set of points whose losses tell every unit's gradient everywhere in a ball."""
+"""Theorem B.2's design: a finite set of points whose losses tell every unit's gradient everywhere
+in a ball.
+"""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +17,10 @@ from dpbo.validation import Positive, Within, checked
 # of the design's Gaussian process, which the theorem takes to be without any
 _JITTER = 1e-10
 _MOST_POINTS = 10**7
-_START = Within("a finite float64 tensor of shape d", lambda x: x.ndim == 1 and len(x) > 0 and x.dtype == torch.float64)
+_START = Within(
+    "a finite float64 tensor of shape d",
+    lambda x: x.ndim == 1 and len(x) > 0 and x.dtype == torch.float64,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +29,8 @@ class LatticeDesign:
 
     Attributes:
         points: `m x d`: a pattern of d + 1 points around the centre of every cell of a cube.
-        reach: largest distance from a cell's centre at which its pattern keeps the trace below the tolerance.
+        reach: largest distance from a cell's centre at which its pattern keeps the trace below the
+            tolerance.
         cells: number of cells.
     """
 
@@ -34,13 +40,17 @@ class LatticeDesign:
 
 
 @checked
-def lattice_design(kernel: Kernel, start: Annotated[torch.Tensor, _START], *, tolerance: Positive, radius: Positive) -> LatticeDesign:
-    """Public points after which the trace is below the tolerance everywhere within 2 `radius` of the start.
+def lattice_design(
+    kernel: Kernel, start: Annotated[torch.Tensor, _START], *, tolerance: Positive, radius: Positive
+) -> LatticeDesign:
+    """Public points after which the trace is below the tolerance everywhere within 2 `radius` of
+    the start.
 
-    Around a centre c, d + 1 points leave a trace below tolerance / 2 at c and, as the kernel's derivatives are continuous, one below the
-    tolerance within `reach` of c. Cells of side 2 reach / sqrt(d) lie within reach of their centres; ceil(2 radius sqrt(d) / reach)^d of
-    them cover the cube around the ball of radius 2 `radius`. More points never raise a trace. `reach` is checked along
-    17 (d + 1) directions, not proven.
+    Around a centre c, d + 1 points leave a trace below tolerance / 2 at c and, as the kernel's
+    derivatives are continuous, one below the tolerance within `reach` of c. Cells of side 2 reach /
+    sqrt(d) lie within reach of their centres; ceil(2 radius sqrt(d) / reach)^d of them cover the
+    cube around the ball of radius 2 `radius`. More points never raise a trace. `reach` is checked
+    along 17 (d + 1) directions, not proven.
 
     Args:
         kernel: stationary and twice differentiable, with public parameters.
@@ -49,14 +59,22 @@ def lattice_design(kernel: Kernel, start: Annotated[torch.Tensor, _START], *, to
         radius: of a ball around the minimum that holds all iterates (`bounds.ball_radius`).
 
     Raises:
-        InputError: a kernel that is not stationary; a tolerance that float64 cannot reach, or one that needs more than 10^7 points.
+        InputError: a kernel that is not stationary; a tolerance that float64 cannot reach, or one
+            that needs more than 10^7 points.
     """
     d = start.shape[0]
     origin = torch.zeros_like(start)
     corners = simplex(d)
     apart = torch.stack([origin, corners[0], 3.0 * corners[0]])
-    if not torch.allclose(kernel(apart, apart - corners[0]).to_dense().diagonal(), kernel(origin[None], -corners[:1]).to_dense()[0]):
-        raise InputError("kernel", type(kernel).__name__, "stationary, with the same values for points equally far apart")
+    if not torch.allclose(
+        kernel(apart, apart - corners[0]).to_dense().diagonal(),
+        kernel(origin[None], -corners[:1]).to_dense()[0],
+    ):
+        raise InputError(
+            "kernel",
+            type(kernel).__name__,
+            "stationary, with the same values for points equally far apart",
+        )
 
     def trace(pattern: GradientPosterior, thetas: torch.Tensor) -> float:
         return float(pattern.covariance(thetas).diagonal(dim1=-2, dim2=-1).sum(-1).max())
@@ -65,12 +83,25 @@ def lattice_design(kernel: Kernel, start: Annotated[torch.Tensor, _START], *, to
         return GradientPosterior(kernel, 0.0, jitter=_JITTER).conditioned_on(size * corners)
 
     sizes = [10.0 ** (-exponent / 8.0) for exponent in range(-8, 33)]
-    good = next((size for size in sizes if trace(pattern(size), origin.unsqueeze(0)) < tolerance / 2.0), None)
+    good = next(
+        (size for size in sizes if trace(pattern(size), origin.unsqueeze(0)) < tolerance / 2.0),
+        None,
+    )
     if good is None:
-        raise InputError("tolerance", tolerance, "larger", "The trace that d + 1 points leave is limited by float64's rounding.")
+        raise InputError(
+            "tolerance",
+            tolerance,
+            "larger",
+            "The trace that d + 1 points leave is limited by float64's rounding.",
+        )
     chosen = pattern(good)
     generator = torch.Generator().manual_seed(0)
-    unit = torch.cat([corners, *(sign * corners @ rotation(d, generator) for sign in (1.0, -1.0) for _ in range(8))])
+    unit = torch.cat(
+        [
+            corners,
+            *(sign * corners @ rotation(d, generator) for sign in (1.0, -1.0) for _ in range(8)),
+        ]
+    )
     low = 0.0
     high = 4.0 * radius * math.sqrt(d)
     for _ in range(30):
@@ -79,6 +110,11 @@ def lattice_design(kernel: Kernel, start: Annotated[torch.Tensor, _START], *, to
         low, high = (middle, high) if inside else (low, middle)
     side = math.ceil(2.0 * radius * math.sqrt(d) / low) if low > 0.0 else _MOST_POINTS
     if side**d * (d + 1) > _MOST_POINTS:
-        raise InputError("tolerance", tolerance, f"one for which {_MOST_POINTS:,} points are enough", "It grows as radius^d.")
+        raise InputError(
+            "tolerance",
+            tolerance,
+            f"one for which {_MOST_POINTS:,} points are enough",
+            "It grows as radius^d.",
+        )
     centres = start - 2.0 * radius + midpoint_grid(side, d, 4.0 * radius)
     return LatticeDesign((centres.unsqueeze(1) + good * corners).reshape(-1, d), low, side**d)

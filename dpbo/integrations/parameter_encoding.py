@@ -1,4 +1,5 @@
-"""Parameters of a `Space` in another program's terms: what its studies, plots and storage show of each parameter, and the way back.
+"""Parameters of a `Space` in another program's terms: what its studies, plots and storage show of
+each parameter, and the way back.
 
 C = loguniform(1e-2, 1e3)     is shown as C, a real number in its range, searched on a log scale
 depth = randint(2, 10)        is shown as depth, a whole number
@@ -56,8 +57,14 @@ class Parameter:
         """The value shown for coordinate u."""
         if self.labels:
             return self.labels[min(max(round(u * self._ends), 0), len(self.labels) - 1)]
-        value = u if self._axis is None else next(iter(self._axis.decode(torch.tensor([u], dtype=torch.float64)).values()))
-        return int(value) if self.kind is Kind.WHOLE else min(max(float(value), self.low), self.high)
+        value = (
+            u
+            if self._axis is None
+            else next(iter(self._axis.decode(torch.tensor([u], dtype=torch.float64)).values()))
+        )
+        return (
+            int(value) if self.kind is Kind.WHOLE else min(max(float(value), self.low), self.high)
+        )
 
     def coordinate(self, shown: Any) -> float:
         """The coordinate of a value shown."""
@@ -70,11 +77,15 @@ class Parameter:
         try:
             return clamp_rounding(shown, self.low, self.high)
         except (ValueError, TypeError, OverflowError):
-            raise InputError(self.name, shown, f"a number from {self.low:g} to {self.high:g}") from None
+            raise InputError(
+                self.name, shown, f"a number from {self.low:g} to {self.high:g}"
+            ) from None
 
     @property
     def _ends(self) -> int:
-        """Largest coordinate in steps of one label: categories have coordinates 0, 1, ...; ordered values lie evenly in [0, 1]."""
+        """Largest coordinate in steps of one label: categories have coordinates 0, 1, ...; ordered
+        values lie evenly in [0, 1].
+        """
         return 1 if self.kind is Kind.CATEGORY else max(len(self.labels) - 1, 1)
 
 
@@ -83,7 +94,8 @@ class ParameterEncoding:
 
     Args:
         space: the search space.
-        expressible: whether the other program can take a value as it is; other values are shown by their `repr`.
+        expressible: whether the other program can take a value as it is; other values are shown by
+            their `repr`.
 
     Raises:
         InputError: values whose `repr` does not tell them apart.
@@ -91,14 +103,25 @@ class ParameterEncoding:
 
     def __init__(self, space: Space, expressible: Expressible) -> None:
         self.space = space
-        self.parameters = tuple(_parameter(name, spec, space, expressible) for name, spec in space.specs.items())
+        self.parameters = tuple(
+            _parameter(name, spec, space, expressible) for name, spec in space.specs.items()
+        )
 
     def point(self, shown: Mapping[str, Any]) -> torch.Tensor:
-        """The point, `d`, of the parameters shown. Raises InputError if one is missing or outside the space."""
+        """The point, `d`, of the parameters shown. Raises InputError if one is missing or outside
+        the space.
+        """
         missing = [parameter.name for parameter in self.parameters if parameter.name not in shown]
         if missing:
-            raise InputError("parameters", ", ".join(missing), "all given", "The study or experiment must be over this Space.")
-        return torch.tensor([p.coordinate(shown[p.name]) for p in self.parameters], dtype=torch.float64)
+            raise InputError(
+                "parameters",
+                ", ".join(missing),
+                "all given",
+                "The study or experiment must be over this Space.",
+            )
+        return torch.tensor(
+            [p.coordinate(shown[p.name]) for p in self.parameters], dtype=torch.float64
+        )
 
     def holds(self, shown: Mapping[str, Any]) -> bool:
         """Whether the parameters shown are complete and inside the space."""
@@ -121,7 +144,9 @@ def _parameter(name: str, spec: Any, space: Space, expressible: Expressible) -> 
         choices = tuple(axis.decode(torch.tensor([u]))[name] for u in axis.cat_dims[0])
         return Parameter(name, Kind.CATEGORY, labels=_labels(name, choices, expressible))
     if axis.discrete_dims:
-        numbers = tuple(axis.decode(torch.tensor([u], dtype=torch.float64))[name] for u in axis.discrete_dims[0])
+        numbers = tuple(
+            axis.decode(torch.tensor([u], dtype=torch.float64))[name] for u in axis.discrete_dims[0]
+        )
         whole = all(isinstance(number, int) for number in numbers)
         steps = {b - a for a, b in itertools.pairwise(numbers)}
         if whole and len(steps) == 1:
@@ -141,9 +166,21 @@ def _parameter(name: str, spec: Any, space: Space, expressible: Expressible) -> 
 
 
 def _labels(name: str, choices: tuple[Any, ...], expressible: Expressible) -> tuple[Any, ...]:
-    """What is shown of the choices. 1, 1.0 and True are one value to programs that look values up by equality."""
+    """What is shown of the choices. 1, 1.0 and True are one value to programs that look values up
+    by equality.
+    """
     numbers = [choice for choice in choices if isinstance(choice, (bool, int, float))]
-    labels = tuple(choice if expressible(choice, choices) and numbers.count(choice) < 2 else repr(choice) for choice in choices)
-    if len(set(map(repr, labels))) < len(labels) or any(isinstance(label, str) and " at 0x" in label for label in labels):
-        raise InputError(name, choices, "values with distinct `repr`s", "List names, and look the values up in `fit`.")
+    labels = tuple(
+        choice if expressible(choice, choices) and numbers.count(choice) < 2 else repr(choice)
+        for choice in choices
+    )
+    if len(set(map(repr, labels))) < len(labels) or any(
+        isinstance(label, str) and " at 0x" in label for label in labels
+    ):
+        raise InputError(
+            name,
+            choices,
+            "values with distinct `repr`s",
+            "List names, and look the values up in `fit`.",
+        )
     return labels

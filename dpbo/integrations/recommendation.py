@@ -1,7 +1,8 @@
 """What to recommend after a search on noised values: the released point of highest posterior mean.
 
-The highest of many noisy values is the luckiest one, so an Optuna study's `best_trial` and the like lie above the truth. The highest
-posterior mean does too, but less: for a number to report, release the recommended point's score separately.
+The highest of many noisy values is the luckiest one, so an Optuna study's `best_trial` and the like
+lie above the truth. The highest posterior mean does too, but less: for a number to report, release
+the recommended point's score separately.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ class Recommendation:
 
     Attributes:
         parameters: the point decoded by the Space, ready for an estimator.
-        x: the point, `d`; `objective(x.unsqueeze(0))` of a separate PrivateObjective releases its score.
+        x: the point, `d`; `objective(x.unsqueeze(0))` of a separate PrivateObjective releases its
+            score.
         mean: its posterior mean, biased upward because it is the highest of several.
     """
 
@@ -31,8 +33,11 @@ class Recommendation:
 
 
 @checked
-def recommended(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> Recommendation:
-    """The released point of highest posterior mean; `recommended(space, *objective.history())` recommends from the ledger alone.
+def recommended(
+    space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor
+) -> Recommendation:
+    """The released point of highest posterior mean; `recommended(space, *objective.history())`
+    recommends from the ledger alone.
 
     Args:
         X: `t x d`, Y: `t x 1`, Yvar: `t x 1`; Y is maximised.

@@ -1,11 +1,13 @@
 """Base of the mechanisms that add noise to an exact sum: Gaussian, Laplace and l2-norm Laplace.
 
-Law: released_j = h_j round((S_j q_j + N_j) / h_j) with N_j of scale noise_multiplier * sensitivity * scale_j, rounded up, where
-S_j q_j is the query's exact sum and the sensitivity is taken in the mechanism's own norm. The grid h_j is a power of two with scale / h_j
-in [2^20, 2^21), made from public numbers only. Before rounding this is the textbook mechanism; rounding is post-processing.
+Law: released_j = h_j round((S_j q_j + N_j) / h_j) with N_j of scale noise_multiplier * sensitivity
+* scale_j, rounded up, where S_j q_j is the query's exact sum and the sensitivity is taken in the
+mechanism's own norm. The grid h_j is a power of two with scale / h_j in [2^20, 2^21), made from
+public numbers only. Before rounding this is the textbook mechanism; rounding is post-processing.
 
-A table whose neighbours differ in one row (Sensitivity.block) gets noise row by row. All other rows have the same law under both
-neighbours, so the guarantee is that of one row, whatever the number of rows. Vector noise is drawn for each row as a vector.
+A table whose neighbours differ in one row (Sensitivity.block) gets noise row by row. All other rows
+have the same law under both neighbours, so the guarantee is that of one row, whatever the number of
+rows. Vector noise is drawn for each row as a vector.
 """
 
 import abc
@@ -20,7 +22,15 @@ from numpy.typing import NDArray
 
 from dpbo.errors import InputError
 from dpbo.events import Event
-from dpbo.mechanisms.mechanism import AdditiveDistribution, Affine, Entropy, Mechanism, Numerators, Published, on_the_host
+from dpbo.mechanisms.mechanism import (
+    AdditiveDistribution,
+    Affine,
+    Entropy,
+    Mechanism,
+    Numerators,
+    Published,
+    on_the_host,
+)
 from dpbo.mechanisms.rounding import SymmetricDistribution, rounded
 from dpbo.privacy import Sensitivity
 from dpbo.validation import between, checked, checked_constructor
@@ -55,21 +65,36 @@ class AdditiveMechanism(Mechanism):
         """Standard deviation of each coordinate of a vector of this dimension, at scale 1."""
 
     @abc.abstractmethod
-    def noise(self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy) -> NDArray[np.int64]:
-        """floor(fraction_j + N_j + 1/2), exactly; fractions in [0, 1), `d` or `rows x d`, and scales, `d`, in units of the result."""
+    def noise(
+        self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy
+    ) -> NDArray[np.int64]:
+        """floor(fraction_j + N_j + 1/2), exactly; fractions in [0, 1), `d` or `rows x d`, and
+        scales, `d`, in units of the result.
+        """
 
     @checked
     def event(self, count: int = 1) -> Event:
         return self.kind(self.noise_multiplier, count)
 
-    def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> AdditiveDistribution:
-        scale = tuple(self.noise_multiplier * self.norm(sensitivity) * unit * ROUND_UP for unit in sensitivity.scale)
+    def distribution(
+        self, sensitivity: Sensitivity, quanta: Sequence[float]
+    ) -> AdditiveDistribution:
+        scale = tuple(
+            self.noise_multiplier * self.norm(sensitivity) * unit * ROUND_UP
+            for unit in sensitivity.scale
+        )
         std = self.std(len(scale))
         distribution = AdditiveDistribution(
-            self.kind.mechanism, scale, tuple(s * std for s in scale), tuple(grid_of(s) for s in scale), sensitivity.block
+            self.kind.mechanism,
+            scale,
+            tuple(s * std for s in scale),
+            tuple(grid_of(s) for s in scale),
+            sensitivity.block,
         )
         reachable = all(_SMALLEST < s < 1 / _SMALLEST for s in (*sensitivity.scale, *scale))
-        if not reachable or not all(0 < shift <= 53 for shift in _shifts(quanta, distribution.grid)):
+        if not reachable or not all(
+            0 < shift <= 53 for shift in _shifts(quanta, distribution.grid)
+        ):
             raise InputError(
                 "noise_multiplier",
                 self.noise_multiplier,
@@ -80,9 +105,14 @@ class AdditiveMechanism(Mechanism):
 
     def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
         offset, gain = affine
-        return np.asarray(offset) + drawn * np.asarray(distribution.grid) * gain, (np.asarray(distribution.std) * gain) ** 2
+        return (
+            np.asarray(offset) + drawn * np.asarray(distribution.grid) * gain,
+            (np.asarray(distribution.std) * gain) ** 2,
+        )
 
-    def _sample(self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy) -> NDArray[np.int64]:
+    def _sample(
+        self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
+    ) -> NDArray[np.int64]:
         exact = on_the_host(numerators)
         shift = _shifts(quanta, distribution.grid)
         if distribution.block is not None:
@@ -90,7 +120,9 @@ class AdditiveMechanism(Mechanism):
         whole = exact >> shift
         # Below 2^53 units: exact.
         fractions = np.ldexp((exact - (whole << shift)).astype(np.float64), -shift)
-        return whole + self.noise(fractions, np.asarray(distribution.scale) / np.asarray(distribution.grid), entropy)
+        return whole + self.noise(
+            fractions, np.asarray(distribution.scale) / np.asarray(distribution.grid), entropy
+        )
 
 
 @checked_constructor
@@ -103,7 +135,11 @@ class PureNoise(AdditiveMechanism):
     def of(cls, epsilon: Annotated[float, between(1e-300, 1e300)]) -> Self:
         """The mechanism of this pure epsilon: noise_multiplier 1 / epsilon, rounded up."""
         multiplier = 1.0 / epsilon
-        return cls(multiplier if 1 / Fraction(multiplier) <= Fraction(epsilon) else math.nextafter(multiplier, math.inf))
+        return cls(
+            multiplier
+            if 1 / Fraction(multiplier) <= Fraction(epsilon)
+            else math.nextafter(multiplier, math.inf)
+        )
 
 
 @dataclass(frozen=True)
@@ -112,9 +148,13 @@ class IndependentNoise(AdditiveMechanism):
 
     base_distribution: ClassVar[SymmetricDistribution]
 
-    def noise(self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy) -> NDArray[np.int64]:
+    def noise(
+        self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy
+    ) -> NDArray[np.int64]:
         wide = scale if scale.shape == fractions.shape else np.broadcast_to(scale, fractions.shape)
-        return rounded(self.base_distribution, fractions.reshape(-1), wide.reshape(-1), entropy).reshape(fractions.shape)
+        return rounded(
+            self.base_distribution, fractions.reshape(-1), wide.reshape(-1), entropy
+        ).reshape(fractions.shape)
 
 
 def grid_of(scale: float) -> float:

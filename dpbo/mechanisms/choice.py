@@ -1,13 +1,15 @@
-"""Base of the mechanisms that select one of N candidates by their exact utilities: exponential and permute-and-flip.
+"""Base of the mechanisms that select one of N candidates by their exact utilities: exponential and
+permute-and-flip.
 
 The query gives one integer utility for each candidate, all on one lattice; a neighbour moves each by at most D quanta (its linf
 sensitivity). Candidate j has level L_j = floor(u_j / w), w a public width of about D/64, so neighbours move levels by at most
 s = ceil(D / w); levels lower than the best one by more than 2^16 - 1 count as that far, which moves no more than the best level does.
-Noise of scale M s levels, M = noise_multiplier = 2 / epsilon, decides on d_j = L_best - L_j >= 0 alone, and a candidate is drawn
-uniformly within its level. All draws are exact: where 64 random bits do not decide, mpmath does with more of them.
-Utilities are read in chunks, three times, on their device: of 10^8 on a GPU only the counts of the levels leave it. The time of a draw
-depends on N and on the number of non-empty levels.
-The levels make the noise larger than M D quanta: by up to 1.6 % for epsilon above 0.06, by 19 % at the least epsilon, 0.01.
+Noise of scale M s levels, M = noise_multiplier = 2 / epsilon, decides on d_j = L_best - L_j >= 0
+alone, and a candidate is drawn uniformly within its level. All draws are exact: where 64 random
+bits do not decide, mpmath does with more of them. Utilities are read in chunks, three times, on
+their device: of 10^8 on a GPU only the counts of the levels leave it. The time of a draw depends on
+N and on the number of non-empty levels. The levels make the noise larger than M D quanta: by up to
+1.6 % for epsilon above 0.06, by 19 % at the least epsilon, 0.01.
 """
 
 import abc
@@ -39,7 +41,9 @@ _LARGEST = 1 << 61
 
 @dataclass(frozen=True)
 class ChoiceDistribution:
-    """The public law of one choice: levels of `width` quanta, which neighbours move by at most `moves`; noise of scale M * moves."""
+    """The public law of one choice: levels of `width` quanta, which neighbours move by at most
+    `moves`; noise of scale M * moves.
+    """
 
     name: str
     width: int
@@ -59,7 +63,8 @@ class ChoiceDistribution:
 @checked_constructor
 @dataclass(frozen=True)
 class ChoiceMechanism(Mechanism):
-    """Selection with noise of scale `noise_multiplier` times the utilities' linf sensitivity: pure epsilon = 2 / noise_multiplier.
+    """Selection with noise of scale `noise_multiplier` times the utilities' linf sensitivity: pure
+    epsilon = 2 / noise_multiplier.
 
     Args:
         noise_multiplier: from 0.01 to 200.
@@ -72,11 +77,17 @@ class ChoiceMechanism(Mechanism):
     def of(cls, epsilon: Annotated[float, between(1e-300, 1e300)]) -> Self:
         """The mechanism of this pure epsilon: noise_multiplier 2 / epsilon, rounded up."""
         multiplier = 2.0 / epsilon
-        return cls(multiplier if Fraction(2) / Fraction(multiplier) <= Fraction(epsilon) else math.nextafter(multiplier, math.inf))
+        return cls(
+            multiplier
+            if Fraction(2) / Fraction(multiplier) <= Fraction(epsilon)
+            else math.nextafter(multiplier, math.inf)
+        )
 
     @abc.abstractmethod
     def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
-        """Draws the distance d below the best level, given the number of candidates at each distance."""
+        """Draws the distance d below the best level, given the number of candidates at each
+        distance.
+        """
 
     def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> ChoiceDistribution:
         scale = sensitivity.scale
@@ -86,10 +97,18 @@ class ChoiceMechanism(Mechanism):
         most = math.ceil(Fraction(sensitivity.linf) * _ROUND_UP / Fraction(quanta[0]))
         reach = _DEPTH * self.noise_multiplier / LEVELS
         width = max(math.ceil(most * max(1 / _FINENESS, reach)), 1)
-        return ChoiceDistribution(self.event().mechanism, width, math.ceil(Fraction(most, width)), self.noise_multiplier)
+        return ChoiceDistribution(
+            self.event().mechanism, width, math.ceil(Fraction(most, width)), self.noise_multiplier
+        )
 
-    def _sample(self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy) -> NDArray[np.int64]:
-        tensor = numerators if isinstance(numerators, torch.Tensor) else torch.from_numpy(np.array(numerators, dtype=np.int64))
+    def _sample(
+        self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
+    ) -> NDArray[np.int64]:
+        tensor = (
+            numerators
+            if isinstance(numerators, torch.Tensor)
+            else torch.from_numpy(np.array(numerators, dtype=np.int64))
+        )
         utilities = tensor.to(torch.int64)
         best = max(int(chunk.max()) for _, chunk in _chunks(utilities)) // distribution.width
         counts = torch.zeros(LEVELS, dtype=torch.int64, device=utilities.device)
@@ -97,14 +116,26 @@ class ChoiceMechanism(Mechanism):
             counts += torch.bincount(_distances(chunk, best, distribution.width), minlength=LEVELS)
         filled = counts.cpu().numpy()
         distance = self.choose(filled, distribution.rate, entropy)
-        return np.array([_nth(utilities, best, distribution.width, distance, draw_below(int(filled[distance]), entropy))])
+        return np.array(
+            [
+                _nth(
+                    utilities,
+                    best,
+                    distribution.width,
+                    distance,
+                    draw_below(int(filled[distance]), entropy),
+                )
+            ]
+        )
 
     def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
         return drawn.astype(np.float64), np.empty(0)
 
 
 def draw_below(count: int, entropy: Entropy) -> int:
-    """One of 0 ... count - 1, each with the same probability: draws again where a draw would favour the low ones."""
+    """One of 0 ... count - 1, each with the same probability: draws again where a draw would favour
+    the low ones.
+    """
     bits = 64 * math.ceil(count.bit_length() / 64)
     fair = (1 << bits) - (1 << bits) % count
     while (number := int.from_bytes(entropy(bits // 8), "little")) >= fair:
@@ -113,7 +144,9 @@ def draw_below(count: int, entropy: Entropy) -> int:
 
 
 def _chunks(utilities: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """The start of each chunk and a copy of its utilities. No query's sum is larger than the clamp, which keeps distances in int64."""
+    """The start of each chunk and a copy of its utilities. No query's sum is larger than the clamp,
+    which keeps distances in int64.
+    """
     size = _CHUNK.get(utilities.device.type, _DEVICE_CHUNK)
     for start in range(0, len(utilities), size):
         yield start, utilities[start : start + size].clamp(-_LARGEST, _LARGEST)

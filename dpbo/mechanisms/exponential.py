@@ -1,8 +1,9 @@
 """The exponential mechanism, drawn exactly.
 
-Law: P(j) proportional to exp(-d_j / (M s)). A neighbour moves each level by at most s, so log P(j) moves by at most 2/M = epsilon
-(McSherry & Talwar 2007, Theorem 6); the privacy loss has range epsilon for each pair, so it is also (epsilon^2 / 8)-zCDP (Cesar & Rogers
-2021, Lemma 3.2), which permute-and-flip is not.
+Law: P(j) proportional to exp(-d_j / (M s)). A neighbour moves each level by at most s, so log P(j)
+moves by at most 2/M = epsilon (McSherry & Talwar 2007, Theorem 6); the privacy loss has range
+epsilon for each pair, so it is also (epsilon^2 / 8)-zCDP (Cesar & Rogers 2021, Lemma 3.2), which
+permute-and-flip is not.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ _WIDEN = 2.0**-36
 @checked_constructor
 @dataclass(frozen=True)
 class ExponentialMechanism(ChoiceMechanism):
-    """Selects a candidate with probability proportional to exp(epsilon utility / (2 sensitivity))."""
+    """Selects a candidate with probability proportional to exp(epsilon utility / (2
+    sensitivity)).
+    """
 
     @checked
     def event(self, count: int = 1) -> ExponentialEvent:
@@ -38,7 +41,9 @@ class ExponentialMechanism(ChoiceMechanism):
         word = random_word(entropy)
         bits = 64
         low = int(np.searchsorted(sums * (1 + _WIDEN), word / 2.0**64 * sums[-1] * (1 - _WIDEN)))
-        high = int(np.searchsorted(sums * (1 - _WIDEN), (word + 1) / 2.0**64 * sums[-1] * (1 + _WIDEN)))
+        high = int(
+            np.searchsorted(sums * (1 - _WIDEN), (word + 1) / 2.0**64 * sums[-1] * (1 + _WIDEN))
+        )
         while low != high:
             word = (word << 64) | random_word(entropy)
             bits += 64
@@ -46,8 +51,12 @@ class ExponentialMechanism(ChoiceMechanism):
         return int(filled[low])
 
 
-def _exactly(counts: NDArray[np.int64], levels: NDArray[np.int64], rate: Fraction, word: int, bits: int) -> tuple[int, int]:
-    """The first level whose cumulative weight passes the drawn share, at both ends of the interval that the bits leave."""
+def _exactly(
+    counts: NDArray[np.int64], levels: NDArray[np.int64], rate: Fraction, word: int, bits: int
+) -> tuple[int, int]:
+    """The first level whose cumulative weight passes the drawn share, at both ends of the interval
+    that the bits leave.
+    """
     with precision(bits + 64):
         step = mpmath.exp(-mpmath.mpf(rate.numerator) / rate.denominator)
         sums = []

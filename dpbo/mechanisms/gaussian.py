@@ -1,7 +1,8 @@
 """The Gaussian mechanism, drawn exactly.
 
-Neighbours differ by at most `l2` in the coordinates divided by `scale`, so with standard deviation M * l2 * scale_j it is mu-GDP with
-mu = 1 / M, in any dimension (Dong, Roth & Su 2022, Theorem 2.7); rounded as in `additive`, so with no further term.
+Neighbours differ by at most `l2` in the coordinates divided by `scale`, so with standard deviation
+M * l2 * scale_j it is mu-GDP with mu = 1 / M, in any dimension (Dong, Roth & Su 2022, Theorem 2.7);
+rounded as in `additive`, so with no further term.
 """
 
 import math
@@ -24,20 +25,30 @@ _TAIL = math.exp(-2.0)
 
 
 def _quantile(p: NDArray[np.float64]) -> Any:
-    """ndtri, with both of its branches for every element, so that the time does not depend on the draw."""
+    """ndtri, with both of its branches for every element, so that the time does not depend on the
+    draw.
+    """
     near = p > _TAIL
-    return np.where(near, scipy.special.ndtri(np.where(near, p, 0.25)), scipy.special.ndtri(np.where(near, 0.01, p)))
+    return np.where(
+        near,
+        scipy.special.ndtri(np.where(near, p, 0.25)),
+        scipy.special.ndtri(np.where(near, 0.01, p)),
+    )
 
 
 NORMAL = SymmetricDistribution(_quantile, lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1))
 NORMALS = SymmetricDistribution(lambda p: scipy.special.ndtri(p), NORMAL.exact)
-"""The same law for long vectors, a third faster. Its time depends on how many of all draws lie far from zero, on no single draw."""
+"""The same law for long vectors, a third faster. Its time depends on how many of all draws lie far
+from zero, on no single draw.
+"""
 
 
 @checked_constructor
 @dataclass(frozen=True)
 class GaussianMechanism(IndependentNoise):
-    """Gaussian noise of standard deviation `noise_multiplier` times the l2 sensitivity: (1 / noise_multiplier)-GDP."""
+    """Gaussian noise of standard deviation `noise_multiplier` times the l2 sensitivity: (1 /
+    noise_multiplier)-GDP.
+    """
 
     base_distribution: ClassVar[SymmetricDistribution] = NORMAL
     kind: ClassVar[type[Event]] = GaussianEvent

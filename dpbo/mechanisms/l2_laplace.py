@@ -1,14 +1,18 @@
-"""The l2-norm Laplace mechanism, drawn exactly: pure differential privacy for a vector whose l2 sensitivity is what is known.
+"""The l2-norm Laplace mechanism, drawn exactly: pure differential privacy for a vector whose l2
+sensitivity is what is known.
 
-Law: in the coordinates divided by `scale`, noise of density proportional to exp(-|x|_2 / b), b = M l2. By the triangle inequality a
-neighbour's density differs by at most e^(l2 / b): pure epsilon = 1 / M in any dimension d (Hardt & Talwar 2010, Section 4, with the l2
-ball). Its radius is b times a Gamma(d) number, its direction uniform, each coordinate's variance (d + 1) b^2. The l1 mechanism, where it
-may be used, is better only for small l1 / l2; the Gaussian one needs delta > 0 and is better from about d = (sigma epsilon)^2 on.
+Law: in the coordinates divided by `scale`, noise of density proportional to exp(-|x|_2 / b), b = M
+l2. By the triangle inequality a neighbour's density differs by at most e^(l2 / b): pure epsilon = 1
+/ M in any dimension d (Hardt & Talwar 2010, Section 4, with the l2 ball). Its radius is b times a
+Gamma(d) number, its direction uniform, each coordinate's variance (d + 1) b^2. The l1 mechanism,
+where it may be used, is better only for small l1 / l2; the Gaussian one needs delta > 0 and is
+better from about d = (sigma epsilon)^2 on.
 
-Released is h_j round((S_j q_j + N_j) / h_j), as in `additive`: post-processing of the continuous vector, so no grid enters the guarantee.
-Exactness: the radius is a sum of d exponentials -log U_i, the direction a vector of d normals over its length; every U_i and every
-normal is known between two ends, from 64 bits each, and so is every coordinate. Where the two ends of a coordinate round to different
-multiples, all numbers of the vector get more bits.
+Released is h_j round((S_j q_j + N_j) / h_j), as in `additive`: post-processing of the continuous
+vector, so no grid enters the guarantee. Exactness: the radius is a sum of d exponentials -log U_i,
+the direction a vector of d normals over its length; every U_i and every normal is known between two
+ends, from 64 bits each, and so is every coordinate. Where the two ends of a coordinate round to
+different multiples, all numbers of the vector get more bits.
 """
 
 import math
@@ -69,13 +73,21 @@ class L2LaplaceMechanism(PureNoise):
 
 
 def _sizes(words: NDArray[np.uint64]) -> tuple[Floats, Floats]:
-    """Bounds on |N_j| / b of each row from 64 bits: the radius times |z_j| over the length of z. Infinite or NaN where a number is 0."""
+    """Bounds on |N_j| / b of each row from 64 bits: the radius times |z_j| over the length of z.
+    Infinite or NaN where a number is 0.
+    """
     uniforms, normals = np.split(words, 2, axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         below, above = (np.ldexp(uniforms.astype(np.float64) + end, -64) for end in (0.0, 1.0))
         near, far = (np.abs(end) for end in ends_of(NORMAL, normals & np.uint64(_LAST)))
-        shortest = -np.log(above).sum(axis=1, keepdims=True) * (1 - _WIDEN) / (_length(far) * (1 + _WIDEN))
-        longest = -np.log(below).sum(axis=1, keepdims=True) * (1 + _WIDEN) / (_length(near) * (1 - _WIDEN))
+        shortest = (
+            -np.log(above).sum(axis=1, keepdims=True) * (1 - _WIDEN) / (_length(far) * (1 + _WIDEN))
+        )
+        longest = (
+            -np.log(below).sum(axis=1, keepdims=True)
+            * (1 + _WIDEN)
+            / (_length(near) * (1 - _WIDEN))
+        )
         return shortest * near, longest * far
 
 
@@ -87,22 +99,32 @@ def _signs(words: NDArray[np.uint64]) -> Floats:
     return np.where(np.split(words, 2, axis=1)[1] > np.uint64(_LAST), -1.0, 1.0)
 
 
-def _decided(words: NDArray[np.uint64], fractions: list[float], scale: list[float], entropy: Entropy) -> NDArray[np.int64]:
-    """The draw that begins with these words: each step adds 64 bits to every number and uses intervals of higher precision."""
+def _decided(
+    words: NDArray[np.uint64], fractions: list[float], scale: list[float], entropy: Entropy
+) -> NDArray[np.int64]:
+    """The draw that begins with these words: each step adds 64 bits to every number and uses
+    intervals of higher precision.
+    """
     uniforms, normals = np.split(words, 2)
     known = [*uniforms.tolist(), *(normals & np.uint64(_LAST)).tolist()]
     signs = _signs(words[None])[0].tolist()
     d = len(uniforms)
     bits = 64
     while True:
-        known = [(k << 64) | word for k, word in zip(known, random_words(2 * d, entropy).tolist(), strict=True)]
+        known = [
+            (k << 64) | word
+            for k, word in zip(known, random_words(2 * d, entropy).tolist(), strict=True)
+        ]
         bits += 64
         with precision(2 * bits + 64):
             sizes = _exact_sizes(known[:d], known[d:], bits)
             slack = mpmath.ldexp(1, -(mpmath.mp.prec // 3))
             result = []
             for ends, sign, fraction, unit in zip(sizes, signs, fractions, scale, strict=True):
-                low, high = sorted(mpmath.mpf(sign) * unit * end + mpmath.mpf(fraction) + mpmath.mpf(1) / 2 for end in ends)
+                low, high = sorted(
+                    mpmath.mpf(sign) * unit * end + mpmath.mpf(fraction) + mpmath.mpf(1) / 2
+                    for end in ends
+                )
                 first, last = mpmath.floor(low - slack), mpmath.floor(high + slack)
                 if first != last:
                     break
@@ -112,7 +134,9 @@ def _decided(words: NDArray[np.uint64], fractions: list[float], scale: list[floa
 
 
 def _exact_sizes(uniforms: list[int], normals: list[int], bits: int) -> list[tuple[Any, Any]]:
-    """`_sizes` of one row in mpmath, from numbers in [k, k+1] / 2^bits; infinite where a number or the length may be 0."""
+    """`_sizes` of one row in mpmath, from numbers in [k, k+1] / 2^bits; infinite where a number or
+    the length may be 0.
+    """
     whole = mpmath.mpf(1 << bits)
     radius = [-sum(mpmath.log((k + end) / whole) for k in uniforms) for end in (1, 0)]
     z = [[-NORMAL.exact((k + end) / whole) for k in normals] for end in (1, 0)]

@@ -1,8 +1,9 @@
 """The Laplace mechanism, drawn exactly: pure differential privacy.
 
-Neighbours differ by at most `l1` in the coordinates divided by `scale`, so with scale parameter M * l1 * scale_j in coordinate j every
-output's density changes by a factor of at most e^(1/M): pure epsilon = 1 / M (Dwork, McSherry, Nissim & Smith 2006, Theorem 1); rounded
-as in `additive`, so with no further term. The standard deviation is sqrt(2) times the scale.
+Neighbours differ by at most `l1` in the coordinates divided by `scale`, so with scale parameter M *
+l1 * scale_j in coordinate j every output's density changes by a factor of at most e^(1/M): pure
+epsilon = 1 / M (Dwork, McSherry, Nissim & Smith 2006, Theorem 1); rounded as in `additive`, so with
+no further term. The standard deviation is sqrt(2) times the scale.
 """
 
 import math
@@ -31,7 +32,9 @@ LAPLACE = SymmetricDistribution(_quantile, lambda p: mpmath.log(2 * p))
 @checked_constructor
 @dataclass(frozen=True)
 class LaplaceMechanism(IndependentNoise, PureNoise):
-    """Laplace noise of scale `noise_multiplier` times the l1 sensitivity: pure epsilon = 1 / noise_multiplier."""
+    """Laplace noise of scale `noise_multiplier` times the l1 sensitivity: pure epsilon = 1 /
+    noise_multiplier.
+    """
 
     base_distribution: ClassVar[SymmetricDistribution] = LAPLACE
     kind: ClassVar[type[Event]] = LaplaceEvent

@@ -1,7 +1,8 @@
-"""Mechanism: a law of noise, as a multiple of the sensitivity that the query proves. `GaussianMechanism(8.0)` is one.
+"""Mechanism: a law of noise, as a multiple of the sensitivity that the query proves.
+`GaussianMechanism(8.0)` is one.
 
-It knows its event (what the ledger charges) and its noise scale (multiplier x sensitivity); nobody passes a standard deviation. Only the
-curator calls `_sample`, after the charge is durable.
+It knows its event (what the ledger charges) and its noise scale (multiplier x sensitivity); nobody
+passes a standard deviation. Only the curator calls `_sample`, after the charge is durable.
 """
 
 import abc
@@ -34,9 +35,11 @@ class NoiseDistribution(Protocol):
 
 @dataclass(frozen=True)
 class AdditiveDistribution:
-    """The public law of one released vector: per coordinate its scale parameter, standard deviation and release grid.
+    """The public law of one released vector: per coordinate its scale parameter, standard deviation
+    and release grid.
 
-    With `block` the vector is a table with rows of this many coordinates, and each row has independent noise of this law.
+    With `block` the vector is a table with rows of this many coordinates, and each row has
+    independent noise of this law.
     """
 
     name: str
@@ -47,12 +50,19 @@ class AdditiveDistribution:
 
     def to_json(self) -> dict[str, Any]:
         """For the ledger."""
-        numbers = {"name": self.name, "scale": list(self.scale), "std": list(self.std), "grid": list(self.grid)}
+        numbers = {
+            "name": self.name,
+            "scale": list(self.scale),
+            "std": list(self.std),
+            "grid": list(self.grid),
+        }
         return numbers if self.block is None else {**numbers, "block": self.block}
 
 
 class Mechanism(abc.ABC):
-    """A law of noise. Subclasses state in their docstring what they guarantee and why the sampling is exact."""
+    """A law of noise. Subclasses state in their docstring what they guarantee and why the sampling
+    is exact.
+    """
 
     @abc.abstractmethod
     def event(self, count: int = 1) -> Event:
@@ -60,17 +70,26 @@ class Mechanism(abc.ABC):
 
     @abc.abstractmethod
     def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> NoiseDistribution:
-        """The noise for this sensitivity on sums in whole `quanta`; public. Raises InputError where it cannot be drawn exactly."""
+        """The noise for this sensitivity on sums in whole `quanta`; public. Raises InputError where
+        it cannot be drawn exactly.
+        """
 
     @abc.abstractmethod
     def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
         """(value, variance) of a draw, in the query's own units. Public post-processing."""
 
     @abc.abstractmethod
-    def _sample(self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy) -> NDArray[np.int64]:
-        """A draw in whole numbers: each coordinate as a multiple of its `distribution.grid`, or the selected index."""
+    def _sample(
+        self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
+    ) -> NDArray[np.int64]:
+        """A draw in whole numbers: each coordinate as a multiple of its `distribution.grid`, or the
+        selected index.
+        """
 
 
 def on_the_host(numerators: Numerators) -> NDArray[np.int64]:
     """The numerators as an array on the CPU, where noise is drawn."""
-    return np.asarray(numerators.cpu().numpy() if isinstance(numerators, torch.Tensor) else numerators, dtype=np.int64)
+    return np.asarray(
+        numerators.cpu().numpy() if isinstance(numerators, torch.Tensor) else numerators,
+        dtype=np.int64,
+    )

@@ -1,6 +1,8 @@
-"""No noise: exact answers, so that a non-private baseline runs through the same code. They have no privacy.
+"""No noise: exact answers, so that a non-private baseline runs through the same code. They have no
+privacy.
 
-The ledger records the release as an event that no budget pays for, and every later statement says "not bounded".
+The ledger records the release as an event that no budget pays for, and every later statement says
+"not bounded".
 """
 
 from collections.abc import Sequence
@@ -12,7 +14,15 @@ from numpy.typing import NDArray
 
 from dpbo.errors import InputError
 from dpbo.events import NotPrivateEvent
-from dpbo.mechanisms.mechanism import AdditiveDistribution, Affine, Entropy, Mechanism, Numerators, Published, on_the_host
+from dpbo.mechanisms.mechanism import (
+    AdditiveDistribution,
+    Affine,
+    Entropy,
+    Mechanism,
+    Numerators,
+    Published,
+    on_the_host,
+)
 from dpbo.privacy import Sensitivity
 from dpbo.validation import checked, checked_constructor
 
@@ -30,19 +40,36 @@ class NoNoise(Mechanism):
 
     def __post_init__(self) -> None:
         if self.allow_not_private is not True:
-            raise InputError("allow_not_private", self.allow_not_private, "True, to publish exact answers", "They are not private.")
+            raise InputError(
+                "allow_not_private",
+                self.allow_not_private,
+                "True, to publish exact answers",
+                "They are not private.",
+            )
 
     @checked
     def event(self, count: int = 1) -> NotPrivateEvent:
         return NotPrivateEvent(count=count)
 
-    def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> AdditiveDistribution:
-        return AdditiveDistribution(self.event().mechanism, (0.0,) * len(quanta), (0.0,) * len(quanta), tuple(quanta), sensitivity.block)
+    def distribution(
+        self, sensitivity: Sensitivity, quanta: Sequence[float]
+    ) -> AdditiveDistribution:
+        return AdditiveDistribution(
+            self.event().mechanism,
+            (0.0,) * len(quanta),
+            (0.0,) * len(quanta),
+            tuple(quanta),
+            sensitivity.block,
+        )
 
     def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
         offset, gain = affine
-        return np.asarray(offset) + drawn * np.asarray(distribution.grid) * gain, np.zeros(len(distribution.grid))
+        return np.asarray(offset) + drawn * np.asarray(distribution.grid) * gain, np.zeros(
+            len(distribution.grid)
+        )
 
-    def _sample(self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy) -> NDArray[np.int64]:
+    def _sample(
+        self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
+    ) -> NDArray[np.int64]:
         exact = on_the_host(numerators)
         return exact if distribution.block is None else exact.reshape(-1, distribution.block)

@@ -1,9 +1,11 @@
 """Permute-and-flip, drawn exactly.
 
-Law: candidates in random order, each accepted with probability exp(-d_j / (M s)); the best one always is. Pure epsilon = 2/M, and never
-worse than the exponential mechanism (McKenna & Sheldon 2020, Theorem 2). It equals report-noisy-max with exponential noise of scale M s
-(Ding et al. 2021, Theorem 5), which is how it is drawn: the largest of n exponentials is -log(1 - U^(1/n)), so one number a level suffices.
-Its privacy loss is not of range epsilon: it is charged (epsilon^2 / 2)-zCDP, as any pure mechanism, four times the exponential's.
+Law: candidates in random order, each accepted with probability exp(-d_j / (M s)); the best one
+always is. Pure epsilon = 2/M, and never worse than the exponential mechanism (McKenna & Sheldon
+2020, Theorem 2). It equals report-noisy-max with exponential noise of scale M s (Ding et al. 2021,
+Theorem 5), which is how it is drawn: the largest of n exponentials is -log(1 - U^(1/n)), so one
+number a level suffices. Its privacy loss is not of range epsilon: it is charged (epsilon^2 /
+2)-zCDP, as any pure mechanism, four times the exponential's.
 """
 
 from dataclasses import dataclass
@@ -27,7 +29,9 @@ _WIDEN = 2.0**-36
 @checked_constructor
 @dataclass(frozen=True)
 class PermuteAndFlipMechanism(ChoiceMechanism):
-    """Selects the best candidate more often than the exponential mechanism does at the same epsilon."""
+    """Selects the best candidate more often than the exponential mechanism does at the same
+    epsilon.
+    """
 
     @checked
     def event(self, count: int = 1) -> PermuteAndFlipEvent:
@@ -40,15 +44,29 @@ class PermuteAndFlipMechanism(ChoiceMechanism):
         rivals = np.flatnonzero(high >= low.max())
         draws = {int(i): (int(words[i]), 64) for i in rivals}
         while len(draws) > 1:
-            draws = {i: ((word << 64) | random_word(entropy), bits + 64) for i, (word, bits) in draws.items()}
-            ends = {i: _exactly(int(counts[filled[i]]), int(filled[i]), rate, *draw) for i, draw in draws.items()}
+            draws = {
+                i: ((word << 64) | random_word(entropy), bits + 64)
+                for i, (word, bits) in draws.items()
+            }
+            ends = {
+                i: _exactly(int(counts[filled[i]]), int(filled[i]), rate, *draw)
+                for i, draw in draws.items()
+            }
             best = max(lower for lower, _ in ends.values())
             draws = {i: draw for i, draw in draws.items() if ends[i][1] >= best}
         return int(filled[next(iter(draws))])
 
 
-def _noisy(counts: NDArray[np.int64], levels: NDArray[np.int64], rate: float, words: NDArray[np.uint64], end: int) -> Any:
-    """Bound (0 lower, 1 upper) on each level's largest noisy utility: -log(1 - U^(1/n)) - rate * level."""
+def _noisy(
+    counts: NDArray[np.int64],
+    levels: NDArray[np.int64],
+    rate: float,
+    words: NDArray[np.uint64],
+    end: int,
+) -> Any:
+    """Bound (0 lower, 1 upper) on each level's largest noisy utility: -log(1 - U^(1/n)) - rate *
+    level.
+    """
     sign = 2 * end - 1
     share = np.minimum(np.ldexp(words.astype(np.float64) + end, -64) * (1 + sign * 2.0**-52), 1.0)
     with np.errstate(divide="ignore"):

@@ -1,14 +1,17 @@
-"""Exact draws of a rounded continuous law: floor(c + s z + 1/2) for an exact dyadic c, s in [2^20, 2^21) and a true draw z.
+"""Exact draws of a rounded continuous law: floor(c + s z + 1/2) for an exact dyadic c, s in [2^20,
+2^21) and a true draw z.
 
-Rounding is post-processing, so the result inherits the continuous mechanism's guarantee exactly, in any dimension; float noise on a float
-value does not (its low bits give the value away).
+Rounding is post-processing, so the result inherits the continuous mechanism's guarantee exactly, in
+any dimension; float noise on a float value does not (its low bits give the value away).
 
-z is the inverse cdf of a uniform number of which 64 bits are drawn: a sign and k < 2^63, so p in [k/2^64, (k+1)/2^64]. Both ends of
-that interval are pushed outward (p by one float, z by 2^-40 relative, the sum by 2^-24 absolute) and rounded; when both round alike,
-which fails 3 times in 10^6, the rest of the bits cannot matter. Otherwise 64 more bits are drawn until mpmath decides.
-One evaluation usually does for both ends: dz/dp <= 1.26/p for every law here (Gaussian: p/phi(z) <= sqrt(pi/2); Laplace: 1), so at
-k >= 2^47 the interval and the rounding of p, 2^-47 + 2^-52 of p in all, move s z by less than 2^-25, which the 2^-24 cover.
-Assumption: each law's float inverse cdf is within 2^-41 relative of the truth (measured far below; tested at 10^5 points).
+z is the inverse cdf of a uniform number of which 64 bits are drawn: a sign and k < 2^63, so p in
+[k/2^64, (k+1)/2^64]. Both ends of that interval are pushed outward (p by one float, z by 2^-40
+relative, the sum by 2^-24 absolute) and rounded; when both round alike, which fails 3 times in
+10^6, the rest of the bits cannot matter. Otherwise 64 more bits are drawn until mpmath decides. One
+evaluation usually does for both ends: dz/dp <= 1.26/p for every law here (Gaussian: p/phi(z) <=
+sqrt(pi/2); Laplace: 1), so at k >= 2^47 the interval and the rounding of p, 2^-47 + 2^-52 of p in
+all, move s z by less than 2^-25, which the 2^-24 cover. Assumption: each law's float inverse cdf is
+within 2^-41 relative of the truth (measured far below; tested at 10^5 points).
 """
 
 from collections.abc import Callable
@@ -52,12 +55,17 @@ def random_words(count: int, entropy: Entropy) -> NDArray[np.uint64]:
     """Words of 64 random bits. Raises InputError where the source gives another number of bytes."""
     words = np.frombuffer(entropy(_WORD * count), dtype="<u8")
     if len(words) != count:
-        raise InputError("entropy", entropy, "a function where entropy(size) returns exactly size bytes")
+        raise InputError(
+            "entropy", entropy, "a function where entropy(size) returns exactly size bytes"
+        )
     return words
 
 
 def rounded(
-    distribution: SymmetricDistribution, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy
+    distribution: SymmetricDistribution,
+    fractions: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    entropy: Entropy,
 ) -> NDArray[np.int64]:
     """floor(fraction + scale * z + 1/2) for independent z of the law.
 
@@ -79,36 +87,65 @@ def rounded(
         result = np.floor(centre - slack)
         close = np.flatnonzero((k < _FEW) | (result != np.floor(centre + slack)))
         lattice = np.where(np.isfinite(result), result, 0.0).astype(np.int64)
-    lattice[close] = _by_both_ends(distribution, k[close], negative[close], fractions[close], scale[close], entropy)
+    lattice[close] = _by_both_ends(
+        distribution, k[close], negative[close], fractions[close], scale[close], entropy
+    )
     return lattice
 
 
 def _by_both_ends(
-    distribution: SymmetricDistribution, k: Any, negative: Any, fractions: Any, scale: Any, entropy: Entropy
+    distribution: SymmetricDistribution,
+    k: Any,
+    negative: Any,
+    fractions: Any,
+    scale: Any,
+    entropy: Entropy,
 ) -> NDArray[np.int64]:
-    """The same for draws near an edge of the grid or far in the tail; what both ends leave undecided gets more bits."""
+    """The same for draws near an edge of the grid or far in the tail; what both ends leave
+    undecided gets more bits.
+    """
     # Near zero, far from zero: both negative, |near| <= |far|.
     near, far = ends_of(distribution, k)
     low = np.where(negative, far, -near) * scale + (fractions + 0.5) - _SLACK
     high = np.where(negative, near, -far) * scale + (fractions + 0.5) + _SLACK
     with np.errstate(invalid="ignore"):
         result = np.floor(low)
-        undecided = np.flatnonzero(~np.isfinite(low) | ~np.isfinite(high) | (result != np.floor(high)))
+        undecided = np.flatnonzero(
+            ~np.isfinite(low) | ~np.isfinite(high) | (result != np.floor(high))
+        )
         lattice = np.where(np.isfinite(result), result, 0.0).astype(np.int64)
     for i in undecided:
-        lattice[i] = decide(distribution, int(k[i]), bool(negative[i]), float(fractions[i]), float(scale[i]), entropy)
+        lattice[i] = decide(
+            distribution,
+            int(k[i]),
+            bool(negative[i]),
+            float(fractions[i]),
+            float(scale[i]),
+            entropy,
+        )
     return lattice
 
 
-def ends_of(distribution: SymmetricDistribution, k: NDArray[np.uint64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Outward bounds of the inverse cdf over [k, k+1]/2^64: (the one nearer zero, the one further away); -inf where k = 0."""
+def ends_of(
+    distribution: SymmetricDistribution, k: NDArray[np.uint64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Outward bounds of the inverse cdf over [k, k+1]/2^64: (the one nearer zero, the one further
+    away); -inf where k = 0.
+    """
     below = np.nextafter(np.ldexp(k.astype(np.float64), -64), 0.0)
     above = np.minimum(np.nextafter(np.ldexp((k + np.uint64(1)).astype(np.float64), -64), 1.0), 0.5)
     far, near = distribution.quantile(below), distribution.quantile(above)
     return near + np.abs(near) * _WIDEN, far - np.abs(far) * _WIDEN
 
 
-def decide(distribution: SymmetricDistribution, k: int, negative: bool, fraction: float, scale: float, entropy: Entropy) -> int:
+def decide(
+    distribution: SymmetricDistribution,
+    k: int,
+    negative: bool,
+    fraction: float,
+    scale: float,
+    entropy: Entropy,
+) -> int:
     """The same draw with 64 more bits at a time, in interval arithmetic of rising precision."""
     bits = 64
     while True:
@@ -117,13 +154,20 @@ def decide(distribution: SymmetricDistribution, k: int, negative: bool, fraction
         if k == 0:
             continue
         with precision(2 * bits + 64):
-            ends = [_floor_at(distribution, Fraction(p, 1 << bits), negative, fraction, scale) for p in (k, k + 1)]
+            ends = [
+                _floor_at(distribution, Fraction(p, 1 << bits), negative, fraction, scale)
+                for p in (k, k + 1)
+            ]
         if ends[0] == ends[1] and ends[0] is not None:
             return ends[0]
 
 
-def _floor_at(distribution: SymmetricDistribution, p: Fraction, negative: bool, fraction: float, scale: float) -> int | None:
-    """floor(fraction + scale z + 1/2) at one end, or None where the working precision cannot tell."""
+def _floor_at(
+    distribution: SymmetricDistribution, p: Fraction, negative: bool, fraction: float, scale: float
+) -> int | None:
+    """floor(fraction + scale z + 1/2) at one end, or None where the working precision cannot
+    tell.
+    """
     z = distribution.exact(mpmath.mpf(p.numerator) / p.denominator)
     total = mpmath.mpf(fraction) + mpmath.mpf(scale) * (z if negative else -z) + mpmath.mpf(1) / 2
     slack = mpmath.ldexp(1, -mpmath.mp.prec // 2)

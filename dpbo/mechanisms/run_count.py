@@ -1,11 +1,14 @@
 """Exact draws of the number of runs of a private selection.
 
-A uniform number U of which 64 bits are drawn lies in [w, w + 1] / 2^64; K is the least k with U < F(k), F its distribution function. Sums
-of the probabilities up to k are computed by their recursion in mpmath, at a precision P of 128 bits beyond those drawn. All terms are
-positive, the first is right to a relative 2^(24-P) (its exponent, at most 2^24, is rounded once), each step of the recursion and of the sum
-adds at most 2^(3-P), so after k steps F(k) is within (k + 2) 2^(26-P) relative, and `slack` is larger. Where both ends of U's interval lie
-in one cell, slack included, further bits could not change k: it is decided, and its law is exactly the stated one for the floats as given.
-Otherwise 64 more bits are drawn and P grows with them, which happens with probability below K 2^-62 and ends with probability 1.
+A uniform number U of which 64 bits are drawn lies in [w, w + 1] / 2^64; K is the least k with U <
+F(k), F its distribution function. Sums of the probabilities up to k are computed by their recursion
+in mpmath, at a precision P of 128 bits beyond those drawn. All terms are positive, the first is
+right to a relative 2^(24-P) (its exponent, at most 2^24, is rounded once), each step of the
+recursion and of the sum adds at most 2^(3-P), so after k steps F(k) is within (k + 2) 2^(26-P)
+relative, and `slack` is larger. Where both ends of U's interval lie in one cell, slack included,
+further bits could not change k: it is decided, and its law is exactly the stated one for the floats
+as given. Otherwise 64 more bits are drawn and P grows with them, which happens with probability
+below K 2^-62 and ends with probability 1.
 """
 
 from typing import Any
@@ -21,7 +24,9 @@ _WORD = 64
 
 
 def draw_run_count(distribution: RunCountDistribution, entropy: Entropy) -> int:
-    """Draws one number of runs, in time that grows with the number, as that of the runs themselves does."""
+    """Draws one number of runs, in time that grows with the number, as that of the runs themselves
+    does.
+    """
     word = random_word(entropy)
     bits = _WORD
     while True:
@@ -34,7 +39,9 @@ def draw_run_count(distribution: RunCountDistribution, entropy: Entropy) -> int:
 
 
 def _decided(distribution: RunCountDistribution, word: int, bits: int) -> int | None:
-    """The k whose cell holds all of [word, word + 1] / 2^bits, or None where an end is too near a border."""
+    """The k whose cell holds all of [word, word + 1] / 2^bits, or None where an end is too near a
+    border.
+    """
     low, high = (mpmath.ldexp(mpmath.mpf(end), -bits) for end in (word, word + 1))
     k, mass = distribution.first()
     total: Any = mpmath.mpf(mass)

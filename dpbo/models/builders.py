@@ -1,4 +1,6 @@
-"""BoTorch's Gaussian processes on released values of known noise, over the coordinates of a `Space`."""
+"""BoTorch's Gaussian processes on released values of known noise, over the coordinates of a
+`Space`.
+"""
 
 import contextlib
 import math
@@ -32,10 +34,12 @@ ModelBuilder = Callable[[Space, torch.Tensor, torch.Tensor, torch.Tensor], Singl
 
 @checked
 def default_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
-    """A fitted SingleTaskGP, or MixedSingleTaskGP where there are categories. Where the fit fails, the prior's lengths stay.
+    """A fitted SingleTaskGP, or MixedSingleTaskGP where there are categories. Where the fit fails,
+    the prior's lengths stay.
 
     Args:
-        X: `t x d`, float64, points of the space. Y, Yvar: `t x m`, values and the variance of their noise.
+        X: `t x d`, float64, points of the space. Y, Yvar: `t x m`, values and the variance of their
+            noise.
 
     Raises:
         InputError: shapes that do not fit, or numbers that are not finite or float64.
@@ -46,9 +50,11 @@ def default_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tenso
 
 @checked
 def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
-    """SAAS, for many coordinates of which few matter: four fits under its half-Cauchy prior with fixed global shrinkage, as one mixture.
+    """SAAS, for many coordinates of which few matter: four fits under its half-Cauchy prior with
+    fixed global shrinkage, as one mixture.
 
-    The fully Bayesian form needs JAX; hand a builder of `SaasFullyBayesianSingleTaskGP` to `suggest` where that is installed.
+    The fully Bayesian form needs JAX; hand a builder of `SaasFullyBayesianSingleTaskGP` to
+    `suggest` where that is installed.
 
     Args:
         X, Y, Yvar: as in `default_gp`.
@@ -60,16 +66,27 @@ def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor
     """
     require_values(space, X, Y, Yvar)
     if space.cat_dims:
-        raise InputError("space", [space.names[i] for i in space.cat_dims], "without categories for SAAS", "Use default_gp.")
+        raise InputError(
+            "space",
+            [space.names[i] for i in space.cat_dims],
+            "without categories for SAAS",
+            "Use default_gp.",
+        )
     # quantiles of its prior
-    shrinkage = 0.1 * torch.tan(math.pi / 2 * torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64))
+    shrinkage = 0.1 * torch.tan(
+        math.pi / 2 * torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64)
+    )
     return _fitted(EnsembleMapSaasSingleTaskGP(X, Y, _noise(Y, Yvar), taus=shrinkage.to(X.device)))
 
 
 def unfitted_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
     """`default_gp` before its fit."""
     noise = _noise(Y, Yvar)
-    return MixedSingleTaskGP(X, Y, [*space.cat_dims], noise) if space.cat_dims else SingleTaskGP(X, Y, noise)
+    return (
+        MixedSingleTaskGP(X, Y, [*space.cat_dims], noise)
+        if space.cat_dims
+        else SingleTaskGP(X, Y, noise)
+    )
 
 
 def _noise(Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:
@@ -84,27 +101,44 @@ def _fitted(gp: SingleTaskGP, **how: Any) -> SingleTaskGP:
 
 
 def mute_optimizer_warnings() -> contextlib.AbstractContextManager[None]:
-    """Mutes the optimizers' warnings of stalled line searches and jitter, after which BoTorch tries again by itself."""
+    """Mutes the optimizers' warnings of stalled line searches and jitter, after which BoTorch tries
+    again by itself.
+    """
     return mute_warnings(RuntimeWarning, BotorchWarning)
 
 
 def require_values(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> None:
-    """Raises InputError unless X is `t x d`, Y and Yvar `t x m`, float64, finite and on one device, d the space's, no variance below 0."""
+    """Raises InputError unless X is `t x d`, Y and Yvar `t x m`, float64, finite and on one device,
+    d the space's, no variance below 0.
+    """
     for name, value in (("X", X), ("Y", Y), ("Yvar", Yvar)):
         require(name, value, Annotated[torch.Tensor, POINTS])
         require_constant(name, value)
         if value.device != X.device:
-            raise InputError(name, str(value.device), f"on the device of X, {X.device}", f"Give {name}.to(X.device).")
+            raise InputError(
+                name,
+                str(value.device),
+                f"on the device of X, {X.device}",
+                f"Give {name}.to(X.device).",
+            )
     if X.shape[1] != len(space.names) or float(X.abs().max()) > FARTHEST:
-        raise InputError("X", tuple(X.shape), f"of shape t x {len(space.names)}, points of the space")
+        raise InputError(
+            "X", tuple(X.shape), f"of shape t x {len(space.names)}, points of the space"
+        )
     for name, value in (("Y", Y), ("Yvar", Yvar)):
         if len(value) != len(X) or value.shape != Y.shape or float(value.abs().max()) > _LARGEST:
-            raise InputError(name, tuple(value.shape), f"of shape {len(X)} x m, a row for each of X, within {_LARGEST:g} of zero")
+            raise InputError(
+                name,
+                tuple(value.shape),
+                f"of shape {len(X)} x m, a row for each of X, within {_LARGEST:g} of zero",
+            )
     if bool((Yvar < 0).any()):
         raise InputError("Yvar", float(Yvar.min()), "at least 0 everywhere")
 
 
 def require_constant(name: str, value: torch.Tensor) -> None:
-    """Raises InputError for a tensor that requires a gradient: the fit or the search would carry it along."""
+    """Raises InputError for a tensor that requires a gradient: the fit or the search would carry it
+    along.
+    """
     if value.requires_grad:
         raise InputError(name, value, "a constant tensor", f"Give {name}.detach().")

@@ -1,4 +1,6 @@
-"""Kernels with fixed length-scales, k(x, x) = 1: public constants, never fitted on protected records."""
+"""Kernels with fixed length-scales, k(x, x) = 1: public constants, never fitted on protected
+records.
+"""
 
 from typing import Any
 
@@ -24,12 +26,18 @@ def squared_exponential(lengthscale: float | Tensor, **settings: Any) -> RBFKern
 
 @checked
 def matern52(lengthscale: float | Tensor, **settings: Any) -> MaternKernel:
-    """(1 + a + a^2/3) e^-a at a = sqrt(5) |x - x'| / l with fixed length-scales (one, or `d`), float64, k(x, x) = 1."""
+    """(1 + a + a^2/3) e^-a at a = sqrt(5) |x - x'| / l with fixed length-scales (one, or `d`),
+    float64, k(x, x) = 1.
+    """
     return _fixed(MaternKernel, lengthscale, nu=2.5, **settings)
 
 
 def _fixed(kind: Any, lengthscale: float | Tensor, **settings: Any) -> Any:
-    lengths = lengthscale if isinstance(lengthscale, Tensor) else torch.as_tensor(float(lengthscale), dtype=torch.float64)
+    lengths = (
+        lengthscale
+        if isinstance(lengthscale, Tensor)
+        else torch.as_tensor(float(lengthscale), dtype=torch.float64)
+    )
     require_float64("lengthscale", lengths)
     if lengths.dim() > 1 or not bool((lengths > 0).all()):
         raise InputError("lengthscale", tuple(lengths.shape), "one positive number, or d of them")

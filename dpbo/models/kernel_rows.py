@@ -1,10 +1,13 @@
-"""Rows k(x_i, .) of a kernel over a fixed candidate set, one at a time: what an incremental Cholesky factor needs.
+"""Rows k(x_i, .) of a kernel over a fixed candidate set, one at a time: what an incremental
+Cholesky factor needs.
 
-The n x n matrix is never formed; a row costs O(n d). RBF and Matern-5/2 kernels keep their whitened candidates, so that a row is one
-matrix-vector product and one exponential (twenty times cheaper at n = 40,000 than through GPyTorch). Every other kernel is called. RBF
-and Matern-5/2 kernels over candidates too far apart for such a product take their distances coordinate by coordinate (`ByDifferences`).
-A variance that a sum of kernels gives each row for itself (SameRow) is added at the row's own index: candidates of equal coordinates
-stay two rows. Hyperparameters are public constants, read once.
+The n x n matrix is never formed; a row costs O(n d). RBF and Matern-5/2 kernels keep their whitened
+candidates, so that a row is one matrix-vector product and one exponential (twenty times cheaper at
+n = 40,000 than through GPyTorch). Every other kernel is called. RBF and Matern-5/2 kernels over
+candidates too far apart for such a product take their distances coordinate by coordinate
+(`ByDifferences`). A variance that a sum of kernels gives each row for itself (SameRow) is added at
+the row's own index: candidates of equal coordinates stay two rows. Hyperparameters are public
+constants, read once.
 """
 
 from __future__ import annotations
@@ -35,10 +38,15 @@ def rows_of(kernel: Any, candidates: Tensor) -> Rows:
     """
     if type(kernel) is AdditiveKernel and kernel.active_dims is None:
         own = [_own_variance(part) for part in kernel.kernels]
-        rest = [part for part, variance in zip(kernel.kernels, own, strict=True) if variance is None]
+        rest = [
+            part for part, variance in zip(kernel.kernels, own, strict=True) if variance is None
+        ]
         if 0 < len(rest) < len(own):
             shared = rest[0] if len(rest) == 1 else AdditiveKernel(*rest)
-            return OwnRows(rows_of(shared, candidates), sum(variance for variance in own if variance is not None))
+            return OwnRows(
+                rows_of(shared, candidates),
+                sum(variance for variance in own if variance is not None),
+            )
     known = kernel_derivatives(kernel)
     if isinstance(known, Radial):
         return RadialRows(known, 1.0, candidates)
@@ -56,7 +64,9 @@ def _own_variance(kernel: Any) -> float | None:
 
 
 class Rows(torch.nn.Module, abc.ABC):
-    """A kernel over candidates, `n x d`, or `B x n x d` with one set a run. Its tensors move with the module."""
+    """A kernel over candidates, `n x d`, or `B x n x d` with one set a run. Its tensors move with
+    the module.
+    """
 
     @abc.abstractmethod
     def diagonal(self) -> Tensor:
@@ -64,11 +74,15 @@ class Rows(torch.nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def write(self, runs: slice, index: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write k(x_index, .) into `out`, `b x n`, for the b runs of a slice and one index (`b`) each; `scratch` is like `out`."""
+        """Write k(x_index, .) into `out`, `b x n`, for the b runs of a slice and one index (`b`)
+        each; `scratch` is like `out`.
+        """
 
 
 class RadialRows(Rows):
-    """s kappa(r^2), from r^2 = |u|^2 + (-2 u_i, |u_i|^2) . (u, 1) of whitened candidates u measured from their mean."""
+    """s kappa(r^2), from r^2 = |u|^2 + (-2 u_i, |u_i|^2) . (u, 1) of whitened candidates u measured
+    from their mean.
+    """
 
     squares: Tensor
     extended: Tensor
@@ -80,7 +94,9 @@ class RadialRows(Rows):
         u = (candidates - candidates.mean(-2, keepdim=True)) / kernel.lengthscale
         self.register_buffer("squares", u.square().sum(-1))
         # ... x (d + 1) x n: a row of products then reads along memory
-        self.register_buffer("extended", torch.cat([u, torch.ones_like(u[..., :1])], dim=-1).mT.contiguous())
+        self.register_buffer(
+            "extended", torch.cat([u, torch.ones_like(u[..., :1])], dim=-1).mT.contiguous()
+        )
 
     def diagonal(self) -> Tensor:
         return torch.full_like(self.squares, self.scale)
@@ -94,7 +110,9 @@ class RadialRows(Rows):
         if squares.dim() == 1:
             torch.addmm(squares, weights, extended, out=out)
         else:
-            torch.baddbmm(squares.unsqueeze(-2), weights.unsqueeze(-2), extended, out=out.unsqueeze(-2))
+            torch.baddbmm(
+                squares.unsqueeze(-2), weights.unsqueeze(-2), extended, out=out.unsqueeze(-2)
+            )
         self.kappa_(out.clamp_min_(0.0), scratch)
         if self.scale != 1.0:
             out.mul_(self.scale)
@@ -153,10 +171,12 @@ def _pick(rows: Tensor, index: Tensor) -> Tensor:
 
 
 class ByDifferences(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
-    """A radial kernel of variance 1 with fixed length-scales, whose distances are taken coordinate by coordinate.
+    """A radial kernel of variance 1 with fixed length-scales, whose distances are taken coordinate
+    by coordinate.
 
-    GPyTorch's kernels and `RadialRows` expand r^2 = |u|^2 + |v|^2 - 2 u.v, which rounds by 2^-52 of the squared spread: at 10^6
-    length-scales distant points become neighbours, and one far candidate does so to all others. (x - z) / l loses nothing, but is slower.
+    GPyTorch's kernels and `RadialRows` expand r^2 = |u|^2 + |v|^2 - 2 u.v, which rounds by 2^-52 of
+    the squared spread: at 10^6 length-scales distant points become neighbours, and one far
+    candidate does so to all others. (x - z) / l loses nothing, but is slower.
     """
 
     has_lengthscale = False
@@ -167,20 +187,34 @@ class ByDifferences(Kernel):  # type: ignore[misc]  # GPyTorch carries no annota
         self.profile = radial.profile
         self.register_buffer("lengths", radial.lengthscale)
 
-    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: Any) -> Tensor:
-        """k of `... x n x d` and `... x m x d`, `... x n x m`; the diagonal, `... x n`, if `diag`."""
+    def forward(
+        self,
+        x1: Tensor,
+        x2: Tensor,
+        diag: bool = False,
+        last_dim_is_batch: bool = False,
+        **params: Any,
+    ) -> Tensor:
+        """k of `... x n x d` and `... x m x d`, `... x n x m`; the diagonal, `... x n`, if
+        `diag`.
+        """
         if not diag:
             x1 = x1.unsqueeze(-2)
             x2 = x2.unsqueeze(-3)
         lengths = self.lengths.expand(1, x1.shape[-1]).unbind(-1)
-        squares = (((x - z) / length).square() for x, z, length in zip(x1.unbind(-1), x2.unbind(-1), lengths, strict=True))
+        squares = (
+            ((x - z) / length).square()
+            for x, z, length in zip(x1.unbind(-1), x2.unbind(-1), lengths, strict=True)
+        )
         return self.profile(sum(squares, x1.new_zeros(())).clamp_max(_LARGEST))[0]
 
 
 def accurate(kernel: Kernel, candidates: Tensor) -> Kernel:
-    """`kernel`, changed in place: its radial parts use `ByDifferences` where the candidates, `... x n x d`, lie too far apart.
+    """`kernel`, changed in place: its radial parts use `ByDifferences` where the candidates, `... x
+    n x d`, lie too far apart.
 
-    The spread is the diagonal of the candidates' box in length-scales. Kernels other than these two, sums and multiples are left as is.
+    The spread is the diagonal of the candidates' box in length-scales. Kernels other than these
+    two, sums and multiples are left as is.
     """
     if kernel.active_dims is not None:
         return kernel

@@ -1,9 +1,12 @@
-"""Derivatives of GPyTorch kernels: closed forms for RBF, Matern-5/2 and degree-2 polynomials, automatic differentiation for the others.
+"""Derivatives of GPyTorch kernels: closed forms for RBF, Matern-5/2 and degree-2 polynomials,
+automatic differentiation for the others.
 
-A gradient is a linear functional of a Gaussian process. Its posterior needs k, dk/dtheta and d2k/dtheta dz^T alone, and the analytic
-gradient of anything made of them needs two products: C pulled back through k(X, Z), and P pulled back through dk(theta, Z)/dtheta
-(DP-GIBO, arXiv 2502.06044, section 3). So a kernel here implements two methods; each returns a matrix and the function that pulls a
-matrix of the same shape back to Z, and what both need (distances, exponentials) is computed once.
+A gradient is a linear functional of a Gaussian process. Its posterior needs k, dk/dtheta and
+d2k/dtheta dz^T alone, and the analytic gradient of anything made of them needs two products: C
+pulled back through k(X, Z), and P pulled back through dk(theta, Z)/dtheta (DP-GIBO, arXiv
+2502.06044, section 3). So a kernel here implements two methods; each returns a matrix and the
+function that pulls a matrix of the same shape back to Z, and what both need (distances,
+exponentials) is computed once.
 """
 
 from __future__ import annotations
@@ -15,7 +18,14 @@ from typing import Any
 
 import gpytorch
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, PolynomialKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    MaternKernel,
+    PolynomialKernel,
+    RBFKernel,
+    ScaleKernel,
+)
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -24,13 +34,15 @@ from dpbo.validation import checked
 
 Pull = Callable[[Tensor], Tensor]
 
-# of the distance over which the process changes; a smooth kernel's mixed derivative moves by its square
+# of the distance over which the process changes; a smooth kernel's mixed derivative moves by its
+# square
 _NUDGE = 1e-4
 
 
 @checked
 def kernel_derivatives(kernel: Kernel) -> KernelDerivatives:
-    """The derivatives of a GPyTorch kernel with its present hyperparameters, which are read once and detached.
+    """The derivatives of a GPyTorch kernel with its present hyperparameters, which are read once
+    and detached.
 
     Args:
         kernel: in float64; sums and multiples of kernels are differentiated part by part.
@@ -61,7 +73,9 @@ def _derivatives(kernel: Kernel) -> KernelDerivatives:
 
 
 class KernelDerivatives(abc.ABC):
-    """One kernel with fixed hyperparameters. Points are rows; leading dimensions are independent runs."""
+    """One kernel with fixed hyperparameters. Points are rows; leading dimensions are independent
+    runs.
+    """
 
     @abc.abstractmethod
     def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
@@ -69,7 +83,9 @@ class KernelDerivatives(abc.ABC):
 
     @abc.abstractmethod
     def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
-        """dk(theta, Z)/dtheta, `... x d x m`, and P -> sum_j P_ji d2k(theta, z_i)/dtheta_j dz_i, `... x m x d`."""
+        """dk(theta, Z)/dtheta, `... x d x m`, and P -> sum_j P_ji d2k(theta, z_i)/dtheta_j dz_i,
+        `... x m x d`.
+        """
 
     @abc.abstractmethod
     def variances(self, X: Tensor) -> Tensor:
@@ -87,14 +103,19 @@ class KernelDerivatives(abc.ABC):
         """d2k(theta, z)/dtheta dz^T for each row z of Z, `... x m x d x d`."""
         G, pull = self.gradients(theta, Z)
         d = G.shape[-2]
-        directions = torch.eye(d, dtype=G.dtype, device=G.device).view(d, *(1 for _ in G.shape[:-2]), d, 1).expand(d, *G.shape)
+        directions = (
+            torch.eye(d, dtype=G.dtype, device=G.device)
+            .view(d, *(1 for _ in G.shape[:-2]), d, 1)
+            .expand(d, *G.shape)
+        )
         return torch.func.vmap(pull)(directions).movedim(0, -2)
 
     def prior(self, theta: Tensor) -> Tensor:
         """Prior covariance of the gradient at theta, d2k/dx dz^T at x = z = theta, `... x d x d`.
 
         Raises:
-            InputError: k is not twice differentiable there. Sums and multiples ask each of their parts.
+            InputError: k is not twice differentiable there. Sums and multiples ask each of their
+                parts.
         """
         return self.mixed(theta, theta.unsqueeze(-2)).squeeze(-3)
 
@@ -146,7 +167,8 @@ def _add(terms: Sequence[tuple[Tensor, Pull]]) -> tuple[Tensor, Pull]:
 
 
 class Radial(KernelDerivatives):
-    """A kernel of variance 1 of the whitened distance r = |(x - z) / l|; `lengthscale` is l, `... x 1 x d` or `... x 1 x 1`.
+    """A kernel of variance 1 of the whitened distance r = |(x - z) / l|; `lengthscale` is l, `... x
+    1 x d` or `... x 1 x 1`.
 
     It is three functions of r^2: kappa = k, phi = -2 dk/d(r^2), psi = -2 dphi/d(r^2). Then, with v = (x - z) / l,
         dk/dx = -phi v / l,     d2k/dx dz^T = diag(phi / l^2) - psi (v / l)(v / l)^T.
@@ -158,7 +180,9 @@ class Radial(KernelDerivatives):
     @staticmethod
     @abc.abstractmethod
     def kappa_(r2: Tensor, scratch: Tensor) -> None:
-        """Turn squared whitened distances into k in place; `scratch` is of the same shape. For rows over very many points."""
+        """Turn squared whitened distances into k in place; `scratch` is of the same shape. For rows
+        over very many points.
+        """
 
     @staticmethod
     @abc.abstractmethod
@@ -166,11 +190,17 @@ class Radial(KernelDerivatives):
         """(kappa, phi, psi) at squared whitened distances."""
 
     def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
-        # measured from the mean of Z: callers of the pull have Z close together, and |u|^2 + |v|^2 - 2uv cancels far from 0
+        # measured from the mean of Z: callers of the pull have Z close together, and |u|^2 + |v|^2
+        # - 2uv cancels far from 0
         centre = Z.mean(-2, keepdim=True)
         U = (X - centre) / self.lengthscale
         V = (Z - centre) / self.lengthscale
-        r2 = (V @ U.mT).mul_(-2.0).add_((U * U).sum(-1).unsqueeze(-2)).add_((V * V).sum(-1, keepdim=True))
+        r2 = (
+            (V @ U.mT)
+            .mul_(-2.0)
+            .add_((U * U).sum(-1).unsqueeze(-2))
+            .add_((V * V).sum(-1, keepdim=True))
+        )
         # m x n in memory: the columns that LAPACK wants
         kappa, phi, _ = self.profile(r2.clamp_min_(0.0).mT)
 
@@ -208,7 +238,9 @@ class RBF(Radial):
 
 
 class Matern52(Radial):
-    """kappa = (1 + a + a^2/3) e^-a, phi = 5/3 (1 + a) e^-a, psi = 25/3 e^-a at a = sqrt(5) r; twice differentiable."""
+    """kappa = (1 + a + a^2/3) e^-a, phi = 5/3 (1 + a) e^-a, psi = 25/3 e^-a at a = sqrt(5) r; twice
+    differentiable.
+    """
 
     @staticmethod
     def kappa_(r2: Tensor, scratch: Tensor) -> None:
@@ -226,9 +258,11 @@ class Matern52(Radial):
 
 
 class Quadratic(KernelDerivatives):
-    """(x.z + c)^2, with dk/dx = 2 (x.z + c) z and d2k/dx dz^T = 2 ((x.z + c) I + z x^T); `offset` is c, `... x 1`.
+    """(x.z + c)^2, with dk/dx = 2 (x.z + c) z and d2k/dx dz^T = 2 ((x.z + c) I + z x^T); `offset`
+    is c, `... x 1`.
 
-    It spans the quadratic functions: rank (d + 1)(d + 2)/2, so this many noiseless points determine everything.
+    It spans the quadratic functions: rank (d + 1)(d + 2)/2, so this many noiseless points determine
+    everything.
     """
 
     def __init__(self, offset: Tensor) -> None:
@@ -255,12 +289,15 @@ class Quadratic(KernelDerivatives):
 class ClampFromInside(TorchFunctionMode):
     """Meanwhile `clamp` has the derivative 1 also where its argument equals a bound.
 
-    GPyTorch clamps squared distances at 0 against rounding. Where two points meet, the distance is exactly 0, and torch 2.14 and newer
-    take the derivative of the clamp to be 0 there: the kernel would seem to have no curvature. A squared distance is never below 0, so
-    its clamp is the identity, whose derivative is 1.
+    GPyTorch clamps squared distances at 0 against rounding. Where two points meet, the distance is
+    exactly 0, and torch 2.14 and newer take the derivative of the clamp to be 0 there: the kernel
+    would seem to have no curvature. A squared distance is never below 0, so its clamp is the
+    identity, whose derivative is 1.
     """
 
-    _NAMES = frozenset({"clamp", "clamp_", "clamp_min", "clamp_min_", "clamp_max", "clamp_max_", "clip", "clip_"})
+    _NAMES = frozenset(
+        {"clamp", "clamp_", "clamp_min", "clamp_min_", "clamp_max", "clamp_max_", "clip", "clip_"}
+    )
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
@@ -287,16 +324,18 @@ def _clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
 class Autodiff(KernelDerivatives):
     """Any other GPyTorch kernel, differentiated by torch.func: reverse over reverse mode.
 
-    A kernel that is not twice differentiable at coincident points (Matern-1/2), or whose code stops the gradient there, is refused when
-    its prior covariance is first asked for. That is compared with its value a small step away, and with a difference of its values.
+    A kernel that is not twice differentiable at coincident points (Matern-1/2), or whose code stops
+    the gradient there, is refused when its prior covariance is first asked for. That is compared
+    with its value a small step away, and with a difference of its values.
     """
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
 
     def _dense(self, X: Tensor, Z: Tensor) -> Tensor:
-        # one row more than needed: for X equal to Z GPyTorch shares their distances, and the derivative by Z alone is lost;
-        # trace_mode, because its hand-written autograd functions do not nest
+        # one row more than needed: for X equal to Z GPyTorch shares their distances, and the
+        # derivative by Z alone is lost; trace_mode, because its hand-written autograd functions do
+        # not nest
         with gpytorch.settings.trace_mode(True), ClampFromInside():
             return self.kernel(X, torch.cat([Z, Z[..., :1, :] + 1.0], dim=-2)).to_dense()[..., :-1]
 
@@ -313,7 +352,11 @@ class Autodiff(KernelDerivatives):
             rows = theta.unsqueeze(-2) + torch.zeros_like(Z.sum(-2, keepdim=True))
             row, vjp = torch.func.vjp(lambda x: self._dense(x, Z), rows)[:2]
             m = row.shape[-1]
-            units = torch.eye(m, dtype=Z.dtype, device=Z.device).view(m, *(1 for _ in row.shape[:-1]), m).expand(m, *row.shape)
+            units = (
+                torch.eye(m, dtype=Z.dtype, device=Z.device)
+                .view(m, *(1 for _ in row.shape[:-1]), m)
+                .expand(m, *row.shape)
+            )
             return torch.func.vmap(vjp)(units)[0].squeeze(-2).movedim(0, -1)
 
         G, vjp = torch.func.vjp(by_theta, Z)[:2]
@@ -324,8 +367,16 @@ class Autodiff(KernelDerivatives):
             return self.kernel(X, diag=True)
 
     def prior(self, theta: Tensor) -> Tensor:
-        remedy = "Add kernels instead of multiplying them, or use RBF, Matern-5/2 or a polynomial of degree 2."
-        refusal = InputError("kernel", type(self.kernel).__name__, "twice differentiable, also where its two points meet", remedy)
+        remedy = (
+            "Add kernels instead of multiplying them, or use RBF, Matern-5/2 or a polynomial of"
+            " degree 2."
+        )
+        refusal = InputError(
+            "kernel",
+            type(self.kernel).__name__,
+            "twice differentiable, also where its two points meet",
+            remedy,
+        )
         try:
             exact = super().prior(theta)
             length = self._length(theta, exact)
@@ -339,19 +390,24 @@ class Autodiff(KernelDerivatives):
         largest = float(exact.abs().max())
         if not torch.allclose(exact, beside, rtol=0.0, atol=1e-2 * largest):
             raise refusal
-        # Along the diagonal: u'Pu against the variance of f's difference, which a kink makes far too large. In units of the length.
+        # Along the diagonal: u'Pu against the variance of f's difference, which a kink makes far
+        # too large. In units of the length.
         d = theta.shape[-1]
         pair = torch.stack([theta, theta + step / d**0.5], dim=-2)
         K = self.value(pair, pair)
         differences = (K[..., 0, 0] - 2.0 * K[..., 0, 1] + K[..., 1, 1]) / _NUDGE**2
         rounding = 1e-6 * float(K.abs().max())
         along = exact.sum((-2, -1)) / d * length.square()
-        if not bool(((along - differences).abs() <= 1e-2 * largest * length.square() + rounding).all()):
+        if not bool(
+            ((along - differences).abs() <= 1e-2 * largest * length.square() + rounding).all()
+        ):
             raise refusal
         return exact
 
     def _length(self, theta: Tensor, slopes: Tensor) -> Tensor:
-        """The distance over which the process changes by its own size, `...`; 1 where its slopes (`... x d x d`) say nothing of it."""
+        """The distance over which the process changes by its own size, `...`; 1 where its slopes
+        (`... x d x d`) say nothing of it.
+        """
         steepest = slopes.diagonal(dim1=-2, dim2=-1).amax(-1)
         length = (self.variances(theta.unsqueeze(-2)).squeeze(-1) / steepest).sqrt()
         return torch.where(length.isfinite() & (length > 0.0), length, 1.0)
@@ -365,7 +421,9 @@ def require_float64(name: str, value: Tensor) -> Tensor:
 
 
 def require_finite(name: str, value: Tensor) -> Tensor:
-    """`value` if it is float64 and finite, else InputError: a NaN would come back as one, or as a matrix that is not positive definite."""
+    """`value` if it is float64 and finite, else InputError: a NaN would come back as one, or as a
+    matrix that is not positive definite.
+    """
     if not bool(require_float64(name, value).isfinite().all()):
         raise InputError(name, value, "finite")
     return value

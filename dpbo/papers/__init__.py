@@ -1,4 +1,6 @@
-"""Published algorithms. Each says whether its paper's guarantee holds, is conditional or is broken, and which method is sound."""
+"""Published algorithms. Each says whether its paper's guarantee holds, is conditional or is broken,
+and which method is sound.
+"""
 
 import lazy_loader
 

@@ -1,13 +1,17 @@
-"""Records as exact whole numbers inside a public ball, so that all later products and sums are exact.
+"""Records as exact whole numbers inside a public ball, so that all later products and sums are
+exact.
 
-A record x counts as z = matrix (x - center) / radius, rounded to whole multiples of 2^-b and then clipped in whole numbers, so |z| <= 1
-holds exactly (in l2, or in each coordinate for the cube), whatever the floats did. A record with a coordinate that is not finite, or
-beyond 1e100 radii, counts as nothing: it is absent from every sum.
+A record x counts as z = matrix (x - center) / radius, rounded to whole multiples of 2^-b and then
+clipped in whole numbers, so |z| <= 1 holds exactly (in l2, or in each coordinate for the cube),
+whatever the floats did. A record with a coordinate that is not finite, or beyond 1e100 radii,
+counts as nothing: it is absent from every sum.
 
-Degrees: products of weights in whole 2^-a with up to p coordinates of z are multiples of 2^-(a + p b). With a + p b <= 41, a chunk of at
-most 2^12 rows sums to less than 2^53, so a float64 matrix product over it is exact in every order, on every device and library; chunks
-add up in int64, where a + p b <= 62 - log2(units). So a sum's bits depend on the records' own lattice vectors and weights alone.
-Rounding moves a coordinate by at most half a step, 2^-16 of the radius for degree 2 and up to two million records.
+Degrees: products of weights in whole 2^-a with up to p coordinates of z are multiples of 2^-(a + p
+b). With a + p b <= 41, a chunk of at most 2^12 rows sums to less than 2^53, so a float64 matrix
+product over it is exact in every order, on every device and library; chunks add up in int64, where
+a + p b <= 62 - log2(units). So a sum's bits depend on the records' own lattice vectors and weights
+alone. Rounding moves a coordinate by at most half a step, 2^-16 of the radius for degree 2 and up
+to two million records.
 """
 
 from __future__ import annotations
@@ -36,15 +40,20 @@ _MOST_BITS = 20
 _FARTHEST = 1e100
 
 FLOAT64 = Within(
-    "of dtype float64 and finite", lambda value: value.dtype == torch.float64 and bool(value.isfinite().all()), "Use .double()."
+    "of dtype float64 and finite",
+    lambda value: value.dtype == torch.float64 and bool(value.isfinite().all()),
+    "Use .double().",
 )
-_SQUARE = Within("of shape d x d", lambda value: value.ndim == 2 and value.shape[0] == value.shape[1])
+_SQUARE = Within(
+    "of shape d x d", lambda value: value.ndim == 2 and value.shape[0] == value.shape[1]
+)
 
 
 @checked
 @dataclass(frozen=True, eq=False)
 class Ball:
-    """The public ball that records are clipped to, fixed without looking at the data or made from released values.
+    """The public ball that records are clipped to, fixed without looking at the data or made from
+    released values.
 
     Args:
         radius: radius around `center`, from 1e-100 to 1e100, in the units of matrix (x - center).
@@ -54,7 +63,9 @@ class Ball:
     """
 
     radius: Annotated[float, between(1e-100, 1e100)]
-    center: Annotated[torch.Tensor, FLOAT64, Within("of shape d", lambda value: value.ndim == 1)] | None = field(default=None, kw_only=True)
+    center: (
+        Annotated[torch.Tensor, FLOAT64, Within("of shape d", lambda value: value.ndim == 1)] | None
+    ) = field(default=None, kw_only=True)
     matrix: Annotated[torch.Tensor, FLOAT64, _SQUARE] | None = field(default=None, kw_only=True)
     norm: str = field(default="l2", kw_only=True)
 
@@ -91,7 +102,9 @@ class Ball:
 
 @dataclass(frozen=True)
 class Resolution:
-    """Weights are whole multiples of 2^-weight_bits, coordinates of 2^-bits; sums are kept as multiples of 2^-lattice_bits."""
+    """Weights are whole multiples of 2^-weight_bits, coordinates of 2^-bits; sums are kept as
+    multiples of 2^-lattice_bits.
+    """
 
     weight_bits: int
     bits: int
@@ -99,7 +112,9 @@ class Resolution:
 
     @classmethod
     def of(cls, degree: int, components: int, units: int | None) -> Resolution:
-        """The finest steps that cannot overflow. A private number of units (None) counts as 2^32; one component needs no weights."""
+        """The finest steps that cannot overflow. A private number of units (None) counts as 2^32;
+        one component needs no weights.
+        """
         spare = math.ceil(math.log2(MOST_UNITS if units is None else units))
         lattice = min(_LATTICE_BITS, 62 - spare)
         room = min(_CHUNK_BITS, lattice)
@@ -110,10 +125,12 @@ class Resolution:
 
 
 def chunk_rows(width: int, device: str = "cpu", most: int = _MOST_ROWS) -> int:
-    """Public number of rows of a chunk, on a CPU at most `most`: `width` numbers a row fit the CPU's cache, or keep a GPU busy.
+    """Public number of rows of a chunk, on a CPU at most `most`: `width` numbers a row fit the
+    CPU's cache, or keep a GPU busy.
 
-    It is a multiple of 12, 16 and 24, the widths of a matrix product's tiles: rows left over beside whole tiles would be added in another
-    order, so a record's bits would depend on its position, and its position on the other records.
+    It is a multiple of 12, 16 and 24, the widths of a matrix product's tiles: rows left over beside
+    whole tiles would be added in another order, so a record's bits would depend on its position,
+    and its position on the other records.
     """
     bits = math.ceil(math.log2(width))
     if device == "cpu":
@@ -122,7 +139,9 @@ def chunk_rows(width: int, device: str = "cpu", most: int = _MOST_ROWS) -> int:
 
 
 def product(A: torch.Tensor, B: torch.Tensor, bits: int = _CHUNK_BITS) -> torch.Tensor:
-    """A B' for whole numbers `a x rows` and `b x rows` whose products are at most 2^bits: `a x b`, int64, exact."""
+    """A B' for whole numbers `a x rows` and `b x rows` whose products are at most 2^bits: `a x b`,
+    int64, exact.
+    """
     most = 1 << (53 - bits)
     if A.shape[1] <= most:
         # by numpy, whose library takes two thirds of torch's time for few rows
@@ -136,10 +155,12 @@ def product(A: torch.Tensor, B: torch.Tensor, bits: int = _CHUNK_BITS) -> torch.
 def lattice_chunks(
     X: torch.Tensor, ball: Ball, bits: int, rows: int, *, by_record: bool = False
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The records `n x d` in chunks of one shape: (whole numbers `d x rows` as float64, which columns are valid records, `rows`).
+    """The records `n x d` in chunks of one shape: (whole numbers `d x rows` as float64, which
+    columns are valid records, `rows`).
 
-    Columns that pad the last chunk, and records that count as nothing, are zero and not valid. With `by_record` the numbers of a record
-    stand together in memory, as they do in X; else those of a coordinate. The next chunk may take the memory of the one before.
+    Columns that pad the last chunk, and records that count as nothing, are zero and not valid. With
+    `by_record` the numbers of a record stand together in memory, as they do in X; else those of a
+    coordinate. The next chunk may take the memory of the one before.
     """
     d = X.shape[1]
     device = X.device
@@ -164,7 +185,9 @@ def lattice_chunks(
             k, valid = _whole(Z, ball.norm, steps)
         else:
             moved.copy_(chunk)
-            k, valid = _whole(deterministic_matmul(matrix, Z.contiguous())[:d].mul_(steps), ball.norm, steps)
+            k, valid = _whole(
+                deterministic_matmul(matrix, Z.contiguous())[:d].mul_(steps), ball.norm, steps
+            )
         if count < rows:
             k[:, count:] = 0.0
             valid[count:] = False
@@ -172,9 +195,11 @@ def lattice_chunks(
 
 
 def _whole(Z: torch.Tensor, norm: str, steps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Columns in multiples of 1/steps, rounded in place to whole ones inside the unit ball or cube, and which are valid records.
+    """Columns in multiples of 1/steps, rounded in place to whole ones inside the unit ball or cube,
+    and which are valid records.
 
-    On a CPU only the columns that are too long once they are rounded, or hold NaN, are clipped: a clip changes no others.
+    On a CPU only the columns that are too long once they are rounded, or hold NaN, are clipped: a
+    clip changes no others.
     """
     if Z.device.type != "cpu":
         return _clipped(Z.round_(), norm, steps)
@@ -192,10 +217,12 @@ def _whole(Z: torch.Tensor, norm: str, steps: float) -> tuple[torch.Tensor, torc
 
 
 def _clipped(k: torch.Tensor, norm: str, steps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Columns of whole numbers clipped to the ball or cube of radius `steps`, in whole numbers, and which are valid.
+    """Columns of whole numbers clipped to the ball or cube of radius `steps`, in whole numbers, and
+    which are valid.
 
-    For the ball a column with a larger coordinate than `steps` is first scaled until it has none, and rounded again. Then its squared
-    length is an exact whole number of at most 2^53. So the result depends on the column alone, and on no order of sums.
+    For the ball a column with a larger coordinate than `steps` is first scaled until it has none,
+    and rounded again. Then its squared length is an exact whole number of at most 2^53. So the
+    result depends on the column alone, and on no order of sums.
     """
     largest = k.abs().amax(0)
     # False for NaN

@@ -1,4 +1,6 @@
-"""How many units fall into each of m cells, from which F1, balanced accuracy and ROC AUC are computed in public after the release."""
+"""How many units fall into each of m cells, from which F1, balanced accuracy and ROC AUC are
+computed in public after the release.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,18 @@ from dpbo.validation import at_least, checked_constructor, require
 
 @dataclass(frozen=True)
 class OneCell:
-    """The score of m indicators made from a score that names cells: at most one indicator of a record is true, whatever it names."""
+    """The score of m indicators made from a score that names cells: at most one indicator of a
+    record is true, whatever it names.
+    """
 
     score: Callable[[Any, Any], Any]
     cells: int
 
     @property
     def score_of_failed(self) -> OneCell | None:
-        """The score of records on which the score fails, if `score.worst_cell` names their cells."""
+        """The score of records on which the score fails, if `score.worst_cell` names their
+        cells.
+        """
         worst_cell = getattr(self.score, "worst_cell", None)
         if worst_cell is None:
             return None
@@ -42,7 +48,9 @@ class OneCell:
         cells = tensor_of(batch)
         if cells.ndim != 1:
             raise ValueError("one cell a record, shape (n,)")
-        return cells.double().unsqueeze(1) == torch.arange(self.cells, dtype=torch.float64, device=cells.device)
+        return cells.double().unsqueeze(1) == torch.arange(
+            self.cells, dtype=torch.float64, device=cells.device
+        )
 
 
 @checked_constructor
@@ -50,16 +58,19 @@ class OneCell:
 class CellMeans(ClippedMean):
     """The share of units in each of m cells, divided in public.
 
-    A record falls into one cell or into none, also where the score fails on it. A unit contributes the shares v_j of its records in each
-    cell, truncated toward zero on the lattice, so v >= 0 and |v|_1 <= 1, whatever its records are (assumption `score-per-record`).
+    A record falls into one cell or into none, also where the score fails on it. A unit contributes
+    the shares v_j of its records in each cell, truncated toward zero on the lattice, so v >= 0 and
+    |v|_1 <= 1, whatever its records are (assumption `score-per-record`).
 
-    Sensitivity of the sum. ADD_OR_REMOVE_ONE: |v|_2 <= |v|_1 <= 1, likewise linf. REPLACE_ONE: for two such vectors |v - w|_2^2 =
-    |v|_2^2 + |w|_2^2 - 2 v.w <= 2, since v.w >= 0; |v - w|_1 <= 2; |v - w|_inf <= 1. Single records in two different cells attain all
-    three. The box around m free scores in [0, 1] would give sqrt(m) where this gives sqrt(2).
+    Sensitivity of the sum. ADD_OR_REMOVE_ONE: |v|_2 <= |v|_1 <= 1, likewise linf. REPLACE_ONE: for
+    two such vectors |v - w|_2^2 = |v|_2^2 + |w|_2^2 - 2 v.w <= 2, since v.w >= 0; |v - w|_1 <= 2;
+    |v - w|_inf <= 1. Single records in two different cells attain all three. The box around m free
+    scores in [0, 1] would give sqrt(m) where this gives sqrt(2).
 
     Args:
-        score: `score(subject, records)` names one cell a record, 0 to cells - 1; any other number, or NaN, is no cell. Records on which
-            it fails fall into none, or into the cells that `score.worst_cell(records)` names if it has that method.
+        score: `score(subject, records)` names one cell a record, 0 to cells - 1; any other number,
+            or NaN, is no cell. Records on which it fails fall into none, or into the cells that
+            `score.worst_cell(records)` names if it has that method.
         cells: m, from 2 to 10,000.
         subject, fit, divisor: as in `ClippedMean`.
     """
@@ -71,15 +82,34 @@ class CellMeans(ClippedMean):
     def __post_init__(self) -> None:
         require("score_range", self.score_range, tuple[float, float] | None)
         if self.reference is not None or self.largest_difference is not None:
-            raise InputError("reference", type(self.reference).__name__, "left out with cells", "Indicators of cells have no differences.")
-        if self.score_range not in (None, (0, 1)) or self.max_records_per_unit != 1 or self.worst != "lower":
-            raise InputError("cells", self.cells, "given without score_range, max_records_per_unit and worst", "Cells fix these.")
+            raise InputError(
+                "reference",
+                type(self.reference).__name__,
+                "left out with cells",
+                "Indicators of cells have no differences.",
+            )
+        if (
+            self.score_range not in (None, (0, 1))
+            or self.max_records_per_unit != 1
+            or self.worst != "lower"
+        ):
+            raise InputError(
+                "cells",
+                self.cells,
+                "given without score_range, max_records_per_unit and worst",
+                "Cells fix these.",
+            )
         if not isinstance(self.score, OneCell):
             object.__setattr__(self, "score", OneCell(self.score, self.cells))
         object.__setattr__(self, "score_range", [(0.0, 1.0)] * self.cells)
         super().__post_init__()
         if len(set(self.weights or ())) > 1:
-            raise InputError("weights", self.weights, "left out with cells", "They are released with equal noise.")
+            raise InputError(
+                "weights",
+                self.weights,
+                "left out with cells",
+                "They are released with equal noise.",
+            )
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         ones = (1.0,) * self.cells

@@ -1,20 +1,25 @@
 """Sums and means of a bounded score over protected units.
 
-The user's score gives m numbers a record. Each is put on its metric's lattice (NaN and infinities become the worst value; truncated, then
-clipped), a unit's records are averaged toward zero, and units are summed in int64.
+The user's score gives m numbers a record. Each is put on its metric's lattice (NaN and infinities
+become the worst value; truncated, then clipped), a unit's records are averaged toward zero, and
+units are summed in int64.
 
 Sensitivity of the released sum. Metric j has range [a_j, b_j], measured from an origin o_j. A unit contributes t times its records'
 mean, truncated toward zero, where t = min(k, rows) and k = max_records_per_unit: a number between k(a_j - o_j) and k(b_j - o_j), or
-down to a_j - o_j (up to b_j - o_j) when the range lies above (below) the origin. It depends on that unit's records alone (assumption
-`score-per-record`), so neighbours (those of BOUNDED_ROW_CHANGE are some of REPLACE_ONE's) differ by at most
+down to a_j - o_j (up to b_j - o_j) when the range lies above (below) the origin. It depends on that
+unit's records alone (assumption `score-per-record`), so neighbours (those of BOUNDED_ROW_CHANGE are
+some of REPLACE_ONE's) differ by at most
     REPLACE_ONE:        D_j = k (b_j - a_j) + (k - 1) gap_j,  gap_j = distance of the range from the origin (0 for every mean)
     ADD_OR_REMOVE_ONE:  D_j = k max(|a_j - o_j|, |b_j - o_j|).
-In the weighted coordinates w_j sum_j / D_j they differ by at most w_j in each, hence by sum w (l1), |w|_2 (l2), max w (linf). For
-equal ranges and weights l2 is sqrt(m)(b - a), the diagonal of the box: nothing is clipped beyond the ranges themselves.
+In the weighted coordinates w_j sum_j / D_j they differ by at most w_j in each, hence by sum w (l1),
+|w|_2 (l2), max w (linf). For equal ranges and weights l2 is sqrt(m)(b - a), the diagonal of the
+box: nothing is clipped beyond the ranges themselves.
 
-Paired scores. With a public `reference` r0 a record counts as d = clip(s(subject) - s(r0), -c, c), each score clipped to its range first.
-r0 and c are fixed before the release and depend on no protected record, so d is a function of that record alone with range [-c, c], and
-the theorem above holds with a = -c, b = c: D = 2c under REPLACE_ONE, c under ADD_OR_REMOVE_ONE (origin 0). No new accounting.
+Paired scores. With a public `reference` r0 a record counts as d = clip(s(subject) - s(r0), -c, c),
+each score clipped to its range first. r0 and c are fixed before the release and depend on no
+protected record, so d is a function of that record alone with range [-c, c], and the theorem above
+holds with a = -c, b = c: D = 2c under REPLACE_ONE, c under ADD_OR_REMOVE_ONE (origin 0). No new
+accounting.
 """
 
 import abc
@@ -35,7 +40,15 @@ from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, Lattice, sum_records, sum_units
 from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
-from dpbo.validation import Positive, ScoreRange, at_least, between, checked, checked_constructor, require
+from dpbo.validation import (
+    Positive,
+    ScoreRange,
+    at_least,
+    between,
+    checked,
+    checked_constructor,
+    require,
+)
 
 # which end of the range
 NAN_COUNTS_AS = {"lower": 0, "upper": 1}
@@ -47,7 +60,8 @@ Divisor = Annotated[float, between(1.0, 1e18)]
 
 @dataclass(frozen=True)
 class PairedScore:
-    """The score of a subject minus that of a fixed reference, on each record: `n x m`, each clipped to its range first.
+    """The score of a subject minus that of a fixed reference, on each record: `n x m`, each clipped
+    to its range first.
 
     Attributes:
         score: `score(subject, records)`.
@@ -62,7 +76,9 @@ class PairedScore:
     worst: str
 
     def __call__(self, subject: Any, records: Any) -> torch.Tensor:
-        own, other = (self._clipped(self.score(scored, records)) for scored in (subject, self.reference))
+        own, other = (
+            self._clipped(self.score(scored, records)) for scored in (subject, self.reference)
+        )
         # else one record's difference would be another's, too
         if own.shape != other.shape:
             raise ValueError("the score has another shape for the reference")
@@ -72,7 +88,9 @@ class PairedScore:
         scores = score_evaluation.tensor_of(result).double()
         ends = torch.tensor(self.ranges, dtype=torch.float64, device=scores.device)
         ends = ends[0] if scores.ndim == 1 else ends.T.unsqueeze(1)
-        return torch.where(~scores.isfinite(), ends[NAN_COUNTS_AS[self.worst]], scores).clamp(ends[0], ends[1])
+        return torch.where(~scores.isfinite(), ends[NAN_COUNTS_AS[self.worst]], scores).clamp(
+            ends[0], ends[1]
+        )
 
 
 @checked_constructor
@@ -81,20 +99,27 @@ class ClippedScores(Query):
     """Base of ClippedMean and ClippedSum: a score that is clipped to a public range.
 
     Args:
-        score: `score(subject, records)` returns one number a record (shape `n`) or m numbers a record (`n x m`): a tensor, an array, a
-            list, bools, or an iterator of batches. It must score each record on its own: the assumption `score-per-record`.
-        subject: what is scored, such as a fitted model or a point x. Tensors, arrays, lists and dicts are copied, a model is not.
+        score: `score(subject, records)` returns one number a record (shape `n`) or m numbers a
+            record (`n x m`): a tensor, an array, a list, bools, or an iterator of batches. It must
+            score each record on its own: the assumption `score-per-record`.
+        subject: what is scored, such as a fitted model or a point x. Tensors, arrays, lists and
+            dicts are copied, a model is not.
         score_range: public (lower, upper), or one such pair for each metric, in the score's units.
-        fit: if given, the score gets `fit(subject)`. It runs outside the curator and must use no protected record.
-        weights: one number from 1e-6 to 1e6 for each metric. A metric of twice the weight gets half the noise relative to its range.
-        max_records_per_unit: a unit counts as its records' mean times min(this, its number of records). 1: every unit counts alike.
-        worst: what NaN and failures count as: the "lower" end of the range (for scores that are maximised), the "upper" one, or a number
-            inside every range.
-        role: the role of the curator's records, such as "validation", where the study's other records have another role: the release is
-            then charged to records of this role only.
-        reference: if given, scores are paired: a record counts as score(subject) - score(reference). It is what `fit` returns, or a subject
-            where there is no `fit`, and must come from public records or released values alone. It is copied.
-        largest_difference: c, with a reference: differences are clipped to [-c, c]. From above 0 to the width of the narrowest range.
+        fit: if given, the score gets `fit(subject)`. It runs outside the curator and must use no
+            protected record.
+        weights: one number from 1e-6 to 1e6 for each metric. A metric of twice the weight gets half
+            the noise relative to its range.
+        max_records_per_unit: a unit counts as its records' mean times min(this, its number of
+            records). 1: every unit counts alike.
+        worst: what NaN and failures count as: the "lower" end of the range (for scores that are
+            maximised), the "upper" one, or a number inside every range.
+        role: the role of the curator's records, such as "validation", where the study's other
+            records have another role: the release is then charged to records of this role only.
+        reference: if given, scores are paired: a record counts as score(subject) -
+            score(reference). It is what `fit` returns, or a subject where there is no `fit`, and
+            must come from public records or released values alone. It is copied.
+        largest_difference: c, with a reference: differences are clipped to [-c, c]. From above 0 to
+            the width of the narrowest range.
     """
 
     per_unit = True
@@ -103,7 +128,9 @@ class ClippedScores(Query):
     score_range: ScoreRanges = field(kw_only=True)
     fit: Callable[[Any], Any] | None = field(default=None, kw_only=True)
     weights: Sequence[float] | None = field(default=None, kw_only=True)
-    max_records_per_unit: Annotated[int, at_least(1, MOST_ROWS_PER_UNIT)] = field(default=1, kw_only=True)
+    max_records_per_unit: Annotated[int, at_least(1, MOST_ROWS_PER_UNIT)] = field(
+        default=1, kw_only=True
+    )
     worst: str | float = field(default="lower", kw_only=True)
     role: str | None = field(default=None, kw_only=True)
     reference: Any = field(default=None, repr=False, kw_only=True)
@@ -113,28 +140,50 @@ class ClippedScores(Query):
     def __post_init__(self) -> None:
         for name in ("subject", "score_range"):
             object.__setattr__(self, name, copy_mutable(getattr(self, name)))
-        several = len(self.score_range) > 0 and all(isinstance(ends, Sequence) for ends in self.score_range)
-        ranges = tuple(require("score_range", ends, ScoreRange) for ends in (self.score_range if several else [self.score_range]))
+        several = len(self.score_range) > 0 and all(
+            isinstance(ends, Sequence) for ends in self.score_range
+        )
+        ranges = tuple(
+            require("score_range", ends, ScoreRange)
+            for ends in (self.score_range if several else [self.score_range])
+        )
         object.__setattr__(self, "ranges", ranges)
         weights = (1.0,) * self.metrics if self.weights is None else self.weights
         if len(weights) != self.metrics:
             raise InputError("weights", weights, f"{self.metrics} numbers, one for each metric")
-        object.__setattr__(self, "weights", tuple(require("weights", weight, Annotated[float, between(1e-6, 1e6)]) for weight in weights))
-        inside = not isinstance(self.worst, str) and all(lower <= self.worst <= upper for lower, upper in ranges)
+        object.__setattr__(
+            self,
+            "weights",
+            tuple(
+                require("weights", weight, Annotated[float, between(1e-6, 1e6)])
+                for weight in weights
+            ),
+        )
+        inside = not isinstance(self.worst, str) and all(
+            lower <= self.worst <= upper for lower, upper in ranges
+        )
         if self.worst not in ("lower", "upper") and not inside:
-            raise InputError("worst", self.worst, "'lower', 'upper', or a number inside every range")
+            raise InputError(
+                "worst", self.worst, "'lower', 'upper', or a number inside every range"
+            )
         self._pair()
 
     def _pair(self) -> None:
         """With a reference: score differences from here on."""
         if (self.reference is None) != (self.largest_difference is None):
-            raise InputError("largest_difference", self.largest_difference, "given with a reference, and only then")
+            raise InputError(
+                "largest_difference",
+                self.largest_difference,
+                "given with a reference, and only then",
+            )
         if self.largest_difference is None:
             return
         c = self.largest_difference
         width = min(upper - lower for lower, upper in self.ranges)
         if c > width:
-            raise InputError("largest_difference", c, f"at most {width:g}, the width of score_range")
+            raise InputError(
+                "largest_difference", c, f"at most {width:g}, the width of score_range"
+            )
         if self.worst not in NAN_COUNTS_AS:
             raise InputError("worst", self.worst, "'lower' or 'upper' with a reference")
         paired = self.score if isinstance(self.score, PairedScore) else None
@@ -144,15 +193,24 @@ class ClippedScores(Query):
                 reference = copy.deepcopy(self.reference)
             except Exception as cause:
                 remedy = "A reference that may change later would be another question."
-                raise InputError("reference", type(self.reference).__name__, "a model that copy.deepcopy can copy", remedy) from cause
+                raise InputError(
+                    "reference",
+                    type(self.reference).__name__,
+                    "a model that copy.deepcopy can copy",
+                    remedy,
+                ) from cause
             object.__setattr__(self, "reference", reference)
             score = self.score if paired is None else paired.score
-            object.__setattr__(self, "score", PairedScore(score, reference, self.ranges, str(self.worst)))
+            object.__setattr__(
+                self, "score", PairedScore(score, reference, self.ranges, str(self.worst))
+            )
         object.__setattr__(self, "ranges", ((-c, c),) * self.metrics)
 
     @checked
     def about(self, subject: Any) -> Self:
-        """The same question about another subject, whose arguments need not be checked a second time."""
+        """The same question about another subject, whose arguments need not be checked a second
+        time.
+        """
         other = copy.copy(self)
         object.__setattr__(other, "subject", copy_mutable(subject))
         return other
@@ -167,7 +225,13 @@ class ClippedScores(Query):
         return len(self.ranges)
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        return _box(self.ranges, tuple(self.origins()), tuple(self.weights or ()), self.max_records_per_unit, adjacency.replaces)
+        return _box(
+            self.ranges,
+            tuple(self.origins()),
+            tuple(self.weights or ()),
+            self.max_records_per_unit,
+            adjacency.replaces,
+        )
 
     def release_event(self, event: Event, adjacency: Adjacency) -> Event:
         if self.role is None or event.free:
@@ -183,9 +247,18 @@ class ClippedScores(Query):
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         grids = self.lattices(count)
-        score_evaluation.probe_score(self.score, subject, example, self.metrics, count, lambda pieces: sum_records(pieces, grids))
+        score_evaluation.probe_score(
+            self.score,
+            subject,
+            example,
+            self.metrics,
+            count,
+            lambda pieces: sum_records(pieces, grids),
+        )
 
-    def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(
+        self, subject: Any
+    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
         # most differences may be clipped
         return [(self.score, subject, () if isinstance(self.score, PairedScore) else self.ranges)]
 
@@ -201,13 +274,22 @@ class ClippedScores(Query):
             "worst": self.worst,
         }
         if pair:
-            inputs |= {"reference": type(self.reference).__name__, "largest_difference": self.largest_difference}
+            inputs |= {
+                "reference": type(self.reference).__name__,
+                "largest_difference": self.largest_difference,
+            }
         return inputs
 
     def lattices(self, units: int | None) -> list[Lattice]:
         """The public grid of each metric; `units` is their public number, or None."""
         return [
-            Lattice.over(*ends, origin=origin, worst=self.worst, units=units, repeats=self.max_records_per_unit)
+            Lattice.over(
+                *ends,
+                origin=origin,
+                worst=self.worst,
+                units=units,
+                repeats=self.max_records_per_unit,
+            )
             for ends, origin in zip(self.ranges, self.origins(), strict=True)
         ]
 
@@ -230,7 +312,13 @@ class ClippedScores(Query):
 
 # every evaluation of a search asks for the same
 @functools.lru_cache(maxsize=64)
-def _box(ranges: Sequence[tuple[float, float]], origins: Sequence[float], weighted: Sequence[float], k: int, replaces: bool) -> Sensitivity:
+def _box(
+    ranges: Sequence[tuple[float, float]],
+    origins: Sequence[float],
+    weighted: Sequence[float],
+    k: int,
+    replaces: bool,
+) -> Sensitivity:
     """The sensitivity of clipped scores: see the theorem above."""
     weights = [Fraction(weight) for weight in weighted]
     units = []
@@ -244,17 +332,24 @@ def _box(ranges: Sequence[tuple[float, float]], origins: Sequence[float], weight
     l1 = largest * sum(weights)
     linf = largest * max(weights)
     scale = tuple(float(unit / largest) for unit in units)
-    return Sensitivity(rounded_up(l1), root_up(largest**2 * sum(weight**2 for weight in weights)), rounded_up(linf), scale)
+    return Sensitivity(
+        rounded_up(l1),
+        root_up(largest**2 * sum(weight**2 for weight in weights)),
+        rounded_up(linf),
+        scale,
+    )
 
 
 @checked_constructor
 @dataclass(frozen=True, eq=False)
 class ClippedMean(ClippedScores):
-    """The mean of clipped scores over units. The sum is measured from the middle of the range and divided in public.
+    """The mean of clipped scores over units. The sum is measured from the middle of the range and
+    divided in public.
 
     Args:
-        divisor: public number of units to divide by; by default their true number, which only REPLACE_ONE makes public.
-            A divisor above the true number pulls the mean toward the middle of the range.
+        divisor: public number of units to divide by; by default their true number, which only
+            REPLACE_ONE makes public. A divisor above the true number pulls the mean toward the
+            middle of the range.
 
     The other arguments are those of `ClippedScores`.
     """
@@ -267,7 +362,10 @@ class ClippedMean(ClippedScores):
 
     def require_public(self, adjacency: Adjacency) -> None:
         if self.divisor is None and (not adjacency.replaces or self.max_records_per_unit > 1):
-            private = "With max_records_per_unit > 1 up to so many records of each unit count, and their number is private."
+            private = (
+                "With max_records_per_unit > 1 up to so many records of each unit count, and their"
+                " number is private."
+            )
             if not adjacency.replaces:
                 private = f"With adjacency={adjacency.value!r} the number of units is private."
             remedy = f"{private} Pass divisor=, a public number fixed without looking at the data."
@@ -285,7 +383,9 @@ class ClippedMean(ClippedScores):
 @checked_constructor
 @dataclass(frozen=True, eq=False)
 class ClippedSum(ClippedScores):
-    """The sum of clipped scores over units, measured from zero. Its arguments are those of `ClippedScores`."""
+    """The sum of clipped scores over units, measured from zero. Its arguments are those of
+    `ClippedScores`.
+    """
 
     def origins(self) -> tuple[float, ...]:
         return (0.0,) * self.metrics

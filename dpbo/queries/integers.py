@@ -1,11 +1,14 @@
-"""From float scores to exact integers, record by record and unit by unit, and matrix products that treat every record alike.
+"""From float scores to exact integers, record by record and unit by unit, and matrix products that
+treat every record alike.
 
-Each score becomes a whole multiple of a public power-of-two quantum: truncated toward zero, then clipped in integers. So the bound on a
-unit's contribution is exact, and int64 sums have the same bits in every order, chunk and shard.
+Each score becomes a whole multiple of a public power-of-two quantum: truncated toward zero, then
+clipped in integers. So the bound on a unit's contribution is exact, and int64 sums have the same
+bits in every order, chunk and shard.
 
-Sizes: a lattice number is at most 2^39, and units * bound at most 2^61. With u public units the quantum is the smallest power of two
-with width/quantum <= 2^min(39, 61 - ceil(log2 u)); a private number of units counts as u = 2^32. Truncation moves a sum by at most
-2 units * quantum (once per record, once per unit) and a mean by at most two quanta.
+Sizes: a lattice number is at most 2^39, and units * bound at most 2^61. With u public units the
+quantum is the smallest power of two with width/quantum <= 2^min(39, 61 - ceil(log2 u)); a private
+number of units counts as u = 2^32. Truncation moves a sum by at most 2 units * quantum (once per
+record, once per unit) and a mean by at most two quanta.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ _DEVICE_CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class Lattice:
-    """The public grid of one metric: the numbers `origin + k * quantum` with integer k from `low` to `high`."""
+    """The public grid of one metric: the numbers `origin + k * quantum` with integer k from `low`
+    to `high`.
+    """
 
     origin: float
     quantum: float
@@ -44,13 +49,24 @@ class Lattice:
     @classmethod
     # every evaluation of a search asks for the same
     @functools.lru_cache(maxsize=256)
-    def over(cls, lower: float, upper: float, *, origin: float, worst: str | float, units: int | None, repeats: int = 1) -> Lattice:
-        """The finest grid whose sums cannot overflow. The ends are rounded inward: (high - low) * quantum <= upper - lower, exactly.
+    def over(
+        cls,
+        lower: float,
+        upper: float,
+        *,
+        origin: float,
+        worst: str | float,
+        units: int | None,
+        repeats: int = 1,
+    ) -> Lattice:
+        """The finest grid whose sums cannot overflow. The ends are rounded inward: (high - low) *
+        quantum <= upper - lower, exactly.
 
         Args:
             lower, upper: public range of a score.
             origin: the score that counts as zero.
-            worst: what NaN and infinities count as: the "lower" or the "upper" end, or a number between them.
+            worst: what NaN and infinities count as: the "lower" or the "upper" end, or a number
+                between them.
             units: public number of units; None if it is private.
             repeats: how many times a unit counts at most.
         """
@@ -62,7 +78,12 @@ class Lattice:
         high = math.floor(above / Fraction(quantum))
         # the origin is at most 2^93 quanta: floats that differ do so by 2^-54 of it
         if low >= high or quantum < 1e-290:
-            raise InputError("score_range", (lower, upper), "wide enough to be resolved in float64", "Rescale the score.")
+            raise InputError(
+                "score_range",
+                (lower, upper),
+                "wide enough to be resolved in float64",
+                "Rescale the score.",
+            )
         if isinstance(worst, str):
             return cls(origin, quantum, low, high, low if worst == "lower" else high)
         step = int((Fraction(worst) - Fraction(origin)) / Fraction(quantum))
@@ -70,7 +91,8 @@ class Lattice:
 
 
 def quantise(scores: torch.Tensor, grid: Lattice, out: torch.Tensor) -> torch.Tensor:
-    """Lattice numbers of a one-dimensional chunk of scores, as whole float64 numbers in the buffer `out`.
+    """Lattice numbers of a one-dimensional chunk of scores, as whole float64 numbers in the buffer
+    `out`.
 
     NaN and infinities become `grid.worst`; everything else is truncated toward zero, then clipped.
     """
@@ -87,7 +109,9 @@ def quantise(scores: torch.Tensor, grid: Lattice, out: torch.Tensor) -> torch.Te
 
 
 def truncate(numbers: torch.Tensor) -> torch.Tensor:
-    """Truncates toward zero in place: on a CPU by numpy, whose loop is vectorised for float64 where torch's is not."""
+    """Truncates toward zero in place: on a CPU by numpy, whose loop is vectorised for float64 where
+    torch's is not.
+    """
     if numbers.device.type != "cpu":
         return numbers.trunc_()
     np.trunc(numbers.numpy(), out=numbers.numpy())
@@ -95,33 +119,59 @@ def truncate(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def sum_records(pieces: Iterable[torch.Tensor], grids: Sequence[Lattice]) -> torch.Tensor:
-    """Sum of the records' lattice numbers, where each record is a unit: pieces of shape `rows x m` to int64 of shape `m`."""
+    """Sum of the records' lattice numbers, where each record is a unit: pieces of shape `rows x m`
+    to int64 of shape `m`.
+    """
     totals: torch.Tensor | None = None
     for chunk, buffer in _chunks(pieces):
-        sums = torch.stack([_exact_sum(quantise(chunk[:, j], grid, buffer)) for j, grid in enumerate(grids)])
+        sums = torch.stack(
+            [_exact_sum(quantise(chunk[:, j], grid, buffer)) for j, grid in enumerate(grids)]
+        )
         totals = sums if totals is None else totals + sums
     return torch.zeros(len(grids), dtype=torch.int64) if totals is None else totals
 
 
 def sum_units(
-    pieces: Iterable[torch.Tensor], grids: Sequence[Lattice], groups: torch.Tensor, rows: torch.Tensor, most: int
+    pieces: Iterable[torch.Tensor],
+    grids: Sequence[Lattice],
+    groups: torch.Tensor,
+    rows: torch.Tensor,
+    most: int,
 ) -> torch.Tensor:
-    """Sum over units of trunc(min(most, rows of the unit) * mean of its lattice numbers): int64, shape `m`.
+    """Sum over units of trunc(min(most, rows of the unit) * mean of its lattice numbers): int64,
+    shape `m`.
 
-    All rows of a unit are added before anything else, so their order cannot matter. With `most = 1` a unit counts as its mean.
+    All rows of a unit are added before anything else, so their order cannot matter. With `most = 1`
+    a unit counts as its mean.
     """
-    return torch.stack([_scaled_mean(sums, rows, most).sum() for sums in _unit_sums(pieces, grids, groups, rows)])
+    return torch.stack(
+        [_scaled_mean(sums, rows, most).sum() for sums in _unit_sums(pieces, grids, groups, rows)]
+    )
 
 
-def unit_means(pieces: Iterable[torch.Tensor], grid: Lattice, groups: torch.Tensor | None, rows: torch.Tensor | None) -> torch.Tensor:
-    """Each unit's mean lattice number of one metric, truncated toward zero: int64, shape `units`."""
+def unit_means(
+    pieces: Iterable[torch.Tensor],
+    grid: Lattice,
+    groups: torch.Tensor | None,
+    rows: torch.Tensor | None,
+) -> torch.Tensor:
+    """Each unit's mean lattice number of one metric, truncated toward zero: int64, shape
+    `units`.
+    """
     if groups is not None and rows is not None:
         return _scaled_mean(_unit_sums(pieces, [grid], groups, rows)[0], rows, 1)
-    numbers = [quantise(chunk[:, 0], grid, buffer).to(torch.int64) for chunk, buffer in _chunks(pieces)]
+    numbers = [
+        quantise(chunk[:, 0], grid, buffer).to(torch.int64) for chunk, buffer in _chunks(pieces)
+    ]
     return torch.cat(numbers) if numbers else torch.zeros(0, dtype=torch.int64)
 
 
-def _unit_sums(pieces: Iterable[torch.Tensor], grids: Sequence[Lattice], groups: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def _unit_sums(
+    pieces: Iterable[torch.Tensor],
+    grids: Sequence[Lattice],
+    groups: torch.Tensor,
+    rows: torch.Tensor,
+) -> torch.Tensor:
     """Sum of each unit's lattice numbers: `m x units`."""
     sums = torch.zeros(len(grids), len(rows), dtype=torch.int64, device=groups.device)
     start = 0
@@ -135,7 +185,9 @@ def _unit_sums(pieces: Iterable[torch.Tensor], grids: Sequence[Lattice], groups:
 
 
 def _scaled_mean(sums: torch.Tensor, rows: torch.Tensor, most: int) -> torch.Tensor:
-    """trunc(min(most, rows) * sums / rows) without overflow, from the whole part and the remainder (both have the sum's sign)."""
+    """trunc(min(most, rows) * sums / rows) without overflow, from the whole part and the remainder
+    (both have the sum's sign).
+    """
     whole = torch.div(sums, rows, rounding_mode="trunc")
     if most == 1:
         return whole
@@ -144,7 +196,9 @@ def _scaled_mean(sums: torch.Tensor, rows: torch.Tensor, most: int) -> torch.Ten
 
 
 def _exact_sum(steps: torch.Tensor) -> torch.Tensor:
-    """int64 sum of whole float64 of at most 2^39: in blocks of 2^13 every partial sum is a whole number below 2^53, so exact."""
+    """int64 sum of whole float64 of at most 2^39: in blocks of 2^13 every partial sum is a whole
+    number below 2^53, so exact.
+    """
     even = len(steps) - len(steps) % _EXACT_BLOCK
     rest = steps[even:].sum().to(torch.int64)
     if even:
@@ -172,11 +226,14 @@ def _power_of_two(value: Fraction) -> float:
 
 
 def deterministic_matmul(A: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
-    """A X for float64 `a x n` and `n x columns`, where the bits of a column of A X depend on that column of X alone.
+    """A X for float64 `a x n` and `n x columns`, where the bits of a column of A X depend on that
+    column of X alone.
 
-    X holds one record a column. A library may compute some columns by another kernel than the others, for example those left over beside
-    whole tiles, or those at a thread's edge: their terms are then added in another order, and which column a record stands in depends on
-    the other records. So each shape is tried once on equal columns. If the results differ, elementwise operations replace the product.
+    X holds one record a column. A library may compute some columns by another kernel than the
+    others, for example those left over beside whole tiles, or those at a thread's edge: their terms
+    are then added in another order, and which column a record stands in depends on the other
+    records. So each shape is tried once on equal columns. If the results differ, elementwise
+    operations replace the product.
     """
     if _equal_columns_agree(*A.shape, X.shape[1], A.device, torch.get_num_threads()):
         return A @ X
@@ -192,9 +249,16 @@ def elementwise_matmul(A: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
 
 
 @functools.cache
-def _equal_columns_agree(rows: int, depth: int, columns: int, device: torch.device, _threads: int) -> bool:
-    """Whether a product of this public shape, on this many threads, gives equal columns equal bits."""
+def _equal_columns_agree(
+    rows: int, depth: int, columns: int, device: torch.device, _threads: int
+) -> bool:
+    """Whether a product of this public shape, on this many threads, gives equal columns equal
+    bits.
+    """
     # no short sums
-    A, x = (torch.arange(1.0, depth * size + 1.0, dtype=torch.float64).sin().reshape(depth, size) for size in (rows, 1))
+    A, x = (
+        torch.arange(1.0, depth * size + 1.0, dtype=torch.float64).sin().reshape(depth, size)
+        for size in (rows, 1)
+    )
     found = A.T.contiguous().to(device) @ x.expand(depth, columns).contiguous().to(device)
     return torch.equal(found, found[:, :1].expand_as(found))

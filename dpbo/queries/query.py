@@ -1,8 +1,10 @@
-"""Queries: questions about the private records, each with a proven bound on how far its answer can move between neighbours.
+"""Queries: questions about the private records, each with a proven bound on how far its answer can
+move between neighbours.
 
-A query is public and frozen. It holds functions, public numbers and handles of earlier answers, never a private tensor. Arguments that
-the caller could change in place are copied when the query is made: otherwise the noise could belong to another question than the one that
-was answered. Only the curator calls `_evaluate`.
+A query is public and frozen. It holds functions, public numbers and handles of earlier answers,
+never a private tensor. Arguments that the caller could change in place are copied when the query is
+made: otherwise the noise could belong to another question than the one that was answered. Only the
+curator calls `_evaluate`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ _FREE_TO_REPLACE = frozenset({"public_inputs", "fingerprint_parts"})
 
 
 class View(Protocol):
-    """The private records as a query's `_evaluate` sees them. A view lives inside the curator and its trusted workers.
+    """The private records as a query's `_evaluate` sees them. A view lives inside the curator and
+    its trusted workers.
 
     Attributes:
         records: the records as the user gave them to the curator.
@@ -36,8 +39,10 @@ class View(Protocol):
         rows: number of records of each unit (int64), or None when each record is a unit.
         units: number of units, private under ADD_OR_REMOVE_ONE.
         public_units: number of units where the adjacency makes it public, else None.
-        shard: whether these are only some of the units, because other processes hold the rest or because they are a sample.
-        earlier: the `per_unit` values of the answers that the query names in `handles()`, in that order.
+        shard: whether these are only some of the units, because other processes hold the rest or
+            because they are a sample.
+        earlier: the `per_unit` values of the answers that the query names in `handles()`, in that
+            order.
         device: the device that records are scored on; public.
         can_take: whether `take` can select single records.
         unfit: whether each record has a cell that the public form of its column has no value for
@@ -45,12 +50,12 @@ class View(Protocol):
             such a record counts as the worst value, whatever is computed of it.
         one_at_a_time: whether a score gets one record at a time.
 
-    Methods:
-        take: the records at these positions, in the records' own container.
-        storages: data pointers of the records' tensors, to recognise a score that is a view of the records.
-        single: the view of one record.
-        keep: `keep(key, make)` gives what `make()` computed, which is kept until another key is asked for or the records change.
-        poisson_sample: the view of a fresh sample that takes each unit with probability `rate`; `public_units` stays that of all units.
+    Methods: take: the records at these positions, in the records' own container. storages: data
+        pointers of the records' tensors, to recognise a score that is a view of the records.
+        single: the view of one record. keep: `keep(key, make)` gives what `make()` computed, which
+        is kept until another key is asked for or the records change. poisson_sample: the view of a
+        fresh sample that takes each unit with probability `rate`; `public_units` stays that of all
+        units.
     """
 
     @property
@@ -90,8 +95,10 @@ class IntegerSum:
 
     Attributes:
         numerators: int64, shape `k`; the answer is `numerators * quanta`.
-        quanta: k public powers of two, each at most 2^-28 of the sensitivity, so that every noise has a coarser grid.
-        per_unit: values of each unit, such as its losses, that later queries may use. They never leave the curator.
+        quanta: k public powers of two, each at most 2^-28 of the sensitivity, so that every noise
+            has a coarser grid.
+        per_unit: values of each unit, such as its losses, that later queries may use. They never
+            leave the curator.
     """
 
     numerators: torch.Tensor = field(repr=False)
@@ -116,7 +123,8 @@ class Query(abc.ABC):
 
     - `sensitivity`: the bound for each adjacency. Prove it in the class's docstring, for all
       records of a unit together.
-    - `_evaluate`: the exact answer. A unit's contribution must be clipped, made of whole numbers, and depend on its own records alone.
+    - `_evaluate`: the exact answer. A unit's contribution must be clipped, made of whole numbers,
+      and depend on its own records alone.
     - `affine`: how the published value follows from the noised sum.
     - `public_inputs`: the numbers that the user declares public.
 
@@ -162,13 +170,21 @@ class Query(abc.ABC):
     per_unit: ClassVar[bool] = False
 
     def fingerprint_parts(self) -> tuple[Any, ...]:
-        """What tells this query from another of its type: its public inputs, and its fields if it is a data class."""
-        names: list[str] = [part.name for part in dataclasses.fields(self)] if dataclasses.is_dataclass(self) else []
+        """What tells this query from another of its type: its public inputs, and its fields if it
+        is a data class.
+        """
+        names: list[str] = (
+            [part.name for part in dataclasses.fields(self)]
+            if dataclasses.is_dataclass(self)
+            else []
+        )
         return self.public_inputs(), *(getattr(self, name) for name in names)
 
     @abc.abstractmethod
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        """Proven bound on the distance between the sums of two neighbours. Raises InputError for an adjacency it has no proof for."""
+        """Proven bound on the distance between the sums of two neighbours. Raises InputError for an
+        adjacency it has no proof for.
+        """
 
     @abc.abstractmethod
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
@@ -181,63 +197,93 @@ class Query(abc.ABC):
 
     @abc.abstractmethod
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
-        """(offset, gain): the published value is `offset + gain * sum`. `units` is their number where it is public, else None."""
+        """(offset, gain): the published value is `offset + gain * sum`. `units` is their number
+        where it is public, else None.
+        """
 
     @abc.abstractmethod
     def public_inputs(self) -> dict[str, Any]:
-        """The numbers that the user declares public, as JSON values, for the ledger and the statement."""
+        """The numbers that the user declares public, as JSON values, for the ledger and the
+        statement.
+        """
 
     def scale(self, adjacency: Adjacency) -> Sensitivity:
-        """The bound that the noise multiplier multiplies. It is the sensitivity, except where `release_event` accounts otherwise."""
+        """The bound that the noise multiplier multiplies. It is the sensitivity, except where
+        `release_event` accounts otherwise.
+        """
         return self.sensitivity(adjacency)
 
     def release_event(self, event: Event, adjacency: Adjacency) -> Event:
-        """The event that a release of this query is charged as, given the event of the mechanism."""
+        """The event that a release of this query is charged as, given the event of the
+        mechanism.
+        """
         return event
 
     def sampling_variance(self, units: int | None) -> Sequence[float] | float:
-        """Public bound on the variance that the published value has without any noise, for example from Poisson sampling."""
+        """Public bound on the variance that the published value has without any noise, for example
+        from Poisson sampling.
+        """
         return 0.0
 
     def quanta(self, units: int | None) -> Sequence[float] | None:
-        """Quanta of the exact answer; None where only the answer itself tells them. `units` is their number where it is public."""
+        """Quanta of the exact answer; None where only the answer itself tells them. `units` is
+        their number where it is public.
+        """
         return None
 
     def data_assumptions(self) -> Mapping[str, str]:
-        """Name -> what must hold of the data for `sensitivity` to be true. A release with any such assumption is conditional."""
+        """Name -> what must hold of the data for `sensitivity` to be true. A release with any such
+        assumption is conditional.
+        """
         return {}
 
     def failure_probability(self) -> float:
-        """Probability that `sensitivity` is false although the data assumptions hold. The statement adds up those of all releases."""
+        """Probability that `sensitivity` is false although the data assumptions hold. The statement
+        adds up those of all releases.
+        """
         return 0.0
 
     def needs_row_change(self) -> RowChange | None:
-        """The row change that `sensitivity` assumes under BOUNDED_ROW_CHANGE; None if it holds for any replacement."""
+        """The row change that `sensitivity` assumes under BOUNDED_ROW_CHANGE; None if it holds for
+        any replacement.
+        """
         return None
 
     def part(self) -> int | None:
-        """Index of the one unit that the answer depends on; None if it depends on all. Queries of different parts compose in parallel."""
+        """Index of the one unit that the answer depends on; None if it depends on all. Queries of
+        different parts compose in parallel.
+        """
         return None
 
     def sums_over_units(self) -> bool:
-        """Whether the answers on disjoint shards of the units add up to the answer on all, given the same `public_units`."""
+        """Whether the answers on disjoint shards of the units add up to the answer on all, given
+        the same `public_units`.
+        """
         return False
 
     def prepare(self) -> Any:
-        """Public work that comes before any private record is used, such as fitting a model. Returns the subject of `_evaluate`."""
+        """Public work that comes before any private record is used, such as fitting a model.
+        Returns the subject of `_evaluate`.
+        """
         return None
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
-        """Tries the query on `count` public stand-in records. Raises ScoreError if it cannot work."""
+        """Tries the query on `count` public stand-in records. Raises ScoreError if it cannot
+        work.
+        """
         return None
 
-    def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(
+        self, subject: Any
+    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
         """(score, its first argument, the metrics' ranges) for each model or point that the user's
         score is called with on each record; the curator tests all of them on examples."""
         return ()
 
     def scores_one_at_a_time(self) -> bool:
-        """Whether the user's code gets one record at a time where the curator says so, and sees no records otherwise."""
+        """Whether the user's code gets one record at a time where the curator says so, and sees no
+        records otherwise.
+        """
         return False
 
     def handles(self) -> Sequence[Any]:
@@ -255,8 +301,9 @@ def require_per_unit(query: Query, *, grouped: bool) -> None:
     """
     if grouped and not declares_per_unit(type(query)):
         remedy = (
-            "Make it a subclass of dpbo.queries.UnitSum, or reduce each unit to one record first. If its sensitivity is proven for all "
-            "records of a unit together, set per_unit = True in its class."
+            "Make it a subclass of dpbo.queries.UnitSum, or reduce each unit to one record first."
+            " If its sensitivity is proven for all records of a unit together, set per_unit = True"
+            " in its class."
         )
         raise InputError("query", type(query).__name__, "made for units of several records", remedy)
 
@@ -282,11 +329,15 @@ def _is_code(name: str, classes: Sequence[type]) -> bool:
     if name.startswith("__") or name in _FREE_TO_REPLACE:
         return False
     found = next((vars(base)[name] for base in classes if name in vars(base)), None)
-    return (callable(found) or hasattr(found, "__get__")) and not getattr(found, "__isabstractmethod__", False)
+    return (callable(found) or hasattr(found, "__get__")) and not getattr(
+        found, "__isabstractmethod__", False
+    )
 
 
 def copy_mutable(value: Any) -> Any:
-    """A copy of each tensor and array, and of the lists, tuples and dicts around them. Anything else, such as a model, is not copied."""
+    """A copy of each tensor and array, and of the lists, tuples and dicts around them. Anything
+    else, such as a model, is not copied.
+    """
     if isinstance(value, torch.Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
     if isinstance(value, np.ndarray):

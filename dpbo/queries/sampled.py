@@ -1,4 +1,6 @@
-"""A mean over a Poisson sample of the units: each release costs less privacy (amplification by sampling) and scores fewer records."""
+"""A mean over a Poisson sample of the units: each release costs less privacy (amplification by
+sampling) and scores fewer records.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,19 +17,23 @@ from dpbo.validation import between, checked_constructor
 @checked_constructor
 @dataclass(frozen=True, eq=False)
 class PoissonSampled(Query):
-    """A `ClippedMean` over a Poisson sample of the units: `PoissonSampled(ClippedMean(score, x, score_range=(0, 1)), rate=0.1)`.
+    """A `ClippedMean` over a Poisson sample of the units: `PoissonSampled(ClippedMean(score, x,
+    score_range=(0, 1)), rate=0.1)`.
 
-    Each evaluation draws a fresh sample that takes each unit independently with probability q and is never shown. A joint release of
-    several points draws a sample for each, which costs less than one sample for all.
+    Each evaluation draws a fresh sample that takes each unit independently with probability q and
+    is never shown. A joint release of several points draws a sample for each, which costs less than
+    one sample for all.
 
-    Sensitivity. One unit contributes a vector of l2 norm at most C, the inner query's sensitivity under ADD_OR_REMOVE_ONE (scores are
-    measured from the middle of their range, cells from zero). For a fixed sample the sum moves between neighbours by C (add or remove) or
-    2 C (replace). With noise of standard deviation M C the release is dominated, under either relation, by the subsampled Gaussian pair of
-    `dpbo.accounting`, and is charged as that event.
+    Sensitivity. One unit contributes a vector of l2 norm at most C, the inner query's sensitivity
+    under ADD_OR_REMOVE_ONE (scores are measured from the middle of their range, cells from zero).
+    For a fixed sample the sum moves between neighbours by C (add or remove) or 2 C (replace). With
+    noise of standard deviation M C the release is dominated, under either relation, by the
+    subsampled Gaussian pair of `dpbo.accounting`, and is charged as that event.
 
-    The published mean divides by q n. Sampling gives it a variance of at most (1 - q) / (q n) times the square of the most that a unit
-    counts (half the range; 1 in a cell). This public bound is added to Yvar, since the variance itself is private. Under
-    ADD_OR_REMOVE_ONE the divisor stands for n, which is private, so there Yvar is right if the divisor is not below n.
+    The published mean divides by q n. Sampling gives it a variance of at most (1 - q) / (q n) times
+    the square of the most that a unit counts (half the range; 1 in a cell). This public bound is
+    added to Yvar, since the variance itself is private. Under ADD_OR_REMOVE_ONE the divisor stands
+    for n, which is private, so there Yvar is right if the divisor is not below n.
 
     Args:
         query: the mean. Its records must be of a kind that can be sliced.
@@ -52,7 +58,9 @@ class PoissonSampled(Query):
             return event
         if not isinstance(event, GaussianEvent):
             raise InputError("mechanism", event.mechanism, "GaussianMechanism, for a sampled mean")
-        return PoissonGaussianEvent(event.noise_multiplier, event.count, rate=self.rate, relation=adjacency.value)
+        return PoissonGaussianEvent(
+            event.noise_multiplier, event.count, rate=self.rate, relation=adjacency.value
+        )
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         offset, gain = self.query.affine(units)
@@ -64,7 +72,10 @@ class PoissonSampled(Query):
         number = 1 / gain if units is None else units
         # an origin may be rounded toward either end
         ends = zip(self.query.ranges, self.query.origins(), strict=True)
-        most = [self.query.max_records_per_unit * max(origin - lower, upper - origin) for (lower, upper), origin in ends]
+        most = [
+            self.query.max_records_per_unit * max(origin - lower, upper - origin)
+            for (lower, upper), origin in ends
+        ]
         return [(1 - self.rate) / self.rate * number * (gain * each) ** 2 for each in most]
 
     def quanta(self, units: int | None) -> tuple[float, ...]:
@@ -75,7 +86,9 @@ class PoissonSampled(Query):
 
     def require_public(self, adjacency: Adjacency) -> None:
         if adjacency is Adjacency.BOUNDED_ROW_CHANGE:
-            raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE for sampled means")
+            raise InputError(
+                "adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE for sampled means"
+            )
         self.query.require_public(adjacency)
 
     def sums_over_units(self) -> bool:
@@ -87,7 +100,9 @@ class PoissonSampled(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self.query.probe(example, count, subject)
 
-    def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(
+        self, subject: Any
+    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
         return self.query.per_record_scores(subject)
 
     def scores_one_at_a_time(self) -> bool:
@@ -96,5 +111,9 @@ class PoissonSampled(Query):
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         require_per_unit(self.query, grouped=view.groups is not None)
         if not view.can_take:
-            raise InputError("records", type(view.records).__name__, "of a kind that can be sliced, to be sampled")
+            raise InputError(
+                "records",
+                type(view.records).__name__,
+                "of a kind that can be sliced, to be sampled",
+            )
         return self.query._evaluate(view.poisson_sample(self.rate), subject)

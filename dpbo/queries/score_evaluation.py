@@ -1,7 +1,9 @@
-"""Runs the user's score on private records, so that nothing but one row of numbers per record can come back.
+"""Runs the user's score on private records, so that nothing but one row of numbers per record can
+come back.
 
-Whether a score raises an exception tells something about the records. So an exception is confined to the units that cause it, which then
-count as the worst score. What cannot be confined becomes a `Failure`: the curator turns this value into an error without private frames.
+Whether a score raises an exception tells something about the records. So an exception is confined
+to the units that cause it, which then count as the worst score. What cannot be confined becomes a
+`Failure`: the curator turns this value into an error without private frames.
 """
 
 import collections
@@ -26,10 +28,14 @@ _UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
 _DTYPES = _UNSIGNED | {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _DTYPES |= {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _NOT_CALLED = object()
-_MEAN = "One number for all records is perhaps their mean: return each record's own score, and dpbo takes the mean."
+_MEAN = (
+    "One number for all records is perhaps their mean: return each record's own score, and dpbo"
+    " takes the mean."
+)
 _SCORER = (
-    "Scorers of scikit-learn, such as make_scorer's, give one number for all records: give a function that scores each record, such as "
-    "`lambda model, records: model.predict(records[0]) == records[1]`, or to DPSearch a name such as scoring='f1'. "
+    "Scorers of scikit-learn, such as make_scorer's, give one number for all records: give a"
+    " function that scores each record, such as `lambda model, records: model.predict(records[0])"
+    " == records[1]`, or to DPSearch a name such as scoring='f1'. "
 )
 
 
@@ -37,7 +43,13 @@ class _WrongShape(Exception):
     """The score returned something other than one row of numbers a record."""
 
 
-def score_records(score: Score, subject: Any, view: View, metrics: int, reduce: Callable[[Iterable[torch.Tensor]], T]) -> T | Failure:
+def score_records(
+    score: Score,
+    subject: Any,
+    view: View,
+    metrics: int,
+    reduce: Callable[[Iterable[torch.Tensor]], T],
+) -> T | Failure:
     """`reduce` applied to the scores of all records. Never raises.
 
     Args:
@@ -55,7 +67,13 @@ def score_records(score: Score, subject: Any, view: View, metrics: int, reduce: 
             return Failure(_kind(error))
 
     if not view.one_at_a_time:
-        result = guarded(lambda: [] if view.count == 0 else _fit(_pieces(score(subject, view.records), view.count, metrics), view))
+        result = guarded(
+            lambda: (
+                []
+                if view.count == 0
+                else _fit(_pieces(score(subject, view.records), view.count, metrics), view)
+            )
+        )
         if not isinstance(result, Failure) or result.kind == "interrupted" or not view.can_take:
             return result
     scores = _scores(score, subject, view, metrics)
@@ -65,11 +83,25 @@ def score_records(score: Score, subject: Any, view: View, metrics: int, reduce: 
 
 
 def probe_score(
-    score: Score, subject: Any, example: Any, metrics: int, count: int, reduce: Callable[[Iterable[torch.Tensor]], Any]
+    score: Score,
+    subject: Any,
+    example: Any,
+    metrics: int,
+    count: int,
+    reduce: Callable[[Iterable[torch.Tensor]], Any],
 ) -> None:
-    """Scores and reduces `count` public stand-in records. Raises ScoreError where that fails: what the score returned, and the fix."""
-    shape = "one real number a record, shape (n,)" if metrics == 1 else f"{metrics} numbers a record, shape (n, {metrics})"
-    must = f"score must return {shape}. It was tried on {count} public records before any private one (zeros, or `example`): there it"
+    """Scores and reduces `count` public stand-in records. Raises ScoreError where that fails: what
+    the score returned, and the fix.
+    """
+    shape = (
+        "one real number a record, shape (n,)"
+        if metrics == 1
+        else f"{metrics} numbers a record, shape (n, {metrics})"
+    )
+    must = (
+        f"score must return {shape}. It was tried on {count} public records before any private one"
+        " (zeros, or `example`): there it"
+    )
     scorer = _SCORER if _is_scorer(score) else ""
     remedy = f"{scorer}If zeros are not valid records, give public ones: Curator(..., example=)."
     result = _NOT_CALLED
@@ -85,7 +117,9 @@ def probe_score(
 
 
 def describe_result(result: Any, scores: torch.Tensor | None = None) -> str:
-    """Type and shape of what a score returned on public records; with `scores`, its numbers, also their range."""
+    """Type and shape of what a score returned on public records; with `scores`, its numbers, also
+    their range.
+    """
     if isinstance(result, Iterator):
         kind = "batches"
     elif hasattr(result, "shape") and hasattr(result, "dtype"):
@@ -101,11 +135,13 @@ def describe_result(result: Any, scores: torch.Tensor | None = None) -> str:
 
 
 def tensor_of(result: Any) -> torch.Tensor:
-    """What a score returned, as one tensor of real numbers: a tensor, an array, a list, or an iterator of batches of those.
+    """What a score returned, as one tensor of real numbers: a tensor, an array, a list, or an
+    iterator of batches of those.
 
-    The dtype of a list depends on all its records. So a number must become the same float whatever stands beside it, or one record would
-    decide how the others count. Unsigned numbers become float64, because numpy makes them floats beside most other numbers; and batches
-    are joined as float64, because torch would join whole numbers with float32 as float32.
+    The dtype of a list depends on all its records. So a number must become the same float whatever
+    stands beside it, or one record would decide how the others count. Unsigned numbers become
+    float64, because numpy makes them floats beside most other numbers; and batches are joined as
+    float64, because torch would join whole numbers with float32 as float32.
     """
     if isinstance(result, Iterator):
         # a score may use its buffer again
@@ -124,7 +160,9 @@ def tensor_of(result: Any) -> torch.Tensor:
 
 
 def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
-    """What a score returned, as pieces of shape `rows x metrics`. Raises _WrongShape unless they are `count` rows."""
+    """What a score returned, as pieces of shape `rows x metrics`. Raises _WrongShape unless they
+    are `count` rows.
+    """
     rows = 0
     for batch in result if isinstance(result, Iterator) else (result,):
         scores = tensor_of(batch)
@@ -138,10 +176,12 @@ def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
 
 
 def _scores(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
-    """Scores of all records: NaN, the worst value, where the score fails, or what `score.score_of_failed` gives there.
+    """Scores of all records: NaN, the worst value, where the score fails, or what
+    `score.score_of_failed` gives there.
 
-    A score that fails on all records is broken, and a release of worst values would be paid for: a Failure. But a shard or a sample may
-    hold a single unit, which must not end the evaluation for all.
+    A score that fails on all records is broken, and a release of worst values would be paid for: a
+    Failure. But a shard or a sample may hold a single unit, which must not end the evaluation for
+    all.
     """
     found = (_one_by_one if view.one_at_a_time else _isolated)(score, subject, view, metrics)
     if isinstance(found, Failure):
@@ -161,11 +201,13 @@ def _scores(score: Score, subject: Any, view: View, metrics: int) -> torch.Tenso
 def _one_by_one(score: Score, subject: Any, view: View, metrics: int) -> _Found | Failure:
     """Scores of records that the score gets one at a time.
 
-    Theorem. A record's score follows from that record, the subject and fresh randomness alone, if the score keeps nothing of a record for
-    the next call (assumption `score-keeps-nothing`, in the place of `score-per-record`). Proof: the call gets a container of that one
-    record, so neither a statistic over records, nor a dtype chosen by all of them, nor the shape of an array can bring in another one. It
-    gets copies of the subject and of the score of its own, so what these change in themselves, such as running statistics, is gone.
-    Random numbers that the score draws come from generators with a fresh seed (`PrivateGenerators`): they are independent of those of
+    Theorem. A record's score follows from that record, the subject and fresh randomness alone, if
+    the score keeps nothing of a record for the next call (assumption `score-keeps-nothing`, in the
+    place of `score-per-record`). Proof: the call gets a container of that one record, so neither a
+    statistic over records, nor a dtype chosen by all of them, nor the shape of an array can bring
+    in another one. It gets copies of the subject and of the score of its own, so what these change
+    in themselves, such as running statistics, is gone. Random numbers that the score draws come
+    from generators with a fresh seed (`PrivateGenerators`): they are independent of those of
     earlier calls, however many they drew. An exception is that record's own.
     """
     scores, known = _nothing(view, metrics)
@@ -185,11 +227,14 @@ def _one_by_one(score: Score, subject: Any, view: View, metrics: int) -> _Found 
 def _isolated(score: Score, subject: Any, view: View, metrics: int) -> _Found | Failure:
     """Scores by bisection over units, down to those that fail on their own.
 
-    Each call scores as many records as there are, with repeats in the place of those left out, because a record's bits may depend on how
-    many are scored together. It is a Failure, which only the operator sees (assumption `score-total`), if more units fail than the calls
-    can find: those not yet tried must not count as worst because of another unit. Where nothing can be scored, few calls are made.
+    Each call scores as many records as there are, with repeats in the place of those left out,
+    because a record's bits may depend on how many are scored together. It is a Failure, which only
+    the operator sees (assumption `score-total`), if more units fail than the calls can find: those
+    not yet tried must not count as worst because of another unit. Where nothing can be scored, few
+    calls are made.
 
-    A record that is scored as NaN keeps it: it counts the same whether or not the score fails on another record.
+    A record that is scored as NaN keeps it: it counts the same whether or not the score fails on
+    another record.
     """
     scores, known = _nothing(view, metrics)
     kind = ""
@@ -208,7 +253,9 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> _Found | 
         padded = torch.full((view.count,), int(positions[0]))
         padded[positions] = positions
         try:
-            scores[positions] = _joined(score(subject, view.take(padded)), view.count, metrics)[positions]
+            scores[positions] = _joined(score(subject, view.take(padded)), view.count, metrics)[
+                positions
+            ]
             known[positions] = True
         except BaseException as error:
             kind = _kind(error)
@@ -222,12 +269,18 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> _Found | 
 
 def _nothing(view: View, metrics: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores of no record yet, and which records have one."""
-    return torch.full((view.count, metrics), torch.nan, dtype=torch.float64), torch.zeros(view.count, dtype=torch.bool)
+    return torch.full((view.count, metrics), torch.nan, dtype=torch.float64), torch.zeros(
+        view.count, dtype=torch.bool
+    )
 
 
 def _joined(result: Any, count: int, metrics: int) -> torch.Tensor:
-    """What a score returned, as a copy, because a score may use its buffer again: float64 on the CPU, `count x metrics`."""
-    return torch.cat([piece.to("cpu", torch.float64, copy=True) for piece in _pieces(result, count, metrics)])
+    """What a score returned, as a copy, because a score may use its buffer again: float64 on the
+    CPU, `count x metrics`.
+    """
+    return torch.cat(
+        [piece.to("cpu", torch.float64, copy=True) for piece in _pieces(result, count, metrics)]
+    )
 
 
 def _fit(pieces: Iterable[torch.Tensor], view: View) -> Iterable[torch.Tensor]:
@@ -255,5 +308,12 @@ def _kind(error: BaseException) -> str:
 
 def _is_scorer(score: Any) -> bool:
     """Whether it is one of scikit-learn's scorers, perhaps within a score of dpbo's."""
-    inner = next((held for name in ("measure", "score", "func") if (held := getattr(score, name, None)) is not None), None)
+    inner = next(
+        (
+            held
+            for name in ("measure", "score", "func")
+            if (held := getattr(score, name, None)) is not None
+        ),
+        None,
+    )
     return hasattr(score, "_score_func") or (callable(inner) and _is_scorer(inner))

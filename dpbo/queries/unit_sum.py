@@ -61,7 +61,9 @@ class UnitSum(Query):
     @property
     @abc.abstractmethod
     def score_range(self) -> ScoreRanges:
-        """Public (lower, upper), or one such pair for each of m numbers; an attribute or a property."""
+        """Public (lower, upper), or one such pair for each of m numbers; an attribute or a
+        property.
+        """
 
     @abc.abstractmethod
     def score(self, records: Any) -> Any:
@@ -75,13 +77,21 @@ class UnitSum(Query):
 
     def public_inputs(self) -> dict[str, Any]:
         stated = self._sum.public_inputs()
-        names: list[str] = [part.name for part in dataclasses.fields(self)] if dataclasses.is_dataclass(self) else []
+        names: list[str] = (
+            [part.name for part in dataclasses.fields(self)]
+            if dataclasses.is_dataclass(self)
+            else []
+        )
         fields = {name: getattr(self, name) for name in names}
-        return stated | {name: value for name, value in fields.items() if isinstance(value, (bool, int, float, str))}
+        return stated | {
+            name: value
+            for name, value in fields.items()
+            if isinstance(value, (bool, int, float, str))
+        }
 
     def require_public(self, adjacency: Adjacency) -> None:
-        # The sum is made here, before a worker gets the question, and kept: its range is from now on
-        # the one that is answered with, whatever `score_range` says later.
+        # The sum is made here, before a worker gets the question, and kept: its range is from now
+        # on the one that is answered with, whatever `score_range` says later.
         self._sum.require_public(adjacency)
 
     def sums_over_units(self) -> bool:
@@ -90,7 +100,9 @@ class UnitSum(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self._sum.probe(example, count, subject)
 
-    def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(
+        self, subject: Any
+    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
         return self._sum.per_record_scores(subject)
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
@@ -98,7 +110,12 @@ class UnitSum(Query):
 
     @functools.cached_property
     def _sum(self) -> ClippedSum:
-        return ClippedSum(self._score, score_range=self.score_range, max_records_per_unit=self.max_records_per_unit, worst=self.worst)
+        return ClippedSum(
+            self._score,
+            score_range=self.score_range,
+            max_records_per_unit=self.max_records_per_unit,
+            worst=self.worst,
+        )
 
     def _score(self, _subject: Any, records: Any) -> Any:
         return self.score(records)

@@ -1,4 +1,5 @@
-"""Utilities of public candidates, for a private choice among them: their total scores, or how good each is as a quantile of a score.
+"""Utilities of public candidates, for a private choice among them: their total scores, or how good
+each is as a quantile of a score.
 
 release = curator.release(CandidateScores(score, candidates, score_range=(0.0, 1.0)), PermuteAndFlipMechanism.of(1.0))
 best = candidates[int(release.value)]
@@ -23,29 +24,36 @@ from dpbo.queries.integers import Lattice, unit_means
 from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
 from dpbo.validation import Positive, Probability, ScoreRange, between, checked_constructor
 
-# quantile utilities are whole multiples of 2^-20; a fraction that is none is rounded so that they shrink
+# quantile utilities are whole multiples of 2^-20; a fraction that is none is rounded so that they
+# shrink
 _FINE = 1 << 20
-# of the last candidate: in steps below 2^60, beside 2^20 * MOST_UNITS for the units, so that none leaves int64
+# of the last candidate: in steps below 2^60, beside 2^20 * MOST_UNITS for the units, so that none
+# leaves int64
 _MOST_COST = 1e12
 
 
 @checked_constructor
 @dataclass(frozen=True, eq=False)
 class CandidateScores(Query):
-    """Total scores of N public candidates. Release it with a choice mechanism, which publishes the index of the chosen one.
+    """Total scores of N public candidates. Release it with a choice mechanism, which publishes the
+    index of the chosen one.
 
-    A unit counts as the mean of its records' clipped scores, measured from the middle of the range [a, b], so one unit moves every
-    candidate's sum by at most D = b - a (REPLACE_ONE) or (b - a)/2 (ADD_OR_REMOVE_ONE), all at once: linf is D, l2 sqrt(N) D, l1 N D. No
-    assumption on the scores is needed. On m units the choice at epsilon loses at most (2 D / (epsilon m)) (log N + a) of the mean score
-    with probability 1 - e^-a (McSherry & Talwar 2007; permute-and-flip is never worse).
+    A unit counts as the mean of its records' clipped scores, measured from the middle of the range
+    [a, b], so one unit moves every candidate's sum by at most D = b - a (REPLACE_ONE) or (b - a)/2
+    (ADD_OR_REMOVE_ONE), all at once: linf is D, l2 sqrt(N) D, l1 N D. No assumption on the scores
+    is needed. On m units the choice at epsilon loses at most (2 D / (epsilon m)) (log N + a) of the
+    mean score with probability 1 - e^-a (McSherry & Talwar 2007; permute-and-flip is never worse).
 
     Args:
-        score: `score(candidate, records)`, or `score(fit(candidate), records)`: one number a record, maximised.
+        score: `score(candidate, records)`, or `score(fit(candidate), records)`: one number a
+            record, maximised.
         candidates: what is chosen from, one or more, fixed without looking at the data.
         score_range: public (lower, upper) of a record's score.
-        fit: if given, it is called with each candidate. It runs outside the curator and must use no protected record.
-        reference, largest_difference: as in `ClippedScores`: utilities are then sums of score differences to the reference, clipped to
-            [-c, c], so D = 2c (REPLACE_ONE) or c. A small c needs little noise; the clip moves the mean where differences are skewed.
+        fit: if given, it is called with each candidate. It runs outside the curator and must use no
+            protected record.
+        reference, largest_difference: as in `ClippedScores`: utilities are then sums of score
+            differences to the reference, clipped to [-c, c], so D = 2c (REPLACE_ONE) or c. A small
+            c needs little noise; the clip moves the mean where differences are skewed.
     """
 
     per_unit = True
@@ -62,12 +70,18 @@ class CandidateScores(Query):
         if not self.candidates:
             raise InputError("candidates", 0, "one or more")
         template = ClippedMean(
-            self.score, score_range=self.score_range, fit=self.fit, reference=self.reference, largest_difference=self.largest_difference
+            self.score,
+            score_range=self.score_range,
+            fit=self.fit,
+            reference=self.reference,
+            largest_difference=self.largest_difference,
         )
         object.__setattr__(self, "_template", template)
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        return Sensitivity.of_linf(self._mean(None).sensitivity(adjacency).linf, len(self.candidates))
+        return Sensitivity.of_linf(
+            self._mean(None).sensitivity(adjacency).linf, len(self.candidates)
+        )
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return (0.0,) * len(self.candidates), 1.0
@@ -75,7 +89,9 @@ class CandidateScores(Query):
     def public_inputs(self) -> dict[str, Any]:
         inputs = {"candidates": len(self.candidates), "score_range": list(self.score_range)}
         stated = self._template.public_inputs()
-        return inputs | {name: stated[name] for name in ("reference", "largest_difference") if name in stated}
+        return inputs | {
+            name: stated[name] for name in ("reference", "largest_difference") if name in stated
+        }
 
     def sums_over_units(self) -> bool:
         return True
@@ -87,7 +103,9 @@ class CandidateScores(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self._mean(None).probe(example, count, subject[0])
 
-    def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(
+        self, subject: Any
+    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
         mean = self._mean(None)
         return [scored for model in subject for scored in mean.per_record_scores(model)]
 
@@ -102,7 +120,9 @@ class CandidateScores(Query):
             if isinstance(answer, Failure):
                 return answer
             sums.append(answer)
-        return IntegerSum(torch.cat([answer.numerators for answer in sums]), sums[0].quanta * len(sums))
+        return IntegerSum(
+            torch.cat([answer.numerators for answer in sums]), sums[0].quanta * len(sums)
+        )
 
     def _mean(self, candidate: Any) -> ClippedMean:
         return dataclasses.replace(self._template, subject=candidate)
@@ -111,23 +131,29 @@ class CandidateScores(Query):
 @checked_constructor
 @dataclass(frozen=True, eq=False)
 class QuantileUtilities(Query):
-    """How good each of N public values is as a quantile of a score over units, for example to choose a clip bound privately.
+    """How good each of N public values is as a quantile of a score over units, for example to
+    choose a clip bound privately.
 
     Release it with a choice mechanism, which publishes the index of the chosen value.
 
-    A unit counts as the mean of its records' scores, truncated to the lattice. With the quantile q = a/b and c_j the number of units below
-    candidate j, the utility is -|b c_j - a n| / b: zero at the quantile (less a public j * step_cost, which no record moves).
+    A unit counts as the mean of its records' scores, truncated to the lattice. With the quantile q
+    = a/b and c_j the number of units below candidate j, the utility is -|b c_j - a n| / b: zero at
+    the quantile (less a public j * step_cost, which no record moves).
 
-    Sensitivity of each utility. REPLACE_ONE: n stays and c_j moves by at most 1: at most 1. ADD_OR_REMOVE_ONE: b c_j - a n moves by b - a
-    or by -a: at most max(q, 1 - q). So linf is that for all candidates; l2 and l1 are sqrt(N) and N times it.
+    Sensitivity of each utility. REPLACE_ONE: n stays and c_j moves by at most 1: at most 1.
+    ADD_OR_REMOVE_ONE: b c_j - a n moves by b - a or by -a: at most max(q, 1 - q). So linf is that
+    for all candidates; l2 and l1 are sqrt(N) and N times it.
 
     Args:
         score: `score(subject, records)`: one number a record, each record on its own.
         subject: what is scored.
-        candidates: increasing public numbers, two or more. Scores below the first count as the first, those above the last as the last.
-        quantile: in (0, 1), a decimal of at most six digits, taken as the fraction it is written as.
-        step_cost: public utility taken off for each place further up the list, from 0 to 1e6, so that of equally good candidates the
-            lower is chosen. Times the number of candidates it may be at most 10^12.
+        candidates: increasing public numbers, two or more. Scores below the first count as the
+            first, those above the last as the last.
+        quantile: in (0, 1), a decimal of at most six digits, taken as the fraction it is written
+            as.
+        step_cost: public utility taken off for each place further up the list, from 0 to 1e6, so
+            that of equally good candidates the lower is chosen. Times the number of candidates it
+            may be at most 10^12.
     """
 
     per_unit = True
@@ -139,34 +165,57 @@ class QuantileUtilities(Query):
 
     def __post_init__(self) -> None:
         values = [float(value) for value in self.candidates]
-        if len(values) < 2 or not all(math.isfinite(v) for v in values) or any(a >= b for a, b in itertools.pairwise(values)):
+        if (
+            len(values) < 2
+            or not all(math.isfinite(v) for v in values)
+            or any(a >= b for a, b in itertools.pairwise(values))
+        ):
             raise InputError("candidates", values, "two or more increasing finite numbers")
         if self._fraction().denominator > _FINE:
             raise InputError("quantile", self.quantile, "a decimal of at most six digits")
         if self.step_cost * len(values) > _MOST_COST:
-            raise InputError("step_cost", self.step_cost, f"at most {_MOST_COST / len(values):g} for {len(values)} candidates")
+            raise InputError(
+                "step_cost",
+                self.step_cost,
+                f"at most {_MOST_COST / len(values):g} for {len(values)} candidates",
+            )
         object.__setattr__(self, "candidates", tuple(values))
         object.__setattr__(self, "subject", copy_mutable(self.subject))
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         share = self._fraction()
-        bound = 1.0 if adjacency.replaces else math.nextafter(float(max(share, 1 - share)), math.inf)
+        bound = (
+            1.0 if adjacency.replaces else math.nextafter(float(max(share, 1 - share)), math.inf)
+        )
         return Sensitivity.of_linf(bound, len(self.candidates))
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return (0.0,) * len(self.candidates), 1.0
 
     def public_inputs(self) -> dict[str, Any]:
-        return {"candidates": list(self.candidates), "quantile": self.quantile, "step_cost": self.step_cost}
+        return {
+            "candidates": list(self.candidates),
+            "quantile": self.quantile,
+            "step_cost": self.step_cost,
+        }
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         grid = self._grid(count)
-        score_evaluation.probe_score(self.score, subject, example, 1, count, lambda pieces: unit_means(pieces, grid, None, None))
+        score_evaluation.probe_score(
+            self.score,
+            subject,
+            example,
+            1,
+            count,
+            lambda pieces: unit_means(pieces, grid, None, None),
+        )
 
     def prepare(self) -> Any:
         return self.subject
 
-    def per_record_scores(self, subject: Any) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(
+        self, subject: Any
+    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
         return [(self.score, subject, ())]
 
     def scores_one_at_a_time(self) -> bool:
@@ -181,12 +230,19 @@ class QuantileUtilities(Query):
         means = score_evaluation.score_records(self.score, subject, view, 1, reduce)
         if isinstance(means, Failure):
             return means
-        steps = [math.ceil((Fraction(value) - Fraction(grid.origin)) / Fraction(grid.quantum)) for value in self.candidates]
-        below = torch.searchsorted(means.sort().values, torch.tensor(steps, device=means.device)).cpu()
+        steps = [
+            math.ceil((Fraction(value) - Fraction(grid.origin)) / Fraction(grid.quantum))
+            for value in self.candidates
+        ]
+        below = torch.searchsorted(
+            means.sort().values, torch.tensor(steps, device=means.device)
+        ).cpu()
         share = self._fraction()
         numerators = -(share.denominator * below - share.numerator * view.units).abs()
         cost = round(self.step_cost * _FINE) * torch.arange(len(steps))
-        return IntegerSum(numerators * (_FINE // share.denominator) - cost, (1.0 / _FINE,) * len(steps))
+        return IntegerSum(
+            numerators * (_FINE // share.denominator) - cost, (1.0 / _FINE,) * len(steps)
+        )
 
     def _fraction(self) -> Fraction:
         return Fraction(str(self.quantile))

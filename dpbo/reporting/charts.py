@@ -1,4 +1,6 @@
-"""The report's two charts as geometry: where the template draws lines, circles and texts. Numbers only, so nothing needs escaping."""
+"""The report's two charts as geometry: where the template draws lines, circles and texts. Numbers
+only, so nothing needs escaping.
+"""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +38,8 @@ class Dot:
 
 @dataclass(frozen=True)
 class ConvergenceChart:
-    """Released values with the standard deviation of their noise, and the posterior mean of the best point so far.
+    """Released values with the standard deviation of their noise, and the posterior mean of the
+    best point so far.
 
     Attributes:
         dots: in the order of release.
@@ -61,10 +64,13 @@ class ConvergenceChart:
         y = released.Y[:, 0].tolist()
         std = released.Yvar[:, 0].sqrt().tolist()
         best_so_far = released.mean.cummax(0).values.tolist()
-        low, high = (sign * max(sign * v for v in values) for sign, values in (
-            (-1, [*(v - s for v, s in zip(y, std, strict=True)), *best_so_far]),
-            (1, [*(v + s for v, s in zip(y, std, strict=True)), *best_so_far]),
-        ))  # fmt: skip
+        low, high = (
+            sign * max(sign * v for v in values)
+            for sign, values in (
+                (-1, [*(v - s for v, s in zip(y, std, strict=True)), *best_so_far]),
+                (1, [*(v + s for v, s in zip(y, std, strict=True)), *best_so_far]),
+            )
+        )
         margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
         low = low - margin
         high = high + margin
@@ -73,7 +79,9 @@ class ConvergenceChart:
             return round(_LEFT + (t - 0.5) / len(y) * (WIDTH - _LEFT - _RIGHT), 1)
 
         def up(value: float) -> float:
-            return round(HEIGHT - _BOTTOM - (value - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM), 1)
+            return round(
+                HEIGHT - _BOTTOM - (value - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM), 1
+            )
 
         dots = [
             Dot(across(t), up(v), up(v - s), up(v + s), f"evaluation {t}: {with_noise(v, s)}")
@@ -92,7 +100,9 @@ class ConvergenceChart:
 
 @dataclass(frozen=True)
 class Bar:
-    """A part of the budget's bar: its name as the style sheet knows it, its ends in percent, its text."""
+    """A part of the budget's bar: its name as the style sheet knows it, its ends in percent, its
+    text.
+    """
 
     kind: str
     start: float
@@ -101,16 +111,25 @@ class Bar:
 
 
 def budget_bars(spent: float | None, reserved: float) -> tuple[Bar, ...]:
-    """Used, reserved and left, as shares of the budget; what is used is None where it is not known apart from what is reserved."""
+    """Used, reserved and left, as shares of the budget; what is used is None where it is not known
+    apart from what is reserved.
+    """
     # what rounding leaves is nothing
-    used, held = (1.0 if share > 1.0 - 1e-9 else max(share, 0.0) for share in (spent or 0.0, reserved))
+    used, held = (
+        1.0 if share > 1.0 - 1e-9 else max(share, 0.0) for share in (spent or 0.0, reserved)
+    )
     held = max(held, used)
     parts = [("used", 0.0, used), ("reserved", used, held), ("left", held, 1.0)]
-    return tuple(Bar(kind, 100 * start, 100 * (end - start), percent(end - start)) for kind, start, end in parts)
+    return tuple(
+        Bar(kind, 100 * start, 100 * (end - start), percent(end - start))
+        for kind, start, end in parts
+    )
 
 
 def ticks(low: float, high: float, most: int) -> Sequence[float]:
-    """At most so many round numbers from `low` to `high`: multiples of 1, 2 or 5 times a power of ten."""
+    """At most so many round numbers from `low` to `high`: multiples of 1, 2 or 5 times a power of
+    ten.
+    """
     if not high > low:
         return [low]
     least = (high - low) / most

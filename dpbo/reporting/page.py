@@ -1,10 +1,13 @@
-"""The report: what was promised about a data set's people, what it cost and what came of it, as one HTML page that needs nothing else.
+"""The report: what was promised about a data set's people, what it cost and what came of it, as one
+HTML page that needs nothing else.
 
-    pathlib.Path("report.html").write_text(dpbo.report(curator))            # or: python -m dpbo report tuning.db
+    # or: python -m dpbo report tuning.db
+    pathlib.Path("report.html").write_text(dpbo.report(curator))
 
-It is for a privacy officer and for a paper's appendix. Everything in it is public: it follows from the ledger, which keeps points, released
-values and the law of their noise, and from models of these. Points are shown by their parameters where the ledger or the caller (`space=`)
-names these, else by their coordinates. The page holds no script and asks for no other file.
+It is for a privacy officer and for a paper's appendix. Everything in it is public: it follows from
+the ledger, which keeps points, released values and the law of their noise, and from models of
+these. Points are shown by their parameters where the ledger or the caller (`space=`) names these,
+else by their coordinates. The page holds no script and asks for no other file.
 """
 
 import contextlib
@@ -31,13 +34,22 @@ from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.objective import PrivateObjective
 from dpbo.reporting.charts import HEIGHT, WIDTH, ConvergenceChart, budget_bars, percent, with_noise
 from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues
-from dpbo.reporting.words import accounting_in_words, mechanism_in_words, question_in_words, rarity, terms_in_words
+from dpbo.reporting.words import (
+    accounting_in_words,
+    mechanism_in_words,
+    question_in_words,
+    rarity,
+    terms_in_words,
+)
 from dpbo.search import DPSearch
 from dpbo.space import Space
 from dpbo.statement import Guarantee, Statement, format_down, format_up
 from dpbo.validation import checked, printable
 
-_ALLOWED = "a Curator, a PrivateObjective, a search that has one, a fitted DPSearch, or the file name or URL of a ledger"
+_ALLOWED = (
+    "a Curator, a PrivateObjective, a search that has one, a fitted DPSearch, or the file name or"
+    " URL of a ledger"
+)
 # of the table of releases
 _MOST_ROWS = 1000
 # numbers of one release that are shown one by one
@@ -52,15 +64,20 @@ Spaces = Space | Mapping[str, Space]
 
 
 @checked
-def report(source: Any, *, space: Spaces | None = None, title: str = "", delta: float | None = None) -> str:
-    """A report on everything that a ledger promises and has released, as one HTML page in plain ASCII.
+def report(
+    source: Any, *, space: Spaces | None = None, title: str = "", delta: float | None = None
+) -> str:
+    """A report on everything that a ledger promises and has released, as one HTML page in plain
+    ASCII.
 
     Args:
-        source: a `Curator`, a `PrivateObjective` or a search that has one, a fitted `DPSearch`, or the file name or URL of a ledger. The
-            report is about the whole ledger. A `DPSearch` without `ledger=` has its statement and results alone.
-        space: names the parameters of the points, where the ledger does not; a search and a `DPSearch` have their own, and the ledgers of
-            `DPSearch`, `tune` and `private_selection` hold theirs. Where the ledger's searches have several spaces, a mapping from the name
-            of a search to its space.
+        source: a `Curator`, a `PrivateObjective` or a search that has one, a fitted `DPSearch`, or
+            the file name or URL of a ledger. The report is about the whole ledger. A `DPSearch`
+            without `ledger=` has its statement and results alone.
+        space: names the parameters of the points, where the ledger does not; a search and a
+            `DPSearch` have their own, and the ledgers of `DPSearch`, `tune` and `private_selection`
+            hold theirs. Where the ledger's searches have several spaces, a mapping from the name of
+            a search to its space.
         title: of the page; omitted, the name of the data set.
         delta: where to read epsilon, for a budget given as mu.
 
@@ -68,21 +85,37 @@ def report(source: Any, *, space: Spaces | None = None, title: str = "", delta: 
         The page. Write it to a file, or show it in a notebook by `IPython.display.HTML`.
 
     Raises:
-        InputError: another source. LedgerUnavailable, LedgerCorrupt: the ledger cannot be read, or was damaged.
+        InputError: another source. LedgerUnavailable, LedgerCorrupt: the ledger cannot be read, or
+            was damaged.
     """
-    page = importlib.resources.files("dpbo.reporting").joinpath("data/report.html").read_text(encoding="ascii")
+    page = (
+        importlib.resources.files("dpbo.reporting")
+        .joinpath("data/report.html")
+        .read_text(encoding="ascii")
+    )
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_printable
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printable,
     )
     facts = _facts_of(source, space, delta)
-    facts |= {"title": title or facts["statement"].dataset or "Records without a name", "version": __version__}
+    facts |= {
+        "title": title or facts["statement"].dataset or "Records without a name",
+        "version": __version__,
+    }
     text = environment.from_string(page).render(**facts, width=WIDTH, height=HEIGHT)
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def _printable(value: Any) -> Any:
     """What stands in the page: the lines of a text, each of printable characters."""
-    return type(value)("\n".join(map(printable, value.split("\n")))) if isinstance(value, str) else value
+    return (
+        type(value)("\n".join(map(printable, value.split("\n"))))
+        if isinstance(value, str)
+        else value
+    )
 
 
 def _facts_of(source: Any, space: Spaces | None, delta: float | None) -> dict[str, Any]:
@@ -103,13 +136,17 @@ def _facts_of(source: Any, space: Spaces | None, delta: float | None) -> dict[st
     return _facts_of_ledger(curator.ledger, space, delta, units=curator.units)
 
 
-def _facts_of_ledger(ledger: Ledger, space: Spaces | None, delta: float | None, units: int | None = None) -> dict[str, Any]:
+def _facts_of_ledger(
+    ledger: Ledger, space: Spaces | None, delta: float | None, units: int | None = None
+) -> dict[str, Any]:
     chain = ledger.verified()
     records = ledger.records()
     statement = compose_statement(ledger, delta=delta, units=units, verified=chain)
     use = BudgetUse.of(ledger, chain, statement.guarantee.delta if delta is None else delta)
     answers = _answers(records)
-    spaces = {name: _space_of(chain.reservations.get(name), answers[name], space) for name in answers}
+    spaces = {
+        name: _space_of(chain.reservations.get(name), answers[name], space) for name in answers
+    }
     searches = [*_searches(answers, spaces)]
     releases = [*_releases(records, spaces)]
     counts = Counter[str | None]()
@@ -119,13 +156,19 @@ def _facts_of_ledger(ledger: Ledger, space: Spaces | None, delta: float | None, 
     rows = []
     for name, cost in chain.paid.items():
         reserved = chain.reservations.get(name)
-        rows.append({
-            "name": name,
-            "releases": "without a reservation" if reserved is None else f"{counts[name]:,} of {_most(reserved)}",
-            "mechanism": "" if reserved is None else mechanism_in_words(reserved.event),
-            "share": percent(float(largest_share(cost, chain.cap))),
-            "noise": next((found.noise for found in searches if found.name == name), ""),
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": name,
+                "releases": (
+                    "without a reservation"
+                    if reserved is None
+                    else f"{counts[name]:,} of {_most(reserved)}"
+                ),
+                "mechanism": "" if reserved is None else mechanism_in_words(reserved.event),
+                "share": percent(float(largest_share(cost, chain.cap))),
+                "noise": next((found.noise for found in searches if found.name == name), ""),
+            }
+        )
     return {
         **_promise(statement),
         "unused_delta": ledger.budget.delta if statement.guarantee.delta == 0.0 else None,
@@ -151,7 +194,9 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
     place = None if search.privacy is None else search.privacy.ledger
     if place is not None:
         ledger = Ledger.open(place)
-        facts = _facts_of_ledger(ledger, {f"{search.name}: {part}": space for part in ("search", "final")}, delta)
+        facts = _facts_of_ledger(
+            ledger, {f"{search.name}: {part}": space for part in ("search", "final")}, delta
+        )
         # the recommended point's own
         facts["single"] = [one for one in facts["single"] if one.name != f"{search.name}: final"]
     else:
@@ -164,8 +209,19 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
             "words": "",
             "shares": "",
         }
-        facts = {**_promise(statement), "unused_delta": None, "budget": budget, "reservations": [], "searches": [], "single": [],
-                 "selected": [], "configurations": None, "releases": None, "more": 0, "count": None}  # fmt: skip
+        facts = {
+            **_promise(statement),
+            "unused_delta": None,
+            "budget": budget,
+            "reservations": [],
+            "searches": [],
+            "single": [],
+            "selected": [],
+            "configurations": None,
+            "releases": None,
+            "more": 0,
+            "count": None,
+        }
         if "posterior_mean" in search.results_:
             facts["searches"] = [Search.of(ReleasedValues.of(search))]
     if not facts["searches"]:
@@ -174,7 +230,13 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
     if search.best_score_ is not None and search.best_score_std_ is not None:
         score = with_noise(search.best_score_, search.best_score_std_)
     names = (search.name, f"{search.name}: search")
-    return facts | {"recommended": {"parameters": _texts(search.best_params_), "score": score, "searches": names}}
+    return facts | {
+        "recommended": {
+            "parameters": _texts(search.best_params_),
+            "score": score,
+            "searches": names,
+        }
+    }
 
 
 def _promise(statement: Statement) -> dict[str, Any]:
@@ -194,14 +256,18 @@ def _promise(statement: Statement) -> dict[str, Any]:
         "technical": technical,
         "several_lines": len(set(statement.lines)) > 1,
         "declared": {
-            name: {term: _cut(value, _LONGEST_TERM) for term, value in terms_in_words(terms).items()}
+            name: {
+                term: _cut(value, _LONGEST_TERM) for term, value in terms_in_words(terms).items()
+            }
             for name, terms in statement.public_inputs.items()
         },
     }
 
 
 def _factor(guarantee: Guarantee) -> str | None:
-    """By how much a probability may change, rounded up; None where that is not bounded or too large to mean anything."""
+    """By how much a probability may change, rounded up; None where that is not bounded or too large
+    to mean anything.
+    """
     if guarantee.epsilon is None or guarantee.epsilon > 100:
         return None
     return format_up(math.exp(guarantee.epsilon), 3)
@@ -215,15 +281,25 @@ def _cost(cost: Guarantee) -> str:
 
 
 def _budget(use: BudgetUse, ledger: Ledger) -> dict[str, Any]:
-    left = None if not use.epsilon_left else f"epsilon {format_down(use.epsilon_left)} at delta {ledger.budget.delta:g}"
+    left = (
+        None
+        if not use.epsilon_left
+        else f"epsilon {format_down(use.epsilon_left)} at delta {ledger.budget.delta:g}"
+    )
     bars = budget_bars(float(use.spent_share), float(use.reserved_share))
     accounting = ledger.accounting
     if isinstance(accounting, Planned):
-        shares = "Shares are of the releases that were planned; where several kinds were planned, of the kind that is used most."
+        shares = (
+            "Shares are of the releases that were planned; where several kinds were planned, of the"
+            " kind that is used most."
+        )
     elif isinstance(accounting, PureFilter):
         shares = "Shares are of epsilon."
     else:
-        shares = f"Shares are of {accounting.unit.removeprefix('of ')}, in which the costs of releases add up. Epsilons do not add up"
+        shares = (
+            f"Shares are of {accounting.unit.removeprefix('of ')}, in which the costs of releases"
+            " add up. Epsilons do not add up"
+        )
         shares += f": the {bars[2].text} that is left is worth {left}." if left else "."
     return {
         "bars": bars,
@@ -241,7 +317,8 @@ class Search:
 
     Attributes:
         chart: None for a single value.
-        parameters: the recommended point's, by name. mean: its posterior mean. best: its evaluation, from 1.
+        parameters: the recommended point's, by name. mean: its posterior mean. best: its
+            evaluation, from 1.
         noise: standard deviation of one release.
         named: whether the names are those of a space.
     """
@@ -255,22 +332,32 @@ class Search:
     named: bool
 
     @classmethod
-    def of(cls, released: ReleasedValues, *, named: bool = True, points: torch.Tensor | None = None) -> "Search":
+    def of(
+        cls, released: ReleasedValues, *, named: bool = True, points: torch.Tensor | None = None
+    ) -> "Search":
         """From released values; `points` as the ledger has them, where their space is not known."""
         best = released.best
         stds = released.Yvar[:, 0].sqrt()
         x = released.X if points is None else points
         parameters = _parameters(x[best].tolist(), released.space if named else None)
         single = len(released.X) == 1
-        mean = with_noise(float(released.mean[best]), float(stds[best])) if single else f"{float(released.mean[best]):.4g}"
+        mean = (
+            with_noise(float(released.mean[best]), float(stds[best]))
+            if single
+            else f"{float(released.mean[best]):.4g}"
+        )
         chart = None if single else ConvergenceChart.of(released)
-        return cls(released.name, chart, parameters, mean, best + 1, f"{float(stds.max()):.2g}", named)
+        return cls(
+            released.name, chart, parameters, mean, best + 1, f"{float(stds.max()):.2g}", named
+        )
 
 
 def _answers(records: Sequence[Record]) -> dict[str, list[Mapping[str, Any]]]:
     """The released values of each reservation."""
     plans = {record.seq: record.body["plan"] for record in records if record.kind == "charge"}
-    found: dict[str, list[Mapping[str, Any]]] = {name: [] for name in plans.values() if name is not None}
+    found: dict[str, list[Mapping[str, Any]]] = {
+        name: [] for name in plans.values() if name is not None
+    }
     for record in records:
         if record.kind == "value" and (name := plans[record.body["entry"]]) is not None:
             found[name] += record.body["values"]
@@ -282,8 +369,12 @@ def _point(value: Mapping[str, Any]) -> Any:
     return value["details"].get("x") if isinstance(value.get("details"), dict) else None
 
 
-def _space_of(reserved: ReservationEvent | None, values: Sequence[Mapping[str, Any]], given: Spaces | None) -> Space | None:
-    """The space of a reservation's points: the caller's, else the one that its terms describe. None unless all points lie in it."""
+def _space_of(
+    reserved: ReservationEvent | None, values: Sequence[Mapping[str, Any]], given: Spaces | None
+) -> Space | None:
+    """The space of a reservation's points: the caller's, else the one that its terms describe. None
+    unless all points lie in it.
+    """
     points = [point for point in map(_point, values) if point is not None]
     if not points or not all(_is_point(point, points[0]) for point in points):
         return None
@@ -298,7 +389,9 @@ def _space_of(reserved: ReservationEvent | None, values: Sequence[Mapping[str, A
 def _holds(space: Space, points: Sequence[Sequence[float]]) -> bool:
     """Whether all points, of one dimension, lie in a space."""
     X = torch.tensor(points, dtype=torch.float64)
-    return X.shape[1] == len(space.names) and bool(((X >= space.bounds[0]) & (X <= space.bounds[1])).all())
+    return X.shape[1] == len(space.names) and bool(
+        ((X >= space.bounds[0]) & (X <= space.bounds[1])).all()
+    )
 
 
 def _parameters(point: Sequence[float], space: Space | None) -> dict[str, str]:
@@ -308,35 +401,63 @@ def _parameters(point: Sequence[float], space: Space | None) -> dict[str, str]:
     return _texts(space.decode(torch.tensor(point, dtype=torch.float64)))
 
 
-def _searches(answers: Mapping[str, Sequence[Mapping[str, Any]]], spaces: Mapping[str, Space | None]) -> Iterator[Search]:
+def _searches(
+    answers: Mapping[str, Sequence[Mapping[str, Any]]], spaces: Mapping[str, Space | None]
+) -> Iterator[Search]:
     """Each reservation whose values are single numbers at points x of one dimension."""
     for name, own in answers.items():
         points = [_point(value) for value in own]
-        single = (_is_point(x, points[0]) and _is_single(value) for x, value in zip(points, own, strict=True))
+        single = (
+            _is_point(x, points[0]) and _is_single(value)
+            for x, value in zip(points, own, strict=True)
+        )
         if not own or not all(single):
             continue
-        X, Y, Yvar = (torch.tensor(column, dtype=torch.float64) for column in
-                      (points, [value["value"] for value in own], [value["variance"] for value in own]))  # fmt: skip
-        yield Search.of(ReleasedValues.at(X, Y, Yvar, name, spaces[name]), named=spaces[name] is not None, points=X)
+        X, Y, Yvar = (
+            torch.tensor(column, dtype=torch.float64)
+            for column in (
+                points,
+                [value["value"] for value in own],
+                [value["variance"] for value in own],
+            )
+        )
+        yield Search.of(
+            ReleasedValues.at(X, Y, Yvar, name, spaces[name]),
+            named=spaces[name] is not None,
+            points=X,
+        )
 
 
 def _is_single(value: Mapping[str, Any]) -> bool:
     """Whether this is one number and its variance."""
-    return len(value.get("variance", [])) == len(value["value"]) == 1 and isinstance(value["value"][0], (int, float))
+    return len(value.get("variance", [])) == len(value["value"]) == 1 and isinstance(
+        value["value"][0], (int, float)
+    )
 
 
 def _is_point(x: Any, first: Any) -> TypeGuard[list[float]]:
     """Whether this is a point of numbers, as long as the first one."""
-    return isinstance(x, list) and isinstance(first, list) and 0 < len(x) == len(first) and all(isinstance(u, (int, float)) for u in x)
+    return (
+        isinstance(x, list)
+        and isinstance(first, list)
+        and 0 < len(x) == len(first)
+        and all(isinstance(u, (int, float)) for u in x)
+    )
 
 
 def _selected(
-    records: Sequence[Record], reservations: Mapping[str, ReservationEvent], spaces: Mapping[str, Space | None]
+    records: Sequence[Record],
+    reservations: Mapping[str, ReservationEvent],
+    spaces: Mapping[str, Space | None],
 ) -> Iterator[dict[str, Any]]:
     """The winner of each private selection."""
-    values = {record.body["entry"]: record.body["values"] for record in records if record.kind == "value"}
+    values = {
+        record.body["entry"]: record.body["values"] for record in records if record.kind == "value"
+    }
     for record in records:
-        slots = record.body.get("slots", []) if record.kind == "charge" and record.seq in values else []
+        slots = (
+            record.body.get("slots", []) if record.kind == "charge" and record.seq in values else []
+        )
         if [slot.get("query") for slot in slots] == [_SELECTION]:
             name = record.body["plan"]
             (value,) = values[record.seq]
@@ -358,11 +479,19 @@ def _score(value: Mapping[str, Any], noise: float | None) -> str | None:
     return f"{value['value'][0]:.4g}" if noise is None else with_noise(value["value"][0], noise)
 
 
-def _releases(records: Sequence[Record], spaces: Mapping[str, Space | None]) -> Iterator[dict[str, str]]:
-    """A row for each release; successive charges that keep no slots, such as the steps of DP-SGD, are one row."""
-    values = {record.body["entry"]: record.body["values"] for record in records if record.kind == "value"}
+def _releases(
+    records: Sequence[Record], spaces: Mapping[str, Space | None]
+) -> Iterator[dict[str, str]]:
+    """A row for each release; successive charges that keep no slots, such as the steps of DP-SGD,
+    are one row.
+    """
+    values = {
+        record.body["entry"]: record.body["values"] for record in records if record.kind == "value"
+    }
     charges = [record for record in records if record.kind == "charge"]
-    for _, group in itertools.groupby(charges, lambda r: (r.name, r.body["plan"], "slots" in r.body or r.seq)):
+    for _, group in itertools.groupby(
+        charges, lambda r: (r.name, r.body["plan"], "slots" in r.body or r.seq)
+    ):
         charged = list(group)
         if "slots" not in charged[0].body:
             yield _charges_alone(charged)
@@ -385,10 +514,18 @@ def _charges_alone(charged: Sequence[Record]) -> dict[str, str]:
     if count > 1:
         what = f"{count:,} times: {what}"
     name = str(first.body["plan"] or first.name)
-    return {"entry": entry, "name": name, "what": what, "at": "", "value": "the ledger holds the cost alone"}
+    return {
+        "entry": entry,
+        "name": name,
+        "what": what,
+        "at": "",
+        "value": "the ledger holds the cost alone",
+    }
 
 
-def _release(record: Record, slot: Mapping[str, Any], value: Mapping[str, Any] | None, space: Space | None) -> dict[str, str]:
+def _release(
+    record: Record, slot: Mapping[str, Any], value: Mapping[str, Any] | None, space: Space | None
+) -> dict[str, str]:
     """The row of one slot of a charge, and of the value that was delivered for it, if any."""
     details = dict(slot.get("details", {}))
     x = details.pop("x", None)
@@ -417,7 +554,9 @@ def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
     if slot.get("query") == _SELECTION:
         return _best_run(drawn)
     if not variance:
-        chosen = f"candidate {value[0] + 1:,.0f}" if len(value) == 1 else f"candidate {_short(value)}"
+        chosen = (
+            f"candidate {value[0] + 1:,.0f}" if len(value) == 1 else f"candidate {_short(value)}"
+        )
         candidates = slot.get("public", {}).get("candidates")
         if isinstance(candidates, int):
             chosen += f" of {candidates:,}"
@@ -447,15 +586,22 @@ def _most(reserved: ReservationEvent) -> str:
     """How many releases a reservation allows."""
     if not reserved.parallel:
         return f"{reserved.slots:,}"
-    return f"{reserved.slots:,} of each row" + (f", {reserved.limit:,} in all" if reserved.limit is not None else "")
+    return f"{reserved.slots:,} of each row" + (
+        f", {reserved.limit:,} in all" if reserved.limit is not None else ""
+    )
 
 
 def _configurations(search: DPSearch) -> dict[str, Any] | None:
-    """The ten best configurations of a search that released no scores, by the score that it chose them by."""
+    """The ten best configurations of a search that released no scores, by the score that it chose
+    them by.
+    """
     column = next((name for name in PUBLIC_SCORES if name in search.results_), None)
     if column is None:
         return None
-    rows = sorted(zip(search.results_[column], search.results_["params"], strict=True), key=lambda row: -row[0])
+    rows = sorted(
+        zip(search.results_[column], search.results_["params"], strict=True),
+        key=lambda row: -row[0],
+    )
     shown = [(f"{score:.4g}", _texts(parameters)) for score, parameters in rows[:10]]
     return {"label": PUBLIC_SCORES[column], "rows": shown, "count": len(rows)}
 
@@ -473,4 +619,8 @@ def _short(value: Any) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[:longest]} ... ({len(text) - longest} more letters in the ledger)"
+    return (
+        text
+        if len(text) <= longest
+        else f"{text[:longest]} ... ({len(text) - longest} more letters in the ledger)"
+    )

@@ -1,9 +1,12 @@
-"""Pictures of released values, of budgets and of plans. Everything drawn is public: values, known noise, models of them, the ledger.
+"""Pictures of released values, of budgets and of plans. Everything drawn is public: values, known
+noise, models of them, the ledger.
 
-    plots.plot_convergence(objective)                    # or a search, a fitted DPSearch, an Optuna study of a TrialObjective
+    # or a search, a fitted DPSearch, an Optuna study of a TrialObjective
+    plots.plot_convergence(objective)
     plots.plot_slices(study).savefig("slices.pdf")
 
-Functions return matplotlib's Axes, or a Figure where they draw several; `ax=` draws into one of yours.
+Functions return matplotlib's Axes, or a Figure where they draw several; `ax=` draws into one of
+yours.
 """
 
 import math
@@ -29,17 +32,30 @@ from dpbo.validation import Count, Index, Probability, ScoreRange, Within, check
 _EPSILONS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 10.0)
 # of a budget's curve
 _MOST_STEPS = 200
-_Epsilons = Annotated[Sequence[float], Within("numbers above 0, one or more", lambda given: len(given) > 0 and min(given) > 0)]
-_Counts = Annotated[Sequence[int], Within("whole numbers of at least 1, one or more", lambda given: len(given) > 0 and min(given) > 0)]
+_Epsilons = Annotated[
+    Sequence[float],
+    Within("numbers above 0, one or more", lambda given: len(given) > 0 and min(given) > 0),
+]
+_Counts = Annotated[
+    Sequence[int],
+    Within(
+        "whole numbers of at least 1, one or more", lambda given: len(given) > 0 and min(given) > 0
+    ),
+]
 
 
 @checked
-def plot_convergence(source: Any, *, space: Space | None = None, metric: Index = 0, ax: Any = None) -> Any:
-    """Draw each released value with the standard deviation of its noise, and the posterior mean of the best point so far.
+def plot_convergence(
+    source: Any, *, space: Space | None = None, metric: Index = 0, ax: Any = None
+) -> Any:
+    """Draw each released value with the standard deviation of its noise, and the posterior mean of
+    the best point so far.
 
     Args:
-        source: a PrivateObjective, a search that has one, a fitted DPSearch that released scores, or an Optuna study of a TrialObjective.
-        space: of the points, for the model; omitted, the source's own, or all coordinates are numbers.
+        source: a PrivateObjective, a search that has one, a fitted DPSearch that released scores,
+            or an Optuna study of a TrialObjective.
+        space: of the points, for the model; omitted, the source's own, or all coordinates are
+            numbers.
         metric: which one, of several metrics.
         ax: Axes to draw into; omitted, new ones.
 
@@ -54,10 +70,33 @@ def plot_convergence(source: Any, *, space: Space | None = None, metric: Index =
     t = np.arange(1, len(released.X) + 1)
     y = released.Y[:, 0].numpy()
     std = released.Yvar[:, 0].sqrt().numpy()
-    axes.errorbar(t, y, yerr=std, fmt="o", ms=4, lw=1, alpha=0.6, label="released value ± standard deviation of its noise")
+    axes.errorbar(
+        t,
+        y,
+        yerr=std,
+        fmt="o",
+        ms=4,
+        lw=1,
+        alpha=0.6,
+        label="released value ± standard deviation of its noise",
+    )
     best_so_far = released.mean.cummax(0).values.numpy()
-    axes.step(t, best_so_far, where="post", color="C1", lw=2, label="posterior mean of the best point so far")
-    axes.plot(t[released.best], best_so_far[released.best], "*", color="C1", ms=14, label="recommended point")
+    axes.step(
+        t,
+        best_so_far,
+        where="post",
+        color="C1",
+        lw=2,
+        label="posterior mean of the best point so far",
+    )
+    axes.plot(
+        t[released.best],
+        best_so_far[released.best],
+        "*",
+        color="C1",
+        ms=14,
+        label="recommended point",
+    )
     axes.set(xlabel="evaluation", ylabel="score", title=released.name)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False)
@@ -65,10 +104,14 @@ def plot_convergence(source: Any, *, space: Space | None = None, metric: Index =
 
 
 @checked
-def plot_slices(source: Any, *, space: Space | None = None, metric: Index = 0, columns: Count = 3) -> Any:
-    """Draw the model through the recommended point, one picture a parameter: mean, 95 % band, and the released values.
+def plot_slices(
+    source: Any, *, space: Space | None = None, metric: Index = 0, columns: Count = 3
+) -> Any:
+    """Draw the model through the recommended point, one picture a parameter: mean, 95 % band, and
+    the released values.
 
-    The other parameters stay at the recommended point, so values released far from it may lie off the curve; near ones are darker.
+    The other parameters stay at the recommended point, so values released far from it may lie off
+    the curve; near ones are darker.
 
     Args:
         source, space, metric: as in `plot_convergence`.
@@ -86,7 +129,14 @@ def plot_slices(source: Any, *, space: Space | None = None, metric: Index = 0, c
     plt = _pyplot()
     width = min(columns, len(names))
     rows = math.ceil(len(names) / width)
-    figure, grid = plt.subplots(rows, width, figsize=(3.6 * width, 3.0 * rows), sharey=True, squeeze=False, layout="constrained")
+    figure, grid = plt.subplots(
+        rows,
+        width,
+        figsize=(3.6 * width, 3.0 * rows),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
     for i, (name, axes) in enumerate(zip(names, grid.flat, strict=False)):
         others = [j for j in range(len(names)) if j != i]
         distance = (released.X[:, others] - x[others]).norm(dim=1) / math.sqrt(max(len(others), 1))
@@ -95,15 +145,26 @@ def plot_slices(source: Any, *, space: Space | None = None, metric: Index = 0, c
         X[:, i] = axis.coordinates
         mean, std = (part.numpy() for part in released.posterior(X))
         if axis.ticks:
-            axes.errorbar(axis.places, mean, yerr=1.96 * std, fmt="_", color="C1", ms=16, lw=2, label="model")
+            axes.errorbar(
+                axis.places, mean, yerr=1.96 * std, fmt="_", color="C1", ms=16, lw=2, label="model"
+            )
             axes.set_xticks(axis.places, axis.ticks)
             axes.margins(x=0.25)
         else:
             axes.plot(axis.places, mean, color="C1", label="model")
-            axes.fill_between(axis.places, mean - 1.96 * std, mean + 1.96 * std, color="C1", alpha=0.2, lw=0)
+            axes.fill_between(
+                axis.places, mean - 1.96 * std, mean + 1.96 * std, color="C1", alpha=0.2, lw=0
+            )
             axes.set_xscale("log" if axis.logarithmic else "linear")
         near = (1 - distance / distance.max().clamp_min(1e-12)).clamp(0.15, 1.0)
-        axes.scatter(axis.at(released.X[:, i]), released.Y[:, 0], s=14, c="C0", alpha=near.tolist(), label="released")
+        axes.scatter(
+            axis.at(released.X[:, i]),
+            released.Y[:, 0],
+            s=14,
+            c="C0",
+            alpha=near.tolist(),
+            label="released",
+        )
         axes.axvline(axis.at(x[[i]])[0], color="grey", lw=1, ls=":")
         axes.set(xlabel=name)
     for axes in grid.flat[len(names) :]:
@@ -115,11 +176,14 @@ def plot_slices(source: Any, *, space: Space | None = None, metric: Index = 0, c
 
 
 @checked
-def plot_parallel_coordinates(source: Any, *, space: Space | None = None, metric: Index = 0, ax: Any = None) -> Any:
-    """Draw each configuration as a line over its parameters, coloured by its posterior mean; the recommended one is thick.
+def plot_parallel_coordinates(
+    source: Any, *, space: Space | None = None, metric: Index = 0, ax: Any = None
+) -> Any:
+    """Draw each configuration as a line over its parameters, coloured by its posterior mean; the
+    recommended one is thick.
 
-    Of a fitted `DPSearch` that released no scores, the colour is the cross-validated score, which is public or, with the strategy
-    "weighted_cv", computed from what was released.
+    Of a fitted `DPSearch` that released no scores, the colour is the cross-validated score, which
+    is public or, with the strategy "weighted_cv", computed from what was released.
 
     Args:
         source, space, metric, ax: as in `plot_convergence`.
@@ -127,13 +191,19 @@ def plot_parallel_coordinates(source: Any, *, space: Space | None = None, metric
     Returns:
         The Axes.
     """
-    if isinstance(source, DPSearch) and (column := next((c for c in PUBLIC_SCORES if c in getattr(source, "results_", {})), None)):
+    if isinstance(source, DPSearch) and (
+        column := next((c for c in PUBLIC_SCORES if c in getattr(source, "results_", {})), None)
+    ):
         label = PUBLIC_SCORES[column]
         scores = np.asarray(source.results_[column])
         chosen = repr(source.best_params_)
         title = source.name
         shown = Space(**source.param_distributions)
-        kept = [(p, score) for p, score in zip(source.results_["params"], scores, strict=True) if _is_inside(shown, p)]
+        kept = [
+            (p, score)
+            for p, score in zip(source.results_["params"], scores, strict=True)
+            if _is_inside(shown, p)
+        ]
         X = torch.stack([shown.encode(p) for p, _ in kept])
         colours = np.array([score for _, score in kept])
         best = next((i for i, (p, _) in enumerate(kept) if repr(p) == chosen), None)
@@ -160,7 +230,14 @@ def plot_parallel_coordinates(source: Any, *, space: Space | None = None, metric
         axes.axvline(i, color="grey", lw=0.8, zorder=0)
         axis = _Axis(shown, int(i))
         for place, text in axis.marks():
-            axes.annotate(text, (i, place), xytext=(7, 0), textcoords="offset points", va="center", fontsize="small")
+            axes.annotate(
+                text,
+                (i, place),
+                xytext=(7, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize="small",
+            )
     axes.set_xticks(places, shown.names)
     axes.set(yticks=[], ylim=(-0.05, 1.05), xlim=(-0.2, len(places) - 0.4))
     axes.set_title(title, loc="left")
@@ -170,7 +247,8 @@ def plot_parallel_coordinates(source: Any, *, space: Space | None = None, metric
 
 @checked
 def plot_budget(curator: Curator, *, ax: Any = None) -> Any:
-    """Draw what the releases so far cost together, after each: epsilon at the budget's delta, or mu where no delta is named.
+    """Draw what the releases so far cost together, after each: epsilon at the budget's delta, or mu
+    where no delta is named.
 
     Args:
         curator: whose ledger is read.
@@ -187,7 +265,14 @@ def plot_budget(curator: Curator, *, ax: Any = None) -> Any:
     counts = np.cumsum([record.event.count for record in records if record.kind == "charge"])
     if not len(counts):
         raise UsageError("the curator has released no value yet.")
-    steps = sorted({*np.linspace(0, len(counts) - 1, min(len(counts), _MOST_STEPS)).round().astype(int).tolist()})
+    steps = sorted(
+        {
+            *np.linspace(0, len(counts) - 1, min(len(counts), _MOST_STEPS))
+            .round()
+            .astype(int)
+            .tolist()
+        }
+    )
     chain = Chain()
     uses = list[BudgetUse]()
     charges = 0
@@ -200,10 +285,21 @@ def plot_budget(curator: Curator, *, ax: Any = None) -> Any:
     cap = curator.ledger.accounting.guarantee(curator.ledger.cap, delta)
     unit = "mu" if cap.epsilon is None else "epsilon"
     axes = _axes(ax)
-    axes.step([0, *counts[steps]], [0.0, *(getattr(use.spent, unit) for use in uses)], where="post", label="used by releases")
-    axes.axhline(getattr(uses[-1].reserved, unit), color="C1", ls="--", label="reserved, including those")
+    axes.step(
+        [0, *counts[steps]],
+        [0.0, *(getattr(use.spent, unit) for use in uses)],
+        where="post",
+        label="used by releases",
+    )
+    axes.axhline(
+        getattr(uses[-1].reserved, unit), color="C1", ls="--", label="reserved, including those"
+    )
     axes.axhline(getattr(cap, unit), color="grey", ls=":", label="budget")
-    axes.set(xlabel="releases", ylabel=unit if delta is None else f"{unit} at delta {delta:g}", ylim=(0, 1.05 * getattr(cap, unit)))
+    axes.set(
+        xlabel="releases",
+        ylabel=unit if delta is None else f"{unit} at delta {delta:g}",
+        ylim=(0, 1.05 * getattr(cap, unit)),
+    )
     axes.legend(frameon=False)
     return axes
 
@@ -218,7 +314,8 @@ def plot_noise(
     score_range: ScoreRange = (0.0, 1.0),
     ax: Any = None,
 ) -> Any:
-    """Draw the noise of one evaluation against the epsilon of the budget, a curve for each number of evaluations that share it.
+    """Draw the noise of one evaluation against the epsilon of the budget, a curve for each number
+    of evaluations that share it.
 
     Args:
         units: number of protected units.
@@ -230,24 +327,45 @@ def plot_noise(
     """
     axes = _axes(ax)
     for count in evaluations:
-        noise = [noise_per_evaluation(units, Budget(e, delta), evaluations=count, score_range=score_range) for e in epsilons]
-        axes.plot(epsilons, noise, marker="o", ms=3, label=f"{count:,} evaluation{'s' * (count > 1)}")
-    axes.set(xscale="log", yscale="log", xlabel=f"epsilon of the budget, at delta {delta:g}", title=f"{units:,} units",
-             ylabel="standard deviation of one evaluation's noise")  # fmt: skip
+        noise = [
+            noise_per_evaluation(
+                units, Budget(e, delta), evaluations=count, score_range=score_range
+            )
+            for e in epsilons
+        ]
+        axes.plot(
+            epsilons, noise, marker="o", ms=3, label=f"{count:,} evaluation{'s' * (count > 1)}"
+        )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel=f"epsilon of the budget, at delta {delta:g}",
+        title=f"{units:,} units",
+        ylabel="standard deviation of one evaluation's noise",
+    )
     axes.grid(which="both", alpha=0.2)
     axes.legend(frameon=False)
     return axes
 
 
 @checked
-def plot_plan(units: Count, budget: Budget, *, evaluations: Count = 30, score_range: ScoreRange = (0.0, 1.0), ax: Any = None) -> Any:
-    """Draw the detectable difference of private evaluations and of one private choice against the number of evaluations.
+def plot_plan(
+    units: Count,
+    budget: Budget,
+    *,
+    evaluations: Count = 30,
+    score_range: ScoreRange = (0.0, 1.0),
+    ax: Any = None,
+) -> Any:
+    """Draw the detectable difference of private evaluations and of one private choice against the
+    number of evaluations.
 
     Args:
         units: number of protected units.
         budget: (epsilon, delta) or mu.
         evaluations: planned number of evaluations, which is marked.
-        score_range: public (lower, upper) of one record's score, in whose units the differences are.
+        score_range: public (lower, upper) of one record's score, in whose units the differences
+            are.
         ax: as in `plot_convergence`.
 
     Returns:
@@ -258,10 +376,21 @@ def plot_plan(units: Count, budget: Budget, *, evaluations: Count = 30, score_ra
     plans = [plan(units, budget, evaluations=count, score_range=score_range) for count in counts]
     labels = {"bo": "two private evaluations", "choice": "two candidates of one private choice"}
     for name, label in labels.items():
-        differences = [next(s.detectable_difference for s in each.strategies if s.name == name) for each in plans]
-        axes.plot(counts, [float("nan") if value is None else value for value in differences], label=label)
+        differences = [
+            next(s.detectable_difference for s in each.strategies if s.name == name)
+            for each in plans
+        ]
+        axes.plot(
+            counts, [float("nan") if value is None else value for value in differences], label=label
+        )
     axes.axvline(evaluations, color="grey", lw=1, ls=":")
-    axes.set(xscale="log", yscale="log", xlabel="evaluations", ylabel="detectable difference", title=f"{units:,} units")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="evaluations",
+        ylabel="detectable difference",
+        title=f"{units:,} units",
+    )
     axes.legend(frameon=False)
     return axes
 
@@ -282,7 +411,9 @@ def plot_accuracies(accuracies: Mapping[str, float], *, title: str = "", ax: Any
     names = [*accuracies][::-1]
     values = [100 * value for value in accuracies.values()][::-1]
     axes.bar_label(axes.barh(names, values, height=0.6), fmt="%.1f", padding=3)
-    axes.set(xlim=(max(0.0, min(values) - 10), max(values) + 3), xlabel="test accuracy, %", title=title)
+    axes.set(
+        xlim=(max(0.0, min(values) - 10), max(values) + 3), xlabel="test accuracy, %", title=title
+    )
     return axes
 
 
@@ -299,23 +430,39 @@ class _Axis:
         self._space = space
         self._i = i
         listed = space.discrete_dims.get(i) or space.cat_dims.get(i)
-        steps = torch.linspace(float(space.bounds[0, i]), float(space.bounds[1, i]), 101, dtype=torch.float64)
+        steps = torch.linspace(
+            float(space.bounds[0, i]), float(space.bounds[1, i]), 101, dtype=torch.float64
+        )
         self.coordinates = steps if listed is None else torch.tensor(listed, dtype=torch.float64)
-        self.ticks = [str(value) for value in self._values(self.coordinates)] if i in space.cat_dims else []
+        self.ticks = (
+            [str(value) for value in self._values(self.coordinates)] if i in space.cat_dims else []
+        )
         self.places = self.at(self.coordinates)
         low, middle, high = (float(self.places[place]) for place in (0, len(self.places) // 2, -1))
-        self.logarithmic = listed is None and low > 0 and high > 10 * low and math.isclose(middle, math.sqrt(low * high), rel_tol=1e-6)
+        self.logarithmic = (
+            listed is None
+            and low > 0
+            and high > 10 * low
+            and math.isclose(middle, math.sqrt(low * high), rel_tol=1e-6)
+        )
 
     def at(self, coordinates: torch.Tensor) -> NDArray[np.float64]:
         """Places on the axis: the parameter's values, or of words their numbers."""
-        return coordinates.numpy() if self.ticks or self._i in self._space.cat_dims else np.array(self._values(coordinates), dtype=float)
+        return (
+            coordinates.numpy()
+            if self.ticks or self._i in self._space.cat_dims
+            else np.array(self._values(coordinates), dtype=float)
+        )
 
     def marks(self) -> list[tuple[float, str]]:
         """Height in [0, 1] and text of the values to name: all words, else the ends."""
         shown = self.coordinates if self.ticks else self.coordinates[[0, -1]]
         low, high = self._space.bounds[:, self._i].tolist()
         texts = self.ticks or [f"{value:.4g}" for value in self._values(shown)]
-        return [((float(u) - low) / max(high - low, 1e-12), text) for u, text in zip(shown, texts, strict=True)]
+        return [
+            ((float(u) - low) / max(high - low, 1e-12), text)
+            for u, text in zip(shown, texts, strict=True)
+        ]
 
     def _values(self, coordinates: torch.Tensor) -> list[Any]:
         x = self._space.bounds[0].repeat(len(coordinates), 1)
@@ -324,7 +471,9 @@ class _Axis:
 
 
 def _is_inside(space: Space, parameters: Mapping[str, Any]) -> bool:
-    """Whether the space has these parameters; a search also knows the estimator's own, which may lie outside."""
+    """Whether the space has these parameters; a search also knows the estimator's own, which may
+    lie outside.
+    """
     try:
         space.encode(dict(parameters))
     except InputError:
@@ -337,7 +486,9 @@ def _colours(values: NDArray[np.float64]) -> Any:
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import Normalize
 
-    return ScalarMappable(Normalize(values.min(), max(values.max(), values.min() + 1e-12)), "viridis")
+    return ScalarMappable(
+        Normalize(values.min(), max(values.max(), values.min() + 1e-12)), "viridis"
+    )
 
 
 def _axes(ax: Any) -> Any:

@@ -1,4 +1,6 @@
-"""The released values of a search, wherever they are kept: what pictures and reports read. Nothing here sees a record."""
+"""The released values of a search, wherever they are kept: what pictures and reports read. Nothing
+here sees a record.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +18,17 @@ from dpbo.objective import PrivateObjective
 from dpbo.search import DPSearch
 from dpbo.space import Space
 
-PUBLIC_SCORES = {"weighted_cv_score": "weighted cross-validated score", "cv_score": "cross-validated score on public records"}
-"""Columns of `DPSearch.results_` that rank configurations where no score was released, and what they are."""
-_ALLOWED = "a PrivateObjective, a search that has one, a fitted DPSearch, or an Optuna study of a TrialObjective"
+PUBLIC_SCORES = {
+    "weighted_cv_score": "weighted cross-validated score",
+    "cv_score": "cross-validated score on public records",
+}
+"""Columns of `DPSearch.results_` that rank configurations where no score was released, and what
+they are.
+"""
+_ALLOWED = (
+    "a PrivateObjective, a search that has one, a fitted DPSearch, or an Optuna study of a"
+    " TrialObjective"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +37,10 @@ class ReleasedValues:
 
     Attributes:
         name: of the search.
-        space: of the points. Where none is known, its parameters are x0, x1, ... over the unit cube, or over the range of the points.
-        X: points, `t x d`. Y: values, `t x 1`, larger is better. Yvar: variance of their noise, `t x 1`.
+        space: of the points. Where none is known, its parameters are x0, x1, ... over the unit
+            cube, or over the range of the points.
+        X: points, `t x d`. Y: values, `t x 1`, larger is better. Yvar: variance of their noise, `t
+            x 1`.
         builder: makes the model.
     """
 
@@ -41,7 +53,9 @@ class ReleasedValues:
 
     @classmethod
     def of(cls, source: Any, space: Space | None = None, metric: int = 0) -> Self:
-        """The values of an objective, a search or an Optuna study. Raises InputError where there are none."""
+        """The values of an objective, a search or an Optuna study. Raises InputError where there
+        are none.
+        """
         if isinstance(source, DPSearch):
             return cls._of_search(source)
         if hasattr(source, "get_trials"):
@@ -52,16 +66,26 @@ class ReleasedValues:
         if metric >= objective.metrics:
             raise InputError("metric", metric, f"below the number of metrics, {objective.metrics}")
         X, Y, Yvar = objective.history()
-        return cls.at(X, Y[:, [metric]], Yvar[:, [metric]], objective.name, getattr(source, "space", None) if space is None else space)
+        return cls.at(
+            X,
+            Y[:, [metric]],
+            Yvar[:, [metric]],
+            objective.name,
+            getattr(source, "space", None) if space is None else space,
+        )
 
     @classmethod
-    def at(cls, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, name: str, space: Space | None) -> Self:
+    def at(
+        cls, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, name: str, space: Space | None
+    ) -> Self:
         """Values at points (`t x d`) of a space, or of none that is known."""
         if not len(X):
             raise UsageError(f"{name!r} has released no value yet: evaluate some points first.")
         if space is not None:
             if X.shape[1] != len(space.names):
-                raise InputError("space", space.names, f"of {X.shape[1]} parameters, as the points of {name!r}")
+                raise InputError(
+                    "space", space.names, f"of {X.shape[1]} parameters, as the points of {name!r}"
+                )
             return cls(name, space, X, Y, Yvar)
         low = X.min(0).values
         high = X.max(0).values
@@ -69,7 +93,9 @@ class ReleasedValues:
             low = torch.zeros_like(low)
             high = torch.ones_like(high)
         width = torch.where(high > low, high - low, 1.0)
-        numbers = {f"x{i}": scipy.stats.uniform(float(low[i]), float(width[i])) for i in range(X.shape[1])}
+        numbers = {
+            f"x{i}": scipy.stats.uniform(float(low[i]), float(width[i])) for i in range(X.shape[1])
+        }
         return cls(name, Space(**numbers), (X - low) / width, Y, Yvar)
 
     @classmethod
@@ -77,40 +103,71 @@ class ReleasedValues:
         columns = getattr(search, "results_", {})
         if "posterior_mean" not in columns:
             raise UsageError(
-                f"the DPSearch of strategy {search.strategy!r} has released no score: give a fitted search of strategy 'bo'. "
-                "`results_` holds what the others know of each configuration."
+                f"the DPSearch of strategy {search.strategy!r} has released no score: give a fitted"
+                " search of strategy 'bo'. `results_` holds what the others know of each"
+                " configuration."
             )
         space = Space(**search.param_distributions)
         X = torch.stack([space.encode(parameters) for parameters in columns["params"]])
-        Y, std = (torch.as_tensor(columns[name], dtype=torch.float64).unsqueeze(1) for name in ("mean_test_score", "std_test_score"))
+        Y, std = (
+            torch.as_tensor(columns[name], dtype=torch.float64).unsqueeze(1)
+            for name in ("mean_test_score", "std_test_score")
+        )
         return cls(search.name, space, X, Y, std**2, default_gp)
 
     @classmethod
     def _of_study(cls, study: Any, space: Space | None) -> Self:
         from dpbo.integrations.optuna.trials import ENTRY, YVAR, Suggestions
 
-        complete = [trial for trial in study.get_trials(deepcopy=False) if trial.value is not None and YVAR in trial.user_attrs]
+        complete = [
+            trial
+            for trial in study.get_trials(deepcopy=False)
+            if trial.value is not None and YVAR in trial.user_attrs
+        ]
         # each value once
         trials = [*{trial.user_attrs[ENTRY]: trial for trial in complete}.values()]
         if not trials:
-            raise UsageError("the study has no released value: give one whose TrialObjective has released a value.")
-        space = Space(**{name: _spec(one) for name, one in trials[0].distributions.items()}) if space is None else space
-        values = torch.tensor([[trial.value, trial.user_attrs[YVAR]] for trial in trials], dtype=torch.float64)
-        return cls.at(Suggestions(space).points([trial.params for trial in trials]), values[:, :1], values[:, 1:], study.study_name, space)
+            raise UsageError(
+                "the study has no released value: give one whose TrialObjective has released a"
+                " value."
+            )
+        space = (
+            Space(**{name: _spec(one) for name, one in trials[0].distributions.items()})
+            if space is None
+            else space
+        )
+        values = torch.tensor(
+            [[trial.value, trial.user_attrs[YVAR]] for trial in trials], dtype=torch.float64
+        )
+        return cls.at(
+            Suggestions(space).points([trial.params for trial in trials]),
+            values[:, :1],
+            values[:, 1:],
+            study.study_name,
+            space,
+        )
 
     @cached_property
     def model(self) -> SingleTaskGP:
-        """The Gaussian process fitted to all values. Raises UsageError where there is a single one."""
+        """The Gaussian process fitted to all values. Raises UsageError where there is a single
+        one.
+        """
         if len(self.X) < 2:
-            raise UsageError(f"{self.name!r} has released one value only, and a model needs two or more.")
+            raise UsageError(
+                f"{self.name!r} has released one value only, and a model needs two or more."
+            )
         with mute_optimizer_warnings(), seed_torch(0):
             return self.builder(self.space, self.X, self.Y, self.Yvar)
 
     def posterior(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and standard deviation of the score at points (`n x d`), `n` each; the noise of a release is not in it."""
+        """Mean and standard deviation of the score at points (`n x d`), `n` each; the noise of a
+        release is not in it.
+        """
         with torch.no_grad():
             found = self.model.posterior(X)
-        mean, variance = (getattr(found, f"mixture_{name}", getattr(found, name)) for name in ("mean", "variance"))
+        mean, variance = (
+            getattr(found, f"mixture_{name}", getattr(found, name)) for name in ("mean", "variance")
+        )
         return mean.reshape(-1), variance.reshape(-1).sqrt()
 
     @cached_property
@@ -136,4 +193,8 @@ def _spec(distribution: Any) -> Any:
     high = distribution.high
     if isinstance(low, int):
         return list(range(low, high + 1, distribution.step))
-    return scipy.stats.loguniform(low, high) if distribution.log else scipy.stats.uniform(low, high - low)
+    return (
+        scipy.stats.loguniform(low, high)
+        if distribution.log
+        else scipy.stats.uniform(low, high - low)
+    )

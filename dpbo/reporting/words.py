@@ -1,4 +1,6 @@
-"""The ledger's terms in the words of a reader who is no programmer: a privacy officer. What has no words here keeps its name."""
+"""The ledger's terms in the words of a reader who is no programmer: a privacy officer. What has no
+words here keeps its name.
+"""
 
 import contextlib
 import math
@@ -14,11 +16,15 @@ from dpbo.events import Event, RolesEvent
 from dpbo.space import Space
 
 _ACCOUNTING = {
-    PureFilter: "Costs are added up as epsilons, by pure differential privacy, which needs no delta.",
+    PureFilter: (
+        "Costs are added up as epsilons, by pure differential privacy, which needs no delta."
+    ),
     GDPFilter: "Costs are added up by Gaussian differential privacy.",
     ZCDPFilter: "Costs are added up by zero-concentrated differential privacy.",
     RDPFilter: "Costs are added up by Renyi differential privacy.",
-    Planned: "All releases were listed before the first one, and the list as a whole keeps the budget.",
+    Planned: (
+        "All releases were listed before the first one, and the list as a whole keeps the budget."
+    ),
 }
 _MECHANISMS = {
     "gaussian": "Gaussian noise",
@@ -48,7 +54,9 @@ _TERMS = {
     "max_records_per_unit": "weight of a unit",
     "n_iter": "configurations tried",
     "noise_std": "standard deviation of the noise of a run's score",
-    "one table, split by position": "one table, split by position into training and protected records",
+    "one table, split by position": (
+        "one table, split by position into training and protected records"
+    ),
     "options": "settings of the method",
     "query": "question",
     "role": "use of the records",
@@ -77,7 +85,10 @@ def accounting_in_words(accounting: Accounting) -> str:
 def mechanism_in_words(event: Event) -> str:
     """The noise of an event; of several roles, that of each."""
     if isinstance(event, RolesEvent):
-        named = {role: ", ".join(dict.fromkeys(map(mechanism_in_words, event.of(role)))) for role in event.roles}
+        named = {
+            role: ", ".join(dict.fromkeys(map(mechanism_in_words, event.of(role))))
+            for role in event.roles
+        }
         return "; ".join(f"{role} records: {noise}" for role, noise in named.items())
     return _MECHANISMS.get(event.mechanism, event.mechanism)
 
@@ -93,18 +104,25 @@ def rarity(probability: float) -> str:
 
 
 def terms_in_words(terms: Mapping[str, Any]) -> dict[str, str]:
-    """What a reservation declared public. What is not set, or says nothing more than another term does, is left out."""
+    """What a reservation declared public. What is not set, or says nothing more than another term
+    does, is left out.
+    """
     left_out = {"parameters"} if "space" in terms else set()
     # of one score
     if terms.get("weights") in ([], [1.0]):
         left_out.add("weights")
     if terms.get("max_records_per_unit") == 1 and "score_range" in terms:
-        terms = {**terms, "max_records_per_unit": "all alike; of several records of one unit, the mean counts"}
+        terms = {
+            **terms,
+            "max_records_per_unit": "all alike; of several records of one unit, the mean counts",
+        }
     shown = dict[str, str]()
     for name, value in terms.items():
         if value is not None and name not in left_out:
             label = _TERMS.get(name, name.replace("_", " "))
-            shown[label if label not in shown and label not in terms else name] = _term_in_words(name, value, terms)
+            shown[label if label not in shown and label not in terms else name] = _term_in_words(
+                name, value, terms
+            )
     return shown
 
 
@@ -136,17 +154,27 @@ def _term_in_words(name: str, value: Any, terms: Mapping[str, Any]) -> str:
             return question_in_words(value)
         case "score_range", [int() | float() as low, int() | float() as high]:
             return f"{low:g} to {high:g}"
-        case "score_range", [[_, _], *_] if all(isinstance(ends, list) and len(ends) == 2 for ends in value):
+        case "score_range", [[_, _], *_] if all(
+            isinstance(ends, list) and len(ends) == 2 for ends in value
+        ):
             return ", ".join(_term_in_words(name, ends, terms) for ends in value)
         case "space", str() if (specs := _specs_of(value)) is not None:
-            return "; ".join(f"{parameter}: {_spec_in_words(spec)}" for parameter, spec in specs.items())
+            return "; ".join(
+                f"{parameter}: {_spec_in_words(spec)}" for parameter, spec in specs.items()
+            )
         # a DPSearch
         case "strategy", str() if "estimator" in terms:
             return _METHODS.get(value, value)
         case "worst", "lower" | "upper":
             return f"the {value} end of that range"
         case _, dict():
-            return "; ".join(f"{one.replace('_', ' ')}: {held}" for one, held in value.items() if held is not None)
-        case _, [int() | float() | str(), *_] if all(isinstance(one, (int, float, str)) for one in value):
+            return "; ".join(
+                f"{one.replace('_', ' ')}: {held}"
+                for one, held in value.items()
+                if held is not None
+            )
+        case _, [int() | float() | str(), *_] if all(
+            isinstance(one, (int, float, str)) for one in value
+        ):
             return ", ".join(map(str, value))
     return str(value)

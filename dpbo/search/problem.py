@@ -76,7 +76,9 @@ class Problem:
 
         return replace(self, public=PublicScores.of(self))
 
-    def objective(self, part: str, evaluations: int, share: Fraction, **changed: Any) -> PrivateObjective:
+    def objective(
+        self, part: str, evaluations: int, share: Fraction, **changed: Any
+    ) -> PrivateObjective:
         """A private objective with so many evaluations, reserved or resumed."""
         settings = {
             "score": self.scoring,
@@ -105,7 +107,9 @@ class Problem:
         answers = [callback(release) for callback in self.callbacks]
         return any(answer is True for answer in answers)
 
-    def final_score(self, final: PrivateObjective, x: Configuration) -> tuple[Configuration, float | None, float | None]:
+    def final_score(
+        self, final: PrivateObjective, x: Configuration
+    ) -> tuple[Configuration, float | None, float | None]:
         """Release the score of x, or read the one that was released earlier.
 
         Returns:

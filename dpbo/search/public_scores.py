@@ -191,7 +191,9 @@ class PublicScores:
             progress=problem.verbose > 0,
         )
         labels = features.codes(problem.trainer.labels())
-        return cls(points=points, scores=scores, features=features, described=described, labels=labels)
+        return cls(
+            points=points, scores=scores, features=features, described=described, labels=labels
+        )
 
     @property
     def configurations(self) -> list[Configuration]:
@@ -223,7 +225,9 @@ class PublicScores:
         public shares."""
         if most not in self._cells:
             least = max(1, min(40, len(self.labels) // (2 * most)))
-            tree = DecisionTreeRegressor(max_leaf_nodes=most, min_samples_leaf=least, random_state=0)
+            tree = DecisionTreeRegressor(
+                max_leaf_nodes=most, min_samples_leaf=least, random_state=0
+            )
             tree.fit(self.described, self.gains.T)
             cells = Cells(tree, np.unique(tree.apply(self.described)), self.features)
             places = np.arange(len(cells.leaves))
@@ -233,8 +237,18 @@ class PublicScores:
 
     def with_candidate(self, problem: "Problem", x: torch.Tensor) -> "PublicScores":
         """The same and one more, a point of shape `1 x d`."""
-        row, _ = out_of_fold(problem.trainer, problem.scoring, [*x], None, problem.seed, problem.groups_train, n_jobs=problem.n_jobs)
-        return replace(self, points=torch.cat([self.points, x]), scores=np.concatenate([self.scores, row]))
+        row, _ = out_of_fold(
+            problem.trainer,
+            problem.scoring,
+            [*x],
+            None,
+            problem.seed,
+            problem.groups_train,
+            n_jobs=problem.n_jobs,
+        )
+        return replace(
+            self, points=torch.cat([self.points, x]), scores=np.concatenate([self.scores, row])
+        )
 
 
 def ordered(means: Array) -> list[int]:
@@ -277,7 +291,9 @@ def out_of_fold(
     folds = list(_folds(Features.of(trainer), y, count, seed, groups))
 
     def tasks() -> Iterator[tuple[Any, ...]]:
-        with progress_bar("cross-validation", len(folds) * len(configurations), hidden=not progress) as bar:
+        with progress_bar(
+            "cross-validation", len(folds) * len(configurations), hidden=not progress
+        ) as bar:
             for train, held in folds:
                 part = trainer.on(rows_at(X, train), rows_at(y, train))
                 records = rows_at(X, held), rows_at(y, held)
@@ -296,7 +312,9 @@ def out_of_fold(
     return scores, described
 
 
-def _held_out(trainer: Trainer, scoring: Scoring, x: Configuration, records: Any, features: Features | None) -> tuple[Array, Array | None]:
+def _held_out(
+    trainer: Trainer, scoring: Scoring, x: Configuration, records: Any, features: Features | None
+) -> tuple[Array, Array | None]:
     """Scores of the configuration x on the records, and the features that its model gives them."""
     model = trainer.unscored(x)
     row = tensor_of(scoring(model, records)).double().reshape(-1).numpy()
@@ -305,18 +323,26 @@ def _held_out(trainer: Trainer, scoring: Scoring, x: Configuration, records: Any
         return row, None
     if model is None:
         allowed = "one that can be fitted as it is given"
-        raise InputError("estimator", type(trainer.estimator).__name__, allowed, "Others are compared with it.")
+        raise InputError(
+            "estimator", type(trainer.estimator).__name__, allowed, "Others are compared with it."
+        )
     return row, features(model, *records)
 
 
-def _folds(features: Features, y: Any, count: int, seed: int, groups: Any) -> Iterator[tuple[Any, Any]]:
+def _folds(
+    features: Features, y: Any, count: int, seed: int, groups: Any
+) -> Iterator[tuple[Any, Any]]:
     folds = min(FOLDS, count)
     codes = features.codes(y)
-    stratified = features.classes is not None and np.unique(codes, return_counts=True)[1].min() >= folds
+    stratified = (
+        features.classes is not None and np.unique(codes, return_counts=True)[1].min() >= folds
+    )
     if groups is None:
         kind = StratifiedKFold if stratified else KFold
         return kind(folds, shuffle=True, random_state=seed).split(np.zeros(count), codes)
     folds = min(folds, len(np.unique(np.asarray(groups))))
     if stratified:
-        return StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(np.zeros(count), codes, groups)
+        return StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(
+            np.zeros(count), codes, groups
+        )
     return GroupKFold(folds).split(np.zeros(count), codes, groups)

@@ -72,11 +72,23 @@ class Recommended:
         """
         check_is_fitted(self)
         if holds_protected((_comparable(X), _comparable(y))):
-            remedy = "A score on them is exact, and no budget covers it: use best_score_, or score records that nothing protects."
-            raise InputError("X", type(X).__name__, "free of records that a ledger of this process protects", remedy)
+            remedy = (
+                "A score on them is exact, and no budget covers it: use best_score_, or score"
+                " records that nothing protects."
+            )
+            raise InputError(
+                "X",
+                type(X).__name__,
+                "free of records that a ledger of this process protects",
+                remedy,
+            )
         return self.best_estimator_.score(X, y)
 
 
 def _comparable(table: Any) -> Any:
     """The table in a form whose rows can be compared with other tables' rows."""
-    return np.asarray(table) if isinstance(table, (list, tuple)) and not isinstance(table[0] if table else "", str) else sliced(table)
+    return (
+        np.asarray(table)
+        if isinstance(table, (list, tuple)) and not isinstance(table[0] if table else "", str)
+        else sliced(table)
+    )

@@ -101,7 +101,9 @@ class Rehearsal:
         if first.strategy.name == "free":
             return first
         least = (1 - self.close) * first.gain
-        close = (one for one in self.methods if one.strategy.name == "weighted_cv" and one.gain >= least)
+        close = (
+            one for one in self.methods if one.strategy.name == "weighted_cv" and one.gain >= least
+        )
         return next(close, first)
 
     def __str__(self) -> str:
@@ -110,13 +112,28 @@ class Rehearsal:
             numbers = f"{method.gain:8.4f} {method.gain_alike:8.4f} {method.error:8.4f}"
             lines.append(f"{method.strategy!s:46s} {numbers}")
         if self.best.strategy.name == "free":
-            lines.append("The free choice is expected to win: cross-validate on the public records. Nothing needs to be released.")
+            lines.append(
+                "The free choice is expected to win: cross-validate on the public records. Nothing"
+                " needs to be released."
+            )
         elif self.best is not self.methods[0]:
-            lines.append("weighted_cv is taken: it is close to the best, and its free search comes on top of what is simulated.")
+            lines.append(
+                "weighted_cv is taken: it is close to the best, and its free search comes on top of"
+                " what is simulated."
+            )
         lines += [
-            f"gain: simulated mean gain over the default configuration with {self.units} protected units, drawn from populations that",
-            f"differ from the public one by up to {self.shift:g} standard deviations. alike: the same, drawn from the public one. error:",
-            "standard error of the gain minus the free choice's, from the simulation alone. People of kinds that the public records lack",
+            (
+                f"gain: simulated mean gain over the default configuration with {self.units}"
+                " protected units, drawn from populations that"
+            ),
+            (
+                f"differ from the public one by up to {self.shift:g} standard deviations. alike:"
+                " the same, drawn from the public one. error:"
+            ),
+            (
+                "standard error of the gain minus the free choice's, from the simulation alone."
+                " People of kinds that the public records lack"
+            ),
             "are not simulated, so the gains are optimistic.",
         ]
         return "\n".join(lines)
@@ -168,7 +185,14 @@ class Population:
     _noised: dict[float | None, Array] = field(default_factory=dict)
 
     @classmethod
-    def drawn(cls, public: PublicScores, strength: float, units: int, width: float, random: np.random.Generator) -> "Population":
+    def drawn(
+        cls,
+        public: PublicScores,
+        strength: float,
+        units: int,
+        width: float,
+        random: np.random.Generator,
+    ) -> "Population":
         """A population that differs by `strength` standard deviations from the public one."""
         weights = _weights(public, strength, random)
         counts = random.multinomial(units, weights, DRAWS).astype(np.float64)
@@ -215,7 +239,9 @@ def simulate(
     alike = POPULATIONS // 3
     strengths = [0.0] * alike
     if shift > 0:
-        strengths += np.exp(random.uniform(math.log(shift / 10), math.log(shift), POPULATIONS)).tolist()
+        strengths += np.exp(
+            random.uniform(math.log(shift / 10), math.log(shift), POPULATIONS)
+        ).tolist()
     gains = np.empty((len(strengths), len(strategies)))
     for row, strength in enumerate(strengths):
         population = Population.drawn(public, strength, units, width, random)
@@ -225,7 +251,10 @@ def simulate(
     shifted = gains[alike:] if shift > 0 else same
     errors = np.std(shifted - shifted[:, :1], axis=0, ddof=1) / math.sqrt(len(shifted))
     figures = zip(strategies, shifted.mean(0), same.mean(0), errors, strict=True)
-    methods = [Method(one, float(gain), float(gain_alike), float(error)) for one, gain, gain_alike, error in figures]
+    methods = [
+        Method(one, float(gain), float(gain_alike), float(error))
+        for one, gain, gain_alike, error in figures
+    ]
     return Rehearsal(tuple(sorted(methods, key=lambda method: -method.gain)), units, shift)
 
 
@@ -244,7 +273,9 @@ def _weights(public: PublicScores, strength: float, random: np.random.Generator)
     """Weights of the public records, with sum 1, for one simulated population."""
     codes = np.eye(public.labels.max() + 1)[public.labels]
     parts = [codes, public.described, public.gains.T]
-    sides = [_standardised(_standardised(part) @ random.standard_normal(part.shape[1])) for part in parts]
+    sides = [
+        _standardised(_standardised(part) @ random.standard_normal(part.shape[1])) for part in parts
+    ]
     logits = strength * _standardised(np.sum(sides, 0))
     logits = np.minimum(logits, np.quantile(logits, 0.99))
     weights = np.exp(logits - logits.max())

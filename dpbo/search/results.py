@@ -34,7 +34,9 @@ class SearchRelease(NamedTuple):
     noise_std: float | None = None
 
     def __str__(self) -> str:
-        score = "" if self.score is None else f"score {self.score:.4g}, noise {self.noise_std:.2g}, "
+        score = (
+            "" if self.score is None else f"score {self.score:.4g}, noise {self.noise_std:.2g}, "
+        )
         parameters = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
         return f"{self.part} {self.number}/{self.planned}: {score}{parameters}"
 
@@ -57,7 +59,13 @@ class SearchResult(NamedTuple):
     columns: Mapping[str, Any]
 
 
-def results_table(parameters: Sequence[Mapping[str, Any]], *, score: Any = None, noise_std: Any = None, **columns: Any) -> dict[str, Any]:
+def results_table(
+    parameters: Sequence[Mapping[str, Any]],
+    *,
+    score: Any = None,
+    noise_std: Any = None,
+    **columns: Any,
+) -> dict[str, Any]:
     """A dict of columns, one entry a configuration, as `cv_results_` is.
 
     Args:

@@ -33,7 +33,9 @@ _EMPTY = 1e-6  # smaller shares, which noise can produce, count as this
 def label_array(labels: Any) -> NDArray[Any]:
     """Labels as an array. A list becomes objects: one word in an array of numpy's choice would turn
     all its numbers into words."""
-    return np.asarray(labels if hasattr(labels, "dtype") else np.fromiter(labels, dtype=object, count=len(labels)))
+    return np.asarray(
+        labels if hasattr(labels, "dtype") else np.fromiter(labels, dtype=object, count=len(labels))
+    )
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ class Scoring:
         values = self.value(cells)
         (slope,) = torch.autograd.grad(values.sum(), cells)
         widest = (self.bounds[1] - self.bounds[0]) ** 2  # no value can be further off
-        return values.detach().unsqueeze(1).clamp(*self.bounds), (slope**2 * Yvar).sum(1, keepdim=True).clamp_max(widest)
+        return values.detach().unsqueeze(1).clamp(*self.bounds), (slope**2 * Yvar).sum(
+            1, keepdim=True
+        ).clamp_max(widest)
 
 
 def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
@@ -91,8 +95,13 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
     """
     if score_range is None and (callable(scoring) or scoring == "neg_mean_squared_error"):
         what = "a scoring of your own" if callable(scoring) else scoring
-        remedy = "Fix it without looking at the validation records, for example (-c, 0.0) for an error clipped at c."
-        raise InputError("score_range", None, f"the public range of one record's score for {what}", remedy)
+        remedy = (
+            "Fix it without looking at the validation records, for example (-c, 0.0) for an error"
+            " clipped at c."
+        )
+        raise InputError(
+            "score_range", None, f"the public range of one record's score for {what}", remedy
+        )
     given: Any = None if score_range is None else require("score_range", score_range, ScoreRange)
     if callable(scoring):
         return Scoring(scoring, given)
@@ -109,7 +118,12 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
         case "neg_mean_squared_error":
             return Scoring(_squared_error, given)
         case "balanced_accuracy":
-            return Scoring(Correctness(tuple(np.unique(labels).tolist())), (0.0, 1.0), 2 * len(np.unique(labels)), _balanced)
+            return Scoring(
+                Correctness(tuple(np.unique(labels).tolist())),
+                (0.0, 1.0),
+                2 * len(np.unique(labels)),
+                _balanced,
+            )
         case "f1":
             return Scoring(Confusion(_positive(labels)), (0.0, 1.0), 3, _f1)
         case "roc_auc":
@@ -118,13 +132,20 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
         "'accuracy', 'true_class_probability', 'neg_brier_score', 'neg_log_loss', "
         "'neg_mean_squared_error', 'balanced_accuracy', 'f1', 'roc_auc'"
     )
-    raise InputError("scoring", scoring, f"{known}, or scoring(model, X, y) giving one number a record")
+    raise InputError(
+        "scoring", scoring, f"{known}, or scoring(model, X, y) giving one number a record"
+    )
 
 
 def _positive(labels: Any) -> Any:
     classes = np.unique(labels)
     if len(classes) != 2:
-        raise InputError("scoring", len(classes), "a scoring for this number of classes", "F1 and ROC AUC need two.")
+        raise InputError(
+            "scoring",
+            len(classes),
+            "a scoring for this number of classes",
+            "F1 and ROC AUC need two.",
+        )
     return classes.tolist()[1]
 
 
@@ -134,7 +155,10 @@ def _correct(model: Any, features: Any, labels: NDArray[Any]) -> Any:
 
 def _likelihood(model: Any, features: Any, labels: NDArray[Any]) -> Any:
     """Predicted probability of the true class; 0 for a class that training lacks."""
-    return (np.asarray(model.predict_proba(features)) * (labels[:, None] == np.asarray(model.classes_)[None, :])).sum(1)
+    return (
+        np.asarray(model.predict_proba(features))
+        * (labels[:, None] == np.asarray(model.classes_)[None, :])
+    ).sum(1)
 
 
 def _log_likelihood(model: Any, features: Any, labels: NDArray[Any]) -> Any:
@@ -157,7 +181,9 @@ class Brier:
 
 
 def _squared_error(model: Any, features: Any, labels: NDArray[Any]) -> Any:
-    return -((np.asarray(model.predict(features), dtype=np.float64) - labels.astype(np.float64)) ** 2)
+    return -(
+        (np.asarray(model.predict(features), dtype=np.float64) - labels.astype(np.float64)) ** 2
+    )
 
 
 @dataclass(frozen=True)
@@ -168,7 +194,11 @@ class Correctness:
 
     def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
         own = labels[:, None] == np.asarray(self.classes)[None, :]
-        wrong = np.ones(len(labels), dtype=bool) if model is None else ~_correct(model, features, labels)
+        wrong = (
+            np.ones(len(labels), dtype=bool)
+            if model is None
+            else ~_correct(model, features, labels)
+        )
         return np.where(own.any(1), own.argmax(1) + len(self.classes) * wrong, -1)
 
 
@@ -183,7 +213,10 @@ class Confusion:
         predicted = ~true
         if model is not None:
             labels_predicted = np.asarray(model.predict(features))
-            predicted = np.where(labels_predicted == labels_predicted, labels_predicted == self.positive, ~true)  # NaN counts as wrong
+            # NaN counts as wrong
+            predicted = np.where(
+                labels_predicted == labels_predicted, labels_predicted == self.positive, ~true
+            )
         return np.select([predicted & true, predicted & ~true, ~predicted & true], [0, 1, 2], -1)
 
 
@@ -251,4 +284,6 @@ def _auc(cells: torch.Tensor) -> torch.Tensor:
     """
     positive, other = cells.chunk(2, -1)
     below = other.cumsum(-1) - other / 2
-    return (positive * below).sum(-1) / (_at_least_empty(positive.sum(-1)) * _at_least_empty(other.sum(-1)))
+    return (positive * below).sum(-1) / (
+        _at_least_empty(positive.sum(-1)) * _at_least_empty(other.sum(-1))
+    )

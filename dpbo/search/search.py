@@ -41,7 +41,17 @@ from dpbo.search.scorings import Scoring, scoring_named
 from dpbo.search.training import Tables, Trainer, split_once
 from dpbo.space import Space
 from dpbo.statement import Statement
-from dpbo.validation import Count, Positive, Seed, Within, at_least, between, checked, require_settings, warn
+from dpbo.validation import (
+    Count,
+    Positive,
+    Seed,
+    Within,
+    at_least,
+    between,
+    checked,
+    require_settings,
+    warn,
+)
 
 if TYPE_CHECKING:
     from dpbo.search.rehearsal import Rehearsal
@@ -49,11 +59,18 @@ if TYPE_CHECKING:
 
 NAMES = ("auto", "weighted_cv", "choice", "bo")
 _ERROR_SCORE = Within("'raise' or 'worst'", lambda value: value in ("raise", "worst"))
-_NAME = Within("a word of at most 150 printable letters", lambda name: 0 < len(name) <= 150 and name.isprintable())
+_NAME = Within(
+    "a word of at most 150 printable letters",
+    lambda name: 0 < len(name) <= 150 and name.isprintable(),
+)
 _WORKERS = Within("a number of workers, or -1 for all processors", lambda value: value != 0)
 _CALLBACKS = Within(
     "a function of one SearchRelease, or a list of them",
-    lambda given: given is None or callable(given) or (isinstance(given, (list, tuple)) and all(map(callable, given))),
+    lambda given: (
+        given is None
+        or callable(given)
+        or (isinstance(given, (list, tuple)) and all(map(callable, given)))
+    ),
 )
 _WEIGHTS = (
     "A protected record's weight would scale what it adds to the score beyond what the noise "
@@ -279,7 +296,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         strategy.fits(problem)
         if problem.begun is None:
             if problem.mechanism is None:
-                require_left(curator, problem.share + problem.final_share, f"the search {self.name!r}")
+                require_left(
+                    curator, problem.share + problem.final_share, f"the search {self.name!r}"
+                )
             strategy.try_out(problem)
         self.free_params_: Any = None
         if strategy.cross_validates:
@@ -298,7 +317,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         if final is not None:
             best, self.best_score_, self.best_score_std_ = problem.final_score(final, best)
         point = trainer.point(best)
-        places = [row for row, x in enumerate(found.configurations) if trainer.point(x).equal(point)]
+        places = [
+            row for row, x in enumerate(found.configurations) if trainer.point(x).equal(point)
+        ]
         self.best_index_ = places[0] if places else None
         self.best_params_ = trainer.parameters(best)
         parameters = [trainer.parameters(x) for x in found.configurations]
@@ -321,7 +342,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         given = self.param_distributions
         if not isinstance(given, Mapping):
             remedy = "Search several dicts one by one."
-            raise InputError("param_distributions", given, "a dict of distributions and lists", remedy)
+            raise InputError(
+                "param_distributions", given, "a dict of distributions and lists", remedy
+            )
         space = Space(**given)
         if bool((space.bounds[0] == space.bounds[1]).all()):
             allowed = "of two values or more, in one parameter at least"
@@ -349,12 +372,16 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         # There are no scores of single records to rehearse with, or nothing to protect.
         return strategies.NoisedSearch()
 
-    def _curator(self, tables: Tables, groups: Any, trainer: Trainer, strategy: "Strategy", *, split: bool) -> Curator:
+    def _curator(
+        self, tables: Tables, groups: Any, trainer: Trainer, strategy: "Strategy", *, split: bool
+    ) -> Curator:
         privacy = self._protection
         X_val, y_val = tables.X_val, tables.y_val
         if isinstance(X_val, Curator):
             if groups is not None:
-                raise InputError("groups", type(groups).__name__, "given to the Curator, in its PrivacyUnit")
+                raise InputError(
+                    "groups", type(groups).__name__, "given to the Curator, in its PrivacyUnit"
+                )
             X_val.require_other_records("X_train", trainer.table(), _IN_THE_OPEN)
             return X_val
         form = trainer.form()
@@ -389,13 +416,24 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             raise InputError("ledger", None, allowed, _REPEATED)
         return curator
 
-    def _problem(self, curator: Curator, trainer: Trainer, scoring: Scoring, groups_train: Any, *, split: bool, own: bool) -> Problem:
+    def _problem(
+        self,
+        curator: Curator,
+        trainer: Trainer,
+        scoring: Scoring,
+        groups_train: Any,
+        *,
+        split: bool,
+        own: bool,
+    ) -> Problem:
         """`own` is whether the curator is this search's alone, and with it the whole budget."""
         kept = Fraction(0)
         if self.final_share is not None:
             kept = exact_share(self.final_share, "final_share")
         if kept == 1:
-            raise InputError("final_share", self.final_share, "below 1", "The rest pays for the search.")
+            raise InputError(
+                "final_share", self.final_share, "below 1", "The rest pays for the search."
+            )
         privacy = self._protection
         whole = Fraction(1)
         if not own and privacy.mechanism is None:
@@ -454,13 +492,19 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         found = {name: str(value) for name, value in self.best_params_.items()}
         return {
             "Recommended": "\n".join(f"{name} = {value}" for name, value in found.items()),
-            "Its released score": None if score is None else f"{score:.4g}, standard deviation of the noise {std:.2g}",
+            "Its released score": (
+                None if score is None else f"{score:.4g}, standard deviation of the noise {std:.2g}"
+            ),
             **self.statement_.facts(),
         }
 
     def __sklearn_tags__(self) -> Any:
         tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
-        tags.estimator_type, tags.classifier_tags, tags.regressor_tags = own.estimator_type, own.classifier_tags, own.regressor_tags
+        tags.estimator_type, tags.classifier_tags, tags.regressor_tags = (
+            own.estimator_type,
+            own.classifier_tags,
+            own.regressor_tags,
+        )
         tags.input_tags = own.input_tags
         if tags.classifier_tags is not None:
             tags.classifier_tags.multi_label = False  # one label a record
@@ -519,13 +563,17 @@ def rehearse(
     if not curator.adjacency.replaces:
         search.privacy = replace(privacy, divisor=float(units))
     scoring = scoring_named(search.scoring, search.score_range, y)
-    problem = search._problem(curator, search._trainer(X, y), scoring, groups, split=False, own=True)
+    problem = search._problem(
+        curator, search._trainer(X, y), scoring, groups, split=False, own=True
+    )
     strategy.fits(problem)
     return strategy.rehearsal(problem.cross_validated())
 
 
 def _accounting(privacy: Privacy, strategy: "Strategy", budget: Budget) -> Accounting:
-    """The filter that is given, or the one under which the strategy's releases need the least noise."""
+    """The filter that is given, or the one under which the strategy's releases need the least
+    noise.
+    """
     if privacy.accounting is not None:
         return privacy.accounting
     return PureFilter() if strategy.few_releases and budget.epsilon is not None else GDPFilter()

@@ -88,7 +88,9 @@ class Strategy(BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no 
         require("n_iter", problem.n_iter, Annotated[int, at_least(2)])
         if problem.mechanism is not None:
             allowed = f"left out with strategy {self.name!r}"
-            raise InputError("mechanism", problem.mechanism, allowed, "Strategy 'bo' runs without privacy.")
+            raise InputError(
+                "mechanism", problem.mechanism, allowed, "Strategy 'bo' runs without privacy."
+            )
         if problem.scoring.cells is not None:
             allowed = f"a mean of one number per record for strategy={self.name!r}"
             remedy = "Use strategy='bo', or scoring='neg_log_loss'."
@@ -104,8 +106,8 @@ class Strategy(BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no 
         _score_examples(problem, points)
 
     def decided(self, problem: Problem) -> Problem:
-        """The same with the strategy that runs, of which the terms tell: a search is resumed with the
-        same alone."""
+        """The same with the strategy that runs, of which the terms tell: a search is resumed with
+        the same alone."""
         settings = self.get_params(deep=False)
         content: list[Any] = [settings, problem.n_iter]
         if self.cross_validates:
@@ -154,7 +156,11 @@ class Auto(Strategy):
         public = problem.public
         units = problem.units
         if units is None:
-            raise InputError("divisor", None, "a public number of units, where adjacency keeps their number private")
+            raise InputError(
+                "divisor",
+                None,
+                "a public number of units, where adjacency keeps their number private",
+            )
         noise = _noise(problem, float(problem.divisor or units))
         count = len(public.scores)
         differences: list[float | None] = [None]
@@ -167,7 +173,11 @@ class Auto(Strategy):
         found = rehearsal.simulate(
             [
                 FreeChoice(),
-                *(WeightedCV(number) for number in CELLS if len(public.cells(number)[0].leaves) > 1),
+                *(
+                    WeightedCV(number)
+                    for number in CELLS
+                    if len(public.cells(number)[0].leaves) > 1
+                ),
                 *(Choice(size, largest) for largest in differences for size in sizes),
                 NoisedSearch(),
             ],
@@ -178,7 +188,9 @@ class Auto(Strategy):
             shift=0.0 if problem.alike else float(self.shift),
             seed=problem.seed,
         )
-        return dataclasses.replace(found, close=_CLOSE if problem.terms["scoring"] in _SMOOTH else 0.0)
+        return dataclasses.replace(
+            found, close=_CLOSE if problem.terms["scoring"] in _SMOOTH else 0.0
+        )
 
 
 @dataclass(repr=False)
@@ -222,7 +234,9 @@ class WeightedCV(Strategy):
     def rehearse(self, population: Population, noise: Noise) -> Any:
         members = population.public.cells(self.cells)[1].inside
         shares = Shares(members * population.training[:, None])
-        error = population.random.laplace(size=(len(population.counts), members.shape[1])) / np.sqrt(2)
+        error = population.random.laplace(
+            size=(len(population.counts), members.shape[1])
+        ) / np.sqrt(2)
         released = population.counts @ members / population.units + noise.cells * error
         share = shares.shrunk(released, noise.cells, population.units)
         return (share @ shares.means(population.public.scores).T).argmax(1)
@@ -230,7 +244,12 @@ class WeightedCV(Strategy):
     def run(self, problem: Problem) -> SearchResult:
         public = problem.public
         cells, shares = public.cells(self.cells)
-        settings = {"score": cells, "score_range": (0.0, 1.0), "cells": len(cells.leaves), "progress": False}
+        settings = {
+            "score": cells,
+            "score_range": (0.0, 1.0),
+            "cells": len(cells.leaves),
+            "progress": False,
+        }
         objective = problem.objective("cells", 1, problem.share, **settings)
         more = problem.n_iter // 2
         if objective.remaining:
@@ -239,14 +258,19 @@ class WeightedCV(Strategy):
                 more = 0
         _, released, variance = objective.history()
         if not len(released):
-            told = f"the shares of {problem.name!r} were charged but never delivered. Search under another name."
+            told = (
+                f"the shares of {problem.name!r} were charged but never delivered. Search under"
+                " another name."
+            )
             raise ReleaseLost(told)
         noise_std = float(variance[0, 0]) ** 0.5
         share = shares.shrunk(released[0].numpy(), noise_std, float(problem.units or 1.0))
         for _ in range(more):
             try:
                 seed = 1000 * problem.seed + len(public.scores)
-                x = suggest(problem.space, public.points, *_weighted(public, shares, share), seed=seed)
+                x = suggest(
+                    problem.space, public.points, *_weighted(public, shares, share), seed=seed
+                )
                 public = public.with_candidate(problem, x)
             except Exception as error:
                 # The shares are paid for.
@@ -255,7 +279,10 @@ class WeightedCV(Strategy):
                 break
         smooth = posterior_mean(problem.space, public.points, *_weighted(public, shares, share))
         best = 0 if float(smooth.max()) < 0 else 1 + int(smooth.argmax())
-        columns = {"cv_score": public.means, "weighted_cv_score": shares.means(public.scores) @ share}
+        columns = {
+            "cv_score": public.means,
+            "weighted_cv_score": shares.means(public.scores) @ share,
+        }
         return SearchResult(best, public.configurations, columns)
 
 
@@ -299,7 +326,10 @@ class Choice(Strategy):
             rows = list(range(len(configurations)))
         paired: dict[str, Any] = {}
         if self.largest_difference is not None:
-            paired = {"reference": problem.trainer(None), "largest_difference": self.largest_difference}
+            paired = {
+                "reference": problem.trainer(None),
+                "largest_difference": self.largest_difference,
+            }
         query = CandidateScores(
             problem.scoring,
             rows,
@@ -370,16 +400,26 @@ class NoisedSearch(Strategy):
             _warn_of_noise(problem, objective, design[0])
         while objective.remaining:
             t = len(X)
-            objective(design[t : t + 1] if t < initial else self._propose(problem, X, y, yvar, initial))
+            objective(
+                design[t : t + 1] if t < initial else self._propose(problem, X, y, yvar, initial)
+            )
             X, y, yvar = _released(problem, objective)
             number = problem.n_iter - objective.remaining
-            if problem.report("search", number, problem.n_iter, X[-1], y[-1].item(), yvar[-1].sqrt().item()):
+            if problem.report(
+                "search", number, problem.n_iter, X[-1], y[-1].item(), yvar[-1].sqrt().item()
+            ):
                 break
         mean = posterior_mean(problem.space, X, y, yvar)
-        columns = {"score": y[:, 0].numpy(), "noise_std": yvar[:, 0].sqrt().numpy(), "posterior_mean": mean.numpy()}
+        columns = {
+            "score": y[:, 0].numpy(),
+            "noise_std": yvar[:, 0].sqrt().numpy(),
+            "posterior_mean": mean.numpy(),
+        }
         return SearchResult(int(mean.argmax()), [*X], columns)
 
-    def _propose(self, problem: Problem, X: torch.Tensor, y: torch.Tensor, yvar: torch.Tensor, initial: int) -> torch.Tensor:
+    def _propose(
+        self, problem: Problem, X: torch.Tensor, y: torch.Tensor, yvar: torch.Tensor, initial: int
+    ) -> torch.Tensor:
         seed = 1000 * problem.seed + len(X)
         if self.trust_region:
             return suggest_in_trust_region(problem.space, X, y, yvar, seed=seed, initial=initial)
@@ -417,17 +457,23 @@ def _score_examples(problem: Problem, points: torch.Tensor) -> None:
     problem.curator.mark_probed(query)
 
 
-def _released(problem: Problem, objective: PrivateObjective) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _released(
+    problem: Problem, objective: PrivateObjective
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Released points, scores and variances: `t x d`, `t x 1`, `t x 1`."""
     X, Y, Yvar = objective.history()
     return X, *problem.scoring.observed(Y, Yvar)
 
 
-def _weighted(public: PublicScores, shares: Shares, share: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _weighted(
+    public: PublicScores, shares: Shares, share: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The weighted means of the gains of the points, and their variances: `n x 1` each."""
     gains = public.gains[1:]
     columns = (shares.means(gains) @ share, shares.variance(gains, share))
-    mean, variance = (torch.as_tensor(column, dtype=torch.float64).reshape(-1, 1) for column in columns)
+    mean, variance = (
+        torch.as_tensor(column, dtype=torch.float64).reshape(-1, 1) for column in columns
+    )
     return mean, variance
 
 
@@ -444,7 +490,9 @@ def _noise(problem: Problem, units: float) -> Noise:
 
     def released(query: ClippedMean, releases: int) -> float:
         """Standard deviation of one of so many releases."""
-        mechanism = next(priced(curator, (GaussianMechanism, LaplaceMechanism), problem.share, releases, query))
+        mechanism = next(
+            priced(curator, (GaussianMechanism, LaplaceMechanism), problem.share, releases, query)
+        )
         std = noise_std(curator, mechanism, query)
         assert std is not None
         return float(std[0])
@@ -466,14 +514,20 @@ def _noise(problem: Problem, units: float) -> Noise:
 def _warn_of_noise(problem: Problem, objective: PrivateObjective, x: torch.Tensor) -> None:
     """Warn where the score made from cells will have large noise, though the cells' shares have
     little: as on the training records."""
-    if problem.scoring.cells is None or problem.mechanism is not None or problem.trainer.labels() is None:
+    if (
+        problem.scoring.cells is None
+        or problem.mechanism is not None
+        or problem.trainer.labels() is None
+    ):
         return
     model = problem.trainer(x)
     if model is None:
         return
     places = tensor_of(problem.scoring(model, problem.trainer.table())).long()
     shares = torch.bincount(places[places >= 0], minlength=objective.metrics).double() / len(places)
-    _, variance = problem.scoring.observed(shares.unsqueeze(0), objective.noise_std.unsqueeze(0) ** 2)
+    _, variance = problem.scoring.observed(
+        shares.unsqueeze(0), objective.noise_std.unsqueeze(0) ** 2
+    )
     std = float(variance.sqrt())
     # Half of the share at which PrivateObjective warns: ROC AUC uses half of its range.
     if std > problem.width / 20:

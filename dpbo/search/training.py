@@ -21,7 +21,15 @@ from sklearn.exceptions import FitFailedWarning
 from sklearn.utils.parallel import Parallel, delayed
 
 from dpbo.curator.curator import Curator
-from dpbo.curator.public_form import ArrayForm, ClassForm, Form, Leaf, NumberForm, SeriesForm, leaf_form
+from dpbo.curator.public_form import (
+    ArrayForm,
+    ClassForm,
+    Form,
+    Leaf,
+    NumberForm,
+    SeriesForm,
+    leaf_form,
+)
 from dpbo.curator.records import count_records, require_disjoint
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
@@ -55,29 +63,43 @@ class Tables(NamedTuple):
             raise InputError("X_val", kind, "other records than X_train", remedy)
         if groups_train is not None:
             if groups is None:
-                remedy = "With a Curator or one table, labels cannot be compared here: compare them where both are known."
-                raise InputError("groups_train", type(groups_train).__name__, "left out without `groups`", remedy)
+                remedy = (
+                    "With a Curator or one table, labels cannot be compared here: compare them"
+                    " where both are known."
+                )
+                raise InputError(
+                    "groups_train", type(groups_train).__name__, "left out without `groups`", remedy
+                )
             require_disjoint(groups, groups_train, count_records(self.X_train))
         if isinstance(self.X_val, Curator):
             if self.y_val is not None:
                 remedy = "It holds the labels already."
-                raise InputError("y_val", type(self.y_val).__name__, "left out with a Curator", remedy)
+                raise InputError(
+                    "y_val", type(self.y_val).__name__, "left out with a Curator", remedy
+                )
             return
         if isinstance(self.X_val, (list, tuple)) and not _are_texts(self.X_train):
             allowed = "an array or a DataFrame, or a list where training records are texts"
-            remedy = "In an array made from a list, one record's odd value changes the type, and so the score, of all others."
+            remedy = (
+                "In an array made from a list, one record's odd value changes the type, and so the"
+                " score, of all others."
+            )
             raise InputError("X_val", kind, allowed, remedy)
         pairs = (("X_val", self.X_val, self.X_train), ("y_val", self.y_val, self.y_train))
         for name, validation, train in pairs:
             frames = hasattr(train, "columns") and hasattr(validation, "columns")
             if validation is None or train is None or frames:
                 continue
-            shape, expected = (tuple(getattr(table, "shape", (0,)))[1:] for table in (validation, train))
+            shape, expected = (
+                tuple(getattr(table, "shape", (0,)))[1:] for table in (validation, train)
+            )
             if shape != expected:
                 raise InputError(name, shape, f"rows of the training records' shape, {expected}")
 
 
-def split_once(table: Tables, groups: Any, test_size: Any, seed: int, adjacency: Adjacency) -> Tables:
+def split_once(
+    table: Tables, groups: Any, test_size: Any, seed: int, adjacency: Adjacency
+) -> Tables:
     """The training table in two parts, by each row's position, the number of rows and the seed.
 
     A neighbour under REPLACE_ONE has as many rows, so it is split in the same way: it differs in
@@ -85,10 +107,16 @@ def split_once(table: Tables, groups: Any, test_size: Any, seed: int, adjacency:
     """
     X, y = table.X_train, table.y_train
     if groups is not None:
-        remedy = "A split by position would separate records of one unit. Split by group, and give X_val and y_val."
+        remedy = (
+            "A split by position would separate records of one unit. Split by group, and give X_val"
+            " and y_val."
+        )
         raise InputError("groups", type(groups).__name__, "left out with one table", remedy)
     if test_size is None:
-        remedy = "Or give test_size: then one table is split once, and only its validation part is protected."
+        remedy = (
+            "Or give test_size: then one table is split once, and only its validation part is"
+            " protected."
+        )
         raise InputError("X_val", None, "the validation records, with y_val, or a Curator", remedy)
     if not adjacency.replaces:
         remedy = "The split would show how many rows there are."
@@ -102,11 +130,18 @@ def split_once(table: Tables, groups: Any, test_size: Any, seed: int, adjacency:
                 "rows would tell of protected ones. Read the two parts apart, and give X_val and "
                 "y_val; or convert it, such as by to_numpy(dtype=float)."
             )
-            raise InputError(name, type(part).__name__, "an array of numbers or words where one table is split", remedy)
+            raise InputError(
+                name,
+                type(part).__name__,
+                "an array of numbers or words where one table is split",
+                remedy,
+            )
     # This loads all of scikit-learn's metrics.
     from sklearn.model_selection import train_test_split
 
-    train, validation, y_train, y_validation = train_test_split(X, y, test_size=test_size, random_state=seed)
+    train, validation, y_train, y_validation = train_test_split(
+        X, y, test_size=test_size, random_state=seed
+    )
     return Tables(train, y_train, validation, y_validation)
 
 
@@ -117,7 +152,9 @@ def require_labels(name: str, labels: Any, X: Any) -> Any:
         if found.shape == (count,):
             return np.unique(found)
     except Exception as cause:
-        raise InputError(name, type(labels).__name__, "an array of one label a record of X") from cause
+        raise InputError(
+            name, type(labels).__name__, "an array of one label a record of X"
+        ) from cause
     raise InputError(name, found.shape, f"one label for each of the {count} records of X")
 
 
@@ -148,7 +185,11 @@ def _with_floats(form: Leaf) -> Leaf:
     floats = NumberForm(np.dtype(np.float64), 0.0)
     if isinstance(form, ArrayForm) and isinstance(form.column, NumberForm):
         return ArrayForm(floats)
-    return SeriesForm(form.label, floats) if isinstance(form, SeriesForm) and isinstance(form.column, NumberForm) else form
+    return (
+        SeriesForm(form.label, floats)
+        if isinstance(form, SeriesForm) and isinstance(form.column, NumberForm)
+        else form
+    )
 
 
 def _are_texts(X: Any) -> bool:
@@ -167,7 +208,9 @@ def rows_at(table: Any, places: Any) -> Any:
     return table[places] if hasattr(table, "shape") else [table[place] for place in places]
 
 
-def in_parallel(n_jobs: int | None, work: Callable[..., T], tasks: Iterable[tuple[Any, ...]]) -> list[T]:
+def in_parallel(
+    n_jobs: int | None, work: Callable[..., T], tasks: Iterable[tuple[Any, ...]]
+) -> list[T]:
     """`work(*task)` for each task, in their order, whatever the number of joblib's workers. Tasks
     hold public things only.
 
@@ -177,14 +220,18 @@ def in_parallel(n_jobs: int | None, work: Callable[..., T], tasks: Iterable[tupl
     if joblib.effective_n_jobs(n_jobs) == 1:
         return [work(*task) for task in tasks]
     results = []
-    for result, caught in Parallel(n_jobs=n_jobs)(delayed(_with_warnings)(work, task) for task in tasks):
+    for result, caught in Parallel(n_jobs=n_jobs)(
+        delayed(_with_warnings)(work, task) for task in tasks
+    ):
         for message, category in caught:
             warnings.warn(message, category, stacklevel=2)
         results.append(result)
     return results
 
 
-def _with_warnings(work: Callable[..., T], task: tuple[Any, ...]) -> tuple[T, list[tuple[str, type[Warning]]]]:
+def _with_warnings(
+    work: Callable[..., T], task: tuple[Any, ...]
+) -> tuple[T, list[tuple[str, type[Warning]]]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = work(*task)
@@ -249,7 +296,9 @@ class Trainer:
             return None
         X = self._X if hasattr(self._X, "shape") else list(self._X)
         places = np.arange(min(_EXAMPLES, count_records(X)))
-        records: tuple[Any, Any] = self.form().cast((rows_at(X, places), rows_at(self._y, places)))[0]
+        records: tuple[Any, Any] = self.form().cast((rows_at(X, places), rows_at(self._y, places)))[
+            0
+        ]
         return records
 
     def table(self) -> Any:

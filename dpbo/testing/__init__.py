@@ -1,4 +1,6 @@
-"""Contracts, audits and assertions with which users test their own queries, mechanisms and scores."""
+"""Contracts, audits and assertions with which users test their own queries, mechanisms and
+scores.
+"""
 
 import lazy_loader
 

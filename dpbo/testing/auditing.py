@@ -1,10 +1,12 @@
 """Empirical lower bounds on what a mechanism leaks, from many runs on two worst-case data sets.
 
-An attack sees one output and guesses the data set by a threshold on some statistic. A guarantee bounds its true-positive rate for each
-false-positive rate. Half of the draws choose the statistic and the threshold; the other half measure the rates, with Clopper-Pearson
-bounds, so the result is wrong with probability at most `level`, the error level, whatever was chosen. A guarantee below the bound is
-refuted. A bound far below the guarantee says that the audit is weak, not that the mechanism is strong: `reachable` is what this many draws
-can show of a Gaussian mechanism of exactly that mu.
+An attack sees one output and guesses the data set by a threshold on some statistic. A guarantee
+bounds its true-positive rate for each false-positive rate. Half of the draws choose the statistic
+and the threshold; the other half measure the rates, with Clopper-Pearson bounds, so the result is
+wrong with probability at most `level`, the error level, whatever was chosen. A guarantee below the
+bound is refuted. A bound far below the guarantee says that the audit is weak, not that the
+mechanism is strong: `reachable` is what this many draws can show of a Gaussian mechanism of exactly
+that mu.
 """
 
 import math
@@ -31,7 +33,8 @@ Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
 @checked
 @dataclass(frozen=True)
 class Audit:
-    """The result of `audit`: a lower bound on what the mechanism leaks, which is wrong with probability at most `level`.
+    """The result of `audit`: a lower bound on what the mechanism leaks, which is wrong with
+    probability at most `level`.
 
     Attributes:
         mu: the mechanism is not mu'-GDP for any mu' below this.
@@ -55,7 +58,10 @@ class Audit:
         return 0.0
 
     def __str__(self) -> str:
-        return f"at least {math.floor(self.mu * 1e4) / 1e4:g}-GDP ({self.runs:,} measured runs a side, error level {self.level:g})"
+        return (
+            f"at least {math.floor(self.mu * 1e4) / 1e4:g}-GDP ({self.runs:,} measured runs a side,"
+            f" error level {self.level:g})"
+        )
 
 
 @checked
@@ -68,41 +74,52 @@ def audit(
     delta: Delta | None = None,
     level: Level = LEVEL,
 ) -> Audit:
-    """Lower bound on mu, or on epsilon at a delta, from many draws on each of two neighbouring data sets.
+    """Lower bound on mu, or on epsilon at a delta, from many draws on each of two neighbouring data
+    sets.
 
     Args:
-        draw: `draw(which, count)` returns `count` independent outputs (shape `count` or `count x d`) on data set 0 or 1. Its noise
-            must not be seeded anew in each call.
-        runs: draws for the bound, per data set. As many again choose the attack, unless a threshold is given. To show 90 % of mu takes
-            about (125 / mu)^2 at level 1e-6.
-        statistic: maps outputs to one number each, larger for data set 1. By default the projection on the difference of means, scaled by
-            the covariance, which is the likelihood ratio for Gaussian noise.
-        threshold: threshold on the statistic, if it was fixed before any draw; then none are spent on choosing one. Needs `statistic`.
-        delta: choose the attack that shows the largest epsilon at this delta, instead of the largest mu.
+        draw: `draw(which, count)` returns `count` independent outputs (shape `count` or `count x
+            d`) on data set 0 or 1. Its noise must not be seeded anew in each call.
+        runs: draws for the bound, per data set. As many again choose the attack, unless a threshold
+            is given. To show 90 % of mu takes about (125 / mu)^2 at level 1e-6.
+        statistic: maps outputs to one number each, larger for data set 1. By default the projection
+            on the difference of means, scaled by the covariance, which is the likelihood ratio for
+            Gaussian noise.
+        threshold: threshold on the statistic, if it was fixed before any draw; then none are spent
+            on choosing one. Needs `statistic`.
+        delta: choose the attack that shows the largest epsilon at this delta, instead of the
+            largest mu.
         level: the error level: largest probability that the bound is wrong.
 
     Returns:
         An `Audit`: compare its `mu`, or `epsilon(delta)`, with the guarantee.
 
     Raises:
-        InputError: an argument outside its range, or draws that are too few or the same in two calls.
+        InputError: an argument outside its range, or draws that are too few or the same in two
+            calls.
     """
     if threshold is not None and delta is not None:
         raise InputError("delta", delta, "left out with a threshold", "It chooses one.")
     if threshold is not None:
         if statistic is None:
             raise InputError("threshold", threshold, "left out without a statistic")
-        return _counted([_outputs(draw, which, runs) for which in (0, 1)], statistic, threshold, level)
+        return _counted(
+            [_outputs(draw, which, runs) for which in (0, 1)], statistic, threshold, level
+        )
     learned = [_outputs(draw, which, runs) for which in (0, 1)]
     if statistic is None:
         zeros, ones = learned
-        covariance = np.atleast_2d(np.cov(np.concatenate([zeros - zeros.mean(0), ones - ones.mean(0)]).T))
+        covariance = np.atleast_2d(
+            np.cov(np.concatenate([zeros - zeros.mean(0), ones - ones.mean(0)]).T)
+        )
         direction = np.linalg.lstsq(covariance, ones.mean(0) - zeros.mean(0), rcond=None)[0]
 
     def score(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
         return outputs @ direction if statistic is None else statistic(outputs)
 
-    chosen = _best_threshold(np.sort(score(learned[0])), np.sort(score(learned[1])), runs, level, delta)
+    chosen = _best_threshold(
+        np.sort(score(learned[0])), np.sort(score(learned[1])), runs, level, delta
+    )
     measured = [_outputs(draw, which, runs) for which in (0, 1)]
     if any(np.array_equal(old, new) for old, new in zip(learned, measured, strict=True)):
         raise InputError("draw", draw, "independent in every call", "Do not seed inside draw.")
@@ -111,28 +128,50 @@ def audit(
 
 @checked
 def reachable(mu: Positive, runs: Count, level: Level = LEVEL) -> float:
-    """About the bound on mu that `audit`, with these runs and level, finds for a Gaussian mechanism that is exactly mu-GDP: its power."""
+    """About the bound on mu that `audit`, with these runs and level, finds for a Gaussian mechanism
+    that is exactly mu-GDP: its power.
+    """
     thresholds = np.linspace(-4.0, 4.0 + mu, 2000)
-    return max(_measured(round(runs * ndtr(mu - t)), round(runs * ndtr(-t)), runs, level).mu for t in thresholds)
+    return max(
+        _measured(round(runs * ndtr(mu - t)), round(runs * ndtr(-t)), runs, level).mu
+        for t in thresholds
+    )
 
 
-def _counted(measured: list[NDArray[np.float64]], score: Statistic, threshold: float, level: float) -> Audit:
+def _counted(
+    measured: list[NDArray[np.float64]], score: Statistic, threshold: float, level: float
+) -> Audit:
     hits = [int((score(outputs) > threshold).sum()) for outputs in measured]
     return _measured(hits[1], hits[0], len(measured[0]), level)
 
 
 def _measured(true_hits: int, false_hits: int, runs: int, level: float) -> Audit:
     lower = float(beta.ppf(level / 2, true_hits, runs - true_hits + 1)) if true_hits else 0.0
-    upper = float(beta.ppf(1 - level / 2, false_hits + 1, runs - false_hits)) if false_hits < runs else 1.0
+    upper = (
+        float(beta.ppf(1 - level / 2, false_hits + 1, runs - false_hits))
+        if false_hits < runs
+        else 1.0
+    )
     mu = float(ndtri(lower) - ndtri(upper)) if lower > 0.0 and upper < 1.0 else 0.0
     return Audit(max(mu, 0.0), lower, upper, runs, level)
 
 
-def _best_threshold(zeros: NDArray[np.float64], ones: NDArray[np.float64], runs: int, level: float, delta: float | None) -> float:
+def _best_threshold(
+    zeros: NDArray[np.float64],
+    ones: NDArray[np.float64],
+    runs: int,
+    level: float,
+    delta: float | None,
+) -> float:
     """The threshold that gives the largest bound on the draws that choose it."""
     cuts = np.unique(np.concatenate([np.quantile(zeros, _GRID), np.quantile(ones, _GRID)]))
-    hits = [(len(side) - np.searchsorted(side, cuts, side="right")).tolist() for side in (ones, zeros)]
-    tried = [_measured(above_one, above_zero, runs, level) for above_one, above_zero in zip(*hits, strict=True)]
+    hits = [
+        (len(side) - np.searchsorted(side, cuts, side="right")).tolist() for side in (ones, zeros)
+    ]
+    tried = [
+        _measured(above_one, above_zero, runs, level)
+        for above_one, above_zero in zip(*hits, strict=True)
+    ]
     bounds = [attack.mu if delta is None else attack.epsilon(delta) for attack in tried]
     return float(cuts[int(np.argmax(bounds))])
 

@@ -1,4 +1,5 @@
-"""The contract of choice mechanisms: draws follow the exact output distribution, which is as private as the event says.
+"""The contract of choice mechanisms: draws follow the exact output distribution, which is as
+private as the event says.
 
 Subclass `ChoiceContract`, give `mechanism` and `probabilities`, and every test below is
 inherited. The distribution is compared with many draws, for close and distant utilities, few
@@ -33,7 +34,8 @@ _ORDERS = (1.0001, 1.5, 2.0, 4.0, 16.0, 64.0)
 class ChoiceContract(abc.ABC):
     """Tests of a mechanism that publishes the index of a chosen candidate.
 
-    Inherit from it to get tests for your own choice mechanism; define `covers`, `mechanism` and `probabilities`::
+    Inherit from it to get tests for your own choice mechanism; define `covers`, `mechanism` and
+    `probabilities`::
 
         class TestExponential(ChoiceContract):
             covers = ExponentialMechanism
@@ -56,10 +58,12 @@ class ChoiceContract(abc.ABC):
     def probabilities(self, distances: NDArray[np.int64], rate: float) -> NDArray[np.float64]:
         """The exact probability that the mechanism chooses each candidate, shape `n`.
 
-        A level is the whole number `utility // width` with the law's `width`: the mechanism compares candidates by their levels alone.
+        A level is the whole number `utility // width` with the law's `width`: the mechanism
+        compares candidates by their levels alone.
 
         Args:
-            distances: how many levels each candidate lies below the best one, shape `n`; 0 for the best.
+            distances: how many levels each candidate lies below the best one, shape `n`; 0 for the
+                best.
             rate: the law's `rate`, the decay of a candidate's chance per level.
         """
 
@@ -88,7 +92,10 @@ class ChoiceContract(abc.ABC):
                 charged = renyi.cost(event, order)
                 assert charged is not None
                 pairs = self._neighbours(epsilon)
-                largest = max(float(logsumexp(order * np.log(p) + (1 - order) * np.log(q))) / (order - 1) for p, q in pairs)
+                largest = max(
+                    float(logsumexp(order * np.log(p) + (1 - order) * np.log(q))) / (order - 1)
+                    for p, q in pairs
+                )
                 assert largest <= float(charged) * (1 + 1e-6)
 
     def test_the_best_wins_when_nothing_is_near(self) -> None:
@@ -104,27 +111,46 @@ class ChoiceContract(abc.ABC):
 
     def test_neighbours_move_levels_by_no_more_than_the_law_says(self) -> None:
         rng = np.random.default_rng(5)
-        for linf, quantum, count in itertools.product((0.3, 1.0, 10.0), (2.0**-20, 2.0**-31), (1, 2, 3, 4, 9, 1000)):
-            distribution = self.mechanism(0.5).distribution(Sensitivity.of_linf(linf, count), [quantum] * count)
+        for linf, quantum, count in itertools.product(
+            (0.3, 1.0, 10.0), (2.0**-20, 2.0**-31), (1, 2, 3, 4, 9, 1000)
+        ):
+            distribution = self.mechanism(0.5).distribution(
+                Sensitivity.of_linf(linf, count), [quantum] * count
+            )
             most = math.floor(linf / quantum)
             utilities = rng.integers(-(2**45), 2**45, size=4_000)
             moved = utilities + rng.choice([-most, most], size=4_000)
-            assert np.abs(utilities // distribution.width - moved // distribution.width).max() <= distribution.moves
-            assert distribution.width * distribution.moves <= 1.05 * most + distribution.width, "coarser than it need be"
+            assert (
+                np.abs(utilities // distribution.width - moved // distribution.width).max()
+                <= distribution.moves
+            )
+            assert distribution.width * distribution.moves <= 1.05 * most + distribution.width, (
+                "coarser than it need be"
+            )
 
     def test_hundreds_of_candidates_near_and_far(self) -> None:
         """Levels thousands apart at a small epsilon stay within reach, as pure privacy demands."""
         distribution = self._law(0.05)
         rng = np.random.default_rng(6)
-        distances = np.concatenate([[0], rng.integers(0, 3000, size=199), rng.integers(3000, 20_000, size=100)])
+        distances = np.concatenate(
+            [[0], rng.integers(0, 3000, size=199), rng.integers(3000, 20_000, size=100)]
+        )
         expected = self.probabilities(distances, float(distribution.rate))
-        seen = np.bincount(self._draw(0.05, -distances * distribution.width, 20_000, seed=7), minlength=len(distances))
+        seen = np.bincount(
+            self._draw(0.05, -distances * distribution.width, 20_000, seed=7),
+            minlength=len(distances),
+        )
         order = np.argsort(-expected)
         bins = np.searchsorted(np.cumsum(expected[order]), np.linspace(0, 1, 30)[1:-1])
-        grouped = [np.array([part.sum() for part in np.split(values[order], bins)]) for values in (seen, 20_000 * expected)]
+        grouped = [
+            np.array([part.sum() for part in np.split(values[order], bins)])
+            for values in (seen, 20_000 * expected)
+        ]
         assert chisquare(grouped[0], grouped[1] * 20_000 / grouped[1].sum()).pvalue > LEVEL
 
-    def test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good(self) -> None:
+    def test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good(
+        self,
+    ) -> None:
         """One neighbour makes all N equal, where each has probability 1/N. So the best one, in any
         place, has at most e^epsilon / N.
         """
@@ -136,17 +162,23 @@ class ChoiceContract(abc.ABC):
                 assert chosen.count(place) <= 3, f"the best of {count} candidates"
                 assert len(set(chosen)) > 3, f"few of {count} candidates are ever chosen"
                 utilities[place] = 2**60
-                assert set(self._draw(1.0, utilities, 2, seed=10).tolist()) == {place}, f"not the best by far of {count} candidates"
+                assert set(self._draw(1.0, utilities, 2, seed=10).tolist()) == {place}, (
+                    f"not the best by far of {count} candidates"
+                )
 
     def test_extreme_words_are_decided(self) -> None:
-        """The highest and lowest words leave a tail open: more bits decide, and nothing fails after the charge."""
+        """The highest and lowest words leave a tail open: more bits decide, and nothing fails after
+        the charge.
+        """
         counts = np.zeros(LEVELS, dtype=np.int64)
         counts[[0, 3, LEVELS - 1]] = [1, 10**12, 5]
         for first in (0, 1, (1 << 64) - 1, (1 << 64) - (1 << 10), 1 << 63):
             source = SeededEntropy(8)
             words = iter([first.to_bytes(8, "little") * 3])
 
-            def entropy(size: int, words: Iterator[bytes] = words, source: SeededEntropy = source) -> bytes:
+            def entropy(
+                size: int, words: Iterator[bytes] = words, source: SeededEntropy = source
+            ) -> bytes:
                 if size <= 24:
                     return next(words, source(24))[:size]
                 return source(size)
@@ -155,20 +187,34 @@ class ChoiceContract(abc.ABC):
             assert counts[chosen] > 0
 
     def _neighbours(self, epsilon: float) -> Iterator[tuple[Any, Any]]:
-        """Laws before and after every candidate's utility moves by none or all of the sensitivity."""
+        """Laws before and after every candidate's utility moves by none or all of the
+        sensitivity.
+        """
         distribution = self._law(epsilon)
         s = distribution.moves
         for start in ([0, 0, 0], [0, s, s], [0, 2 * s, 5 * s], [0, s // 2, 3 * s], [0, 0, 9 * s]):
             before = self.probabilities(np.array(start), float(distribution.rate))
             for shift in itertools.product((-s, 0, s), repeat=len(start)):
                 after = np.array(start) + np.array(shift)
-                yield before, self.probabilities(np.minimum(after - after.min(), LEVELS - 1), float(distribution.rate))
+                yield (
+                    before,
+                    self.probabilities(
+                        np.minimum(after - after.min(), LEVELS - 1), float(distribution.rate)
+                    ),
+                )
 
     def _law(self, epsilon: float) -> ChoiceDistribution:
         return self.mechanism(epsilon).distribution(Sensitivity.of_linf(1.0, 3), [_QUANTUM] * 3)
 
-    def _draw(self, epsilon: float, utilities: NDArray[np.int64], draws: int, seed: int) -> NDArray[np.int64]:
+    def _draw(
+        self, epsilon: float, utilities: NDArray[np.int64], draws: int, seed: int
+    ) -> NDArray[np.int64]:
         mechanism = self.mechanism(epsilon)
         distribution = self._law(epsilon)
         entropy = SeededEntropy(seed)
-        return np.array([int(mechanism._sample(utilities, [_QUANTUM], distribution, entropy)[0]) for _ in range(draws)])
+        return np.array(
+            [
+                int(mechanism._sample(utilities, [_QUANTUM], distribution, entropy)[0])
+                for _ in range(draws)
+            ]
+        )

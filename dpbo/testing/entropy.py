@@ -8,7 +8,8 @@ from dpbo.validation import at_least, checked
 
 @checked
 class SeededEntropy:
-    """A stream of bytes that follows from a seed, by SHAKE-256 in counter mode: `Curator(..., entropy=SeededEntropy(0))`.
+    """A stream of bytes that follows from a seed, by SHAKE-256 in counter mode: `Curator(...,
+    entropy=SeededEntropy(0))`.
 
     Call it with a number of bytes, like `os.urandom`.
 
@@ -22,4 +23,6 @@ class SeededEntropy:
 
     def __call__(self, size: Annotated[int, at_least(0, 2**28)]) -> bytes:
         self._calls += 1
-        return hashlib.shake_256(f"dpbo test entropy {self._seed} {self._calls}".encode()).digest(size)
+        return hashlib.shake_256(f"dpbo test entropy {self._seed} {self._calls}".encode()).digest(
+            size
+        )

@@ -1,4 +1,6 @@
-"""The contract of every ledger storage: charges are durable, capped and chained; what was changed behind its back is seen."""
+"""The contract of every ledger storage: charges are durable, capped and chained; what was changed
+behind its back is seen.
+"""
 
 import abc
 import dataclasses
@@ -21,8 +23,14 @@ from dpbo.privacy import Adjacency, Budget
 with needs("testing"):
     import pytest
 
-BIRTH = Birth(dataset="contract", unit="patient", grouped=True, adjacency=Adjacency.REPLACE_ONE,
-              budget=Budget.gdp(1.0, delta=1e-5), accounting=GDPFilter())  # fmt: skip
+BIRTH = Birth(
+    dataset="contract",
+    unit="patient",
+    grouped=True,
+    adjacency=Adjacency.REPLACE_ONE,
+    budget=Budget.gdp(1.0, delta=1e-5),
+    accounting=GDPFilter(),
+)
 # mu^2 = 1/16
 _TENTH = GaussianEvent(4.0)
 # of the release that is rolled back to, below
@@ -91,7 +99,11 @@ class LedgerContract(abc.ABC):
         assert again.records() == first.records()
         with pytest.raises(LedgerMismatch, match="score_range"):
             again.reserve("plan", _TENTH, 12, {"score_range": [0.0, 2.0]})
-        others: dict[str, Any] = {"dataset": "another", "unit": "record", "adjacency": Adjacency.ADD_OR_REMOVE_ONE}
+        others: dict[str, Any] = {
+            "dataset": "another",
+            "unit": "record",
+            "adjacency": Adjacency.ADD_OR_REMOVE_ONE,
+        }
         for name, other in others.items():
             with pytest.raises(LedgerMismatch, match=name):
                 Ledger(url, dataclasses.replace(BIRTH, **{name: other}))
@@ -107,17 +119,38 @@ class LedgerContract(abc.ABC):
     def test_a_part_that_is_asked_twice_at_once_takes_two_of_its_slots(self, url: str) -> None:
         ledger = Ledger(url, BIRTH)
         ledger.reserve("plan", _TENTH, 3, {"records": 5}, parallel=True)
-        ledger.charge("plan", _TENTH.repeated(2), {"units": 5, "slots": [{"part": 1}, {"part": 1}]}, "plan")
+        ledger.charge(
+            "plan", _TENTH.repeated(2), {"units": 5, "slots": [{"part": 1}, {"part": 1}]}, "plan"
+        )
         assert ledger.used() == {"plan": 2}
         with pytest.raises(BudgetExceeded):
-            ledger.charge("plan", _TENTH.repeated(2), {"units": 5, "slots": [{"part": 1}, {"part": 1}]}, "plan")
-        ledger.charge("plan", _TENTH.repeated(3), {"units": 5, "slots": [{"part": 1}, {"part": 2}, {"part": 2}]}, "plan")
+            ledger.charge(
+                "plan",
+                _TENTH.repeated(2),
+                {"units": 5, "slots": [{"part": 1}, {"part": 1}]},
+                "plan",
+            )
+        ledger.charge(
+            "plan",
+            _TENTH.repeated(3),
+            {"units": 5, "slots": [{"part": 1}, {"part": 2}, {"part": 2}]},
+            "plan",
+        )
         assert ledger.verified().used == {"plan": 3}
 
     def test_what_is_counted_under_another_relation_is_not_charged(self, url: str) -> None:
         ledger = Ledger(url, BIRTH)
-        for event in (PoissonGaussianEvent(4.0, rate=0.5, relation="add-or-remove-one"),
-                      RolesEvent(costs=(("training", (PoissonGaussianEvent(4.0, rate=0.5, relation="add-or-remove-one"),)),))):  # fmt: skip
+        for event in (
+            PoissonGaussianEvent(4.0, rate=0.5, relation="add-or-remove-one"),
+            RolesEvent(
+                costs=(
+                    (
+                        "training",
+                        (PoissonGaussianEvent(4.0, rate=0.5, relation="add-or-remove-one"),),
+                    ),
+                )
+            ),
+        ):
             with pytest.raises(InputError, match="relation"):
                 ledger.charge("release", event, {})
             with pytest.raises(InputError, match="relation"):
@@ -147,8 +180,12 @@ class LedgerContract(abc.ABC):
             ("reserve", {"event": _TENTH.to_json(), "slots": 100, "terms": {}}),
         ],
     )
-    def test_a_rightly_hashed_record_that_breaks_the_rules_is_seen(self, url: str, kind: str, body: dict[str, Any]) -> None:
-        """Beyond the cap, not added to the total, below zero, from no plan, for no charge: hashes hold, the sums do not."""
+    def test_a_rightly_hashed_record_that_breaks_the_rules_is_seen(
+        self, url: str, kind: str, body: dict[str, Any]
+    ) -> None:
+        """Beyond the cap, not added to the total, below zero, from no plan, for no charge: hashes
+        hold, the sums do not.
+        """
         ledger = self._filled(url)
         head = ledger.head()
         forged = Record.following(head, kind, "forged", {**body, "state": head.body["state"]})
@@ -184,8 +221,12 @@ class LedgerContract(abc.ABC):
             again.verify(expect=head[:16])
 
     @pytest.mark.parametrize("last", _KNOWN)
-    def test_a_rollback_is_seen_by_whoever_knew_the_newest_record(self, url: str, last: str) -> None:
-        """Wrote, read or verified it: nothing is told or written any more as if it had never been. What others add is no rollback."""
+    def test_a_rollback_is_seen_by_whoever_knew_the_newest_record(
+        self, url: str, last: str
+    ) -> None:
+        """Wrote, read or verified it: nothing is told or written any more as if it had never been.
+        What others add is no rollback.
+        """
         ledger = self._filled(url)
         ledger.reserve("plan", _TENTH, 2, {})
         assert ledger.charge("release", _TENTH, {}) == _ENTRY
@@ -196,7 +237,9 @@ class LedgerContract(abc.ABC):
         assert len(ledger.charges("plan")) == 1
         _altered(ledger, sa.delete(table).where(table.c.seq > _ENTRY))
         for call in _CALLS:
-            with pytest.raises(LedgerCorrupt, match=f"record {_ENTRY + 2} is not the one that this process saw"):
+            with pytest.raises(
+                LedgerCorrupt, match=f"record {_ENTRY + 2} is not the one that this process saw"
+            ):
                 call(ledger)
         assert Ledger.open(url).verify().seq == _ENTRY
 
@@ -208,7 +251,9 @@ class LedgerContract(abc.ABC):
 
 
 def _altered(ledger: Ledger, change: sa.Executable) -> None:
-    """Changes the stored records behind the ledger's back, and forgets what the file beside it tells of the newest one."""
+    """Changes the stored records behind the ledger's back, and forgets what the file beside it
+    tells of the newest one.
+    """
     with ledger.storage.writing() as connection:
         connection.execute(change)
     if (kept := file_of(ledger.storage)) is not None:

@@ -31,7 +31,9 @@ _DRAWS = 20_000
 _VECTOR_DRAWS = 4_000
 _FEW_DRAWS = 64
 _QUANTUM = 2.0**-30
-_VALUES = [sign * ((1 << bits) + 12_345) for bits in (0, 28, 41, *range(49, 62)) for sign in (1, -1)]
+_VALUES = [
+    sign * ((1 << bits) + 12_345) for bits in (0, 28, 41, *range(49, 62)) for sign in (1, -1)
+]
 
 Cdf = Callable[[NDArray[np.float64]], Any]
 Samples = NDArray[np.floating[Any]] | torch.Tensor | Sequence[float]
@@ -39,11 +41,13 @@ Samples = NDArray[np.floating[Any]] | torch.Tensor | Sequence[float]
 
 @checked
 def assert_law(samples: Samples, cdf: Cdf) -> None:
-    """Asserts that samples may come from a distribution, by a Kolmogorov-Smirnov test at level 1e-6.
+    """Asserts that samples may come from a distribution, by a Kolmogorov-Smirnov test at level
+    1e-6.
 
-    On a seeded source the outcome is fixed; on real entropy a true distribution fails once in a million runs. Pair it with
-    `assert_not_law` on distributions of 0.7 and 1.3 times the scale. With 20,000 samples a scale 10 % off is rejected practically always
-    (distance 0.024 for the normal distribution).
+    On a seeded source the outcome is fixed; on real entropy a true distribution fails once in a
+    million runs. Pair it with `assert_not_law` on distributions of 0.7 and 1.3 times the scale.
+    With 20,000 samples a scale 10 % off is rejected practically always (distance 0.024 for the
+    normal distribution).
 
     Args:
         samples: numbers, shape `n`.
@@ -58,13 +62,20 @@ def assert_law(samples: Samples, cdf: Cdf) -> None:
 
 @checked
 def assert_not_law(samples: Samples, cdf: Cdf) -> None:
-    """Asserts that samples cannot come from a distribution: shows that `assert_law` on the same samples has power. Arguments as there."""
+    """Asserts that samples cannot come from a distribution: shows that `assert_law` on the same
+    samples has power. Arguments as there.
+    """
     p = _p_value(samples, cdf)
-    assert p <= LEVEL, f"{len(samples)} samples do not reject this law: p = {p:.3g} > {LEVEL:g}; the test has no power"
+    assert p <= LEVEL, (
+        f"{len(samples)} samples do not reject this law: p = {p:.3g} > {LEVEL:g}; the test has no"
+        " power"
+    )
 
 
 def _p_value(samples: Samples, cdf: Cdf) -> float:
-    values = np.asarray(samples.detach().cpu().double() if isinstance(samples, torch.Tensor) else samples)
+    values = np.asarray(
+        samples.detach().cpu().double() if isinstance(samples, torch.Tensor) else samples
+    )
     if values.ndim != 1 or not len(values) or values.dtype.kind not in "biuf":
         raise InputError("samples", values.shape, "numbers, of one dimension, at least one")
     return float(stats.kstest(values, cdf).pvalue)
@@ -82,7 +93,9 @@ class _NoiseContract(abc.ABC):
         """The mechanism under test."""
 
     @abc.abstractmethod
-    def _draw(self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy) -> NDArray[np.int64]:
+    def _draw(
+        self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy
+    ) -> NDArray[np.int64]:
         """Independent draws around a value: shape `draws`, or `draws x d`."""
 
     def _law(self, dimension: int) -> AdditiveDistribution:
@@ -98,7 +111,9 @@ class _NoiseContract(abc.ABC):
         """
         mechanism = self.mechanism()
         for width in self._widths:
-            sensitivity = Sensitivity(7.0, 3.0, 2.0, (1.0, 0.25, 0.5)[:width] + (0.3,) * (width - 3))
+            sensitivity = Sensitivity(
+                7.0, 3.0, 2.0, (1.0, 0.25, 0.5)[:width] + (0.3,) * (width - 3)
+            )
             distribution = mechanism.distribution(sensitivity, [_QUANTUM] * width)
             for scale, unit in zip(distribution.scale, sensitivity.scale, strict=True):
                 least = mechanism.event().noise_multiplier * getattr(sensitivity, self.norm) * unit
@@ -111,16 +126,22 @@ class _NoiseContract(abc.ABC):
         assert five == one.repeated(5)
 
     def test_low_bits_of_the_output_do_not_depend_on_the_value(self) -> None:
-        """Trailing zeros of the released integers have one distribution, whatever the value (precision attacks)."""
+        """Trailing zeros of the released integers have one distribution, whatever the value
+        (precision attacks).
+        """
         for value, seed in ((0, 6), (1 << 30, 7), (1, 8)):
             drawn = self._draw(self._law(self._dimension), value, self._draws, SeededEntropy(seed))
             for bits in (1, 2, 4):
-                assert np.abs(np.mean(drawn % 2**bits == 0, axis=0) - 0.5**bits).max() < 5.5 * 0.5 / np.sqrt(self._draws)
+                assert np.abs(
+                    np.mean(drawn % 2**bits == 0, axis=0) - 0.5**bits
+                ).max() < 5.5 * 0.5 / np.sqrt(self._draws)
 
     def test_noise_comes_from_the_entropy_and_from_all_of_it(self) -> None:
         source = SeededEntropy(10)
         sources = (SeededEntropy(10), source, source, SeededEntropy(11))
-        first, same, *others = (self._draw(self._law(self._dimension), 0, 50, each).tolist() for each in sources)
+        first, same, *others = (
+            self._draw(self._law(self._dimension), 0, 50, each).tolist() for each in sources
+        )
         assert first == same
         for other in others:
             assert not {*map(str, first)} & {*map(str, other)}
@@ -135,11 +156,17 @@ def _less(drawn: NDArray[np.int64], value: int, grid: float) -> NDArray[np.float
 
 def _repeated(distribution: AdditiveDistribution, draws: int) -> AdditiveDistribution:
     """The law of many independent draws at once."""
-    return AdditiveDistribution(distribution.name, distribution.scale * draws, distribution.std * draws, distribution.grid * draws)
+    return AdditiveDistribution(
+        distribution.name,
+        distribution.scale * draws,
+        distribution.std * draws,
+        distribution.grid * draws,
+    )
 
 
 class MechanismContract(_NoiseContract):
-    """The contract of a mechanism whose noise is independent in each coordinate. Inherit as a pytest class.
+    """The contract of a mechanism whose noise is independent in each coordinate. Inherit as a
+    pytest class.
 
     Attributes:
         covers: the class under test.
@@ -162,7 +189,10 @@ class MechanismContract(_NoiseContract):
         distribution = self._law(1)
         for value in _VALUES:
             drawn = self._draw(distribution, value, 1000, SeededEntropy(2))
-            assert_law(_less(drawn, value, distribution.grid[0]), lambda x: self.cdf(x, distribution.scale[0]))
+            assert_law(
+                _less(drawn, value, distribution.grid[0]),
+                lambda x: self.cdf(x, distribution.scale[0]),
+            )
 
     def test_vectors_of_every_width_get_the_noise_of_their_event(self) -> None:
         """Each coordinate's noise has the scale that the event states, and no two coordinates of a
@@ -173,16 +203,25 @@ class MechanismContract(_NoiseContract):
         for width in self._widths:
             distribution = self._law(width)
             values = np.zeros(width, np.int64)
-            scale = mechanism.event().noise_multiplier * getattr(self._sensitivity(width), self.norm)
+            scale = mechanism.event().noise_multiplier * getattr(
+                self._sensitivity(width), self.norm
+            )
             draws = max(_FEW_DRAWS, 1000 // width)
-            drawn = np.array([mechanism._sample(values, [_QUANTUM] * width, distribution, entropy) for _ in range(draws)])
+            drawn = np.array(
+                [
+                    mechanism._sample(values, [_QUANTUM] * width, distribution, entropy)
+                    for _ in range(draws)
+                ]
+            )
             # uniform, if it is this law
             shares = np.asarray(self.cdf(drawn * np.asarray(distribution.grid), scale))
             assert_law(shares.reshape(-1), stats.uniform.cdf)
             if width > 1:
                 for values_of in (shares, np.abs(shares - 0.5)):
                     found = np.corrcoef(values_of.T)[np.triu_indices(width, 1)]
-                    assert np.abs(found).max() < _SIGMAS / np.sqrt(draws), f"two of {width} coordinates go together"
+                    assert np.abs(found).max() < _SIGMAS / np.sqrt(draws), (
+                        f"two of {width} coordinates go together"
+                    )
 
     def test_values_are_whole_multiples_of_a_grid_that_the_data_do_not_move(self) -> None:
         distribution = self._law(1)
@@ -190,29 +229,43 @@ class MechanismContract(_NoiseContract):
             assert self._draw(distribution, value, 100, SeededEntropy(3)).dtype == np.int64
 
     def test_supports_of_neighbours_are_equal(self) -> None:
-        """On a coarse grid (four steps a scale): every cell likely under one neighbour occurs under the other."""
+        """On a coarse grid (four steps a scale): every cell likely under one neighbour occurs under
+        the other.
+        """
         grid = 0.5
         distribution = AdditiveDistribution("coarse", (4 * grid,), (4 * grid,), (grid,))
         neighbours = ((0, SeededEntropy(4)), (round(grid / _QUANTUM), SeededEntropy(5)))
-        seen = [set(self._draw(distribution, value, 200_000, entropy).tolist()) for value, entropy in neighbours]
+        seen = [
+            set(self._draw(distribution, value, 200_000, entropy).tolist())
+            for value, entropy in neighbours
+        ]
         likely = [step for step in range(-40, 41) if 200_000 * self._cell(step, grid) >= 30]
         assert len(likely) > 20
         assert set(likely) <= seen[0] & seen[1]
 
     def test_each_coordinate_has_its_own_scale(self) -> None:
-        distribution = self.mechanism().distribution(Sensitivity(7.0, 3.0, 2.0, (1.0, 0.3)), [_QUANTUM] * 2)
+        distribution = self.mechanism().distribution(
+            Sensitivity(7.0, 3.0, 2.0, (1.0, 0.3)), [_QUANTUM] * 2
+        )
         half = _DRAWS // 2
         mixed = _repeated(distribution, half)
-        drawn = self.mechanism()._sample(np.zeros(2 * half, np.int64), [_QUANTUM] * 2 * half, mixed, SeededEntropy(14))
+        drawn = self.mechanism()._sample(
+            np.zeros(2 * half, np.int64), [_QUANTUM] * 2 * half, mixed, SeededEntropy(14)
+        )
         for j in (0, 1):
-            assert_law(drawn[j::2] * distribution.grid[j], lambda x, j=j: self.cdf(x, distribution.scale[j]))  # type: ignore[misc]
+            assert_law(
+                drawn[j::2] * distribution.grid[j],
+                lambda x, j=j: self.cdf(x, distribution.scale[j]),  # type: ignore[misc]
+            )
 
     def test_coordinates_are_independent(self) -> None:
         """Neither the noises of a long vector nor their sizes are correlated, however far apart;
         nor mirrored.
         """
         distribution = self._law(1)
-        noise = _less(self._draw(distribution, 0, _DRAWS, SeededEntropy(13)), 0, distribution.grid[0])
+        noise = _less(
+            self._draw(distribution, 0, _DRAWS, SeededEntropy(13)), 0, distribution.grid[0]
+        )
         shares = np.asarray(self.cdf(noise, distribution.scale[0]))
         for values in (shares - 0.5, np.abs(shares - 0.5) - 0.25):
             spectrum = np.fft.rfft(values / values.std(), 2 * _DRAWS)
@@ -227,13 +280,19 @@ class MechanismContract(_NoiseContract):
         low, high = self.cdf(ends, 4 * grid) if step <= 0 else self.cdf(-ends[::-1], 4 * grid)
         return float(high - low)
 
-    def _draw(self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy) -> NDArray[np.int64]:
+    def _draw(
+        self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy
+    ) -> NDArray[np.int64]:
         values = np.full(draws, value, dtype=np.int64)
-        return self.mechanism()._sample(values, [_QUANTUM] * draws, _repeated(distribution, draws), entropy)
+        return self.mechanism()._sample(
+            values, [_QUANTUM] * draws, _repeated(distribution, draws), entropy
+        )
 
 
 class VectorContract(_NoiseContract):
-    """The contract of a mechanism whose noise is one vector: its radius, a uniform direction, exact draws. Inherit as a pytest class."""
+    """The contract of a mechanism whose noise is one vector: its radius, a uniform direction, exact
+    draws. Inherit as a pytest class.
+    """
 
     norm = "l2"
     _draws = _VECTOR_DRAWS
@@ -253,14 +312,20 @@ class VectorContract(_NoiseContract):
                 assert_not_law(wrong * lengths, lambda r, d=dimension: self.radius(r, d))  # type: ignore[misc]
 
     def test_the_direction_is_uniform(self) -> None:
-        """In three dimensions each coordinate of a uniform direction is uniform; and no direction goes with a long radius."""
+        """In three dimensions each coordinate of a uniform direction is uniform; and no direction
+        goes with a long radius.
+        """
         noise = self._noise(3, seed=20)
         lengths = np.linalg.norm(noise, axis=1)
         for j in range(3):
             assert_law(noise[:, j] / lengths, stats.uniform(-1, 2).cdf)
-            assert abs(float(np.corrcoef(lengths, np.abs(noise[:, j]) / lengths)[0, 1])) < 5.5 / np.sqrt(_VECTOR_DRAWS)
+            assert abs(
+                float(np.corrcoef(lengths, np.abs(noise[:, j]) / lengths)[0, 1])
+            ) < 5.5 / np.sqrt(_VECTOR_DRAWS)
         for i, j in itertools.combinations(range(3), 2):
-            assert abs(float(np.corrcoef(noise[:, i], noise[:, j])[0, 1])) < 5.5 * 2 / np.sqrt(_VECTOR_DRAWS)
+            assert abs(float(np.corrcoef(noise[:, i], noise[:, j])[0, 1])) < 5.5 * 2 / np.sqrt(
+                _VECTOR_DRAWS
+            )
 
     def test_the_stated_standard_deviation_is_that_of_each_coordinate(self) -> None:
         for dimension in (1, 5):
@@ -268,14 +333,21 @@ class VectorContract(_NoiseContract):
             assert np.allclose(noise.std(axis=0), self.mechanism().std(dimension), rtol=0.15)
 
     def test_noise_is_added_to_the_exact_value_with_each_coordinate_s_scale(self) -> None:
-        distribution = self.mechanism().distribution(Sensitivity(9.0, 2.0, 2.0, (1.0, 0.25)), [_QUANTUM] * 2)
+        distribution = self.mechanism().distribution(
+            Sensitivity(9.0, 2.0, 2.0, (1.0, 0.25)), [_QUANTUM] * 2
+        )
         for value, other in itertools.pairwise(_VALUES):
             drawn = self._draw(distribution, [value, other], _FEW_DRAWS, SeededEntropy(40))
-            noise = [_less(drawn[:, j], x, distribution.grid[j]) / distribution.scale[j] for j, x in enumerate((value, other))]
+            noise = [
+                _less(drawn[:, j], x, distribution.grid[j]) / distribution.scale[j]
+                for j, x in enumerate((value, other))
+            ]
             assert_law(np.hypot(*noise), lambda r: self.radius(r, 2))
 
     def test_what_64_bits_decide_more_bits_decide_alike(self) -> None:
-        """The quick path against the slow one on the same words, and words that leave a tail open."""
+        """The quick path against the slow one on the same words, and words that leave a tail
+        open.
+        """
         distribution = self._law(3)
         fractions = np.array([0.0, 0.25, 0.75])
         scale = np.array(distribution.scale) / np.array(distribution.grid)
@@ -285,20 +357,34 @@ class VectorContract(_NoiseContract):
         for word in (0, (1 << 64) - 1, 1 << 63, (1 << 63) - 1):
             words = iter([word.to_bytes(8, "little") * 6])
             source = SeededEntropy(70)
-            drawn = self.mechanism().noise(fractions, scale, lambda size, w=words, s=source: next(w, None) or s(size))  # type: ignore[misc]
+            drawn = self.mechanism().noise(
+                fractions,
+                scale,
+                lambda size, w=words, s=source: next(w, None) or s(size),  # type: ignore[misc]
+            )
             assert np.abs(drawn).max() < 2**40
 
     @abc.abstractmethod
-    def slowly(self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: SeededEntropy) -> NDArray[np.int64]:
+    def slowly(
+        self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: SeededEntropy
+    ) -> NDArray[np.int64]:
         """The same draw by the exact path alone."""
 
     def _noise(self, dimension: int, seed: int, draws: int = _VECTOR_DRAWS) -> NDArray[np.float64]:
         """Draws at scale 1."""
         distribution = self._law(dimension)
-        return self._draw(distribution, 0, draws, SeededEntropy(seed)) * np.array(distribution.grid) / np.array(distribution.scale)
+        return (
+            self._draw(distribution, 0, draws, SeededEntropy(seed))
+            * np.array(distribution.grid)
+            / np.array(distribution.scale)
+        )
 
-    def _draw(self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy) -> NDArray[np.int64]:
+    def _draw(
+        self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy
+    ) -> NDArray[np.int64]:
         mechanism = self.mechanism()
         d = len(distribution.scale)
         values = np.broadcast_to(np.asarray(value, dtype=np.int64), d)
-        return np.array([mechanism._sample(values, [_QUANTUM] * d, distribution, entropy) for _ in range(draws)])
+        return np.array(
+            [mechanism._sample(values, [_QUANTUM] * d, distribution, entropy) for _ in range(draws)]
+        )

@@ -47,7 +47,10 @@ def check_per_record(
     """
     cast, _ = Form.of(records, "records").cast(records)
     view = PrivateView.of(cast, PrivacyUnit("record"), units_are_public=True)
-    assert view.can_take, "records must be tensors, arrays, DataFrames or lists, so that single records can be selected"
+    assert view.can_take, (
+        "records must be tensors, arrays, DataFrames or lists, so that single records can be"
+        " selected"
+    )
     assert view.count >= 2, "records must hold at least two"
     parts = grouped or Adjacency.of(adjacency) is Adjacency.ADD_OR_REMOVE_ONE
     require_per_record(score, subject, view, trials=trials, seed=seed, parts=parts)

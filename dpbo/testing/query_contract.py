@@ -1,4 +1,5 @@
-"""Contracts of queries: pytest classes whose tests search for neighbours that move an answer further than the query declares.
+"""Contracts of queries: pytest classes whose tests search for neighbours that move an answer
+further than the query declares.
 
 Subclass `SumContract` (or `QueryContract`, where the answer is not a sum over units; `RowContract`,
 where it is about single rows), give `query` and the class it `covers`, and every test below is
@@ -36,7 +37,11 @@ Distances = tuple[Fraction, Fraction, Fraction]
 
 # `scale` and the norms are floats; the mechanisms' own rounding covers 2^-48
 _SLACK = 1 + Fraction(1, 2**50)
-_SETTINGS = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
+_SETTINGS = settings(
+    deadline=None,
+    max_examples=150,
+    suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
+)
 _ROW_SETTINGS = settings(_SETTINGS, max_examples=200)
 # numbers of records of one unit, and of units
 _SIZES = (*range(1, 41), 63, 64, 65, 100, 128, 400, 1025)
@@ -47,31 +52,58 @@ _RAISES = 12345.0
 _NUMBERS = st.one_of(
     st.floats(-2.0, 12.0),
     st.floats(allow_nan=True, allow_infinity=True),
-    st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1e38, -1e38, 1e-300, 0.1, 1 / 3]),
+    st.sampled_from(
+        [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1e38, -1e38, 1e-300, 0.1, 1 / 3]
+    ),
 ).filter(lambda number: number != _RAISES)
 _ROW_NUMBERS = st.one_of(
     st.floats(-8.0, 8.0),
     st.floats(allow_nan=True, allow_infinity=True),
-    st.sampled_from([math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 1e100, 5e-324, 0.0, -0.0, 0.1, 1 / 3]),
+    st.sampled_from(
+        [math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 1e100, 5e-324, 0.0, -0.0, 0.1, 1 / 3]
+    ),
 )
 
 
-def moved(before: Sequence[int], after: Sequence[int], quanta: Sequence[float], declared: Sensitivity) -> Distances:
-    """l1, squared l2 and linf distance of two lattice vectors, or tables, divided by the sensitivity's `scale`."""
+def moved(
+    before: Sequence[int], after: Sequence[int], quanta: Sequence[float], declared: Sensitivity
+) -> Distances:
+    """l1, squared l2 and linf distance of two lattice vectors, or tables, divided by the
+    sensitivity's `scale`.
+    """
     rows = 1 if declared.block is None else len(before) // declared.block
-    steps = [Fraction(x - y) * Fraction(q) for x, y, q in zip(before, after, [*quanta] * rows, strict=True)]
-    scaled = [abs(step) / Fraction(unit) for step, unit in zip(steps, declared.scale * rows, strict=True)]
+    steps = [
+        Fraction(x - y) * Fraction(q)
+        for x, y, q in zip(before, after, [*quanta] * rows, strict=True)
+    ]
+    scaled = [
+        abs(step) / Fraction(unit) for step, unit in zip(steps, declared.scale * rows, strict=True)
+    ]
     return sum(scaled, Fraction(0)), sum((s * s for s in scaled), Fraction(0)), max(scaled)
 
 
-def require_within(before: Sequence[int], after: Sequence[int], quanta: Sequence[float], declared: Sensitivity, what: str) -> None:
-    """Raises AssertionError if an answer, in whole numbers of `quanta`, moved further than declared, or in more than one block.
+def require_within(
+    before: Sequence[int],
+    after: Sequence[int],
+    quanta: Sequence[float],
+    declared: Sensitivity,
+    what: str,
+) -> None:
+    """Raises AssertionError if an answer, in whole numbers of `quanta`, moved further than
+    declared, or in more than one block.
 
     The error calls the answer `what`, and names the norm.
     """
     if declared.block is not None:
-        places = {i // declared.block for i, (x, y) in enumerate(zip(before, after, strict=True)) if x != y}
-        assert len(places) <= 1, f"{what} moved in {len(places)} blocks, but the declared sensitivity is about a change in one"
+        places = {
+            i // declared.block
+            for i, (x, y) in enumerate(zip(before, after, strict=True))
+            if x != y
+        }
+        assert len(places) <= 1, (
+            f"{what} moved in {len(places)} blocks, but the declared sensitivity is about a change"
+            " in one"
+        )
     l1, l2_squared, linf = moved(before, after, quanta, declared)
     bounds = {
         "the l1 norm": (l1, Fraction(declared.l1)),
@@ -79,7 +111,10 @@ def require_within(before: Sequence[int], after: Sequence[int], quanta: Sequence
         "the linf norm": (linf, Fraction(declared.linf)),
     }
     for norm, (distance, bound) in bounds.items():
-        text = f"{what} moved by {float(distance):.6g} in {norm}, but the declared sensitivity allows only {float(bound):.6g}"
+        text = (
+            f"{what} moved by {float(distance):.6g} in {norm}, but the declared sensitivity allows"
+            f" only {float(bound):.6g}"
+        )
         assert distance <= bound * _SLACK**2, text
 
 
@@ -105,7 +140,10 @@ class QueryContract(abc.ABC):
 
     covers: ClassVar[type[Query]]
     metrics: ClassVar[int] = 1
-    adjacencies: ClassVar[Sequence[Adjacency]] = (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE)
+    adjacencies: ClassVar[Sequence[Adjacency]] = (
+        Adjacency.REPLACE_ONE,
+        Adjacency.ADD_OR_REMOVE_ONE,
+    )
 
     @abc.abstractmethod
     def query(self, score: Callable[[Any, Any], Any]) -> Query:
@@ -129,7 +167,10 @@ class QueryContract(abc.ABC):
                 neighbour.append(data.draw(self._unit(4 if self._per_unit() else 1)))
             if neighbour:
                 public = len(units) if adjacency is Adjacency.REPLACE_ONE else None
-                before, after = (self._of_units(query, data_set, dtype, public) for data_set in (units, neighbour))
+                before, after = (
+                    self._of_units(query, data_set, dtype, public)
+                    for data_set in (units, neighbour)
+                )
                 _require_within(before, after, query.sensitivity(adjacency))
 
     def test_a_unit_of_any_size_stays_within_the_declared_sensitivity(self) -> None:
@@ -142,7 +183,9 @@ class QueryContract(abc.ABC):
         units = [[[end] * self.metrics] * size for size in sizes for end in _ENDS]
         for adjacency in self.adjacencies:
             public = None if adjacency is Adjacency.ADD_OR_REMOVE_ONE else len(others) + 1
-            answers = [self._of_units(query, [*others, unit], torch.float64, public) for unit in units]
+            answers = [
+                self._of_units(query, [*others, unit], torch.float64, public) for unit in units
+            ]
             few = (
                 [self._of_units(query, others, torch.float64, None)]
                 if public is None
@@ -167,23 +210,34 @@ class QueryContract(abc.ABC):
                 for unit in {0, count - 1}:
                     victim = labels == unit
                     if public is not None:
-                        after = self._answer(query, torch.where(torch.from_numpy(victim)[:, None], -records, records), labels, public)
+                        after = self._answer(
+                            query,
+                            torch.where(torch.from_numpy(victim)[:, None], -records, records),
+                            labels,
+                            public,
+                        )
                     elif count > 1:
-                        after = self._answer(query, records[torch.from_numpy(~victim)], labels[~victim], public)
+                        after = self._answer(
+                            query, records[torch.from_numpy(~victim)], labels[~victim], public
+                        )
                     else:
                         continue
                     _require_within(before, after, query.sensitivity(adjacency))
 
     @_SETTINGS
     @given(st.data())
-    def test_a_record_that_breaks_the_score_is_confined_to_its_unit(self, data: st.DataObject) -> None:
+    def test_a_record_that_breaks_the_score_is_confined_to_its_unit(
+        self, data: st.DataObject
+    ) -> None:
         """A neighbour whose record raises moves the answer no further than any other."""
         units, dtype = self._draw(data)
         victim = data.draw(st.integers(0, len(units) - 1))
         poisoned = [*units[:victim], *units[victim + 1 :], [[_RAISES] * self.metrics]]
         if len(units) > 1:
             query = self.query(_raising)
-            before, after = (self._of_units(query, data_set, dtype, len(units)) for data_set in (units, poisoned))
+            before, after = (
+                self._of_units(query, data_set, dtype, len(units)) for data_set in (units, poisoned)
+            )
             _require_within(before, after, query.sensitivity(Adjacency.REPLACE_ONE))
 
     @_SETTINGS
@@ -191,9 +245,14 @@ class QueryContract(abc.ABC):
     def test_order_does_not_change_a_bit(self, data: st.DataObject) -> None:
         units, dtype = self._draw(data)
         records, labels = _flat(units, dtype)
-        order = torch.from_numpy(np.random.default_rng(data.draw(st.integers(0, 2**32))).permutation(len(labels)))
+        order = torch.from_numpy(
+            np.random.default_rng(data.draw(st.integers(0, 2**32))).permutation(len(labels))
+        )
         query = self.query(_identity)
-        straight, permuted = (self._answer(query, records[o], labels[o.numpy()], len(units)) for o in (torch.arange(len(labels)), order))
+        straight, permuted = (
+            self._answer(query, records[o], labels[o.numpy()], len(units))
+            for o in (torch.arange(len(labels)), order)
+        )
         assert straight.numerators.tolist() == permuted.numerators.tolist()
 
     def _per_unit(self) -> bool:
@@ -212,10 +271,18 @@ class QueryContract(abc.ABC):
             return different
         return st.builds(operator.mul, different, st.sampled_from([1, 1, 1, 2, 3, 20]))
 
-    def _of_units(self, query: Query, units: list[Unit], dtype: torch.dtype, public_units: int | None) -> IntegerSum:
+    def _of_units(
+        self, query: Query, units: list[Unit], dtype: torch.dtype, public_units: int | None
+    ) -> IntegerSum:
         return self._answer(query, *_flat(units, dtype), public_units)
 
-    def _answer(self, query: Query, rows: torch.Tensor, labels: np.ndarray[Any, Any], public_units: int | None) -> IntegerSum:
+    def _answer(
+        self,
+        query: Query,
+        rows: torch.Tensor,
+        labels: np.ndarray[Any, Any],
+        public_units: int | None,
+    ) -> IntegerSum:
         return _answer(query, self.records(rows), labels, public_units)
 
 
@@ -233,13 +300,19 @@ class SumContract(QueryContract):
     """
 
     def test_worst_case_attains_the_sensitivity(self) -> None:
-        """Units of one record or many at the two ends of the range differ by the whole bound, up to the lattice's rounding."""
+        """Units of one record or many at the two ends of the range differ by the whole bound, up to
+        the lattice's rounding.
+        """
         query = self.query(_identity)
         sensitivity = query.sensitivity(Adjacency.REPLACE_ONE)
         sizes = (1, 8, _SIZES[-1]) if self._per_unit() else (1,)
         extremes = [[[[end] * self.metrics] * rows] for end in _ENDS[:2] for rows in sizes]
         answers = [self._of_units(query, unit, torch.float64, 1) for unit in extremes]
-        reached = max(moved(a.numerators.tolist(), b.numerators.tolist(), a.quanta, sensitivity)[1] for a in answers for b in answers)
+        reached = max(
+            moved(a.numerators.tolist(), b.numerators.tolist(), a.quanta, sensitivity)[1]
+            for a in answers
+            for b in answers
+        )
         assert math.sqrt(reached) >= 0.999 * sensitivity.l2
 
     @_SETTINGS
@@ -249,15 +322,20 @@ class SumContract(QueryContract):
         cut = data.draw(st.integers(0, len(units)))
         query = self.query(_identity)
         whole = self._of_units(query, units, dtype, len(units))
-        shards = [self._of_units(query, part, dtype, len(units)).numerators for part in (units[:cut], units[cut:]) if part]
+        shards = [
+            self._of_units(query, part, dtype, len(units)).numerators
+            for part in (units[:cut], units[cut:])
+            if part
+        ]
         assert whole.numerators.tolist() == torch.stack(shards).sum(0).tolist()
 
 
 class RowContract(abc.ABC):
-    """Tests of a query about single rows: a changed row moves its own block or outcome alone, and no further than declared.
+    """Tests of a query about single rows: a changed row moves its own block or outcome alone, and
+    no further than declared.
 
-    Inherit from it to get tests for your own query; define `covers` and `query`. Under BOUNDED_ROW_CHANGE the changed row lies within the
-    declared distance, in exact fractions.
+    Inherit from it to get tests for your own query; define `covers` and `query`. Under
+    BOUNDED_ROW_CHANGE the changed row lies within the declared distance, in exact fractions.
 
     Attributes:
         covers: the class under test.
@@ -271,13 +349,19 @@ class RowContract(abc.ABC):
 
     @abc.abstractmethod
     def query(self, row_change: RowChange | None, row: int) -> Query:
-        """The query under test; `row` is the row it is about, if it is about one. `row_change` is None for REPLACE_ONE."""
+        """The query under test; `row` is the row it is about, if it is about one. `row_change` is
+        None for REPLACE_ONE.
+        """
 
     @_ROW_SETTINGS
     @given(st.data())
-    def test_any_other_row_moves_its_own_answer_alone_and_within_the_sensitivity(self, data: st.DataObject) -> None:
+    def test_any_other_row_moves_its_own_answer_alone_and_within_the_sensitivity(
+        self, data: st.DataObject
+    ) -> None:
         rows, changed, row = self._draw(data)
-        self._compare(rows, data.draw(self._row()), changed, self.query(None, row), Adjacency.REPLACE_ONE)
+        self._compare(
+            rows, data.draw(self._row()), changed, self.query(None, row), Adjacency.REPLACE_ONE
+        )
 
     @_ROW_SETTINGS
     @given(st.data())
@@ -289,34 +373,60 @@ class RowContract(abc.ABC):
         other = [x + share * dx for x, dx in zip(rows[changed], step, strict=True)]
         finite = all(map(math.isfinite, [*rows[changed], *other]))
         pairs = zip(rows[changed], other, strict=True)
-        if finite and sum((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs) <= Fraction(self.row_change.norm) ** 2:
-            self._compare(rows, other, changed, self.query(self.row_change, row), Adjacency.BOUNDED_ROW_CHANGE)
+        if (
+            finite
+            and sum((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs)
+            <= Fraction(self.row_change.norm) ** 2
+        ):
+            self._compare(
+                rows, other, changed, self.query(self.row_change, row), Adjacency.BOUNDED_ROW_CHANGE
+            )
 
     def test_the_bound_is_attained(self) -> None:
-        for row_change, adjacency in ((None, Adjacency.REPLACE_ONE), (self.row_change, Adjacency.BOUNDED_ROW_CHANGE)):
+        for row_change, adjacency in (
+            (None, Adjacency.REPLACE_ONE),
+            (self.row_change, Adjacency.BOUNDED_ROW_CHANGE),
+        ):
             query = self.query(row_change, 0)
             reached = 0.0
             length = 1e9 if row_change is None else row_change.norm * (1 - 2.0**-50)
             for angle in range(720):
-                x = [0.5 * length * math.cos(math.pi * angle / 720), 0.5 * length * math.sin(math.pi * angle / 720)]
+                x = [
+                    0.5 * length * math.cos(math.pi * angle / 720),
+                    0.5 * length * math.sin(math.pi * angle / 720),
+                ]
                 x += [0.0] * (self.width - 2)
                 ends = [_of_rows(query, [[sign * number for number in x]]) for sign in (1, -1)]
                 one, other = (end.numerators.tolist() for end in ends)
-                reached = max(reached, math.sqrt(moved(one, other, ends[0].quanta, query.sensitivity(adjacency))[1]))
+                reached = max(
+                    reached,
+                    math.sqrt(moved(one, other, ends[0].quanta, query.sensitivity(adjacency))[1]),
+                )
             assert reached >= 0.99 * query.sensitivity(adjacency).l2
 
     def _draw(self, data: st.DataObject) -> tuple[list[Row], int, int]:
         """Rows, the place of the one that changes, and of the one that the query is about."""
         rows = data.draw(st.lists(self._row(), min_size=1, max_size=5))
-        return rows, data.draw(st.integers(0, len(rows) - 1)), data.draw(st.integers(0, len(rows) - 1))
+        return (
+            rows,
+            data.draw(st.integers(0, len(rows) - 1)),
+            data.draw(st.integers(0, len(rows) - 1)),
+        )
 
-    def _compare(self, rows: list[Row], other: Row, changed: int, query: Query, adjacency: Adjacency) -> None:
-        before, after = (_of_rows(query, table) for table in (rows, [*rows[:changed], other, *rows[changed + 1 :]]))
+    def _compare(
+        self, rows: list[Row], other: Row, changed: int, query: Query, adjacency: Adjacency
+    ) -> None:
+        before, after = (
+            _of_rows(query, table)
+            for table in (rows, [*rows[:changed], other, *rows[changed + 1 :]])
+        )
         declared = query.sensitivity(adjacency)
         _require_within(before, after, declared)
         steps = (before.numerators - after.numerators).tolist()
         own = {changed} if declared.block else {0} if query.part() == changed else set[int]()
-        assert {i // (declared.block or len(steps)) for i, step in enumerate(steps) if step} <= own, "another row's answer moved"
+        assert {
+            i // (declared.block or len(steps)) for i, step in enumerate(steps) if step
+        } <= own, "another row's answer moved"
 
     def _row(self) -> st.SearchStrategy[Row]:
         return st.lists(_ROW_NUMBERS, min_size=self.width, max_size=self.width)
@@ -338,7 +448,9 @@ def _flat(units: list[Unit], dtype: torch.dtype) -> tuple[torch.Tensor, np.ndarr
     return torch.tensor(rows, dtype=torch.float64).to(dtype), np.array(labels)
 
 
-def _answer(query: Query, records: Any, labels: np.ndarray[Any, Any], public_units: int | None) -> IntegerSum:
+def _answer(
+    query: Query, records: Any, labels: np.ndarray[Any, Any], public_units: int | None
+) -> IntegerSum:
     # units of one row each: no groups
     groups = labels if len(np.unique(labels)) < len(labels) else None
     view = PrivateView.of(records, PrivacyUnit("unit", groups=groups), units_are_public=False)
@@ -348,7 +460,10 @@ def _answer(query: Query, records: Any, labels: np.ndarray[Any, Any], public_uni
 
 
 def _require_within(a: IntegerSum, b: IntegerSum, declared: Sensitivity) -> None:
-    assert a.quanta == b.quanta, f"two neighbours' answers must lie on one lattice, but their quanta are {a.quanta} and {b.quanta}"
+    assert a.quanta == b.quanta, (
+        f"two neighbours' answers must lie on one lattice, but their quanta are {a.quanta} and"
+        f" {b.quanta}"
+    )
     require_within(a.numerators.tolist(), b.numerators.tolist(), a.quanta, declared, "the answer")
 
 

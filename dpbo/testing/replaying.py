@@ -1,8 +1,10 @@
-"""Replay: run a private algorithm on some records, then on neighbouring ones with every released value frozen to the first run's.
+"""Replay: run a private algorithm on some records, then on neighbouring ones with every released
+value frozen to the first run's.
 
-An honest algorithm depends on the records through released values alone. So the second run must ask the same questions (the same score,
-model and point, by their content) in the same order, leave the same ledger and return the same result, and its exact answers may differ by
-at most the declared sensitivity. Anything else is a leak. What is printed, plotted or sent elsewhere is not seen.
+An honest algorithm depends on the records through released values alone. So the second run must ask
+the same questions (the same score, model and point, by their content) in the same order, leave the
+same ledger and return the same result, and its exact answers may differ by at most the declared
+sensitivity. Anything else is a leak. What is printed, plotted or sent elsewhere is not seen.
 
     replay(tune, records, neighbour, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(3.0, 1e-6))
 """
@@ -44,7 +46,9 @@ class Step:
 
 
 class RecordingCurator(Curator):
-    """A curator that keeps every evaluation and release, and draws no noise for releases whose values are frozen."""
+    """A curator that keeps every evaluation and release, and draws no noise for releases whose
+    values are frozen.
+    """
 
     def __init__(self, records: Any, *, frozen: tuple[Step, ...] = (), **settings: Any) -> None:
         self.steps: list[Step] = []
@@ -53,11 +57,24 @@ class RecordingCurator(Curator):
         super().__init__(records, **settings)
         self.ledger.note("void", "a replay shows exact answers to the test that runs it")
 
-    def _accept(self, query: Query, details: Mapping[str, Any], reservation: str | None, outcome: IntegerSum | Failure) -> Handle:
+    def _accept(
+        self,
+        query: Query,
+        details: Mapping[str, Any],
+        reservation: str | None,
+        outcome: IntegerSum | Failure,
+    ) -> Handle:
         self.evaluations.append({**_public(query), **details})
         return super()._accept(query, details, reservation, outcome)
 
-    def _draw(self, handle: Handle, distribution: NoiseDistribution, mechanism: Mechanism, event: Event, entry: int) -> Release:
+    def _draw(
+        self,
+        handle: Handle,
+        distribution: NoiseDistribution,
+        mechanism: Mechanism,
+        event: Event,
+        entry: int,
+    ) -> Release:
         query, answer = self._answer(handle)
         sensitivity = query.sensitivity(self.adjacency)
         question = {
@@ -69,21 +86,33 @@ class RecordingCurator(Curator):
             "sensitivity": sensitivity,
         }
         place = len(self.steps)
-        value = self._frozen[place].release if place < len(self._frozen) else super()._draw(handle, distribution, mechanism, event, entry)
+        value = (
+            self._frozen[place].release
+            if place < len(self._frozen)
+            else super()._draw(handle, distribution, mechanism, event, entry)
+        )
         release = dataclasses.replace(value, entry=entry)
-        self.steps.append(Step(question, tuple(answer.numerators.tolist()), answer.quanta, sensitivity, release))
+        self.steps.append(
+            Step(question, tuple(answer.numerators.tolist()), answer.quanta, sensitivity, release)
+        )
         return release
 
 
 @checked
 def replay(
-    run: Callable[[Curator, Any], Any], records: Any, neighbour: Any, *, neighbour_unit: PrivacyUnit | None = None, **settings: Any
+    run: Callable[[Curator, Any], Any],
+    records: Any,
+    neighbour: Any,
+    *,
+    neighbour_unit: PrivacyUnit | None = None,
+    **settings: Any,
 ) -> tuple[Step, ...]:
     """Run an algorithm twice, on neighbouring records, and compare what it does in public.
 
     Args:
-        run: `run(curator, records)`, the algorithm, with seeds set inside run: its public randomness must be the same in both runs. It gets
-            the records beside the curator so that what it does with them outside the curator is tested too.
+        run: `run(curator, records)`, the algorithm, with seeds set inside run: its public
+            randomness must be the same in both runs. It gets the records beside the curator so that
+            what it does with them outside the curator is tested too.
         records, neighbour: two data sets that differ in one unit.
         neighbour_unit: the neighbour's PrivacyUnit, where its group labels differ.
         settings: further arguments of `Curator`, such as unit, adjacency and budget, but no ledger.
@@ -92,8 +121,9 @@ def replay(
         The first run's steps, one for each release.
 
     Raises:
-        AssertionError: the run released nothing; or the two runs differ in an evaluation, a release, a ledger record or the result, or an
-            exact answer moved further than the declared sensitivity. The text names the first difference of its kind.
+        AssertionError: the run released nothing; or the two runs differ in an evaluation, a
+            release, a ledger record or the result, or an exact answer moved further than the
+            declared sensitivity. The text names the first difference of its kind.
     """
     first = RecordingCurator(records, **settings)
     result = fingerprint(run(first, records), detail="content")
@@ -103,17 +133,33 @@ def replay(
     second = RecordingCurator(neighbour, frozen=tuple(first.steps), **settings)
     other_result = fingerprint(run(second, neighbour), detail="content")
     _require_same("evaluation", first.evaluations, second.evaluations)
-    _require_same("release", [step.question for step in first.steps], [step.question for step in second.steps])
+    _require_same(
+        "release", [step.question for step in first.steps], [step.question for step in second.steps]
+    )
     for place, (a, b) in enumerate(zip(first.steps, second.steps, strict=True)):
-        require_within(a.numerators, b.numerators, a.quanta, a.sensitivity, f"the exact answer of release {place}")
-    _require_same("ledger record", *([_without_ids(record) for record in c.ledger.records()] for c in (first, second)))
-    assert result == other_result, "what the run returns depends on the records beyond what was released"
+        require_within(
+            a.numerators,
+            b.numerators,
+            a.quanta,
+            a.sensitivity,
+            f"the exact answer of release {place}",
+        )
+    _require_same(
+        "ledger record",
+        *([_without_ids(record) for record in c.ledger.records()] for c in (first, second)),
+    )
+    assert result == other_result, (
+        "what the run returns depends on the records beyond what was released"
+    )
     return tuple(first.steps)
 
 
 def _public(query: Query) -> dict[str, Any]:
     """A question's public content: its public inputs, and fingerprints of its fields."""
-    fields = {f.name: fingerprint(getattr(query, f.name), detail="content") for f in dataclasses.fields(query)}  # type: ignore[arg-type]
+    fields = {
+        f.name: fingerprint(getattr(query, f.name), detail="content")
+        for f in dataclasses.fields(query)  # type: ignore[arg-type]
+    }
     return {"query": type(query).__name__, **fields, **query.public_inputs()}
 
 
@@ -129,5 +175,10 @@ def _without_ids(record: Record) -> dict[str, Any]:
 def _require_same(what: str, first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
     for place, (a, b) in enumerate(zip(first, second, strict=False)):
         changed = [key for key in {**a, **b} if a.get(key) != b.get(key)]
-        assert not changed, f"{what} {place} depends on the records beyond what was released: {', '.join(changed)} changed"
-    assert len(first) == len(second), f"the number of {what}s depends on the records: {len(first)} and {len(second)}"
+        assert not changed, (
+            f"{what} {place} depends on the records beyond what was released: {', '.join(changed)}"
+            " changed"
+        )
+    assert len(first) == len(second), (
+        f"the number of {what}s depends on the records: {len(first)} and {len(second)}"
+    )

@@ -1,7 +1,8 @@
 """All audits of the package as one family: together they err with probability 1e-6.
 
-Each audit's Clopper-Pearson bounds hold with probability 1 - LEVEL, LEVEL = 1e-6 divided evenly among the audits listed here (Bonferroni,
-no independence needed), whatever attack was chosen. A name that is not listed is refused, so the count is that of the audits that are made.
+Each audit's Clopper-Pearson bounds hold with probability 1 - LEVEL, LEVEL = 1e-6 divided evenly
+among the audits listed here (Bonferroni, no independence needed), whatever attack was chosen. A
+name that is not listed is refused, so the count is that of the audits that are made.
 """
 
 import dataclasses
@@ -13,14 +14,37 @@ from dpbo.testing import audit
 from dpbo.testing.auditing import Audit
 
 AUDITS = (
-    "gaussian 0.5", "gaussian 1", "gaussian 3", "laplace 0.5", "laplace 1",
-    "laplace 2", "l2-laplace", "poisson add-or-remove-one", "poisson replace-one", "permute-and-flip",
-    "exponential", "private selection", "dpgibo", "objective", "mixture",
-    "rows l2-laplace", "rows gaussian", "rows projected", "noise 0.7: gaussian",
-    "noise 0.7: laplace", "noise 0.7: dpgibo", "noise 0.7: objective", "noise 0.7: mixture", "no clip: dpgibo",
-    "no clip: objective", "no clip: mixture", "permute-and-flip as exponential", "visible runs",
-    "dp-sgd", "tune",
-)  # fmt: skip
+    "gaussian 0.5",
+    "gaussian 1",
+    "gaussian 3",
+    "laplace 0.5",
+    "laplace 1",
+    "laplace 2",
+    "l2-laplace",
+    "poisson add-or-remove-one",
+    "poisson replace-one",
+    "permute-and-flip",
+    "exponential",
+    "private selection",
+    "dpgibo",
+    "objective",
+    "mixture",
+    "rows l2-laplace",
+    "rows gaussian",
+    "rows projected",
+    "noise 0.7: gaussian",
+    "noise 0.7: laplace",
+    "noise 0.7: dpgibo",
+    "noise 0.7: objective",
+    "noise 0.7: mixture",
+    "no clip: dpgibo",
+    "no clip: objective",
+    "no clip: mixture",
+    "permute-and-flip as exponential",
+    "visible runs",
+    "dp-sgd",
+    "tune",
+)
 TOGETHER = 1e-6
 LEVEL = TOGETHER / len(AUDITS)
 
@@ -36,7 +60,12 @@ def audited(name: str, draw: Any, *, runs: int, statistic: Any = first, **settin
 
 
 def drawn(mechanism: Any, distribution: Any, sums: Any, entropy: Any) -> Any:
-    """The mechanism's outputs for these exact sums, whole numbers of 2^-30, with independent noise."""
+    """The mechanism's outputs for these exact sums, whole numbers of 2^-30, with independent
+    noise.
+    """
     copies = {name: getattr(distribution, name) * len(sums) for name in ("scale", "std", "grid")}
     many = dataclasses.replace(distribution, **copies)
-    return mechanism._sample(np.asarray(sums), [2.0**-30] * len(sums), many, entropy) * distribution.grid[0]
+    return (
+        mechanism._sample(np.asarray(sums), [2.0**-30] * len(sums), many, entropy)
+        * distribution.grid[0]
+    )

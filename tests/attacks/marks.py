@@ -1,4 +1,5 @@
-"""Which classes of attack a test tries, read from the source: decorators, and `pytestmark` of its class and module.
+"""Which classes of attack a test tries, read from the source: decorators, and `pytestmark` of its
+class and module.
 
 `python -m tests.attacks.marks` writes CONTRIBUTING.md's table of attacks anew.
 """
@@ -36,30 +37,55 @@ CLASSES = {
     "A24": "a whole run leaks more than the sum of its charges states",
     "A25": "what was released reveals the state of the noise's generator, and so the noise",
     "A26": "labels are compared by identity, type or encoding, so the number of units is wrong",
-    "A27": "a DP-SGD step uses gradients or a sample that its charge does not cover, or is not charged at all",
-    "A28": "records are split by their place, so removing one moves another from training to validation",
-    "A29": "a sampling rate or a divisor is computed from the private number of records, and shows it",
-    "A30": "a run resumes under the name of another one, with other data, another score or another estimator",
-    "A31": "what was not noised leaves inside a released object: buffers, attributes, renormalised rows, optimizer state",
-    "A32": "what leaves tells which hidden run it came from: counters and generators of the process",
+    "A27": (
+        "a DP-SGD step uses gradients or a sample that its charge does not cover, or is not charged"
+        " at all"
+    ),
+    "A28": (
+        "records are split by their place, so removing one moves another from training to"
+        " validation"
+    ),
+    "A29": (
+        "a sampling rate or a divisor is computed from the private number of records, and shows it"
+    ),
+    "A30": (
+        "a run resumes under the name of another one, with other data, another score or another"
+        " estimator"
+    ),
+    "A31": (
+        "what was not noised leaves inside a released object: buffers, attributes, renormalised"
+        " rows, optimizer state"
+    ),
+    "A32": (
+        "what leaves tells which hidden run it came from: counters and generators of the process"
+    ),
     "A33": "control flow follows a loss that was not noised",
     "A34": "one cell changes the form of a private table, and so other records' scores",
     "A35": "one record in several roles, or under several budgets, pays once",
-    "A36": "a user's own query or mechanism, as the documentation teaches it, breaks its declared bound",
+    "A36": (
+        "a user's own query or mechanism, as the documentation teaches it, breaks its declared"
+        " bound"
+    ),
 }
 BEGIN = "<!-- attacks: written by python -m tests.attacks.marks -->\n"
 END = "<!-- attacks end -->"
 
 
 def marks_of(node: str) -> set[str]:
-    """The classes of `tests/x/test_y.py::TestA::test_b`, or of `::TestA`. Raises LookupError if there is no such test."""
+    """The classes of `tests/x/test_y.py::TestA::test_b`, or of `::TestA`. Raises LookupError if
+    there is no such test.
+    """
     file, *names = node.split("::")
     if not (ROOT / file).exists():
         raise LookupError(f"there is no file {file}")
     inner: ast.AST = _parsed(ROOT / file)
     found = _named(inner)
     for name in names:
-        parts = [p for p in getattr(inner, "body", []) if isinstance(p, (ast.FunctionDef, ast.ClassDef)) and p.name == name]
+        parts = [
+            p
+            for p in getattr(inner, "body", [])
+            if isinstance(p, (ast.FunctionDef, ast.ClassDef)) and p.name == name
+        ]
         if not parts:
             raise LookupError(f"there is no {node}")
         inner = parts[-1]
@@ -68,7 +94,9 @@ def marks_of(node: str) -> set[str]:
 
 
 def by_class() -> dict[str, dict[str, bool]]:
-    """For each class, the files of tests/attacks and the other folders whose tests try it, and whether one of these tests is not deep."""
+    """For each class, the files of tests/attacks and the other folders whose tests try it, and
+    whether one of these tests is not deep.
+    """
     found: dict[str, dict[str, bool]] = {name: {} for name in CLASSES}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         module = _parsed(path)
@@ -85,7 +113,9 @@ def table() -> str:
     found = by_class()
     lines = ["| class | what goes wrong, or what must hold | tests |", "|---|---|---|"]
     for name, title in CLASSES.items():
-        where = ", ".join(f"`{place}`" + ("" if quick else " (deep)") for place, quick in found[name].items())
+        where = ", ".join(
+            f"`{place}`" + ("" if quick else " (deep)") for place, quick in found[name].items()
+        )
         lines.append(f"| {name} | {title} | {where} |")
     return "\n".join(lines) + "\n"
 
@@ -96,7 +126,9 @@ def contributing(text: str) -> str:
 
 
 def _tests(outer: ast.AST, marks: set[str]) -> Iterator[tuple[ast.AST, set[str]]]:
-    """Test functions, and test classes that inherit their tests, each with the marks of what is around it."""
+    """Test functions, and test classes that inherit their tests, each with the marks of what is
+    around it.
+    """
     for part in getattr(outer, "body", []):
         if isinstance(part, ast.FunctionDef) and part.name.startswith("test_"):
             yield part, marks
@@ -112,16 +144,28 @@ def _parsed(path: pathlib.Path) -> ast.Module:
 
 
 def _named(part: ast.AST) -> set[str]:
-    """What a decorator of this function or class, or `pytestmark` in this class or module, says: classes of attack, and "deep"."""
-    assigned = [line.value for line in getattr(part, "body", []) if isinstance(line, ast.Assign) and _is_pytestmark(line)]
+    """What a decorator of this function or class, or `pytestmark` in this class or module, says:
+    classes of attack, and "deep".
+    """
+    assigned = [
+        line.value
+        for line in getattr(part, "body", [])
+        if isinstance(line, ast.Assign) and _is_pytestmark(line)
+    ]
     found: set[str] = set()
     for expression in [*getattr(part, "decorator_list", []), *assigned]:
         inside = list(ast.walk(expression))
         if any(isinstance(node, ast.Attribute) and node.attr == "attack" for node in inside):
-            found |= {node.value for node in inside if isinstance(node, ast.Constant) and node.value in CLASSES}
+            found |= {
+                node.value
+                for node in inside
+                if isinstance(node, ast.Constant) and node.value in CLASSES
+            }
         # Not a mark inside a parametrisation.
         whole = expression.elts if isinstance(expression, ast.List) else [expression]
-        found |= {node.attr for node in whole if isinstance(node, ast.Attribute) and node.attr == "deep"}
+        found |= {
+            node.attr for node in whole if isinstance(node, ast.Attribute) and node.attr == "deep"
+        }
     return found
 
 

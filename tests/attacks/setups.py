@@ -1,4 +1,6 @@
-"""Set-ups that attacks share: a curator's terms, a question, hidden runs, a training loop, and what a ledger holds."""
+"""Set-ups that attacks share: a curator's terms, a question, hidden runs, a training loop, and what
+a ledger holds.
+"""
 
 from typing import Any
 
@@ -54,9 +56,19 @@ def kinds(curator):
 
 
 def owner_of_runs(records, base, runs=2, **changed):
-    """A curator whose budget pays for the best of so many hidden runs, each of which spends `base`."""
+    """A curator whose budget pays for the best of so many hidden runs, each of which spends
+    `base`.
+    """
     event = SelectionEvent(base=base, run_count=FixedRuns(runs))
-    return owner(records, **{"budget": Budget(1e4, 1e-6), "allow_repeated": True, "accounting": Planned([event]), **changed})
+    return owner(
+        records,
+        **{
+            "budget": Budget(1e4, 1e-6),
+            "allow_repeated": True,
+            "accounting": Planned([event]),
+            **changed,
+        },
+    )
 
 
 def best_run(curator, train, base, runs=2, space=RATES):

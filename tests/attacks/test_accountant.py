@@ -1,7 +1,9 @@
-"""A15: no negative epsilon, no spend swallowed, no more noise for a larger epsilon, and no search that returns more than it was asked for.
+"""A15: no negative epsilon, no spend swallowed, no more noise for a larger epsilon, and no search
+that returns more than it was asked for.
 
-Found in public accountants: negative epsilons, 0 from tiny orders, a calibrated sigma whose epsilon exceeds the target, a spend below a
-float's last bit that left the total as it was. Compared with dp_accounting's PLD, which was written by others.
+Found in public accountants: negative epsilons, 0 from tiny orders, a calibrated sigma whose epsilon
+exceeds the target, a spend below a float's last bit that left the total as it was. Compared with
+dp_accounting's PLD, which was written by others.
 """
 
 from fractions import Fraction
@@ -24,7 +26,8 @@ pytestmark = pytest.mark.attack("A15")
 KINDS = [GaussianEvent, LaplaceEvent, ExponentialEvent, PermuteAndFlipEvent]
 SIZES = st.floats(0.3, 200.0)
 DELTAS = st.sampled_from([1e-3, 1e-6, 1e-12])
-# Each is an upper bound, rounded up on its own grid: of two nearly equal ones either may print the lesser.
+# Each is an upper bound, rounded up on its own grid: of two nearly equal ones either may print the
+# lesser.
 GRID = 1 - 1e-3
 QUICK = settings(deadline=None, max_examples=25)
 
@@ -48,10 +51,17 @@ def test_epsilon_is_never_negative_and_grows_with_every_spend(kind, multiplier, 
 
 
 @QUICK
-@given(st.floats(0.5, 10.0), DELTAS, st.integers(1, 200), st.sampled_from([GDPFilter(), ZCDPFilter(), RDPFilter(64.0)]))
+@given(
+    st.floats(0.5, 10.0),
+    DELTAS,
+    st.integers(1, 200),
+    st.sampled_from([GDPFilter(), ZCDPFilter(), RDPFilter(64.0)]),
+)
 def test_calibrated_noise_spends_no_more_than_it_was_given(epsilon, delta, releases, accounting):
     multiplier = calibrate(Budget(epsilon, delta), releases=releases, accounting=accounting)
-    assert compose([GaussianEvent(multiplier, releases)], delta=delta).epsilon <= epsilon * (1 + 1e-12)
+    assert compose([GaussianEvent(multiplier, releases)], delta=delta).epsilon <= epsilon * (
+        1 + 1e-12
+    )
 
 
 @QUICK
@@ -61,11 +71,16 @@ def test_no_less_than_the_pld_of_others(multiplier, slots, delta):
     theirs = pld.privacy_loss_distribution.from_laplace_mechanism(
         multiplier, value_discretization_interval=1e-3, pessimistic_estimate=False
     ).self_compose(slots)
-    assert compose([LaplaceEvent(multiplier, slots)], delta=delta).epsilon >= theirs.get_epsilon_for_delta(delta) - 1e-9
+    assert (
+        compose([LaplaceEvent(multiplier, slots)], delta=delta).epsilon
+        >= theirs.get_epsilon_for_delta(delta) - 1e-9
+    )
 
 
 def test_a_spend_below_the_last_bit_of_the_total_is_counted():
-    """A release of 2^-20 beside one of almost all: the total grows by no less, and the next one, which does not fit, is refused."""
+    """A release of 2^-20 beside one of almost all: the total grows by no less, and the next one,
+    which does not fit, is refused.
+    """
     curator = owner(POINTS, budget=Budget(1.0, 0.0), accounting=PureFilter())
     query = ClippedSum(first_column, score_range=(0.0, 1.0))
     curator.release(query, LaplaceMechanism.of(1.0 - 1.5 * 2.0**-20))

@@ -1,8 +1,11 @@
-"""Audits of each law of noise and of choice at its worst-case neighbours: nine tenths of the claim are measured, and never more.
+"""Audits of each law of noise and of choice at its worst-case neighbours: nine tenths of the claim
+are measured, and never more.
 
-Outputs are drawn by the mechanisms themselves, many at a time. The claim is mu for the Gaussian, epsilon at delta 0 for pure mechanisms and
-choices, and epsilon at a stated delta for sampled units. Levels: tests/attacks/family.py. Each would fail if its mechanism drew less noise
-than its event charges for, or favoured one candidate more, or if its event promised a smaller loss than its law has.
+Outputs are drawn by the mechanisms themselves, many at a time. The claim is mu for the Gaussian,
+epsilon at delta 0 for pure mechanisms and choices, and epsilon at a stated delta for sampled units.
+Levels: tests/attacks/family.py. Each would fail if its mechanism drew less noise than its event
+charges for, or favoured one candidate more, or if its event promised a smaller loss than its law
+has.
 """
 
 import contextlib
@@ -18,7 +21,13 @@ from dpbo.curator.records import PrivateView
 from dpbo.dpsgd import hidden_runs
 from dpbo.dpsgd.hidden_runs import best_of
 from dpbo.events import LaplaceEvent, PoissonGaussianEvent, SelectionEvent
-from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.mechanisms import (
+    ExponentialMechanism,
+    GaussianMechanism,
+    L2LaplaceMechanism,
+    LaplaceMechanism,
+    PermuteAndFlipMechanism,
+)
 from dpbo.privacy import Sensitivity
 from dpbo.run_counts import FixedRuns
 from dpbo.testing import SeededEntropy
@@ -42,15 +51,24 @@ def drawing(mechanism, seed, factor=1.0):
 @pytest.mark.parametrize("mu", [pytest.param(0.5, marks=pytest.mark.deep), 1.0, 3.0])
 def test_the_gaussian_mechanism_is_as_private_as_it_says_and_no_more(mu, measured):
     runs = int(4 * (125 / mu) ** 2)
-    found = audited(f"gaussian {mu:g}", drawing(GaussianMechanism(1 / mu), seed=1), runs=runs, threshold=0.5)
+    found = audited(
+        f"gaussian {mu:g}", drawing(GaussianMechanism(1 / mu), seed=1), runs=runs, threshold=0.5
+    )
     measured(runs, found.mu, mu, least=0.9)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
 def test_the_laplace_mechanism_is_as_private_as_it_says_and_no_more(epsilon, measured):
-    """The best event is all above both means: its chance under one is e^epsilon times that under the other."""
+    """The best event is all above both means: its chance under one is e^epsilon times that under
+    the other.
+    """
     runs = int(150_000 / epsilon)
-    found = audited(f"laplace {epsilon:g}", drawing(LaplaceMechanism(1 / epsilon), seed=2), runs=runs, threshold=1.0)
+    found = audited(
+        f"laplace {epsilon:g}",
+        drawing(LaplaceMechanism(1 / epsilon), seed=2),
+        runs=runs,
+        threshold=1.0,
+    )
     measured(runs, found.epsilon(0.0), epsilon, least=0.9)
 
 
@@ -63,7 +81,9 @@ def test_l2_noise_is_as_private_as_it_says_and_no_more(measured):
 
     def draw(which, count):
         rows = np.tile(np.array([which << 30, 0]), count)
-        return mechanism._sample(rows, [QUANTUM] * 2, distribution, entropy).reshape(count, 2) * np.array(distribution.grid)
+        return mechanism._sample(rows, [QUANTUM] * 2, distribution, entropy).reshape(
+            count, 2
+        ) * np.array(distribution.grid)
 
     def ratio(x):
         return np.linalg.norm(x, axis=1) - np.linalg.norm(x - [1.0, 0.0], axis=1)
@@ -77,7 +97,8 @@ def test_l2_noise_is_as_private_as_it_says_and_no_more(measured):
 def test_a_sampled_mean_is_as_private_as_it_says_and_no_more(relation, elsewhere, measured):
     """The curator's own sampler decides for each of N units, one a run, whether it is in.
 
-    A unit that is in pulls one way; removed, it does not pull, and replaced, it pulls the other way.
+    A unit that is in pulls one way; removed, it does not pull, and replaced, it pulls the other
+    way.
     """
     runs = 1_000_000
     delta = 0.05
@@ -91,7 +112,9 @@ def test_a_sampled_mean_is_as_private_as_it_says_and_no_more(relation, elsewhere
         taken[units.poisson_sample(0.9).records.numpy()] = 1
         return drawn(mechanism, distribution, (elsewhere, 1)[which] * taken << 30, entropy)
 
-    claim = compose([PoissonGaussianEvent(0.6, rate=0.9, relation=relation)], delta=delta, refine=True).epsilon
+    claim = compose(
+        [PoissonGaussianEvent(0.6, rate=0.9, relation=relation)], delta=delta, refine=True
+    ).epsilon
     found = audited(f"poisson {relation}", draw, runs=runs, delta=delta)
     measured(runs, found.epsilon(delta), claim, least=0.9)
 
@@ -106,13 +129,17 @@ def test_a_sampled_mean_is_as_private_as_it_says_and_no_more(relation, elsewhere
 def test_noise_of_seven_tenths_is_caught(mechanism, threshold, leaked, request, measured):
     """Power: what is charged as 1 leaks 1.43, and the audit says so."""
     draw = drawing(mechanism, seed=3, factor=0.7)
-    found = audited(f"noise 0.7: {request.node.callspec.id}", draw, runs=60_000, threshold=threshold)
+    found = audited(
+        f"noise 0.7: {request.node.callspec.id}", draw, runs=60_000, threshold=threshold
+    )
     assert leaked(found) > 1.15
     measured(60_000, leaked(found))
 
 
 def choosing(mechanism, distances, seed):
-    """Whether the second of two candidates is chosen, when it lies so many sensitivities below the first, on either data set."""
+    """Whether the second of two candidates is chosen, when it lies so many sensitivities below the
+    first, on either data set.
+    """
     distribution = mechanism.distribution(Sensitivity(2.0, 2**0.5, 1.0), [2.0**-20] * 2)
     entropy = SeededEntropy(seed)
 
@@ -123,7 +150,10 @@ def choosing(mechanism, distances, seed):
         # Of equal candidates a fair coin chooses.
         if far == 0:
             return np.frombuffer(entropy(count), dtype=np.uint8) % 2
-        return np.array([mechanism.choose(levels, distribution.rate, entropy) == far for _ in range(count)], dtype=float)
+        return np.array(
+            [mechanism.choose(levels, distribution.rate, entropy) == far for _ in range(count)],
+            dtype=float,
+        )
 
     return draw
 
@@ -131,46 +161,69 @@ def choosing(mechanism, distances, seed):
 @pytest.mark.attack("A10")
 def test_permute_and_flip_is_as_private_as_it_says_and_no_more(measured):
     """From two sensitivities apart to none, the lesser one's chance grows by e^epsilon exactly."""
-    found = audited("permute-and-flip", choosing(PermuteAndFlipMechanism.of(3.0), (2, 0), 1), runs=30_000, threshold=0.5)
+    found = audited(
+        "permute-and-flip",
+        choosing(PermuteAndFlipMechanism.of(3.0), (2, 0), 1),
+        runs=30_000,
+        threshold=0.5,
+    )
     measured(30_000, found.epsilon(0.0), 3.0, least=0.9)
 
 
 @pytest.mark.attack("A10")
 @pytest.mark.deep
 def test_the_exponential_mechanism_is_as_private_as_it_says_and_no_more(measured):
-    """The rarer the lesser candidate, the nearer its chance grows by e^epsilon, and the more runs it takes to see."""
-    found = audited("exponential", choosing(ExponentialMechanism.of(4.0), (3, 1), 2), runs=350_000, threshold=0.5)
+    """The rarer the lesser candidate, the nearer its chance grows by e^epsilon, and the more runs
+    it takes to see.
+    """
+    found = audited(
+        "exponential",
+        choosing(ExponentialMechanism.of(4.0), (3, 1), 2),
+        runs=350_000,
+        threshold=0.5,
+    )
     measured(350_000, found.epsilon(0.0), 4.0, least=0.9)
 
 
 @pytest.mark.attack("A10")
 def test_permute_and_flip_charged_as_exponential_is_caught(measured):
-    """Its range is 2 epsilon: a claim of mu for range epsilon is refuted (opendp#2911), what dpbo charges is not."""
+    """Its range is 2 epsilon: a claim of mu for range epsilon is refuted (opendp#2911), what dpbo
+    charges is not.
+    """
     claim = compose([ExponentialMechanism.of(1.5).event()], delta=1e-5).mu or 0.0
     draw = choosing(PermuteAndFlipMechanism.of(1.5), (2, 0), 3)
     found = audited("permute-and-flip as exponential", draw, runs=8000, threshold=0.5)
     assert found.mu > claim
-    measured(8000, found.mu, compose([PermuteAndFlipMechanism.of(1.5).event()], delta=1e-5).mu, least=0.0)
+    measured(
+        8000, found.mu, compose([PermuteAndFlipMechanism.of(1.5).event()], delta=1e-5).mu, least=0.0
+    )
 
 
 TWO = FixedRuns(2)
 
 
 def best_of_two_runs(seed):
-    """The released score: the higher one of two, each with Laplace noise of epsilon 1 on 0 or on 1."""
+    """The released score: the higher one of two, each with Laplace noise of epsilon 1 on 0 or on
+    1.
+    """
     entropy = SeededEntropy(seed)
     noised = drawing(LaplaceMechanism(1.0), seed)
 
     def draw(which, count):
         left = iter(noised(1 - which, 2 * count).tolist())
-        runs = [best_of(lambda _: (None, next(left)), RATES, TWO, entropy, threshold=None, pad_to=None) for _ in range(count)]
+        runs = [
+            best_of(lambda _: (None, next(left)), RATES, TWO, entropy, threshold=None, pad_to=None)
+            for _ in range(count)
+        ]
         return -np.array([run.score for run in runs if run is not None])
 
     return draw
 
 
 class Untouched:
-    """In place of ProcessState: the noise of all runs is drawn beforehand, and no run may find what the one before it found."""
+    """In place of ProcessState: the noise of all runs is drawn beforehand, and no run may find what
+    the one before it found.
+    """
 
     def __init__(self, work):
         pass
@@ -186,7 +239,9 @@ class Untouched:
 @pytest.mark.attack("A10")
 @pytest.mark.deep
 def test_the_best_of_two_hidden_runs_is_as_private_as_it_says_and_no_more(measured, monkeypatch):
-    """Both runs score below where neither mean lies: e^epsilon twice. The claim is that of the selection's event at delta 0."""
+    """Both runs score below where neither mean lies: e^epsilon twice. The claim is that of the
+    selection's event at delta 0.
+    """
     monkeypatch.setattr(hidden_runs, "ProcessState", Untouched)
     claim = compose([SelectionEvent(base=(LaplaceEvent(1.0),), run_count=TWO)], delta=0.0).epsilon
     found = audited("private selection", best_of_two_runs(4), runs=40_000, threshold=0.0)

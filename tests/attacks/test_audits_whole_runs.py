@@ -1,9 +1,12 @@
-"""A24: whole runs through the real curator, every release of a run as one transcript, on pairs that are worst at every step.
+"""A24: whole runs through the real curator, every release of a run as one transcript, on pairs that
+are worst at every step.
 
-Exact answers differ by the declared sensitivity at every step, whatever was released before. So a run's log-likelihood ratio is linear in
-its releases and exactly Gaussian: v . (e1 - e0) / sigma^2, with e0, e1 the transcripts without noise. Its middle is the threshold, fixed
-before any private run, so that all runs measure. Levels: tests/attacks/family.py. Would fail if a step were charged for less than it leaks
-(noise, clip, sensitivity, slots) and, the other way, if the audit could not have seen it.
+Exact answers differ by the declared sensitivity at every step, whatever was released before. So a
+run's log-likelihood ratio is linear in its releases and exactly Gaussian: v . (e1 - e0) / sigma^2,
+with e0, e1 the transcripts without noise. Its middle is the threshold, fixed before any private
+run, so that all runs measure. Levels: tests/attacks/family.py. Would fail if a step were charged
+for less than it leaks (noise, clip, sensitivity, slots) and, the other way, if the audit could not
+have seen it.
 """
 
 import dataclasses
@@ -26,44 +29,77 @@ from dpbo.testing import SeededEntropy
 from tests.attacks.family import audited
 from tests.attacks.setups import DOUBLE, EXACT, RATES, first_column, of, owner
 
-pytestmark = [pytest.mark.attack("A24"), pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")]
+pytestmark = [
+    pytest.mark.attack("A24"),
+    pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning"),
+]
 STEPS = 2
 
 
 def dpgibo(curator, mechanism):
-    """Every unit's gradient is zero but one's, a hundred clips long, which points one way or the other: 2 B apart."""
+    """Every unit's gradient is zero but one's, a hundred clips long, which points one way or the
+    other: 2 B apart.
+    """
     bounds = torch.tensor([[0.0], [1.0]], dtype=DOUBLE)
 
     def slope(x, records):
         return records[:, 0] * x[0]
 
-    DPGIBO(curator, slope, bounds=bounds, mechanism=mechanism, iterations=STEPS, batch_size=2, clip=1.0, name="run").run()
+    DPGIBO(
+        curator,
+        slope,
+        bounds=bounds,
+        mechanism=mechanism,
+        iterations=STEPS,
+        batch_size=2,
+        clip=1.0,
+        name="run",
+    ).run()
 
 
 def objective(curator, mechanism):
     """One unit's scores lie far above the range, or far below."""
-    plan = PrivateObjective(curator, first_column, score_range=(0.0, 1.0), evaluations=STEPS, name="run", mechanism=mechanism)
+    plan = PrivateObjective(
+        curator,
+        first_column,
+        score_range=(0.0, 1.0),
+        evaluations=STEPS,
+        name="run",
+        mechanism=mechanism,
+    )
     for step in range(STEPS):
         plan(torch.full((1, 1), 0.1 * step, dtype=DOUBLE))
 
 
 def mixture(curator, mechanism):
-    """One record outside the ball, in directions a third of a turn apart: the worst pair of means and second moments."""
+    """One record outside the ball, in directions a third of a turn apart: the worst pair of means
+    and second moments.
+    """
     terms = of(frame_iter=0, max_iter=STEPS, shares=(1.0, 1.0, 1.0), settle=None, random_state=0)
-    DPGaussianMixture(1, budget=1.0, mechanism=mechanism, radius=1.0, dimension=2, name="run", **terms).fit(curator)
+    DPGaussianMixture(
+        1, budget=1.0, mechanism=mechanism, radius=1.0, dimension=2, name="run", **terms
+    ).fit(curator)
 
 
 PAIRS: dict[Any, Any] = {
     dpgibo: ([[0.0], [-100.0]], [[0.0], [100.0]]),
     objective: ([[0.5], [-1e9]], [[0.5], [1e9]]),
-    mixture: ([[0.0, 0.0], [3.0, 0.0]], [[0.0, 0.0], [3 * math.cos(2 * math.pi / 3), 3 * math.sin(2 * math.pi / 3)]]),
+    mixture: (
+        [[0.0, 0.0], [3.0, 0.0]],
+        [[0.0, 0.0], [3 * math.cos(2 * math.pi / 3), 3 * math.sin(2 * math.pi / 3)]],
+    ),
 }
 ALGORITHMS = pytest.mark.parametrize("algorithm", PAIRS, ids=lambda algorithm: algorithm.__name__)
-ONE_QUICK = [objective, *(pytest.param(algorithm, marks=pytest.mark.deep) for algorithm in (dpgibo, mixture))]
+ONE_QUICK = [
+    objective,
+    *(pytest.param(algorithm, marks=pytest.mark.deep) for algorithm in (dpgibo, mixture)),
+]
 
 
 class Runs:
-    """Log-likelihood ratios of whole runs under a budget of mu, their middle at 0: N(-mu/2, 1) or N(mu/2, 1) where nothing is wrong."""
+    """Log-likelihood ratios of whole runs under a budget of mu, their middle at 0: N(-mu/2, 1) or
+    N(mu/2, 1) where nothing is wrong.
+    """
 
     def __init__(self, algorithm, mu, seed):
         self._algorithm = algorithm
@@ -75,7 +111,9 @@ class Runs:
         self._direction = slopes / np.sqrt((slopes**2 * variances).sum())
 
     def __call__(self, which, count):
-        return np.array([(self._transcript(which)[0] - self._middle) @ self._direction for _ in range(count)])
+        return np.array(
+            [(self._transcript(which)[0] - self._middle) @ self._direction for _ in range(count)]
+        )
 
     def _transcript(self, which, mechanism=None):
         """Every value that left, and its variance."""
@@ -83,7 +121,9 @@ class Runs:
         self._algorithm(curator, mechanism)
         values = curator.ledger.values("run")
         assert len(values) == STEPS
-        return tuple(np.concatenate([value[key] for value in values]) for key in ("value", "variance"))
+        return tuple(
+            np.concatenate([value[key] for value in values]) for key in ("value", "variance")
+        )
 
 
 def found(name, algorithm, mu, runs, seed):
@@ -107,7 +147,9 @@ def trained(_, session):
     """The weight that two steps leave: minus the sum of two noised sums of clipped gradients."""
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.zeros_(model.weight)
-    module, optimizer, loader = session.make_private(model, torch.optim.SGD(model.parameters(), 1.0), max_grad_norm=1.0)
+    module, optimizer, loader = session.make_private(
+        model, torch.optim.SGD(model.parameters(), 1.0), max_grad_norm=1.0
+    )
     for (rows,) in loader:
         optimizer.zero_grad()
         module(rows).mean().backward()
@@ -116,25 +158,45 @@ def trained(_, session):
 
 
 def weights(train, noise_multiplier):
-    """Final weights as log-likelihood ratios: N(0, 1), or N(mu, 1) with mu = sqrt(STEPS) / noise_multiplier, less mu / 2."""
+    """Final weights as log-likelihood ratios: N(0, 1), or N(mu, 1) with mu = sqrt(STEPS) /
+    noise_multiplier, less mu / 2.
+    """
     middle = STEPS / 2
     scale = math.sqrt(STEPS) * noise_multiplier
-    return lambda which, count: np.array([(-train(which).weight.item() - middle) / scale for _ in range(count)])
+    return lambda which, count: np.array(
+        [(-train(which).weight.item() - middle) / scale for _ in range(count)]
+    )
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_dpsgd_and_a_tuned_model_are_as_private_as_they_say_and_no_more(measured):
-    """Of the training record, from the model alone. The claim: that of the plan's events, near 3.2 as above."""
-    plan = plan_tuning(Budget(17.6, 1e-5), TWO_STEPS, runs=1, validation=2, adjacency=Adjacency.ADD_OR_REMOVE_ONE)["once"]
+    """Of the training record, from the model alone. The claim: that of the plan's events, near 3.2
+    as above.
+    """
+    plan = plan_tuning(
+        Budget(17.6, 1e-5), TWO_STEPS, runs=1, validation=2, adjacency=Adjacency.ADD_OR_REMOVE_ONE
+    )["once"]
 
     def session(which):
         return trained(None, Session(TensorDataset(ONE_RECORD[which]), plan.config))
 
     def through_tune(which):
-        records = of(training=TensorDataset(ONE_RECORD[which]), validation=torch.zeros(2, 1), allow_repeated=True)
-        return tune(trained, first_column, space=RATES, parameters={"lr": 0.5}, plan=plan, try_first=False, **records).model
+        records = of(
+            training=TensorDataset(ONE_RECORD[which]),
+            validation=torch.zeros(2, 1),
+            allow_repeated=True,
+        )
+        return tune(
+            trained,
+            first_column,
+            space=RATES,
+            parameters={"lr": 0.5},
+            plan=plan,
+            try_first=False,
+            **records,
+        ).model
 
     claim = math.sqrt(STEPS) / plan.config.noise_multiplier
     assert 3.0 < claim < 3.4
@@ -146,9 +208,15 @@ def test_dpsgd_and_a_tuned_model_are_as_private_as_they_say_and_no_more(measured
 @pytest.mark.deep
 @ALGORITHMS
 def test_noise_of_seven_tenths_is_caught(algorithm, monkeypatch, measured):
-    """Power: with 0.7 of the noise, which the ledger does not see, the same audit refutes the claim of mu = 2."""
+    """Power: with 0.7 of the noise, which the ledger does not see, the same audit refutes the claim
+    of mu = 2.
+    """
     honest = IndependentNoise.noise
-    monkeypatch.setattr(IndependentNoise, "noise", lambda self, fractions, scale, entropy: honest(self, fractions, 0.7 * scale, entropy))
+    monkeypatch.setattr(
+        IndependentNoise,
+        "noise",
+        lambda self, fractions, scale, entropy: honest(self, fractions, 0.7 * scale, entropy),
+    )
     leaked = found(f"noise 0.7: {algorithm.__name__}", algorithm, 2.0, 800, seed=2)
     assert leaked > 2.0
     measured(800, leaked)
@@ -162,15 +230,21 @@ def unclipped(Z, _norm, _steps):
 
 @pytest.mark.parametrize("algorithm", ONE_QUICK, ids=lambda algorithm: algorithm.__name__)
 def test_a_clip_that_is_dropped_is_caught(algorithm, monkeypatch, measured):
-    """Power: in each algorithm's own question the clip is computed and the raw number used; the ledger does not see it."""
+    """Power: in each algorithm's own question the clip is computed and the raw number used; the
+    ledger does not see it.
+    """
     # Direction and middle of the honest run.
     runs = Runs(algorithm, 1.0, seed=3)
     lattices = ClippedScores.lattices
 
     def widened(self, units):
-        return [dataclasses.replace(grid, low=-(2**59), high=2**59) for grid in lattices(self, units)]
+        return [
+            dataclasses.replace(grid, low=-(2**59), high=2**59) for grid in lattices(self, units)
+        ]
 
-    monkeypatch.setattr(gradient, "_clipped", lambda g, clip, quantum: (g / quantum).trunc().to(torch.int64))
+    monkeypatch.setattr(
+        gradient, "_clipped", lambda g, clip, quantum: (g / quantum).trunc().to(torch.int64)
+    )
     monkeypatch.setattr(ClippedScores, "lattices", widened)
     monkeypatch.setattr(ball, "_whole", unclipped)
     leaked = audited(f"no clip: {algorithm.__name__}", runs, runs=100, threshold=0.0).mu

@@ -1,8 +1,11 @@
-"""A7: whatever an optimiser does between releases follows from released values alone: bit-identical points when those are frozen.
+"""A7: whatever an optimiser does between releases follows from released values alone: bit-identical
+points when those are frozen.
 
-Each honest loop uses one thing that could have looked at the records: hyper-parameters by likelihood, standardisation, stopping early, a
-Cholesky that fails and is tried again with jitter, a warm start. Replay with frozen values must find the same points, models and number of
-calls on the neighbour. That replay refuses a loop that takes such a thing from the records is in tests/unit/testing/test_replaying.py.
+Each honest loop uses one thing that could have looked at the records: hyper-parameters by
+likelihood, standardisation, stopping early, a Cholesky that fails and is tried again with jitter, a
+warm start. Replay with frozen values must find the same points, models and number of calls on the
+neighbour. That replay refuses a loop that takes such a thing from the records is in
+tests/unit/testing/test_replaying.py.
 """
 
 import warnings
@@ -58,7 +61,9 @@ def fitted(X, Y, Yvar, transform=None):
 def proposed(model, X):
     torch.manual_seed(len(X))
     acquisition = qLogNoisyExpectedImprovement(model, X, prune_baseline=False)
-    return optimize_acqf(acquisition, BOUNDS, q=1, num_restarts=2, raw_samples=16, options={"seed": 1})[0]
+    return optimize_acqf(
+        acquisition, BOUNDS, q=1, num_restarts=2, raw_samples=16, options={"seed": 1}
+    )[0]
 
 
 def hyperparameters(curator, _records):
@@ -70,15 +75,24 @@ def standardised(curator, _records):
 
 
 def stopped_early(curator, _records):
-    return steps(curator, lambda X, Y, Yvar: (X[-1:] * 0.7 + 0.1).clamp(0, 1), stop=lambda Y: bool((Y > 0.74).any()))
+    return steps(
+        curator,
+        lambda X, Y, Yvar: (X[-1:] * 0.7 + 0.1).clamp(0, 1),
+        stop=lambda Y: bool((Y > 0.74).any()),
+    )
 
 
 def retried_with_jitter(curator, _records):
-    """Two points that coincide: a kernel matrix of rank 1, whose Cholesky fails until enough jitter is added."""
+    """Two points that coincide: a kernel matrix of rank 1, whose Cholesky fails until enough jitter
+    is added.
+    """
 
     def propose(X, Y, Yvar):
         twins = torch.cat([X, X[-1:], X[-1:]])
-        K = torch.exp(-((twins - twins.mT) ** 2) / 2) - 1e-8 * torch.eye(len(twins), dtype=DOUBLE) * Y.abs().max()
+        K = (
+            torch.exp(-((twins - twins.mT) ** 2) / 2)
+            - 1e-8 * torch.eye(len(twins), dtype=DOUBLE) * Y.abs().max()
+        )
         with pytest.warns(Warning, match="jitter"):
             L = psd_safe_cholesky(K, max_tries=6)
         return (X[-1:] + L.diagonal()[-1] + 0.37 * Y[-1:]).remainder(1.0)
@@ -97,7 +111,9 @@ HONEST = [hyperparameters, standardised, stopped_early, retried_with_jitter, war
 
 @pytest.mark.parametrize("loop", HONEST, ids=lambda loop: loop.__name__)
 def test_points_are_the_same_bits_when_releases_are(loop):
-    asked = replay(loop, RECORDS, NEIGHBOUR, **{**TERMS, "budget": Budget(8.0, 1e-5)}, entropy=SeededEntropy(7))
+    asked = replay(
+        loop, RECORDS, NEIGHBOUR, **{**TERMS, "budget": Budget(8.0, 1e-5)}, entropy=SeededEntropy(7)
+    )
     assert 3 <= len(asked) <= 6
     if loop is stopped_early:
         assert len(asked) < 6, "it did stop"

@@ -1,4 +1,6 @@
-"""The doors that face other programs, the HTTP application and the command line: typed refusals, no record shown, nothing charged."""
+"""The doors that face other programs, the HTTP application and the command line: typed refusals, no
+record shown, nothing charged.
+"""
 
 import asyncio
 import contextlib
@@ -13,29 +15,59 @@ from tests.attacks.good_calls import TOKEN, outcomes, records
 from tests.attacks.watched import shown
 
 GOOD = b'{"row": 1, "request": "a"}'
-ROWS = [b'"1"', b"true", b"0.5", b"NaN", b"Infinity", b"-1", b"40", b"9223372036854775808", b"9" * 3000, b"1" + b"0" * 4060]
+ROWS = [
+    b'"1"',
+    b"true",
+    b"0.5",
+    b"NaN",
+    b"Infinity",
+    b"-1",
+    b"40",
+    b"9223372036854775808",
+    b"9" * 3000,
+    b"1" + b"0" * 4060,
+]
 REQUESTS = [b'""', b"null", b'"\\ud800"', b'["a"]', b'"' + b"x" * 4000 + b'"']
 BODIES = [
-    *(b"", b"{", b"[]", b"1", b"null", b"\xff\xfe\x00", b"{}", b'{"row": 1}', b'{"row": 1, "request": "a", "more": 1}'),
+    *(
+        b"",
+        b"{",
+        b"[]",
+        b"1",
+        b"null",
+        b"\xff\xfe\x00",
+        b"{}",
+        b'{"row": 1}',
+        b'{"row": 1, "request": "a", "more": 1}',
+    ),
     *(b" " * 5000, b"[" * 4000, b'{"row": 1, "row": 99, "request": "a"}'),
     *map(b'{"row": %b, "request": "a"}'.__mod__, ROWS),
     *map(b'{"row": 1, "request": %b}'.__mod__, REQUESTS),
 ]
 HEADERS = [
     *({}, {"Authorization": ""}, {"Authorization": TOKEN}, {"Authorization": f"Basic {TOKEN}"}),
-    *({"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Authorization": "Bearer " + "x" * 5000}, {"Authorization": b"Bearer \xff\xfe"}),
+    *(
+        {"Authorization": f"Bearer {TOKEN[:-1]}"},
+        {"Authorization": "Bearer " + "x" * 5000},
+        {"Authorization": b"Bearer \xff\xfe"},
+    ),
 ]
 
 
 def answers(questions):
-    """The application's answers to (method, path, settings), over the real protocol without a socket; nothing may be charged."""
+    """The application's answers to (method, path, settings), over the real protocol without a
+    socket; nothing may be charged.
+    """
     served = outcomes()
     before = served.curator.ledger.head().hash
 
     async def answered():
         transport = httpx.ASGITransport(application(served, token=TOKEN, every=0.001))
         async with httpx.AsyncClient(transport=transport, base_url="http://curator") as client:
-            return [await client.request(method, path, **settings) for method, path, settings in questions]
+            return [
+                await client.request(method, path, **settings)
+                for method, path, settings in questions
+            ]
 
     replies = asyncio.run(answered())
     assert served.curator.ledger.head().hash == before
@@ -45,7 +77,11 @@ def answers(questions):
 @pytest.mark.attack("A5", "A21")
 def test_a_hostile_body_gets_a_typed_refusal_and_charges_nothing():
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    for body, reply in zip(BODIES, answers([("POST", "/value", {"content": body, "headers": headers}) for body in BODIES]), strict=True):
+    for body, reply in zip(
+        BODIES,
+        answers([("POST", "/value", {"content": body, "headers": headers}) for body in BODIES]),
+        strict=True,
+    ):
         assert 400 <= reply.status_code < 500, (body[:60], reply.text)
         assert set(reply.json()) == {"error", "message"}, body[:60]
         assert not shown(reply.text), body[:60]

@@ -1,8 +1,10 @@
-"""A25: the generator as the adversary. From one released step of a linear model, is a record among those that trained it?
+"""A25: the generator as the adversary. From one released step of a linear model, is a record among
+those that trained it?
 
-torch's generator on the CPU is the Mersenne Twister, whose outputs are linear over GF(2). A hypothesis about the records says what the sum
-of gradients was, so what the noise was; Box-Muller inverted, what most bits of the generator's outputs were. Right bits keep the parities
-that the recurrence forces upon four of them, wrong ones keep half.
+torch's generator on the CPU is the Mersenne Twister, whose outputs are linear over GF(2). A
+hypothesis about the records says what the sum of gradients was, so what the noise was; Box-Muller
+inverted, what most bits of the generator's outputs were. Right bits keep the parities that the
+recurrence forces upon four of them, wrong ones keep half.
 """
 
 import math
@@ -35,10 +37,19 @@ def by_opacus(members):
     module = nn.Linear(200, 16, bias=False)
     nn.init.zeros_(module.weight)
     loader = DataLoader(TensorDataset(X[:members], Y[:members]), batch_size=members)
-    module, optimizer, _ = load_opacus().PrivacyEngine().make_private(
-        module=module, optimizer=torch.optim.SGD(module.parameters(), 1.0), data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0,
-        poisson_sampling=False, loss_reduction="sum",
-    )  # fmt: skip
+    module, optimizer, _ = (
+        load_opacus()
+        .PrivacyEngine()
+        .make_private(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), 1.0),
+            data_loader=loader,
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            poisson_sampling=False,
+            loss_reduction="sum",
+        )
+    )
     step(optimizer, module, (X[:members], Y[:members]))
     return -module.state_dict()["_module.weight"]
 
@@ -56,7 +67,9 @@ def by_session(members):
 
 def linear(function):
     """The 32 x 32 matrix over GF(2) of a linear function of words."""
-    return np.array([[function(1 << j) >> i & 1 for j in range(32)] for i in range(32)], dtype=np.uint8)
+    return np.array(
+        [[function(1 << j) >> i & 1 for j in range(32)] for i in range(32)], dtype=np.uint8
+    )
 
 
 def tempered(x):
@@ -82,14 +95,18 @@ def reduced(matrix):
 
 
 def kept_parities():
-    """Masks on the known bits of outputs k + 624 and k + 397, of k + 1, and of k, whose parities add up to zero."""
+    """Masks on the known bits of outputs k + 624 and k + 397, of k + 1, and of k, whose parities
+    add up to zero.
+    """
     tempering = linear(tempered)
     none = np.zeros(32, dtype=np.uint8)
     inverse = reduced(np.hstack([tempering, np.eye(32, dtype=np.uint8)]))[0][:, 32:]
     lower = linear(lambda x: ((x & 0x7FFFFFFF) >> 1) ^ (0x9908B0DF if x & 1 else 0))
     upper = linear(lambda x: (x & 0x80000000) >> 1)
     known = np.arange(24 - BITS, 24)
-    others = [(inverse.T @ part.T @ tempering.T % 2).astype(np.uint8)[:, known] for part in (lower, upper)]
+    others = [
+        (inverse.T @ part.T @ tempering.T % 2).astype(np.uint8)[:, known] for part in (lower, upper)
+    ]
     hidden = np.setdiff1d(np.arange(32), known)
     system, pivots = reduced(np.vstack([other[hidden] for other in others]))
     for free in np.setdiff1d(np.arange(BITS), pivots):
@@ -101,7 +118,9 @@ def kept_parities():
 
 
 def agreement(noise_values):
-    """The part of the parities that the angles of Box-Muller's pairs keep; of numbers from elsewhere, a half."""
+    """The part of the parities that the angles of Box-Muller's pairs keep; of numbers from
+    elsewhere, a half.
+    """
     # torch fills sixteen at a time: eight radii, then eight angles.
     pairs = noise_values.double().flatten().reshape(-1, 2, 8)
     angles = torch.atan2(pairs[:, 1], pairs[:, 0]) / (2 * math.pi) % 1
@@ -109,9 +128,18 @@ def agreement(noise_values):
     bits = np.zeros((len(outputs), 16, 32), dtype=np.uint8)
     bits[:, 8:] = outputs[..., None] >> np.arange(32) & 1
     words = bits.reshape(-1, 32)
-    places = [k for k in range(len(words) - 624) if all((k + ahead) % 16 >= 8 for ahead in (0, 1, 397, 624))]
+    places = [
+        k
+        for k in range(len(words) - 624)
+        if all((k + ahead) % 16 >= 8 for ahead in (0, 1, 397, 624))
+    ]
     kept = [
-        sum(int(mask @ words[k + ahead]) for mask, ahead in zip(masks, (624, 397, 1, 0), strict=True)) % 2 == 0
+        sum(
+            int(mask @ words[k + ahead])
+            for mask, ahead in zip(masks, (624, 397, 1, 0), strict=True)
+        )
+        % 2
+        == 0
         for masks in kept_parities()
         for k in places
     ]

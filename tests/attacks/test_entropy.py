@@ -1,7 +1,8 @@
 """A17: processes that were forked draw noise of their own, and no global seed reaches it.
 
-Forked workers that share a generator's state draw the same noise; two releases with it cancel to the exact difference. The children here
-are forked after the parent drew, which is when a user-space generator would repeat itself.
+Forked workers that share a generator's state draw the same noise; two releases with it cancel to
+the exact difference. The children here are forked after the parent drew, which is when a user-space
+generator would repeat itself.
 """
 
 import itertools
@@ -22,7 +23,9 @@ DRAWS = 20
 
 
 def draws(_=None):
-    """Released means of the same records, all global generators seeded: nothing differs but the noise."""
+    """Released means of the same records, all global generators seeded: nothing differs but the
+    noise.
+    """
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(0)
     curator = owner(torch.zeros(4, dtype=torch.float64), budget=Budget.gdp(1e3))
@@ -38,5 +41,7 @@ def test_forked_workers_draw_noise_of_their_own(measured):
     assert len({tuple(stream) for stream in streams}) == len(streams)
     assert min(len(set(stream)) for stream in streams) >= DRAWS - 2
     shared = [len(set(one) & set(other)) for one, other in itertools.combinations(streams, 2)]
-    assert max(shared) <= 2, "values lie on a lattice, so two streams may meet by chance, once in hundreds of runs"
+    assert max(shared) <= 2, (
+        "values lie on a lattice, so two streams may meet by chance, once in hundreds of runs"
+    )
     measured(DRAWS * len(streams))

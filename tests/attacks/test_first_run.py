@@ -32,7 +32,17 @@ from dpbo.errors import InputError, LedgerError
 from dpbo.events import GaussianEvent
 from dpbo.fingerprint import fingerprint
 from dpbo.run_counts import FixedRuns
-from tests.attacks.setups import MEAN, NOISE, RATES, TERMS, best_run, fit, kinds, owner_of_runs, right
+from tests.attacks.setups import (
+    MEAN,
+    NOISE,
+    RATES,
+    TERMS,
+    best_run,
+    fit,
+    kinds,
+    owner_of_runs,
+    right,
+)
 
 pytestmark = pytest.mark.attack("A32")
 RECORDS = torch.zeros(50)
@@ -196,7 +206,10 @@ def in_arrays():
 
 
 def of_distribution():
-    before = type(DISTRIBUTION.random_state).__name__, DISTRIBUTION.random_state is np.random.mtrand._rand
+    before = (
+        type(DISTRIBUTION.random_state).__name__,
+        DISTRIBUTION.random_state is np.random.mtrand._rand,
+    )
     DISTRIBUTION.random_state = 1
     return before
 
@@ -309,7 +322,9 @@ def test_an_iterator_that_cannot_be_put_back_is_refused_by_name_before_a_charge(
 
 
 def test_the_winner_is_as_its_own_run_left_it():
-    """Runs that return one object, such as an estimator made outside, released the last run's state as the winner's."""
+    """Runs that return one object, such as an estimator made outside, released the last run's state
+    as the winner's.
+    """
     shared: dict[str, Any] = {}
 
     def read():
@@ -350,12 +365,25 @@ def test_every_run_begins_a_stream_of_its_own():
     def read():
         afresh = _begins_afresh()
         names = next(tempfile._get_candidate_names())  # type: ignore[attr-defined]
-        drawn = (*torch.rand(2).tolist(), *np.random.rand(2), random.random(), NUMPY.random(), OLD_NUMPY.rand(), PYTHON.random(), names)
+        drawn = (
+            *torch.rand(2).tolist(),
+            *np.random.rand(2),
+            random.random(),
+            NUMPY.random(),
+            OLD_NUMPY.rand(),
+            PYTHON.random(),
+            names,
+        )
         seen.append((afresh, (*drawn, *torch.rand(2, generator=TORCH).tolist())))
         return None
 
     def states():
-        states = NUMPY.bit_generator.state, PYTHON.getstate(), TORCH.get_state(), OLD_NUMPY.get_state(legacy=False)
+        states = (
+            NUMPY.bit_generator.state,
+            PYTHON.getstate(),
+            TORCH.get_state(),
+            OLD_NUMPY.get_state(legacy=False),
+        )
         return fingerprint(states, detail="content")
 
     before = states()
@@ -395,7 +423,9 @@ def test_no_model_that_tune_trains_tells_its_place():
         afresh = _begins_afresh()
         number = with_hook()
         net = nn.Linear(4, 2)
-        trained = fit(*session.make_private(net, torch.optim.SGD(net.parameters(), lr=0.1), max_grad_norm=1.0))
+        trained = fit(
+            *session.make_private(net, torch.optim.SGD(net.parameters(), lr=0.1), max_grad_norm=1.0)
+        )
         seen.append((afresh, number, torch.rand(8).tolist()))
         return trained
 
@@ -403,9 +433,19 @@ def test_no_model_that_tune_trains_tells_its_place():
     labels = (rows[:, 0] > 0).long()
     training = TensorDataset(rows[:300], labels[:300])
     config = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=5, batch_size=60)
-    plan = plan_tuning(Budget(4.0, 1e-5), config, runs=4, validation=200, run_count=FixedRuns(4))["selection"]
+    plan = plan_tuning(Budget(4.0, 1e-5), config, runs=4, validation=200, run_count=FixedRuns(4))[
+        "selection"
+    ]
     validation = rows[300:], labels[300:]
-    tune(train, right, training=training, validation=validation, space=RATES, plan=plan, try_first=False)
+    tune(
+        train,
+        right,
+        training=training,
+        validation=validation,
+        space=RATES,
+        plan=plan,
+        try_first=False,
+    )
     assert [all(afresh) for afresh, _, _ in seen] == [True] * 4
     assert len({str(number) for _, number, _ in seen}) == 1
     assert len({str(drawn) for _, _, drawn in seen}) == 4
@@ -423,7 +463,9 @@ def _numbers():
                 yield where, held
             elif type(count := held.__self__ if type(held) is bound else held) is itertools.count:
                 yield where, int(repr(count)[6:-1].partition(",")[0])
-            elif deeper and not issubclass(type(held), (type, types.ModuleType, types.FunctionType)):
+            elif deeper and not issubclass(
+                type(held), (type, types.ModuleType, types.FunctionType)
+            ):
                 try:
                     attributes = object.__getattribute__(held, "__dict__")
                 except AttributeError:
@@ -471,10 +513,14 @@ def test_no_number_in_any_module_tells_how_many_runs_there_were():
         states.append(dict(_numbers()))
     assert not {name for name in begun[0] if begun[1].get(name) != begun[0][name]}
     steps = [
-        {name: (before[name], after[name]) for name in before if after.get(name) != before[name]} for before, after in pairwise(states)
+        {name: (before[name], after[name]) for name in before if after.get(name) != before[name]}
+        for before, after in pairwise(states)
     ]
     for moved in steps:
-        assert {name.rpartition(".")[2] for name in moved} == {"next_id", "_index_iter"}, "hooks' public step, and the curator's finaliser"
+        assert {name.rpartition(".")[2] for name in moved} == {
+            "next_id",
+            "_index_iter",
+        }, "hooks' public step, and the curator's finaliser"
     for name in steps[0]:
         assert steps[0][name][1] - steps[0][name][0] == steps[1][name][1] - steps[1][name][0] > 0
     assert len({fingerprint([*state.values()], detail="content") for state in kept}) == 1

@@ -1,8 +1,10 @@
-"""A1, A2: what is released lies on a public grid, its support and its low bits are the same whatever the exact value was.
+"""A1, A2: what is released lies on a public grid, its support and its low bits are the same
+whatever the exact value was.
 
-On a coarse grid (sigma = 4 steps) every cell that 10^5 releases should hit 30 times or more is hit under both neighbours; floats added to
-floats leave holes there (Mironov 2012). At full size every release is a whole multiple of a grid that
-public numbers alone decide, and trailing zeros are as frequent for 0 as for 2^k (precision attacks: Haney 2022).
+On a coarse grid (sigma = 4 steps) every cell that 10^5 releases should hit 30 times or more is hit
+under both neighbours; floats added to floats leave holes there (Mironov 2012). At full size every
+release is a whole multiple of a grid that public numbers alone decide, and trailing zeros are as
+frequent for 0 as for 2^k (precision attacks: Haney 2022).
 """
 
 import dataclasses
@@ -32,7 +34,9 @@ NOISY = pytest.mark.parametrize("mechanism", KINDS, ids=list(LAWS))
 
 def drawn(mechanism, law, value, draws, seed):
     """Independent releases of one number, as whole multiples of the grid."""
-    many = dataclasses.replace(law, scale=law.scale * draws, std=law.std * draws, grid=law.grid * draws)
+    many = dataclasses.replace(
+        law, scale=law.scale * draws, std=law.std * draws, grid=law.grid * draws
+    )
     # A table of rows of one number each.
     if isinstance(mechanism, L2LaplaceMechanism):
         many = dataclasses.replace(law, block=1)
@@ -50,10 +54,16 @@ def test_supports_of_neighbours_are_equal_at_four_grid_units(mechanism, request,
     step = round(grid / QUANTUM)
     # In quanta: less than a step of the grid, half, one, several.
     for neighbour in (1, step // 2, step, 3 * step + 7):
-        seen = [set(drawn(mechanism, law, value, DRAWS, seed).tolist()) for value, seed in ((0, 1), (neighbour, 2))]
+        seen = [
+            set(drawn(mechanism, law, value, DRAWS, seed).tolist())
+            for value, seed in ((0, 1), (neighbour, 2))
+        ]
         shift = neighbour / step
         for centre in (0.0, shift):
-            chance = {k: DRAWS * float(cdf((k + 0.5 - centre) * grid) - cdf((k - 0.5 - centre) * grid)) for k in range(-80, 80)}
+            chance = {
+                k: DRAWS * float(cdf((k + 0.5 - centre) * grid) - cdf((k - 0.5 - centre) * grid))
+                for k in range(-80, 80)
+            }
             likely = {k for k, count in chance.items() if count >= 30}
             assert len(likely) > 20
             assert likely <= (seen[0] if centre == 0.0 else seen[1])
@@ -63,9 +73,18 @@ def test_supports_of_neighbours_are_equal_at_four_grid_units(mechanism, request,
 
 @pytest.mark.attack("A1")
 @settings(deadline=None, max_examples=40)
-@given(st.integers(-(2**40), 2**40), st.integers(-(2**31), 2**31), st.sampled_from(KINDS), st.integers(0, 2**32))
-def test_the_same_noise_moves_every_neighbour_to_the_same_residues(value, distance, mechanism, seed):
-    """Of any two values, with one entropy, releases differ by their distance on the grid, to one step: no value has holes of its own."""
+@given(
+    st.integers(-(2**40), 2**40),
+    st.integers(-(2**31), 2**31),
+    st.sampled_from(KINDS),
+    st.integers(0, 2**32),
+)
+def test_the_same_noise_moves_every_neighbour_to_the_same_residues(
+    value, distance, mechanism, seed
+):
+    """Of any two values, with one entropy, releases differ by their distance on the grid, to one
+    step: no value has holes of its own.
+    """
     law = mechanism.distribution(UNIT, [QUANTUM])
     step = round(law.grid[0] / QUANTUM)
     a, b = (drawn(mechanism, law, v, 20, seed) for v in (value, value + distance))
@@ -75,8 +94,12 @@ def test_the_same_noise_moves_every_neighbour_to_the_same_residues(value, distan
 @pytest.mark.attack("A2")
 @NOISY
 @pytest.mark.parametrize("power", [0, 10, 30, 40])
-def test_trailing_zeros_are_as_frequent_for_nothing_as_for_a_power_of_two(mechanism, power, measured):
-    """Chi-square over how often 2^j divides the release; float addition would tell 0, whose noise keeps its own last bits, from 2^k."""
+def test_trailing_zeros_are_as_frequent_for_nothing_as_for_a_power_of_two(
+    mechanism, power, measured
+):
+    """Chi-square over how often 2^j divides the release; float addition would tell 0, whose noise
+    keeps its own last bits, from 2^k.
+    """
     law = mechanism.distribution(UNIT, [QUANTUM])
     draws = 40_000
     tables = []
@@ -92,10 +115,14 @@ def test_trailing_zeros_are_as_frequent_for_nothing_as_for_a_power_of_two(mechan
 
 @pytest.mark.attack("A2")
 def test_a_released_mean_is_a_whole_multiple_of_its_public_grid():
-    """After the addition, not only before it: release x units / grid is whole, and the grid is the same for every data set."""
+    """After the addition, not only before it: release x units / grid is whole, and the grid is the
+    same for every data set.
+    """
     for values in ([0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [1 / 3, 0.1, 0.7, 1e-9]):
         curator = owner(torch.tensor(values, dtype=torch.float64), budget=Budget.gdp(1e4))
-        for release in curator.release_all([curator.evaluate(MEAN) for _ in range(50)], GaussianMechanism(1.0)):
+        for release in curator.release_all(
+            [curator.evaluate(MEAN) for _ in range(50)], GaussianMechanism(1.0)
+        ):
             # Scores count from the middle of their range, and there are four units.
             steps = (release.value.item() - 0.5) * 4 / 2.0**-20
             assert steps == round(steps)

@@ -1,7 +1,9 @@
-"""A4: no order, magnitude or dtype lets a sum move further than declared; A8 of the sum: nothing else of it depends on how many there are.
+"""A4: no order, magnitude or dtype lets a sum move further than declared; A8 of the sum: nothing
+else of it depends on how many there are.
 
-Each record is a whole number before it is added, so a permutation changes no bit and one replaced record moves the integer sum by its own
-two contributions. Float sums fail both at once (Casacuberta et al. 2022: 4 million float32 scores permuted moved by 238).
+Each record is a whole number before it is added, so a permutation changes no bit and one replaced
+record moves the integer sum by its own two contributions. Float sums fail both at once (Casacuberta
+et al. 2022: 4 million float32 scores permuted moved by 238).
 """
 
 import numpy as np
@@ -31,8 +33,12 @@ BALL = Ball(BIG)
 QUERIES = {
     "mean": ClippedMean(first_column, score_range=(-BIG, BIG)),
     "sum": ClippedSum(first_column, score_range=(0.0, BIG)),
-    "gradient": ClippedGradient(first_column, torch.zeros(1, 1).double(), weights=torch.full((3, 1), 0.7).double(), clip=BIG),
-    "clusters": ClusterSums(2, ball=BALL, centers=torch.tensor([[0.1, 0.0], [-0.1, 0.0]]).double(), vectors=plane),
+    "gradient": ClippedGradient(
+        first_column, torch.zeros(1, 1).double(), weights=torch.full((3, 1), 0.7).double(), clip=BIG
+    ),
+    "clusters": ClusterSums(
+        2, ball=BALL, centers=torch.tensor([[0.1, 0.0], [-0.1, 0.0]]).double(), vectors=plane
+    ),
     "moments": MixtureMoments(2, ball=BALL, natural=torch.zeros(2, 6).double(), vectors=plane),
     "second moment": SecondMoment(2, ball=BALL, vectors=plane),
 }
@@ -40,8 +46,12 @@ QUERIES = {
 
 @pytest.mark.parametrize("name", QUERIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_permuted_and_one_record_swapped_a_sum_moves_by_no_more_than_declared(name, dtype, measured):
-    """In exact whole numbers, of 10^5 records at 10^8 of either sign, with fractions that no float sum keeps."""
+def test_permuted_and_one_record_swapped_a_sum_moves_by_no_more_than_declared(
+    name, dtype, measured
+):
+    """In exact whole numbers, of 10^5 records at 10^8 of either sign, with fractions that no float
+    sum keeps.
+    """
     rng = np.random.default_rng(0)
     records = torch.from_numpy(rng.uniform(-1.5 * BIG, 1.5 * BIG, size=(N, 2))).to(dtype)
     permuted = records[torch.from_numpy(rng.permutation(N))]
@@ -53,12 +63,20 @@ def test_permuted_and_one_record_swapped_a_sum_moves_by_no_more_than_declared(na
         swapped = permuted.clone()
         swapped[7] = torch.tensor(other, dtype=dtype)
         moved = exact_sum(query, swapped)
-        require_within(first.numerators.tolist(), moved.numerators.tolist(), first.quanta, query.sensitivity(Adjacency.REPLACE_ONE), name)
+        require_within(
+            first.numerators.tolist(),
+            moved.numerators.tolist(),
+            first.quanta,
+            query.sensitivity(Adjacency.REPLACE_ONE),
+            name,
+        )
     measured(N)
 
 
 def test_the_largest_numbers_of_many_records_are_added_exactly():
-    """Records within a few quanta of the top of the range: float sums of blocks beyond 2^53 would round their last bits away."""
+    """Records within a few quanta of the top of the range: float sums of blocks beyond 2^53 would
+    round their last bits away.
+    """
     query = ClippedSum(first_column, score_range=(0.0, 1.0))
     n = 3 * 2**16 + 5
     (grid,) = query.lattices(n)

@@ -1,4 +1,6 @@
-"""Chains that are hashed rightly and hold what dpbo never writes: "intact", and then a traceback or a wrong number; each won once."""
+"""Chains that are hashed rightly and hold what dpbo never writes: "intact", and then a traceback or
+a wrong number; each won once.
+"""
 
 import contextlib
 import copy
@@ -75,7 +77,9 @@ def put(body, path, value):
 
 
 def rewritten(honest, seq, body):
-    """The chain with this body there, hashed anew, with the states that follow where the rules give one."""
+    """The chain with this body there, hashed anew, with the states that follow where the rules give
+    one.
+    """
     chain = Chain()
     records: list[Any] = [None]
     for record in honest:
@@ -121,7 +125,9 @@ def forgeries(honest):
 
 
 @pytest.mark.parametrize("step", [67, pytest.param(5, marks=pytest.mark.deep)])
-def test_what_dpbo_does_not_write_is_refused_and_what_is_accepted_can_be_shown(honest, tmp_path, capsys, step):
+def test_what_dpbo_does_not_write_is_refused_and_what_is_accepted_can_be_shown(
+    honest, tmp_path, capsys, step
+):
     """Some of them, each hostile value in turn."""
     told = {True: 0, False: 0}
     for number, (record, path, value) in enumerate(list(forgeries(honest))[::step]):
@@ -150,7 +156,12 @@ def test_a_handle_is_charged_once():
 
 def test_a_chain_that_charges_a_handle_twice_is_corrupt(honest, tmp_path):
     charge = next(record for record in honest if record.kind == "charge")
-    forged = [*honest, Record.following(honest[-1], "charge", charge.name, {**charge.body, "state": {"total": "0", "used": {}}})]
+    forged = [
+        *honest,
+        Record.following(
+            honest[-1], "charge", charge.name, {**charge.body, "state": {"total": "0", "used": {}}}
+        ),
+    ]
     url = str(tmp_path / "l.db")
     write(url, forged)
     with pytest.raises(LedgerCorrupt):

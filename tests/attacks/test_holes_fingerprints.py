@@ -1,4 +1,6 @@
-"""The file of fingerprints that lost plans, and a ledger that was put back: each attack won once."""
+"""The file of fingerprints that lost plans, and a ledger that was put back: each attack won
+once.
+"""
 
 import json
 import stat
@@ -56,7 +58,10 @@ def test_plans_that_several_writers_begin_at_once_are_all_kept(file, kept, tmp_p
         list(pool.map(begin, range(writers)))
     assert len(json.loads(kept.read_text().partition("\n")[2])["plans"]) == 36
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["l.db", "l.db.fingerprints"], "no drafts are left"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "l.db",
+        "l.db.fingerprints",
+    ], "no drafts are left"
 
 
 def test_an_older_copy_of_the_ledger_is_refused_until_it_is_taken_on_purpose(file, kept, capsys):
@@ -70,7 +75,9 @@ def test_an_older_copy_of_the_ledger_is_refused_until_it_is_taken_on_purpose(fil
     del held
     file.write_bytes(old)
     for call in (lambda: curator(file), lambda: Ledger.open(str(file))):
-        with pytest.raises(LedgerRolledBack, match=f"lacks record {newest.seq}, .*delete l.db.fingerprints"):
+        with pytest.raises(
+            LedgerRolledBack, match=f"lacks record {newest.seq}, .*delete l.db.fingerprints"
+        ):
             call()
     assert main(["ledger", "verify", str(file)]) == 6
     assert "LedgerRolledBack: the ledger lacks" in capsys.readouterr().err
@@ -101,7 +108,9 @@ def test_the_last_writers_newest_record_is_kept_beside_the_plans(file, kept):
 def test_a_file_that_cannot_be_read_is_not_passed_over(file, kept):
     curator(file)
     kept.write_text(kept.read_text()[:30])
-    with pytest.raises(LedgerUnavailable, match=r"'l.db.fingerprints', .* cannot be read or written"):
+    with pytest.raises(
+        LedgerUnavailable, match=r"'l.db.fingerprints', .* cannot be read or written"
+    ):
         curator(file)
 
 
@@ -126,7 +135,9 @@ def test_a_link_in_the_place_of_the_fingerprints_is_refused(file, kept):
 
 @pytest.mark.attack("A30", "A35")
 def test_a_table_in_another_order_does_not_answer_a_record_again(file):
-    """Sorted anew in six sessions, a table answered one record six times: answers are counted by place."""
+    """Sorted anew in six sessions, a table answered one record six times: answers are counted by
+    place.
+    """
     places = torch.arange(40)
 
     def outcome(record):
@@ -146,7 +157,10 @@ def test_a_table_in_another_order_does_not_answer_a_record_again(file):
     first = asked_of(held).value(7, request="a")
     rows = rows_by(held)
     for order in (places.flip(0), places.roll(1)):
-        with pytest.raises(PlanChanged, match=r"'outcomes' began with another order of the records, .*counted by their places"):
+        with pytest.raises(
+            PlanChanged,
+            match=r"'outcomes' began with another order of the records, .*counted by their places",
+        ):
             asked_of(opened(order))
         with pytest.raises(PlanChanged, match="another order of the records"):
             rows_by(opened(order))

@@ -1,4 +1,6 @@
-"""A plan, a ledger or an accountant that forgets, and an interrupt that tells: each attack won once."""
+"""A plan, a ledger or an accountant that forgets, and an interrupt that tells: each attack won
+once.
+"""
 
 import contextlib
 import gc
@@ -25,11 +27,16 @@ from tests.attacks.setups import DOUBLE, MEAN, NOISE, itself, kinds, owner
 
 
 def curator(records=200, **changes):
-    return owner(torch.linspace(0, 1, records, dtype=DOUBLE), **{"budget": Budget.gdp(1.0, delta=1e-5), **changes})
+    return owner(
+        torch.linspace(0, 1, records, dtype=DOUBLE),
+        **{"budget": Budget.gdp(1.0, delta=1e-5), **changes},
+    )
 
 
 def objective(curator):
-    return PrivateObjective(curator, itself, score_range=(0.0, 1.0), evaluations=6, name="search", budget=0.5)
+    return PrivateObjective(
+        curator, itself, score_range=(0.0, 1.0), evaluations=6, name="search", budget=0.5
+    )
 
 
 def points(q, d):
@@ -51,7 +58,12 @@ def test_a_plan_keeps_the_dimension_of_its_first_release(on_disk):
     words = r"x=\(5,\) is not allowed: x must be of 6 coordinates"
     raises_each(InputError, words, lambda: first.release(other))
     for search in (first, objective(curator(**on_disk))):
-        raises_each(InputError, words, partial(search, points(1, 5)), partial(search.evaluate, points(1, 5)[0]))
+        raises_each(
+            InputError,
+            words,
+            partial(search, points(1, 5)),
+            partial(search.evaluate, points(1, 5)[0]),
+        )
         assert search.remaining == 4
         assert search.history()[0].shape == (2, 6)
 
@@ -74,14 +86,18 @@ def test_a_ledger_keeps_no_number_of_units_where_it_is_private(on_disk):
 
 @pytest.mark.attack("A16")
 def test_a_row_deleted_amid_the_ledger_is_seen_by_all_who_go_on(on_disk):
-    """Once, by statement() alone: a plan whose charge was deleted could be opened, asked and released from."""
+    """Once, by statement() alone: a plan whose charge was deleted could be opened, asked and
+    released from.
+    """
     held = curator(**on_disk)
     first = objective(held)
     for _ in range(3):
         first(points(1, 2))
     waiting = held.evaluate(MEAN)
     with contextlib.closing(sqlite3.connect(on_disk["ledger"])) as connection, connection:
-        assert connection.execute("SELECT kind FROM dpbo_ledger WHERE seq = 4").fetchone() == ("charge",)
+        assert connection.execute("SELECT kind FROM dpbo_ledger WHERE seq = 4").fetchone() == (
+            "charge",
+        )
         connection.execute("DELETE FROM dpbo_ledger WHERE seq = 4")
     raises_each(
         LedgerCorrupt,
@@ -91,7 +107,12 @@ def test_a_row_deleted_amid_the_ledger_is_seen_by_all_who_go_on(on_disk):
         lambda: first(points(1, 2)),
         lambda: first.history(),
     )
-    raises_each(LedgerCorrupt, "record 5 was changed, moved", lambda: curator(**on_disk), lambda: Ledger.open(on_disk["ledger"]))
+    raises_each(
+        LedgerCorrupt,
+        "record 5 was changed, moved",
+        lambda: curator(**on_disk),
+        lambda: Ledger.open(on_disk["ledger"]),
+    )
 
 
 @pytest.mark.attack("A16")
@@ -120,7 +141,10 @@ def test_what_is_spent_is_named_and_no_new_ledger_is_advised(tmp_path):
     search = objective(held)
     search(points(5, 2))
     for ask, told in (
-        (lambda: search(points(2, 2)), ["needs 2 evaluations; 1 of 6 evaluations are left. Nothing was charged."]),
+        (
+            lambda: search(points(2, 2)),
+            ["needs 2 evaluations; 1 of 6 evaluations are left. Nothing was charged."],
+        ),
         (
             lambda: held.reserve("more", GaussianEvent(1.0), slots=9, terms={}),
             [
@@ -133,7 +157,10 @@ def test_what_is_spent_is_named_and_no_new_ledger_is_advised(tmp_path):
             ask()
         text = str(refused.value)
         for part in (
-            "The budget (epsilon 2, delta 1e-06) of data set 'readmissions' is spent or reserved in part",
+            (
+                "The budget (epsilon 2, delta 1e-06) of data set 'readmissions' is spent or"
+                " reserved in part"
+            ),
             "in mu^2: the reservation 'search' 0.100502 (50 %; 5 of 6 slots used).",
             "nothing more may be released about these records",
             *told,
@@ -143,7 +170,10 @@ def test_what_is_spent_is_named_and_no_new_ledger_is_advised(tmp_path):
 
 
 def test_where_nothing_is_spent_that_is_said():
-    with pytest.raises(BudgetExceeded, match=r"Nothing of the budget \(mu 1, which is epsilon 4\.378, delta 1e-05\) .* is spent"):
+    with pytest.raises(
+        BudgetExceeded,
+        match=r"Nothing of the budget \(mu 1, which is epsilon 4\.378, delta 1e-05\) .* is spent",
+    ):
         curator().release(MEAN, GaussianMechanism(0.5))
 
 
@@ -183,7 +213,13 @@ def test_a_checkpoint_takes_nothing_away():
     forged = [
         {**before, "releases": {known: {**body, "noise_multiplier": 400.0}}},
         {**before, "runs": {"another": [(1.0, 0.01, -500)]}},
-        {**before, "runs": {"another": [(1.0, 0.01, 5)], **{run: [(9.0, 0.01, 99)] for run in before["runs"]}}},
+        {
+            **before,
+            "runs": {
+                "another": [(1.0, 0.01, 5)],
+                **{run: [(9.0, 0.01, 99)] for run in before["runs"]},
+            },
+        },
     ]
     for state in forged:
         with pytest.raises((LedgerError, InputError)):
@@ -203,7 +239,9 @@ def test_an_interrupt_that_one_record_raises_is_confined():
         return records * 0 + 0.5
 
     held = curator(budget=Budget.gdp(1e4))
-    confined = held.release(ClippedMean(interrupting, score_range=(0.0, 1.0)), GaussianMechanism(0.01))
+    confined = held.release(
+        ClippedMean(interrupting, score_range=(0.0, 1.0)), GaussianMechanism(0.01)
+    )
     assert abs(confined.value.item() - 0.5 * 199 / 200) < 1e-3, "as the worst score"
     assert kinds(held) == ["birth", "charge", "value"]
 
@@ -234,14 +272,26 @@ def test_ctrl_c_within_a_score_interrupts_and_shows_no_frame_of_it(ctrl_c):
 def test_a_result_does_not_lead_to_the_records():
     held = curator()
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
-    search = DPGIBO(held, lambda x, r: (r - x[0]) ** 2, bounds=bounds, budget=1.0, iterations=2, batch_size=3, clip=1.0)
+    search = DPGIBO(
+        held,
+        lambda x, r: (r - x[0]) ** 2,
+        bounds=bounds,
+        budget=1.0,
+        iterations=2,
+        batch_size=3,
+        clip=1.0,
+    )
     result = search.run()
     seen = set()
     waiting = [result]
     while waiting:
         thing = waiting.pop()
         assert thing is not held
-        if id(thing) not in seen and not isinstance(thing, type) and type(thing).__name__ not in ("module", "function"):
+        if (
+            id(thing) not in seen
+            and not isinstance(thing, type)
+            and type(thing).__name__ not in ("module", "function")
+        ):
             seen.add(id(thing))
             waiting += gc.get_referents(thing)
     assert str(result.statement().guarantee) == str(held.statement().guarantee)

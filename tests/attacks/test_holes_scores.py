@@ -1,4 +1,6 @@
-"""What the scoring of private records leaves in the process, and what a user's query remembers of it."""
+"""What the scoring of private records leaves in the process, and what a user's query remembers of
+it.
+"""
 
 import copy
 import random
@@ -29,7 +31,13 @@ DRAWS = {
 
 def curator_of(records, **settings):
     settings = {"adjacency": Adjacency.REPLACE_ONE, **settings}
-    return Curator(records, unit=PrivacyUnit("patient"), budget=Budget(0.1, 1e-6), allow_repeated=True, **settings)
+    return Curator(
+        records,
+        unit=PrivacyUnit("patient"),
+        budget=Budget(0.1, 1e-6),
+        allow_repeated=True,
+        **settings,
+    )
 
 
 @pytest.fixture
@@ -143,7 +151,9 @@ class ShareAbove(Query):
 
     def _evaluate(self, view, subject):
         self.seen = float(view.count)
-        return IntegerSum((view.records > self.threshold).long().sum().reshape(1) << 30, quanta=(2.0**-30,))
+        return IntegerSum(
+            (view.records > self.threshold).long().sum().reshape(1) << 30, quanta=(2.0**-30,)
+        )
 
     def affine(self, units):
         return [0.0], 1.0 / self.seen
@@ -184,6 +194,8 @@ def test_a_query_that_cannot_be_copied_is_refused_before_it_sees_a_record():
         def __deepcopy__(self, memo):
             raise RuntimeError("not to be copied")
 
-    with pytest.raises(UsageError, match="deepcopy can copy, but that raised RuntimeError: not to be copied"):
+    with pytest.raises(
+        UsageError, match="deepcopy can copy, but that raised RuntimeError: not to be copied"
+    ):
         curator_of(torch.rand(UNITS)).evaluate(Lonely(0.5))
     assert copy.deepcopy(ShareAbove(0.5)).seen == 1.0

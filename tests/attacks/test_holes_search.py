@@ -1,4 +1,6 @@
-"""Searches that spent more than they said, or answered another question than the one asked: each attack won once."""
+"""Searches that spent more than they said, or answered another question than the one asked: each
+attack won once.
+"""
 
 import json
 import logging
@@ -30,7 +32,12 @@ def table(seed, rows=400):
 def search(**changed):
     names = "allow_repeated", "dataset", "ledger"
     privacy = Privacy(**{name: changed.pop(name) for name in names if name in changed})
-    settings = {"n_iter": 2, "strategy": NoisedSearch(n_initial=2), "budget": TERMS["budget"], **changed}
+    settings = {
+        "n_iter": 2,
+        "strategy": NoisedSearch(n_initial=2),
+        "budget": TERMS["budget"],
+        **changed,
+    }
     estimator = settings.pop("estimator", DecisionTreeClassifier(random_state=0))
     return DPSearch(estimator, {"max_depth": [1, 2, 3]}, **settings, privacy=privacy)
 
@@ -54,7 +61,9 @@ def test_a_second_budget_over_the_same_records_is_refused_in_cross_validation():
         scores = cross_val_score(search(test_size=0.5), X, y, cv=3)
     assert np.isnan(scores).sum() == 2
     with pytest.raises(InputError, match="allow_repeated=True"):
-        GridSearchCV(search(test_size=0.5), {"strategy__n_initial": [2, 3]}, cv=3, error_score="raise").fit(*table(5, 600))
+        GridSearchCV(
+            search(test_size=0.5), {"strategy__n_initial": [2, 3]}, cv=3, error_score="raise"
+        ).fit(*table(5, 600))
 
 
 @pytest.mark.attack("A22")
@@ -111,7 +120,12 @@ def within(margin):
 @pytest.mark.attack("A30")
 def test_a_search_is_resumed_with_what_it_began_with_alone(tmp_path, caplog):
     train, (X, y), others = table(9), table(10), table(11)
-    ledger = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "estimator": Stump(random_state=0), "score_range": (0.0, 1.0)}
+    ledger = {
+        "dataset": "d",
+        "ledger": str(tmp_path / "l.db"),
+        "estimator": Stump(random_state=0),
+        "score_range": (0.0, 1.0),
+    }
     first = search(**ledger, scoring=within(0.5)).fit(*train, X, y)
     for name, tables, changed in (
         ("training records", (*others, X, y), {}),
@@ -120,18 +134,26 @@ def test_a_search_is_resumed_with_what_it_began_with_alone(tmp_path, caplog):
         ("scoring", (*train, X, y), {"scoring": within(0.7)}),
         ("estimator", (*train, X, y), {"estimator": another_stump()(random_state=0)}),
     ):
-        with pytest.raises(PlanChanged, match=f"began with (an)?other {name}, .*Nothing was charged"):
+        with pytest.raises(
+            PlanChanged, match=f"began with (an)?other {name}, .*Nothing was charged"
+        ):
             search(**{**ledger, "scoring": within(0.5), **changed}).fit(*tables)
     caplog.set_level(logging.INFO, "dpbo")
     again = search(**ledger, scoring=within(0.5)).fit(*train, X[::-1].copy(), y[::-1].copy())
-    assert again.statement().entries == first.statement().entries, "in another order they are the same records"
+    assert again.statement().entries == first.statement().entries, (
+        "in another order they are the same records"
+    )
     assert "values resumed: 2, lost: 0, evaluations left: 0" in caplog.text
     beside = tmp_path / "l.db.fingerprints"
     assert stat.S_IMODE(beside.stat().st_mode) == 0o600
     kept = json.loads(beside.read_text().partition("\n")[2])
     shown = (tmp_path / "l.db").read_bytes().decode("latin1")
     assert len(kept["plans"]) == 3
-    assert not any(digest in shown for plan in kept["plans"].values() for digest in [*plan.values(), kept["key"]])
+    assert not any(
+        digest in shown
+        for plan in kept["plans"].values()
+        for digest in [*plan.values(), kept["key"]]
+    )
 
 
 def distance(x, records):
@@ -168,7 +190,10 @@ def test_an_objective_and_a_gradient_run_resume_their_own_question_alone(tmp_pat
         with pytest.raises(PlanChanged, match=f"began with (an)?other {name}, "):
             objective(**changed)
     assert len(objective().history()[1]) == 1
-    assert "values resumed: 1, lost: 1 (charged, but never delivered), evaluations left: 2" in caplog.text
+    assert (
+        "values resumed: 1, lost: 1 (charged, but never delivered), evaluations left: 2"
+        in caplog.text
+    )
     assert "unchecked" not in caplog.text
     (tmp_path / "l.db.fingerprints").unlink()
     objective()
@@ -187,23 +212,46 @@ def test_an_objective_and_a_gradient_run_resume_their_own_question_alone(tmp_pat
 def of_examples(score):
     """An objective whose score is tried on example records first."""
     records, example = torch.rand(506, 2, dtype=DOUBLE).split([500, 6])
-    return PrivateObjective(owner(records, example=example), score, score_range=(0.0, 1.0), evaluations=2)
+    return PrivateObjective(
+        owner(records, example=example), score, score_range=(0.0, 1.0), evaluations=2
+    )
 
 
 @pytest.mark.attack("A5")
 @pytest.mark.parametrize(
     ("score", "message"),
     [
-        (lambda x, r: r[:, 0] * torch.nan, r"NaN or infinite for every record: .*a Tensor of torch.float64, shape \(6,\)"),
-        (lambda x, r: 100 * r[:, 0] + 2, r"outside score_range \(0, 1\) for 6 records.* from .* to "),
-        (lambda x, r: 0.5 + r[:, 0] - r[:, 0].mean(), "each record by itself.*moved other records' scores.*no mean, rank"),
-        (lambda x, r: r[:, 0].mean(), r"shape \(\).*One number for all records.*Curator\(..., example=\)"),
+        (
+            lambda x, r: r[:, 0] * torch.nan,
+            r"NaN or infinite for every record: .*a Tensor of torch.float64, shape \(6,\)",
+        ),
+        (
+            lambda x, r: 100 * r[:, 0] + 2,
+            r"outside score_range \(0, 1\) for 6 records.* from .* to ",
+        ),
+        (
+            lambda x, r: 0.5 + r[:, 0] - r[:, 0].mean(),
+            "each record by itself.*moved other records' scores.*no mean, rank",
+        ),
+        (
+            lambda x, r: r[:, 0].mean(),
+            r"shape \(\).*One number for all records.*Curator\(..., example=\)",
+        ),
         (lambda x, r: float(r.mean()), "returned a float. One number for all records"),
         (lambda x, r: None, "returned None"),
         (lambda x, r: r, r"a Tensor of torch.float64, shape \(6, 2\)"),
         (make_scorer(f1_score), "raised TypeError.*Scorers of scikit-learn.*scoring='f1'"),
     ],
-    ids=["not finite", "percentages", "against the mean", "one tensor", "one float", "nothing", "a row each", "a scorer"],
+    ids=[
+        "not finite",
+        "percentages",
+        "against the mean",
+        "one tensor",
+        "one float",
+        "nothing",
+        "a row each",
+        "a scorer",
+    ],
 )
 def test_example_records_refuse_what_would_be_charged_for_nothing(score, message):
     """Percentages for a range of (0, 1), and a score against the batch's mean, were charged."""
@@ -222,7 +270,7 @@ def test_a_point_where_every_record_is_clipped_passes_after_the_first_one():
 @pytest.mark.attack("A5")
 def test_a_search_judges_its_scoring_on_training_records():
     train = table(12)
-    (X, y) = table(13)
+    X, y = table(13)
     for scoring, message in (
         (lambda model, X, y: 100.0 * (model.predict(X) == y) + 1.0, "outside score_range"),
         (lambda model, X, y: (model.predict(X) == y) - 0.1 * y.mean(), "each record by itself"),

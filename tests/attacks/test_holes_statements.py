@@ -1,4 +1,6 @@
-"""Statements that promised what did not hold, or told what they should not: each test runs the attack that showed it."""
+"""Statements that promised what did not hold, or told what they should not: each test runs the
+attack that showed it.
+"""
 
 import contextlib
 import html
@@ -35,14 +37,20 @@ def make(records, epsilon=1.0, **settings):
 
 def best(**changes):
     """A margin loss, 1/2-Lipschitz in w, whose models are w = 1/l."""
-    terms = of(fit=lambda weight: 1 / weight, grid=[4.0], lipschitz=0.5, bound=1.0, at_zero=0.5, records=5)
-    return RegularisedBest(lambda w, r: (0.5 - 0.5 * r[:, 1] * w * r[:, 0]).clamp(0, 1), **{**terms, **changes})
+    terms = of(
+        fit=lambda weight: 1 / weight, grid=[4.0], lipschitz=0.5, bound=1.0, at_zero=0.5, records=5
+    )
+    return RegularisedBest(
+        lambda w, r: (0.5 - 0.5 * r[:, 1] * w * r[:, 0]).clamp(0, 1), **{**terms, **changes}
+    )
 
 
 def search(delta, **changes):
     terms = of(noise=1e-2, evaluations=2, kappa=0.9, value_range=(-1.0, 1.0))
     kernel = RBFKernel().double()
-    return KusnerSearch(lambda x, records: 0.0, CANDIDATES, kernel=kernel, delta=delta, **{**terms, **changes})
+    return KusnerSearch(
+        lambda x, records: 0.0, CANDIDATES, kernel=kernel, delta=delta, **{**terms, **changes}
+    )
 
 
 @pytest.mark.attack("A9", "A19")
@@ -51,7 +59,10 @@ def test_the_papers_constants_are_never_vouched_for():
     data = torch.ones(5, 2, dtype=DOUBLE)
     flipped = data.clone()
     flipped[0, 1] = -1.0
-    for refused in (lambda: best(constants="paper", adaptive=ONCE), lambda: search(0.1, constants="paper")):
+    for refused in (
+        lambda: best(constants="paper", adaptive=ONCE),
+        lambda: search(0.1, constants="paper"),
+    ):
         with pytest.raises(InputError, match="allow_not_private"):
             refused()
     query = best(constants="paper", adaptive=ONCE, allow_not_private=True)
@@ -62,7 +73,12 @@ def test_the_papers_constants_are_never_vouched_for():
         curator.release(asked, LaplaceMechanism(1.0))
         statement = curator.statement()
         assert str(statement).startswith("VOID: answers without any guarantee")
-        assert str(statement.guarantee) == statement.lines[0] == statement.lines[2].split(",")[0] == "not bounded"
+        assert (
+            str(statement.guarantee)
+            == statement.lines[0]
+            == statement.lines[2].split(",")[0]
+            == "not bounded"
+        )
 
 
 def test_over_the_whole_grid_no_constants_are_taken_or_shown():
@@ -74,24 +90,36 @@ def test_over_the_whole_grid_no_constants_are_taken_or_shown():
 
 @pytest.mark.attack("A19")
 def test_failure_probabilities_add_up_beside_what_holds_unconditionally():
-    """The paper's own union: two releases at delta fail with probability 2 delta; three at .4 promise nothing."""
+    """The paper's own union: two releases at delta fail with probability 2 delta; three at .4
+    promise nothing.
+    """
     curator = make(RECORDS, 15.0)
     for released, probability in ((1, 0.4), (2, 0.8), (3, 1.0)):
         curator.release(search(0.4).best(), ExponentialMechanism.of(5.0))
         statement = curator.statement()
         headline = dict(statement.sections())["Guarantee"]
-        assert statement.failure_probability == json.loads(statement.to_json())["failure_probability"] == probability
-        assert headline.startswith("unconditionally not bounded; under gp-prior, except with probability ")
+        assert (
+            statement.failure_probability
+            == json.loads(statement.to_json())["failure_probability"]
+            == probability
+        )
+        assert headline.startswith(
+            "unconditionally not bounded; under gp-prior, except with probability "
+        )
         for text in (headline, statement.lines[2], statement.meaning[0]):
             assert f"except with probability {probability}" in text
-            assert ("(15.00, 0.0)-DP" in text) == (released < 3 and text is not statement.meaning[0])
+            assert ("(15.00, 0.0)-DP" in text) == (
+                released < 3 and text is not statement.meaning[0]
+            )
     assert str(statement.guarantee) == "not bounded"
 
 
 @pytest.mark.attack("A19", "A32")
 @pytest.mark.parametrize("question", ["may fail", "assumes", "exact"])
 def test_a_hidden_run_draws_nothing_that_the_statement_would_have_to_name(question):
-    """A conditional query was drawn within `train` under a statement that named no condition: epsilon 7.62 where .167 was charged."""
+    """A conditional query was drawn within `train` under a statement that named no condition:
+    epsilon 7.62 where .167 was charged.
+    """
     query, mechanism = {
         "may fail": (search(0.1, evaluations=9).last(amplitude=0.0, tau=1.0), LAPLACE),
         "assumes": (_Sure(), LAPLACE),
@@ -157,7 +185,10 @@ def _printed(action, path):
 
 def _plan(curator, slots=10):
     question = search(0.05).best()
-    terms = of(assumptions=dict(question.data_assumptions()), failure_probability=question.failure_probability())
+    terms = of(
+        assumptions=dict(question.data_assumptions()),
+        failure_probability=question.failure_probability(),
+    )
     curator.reserve("plan", CHOICE.event(), slots=slots, terms=terms)
 
 
@@ -197,7 +228,9 @@ def test_a_reserved_plan_states_from_the_start_how_probably_it_fails():
     _plan(curator)
 
     def released(probability):
-        curator.release_all([curator.evaluate(search(probability).best())], CHOICE, reservation="plan")
+        curator.release_all(
+            [curator.evaluate(search(probability).best())], CHOICE, reservation="plan"
+        )
 
     assert curator.statement().failure_probability == 0.5
     for _ in range(2):
@@ -212,7 +245,9 @@ def test_a_reserved_plan_states_from_the_start_how_probably_it_fails():
 
 def test_a_failure_probability_comes_with_its_assumption_and_in_0_to_1():
     refused = [{"failure_probability": 0.1}]
-    refused += [of(assumptions={"gp-prior": "x"}, failure_probability=wrong) for wrong in (-0.1, 1.1, "0.1")]
+    refused += [
+        of(assumptions={"gp-prior": "x"}, failure_probability=wrong) for wrong in (-0.1, 1.1, "0.1")
+    ]
     for terms in refused:
         with pytest.raises(InputError, match=r"^terms.*failure_probability"):
             make(RECORDS).reserve("another", LAPLACE.event(), slots=1, terms=terms)
@@ -225,7 +260,9 @@ def test_a_question_that_may_fail_is_refused_unless_conditionals_are_allowed():
 
 @pytest.mark.attack("A21")
 def test_nothing_that_readers_see_depends_on_whether_a_score_failed_as_a_whole():
-    """Seven of eight records or all eight fail: that was one bit, in the ledger's kinds of record and in the statement."""
+    """Seven of eight records or all eight fail: that was one bit, in the ledger's kinds of record
+    and in the statement.
+    """
 
     def picky(_, records):
         if bool((records > 0.5).any()):

@@ -1,4 +1,6 @@
-"""A31 and others: what a hostile reader made leave a private training, or moved its sum by, although every test was green."""
+"""A31 and others: what a hostile reader made leave a private training, or moved its sum by,
+although every test was green.
+"""
 
 import copy
 import dataclasses
@@ -40,15 +42,26 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 class Opened:
     """A PrivateEngine on so many records, with a session's `make_private`."""
 
-    def __init__(self, records: Any = (X, Y), config: DPSGDConfig = CONFIG, relation: Adjacency = ADDED) -> None:
-        terms: dict[str, Any] = {"unit": "record", "budget": Budget(1e6, 1e-6), "role": "training", "allow_repeated": True}
-        self.curator = Curator(records, adjacency=relation, accounting=Planned([config.event(relation)]), **terms)
+    def __init__(
+        self, records: Any = (X, Y), config: DPSGDConfig = CONFIG, relation: Adjacency = ADDED
+    ) -> None:
+        terms: dict[str, Any] = {
+            "unit": "record",
+            "budget": Budget(1e6, 1e-6),
+            "role": "training",
+            "allow_repeated": True,
+        }
+        self.curator = Curator(
+            records, adjacency=relation, accounting=Planned([config.event(relation)]), **terms
+        )
         self.records = records
         self.engine = PrivateEngine(self.curator, config)
 
     def make_private(self, module: nn.Module, optimizer: Any, **settings: Any) -> Any:
         loader = DataLoader(TensorDataset(*self.records))
-        return self.engine.make_private(module=module, optimizer=optimizer, data_loader=loader, **settings)
+        return self.engine.make_private(
+            module=module, optimizer=optimizer, data_loader=loader, **settings
+        )
 
     def released(self) -> nn.Module:
         return self.engine.released()
@@ -64,7 +77,9 @@ def step(module: Any, optimizer: Any, rows: torch.Tensor, labels: torch.Tensor) 
 
 
 def prepared(run: Any, module: nn.Module, kind: Any = torch.optim.SGD, **settings: Any) -> Any:
-    optimizer = kind([parameter for parameter in module.parameters() if parameter.requires_grad], lr=0.1)
+    optimizer = kind(
+        [parameter for parameter in module.parameters() if parameter.requires_grad], lr=0.1
+    )
     return run.make_private(module, optimizer, **{"max_grad_norm": 1.0, **settings})
 
 
@@ -102,11 +117,15 @@ def test_a_seed_before_or_between_samples_does_not_make_masks_known(run):
 
 @pytest.mark.attack("A27", "A17")
 def test_masks_of_dropout_do_not_follow_from_a_seed():
-    """With known masks one record more shifted those of all later ones, and the sum moved by 60 clips."""
+    """With known masks one record more shifted those of all later ones, and the sum moved by 60
+    clips.
+    """
 
     def weights() -> torch.Tensor:
         seed_all()
-        module, optimizer, loader = prepared(Opened(config=QUIET), nn.Sequential(nn.Dropout(), nn.Linear(4, 2)))
+        module, optimizer, loader = prepared(
+            Opened(config=QUIET), nn.Sequential(nn.Dropout(), nn.Linear(4, 2))
+        )
         for rows, labels in loader:
             step(module, optimizer, rows, labels)
         return module._module[1].weight.detach()
@@ -120,7 +139,9 @@ def test_the_callers_generators_are_the_same_after_a_training_whatever_the_numbe
     after = list[Any]()
     for count in (60, 61):
         seed_all()
-        module, optimizer, loader = prepared(Opened((X[:count], Y[:count])), nn.Sequential(nn.Dropout(), nn.Linear(4, 2)))
+        module, optimizer, loader = prepared(
+            Opened((X[:count], Y[:count])), nn.Sequential(nn.Dropout(), nn.Linear(4, 2))
+        )
         for sample in loader:
             numbers()
             step(module, optimizer, *sample)
@@ -147,9 +168,13 @@ class Features(nn.Module):
 
 @pytest.mark.attack("A8", "A31")
 def test_a_buffer_drawn_in_a_later_run_does_not_tell_the_number_of_records(tmp_path):
-    """A mask of dropout for each record moved the generator that the next run's model is drawn from."""
+    """A mask of dropout for each record moved the generator that the next run's model is drawn
+    from.
+    """
     config = DPSGDConfig(epochs=1, batches=1, batch_size=60)
-    plan = plan_tuning(Budget(0.5, 1e-5), config, runs=2, validation=40, adjacency=ADDED, score_range=(0.0, 1.0))["search"]
+    plan = plan_tuning(
+        Budget(0.5, 1e-5), config, runs=2, validation=40, adjacency=ADDED, score_range=(0.0, 1.0)
+    )["search"]
 
     def fit(parameters: Any, session: Any) -> nn.Module:
         module, optimizer, loader = prepared(session, Features())
@@ -161,10 +186,23 @@ def test_a_buffer_drawn_in_a_later_run_does_not_tell_the_number_of_records(tmp_p
 
     def drawn(count: int, folder: pathlib.Path) -> Any:
         seed_all()
-        terms: dict[str, Any] = {"space": Space(lr=[0.1, 0.2]), "plan": plan, "initial": 2, "try_first": False, "allow_repeated": True}
-        records: dict[str, Any] = {"training": TensorDataset(X[:count], Y[:count]), "validation": torch.zeros(40, 1)}
-        tune(fit, lambda model, records: torch.zeros(len(records)), folder=folder, **records, **terms)
-        return sorted(torch.load(file, weights_only=False).omega.tolist() for file in folder.glob("*.pt"))
+        terms: dict[str, Any] = {
+            "space": Space(lr=[0.1, 0.2]),
+            "plan": plan,
+            "initial": 2,
+            "try_first": False,
+            "allow_repeated": True,
+        }
+        records: dict[str, Any] = {
+            "training": TensorDataset(X[:count], Y[:count]),
+            "validation": torch.zeros(40, 1),
+        }
+        tune(
+            fit, lambda model, records: torch.zeros(len(records)), folder=folder, **records, **terms
+        )
+        return sorted(
+            torch.load(file, weights_only=False).omega.tolist() for file in folder.glob("*.pt")
+        )
 
     assert drawn(60, tmp_path / "fewer") == drawn(61, tmp_path / "more")
 
@@ -251,7 +289,9 @@ MIXING: dict[str, Any] = {
     "a dataclass": lambda: Centred(2, lambda _, outputs: Logits(outputs)),
     "a loss": lambda: Centred(2, lambda _, outputs: outputs.square().mean()),
     "a table of all pairs": lambda: Centred(2, lambda _, outputs: outputs @ outputs.T),
-    "a number beside": lambda: Centred(2, lambda rows, outputs: (rows @ torch.ones(4, 2), float(outputs.detach().mean()))),
+    "a number beside": lambda: Centred(
+        2, lambda rows, outputs: (rows @ torch.ones(4, 2), float(outputs.detach().mean()))
+    ),
     "fails": lambda: Centred(2, fails_on_what_is_made_up),
 }
 
@@ -289,7 +329,11 @@ class Lengths(nn.Module):
     def forward(self, rows: torch.Tensor, lengths: torch.Tensor) -> dict[str, Any]:
         if bool((lengths < 1).any()):
             raise ValueError("lengths must be above zero")
-        return {"logits": self.out(rows - rows.mean(0) * self.mixes), "weights": None, "steps": [rows.T.expand(3, -1, -1)]}
+        return {
+            "logits": self.out(rows - rows.mean(0) * self.mixes),
+            "weights": None,
+            "steps": [rows.T.expand(3, -1, -1)],
+        }
 
 
 @pytest.mark.attack("A27")
@@ -305,7 +349,10 @@ def test_a_module_that_fails_on_made_up_records_is_tried_on_an_example(mixes):
 
     with pytest.raises(InputError, match="example="):
         step_with(None)
-    for example in ((X[:3], torch.tensor([2, 1, 1])), {"rows": X[:3], "lengths": torch.tensor([2, 1, 1])}):
+    for example in (
+        (X[:3], torch.tensor([2, 1, 1])),
+        {"rows": X[:3], "lengths": torch.tensor([2, 1, 1])},
+    ):
         if mixes:
             with pytest.raises(InputError, match="not depend on other records"):
                 step_with(example)
@@ -318,16 +365,23 @@ class Sneaky(nn.Parameter):
 
 
 class Function(TorchFunctionMode):
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return function(*args, **(kwargs or {}))
 
 
 class Dispatch(TorchDispatchMode):
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return function(*args, **(kwargs or {}))
 
 
-OPTIMIZERS: dict[str, Any] = {"SGD": functools.partial(torch.optim.SGD, momentum=0.9), "Adam": torch.optim.Adam}
+OPTIMIZERS: dict[str, Any] = {
+    "SGD": functools.partial(torch.optim.SGD, momentum=0.9),
+    "Adam": torch.optim.Adam,
+}
 WRITES: dict[str, Any] = {
     "in place": lambda buffer, state, name: buffer.add_(X.mean()),
     "data": lambda buffer, state, name: buffer.data.add_(X.mean()),
@@ -340,7 +394,9 @@ WRITES: dict[str, Any] = {
 @pytest.mark.parametrize("way", WRITES)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_what_is_written_to_the_optimizers_state_takes_no_step(kind, way):
-    """Its own next step would add it to the parameters: exact means were in the released weights."""
+    """Its own next step would add it to the parameters: exact means were in the released
+    weights.
+    """
     run = Session(TensorDataset(X, Y), CONFIG)
     module, optimizer, loader = prepared(run, nn.Linear(4, 2), OPTIMIZERS[kind])
     name = "momentum_buffer" if kind == "SGD" else "exp_avg"
@@ -410,7 +466,9 @@ HOLDERS: dict[str, Any] = {
     "dataclass": lambda module, optimizer: Result(module),
     "namespace": lambda module, optimizer: types.SimpleNamespace(model=module._module),
     "estimator": lambda module, optimizer: Estimator(module),
-    "estimator of scikit-learn": lambda module, optimizer: LogisticRegression(class_weight=module._module),
+    "estimator of scikit-learn": lambda module, optimizer: LogisticRegression(
+        class_weight=module._module
+    ),
     "deep copy": lambda module, optimizer: copy.deepcopy(module._module),
     "method": lambda module, optimizer: module._module.forward,
     "partial": lambda module, optimizer: functools.partial(print, module),
@@ -443,7 +501,17 @@ def test_what_is_listed_leaves(trained):
     released = session.released()
     fitted = LogisticRegression().fit(X.numpy(), Y.numpy())
     mean = torch.arange(8.0)[2:4]
-    left = copied_by_pickle(Result({"model": released, "again": [released], "state": module.state_dict(), "other": fitted, "mean": mean}))
+    left = copied_by_pickle(
+        Result(
+            {
+                "model": released,
+                "again": [released],
+                "state": module.state_dict(),
+                "other": fitted,
+                "mean": mean,
+            }
+        )
+    )
     assert torch.equal(left.model["model"](X), released(X))
     assert left.model["again"][0] is left.model["model"]
     assert torch.equal(left.model["state"]["_module.0.weight"], released[0].weight)
@@ -480,9 +548,16 @@ def test_a_selection_releases_a_result_with_its_rebuilt_module_alone(released):
         return Result(session.released() if released else module), 1.0
 
     accounting = Planned([SelectionEvent(base=base, run_count=law)])
-    terms: dict[str, Any] = {"unit": "record", "budget": Budget(8.0, 1e-5), "allow_repeated": True, "role": "training"}
+    terms: dict[str, Any] = {
+        "unit": "record",
+        "budget": Budget(8.0, 1e-5),
+        "allow_repeated": True,
+        "role": "training",
+    }
     curator = Curator((X, Y), adjacency=Adjacency.REPLACE_ONE, accounting=accounting, **terms)
-    output = private_selection(curator, train, space=Space(lr=[0.1, 0.2]), run_count=law, base=base).output
+    output = private_selection(
+        curator, train, space=Space(lr=[0.1, 0.2]), run_count=law, base=base
+    ).output
     assert (output is not None) == released
     assert not any(row.numpy().tobytes() in pickle.dumps(output) for row in X)
 
@@ -536,7 +611,15 @@ def test_a_fit_whose_code_leads_to_the_records_is_refused(kind):
     """It registered the records' exact mean as a buffer, which was released."""
     config = DPSGDConfig(epochs=1, batches=1, batch_size=60)
     plan = plan_tuning(Budget(0.5, 1e-5), config, runs=2, validation=61)["once"]
-    given: dict[str, Any] = {"space": Space(lr=[0.1, 0.2]), "plan": plan, "parameters": {"lr": 0.1}, "allow_repeated": True}
-    records: dict[str, Any] = {"training": TensorDataset(X[:60], X[:60]), "validation": (torch.zeros(61, 1), Y)}
+    given: dict[str, Any] = {
+        "space": Space(lr=[0.1, 0.2]),
+        "plan": plan,
+        "parameters": {"lr": 0.1},
+        "allow_repeated": True,
+    }
+    records: dict[str, Any] = {
+        "training": TensorDataset(X[:60], X[:60]),
+        "validation": (torch.zeros(61, 1), Y),
+    }
     with pytest.raises(InputError, match="names none of the records"):
         tune(FITS[kind], lambda model, _: torch.zeros(61), **records, **given)

@@ -1,7 +1,8 @@
 """Every public name, called with one hostile argument at a time.
 
-The call works, or a PrivacyError says which argument is wrong and what is allowed. A refused call charges nothing, no call hangs, and no
-canary of the private records shows in a message, a cause, a warning, a log line or the output.
+The call works, or a PrivacyError says which argument is wrong and what is allowed. A refused call
+charges nothing, no call hangs, and no canary of the private records shows in a message, a cause, a
+warning, a log line or the output.
 """
 
 import fnmatch
@@ -14,7 +15,16 @@ import pytest
 import torch
 
 from dpbo.errors import InputError
-from tests.attacks.good_calls import DOUBLE, GAUSSIAN, LIVE, NAMES, VALUES, curator, good_call, query
+from tests.attacks.good_calls import (
+    DOUBLE,
+    GAUSSIAN,
+    LIVE,
+    NAMES,
+    VALUES,
+    curator,
+    good_call,
+    query,
+)
 from tests.attacks.watched import SCALED, seen_in, watched
 
 NAN = float("nan")
@@ -30,27 +40,80 @@ class Rude:
 
 def plain():
     """Wrong whatever was asked for, or nearly so."""
-    numbers: list[Any] = [None, True, 0, -1, 0.5, 2**63, 10**400, NAN, INF, 1e308, np.float32(0.5), np.array(["a"]), np.array([NAN, 1.0])]
-    others = ["", "a\0b", "x" * 100_000, b"x", [], [NAN], (0.0, INF), {}, {1: NAN}, iter([1.0]), Rude(), object, len]
+    numbers: list[Any] = [
+        None,
+        True,
+        0,
+        -1,
+        0.5,
+        2**63,
+        10**400,
+        NAN,
+        INF,
+        1e308,
+        np.float32(0.5),
+        np.array(["a"]),
+        np.array([NAN, 1.0]),
+    ]
+    others = [
+        "",
+        "a\0b",
+        "x" * 100_000,
+        b"x",
+        [],
+        [NAN],
+        (0.0, INF),
+        {},
+        {1: NAN},
+        iter([1.0]),
+        Rude(),
+        object,
+        len,
+    ]
     tensors = [
         torch.tensor(NAN),
         torch.zeros(0, 2, dtype=DOUBLE),
         torch.zeros(2, 3, 4, dtype=DOUBLE),
         torch.eye(2, dtype=DOUBLE).to_sparse(),
     ]
-    tensors += [torch.full((2, 2), 1e308, dtype=DOUBLE), torch.ones(2, 2, dtype=DOUBLE, requires_grad=True)]
-    return [*numbers, *others, *tensors, torch.ones(2, 2, dtype=torch.complex128), torch.ones(2, 2, device="meta")]
+    tensors += [
+        torch.full((2, 2), 1e308, dtype=DOUBLE),
+        torch.ones(2, 2, dtype=DOUBLE, requires_grad=True),
+    ]
+    return [
+        *numbers,
+        *others,
+        *tensors,
+        torch.ones(2, 2, dtype=torch.complex128),
+        torch.ones(2, 2, device="meta"),
+    ]
 
 
 def near(good: Any) -> list[Any]:
     if isinstance(good, torch.Tensor):
         broken = good.clone()
         broken.view(-1)[:1] = NAN if good.is_floating_point() else 99
-        return [good.float(), good.unsqueeze(0), good[..., :0], broken, -good, good * 1e200, good.tolist()]
+        return [
+            good.float(),
+            good.unsqueeze(0),
+            good[..., :0],
+            broken,
+            -good,
+            good * 1e200,
+            good.tolist(),
+        ]
     if isinstance(good, (tuple, list)) and good:
-        return [[*good, good[-1]], good[:-1], good[::-1], *([value, *good[1:]] for value in (NAN, -1, "a", 10**400))]
+        return [
+            [*good, good[-1]],
+            good[:-1],
+            good[::-1],
+            *([value, *good[1:]] for value in (NAN, -1, "a", 10**400)),
+        ]
     if isinstance(good, dict) and good:
-        return [{**good, "unknown": 1}, *({**good, next(iter(good)): value} for value in (NAN, -1, None, (), Rude()))]
+        return [
+            {**good, "unknown": 1},
+            *({**good, next(iter(good)): value} for value in (NAN, -1, None, (), Rude())),
+        ]
     if isinstance(good, (int, float)) and not isinstance(good, bool):
         return [-good, good + 1, good + 0.5, str(good), [good], torch.tensor(good)]
     return []
@@ -58,10 +121,12 @@ def near(good: Any) -> list[Any]:
 
 # What another library or the caller's own function judges, by its own errors.
 FOREIGN = (
-    "DPSearch.estimator DPSearch.param_distributions DPSearch.fit.[Xy]_* accounting.calibrate.event acquisition.*.schedule *.random_state "
-    "acquisition.suggest.model *.posterior_mean.model gibo.GIBOSettings.optimizer algorithms.search_then_choose.fit "
-    "integrations.optuna.NoiseAwareSampler.seed gibo.GradientGP.* models.noisy_inputs.SameRow.* testing.assert_*law.cdf *.callback "
-    "testing.audit.draw testing.audit.statistic testing.check_per_record.s[cu]* testing.check_per_record.records testing.replay.run"
+    "DPSearch.estimator DPSearch.param_distributions DPSearch.fit.[Xy]_* accounting.calibrate.event"
+    " acquisition.*.schedule *.random_state acquisition.suggest.model *.posterior_mean.model"
+    " gibo.GIBOSettings.optimizer algorithms.search_then_choose.fit"
+    " integrations.optuna.NoiseAwareSampler.seed gibo.GradientGP.* models.noisy_inputs.SameRow.*"
+    " testing.assert_*law.cdf *.callback testing.audit.draw testing.audit.statistic"
+    " testing.check_per_record.s[cu]* testing.check_per_record.records testing.replay.run"
 )
 SLOW = {
     "DPSearch": 40,
@@ -72,7 +137,9 @@ SLOW = {
     "models.sparse_gp": 20,
     "papers.po_gp_ucb.http.search": 15,
 }
-SLOW |= {f"algorithms.{name}": 10 for name in ("private_selection", "choose_clip", "search_then_choose")}
+SLOW |= {
+    f"algorithms.{name}": 10 for name in ("private_selection", "choose_clip", "search_then_choose")
+}
 # BoTorch compiles a kernel at its first use.
 DEEP = ("acquisition.suggest_pareto",)
 
@@ -80,7 +147,9 @@ DEEP = ("acquisition.suggest_pareto",)
 @pytest.mark.attack("A5")
 # The watch sees them.
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.deep] * (name in DEEP)) for name in NAMES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.deep] * (name in DEEP)) for name in NAMES]
+)
 def test_a_hostile_argument_is_refused_by_name_or_works(name, tmp_path, monkeypatch):
     # A word is a good file name for a ledger.
     monkeypatch.chdir(tmp_path)
@@ -90,7 +159,11 @@ def test_a_hostile_argument_is_refused_by_name_or_works(name, tmp_path, monkeypa
     # An argument meets every fifth value, the next one others.
     step = SLOW.get(name, 5)
     assert watched(lambda: call(**good), used) == (None, []), "the good call fails"
-    defaults = {word: p.default for word, p in inspect.signature(call).parameters.items() if p.default is not p.empty}
+    defaults = {
+        word: p.default
+        for word, p in inspect.signature(call).parameters.items()
+        if p.default is not p.empty
+    }
     for place, (argument, value) in enumerate({**defaults, **good}.items(), len(name)):
         like = VALUES.get(argument) if value is None else value
         if any(fnmatch.fnmatchcase(f"{name}.{argument}", pattern) for pattern in FOREIGN.split()):
@@ -99,7 +172,9 @@ def test_a_hostile_argument_is_refused_by_name_or_works(name, tmp_path, monkeypa
             call, good = good_call(name)
             hostile = [*near(good.get(argument, like)), *plain()][which]
             allowed = [AssertionError] * name.startswith("testing.")
-            _, faults = watched(functools.partial(call, **{**good, argument: hostile}), LIVE, allowed)
+            _, faults = watched(
+                functools.partial(call, **{**good, argument: hostile}), LIVE, allowed
+            )
             failed += [(argument, which, type(hostile).__name__, fault) for fault in faults]
             used.update(LIVE)
     failed += [fault for owner in used for fault in seen_in(owner)]
@@ -117,5 +192,7 @@ def test_the_watch_sees_a_leak_a_charge_and_an_untyped_error():
 
     assert watched(lambda: print(secret))[1][0].startswith("printed")
     assert watched(lambda: refusing(secret))[1][0].startswith("InputError says")
-    assert watched(lambda: refusing("charge"), [owner])[1] == ["a refused call left ['charge', 'value'] in the ledger"]
+    assert watched(lambda: refusing("charge"), [owner])[1] == [
+        "a refused call left ['charge', 'value'] in the ledger"
+    ]
     assert watched(lambda: 1 / 0)[1][0].startswith("ZeroDivisionError at")

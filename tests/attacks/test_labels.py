@@ -1,4 +1,6 @@
-"""A26: labels that compare by identity, by type or by encoding. Each kind gives the true number of units or is refused by name."""
+"""A26: labels that compare by identity, by type or by encoding. Each kind gives the true number of
+units or is refused by name.
+"""
 
 import datetime
 import uuid
@@ -95,7 +97,9 @@ def curator(groups):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_label_gives_the_true_number_of_units(kind):
-    """Before, 5 patients became 1,000 units: replacing one moved the mean by 200 of 1,000 shares and paid for one."""
+    """Before, 5 patients became 1,000 units: replacing one moved the mean by 200 of 1,000 shares
+    and paid for one.
+    """
     assert curator(KINDS[kind]).units == 5
 
 
@@ -107,11 +111,19 @@ def test_the_noise_covers_a_fifth_of_the_range_where_there_are_five_units(kind):
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_does_not_compare_by_value_is_refused_by_name(kind):
-    with pytest.raises(UsageError, match="groups must be one label a record: whole numbers, text, bytes, dates, or tuples of them"):
+    with pytest.raises(
+        UsageError,
+        match=(
+            "groups must be one label a record: whole numbers, text, bytes, dates, or tuples of"
+            " them"
+        ),
+    ):
         curator(REFUSED[kind])
 
 
-@pytest.mark.parametrize("pair", [("é", "e\N{COMBINING ACUTE ACCENT}"), ("p1", "p1 "), ("P1", "p1"), ("p1", "p\u200b1")])
+@pytest.mark.parametrize(
+    "pair", [("é", "e\N{COMBINING ACUTE ACCENT}"), ("p1", "p1 "), ("P1", "p1"), ("p1", "p\u200b1")]
+)
 def test_text_that_looks_alike_is_warned_of(pair):
     with pytest.warns(UserWarning, match="differ only in case, spaces or the form of letters"):
         assert curator([pair[i % 2] for i in IDS]).units == 2
@@ -119,14 +131,28 @@ def test_text_that_looks_alike_is_warned_of(pair):
 
 def test_people_on_both_sides_are_found_whatever_their_labels_are_made_of():
     shared = [1, 2, 3]
-    for private in (list(torch.tensor(shared)), torch.tensor(shared), np.array(shared), pd.Series(shared), [1.0, 2.0, 3.0]):
+    for private in (
+        list(torch.tensor(shared)),
+        torch.tensor(shared),
+        np.array(shared),
+        pd.Series(shared),
+        [1.0, 2.0, 3.0],
+    ):
         with pytest.raises(InputError, match="without any label of `groups`"):
             require_disjoint(private, [3, 4, 5], 3)
         require_disjoint(private, list(torch.tensor([4, 5])), 2)
-    for private, public in ((["1", "2"], [2, 3]), ([1, 2], np.array(["2", "3"])), (DAYS[:2], ["2020-01-01"])):
+    for private, public in (
+        (["1", "2"], [2, 3]),
+        ([1, 2], np.array(["2", "3"])),
+        (DAYS[:2], ["2020-01-01"]),
+    ):
         with pytest.raises(InputError, match="of the same kind as `groups`"):
             require_disjoint(private, public, 2 if len(public) == 2 else 1)
-    alike: list[tuple[list[Any], list[Any]]] = [(["anna"], ["Anna "]), (["é"], ["e\N{COMBINING ACUTE ACCENT}"]), ([("a", 1)], [("a ", 1)])]
+    alike: list[tuple[list[Any], list[Any]]] = [
+        (["anna"], ["Anna "]),
+        (["é"], ["e\N{COMBINING ACUTE ACCENT}"]),
+        ([("a", 1)], [("a ", 1)]),
+    ]
     for one, other in alike:
         with pytest.raises(InputError, match="without any label of `groups`"):
             require_disjoint(one, other, 1)
@@ -135,9 +161,15 @@ def test_people_on_both_sides_are_found_whatever_their_labels_are_made_of():
 
 
 def test_a_missing_part_makes_a_label_missing_and_every_error_is_typed():
-    late = datetime.datetime(9999, 12, 31, 23, 59, tzinfo=datetime.timezone(datetime.timedelta(hours=-5)))
+    late = datetime.datetime(
+        9999, 12, 31, 23, 59, tzinfo=datetime.timezone(datetime.timedelta(hours=-5))
+    )
     assert curator([late] * len(IDS)).units == 1
-    for labels in ([("ward", float("nan"))] * len(IDS), pd.MultiIndex.from_arrays([IDS, [None] * len(IDS)]), [None] * len(IDS)):
+    for labels in (
+        [("ward", float("nan"))] * len(IDS),
+        pd.MultiIndex.from_arrays([IDS, [None] * len(IDS)]),
+        [None] * len(IDS),
+    ):
         with pytest.raises(InputError, match="present for every record"):
             curator(labels)
     with pytest.raises(InputError, match="groups"):
@@ -146,7 +178,9 @@ def test_a_missing_part_makes_a_label_missing_and_every_error_is_typed():
 
 def test_equal_dates_of_other_resolutions_are_one_unit_on_all_ranks():
     days = np.array(["2020-01-01", "2021-06-30"])
-    forms = [days.astype(f"datetime64[{unit}]") for unit in ("D", "s", "ns")] + [list(map(datetime.date.fromisoformat, days))]
+    forms = [days.astype(f"datetime64[{unit}]") for unit in ("D", "s", "ns")] + [
+        list(map(datetime.date.fromisoformat, days))
+    ]
     first, first_kind = hash_labels(forms[0], b"key")
     for form in forms[1:]:
         hashes, kind = hash_labels(form, b"key")

@@ -20,9 +20,24 @@ import dpbo.testing
 from dpbo import Adjacency, PrivacyUnit
 from dpbo.errors import InputError
 from dpbo.mechanisms.mechanism import Mechanism
-from dpbo.queries import ClippedMean, ClippedSum, IntegerSum, PoissonSampled, Query, Sensitivity, UnitSum
+from dpbo.queries import (
+    ClippedMean,
+    ClippedSum,
+    IntegerSum,
+    PoissonSampled,
+    Query,
+    Sensitivity,
+    UnitSum,
+)
 from dpbo.queries.query import declares_per_unit
-from dpbo.testing import ChoiceContract, MechanismContract, QueryContract, RowContract, VectorContract, replay
+from dpbo.testing import (
+    ChoiceContract,
+    MechanismContract,
+    QueryContract,
+    RowContract,
+    VectorContract,
+    replay,
+)
 from tests.attacks.setups import NOISE, TERMS, first_column, owner
 from tests.contracts.bases import tries
 
@@ -47,9 +62,18 @@ def code_blocks():
 
 def documented():
     """The classes that examples define as queries, mechanisms or their contracts."""
-    known = {name: getattr(module, name) for module in (dpbo.mechanisms, dpbo.queries, dpbo.testing) for name in module.__all__}
+    known = {
+        name: getattr(module, name)
+        for module in (dpbo.mechanisms, dpbo.queries, dpbo.testing)
+        for name in module.__all__
+    }
     known |= {"dataclass": dataclass, "torch": torch, "np": np, "Mechanism": Mechanism}
-    waiting = [node for code in code_blocks() for node in ast.parse(code).body if isinstance(node, ast.ClassDef)]
+    waiting = [
+        node
+        for code in code_blocks()
+        for node in ast.parse(code).body
+        if isinstance(node, ast.ClassDef)
+    ]
     found: dict[str, Any] = {}
     # A contract comes after what it covers.
     for node in sorted(waiting, key=lambda node: node.name.startswith("Test")):
@@ -64,8 +88,14 @@ def test_every_documented_query_and_mechanism_passes_its_contract_beside_it():
     classes = documented().values()
     taught = {kind for kind in classes if issubclass(kind, (Query, Mechanism))}
     contracts = [kind for kind in classes if issubclass(kind, CONTRACTS)]
-    assert {kind.__name__ for kind in taught} >= {"CountAbove", "CountBright", "UnitsAbove"}, "the search found too little"
-    assert taught <= {contract.covers for contract in contracts}, "show its contract beside the example"
+    assert {kind.__name__ for kind in taught} >= {
+        "CountAbove",
+        "CountBright",
+        "UnitsAbove",
+    }, "the search found too little"
+    assert taught <= {contract.covers for contract in contracts}, (
+        "show its contract beside the example"
+    )
     for contract in contracts:
         if contract.covers in taught:
             tried = tries(8)(contract)()
@@ -77,17 +107,28 @@ def test_every_documented_query_and_mechanism_passes_its_contract_beside_it():
 @pytest.mark.attack("A9", "A20", "A36")
 def test_every_documented_query_is_about_units_also_of_a_hundred_records():
     """Through a curator: one unit's records go from one end of the line to the other, or away."""
-    contracts = [kind() for kind in documented().values() if issubclass(kind, QueryContract) and kind.covers.per_unit]
+    contracts = [
+        kind()
+        for kind in documented().values()
+        if issubclass(kind, QueryContract) and kind.covers.per_unit
+    ]
     assert len(contracts) > 2
     for contract in contracts:
         query = contract.query(None)
-        for rows, adjacency in ((1, Adjacency.REPLACE_ONE), (100, Adjacency.REPLACE_ONE), (100, Adjacency.ADD_OR_REMOVE_ONE)):
+        for rows, adjacency in (
+            (1, Adjacency.REPLACE_ONE),
+            (100, Adjacency.REPLACE_ONE),
+            (100, Adjacency.ADD_OR_REMOVE_ONE),
+        ):
             ends = torch.full((3 * rows, 1), 1e30, dtype=torch.float64)
             ends[:rows] = -1e30
             moved = ends.abs()
             if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
                 moved = ends[:-rows]
-            unit, other = (PrivacyUnit("patient", groups=np.arange(len(part)) // rows) for part in (ends, moved))
+            unit, other = (
+                PrivacyUnit("patient", groups=np.arange(len(part)) // rows)
+                for part in (ends, moved)
+            )
             settings = {**TERMS, "unit": unit, "adjacency": adjacency, "neighbour_unit": other}
             released = functools.partial(release_of, query)
             steps = replay(released, contract.records(ends), contract.records(moved), **settings)
@@ -110,7 +151,9 @@ class CountsRows(Query):
         return Sensitivity(l1=1.0, l2=1.0, linf=1.0)
 
     def _evaluate(self, view, subject):
-        return IntegerSum((view.records > self.threshold).sum().reshape(1) << 30, quanta=(2.0**-30,))
+        return IntegerSum(
+            (view.records > self.threshold).sum().reshape(1) << 30, quanta=(2.0**-30,)
+        )
 
     def affine(self, units):
         return [0.0], 1.0
@@ -168,7 +211,9 @@ def patients(unit=PATIENTS):
     return owner(torch.ones(300, 1, dtype=torch.float64), unit=unit, allow_repeated=True)
 
 
-SUMMED: tuple[Any, ...] = tuple(kind(first_column, score_range=(0.0, 1.0)) for kind in (SummedRows, SummedMean))
+SUMMED: tuple[Any, ...] = tuple(
+    kind(first_column, score_range=(0.0, 1.0)) for kind in (SummedRows, SummedMean)
+)
 UNVOUCHED = [CountsRows(0.5), *SUMMED, Wider(), Unvouched(), PoissonSampled(SUMMED[1], rate=0.5)]
 
 

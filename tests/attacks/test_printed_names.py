@@ -1,4 +1,6 @@
-"""A name that clears the terminal and prints a guarantee of its own, on every surface that prints names; each won once."""
+"""A name that clears the terminal and prints a guarantee of its own, on every surface that prints
+names; each won once.
+"""
 
 import dataclasses
 import logging
@@ -55,21 +57,54 @@ def old(tmp_path):
     chain = Chain()
     birth = dataclasses.replace(BIRTH, dataset=name, unit=name)
     terms = {"role": name, "assumptions": {name: name}, name: name, "score_range": [name]}
-    slot = {"handle": "0" * 32, "query": name, "public": {name: name}, "details": {"x": [0.5], name: name}, "assumptions": {name: name}}
-    value = {"handle": "0" * 32, "value": [0.5], "variance": [0.01], "distribution": {}, "details": slot["details"]}
+    slot = {
+        "handle": "0" * 32,
+        "query": name,
+        "public": {name: name},
+        "details": {"x": [0.5], name: name},
+        "assumptions": {name: name},
+    }
+    value = {
+        "handle": "0" * 32,
+        "value": [0.5],
+        "variance": [0.01],
+        "distribution": {},
+        "details": slot["details"],
+    }
     bodies: list[tuple[str, str, dict[str, Any]]] = [
         ("birth", "", {"schema": SCHEMA, "cap": str(birth.cap()), **birth.to_json()}),
         ("assume", name, {}),
         ("void", name, {}),
-        ("reserve", name, {"event": EVENT.to_json(), "slots": 2, "terms": terms, "parallel": False, "limit": None}),
+        (
+            "reserve",
+            name,
+            {
+                "event": EVENT.to_json(),
+                "slots": 2,
+                "terms": terms,
+                "parallel": False,
+                "limit": None,
+            },
+        ),
         ("charge", name, {"event": EVENT.to_json(), "plan": name, "units": 50, "slots": [slot]}),
         ("value", name, {"entry": 4, "values": [value]}),
-        ("charge", name, {"event": EVENT.to_json(), "plan": None, "units": 50, "slots": [{**slot, "handle": "1" * 32}]}),
+        (
+            "charge",
+            name,
+            {
+                "event": EVENT.to_json(),
+                "plan": None,
+                "units": 50,
+                "slots": [{**slot, "handle": "1" * 32}],
+            },
+        ),
     ]
     with Storage(url).writing() as connection:
         for kind, title, body in bodies:
             state = chain.next_state(kind, title, body)
-            record = Record.following(chain.head, kind, title, {**body, "state": chain.carried(state)})
+            record = Record.following(
+                chain.head, kind, title, {**body, "state": chain.carried(state)}
+            )
             chain.follow(record)
             insert(connection, record)
     return url
@@ -78,8 +113,18 @@ def old(tmp_path):
 def test_old_names_are_printed_without_a_single_control_character(old, capsys, caplog):
     ledger = Ledger.open(old)
     statement = compose_statement(ledger)
-    pieces = [str(statement), statement._repr_html_(), form(statement), *map(str, statement.facts().values()), statement.to_json()]
-    pieces += [facts_table(statement.facts(), title=statement.dataset), report(ledger), repr(ledger.account())]
+    pieces = [
+        str(statement),
+        statement._repr_html_(),
+        form(statement),
+        *map(str, statement.facts().values()),
+        statement.to_json(),
+    ]
+    pieces += [
+        facts_table(statement.facts(), title=statement.dataset),
+        report(ledger),
+        repr(ledger.account()),
+    ]
     for command in ("show", "form", "verify", "export"):
         assert main(["ledger", command, old]) == 0
         pieces.append(capsys.readouterr().out)
@@ -93,7 +138,9 @@ def test_old_names_are_printed_without_a_single_control_character(old, capsys, c
     for piece in pieces:
         hidden = {letter for letter in piece if not letter.isprintable()} - {"\n"}
         assert not hidden, (hidden, piece[:200])
-        assert not [line for line in piece.splitlines() if line.strip().startswith(FORGED)], "a name began a line of its own"
+        assert not [line for line in piece.splitlines() if line.strip().startswith(FORGED)], (
+            "a name began a line of its own"
+        )
 
 
 def test_new_names_of_control_characters_are_refused_at_every_door(tmp_path):

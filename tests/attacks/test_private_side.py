@@ -1,4 +1,6 @@
-"""Scores, records and labels that fail with private text in hand: nothing of it shows, whatever is asked and whoever looks."""
+"""Scores, records and labels that fail with private text in hand: nothing of it shows, whatever is
+asked and whoever looks.
+"""
 
 import logging
 import pickle
@@ -44,7 +46,10 @@ ERRORS = [
     lambda records: InputError("x", TEXT, TEXT),
     lambda records: ExceptionGroup(TEXT, [Holding(records)]),
     lambda records: BaseExceptionGroup(TEXT, [SystemExit(TEXT)]),
-    *(lambda records, kind=kind: kind(TEXT) for kind in (KeyError, SystemExit, StopIteration, MemoryError, RecursionError)),
+    *(
+        lambda records, kind=kind: kind(TEXT)
+        for kind in (KeyError, SystemExit, StopIteration, MemoryError, RecursionError)
+    ),
 ]
 RESULTS = [
     lambda records: TEXT,
@@ -91,12 +96,18 @@ def failed(caplog, capfd):
             except PrivacyError as error:
                 caught = error
         told = capfd.readouterr()
-        assert not shown(" ".join([told.out, told.err, caplog.text, *(str(warning.message) for warning in warned)]))
+        assert not shown(
+            " ".join(
+                [told.out, told.err, caplog.text, *(str(warning.message) for warning in warned)]
+            )
+        )
         _is_silent(caught)
         assert not seen_in(curator)
         if caught is not None:
             assert not _told_by_frames(caught)
-            assert {record.kind for record in curator.ledger.records(after=before.seq)} <= set(kinds)
+            assert {record.kind for record in curator.ledger.records(after=before.seq)} <= set(
+                kinds
+            )
         return caught
 
     return asking
@@ -108,16 +119,25 @@ def _is_silent(error):
 
 
 def _told_by_frames(error):
-    """dpbo's frames may hold the curator and the question, never a record, a score or what the score raised."""
+    """dpbo's frames may hold the curator and the question, never a record, a score or what the
+    score raised.
+    """
     private = (torch.Tensor, np.ndarray, pd.DataFrame, BaseException, str)
-    return [name for name, value in _frames_of(error) if isinstance(value, private) and value is not error and shown(_all_of(value))]
+    return [
+        name
+        for name, value in _frames_of(error)
+        if isinstance(value, private) and value is not error and shown(_all_of(value))
+    ]
 
 
 def _frames_of(error):
     while error is not None:
         for frame, _ in traceback.walk_tb(error.__traceback__):
             if f"{dpbo.__path__[0]}/" in frame.f_code.co_filename:
-                yield from ((f"{frame.f_code.co_name}.{name}", value) for name, value in frame.f_locals.items())
+                yield from (
+                    (f"{frame.f_code.co_name}.{name}", value)
+                    for name, value in frame.f_locals.items()
+                )
         error = error.__cause__ or error.__context__
 
 
@@ -153,8 +173,12 @@ FAILING = _raising(Holding)
     [
         lambda curator: curator.release(calls.query(FAILING), calls.GAUSSIAN),
         lambda curator: curator.submit(calls.query(FAILING), calls.POOL).result(),
-        lambda curator: dpbo.PrivateObjective(curator, FAILING, score_range=(0.0, 1.0), evaluations=2)(calls.grid(2)),
-        lambda curator: dpbo.DPGIBO(**{**calls.good_call("DPGIBO")[1], "curator": curator, "loss": FAILING}).run(),
+        lambda curator: dpbo.PrivateObjective(
+            curator, FAILING, score_range=(0.0, 1.0), evaluations=2
+        )(calls.grid(2)),
+        lambda curator: dpbo.DPGIBO(
+            **{**calls.good_call("DPGIBO")[1], "curator": curator, "loss": FAILING}
+        ).run(),
     ],
     ids=["release", "submit", "objective", "DPGIBO"],
 )
@@ -199,7 +223,17 @@ RECORDS = [
     dpbo.Source(lambda: (_ for _ in ()).throw(Holding(TEXT))),
 ]
 LABELS = [
-    *([LABEL] * 39 + [None], [LABEL], [[LABEL]] * 40, Rude(), Rude(None), SECRET, LABEL, FRAME, SECRETS),
+    *(
+        [LABEL] * 39 + [None],
+        [LABEL],
+        [[LABEL]] * 40,
+        Rude(),
+        Rude(None),
+        SECRET,
+        LABEL,
+        FRAME,
+        SECRETS,
+    ),
     *([[LABEL, 1]] * 40, [float("nan")] * 40, [LABEL, 1] * 20, [Rude()] * 40),
 ]
 
@@ -213,7 +247,9 @@ def test_hostile_records_and_labels_say_nothing(capfd):
         curator = caught = None
         try:
             curator = calls.curator(**world)
-            curator.release(calls.query(lambda _x, records: [float(value) for value in records]), calls.GAUSSIAN)
+            curator.release(
+                calls.query(lambda _x, records: [float(value) for value in records]), calls.GAUSSIAN
+            )
         except PrivacyError as error:
             caught = error
             refused = refused + 1
@@ -229,7 +265,9 @@ def test_nothing_that_leaves_holds_a_record():
     curator = calls.curator("grouped")
     handle = curator.evaluate(calls.query())
     release = curator.release(handle, calls.GAUSSIAN)
-    objective = dpbo.PrivateObjective(curator, calls.score, score_range=(0.0, 1.0), evaluations=2, budget=0.9)
+    objective = dpbo.PrivateObjective(
+        curator, calls.score, score_range=(0.0, 1.0), evaluations=2, budget=0.9
+    )
     objective(calls.grid(2))
     statement = curator.statement()
     for thing in (curator, handle):

@@ -1,8 +1,10 @@
-"""A19, A20, A22, A18: promises about the data are named as such, units are whole, studies add up, and released rows stay rows with noise.
+"""A19, A20, A22, A18: promises about the data are named as such, units are whole, studies add up,
+and released rows stay rows with noise.
 
-A19 a gain outside the prior moves a Kusner search further than its theorem says, so the release must be conditional and refused by default.
-A20 fifty rows of one patient, all replaced, move a release by one unit's bound. A22 two algorithms on one data set share one budget.
-A18 the column-space attack that always wins against the published transform guesses at the shipped one.
+A19 a gain outside the prior moves a Kusner search further than its theorem says, so the release
+must be conditional and refused by default. A20 fifty rows of one patient, all replaced, move a
+release by one unit's bound. A22 two algorithms on one data set share one budget. A18 the
+column-space attack that always wins against the published transform guesses at the shipped one.
 """
 
 from fractions import Fraction
@@ -30,7 +32,10 @@ def test_a_gain_outside_the_prior_breaks_the_bound_and_the_release_says_so():
     """The construction: one record turns the whole gain about."""
     calm, wild = (torch.full((40,), 0.7, dtype=DOUBLE) for _ in range(2))
     wild[0] = 1e6
-    query = search(gain=lambda x, records: 30.0 if float(records.max()) > 1.0 else -30.0, value_range=(-30.0, 30.0)).best()
+    query = search(
+        gain=lambda x, records: 30.0 if float(records.max()) > 1.0 else -30.0,
+        value_range=(-30.0, 30.0),
+    ).best()
     values = [make(records).release(query, EXACT).value for records in (calm, wild)]
     assert (values[0] - values[1]).abs().max() > query.sensitivity(Adjacency.REPLACE_ONE).linf
     refusing = make(calm, allow_conditional=False)
@@ -49,9 +54,18 @@ def test_a_gain_outside_the_prior_breaks_the_bound_and_the_release_says_so():
     "query",
     [
         pytest.param(FIRST_MEAN, id="mean"),
-        pytest.param(ClippedSum(first_column, score_range=(0.0, 1.0), max_records_per_unit=3), id="capped sum"),
         pytest.param(
-            ClippedGradient(first_column, torch.zeros(1, 1).double(), weights=torch.ones(2, 1).double(), clip=0.3, loss_range=(-9.0, 9.0)),
+            ClippedSum(first_column, score_range=(0.0, 1.0), max_records_per_unit=3),
+            id="capped sum",
+        ),
+        pytest.param(
+            ClippedGradient(
+                first_column,
+                torch.zeros(1, 1).double(),
+                weights=torch.ones(2, 1).double(),
+                clip=0.3,
+                loss_range=(-9.0, 9.0),
+            ),
             id="gradient",
         ),
     ],
@@ -64,13 +78,20 @@ def test_all_rows_of_a_patient_move_a_release_by_one_units_bound(query):
         # All fifty rows of patient 2.
         other[100:150] = worst
         settings = {**TERMS, "unit": unit}
-        assert replay(lambda curator, _: curator.release(query, GaussianMechanism(5.0)).value, records, other, **settings)
+        assert replay(
+            lambda curator, _: curator.release(query, GaussianMechanism(5.0)).value,
+            records,
+            other,
+            **settings,
+        )
 
 
 @pytest.mark.attack("A22")
 @pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")
 def test_studies_of_any_kind_on_one_data_set_share_one_budget(on_disk):
-    """Three algorithms, three processes' worth of curators, one ledger: the sum is charged, and what is beyond it refused uncharged."""
+    """Three algorithms, three processes' worth of curators, one ledger: the sum is charged, and
+    what is beyond it refused uncharged.
+    """
 
     def curator():
         return owner(POINTS, **on_disk, budget=Budget.gdp(2.0))
@@ -92,7 +113,9 @@ def test_studies_of_any_kind_on_one_data_set_share_one_budget(on_disk):
 
 @pytest.mark.attack("A18")
 def test_the_column_space_tells_neighbours_of_the_shipped_release_apart_by_chance(measured):
-    """60 pairs of tables: always for the published transform, within 5 standard deviations of a coin at epsilon = 0.01 for the shipped."""
+    """60 pairs of tables: always for the published transform, within 5 standard deviations of a
+    coin at epsilon = 0.01 for the shipped.
+    """
     torch.manual_seed(0)
     X = grid(12)
     trials = 60
@@ -102,8 +125,12 @@ def test_the_column_space_tells_neighbours_of_the_shipped_release_apart_by_chanc
         truth = trial % 2
         neighbour[7] += torch.tensor([1.0, 0.0], dtype=DOUBLE)
         tables = (X, neighbour)
-        right["published"] += identify_table(published(tables[truth], BRANCHES["if"], seed=trial).Z, tables) == truth
-        right["shipped"] += identify_table(released(tables[truth], "l2-laplace", 0.01)[0], tables) == truth
+        right["published"] += (
+            identify_table(published(tables[truth], BRANCHES["if"], seed=trial).Z, tables) == truth
+        )
+        right["shipped"] += (
+            identify_table(released(tables[truth], "l2-laplace", 0.01)[0], tables) == truth
+        )
     assert right["published"] == trials
     assert 1e-6 < binom.cdf(right["shipped"], trials, 0.5) < 1 - 1e-6
     measured(trials, right["shipped"] / trials)

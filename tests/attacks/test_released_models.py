@@ -1,7 +1,8 @@
-"""A31, A33: what leaves beside the noise. Layers that keep their records, and loops that look at a loss before its noise.
+"""A31, A33: what leaves beside the noise. Layers that keep their records, and loops that look at a
+loss before its noise.
 
-The noise of these trainings is ten thousand times as large as the norm bound, so noised parameters tell nothing of a record: whatever does
-is read elsewhere.
+The noise of these trainings is ten thousand times as large as the norm bound, so noised parameters
+tell nothing of a record: whatever does is read elsewhere.
 """
 
 import array
@@ -60,7 +61,8 @@ PLAN = TuningPlan(
 
 
 class Keeps(nn.Module):
-    """Gives its input on, after `keep(self, seen)`, where `seen` is a number that tells of the records.
+    """Gives its input on, after `keep(self, seen)`, where `seen` is a number that tells of the
+    records.
 
     It is not zero for zeros, which stand in for records in a trial.
     """
@@ -104,7 +106,9 @@ def shortened(layer, rows):
 
 
 def untracked():
-    """Normalises by its public statistics in evaluation mode, and by the sample in the other, where it changes none of them."""
+    """Normalises by its public statistics in evaluation mode, and by the sample in the other, where
+    it changes none of them.
+    """
     norm = nn.BatchNorm1d(4, affine=False).eval()
     norm.track_running_stats = False
     return norm
@@ -183,9 +187,12 @@ def one_more(self, seen):
 
 KINDS: dict[str, Any] = {
     "attribute of a parameter": lambda: Keeps(
-        lambda self, seen: setattr(self.inner.weight, "kept", seen), inner=nn.Linear(4, 4).requires_grad_(False)
+        lambda self, seen: setattr(self.inner.weight, "kept", seen),
+        inner=nn.Linear(4, 4).requires_grad_(False),
     ),
-    "array of numbers": lambda: Keeps(lambda self, seen: operator.setitem(self.held, 0, seen), held=array.array("d", [0])),
+    "array of numbers": lambda: Keeps(
+        lambda self, seen: operator.setitem(self.held, 0, seen), held=array.array("d", [0])
+    ),
     "namespace": lambda: Keeps(into_box, box=types.SimpleNamespace(value=0.0)),
     "class": lambda: Remembers(lambda self, seen: setattr(Remembers, "last", seen)),
     "class of an object": lambda: Keeps(lambda self, seen: setattr(Box, "value", seen), box=Box()),
@@ -197,19 +204,29 @@ KINDS: dict[str, Any] = {
     "batch norm": lambda: nn.BatchNorm1d(4),
     "batch norm, frozen": lambda: nn.BatchNorm1d(4).requires_grad_(False),
     "batch norm without parameters": lambda: nn.BatchNorm1d(4, affine=False),
-    "batch norm without parameters or statistics": lambda: nn.BatchNorm1d(4, affine=False, track_running_stats=False),
+    "batch norm without parameters or statistics": lambda: nn.BatchNorm1d(
+        4, affine=False, track_running_stats=False
+    ),
     "batch norm that does not count its batches": lambda: nn.Sequential(uncounted()),
-    "batch norm in another mode": lambda: Through(lambda self, rows: self.norm.train()(rows), norm=untracked()),
+    "batch norm in another mode": lambda: Through(
+        lambda self, rows: self.norm.train()(rows), norm=untracked()
+    ),
     "batch norm of several processes": lambda: nn.SyncBatchNorm(4, affine=False),
     "lazy batch norm": lambda: nn.LazyBatchNorm1d(affine=False),
     "lazy layer": lambda: nn.LazyLinear(4),
-    "instance norm": lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten()),
-    "batch norm in a list": lambda: Through(lambda self, rows: self.hidden[0](rows), hidden=[nn.BatchNorm1d(4, affine=False)]),
+    "instance norm": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten()
+    ),
+    "batch norm in a list": lambda: Through(
+        lambda self, rows: self.hidden[0](rows), hidden=[nn.BatchNorm1d(4, affine=False)]
+    ),
     "observer": torch.ao.quantization.MinMaxObserver,
     "fake quantisation": torch.ao.quantization.FakeQuantize,
     "embedding": lambda: looked_up(nn.Embedding(10, 4, max_norm=0.1)),
     "embedding bag": lambda: looked_up(nn.EmbeddingBag(10, 4, max_norm=0.1).requires_grad_(False)),
-    "embedding by function": lambda: Through(shortened, table=nn.Embedding(10, 4).requires_grad_(False)),
+    "embedding by function": lambda: Through(
+        shortened, table=nn.Embedding(10, 4).requires_grad_(False)
+    ),
     "buffer": lambda: Keeps(lambda self, seen: self.mean.fill_(seen)),
     "buffer past the counter": lambda: Keeps(lambda self, seen: self.mean.data.fill_(seen)),
     "new buffer": lambda: Keeps(lambda self, seen: setattr(self, "mean", torch.full((4,), seen))),
@@ -218,10 +235,14 @@ KINDS: dict[str, Any] = {
     "deque": lambda: Keeps(lambda self, seen: self.held.append(seen), held=collections.deque()),
     "bytes": lambda: Keeps(lambda self, seen: self.held.append(1), held=bytearray()),
     "set": lambda: Keeps(lambda self, seen: self.held.add(seen), held=set()),
-    "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)).requires_grad_(False),
+    "spectral norm": (
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)).requires_grad_(False)
+    ),
     "dict": lambda: Keeps(lambda self, seen: self.held.update(mean=seen), held={"mean": 0.0}),
     "object": lambda: Keeps(into_box, box=Box()),
-    "array": lambda: Keeps(lambda self, seen: operator.setitem(self.held, 0, seen), held=np.zeros(1)),
+    "array": lambda: Keeps(
+        lambda self, seen: operator.setitem(self.held, 0, seen), held=np.zeros(1)
+    ),
     "closure": lambda: Keeps(into_closure()),
     "closure over itself": closed_over,
     "closure over an array": lambda: Keeps(into_array()),
@@ -229,7 +250,9 @@ KINDS: dict[str, Any] = {
     "object that is never copied": lambda: Keeps(into_box, box=Same()),
     "object with slots": lambda: Keeps(into_box, box=Slotted()),
     "method of a list": lambda: Keeps(lambda self, seen: self.push(seen), push=[].append),
-    "partial": lambda: Keeps(lambda self, seen: self.part.keywords.update(mean=seen), part=functools.partial(print)),
+    "partial": lambda: Keeps(
+        lambda self, seen: self.part.keywords.update(mean=seen), part=functools.partial(print)
+    ),
     "hook": with_hook,
 }
 
@@ -262,10 +285,18 @@ def tuned(layer=nn.Identity, loop=None, records=(X, Y), *, try_first=False, retu
         model = train(session, layer, loop)
         return model if returned is None else returned[0]
 
-    given = of(validation=torch.zeros(60, 1), space=RATES, plan=PLAN, parameters={"lr": 0.1}, allow_repeated=True)
+    given = of(
+        validation=torch.zeros(60, 1),
+        space=RATES,
+        plan=PLAN,
+        parameters={"lr": 0.1},
+        allow_repeated=True,
+    )
     # A fit whose loop names what `training` holds is refused.
     copies = TensorDataset(*(part.clone() for part in records))
-    return tune(fit, lambda _, held: torch.zeros(len(held)), training=copies, try_first=try_first, **given).model
+    return tune(
+        fit, lambda _, held: torch.zeros(len(held)), training=copies, try_first=try_first, **given
+    ).model
 
 
 class Engine:
@@ -278,7 +309,9 @@ class Engine:
         self.loader = DataLoader(TensorDataset(*records))
 
     def make_private(self, module, optimizer, **settings):
-        return self.engine.make_private(module=module, optimizer=optimizer, data_loader=self.loader, **settings)
+        return self.engine.make_private(
+            module=module, optimizer=optimizer, data_loader=self.loader, **settings
+        )
 
     @contextlib.contextmanager
     def refuses(self, words, charged=False):
@@ -313,9 +346,13 @@ HONEST: dict[str, Any] = {
     "nothing": nn.Identity,
     "dropout": lambda: nn.Dropout(0.3),
     "group norm": lambda: nn.GroupNorm(2, 4),
-    "instance norm": lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2), nn.Flatten()),
+    "instance norm": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2), nn.Flatten()
+    ),
     "public statistics": lambda: nn.BatchNorm1d(4).requires_grad_(False).eval(),
-    "constants": lambda: Keeps(lambda self, seen: None, box=Box(), array=np.ones(3), held=[1, "a", math.nan]),
+    "constants": lambda: Keeps(
+        lambda self, seen: None, box=Box(), array=np.ones(3), held=[1, "a", math.nan]
+    ),
     "words": lambda: looked_up(nn.Embedding(10, 4)),
 }
 
@@ -323,7 +360,9 @@ HONEST: dict[str, Any] = {
 @pytest.mark.attack("A31", "A7")
 @pytest.mark.parametrize("kind", HONEST)
 def test_the_model_that_leaves_follows_from_noised_parameters_alone(kind, monkeypatch):
-    """Its file, byte by byte, when one marked record is replaced and the noised sums are replayed."""
+    """Its file, byte by byte, when one marked record is replaced and the noised sums are
+    replayed.
+    """
     noised: list[torch.Tensor] = []
     replayed: list[Any] = []
 
@@ -368,7 +407,14 @@ def best_session(released, config=CONFIG, base=(STEPS,), **terms):
 
 
 @pytest.mark.attack("A31")
-@pytest.mark.parametrize("kept", [lambda module: module, lambda module: module._module, lambda module: {"m": [module._module[-1]]}])
+@pytest.mark.parametrize(
+    "kept",
+    [
+        lambda module: module,
+        lambda module: module._module,
+        lambda module: {"m": [module._module[-1]]},
+    ],
+)
 def test_a_private_selection_releases_no_trained_module_but_the_rebuilt_one(kept):
     assert best_session(lambda module, _: kept(module)).output is None
     assert isinstance(best_session(lambda _, session: session.released()).output, nn.Sequential)
@@ -378,14 +424,22 @@ def registers(module, where):
     """A hook that shows the layer's output to the caller, registered after `make_private`."""
     if where == "all":
         return nn.modules.module.register_module_forward_hook(lambda layer, _, out: None)
-    layer = {"wrapper": module, "module": module._module, "layer": module._module[-1]}[where.partition(" ")[0]]
+    layer = {"wrapper": module, "module": module._module, "layer": module._module[-1]}[
+        where.partition(" ")[0]
+    ]
     return getattr(layer, where.partition(" ")[2])(lambda *_: None)
 
 
 @pytest.mark.attack("A31")
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(
-    "where", ["all", "wrapper register_forward_hook", "module register_forward_pre_hook", "layer register_full_backward_hook"]
+    "where",
+    [
+        "all",
+        "wrapper register_forward_hook",
+        "module register_forward_pre_hook",
+        "layer register_full_backward_hook",
+    ],
 )
 def test_a_hook_after_make_private_is_refused(where, late):
     engine = Engine()
@@ -413,8 +467,12 @@ class Own(torch.optim.SGD):
 STEP_CODE = {
     "own class": lambda optimizer: setattr(optimizer.original_optimizer, "__class__", Own),
     "own step": lambda optimizer: setattr(optimizer.original_optimizer, "step", lambda: None),
-    "hook before": lambda optimizer: optimizer.original_optimizer.register_step_pre_hook(lambda *_: None),
-    "hook after": lambda optimizer: optimizer.original_optimizer.register_step_post_hook(lambda *_: None),
+    "hook before": lambda optimizer: optimizer.original_optimizer.register_step_pre_hook(
+        lambda *_: None
+    ),
+    "hook after": lambda optimizer: optimizer.original_optimizer.register_step_post_hook(
+        lambda *_: None
+    ),
     "hook of Opacus": lambda optimizer: optimizer.attach_step_hook(lambda _: None),
     "hook of all": lambda _: register_optimizer_step_post_hook(lambda *_: None),
 }
@@ -453,7 +511,10 @@ def test_an_optimizer_of_the_callers_is_refused_and_a_schedule_of_torch_is_not()
 DRAWS: dict[str, Any] = {
     "nothing declared": ((GaussianEvent(1e6),), CONFIG),
     "another run's steps": ((GaussianEvent(1e4, 2),), CONFIG),
-    "a sampled run": ((GaussianEvent(1e2),), DPSGDConfig(noise_multiplier=1e4, epochs=3, batches=2, batch_size=30)),
+    "a sampled run": (
+        (GaussianEvent(1e2),),
+        DPSGDConfig(noise_multiplier=1e4, epochs=3, batches=2, batch_size=30),
+    ),
     "enough": ((STEPS,), CONFIG),
     "enough, in parts": ((STEPS.repeated(1),) * 3, CONFIG),
 }
@@ -462,9 +523,13 @@ DRAWS: dict[str, Any] = {
 @pytest.mark.attack("A19", "A21")
 @pytest.mark.parametrize("kind", DRAWS)
 def test_a_hidden_run_whose_base_does_not_pay_for_its_session_fails(kind):
-    """A session on the ledger's own records that no event paid for let 19 of 20 guesses be right."""
+    """A session on the ledger's own records that no event paid for let 19 of 20 guesses be
+    right.
+    """
     base, config = DRAWS[kind]
-    best = best_session(lambda _, session: session.released(), config, base, accounting=RDPFilter(8.0))
+    best = best_session(
+        lambda _, session: session.released(), config, base, accounting=RDPFilter(8.0)
+    )
     assert (best.output is not None) == (best.score is not None) == kind.startswith("enough")
 
 
@@ -498,7 +563,9 @@ MIXED = {
 @pytest.mark.attack("A27")
 @pytest.mark.parametrize("kind", MIXED)
 def test_code_that_mixes_the_records_of_a_sample_is_refused_whatever_they_are(kind):
-    """On equal records nothing is mixed, so it does not depend on the records whether training fails."""
+    """On equal records nothing is mixed, so it does not depend on the records whether training
+    fails.
+    """
     engine = Engine((torch.zeros(60, 4), Y))
     with engine.refuses("not depend on other records"):
         train(engine, lambda: nn.Sequential(Through(MIXED[kind]), nn.Dropout(0.3)))
@@ -514,7 +581,9 @@ def test_what_a_loop_leaves_on_a_model_refuses_it():
 
 
 @pytest.mark.attack("A31")
-@pytest.mark.parametrize("thing", [None, 0.7, X, nn.Linear(4, 2), {"weight": X}, [nn.Linear(4, 2)], X.numpy()])
+@pytest.mark.parametrize(
+    "thing", [None, 0.7, X, nn.Linear(4, 2), {"weight": X}, [nn.Linear(4, 2)], X.numpy()]
+)
 def test_a_fit_that_returns_anything_but_its_model_gives_none(thing):
     with pytest.raises(UsageError, match="make_private's module"):
         tuned(try_first=True, returned=[thing])
@@ -522,7 +591,17 @@ def test_a_fit_that_returns_anything_but_its_model_gives_none(thing):
 
 
 @pytest.mark.attack("A31")
-@pytest.mark.parametrize("kind", ["batch norm, frozen", "instance norm", "embedding", "embedding bag", "lazy batch norm", "hook"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "batch norm, frozen",
+        "instance norm",
+        "embedding",
+        "embedding bag",
+        "lazy batch norm",
+        "hook",
+    ],
+)
 def test_layers_that_are_known_are_refused_before_a_forward_pass(kind):
     """So it never depends on the records whether training fails."""
     with pytest.raises(InputError, match=r"^module"):
@@ -577,7 +656,9 @@ def test_an_engine_refuses_the_next_sample_after_a_skipped_step():
 
     with pytest.raises(UsageError, match="before a step on the last one") as refused:
         train(Engine(MARKED), loop=skips_each_epoch)
-    assert not any(character.isdigit() for character in str(refused.value)), "nothing tells how many steps there were"
+    assert not any(character.isdigit() for character in str(refused.value)), (
+        "nothing tells how many steps there were"
+    )
 
 
 @pytest.mark.attack("A33")

@@ -1,7 +1,9 @@
-"""A6, A7 by enumeration: every export of the algorithms and wings is replayed by a named test, or listed as public with a reason.
+"""A6, A7 by enumeration: every export of the algorithms and wings is replayed by a named test, or
+listed as public with a reason.
 
-A new export fails here until it stands in one of both tables; what takes a Curator or an objective may stand in the first alone. That the
-named tests exist and carry both classes is checked by reading them.
+A new export fails here until it stands in one of both tables; what takes a Curator or an objective
+may stand in the first alone. That the named tests exist and carry both classes is checked by
+reading them.
 """
 
 import importlib
@@ -60,32 +62,72 @@ REPLAYED = {
     "NoiseAwareSampler": "tests/integration/test_optuna.py::test_replay_of_a_study",
     "recommended_trial": "tests/integration/test_optuna.py::test_replay_of_a_study",
     "recommended": "tests/integration/test_ax.py::test_replay_of_an_experiment",
-    "PrivateEngine": "tests/integration/test_opacus_noise.py::test_steps_follow_from_noised_sums_alone",
-    "LedgerAccountant": "tests/integration/test_opacus_noise.py::test_steps_follow_from_noised_sums_alone",
+    "PrivateEngine": (
+        "tests/integration/test_opacus_noise.py::test_steps_follow_from_noised_sums_alone"
+    ),
+    "LedgerAccountant": (
+        "tests/integration/test_opacus_noise.py::test_steps_follow_from_noised_sums_alone"
+    ),
     "tune": f"{HIDDEN}test_tuning_follows_from_noised_scores_alone",
     "application": f"{HERE}test_what_the_server_says_follows_from_releases_alone",
     "serve": f"{HERE}test_what_the_server_says_follows_from_releases_alone",
 }
 PUBLIC = {
-    "GIBOSettings": "data", "embedding": "of a fitted, released analysis", "read_release": "released files",
-    "po_gp_ucb_transform": "not private, and refused unless that is said", "row_noises": "public numbers",
-    "RemoteCurator": "a client of the server", "search": "the modeler's loop over the client", "gp_ucb": "a strategy over released values",
-    "gradient_information": "a strategy over released values", "plan_tuning": "public numbers", "DPSGDConfig": "public numbers",
-    "Session": "Opacus trains within it; attested", "StudyEnded": "an error",
-    "grid_of_box": "public candidates", "rehearse": "public training records", "Rehearsal": "data",
-    "SearchRelease": "data", "GradientGP": "a model of released values", "GradientPosterior": "a model of released values",
-    "GradientInformation": "of a model of released values", "suggest_gradient_points": "of a model of released values",
-    "lattice_design": "public points", "SearchResult": "data", "Privacy": "data",
-    **dict.fromkeys(("Auto", "Choice", "NoisedSearch", "Strategy", "WeightedCV"), "settings of DPSearch"),
-}  # fmt: skip
+    "GIBOSettings": "data",
+    "embedding": "of a fitted, released analysis",
+    "read_release": "released files",
+    "po_gp_ucb_transform": "not private, and refused unless that is said",
+    "row_noises": "public numbers",
+    "RemoteCurator": "a client of the server",
+    "search": "the modeler's loop over the client",
+    "gp_ucb": "a strategy over released values",
+    "gradient_information": "a strategy over released values",
+    "plan_tuning": "public numbers",
+    "DPSGDConfig": "public numbers",
+    "Session": "Opacus trains within it; attested",
+    "StudyEnded": "an error",
+    "grid_of_box": "public candidates",
+    "rehearse": "public training records",
+    "Rehearsal": "data",
+    "SearchRelease": "data",
+    "GradientGP": "a model of released values",
+    "GradientPosterior": "a model of released values",
+    "GradientInformation": "of a model of released values",
+    "suggest_gradient_points": "of a model of released values",
+    "lattice_design": "public points",
+    "SearchResult": "data",
+    "Privacy": "data",
+    **dict.fromkeys(
+        ("Auto", "Choice", "NoisedSearch", "Strategy", "WeightedCV"), "settings of DPSearch"
+    ),
+}
 
 
 def exported():
     """Every public name of the packages, by what tells two of one name apart."""
-    results = (gibo.GIBOResult, asynchronous.AsynchronousResult, selection.Selected, two_stage_search.Chosen)
-    rarer = (objective_module.PrivateObjective, *results, selection.selection_event, hidden_runs.DensityRatioProposals)
+    results = (
+        gibo.GIBOResult,
+        asynchronous.AsynchronousResult,
+        selection.Selected,
+        two_stage_search.Chosen,
+    )
+    rarer = (
+        objective_module.PrivateObjective,
+        *results,
+        selection.selection_event,
+        hidden_runs.DensityRatioProposals,
+    )
     found: dict[str, Any] = {thing.__name__: thing for thing in rarer}
-    wings = ("algorithms", "dpsgd", "gibo", "search", "papers.em", "papers.kusner", "papers.po_gp_ucb", "papers.po_gp_ucb.http")
+    wings = (
+        "algorithms",
+        "dpsgd",
+        "gibo",
+        "search",
+        "papers.em",
+        "papers.kusner",
+        "papers.po_gp_ucb",
+        "papers.po_gp_ucb.http",
+    )
     beside = ("integrations", "integrations.ax", "integrations.optuna")
     for package in (importlib.import_module(f"dpbo.{name}") for name in (*wings, *beside)):
         for name in package.__all__:
@@ -98,20 +140,26 @@ def touches_records(thing):
     """It takes a curator or what is made of one, or it is a question to one."""
     if not callable(thing):
         return False
-    if isinstance(thing, type) and (issubclass(thing, (PrivateEstimator, Query)) or hasattr(thing, "fit")):
+    if isinstance(thing, type) and (
+        issubclass(thing, (PrivateEstimator, Query)) or hasattr(thing, "fit")
+    ):
         return True
     try:
         parameters = inspect.signature(thing).parameters.values()
     except (TypeError, ValueError):
         return False
-    names = {parameter.name for parameter in parameters if "Remote" not in str(parameter.annotation)}
+    names = {
+        parameter.name for parameter in parameters if "Remote" not in str(parameter.annotation)
+    }
     return bool(names & {"curator", "objective", "outcomes"})
 
 
 @pytest.mark.attack("A6", "A7")
 def test_every_export_is_replayed_or_public():
     found = exported()
-    assert not (set(found) - {*REPLAYED, *PUBLIC}), "a new export: name its replay, or why it touches no records"
+    assert not (set(found) - {*REPLAYED, *PUBLIC}), (
+        "a new export: name its replay, or why it touches no records"
+    )
     assert not ({*REPLAYED, *PUBLIC} - set(found)), "exported no more"
     assert not (set(REPLAYED) & set(PUBLIC))
     wrongly = [name for name in PUBLIC if touches_records(found[name])]

@@ -1,7 +1,9 @@
-"""A6, A7, A8, A21: every algorithm, on neighbours with releases frozen, asks the same, moves within its sensitivities, shows the same.
+"""A6, A7, A8, A21: every algorithm, on neighbours with releases frozen, asks the same, moves within
+its sensitivities, shows the same.
 
-Each run returns everything public that its result holds (`public`), so a raw score, a trace or a best-so-far value kept in an attribute
-makes the two runs differ. Algorithms whose replay stands elsewhere, and hidden runs, are in the table of test_replayed.py.
+Each run returns everything public that its result holds (`public`), so a raw score, a trace or a
+best-so-far value kept in an attribute makes the two runs differ. Algorithms whose replay stands
+elsewhere, and hidden runs, are in the table of test_replayed.py.
 """
 
 import dataclasses
@@ -22,7 +24,12 @@ from dpbo.curator import records as curator_records
 from dpbo.errors import InputError
 from dpbo.events import PoissonGaussianEvent
 from dpbo.gibo import GIBOSettings, choose_clip, choose_start
-from dpbo.mechanisms import ExponentialMechanism, L2LaplaceMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.mechanisms import (
+    ExponentialMechanism,
+    L2LaplaceMechanism,
+    LaplaceMechanism,
+    PermuteAndFlipMechanism,
+)
 from dpbo.models import FiniteGP, noisy_inputs
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
@@ -65,12 +72,27 @@ def objective(curator, **settings):
 
 
 def objective_of_cells(curator):
-    plan = PrivateObjective(curator, lambda x, r: (r[:, 0].nan_to_num() > x[0]).long(), score_range=(0.0, 1.0), evaluations=3, cells=2)
+    plan = PrivateObjective(
+        curator,
+        lambda x, r: (r[:, 0].nan_to_num() > x[0]).long(),
+        score_range=(0.0, 1.0),
+        evaluations=3,
+        cells=2,
+    )
     return plan(GRID[:3]), plan, plan.history()
 
 
 def gradient_search(curator, iterations=3, kind=DPGIBO, **settings):
-    return kind(curator, distance, bounds=BOX, budget=0.9, iterations=iterations, batch_size=3, clip=1.0, **settings)
+    return kind(
+        curator,
+        distance,
+        bounds=BOX,
+        budget=0.9,
+        iterations=iterations,
+        batch_size=3,
+        clip=1.0,
+        **settings,
+    )
 
 
 def dpgibo(curator, settings=None):
@@ -84,7 +106,9 @@ def start(curator):
 
 def choices(curator):
     begin = start(curator)
-    return begin, choose_clip(curator, distance, bounds=BOX, candidates=[0.1, 0.3, 1.0, 3.0], budget=0.3, start=begin)
+    return begin, choose_clip(
+        curator, distance, bounds=BOX, candidates=[0.1, 0.3, 1.0, 3.0], budget=0.3, start=begin
+    )
 
 
 def asynchronous(curator, **settings):
@@ -99,15 +123,21 @@ def asynchronous(curator, **settings):
 
 
 def searched_then_chosen(curator):
-    return search_then_choose(curator, near, GRID, score_range=(0.0, 1.0), evaluations=6, initial=3, finalists=4)
+    return search_then_choose(
+        curator, near, GRID, score_range=(0.0, 1.0), evaluations=6, initial=3, finalists=4
+    )
 
 
 def ucb_choice(curator):
     model = FiniteGP(GRID, squared_exponential(0.4), 1e-2)
-    plan = PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=3, budget=0.5, mechanism=LaplaceMechanism)
+    plan = PrivateObjective(
+        curator, near, score_range=(0.0, 1.0), evaluations=3, budget=0.5, mechanism=LaplaceMechanism
+    )
     for index in (0, 17, 35):
         model.observe(index, plan(GRID[index].unsqueeze(0))[0].item())
-    query = GPUCB(model, SrinivasFinite(count=len(GRID), delta=0.1)).argmax_query(near, GRID, score_range=(0.0, 1.0), finalists=5)
+    query = GPUCB(model, SrinivasFinite(count=len(GRID), delta=0.1)).argmax_query(
+        near, GRID, score_range=(0.0, 1.0), finalists=5
+    )
     return curator.release(query, PermuteAndFlipMechanism.of(5.0)), list(query.candidates)
 
 
@@ -126,11 +156,16 @@ def gain(x, records):
 
 
 def kusner_search(curator):
-    """The value on the neighbour lies within what the prior promises: the promise is the data's, and conditional."""
+    """The value on the neighbour lies within what the prior promises: the promise is the data's,
+    and conditional.
+    """
     terms = of(noise=1e-3, evaluations=6, kappa=0.99, delta=0.01, value_range=(-3.0, 3.0))
     search = KusnerSearch(gain, GRID, kernel=KERNEL, **terms)
     chosen = curator.release(search.best(), ExponentialMechanism.of(2.0))
-    values = [curator.release(query, LaplaceMechanism(1.0)) for query in (search.value(), search.last(amplitude=1.0, tau=1.0))]
+    values = [
+        curator.release(query, LaplaceMechanism(1.0))
+        for query in (search.value(), search.last(amplitude=1.0, tau=1.0))
+    ]
     return chosen, values, search.public_inputs()
 
 
@@ -144,7 +179,9 @@ RUNS: dict[str, Any] = {
     "CellMeans": objective_of_cells,
     "DPGIBO": dpgibo,
     "DPGIBO paper": functools.partial(dpgibo, settings=GIBOSettings.paper()),
-    "DPGIBO history": functools.partial(dpgibo, settings=dataclasses.replace(GIBOSettings.recommended(), history=True, radius=None)),
+    "DPGIBO history": functools.partial(
+        dpgibo, settings=dataclasses.replace(GIBOSettings.recommended(), history=True, radius=None)
+    ),
     "choose_start, choose_clip": choices,
     "AsynchronousBO": asynchronous,
     "AsynchronousBO as finished": functools.partial(asynchronous, ordered=False),
@@ -152,7 +189,9 @@ RUNS: dict[str, Any] = {
     "GPUCB": ucb_choice,
     "CandidateScores, QuantileUtilities": queries,
     "DPGaussianMixture": functools.partial(fitted, DPGaussianMixture, n_components=2, max_iter=3),
-    "DPGaussianMixture map": functools.partial(fitted, DPGaussianMixture, n_components=2, method="map", covariance_type="diag", max_iter=2),
+    "DPGaussianMixture map": functools.partial(
+        fitted, DPGaussianMixture, n_components=2, method="map", covariance_type="diag", max_iter=2
+    ),
     "DPKMeans": functools.partial(fitted, DPKMeans, n_clusters=3, max_iter=2),
     "DPLloyd": functools.partial(fitted, DPLloyd, n_clusters=3, max_iter=2),
     "DPFactorAnalysis": functools.partial(fitted, DPFactorAnalysis, n_components=1),
@@ -161,7 +200,13 @@ RUNS: dict[str, Any] = {
 
 def replayed(run, records=POINTS, neighbour=OTHER, **settings):
     """The releases of a run, of which nothing else steers or shows anything."""
-    return replay(lambda curator, _: public(run(curator)), records, neighbour, **settings, entropy=SeededEntropy(1))
+    return replay(
+        lambda curator, _: public(run(curator)),
+        records,
+        neighbour,
+        **settings,
+        entropy=SeededEntropy(1),
+    )
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -201,9 +246,15 @@ def test_rows_outcomes_and_the_modeler_between_them():
     """The modeler asks for rows by released rows and answers alone."""
 
     def run(private):
-        released = release_rows(private, RowTable((0.0, 0.0), 25.0, row_change=CHANGE), L2LaplaceMechanism.of(2.0))
+        released = release_rows(
+            private, RowTable((0.0, 0.0), 25.0, row_change=CHANGE), L2LaplaceMechanism.of(2.0)
+        )
         answers = Outcomes(private, lambda record: record["y"], value_range=(0.0, 1.0), budget=0.5)
-        asking = Modeler(released.Z, kernel=noisy_inputs(squared_exponential(5.0), released.variance, dimension=2), noise=0.1)
+        asking = Modeler(
+            released.Z,
+            kernel=noisy_inputs(squared_exponential(5.0), released.variance, dimension=2),
+            noise=0.1,
+        )
         for step in range(5):
             row = asking.ask()
             asking.tell(row, answers.value(row, request=f"{step}").value)
@@ -214,7 +265,9 @@ def test_rows_outcomes_and_the_modeler_between_them():
 
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_sampled_means_with_the_sample_frozen(relation, monkeypatch):
-    """Which units are taken comes from the entropy alone; with it frozen, the sampled sum moves within what is declared."""
+    """Which units are taken comes from the entropy alone; with it frozen, the sampled sum moves
+    within what is declared.
+    """
     sampled = entropy.bernoulli
     sources: list[Any] = []
 
@@ -231,20 +284,27 @@ def test_sampled_means_with_the_sample_frozen(relation, monkeypatch):
     other = OTHER if relation == "replace-one" else POINTS[:-1]
 
     def run(curator):
-        plan = PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=3, sample_rate=0.5, divisor=100.0)
+        plan = PrivateObjective(
+            curator, near, score_range=(0.0, 1.0), evaluations=3, sample_rate=0.5, divisor=100.0
+        )
         return plan(GRID[:3]), plan, plan.history()
 
     assert len(replayed(run, POINTS, other, **settings)) == 3
 
 
 def test_a_raw_number_kept_in_an_attribute_is_seen():
-    """Power of `public`: the mean loss of each step, as the published notebook of DP-GIBO keeps it."""
+    """Power of `public`: the mean loss of each step, as the published notebook of DP-GIBO keeps
+    it.
+    """
 
     class Keeping(DPGIBO):
         records: Any = None
 
         def tell(self, X, handle):
-            self.losses = [*getattr(self, "losses", []), float(distance(self.theta, Keeping.records).nanmean())]
+            self.losses = [
+                *getattr(self, "losses", []),
+                float(distance(self.theta, Keeping.records).nanmean()),
+            ]
             return super().tell(X, handle)
 
     def run(curator, records):
@@ -274,9 +334,16 @@ BY_DIVISOR: dict[str, Any] = {
 @pytest.mark.parametrize("name", BY_DIVISOR)
 @pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")
 def test_one_unit_fewer_changes_the_exact_sum_alone(name):
-    """Where the number of units is private: scale, grid, divisor, plan and statement stay; n is a power of two, or one above."""
+    """Where the number of units is private: scale, grid, divisor, plan and statement stay; n is a
+    power of two, or one above.
+    """
     for n in (128, 129):
-        assert replayed(lambda curator: (BY_DIVISOR[name](curator), curator.statement()), POINTS[:n], POINTS[: n - 1], **PRIVATE_NUMBER)
+        assert replayed(
+            lambda curator: (BY_DIVISOR[name](curator), curator.statement()),
+            POINTS[:n],
+            POINTS[: n - 1],
+            **PRIVATE_NUMBER,
+        )
 
 
 @pytest.mark.attack("A8")
@@ -288,24 +355,42 @@ def test_a_mean_over_a_private_number_is_refused():
 @pytest.mark.attack("A8")
 def test_a_divisor_that_is_the_private_number_is_seen():
     def run(curator, records):
-        return PrivateObjective(curator, near, score_range=(0.0, 1.0), evaluations=2, divisor=float(len(records)))(GRID[:2])
+        return PrivateObjective(
+            curator, near, score_range=(0.0, 1.0), evaluations=2, divisor=float(len(records))
+        )(GRID[:2])
 
     with pytest.raises(AssertionError, match="divisor"):
         replay(run, POINTS, POINTS[:-1], **PRIVATE_NUMBER)
 
 
-QUESTIONS = [(5, "a"), (1, "b"), (5, "a"), (5, "again"), (99, "beyond"), (2, "c"), (-1, "d"), (5, "")]
+QUESTIONS = [
+    (5, "a"),
+    (1, "b"),
+    (5, "a"),
+    (5, "again"),
+    (99, "beyond"),
+    (2, "c"),
+    (-1, "d"),
+    (5, ""),
+]
 
 
 def test_what_the_server_says_follows_from_releases_alone():
-    """Status, headers and body of every reply: answers, a repeated name, an exhausted row, a row that is none, the statement."""
+    """Status, headers and body of every reply: answers, a repeated name, an exhausted row, a row
+    that is none, the statement.
+    """
 
     def run(curator, _):
         asked = Outcomes(curator, lambda record: record["y"], value_range=(0.0, 1.0), budget=0.5)
         with served(application(asked, token=TOKEN, every=0.001)) as web:
             web.headers["Authorization"] = f"Bearer {TOKEN}"
-            heard = [web.post("/value", json={"row": row, "request": name}) for row, name in QUESTIONS]
+            heard = [
+                web.post("/value", json={"row": row, "request": name}) for row, name in QUESTIONS
+            ]
             heard += [web.get("/statement"), web.get("/nowhere")]
-        return [(reply.status_code, sorted(set(reply.headers) - {"date"}), _HASH.sub("#", reply.text)) for reply in heard]
+        return [
+            (reply.status_code, sorted(set(reply.headers) - {"date"}), _HASH.sub("#", reply.text))
+            for reply in heard
+        ]
 
     assert len(replay(run, *two_tables(), **terms(), entropy=SeededEntropy(1))) == 3

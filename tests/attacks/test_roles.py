@@ -13,7 +13,12 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo import Adjacency, Budget, Space
 from dpbo.accounting import Planned
-from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, holds_protected, require_other_rows, rows_of
+from dpbo.curator.record_fingerprints import (
+    RepeatedRecordsWarning,
+    holds_protected,
+    require_other_rows,
+    rows_of,
+)
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
 from dpbo.errors import InputError, PlanChanged
 from dpbo.queries import ClippedMean
@@ -21,14 +26,19 @@ from tests.attacks import setups
 from tests.attacks.setups import NOISE, owner, right
 from tests.attacks.test_holes_search import search, table
 
-pytestmark = [pytest.mark.attack("A35"), pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")]
+pytestmark = [
+    pytest.mark.attack("A35"),
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
+]
 CONFIG = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=2, batch_size=30)
 SPACE = Space(lr=scipy.stats.loguniform(1e-2, 1e1))
 GIVEN = {"lr": 0.5}
 
 
 class Lines(Dataset[object]):
-    """Samples that are made when they are asked for, as mappings; with `shaken`, others each time."""
+    """Samples that are made when they are asked for, as mappings; with `shaken`, others each
+    time.
+    """
 
     def __init__(self, X, Y, shaken=False):
         self.X = X
@@ -57,7 +67,9 @@ def fit(parameters, session):
 
 @pytest.fixture(scope="module")
 def once():
-    plans = plan_tuning(Budget(4.0, 1e-5), CONFIG, runs=2, validation=100, adjacency=Adjacency.REPLACE_ONE)
+    plans = plan_tuning(
+        Budget(4.0, 1e-5), CONFIG, runs=2, validation=100, adjacency=Adjacency.REPLACE_ONE
+    )
     return plans["once"]
 
 
@@ -111,7 +123,9 @@ SAME_PEOPLE = [
     pytest.param(lambda X, Y: X, id="without a label"),
     pytest.param(lambda X, Y: (X[:, :3], Y), id="without a column"),
     pytest.param(lambda X, Y: (X[:, [2, 0, 3, 1]], Y), id="columns in another order"),
-    pytest.param(lambda X, Y: (torch.cat([X * 2.0, X[:, :1]], dim=1), Y), id="one column as it was"),
+    pytest.param(
+        lambda X, Y: (torch.cat([X * 2.0, X[:, :1]], dim=1), Y), id="one column as it was"
+    ),
     pytest.param(lambda X, Y: (X.numpy(), Y.numpy()), id="arrays"),
 ]
 OTHER_PEOPLE = [
@@ -159,11 +173,18 @@ def test_records_of_both_roles_are_refused_before_there_is_a_ledger(once, tmp_pa
     """They paid for both roles, 1.465 where 1.000 was stated."""
     X, Y = people(30)
     for held in ((X[:100], Y[:100]), joined((X[:10], Y[:10]), people(31, 90))):
-        with pytest.raises(InputError, match=r"^training=.*of other records than the validation records.*Tell only those"):
+        with pytest.raises(
+            InputError,
+            match=r"^training=.*of other records than the validation records.*Tell only those",
+        ):
             tuned(once, TensorDataset(X, Y), held, ledger=str(tmp_path / "l.db"), dataset="d")
-    assert not (tmp_path / "l.db").exists(), "who sees the ledger must not see that records were equal"
+    assert not (tmp_path / "l.db").exists(), (
+        "who sees the ledger must not see that records were equal"
+    )
     one = joined((X[:1], Y[:1]), people(32, 99))
-    with pytest.warns(RepeatedRecordsWarning, match="training and the validation records have equal rows"):
+    with pytest.warns(
+        RepeatedRecordsWarning, match="training and the validation records have equal rows"
+    ):
         tuned(once, TensorDataset(X, Y), one)
 
 
@@ -172,7 +193,9 @@ def test_the_same_people_in_two_roles_are_refused_by_a_column(changed):
     """Rows were compared as a whole, so that with another label they were other people's."""
     X, Y = people(43)
     own = rows_of((X, Y))
-    with pytest.raises(InputError, match=r"^training=.*of other records than the validation records"):
+    with pytest.raises(
+        InputError, match=r"^training=.*of other records than the validation records"
+    ):
         require_other_rows("training", changed(X, Y), own, "validation", "")
 
 
@@ -181,7 +204,9 @@ def test_other_people_with_like_columns_may_have_the_other_role(changed):
     X, Y = people(44)
     others, labels = changed(X, Y)
     with unwarned():
-        require_other_rows("training", (numbered(others), labels), rows_of((numbered(X), Y)), "validation", "")
+        require_other_rows(
+            "training", (numbered(others), labels), rows_of((numbered(X), Y)), "validation", ""
+        )
 
 
 def test_a_tuning_is_resumed_with_its_own_training_records_alone(once, tmp_path):
@@ -213,7 +238,9 @@ def test_a_session_knows_the_records_of_other_budgets():
 def engine(X, Y, **where):
     net = nn.Linear(4, 2)
     accounting = Planned([CONFIG.event(Adjacency.REPLACE_ONE)])
-    made = PrivateEngine(owner((X, Y), budget=Budget(90.0, 1e-5), accounting=accounting, **where), CONFIG)
+    made = PrivateEngine(
+        owner((X, Y), budget=Budget(90.0, 1e-5), accounting=accounting, **where), CONFIG
+    )
     loader = torch.utils.data.DataLoader(TensorDataset(X, Y))
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     return made.make_private(module=net, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0)
@@ -242,7 +269,10 @@ def test_protected_rows_among_public_training_rows_are_refused():
     X, y = table(70)
     chosen = np.arange(0, 400, 3)
     for held in ((X[chosen], y[chosen]), both((X[:9], y[:9]), table(71, 91))):
-        with pytest.raises(InputError, match=r"^X_train=.*of other records than the validation records.*may reproduce them"):
+        with pytest.raises(
+            InputError,
+            match=r"^X_train=.*of other records than the validation records.*may reproduce them",
+        ):
             search().fit(X, y, *held)
     columns = {"first": X[:, 0], "second": X[:, 1]}
     public = pd.DataFrame(columns)
@@ -253,7 +283,9 @@ def test_protected_rows_among_public_training_rows_are_refused():
     with pytest.raises(InputError, match=r"^X_train="):
         search(budget=0.5).fit(X, y, curator)
     assert curator.statement().entries == 1
-    with pytest.warns(RepeatedRecordsWarning, match="X_train and the validation records have equal rows"):
+    with pytest.warns(
+        RepeatedRecordsWarning, match="X_train and the validation records have equal rows"
+    ):
         search().fit(X, y, *both((X[:1], y[:1]), table(72, 99)))
     # Equal rows of one table lie at different places.
     search(test_size=0.5).fit(*both(table(73, 200), table(73, 200)))

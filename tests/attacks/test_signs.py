@@ -1,6 +1,8 @@
-"""A13: without noise the best is the best: the largest utility, the smallest loss, the highest score, in every place that has a direction.
+"""A13: without noise the best is the best: the largest utility, the smallest loss, the highest
+score, in every place that has a direction.
 
-Each algorithm runs without noise on records whose best point is known; a swapped sign would return the worst.
+Each algorithm runs without noise on records whose best point is known; a swapped sign would return
+the worst.
 """
 
 import numpy as np
@@ -15,7 +17,10 @@ from dpbo.gibo import choose_start
 from tests.attacks.setups import EXACT, of, owner
 from tests.attacks.test_replays import BOX, GRID, distance, near
 
-pytestmark = [pytest.mark.attack("A13"), pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")]
+pytestmark = [
+    pytest.mark.attack("A13"),
+    pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning"),
+]
 RECORDS = torch.full((4000, 2), 0.2, dtype=torch.float64)
 BEST = 0.2
 
@@ -25,11 +30,15 @@ def curator(mu=200.0):
 
 
 def test_scores_are_maximised_and_losses_minimised():
-    plan = PrivateObjective(curator(), near, score_range=(0.0, 1.0), evaluations=36, mechanism=EXACT)
+    plan = PrivateObjective(
+        curator(), near, score_range=(0.0, 1.0), evaluations=36, mechanism=EXACT
+    )
     assert torch.equal(GRID[plan(GRID)[0].argmax()], GRID[distance(RECORDS[0], GRID).argmin()])
     start = choose_start(curator(5.0), distance, GRID, loss_range=(0.0, 2.0), budget=0.9)
     assert torch.allclose(start, torch.full((2,), BEST, dtype=torch.float64))
-    found = DPGIBO(curator(), distance, bounds=BOX, mechanism=EXACT, iterations=25, batch_size=3, clip=1.0).run()
+    found = DPGIBO(
+        curator(), distance, bounds=BOX, mechanism=EXACT, iterations=25, batch_size=3, clip=1.0
+    ).run()
     assert (found.x - BEST).abs().max() < 0.05
     chosen = search_then_choose(curator(5.0), near, GRID, score_range=(0.0, 1.0), evaluations=12)
     assert (chosen.x - BEST).abs().max() < 0.21
@@ -37,11 +46,15 @@ def test_scores_are_maximised_and_losses_minimised():
 
 @pytest.mark.parametrize(("scoring", "least"), [("accuracy", 0.95), ("neg_log_loss", -0.3)])
 def test_a_search_keeps_the_better_model(scoring, least):
-    """Labels that a tree of depth 1 can tell, and one of depth 8 with huge leaves cannot: scores and losses, both maximised."""
+    """Labels that a tree of depth 1 can tell, and one of depth 8 with huge leaves cannot: scores
+    and losses, both maximised.
+    """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(1200, 2))
     y = (X[:, 0] > 0).astype(int)
     space = {"min_samples_leaf": scipy.stats.randint(1, 200), "max_depth": [1, 2]}
     settings = of(n_iter=6, scoring=scoring, privacy=Privacy(allow_repeated=True))
-    search = DPSearch(DecisionTreeClassifier(random_state=0), space, budget=Budget(50.0, 1e-6), **settings)
+    search = DPSearch(
+        DecisionTreeClassifier(random_state=0), space, budget=Budget(50.0, 1e-6), **settings
+    )
     assert search.fit(X[:400], y[:400], X[400:], y[400:]).best_score_ >= least

@@ -1,9 +1,11 @@
-"""A11: dpbo ships no sparse vector technique; the published variants live here as targets, and the auditor rejects each broken one.
+"""A11: dpbo ships no sparse vector technique; the published variants live here as targets, and the
+auditor rejects each broken one.
 
-Numbered as in Lyu, Su & Li 2017: 1 is theirs and private; 3 (Roth's notes) releases the noisy value that passed; 4 (Lee & Clifton) does not
-scale the noise by the number c of answers; 5 (Stoddard et al.) adds no noise to the queries; 6 (Chen et al.) neither refreshes nor stops.
-Each claims epsilon = 1. The attack is the published one: queries all at the threshold that move by one, up for those that pass and
-down for the rest. A pattern of answers is its event; the level is 1e-6 a target.
+Numbered as in Lyu, Su & Li 2017: 1 is theirs and private; 3 (Roth's notes) releases the noisy value
+that passed; 4 (Lee & Clifton) does not scale the noise by the number c of answers; 5 (Stoddard et
+al.) adds no noise to the queries; 6 (Chen et al.) neither refreshes nor stops. Each claims epsilon
+= 1. The attack is the published one: queries all at the threshold that move by one, up for those
+that pass and down for the rest. A pattern of answers is its event; the level is 1e-6 a target.
 """
 
 import numpy as np
@@ -21,7 +23,9 @@ def laplace(rng, scale, shape):
 
 
 def answers(rng, queries, runs, *, threshold_scale, query_scale, stop, values=False):
-    """1 above, 0 below, -1 after the stop: `runs x queries`; with `values`, the noisy value where it passed."""
+    """1 above, 0 below, -1 after the stop: `runs x queries`; with `values`, the noisy value where
+    it passed.
+    """
     rho = laplace(rng, threshold_scale, (runs, 1))
     noisy = np.asarray(queries) + laplace(rng, query_scale, (runs, len(queries)))
     above = noisy >= rho
@@ -78,13 +82,19 @@ def test_a_broken_variant_is_rejected(number, measured):
     measured(runs, found)
 
 
-@pytest.mark.parametrize("wanted", [pattern(length, passing) for length, passing in ((8, 4), (2, 1), (10, 4), (12, 1))], ids=str)
+@pytest.mark.parametrize(
+    "wanted",
+    [pattern(length, passing) for length, passing in ((8, 4), (2, 1), (10, 4), (12, 1))],
+    ids=str,
+)
 def test_the_correct_one_passes_the_same_attacks(wanted, measured):
     measured(RUNS, rejected(PRIVATE, wanted), EPSILON, least=0.0)
 
 
 def test_the_correct_one_with_a_seventh_of_its_threshold_noise_is_rejected(measured):
-    """Power: the same code as passed, its threshold's noise too small for the many queries that it answers for free."""
+    """Power: the same code as passed, its threshold's noise too small for the many queries that it
+    answers for free.
+    """
     settings = {**PRIVATE, "threshold_scale": 0.0, "query_scale": 1.0}
     found = rejected(settings, pattern(8, 4))
     assert found > EPSILON

@@ -1,4 +1,6 @@
-"""CONTRIBUTING.md's table of attacks is that of the markers, and every class has a test that is not deep."""
+"""CONTRIBUTING.md's table of attacks is that of the markers, and every class has a test that is not
+deep.
+"""
 
 import pytest
 

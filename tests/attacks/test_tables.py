@@ -1,4 +1,6 @@
-"""One cell of a private table must not change the form, and with it the scores, of other records. Each attack here won once."""
+"""One cell of a private table must not change the form, and with it the scores, of other records.
+Each attack here won once.
+"""
 
 import contextlib
 import datetime
@@ -27,14 +29,41 @@ from tests.attacks.setups import EXACT, NOISE, TERMS, of, owner
 pytestmark = pytest.mark.attack("A34")
 ROWS = 6
 HOSTILE: list[Any] = [
-    None, math.nan, math.inf, 2**70, 10**400, "a word", "7", "", "x" * 10_000, "a new category", b"bytes", True, -0.0, 1j,
-    pd.Timestamp("2020-05-05", tz="Asia/Tokyo"), datetime.date(2020, 1, 1), datetime.timedelta(1), np.datetime64("9999-01-01"),
-    pd.NaT, pd.NA, decimal.Decimal("1.5"), decimal.Decimal("sNaN"), (1, 2), [1, [2]], {"a": 1}, np.float32(3.0), np.int8(2), object(),
-]  # fmt: skip
+    None,
+    math.nan,
+    math.inf,
+    2**70,
+    10**400,
+    "a word",
+    "7",
+    "",
+    "x" * 10_000,
+    "a new category",
+    b"bytes",
+    True,
+    -0.0,
+    1j,
+    pd.Timestamp("2020-05-05", tz="Asia/Tokyo"),
+    datetime.date(2020, 1, 1),
+    datetime.timedelta(1),
+    np.datetime64("9999-01-01"),
+    pd.NaT,
+    pd.NA,
+    decimal.Decimal("1.5"),
+    decimal.Decimal("sNaN"),
+    (1, 2),
+    [1, [2]],
+    {"a": 1},
+    np.float32(3.0),
+    np.int8(2),
+    object(),
+]
 
 
 def public_table():
-    dates = pd.to_datetime(["2020-01-01", "2021-06-01", "2022-01-01", "2020-01-01", "2021-06-01", "2020-03-01"])
+    dates = pd.to_datetime(
+        ["2020-01-01", "2021-06-01", "2022-01-01", "2020-01-01", "2021-06-01", "2020-03-01"]
+    )
     return pd.DataFrame(
         {
             "whole": [1, 2, 3, 1, 2, 7],
@@ -45,7 +74,9 @@ def public_table():
             "object": pd.Series(["x", "y", None, "x", "y", "x"], dtype=object),
             "mixed": pd.Series([1, "one", 2.5, None, True, "x"], dtype=object),
             "category": pd.Categorical(["u", "v", "w", "u", None, "v"], categories=["w", "u", "v"]),
-            "ordered": pd.Categorical([3.0, 1.0, 2.0, 1.0, 1.0, 3.0], categories=[3.0, 1.0, 2.0], ordered=True),
+            "ordered": pd.Categorical(
+                [3.0, 1.0, 2.0, 1.0, 1.0, 3.0], categories=[3.0, 1.0, 2.0], ordered=True
+            ),
             "code": pd.Categorical([30, 10, 20, 10, 10, 30]),
             "zoned": dates.tz_localize("Europe/Berlin"),
             "date": dates,
@@ -70,9 +101,17 @@ def column_of(cells):
 
 
 def seen(table):
-    """What encoders, joined texts and category codes make of each record, as text: equal texts are equal bits."""
+    """What encoders, joined texts and category codes make of each record, as text: equal texts are
+    equal bits.
+    """
     words = table.astype(object).map(repr).agg("-".join, axis=1)
-    texts = table["whole"].astype(str) + "-" + table["text"].astype(str) + table["object"] + table["category"].astype(str)
+    texts = (
+        table["whole"].astype(str)
+        + "-"
+        + table["text"].astype(str)
+        + table["object"]
+        + table["category"].astype(str)
+    )
     codes = [table[name].cat.codes.map(str) for name in ("category", "ordered", "code")]
     numbers = [encoder.transform(table[encoder.feature_names_in_]) for encoder in ENCODERS]
     numbers.append(table[["whole", "float", "small"]].to_numpy())
@@ -91,7 +130,8 @@ def test_one_cell_changes_no_other_record_of_a_column(name):
         cells[1] = hostile
         column = column_of(cells).set_axis(np.arange(ROWS) + 5)
         privates = [column]
-        # Such cells are no categories, and pandas 2 infers nothing from a whole number beyond all floats.
+        # Such cells are no categories, and pandas 2 infers nothing from a whole number beyond all
+        # floats.
         for make in (column.infer_objects, lambda column=column: column.astype("category")):
             with contextlib.suppress(TypeError, ValueError, ArithmeticError):
                 privates.append(make())
@@ -120,7 +160,9 @@ ARRAYS = {
     "floats": np.array([[0.5, 1.0], [2.0, 3.0], [1.0, 1.0], [0.0, 2.0]]),
     "words": np.array(["a", "b", "c", "a"]),
     "objects": np.array([["a", 1], ["b", 2], ["c", None], ["a", 1]], dtype=object),
-    "dates": np.array(["2020-01-01", "2021-01-01", "2020-01-01", "2022-01-01"], dtype="datetime64[s]"),
+    "dates": np.array(
+        ["2020-01-01", "2021-01-01", "2020-01-01", "2022-01-01"], dtype="datetime64[s]"
+    ),
     "series": pd.Series([1, 2, 3, 1], name="age"),
     "words in a series": pd.Series(["a", "b", "c", "a"]),
 }
@@ -161,7 +203,9 @@ def test_structured_records_are_cast():
 
 def test_sparse_records_are_cast():
     whole = csr_matrix(np.array([[1, 0], [0, 2]]))
-    cast, unfit = Form.of(whole).cast(csr_matrix(np.array([[1.0, 0.0], [0.5, 2.0], [math.nan, 0.0]])))
+    cast, unfit = Form.of(whole).cast(
+        csr_matrix(np.array([[1.0, 0.0], [0.5, 2.0], [math.nan, 0.0]]))
+    )
     assert cast.dtype == whole.dtype
     assert unfit.tolist() == [False, True, True]
 
@@ -195,7 +239,13 @@ def test_without_public_records_no_form_that_follows_from_all_cells_is_taken(rec
 
 @pytest.mark.parametrize(
     "records",
-    [np.zeros(ROWS), np.arange(ROWS), torch.zeros(ROWS), [{"a": 1}] * ROWS, csr_matrix(np.eye(ROWS))],
+    [
+        np.zeros(ROWS),
+        np.arange(ROWS),
+        torch.zeros(ROWS),
+        [{"a": 1}] * ROWS,
+        csr_matrix(np.eye(ROWS)),
+    ],
     ids=["floats", "whole numbers", "tensor", "list", "sparse"],
 )
 def test_records_of_one_dtype_need_no_public_form(records):
@@ -282,7 +332,9 @@ def total(view, score=lambda _, table: table["age"]):
 
 
 def viewed(groups=None):
-    return PrivateView.of(ONE_UNFIT, PrivacyUnit("p", groups=groups), units_are_public=True, form=Form.of(AGES))
+    return PrivateView.of(
+        ONE_UNFIT, PrivacyUnit("p", groups=groups), units_are_public=True, form=Form.of(AGES)
+    )
 
 
 @pytest.mark.parametrize(
@@ -304,18 +356,26 @@ def test_only_an_unfit_record_counts_as_the_worst_where_the_score_fails_on_anoth
 
 
 def test_the_outcome_of_an_unfit_record_is_the_worst():
-    outcome = RowOutcome(lambda table: float(table["age"].iloc[0]), row=1, value_range=(0.0, 50.0), worst="upper")
+    outcome = RowOutcome(
+        lambda table: float(table["age"].iloc[0]), row=1, value_range=(0.0, 50.0), worst="upper"
+    )
     assert owner(ONE_UNFIT, example=AGES).evaluate(outcome) is not None
     assert number(outcome._evaluate(viewed(), None)) + outcome.affine(4)[0][0] == 50.0
 
 
 def test_a_search_scores_other_records_as_if_the_odd_one_were_not_there():
-    """The text of an age, one-hot encoded: with one missing age all became "41.0", which no training record has."""
+    """The text of an age, one-hot encoded: with one missing age all became "41.0", which no
+    training record has.
+    """
     ages = np.random.default_rng(0).integers(20, 40, 400)
     told: list[Any] = []
     train = pd.DataFrame({"age": ages[:100]})
     labels = (ages > 30).astype(int)
-    model = make_pipeline(FunctionTransformer(lambda X: X.astype(str)), OneHotEncoder(handle_unknown="ignore"), LogisticRegression())
+    model = make_pipeline(
+        FunctionTransformer(lambda X: X.astype(str)),
+        OneHotEncoder(handle_unknown="ignore"),
+        LogisticRegression(),
+    )
 
     def scoring(model, X, y):
         told.append(model.predict_proba(X)[np.arange(len(y)), y])
@@ -323,7 +383,12 @@ def test_a_search_scores_other_records_as_if_the_odd_one_were_not_there():
 
     def scored(X, y):
         told.clear()
-        settings = of(strategy=Choice(candidates=None), n_iter=2, scoring=scoring, privacy=Privacy(allow_repeated=True))
+        settings = of(
+            strategy=Choice(candidates=None),
+            n_iter=2,
+            scoring=scoring,
+            privacy=Privacy(allow_repeated=True),
+        )
         space = {"logisticregression__C": [1.0, 2.0]}
         search = DPSearch(model, space, budget=TERMS["budget"], score_range=(0.0, 1.0), **settings)
         search.fit(train, labels[:100], X, y)
@@ -333,7 +398,11 @@ def test_a_search_scores_other_records_as_if_the_odd_one_were_not_there():
     own = labels[100:]
     expected = scored(private, own)
     assert expected
-    for odd, container in ((None, pd.Series), ("forty", list), (10**30, lambda label: np.array(label, dtype=object))):
+    for odd, container in (
+        (None, pd.Series),
+        ("forty", list),
+        (10**30, lambda label: np.array(label, dtype=object)),
+    ):
         cells = private["age"].tolist()
         label = own.tolist()
         cells[3] = odd
@@ -350,9 +419,15 @@ def test_a_label_that_no_training_record_has_is_the_worst_score_of_its_record():
     X = random.normal(size=(300, 2))
     y = random.integers(0, 2, 300)
     rows = np.vstack([X[200:], X[:1]])
-    for odd, container in ((math.nan, pd.Series), (2, list), ("x", lambda label: np.array(label, dtype=object))):
+    for odd, container in (
+        (math.nan, pd.Series),
+        (2, list),
+        ("x", lambda label: np.array(label, dtype=object)),
+    ):
         privacy = Privacy(mechanism=EXACT)
-        search = DPSearch(LogisticRegression(), {"C": [1.0, 2.0]}, privacy=privacy, strategy="bo", n_iter=2)
+        search = DPSearch(
+            LogisticRegression(), {"C": [1.0, 2.0]}, privacy=privacy, strategy="bo", n_iter=2
+        )
         search.fit(X[:200], y[:200], rows, container([*y[200:].tolist(), odd]))
         right = (search.best_estimator_.predict(X[200:]) == y[200:]).sum()
         assert search.best_score_ == pytest.approx(right / 101, abs=1e-3), odd
@@ -362,21 +437,28 @@ def test_a_label_that_no_training_record_has_is_the_worst_score_of_its_record():
 def test_one_table_whose_dtypes_follow_from_both_parts_is_not_split():
     y = np.arange(20) % 2
     settings = of(budget=TERMS["budget"], test_size=0.5, n_iter=2)
-    for table, labels, name in ((pd.DataFrame({"a": y}), y, "X_train"), (y[:, None], pd.Series(y), "y_train")):
+    for table, labels, name in (
+        (pd.DataFrame({"a": y}), y, "X_train"),
+        (y[:, None], pd.Series(y), "y_train"),
+    ):
         with pytest.raises(InputError, match=rf"^{name}=.*Read the two parts apart"):
             DPSearch(LogisticRegression(), {"C": [1.0, 2.0]}, **settings).fit(table, labels)
 
 
 def test_the_release_of_a_table_with_an_odd_cell_works_from_end_to_end():
     private = pd.DataFrame({"age": [1, 2, None]})
-    release = owner(private, example=AGES).release(ClippedSum(joined, score_range=(0.0, 1.0)), NOISE)
+    release = owner(private, example=AGES).release(
+        ClippedSum(joined, score_range=(0.0, 1.0)), NOISE
+    )
     assert release.value.isfinite().all()
 
 
 GROUPED = {
     "mean of a group": lambda table: table.groupby("zip")["income"].transform("mean") > 50.0,
     "rank in a group": lambda table: table.groupby("zip")["income"].rank() > 1.0,
-    "largest of a group": lambda table: table["income"] >= table.groupby("zip")["income"].transform("max"),
+    "largest of a group": lambda table: (
+        table["income"] >= table.groupby("zip")["income"].transform("max")
+    ),
 }
 
 
@@ -386,5 +468,13 @@ def test_a_statistic_of_a_group_is_noticed_where_no_two_public_records_share_one
     private = pd.DataFrame({"zip": list("aabbc"), "income": [20.0, 40.0, 60.0, 80.0, 99.0]})
     curator = owner(private, example=public, allow_repeated=True)
     with pytest.raises(ScoreError, match="does not score each record by itself"):
-        curator.evaluate(ClippedMean(lambda _, table: GROUPED[name](table).to_numpy(), None, score_range=(0.0, 1.0)))
-    assert curator.evaluate(ClippedMean(lambda _, table: table["income"].to_numpy() > 50.0, None, score_range=(0.0, 1.0)))
+        curator.evaluate(
+            ClippedMean(
+                lambda _, table: GROUPED[name](table).to_numpy(), None, score_range=(0.0, 1.0)
+            )
+        )
+    assert curator.evaluate(
+        ClippedMean(
+            lambda _, table: table["income"].to_numpy() > 50.0, None, score_range=(0.0, 1.0)
+        )
+    )

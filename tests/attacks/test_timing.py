@@ -1,10 +1,12 @@
 """A3: how long a draw takes does not go with how large its noise is, nor with the value beneath it.
 
-Draws are made a batch at a time, one vectorised pass whose work is fixed by the batch's length; a word that leaves an outcome open (2 in
-10^6) is decided by more bits whatever the value. The timing is the machine's, so the test must not flake: rank correlation, which no slow
-moment sways, between time and mean |noise| of a batch is below 6 / sqrt(N) under independence but 2 times in 10^9, and the coin-tossing
-sampler that the attack was published against (Jin et al. 2022, where time is proportional to |noise|) is far above it. Discrete time
-differences that need 10^8 draws to see are not excluded: SECURITY.md names `timing-not-observed`.
+Draws are made a batch at a time, one vectorised pass whose work is fixed by the batch's length; a
+word that leaves an outcome open (2 in 10^6) is decided by more bits whatever the value. The timing
+is the machine's, so the test must not flake: rank correlation, which no slow moment sways, between
+time and mean |noise| of a batch is below 6 / sqrt(N) under independence but 2 times in 10^9, and
+the coin-tossing sampler that the attack was published against (Jin et al. 2022, where time is
+proportional to |noise|) is far above it. Discrete time differences that need 10^8 draws to see are
+not excluded: SECURITY.md names `timing-not-observed`.
 """
 
 import time
@@ -52,7 +54,9 @@ def tossed(value):
     return value + noise * coins.choice([-1, 1], size=BATCH)
 
 
-@pytest.mark.parametrize("mechanism", [GaussianMechanism(1.0), LaplaceMechanism(1.0)], ids=["gaussian", "laplace"])
+@pytest.mark.parametrize(
+    "mechanism", [GaussianMechanism(1.0), LaplaceMechanism(1.0)], ids=["gaussian", "laplace"]
+)
 @pytest.mark.parametrize("value", [0, 1 << 20])
 def test_time_does_not_go_with_the_size_of_the_noise(mechanism, value, measured):
     correlation = abs(float(spearmanr(*timed(sampler(mechanism), value)).statistic))

@@ -1,7 +1,8 @@
-"""A12: noise that is stored and unused is seen on two data sets: with zero scale each release names its data set, and the audit rejects it.
+"""A12: noise that is stored and unused is seen on two data sets: with zero scale each release names
+its data set, and the audit rejects it.
 
-The honest twin of every mechanism's mutant passes the same test, so that it is the missing noise that is found. Whole algorithms with too
-little noise are in test_audits_whole_runs.py.
+The honest twin of every mechanism's mutant passes the same test, so that it is the missing noise
+that is found. Whole algorithms with too little noise are in test_audits_whole_runs.py.
 """
 
 from typing import Any
@@ -11,7 +12,12 @@ import pytest
 import torch
 
 from dpbo import Budget
-from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.mechanisms import (
+    ExponentialMechanism,
+    GaussianMechanism,
+    LaplaceMechanism,
+    PermuteAndFlipMechanism,
+)
 from dpbo.mechanisms import additive as additive_module
 from dpbo.mechanisms.l2_laplace import L2LaplaceMechanism
 from dpbo.queries import CandidateScores
@@ -24,7 +30,9 @@ PAIR = [torch.tensor([[0.5], [end]], dtype=torch.float64) for end in (0.0, 1.0)]
 BOUNDS = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
 
 
-CHOICE = CandidateScores(lambda x, r: 1 - (r[:, 0] - x[0]).abs(), list(BOUNDS), score_range=(0.0, 1.0))
+CHOICE = CandidateScores(
+    lambda x, r: 1 - (r[:, 0] - x[0]).abs(), list(BOUNDS), score_range=(0.0, 1.0)
+)
 
 
 # One release of a question by a mechanism.
@@ -57,10 +65,18 @@ def test_unused_noise_is_rejected_and_used_noise_is_not(name, monkeypatch, measu
         assert told_apart(name) <= 1.0
     for kind in (additive_module.IndependentNoise, L2LaplaceMechanism):
         whole = kind.noise
-        monkeypatch.setattr(kind, "noise", lambda self, f, s, e, whole=whole: whole(self, f, np.asarray(s) * 1e-12, e))
+        monkeypatch.setattr(
+            kind,
+            "noise",
+            lambda self, f, s, e, whole=whole: whole(self, f, np.asarray(s) * 1e-12, e),
+        )
     # The largest utility, noise drawn and forgotten (optirs < 0.3.2).
     for chooser in (ExponentialMechanism, PermuteAndFlipMechanism):
-        monkeypatch.setattr(chooser, "choose", lambda self, counts, rate, entropy: (entropy(8), int(np.flatnonzero(counts)[0]))[1])
+        monkeypatch.setattr(
+            chooser,
+            "choose",
+            lambda self, counts, rate, entropy: (entropy(8), int(np.flatnonzero(counts)[0]))[1],
+        )
     leaked = told_apart(name)
     assert leaked > 1.0
     measured(RUNS, leaked)

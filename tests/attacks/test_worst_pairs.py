@@ -1,7 +1,9 @@
-"""A9: a table of sensitivities under both relations, each attained by a pair of data sets: a constant twice too small or too large fails.
+"""A9: a table of sensitivities under both relations, each attained by a pair of data sets: a
+constant twice too small or too large fails.
 
-Exact answers, in whole numbers, of the worst pair reach 0.995 of what is declared and never more; `2B` where `B` was meant, or the reverse,
-is a factor of two. Through the whole algorithm the same pairs reach the claim in test_audits_whole_runs.py.
+Exact answers, in whole numbers, of the worst pair reach 0.995 of what is declared and never more;
+`2B` where `B` was meant, or the reverse, is a factor of two. Through the whole algorithm the same
+pairs reach the claim in test_audits_whole_runs.py.
 """
 
 import math
@@ -41,24 +43,82 @@ MIDDLE = [0.5, 0.0]
 ROUND = [9 * math.cos(2 * math.pi / 3), 9 * math.sin(2 * math.pi / 3)]
 METRICS = ClippedMean(itself, score_range=[(0.0, 1.0)] * 2, divisor=9.0)
 CELLS = CellMeans(lambda _, r: r[:, 0].long(), score_range=(0.0, 1.0), cells=3, divisor=9.0)
-CANDIDATES = CandidateScores(lambda x, r: x[0] * r[:, 0], list(column(1.0, -1.0)), score_range=(-1.0, 1.0))
+CANDIDATES = CandidateScores(
+    lambda x, r: x[0] * r[:, 0], list(column(1.0, -1.0)), score_range=(-1.0, 1.0)
+)
 # The query, its norm, what it declares where a record is replaced, and where one is added; then the
 # worst pair of records, and the worst one to add.
 CASES = {
-    "mean": (ClippedMean(first_column, score_range=(0.0, 1.0), divisor=9.0), "l2", 1.0, 0.5, [9.0], [-9.0], [9.0]),
-    "mean of odd range": (ClippedMean(first_column, score_range=(-3.0, 5.0), divisor=9.0), "l2", 8.0, 4.0, [9.0], [-9.0], [-9.0]),
+    "mean": (
+        ClippedMean(first_column, score_range=(0.0, 1.0), divisor=9.0),
+        "l2",
+        1.0,
+        0.5,
+        [9.0],
+        [-9.0],
+        [9.0],
+    ),
+    "mean of odd range": (
+        ClippedMean(first_column, score_range=(-3.0, 5.0), divisor=9.0),
+        "l2",
+        8.0,
+        4.0,
+        [9.0],
+        [-9.0],
+        [-9.0],
+    ),
     "two metrics": (METRICS, "l2", 2**0.5, 0.5**0.5, [9.0, 9.0], [-9.0, -9.0], [9.0, 9.0]),
     "sum": (ClippedSum(first_column, score_range=(0.0, 2.0)), "l2", 2.0, 2.0, [9.0], [-9.0], [9.0]),
     "gradient": (gradient(1), "l2", 1.4, 0.7, [9.0], [-9.0], [9.0]),
     "gradient of 5": (gradient(5), "l2", 1.4, 0.7, [9.0], [-9.0], [-9.0]),
     "cells": (CELLS, "l2", None, None, [0.0], [2.0], [1.0]),
-    "clusters": (ClusterSums(2, ball=BALL, centers=torch.tensor([MIDDLE, [-0.5, 0.0]]).double()), "l2", 2.0, 2**0.5, FAR, [-9.0, 0.0], FAR),
-    "one cluster": (ClusterSums(2, ball=BALL, centers=torch.zeros(1, 2).double()), "l2", 2.0, 2**0.5, FAR, [-9.0, 0.0], FAR),
+    "clusters": (
+        ClusterSums(2, ball=BALL, centers=torch.tensor([MIDDLE, [-0.5, 0.0]]).double()),
+        "l2",
+        2.0,
+        2**0.5,
+        FAR,
+        [-9.0, 0.0],
+        FAR,
+    ),
+    "one cluster": (
+        ClusterSums(2, ball=BALL, centers=torch.zeros(1, 2).double()),
+        "l2",
+        2.0,
+        2**0.5,
+        FAR,
+        [-9.0, 0.0],
+        FAR,
+    ),
     "second moment": (SecondMoment(2, ball=BALL), "l2", 2**0.5, 1.0, FAR, [0.0, 9.0], FAR),
-    "one component": (MixtureMoments(2, ball=BALL, natural=torch.zeros(1, 6).double()), "l2", 4.5**0.5, 3**0.5, FAR, ROUND, FAR),
-    "two components": (MixtureMoments(2, ball=BALL, natural=SPLIT), "l2", 6**0.5, 3**0.5, FAR, [-9.0, 0.0], FAR),
+    "one component": (
+        MixtureMoments(2, ball=BALL, natural=torch.zeros(1, 6).double()),
+        "l2",
+        4.5**0.5,
+        3**0.5,
+        FAR,
+        ROUND,
+        FAR,
+    ),
+    "two components": (
+        MixtureMoments(2, ball=BALL, natural=SPLIT),
+        "l2",
+        6**0.5,
+        3**0.5,
+        FAR,
+        [-9.0, 0.0],
+        FAR,
+    ),
     "candidates": (CANDIDATES, "linf", None, None, [1.0], [-1.0], [1.0]),
-    "quantile": (QuantileUtilities(first_column, candidates=[0.0, 0.5, 1.0], quantile=0.5), "linf", 1.0, 0.5, [-9.0], [9.0], [9.0]),
+    "quantile": (
+        QuantileUtilities(first_column, candidates=[0.0, 0.5, 1.0], quantile=0.5),
+        "linf",
+        1.0,
+        0.5,
+        [-9.0],
+        [9.0],
+        [9.0],
+    ),
 }
 
 
@@ -75,7 +135,9 @@ def test_the_worst_pair_attains_what_is_declared(name, relation, measured):
         tables = [[origin, added], [origin]]
     if declared is not None:
         assert getattr(sensitivity, norm) == pytest.approx(declared, rel=1e-6)
-    a, b = (exact_sum(query, torch.tensor(rows).double(), public=relation is REPLACE) for rows in tables)
+    a, b = (
+        exact_sum(query, torch.tensor(rows).double(), public=relation is REPLACE) for rows in tables
+    )
     l1, squared, linf = moved(a.numerators.tolist(), b.numerators.tolist(), a.quanta, sensitivity)
     reached = {"l1": float(l1), "l2": math.sqrt(squared), "linf": float(linf)}[norm]
     measured(1, reached / getattr(sensitivity, norm) * (1 - 1e-12), 1.0, least=0.995)

@@ -1,4 +1,6 @@
-"""The choice mechanisms under their contract, with laws written down independently of the code that draws."""
+"""The choice mechanisms under their contract, with laws written down independently of the code that
+draws.
+"""
 
 import functools
 
@@ -13,7 +15,9 @@ _gauss = functools.cache(np.polynomial.legendre.leggauss)
 
 
 class _CountedOnce(ChoiceContract):
-    """Counts the candidates of each level once for all draws, which is nearly all of a draw's time; a few draws are the mechanism's own."""
+    """Counts the candidates of each level once for all draws, which is nearly all of a draw's time;
+    a few draws are the mechanism's own.
+    """
 
     def _draw(self, epsilon, utilities, draws, seed):
         mechanism = self.mechanism(epsilon)
@@ -51,7 +55,9 @@ class TestPermuteAndFlip(_CountedOnce):
         return PermuteAndFlipMechanism.of(epsilon)
 
     def probabilities(self, distances, rate):
-        """In random order, each accepted with its chance: chance_j times the integral over [0, 1] of prod (1 - chance_i t), i not j."""
+        """In random order, each accepted with its chance: chance_j times the integral over [0, 1]
+        of prod (1 - chance_i t), i not j.
+        """
         accept = np.exp(-rate * (distances - distances.min()))
         nodes, weights = _gauss(400 if len(accept) > 10 else 40)
         factors = 1 - np.outer((nodes + 1) / 2, accept)

@@ -32,21 +32,38 @@ class TestClippedMeanOfSeveralMetrics(SumContract):
     metrics = 3
 
     def query(self, score):
-        return ClippedMean(score, score_range=[(0.0, 1.0), (-5.0, 0.1), (2.0, 3.0)], weights=[1.0, 2.0, 0.3], divisor=10)
+        return ClippedMean(
+            score,
+            score_range=[(0.0, 1.0), (-5.0, 0.1), (2.0, 3.0)],
+            weights=[1.0, 2.0, 0.3],
+            divisor=10,
+        )
 
 
 @tries(50)
 class TestPairedMean(SumContract):
-    """Against a reference whose score is the middle of the range, so that a difference reaches both ends of [-c, c]."""
+    """Against a reference whose score is the middle of the range, so that a difference reaches both
+    ends of [-c, c].
+    """
 
     covers = ClippedMean
 
     def query(self, score):
         def against(subject, records):
             own = score(None, records)
-            return own if subject is None else torch.full_like(torch.as_tensor(own, dtype=torch.float64), 0.5)
+            return (
+                own
+                if subject is None
+                else torch.full_like(torch.as_tensor(own, dtype=torch.float64), 0.5)
+            )
 
-        return ClippedMean(against, score_range=(0.0, 1.0), divisor=10, reference="the middle", largest_difference=0.3)
+        return ClippedMean(
+            against,
+            score_range=(0.0, 1.0),
+            divisor=10,
+            reference="the middle",
+            largest_difference=0.3,
+        )
 
 
 @tries(30)

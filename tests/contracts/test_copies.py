@@ -1,4 +1,6 @@
-"""What a question was asked with may be altered in place afterwards: what it declares and what it answers stay as they were."""
+"""What a question was asked with may be altered in place afterwards: what it declares and what it
+answers stay as they were.
+"""
 
 import copy
 import dataclasses
@@ -22,7 +24,14 @@ from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest
 from dpbo.papers.kusner.search import KusnerBest, KusnerValue
 from dpbo.papers.po_gp_ucb import Outcomes, RowTable
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
-from dpbo.queries import CandidateScores, CellMeans, ClippedMean, ClippedSum, PoissonSampled, QuantileUtilities
+from dpbo.queries import (
+    CandidateScores,
+    CellMeans,
+    ClippedMean,
+    ClippedSum,
+    PoissonSampled,
+    QuantileUtilities,
+)
 from dpbo.queries.ball import Ball
 from dpbo.queries.query import IntegerSum, copy_mutable
 
@@ -45,8 +54,19 @@ KUSNER = {"candidates": POINTS, "kernel": PRIOR, "value_range": [-1.0, 1.0]}
 
 
 def regularised(adaptive=None, **given):
-    fixed: dict[str, Any] = {"lipschitz": 0.5, "bound": 1.0, "at_zero": 0.5, "records": len(RECORDS)}
-    return RegularisedBest(lambda w, r: (r[:, 0] - w).abs(), fit=lambda value: 0.1 * value, adaptive=adaptive, **fixed, **given)
+    fixed: dict[str, Any] = {
+        "lipschitz": 0.5,
+        "bound": 1.0,
+        "at_zero": 0.5,
+        "records": len(RECORDS),
+    }
+    return RegularisedBest(
+        lambda w, r: (r[:, 0] - w).abs(),
+        fit=lambda value: 0.1 * value,
+        adaptive=adaptive,
+        **fixed,
+        **given,
+    )
 
 
 def searched(question, **given):
@@ -64,39 +84,92 @@ def gradient(**given):
 
 AT = {"subject": {"at": [0.5]}}
 SPAN = {"score_range": [0.0, 1.0]}
-# class -> (what the caller holds, the question made of it), several of one class where it has several forms
+# class -> (what the caller holds, the question made of it), several of one class where it has
+# several forms
 CASES: dict[type, list[tuple[dict[str, Any], Callable[..., Any]]]] = {
     ClippedMean: [
         ({**AT, **SPAN}, lambda **g: ClippedMean(first, **g)),
-        ({"subject": np.array([0.5, 0.7]), "score_range": [[0.0, 1.0], [0.1, 3.0]], "weights": [1.0, 2.0]},
-         lambda **g: ClippedMean(lambda x, r: r * torch.from_numpy(x), **g)),
+        (
+            {
+                "subject": np.array([0.5, 0.7]),
+                "score_range": [[0.0, 1.0], [0.1, 3.0]],
+                "weights": [1.0, 2.0],
+            },
+            lambda **g: ClippedMean(lambda x, r: r * torch.from_numpy(x), **g),
+        ),
     ],
-    ClippedSum: [({"subject": torch.tensor([0.5, 0.7]), "score_range": [[0.0, 1.0]] * 2}, lambda **g: ClippedSum(two, **g))],
-    CellMeans: [({"subject": {"at": [2.0]}, "weights": [1.0, 1.0]}, lambda **g: CellMeans(_cell, cells=2, **g))],
-    PoissonSampled: [({**AT, **SPAN}, lambda **g: PoissonSampled(ClippedMean(first, **g), rate=1.0))],
+    ClippedSum: [
+        (
+            {"subject": torch.tensor([0.5, 0.7]), "score_range": [[0.0, 1.0]] * 2},
+            lambda **g: ClippedSum(two, **g),
+        )
+    ],
+    CellMeans: [
+        (
+            {"subject": {"at": [2.0]}, "weights": [1.0, 1.0]},
+            lambda **g: CellMeans(_cell, cells=2, **g),
+        )
+    ],
+    PoissonSampled: [
+        ({**AT, **SPAN}, lambda **g: PoissonSampled(ClippedMean(first, **g), rate=1.0))
+    ],
     CandidateScores: [
-        ({"candidates": [{"at": [0.5]}, {"at": [0.7]}], **SPAN}, lambda **g: CandidateScores(first, **g)),
-        ({"candidates": POINTS, **SPAN}, lambda **g: CandidateScores(lambda x, r: r[:, 0] * x, **g)),
+        (
+            {"candidates": [{"at": [0.5]}, {"at": [0.7]}], **SPAN},
+            lambda **g: CandidateScores(first, **g),
+        ),
+        (
+            {"candidates": POINTS, **SPAN},
+            lambda **g: CandidateScores(lambda x, r: r[:, 0] * x, **g),
+        ),
     ],
-    QuantileUtilities: [({**AT, "candidates": [0.0, 0.2, 1.0]}, lambda **g: QuantileUtilities(first, quantile=0.5, **g))],
-    RowOutcome: [({"value_range": [0.0, 1.0]}, lambda **g: RowOutcome(lambda r: float(r[0, 0]), row=3, **g))],
+    QuantileUtilities: [
+        (
+            {**AT, "candidates": [0.0, 0.2, 1.0]},
+            lambda **g: QuantileUtilities(first, quantile=0.5, **g),
+        )
+    ],
+    RowOutcome: [
+        ({"value_range": [0.0, 1.0]}, lambda **g: RowOutcome(lambda r: float(r[0, 0]), row=3, **g))
+    ],
     RowTable: [
-        ({"center": [0.2, 0.3], "projection": torch.ones(2, 1, dtype=DOUBLE)}, lambda **g: RowTable(radius=1.0, **g)),
+        (
+            {"center": [0.2, 0.3], "projection": torch.ones(2, 1, dtype=DOUBLE)},
+            lambda **g: RowTable(radius=1.0, **g),
+        ),
         ({"center": np.array([0.2, 0.3])}, lambda **g: RowTable(radius=1.0, **g)),
     ],
-    ClippedGradient: [({"X": torch.ones(1, 2, dtype=DOUBLE), "weights": torch.ones(2, 2, dtype=DOUBLE),
-                        "earlier": ["the first answer's handle"], "loss_range": [0.0, 1.0]}, gradient)],
+    ClippedGradient: [
+        (
+            {
+                "X": torch.ones(1, 2, dtype=DOUBLE),
+                "weights": torch.ones(2, 2, dtype=DOUBLE),
+                "earlier": ["the first answer's handle"],
+                "loss_range": [0.0, 1.0],
+            },
+            gradient,
+        )
+    ],
     SecondMoment: [(PLANE, lambda **g: SecondMoment(2, ball=Ball(1.0, **g)))],
-    ClusterSums: [({**PLANE, "centers": torch.eye(2, dtype=DOUBLE), "weights": [1.0, 2.0]}, clusters)],
-    MixtureMoments: [({"natural": torch.arange(12, dtype=DOUBLE).reshape(2, 6), "weights": [1.0, 2.0, 3.0]},
-                      lambda **g: MixtureMoments(2, ball=Ball(1.0), **g))],
+    ClusterSums: [
+        ({**PLANE, "centers": torch.eye(2, dtype=DOUBLE), "weights": [1.0, 2.0]}, clusters)
+    ],
+    MixtureMoments: [
+        (
+            {"natural": torch.arange(12, dtype=DOUBLE).reshape(2, 6), "weights": [1.0, 2.0, 3.0]},
+            lambda **g: MixtureMoments(2, ball=Ball(1.0), **g),
+        )
+    ],
     RegularisedBest: [
         ({"grid": [0.5, 1.0, 2.0]}, regularised),
-        ({"grid": [0.5, 1.0, 2.0], "kernel": PRIOR}, lambda grid, kernel: regularised(AdaptiveLipschitz(kernel, 0.01, 2), grid=grid)),
+        (
+            {"grid": [0.5, 1.0, 2.0], "kernel": PRIOR},
+            lambda grid, kernel: regularised(AdaptiveLipschitz(kernel, 0.01, 2), grid=grid),
+        ),
     ],
     KusnerBest: [(KUSNER, lambda **g: searched(KusnerSearch.best, **g))],
     KusnerValue: [(KUSNER, lambda **g: searched(KusnerSearch.value, **g))],
-}  # fmt: skip
+}
 
 
 def _cell(x, records):
@@ -119,10 +192,17 @@ def altered(held):
 def told(query):
     """All that a question declares, and its exact answer."""
     view = PrivateView.of(RECORDS.clone(), PrivacyUnit("record"), units_are_public=True)
-    view = dataclasses.replace(view, earlier=tuple((0.0, RECORDS[:, 0].clone()) for _ in query.handles()))
+    view = dataclasses.replace(
+        view, earlier=tuple((0.0, RECORDS[:, 0].clone()) for _ in query.handles())
+    )
     answer = query._evaluate(view, query.prepare())
     assert isinstance(answer, IntegerSum)
-    declared = query.sensitivity(Adjacency.REPLACE_ONE), query.scale(Adjacency.REPLACE_ONE), query.affine(12), query.sampling_variance(12)
+    declared = (
+        query.sensitivity(Adjacency.REPLACE_ONE),
+        query.scale(Adjacency.REPLACE_ONE),
+        query.affine(12),
+        query.sampling_variance(12),
+    )
     public = query.public_inputs(), query.data_assumptions(), query.handles(), query.part()
     return *declared, *public, answer.numerators.tolist(), answer.quanta
 
@@ -138,7 +218,11 @@ def test_a_question_is_what_it_was_when_it_was_made(kind):
 
 
 def made(records):
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(5.0, 0.0)}
+    terms: dict[str, Any] = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget(5.0, 0.0),
+    }
     return Curator(records, accounting=PureFilter(), **terms)
 
 
@@ -146,12 +230,18 @@ def made(records):
 @pytest.mark.parametrize(
     ("held", "asked", "mechanism"),
     [
-        ([0.0, 1000.0], lambda span: CandidateScores(lambda c, r: r[:, 0] * c, [1, 2], score_range=span), PermuteAndFlipMechanism(2.0)),
+        (
+            [0.0, 1000.0],
+            lambda span: CandidateScores(lambda c, r: r[:, 0] * c, [1, 2], score_range=span),
+            PermuteAndFlipMechanism(2.0),
+        ),
         ([0.01, 100.0], lambda grid: regularised(grid=grid), LaplaceMechanism(1.0)),
     ],
 )
 def test_noise_is_for_the_question_that_was_answered(held, asked, mechanism):
-    """A range or a grid narrowed between evaluation and release would leave the noise to the narrow one, the answer to the wide one."""
+    """A range or a grid narrowed between evaluation and release would leave the noise to the narrow
+    one, the answer to the wide one.
+    """
     laws = []
     for narrowed in (held, [99.0, 100.0]):
         given = list(held)
@@ -170,15 +260,22 @@ def test_a_range_stays_the_one_that_was_stated_for_later_questions():
     score = NoisedScore(two, span, GaussianMechanism(1.0), settings)
     before = score.query(None).public_inputs()
     variance = outcomes.variance
-    objective = PrivateObjective(made(RECORDS), two, score_range=[span] * 2, weights=weights, evaluations=1)
+    objective = PrivateObjective(
+        made(RECORDS), two, score_range=[span] * 2, weights=weights, evaluations=1
+    )
     span[1] = 1000.0
     weights[0] = 1e6
     settings.clear()
     assert outcomes.variance == variance
     assert score.query(None).public_inputs() == before
-    assert objective(RECORDS[:1])[1][0].sqrt().tolist() == pytest.approx(objective.noise_std.tolist())
+    assert objective(RECORDS[:1])[1][0].sqrt().tolist() == pytest.approx(
+        objective.noise_std.tolist()
+    )
     (asked,) = objective.curator.ledger.charges("objective")[0].body["slots"]
-    assert (asked["public"]["score_range"], asked["public"]["weights"]) == ([[0.0, 1.0]] * 2, [1.0, 1.0])
+    assert (asked["public"]["score_range"], asked["public"]["weights"]) == (
+        [[0.0, 1.0]] * 2,
+        [1.0, 1.0],
+    )
 
 
 def test_a_model_is_itself_and_what_holds_it_a_copy():

@@ -34,9 +34,13 @@ def test_a_record_does_not_grow_with_the_ledger(tmp_path):
     for number in range(10, 60):
         ledger.reserve(f"plan {number}", EVENT, 2, {})
         ledger.charge(f"plan {number}", EVENT, {}, f"plan {number}")
-        sizes.append(len(dump({**ledger.head().body, "state": ledger.head().body["state"]["used"]})))
+        sizes.append(
+            len(dump({**ledger.head().body, "state": ledger.head().body["state"]["used"]}))
+        )
     assert set(sizes) == {sizes[0]}
-    assert ledger.used() == ledger.verified().used == {f"plan {number}": 1 for number in range(10, 60)}
+    assert (
+        ledger.used() == ledger.verified().used == {f"plan {number}": 1 for number in range(10, 60)}
+    )
 
 
 @pytest.mark.attack("A16")
@@ -48,6 +52,9 @@ def test_values_are_listed_across_processes_from_where_an_earlier_call_ended(tmp
         known = len(first.values("plan"))
         entry = ledger.charge("any name", EVENT.repeated(2), {}, "plan")
         ledger.store(entry, "any name", [{"value": [number]}, {"value": [-number]}])
-        assert [value["value"] for value in first.values("plan", skip=known)] == [[number], [-number]]
+        assert [value["value"] for value in first.values("plan", skip=known)] == [
+            [number],
+            [-number],
+        ]
     assert first.values("plan") == second.values("plan")
     assert len(first.charges("plan")) == 4

@@ -1,4 +1,6 @@
-"""What each question declares, number by number: the contracts see that no neighbour passes it, this sees that none of it is given away."""
+"""What each question declares, number by number: the contracts see that no neighbour passes it,
+this sees that none of it is given away.
+"""
 
 import itertools
 import math
@@ -16,7 +18,14 @@ from dpbo.papers.em.moment_features import COVARIANCES, distance_squared, isomet
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
 from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
-from dpbo.queries import CandidateScores, CellMeans, ClippedMean, ClippedSum, PoissonSampled, QuantileUtilities
+from dpbo.queries import (
+    CandidateScores,
+    CellMeans,
+    ClippedMean,
+    ClippedSum,
+    PoissonSampled,
+    QuantileUtilities,
+)
 from dpbo.queries.ball import Ball
 from tests.contracts.bases import exact_sum
 
@@ -35,12 +44,20 @@ def declared(question, adjacency):
     return pytest.approx((s.l1, s.l2, s.linf, *s.scale), rel=1e-12)
 
 
-@pytest.mark.parametrize(("adjacency", "part"), [(REPLACE, 1.0), (Adjacency.BOUNDED_ROW_CHANGE, 1.0), (ADD, 0.5)])
+@pytest.mark.parametrize(
+    ("adjacency", "part"), [(REPLACE, 1.0), (Adjacency.BOUNDED_ROW_CHANGE, 1.0), (ADD, 0.5)]
+)
 @pytest.mark.attack("A5")
 def test_a_mean_of_two_metrics_counts_from_the_middle_of_each_range(adjacency, part):
-    """Widths 1 and 4 over weights 1 and 1/4: units 1 and 16, so in units of the larger one weight times 16 each."""
-    question = ClippedMean(score, score_range=[(0.0, 1.0), (-1.0, 3.0)], weights=(1.0, 0.25), divisor=10.0)
-    assert (part * 20.0, part * math.sqrt(272.0), part * 16.0, 1 / 16, 1.0) == declared(question, adjacency)
+    """Widths 1 and 4 over weights 1 and 1/4: units 1 and 16, so in units of the larger one weight
+    times 16 each.
+    """
+    question = ClippedMean(
+        score, score_range=[(0.0, 1.0), (-1.0, 3.0)], weights=(1.0, 0.25), divisor=10.0
+    )
+    assert (part * 20.0, part * math.sqrt(272.0), part * 16.0, 1 / 16, 1.0) == declared(
+        question, adjacency
+    )
     assert question.affine(None) == ((0.5, 1.0), 0.1)
 
 
@@ -54,7 +71,9 @@ def test_a_sum_counts_from_zero_and_a_unit_of_several_records_more():
     assert (9.0, 9.0, 9.0, 1.0) == declared(three, ADD)
     for one_sided in ((1.0, 3.0), (-3.0, -1.0)):
         positive = ClippedSum(score, score_range=one_sided, max_records_per_unit=3)
-        assert (8.0, 8.0, 8.0, 1.0) == declared(positive, REPLACE), "from one record at 1 to three at 3"
+        assert (8.0, 8.0, 8.0, 1.0) == declared(positive, REPLACE), (
+            "from one record at 1 to three at 3"
+        )
         assert (9.0, 9.0, 9.0, 1.0) == declared(positive, ADD)
     assert (5.0, 5.0, 5.0, 1.0) == declared(ClippedSum(score, score_range=(-5.0, 1.0)), ADD)
     assert question.affine(7) == ((0.0,), 1.0)
@@ -69,43 +88,73 @@ def test_what_floats_cannot_hold_is_rounded_up():
             largest = Fraction(width) / min(map(Fraction, weights))
             for value, exact in (
                 (Fraction(found.l1), largest * sum(map(Fraction, weights))),
-                (Fraction(found.l2) ** 2, largest**2 * sum(Fraction(weight) ** 2 for weight in weights)),
+                (
+                    Fraction(found.l2) ** 2,
+                    largest**2 * sum(Fraction(weight) ** 2 for weight in weights),
+                ),
                 (Fraction(found.linf), largest * max(map(Fraction, weights))),
             ):
                 assert exact <= value <= exact * (1 + Fraction(1, 2**50))
-    assert ClippedSum(score, score_range=[(0.0, 3.0), (0.0, 4.0)], weights=(3.0, 4.0)).sensitivity(REPLACE).l2 == 5.0
+    assert (
+        ClippedSum(score, score_range=[(0.0, 3.0), (0.0, 4.0)], weights=(3.0, 4.0))
+        .sensitivity(REPLACE)
+        .l2
+        == 5.0
+    )
 
 
-@pytest.mark.parametrize("ends", [(-0.3, 0.0011), (-5.3, 0.01), (-10.3, 0.6), (0.1, 0.9), (-0.3, 10.7)])
+@pytest.mark.parametrize(
+    "ends", [(-0.3, 0.0011), (-5.3, 0.01), (-10.3, 0.6), (0.1, 0.9), (-0.3, 10.7)]
+)
 @pytest.mark.attack("A5")
 def test_the_way_from_the_middle_to_an_end_is_rounded_up_where_no_float_is_it(ends):
     for most in (1, 3):
         question = ClippedMean(score, score_range=ends, divisor=10.0, max_records_per_unit=most)
-        ((origin,), found) = question.origins(), question.sensitivity(ADD)
+        (origin,), found = question.origins(), question.sensitivity(ADD)
         exact = most * max(abs(Fraction(end) - Fraction(origin)) for end in ends)
         for value in (found.l1, found.l2, found.linf):
             assert exact <= Fraction(value) <= exact * (1 + Fraction(1, 2**50))
 
 
 CELLS = CellMeans(score, cells=3)
-GRADIENT = ClippedGradient(score, torch.zeros(2, 3, dtype=DOUBLE), weights=torch.zeros(4, 2, dtype=DOUBLE), clip=1.5, divisor=8.0)
+GRADIENT = ClippedGradient(
+    score,
+    torch.zeros(2, 3, dtype=DOUBLE),
+    weights=torch.zeros(4, 2, dtype=DOUBLE),
+    clip=1.5,
+    divisor=8.0,
+)
 # question; l1, l2 and linf of a replaced unit, and of an added one; offset and gain
 IN_UNITS_OF_ONE = [
     (CELLS, (2.0, math.sqrt(2.0), 1.0), (1.0, 1.0, 1.0), None),
-    (CandidateScores(score, [1, 2, 3, 4], score_range=(0.0, 3.0)), (12.0, 6.0, 3.0), (6.0, 3.0, 1.5), ((0.0,) * 4, 1.0)),
     (
-        CandidateScores(score, [1, 2, 3, 4], score_range=(0.0, 3.0), reference="r", largest_difference=0.5),
+        CandidateScores(score, [1, 2, 3, 4], score_range=(0.0, 3.0)),
+        (12.0, 6.0, 3.0),
+        (6.0, 3.0, 1.5),
+        ((0.0,) * 4, 1.0),
+    ),
+    (
+        CandidateScores(
+            score, [1, 2, 3, 4], score_range=(0.0, 3.0), reference="r", largest_difference=0.5
+        ),
         (4.0, 2.0, 1.0),
         (2.0, 1.0, 0.5),
         ((0.0,) * 4, 1.0),
     ),
     (
-        ClippedMean(score, score_range=(0.0, 3.0), reference="r", largest_difference=0.5, divisor=8.0),
+        ClippedMean(
+            score, score_range=(0.0, 3.0), reference="r", largest_difference=0.5, divisor=8.0
+        ),
         (1.0, 1.0, 1.0),
         (0.5, 0.5, 0.5),
         ((0.0,), 0.125),
     ),
-    (QuantileUtilities(score, candidates=[0.0, 1.0, 2.0, 4.0], quantile=0.75), (4.0, 2.0, 1.0), (3.0, 1.5, 0.75), ((0.0,) * 4, 1.0)),
+    (
+        QuantileUtilities(score, candidates=[0.0, 1.0, 2.0, 4.0], quantile=0.75),
+        (4.0, 2.0, 1.0),
+        (3.0, 1.5, 0.75),
+        ((0.0,) * 4, 1.0),
+    ),
     (GRADIENT, (6.0, 3.0, 3.0), (3.0, 1.5, 1.5), ((0.0,) * 4, 1 / 8)),
 ]
 
@@ -132,16 +181,28 @@ def test_moments_move_as_far_as_two_records_can():
     inner = a * b * turned
     for m in (0.05, 0.3, 0.65, 1.0, 3.0):
         linear = m**2 * (a**2 + b**2 - 2 * inner)
-        for covariance, quadratic in (("full", a**4 + b**4 - 2 * inner**2), ("spherical", (a**2 - b**2) ** 2)):
+        for covariance, quadratic in (
+            ("full", a**4 + b**4 - 2 * inner**2),
+            ("spherical", (a**2 - b**2) ** 2),
+        ):
             reached = float((linear + quadratic).max())
             for c in (0.5, 1.0, 4.0):
                 found = distance_squared((7.0, c * m, c), covariance)
                 assert c**2 * reached <= found * (1 + 1e-12), (m, covariance)
                 assert found <= c**2 * reached * (1 + 1e-4), (m, covariance)
-        assert distance_squared((7.0, 2 * m, 2.0), "diag") == distance_squared((7.0, 2 * m, 2.0), "full")
+        assert distance_squared((7.0, 2 * m, 2.0), "diag") == distance_squared(
+            (7.0, 2 * m, 2.0), "full"
+        )
 
 
-WEIGHTS = [(1.0, 1.0, 1.0), (0.3, 0.7, 0.9), (1.1, 2.7, 0.1), (7.7, 0.013, 3.3), (0.9, 0.3, 0.49), (1e3, 1e-3, 0.37)]
+WEIGHTS = [
+    (1.0, 1.0, 1.0),
+    (0.3, 0.7, 0.9),
+    (1.1, 2.7, 0.1),
+    (7.7, 0.013, 3.3),
+    (0.9, 0.3, 0.49),
+    (1e3, 1e-3, 0.37),
+]
 
 
 def just_above(value, exact):
@@ -152,15 +213,24 @@ def just_above(value, exact):
 @pytest.mark.attack("A5")
 def test_clusters_are_rounded_up_in_the_very_units_that_are_declared(weights):
     """With fifty digits, from the declared units themselves."""
-    for d, K, norm, adjacency in itertools.product((1, 2, 3, 7), (1, 2), ("l2", "linf"), (REPLACE, ADD)):
-        question = ClusterSums(d, ball=Ball(1.0, norm=norm), centers=torch.ones(K, d, dtype=DOUBLE), weights=weights[:2])
+    for d, K, norm, adjacency in itertools.product(
+        (1, 2, 3, 7), (1, 2), ("l2", "linf"), (REPLACE, ADD)
+    ):
+        question = ClusterSums(
+            d,
+            ball=Ball(1.0, norm=norm),
+            centers=torch.ones(K, d, dtype=DOUBLE),
+            weights=weights[:2],
+        )
         found = question.sensitivity(adjacency)
         times = 2 if adjacency is REPLACE else 1
         with mpmath.workdps(50):
             q, m = (1 / mpmath.mpf(unit) for unit in found.scale[:2])
             longest = mpmath.sqrt(d) if norm == "linf" else mpmath.mpf(1)
             alone = q**2 + (longest * m) ** 2
-            apart = max(min(K, 2) * alone, (2 * longest * m) ** 2) if adjacency is REPLACE else alone
+            apart = (
+                max(min(K, 2) * alone, (2 * longest * m) ** 2) if adjacency is REPLACE else alone
+            )
             assert just_above(found.l2, mpmath.sqrt(apart))
             assert just_above(found.l1, times * (q + m * (d if norm == "linf" else mpmath.sqrt(d))))
             assert just_above(found.linf, max(q, times * m))
@@ -169,18 +239,34 @@ def test_clusters_are_rounded_up_in_the_very_units_that_are_declared(weights):
 @pytest.mark.parametrize("weights", WEIGHTS, ids=str)
 @pytest.mark.attack("A5")
 def test_moments_are_rounded_up_in_the_very_units_that_are_declared(weights):
-    """The same; a block counts by the largest of its coordinates' weights, as a root of two is no float."""
-    for covariance, d, K, adjacency in itertools.product(COVARIANCES, (1, 2, 3, 5), (1, 3), (REPLACE, ADD)):
+    """The same; a block counts by the largest of its coordinates' weights, as a root of two is no
+    float.
+    """
+    for covariance, d, K, adjacency in itertools.product(
+        COVARIANCES, (1, 2, 3, 5), (1, 3), (REPLACE, ADD)
+    ):
         natural = torch.zeros(K, width_of(covariance, d), dtype=DOUBLE)
-        found = MixtureMoments(d, ball=Ball(1.0), natural=natural, covariance=covariance, weights=weights).sensitivity(adjacency)
+        found = MixtureMoments(
+            d, ball=Ball(1.0), natural=natural, covariance=covariance, weights=weights
+        ).sensitivity(adjacency)
         with mpmath.workdps(50):
-            root = [mpmath.sqrt(2) if counted > 1 else mpmath.mpf(1) for counted in isometry(covariance, d).tolist()]
-            own = [1 / (mpmath.mpf(unit) * counted) for unit, counted in zip(found.scale, root, strict=False)]
+            root = [
+                mpmath.sqrt(2) if counted > 1 else mpmath.mpf(1)
+                for counted in isometry(covariance, d).tolist()
+            ]
+            own = [
+                1 / (mpmath.mpf(unit) * counted)
+                for unit, counted in zip(found.scale, root, strict=False)
+            ]
             q = own[0]
             m = max(own[1 : 1 + d])
             c = max(own[1 + d :])
             alone = q**2 + m**2 + c**2
-            apart = max(min(K, 2) * alone, furthest(m**2, c**2, covariance)) if adjacency is REPLACE else alone
+            apart = (
+                max(min(K, 2) * alone, furthest(m**2, c**2, covariance))
+                if adjacency is REPLACE
+                else alone
+            )
             assert just_above(found.l2, mpmath.sqrt(apart))
             assert just_above(found.l1, mpmath.sqrt(apart * natural.numel()))
             assert found.linf == found.l2
@@ -200,8 +286,13 @@ def test_second_moments_are_rounded_up_in_every_norm():
     for d, (adjacency, squared) in itertools.product(range(1, 30), ((REPLACE, 2), (ADD, 1))):
         found = SecondMoment(d, ball=Ball(1.0)).sensitivity(adjacency)
         with mpmath.workdps(50):
-            own = [mpmath.sqrt(1 if i == j else mpmath.mpf(0.5)) for i, j in itertools.combinations_with_replacement(range(d), 2)]
-            assert all(map(just_above, found.scale, own)), "below these a record's products would count for more"
+            own = [
+                mpmath.sqrt(1 if i == j else mpmath.mpf(0.5))
+                for i, j in itertools.combinations_with_replacement(range(d), 2)
+            ]
+            assert all(map(just_above, found.scale, own)), (
+                "below these a record's products would count for more"
+            )
             assert just_above(found.l2, mpmath.sqrt(squared))
             assert just_above(found.l1, mpmath.sqrt(squared * mpmath.mpf(len(found.scale))))
             assert found.linf == found.l2
@@ -215,8 +306,12 @@ def test_a_sampled_unit_counts_once_or_twice_and_the_sample_varies():
     assert question.sampling_variance(None) == pytest.approx([0.75 / 0.25 * 40 * (1.5 / 40) ** 2])
     assert question.sampling_variance(80) == pytest.approx([0.75 / 0.25 * 80 * (1.5 / 40) ** 2])
     assert question.affine(None) == ((1.5,), 0.1)
-    two = PoissonSampled(ClippedMean(score, score_range=[(1.0, 3.0), (-5.0, 3.0)], divisor=40.0), rate=0.5)
-    assert two.sampling_variance(None) == pytest.approx([40 * (1.0 / 40) ** 2, 40 * (4.0 / 40) ** 2])
+    two = PoissonSampled(
+        ClippedMean(score, score_range=[(1.0, 3.0), (-5.0, 3.0)], divisor=40.0), rate=0.5
+    )
+    assert two.sampling_variance(None) == pytest.approx(
+        [40 * (1.0 / 40) ** 2, 40 * (4.0 / 40) ** 2]
+    )
 
 
 def test_an_outcome_is_a_mean_over_one_record():
@@ -233,7 +328,9 @@ def answer(query, rows):
 
 
 def rank_one(d, k, seed):
-    """A matrix of small whole numbers whose both norms are the root of a whole number: the matrix, and that number."""
+    """A matrix of small whole numbers whose both norms are the root of a whole number: the matrix,
+    and that number.
+    """
     rng = np.random.default_rng(seed)
     u, v = (rng.integers(1, 1000, size) * rng.choice([-1, 1], size) for size in (d, k))
     return torch.from_numpy(np.outer(u, v)).double(), int((u**2).sum()) * int((v**2).sum())
@@ -250,11 +347,15 @@ def test_norms_of_the_projection_are_rounded_up():
             assert squared <= Fraction(norm) ** 2 <= squared * (1 + Fraction(1, 2**38))
     wide, squared = rank_one(3000, 1000, 0)
     norm = RowTable((0.0,) * 3000, 1.0, projection=wide)._frobenius()
-    assert squared <= Fraction(norm) ** 2 <= squared * (1 + Fraction(1, 2**38)), "also over millions of entries"
+    assert squared <= Fraction(norm) ** 2 <= squared * (1 + Fraction(1, 2**38)), (
+        "also over millions of entries"
+    )
 
 
 @pytest.mark.parametrize("narrow", [1.0, 2.0**-23])
-@pytest.mark.parametrize(("d", "k"), [(1, None), (3, None), (7, None), (40, None), (1, 2), (5, 3), (30, 1)])
+@pytest.mark.parametrize(
+    ("d", "k"), [(1, None), (3, None), (7, None), (40, None), (1, 2), (5, 3), (30, 1)]
+)
 @pytest.mark.parametrize("adjacency", [REPLACE, BOUNDED])
 @pytest.mark.attack("A5")
 @mpmath.workprec(200)
@@ -263,19 +364,31 @@ def test_what_is_declared_is_the_sum_of_distance_floats_and_lattice(d, k, narrow
     projection, squared = (None, 1) if k is None else rank_one(d, k, d)
     for radius in (0.7, 1.3e5):
         change = RowChange(narrow * 2 * radius, diameter=2 * radius)
-        query = RowTable((0.0,) * d, radius, row_change=change if adjacency is BOUNDED else None, projection=projection)
+        query = RowTable(
+            (0.0,) * d,
+            radius,
+            row_change=change if adjacency is BOUNDED else None,
+            projection=projection,
+        )
         found = query.sensitivity(adjacency)
         width = query.dimension
         norm = mpmath.sqrt(squared)
         frobenius = mpmath.sqrt(squared if k else d)
         moves = norm * (mpmath.mpf(change.norm) if adjacency is BOUNDED else 2 * mpmath.mpf(radius))
-        quantum = mpmath.mpf(answer(query, torch.zeros(1, d))[1].numerator) / answer(query, torch.zeros(1, d))[1].denominator
+        quantum = (
+            mpmath.mpf(answer(query, torch.zeros(1, d))[1].numerator)
+            / answer(query, torch.zeros(1, d))[1].denominator
+        )
         assert 2**33 <= moves / quantum <= 2**34 * (1 + mpmath.mpf(2) ** -39)
         floats = 2 * (d + 16) * mpmath.mpf(2) ** -50 * mpmath.mpf(radius) * frobenius
         exact = moves + floats + mpmath.sqrt(width) * quantum
         assert exact <= mpmath.mpf(found.l2) <= exact * (1 + mpmath.mpf(2) ** -38)
         assert found.linf == found.l2
-        assert mpmath.sqrt(width) * mpmath.mpf(found.l2) <= mpmath.mpf(found.l1) <= mpmath.sqrt(width) * exact * (1 + mpmath.mpf(2) ** -37)
+        assert (
+            mpmath.sqrt(width) * mpmath.mpf(found.l2)
+            <= mpmath.mpf(found.l1)
+            <= mpmath.sqrt(width) * exact * (1 + mpmath.mpf(2) ** -37)
+        )
 
 
 @pytest.mark.parametrize(
@@ -289,7 +402,9 @@ def test_what_is_declared_is_the_sum_of_distance_floats_and_lattice(d, k, narrow
     ids=["lattice", "floats"],
 )
 @pytest.mark.attack("A5")
-def test_a_row_that_moves_further_than_its_distance_stays_within_what_is_declared(norm, radius, center, row, other):
+def test_a_row_that_moves_further_than_its_distance_stays_within_what_is_declared(
+    norm, radius, center, row, other
+):
     query = RowTable((center,), radius, row_change=RowChange(norm, diameter=2 * radius))
     assert Fraction(other) - Fraction(row) == Fraction(norm)
     ((one,), (two,)), quantum = answer(query, [[row], [other]])
@@ -302,21 +417,30 @@ def test_a_row_that_moves_further_than_its_distance_stays_within_what_is_declare
 @pytest.mark.attack("A5")
 @mpmath.workprec(300)
 def test_what_float64_does_to_a_row_stays_within_its_allowance(d, k):
-    """Against the true map in many digits, for rows inside, on and far outside the ball, and outside the box around it."""
+    """Against the true map in many digits, for rows inside, on and far outside the ball, and
+    outside the box around it.
+    """
     generator = torch.Generator().manual_seed(d)
     projection = None if k is None else torch.randn(d, k, dtype=DOUBLE, generator=generator)
     center = torch.randn(d, dtype=DOUBLE, generator=generator)
     radius = 1.1
     query = RowTable(center.tolist(), radius, projection=projection)
     X = torch.randn(120, d, dtype=DOUBLE, generator=generator)
-    X = (X / X.norm(dim=1, keepdim=True) * torch.logspace(-3, 3, 120, dtype=DOUBLE).unsqueeze(1)) + center
+    X = (
+        X / X.norm(dim=1, keepdim=True) * torch.logspace(-3, 3, 120, dtype=DOUBLE).unsqueeze(1)
+    ) + center
     X[:20] = center + 1.1 * (X[:20] - center) / (X[:20] - center).norm(dim=1, keepdim=True)
     X[-20:] *= 1e300
     found = query._mapped(X)
     A = mpmath.eye(d) if projection is None else mpmath.matrix(projection.tolist())
     allowed = (d + 16) * mpmath.mpf(2) ** -50 * mpmath.mpf(radius) * mpmath.norm(A)
     for x, z in zip(X.tolist(), found.tolist(), strict=True):
-        v = mpmath.matrix([mpmath.mpf(max(-(2.0**53), min(a, 2.0**53))) - mpmath.mpf(b) for a, b in zip(x, center.tolist(), strict=True)])
+        v = mpmath.matrix(
+            [
+                mpmath.mpf(max(-(2.0**53), min(a, 2.0**53))) - mpmath.mpf(b)
+                for a, b in zip(x, center.tolist(), strict=True)
+            ]
+        )
         true = A.T * (v * min(mpmath.mpf(1), mpmath.mpf(radius) / mpmath.norm(v)))
         assert mpmath.norm(mpmath.matrix(z) - true) <= allowed
 
@@ -325,4 +449,7 @@ def test_whole_numbers_of_either_sign_are_mapped_as_floats_are():
     table = torch.tensor([[-3, 4], [2**60, 0], [-(2**60), 0], [0, -7]])
     query = RowTable((0.0, 0.0), 25.0)
     assert answer(query, table) == answer(query, table.double())
-    assert answer(query, table)[0][0] == [-3 / float(answer(query, table)[1]), 4 / float(answer(query, table)[1])]
+    assert answer(query, table)[0][0] == [
+        -3 / float(answer(query, table)[1]),
+        4 / float(answer(query, table)[1]),
+    ]

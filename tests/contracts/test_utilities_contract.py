@@ -1,4 +1,6 @@
-"""Utilities to choose by, CandidateScores and QuantileUtilities: under the query contract, and chosen from."""
+"""Utilities to choose by, CandidateScores and QuantileUtilities: under the query contract, and
+chosen from.
+"""
 
 import math
 
@@ -25,7 +27,9 @@ class TestCandidates(QueryContract):
     metrics = 3
 
     def query(self, score):
-        return CandidateScores(lambda j, records: score(None, records)[:, j], range(3), score_range=(-0.5, 7.3))
+        return CandidateScores(
+            lambda j, records: score(None, records)[:, j], range(3), score_range=(-0.5, 7.3)
+        )
 
 
 @tries(40)
@@ -43,7 +47,13 @@ def norms(_x, records):
 
 def make(records, adjacency=Adjacency.REPLACE_ONE, epsilon=30.0, unit=None):
     unit = unit or PrivacyUnit("record")
-    return Curator(records, unit=unit, adjacency=adjacency, budget=Budget(epsilon, 0.0), accounting=PureFilter())
+    return Curator(
+        records,
+        unit=unit,
+        adjacency=adjacency,
+        budget=Budget(epsilon, 0.0),
+        accounting=PureFilter(),
+    )
 
 
 def utilities_of(question, records, unit=None):
@@ -62,7 +72,9 @@ def test_the_best_candidate_is_chosen_from_its_fitted_model(kind):
         fitted.append(c)
         return c * 2
 
-    query = CandidateScores(lambda c, r: (r - c / 2).abs().neg(), candidates, score_range=(-1.0, 0.0), fit=fit)
+    query = CandidateScores(
+        lambda c, r: (r - c / 2).abs().neg(), candidates, score_range=(-1.0, 0.0), fit=fit
+    )
     curator = make(records)
     assert int(curator.release(query, kind.of(1.0)).value) == 1
     assert fitted == candidates
@@ -76,18 +88,33 @@ def test_the_chosen_candidate_is_near_the_quantile():
     for adjacency in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
         for unit in (PrivacyUnit("patient", groups=np.arange(4000)), PrivacyUnit("record")):
             curator = make(records, adjacency, 2.0, unit)
-            release = curator.release(QuantileUtilities(norms, candidates=grid, quantile=0.9), ExponentialMechanism.of(1.0))
+            release = curator.release(
+                QuantileUtilities(norms, candidates=grid, quantile=0.9),
+                ExponentialMechanism.of(1.0),
+            )
             assert abs(grid[int(release.value.item())] - 0.9) <= 0.03, (adjacency, unit.name)
             assert "candidates" in curator.statement().to_json()
 
 
-@pytest.mark.parametrize("unit", [PrivacyUnit("patient", groups=np.arange(11)), PrivacyUnit("record")], ids=["grouped", "single"])
+@pytest.mark.parametrize(
+    "unit",
+    [PrivacyUnit("patient", groups=np.arange(11)), PrivacyUnit("record")],
+    ids=["grouped", "single"],
+)
 def test_utilities_count_who_is_below(unit):
-    """-|how many units score less - q n| less the cost of the place; scores on a candidate are not below it, NaN is at the upper end."""
-    question = QuantileUtilities(norms, candidates=[-2.0, 0.25, 5.0, 7.0], quantile=0.35, step_cost=0.5)
-    found, quanta = utilities_of(question, [3.0, -2.0, 5.0, 5.0, 6.9, 100.0, -7.0, 7.0, 0.25, 0.2499, math.nan], unit)
+    """-|how many units score less - q n| less the cost of the place; scores on a candidate are not
+    below it, NaN is at the upper end.
+    """
+    question = QuantileUtilities(
+        norms, candidates=[-2.0, 0.25, 5.0, 7.0], quantile=0.35, step_cost=0.5
+    )
+    found, quanta = utilities_of(
+        question, [3.0, -2.0, 5.0, 5.0, 6.9, 100.0, -7.0, 7.0, 0.25, 0.2499, math.nan], unit
+    )
     expected = [-abs(below - 0.35 * 11) - 0.5 * place for place, below in enumerate([0, 3, 5, 8])]
-    assert found == pytest.approx(expected, rel=2e-5), "the step of 2^-20 is shared out in whole parts"
+    assert found == pytest.approx(expected, rel=2e-5), (
+        "the step of 2^-20 is shared out in whole parts"
+    )
     assert len(set(quanta)) == 1
 
 
@@ -101,7 +128,9 @@ def test_a_unit_is_below_a_candidate_where_its_truncated_score_is():
 
 
 def test_costs_that_could_leave_int64_are_refused():
-    """The last place's, 10^12 at most, and all units' together keep below what a choice may take."""
+    """The last place's, 10^12 at most, and all units' together keep below what a choice may
+    take.
+    """
     with pytest.raises(InputError, match="at most 999999 for 1000001 candidates"):
         QuantileUtilities(norms, candidates=range(10**6 + 1), quantile=0.5, step_cost=1e6)
     assert round(1e6 * _FINE) * (10**6 - 1) + _FINE * MOST_UNITS < _LARGEST

@@ -1,4 +1,6 @@
-"""Real processes for tests that kill them, forked from a server that has imported everything already, so that each begins at once."""
+"""Real processes for tests that kill them, forked from a server that has imported everything
+already, so that each begins at once.
+"""
 
 import multiprocessing
 import os
@@ -9,7 +11,9 @@ import warnings
 
 
 def started(folder, log, function, *arguments):
-    """A process that calls the function in the folder; what it prints is added to the file `log` there."""
+    """A process that calls the function in the folder; what it prints is added to the file `log`
+    there.
+    """
     context = multiprocessing.get_context("forkserver")
     process = context.Process(target=_run, args=(folder, log, function, *arguments))
     process.start()

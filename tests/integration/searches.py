@@ -1,4 +1,5 @@
-"""A small private search for the tests of Optuna and Ax, and `main`, a worker of it in a process of its own, whose job is one of
+"""A small private search for the tests of Optuna and Ax, and `main`, a worker of it in a process of
+its own, whose job is one of
 
 die:     kill itself once the third value is released, before Optuna hears of it
 resume:  beside another worker of the same job, print how many values the study did not have, then optimise until nothing is left
@@ -16,7 +17,11 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
 
 SPACE = Space(rate=scipy.stats.loguniform(1e-3, 1e1), shift=scipy.stats.uniform(-1, 2))
-TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-5)}
+TERMS: dict[str, Any] = {
+    "unit": PrivacyUnit("record"),
+    "adjacency": Adjacency.REPLACE_ONE,
+    "budget": Budget(3.0, 1e-5),
+}
 CANARY = "73.0625"
 RECORDS = torch.linspace(0.2, 0.6, 400, dtype=torch.float64)
 
@@ -38,13 +43,23 @@ def curator(ledger=None, records=RECORDS, **settings):
 
 
 def objective(owner=None, evaluations=6, **settings):
-    return PrivateObjective(owner or curator(), score, score_range=(0.0, 1.0), evaluations=evaluations, name="search", **settings)
+    return PrivateObjective(
+        owner or curator(),
+        score,
+        score_range=(0.0, 1.0),
+        evaluations=evaluations,
+        name="search",
+        **settings,
+    )
 
 
 def released(private):
     """Value and variance of each release, by handle; `private` wraps an objective."""
     ledger = private.objective.curator.ledger
-    return {value["handle"]: (value["value"][0], value["variance"][0]) for value in ledger.values("search")}
+    return {
+        value["handle"]: (value["value"][0], value["variance"][0])
+        for value in ledger.values("search")
+    }
 
 
 def meet(folder, place):
@@ -72,7 +87,9 @@ def main(job, storage, ledger, name):
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = NoiseAwareSampler(SPACE, initial=5)
     opened = optuna.storages.RDBStorage(storage)
-    study = optuna.load_study(study_name="search", storage=opened, sampler=sampler, pruner=optuna.pruners.NopPruner())
+    study = optuna.load_study(
+        study_name="search", storage=opened, sampler=sampler, pruner=optuna.pruners.NopPruner()
+    )
     private = TrialObjective(objective(curator(ledger), evaluations=8, fit=slow), SPACE)
     if job == "die":
         private.objective.release = released_then_killed  # type: ignore[method-assign]

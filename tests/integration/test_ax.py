@@ -1,4 +1,6 @@
-"""Ax over a private objective: nothing overspent, nothing told but releases, nothing paid for lost, and dpbo's acquisitions inside."""
+"""Ax over a private objective: nothing overspent, nothing told but releases, nothing paid for lost,
+and dpbo's acquisitions inside.
+"""
 
 import contextlib
 import importlib
@@ -21,7 +23,17 @@ from dpbo.gibo import GradientGP, GradientInformation, GradientPosterior
 from dpbo.integrations.ax import ClientObjective, gp_ucb, gradient_information, noisy_improvement
 from dpbo.mechanisms import NoNoise
 from dpbo.testing import replay
-from tests.integration.searches import CANARY, RECORDS, SPACE, TERMS, curator, failing_score, objective, released, score
+from tests.integration.searches import (
+    CANARY,
+    RECORDS,
+    SPACE,
+    TERMS,
+    curator,
+    failing_score,
+    objective,
+    released,
+    score,
+)
 from tests.integration.test_wording import SPECS
 
 Client = importlib.import_module("ax.api.client").Client
@@ -38,14 +50,19 @@ def _quiet(monkeypatch):
 
 def a_loop(evaluations=6, space=SPACE, strategy=None, client=None, **settings):
     client = client or Client(random_seed=1)
-    return ClientObjective(objective(evaluations=evaluations, **settings), space, client, strategy=strategy)
+    return ClientObjective(
+        objective(evaluations=evaluations, **settings), space, client, strategy=strategy
+    )
 
 
 def told(loop):
     experiment = loop.client._experiment
     rows = experiment.lookup_data().df.set_index("trial_index")
     done = {i: t for i, t in experiment.trials.items() if t.status is Status.COMPLETED}
-    return {t.run_metadata["entry"]: (rows.loc[i, "mean"], rows.loc[i, "sem"] ** 2) for i, t in done.items()}
+    return {
+        t.run_metadata["entry"]: (rows.loc[i, "mean"], rows.loc[i, "sem"] ** 2)
+        for i, t in done.items()
+    }
 
 
 def statuses(loop):
@@ -68,14 +85,18 @@ def test_a_run_ends_when_the_plan_is_used_up():
         assert loop.next(5) == [], "with nothing left nothing is generated"
         assert len(statuses(loop)) == 6
         if workers == 1:
-            for x, trial in zip(loop.objective.history()[0], loop.client._experiment.trials.values(), strict=True):
+            for x, trial in zip(
+                loop.objective.history()[0], loop.client._experiment.trials.values(), strict=True
+            ):
                 assert SPACE.decode(x) == pytest.approx(trial.arm.parameters, rel=1e-9)
         assert loop.recommended().parameters.keys() == {"rate", "shift"}
 
 
 def test_values_are_released_in_the_order_of_their_trials_unless_told_otherwise():
     def points(ordered, slow_side):
-        """On the slow side an evaluation ends after the first release; in order it may be that first one itself, so it waits a while."""
+        """On the slow side an evaluation ends after the first release; in order it may be that
+        first one itself, so it waits a while.
+        """
         begun = threading.Event()
 
         def slow(x, records):
@@ -88,12 +109,18 @@ def test_values_are_released_in_the_order_of_their_trials_unless_told_otherwise(
             begun.set()
             return values
 
-        private = PrivateObjective(curator(), slow, score_range=(0.0, 1.0), evaluations=3, name="search")
+        private = PrivateObjective(
+            curator(), slow, score_range=(0.0, 1.0), evaluations=3, name="search"
+        )
         private.release = release  # type: ignore[method-assign]
-        loop = ClientObjective(private, SPACE, Client(random_seed=1), strategy=noisy_improvement(initial=3))
+        loop = ClientObjective(
+            private, SPACE, Client(random_seed=1), strategy=noisy_improvement(initial=3)
+        )
         loop.run(workers=3, ordered=ordered)
         assert_told(loop, 3)
-        assert ("durations-tell-nothing" in private.curator.statement().assumptions) == (not ordered)
+        assert ("durations-tell-nothing" in private.curator.statement().assumptions) == (
+            not ordered
+        )
         return private.history()[0]
 
     assert torch.equal(points(True, True), points(True, False))
@@ -176,7 +203,11 @@ def test_a_fit_that_raises_ends_its_trial_at_no_charge():
     loop = a_loop(fit=fit, strategy=noisy_improvement(initial=4))
     loop.run(catch=(ValueError,))
     assert_told(loop, 6)
-    failed = [trial for trial in loop.client._experiment.trials.values() if trial.status is Status.ABANDONED]
+    failed = [
+        trial
+        for trial in loop.client._experiment.trials.values()
+        if trial.status is Status.ABANDONED
+    ]
     assert failed
     assert all(trial.run_metadata == {"error": "ValueError"} for trial in failed)
     hopeless = a_loop(fit=never)
@@ -189,7 +220,9 @@ def test_a_fit_that_raises_ends_its_trial_at_no_charge():
 def test_what_does_not_fit_and_what_has_no_gradient_are_refused():
     loop = a_loop()
     with pytest.raises(InputError, match="experiment over C"):
-        ClientObjective(objective(), Space(C=scipy.stats.uniform()), loop.client)._require_suitable()
+        ClientObjective(
+            objective(), Space(C=scipy.stats.uniform()), loop.client
+        )._require_suitable()
     # Ax has several clients
     with pytest.raises(InputError, match=r"client must be an ax\.api\.client\.Client"):
         ClientObjective(objective(), SPACE, object())
@@ -200,7 +233,9 @@ def test_what_does_not_fit_and_what_has_no_gradient_are_refused():
     with pytest.raises(InputError, match="maximises 'score'"):
         other.next()
     early = a_loop()
-    early.client.set_early_stopping_strategy(importlib.import_module("ax.early_stopping.strategies").PercentileEarlyStoppingStrategy())
+    early.client.set_early_stopping_strategy(
+        importlib.import_module("ax.early_stopping.strategies").PercentileEarlyStoppingStrategy()
+    )
     with pytest.raises(InputError, match="early_stopping_strategy"):
         early.next()
     with pytest.raises(InputError, match="of one metric"):
@@ -225,7 +260,9 @@ def test_a_trial_with_raw_data_is_never_released():
     assert loop.objective.remaining == 6
 
 
-@pytest.mark.parametrize("name", ["noisy", *(pytest.param(name, marks=pytest.mark.deep) for name in ("ucb", "gradient"))])
+@pytest.mark.parametrize(
+    "name", ["noisy", *(pytest.param(name, marks=pytest.mark.deep) for name in ("ucb", "gradient"))]
+)
 def test_a_reloaded_client_goes_on_and_nothing_is_lost(tmp_path, name):
     strategies = {
         "noisy": lambda: noisy_improvement(initial=3),
@@ -234,7 +271,9 @@ def test_a_reloaded_client_goes_on_and_nothing_is_lost(tmp_path, name):
     }
     owner = curator()
     file = str(tmp_path / "client.json")
-    loop = ClientObjective(objective(owner), SPACE, Client(random_seed=1), strategy=strategies[name]())
+    loop = ClientObjective(
+        objective(owner), SPACE, Client(random_seed=1), strategy=strategies[name]()
+    )
     loop.run(3)
     begun = loop.next(2)
     loop.client.save_to_json_file(file)
@@ -250,7 +289,9 @@ def test_a_reloaded_client_goes_on_and_nothing_is_lost(tmp_path, name):
     again.run()
     assert told(again).keys() == released(again).keys()
     for entry, (value, variance) in released(again).items():
-        assert told(again)[entry] == pytest.approx((value, variance), rel=1e-3, abs=1e-9), "Ax's JSON keeps ten decimals"
+        assert told(again)[entry] == pytest.approx((value, variance), rel=1e-3, abs=1e-9), (
+            "Ax's JSON keeps ten decimals"
+        )
     assert len(released(again)) == 6
     fresh = ClientObjective(objective(owner), SPACE, Client())
     assert fresh.resume() == 6
@@ -288,15 +329,23 @@ def test_every_value_of_a_list_is_tried_as_what_it_is():
 
         loop = a_loop(8, space, noisy_improvement(initial=8), fit=fit)
         loop.run()
-        assert {(str(v), type(v) is int) for v in seen} == {(str(v), type(v) is int) for v in space.specs["a"]}, values
+        assert {(str(v), type(v) is int) for v in seen} == {
+            (str(v), type(v) is int) for v in space.specs["a"]
+        }, values
         for trial, value in zip(loop.client._experiment.trials.values(), seen, strict=True):
-            assert float(trial.arm.parameters["a"]) == value if value != "sqrt" else trial.arm.parameters["a"] == "sqrt"
+            assert (
+                float(trial.arm.parameters["a"]) == value
+                if value != "sqrt"
+                else trial.arm.parameters["a"] == "sqrt"
+            )
 
 
 def acquisition_of(loop):
     """The acquisition function, and the model, of the trial that was generated last."""
     generator = loop.client._generation_strategy.adapter.generator
-    return generator._acquisition.acqf if hasattr(generator, "_acquisition") else None, generator.surrogate.model
+    return (
+        generator._acquisition.acqf if hasattr(generator, "_acquisition") else None
+    ), generator.surrogate.model
 
 
 def test_gp_ucb_counts_the_observations_and_what_is_pending():
@@ -309,19 +358,28 @@ def test_gp_ucb_counts_the_observations_and_what_is_pending():
     assert float(acquisition.beta) == pytest.approx(schedule(6))
     X = torch.rand(7, 1, 2, dtype=torch.float64)
     posterior = model.posterior(X)
-    bound = posterior.mean[..., 0, 0] + math.sqrt(schedule(6)) * posterior.variance[..., 0, 0].sqrt()
+    bound = (
+        posterior.mean[..., 0, 0] + math.sqrt(schedule(6)) * posterior.variance[..., 0, 0].sqrt()
+    )
     torch.testing.assert_close(acquisition(X), bound)
     loop.next()
     pending, model = acquisition_of(loop)
     assert float(pending.beta) == pytest.approx(schedule(7))
-    torch.testing.assert_close(pending.model.posterior(X).mean, model.posterior(X).mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        pending.model.posterior(X).mean, model.posterior(X).mean, rtol=1e-6, atol=1e-6
+    )
     assert bool((pending.model.posterior(X).variance <= model.posterior(X).variance + 1e-9).all())
 
 
 def test_gradient_information_is_about_the_place_that_was_named():
     place = {"rate": 0.1, "lag": 3.7}
     space = Space(rate=scipy.stats.loguniform(1e-3, 1e1), lag=scipy.stats.norm(3, 1))
-    loop = a_loop(9, space, gradient_information(space, at=place, initial=4), fit=lambda x: torch.tensor([float(x[0]), 0.5]).double())
+    loop = a_loop(
+        9,
+        space,
+        gradient_information(space, at=place, initial=4),
+        fit=lambda x: torch.tensor([float(x[0]), 0.5]).double(),
+    )
     loop.run(5)
     (index,) = loop.next()
     acquisition, model = acquisition_of(loop)
@@ -333,8 +391,12 @@ def test_gradient_information_is_about_the_place_that_was_named():
     there = [features({"rate": 0.1, "lag (quantile)": float(scipy.stats.norm(3, 1).cdf(3.7))})]
     for transform in adapter.transforms.values():
         there = transform.transform_observation_features(there)
-    cube = torch.tensor([there[0].parameters["rate"], there[0].parameters["lag (quantile)"]], dtype=torch.float64)
-    assert adapter.generator.search_space_digest.bounds == [(0.0, 1.0)] * 2, "Ax's model no longer sees the unit cube"
+    cube = torch.tensor(
+        [there[0].parameters["rate"], there[0].parameters["lag (quantile)"]], dtype=torch.float64
+    )
+    assert adapter.generator.search_space_digest.bounds == [(0.0, 1.0)] * 2, (
+        "Ax's model no longer sees the unit cube"
+    )
     torch.testing.assert_close(acquisition.theta, cube, rtol=1e-9, atol=1e-9)
     history = GradientPosterior(model.covar_module, float(model.likelihood.noise.max()))
     history.append(model.train_inputs[0])
@@ -342,8 +404,14 @@ def test_gradient_information_is_about_the_place_that_was_named():
     X = torch.rand(16, 1, 2, dtype=torch.float64)
     torch.testing.assert_close(acquisition(X), expected(X))
     chosen = loop.client._experiment.trials[index].arm.parameters
-    at = torch.tensor([(math.log10(chosen["rate"]) + 3) / 4, (chosen["lag (quantile)"] - 1e-3) / (1 - 2e-3)], dtype=torch.float64)
-    assert float(expected(at.view(1, 1, 2))) >= float(expected(torch.rand(256, 1, 2, dtype=torch.float64)).max()) - 1e-3
+    at = torch.tensor(
+        [(math.log10(chosen["rate"]) + 3) / 4, (chosen["lag (quantile)"] - 1e-3) / (1 - 2e-3)],
+        dtype=torch.float64,
+    )
+    assert (
+        float(expected(at.view(1, 1, 2)))
+        >= float(expected(torch.rand(256, 1, 2, dtype=torch.float64)).max()) - 1e-3
+    )
     assert model.gradient_posterior(cube.unsqueeze(0)).mean.shape == (1, 2)
 
 
@@ -361,8 +429,15 @@ def test_the_gradient_is_wanted_at_the_best_mean_and_pending_points_count():
 def snapshot(loop):
     """What Ax would store, without clocks, seeds of its own and handles."""
     experiment = loop.client._experiment
-    rows = experiment.lookup_data().df[["trial_index", "arm_name", "metric_name", "mean", "sem"]].values.tolist()
-    trials = [(t.index, t.status.name, t.arm.parameters, sorted(t.run_metadata), t._properties) for t in experiment.trials.values()]
+    rows = (
+        experiment.lookup_data()
+        .df[["trial_index", "arm_name", "metric_name", "mean", "sem"]]
+        .values.tolist()
+    )
+    trials = [
+        (t.index, t.status.name, t.arm.parameters, sorted(t.run_metadata), t._properties)
+        for t in experiment.trials.values()
+    ]
     return repr((rows, trials, experiment.name, experiment._properties))
 
 
@@ -372,7 +447,12 @@ def test_replay_of_an_experiment():
     neighbour[200] = 0.0
 
     def run(owner, records):
-        loop = ClientObjective(objective(owner, 5), SPACE, Client(random_seed=3), strategy=noisy_improvement(initial=3, seed=1))
+        loop = ClientObjective(
+            objective(owner, 5),
+            SPACE,
+            Client(random_seed=3),
+            strategy=noisy_improvement(initial=3, seed=1),
+        )
         loop.run()
         return snapshot(loop), loop.recommended().parameters
 
@@ -383,12 +463,16 @@ def test_replay_of_an_experiment():
 def test_a_failing_score_leaves_nothing_private_behind(tmp_path, capfd):
     owner = curator(records=RECORDS + float(CANARY))
     file = tmp_path / "client.json"
-    private = PrivateObjective(owner, failing_score, score_range=(0, 1), evaluations=3, name="search")
+    private = PrivateObjective(
+        owner, failing_score, score_range=(0, 1), evaluations=3, name="search"
+    )
     loop = ClientObjective(private, SPACE, Client(random_seed=1))
     for kinds in ((), (ValueError, RuntimeError)):
         with pytest.raises(PrivateFailure):
             loop.run(catch=kinds)
-    assert statuses(loop) == [Status.RUNNING], "as if the process had been killed, and tried again by the next run"
+    assert statuses(loop) == [Status.RUNNING], (
+        "as if the process had been killed, and tried again by the next run"
+    )
     assert loop.client._experiment.trials[0].run_metadata == {}
     assert private.remaining == 3
     loop.client.save_to_json_file(str(file))
@@ -398,7 +482,9 @@ def test_a_failing_score_leaves_nothing_private_behind(tmp_path, capfd):
 
 @pytest.mark.attack("A7", "A21")
 def test_no_proposal_follows_a_private_failure():
-    """`catch=[Exception]` took private failures for those of a fit and went on from them, so that points told of the records."""
+    """`catch=[Exception]` took private failures for those of a fit and went on from them, so that
+    points told of the records.
+    """
 
     def broken(x, records):
         if float(x[0]) > 0.5 and bool((records > 0.1).any()):
@@ -407,8 +493,12 @@ def test_no_proposal_follows_a_private_failure():
 
     points = []
     for records in (RECORDS, RECORDS.clamp(max=0.1)):
-        private = PrivateObjective(curator(records=records), broken, score_range=(0.0, 1.0), evaluations=4, name="search")
-        loop = ClientObjective(private, SPACE, Client(random_seed=1), strategy=noisy_improvement(initial=4, seed=1))
+        private = PrivateObjective(
+            curator(records=records), broken, score_range=(0.0, 1.0), evaluations=4, name="search"
+        )
+        loop = ClientObjective(
+            private, SPACE, Client(random_seed=1), strategy=noisy_improvement(initial=4, seed=1)
+        )
         for kinds in ([Exception], [ZeroDivisionError, PrivateFailure]):
             with pytest.raises(InputError, match="catch"):
                 loop.run(catch=kinds)

@@ -1,4 +1,6 @@
-"""The optimizer of dpbo's Opacus engine: clipped sums of bounded sensitivity, exact noise, one fresh sample a step."""
+"""The optimizer of dpbo's Opacus engine: clipped sums of bounded sensitivity, exact noise, one
+fresh sample a step.
+"""
 
 import math
 from fractions import Fraction
@@ -31,11 +33,19 @@ def optimizer(size, *, count=64, samples=None, multiplier=1.0, dtype=torch.float
     """Of one parameter, after a sample of all records."""
     samples = samples or PoissonSamples(count, 1.0, 1)
     next(iter(samples))
-    settings: Any = {"noise_multiplier": multiplier, "max_grad_norm": CLIP, "expected_batch_size": 1, "loss_reduction": "sum"}
+    settings: Any = {
+        "noise_multiplier": multiplier,
+        "max_grad_norm": CLIP,
+        "expected_batch_size": 1,
+        "loss_reduction": "sum",
+    }
     parameter = nn.Parameter(torch.zeros(size, dtype=dtype))
     model = PublicCopy(nn.ParameterList([parameter]), [parameter])
     plain = torch.optim.SGD([parameter], 1.0)
-    return NoisedOptimizer(plain, model=model, samples=samples, charge=lambda _: None, **settings), parameter
+    return (
+        NoisedOptimizer(plain, model=model, samples=samples, charge=lambda _: None, **settings),
+        parameter,
+    )
 
 
 def summed(gradients):
@@ -50,10 +60,18 @@ def exact_norm(vector):
 
 
 def hostile_rows(generator, dtype):
-    """Gradients of any size: far too long, just as long as the clip, short, tiny, a single coordinate, and not finite."""
+    """Gradients of any size: far too long, just as long as the clip, short, tiny, a single
+    coordinate, and not finite.
+    """
     rows = torch.randn(24, D, generator=generator).to(dtype)
-    scales = [1e30, 1e18, 1e8, CLIP, 1e-3, 1e-12, 1e-20, 1e-37] if dtype != torch.float16 else [1e4, 1.0, CLIP, 1e-4]
-    rows = rows * torch.tensor(scales, dtype=torch.float64)[torch.randint(len(scales), (24,), generator=generator)][:, None].to(dtype)
+    scales = (
+        [1e30, 1e18, 1e8, CLIP, 1e-3, 1e-12, 1e-20, 1e-37]
+        if dtype != torch.float16
+        else [1e4, 1.0, CLIP, 1e-4]
+    )
+    rows = rows * torch.tensor(scales, dtype=torch.float64)[
+        torch.randint(len(scales), (24,), generator=generator)
+    ][:, None].to(dtype)
     rows[3] = 0
     rows[3, 1700] = 1e4
     rows[4, 7], rows[5, 2400] = math.nan, math.inf
@@ -62,7 +80,9 @@ def hostile_rows(generator, dtype):
 
 @pytest.mark.attack("A4", "A5", "A9")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_a_record_moves_the_float_sum_by_at_most_the_clip_and_the_worst_one_by_nearly_all_of_it(dtype):
+def test_a_record_moves_the_float_sum_by_at_most_the_clip_and_the_worst_one_by_nearly_all_of_it(
+    dtype,
+):
     generator, largest = torch.Generator().manual_seed(5), 0.0
     for trial in range(6):
         rows = hostile_rows(generator, dtype)
@@ -102,10 +122,14 @@ def test_sums_are_what_opacus_would_sum():
 
 def session():
     module = nn.Linear(4, 2)
-    return Session(TensorDataset(X, Y), TERMS).make_private(module, torch.optim.SGD(module.parameters(), 0.1), max_grad_norm=1.0)
+    return Session(TensorDataset(X, Y), TERMS).make_private(
+        module, torch.optim.SGD(module.parameters(), 0.1), max_grad_norm=1.0
+    )
 
 
-def private(curator=None, terms=TERMS, records=(X, Y), module=None, optimizer=torch.optim.SGD, **arguments):
+def private(
+    curator=None, terms=TERMS, records=(X, Y), module=None, optimizer=torch.optim.SGD, **arguments
+):
     curator, module = curator or owner(records, terms), module or nn.Linear(4, 2)
     engine = PrivateEngine(curator, terms)
     prepared = engine.make_private(
@@ -118,7 +142,14 @@ def private(curator=None, terms=TERMS, records=(X, Y), module=None, optimizer=to
 
 def owner(records, terms=TERMS, relation=Adjacency.ADD_OR_REMOVE_ONE):
     plan = Planned([terms.event(relation)])
-    return Curator(records, unit=PrivacyUnit("record"), adjacency=relation, budget=Budget(30.0, 1e-5), accounting=plan, role="training")
+    return Curator(
+        records,
+        unit=PrivacyUnit("record"),
+        adjacency=relation,
+        budget=Budget(30.0, 1e-5),
+        accounting=plan,
+        role="training",
+    )
 
 
 def backward(module, optimizer, batch):
@@ -127,7 +158,11 @@ def backward(module, optimizer, batch):
 
 
 def steps_charged(curator):
-    return sum(record.body["event"]["count"] for record in curator.ledger.records() if record.kind == "charge")
+    return sum(
+        record.body["event"]["count"]
+        for record in curator.ledger.records()
+        if record.kind == "charge"
+    )
 
 
 @pytest.mark.attack("A27")
@@ -180,7 +215,9 @@ def test_a_schedule_of_the_norm_bound_that_leaves_its_range_makes_no_step(norm):
 
 @pytest.mark.attack("A27")
 def test_gradients_of_two_samples_or_not_one_for_each_record_make_no_step():
-    """A soft prompt of two rows, each the sum over all records; half of a sample; a frozen parameter's own gradient."""
+    """A soft prompt of two rows, each the sum over all records; half of a sample; a frozen
+    parameter's own gradient.
+    """
 
     class Prompt(nn.Module):
         def __init__(self):
@@ -240,7 +277,9 @@ def test_what_decides_by_gradients_before_their_noise_is_refused():
 
 def test_parts_of_a_sample_that_fit_into_memory_are_one_step():
     curator, module, noised, loader = private()
-    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=noised) as parts:
+    with BatchMemoryManager(
+        data_loader=loader, max_physical_batch_size=3, optimizer=noised
+    ) as parts:
         sizes = []
         for batch in parts:
             sizes.append(len(batch[0]))
@@ -252,8 +291,14 @@ def test_parts_of_a_sample_that_fit_into_memory_are_one_step():
 
 @pytest.mark.attack("A6", "A7")
 def test_steps_follow_from_noised_sums_alone(monkeypatch):
-    """The same noised sums on neighbouring records: the same weights and ledger. And each exact sum moves by at most the clip."""
-    terms, sums, played = DPSGDConfig(noise_multiplier=1.0, epochs=3, batches=1, batch_size=64), list[list[Any]](), list[torch.Tensor]()
+    """The same noised sums on neighbouring records: the same weights and ledger. And each exact sum
+    moves by at most the clip.
+    """
+    terms, sums, played = (
+        DPSGDConfig(noise_multiplier=1.0, epochs=3, batches=1, batch_size=64),
+        list[list[Any]](),
+        list[torch.Tensor](),
+    )
 
     def noised(total, std):
         place = len(sums[-1])
@@ -264,18 +309,35 @@ def test_steps_follow_from_noised_sums_alone(monkeypatch):
 
     monkeypatch.setattr(noise, "_noised", noised)
     public = []
-    for records in ((X, Y), (torch.cat([9 * X[:1], X[1:]]), Y.flip(0)[:1].repeat(64).where(torch.arange(64) == 0, Y))):
+    for records in (
+        (X, Y),
+        (torch.cat([9 * X[:1], X[1:]]), Y.flip(0)[:1].repeat(64).where(torch.arange(64) == 0, Y)),
+    ):
         sums.append([])
         torch.manual_seed(0)
-        curator, module, optimizer, loader = private(owner(records, terms, Adjacency.REPLACE_ONE), terms, records)
+        curator, module, optimizer, loader = private(
+            owner(records, terms, Adjacency.REPLACE_ONE), terms, records
+        )
         for _ in range(terms.epochs):
             for batch in loader:
                 backward(module, optimizer, batch)
                 optimizer.step()
-        rows = [(record.kind, record.name, record.body) for record in curator.ledger.records() if record.kind != "birth"]
-        public.append(({name: value.tolist() for name, value in module.state_dict().items()}, [{**row[2], "run": 0} for row in rows]))
+        rows = [
+            (record.kind, record.name, record.body)
+            for record in curator.ledger.records()
+            if record.kind != "birth"
+        ]
+        public.append(
+            (
+                {name: value.tolist() for name, value in module.state_dict().items()},
+                [{**row[2], "run": 0} for row in rows],
+            )
+        )
     assert public[0] == public[1]
-    first, second = (torch.stack([torch.cat([a.flatten(), b]) for a, b in zip(x[::2], x[1::2], strict=True)]) for x in sums)
+    first, second = (
+        torch.stack([torch.cat([a.flatten(), b]) for a, b in zip(x[::2], x[1::2], strict=True)])
+        for x in sums
+    )
     moved = (first - second).norm(dim=1)
     assert len(moved) == 3
     assert 0 < float(moved.min()) <= float(moved.max()) <= 2.0
@@ -286,13 +348,22 @@ def test_nothing_public_tells_one_record_more():
     told = []
     for count in (63, 64):
         curator, _, noised, loader = private(records=(X[:count], Y[:count]))
-        rows = [(record.kind, record.name, record.body) for record in curator.ledger.records() if record.kind != "birth"]
+        rows = [
+            (record.kind, record.name, record.body)
+            for record in curator.ledger.records()
+            if record.kind != "birth"
+        ]
         told.append((rows, len(loader), noised.expected_batch_size))
     assert told[0] == told[1]
 
 
 def test_what_the_engine_decides_or_cannot_count_is_refused():
-    for wrong in ({"noise_multiplier": 2.0}, {"clipping": "per_layer"}, {"grad_sample_mode": "ghost"}, {"poisson_sampling": False}):
+    for wrong in (
+        {"noise_multiplier": 2.0},
+        {"clipping": "per_layer"},
+        {"grad_sample_mode": "ghost"},
+        {"poisson_sampling": False},
+    ):
         with pytest.raises(UsageError, match=next(iter(wrong))):
             private(**wrong)
     with pytest.raises(InputError, match="num_workers"):
@@ -336,7 +407,11 @@ def test_a_loader_of_other_records_than_the_curators_is_refused_without_their_nu
             private(curator, data_loader=DataLoader(dataset))
         assert not any(character.isdigit() for character in str(refused.value))
         assert not curator.ledger.used(), "nothing is reserved"
-    for dataset in (TensorDataset(X[shuffled], Y[shuffled]), Subset(TensorDataset(X, Y), shuffled.tolist()), Named(X, Y)):
+    for dataset in (
+        TensorDataset(X[shuffled], Y[shuffled]),
+        Subset(TensorDataset(X, Y), shuffled.tolist()),
+        Named(X, Y),
+    ):
         private(data_loader=DataLoader(dataset))
     private(owner(noisy := Noisy(X, Y)), data_loader=DataLoader(noisy))
 
@@ -346,10 +421,15 @@ def test_a_loader_of_other_records_than_the_curators_is_refused_without_their_nu
 def test_an_empty_sample_has_the_form_of_others_and_nothing_tells_of_it(kind, caplog):
     terms = DPSGDConfig(noise_multiplier=1.0, epochs=20, batches=1000, batch_size=1)
     session, plain = Session(kind(X[:2], Y[:2]), terms), nn.Linear(4, 2)
-    module, noised, loader = session.make_private(plain, torch.optim.SGD(plain.parameters(), 0.1), max_grad_norm=1.0)
+    module, noised, loader = session.make_private(
+        plain, torch.optim.SGD(plain.parameters(), 0.1), max_grad_norm=1.0
+    )
     batch = next(iter(loader))
     batch = [*batch.values()] if isinstance(batch, dict) else batch
-    assert [(part.shape[1:], part.dtype) for part in batch] == [((4,), torch.float32), ((), torch.int64)]
+    assert [(part.shape[1:], part.dtype) for part in batch] == [
+        ((4,), torch.float32),
+        ((), torch.int64),
+    ]
     backward(module, noised, batch)
     noised.step()
     assert caplog.records == []
@@ -359,6 +439,9 @@ def test_an_empty_sample_has_the_form_of_others_and_nothing_tells_of_it(kind, ca
 def test_opacus_own_engine_cannot_charge_a_ledger():
     engine, module = load_opacus().PrivacyEngine(), nn.Linear(4, 2)
     engine.accountant = LedgerAccountant(owner((X, Y)), noise_multiplier=1.0, steps=8)
-    given = {"optimizer": torch.optim.SGD(module.parameters(), 0.1), "data_loader": DataLoader(TensorDataset(X, Y), batch_size=8)}
+    given = {
+        "optimizer": torch.optim.SGD(module.parameters(), 0.1),
+        "data_loader": DataLoader(TensorDataset(X, Y), batch_size=8),
+    }
     with pytest.raises(UsageError, match="PrivateEngine"):
         engine.make_private(module=module, noise_multiplier=1.0, max_grad_norm=1.0, **given)

@@ -1,4 +1,6 @@
-"""What is released of a model that Opacus trained: its numbers, and no trace of a record in anything that pickling reaches."""
+"""What is released of a model that Opacus trained: its numbers, and no trace of a record in
+anything that pickling reaches.
+"""
 
 import io
 import pickle
@@ -13,7 +15,10 @@ from dpbo.dpsgd import DPSGDConfig, Session
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.errors import InputError
 
-pytestmark = [pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"), pytest.mark.attack("A21")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
+    pytest.mark.attack("A21"),
+]
 TERMS = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=3, batch_size=30)
 X = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
 RECORDS = TensorDataset(X, (X[:, 0] > 0).long())
@@ -42,7 +47,9 @@ def places(tensors):
 
 
 def require_bare(module, records=X):
-    """Nothing is reached but parameters and buffers; they bear nothing, show all their memory, and there is no trace of Opacus."""
+    """Nothing is reached but parameters and buffers; they bear nothing, show all their memory, and
+    there is no trace of Opacus.
+    """
     tensors = Reached(module).tensors
     assert places(tensors) == places(own(module))
     assert len(places(tensors)) == len(own(module))
@@ -52,13 +59,19 @@ def require_bare(module, records=X):
         assert tensor.is_leaf
         assert not tensor._backward_hooks
         assert tensor.untyped_storage().nbytes() == tensor.nbytes
-        assert not tensor.dim() or len(tensor) < 20, "a sample has more records, and the networks are smaller"
+        assert not tensor.dim() or len(tensor) < 20, (
+            "a sample has more records, and the networks are smaller"
+        )
         rows = tensor.reshape(-1, 4) if tensor.numel() % 4 == 0 else torch.empty(0, 4)
         assert not (rows[:, None].double() == records[None].double()).all(2).any()
     for part in module.modules():
         assert not part._forward_hooks
         assert not part._backward_hooks
-        assert not set(vars(part)) & {"max_batch_len", "ft_compute_sample_grad", "autograd_grad_sample_hooks"}
+        assert not set(vars(part)) & {
+            "max_batch_len",
+            "ft_compute_sample_grad",
+            "autograd_grad_sample_hooks",
+        }
         assert "activations" not in vars(part) or isinstance(part, Tied)
     stream = io.BytesIO()
     torch.save(module, stream)
@@ -66,10 +79,14 @@ def require_bare(module, records=X):
 
 
 def trained(network, look=True, **settings):
-    """A session after all its steps, one backward pass that no step followed, and perhaps a look at the records; and its live module."""
+    """A session after all its steps, one backward pass that no step followed, and perhaps a look at
+    the records; and its live module.
+    """
     optimizer: Any = torch.optim.SGD(network.parameters(), lr=0.5)
     session = Session(RECORDS, TERMS)
-    prepared, optimizer, loader = session.make_private(network, optimizer, max_grad_norm=1.0, **settings)
+    prepared, optimizer, loader = session.make_private(
+        network, optimizer, max_grad_norm=1.0, **settings
+    )
     module = prepared if isinstance(prepared, nn.Module) else network
     for rows, labels in loader:
         optimizer.zero_grad()
@@ -97,7 +114,9 @@ class Sequences(nn.Module):
 
 
 class Tied(nn.Module):
-    """One layer twice, one frozen, a buffer that is there twice, and a name that Opacus uses, too."""
+    """One layer twice, one frozen, a buffer that is there twice, and a name that Opacus uses,
+    too.
+    """
 
     def __init__(self):
         super().__init__()
@@ -124,8 +143,12 @@ WAYS: dict[str, Any] = {
     "sequences": lambda: trained(Sequences()),
     "tied": lambda: trained(Tied()),
     "dropout": lambda: trained(nn.Sequential(nn.Dropout(0.5), layers())),
-    "group norm": lambda: trained(nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))),
-    "public statistics": lambda: trained(nn.Sequential(nn.BatchNorm1d(4, affine=False).eval(), layers())),
+    "group norm": lambda: trained(
+        nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
+    ),
+    "public statistics": lambda: trained(
+        nn.Sequential(nn.BatchNorm1d(4, affine=False).eval(), layers())
+    ),
 }
 
 
@@ -137,7 +160,9 @@ def test_nothing_but_numbers_leaves_and_they_are_those_that_training_made():
         assert all(torch.equal(*both) for both in zip(own(bare), own(live), strict=True)), way
         assert not any(type(part).__name__.startswith("GradSample") for part in bare.modules()), way
         assert not any(part.training for part in bare.modules()), way
-        assert [p.requires_grad for p in bare.parameters()] == [p.requires_grad for p in live.parameters()], way
+        assert [p.requires_grad for p in bare.parameters()] == [
+            p.requires_grad for p in live.parameters()
+        ], way
         assert not places(own(bare)) & places(own(live)), way
         assert torch.equal(pickle.loads(pickle.dumps(bare))(X), bare(X)), way
         require_bare(bare)
@@ -149,7 +174,9 @@ def test_the_walk_sees_what_records_leave():
         module = WAYS[way]()[1]
         for part in module.modules():
             vars(part).pop("ft_compute_sample_grad", None)  # cannot be pickled
-        assert len(X) in {tensor.shape[0] for tensor in Reached(module).tensors if tensor.dim()}, way
+        assert len(X) in {tensor.shape[0] for tensor in Reached(module).tensors if tensor.dim()}, (
+            way
+        )
         with pytest.raises(AssertionError):
             require_bare(module)
 

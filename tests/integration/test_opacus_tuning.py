@@ -1,4 +1,6 @@
-"""Tuning DP-SGD: sessions that cannot overspend, plans that keep each role's budget, searches that resume, selections that stay hidden."""
+"""Tuning DP-SGD: sessions that cannot overspend, plans that keep each role's budget, searches that
+resume, selections that stay hidden.
+"""
 
 import collections
 import dataclasses
@@ -40,7 +42,9 @@ STOP: list[bool] = []
 
 
 def private(session, net, lr=0.1, clip=1.0, **settings):
-    return session.make_private(net, torch.optim.SGD(net.parameters(), lr=lr), max_grad_norm=clip, **settings)
+    return session.make_private(
+        net, torch.optim.SGD(net.parameters(), lr=lr), max_grad_norm=clip, **settings
+    )
 
 
 def train(net, optimizer, batches):
@@ -70,14 +74,18 @@ def right(net, records):
 
 
 def careless(net, records):
-    """Opacus would keep the records, for the model is asked with gradients; and the score keeps them itself."""
+    """Opacus would keep the records, for the model is asked with gradients; and the score keeps
+    them itself.
+    """
     net.seen = records
     net.eval()
     return (net(records[0]).argmax(1) == records[1]).detach()
 
 
 def plans(**changed):
-    return plan_tuning(BUDGET, TERMS, **{"runs": 4, "validation": 200, "adjacency": ADDED, **changed})
+    return plan_tuning(
+        BUDGET, TERMS, **{"runs": 4, "validation": 200, "adjacency": ADDED, **changed}
+    )
 
 
 def tuned(plan, fit=fit, score=right, **changed):
@@ -93,7 +101,9 @@ def tuned(plan, fit=fit, score=right, **changed):
 
 
 def charges(where):
-    return [record.name for record in Ledger.open(where["ledger"]).records() if record.kind == "charge"]
+    return [
+        record.name for record in Ledger.open(where["ledger"]).records() if record.kind == "charge"
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +132,9 @@ class TestSession:
             optimizer.step()
         assert len(batches) == len(set(batches)) == session.config.steps == 100
         assert abs(sum(map(len, batches)) - 6000) < 6 * (30000 * 0.2 * 0.8) ** 0.5
-        assert vars(optimizer)["expected_batch_size"] == 64, "the public number, not the 60 that were counted"
+        assert vars(optimizer)["expected_batch_size"] == 64, (
+            "the public number, not the 60 that were counted"
+        )
         assert vars(optimizer)["noise_multiplier"] == 1.0
 
     def test_one_step_more_is_refused_before_it_is_taken(self):
@@ -162,33 +174,53 @@ class TestSession:
 
 class TestPlans:
     def require_spent(self, four, least):
-        """Both roles together, and each alone, spend the budget up to what the search for plans leaves, and no more."""
+        """Both roles together, and each alone, spend the budget up to what the search for plans
+        leaves, and no more.
+        """
         for plan in four.values():
             for role in (None, "training", "validation"):
-                events = [one for event in plan.events for one in (event.of(role) if role else [event])]
+                events = [
+                    one for event in plan.events for one in (event.of(role) if role else [event])
+                ]
                 assert least < compose(events, delta=1e-5).epsilon <= 4.0, (plan.strategy, role)
 
-    def test_each_role_keeps_the_budget_and_a_selection_needs_less_noise_than_paying_for_each_run(self, four):
+    def test_each_role_keeps_the_budget_and_a_selection_needs_less_noise_than_paying_for_each_run(
+        self, four
+    ):
         self.require_spent(four, 3.99)
         noise = {name: plan.config.noise_multiplier for name, plan in four.items()}
         assert noise["once"] < noise["selection"] < noise["hypo"]
         assert noise["selection"] < noise["search"]
         assert four["selection"].runs == pytest.approx(4.0)
         assert four["selection"].usually > 4
-        assert str(four).startswith("epsilon 4, delta 1e-05, add-or-remove-one; 200 validation records")
+        assert str(four).startswith(
+            "epsilon 4, delta 1e-05, add-or-remove-one; 200 validation records"
+        )
 
     @pytest.mark.attack("A15")
     @pytest.mark.deep  # three plans and their check take the accountant seconds
     def test_plans_spend_the_whole_budget_under_either_relation_and_another_law_of_runs(self):
-        added, replaced, fixed = plans(), plans(adjacency=Adjacency.REPLACE_ONE), plans(run_count=FixedRuns(3))
+        added, replaced, fixed = (
+            plans(),
+            plans(adjacency=Adjacency.REPLACE_ONE),
+            plans(run_count=FixedRuns(3)),
+        )
         for found in (added, replaced, fixed):
             self.require_spent(found, 3.99)
-        assert replaced["once"].config.noise_multiplier > 1.1 * added["once"].config.noise_multiplier
-        assert replaced["once"].score_std == pytest.approx(2 * added["once"].score_std, rel=1e-3), "of a range, not of half"
+        assert (
+            replaced["once"].config.noise_multiplier > 1.1 * added["once"].config.noise_multiplier
+        )
+        assert replaced["once"].score_std == pytest.approx(2 * added["once"].score_std, rel=1e-3), (
+            "of a range, not of half"
+        )
         plan = fixed["selection"]
         assert (plan.runs, plan.usually) == (3, 3)
         assert isinstance(plan.events[0], RolesEvent)
-        assert all(isinstance(event, SelectionEvent) for role in plan.events[0].roles for event in plan.events[0].of(role))
+        assert all(
+            isinstance(event, SelectionEvent)
+            for role in plan.events[0].roles
+            for event in plan.events[0].of(role)
+        )
 
     def test_a_budget_without_epsilon_is_refused(self):
         with pytest.raises(InputError, match="epsilon"):
@@ -210,10 +242,19 @@ class TestTuning:
         found = tuned(four[strategy], **where)
         assert found.model is not None
         assert found.score is not None
-        assert abs(found.score - float(right(found.model, VALIDATION).double().mean())) < 6 * four[strategy].score_std, "of this very model"
+        assert (
+            abs(found.score - float(right(found.model, VALIDATION).double().mean()))
+            < 6 * four[strategy].score_std
+        ), "of this very model"
         assert charges(where) == ["selection"]
         epsilon = math.ceil(1000 * compose(four[strategy].events, delta=1e-5).epsilon) / 1000
-        for word in ("validation and training records", f"({epsilon:.3f}, 1e-05)-DP", "dpsgd-attested", "runs-hidden", "roles-by-record"):
+        for word in (
+            "validation and training records",
+            f"({epsilon:.3f}, 1e-05)-DP",
+            "dpsgd-attested",
+            "runs-hidden",
+            "roles-by-record",
+        ):
             assert word in str(found.statement)
         if strategy == "selection":
             again = tuned(four[strategy], **where)
@@ -229,7 +270,11 @@ class TestTuning:
         assert "validation and training records" in str(found.statement)
 
     def test_once_is_one_run_of_given_parameters_inside_the_space(self, four, where):
-        for name, given in [("once", None), ("selection", GIVEN), *(("once", GIVEN | {"lr": lr}) for lr in (20.0, float("nan")))]:
+        for name, given in [
+            ("once", None),
+            ("selection", GIVEN),
+            *(("once", GIVEN | {"lr": lr}) for lr in (20.0, float("nan"))),
+        ]:
             with pytest.raises(InputError, match="parameters"):
                 tuned(four[name], parameters=given, **where)
         with pytest.raises(InputError, match="parameters"):
@@ -239,7 +284,11 @@ class TestTuning:
 
     def test_a_search_goes_on_from_its_ledger_and_keeps_its_models(self, four, where):
         with pytest.raises(KeyboardInterrupt):
-            tuned(four["search"], fit=lambda *given: (interrupted if len(FITS) == 2 else fit)(*given), **where)
+            tuned(
+                four["search"],
+                fit=lambda *given: (interrupted if len(FITS) == 2 else fit)(*given),
+                **where,
+            )
         FITS.clear()
         found = tuned(four["search"], **where)
         assert len(found.X) == 3, "the interrupted run is paid for and not run again"
@@ -254,8 +303,16 @@ class TestTuning:
     def test_a_model_that_another_study_paid_for_is_not_taken_for_ones_own(self, four, where):
         given: dict[str, Any] = {"parameters": GIVEN, "folder": where["folder"]}
         quiet = dataclasses.replace(four["once"].config, noise_multiplier=0.5)
-        events = (RolesEvent(costs=(("training", (quiet.event(Adjacency.ADD_OR_REMOVE_ONE),)),)), four["once"].events[1])
-        other = tuned(dataclasses.replace(four["once"], config=quiet, events=events, budget=Budget(30.0, 1e-5)), **given)
+        events = (
+            RolesEvent(costs=(("training", (quiet.event(Adjacency.ADD_OR_REMOVE_ONE),)),)),
+            four["once"].events[1],
+        )
+        other = tuned(
+            dataclasses.replace(
+                four["once"], config=quiet, events=events, budget=Budget(30.0, 1e-5)
+            ),
+            **given,
+        )
         FITS.clear()
         found = tuned(four["once"], **given)
         assert len(FITS) == 1, "at the same point, with the noise of this plan"
@@ -310,7 +367,9 @@ class TestTuning:
         if strategy == "once":
             for path in tmp_path.iterdir():
                 with zipfile.ZipFile(path) as file:
-                    assert sorted(len(file.read(name)) for name in file.namelist() if "/data/" in name) == [4 * 2, 4 * 8]
+                    assert sorted(
+                        len(file.read(name)) for name in file.namelist() if "/data/" in name
+                    ) == [4 * 2, 4 * 8]
 
     @pytest.mark.attack("A16")
     def test_a_run_is_paid_for_before_it_sees_a_record(self, four, where):
@@ -333,10 +392,16 @@ class TestTuning:
         assert FITS == []
 
     @pytest.mark.attack("A16")
-    @pytest.mark.parametrize(("killed", "told"), [(2, "runs resumed: 2, lost: 1"), (3, "runs resumed: 3, lost: 1")])
+    @pytest.mark.parametrize(
+        ("killed", "told"), [(2, "runs resumed: 2, lost: 1"), (3, "runs resumed: 3, lost: 1")]
+    )
     def test_the_log_tells_of_a_run_that_was_killed(self, four, where, killed, told, caplog):
         with pytest.raises(KeyboardInterrupt):
-            tuned(four["search"], fit=lambda *given: (interrupted if len(FITS) == killed else fit)(*given), **where)
+            tuned(
+                four["search"],
+                fit=lambda *given: (interrupted if len(FITS) == killed else fit)(*given),
+                **where,
+            )
         with caplog.at_level("INFO", "dpbo.dpsgd"):
             tuned(four["search"], **where)
         left = 4 - killed - 1
@@ -353,11 +418,17 @@ class TestTuning:
         assert FITS == []
 
     @pytest.mark.parametrize("strategy", ["search", "selection"])
-    def test_another_space_or_plan_on_the_same_ledger_is_refused_before_anything_is_charged(self, four, where, strategy):
+    def test_another_space_or_plan_on_the_same_ledger_is_refused_before_anything_is_charged(
+        self, four, where, strategy
+    ):
         tuned(four[strategy], **where)
         before = len(Ledger.open(where["ledger"]).records())
         with pytest.raises(LedgerMismatch):
-            tuned(four[strategy], space=Space(lr=scipy.stats.loguniform(1e3, 1e6), clip=[0.5, 1.0]), **where)
+            tuned(
+                four[strategy],
+                space=Space(lr=scipy.stats.loguniform(1e3, 1e6), clip=[0.5, 1.0]),
+                **where,
+            )
         with pytest.raises(LedgerMismatch):
             tuned(four["once"], parameters=GIVEN, **where)
         assert len(Ledger.open(where["ledger"]).records()) == before
@@ -388,19 +459,43 @@ class TestTrial:
         return "".join(getattr(raised.value, "__notes__", []))
 
     @pytest.mark.parametrize("strategy", ["selection", "hypo", "search", "once"])
-    def test_a_failing_fit_or_score_is_raised_as_it_is_and_costs_nothing(self, four, where, strategy):
+    def test_a_failing_fit_or_score_is_raised_as_it_is_and_costs_nothing(
+        self, four, where, strategy
+    ):
         given = {"parameters": GIVEN} if strategy == "once" else {}
 
         def fails(parameters, session):
             fit(parameters, session)
             raise ValueError("boom")
 
-        note = self.refused(four[strategy], where, ValueError, "boom", fit=fails, training=Readable(X[:300], Y[:300]), **given)
+        note = self.refused(
+            four[strategy],
+            where,
+            ValueError,
+            "boom",
+            fit=fails,
+            training=Readable(X[:300], Y[:300]),
+            **given,
+        )
         assert "Nothing was charged" in note
         assert "example=(training, validation)" in note
         assert len(FITS) == 1
-        self.refused(four[strategy], where, ScoreError, "one real number a record", score=lambda net, records: 0.5, **given)
-        self.refused(four[strategy], where, UsageError, "make_private's module", fit=lambda parameters, session: None, **given)
+        self.refused(
+            four[strategy],
+            where,
+            ScoreError,
+            "one real number a record",
+            score=lambda net, records: 0.5,
+            **given,
+        )
+        self.refused(
+            four[strategy],
+            where,
+            UsageError,
+            "make_private's module",
+            fit=lambda parameters, session: None,
+            **given,
+        )
 
     def test_it_takes_two_steps_on_zeros_at_four_points_and_moves_no_generator(self, four, where):
         seen = []
@@ -425,8 +520,17 @@ class TestTrial:
         assert 0.5 * 60 < len(torch.cat(seen)) / 8 / 5 < 2 * 60, "samples of the configured size"
 
     def test_records_without_zeros_need_an_example_or_no_trial(self, four, where):
-        self.refused(four["once"], where, InputError, "zeros|Zeros", training=Words(X[:300], Y[:300]), parameters=GIVEN)
-        self.refused(four["once"], where, InputError, "zeros|Zeros", validation=["a"] * 200, parameters=GIVEN)
+        self.refused(
+            four["once"],
+            where,
+            InputError,
+            "zeros|Zeros",
+            training=Words(X[:300], Y[:300]),
+            parameters=GIVEN,
+        )
+        self.refused(
+            four["once"], where, InputError, "zeros|Zeros", validation=["a"] * 200, parameters=GIVEN
+        )
 
         def nowhere_zero(parameters, session):
             net, optimizer, loader = private(session, nn.Linear(4, 2), **parameters)
@@ -435,16 +539,31 @@ class TestTrial:
                 train(net, optimizer, [(inputs, labels)])
             return net
 
-        self.refused(four["once"], where, AssertionError, "zeros", fit=nowhere_zero, parameters=GIVEN)
+        self.refused(
+            four["once"], where, AssertionError, "zeros", fit=nowhere_zero, parameters=GIVEN
+        )
         public = TensorDataset(X[500:510], Y[500:510]), (X[500:520], Y[500:520])
-        assert tuned(four["once"], fit=nowhere_zero, example=public, try_first=True, parameters=GIVEN).model is not None
+        assert (
+            tuned(
+                four["once"], fit=nowhere_zero, example=public, try_first=True, parameters=GIVEN
+            ).model
+            is not None
+        )
 
     def test_records_of_every_common_kind_have_zeros(self):
         Pair = collections.namedtuple("Pair", "a b")
-        record = {"x": [torch.ones(2), np.ones(2, np.uint8)], "y": Pair(3, np.float32(2.0)), "z": (True, 0.5)}
+        record = {
+            "x": [torch.ones(2), np.ones(2, np.uint8)],
+            "y": Pair(3, np.float32(2.0)),
+            "z": (True, 0.5),
+        }
         zeros = tuning._zeros(record)
         assert not any(np.any(np.asarray(leaf)) for leaf in (*zeros["x"], *zeros["y"], *zeros["z"]))
-        for a, b in zip([record["x"][0], *record["y"], *record["z"]], [zeros["x"][0], *zeros["y"], *zeros["z"]], strict=True):
+        for a, b in zip(
+            [record["x"][0], *record["y"], *record["z"]],
+            [zeros["x"][0], *zeros["y"], *zeros["z"]],
+            strict=True,
+        ):
             assert type(a) is type(b)
         assert zeros["x"][1].dtype == np.uint8
 
@@ -462,10 +581,16 @@ class TestArguments:
 
     @pytest.mark.attack("A35")
     def test_repeated_records_of_either_role_are_refused_and_may_be_allowed(self, four):
-        fresh = {"validation": (X[300:500] + 1, Y[300:500]), "parameters": GIVEN, "training": TensorDataset(X[:300] + 1, Y[:300])}
+        fresh = {
+            "validation": (X[300:500] + 1, Y[300:500]),
+            "parameters": GIVEN,
+            "training": TensorDataset(X[:300] + 1, Y[:300]),
+        }
         once = {**fresh, "allow_repeated": False}
         tuned(four["once"], **once)
         for same in ({"training": TRAINING}, {"validation": (X[300:500] + 2, Y[300:500])}):
             with pytest.raises(InputError, match=r"^ledger=.*allow_repeated=True"):
                 tuned(four["once"], **{**once, **same})
-        assert "repeated-records" in str(tuned(four["once"], allow_repeated=True, **fresh).statement)
+        assert "repeated-records" in str(
+            tuned(four["once"], allow_repeated=True, **fresh).statement
+        )

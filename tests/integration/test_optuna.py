@@ -1,4 +1,6 @@
-"""Optuna over a private objective: nothing overspent, nothing told but releases, nothing paid for lost, also by several processes."""
+"""Optuna over a private objective: nothing overspent, nothing told but releases, nothing paid for
+lost, also by several processes.
+"""
 
 import contextlib
 import itertools
@@ -16,11 +18,26 @@ from dpbo import PrivateObjective, Space
 from dpbo.acquisition import suggest
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, InputError, UsageError
-from dpbo.integrations.optuna import NoiseAwareSampler, StudyEnded, TrialObjective, recommended_trial
+from dpbo.integrations.optuna import (
+    NoiseAwareSampler,
+    StudyEnded,
+    TrialObjective,
+    recommended_trial,
+)
 from dpbo.integrations.optuna.trials import BudgetSpent, Suggestions
 from dpbo.testing import replay
 from tests.integration.processes import started
-from tests.integration.searches import CANARY, RECORDS, SPACE, TERMS, curator, failing_score, main, objective, released
+from tests.integration.searches import (
+    CANARY,
+    RECORDS,
+    SPACE,
+    TERMS,
+    curator,
+    failing_score,
+    main,
+    objective,
+    released,
+)
 from tests.integration.test_wording import SPECS
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -46,28 +63,48 @@ def a_study(url=None, sampler=None, **settings):
         OPENED.append(storage)
     sampler = sampler or optuna.samplers.RandomSampler(seed=0)
     settings = {"direction": "maximize", "pruner": optuna.pruners.NopPruner(), **settings}
-    return optuna.create_study(storage=storage, study_name="search", load_if_exists=True, sampler=sampler, **settings)
+    return optuna.create_study(
+        storage=storage, study_name="search", load_if_exists=True, sampler=sampler, **settings
+    )
 
 
 def told(study):
-    return {t.user_attrs["entry"]: (t.value, t.user_attrs["yvar"]) for t in study.get_trials(states=(TrialState.COMPLETE,))}
+    return {
+        t.user_attrs["entry"]: (t.value, t.user_attrs["yvar"])
+        for t in study.get_trials(states=(TrialState.COMPLETE,))
+    }
 
 
-@pytest.mark.parametrize("sampler", [optuna.samplers.TPESampler(seed=0), NoiseAwareSampler(SPACE, initial=4)], ids=["TPE", "ours"])
+@pytest.mark.parametrize(
+    "sampler",
+    [optuna.samplers.TPESampler(seed=0), NoiseAwareSampler(SPACE, initial=4)],
+    ids=["TPE", "ours"],
+)
 def test_a_study_stops_when_the_plan_is_used_up(sampler):
     private = TrialObjective(objective(), SPACE)
     study = a_study(sampler=sampler)
     study.optimize(private, n_trials=50)
-    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 6, "no trial too many, none that failed"
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 6, (
+        "no trial too many, none that failed"
+    )
     assert told(study) == released(private)
-    assert all(trial.user_attrs.keys() == {"entry", "yvar"} and not trial.intermediate_values for trial in study.trials)
+    assert all(
+        trial.user_attrs.keys() == {"entry", "yvar"} and not trial.intermediate_values
+        for trial in study.trials
+    )
     X, Y, _ = private.objective.history()
-    assert torch.equal(Y[:, 0], torch.tensor([trial.value for trial in study.trials], dtype=torch.float64))
+    assert torch.equal(
+        Y[:, 0], torch.tensor([trial.value for trial in study.trials], dtype=torch.float64)
+    )
     for x, trial in zip(X, study.trials, strict=True):
         assert SPACE.decode(x) == pytest.approx(trial.params, rel=1e-9)
     study.optimize(private, n_trials=50)
-    assert [trial.state for trial in study.trials[6:]] == [TrialState.PRUNED], "one trial finds nothing left, and ends without a value"
-    with pytest.raises(BudgetExceeded, match="needs 1 evaluation; 0 of 6 evaluations are left") as caught:
+    assert [trial.state for trial in study.trials[6:]] == [TrialState.PRUNED], (
+        "one trial finds nothing left, and ends without a value"
+    )
+    with pytest.raises(
+        BudgetExceeded, match="needs 1 evaluation; 0 of 6 evaluations are left"
+    ) as caught:
         private(study.ask())
     assert isinstance(caught.value, BudgetSpent)
 
@@ -86,7 +123,9 @@ def test_parallel_trials_share_one_plan_and_assume_that_durations_tell_nothing()
         private = TrialObjective(objective(evaluations=7, fit=together), SPACE)
         study = a_study()
         study.optimize(private, n_trials=40, n_jobs=workers)
-        assert ("durations-tell-nothing" in private.objective.curator.statement().assumptions) == (workers > 1)
+        assert ("durations-tell-nothing" in private.objective.curator.statement().assumptions) == (
+            workers > 1
+        )
         assert told(study) == released(private)
         assert len(told(study)) == 7
         assert {trial.state for trial in study.trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
@@ -118,10 +157,16 @@ def test_studies_that_do_not_fit_are_refused_before_anything_is_fitted():
     for settings, word in (
         ({"pruner": None}, "pruner='MedianPruner' is not allowed.*NopPruner"),
         ({"direction": "minimize"}, "direction='minimize'.*'maximize'"),
-        ({"direction": None, "directions": ["maximize", "maximize"]}, "direction='maximize, maximize'"),
+        (
+            {"direction": None, "directions": ["maximize", "maximize"]},
+            "direction='maximize, maximize'",
+        ),
     ):
         study = a_study(**settings)
-        for refused in (lambda study=study: study.optimize(private, n_trials=1), lambda study=study: private.resume(study)):
+        for refused in (
+            lambda study=study: study.optimize(private, n_trials=1),
+            lambda study=study: private.resume(study),
+        ):
             with pytest.raises(InputError, match=word):
                 refused()
     study = a_study()
@@ -166,7 +211,10 @@ def test_a_fit_that_raises_is_a_failed_trial_at_no_charge():
 @pytest.mark.attack("A21")
 def test_a_failing_score_leaves_nothing_private_behind(tmp_path, caplog):
     owner = curator(str(tmp_path / "l.db"), RECORDS + float(CANARY))
-    private = TrialObjective(PrivateObjective(owner, failing_score, score_range=(0, 1), evaluations=3, name="search"), SPACE)
+    private = TrialObjective(
+        PrivateObjective(owner, failing_score, score_range=(0, 1), evaluations=3, name="search"),
+        SPACE,
+    )
     file = tmp_path / "study.db"
     study = a_study(f"sqlite:///{file}")
     optuna.logging.enable_propagation()
@@ -176,7 +224,9 @@ def test_a_failing_score_leaves_nothing_private_behind(tmp_path, caplog):
                 study.optimize(private, n_trials=5, n_jobs=workers, catch=(Exception,))
     finally:
         optuna.logging.disable_propagation()
-    assert {trial.state for trial in study.trials} == {TrialState.RUNNING}, "as if the process had been killed"
+    assert {trial.state for trial in study.trials} == {TrialState.RUNNING}, (
+        "as if the process had been killed"
+    )
     assert len(study.trials) <= 4, "nothing goes on after a failure"
     assert not any(trial.user_attrs or trial.system_attrs for trial in study.trials)
     assert private.objective.remaining == 3
@@ -192,11 +242,23 @@ def contents(file: pathlib.Path, ledger):
     """Every table of the study's storage, without clocks, and with handles by their order."""
     order = {value["handle"]: f"entry {i}" for i, value in enumerate(ledger.values("search"))}
     with contextlib.closing(sqlite3.connect(file)) as database:
-        names = [row[0] for row in database.execute("select name from sqlite_master where type = 'table' order by name")]
-        tables = {name: database.execute(f"select * from {name} order by 1").fetchall() for name in names}
-        columns = {name: [c[1] for c in database.execute(f"pragma table_info({name})")] for name in names}
+        names = [
+            row[0]
+            for row in database.execute(
+                "select name from sqlite_master where type = 'table' order by name"
+            )
+        ]
+        tables = {
+            name: database.execute(f"select * from {name} order by 1").fetchall() for name in names
+        }
+        columns = {
+            name: [c[1] for c in database.execute(f"pragma table_info({name})")] for name in names
+        }
     shown = {
-        name: [[v for c, v in zip(columns[name], row, strict=True) if not c.startswith("datetime")] for row in rows]
+        name: [
+            [v for c, v in zip(columns[name], row, strict=True) if not c.startswith("datetime")]
+            for row in rows
+        ]
         for name, rows in tables.items()
     }
     text = repr(shown)
@@ -263,7 +325,10 @@ def test_a_mixed_space_is_searched_and_stored(tmp_path):
     space = Space(**SPECS)
     laws = Suggestions(space).distributions
     seen = []
-    assert (laws["C"], laws["momentum"]) == (FloatDistribution(1e-2, 1e3, log=True), FloatDistribution(0.5, 0.9))
+    assert (laws["C"], laws["momentum"]) == (
+        FloatDistribution(1e-2, 1e3, log=True),
+        FloatDistribution(0.5, 0.9),
+    )
     assert (laws["depth"], laws["layers"]) == (IntDistribution(2, 9), IntDistribution(2, 6, step=2))
     assert laws["lag (quantile)"] == FloatDistribution(1e-3, 1 - 1e-3)
     assert laws["batch"] == CategoricalDistribution((16, 32, 128))
@@ -288,7 +353,11 @@ def add(study, x, value, variance, entry):
     suggestions = Suggestions(SPACE)
     params = suggestions.shown(torch.tensor(x, dtype=torch.float64))
     attrs = {"entry": entry, "yvar": variance}
-    study.add_trial(optuna.trial.create_trial(params=params, distributions=suggestions.distributions, value=value, user_attrs=attrs))
+    study.add_trial(
+        optuna.trial.create_trial(
+            params=params, distributions=suggestions.distributions, value=value, user_attrs=attrs
+        )
+    )
 
 
 def grid_study(sampler=None):
@@ -309,7 +378,9 @@ def test_a_trial_outside_the_space_costs_nothing_and_stops_no_later_one():
     wide = {"rate": FloatDistribution(1e-3, 1e9, log=True), "shift": FloatDistribution(-1, 1)}
     older = {"entry": "an older one, recorded where it was not evaluated", "yvar": 1e-6}
     outside = {"rate": 1e7, "shift": 0.0}
-    study.add_trial(optuna.trial.create_trial(params=outside, distributions=wide, value=5.0, user_attrs=older))
+    study.add_trial(
+        optuna.trial.create_trial(params=outside, distributions=wide, value=5.0, user_attrs=older)
+    )
     study.optimize(private)
     assert len(released(private)) == 5
     assert recommended_trial(study, SPACE).parameters["rate"] <= 1e1
@@ -350,13 +421,18 @@ def test_points_that_are_under_way_or_failed_are_not_asked_again_at_once():
 
 @pytest.mark.attack("A16")
 def test_a_killed_process_of_two_loses_nothing_that_was_paid_for(tmp_path, capsys):
-    """One worker is killed between a release and telling Optuna; then two, of which this process is one, resume and finish at once."""
+    """One worker is killed between a release and telling Optuna; then two, of which this process is
+    one, resume and finish at once.
+    """
     file = f"sqlite:///{tmp_path / 'study.db'}"
     books = str(tmp_path / "ledger.db")
     study = a_study(file)
 
     def values():
-        return {value["handle"]: (value["value"][0], value["variance"][0]) for value in Ledger.open(books).values("search")}
+        return {
+            value["handle"]: (value["value"][0], value["variance"][0])
+            for value in Ledger.open(books).values("search")
+        }
 
     dying = started(tmp_path, "log", main, "die", file, books, "a")
     dying.join(timeout=300)
@@ -368,13 +444,18 @@ def test_a_killed_process_of_two_loses_nothing_that_was_paid_for(tmp_path, capsy
     beside.join(timeout=300)
     log = (tmp_path / "resumed").read_text()
     assert beside.exitcode == 0, log
-    assert sorted(map(int, (log, capsys.readouterr().out))) == [0, 1], "two who resume at once bring it back once"
+    assert sorted(map(int, (log, capsys.readouterr().out))) == [
+        0,
+        1,
+    ], "two who resume at once bring it back once"
     ledger = Ledger.open(books)
     ledger.verify()
     assert sum(record.body["event"]["count"] for record in ledger.charges("search")) == 8
     assert told(study) == values()
     states = [trial.state for trial in study.trials]
-    assert states.count(TrialState.PRUNED) <= 2, "whoever came too late ended quietly, one trial a worker at most"
+    assert states.count(TrialState.PRUNED) <= 2, (
+        "whoever came too late ended quietly, one trial a worker at most"
+    )
     assert set(states) <= {TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING}
     assert states.count(TrialState.RUNNING) == 1, "of the killed worker"
     done = study.get_trials(states=(TrialState.COMPLETE,))
@@ -383,7 +464,9 @@ def test_a_killed_process_of_two_loses_nothing_that_was_paid_for(tmp_path, capsy
 
 
 def test_an_empty_study_gets_the_released_trials_and_spends_no_evaluation_on_it(tmp_path):
-    """As after a lost study file: the first trial adds what the ledger has; an enqueued one is still evaluated."""
+    """As after a lost study file: the first trial adds what the ledger has; an enqueued one is
+    still evaluated.
+    """
     books = str(tmp_path / "ledger.db")
     first = TrialObjective(objective(curator(books), evaluations=6), SPACE)
     again = a_study()
@@ -391,7 +474,10 @@ def test_an_empty_study_gets_the_released_trials_and_spends_no_evaluation_on_it(
     first.objective(SPACE.sample(1, seed=5))
     private = TrialObjective(objective(curator(books), evaluations=6), SPACE)
     again.optimize(private, n_trials=2)
-    assert [trial.state for trial in again.trials] == [TrialState.PRUNED, *[TrialState.COMPLETE] * 3]
+    assert [trial.state for trial in again.trials] == [
+        TrialState.PRUNED,
+        *[TrialState.COMPLETE] * 3,
+    ]
     assert told(again) == released(private)
     queued = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner())
     queued.enqueue_trial(again.trials[1].params)

@@ -1,4 +1,6 @@
-"""Numbers computed from noised cells: unbiased where the noise leaves anything to see, and their variance what a simulation finds."""
+"""Numbers computed from noised cells: unbiased where the noise leaves anything to see, and their
+variance what a simulation finds.
+"""
 
 import itertools
 
@@ -21,17 +23,31 @@ SCORINGS = ["accuracy", "neg_log_loss", "balanced_accuracy", "f1", "roc_auc"]
 
 def test_the_variance_is_that_of_a_simulation():
     for scoring, shares in (
-        ("f1", [0.4, 0.1, 0.1]), ("f1", [0.2, 0.1, 0.02]), ("balanced_accuracy", [0.4, 0.4, 0.1, 0.1]),
-        ("balanced_accuracy", [0.7, 0.15, 0.1, 0.05]), ("roc_auc", [*0.5 * RISING, *0.5 * RISING[::-1]]),
+        ("f1", [0.4, 0.1, 0.1]),
+        ("f1", [0.2, 0.1, 0.02]),
+        ("balanced_accuracy", [0.4, 0.4, 0.1, 0.1]),
+        ("balanced_accuracy", [0.7, 0.15, 0.1, 0.05]),
+        ("roc_auc", [*0.5 * RISING, *0.5 * RISING[::-1]]),
         ("roc_auc", [*0.2 * RISING, *0.8 * RISING[::-1]]),
-    ):  # fmt: skip
-        scored, exact = scoring_named(scoring, None, [0, 1]), torch.tensor([shares], dtype=torch.float64)
+    ):
+        scored, exact = (
+            scoring_named(scoring, None, [0, 1]),
+            torch.tensor([shares], dtype=torch.float64),
+        )
         true = scored.observed(exact, torch.zeros_like(exact))[0].item()
         for noise in (0.001, 0.01):
-            drawn = exact + noise * torch.randn(20_000, len(shares), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+            drawn = exact + noise * torch.randn(
+                20_000, len(shares), dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+            )
             values, variances = scored.observed(drawn, torch.full_like(drawn, noise**2))
-            assert values.mean().item() == pytest.approx(true, abs=0.15 * values.std().item()), (scoring, shares, noise)
-            assert ((values - true) ** 2 / variances).mean().sqrt().item() == pytest.approx(1.0, abs=0.1), (scoring, shares, noise)
+            assert values.mean().item() == pytest.approx(true, abs=0.15 * values.std().item()), (
+                scoring,
+                shares,
+                noise,
+            )
+            assert ((values - true) ** 2 / variances).mean().sqrt().item() == pytest.approx(
+                1.0, abs=0.1
+            ), (scoring, shares, noise)
 
 
 def test_the_noise_is_never_said_to_be_wider_than_the_range():
@@ -45,7 +61,12 @@ def test_the_noise_is_never_said_to_be_wider_than_the_range():
 
 
 def protected(*records):
-    return Curator(records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(500.0))
+    return Curator(
+        records,
+        unit=PrivacyUnit("record"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget.gdp(500.0),
+    )
 
 
 class Picky(DecisionTreeClassifier):  # type: ignore[misc]
@@ -61,7 +82,9 @@ class Picky(DecisionTreeClassifier):  # type: ignore[misc]
 
 
 def test_a_record_that_a_model_cannot_take_is_one_that_it_is_wrong_about():
-    """Nowhere counted, a positive record that nothing can be said of would count as rightly refused."""
+    """Nowhere counted, a positive record that nothing can be said of would count as rightly
+    refused.
+    """
     X, y = np.arange(6.0).reshape(-1, 1), np.array([0, 0, 0, 1, 1, 1])
     model = Picky(random_state=0).fit(X, y)
     for scoring, worst in (("f1", (1, 2)), ("balanced_accuracy", (2, 3)), ("roc_auc", (31, 0))):
@@ -70,8 +93,15 @@ def test_a_record_that_a_model_cannot_take_is_one_that_it_is_wrong_about():
         alone = scored(model, (X, y))
         for odd, label in itertools.product((7.0, 8.0), (0, 1)):
             curator = protected(np.append(X, [[odd]], 0), np.append(y, label))
-            shares = 7 * curator.release(CellMeans(scored, model, cells=scored.cells), GaussianMechanism(0.01)).value
-            expected = np.bincount([*alone[alone >= 0].astype(int), worst[label]], minlength=scored.cells)
+            shares = (
+                7
+                * curator.release(
+                    CellMeans(scored, model, cells=scored.cells), GaussianMechanism(0.01)
+                ).value
+            )
+            expected = np.bincount(
+                [*alone[alone >= 0].astype(int), worst[label]], minlength=scored.cells
+            )
             assert shares.numpy() == pytest.approx(expected, abs=0.2), (scoring, odd, label)
 
 
@@ -86,17 +116,23 @@ def test_a_label_that_cannot_be_compared_moves_no_other_failing_record():
     scored = scoring_named("f1", None, [0, 1])
     curator = protected(X, y)
     query = CellMeans(scored, Picky(random_state=0).fit(X[:6], y[:6]), cells=3)
-    assert 8 * curator.release(query, GaussianMechanism(0.01)).value.numpy() == pytest.approx([3, 0, 1], abs=0.2)
+    assert 8 * curator.release(query, GaussianMechanism(0.01)).value.numpy() == pytest.approx(
+        [3, 0, 1], abs=0.2
+    )
 
 
 @pytest.mark.attack("A5")
 def test_one_label_of_another_type_moves_no_other_records_score():
-    """As one array of numpy's choice, a list's one word would make all its numbers words, and every score wrong."""
+    """As one array of numpy's choice, a list's one word would make all its numbers words, and every
+    score wrong.
+    """
     model, labels = DecisionTreeClassifier(max_depth=3).fit(*TRAIN), VALIDATION[1].tolist()
     for scoring in SCORINGS:
         scored = scoring_named(scoring, None, TRAIN[1])
         before = np.asarray(scored(model, VALIDATION), dtype=np.float64)
-        assert np.array_equal(np.asarray(scored(model, (VALIDATION[0], labels)), dtype=np.float64), before)
+        assert np.array_equal(
+            np.asarray(scored(model, (VALIDATION[0], labels)), dtype=np.float64), before
+        )
         for odd in ("x", 0.5, None, 2**70, (1, 2)):
             after = np.asarray(scored(model, (VALIDATION[0], [odd, *labels[1:]])), dtype=np.float64)
             assert np.array_equal(after[1:], before[1:]), (scoring, odd)
@@ -111,4 +147,6 @@ def test_no_model_is_worse_than_any():
             assert numbers.isnan().all(), "which is clipped to the worst end"
         else:
             shares = (numbers[:, None] == torch.arange(scored.cells)).double().mean(0, keepdim=True)
-            assert scored.observed(shares, 1e-8 * torch.ones_like(shares))[0].item() == pytest.approx(0.0, abs=1e-4), scoring
+            assert scored.observed(shares, 1e-8 * torch.ones_like(shares))[
+                0
+            ].item() == pytest.approx(0.0, abs=1e-4), scoring

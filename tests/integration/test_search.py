@@ -1,4 +1,6 @@
-"""DPSearch: familiar, resumable, steered by nothing but releases, and handing on nothing that saw a private record."""
+"""DPSearch: familiar, resumable, steered by nothing but releases, and handing on nothing that saw a
+private record.
+"""
 
 import contextlib
 import dataclasses
@@ -43,10 +45,15 @@ from dpbo.testing import SeededEntropy, replay
 X, Y = make_classification(1600, 8, n_informative=5, random_state=0)
 TRAIN, VALIDATION = (X[:400], Y[:400]), (X[400:], Y[400:])
 BUDGET = Budget(3.0, 1e-6)
-TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": BUDGET}
+TERMS: dict[str, Any] = {
+    "unit": PrivacyUnit("record"),
+    "adjacency": Adjacency.REPLACE_ONE,
+    "budget": BUDGET,
+}
 TREE = DecisionTreeClassifier(random_state=0)
 NUMBERS = {"max_depth": scipy.stats.randint(1, 9), "ccp_alpha": scipy.stats.loguniform(1e-4, 1e-1)}
-MIXED = {**NUMBERS, "criterion": ["gini", "entropy"]}  # dear: proposals weigh every word of the list
+# dear: proposals weigh every word of the list
+MIXED = {**NUMBERS, "criterion": ["gini", "entropy"]}
 SMOOTH = {"logisticregression__C": scipy.stats.loguniform(1e-4, 1e2)}
 LOGISTIC = make_pipeline(StandardScaler(), LogisticRegression())
 
@@ -65,7 +72,13 @@ def searched(estimator, param_distributions, **settings):
 
 
 def make(**changed):
-    settings = {"estimator": TREE, "param_distributions": NUMBERS, "budget": BUDGET, "n_iter": 7, "strategy": SHORT}
+    settings = {
+        "estimator": TREE,
+        "param_distributions": NUMBERS,
+        "budget": BUDGET,
+        "n_iter": 7,
+        "strategy": SHORT,
+    }
     return searched(**{**settings, **changed})
 
 
@@ -77,15 +90,25 @@ def test_it_finds_a_good_tree_in_a_mixed_space():
     search = fitted(param_distributions=MIXED)
     assert search.best_params_["max_depth"] >= 3
     assert search.best_estimator_.score(*VALIDATION) > 0.8
-    assert search.best_score_ == pytest.approx(search.best_estimator_.score(*VALIDATION), abs=6 * search.best_score_std_)
+    assert search.best_score_ == pytest.approx(
+        search.best_estimator_.score(*VALIDATION), abs=6 * search.best_score_std_
+    )
     released = {"mean_test_score", "std_test_score", "rank_test_score"}
-    assert set(search.results_) == {"params", "posterior_mean", *released, *(f"param_{name}" for name in MIXED)}
+    assert set(search.results_) == {
+        "params",
+        "posterior_mean",
+        *released,
+        *(f"param_{name}" for name in MIXED),
+    }
     assert {len(column) for column in search.results_.values()} == {7}
     assert search.cv_results_ is search.results_
     assert search.results_["params"][search.best_index_] == search.best_params_
     assert search.best_index_ == search.results_["posterior_mean"].argmax()
     assert search.results_["rank_test_score"][search.results_["mean_test_score"].argmax()] == 1
-    assert (search.results_["param_max_depth"] == [parameters["max_depth"] for parameters in search.results_["params"]]).all()
+    assert (
+        search.results_["param_max_depth"]
+        == [parameters["max_depth"] for parameters in search.results_["params"]]
+    ).all()
     assert search.predict_proba(X[:3]).shape == (3, 2)
     assert search.classes_.tolist() == [0, 1]
     assert str(search.statement().guarantee).startswith("(3.000, 1e-06)-DP")
@@ -154,7 +177,9 @@ class Middle(Strategy):
 
     def run(self, problem):
         public = problem.public
-        return SearchResult(len(public.scores) // 2 - 1, public.configurations, {"cv_score": public.means})
+        return SearchResult(
+            len(public.scores) // 2 - 1, public.configurations, {"cv_score": public.means}
+        )
 
 
 @pytest.mark.parametrize("scoring", ["neg_log_loss", "balanced_accuracy", "f1", "roc_auc"])
@@ -173,11 +198,17 @@ def test_regression_and_a_scoring_of_ones_own():
     rng = np.random.default_rng(0)
     y = X @ rng.normal(size=8)
     for scoring, ends in (("neg_mean_squared_error", (-4.0, 0.0)), (within_one, (0.0, 1.0))):
-        terms = {"param_distributions": {"alpha": scipy.stats.loguniform(1e-2, 1e5)}, "scoring": scoring, "score_range": ends}
+        terms = {
+            "param_distributions": {"alpha": scipy.stats.loguniform(1e-2, 1e5)},
+            "scoring": scoring,
+            "score_range": ends,
+        }
         search = make(estimator=Ridge(), **terms).fit(X[:400], y[:400], X[400:], y[400:])
         assert search.best_params_["alpha"] < 1e4
     with pytest.raises(InputError, match="score_range"):
-        make(estimator=Ridge(), param_distributions={"alpha": [1.0, 2.0]}, scoring=within_one).fit(*TRAIN, *VALIDATION)
+        make(estimator=Ridge(), param_distributions={"alpha": [1.0, 2.0]}, scoring=within_one).fit(
+            *TRAIN, *VALIDATION
+        )
 
 
 def within_one(model, features, labels):
@@ -203,7 +234,9 @@ def test_one_table_is_split_once_and_the_statement_says_what_that_leaves():
 def test_labels_do_not_decide_where_a_row_goes():
     rows, places = np.arange(60).reshape(60, 1), []
     for labels in (np.arange(60) % 2, np.arange(60) < 20, np.arange(60) % 3):
-        trained, trained_y, held, held_y = split_once(Tables(rows, labels, None, None), None, 0.5, 3, Adjacency.REPLACE_ONE)
+        trained, trained_y, held, held_y = split_once(
+            Tables(rows, labels, None, None), None, 0.5, 3, Adjacency.REPLACE_ONE
+        )
         assert (trained_y == labels[trained[:, 0]]).all()
         assert (held_y == labels[held[:, 0]]).all()
         places.append(held[:, 0].tolist())
@@ -212,11 +245,18 @@ def test_labels_do_not_decide_where_a_row_goes():
 
 def test_what_is_protected_and_by_what_number_it_is_divided():
     groups = np.arange(1200) // 4
-    search = make(unit="patient").fit(*TRAIN, *VALIDATION, groups=groups, groups_train=np.arange(400) + 1000)
-    assert "each patient (all records with one label together; 300, a public number) of the validation records" in str(search.statement())
+    search = make(unit="patient").fit(
+        *TRAIN, *VALIDATION, groups=groups, groups_train=np.arange(400) + 1000
+    )
+    assert (
+        "each patient (all records with one label together; 300, a public number) of the validation"
+        " records" in str(search.statement())
+    )
     with pytest.raises(InputError, match="groups_train"):
         make().fit(*TRAIN, *VALIDATION, groups=groups, groups_train=groups[:400])
-    assert "their number is private" in str(fitted(adjacency="add-or-remove-one", divisor=1200).statement())
+    assert "their number is private" in str(
+        fitted(adjacency="add-or-remove-one", divisor=1200).statement()
+    )
     with pytest.raises(InputError, match="divisor"):
         fitted(adjacency="add-or-remove-one")
 
@@ -246,7 +286,11 @@ class Interrupted(DecisionTreeClassifier):  # type: ignore[misc]
 
 
 def test_it_resumes_by_name_and_refuses_another_search_under_it(tmp_path):
-    terms = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "estimator": Interrupted(random_state=0)}
+    terms = {
+        "dataset": "d",
+        "ledger": str(tmp_path / "l.db"),
+        "estimator": Interrupted(random_state=0),
+    }
     with pytest.raises(KeyboardInterrupt):
         fitted(**terms)
     first = fitted(**terms)
@@ -257,7 +301,12 @@ def test_it_resumes_by_name_and_refuses_another_search_under_it(tmp_path):
     assert again.best_params_ == first.best_params_
     assert again.best_score_ == first.best_score_
     smaller = {**NUMBERS, "max_depth": scipy.stats.randint(1, 8)}
-    for changed in ({"scoring": "f1"}, {"random_state": 1}, {"param_distributions": smaller}, {"n_iter": 11}):
+    for changed in (
+        {"scoring": "f1"},
+        {"random_state": 1},
+        {"param_distributions": smaller},
+        {"n_iter": 11},
+    ):
         with pytest.raises(LedgerMismatch):
             fitted(**{**terms, **changed})
     with pytest.raises(BudgetExceeded):
@@ -277,7 +326,9 @@ def test_a_share_of_a_curators_budget():
 
 
 def test_a_search_and_its_last_score_take_what_a_plan_lists_for_each():
-    curator = Curator(VALIDATION, **TERMS, accounting=Planned([GaussianEvent(12.0, 3), GaussianEvent(9.0)]))
+    curator = Curator(
+        VALIDATION, **TERMS, accounting=Planned([GaussianEvent(12.0, 3), GaussianEvent(9.0)])
+    )
     search = make(budget=1.0, n_iter=3).fit(*TRAIN, curator)
     assert search.best_score_std_ == pytest.approx(9.0 / 1200)
     assert search.results_["std_test_score"] == pytest.approx(12.0 / 1200)
@@ -295,9 +346,14 @@ def test_a_baseline_without_privacy_says_so():
 
 def test_data_frames_and_word_labels():
     pandas = pytest.importorskip("pandas")
-    frame, words = pandas.DataFrame(X, columns=list("abcdefgh")), pandas.Series(np.where(Y == 1, "ill", "well"), index=np.arange(1600) + 7)
+    frame, words = (
+        pandas.DataFrame(X, columns=list("abcdefgh")),
+        pandas.Series(np.where(Y == 1, "ill", "well"), index=np.arange(1600) + 7),
+    )
     for scoring in ("accuracy", "neg_log_loss", "f1", "balanced_accuracy"):
-        search = make(scoring=scoring, n_iter=2).fit(frame[:400], words[:400], frame[400:], words[400:])
+        search = make(scoring=scoring, n_iter=2).fit(
+            frame[:400], words[:400], frame[400:], words[400:]
+        )
         assert set(search.predict(frame[:5])) <= {"ill", "well"}
 
 
@@ -308,7 +364,14 @@ NEIGHBOUR[0][5], NEIGHBOUR[1][5] = 1e3, 1 - NEIGHBOUR[1][5]
 def run(curator, _records, **changed):
     told: list[Any] = []
     search = make(budget=0.9, callbacks=told.append, **changed).fit(*TRAIN, curator)
-    return search.best_params_, search.best_score_, search.best_score_std_, search.results_, search.best_estimator_, told
+    return (
+        search.best_params_,
+        search.best_score_,
+        search.best_score_std_,
+        search.results_,
+        search.best_estimator_,
+        told,
+    )
 
 
 @pytest.mark.parametrize(
@@ -323,13 +386,21 @@ def run(curator, _records, **changed):
 )
 @pytest.mark.attack("A6", "A7", "A21")
 def test_nothing_but_releases_steers_it(changed):
-    replay(lambda curator, records: run(curator, records, **changed), VALIDATION, NEIGHBOUR, **TERMS, entropy=SeededEntropy(1))
+    replay(
+        lambda curator, records: run(curator, records, **changed),
+        VALIDATION,
+        NEIGHBOUR,
+        **TERMS,
+        entropy=SeededEntropy(1),
+    )
 
 
 @pytest.mark.attack("A21")
 @pytest.mark.usefixtures("seeded_noise")
 def test_the_public_side_never_gets_a_validation_record():
-    """Everything the fits and the search's own model are given: training rows, and released values."""
+    """Everything the fits and the search's own model are given: training rows, and released
+    values.
+    """
     seen = []
 
     class Watched(DecisionTreeClassifier):  # type: ignore[misc]
@@ -341,8 +412,13 @@ def test_the_public_side_never_gets_a_validation_record():
     assert all(np.array_equal(x, TRAIN[0]) and np.array_equal(y, TRAIN[1]) for x, y in seen)
     held = {id(part) for part in VALIDATION}
     assert not any(id(value) in held for value in vars(search).values())
-    exact = [np.mean(clone(TREE).set_params(**p).fit(*TRAIN).predict(VALIDATION[0]) == VALIDATION[1]) for p in search.results_["params"]]
-    assert not np.isclose(search.results_["mean_test_score"], exact, rtol=0, atol=1e-12).any(), "only noised scores are kept"
+    exact = [
+        np.mean(clone(TREE).set_params(**p).fit(*TRAIN).predict(VALIDATION[0]) == VALIDATION[1])
+        for p in search.results_["params"]
+    ]
+    assert not np.isclose(search.results_["mean_test_score"], exact, rtol=0, atol=1e-12).any(), (
+        "only noised scores are kept"
+    )
 
 
 def power(model, X, y, p=1):
@@ -352,29 +428,45 @@ def power(model, X, y, p=1):
 def test_what_the_ledger_keeps_of_an_estimator_and_a_scoring_tells_them_apart():
     for one, other in (
         (MLPClassifier((10,)), MLPClassifier((500,))),
-        (LogisticRegression(class_weight={0: 1, 1: 5}), LogisticRegression(class_weight={0: 5, 1: 1})),
-        (RandomForestClassifier(max_depth=np.int64(1)), RandomForestClassifier(max_depth=np.int64(9))),
-        (Pipeline([("c", DecisionTreeClassifier(splitter="random"))]), Pipeline([("c", ExtraTreeClassifier(splitter="random"))])),
-        (BaggingClassifier(DecisionTreeClassifier()), BaggingClassifier(DecisionTreeClassifier(max_depth=2))),
+        (
+            LogisticRegression(class_weight={0: 1, 1: 5}),
+            LogisticRegression(class_weight={0: 5, 1: 1}),
+        ),
+        (
+            RandomForestClassifier(max_depth=np.int64(1)),
+            RandomForestClassifier(max_depth=np.int64(9)),
+        ),
+        (
+            Pipeline([("c", DecisionTreeClassifier(splitter="random"))]),
+            Pipeline([("c", ExtraTreeClassifier(splitter="random"))]),
+        ),
+        (
+            BaggingClassifier(DecisionTreeClassifier()),
+            BaggingClassifier(DecisionTreeClassifier(max_depth=2)),
+        ),
     ):
         assert describe_estimator(one) != describe_estimator(other), one
         assert describe_estimator(one) == describe_estimator(one.__sklearn_clone__())
     assert describe_scoring(lambda m, X, y: y) != describe_scoring(lambda m, X, y: -y)
-    assert describe_scoring(functools.partial(power, p=2)) != describe_scoring(functools.partial(power, p=1))
+    assert describe_scoring(functools.partial(power, p=2)) != describe_scoring(
+        functools.partial(power, p=1)
+    )
     assert describe_scoring(power) == describe_scoring(power)
     assert describe_scoring("f1") == "f1"
 
 
 def test_another_process_describes_a_search_in_the_same_words(capsys):
     code = (
-        "from dpbo.fingerprint import describe_estimator as e, describe_scoring as s\n"
-        "from sklearn.pipeline import Pipeline\nfrom sklearn.preprocessing import FunctionTransformer\n"
-        "f = lambda m, X, y: [v in {'a', 'b', 'c'} for v in y]\n"
-        "print(e(Pipeline([('t', FunctionTransformer(f)), ('c', None)])), s(f))"
+        "from dpbo.fingerprint import describe_estimator as e, describe_scoring as s\nfrom"
+        " sklearn.pipeline import Pipeline\nfrom sklearn.preprocessing import"
+        " FunctionTransformer\nf = lambda m, X, y: [v in {'a', 'b', 'c'} for v in"
+        " y]\nprint(e(Pipeline([('t', FunctionTransformer(f)), ('c', None)])), s(f))"
     )
     exec(code, {"__name__": "__main__"})
     other = {**os.environ, "PYTHONHASHSEED": "12345"}
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=other).stdout
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=other
+    ).stdout
     assert told == capsys.readouterr().out
 
 
@@ -405,7 +497,9 @@ class Same(Remembering):
 def test_the_model_that_saw_private_records_is_never_handed_on():
     for kind in (Remembering, Unique, Same):
         for strategy in (SHORT, ALL):
-            best = fitted(estimator=kind(random_state=0), strategy=strategy, n_iter=3).best_estimator_
+            best = fitted(
+                estimator=kind(random_state=0), strategy=strategy, n_iter=3
+            ).best_estimator_
             assert not hasattr(best, "seen_"), (kind, strategy)
             assert kind is Unique or X[-1].tobytes() not in pickle.dumps(best), (kind, strategy)
 
@@ -418,7 +512,9 @@ class Telling(DecisionTreeClassifier):  # type: ignore[misc]
 
 @pytest.mark.attack("A21")
 def test_warnings_on_private_records_are_muted_until_the_last_thread_leaves():
-    """With `catch_warnings` the first thread to leave would let the other one's warnings be heard again."""
+    """With `catch_warnings` the first thread to leave would let the other one's warnings be heard
+    again.
+    """
     model, scored = Telling().fit(*TRAIN), scoring_named("accuracy", None, TRAIN[1])
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
@@ -443,8 +539,15 @@ def test_a_ledgers_password_is_not_shown():
     ):
         search = clone(make(dataset="d", ledger=url))
         assert search.privacy.ledger == url
-        shown = [repr(search), repr(search.privacy), str(search), *search._repr_mimebundle_().values()]
+        shown = [
+            repr(search),
+            repr(search.privacy),
+            str(search),
+            *search._repr_mimebundle_().values(),
+        ]
         assert not any("hunter2" in text for text in shown)
     with pytest.raises(LedgerUnavailable) as unreachable:
-        Ledger.open("postgresql+psycopg://u@127.0.0.1:9/db?password=hunter2&sslpassword=hunter2&connect_timeout=2")
+        Ledger.open(
+            "postgresql+psycopg://u@127.0.0.1:9/db?password=hunter2&sslpassword=hunter2&connect_timeout=2"
+        )
     assert "hunter2" not in str(unreachable.value)

@@ -1,4 +1,6 @@
-"""What scikit-learn's users expect of a search: its columns, workers, progress, callbacks, and clear refusals of what cannot be had."""
+"""What scikit-learn's users expect of a search: its columns, workers, progress, callbacks, and
+clear refusals of what cannot be had.
+"""
 
 import contextlib
 import io
@@ -47,26 +49,45 @@ class Terminal(io.StringIO):
 
 
 def made(**changed):
-    return make(**{"param_distributions": DEPTHS, "n_iter": 3, "strategy": NoisedSearch(n_initial=2), "verbose": 0, **changed})
+    return make(
+        **{
+            "param_distributions": DEPTHS,
+            "n_iter": 3,
+            "strategy": NoisedSearch(n_initial=2),
+            "verbose": 0,
+            **changed,
+        }
+    )
 
 
 def fitted(**changed):
     return made(**changed).fit(*TRAIN, *VALIDATION)
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # joblib's workers, since Python 3.12
+# joblib's workers, since Python 3.12
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.attack("A21")
 def test_any_number_of_workers_finds_the_same_and_protected_records_stay_in_this_process():
     unlucky = {"max_depth": [2, 4], "min_samples_split": [2, -7]}  # -7 is refused by the tree
-    for settings in ({"strategy": "choice", "param_distributions": unlucky, "error_score": "worst", "n_iter": 4}, {}, {"strategy": ALL}):
+    for settings in (
+        {"strategy": "choice", "param_distributions": unlucky, "error_score": "worst", "n_iter": 4},
+        {},
+        {"strategy": ALL},
+    ):
         found, fits = [], []
         for n_jobs in (None, 2):
             SCORED.clear()
             FITTED.clear()
             curator = Curator(VALIDATION, **TERMS, entropy=SeededEntropy(1), allow_repeated=True)
-            warned = pytest.warns(FitFailedWarning, match="counts as worst") if "error_score" in settings else contextlib.nullcontext()
+            warned = (
+                pytest.warns(FitFailedWarning, match="counts as worst")
+                if "error_score" in settings
+                else contextlib.nullcontext()
+            )
             with warned:
-                search = made(estimator=Watched(random_state=0), budget=1.0, n_jobs=n_jobs, **settings).fit(*TRAIN, curator)
+                search = made(
+                    estimator=Watched(random_state=0), budget=1.0, n_jobs=n_jobs, **settings
+                ).fit(*TRAIN, curator)
             found.append(repr((SCORED, search.results_, search.best_score_, search.best_params_)))
             fits.append(len(FITTED))
         assert SCORED, settings
@@ -76,13 +97,23 @@ def test_any_number_of_workers_finds_the_same_and_protected_records_stay_in_this
 
 def test_a_table_of_results_has_scikit_learns_columns():
     frame = pd.DataFrame(fitted(n_iter=5).cv_results_)
-    assert [*frame.columns[:5]] == ["param_max_depth", "params", "mean_test_score", "std_test_score", "rank_test_score"]
+    assert [*frame.columns[:5]] == [
+        "param_max_depth",
+        "params",
+        "mean_test_score",
+        "std_test_score",
+        "rank_test_score",
+    ]
     assert (frame.sort_values("rank_test_score").mean_test_score.diff().dropna() <= 0).all()
     assert (frame.std_test_score > 0).all(), "the noise's"
     listed = fitted(strategy="choice")
     assert np.isnan(listed.results_["mean_test_score"]).all(), "no score of each is released"
     assert listed.results_["cv_score"].shape == listed.results_["chosen"].shape == (4,)
-    table = results_table([{"sizes": (1, 2)}, {"sizes": (3, 4)}, {"sizes": None}], score=[0.1, 0.3, 0.1], noise_std=[0.1] * 3)
+    table = results_table(
+        [{"sizes": (1, 2)}, {"sizes": (3, 4)}, {"sizes": None}],
+        score=[0.1, 0.3, 0.1],
+        noise_std=[0.1] * 3,
+    )
     assert [*table["param_sizes"]] == [(1, 2), (3, 4), None]
     assert [*table["rank_test_score"]] == [2, 1, 2]
     with pytest.raises(AttributeError, match="not fitted"):
@@ -97,11 +128,20 @@ def test_verbose_shows_released_values_and_no_times(monkeypatch, capsys):
             patched.setattr(sys, "stderr", terminal := Terminal())
             search = fitted(verbose=verbose)
             fitted(verbose=verbose, strategy="choice")
-        told = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("search", "final"))]
+        told = [
+            line
+            for line in capsys.readouterr().out.splitlines()
+            if line.startswith(("search", "final"))
+        ]
         assert len(told) == lines + (verbose == 2), "the list's final score, too"
         assert ("cross-validation: " in terminal.getvalue()) is (verbose > 0)
         assert not re.search(r"\d:\d\d|it/s|s/it", terminal.getvalue())
-        for line, score, depth in zip(told, search.results_["mean_test_score"], search.results_["param_max_depth"], strict=False):
+        for line, score, depth in zip(
+            told,
+            search.results_["mean_test_score"],
+            search.results_["param_max_depth"],
+            strict=False,
+        ):
             assert f"/3: score {score:.4g}, noise " in line
             assert line.endswith(f"max_depth={depth}")
 
@@ -123,7 +163,11 @@ def test_callbacks_are_told_each_release_and_may_end_the_search(tmp_path):
     assert told[2].parameters == search.best_params_
     told.clear()
     again = fitted(callbacks=told.append, **kept)
-    assert [release.number for release in told] == [3, 4, 5], "what was planned is resumed; the final score was released"
+    assert [release.number for release in told] == [
+        3,
+        4,
+        5,
+    ], "what was planned is resumed; the final score was released"
     assert len(again.results_["params"]) == 5
     for strategy, parts in (("choice", ["choice"]), (ALL, ["choice"]), ("weighted_cv", ["cells"])):
         told.clear()
@@ -134,9 +178,11 @@ def test_callbacks_are_told_each_release_and_may_end_the_search(tmp_path):
 
 def test_a_model_without_probabilities_is_scored_by_the_order_of_its_decisions():
     search = fitted(
-        estimator=RidgeClassifier(), param_distributions={"alpha": scipy.stats.loguniform(1e-2, 1e4)}, scoring="roc_auc",
+        estimator=RidgeClassifier(),
+        param_distributions={"alpha": scipy.stats.loguniform(1e-2, 1e4)},
+        scoring="roc_auc",
         budget=Budget.gdp(100.0),
-    )  # fmt: skip
+    )
     exact = roc_auc_score(VALIDATION[1], search.decision_function(VALIDATION[0]))
     assert search.best_score_ == pytest.approx(exact, abs=0.03 + 6 * search.best_score_std_)
     model, scored = search.best_estimator_, scoring_named("roc_auc", None, TRAIN[1])
@@ -152,13 +198,29 @@ def test_a_model_without_probabilities_is_scored_by_the_order_of_its_decisions()
 def test_what_cannot_be_had_is_refused_with_the_way():
     for changed, told in (
         ({"n_jobs": 0}, r"^n_jobs=0 .* -1 for all processors"),
-        ({"callbacks": 3}, "^callbacks=.*a function of one SearchRelease"), ({"verbose": 3}, "^verbose=3"),
-        ({"budget": 0.5}, r"^budget=0.5 .* such as Budget\(epsilon=1.0, delta=1e-6\).* for a share give X_val=Curator\("),
-        ({"ledger": "l.db"}, r"^dataset=None is not allowed: dataset must be [^.]*, such as 'readmissions-2026q3'\.$"),
-    ):  # fmt: skip
+        ({"callbacks": 3}, "^callbacks=.*a function of one SearchRelease"),
+        ({"verbose": 3}, "^verbose=3"),
+        (
+            {"budget": 0.5},
+            (
+                r"^budget=0.5 .* such as Budget\(epsilon=1.0, delta=1e-6\).* for a share give"
+                r" X_val=Curator\("
+            ),
+        ),
+        (
+            {"ledger": "l.db"},
+            (
+                r"^dataset=None is not allowed: dataset must be [^.]*, such as"
+                r" 'readmissions-2026q3'\.$"
+            ),
+        ),
+    ):
         with pytest.raises(InputError, match=told):
             fitted(**changed)
-    for name, told in (("sample_weight", "class_weight=.*scoring of your own"), ("check_input", "when you make it")):
+    for name, told in (
+        ("sample_weight", "class_weight=.*scoring of your own"),
+        ("check_input", "when you make it"),
+    ):
         with pytest.raises(InputError, match=f"^{name}=.*{told}"):
             make().fit(*TRAIN, *VALIDATION, **{name: np.ones(400)})
     for name in ("bounds", "cv", "refit"):
@@ -177,7 +239,9 @@ def test_a_ledger_may_be_given_as_a_path(tmp_path):
 
 def test_no_notebook_shows_a_databases_password():
     space = {"alpha": scipy.stats.loguniform(0.1, 10)}
-    search = make(estimator=RidgeClassifier(), param_distributions=space, ledger="postgresql://u:p&w<q@h/db")
+    search = make(
+        estimator=RidgeClassifier(), param_distributions=space, ledger="postgresql://u:p&w<q@h/db"
+    )
     shown = search._repr_mimebundle_()["text/html"]
     assert "p&amp;w" not in shown
     assert "p&w" not in shown

@@ -1,4 +1,6 @@
-"""A search says what it cannot do before anything is reserved, and refuses what it would not look at."""
+"""A search says what it cannot do before anything is reserved, and refuses what it would not look
+at.
+"""
 
 from typing import Any
 
@@ -18,7 +20,19 @@ from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.mechanisms import NoNoise
 from dpbo.search import NoisedSearch, strategies
 from dpbo.search.training import Tables
-from tests.integration.test_search import ALL, BUDGET, MIXED, TERMS, TRAIN, TREE, VALIDATION, X, Y, make, searched
+from tests.integration.test_search import (
+    ALL,
+    BUDGET,
+    MIXED,
+    TERMS,
+    TRAIN,
+    TREE,
+    VALIDATION,
+    X,
+    Y,
+    make,
+    searched,
+)
 
 FRAME_COLUMNS = list("abcdefgh")
 FEW = NoisedSearch(n_initial=2)
@@ -35,7 +49,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"strategy": ALL, "mechanism": EXACT}, "^mechanism="),
     ({"strategy": NoisedSearch(n_initial=0)}, "^n_initial="),
     ({"scoring": make_scorer(f1_score), "score_range": (0.0, 1.0)}, "one real number a record"),
-    ({"estimator": Ridge(), "param_distributions": {"alpha": [1.0, 2.0]}, "scoring": "neg_log_loss"}, "predict_proba"),
+    (
+        {
+            "estimator": Ridge(),
+            "param_distributions": {"alpha": [1.0, 2.0]},
+            "scoring": "neg_log_loss",
+        },
+        "predict_proba",
+    ),
     ({"name": "x" * 193}, "name="),
     ({"error_score": "zero"}, "^error_score="),
     ({"param_distributions": {"max_depth": [-1, -2]}}, "max_depth"),
@@ -47,7 +68,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 def short(**changed):
-    return make(**{"n_iter": 3, "strategy": FEW, "param_distributions": {"max_depth": [1, 2, 3, 4]}, **changed})
+    return make(
+        **{
+            "n_iter": 3,
+            "strategy": FEW,
+            "param_distributions": {"max_depth": [1, 2, 3, 4]},
+            **changed,
+        }
+    )
 
 
 def test_nothing_is_reserved_for_what_cannot_work(tmp_path):
@@ -55,7 +83,9 @@ def test_nothing_is_reserved_for_what_cannot_work(tmp_path):
         file = tmp_path / f"{i}.db"
         with pytest.raises(Exception, match=message):
             make(dataset="d", ledger=str(file), **changed).fit(*TRAIN, *VALIDATION)
-        kinds = {record.kind for record in Ledger.open(str(file)).records()} if file.exists() else set()
+        kinds = (
+            {record.kind for record in Ledger.open(str(file)).records()} if file.exists() else set()
+        )
         assert kinds <= {"birth", "assume"}, changed
 
 
@@ -64,14 +94,23 @@ def test_a_validation_table_of_another_form_and_what_would_not_be_looked_at_are_
     frame = pandas.DataFrame(X, columns=FRAME_COLUMNS)
     rows, labels = VALIDATION
     for parameter, tables in (
-        ("y_val", (*TRAIN, rows, labels[:, None])), ("X_val", (*TRAIN, rows[:, :4], labels)), ("X_val", (*TRAIN, rows.tolist(), labels)),
-        ("X_val", (TRAIN[0].tolist(), TRAIN[1], X.tolist(), Y)), ("X_val", (frame[:400], TRAIN[1], frame[FRAME_COLUMNS[1:]][400:], labels)),
-        ("X_val", (frame[:400], TRAIN[1], rows, labels)), ("X_train", (frame[:400].astype("Float64"), TRAIN[1], frame[400:], labels)),
-    ):  # fmt: skip
+        ("y_val", (*TRAIN, rows, labels[:, None])),
+        ("X_val", (*TRAIN, rows[:, :4], labels)),
+        ("X_val", (*TRAIN, rows.tolist(), labels)),
+        ("X_val", (TRAIN[0].tolist(), TRAIN[1], X.tolist(), Y)),
+        ("X_val", (frame[:400], TRAIN[1], frame[FRAME_COLUMNS[1:]][400:], labels)),
+        ("X_val", (frame[:400], TRAIN[1], rows, labels)),
+        ("X_train", (frame[:400].astype("Float64"), TRAIN[1], frame[400:], labels)),
+    ):
         with pytest.raises(InputError, match=f"^{parameter}"):
             short(dataset="d", ledger=str(tmp_path / "l.db")).fit(*tables)
     assert not (tmp_path / "l.db").exists()
-    curator = Curator(VALIDATION, unit=PrivacyUnit("p", groups=np.arange(1200) // 2), adjacency=Adjacency.REPLACE_ONE, budget=BUDGET)
+    curator = Curator(
+        VALIDATION,
+        unit=PrivacyUnit("p", groups=np.arange(1200) // 2),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=BUDGET,
+    )
     with pytest.raises(InputError, match=r"^groups_train="):
         short(budget=0.5).fit(*TRAIN, curator, groups_train=np.arange(400))
     with pytest.raises(InputError, match=r"^y_val="):
@@ -85,9 +124,10 @@ def test_a_validation_table_of_another_form_and_what_would_not_be_looked_at_are_
 def test_a_unit_on_both_sides_is_seen_and_labels_of_two_kinds_are_refused():
     rows, apart = np.zeros((3, 1)), {"numbers": [10, 11, 12], "text": ["x", "y", "z"]}
     for groups, trained, kind in (
-        ([1, 2, 2], torch.tensor([2, 3, 3]), "numbers"), (np.array([1, 2, 2]), [2.0, 3.0, 4.0], "numbers"),
+        ([1, 2, 2], torch.tensor([2, 3, 3]), "numbers"),
+        (np.array([1, 2, 2]), [2.0, 3.0, 4.0], "numbers"),
         (["a", "7", "7"], np.array(["a", "c", "c"]), "text"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(InputError, match=r"^groups_train="):
             Tables(rows, None, rows.copy(), None).require_apart(groups, trained)
         Tables(rows, None, rows.copy(), None).require_apart(groups, apart[kind])
@@ -124,11 +164,17 @@ def test_a_search_that_cannot_propose_is_refused_before_anything_is_reserved(tmp
         file = str(tmp_path / f"{name}.db")
         with pytest.raises(RuntimeError, match="no neighbours"):
             short(strategy=strategy, dataset="d", ledger=file).fit(*TRAIN, *VALIDATION)
-        assert {record.kind for record in Ledger.open(file).records()} <= {"birth", "assume"}, strategy
+        assert {record.kind for record in Ledger.open(file).records()} <= {
+            "birth",
+            "assume",
+        }, strategy
 
 
 def test_a_parameter_of_one_value_is_held():
-    whole, fine = {"max_depth": [1, 2, 3], "min_samples_leaf": [2]}, {"ccp_alpha": st.loguniform(1e-4, 1e-1), "criterion": ["gini"]}
+    whole, fine = (
+        {"max_depth": [1, 2, 3], "min_samples_leaf": [2]},
+        {"ccp_alpha": st.loguniform(1e-4, 1e-1), "criterion": ["gini"]},
+    )
     for space, strategy in ((whole, FEW), (fine, FEW), (fine, NEARBY)):
         search = short(param_distributions=space, strategy=strategy).fit(*TRAIN, *VALIDATION)
         name, (value,) = list(space.items())[1]
@@ -148,8 +194,18 @@ def test_sparse_tables_with_a_bad_record_and_a_number_of_numpys():
 @pytest.mark.deep
 def test_scikit_learns_own_checks():
     """All but those that ask for what a private search must not or cannot do."""
-    search = searched(TREE, {"max_depth": [1, 2, 3]}, budget=Budget(50.0, 1e-6), n_iter=2, strategy=FEW, test_size=0.5)
-    known = {"check_classifiers_train": "a list has no type of its own", "check_fit_score_takes_y": "there are two tables"}
+    search = searched(
+        TREE,
+        {"max_depth": [1, 2, 3]},
+        budget=Budget(50.0, 1e-6),
+        n_iter=2,
+        strategy=FEW,
+        test_size=0.5,
+    )
+    known = {
+        "check_classifiers_train": "a list has no type of its own",
+        "check_fit_score_takes_y": "there are two tables",
+    }
     known["check_supervised_y_2d"] = "labels are one number or word a record"
     checks = check_estimator(search, expected_failed_checks=known, on_skip=None)
     assert sum(check["status"] == "passed" for check in checks) > 40

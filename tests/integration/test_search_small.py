@@ -40,7 +40,10 @@ def population(count, share):
 
 
 TRAIN, PROTECTED, TEST = population(600, 0.2), population(300, 0.8), population(3000, 0.8)
-SPACE = {"class_weight": [{0: 1.0, 1: w} for w in (0.25, 1.0, 4.0, 16.0)], "C": scipy.stats.loguniform(1e-3, 1e2)}
+SPACE = {
+    "class_weight": [{0: 1.0, 1: w} for w in (0.25, 1.0, 4.0, 16.0)],
+    "C": scipy.stats.loguniform(1e-3, 1e2),
+}
 
 
 def make(**changed):
@@ -58,7 +61,9 @@ def test_it_tunes_for_the_protected_population_where_the_free_choice_does_not():
 
     assert isinstance(search.rehearsal_.best.strategy, (WeightedCV, Choice))
     assert score(search.best_params_) > score(search.free_params_) + 0.05
-    assert search.best_score_ == pytest.approx(score(search.best_params_), abs=6 * search.best_score_std_)
+    assert search.best_score_ == pytest.approx(
+        score(search.best_params_), abs=6 * search.best_score_std_
+    )
     assert str(search.statement().guarantee).startswith("(1.000, 0.0)-DP")
     assert len(search.results_["cv_score"]) == len(search.results_["params"]) >= 7
 
@@ -72,10 +77,17 @@ WAYS = [
 
 @pytest.mark.parametrize("strategy", WAYS[1:])
 def test_it_is_resumed_and_pays_once(strategy, tmp_path):
-    kept = {"dataset": "few", "ledger": str(tmp_path / "l.db"), "allow_repeated": False, "strategy": strategy}
+    kept = {
+        "dataset": "few",
+        "ledger": str(tmp_path / "l.db"),
+        "allow_repeated": False,
+        "strategy": strategy,
+    }
     first, again = (make(**kept).fit(*TRAIN, *PROTECTED) for _ in range(2))
     if strategy == "auto":
-        assert isinstance(first.rehearsal_.best.strategy, WeightedCV), "which is tried here by way of auto"
+        assert isinstance(first.rehearsal_.best.strategy, WeightedCV), (
+            "which is tried here by way of auto"
+        )
     assert again.best_params_ == first.best_params_
     assert again.best_score_ == first.best_score_
     assert again.statement().entries == first.statement().entries
@@ -84,12 +96,20 @@ def test_it_is_resumed_and_pays_once(strategy, tmp_path):
 @pytest.mark.parametrize("strategy", WAYS)
 @pytest.mark.attack("A6", "A7", "A21")
 def test_nothing_but_releases_steers_it(strategy):
-    other = (np.concatenate([[[9.0] * 4], PROTECTED[0][1:]]), np.concatenate([[1 - PROTECTED[1][0]], PROTECTED[1][1:]]))
+    other = (
+        np.concatenate([[[9.0] * 4], PROTECTED[0][1:]]),
+        np.concatenate([[1 - PROTECTED[1][0]], PROTECTED[1][1:]]),
+    )
 
     def run(curator, _records):
         make(strategy=strategy, budget=0.8).fit(*TRAIN, curator)
 
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": "replace-one", "budget": BUDGET, "accounting": GDPFilter()}
+    terms: dict[str, Any] = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": "replace-one",
+        "budget": BUDGET,
+        "accounting": GDPFilter(),
+    }
     replay(run, PROTECTED, other, **terms, entropy=SeededEntropy(1))
 
 
@@ -110,11 +130,19 @@ def test_no_fit_sees_a_protected_record():
 
 
 def test_few_records_drawn_alike_are_told_to_cross_validate():
-    found = dpbo.rehearse(LogisticRegression(), SPACE, *TRAIN, units=50, budget=Budget(0.2, 0.0), n_iter=8, shift=0.0)
+    found = dpbo.rehearse(
+        LogisticRegression(), SPACE, *TRAIN, units=50, budget=Budget(0.2, 0.0), n_iter=8, shift=0.0
+    )
     assert found.best.strategy == FreeChoice()
     assert found.best.gain == found.best.gain_alike
     assert "Nothing needs to be released" in str(found)
-    curator = Curator(PROTECTED, unit=PrivacyUnit("record"), adjacency="replace-one", budget=Budget(0.2, 1e-6), allow_repeated=True)
+    curator = Curator(
+        PROTECTED,
+        unit=PrivacyUnit("record"),
+        adjacency="replace-one",
+        budget=Budget(0.2, 1e-6),
+        allow_repeated=True,
+    )
     search = make(budget=1.0, strategy=Auto(shift=0.0), final_share=None).fit(*TRAIN, curator)
     if search.rehearsal_.best.strategy == FreeChoice():
         assert search.best_params_ == search.free_params_
@@ -123,7 +151,10 @@ def test_few_records_drawn_alike_are_told_to_cross_validate():
 
 def test_weighted_cv_is_taken_where_it_is_close_to_a_list_but_never_for_the_free_choice():
     def best(first, gain, close=0.1):
-        methods = rehearsal.Method(first, 1.0, 0.0, 0.1), rehearsal.Method(FOUR_CELLS, gain, 0.0, 0.1)
+        methods = (
+            rehearsal.Method(first, 1.0, 0.0, 0.1),
+            rehearsal.Method(FOUR_CELLS, gain, 0.0, 0.1),
+        )
         found = rehearsal.Rehearsal(methods, 300, 1.0, close)
         assert ("weighted_cv is taken" in str(found)) is (found.best.strategy is FOUR_CELLS)
         return found.best.strategy
@@ -134,7 +165,10 @@ def test_weighted_cv_is_taken_where_it_is_close_to_a_list_but_never_for_the_free
     assert best(PAIRED, 0.89) is PAIRED
     assert best(free, 0.99) is free
     assert best(PAIRED, 0.99, close=0.0) is PAIRED
-    closes = [make(scoring=scoring).fit(*TRAIN, *PROTECTED).rehearsal_.close for scoring in ("accuracy", "neg_brier_score")]
+    closes = [
+        make(scoring=scoring).fit(*TRAIN, *PROTECTED).rehearsal_.close
+        for scoring in ("accuracy", "neg_brier_score")
+    ]
     assert closes == [0.0, 0.1]
 
 
@@ -144,7 +178,12 @@ def test_a_rehearsal_without_records_agrees_with_the_search_and_takes_other_adja
     assert found.methods == make(adjacency="replace-one").fit(*TRAIN, *PROTECTED).rehearsal_.methods
     settings["privacy"] = Privacy(adjacency="add-or-remove-one")
     other = dpbo.rehearse(LogisticRegression(), SPACE, *TRAIN, units=300, budget=BUDGET, **settings)
-    assert {method.strategy.name for method in other.methods} == {"free", "weighted_cv", "choice", "bo"}
+    assert {method.strategy.name for method in other.methods} == {
+        "free",
+        "weighted_cv",
+        "choice",
+        "bo",
+    }
     with pytest.raises(InputError, match=r"^shift="):
         dpbo.rehearse(LogisticRegression(), SPACE, *TRAIN, units=300, budget=BUDGET, shift=-1.0)
 
@@ -152,13 +191,19 @@ def test_a_rehearsal_without_records_agrees_with_the_search_and_takes_other_adja
 def scored(scores, described, labels, features=None):
     """Public scores of candidates without points."""
     points = torch.empty(len(scores) - 1, 0, dtype=torch.float64)
-    return PublicScores(points=points, scores=scores, features=features, described=described, labels=labels)
+    return PublicScores(
+        points=points, scores=scores, features=features, described=described, labels=labels
+    )
 
 
 def test_the_simulation_draws_what_the_mechanisms_draw():
-    """Gains of the two private methods, simulated by hand from one population with the same budget: 4,000 draws against the rehearsal's."""
+    """Gains of the two private methods, simulated by hand from one population with the same budget:
+    4,000 draws against the rehearsal's.
+    """
     means = np.array([0.0, 0.02, -0.03, 0.01])
-    gains = means[:, None] + 0.2 * RANDOM.standard_normal((4, 2000)) * np.array([0, 1, 1, 1])[:, None]
+    gains = (
+        means[:, None] + 0.2 * RANDOM.standard_normal((4, 2000)) * np.array([0, 1, 1, 1])[:, None]
+    )
     gains += means[:, None] - gains.mean(1, keepdims=True)
     public = scored(gains, np.zeros((2000, 1)), np.zeros(2000, dtype=np.int64))
     noise = rehearsal.Noise(cells=0.01, choice=0.02, gumbel=False, search=0.05, smoother=np.eye(3))
@@ -171,34 +216,52 @@ def test_the_simulation_draws_what_the_mechanisms_draw():
         kept = gains if c is None else np.clip(gains, -c, c)
         samples = np.stack([kept[:, RANDOM.integers(0, 2000, 500)].mean(1) for _ in range(draws)])
         chosen = (samples + 0.02 * reach * RANDOM.exponential(size=(draws, 4))).argmax(1)
-        expected, error = means[chosen].mean(), means[chosen].std() / np.sqrt(rehearsal.POPULATIONS // 3 * rehearsal.DRAWS)
+        expected, error = (
+            means[chosen].mean(),
+            means[chosen].std() / np.sqrt(rehearsal.POPULATIONS // 3 * rehearsal.DRAWS),
+        )
         assert simulated[repr(strategy)] == pytest.approx(expected, abs=5 * error)
-    assert 0.01 < simulated[repr(FreeChoice())] <= 0.02 + 1e-12, "the public sample is mostly right about the best of the four"
+    assert 0.01 < simulated[repr(FreeChoice())] <= 0.02 + 1e-12, (
+        "the public sample is mostly right about the best of the four"
+    )
 
 
 def test_weights_recover_a_population_that_differs_by_its_labels():
-    """From exact shares of a large population with other shares of labels: its mean scores, up to the public sample's error."""
+    """From exact shares of a large population with other shares of labels: its mean scores, up to
+    the public sample's error.
+    """
     X, y = population(20_000, 0.2)
-    scores = np.stack([np.where(y == 1, 0.9, 0.1), np.where(y == 1, 0.2, 0.8)]) + 0.1 * RANDOM.standard_normal((2, 20_000))
+    scores = np.stack(
+        [np.where(y == 1, 0.9, 0.1), np.where(y == 1, 0.2, 0.8)]
+    ) + 0.1 * RANDOM.standard_normal((2, 20_000))
     features = Features(y, classifier=True)
     public = scored(scores, np.column_stack([X[:, 0], y]), features.codes(y), features)
     cells, shares = public.cells(4)
     other = population(20_000, 0.7)
-    inside = cells.cells(np.column_stack([other[0][:, 0], other[1]]))[:, None] == np.arange(len(cells.leaves))
+    inside = cells.cells(np.column_stack([other[0][:, 0], other[1]]))[:, None] == np.arange(
+        len(cells.leaves)
+    )
     released = inside.mean(0)
     found = shares.means(scores) @ shares.shrunk(released, 0.0, 1e9)
     assert found == pytest.approx([0.7 * 0.9 + 0.3 * 0.1, 0.7 * 0.2 + 0.3 * 0.8], abs=0.01)
-    assert shares.shrunk(released, 10.0, 100.0) == pytest.approx(shares.share, abs=1e-3), "noise that drowns the shares: the public ones"
+    assert shares.shrunk(released, 10.0, 100.0) == pytest.approx(shares.share, abs=1e-3), (
+        "noise that drowns the shares: the public ones"
+    )
 
 
 def test_brier_and_the_true_class_probability_are_scikit_learns():
     for labels in (TRAIN[1], RANDOM.integers(0, 3, 600)):
         model = LogisticRegression().fit(TRAIN[0], labels)
-        brier, likely = (scoring_named(name, None, labels) for name in ("neg_brier_score", "true_class_probability"))
+        brier, likely = (
+            scoring_named(name, None, labels)
+            for name in ("neg_brier_score", "true_class_probability")
+        )
         predicted = model.predict_proba(TRAIN[0])
-        expected = brier_score_loss(labels, predicted[:, 1]) if len(model.classes_) == 2 else (
-            ((predicted - np.eye(3)[labels]) ** 2).sum(1).mean()
-        )  # fmt: skip
+        expected = (
+            brier_score_loss(labels, predicted[:, 1])
+            if len(model.classes_) == 2
+            else (((predicted - np.eye(3)[labels]) ** 2).sum(1).mean())
+        )
         scores = brier(model, (TRAIN[0], labels))
         assert -scores.mean() == pytest.approx(expected)
         assert brier.bounds[0] <= scores.min()
@@ -209,17 +272,33 @@ def test_brier_and_the_true_class_probability_are_scikit_learns():
 
 
 def test_tables_words_groups_and_regressions_are_rehearsed():
-    frame, words = pd.DataFrame(TRAIN[0], columns=list("abcd")), np.where(TRAIN[1] == 1, "yes", "no")
-    protected = pd.DataFrame(PROTECTED[0], columns=list("abcd")), np.where(PROTECTED[1] == 1, "yes", "no")
+    frame, words = (
+        pd.DataFrame(TRAIN[0], columns=list("abcd")),
+        np.where(TRAIN[1] == 1, "yes", "no"),
+    )
+    protected = (
+        pd.DataFrame(PROTECTED[0], columns=list("abcd")),
+        np.where(PROTECTED[1] == 1, "yes", "no"),
+    )
     tree = searched(
         DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2, 3, 5]}, budget=BUDGET, n_iter=4
-    ).fit(frame, words, *protected, groups=np.arange(300) // 2, groups_train=1000 + np.arange(600) // 3)  # fmt: skip
+    ).fit(
+        frame,
+        words,
+        *protected,
+        groups=np.arange(300) // 2,
+        groups_train=1000 + np.arange(600) // 3,
+    )
     assert set(tree.classes_) == {"no", "yes"}
     target = TRAIN[0].sum(1) + 0.1 * TRAIN[1]
     ridge = searched(
-        make_pipeline(StandardScaler(), Ridge()), {"ridge__alpha": scipy.stats.loguniform(1e-3, 1e5)}, budget=BUDGET, n_iter=4,
-        scoring="neg_mean_squared_error", score_range=(-9.0, 0.0),
-    ).fit(TRAIN[0], target, PROTECTED[0], PROTECTED[0].sum(1))  # fmt: skip
+        make_pipeline(StandardScaler(), Ridge()),
+        {"ridge__alpha": scipy.stats.loguniform(1e-3, 1e5)},
+        budget=BUDGET,
+        n_iter=4,
+        scoring="neg_mean_squared_error",
+        score_range=(-9.0, 0.0),
+    ).fit(TRAIN[0], target, PROTECTED[0], PROTECTED[0].sum(1))
     assert ridge.best_params_["ridge__alpha"] < 1e4
 
 
@@ -235,7 +314,9 @@ def test_one_odd_label_in_a_list_moves_no_other_record_to_another_cell():
 
 
 def test_fits_that_fail_after_the_release_end_the_search_and_lose_nothing(tmp_path):
-    """Fits of proposed points fail, where the candidates' did not; and some candidates' that count as worst."""
+    """Fits of proposed points fail, where the candidates' did not; and some candidates' that count
+    as worst.
+    """
 
     class Picky(LogisticRegression):  # type: ignore[misc]
         limit = 7 * 6  # configurations and folds that are fitted before the release
@@ -278,22 +359,36 @@ def test_a_score_that_cannot_be_rehearsed_and_one_that_has_large_noise_are_warne
     search = make(n_iter=4).fit(*TRAIN, *PROTECTED)
     assert search.rehearsal_ is not None
     with (
-        pytest.warns(UserWarning, match="strategy='auto' cannot rehearse scoring='roc_auc'") as told,
-        pytest.warns(NoiseWarning, match="each score by scoring='roc_auc' will have noise of standard deviation about"),
+        pytest.warns(
+            UserWarning, match="strategy='auto' cannot rehearse scoring='roc_auc'"
+        ) as told,
+        pytest.warns(
+            NoiseWarning,
+            match="each score by scoring='roc_auc' will have noise of standard deviation about",
+        ),
     ):
         search.set_params(scoring="roc_auc").fit(*TRAIN, *PROTECTED)
     assert {warning.filename for warning in told} == {__file__}
     assert search.rehearsal_ is search.free_params_ is None
-    make(n_iter=4, strategy="bo", scoring="roc_auc", budget=Budget.gdp(100.0)).fit(*TRAIN, *PROTECTED)  # little noise: no warning
+    # little noise: no warning
+    make(n_iter=4, strategy="bo", scoring="roc_auc", budget=Budget.gdp(100.0)).fit(
+        *TRAIN, *PROTECTED
+    )
 
 
 def test_a_resumed_search_keeps_its_method_and_refuses_other_cells(tmp_path):
     kept = {"dataset": "few", "ledger": str(tmp_path / "l.db"), "allow_repeated": False}
     first = make(**kept, strategy=FOUR_CELLS).fit(*TRAIN, *PROTECTED)
-    for changed in ({"strategy": FOUR_CELLS, "n_iter": 7}, {"strategy": WeightedCV(cells=3)}, {"strategy": PAIRED}):
+    for changed in (
+        {"strategy": FOUR_CELLS, "n_iter": 7},
+        {"strategy": WeightedCV(cells=3)},
+        {"strategy": PAIRED},
+    ):
         with pytest.raises(LedgerMismatch):
             make(**kept, **changed).fit(*TRAIN, *PROTECTED)
-    assert first.best_params_ == make(**kept).fit(*TRAIN, *PROTECTED).best_params_, "what the ledger holds decides, not another rehearsal"
+    assert first.best_params_ == make(**kept).fit(*TRAIN, *PROTECTED).best_params_, (
+        "what the ledger holds decides, not another rehearsal"
+    )
 
 
 def test_rare_classes_and_useless_parameters_are_no_crash():
@@ -303,7 +398,11 @@ def test_rare_classes_and_useless_parameters_are_no_crash():
     assert search.classes_.tolist() == [0, 1, 2]
     useless = searched(LogisticRegression(), {"max_iter": [200, 300, 400]}, budget=BUDGET, n_iter=4)
     useless.fit(*TRAIN, *PROTECTED)
-    assert {method.strategy.name for method in useless.rehearsal_.methods} == {"free", "choice", "bo"}
+    assert {method.strategy.name for method in useless.rehearsal_.methods} == {
+        "free",
+        "choice",
+        "bo",
+    }
     with pytest.raises(InputError, match=r"^strategy='weighted_cv' .*nothing can be chosen"):
         useless.set_params(strategy="weighted_cv").fit(*TRAIN, *PROTECTED)
 
@@ -323,7 +422,9 @@ def test_rare_classes_and_useless_parameters_are_no_crash():
 )
 def test_what_it_cannot_do_is_refused_before_anything_is_reserved(name, settings):
     adjacency = settings.get("adjacency", "replace-one")
-    curator = Curator(PROTECTED, unit="record", adjacency=adjacency, budget=BUDGET, allow_repeated=True)
+    curator = Curator(
+        PROTECTED, unit="record", adjacency=adjacency, budget=BUDGET, allow_repeated=True
+    )
     with pytest.raises(InputError, match=f"^{name}="):
         make(**{**settings, "budget": 1.0}).fit(*TRAIN, curator)
     assert not curator.ledger.used()

@@ -1,4 +1,6 @@
-"""The curator's server, asked over a socket: what it answers, what it refuses, what it never says; and a search that asks it."""
+"""The curator's server, asked over a socket: what it answers, what it refuses, what it never says;
+and a search that asks it.
+"""
 
 import asyncio
 import contextlib
@@ -33,8 +35,15 @@ SECRET = 0.123456789
 
 
 def outcomes(outcome=lambda records: records["y"], **changed):
-    records = {"rows": torch.zeros(6, 2, dtype=torch.float64), "y": torch.full((6,), SECRET, dtype=torch.float64)}
-    terms: dict[str, Any] = {"unit": PrivacyUnit("row"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(4.0, 0.0)}
+    records = {
+        "rows": torch.zeros(6, 2, dtype=torch.float64),
+        "y": torch.full((6,), SECRET, dtype=torch.float64),
+    }
+    terms: dict[str, Any] = {
+        "unit": PrivacyUnit("row"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget(4.0, 0.0),
+    }
     curator = Curator(records, **terms, accounting=PureFilter(), role="candidate")
     return Outcomes(curator, outcome, value_range=(0.0, 1.0), budget=0.5, **changed)
 
@@ -63,7 +72,9 @@ def client():
     with contextlib.ExitStack() as stack:
 
         def of(asked, **changed):
-            web = stack.enter_context(served(application(asked, token=TOKEN, **{"every": 0.001, **changed})))
+            web = stack.enter_context(
+                served(application(asked, token=TOKEN, **{"every": 0.001, **changed}))
+            )
             web.headers.update(HEADERS)
             return web
 
@@ -167,7 +178,9 @@ def test_a_failing_outcome_is_the_worst_one_and_no_word_of_it_gets_out(client, c
 
 
 @pytest.mark.attack("A21")
-def test_a_failure_is_a_status_alone_and_a_drawn_answer_waits_for_the_same_question(client, monkeypatch):
+def test_a_failure_is_a_status_alone_and_a_drawn_answer_waits_for_the_same_question(
+    client, monkeypatch
+):
     asked = outcomes()
     web = client(asked)
 
@@ -178,12 +191,16 @@ def test_a_failure_is_a_status_alone_and_a_drawn_answer_waits_for_the_same_quest
         return fails
 
     with monkeypatch.context() as patched:
-        patched.setattr(asked, "value", failing(PrivateFailure("The private records were changed in place.")))
+        patched.setattr(
+            asked, "value", failing(PrivateFailure("The private records were changed in place."))
+        )
         reply = ask(web, 1)
     assert reply.status_code == 500
     assert "private" not in reply.text
     with monkeypatch.context() as patched:
-        patched.setattr(asked.curator.ledger, "store", failing(LedgerUnavailable("at /home/them/private.db")))
+        patched.setattr(
+            asked.curator.ledger, "store", failing(LedgerUnavailable("at /home/them/private.db"))
+        )
         replies = [ask(web, 1) for _ in range(2)]
     assert [reply.status_code for reply in replies] == [503, 503]
     assert all("private" not in reply.text for reply in replies)
@@ -194,7 +211,9 @@ def test_a_failure_is_a_status_alone_and_a_drawn_answer_waits_for_the_same_quest
 
 
 class Clock(asyncio.SelectorEventLoop):
-    """A loop whose time goes on only where it sleeps, or where a test sets it on: what is asked on it takes the same on any machine."""
+    """A loop whose time goes on only where it sleeps, or where a test sets it on: what is asked on
+    it takes the same on any machine.
+    """
 
     def __init__(self):
         selector = selectors.DefaultSelector()
@@ -233,11 +252,15 @@ def lasting(clock, seconds):
 
 
 def replied(clock, app, *asked):
-    """When each of the questions (method, path, settings), all sent at once and in this order, is answered: seconds from there."""
+    """When each of the questions (method, path, settings), all sent at once and in this order, is
+    answered: seconds from there.
+    """
 
     async def all_of_them():
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://curator", headers=HEADERS) as web:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://curator", headers=HEADERS
+        ) as web:
             start = clock.now
 
             async def reply(method, path, settings):
@@ -258,7 +281,9 @@ STATEMENT: tuple[str, str, dict[str, Any]] = ("GET", "/statement", {})
 
 @pytest.mark.attack("A3")
 def test_replies_leave_at_whole_multiples_of_a_public_time(clock):
-    """Also what is answered within a tick of the clock, what is refused, and what takes longer than one period."""
+    """Also what is answered within a tick of the clock, what is refused, and what takes longer than
+    one period.
+    """
     for seconds, periods in ((0.0, 1), (0.01, 1), (0.3, 1), (0.45, 2)):
         app = application(lasting(clock, seconds), token=TOKEN, every=0.4)
         # probes have run
@@ -309,7 +334,12 @@ def test_replies_that_wait_for_no_turn_do_not_wait_for_an_outcome_either(tmp_pat
             _until((tmp_path / "holding").stat, curator)
             # until it has begun to read
             time.sleep(0.1)
-            for hostile in (lambda: web.get("/statement"), lambda: web.get("/other"), lambda: ask(web, 0), lambda: web.put("/value")):
+            for hostile in (
+                lambda: web.get("/statement"),
+                lambda: web.get("/other"),
+                lambda: ask(web, 0),
+                lambda: web.put("/value"),
+            ):
                 assert hostile().status_code in (401, 404, 405)
             assert not answers
             (tmp_path / "finish").write_bytes(b"1")
@@ -348,20 +378,33 @@ def found(remote, tmp_path):
     def searched(asked, rows=6, journal="j", steps=50, minimise=False, **changed):
         Z = torch.arange(rows, dtype=torch.float64).unsqueeze(1)
         modeler = Modeler(Z, kernel=squared_exponential(1.0), noise=0.1, **changed)
-        return search(modeler, remote(asked), steps=steps, journal=tmp_path / journal, minimise=minimise), modeler
+        return (
+            search(
+                modeler, remote(asked), steps=steps, journal=tmp_path / journal, minimise=minimise
+            ),
+            modeler,
+        )
 
     return searched
 
 
 def test_a_search_ends_when_nothing_is_left_to_ask_and_by_an_error_when_refused(found):
-    for asked, journal, repeats in ((outcomes(), "once", False), (outcomes(repeats=2), "twice", True)):
+    for asked, journal, repeats in (
+        (outcomes(), "once", False),
+        (outcomes(repeats=2), "twice", True),
+    ):
         answers, _ = found(asked, journal=journal, repeats=repeats)
         assert sorted(answer.row for answer in answers) == sorted([*range(6)] * (1 + repeats))
     asked = outcomes()
     for row in (0, 3):
         asked.value(row, request=f"somebody's {row}")
     answers, _ = found(asked)
-    assert sorted(answer.row for answer in answers) == [1, 2, 4, 5], "rows spent elsewhere are left out"
+    assert sorted(answer.row for answer in answers) == [
+        1,
+        2,
+        4,
+        5,
+    ], "rows spent elsewhere are left out"
     assert found(asked)[0] == answers
     assert len(found(outcomes(limit=2), journal="limited")[0]) == 2
     with pytest.raises(RemoteRefusal) as refused:

@@ -1,4 +1,6 @@
-"""Curator and modeler as two real processes over a socket, killed at any moment: no charge is lost and no noise is drawn twice."""
+"""Curator and modeler as two real processes over a socket, killed at any moment: no charge is lost
+and no noise is drawn twice.
+"""
 
 import collections
 import csv
@@ -22,7 +24,20 @@ from dpbo.papers.po_gp_ucb.http.tables import read_columns
 from tests.integration.processes import free_port, started
 
 BETWEEN = 6
-TABLE = ["--columns", "a", "b", "--outcome", "y", "--outcome-range", "0", "1", "--row-change", "1", "--epsilon", "8"]
+TABLE = [
+    "--columns",
+    "a",
+    "b",
+    "--outcome",
+    "y",
+    "--outcome-range",
+    "0",
+    "1",
+    "--row-change",
+    "1",
+    "--epsilon",
+    "8",
+]
 FILES = ["--dataset", "test", "--ledger", "private.db", "--out", "release"]
 CENTRED = ["--center", "0", "20", "--scale", "1", "2", "--radius", "15"]
 
@@ -47,16 +62,31 @@ def write_table(place, rows):
 
 def curating(place, port):
     served = ["--serve", str(port), "--token-file", "token", "--every", "0.02"]
-    return started(place, "curate.log", main, ["curate", "table.csv", *TABLE, *CENTRED, *FILES, *served])
+    return started(
+        place, "curate.log", main, ["curate", "table.csv", *TABLE, *CENTRED, *FILES, *served]
+    )
 
 
 def modeling(place, port, steps):
-    options = ["--curator", f"http://127.0.0.1:{port}", "--token-file", "token", "--length-scale", "5", "--journal", "journal.jsonl"]
-    return started(place, "model.log", held_back, ["model", "release", *options, "--steps", str(steps)])
+    options = [
+        "--curator",
+        f"http://127.0.0.1:{port}",
+        "--token-file",
+        "token",
+        "--length-scale",
+        "5",
+        "--journal",
+        "journal.jsonl",
+    ]
+    return started(
+        place, "model.log", held_back, ["model", "release", *options, "--steps", str(steps)]
+    )
 
 
 def held_back(arguments):
-    """`main`, whose modeler has asked no more questions than the file `allowed` has bytes: it is at work when it is to be killed."""
+    """`main`, whose modeler has asked no more questions than the file `allowed` has bytes: it is at
+    work when it is to be killed.
+    """
     ask = Journal.ask
 
     def asks(journal, row):
@@ -74,14 +104,18 @@ def allow(place, questions):
 
 
 def answering(place, seconds=180):
-    """A curator that answers, its port and its statement; where another program takes the free port first, on another."""
+    """A curator that answers, its port and its statement; where another program takes the free port
+    first, on another.
+    """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         port = free_port()
         curator = curating(place, port)
         while curator.is_alive() and time.monotonic() < end:
             try:
-                with RemoteCurator(f"http://127.0.0.1:{port}", (place / "token").read_text().strip(), timeout=10) as asked:
+                with RemoteCurator(
+                    f"http://127.0.0.1:{port}", (place / "token").read_text().strip(), timeout=10
+                ) as asked:
                     return curator, port, asked.statement()
             except (OSError, RemoteRefusal):
                 time.sleep(0.1)
@@ -103,7 +137,9 @@ def kill(process):
 
 
 @pytest.mark.attack("A16")
-@pytest.mark.parametrize(("kills", "steps"), [(2, 24), pytest.param(12, 140, marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    ("kills", "steps"), [(2, 24), pytest.param(12, 140, marks=pytest.mark.deep)]
+)
 def test_either_side_may_be_killed_at_any_moment(place, kills, steps):
     rng = random.Random(time.time_ns())
     curator, port, statement = answering(place)
@@ -136,7 +172,9 @@ def test_either_side_may_be_killed_at_any_moment(place, kills, steps):
 
 
 def _require_accounts(place, kills, steps):
-    """Every answer was charged once, drawn once and is what the modeler holds; at most one a row."""
+    """Every answer was charged once, drawn once and is what the modeler holds; at most one a
+    row.
+    """
     ledger = Ledger.open(str(place / "private.db"))
     ledger.verify()
     charges = [slot for record in ledger.charges("outcomes") for slot in record.body["slots"]]
@@ -146,7 +184,9 @@ def _require_accounts(place, kills, steps):
     assert max(collections.Counter(slot["part"] for slot in charges).values()) == 1
     assert max(collections.Counter(slot["details"]["request"] for slot in charges).values()) == 1
     assert {name: (answer.row, answer.value) for name, answer in journal.answers.items()} == {
-        name: (value["details"]["row"], value["value"][0]) for name, value in drawn.items() if name in journal.answers
+        name: (value["details"]["row"], value["value"][0])
+        for name, value in drawn.items()
+        if name in journal.answers
     }
     assert set(drawn) <= set(journal.questions), "nothing was answered that was not asked"
     lost = len(charges) - len(drawn)
@@ -161,7 +201,9 @@ def test_the_release_holds_what_the_modeler_needs_and_nothing_private(place):
     write_table(place, 1000)
     assert main(["curate", "table.csv", *TABLE, *CENTRED, *FILES]) == 0
     rows, facts = read_release(place / "release")
-    X = (read_columns(place / "table.csv", ["a", "b"]) - torch.tensor([0.0, 20.0])) / torch.tensor([1.0, 2.0])
+    X = (read_columns(place / "table.csv", ["a", "b"]) - torch.tensor([0.0, 20.0])) / torch.tensor(
+        [1.0, 2.0]
+    )
     noise = (rows.Z - X).square().mean()
     assert float(noise) == pytest.approx(rows.variance, rel=0.4)
     assert rows.variance == pytest.approx(3 / 4.0**2)
@@ -179,24 +221,48 @@ def test_without_a_given_centre_nothing_is_taken_off(place):
     rows, facts = read_release(place / "release")
     X = read_columns(place / "table.csv", ["a", "b"])
     assert (facts["center"], facts["scale"]) == (None, None)
-    assert float((rows.Z - X).mean(0).abs().max()) < 6 * (rows.variance / 150) ** 0.5, "the table's own mean, about 20, is private"
+    assert float((rows.Z - X).mean(0).abs().max()) < 6 * (rows.variance / 150) ** 0.5, (
+        "the table's own mean, about 20, is private"
+    )
 
 
 def test_other_columns_or_units_are_refused_under_the_same_ledger(place):
     # the last of an option given twice counts
     def curate(*changed, code):
-        assert main(["curate", "table.csv", *TABLE, "--radius", "15", "--scale", "1", "2", *FILES, *changed]) == code
+        assert (
+            main(
+                [
+                    "curate",
+                    "table.csv",
+                    *TABLE,
+                    "--radius",
+                    "15",
+                    "--scale",
+                    "1",
+                    "2",
+                    *FILES,
+                    *changed,
+                ]
+            )
+            == code
+        )
 
     def kept():
-        return (place / "release" / "release.json").read_bytes(), Ledger.open(str(place / "private.db")).head().hash
+        return (place / "release" / "release.json").read_bytes(), Ledger.open(
+            str(place / "private.db")
+        ).head().hash
 
     curate("--outcome-range", "1", "0", code=2)
-    assert Ledger.open(str(place / "private.db")).head().kind == "birth", "refused before anything was reserved"
+    assert Ledger.open(str(place / "private.db")).head().kind == "birth", (
+        "refused before anything was reserved"
+    )
     curate(code=0)
     before = kept()
     for changed in (("--scale", "2", "1"), ("--columns", "b", "a"), ("--outcome", "a")):
         curate(*changed, code=8)
-    (place / "table.csv").write_text("".join((place / "table.csv").read_text().splitlines(keepends=True)[:-5]))
+    (place / "table.csv").write_text(
+        "".join((place / "table.csv").read_text().splitlines(keepends=True)[:-5])
+    )
     curate(code=8)
     assert kept() == before
 
@@ -223,7 +289,12 @@ def test_tables_from_every_format_and_no_cell_in_any_error(place):
     (place / "v.npz").write_bytes(b"secret")
     (place / "release.json").write_text('{"secret": 1}')
     (place / "w.txt").write_text("secret")
-    for name, columns in (("u.csv", ["c"]), ("v.npz", ["a"]), ("w.txt", ["a"]), ("none.csv", ["a"])):
+    for name, columns in (
+        ("u.csv", ["c"]),
+        ("v.npz", ["a"]),
+        ("w.txt", ["a"]),
+        ("none.csv", ["a"]),
+    ):
         with pytest.raises(InputError) as refused:
             read_columns(place / name, columns)
         assert "secret" not in str(refused.value)

@@ -32,12 +32,23 @@ def test_every_parameter_is_what_a_user_calls_it():
     words = {parameter.name: parameter for parameter in ParameterEncoding(SPACE, plain).parameters}
     kinds = {name: parameter.kind for name, parameter in words.items()}
     assert kinds == {
-        "C": Kind.LOG, "momentum": Kind.REAL, "lag (quantile)": Kind.REAL, "shifted (quantile)": Kind.REAL, "depth": Kind.WHOLE,
-        "batch": Kind.ORDERED, "layers": Kind.WHOLE, "kernel": Kind.CATEGORY, "sizes": Kind.CATEGORY, "flag": Kind.CATEGORY,
-    }  # fmt: skip
+        "C": Kind.LOG,
+        "momentum": Kind.REAL,
+        "lag (quantile)": Kind.REAL,
+        "shifted (quantile)": Kind.REAL,
+        "depth": Kind.WHOLE,
+        "batch": Kind.ORDERED,
+        "layers": Kind.WHOLE,
+        "kernel": Kind.CATEGORY,
+        "sizes": Kind.CATEGORY,
+        "flag": Kind.CATEGORY,
+    }
     assert (words["C"].low, words["C"].high) == (1e-2, 1e3)
     assert (words["momentum"].low, words["momentum"].high) == (0.5, 0.9)
-    assert (words["lag (quantile)"].low, words["lag (quantile)"].high) == (1e-3, 1 - 1e-3), "as the space searches it"
+    assert (words["lag (quantile)"].low, words["lag (quantile)"].high) == (
+        1e-3,
+        1 - 1e-3,
+    ), "as the space searches it"
     assert (words["depth"].low, words["depth"].high, words["depth"].step) == (2, 9, 1)
     assert (words["layers"].low, words["layers"].high, words["layers"].step) == (2, 6, 2)
     assert words["sizes"].labels == ("(10,)", "(20, 20)", None)
@@ -51,17 +62,28 @@ def test_words_and_points_are_the_same_place():
         torch.testing.assert_close(back, x, rtol=1e-12, atol=1e-12)
         here = SPACE.decode(x)
         there = SPACE.decode(back)
-        assert {k: v for k, v in here.items() if not isinstance(v, float)} == {k: v for k, v in there.items() if not isinstance(v, float)}
-        assert all(there[k] == pytest.approx(v, rel=1e-9) for k, v in here.items() if isinstance(v, float))
+        assert {k: v for k, v in here.items() if not isinstance(v, float)} == {
+            k: v for k, v in there.items() if not isinstance(v, float)
+        }
+        assert all(
+            there[k] == pytest.approx(v, rel=1e-9) for k, v in here.items() if isinstance(v, float)
+        )
         assert shown["C"] == here["C"]
         assert all(type(shown[name]) is int for name in ("depth", "layers", "batch"))
     for end in SPACE.bounds:
         shown = wording.shown(end)
-        assert all(p.labels or p.low <= shown[p.name] <= p.high for p in wording.parameters), "ends stay inside"
+        assert all(p.labels or p.low <= shown[p.name] <= p.high for p in wording.parameters), (
+            "ends stay inside"
+        )
 
 
 def test_labels_are_of_one_type_and_equal_values_keep_words_of_their_own():
-    for values, kind in (([0, 0.5, 1], float), (list(np.logspace(-3, 0, 4)), float), ([np.float64(0.1), 1], float), ([1, 4, 16], int)):
+    for values, kind in (
+        ([0, 0.5, 1], float),
+        (list(np.logspace(-3, 0, 4)), float),
+        ([np.float64(0.1), 1], float),
+        ([1, 4, 16], int),
+    ):
         space = Space(a=values)
         wording = ParameterEncoding(space, plain)
         assert {type(label) for label in wording.parameters[0].labels} == {kind}
@@ -91,7 +113,14 @@ def test_what_has_no_words_and_what_lies_outside_the_space_are_refused():
     shown = wording.shown(SPACE.sample(1, seed=0)[0])
     assert wording.holds(shown)
     assert not wording.holds({})
-    outside = [("C", 1e7), ("momentum", 0.91), ("lag (quantile)", 1.5), ("lag (quantile)", "x"), ("depth", 10), ("batch", 64)]
+    outside = [
+        ("C", 1e7),
+        ("momentum", 0.91),
+        ("lag (quantile)", 1.5),
+        ("lag (quantile)", "x"),
+        ("depth", 10),
+        ("batch", 64),
+    ]
     for name, value in outside:
         assert not wording.holds(shown | {name: value}), name
         with pytest.raises(InputError, match=name.partition(" ")[0]):

@@ -40,14 +40,18 @@ def test_a_text_that_is_not_once_in_its_function_is_refused(where, old):
 
 
 def test_another_commit_chooses_others():
-    first, second = ({sabotage.name for sabotage in some(SABOTAGES, 12, commit)} for commit in ("a", "b"))
+    first, second = (
+        {sabotage.name for sabotage in some(SABOTAGES, 12, commit)} for commit in ("a", "b")
+    )
     assert len(first) == len(second) == 12
     assert first != second
 
 
 @pytest.mark.deep
 def test_the_runner_tells_caught_from_living_and_from_a_test_that_is_not_there():
-    sabotage = next(sabotage for sabotage in SABOTAGES if sabotage.where.startswith("dpbo.statement:"))
+    sabotage = next(
+        sabotage for sabotage in SABOTAGES if sabotage.where.startswith("dpbo.statement:")
+    )
     assert caught(sabotage) == "caught"
     assert caught(dataclasses.replace(sabotage, new=sabotage.old)) == "LIVES"
     assert caught(dataclasses.replace(sabotage, test=sabotage.test + "_that_never_was")) == "ERROR"

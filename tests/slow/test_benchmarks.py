@@ -32,7 +32,9 @@ DEEP = [
 
 @pytest.fixture(autouse=True)
 def same_threads(monkeypatch):
-    """Benchmarks choose their own number of threads. Data sets and other interpreters are for full runs."""
+    """Benchmarks choose their own number of threads. Data sets and other interpreters are for full
+    runs.
+    """
     for variable in ("DPBO_DATA", "PEER_PYTHON"):
         monkeypatch.delenv(variable, raising=False)
     threads = torch.get_num_threads()
@@ -41,9 +43,13 @@ def same_threads(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.deep] * (name in DEEP)) for name in NAMES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.deep] * (name in DEEP)) for name in NAMES]
+)
 def test_benchmark_smoke(name, tmp_path, capsys):
-    importlib.import_module(f"benchmarks.{name}").main(["--smoke", "--json", str(tmp_path / "r.json"), "--plot", str(tmp_path)])
+    importlib.import_module(f"benchmarks.{name}").main(
+        ["--smoke", "--json", str(tmp_path / "r.json"), "--plot", str(tmp_path)]
+    )
     assert "| --- |" in capsys.readouterr().out
     result = json.loads((tmp_path / "r.json").read_text())
     assert result["smoke"] is True

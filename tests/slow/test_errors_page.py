@@ -37,15 +37,33 @@ def test_every_error_and_warning_of_dpbo_is_on_the_page():
     for module in pkgutil.walk_packages(dpbo.__path__, "dpbo."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    own = {kind for kind in subclasses(BaseException) if kind.__module__.startswith("dpbo.") and not kind.__name__.startswith("_")}
+    own = {
+        kind
+        for kind in subclasses(BaseException)
+        if kind.__module__.startswith("dpbo.") and not kind.__name__.startswith("_")
+    }
     assert len(own) > 20
     for kind in own:
-        assert re.search(rf"^### {kind.__name__}$|`(dpbo\.)?{kind.__name__}`|^## {kind.__name__}$", PAGE, flags=re.MULTILINE), kind
+        assert re.search(
+            rf"^### {kind.__name__}$|`(dpbo\.)?{kind.__name__}`|^## {kind.__name__}$",
+            PAGE,
+            flags=re.MULTILINE,
+        ), kind
 
 
 def test_every_quoted_message_is_in_the_code():
-    nodes = (node for path in (ROOT / "dpbo").rglob("*.py") for node in ast.walk(ast.parse(path.read_text())))
-    code = "\n".join({" ".join(node.value.split()) for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)})
+    nodes = (
+        node
+        for path in (ROOT / "dpbo").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+    )
+    code = "\n".join(
+        {
+            " ".join(node.value.split())
+            for node in nodes
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+    )
     messages = [message for _, message in quoted()]
     allowed = re.findall(r"^\| `\w+` \| `(.*?)` \|", PAGE, flags=re.MULTILINE)
     assert len(messages) > 50
@@ -62,7 +80,9 @@ def test_where_a_value_goes_no_error_has_prose():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "InputError":
                 value: Any = node.args[1]
-                prose = isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and " " in str(value.value))
+                prose = isinstance(value, ast.JoinedStr) or (
+                    isinstance(value, ast.Constant) and " " in str(value.value)
+                )
                 assert not prose, f"{path}:{node.lineno}"
 
 
@@ -71,12 +91,18 @@ def mean(_, records):
 
 
 def curator(**settings):
-    terms: dict[str, Any] = {"unit": "record", "adjacency": "replace-one", "budget": dpbo.Budget(1.0, 1e-6)}
+    terms: dict[str, Any] = {
+        "unit": "record",
+        "adjacency": "replace-one",
+        "budget": dpbo.Budget(1.0, 1e-6),
+    }
     return dpbo.Curator(torch.rand(100, 1, dtype=torch.float64), **(terms | settings))
 
 
 def objective(score=mean, *, evaluations=2, score_range=(0, 1), **settings):
-    return dpbo.PrivateObjective(curator(**settings), score, score_range=score_range, evaluations=evaluations)
+    return dpbo.PrivateObjective(
+        curator(**settings), score, score_range=score_range, evaluations=evaluations
+    )
 
 
 def fails_on_many(_, records):
@@ -104,10 +130,15 @@ MADE = {
     "InputError": lambda: objective()(X.float()),
     "BudgetExceeded": ask_too_often,
     "ScoreError": lambda: objective(lambda x, records: records.mean())(X),
-    "MostlyClipped": lambda: objective(lambda x, records: records[:, 0] + 5, example=torch.rand(9, 1).double())(X),
+    "MostlyClipped": lambda: objective(
+        lambda x, records: records[:, 0] + 5, example=torch.rand(9, 1).double()
+    )(X),
     "PrivateFailure": lambda: objective(fails_on_many)(X),
     "OpacityError": lambda: pickle.dumps(objective().evaluate(X[0])),
-    "LedgerMismatch": lambda: (curator(dataset="d", ledger="b.db"), curator(dataset="d", ledger="b.db", budget=dpbo.Budget(2.0, 1e-6))),
+    "LedgerMismatch": lambda: (
+        curator(dataset="d", ledger="b.db"),
+        curator(dataset="d", ledger="b.db", budget=dpbo.Budget(2.0, 1e-6)),
+    ),
     "PlanChanged": resume_with_another_score,
     "LedgerMissing": lambda: Ledger.open("nowhere.db"),
     "LedgerUnavailable": lambda: Ledger.open("long" * 100),
@@ -123,12 +154,21 @@ def test_messages_that_are_raised_are_the_quoted_ones(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     made = dict(MADE)
-    made["BudgetExceeded, noise"] = lambda: curator().release(ClippedMean(mean, score_range=(0, 1)), GaussianMechanism(0.5))
+    made["BudgetExceeded, noise"] = lambda: curator().release(
+        ClippedMean(mean, score_range=(0, 1)), GaussianMechanism(0.5)
+    )
     for name, make in made.items():
         # Pytest turns warnings into errors.
         with pytest.raises(Exception) as raised:
             make()
         kind = name.partition(",")[0]
         assert type(raised.value).__name__ == kind, raised.value
-        patterns = [".*?".join(map(re.escape, message.split("..."))) for heading, message in quoted() if heading == kind]
-        assert any(re.search(pattern.rstrip("\\ "), str(raised.value)) for pattern in patterns), (name, str(raised.value))
+        patterns = [
+            ".*?".join(map(re.escape, message.split("...")))
+            for heading, message in quoted()
+            if heading == kind
+        ]
+        assert any(re.search(pattern.rstrip("\\ "), str(raised.value)) for pattern in patterns), (
+            name,
+            str(raised.value),
+        )

@@ -1,4 +1,6 @@
-"""The examples do what they say; the five tasks of a working engineer take fewer than forty lines each."""
+"""The examples do what they say; the five tasks of a working engineer take fewer than forty lines
+each.
+"""
 
 import itertools
 import multiprocessing
@@ -17,7 +19,13 @@ pytestmark = pytest.mark.usefixtures("seeded_noise")
 
 
 def test_the_five_tasks_are_short():
-    for name in ("adult_boosting", "parallel_torch", "accuracy_and_latency", "ten_length_scales", "patient_groups"):
+    for name in (
+        "adult_boosting",
+        "parallel_torch",
+        "accuracy_and_latency",
+        "ten_length_scales",
+        "patient_groups",
+    ):
         assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 60, name
 
 
@@ -26,11 +34,18 @@ def test_four_mixed_parameters_of_a_boosting_model():
     from examples.adult_boosting import tuned
 
     draw = np.random.default_rng(0)
-    X = pd.DataFrame({"age": draw.integers(18, 80, 1500), "job": draw.choice(["baker", "clerk", "nurse"], 1500)})
+    X = pd.DataFrame(
+        {"age": draw.integers(18, 80, 1500), "job": draw.choice(["baker", "clerk", "nurse"], 1500)}
+    )
     y = (X["age"] > 45).to_numpy() ^ (X["job"] == "clerk").to_numpy()
     search = tuned(X, y, public=300, evaluations=9)
-    assert set(search.best_params_) == {f"trees__{p}" for p in ("learning_rate", "max_leaf_nodes", "class_weight", "interaction_cst")}
-    assert search.best_params_["trees__interaction_cst"] is None, "the classes are an exclusive or, which needs an interaction"
+    assert set(search.best_params_) == {
+        f"trees__{p}"
+        for p in ("learning_rate", "max_leaf_nodes", "class_weight", "interaction_cst")
+    }
+    assert search.best_params_["trees__interaction_cst"] is None, (
+        "the classes are an exclusive or, which needs an interaction"
+    )
     assert search.best_estimator_.score(X[300:], y[300:]) > 0.9
     assert "(1.000, 0.0)-DP" in str(search.statement())
 
@@ -42,21 +57,29 @@ def test_without_adult_it_says_where_it_looked(monkeypatch):
 
 
 @pytest.mark.deep
-@pytest.mark.skipif("DPBO_DATA" not in os.environ, reason="the variable DPBO_DATA names no folder with Adult")
+@pytest.mark.skipif(
+    "DPBO_DATA" not in os.environ, reason="the variable DPBO_DATA names no folder with Adult"
+)
 def test_the_same_on_adult(capsys):
     runpy.run_path(str(EXAMPLES / "adult_boosting.py"), run_name="__main__")
     _, estimate, truth, free, statement, *_ = capsys.readouterr().out.splitlines()
-    assert float(truth) > float(free) + 0.03, "tuning for the protected graduates beats cross-validating on others"
+    assert float(truth) > float(free) + 0.03, (
+        "tuning for the protected graduates beats cross-validating on others"
+    )
     assert abs(float(estimate) - float(truth)) < 0.03
     assert statement.startswith("This process only")
 
 
 @pytest.mark.deep
 def test_a_torch_model_by_processes(monkeypatch):
-    """Its workers are forked from the tests' server here, because each spawned one would import everything anew."""
+    """Its workers are forked from the tests' server here, because each spawned one would import
+    everything anew.
+    """
     from examples.parallel_torch import IMAGES, LABELS, right, train, tune
 
-    monkeypatch.setattr(torch.multiprocessing, "get_context", lambda _: multiprocessing.get_context("forkserver"))
+    monkeypatch.setattr(
+        torch.multiprocessing, "get_context", lambda _: multiprocessing.get_context("forkserver")
+    )
     found, curator = tune(evaluations=12)
     assert len(found.X) == 12
     assert right(train(found.x), (IMAGES[600:], LABELS[600:])).double().mean() > 0.8
@@ -71,7 +94,9 @@ def test_accuracy_against_latency():
     front, statement = searched(most=10)
     assert 2 <= len(front) <= 10
     fastest, *_, slowest = sorted(front, key=operator.itemgetter(1))
-    assert fastest[0]["n_estimators"] < slowest[0]["n_estimators"], "more trees take longer, and are worth it"
+    assert fastest[0]["n_estimators"] < slowest[0]["n_estimators"], (
+        "more trees take longer, and are worth it"
+    )
     assert "(3.000, 1e-06)-DP" in str(statement)
 
 
@@ -98,7 +123,10 @@ def test_everything_of_one_patient_together():
 
     search = tuned(evaluations=9)
     assert (search.best_score_ or 0.0) > 0.85
-    assert "each patient (all records with one label together; 1300, a public number) of the validation records" in str(search.statement())
+    assert (
+        "each patient (all records with one label together; 1300, a public number) of the"
+        " validation records" in str(search.statement())
+    )
 
 
 @pytest.mark.deep
@@ -108,7 +136,10 @@ def test_a_planted_leak_is_found_by_every_instrument_and_an_honest_score_by_none
     for score, leaks in ((honest, False), (leaking, True)):
         # The third is the attack, with many runs.
         instruments = dict(itertools.islice(verdicts(score), 2))
-        assert {name: verdict.startswith("LEAK") for name, verdict in instruments.items()} == {"check_per_record": leaks, "replay": leaks}
+        assert {name: verdict.startswith("LEAK") for name, verdict in instruments.items()} == {
+            "check_per_record": leaks,
+            "replay": leaks,
+        }
         assert (attack(score, runs=300) > MU) is leaks
 
 
@@ -152,7 +183,7 @@ def test_an_optuna_study_stops_by_itself_and_recommends_by_the_mean():
 # A stalled line search, which BoTorch tries again.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_an_ax_experiment_generates_what_can_be_paid_for():
-    import dpbo.integrations.ax  # noqa: F401  # it loads Ax without the warnings of Ax's own imports
+    import dpbo.integrations.ax  # it loads Ax without the warnings of Ax's own imports  # noqa: F401
     from examples.ax_client import tune
 
     loop, curator = tune(evaluations=8)

@@ -25,7 +25,9 @@ def test_the_losses_are_what_they_say():
     loss: Any = problem.loss
     train, y = (loss.keywords[name].numpy() for name in ("train", "targets"))
     peer = GaussianProcessRegressor(RBF(lengths.numpy()), alpha=0.01, optimizer=None).fit(train, y)
-    expected = np.minimum((problem.records[:, -1].numpy() - peer.predict(problem.records[:, :-1].numpy())) ** 2, 1.0)
+    expected = np.minimum(
+        (problem.records[:, -1].numpy() - peer.predict(problem.records[:, :-1].numpy())) ** 2, 1.0
+    )
     np.testing.assert_allclose(problem.loss(lengths, problem.records).numpy(), expected, atol=1e-10)
     records = problems.huber_regression(2).records
     theta = torch.full((4,), 0.3, dtype=torch.float64, requires_grad=True)
@@ -37,7 +39,9 @@ def test_the_losses_are_what_they_say():
 def test_the_papers_settings_give_the_numbers_of_its_formulas():
     assert noise("zCDP", "GGG", 1.0, DELTA, J, K).multiplier == pytest.approx(36.9, abs=0.05)
     each = 1.0 / (J * (2 * K + 1))
-    assert noise("linear", "LLG", 1.0, DELTA, J, K).multiplier == pytest.approx(math.sqrt(2 * math.log(1.25 * J * K / DELTA)) / each)
+    assert noise("linear", "LLG", 1.0, DELTA, J, K).multiplier == pytest.approx(
+        math.sqrt(2 * math.log(1.25 * J * K / DELTA)) / each
+    )
     advanced = noise("advanced", "GGG", 1.0, DELTA, J, K).multiplier
     e = math.sqrt(2 * math.log(1.25 / EACH)) / advanced
     M = J * (2 * K + 1)

@@ -27,16 +27,30 @@ from dpbo.papers.po_gp_ucb.http.server import serve
 
 def printed(*arguments):
     """Exit status, what a command prints, and what it says of errors."""
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+    ):
         status = main(list(map(str, arguments)))
     return status, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """A small main job with a ledger, a picture and a JSON file: its folder, and what it printed."""
+    """A small main job with a ledger, a picture and a JSON file: its folder, and what it
+    printed.
+    """
     folder = tmp_path_factory.mktemp("job")
-    status, out, err = printed("--candidates", 6, "--ledger", folder / "l.db", "--plot", folder / "p.png", "--json", folder / "o.json")
+    status, out, err = printed(
+        "--candidates",
+        6,
+        "--ledger",
+        folder / "l.db",
+        "--plot",
+        folder / "p.png",
+        "--json",
+        folder / "o.json",
+    )
     assert status == 0
     assert err == "", "silent where there is no terminal"
     return folder, out
@@ -76,11 +90,19 @@ def test_the_ledger_can_be_shown_verified_and_exported(job):
     status, _, err = printed("ledger", "verify", file, "--expect", "0" * 64)
     assert status == 6
     assert "LedgerRolledBack" in err
-    released = [value["value"][0] for record in records if record["kind"] == "value" for value in record["body"]["values"]]
+    released = [
+        value["value"][0]
+        for record in records
+        if record["kind"] == "value"
+        for value in record["body"]["values"]
+    ]
     _, out, _ = printed("ledger", "show", file)
     assert all(f"       {value:.4g}" in out for value in released)
     assert "Budget: epsilon 1" in out
-    assert "with reservations 100.0% (shares of epsilon); a further budget of epsilon 0.0 is left." in out
+    assert (
+        "with reservations 100.0% (shares of epsilon); a further budget of epsilon 0.0 is left."
+        in out
+    )
     for action in ("show", "form"):
         status, out, _ = printed("ledger", action, file)
         assert status == 0
@@ -97,12 +119,26 @@ def test_running_again_finds_it_done_and_charges_nothing(job):
 def test_bad_input_is_one_line_and_its_own_exit_status(tmp_path):
     records = np.zeros((9, 1))
     budget = Budget(1.0, 1e-6)
-    Curator(records, unit="record", adjacency="replace-one", budget=budget, dataset="others", ledger=tmp_path / "l.db")
+    Curator(
+        records,
+        unit="record",
+        adjacency="replace-one",
+        budget=budget,
+        dataset="others",
+        ledger=tmp_path / "l.db",
+    )
     (tmp_path / "x.db").write_text("not a database " * 100)
     # A link to itself: whether there is a file is not to be seen.
     loop = tmp_path / "loop.db"
     loop.symlink_to(loop)
-    to_nowhere = ("--token-file", tmp_path / "token", "--length-scale", 1, "--journal", tmp_path / "j")
+    to_nowhere = (
+        "--token-file",
+        tmp_path / "token",
+        "--length-scale",
+        1,
+        "--journal",
+        tmp_path / "j",
+    )
     for arguments, (expected, message) in {
         ("--ledger", tmp_path / "l.db"): (8, "LedgerMismatch"),
         ("--epsilon", "0"): (2, "epsilon"),
@@ -115,7 +151,10 @@ def test_bad_input_is_one_line_and_its_own_exit_status(tmp_path):
         ("ledger", "show", "/nowhere/l.db"): (4, "no ledger"),
         ("ledger", "verify", tmp_path / "x.db"): (5, "LedgerCorrupt"),
         ("ledger", "verify", tmp_path / "l.db", "--expect", "0" * 64): (6, "LedgerRolledBack"),
-        ("ledger", "show", "postgresql+psycopg://nobody@127.0.0.1:1/none"): (7, "LedgerUnavailable"),
+        ("ledger", "show", "postgresql+psycopg://nobody@127.0.0.1:1/none"): (
+            7,
+            "LedgerUnavailable",
+        ),
         ("ledger", "show", loop): (7, "LedgerUnavailable"),
     }.items():
         status, _, err = printed(*arguments)
@@ -140,9 +179,34 @@ def test_two_parties_end_with_the_same_exit_statuses(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(client, "_PAUSES", ())
     pathlib.Path("t.csv").write_text("a,y\n" + "1,0\n" * 20)
-    table = ["--columns", "a", "--radius", 2, "--row-change", 1, "--epsilon", 8, "--outcome", "y", "--outcome-range", 0, 1]
+    table = [
+        "--columns",
+        "a",
+        "--radius",
+        2,
+        "--row-change",
+        1,
+        "--epsilon",
+        8,
+        "--outcome",
+        "y",
+        "--outcome-range",
+        0,
+        1,
+    ]
     curate = ["curate", "t.csv", *table, "--dataset", "d", "--ledger", "l.db", "--out", "release"]
-    model = ["model", "release", "--curator", "http://127.0.0.1:1", "--length-scale", 1, "--journal", "j", "--token-file", "token"]
+    model = [
+        "model",
+        "release",
+        "--curator",
+        "http://127.0.0.1:1",
+        "--length-scale",
+        1,
+        "--journal",
+        "j",
+        "--token-file",
+        "token",
+    ]
     served = ["--token-file", "made", "--serve"]
     for wrong, flag in (
         (["--out", "t.csv"], "--out"),
@@ -174,9 +238,18 @@ def test_two_parties_end_with_the_same_exit_statuses(tmp_path, monkeypatch):
 
 
 def test_a_port_that_is_taken_is_an_error_of_the_argument(tmp_path):
-    """The server ends its process with a status of its own, which here would say that the budget is used up."""
-    curator = Curator({"rows": np.zeros((3, 1)), "y": np.zeros(3)}, unit="row", adjacency="replace-one", budget=Budget(1.0, 1e-6))
-    outcomes = Outcomes(curator, operator.itemgetter("y"), value_range=(0.0, 1.0), repeats=1, budget=0.5)
+    """The server ends its process with a status of its own, which here would say that the budget is
+    used up.
+    """
+    curator = Curator(
+        {"rows": np.zeros((3, 1)), "y": np.zeros(3)},
+        unit="row",
+        adjacency="replace-one",
+        budget=Budget(1.0, 1e-6),
+    )
+    outcomes = Outcomes(
+        curator, operator.itemgetter("y"), value_range=(0.0, 1.0), repeats=1, budget=0.5
+    )
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -196,11 +269,29 @@ def test_a_ledger_is_shown_as_json(tmp_path):
     url = str(tmp_path / "l.db")
     points = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     budget = Budget(3.0, 1e-6)
-    curator = Curator(np.zeros((999, 1)), unit="record", adjacency="replace-one", budget=budget, dataset="d", ledger=url)
-    objective = dpbo.PrivateObjective(curator, lambda x, records: torch.zeros(len(records)), score_range=(0, 1), evaluations=3, budget=0.5)
+    curator = Curator(
+        np.zeros((999, 1)),
+        unit="record",
+        adjacency="replace-one",
+        budget=budget,
+        dataset="d",
+        ledger=url,
+    )
+    objective = dpbo.PrivateObjective(
+        curator,
+        lambda x, records: torch.zeros(len(records)),
+        score_range=(0, 1),
+        evaluations=3,
+        budget=0.5,
+    )
     Y, Yvar = objective(points)
     ledger = Ledger.open(url)
-    ledger.charge("lost", curator.ledger.chain().reservations[objective.name].event, {"slots": [{}]}, objective.name)
+    ledger.charge(
+        "lost",
+        curator.ledger.chain().reservations[objective.name].event,
+        {"slots": [{}]},
+        objective.name,
+    )
     status, out, _ = printed("ledger", "show", url, "--json")
     shown = json.loads(out)
     assert status == 0
@@ -221,10 +312,20 @@ def test_a_ledger_is_shown_as_json(tmp_path):
 
 
 def test_help_and_version_name_the_command_as_it_was_called(monkeypatch):
-    for called, name in (("/usr/bin/dpbo", "dpbo"), ("C:/scripts/dpbo.exe", "dpbo"), ("/x/dpbo/__main__.py", "python -m dpbo")):
+    for called, name in (
+        ("/usr/bin/dpbo", "dpbo"),
+        ("C:/scripts/dpbo.exe", "dpbo"),
+        ("/x/dpbo/__main__.py", "python -m dpbo"),
+    ):
         monkeypatch.setattr(sys, "argv", [called])
-        for arguments, text in ((["--help"], f"usage: {name} ["), (["ledger", "--help"], f"usage: {name} ledger ")):
-            with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit) as ended:
+        for arguments, text in (
+            (["--help"], f"usage: {name} ["),
+            (["ledger", "--help"], f"usage: {name} ledger "),
+        ):
+            with (
+                contextlib.redirect_stdout(io.StringIO()) as out,
+                pytest.raises(SystemExit) as ended,
+            ):
                 main(arguments)
             assert ended.value.code == 0
             assert out.getvalue().startswith(text)

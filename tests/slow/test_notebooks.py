@@ -1,4 +1,6 @@
-"""Every notebook runs from its first cell to its last, at a small size, and its .ipynb shows the same cells. Each ends with assertions."""
+"""Every notebook runs from its first cell to its last, at a small size, and its .ipynb shows the
+same cells. Each ends with assertions.
+"""
 
 import pathlib
 import re
@@ -26,16 +28,29 @@ def test_notebook(path, monkeypatch):
 
 def test_each_ipynb_shows_the_cells_of_its_py_run_without_an_error():
     """Nothing is run here: `make notebooks` does that."""
-    assert {path.stem for path in NOTEBOOKS} == {path.stem for path in NOTEBOOKS[0].parent.glob("*.ipynb")}
+    assert {path.stem for path in NOTEBOOKS} == {
+        path.stem for path in NOTEBOOKS[0].parent.glob("*.ipynb")
+    }
     for path in NOTEBOOKS:
         source = jupytext.read(path)
         shown = nbformat.read(path.with_suffix(".ipynb"), as_version=4)
-        texts, shown_texts = ([(cell.cell_type, cell.source) for cell in notebook.cells] for notebook in (source, shown))
-        assert texts == shown_texts, f"{path.stem}.ipynb is not of its .py: run make notebooks SOME={path.stem}"
+        texts, shown_texts = (
+            [(cell.cell_type, cell.source) for cell in notebook.cells]
+            for notebook in (source, shown)
+        )
+        assert texts == shown_texts, (
+            f"{path.stem}.ipynb is not of its .py: run make notebooks SOME={path.stem}"
+        )
         code = [cell for cell in shown.cells if cell.cell_type == "code"]
-        assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), f"{path.stem}: not run from first to last cell"
+        assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), (
+            f"{path.stem}: not run from first to last cell"
+        )
         outputs = [output for cell in code for output in cell.outputs]
         assert not [output for output in outputs if output.output_type == "error"], path.stem
-        assert [output for output in outputs if "image/png" in output.get("data", {})], f"{path.stem} draws no picture"
+        assert [output for output in outputs if "image/png" in output.get("data", {})], (
+            f"{path.stem} draws no picture"
+        )
         printed = "".join(output.get("text", "") for output in outputs)
-        assert not re.findall(r"Warning: .*|/home/.*|/tmp/.*|site-packages.*", printed), f"{path.stem} shows a warning or a machine's path"
+        assert not re.findall(r"Warning: .*|/home/.*|/tmp/.*|site-packages.*", printed), (
+            f"{path.stem} shows a warning or a machine's path"
+        )

@@ -1,4 +1,6 @@
-"""The wheel carries everything it needs and nothing else, and installs into an empty environment."""
+"""The wheel carries everything it needs and nothing else, and installs into an empty
+environment.
+"""
 
 import ast
 import importlib
@@ -28,7 +30,16 @@ def project():
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    build = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(folder),
+        str(ROOT),
+    ]
     done = subprocess.run(build, capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return next(folder.glob("*.whl"))
@@ -40,21 +51,36 @@ def test_the_wheel_holds_stubs_and_the_typed_marker_but_no_tests(wheel):
     for package in (p.parent.relative_to(ROOT) for p in (ROOT / "dpbo").rglob("__init__.pyi")):
         assert f"{package}/__init__.pyi" in names
     assert "dpbo/py.typed" in names
-    assert not [name for name in names if name.split("/")[0] not in ("dpbo", wheel.name.split("-py3")[0] + ".dist-info")]
+    assert not [
+        name
+        for name in names
+        if name.split("/")[0] not in ("dpbo", wheel.name.split("-py3")[0] + ".dist-info")
+    ]
 
 
 @pytest.mark.deep
 def test_the_wheel_runs_and_names_the_dependencies_that_are_missing(wheel, tmp_path):
-    """Without dependencies, so that nothing is downloaded: in an empty environment, and beside this environment's libraries."""
+    """Without dependencies, so that nothing is downloaded: in an empty environment, and beside this
+    environment's libraries.
+    """
     venv.create(tmp_path / "empty", with_pip=True)
     install = ["-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel]
     target = tmp_path / "site"
-    subprocess.run([tmp_path / "empty" / "bin" / "python", *install], check=True, capture_output=True)
-    done = subprocess.run([tmp_path / "empty" / "bin" / "python", "-c", "import dpbo"], capture_output=True, text=True)
+    subprocess.run(
+        [tmp_path / "empty" / "bin" / "python", *install], check=True, capture_output=True
+    )
+    done = subprocess.run(
+        [tmp_path / "empty" / "bin" / "python", "-c", "import dpbo"], capture_output=True, text=True
+    )
     assert "lazy_loader" in done.stderr
     subprocess.run([sys.executable, *install, "--target", target], check=True)
-    code = f"import sys; sys.path.insert(0, r'{target}'); import dpbo; print(dpbo.__file__); print(dpbo.Budget(3.0, 1e-6), dpbo.Curator)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    code = (
+        f"import sys; sys.path.insert(0, r'{target}'); import dpbo; print(dpbo.__file__);"
+        " print(dpbo.Budget(3.0, 1e-6), dpbo.Curator)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
     assert done.stdout.startswith(str(target))
 
 
@@ -68,13 +94,26 @@ def test_what_the_index_shows_has_no_link_that_leads_nowhere(wheel):
 
 @pytest.mark.deep
 def test_the_source_distribution_has_what_a_distributor_needs(tmp_path):
-    build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    build = [
+        sys.executable,
+        "-m",
+        "build",
+        "--sdist",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path),
+        str(ROOT),
+    ]
     done = subprocess.run(build, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    missing = {name for name in tracked if not name.startswith((".ci/", ".gitignore", ".pre-commit"))} - held
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    missing = {
+        name for name in tracked if not name.startswith((".ci/", ".gitignore", ".pre-commit"))
+    } - held
     assert not missing
     assert not [name for name in held if name.endswith((".pyc", ".db", ".so"))]
 
@@ -82,9 +121,15 @@ def test_the_source_distribution_has_what_a_distributor_needs(tmp_path):
 def test_the_version_stands_in_one_place():
     """Of the files that give it, one is the source, and the citation is held to it."""
     assert "version" in project()["dynamic"]
-    assert importlib.metadata.version("dpbo") == dpbo.__version__, "install again: the version was changed"
+    assert importlib.metadata.version("dpbo") == dpbo.__version__, (
+        "install again: the version was changed"
+    )
     assert f"\nversion: {dpbo.__version__}\n" in (ROOT / "CITATION.cff").read_text()
-    held = [path for path in (ROOT / "dpbo").rglob("*.py") if f'"{dpbo.__version__}"' in path.read_text()]
+    held = [
+        path
+        for path in (ROOT / "dpbo").rglob("*.py")
+        if f'"{dpbo.__version__}"' in path.read_text()
+    ]
     assert held == [ROOT / "dpbo" / "_version.py"]
 
 
@@ -100,7 +145,9 @@ def test_every_library_that_dpbo_imports_is_declared():
     groups = project()["optional-dependencies"]
     assert set(EXTRAS) == set(groups) - {"docs", "test"}
     for extra, modules in EXTRAS.items():
-        assert {renamed.get(module, module) for module in modules} == {re.split(r"[>\[;]", each)[0] for each in groups[extra]}
+        assert {renamed.get(module, module) for module in modules} == {
+            re.split(r"[>\[;]", each)[0] for each in groups[extra]
+        }
     optional = {module for modules in EXTRAS.values() for module in modules}
     found = set()
     for path in (ROOT / "dpbo").rglob("*.py"):
@@ -116,7 +163,11 @@ def test_every_library_that_dpbo_imports_is_declared():
 
 def test_dependencies_have_lower_bounds_only_and_constraints_pin_them_all():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pinned = [re.fullmatch(r"([\w.-]+)==([\w.]+)( ; python_version [<>=]+ \"3\.\d+\")?", line) for line in lines if line[:1] != "#"]
+    pinned = [
+        re.fullmatch(r"([\w.-]+)==([\w.]+)( ; python_version [<>=]+ \"3\.\d+\")?", line)
+        for line in lines
+        if line[:1] != "#"
+    ]
     # a local version, such as that of a CPU build, would not match
     assert all(pinned)
     pins = {pin[1] for pin in pinned if pin}
@@ -131,7 +182,9 @@ def test_dependencies_have_lower_bounds_only_and_constraints_pin_them_all():
 
 def test_an_editable_install_is_a_plain_path_that_type_checkers_follow(tmp_path):
     code = "from importlib.machinery import PathFinder; print(PathFinder.find_spec('dpbo').origin)"
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
     assert pathlib.Path(done.stdout.strip()) == ROOT / "dpbo" / "__init__.py"
     assert (ROOT / "dpbo" / "py.typed").exists()
 
@@ -139,8 +192,16 @@ def test_an_editable_install_is_a_plain_path_that_type_checkers_follow(tmp_path)
 @pytest.mark.deep
 def test_a_users_script_is_type_checked_strictly_against_the_stubs(tmp_path):
     script = tmp_path / "use.py"
-    script.write_text("import dpbo\nfrom dpbo.algorithms import DPGIBO\nreveal_type(dpbo.Budget(1.0, 1e-6))\nreveal_type(DPGIBO.run)\n")
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", script], capture_output=True, text=True, cwd=tmp_path)
+    script.write_text(
+        "import dpbo\nfrom dpbo.algorithms import DPGIBO\nreveal_type(dpbo.Budget(1.0,"
+        " 1e-6))\nreveal_type(DPGIBO.run)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stdout
     assert '"dpbo.privacy.Budget"' in done.stdout
     assert "dpbo.gibo.algorithm.GIBOResult" in done.stdout

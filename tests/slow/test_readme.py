@@ -1,4 +1,6 @@
-"""What the README and the how-to pages print runs as it is printed; the loop twice: from the start, and again from its ledger."""
+"""What the README and the how-to pages print runs as it is printed; the loop twice: from the start,
+and again from its ledger.
+"""
 
 import math
 import pathlib
@@ -24,7 +26,9 @@ LONG = ("ax", "dp-sgd", "optuna", "other-searches", "tune-dp-sgd")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_whole_loop(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    loop = "".join(blocks("docs/how-to/index.md") + blocks("docs/how-to/loop.md")).replace("evaluations=30", "evaluations=11")
+    loop = "".join(blocks("docs/how-to/index.md") + blocks("docs/how-to/loop.md")).replace(
+        "evaluations=30", "evaluations=11"
+    )
     outputs = []
     for _ in range(2):
         exec(compile(loop, "loop.md", "exec"), {})
@@ -40,7 +44,10 @@ def test_the_whole_loop(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.deep)])
 def test_each_how_to_page_runs_after_the_lines_of_the_first(long, tmp_path, monkeypatch):
     for page in sorted((ROOT / "docs" / "how-to").glob("*.md")):
-        if page.stem not in ("index", "loop", "pictures-and-report") and (page.stem in LONG) == long:
+        if (
+            page.stem not in ("index", "loop", "pictures-and-report")
+            and (page.stem in LONG) == long
+        ):
             (folder := tmp_path / page.stem).mkdir()
             monkeypatch.chdir(folder)
             code = "".join(blocks("docs/how-to/index.md") + blocks(page)).replace(
@@ -51,10 +58,15 @@ def test_each_how_to_page_runs_after_the_lines_of_the_first(long, tmp_path, monk
 
 def test_the_search_in_scikit_learns_words(capsys):
     exec(compile(readme.search(), "README.md", "exec"), {})
-    assert "each customer (all records with one label together; 749, a public number) of the validation records" in capsys.readouterr().out
+    assert (
+        "each customer (all records with one label together; 749, a public number) of the"
+        " validation records" in capsys.readouterr().out
+    )
 
 
-@pytest.mark.filterwarnings("ignore:train_Yvar:UserWarning", "ignore::botorch.exceptions.InputDataWarning")
+@pytest.mark.filterwarnings(
+    "ignore:train_Yvar:UserWarning", "ignore::botorch.exceptions.InputDataWarning"
+)
 def test_the_loops_block(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
@@ -68,27 +80,60 @@ def test_the_table_of_what_an_epsilon_means():
     """As the statement prints it, for Gaussian DP and for pure epsilon."""
     lines = (ROOT / "docs/choosing.md").read_text().splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("| true-positive rate"))
-    epsilons, gaussian, pure = (line.split("|")[2:8] for line in (lines[start], *lines[start + 2 : start + 4]))
+    epsilons, gaussian, pure = (
+        line.split("|")[2:8] for line in (lines[start], *lines[start + 2 : start + 4])
+    )
     assert "under `PureFilter`" in lines[start + 3]
     for epsilon, told, other in zip(epsilons, gaussian, pure, strict=True):
         mu = math.sqrt(float(GDPFilter().cap(Budget(float(epsilon), 1e-6)).parts[0]))
-        assert 0 <= float(told) - 100 * scipy.stats.norm.cdf(scipy.stats.norm.ppf(0.01) + mu) < 0.1, "rounded up"
-        curator = Curator([0, 1], unit="patient", adjacency="replace-one", budget=Budget(float(epsilon), 0.0), accounting=PureFilter())
+        assert (
+            0 <= float(told) - 100 * scipy.stats.norm.cdf(scipy.stats.norm.ppf(0.01) + mu) < 0.1
+        ), "rounded up"
+        curator = Curator(
+            [0, 1],
+            unit="patient",
+            adjacency="replace-one",
+            budget=Budget(float(epsilon), 0.0),
+            accounting=PureFilter(),
+        )
         assert f"at most {other.strip()} %" in str(curator.statement())
 
 
 @pytest.mark.deep
 def test_the_documentation_builds_without_a_warning(tmp_path):
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", str(tmp_path / "html")]
-    done = subprocess.run([*command, "-d", str(tmp_path / "trees")], capture_output=True, text=True, cwd=ROOT)
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-b",
+        "html",
+        "docs",
+        str(tmp_path / "html"),
+    ]
+    done = subprocess.run(
+        [*command, "-d", str(tmp_path / "trees")], capture_output=True, text=True, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     assert "Curator" in (tmp_path / "html" / "api" / "dpbo.curator.html").read_text()
     assert "<img" in (tmp_path / "html" / "tutorials" / "quickstart.html").read_text()
     found = (tmp_path / "html" / "searchindex.js").read_text()
-    assert all(f'"{page}"' in found for page in ("how-to/resume", "errors", "glossary", "tutorials/quickstart"))
+    assert all(
+        f'"{page}"' in found
+        for page in ("how-to/resume", "errors", "glossary", "tutorials/quickstart")
+    )
 
 
 def test_every_link_of_the_repository_leads_somewhere():
-    for page in [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+    for page in [
+        ROOT / "README.md",
+        ROOT / "SECURITY.md",
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "docs").rglob("*.md"),
+    ]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (ROOT / target).exists() or (page.parent / target).exists(), f"{page.name}: {target}"
+            assert (ROOT / target).exists() or (page.parent / target).exists(), (
+                f"{page.name}: {target}"
+            )

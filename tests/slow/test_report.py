@@ -34,7 +34,11 @@ SPACE = dpbo.Space(**{"rate<b>": scipy.stats.loguniform(1e-3, 1.0), "kernel": ["
 @pytest.fixture(scope="module")
 def browser():
     """Chromium's program. Skips where it is not installed, and fails there in CI."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    found = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if found is None:
         reason = "Chromium is not installed: apt-get install chromium"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
@@ -47,23 +51,40 @@ def score(x, records):
 
 def study(folder, name=HOSTILE):
     records = torch.linspace(0, 1, 400, dtype=torch.float64)
-    curator = dpbo.Curator(records, unit=HOSTILE, adjacency="replace-one", budget=dpbo.Budget(3.0, 1e-6), dataset=name,
-                           ledger=str(folder / "l.db"))  # fmt: skip
+    curator = dpbo.Curator(
+        records,
+        unit=HOSTILE,
+        adjacency="replace-one",
+        budget=dpbo.Budget(3.0, 1e-6),
+        dataset=name,
+        ledger=str(folder / "l.db"),
+    )
     terms = {"noted": HOSTILE}
-    objective = dpbo.PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=12, name=name, budget=0.6, terms=terms)
+    objective = dpbo.PrivateObjective(
+        curator, score, score_range=(0.0, 1.0), evaluations=12, name=name, budget=0.6, terms=terms
+    )
     return curator, objective
 
 
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory):
-    """A ledger with a search, a single score, a choice, a loose release and hostile names: its curator and objective."""
+    """A ledger with a search, a single score, a choice, a loose release and hostile names: its
+    curator and objective.
+    """
     folder = tmp_path_factory.mktemp("report")
     curator, objective = study(folder)
     objective(SPACE.sample(9, seed=0))
-    single = dpbo.PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=1, name="final", budget=0.1)
+    single = dpbo.PrivateObjective(
+        curator, score, score_range=(0.0, 1.0), evaluations=1, name="final", budget=0.1
+    )
     single(objective.history()[0][:1])
-    curator.release(CandidateScores(score, list(SPACE.sample(4, seed=1)), score_range=(0.0, 1.0)), PermuteAndFlipMechanism(20.0))
-    curator.release(ClippedMean(score, torch.tensor([0.5]), score_range=(0.0, 1.0)), GaussianMechanism(40.0))
+    curator.release(
+        CandidateScores(score, list(SPACE.sample(4, seed=1)), score_range=(0.0, 1.0)),
+        PermuteAndFlipMechanism(20.0),
+    )
+    curator.release(
+        ClippedMean(score, torch.tensor([0.5]), score_range=(0.0, 1.0)), GaussianMechanism(40.0)
+    )
     return curator, objective, folder
 
 
@@ -87,16 +108,28 @@ class Page(html.parser.HTMLParser):
         return " ".join(" ".join(self.parts).split())
 
     def named(self, kind):
-        return [attributes for tag, attributes in self.tags if attributes.get("class") == kind or tag == kind]
+        return [
+            attributes
+            for tag, attributes in self.tags
+            if attributes.get("class") == kind or tag == kind
+        ]
 
 
 def require_alone(page):
     """No script, no other file, no handler of an event."""
     assert page.isascii()
     seen = Page(page)
-    assert not [tag for tag, _ in seen.tags if tag in ("script", "img", "link", "iframe", "object", "a", "image", "use", "base", "form")]
+    assert not [
+        tag
+        for tag, _ in seen.tags
+        if tag in ("script", "img", "link", "iframe", "object", "a", "image", "use", "base", "form")
+    ]
     for tag, attributes in seen.tags:
-        outside = [name for name in attributes if name in ("src", "href", "xlink:href", "action") or name.startswith("on")]
+        outside = [
+            name
+            for name in attributes
+            if name in ("src", "href", "xlink:href", "action") or name.startswith("on")
+        ]
         assert not outside, (tag, attributes)
     assert not re.search(r"https?://|url\(|@import", page)
     return seen
@@ -105,7 +138,13 @@ def require_alone(page):
 def test_a_browser_shows_the_whole_story_and_runs_nothing(ledger, browser, tmp_path):
     curator, objective, _ = ledger
     (tmp_path / "r.html").write_text(dpbo.report(objective, space={HOSTILE: SPACE, "final": SPACE}))
-    done = subprocess.run([*browser, "--dump-dom", f"file://{tmp_path}/r.html"], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [*browser, "--dump-dom", f"file://{tmp_path}/r.html"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     seen = Page(done.stdout)
     assert not seen.named("script")
     assert not seen.named("img")
@@ -148,14 +187,28 @@ def test_a_browser_shows_the_whole_story_and_runs_nothing(ledger, browser, tmp_p
 @pytest.mark.deep
 def test_it_prints_and_has_a_dark_form(ledger, browser, tmp_path):
     (tmp_path / "r.html").write_text(dpbo.report(ledger[0]))
-    printed = [*browser, f"--print-to-pdf={tmp_path}/r.pdf", "--no-pdf-header-footer", f"file://{tmp_path}/r.html"]
+    printed = [
+        *browser,
+        f"--print-to-pdf={tmp_path}/r.pdf",
+        "--no-pdf-header-footer",
+        f"file://{tmp_path}/r.html",
+    ]
     subprocess.run(printed, capture_output=True, check=True, timeout=120)
     assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
     shots = []
     # Dark, light.
     for scheme in (0, 1):
-        shot = [f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={tmp_path}/{scheme}.png", "--window-size=60,60"]
-        subprocess.run([*browser, *shot, f"file://{tmp_path}/r.html"], capture_output=True, check=True, timeout=120)
+        shot = [
+            f"--blink-settings=preferredColorScheme={scheme}",
+            f"--screenshot={tmp_path}/{scheme}.png",
+            "--window-size=60,60",
+        ]
+        subprocess.run(
+            [*browser, *shot, f"file://{tmp_path}/r.html"],
+            capture_output=True,
+            check=True,
+            timeout=120,
+        )
         shots.append(brightness(tmp_path / f"{scheme}.png"))
     assert shots[0] < 0.3 < 0.8 < shots[1], "brightness of the page"
 
@@ -170,17 +223,26 @@ def test_the_page_stands_alone_whatever_it_is_made_of(ledger, tmp_path):
     file = folder / "l.db"
     search = type("Search", (), {"objective": objective, "space": SPACE})()
     spaces = {HOSTILE: SPACE}
-    pages = [dpbo.report(source, title=HOSTILE) for source in (curator, objective, search, str(file), file)]
+    pages = [
+        dpbo.report(source, title=HOSTILE)
+        for source in (curator, objective, search, str(file), file)
+    ]
     for page in (*pages, dpbo.report(curator, space=spaces), dpbo.report(curator, space=SPACE)):
         require_alone(page)
     assert pages[0] == pages[1] == pages[3] == pages[4]
     assert "does not say which parameters they stand for" in pages[0]
     assert "rate&lt;b&gt;" in pages[2], "a search has its space"
-    fresh = dpbo.report(dpbo.Curator(torch.zeros(9), unit="x", adjacency="replace-one", budget=dpbo.Budget.gdp(1.0)))
+    fresh = dpbo.report(
+        dpbo.Curator(torch.zeros(9), unit="x", adjacency="replace-one", budget=dpbo.Budget.gdp(1.0))
+    )
     assert "Nothing was released yet." in fresh
     assert 'role="alert">This process only' in fresh
     assert "&#956; &#8804; 1.000" in fresh
-    void = dpbo.report(dpbo.Curator.rehearsal(torch.zeros(9), unit="x", adjacency="replace-one", budget=dpbo.Budget(1.0, 1e-6)))
+    void = dpbo.report(
+        dpbo.Curator.rehearsal(
+            torch.zeros(9), unit="x", adjacency="replace-one", budget=dpbo.Budget(1.0, 1e-6)
+        )
+    )
     assert "VOID: rehearsal" in void
     assert "<strong>none</strong><span>void</span>" in void
     assert "&#8804;" not in void, "no epsilon is shown large"
@@ -192,22 +254,38 @@ def test_a_fitted_search_reports_what_it_recommends(tmp_path):
     space = {"C": scipy.stats.loguniform(1e-2, 1e2), "kernel": ["rbf", "linear"]}
     for strategy in (NoisedSearch(n_initial=4), Choice()):
         searched = isinstance(strategy, NoisedSearch)
-        places: list[Any] = [{}, {"ledger": str(tmp_path / f"{strategy.name}.db"), "dataset": "customers"}]
+        places: list[Any] = [
+            {},
+            {"ledger": str(tmp_path / f"{strategy.name}.db"), "dataset": "customers"},
+        ]
         for place in places:
             privacy = dpbo.Privacy(unit="customer", allow_repeated=True, **place)
-            settings: dict[str, Any] = {"budget": dpbo.Budget(8.0, 1e-6), "n_iter": 5, "privacy": privacy}
+            settings: dict[str, Any] = {
+                "budget": dpbo.Budget(8.0, 1e-6),
+                "n_iter": 5,
+                "privacy": privacy,
+            }
             search: Any = dpbo.DPSearch(SVC(random_state=0), space, strategy=strategy, **settings)
             page = dpbo.report(search.fit(X[:100], y[:100], X[100:], y[100:]))
             if place:
                 alone = require_alone(dpbo.report(place["ledger"])).text
-                parameters = f"C {search.best_params_['C']:.4g} kernel {search.best_params_['kernel']}"
+                parameters = (
+                    f"C {search.best_params_['C']:.4g} kernel {search.best_params_['kernel']}"
+                )
                 assert parameters in alone, "the ledger names the parameters"
-                assert not re.search(r"Filter|ClippedMean|CandidateScores|x0|number \d+ was|dpbo\.testing", alone)
+                assert not re.search(
+                    r"Filter|ClippedMean|CandidateScores|x0|number \d+ was|dpbo\.testing", alone
+                )
                 assert ("the 1e-06 that the budget allows is not used" in alone) is not searched
             seen = require_alone(page)
             text = seen.text
-            assert f"C {search.best_params_['C']:.4g} kernel {search.best_params_['kernel']}" in text
-            assert f"released separately: {with_noise(search.best_score_, search.best_score_std_)}" in text
+            assert (
+                f"C {search.best_params_['C']:.4g} kernel {search.best_params_['kernel']}" in text
+            )
+            assert (
+                f"released separately: {with_noise(search.best_score_, search.best_score_std_)}"
+                in text
+            )
             assert bool(seen.named("value")) is searched
             assert ("5 of 5" in text) is (searched and bool(place))
             assert ("cross-validated score on public records" in text) is not searched
@@ -218,10 +296,24 @@ def test_a_fitted_search_reports_what_it_recommends(tmp_path):
 def test_the_winner_of_hidden_runs_is_shown_with_the_noise_of_its_score(tmp_path):
     # The ledger sorts names, not these.
     space = dpbo.Space(lr=scipy.stats.loguniform(1e-2, 1.0), clip=scipy.stats.loguniform(1e-1, 1e1))
-    curator = dpbo.Curator(torch.rand(500, dtype=torch.float64), unit="customer", adjacency="replace-one", budget=dpbo.Budget(30.0, 0.0),
-                           accounting=PureFilter(), dataset="d", ledger=str(tmp_path / "l.db"))  # fmt: skip
-    noised = NoisedScore(lambda output, records: records * output, (0.0, 1.0), LaplaceMechanism(0.5))
-    settings: dict[str, Any] = {"space": space, "run_count": FixedRuns(3), "base": [], "score": noised}
+    curator = dpbo.Curator(
+        torch.rand(500, dtype=torch.float64),
+        unit="customer",
+        adjacency="replace-one",
+        budget=dpbo.Budget(30.0, 0.0),
+        accounting=PureFilter(),
+        dataset="d",
+        ledger=str(tmp_path / "l.db"),
+    )
+    noised = NoisedScore(
+        lambda output, records: records * output, (0.0, 1.0), LaplaceMechanism(0.5)
+    )
+    settings: dict[str, Any] = {
+        "space": space,
+        "run_count": FixedRuns(3),
+        "base": [],
+        "score": noised,
+    }
     best = private_selection(curator, lambda parameters: parameters["lr"], name="runs", **settings)
     text = require_alone(dpbo.report(tmp_path / "l.db")).text
     assert best.parameters is not None
@@ -235,7 +327,21 @@ def test_the_command_writes_the_page(ledger, tmp_path, capsys):
     curator, _, folder = ledger
     file = folder / "l.db"
     head = curator.statement().head
-    assert main(["report", str(file), "--output", str(tmp_path / "r.html"), "--title", "An & other", "--expect", head]) == 0
+    assert (
+        main(
+            [
+                "report",
+                str(file),
+                "--output",
+                str(tmp_path / "r.html"),
+                "--title",
+                "An & other",
+                "--expect",
+                head,
+            ]
+        )
+        == 0
+    )
     page = (tmp_path / "r.html").read_text()
     assert "<h1>An &amp; other</h1>" in page
     assert page == dpbo.report(file, title="An & other")
@@ -245,7 +351,10 @@ def test_the_command_writes_the_page(ledger, tmp_path, capsys):
         ({"--at-delta": "0.5"}, 2, "--at-delta 0.5 is not allowed"),
     ):
         given = {"--output": str(tmp_path / "s.html"), **arguments}
-        assert main(["report", str(file), *(part for pair in given.items() for part in pair)]) == status
+        assert (
+            main(["report", str(file), *(part for pair in given.items() for part in pair)])
+            == status
+        )
         assert said in capsys.readouterr().err
     assert not (tmp_path / "s.html").exists()
 
@@ -263,20 +372,30 @@ def test_the_how_to_page_runs_as_it_is_printed(ledger, tmp_path, monkeypatch):
 
 def test_numbers_are_shown_to_the_digits_of_their_noise_and_axes_have_round_marks():
     for (value, std), text in {
-        (0.81234, 0.0123): "0.812 \u00b1 0.012", (12.3, 4.0): "12.3 \u00b1 4.0", (5234.0, 310.0): "5234 \u00b1 310", (0.5, 0.0): "0.5",
+        (0.81234, 0.0123): "0.812 \u00b1 0.012",
+        (12.3, 4.0): "12.3 \u00b1 4.0",
+        (5234.0, 310.0): "5234 \u00b1 310",
+        (0.5, 0.0): "0.5",
         (1.0, 1e-12): "1 \u00b1 1e-12",
-    }.items():  # fmt: skip
+    }.items():
         assert with_noise(value, std) == text
     for (low, high, most), marks in {
-        (0.0, 1.0, 5): [0.0, 0.2, 0.4, 0.6, 0.8, 1.0], (-0.13, 0.41, 6): [-0.1, 0.0, 0.1, 0.2, 0.3, 0.4],
-        (1, 30, 10): [5, 10, 15, 20, 25, 30], (2.0, 2.0, 5): [2.0],
-    }.items():  # fmt: skip
+        (0.0, 1.0, 5): [0.0, 0.2, 0.4, 0.6, 0.8, 1.0],
+        (-0.13, 0.41, 6): [-0.1, 0.0, 0.1, 0.2, 0.3, 0.4],
+        (1, 30, 10): [5, 10, 15, 20, 25, 30],
+        (2.0, 2.0, 5): [2.0],
+    }.items():
         assert list(ticks(low, high, most)) == pytest.approx(marks)
 
 
 @pytest.mark.parametrize(
     "source",
-    [pytest.param(3, id="number"), pytest.param(None, id="none"), pytest.param(object(), id="object"), pytest.param(SPACE, id="space")],
+    [
+        pytest.param(3, id="number"),
+        pytest.param(None, id="none"),
+        pytest.param(object(), id="object"),
+        pytest.param(SPACE, id="space"),
+    ],
 )
 def test_what_has_no_ledger_is_refused(source):
     with pytest.raises(InputError):

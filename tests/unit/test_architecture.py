@@ -57,7 +57,9 @@ def test_every_module_has_its_place_and_the_page_says_so():
     placed = [*LAYERS, set(WINGS), set(PROGRAMS.split()), {"__init__", "data"}]
     assert {_part(path) for path in FILES} <= set().union(*placed)
     assert sum(map(len, placed)) == len(set().union(*placed))
-    assert page(PAGE.read_text()) == PAGE.read_text(), "python -m tests.layers writes the table anew"
+    assert page(PAGE.read_text()) == PAGE.read_text(), (
+        "python -m tests.layers writes the table anew"
+    )
 
 
 @functools.cache
@@ -67,7 +69,11 @@ def _nodes(path):
 
 @functools.cache
 def _words(path):
-    return {getattr(node, "attr", getattr(node, "id", "")) for node in _nodes(path) if isinstance(node, (ast.Attribute, ast.Name))}
+    return {
+        getattr(node, "attr", getattr(node, "id", ""))
+        for node in _nodes(path)
+        if isinstance(node, (ast.Attribute, ast.Name))
+    }
 
 
 def _users(*names):
@@ -95,19 +101,28 @@ def test_only_the_curator_evaluates_queries_and_draws_noise():
 
 def test_entropy_comes_from_one_place_and_noise_is_shaped_in_mechanisms_alone():
     public = {
-        "acquisition/designs.py",  # turns a design by a seeded generator: nothing private is near it
+        # turns a design by a seeded generator: nothing private is near it
+        "acquisition/designs.py",
         "papers/po_gp_ucb/row_noise.py",  # draws a public projection by a seeded generator
-        "papers/po_gp_ucb/transform.py",  # a transform without privacy, refused unless its user says so: these coins protect nothing
+        # a transform without privacy, refused unless its user says so: these coins protect nothing
+        "papers/po_gp_ucb/transform.py",
     }
     generators = ("urandom", "randn", "normal_", "SystemRandom", "randint", "token_bytes", "rand")
     assert _users(*generators) == {"curator/entropy.py"} | public
-    computing = {"accounting/gdp.py", "accounting/dominating_pairs.py", "accounting/event_costs.py", "testing/auditing.py"}
+    computing = {
+        "accounting/gdp.py",
+        "accounting/dominating_pairs.py",
+        "accounting/event_costs.py",
+        "testing/auditing.py",
+    }
     assert _users("ndtri", "erfinv") <= {"mechanisms/gaussian.py", *computing}
 
 
 def test_no_clock_that_can_be_set_is_read():
     """A jump of the system's time can end no wait, lose no charge and open no ledger anew."""
-    clock = re.compile(r"\b(time\.(time|time_ns|localtime|gmtime|ctime|strftime)|(datetime|date)\.(now|utcnow|today))\(")
+    clock = re.compile(
+        r"\b(time\.(time|time_ns|localtime|gmtime|ctime|strftime)|(datetime|date)\.(now|utcnow|today))\("
+    )
     assert [path for path in FILES if clock.search(path.read_text())] == []
 
 
@@ -119,31 +134,51 @@ def _shipped(cls):
     for module in pkgutil.walk_packages(dpbo.__path__, "dpbo."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    return {c for c in _all_subclasses(cls) if c.__module__.startswith("dpbo.") and not c.__abstractmethods__}
+    return {
+        c
+        for c in _all_subclasses(cls)
+        if c.__module__.startswith("dpbo.") and not c.__abstractmethods__
+    }
 
 
 def test_every_query_and_mechanism_is_under_contract():
     for path in (pathlib.Path(__file__).parents[1]).rglob("test_*.py"):
         if "Contract" not in path.read_text() or path == pathlib.Path(__file__):
             continue
-        importlib.import_module(".".join(path.relative_to(pathlib.Path(__file__).parents[2]).with_suffix("").parts))
+        importlib.import_module(
+            ".".join(path.relative_to(pathlib.Path(__file__).parents[2]).with_suffix("").parts)
+        )
     contracts: dict[Any, list[Any]] = {
         Query: [QueryContract, RowContract],
         Mechanism: [MechanismContract, ChoiceContract, VectorContract],
     }
     for base, kinds in contracts.items():
-        covered = {c.covers for kind in kinds for c in _all_subclasses(kind) if not c.__abstractmethods__}
-        exempt = {NoNoise, RegularisedBest}  # the first promises nothing; the second takes one record a unit and has a hunt of its own
-        conditional = {c for c in _shipped(base) if issubclass(c, Query) and c.data_assumptions is not Query.data_assumptions}
+        covered = {
+            c.covers for kind in kinds for c in _all_subclasses(kind) if not c.__abstractmethods__
+        }
+        # the first promises nothing; the second takes one record a unit and has a hunt of its own
+        exempt = {NoNoise, RegularisedBest}
+        conditional = {
+            c
+            for c in _shipped(base)
+            if issubclass(c, Query) and c.data_assumptions is not Query.data_assumptions
+        }
         assert _shipped(base) - exempt - conditional <= covered
         assert _shipped(base), "the search found nothing"
-    assert _shipped(Query) == set(CASES), "every query is tried with arguments that are altered afterwards"
+    assert _shipped(Query) == set(CASES), (
+        "every query is tried with arguments that are altered afterwards"
+    )
 
 
 def test_no_public_function_bears_the_name_of_a_module_beside_it():
     modules = {_part(path) for path in FILES}
     stub = ast.parse((ROOT / "__init__.pyi").read_text())
-    exported = {alias.name for node in ast.walk(stub) if isinstance(node, ast.ImportFrom) and node.module for alias in node.names}
+    exported = {
+        alias.name
+        for node in ast.walk(stub)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
     assert not exported & modules
 
 

@@ -1,4 +1,6 @@
-"""Everything runs where its inputs lie, with the numbers of the CPU, and seldom waits: on a GPU, else on a device that is not there."""
+"""Everything runs where its inputs lie, with the numbers of the CPU, and seldom waits: on a GPU,
+else on a device that is not there.
+"""
 
 import copy
 from concurrent.futures import Executor, Future
@@ -13,11 +15,18 @@ from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
 from dpbo.accounting import PureFilter
-from dpbo.acquisition import GPUCB, SrinivasFinite, prior_guided, suggest, suggest_in_trust_region, suggest_pareto
+from dpbo.acquisition import (
+    GPUCB,
+    SrinivasFinite,
+    prior_guided,
+    suggest,
+    suggest_in_trust_region,
+    suggest_pareto,
+)
 from dpbo.acquisition.expected_improvement import Proposer, best_point, pareto_front, posterior_mean
 from dpbo.algorithms import AsynchronousBO, search_then_choose
 from dpbo.errors import InputError
-from dpbo.gibo import (  # fmt: skip
+from dpbo.gibo import (
     ClippedGradient,
     GIBOSettings,
     GradientGP,
@@ -102,7 +111,9 @@ def cell(x, records):
 def curator(at, adjacency=Adjacency.REPLACE_ONE, **more):
     groups = {} if "groups" not in more else {"groups": more.pop("groups")}
     terms = {"budget": Budget.gdp(1.0), "allow_repeated": True, "entropy": SeededEntropy(0), **more}
-    return Curator(at.put(draw(300, 3)), unit=PrivacyUnit("person", **groups), adjacency=adjacency, **terms)
+    return Curator(
+        at.put(draw(300, 3)), unit=PrivacyUnit("person", **groups), adjacency=adjacency, **terms
+    )
 
 
 def ask(at, query):
@@ -114,11 +125,26 @@ def choose(at, query):
 
 
 def objective(at, points, owner=None, **more):
-    return PrivateObjective(owner or curator(at), score, score_range=(0.0, 1.0), evaluations=6, **more)(points)[0]
+    return PrivateObjective(
+        owner or curator(at), score, score_range=(0.0, 1.0), evaluations=6, **more
+    )(points)[0]
 
 
 def gibo(at, bounds, **more):
-    return DPGIBO(curator(at), loss, bounds=bounds, budget=1.0, iterations=2, batch_size=4, clip=1.0, **more).run().x
+    return (
+        DPGIBO(
+            curator(at),
+            loss,
+            bounds=bounds,
+            budget=1.0,
+            iterations=2,
+            batch_size=4,
+            clip=1.0,
+            **more,
+        )
+        .run()
+        .x
+    )
 
 
 def posterior(at, kernel=None, runs=()):
@@ -154,21 +180,39 @@ def asynchronous(at):
 
 
 def kusner(at):
-    terms = {"kernel": at.put(rbf()), "noise": 1e-3, "evaluations": 3, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0)}
-    search = KusnerSearch(lambda x, records: float(score(x, records).mean()), at.put(draw(9, 3)), **terms)
+    terms = {
+        "kernel": at.put(rbf()),
+        "noise": 1e-3,
+        "evaluations": 3,
+        "kappa": 0.99,
+        "delta": 0.01,
+        "value_range": (-3.0, 3.0),
+    }
+    search = KusnerSearch(
+        lambda x, records: float(score(x, records).mean()), at.put(draw(9, 3)), **terms
+    )
     owner = curator(at, budget=Budget(1000.0, 0.0), accounting=PureFilter(), allow_conditional=True)
-    return torch.cat([owner.release(query, EXACT).value for query in (search.best(), search.last(amplitude=0.1, tau=1.0))])
+    return torch.cat(
+        [
+            owner.release(query, EXACT).value
+            for query in (search.best(), search.last(amplitude=0.1, tau=1.0))
+        ]
+    )
 
 
 def modeler(at):
-    model = Modeler(at.put(draw(9, 3)), kernel=at.put(noisy_inputs(rbf(), 0.01, dimension=3)), noise=1e-3)
+    model = Modeler(
+        at.put(draw(9, 3)), kernel=at.put(noisy_inputs(rbf(), 0.01, dimension=3)), noise=1e-3
+    )
     for _ in range(3):
         model.tell(model.ask(), 0.1)
     return model.model.mean
 
 
 def em(at, kind, **more):
-    return kind(n_components=2, radius=2.0, dimension=3, random_state=0, mechanism=EXACT, **more).fit(curator(at))
+    return kind(
+        n_components=2, radius=2.0, dimension=3, random_state=0, mechanism=EXACT, **more
+    ).fit(curator(at))
 
 
 def mixture(at):
@@ -214,24 +258,40 @@ def pareto(at):
 def permute_and_flip(at):
     mechanism = PermuteAndFlipMechanism.of(1.0)
     utilities = at.put((torch.arange(5000) * 7919 % 5000) << 20)
-    law = mechanism.distribution(ClippedMean(score, score_range=(0.0, 1.0)).sensitivity(Adjacency.REPLACE_ONE), [2.0**-20])
+    law = mechanism.distribution(
+        ClippedMean(score, score_range=(0.0, 1.0)).sensitivity(Adjacency.REPLACE_ONE), [2.0**-20]
+    )
     return torch.from_numpy(mechanism._sample(utilities, [2.0**-20], law, SeededEntropy(0)))
 
 
 # Results lie where the inputs do.
 THERE = {
-    "objective": lambda at: objective(at, at.put(X), bounds=at.put(BOX), reference=at.put(THETA), largest_difference=0.5),
-    "objective of groups": lambda at: objective(at, at.put(X), curator(at, groups=at.put(torch.arange(300) % 50))),
-    "objective, add or remove": lambda at: objective(at, at.put(X), curator(at, Adjacency.ADD_OR_REMOVE_ONE), divisor=300.0),
+    "objective": lambda at: objective(
+        at, at.put(X), bounds=at.put(BOX), reference=at.put(THETA), largest_difference=0.5
+    ),
+    "objective of groups": lambda at: objective(
+        at, at.put(X), curator(at, groups=at.put(torch.arange(300) % 50))
+    ),
+    "objective, add or remove": lambda at: objective(
+        at, at.put(X), curator(at, Adjacency.ADD_OR_REMOVE_ONE), divisor=300.0
+    ),
     "DPGIBO": lambda at: gibo(at, at.put(BOX), start=at.put(THETA)),
-    "DPGIBO of the paper": lambda at: gibo(at, at.put(BOX), kernel=rbf(), settings=GIBOSettings.paper()),
+    "DPGIBO of the paper": lambda at: gibo(
+        at, at.put(BOX), kernel=rbf(), settings=GIBOSettings.paper()
+    ),
     "DPGIBO with a tolerance": lambda at: gibo(at, at.put(BOX), tolerance=2.1),
-    "choose_start": lambda at: choose_start(curator(at), loss, at.put(X), loss_range=(0.0, 3.0), budget=0.1),
+    "choose_start": lambda at: choose_start(
+        curator(at), loss, at.put(X), loss_range=(0.0, 3.0), budget=0.1
+    ),
     "gradient points": lambda at: points(at, bounds=at.put(BOX), start=at.put(X[:3])),
     "gradient points in a box on the CPU": lambda at: points(at, bounds=BOX, start=X[:3]),
-    "gradient points, turned": lambda at: points(at, ScaleKernel(MaternKernel(nu=2.5)), generator=torch.Generator().manual_seed(0)),
+    "gradient points, turned": lambda at: points(
+        at, ScaleKernel(MaternKernel(nu=2.5)), generator=torch.Generator().manual_seed(0)
+    ),
     "gradient points, any kernel": lambda at: points(at, RQKernel(), steps=3),
-    "fewest gradient points": lambda at: fewest_gradient_points(posterior(at), at.put(THETA), 0.5, bounds=BOX),
+    "fewest gradient points": lambda at: fewest_gradient_points(
+        posterior(at), at.put(THETA), 0.5, bounds=BOX
+    ),
     "gradient information": information,
     "finite, RBF": lambda at: finite(at, rbf()),
     "finite, Matern": lambda at: finite(at, ScaleKernel(MaternKernel(nu=2.5)).double()),
@@ -239,48 +299,85 @@ THERE = {
     "finite, runs": lambda at: finite(at, rbf(), (2,)),
     "modeler": modeler,
     "GradientGP": lambda at: gradient_gp(at).gradient_posterior(at.put(X)).mean,
-    "GPUCB": lambda at: GPUCB(gradient_gp(at), SrinivasFinite(count=9, delta=0.1)).best_of(at.put(draw(9, 3)), 3),
+    "GPUCB": (
+        lambda at: GPUCB(gradient_gp(at), SrinivasFinite(count=9, delta=0.1)).best_of(
+            at.put(draw(9, 3)), 3
+        )
+    ),
     "suggest": lambda at: suggest(LINE, *released(at), seed=0, pending=at.put(draw(1, 1))),
     "suggest beside points on the CPU": proposed,
     "suggest, steps and categories": mixed,
     "trust region": lambda at: suggest_in_trust_region(LINE, *released(at), initial=2, seed=0),
     "trust region's design": lambda at: suggest_in_trust_region(LINE, *released(at), seed=0),
     "Pareto": pareto,
-    "Pareto front": lambda at: (lambda X, Y, Yvar: pareto_front(LINE, X, Y, Yvar, -X[:, :1]))(*released(at)),
+    "Pareto front": lambda at: (lambda X, Y, Yvar: pareto_front(LINE, X, Y, Yvar, -X[:, :1]))(
+        *released(at)
+    ),
     "posterior mean": lambda at: posterior_mean(LINE, *released(at)),
     "suggest by a sparse model": lambda at: suggest(LINE, *released(at), seed=0, model=sparse_gp),
     "guided by a prior": guided,
     "placed": lambda at: MIXED.placed(at.put(X)),
-    "search_then_choose": lambda at: search_then_choose(
-        curator(at), score, at.put(draw(9, 3)), score_range=(0.0, 1.0), evaluations=3, initial=2, finalists=3
-    ).x,
+    "search_then_choose": lambda at: (
+        search_then_choose(
+            curator(at),
+            score,
+            at.put(draw(9, 3)),
+            score_range=(0.0, 1.0),
+            evaluations=3,
+            initial=2,
+            finalists=3,
+        ).x
+    ),
     "density of a private mixture": density,
     "embedding": lambda at: at.put(embedding(em(at, DPFactorAnalysis)))(at.put(X)),
-}  # fmt: skip
+}
 # Released values, and results of public inputs on the CPU, lie on the CPU.
 HERE = {
     "objective at points on the CPU": lambda at: objective(at, X),
     "DPGIBO in a box on the CPU": lambda at: gibo(at, BOX),
-    "choose_clip": lambda at: torch.tensor(choose_clip(curator(at), loss, bounds=at.put(BOX), candidates=[0.1, 1.0], budget=0.1)),
-    "clipped gradient": lambda at: ask(at, ClippedGradient(loss, at.put(X), weights=at.put(WEIGHTS), clip=1.0)),
-    "clipped gradient of points on the CPU": lambda at: ask(at, ClippedGradient(loss, X, weights=WEIGHTS, clip=1.0)),
-    "a model's gradient": lambda at: ask(at, gradient_gp(at).of_one_unit().gradient_query(at.put(THETA), at.put(X), loss, clip=1.0)),
+    "choose_clip": lambda at: torch.tensor(
+        choose_clip(curator(at), loss, bounds=at.put(BOX), candidates=[0.1, 1.0], budget=0.1)
+    ),
+    "clipped gradient": lambda at: ask(
+        at, ClippedGradient(loss, at.put(X), weights=at.put(WEIGHTS), clip=1.0)
+    ),
+    "clipped gradient of points on the CPU": lambda at: ask(
+        at, ClippedGradient(loss, X, weights=WEIGHTS, clip=1.0)
+    ),
+    "a model's gradient": lambda at: ask(
+        at, gradient_gp(at).of_one_unit().gradient_query(at.put(THETA), at.put(X), loss, clip=1.0)
+    ),
     "moments": lambda at: ask(at, MixtureMoments(3, ball=BALL, natural=draw(3, 10))),
     "moments in a ball of its own": lambda at: ask(
-        at, MixtureMoments(3, ball=Ball(1.0, **{name: at.put(part) for name, part in OFF_BALL.items()}), natural=at.put(draw(3, 10)))
+        at,
+        MixtureMoments(
+            3,
+            ball=Ball(1.0, **{name: at.put(part) for name, part in OFF_BALL.items()}),
+            natural=at.put(draw(3, 10)),
+        ),
     ),
     "cluster sums": lambda at: ask(at, ClusterSums(3, ball=BALL, centers=at.put(X))),
     "second moment": lambda at: ask(at, SecondMoment(3, ball=BALL)),
-    "a sample": lambda at: ask(at, PoissonSampled(ClippedMean(score, at.put(THETA), score_range=(0.0, 1.0)), rate=1.0 - 1e-15)),
+    "a sample": lambda at: ask(
+        at,
+        PoissonSampled(ClippedMean(score, at.put(THETA), score_range=(0.0, 1.0)), rate=1.0 - 1e-15),
+    ),
     "cells": lambda at: ask(at, CellMeans(cell, at.put(THETA), cells=3, score_range=(0.0, 1.0))),
     "a table's rows": lambda at: ask(at, RowTable([0.0] * 3, radius=1.0)),
-    "candidates": lambda at: choose(at, CandidateScores(score, list(at.put(X)), score_range=(0.0, 1.0))),
-    "quantile": lambda at: choose(at, QuantileUtilities(lambda _, records: records[:, 0], candidates=[0.1, 0.5, 0.9], quantile=0.5)),
+    "candidates": lambda at: choose(
+        at, CandidateScores(score, list(at.put(X)), score_range=(0.0, 1.0))
+    ),
+    "quantile": lambda at: choose(
+        at,
+        QuantileUtilities(
+            lambda _, records: records[:, 0], candidates=[0.1, 0.5, 0.9], quantile=0.5
+        ),
+    ),
     "permute and flip": permute_and_flip,
     "asynchronous": asynchronous,
     "Kusner": kusner,
     "private mixture": lambda at: torch.from_numpy(mixture(at).means_),
-}  # fmt: skip
+}
 
 
 # BoTorch compiles a kernel at its first use, which takes half a minute.
@@ -295,16 +392,24 @@ def device():
         yield shadow
 
 
-SLOW = {name: pytest.param(name, marks=pytest.mark.deep) for name in ("DPGIBO with a tolerance", "gradient points, turned")}
+SLOW = {
+    name: pytest.param(name, marks=pytest.mark.deep)
+    for name in ("DPGIBO with a tolerance", "gradient points, turned")
+}
 
 
-@pytest.mark.parametrize("name", [{"Pareto": PARETO, **SLOW}.get(name, name) for name in (*THERE, *HERE)])
+@pytest.mark.parametrize(
+    "name", [{"Pareto": PARETO, **SLOW}.get(name, name) for name in (*THERE, *HERE)]
+)
 def test_results_are_the_cpus_and_lie_where_the_inputs_do(name, request):
     case = (THERE | HERE)[name]
     there = Gpu() if torch.cuda.is_available() else request.getfixturevalue("device")
     found = case(there)
     expected = case(Cpu())
-    assert (str(found.device), found.shape) == (there.name if name in THERE else "cpu", expected.shape)
+    assert (str(found.device), found.shape) == (
+        there.name if name in THERE else "cpu",
+        expected.shape,
+    )
     # Whose last digits may lead a search elsewhere.
     if not isinstance(there, Gpu):
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-9)
@@ -316,7 +421,9 @@ def test_a_device_refuses_tensors_of_two_devices_and_lists_what_happens(device):
     with pytest.raises(MixedDevices, match=r"^add at"):
         there + here
     assert (device.launches, device.syncs, device.uploads) == ([], [], [])
-    assert float((there * torch.tensor(2.0)).sum()) == 2.0 * float(here.sum()), "of no dimension, as CUDA takes it"
+    assert float((there * torch.tensor(2.0)).sum()) == 2.0 * float(here.sum()), (
+        "of no dimension, as CUDA takes it"
+    )
     assert torch.equal(there[torch.tensor([1])].cpu(), here[[1]])
     assert there[there > 2.0].shape == (0,)
     assert [len(part) for part in (device.launches, device.syncs, device.uploads)] == [5, 3, 1]
@@ -325,7 +432,9 @@ def test_a_device_refuses_tensors_of_two_devices_and_lists_what_happens(device):
 
 def test_an_evaluation_waits_for_a_device_four_times_at_most(device):
     """Of these once for the trial of each model on two public records."""
-    asked = PrivateObjective(curator(device), score, score_range=(0.0, 1.0), evaluations=6, bounds=BOX)
+    asked = PrivateObjective(
+        curator(device), score, score_range=(0.0, 1.0), evaluations=6, bounds=BOX
+    )
     # Takes the records' fingerprints, once.
     asked(device.put(X[:1]))
     for X_there in (device.put(X[:1]), device.put(X[:3])):
@@ -342,9 +451,12 @@ def test_a_gradient_posterior_waits_for_a_device_twice_at_most(device):
     X_there = device.put(X)
     theta = device.put(THETA)
     for step in (
-        lambda: found.append(X_there), lambda: found.conditioned_on(X_there), lambda: found.weights(theta), lambda: found.covariance(theta),
+        lambda: found.append(X_there),
+        lambda: found.conditioned_on(X_there),
+        lambda: found.weights(theta),
+        lambda: found.covariance(theta),
         lambda: fewest_gradient_points(found, theta, 50.0),
-    ):  # fmt: skip
+    ):
         device.forget()
         step()
         assert len(device.syncs) <= 2, device.syncs
@@ -380,9 +492,14 @@ def test_a_step_of_gp_ucb_never_waits_for_a_device(device, runs):
 
 def test_what_does_not_fit_is_said(device):
     X, Y, Yvar = released(Cpu())
-    with pytest.raises(InputError, match=r"^Y='cpu' .* the device of X, shadow:0. Give Y.to\(X.device\)"):
+    with pytest.raises(
+        InputError, match=r"^Y='cpu' .* the device of X, shadow:0. Give Y.to\(X.device\)"
+    ):
         suggest(LINE, device.put(X), Y, Yvar, seed=0)
     runs = GradientPosterior(rbf(), 1e-4)
     runs.append(draw(2, 6, 3))
-    with pytest.raises(InputError, match=r"^posterior.batch_shape=\(2,\) .* of one run. Keep a GradientPosterior for each run"):
+    with pytest.raises(
+        InputError,
+        match=r"^posterior.batch_shape=\(2,\) .* of one run. Keep a GradientPosterior for each run",
+    ):
         suggest_gradient_points(runs, THETA, 3)

@@ -61,8 +61,12 @@ def test_laws_draws_and_curves_set_the_precision_in_their_turn(turns):
     works: list[Callable[[], object]] = [
         lambda: decide(NORMAL, 5, False, 0.5, 2.0**20, SeededEntropy(0)),
         lambda: decide(LAPLACE, 5, False, 0.5, 2.0**20, SeededEntropy(0)),
-        lambda: _decided(np.arange(1, 5, dtype=np.uint64), [0.5, 0.5], [2.0**20] * 2, SeededEntropy(0)),
-        lambda: exponential._exactly(np.array([3, 2]), np.array([0, 5]), Fraction(1, 3), 1 << 63, 64),
+        lambda: _decided(
+            np.arange(1, 5, dtype=np.uint64), [0.5, 0.5], [2.0**20] * 2, SeededEntropy(0)
+        ),
+        lambda: exponential._exactly(
+            np.array([3, 2]), np.array([0, 5]), Fraction(1, 3), 1 << 63, 64
+        ),
         lambda: permute_and_flip._exactly(3, 5, Fraction(1, 3), 1 << 63, 64),
         lambda: gdp._exact_delta(1.0, 1.0),
         lambda: true_positive_rate(Guarantee(1.0, None, None), 0.01),

@@ -29,14 +29,35 @@ def looks_up(n):
 
 @pytest.mark.parametrize("detail", DETAILS)
 def test_values_count_with_type_and_every_bit(detail):
-    values = [1, 1.0, "1", True, None, [1, 2], (1, 2), {"a": 1, "b": 2}, {"a": 2, "b": 1}, {1, 2}, TABLE, TABLE.double(), TABLE.numpy(),
-              np.array(["a", None], dtype=object), adds, torch.add, torch.nn.Linear, TABLE.bfloat16()]  # fmt: skip
-    by_type = 2 if detail == "code" else 0  # three tensors count as one there: a ledger keeps no data
+    values = [
+        1,
+        1.0,
+        "1",
+        True,
+        None,
+        [1, 2],
+        (1, 2),
+        {"a": 1, "b": 2},
+        {"a": 2, "b": 1},
+        {1, 2},
+        TABLE,
+        TABLE.double(),
+        TABLE.numpy(),
+        np.array(["a", None], dtype=object),
+        adds,
+        torch.add,
+        torch.nn.Linear,
+        TABLE.bfloat16(),
+    ]
+    # three tensors count as one there: a ledger keeps no data
+    by_type = 2 if detail == "code" else 0
     assert len({fingerprint(value, detail=detail) for value in values}) == len(values) - by_type
     assert fingerprint(np.float64(0.5), detail=detail) == fingerprint(0.5, detail=detail)
     assert fingerprint(values) != fingerprint(values, key=b"k")
     one, other = ({"a": 1, "b": 2}, {"b": 2, "a": 1})
-    assert (fingerprint(one, detail=detail) == fingerprint(other, detail=detail)) == (detail != "content"), "the order is content"
+    assert (fingerprint(one, detail=detail) == fingerprint(other, detail=detail)) == (
+        detail != "content"
+    ), "the order is content"
 
 
 class Clipped(Query):
@@ -52,22 +73,37 @@ class Clipped(Query):
 
 
 def test_queries_differ_in_their_public_inputs_and_what_a_ledger_keeps_holds_no_data():
-    assert len({fingerprint(Clipped(clip)) for clip in (1.0, 1.0, 1e6)}) == 2, "ranks must not ask with other clips"
+    assert len({fingerprint(Clipped(clip)) for clip in (1.0, 1.0, 1e6)}) == 2, (
+        "ranks must not ask with other clips"
+    )
     held = functools.partial(adds, TABLE), functools.partial(adds, TABLE + 1)
     assert fingerprint(held[0], detail="code") == fingerprint(held[1], detail="code")
-    bound = [type("Costs", (), {"of": lambda self: self.costs, "costs": costs})().of for costs in (1.0, 2.0)]
+    bound = [
+        type("Costs", (), {"of": lambda self: self.costs, "costs": costs})().of
+        for costs in (1.0, 2.0)
+    ]
     assert fingerprint(bound[0], detail="code") == fingerprint(bound[1], detail="code")
 
 
 def test_functions_count_by_name_code_references_or_all_they_close_over(monkeypatch):
-    for detail, number, box in zip(DETAILS, (False, False, True, True), (False, False, True, True), strict=True):
-        told = [fingerprint(adds(held), detail=detail) for held in (1, 1, 2)], [fingerprint(adds([held]), detail=detail) for held in (1, 2)]
+    for detail, number, box in zip(
+        DETAILS, (False, False, True, True), (False, False, True, True), strict=True
+    ):
+        told = (
+            [fingerprint(adds(held), detail=detail) for held in (1, 1, 2)],
+            [fingerprint(adds([held]), detail=detail) for held in (1, 2)],
+        )
         assert told[0][0] == told[0][1]
         assert (told[0][0] != told[0][2], told[1][0] != told[1][1]) == (number, box), detail
     before = [fingerprint(looks_up, detail=detail) for detail in DETAILS]
     monkeypatch.setitem(globals(), "TABLE", torch.tensor([1.0, 3.0]))
     after = [fingerprint(looks_up, detail=detail) for detail in DETAILS]
-    assert [a != b for a, b in zip(before, after, strict=True)] == [False, False, True, False], "no data in what a ledger keeps"
+    assert [a != b for a, b in zip(before, after, strict=True)] == [
+        False,
+        False,
+        True,
+        False,
+    ], "no data in what a ledger keeps"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,14 +128,41 @@ READ = [
     pytest.param(FUNCTION, {1.0}, {2.0}, id="set"),
     pytest.param(FUNCTION, Settings(1.0), Settings(2.0), id="frozen dataclass"),
     pytest.param("score = lambda x, kept=HELD: kept", [1.0], [2.0], id="default"),
-    pytest.param("def score(x):\n    seen = []\n    seen.append(x)\n    return HELD[0]", [1.0], [2.0], id="beside a list of its own"),
-    pytest.param("def score(x):\n    out = {}\n    out[x] = HELD[0]\n    return out", [1.0], [2.0], id="into a dict of its own"),
+    pytest.param(
+        "def score(x):\n    seen = []\n    seen.append(x)\n    return HELD[0]",
+        [1.0],
+        [2.0],
+        id="beside a list of its own",
+    ),
+    pytest.param(
+        "def score(x):\n    out = {}\n    out[x] = HELD[0]\n    return out",
+        [1.0],
+        [2.0],
+        id="into a dict of its own",
+    ),
     pytest.param(CLASS.format("weights = HELD"), [1.0], [2.0], id="class constant"),
     pytest.param(CLASS.format("weight = HELD"), 1.0, 2.0, id="number of a class"),
-    pytest.param(CLASS.format("@staticmethod\n    def of(x):\n        return HELD"), 1.0, 2.0, id="static method"),
-    pytest.param(CLASS.format("@classmethod\n    def of(cls):\n        return HELD"), 1.0, 2.0, id="class method"),
-    pytest.param(CLASS.format("@property\n    def of(self):\n        return HELD"), 1.0, 2.0, id="property"),
-    pytest.param("class base:\n    of = lambda self: HELD\nclass score(base):\n    pass", 1.0, 2.0, id="inherited method"),
+    pytest.param(
+        CLASS.format("@staticmethod\n    def of(x):\n        return HELD"),
+        1.0,
+        2.0,
+        id="static method",
+    ),
+    pytest.param(
+        CLASS.format("@classmethod\n    def of(cls):\n        return HELD"),
+        1.0,
+        2.0,
+        id="class method",
+    ),
+    pytest.param(
+        CLASS.format("@property\n    def of(self):\n        return HELD"), 1.0, 2.0, id="property"
+    ),
+    pytest.param(
+        "class base:\n    of = lambda self: HELD\nclass score(base):\n    pass",
+        1.0,
+        2.0,
+        id="inherited method",
+    ),
 ]
 
 
@@ -138,7 +201,10 @@ def test_another_module_of_the_callers_counts():
 )
 def test_a_container_that_the_code_fills_does_not_count(line):
     """A score that keeps a list of its calls is resumed in the same process."""
-    found = [fingerprint(reads(f"def score(x):\n    {line}", held), detail="references") for held in ([], [1])]
+    found = [
+        fingerprint(reads(f"def score(x):\n    {line}", held), detail="references")
+        for held in ([], [1])
+    ]
     assert found[0] == found[1]
 
 
@@ -166,7 +232,10 @@ class Keeper:
 
 
 def test_ranks_compare_what_an_object_reads_and_not_what_it_fills():
-    found = [fingerprint(Reached(Keeper(weights, seen))) for weights, seen in (([1.0], {}), ([1.0], {1: 1}), ([2.0], {}))]
+    found = [
+        fingerprint(Reached(Keeper(weights, seen)))
+        for weights, seen in (([1.0], {}), ([1.0], {1: 1}), ([2.0], {}))
+    ]
     assert found[0] == found[1] != found[2]
 
 
@@ -179,5 +248,8 @@ def test_what_leads_back_to_itself_counts_once():
 def test_a_long_list_counts_by_its_length():
     held = [0.0] * 1_000_000
     text = "def score(x):\n    return HELD[0]"
-    found = [fingerprint(reads(text, each), detail="references") for each in (held, [1.0, *held[1:]], held[1:])]
+    found = [
+        fingerprint(reads(text, each), detail="references")
+        for each in (held, [1.0, *held[1:]], held[1:])
+    ]
     assert found[0] == found[1] != found[2]

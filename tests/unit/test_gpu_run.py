@@ -1,4 +1,6 @@
-"""`make gpu` says what is missing and ends in time, and a missing library skips the tests that import it."""
+"""`make gpu` says what is missing and ends in time, and a missing library skips the tests that
+import it.
+"""
 
 import sys
 
@@ -18,7 +20,9 @@ from tools import gpu
         ("no_such_library", "", pytest.Module.CollectError),
     ],
 )
-def test_a_library_that_dpbo_does_not_need_may_be_missing_but_not_in_ci(library, ci, outcome, request, tmp_path, monkeypatch):
+def test_a_library_that_dpbo_does_not_need_may_be_missing_but_not_in_ci(
+    library, ci, outcome, request, tmp_path, monkeypatch
+):
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setenv("CI", ci)
     file = tmp_path / f"test_with_{library}.py"
@@ -55,4 +59,8 @@ def test_a_program_that_does_not_end_is_killed_and_its_output_kept(tmp_path):
 
 
 def test_the_files_it_collects_are_all_with_tests_for_gpus():
-    assert {"tests/unit/test_devices.py", "tests/unit/gpu/test_gpu.py", "tests/slow/ranks/test_failures.py"} <= {*gpu.marked_files()}
+    assert {
+        "tests/unit/test_devices.py",
+        "tests/unit/gpu/test_gpu.py",
+        "tests/slow/ranks/test_failures.py",
+    } <= {*gpu.marked_files()}

@@ -1,4 +1,6 @@
-"""What loads what, without a warning: the ledger without torch, an import without slow libraries, opacus without touching logging."""
+"""What loads what, without a warning: the ledger without torch, an import without slow libraries,
+opacus without touching logging.
+"""
 
 import functools
 import importlib
@@ -62,9 +64,17 @@ print(before == (list(root.handlers), root.level), len(root.handlers))
 
 
 def test_imports_load_only_what_is_needed_and_leave_logging_alone(tmp_path):
-    done = subprocess.run([sys.executable, "-W", "error", "-c", CODE], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", CODE],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
-    imported, *_, ledger, everyday, searches, others, optional, names, logging = done.stdout.strip().splitlines()
+    imported, *_, ledger, everyday, searches, others, optional, names, logging = (
+        done.stdout.strip().splitlines()
+    )
     assert (imported, ledger, everyday, searches, others, optional) == ("[]",) * 6
     assert "PrivateObjective" in names
     assert logging == "True 0"
@@ -78,7 +88,13 @@ NEEDED = {
     "optuna": "dpbo.integrations.optuna",
     "testing": "dpbo.testing.{}",
 }
-HOMES = {"httpx": "client", "starlette": "front", "uvicorn": "front", "pytest": "ledger_contract", "hypothesis": "query_contract"}
+HOMES = {
+    "httpx": "client",
+    "starlette": "front",
+    "uvicorn": "front",
+    "pytest": "ledger_contract",
+    "hypothesis": "query_contract",
+}
 
 
 def test_every_missing_library_is_answered_by_its_extra(monkeypatch, tmp_path):
@@ -114,9 +130,19 @@ def test_every_missing_library_is_answered_by_its_extra(monkeypatch, tmp_path):
 
 
 def test_the_driver_of_another_database_is_named_where_it_is_missing():
-    for url, module in (("mysql+nodriver://h/d", ""), ("mysql+pymysql://h/d", "pymysql"), ("oracle+oracledb://h/d", "oracledb")):
+    for url, module in (
+        ("mysql+nodriver://h/d", ""),
+        ("mysql+pymysql://h/d", "pymysql"),
+        ("oracle+oracledb://h/d", "oracledb"),
+    ):
         with pytest.raises(MissingLibrary if module else InputError) as refused:
             Storage(url)
         assert f"{module} is not installed" in str(refused.value) or not module
-    with pytest.raises(MissingLibrary, match=r"asyncpg is not installed.* postgresql\+psycopg://, with: pip install \"dpbo\[postgres\]\""):
+    with pytest.raises(
+        MissingLibrary,
+        match=(
+            r"asyncpg is not installed.* postgresql\+psycopg://, with: pip install"
+            r" \"dpbo\[postgres\]\""
+        ),
+    ):
         Storage("postgresql+asyncpg://h/d")

@@ -1,4 +1,6 @@
-"""What a notebook shows of a curator, an objective and fitted estimators, and the budget that a curator says is left."""
+"""What a notebook shows of a curator, an objective and fitted estimators, and the budget that a
+curator says is left.
+"""
 
 from typing import Any
 
@@ -18,7 +20,12 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 def make(**changes):
-    settings = {"unit": "patient", "adjacency": "replace-one", "budget": Budget(3.0, 1e-6), "allow_repeated": True}
+    settings = {
+        "unit": "patient",
+        "adjacency": "replace-one",
+        "budget": Budget(3.0, 1e-6),
+        "allow_repeated": True,
+    }
     return Curator(torch.rand(2000, dtype=torch.float64), **{**settings, **changes})
 
 
@@ -27,7 +34,9 @@ def score(_x, records):
 
 
 def objective(curator, name, budget):
-    return PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, name=name, budget=budget)
+    return PrivateObjective(
+        curator, score, score_range=(0.0, 1.0), evaluations=4, name=name, budget=budget
+    )
 
 
 def test_the_epsilon_that_is_left_can_be_taken_and_is_all_that_is_left():
@@ -42,9 +51,13 @@ def test_the_epsilon_that_is_left_can_be_taken_and_is_all_that_is_left():
         objective(curator, "rest", Budget(left, 1e-6))
         assert curator.remaining_epsilon == 0.0, accounting
     assert make(accounting=PureFilter(), budget=Budget(3.0, 0.0)).remaining_epsilon == 3.0
-    assert make(budget=Budget.gdp(1.0, delta=1e-5)).remaining_epsilon == pytest.approx(4.377178, rel=1e-6)
+    assert make(budget=Budget.gdp(1.0, delta=1e-5)).remaining_epsilon == pytest.approx(
+        4.377178, rel=1e-6
+    )
     assert make(budget=Budget.gdp(1.0)).remaining_epsilon is None, "no delta is named"
-    assert make(accounting=Planned([GaussianEvent(20.0, 4)])).remaining_epsilon is None, "slots are counted"
+    assert make(accounting=Planned([GaussianEvent(20.0, 4)])).remaining_epsilon is None, (
+        "slots are counted"
+    )
 
 
 def test_a_curator_and_an_objective_show_public_facts_escaped(tmp_path):
@@ -65,15 +78,28 @@ def test_fitted_estimators_show_their_guarantee_under_scikit_learns_diagram():
     y = X[:, 0] > 0
     budget = Budget(8.0, 1e-6)
     privacy = Privacy(unit=HOSTILE, allow_repeated=True)
-    settings: dict[str, Any] = {"budget": budget, "n_iter": 2, "strategy": "choice", "privacy": privacy}
+    settings: dict[str, Any] = {
+        "budget": budget,
+        "n_iter": 2,
+        "strategy": "choice",
+        "privacy": privacy,
+    }
     tree = DPSearch(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2]}, **settings)
     em: dict[str, Any] = {"budget": budget, "radius": 3.0, "random_state": 0}
-    models = [DPGaussianMixture(2, max_iter=2, **em), DPKMeans(2, max_iter=2, **em), DPFactorAnalysis(1, max_iter=2, **em)]
+    models = [
+        DPGaussianMixture(2, max_iter=2, **em),
+        DPKMeans(2, max_iter=2, **em),
+        DPFactorAnalysis(1, max_iter=2, **em),
+    ]
     estimators: list[Any] = [tree, *models]
     for estimator in estimators:
         name = type(estimator).__name__
         assert f"{name} after fit" not in estimator._repr_html_()
-        estimator.fit(X[:100], y[:100], X[100:], y[100:]) if estimator is tree else estimator.fit(X[100:])
+        (
+            estimator.fit(X[:100], y[:100], X[100:], y[100:])
+            if estimator is tree
+            else estimator.fit(X[100:])
+        )
         for shown in (estimator._repr_html_(), estimator._repr_mimebundle_()["text/html"]):
             facts = shown[shown.index(f"{name} after fit") :]
             assert "(8.000, " in facts

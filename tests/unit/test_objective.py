@@ -12,7 +12,16 @@ from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source, Space
+from dpbo import (
+    Adjacency,
+    Budget,
+    BudgetExceeded,
+    Curator,
+    PrivacyUnit,
+    PrivateObjective,
+    Source,
+    Space,
+)
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, ScoreError, UsageError
@@ -41,12 +50,18 @@ def truth(X):
 
 
 def make(**changes):
-    settings = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-5)}
+    settings = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget(3.0, 1e-5),
+    }
     return Curator(load(), **{**settings, **changes})
 
 
 def objective(curator, **changes):
-    return PrivateObjective(curator, score, **{"score_range": (0.0, 1.0), "evaluations": 30, **changes})
+    return PrivateObjective(
+        curator, score, **{"score_range": (0.0, 1.0), "evaluations": 30, **changes}
+    )
 
 
 def test_values_and_variances_go_straight_into_a_gp():
@@ -68,12 +83,18 @@ def test_values_and_variances_go_straight_into_a_gp():
 
 def test_the_noise_is_that_of_its_share_of_the_budget():
     curator = make()
-    search, final = objective(curator, budget=0.9), objective(curator, evaluations=1, budget=0.1, name="final")
+    search, final = (
+        objective(curator, budget=0.9),
+        objective(curator, evaluations=1, budget=0.1, name="final"),
+    )
     assert search.noise_multiplier == pytest.approx((30 / 0.9) ** 0.5 / 0.7191174352217926)
     assert search.noise_std.item() == pytest.approx(search.noise_multiplier / N)
     assert search(X)[1].sqrt()[0].item() == pytest.approx(search.noise_std.item())
     assert final.noise_multiplier == pytest.approx(10**0.5 / 0.7191174352217926)
-    assert objective(make(), budget=Budget(1.0, 1e-5)).noise_multiplier == objective(make(budget=Budget(1.0, 1e-5))).noise_multiplier
+    assert (
+        objective(make(), budget=Budget(1.0, 1e-5)).noise_multiplier
+        == objective(make(budget=Budget(1.0, 1e-5))).noise_multiplier
+    )
     with pytest.raises(BudgetExceeded):
         objective(curator, evaluations=1, budget=0.001, name="more")
 
@@ -86,7 +107,9 @@ def test_a_joint_batch_is_one_entry_and_its_noise_does_not_depend_on_q():
     charges = [r for r in curator.ledger.records() if r.kind == "charge"]
     assert [r.body["event"]["count"] for r in charges] == [1, 3]
     assert search.remaining == 26
-    assert len({search(X[:1])[0].item() for _ in range(3)}) == 3, "the same point again is a new release"
+    assert len({search(X[:1])[0].item() for _ in range(3)}) == 3, (
+        "the same point again is a new release"
+    )
 
 
 def test_a_batch_beyond_the_plan_is_refused_whole_before_it_is_evaluated():
@@ -117,7 +140,12 @@ def test_history_and_resume_under_a_name(on_disk):
     for search in (first, again):
         for told, new, kept in zip((X, Y, Yvar), (X[1:2], *more), search.history(), strict=True):
             assert torch.equal(torch.cat([told, new]), kept)
-    for change in ({"evaluations": 6}, {"score_range": (0.0, 2.0)}, {"worst": "upper"}, {"budget": 0.5}):
+    for change in (
+        {"evaluations": 6},
+        {"score_range": (0.0, 2.0)},
+        {"worst": "upper"},
+        {"budget": 0.5},
+    ):
         with pytest.raises(LedgerMismatch):
             objective(make(**on_disk), **{"name": "svm", "evaluations": 5, **change})
 
@@ -127,10 +155,13 @@ def test_objectives_of_one_plan_that_take_turns_assume_that_durations_tell_nothi
     for turns, told in (("aabb", False), ("abba", True), ("aba", True), ("abab", True)):
         terms = {"ledger": str(tmp_path / f"{turns}.db"), "dataset": "study"}
         taking: dict[str, PrivateObjective] = {}
-        for turn in turns:  # an object made when another has begun finds its values there: that is resuming
+        # an object made when another has begun finds its values there: that is resuming
+        for turn in turns:
             taking.setdefault(turn, objective(make(**terms)))
             taking[turn](X[:1])
-        assert ("durations-tell-nothing" in taking["a"].curator.statement().assumptions) == told, turns
+        assert ("durations-tell-nothing" in taking["a"].curator.statement().assumptions) == told, (
+            turns
+        )
 
 
 def test_a_release_that_failed_is_nobody_elses(monkeypatch):
@@ -152,8 +183,12 @@ def test_executors_give_handles_that_are_released_in_any_order():
     """Processes, and workers that die, are in tests/unit/algorithms/test_workers.py."""
     with ThreadPoolExecutor(2) as threads:
         for records in (load(), Source(load)):
-            curator = Curator(records, unit=PrivacyUnit("patient", groups=[i // 2 for i in range(N)]),
-                              adjacency=Adjacency.REPLACE_ONE, budget=Budget(3.0, 1e-5))  # fmt: skip
+            curator = Curator(
+                records,
+                unit=PrivacyUnit("patient", groups=[i // 2 for i in range(N)]),
+                adjacency=Adjacency.REPLACE_ONE,
+                budget=Budget(3.0, 1e-5),
+            )
             search = objective(curator)
             handles = [job.result() for job in [search.submit(x, threads) for x in X]]
             assert curator.ledger.head().kind == "reserve"
@@ -168,14 +203,30 @@ def test_handles_of_other_plans_and_questions_are_refused_uncharged():
     curator = make()
     search = objective(curator, budget=0.5)
     pairs = PrivateObjective(
-        curator, lambda x, r: torch.stack([r, r], 1), score_range=[(0.0, 9.0)] * 2, evaluations=2, budget=0.25, name="pairs"
+        curator,
+        lambda x, r: torch.stack([r, r], 1),
+        score_range=[(0.0, 9.0)] * 2,
+        evaluations=2,
+        budget=0.25,
+        name="pairs",
     )
     alike = objective(curator, budget=0.25, name="alike")
     plain = curator.evaluate(ClippedMean(score, X[0], score_range=(0.0, 1.0)), x=X[0].tolist())
-    nowhere, moved = (curator.evaluate(search.evaluate(X[0]).query, **details) for details in ({}, {"x": [9.0, 9.0]}))
+    nowhere, moved = (
+        curator.evaluate(search.evaluate(X[0]).query, **details)
+        for details in ({}, {"x": [9.0, 9.0]})
+    )
     elsewhere = objective(make()).evaluate(X[0])
     before = curator.ledger.head()
-    for foreign in (pairs.evaluate(X[0]), alike.evaluate(X[0]), plain, nowhere, moved, elsewhere, "handle"):
+    for foreign in (
+        pairs.evaluate(X[0]),
+        alike.evaluate(X[0]),
+        plain,
+        nowhere,
+        moved,
+        elsewhere,
+        "handle",
+    ):
         for handles in (foreign, [search.evaluate(X[0]), foreign]):
             with pytest.raises(InputError, match="handle"):
                 search.release(handles)
@@ -210,7 +261,9 @@ def test_several_metrics_at_once():
 
 def test_fit_gets_x_and_score_gets_the_model_and_a_failing_fit_charges_nothing():
     terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 10}
-    assert PrivateObjective(make(), score, fit=functools.partial(torch.mul, 0.5), **terms)(X)[0] == pytest.approx(truth(0.5 * X), abs=0.02)
+    assert PrivateObjective(make(), score, fit=functools.partial(torch.mul, 0.5), **terms)(X)[
+        0
+    ] == pytest.approx(truth(0.5 * X), abs=0.02)
     search = PrivateObjective(make(), score, fit=lambda x: x[9], **terms)
     with pytest.raises(IndexError, match="out of bounds"):
         search(X)
@@ -231,7 +284,9 @@ def test_private_counts_need_a_divisor_and_work_with_one():
         objective(curator)
     Y, Yvar = objective(curator, divisor=N)(X)
     assert (Y - truth(X)).abs().max() < 6 * Yvar.max().sqrt()
-    assert Yvar[0].sqrt().item() == pytest.approx(0.5 * objective(curator, divisor=N).noise_multiplier / N)
+    assert Yvar[0].sqrt().item() == pytest.approx(
+        0.5 * objective(curator, divisor=N).noise_multiplier / N
+    )
 
 
 def test_bad_points_and_plans_are_refused_and_cost_nothing():
@@ -248,8 +303,18 @@ def test_bad_points_and_plans_are_refused_and_cost_nothing():
     assert search.remaining == 30
     curator = make()
     # no JSON, or a name taken
-    terms = [{"a": float("nan")}, {"a": torch.zeros(1)}, {"budget": "9"}, {"score_range": 1}, {"assumptions": {"gp": "y"}}]
-    changes: list[dict[str, Any]] = [{"budget": 1.5}, {"name": ""}, *({"terms": wrong} for wrong in terms)]
+    terms = [
+        {"a": float("nan")},
+        {"a": torch.zeros(1)},
+        {"budget": "9"},
+        {"score_range": 1},
+        {"assumptions": {"gp": "y"}},
+    ]
+    changes: list[dict[str, Any]] = [
+        {"budget": 1.5},
+        {"name": ""},
+        *({"terms": wrong} for wrong in terms),
+    ]
     for change in changes:
         with pytest.raises(InputError, match=f"^{next(iter(change))}="):
             objective(curator, **change)
@@ -257,7 +322,13 @@ def test_bad_points_and_plans_are_refused_and_cost_nothing():
 
 
 @pytest.mark.parametrize(
-    ("accounting", "mechanism"), [(PureFilter(), None), (ZCDPFilter(), None), (RDPFilter(8.0), None), (GDPFilter(), LaplaceMechanism)]
+    ("accounting", "mechanism"),
+    [
+        (PureFilter(), None),
+        (ZCDPFilter(), None),
+        (RDPFilter(8.0), None),
+        (GDPFilter(), LaplaceMechanism),
+    ],
 )
 def test_every_filter_guards_a_plan(accounting, mechanism, tmp_path):
     terms = {"accounting": accounting, "ledger": str(tmp_path / "l.db"), "dataset": "a"}
@@ -282,8 +353,10 @@ def test_values_of_other_questions_under_its_plan_are_no_part_of_its_history():
     search = objective(curator, evaluations=4)
     search(X[:1])
     law = GaussianMechanism(search.noise_multiplier)
-    others = [curator.evaluate(ClippedMean(score, X[0], score_range=(0.0, 1.0))),
-              curator.evaluate(ClippedMean(two, X[0], score_range=[(0.0, 1.0)] * 2), x=[0.1, 0.2])]  # fmt: skip
+    others = [
+        curator.evaluate(ClippedMean(score, X[0], score_range=(0.0, 1.0))),
+        curator.evaluate(ClippedMean(two, X[0], score_range=[(0.0, 1.0)] * 2), x=[0.1, 0.2]),
+    ]
     curator.release_all(others, law, reservation="objective")
     search(X[1:2])
     kept, Y, Yvar = search.history()
@@ -302,10 +375,15 @@ def test_points_far_outside_the_bounds_are_refused_before_anything_is_fitted():
     bounds = torch.tensor([[0.0, 1e-4], [1.0, 1e-1]], dtype=torch.float64)
     search = objective(make(), fit=fit, bounds=bounds)
     for call, given, place in (
-        (search, [[0.5, 0.05], [0.5, 0.5]], r"^X\[1, 1\]=0.5 is not allowed: .* from 0.0001 to 0.1"),
-        (search.evaluate, [-0.3, 0.05], r"^x\[0\]=-0.3"), (search, [[0.5, 0.05, 0.5]], "of 2 coordinates"),
+        (
+            search,
+            [[0.5, 0.05], [0.5, 0.5]],
+            r"^X\[1, 1\]=0.5 is not allowed: .* from 0.0001 to 0.1",
+        ),
+        (search.evaluate, [-0.3, 0.05], r"^x\[0\]=-0.3"),
+        (search, [[0.5, 0.05, 0.5]], "of 2 coordinates"),
         (search, torch.zeros(0, 2), "with one row and one column or more"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(InputError, match=place):
             call(torch.as_tensor(given, dtype=torch.float64))
     assert not fitted
@@ -320,5 +398,7 @@ def test_points_far_outside_the_bounds_are_refused_before_anything_is_fitted():
 
 @pytest.mark.cuda
 def test_a_point_on_another_device_than_the_records_is_said_so():
-    with pytest.raises(ScoreError, match=r"x is on cuda:0 and the records are on cpu: pass X.to\('cpu'\)"):
+    with pytest.raises(
+        ScoreError, match=r"x is on cuda:0 and the records are on cpu: pass X.to\('cpu'\)"
+    ):
         objective(make())(X.cuda())

@@ -1,4 +1,6 @@
-"""Planning: its numbers are those that the objective and the choice then have; its picture is a picture."""
+"""Planning: its numbers are those that the objective and the choice then have; its picture is a
+picture.
+"""
 
 import math
 import warnings
@@ -49,11 +51,19 @@ def test_the_detectable_difference_is_wrong_one_time_in_twenty():
     noise = plan["bo"].noise
     assert 0.5 * math.erfc(gap / (noise * math.sqrt(2)) / math.sqrt(2)) == pytest.approx(0.05)
     epsilon = float(plan["choice"].remark.split()[1].rstrip(";"))
-    assert 0.5 * math.exp(-epsilon * 1000 * plan["choice"].detectable_difference / 2) == pytest.approx(0.05, rel=0.1)
+    assert 0.5 * math.exp(
+        -epsilon * 1000 * plan["choice"].detectable_difference / 2
+    ) == pytest.approx(0.05, rel=0.1)
 
 
 def test_which_strategy_is_recommended():
-    for units, dimension, fits in ((50_000, 4, "bo"), (50_000, 12, "bo"), (1000, 4, "choice"), (50, 4, "none"), (1200, 10, "gibo")):
+    for units, dimension, fits in (
+        (50_000, 4, "bo"),
+        (50_000, 12, "bo"),
+        (1000, 4, "choice"),
+        (50, 4, "none"),
+        (1200, 10, "gibo"),
+    ):
         plan = dpbo.plan(units, BUDGET, evaluations=44, dimension=dimension)
         assert plan.recommended == fits
         assert f"Recommended: {fits}" in str(plan)
@@ -70,13 +80,45 @@ def test_what_no_strategy_can_do_is_said():
 
 
 def test_the_command_recommends_and_draws(capsys, tmp_path):
-    arguments = ["plan", "--units", "1000", "20000", "--epsilons", "1", "3", "--points", "40", "--dimension", "4"]
+    arguments = [
+        "plan",
+        "--units",
+        "1000",
+        "20000",
+        "--epsilons",
+        "1",
+        "3",
+        "--points",
+        "40",
+        "--dimension",
+        "4",
+    ]
     assert main(arguments) == 0
     assert "| 20,000 | bo" in capsys.readouterr().out
-    assert main(["plan", "--units", "1000", "--epsilons", "1", "--dimension", "4", "--share", "1"]) == 0
+    assert (
+        main(["plan", "--units", "1000", "--epsilons", "1", "--dimension", "4", "--share", "1"])
+        == 0
+    )
     assert "| strategy | releases |" in capsys.readouterr().out
     assert main(["plan", "--dimension", "0"]) == 2
-    assert main(["plan", "--units", "1000", "--epsilons", "1", "3", "--dimension", "2", "--range", "0", "50"]) == 0
+    assert (
+        main(
+            [
+                "plan",
+                "--units",
+                "1000",
+                "--epsilons",
+                "1",
+                "3",
+                "--dimension",
+                "2",
+                "--range",
+                "0",
+                "50",
+            ]
+        )
+        == 0
+    )
     table, _, plans = capsys.readouterr().out.partition("Recommended")
     wide = strategies(dpbo.plan(1000, Budget(3.0, 1e-6), score_range=(0.0, 50.0)))["bo"]
     assert f" {wide.noise:.2g} |" in table, "in the units of the range"
@@ -85,20 +127,47 @@ def test_the_command_recommends_and_draws(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert main(["plan", "--units", "5000", "--epsilons", "1", "--plot", str(tmp_path / "plan.png")]) == 0
+        assert (
+            main(
+                ["plan", "--units", "5000", "--epsilons", "1", "--plot", str(tmp_path / "plan.png")]
+            )
+            == 0
+        )
     assert (tmp_path / "plan.png").stat().st_size > 10_000
 
 
 def test_errors_of_the_command_line_name_what_was_typed(capsys, tmp_path):
-    curate = ["curate", "t.csv", "--columns", "a", "--radius", "1", "--epsilon", "1", "--outcome", "y", "--outcome-range", "0", "1"]
+    curate = [
+        "curate",
+        "t.csv",
+        "--columns",
+        "a",
+        "--radius",
+        "1",
+        "--epsilon",
+        "1",
+        "--outcome",
+        "y",
+        "--outcome-range",
+        "0",
+        "1",
+    ]
     curate += ["--dataset", "d", "--ledger", str(tmp_path / "l.db"), "--out", str(tmp_path)]
     for arguments, flag in (
-        (["plan", "--epsilons", "-1"], "--epsilons -1.0 is not allowed: --epsilons must"), (["plan", "--at-delta", "2"], "--at-delta 2.0"),
-        (["plan", "--points", "0"], "--points 0"), (["plan", "--range", "1", "0"], "--range (1.0, 0.0)"),
-        (["plan", "--units", "0"], "--units 0"), (["plan", "--share", "2"], "--share 2.0"), (["--candidates", "0"], "--candidates 0"),
-        (["plan", "--dimension", "0"], "--dimension 0"), (["--epsilon", "-1"], "--epsilon -1.0"), (["--seed", "-1"], "--seed -1"),
-        (["ledger", "show", "a\0b"], "FILE_OR_URL <str>"), ([*curate, "--serve", "1"], "--token-file None"), (curate, "DATA='t.csv'"),
-    ):  # fmt: skip
+        (["plan", "--epsilons", "-1"], "--epsilons -1.0 is not allowed: --epsilons must"),
+        (["plan", "--at-delta", "2"], "--at-delta 2.0"),
+        (["plan", "--points", "0"], "--points 0"),
+        (["plan", "--range", "1", "0"], "--range (1.0, 0.0)"),
+        (["plan", "--units", "0"], "--units 0"),
+        (["plan", "--share", "2"], "--share 2.0"),
+        (["--candidates", "0"], "--candidates 0"),
+        (["plan", "--dimension", "0"], "--dimension 0"),
+        (["--epsilon", "-1"], "--epsilon -1.0"),
+        (["--seed", "-1"], "--seed -1"),
+        (["ledger", "show", "a\0b"], "FILE_OR_URL <str>"),
+        ([*curate, "--serve", "1"], "--token-file None"),
+        (curate, "DATA='t.csv'"),
+    ):
         assert main(arguments) == 2
         told = capsys.readouterr()
         assert told.err.startswith(f"InputError: {flag}"), told.err

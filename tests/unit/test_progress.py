@@ -13,7 +13,11 @@ from dpbo.__main__ import main
 from dpbo.dpsgd import DPSGDConfig, plan_tuning
 from dpbo.papers.em import DPKMeans
 
-TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}
+TERMS: dict[str, Any] = {
+    "unit": PrivacyUnit("record"),
+    "adjacency": Adjacency.REPLACE_ONE,
+    "budget": Budget(3.0, 1e-6),
+}
 
 
 class Terminal(io.StringIO):
@@ -31,7 +35,9 @@ def objective(tmp_path, records, **changed):
 
 
 def test_bars_count_on_a_terminal_and_show_no_times(tmp_path, monkeypatch):
-    """How long private scores take may depend on the records: a bar shows no time, rate or estimate."""
+    """How long private scores take may depend on the records: a bar shows no time, rate or
+    estimate.
+    """
     records = torch.rand(2000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(71))
     monkeypatch.setattr(progress, "DELAY", 0.0)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
@@ -39,14 +45,21 @@ def test_bars_count_on_a_terminal_and_show_no_times(tmp_path, monkeypatch):
     objective(tmp_path, records)
     points = torch.rand(3000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(72))
     DPKMeans(4, budget=Budget(1.0, 1e-6), radius=2.0, max_iter=9, random_state=0).fit(points)
-    plan_tuning(Budget(4.0, 1e-5), DPSGDConfig(noise_multiplier=1.0, epochs=2, batches=1, batch_size=60), runs=4, validation=200)
+    plan_tuning(
+        Budget(4.0, 1e-5),
+        DPSGDConfig(noise_multiplier=1.0, epochs=2, batches=1, batch_size=60),
+        runs=4,
+        validation=200,
+    )
     shown = terminal.getvalue()
     for counted in ("objective: 4/4", "k-means: 9/9", "plan_tuning: 4/4"):
         assert counted in shown, (counted, shown)
     assert not re.search(r"\d:\d\d|it/s|s/it|\?", shown), shown
 
 
-def test_the_log_says_what_was_reserved_released_resumed_and_lost_and_no_value(tmp_path, caplog, capsys):
+def test_the_log_says_what_was_reserved_released_resumed_and_lost_and_no_value(
+    tmp_path, caplog, capsys
+):
     records = torch.rand(2000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(73))
     caplog.set_level(logging.INFO, "dpbo")
     first = objective(tmp_path, records)
@@ -60,10 +73,17 @@ def test_the_log_says_what_was_reserved_released_resumed_and_lost_and_no_value(t
     objective(tmp_path, records)
     assert caplog.records[-1].levelname == "WARNING"
     resumed = "values resumed: 1, lost: 1 (charged, but never delivered), evaluations left: 2"
-    for line in ("'objective': reserved 4 releases", "'objective': released 1 of 4", f"'objective': {resumed}"):
+    for line in (
+        "'objective': reserved 4 releases",
+        "'objective': released 1 of 4",
+        f"'objective': {resumed}",
+    ):
         assert line in caplog.text
     assert f"{Y.item():.3g}" not in caplog.text
     assert main(["ledger", "show", str(tmp_path / "l.db")]) == 0
     shown = capsys.readouterr().out
-    assert [line.endswith("  value lost") for line in shown.splitlines() if " charge " in line] == [False, True]
+    assert [line.endswith("  value lost") for line in shown.splitlines() if " charge " in line] == [
+        False,
+        True,
+    ]
     assert "Charges without a value: 1." in shown

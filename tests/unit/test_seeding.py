@@ -1,4 +1,6 @@
-"""torch's global generator is lent to one thread at a time, and comes back as it was, as do those of GPUs."""
+"""torch's global generator is lent to one thread at a time, and comes back as it was, as do those
+of GPUs.
+"""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,20 +16,36 @@ from tests.unit.acquisition.test_strategies import PAIR, PARETO, PROPOSERS, _bow
 
 @pytest.mark.parametrize("name", ["qlognei", "trust region", PARETO])
 def test_threads_that_propose_at_once_get_their_own_points(name):
-    """torch.manual_seed seeds every GPU too, at once or when it is first used, and nobody would put that back."""
+    """torch.manual_seed seeds every GPU too, at once or when it is first used, and nobody would put
+    that back.
+    """
     torch.cuda.manual_seed_all(12345)
     propose = PROPOSERS[name]
     before = (torch.get_rng_state().tolist(), _gpu_seeds())
-    alone = [propose(PAIR, *_observed(PAIR, 5 + seed, value=_bowl, std=0.1), seed=seed) for seed in range(2)]
+    alone = [
+        propose(PAIR, *_observed(PAIR, 5 + seed, value=_bowl, std=0.1), seed=seed)
+        for seed in range(2)
+    ]
     with ThreadPoolExecutor(3) as threads:
-        together = list(threads.map(lambda seed: propose(PAIR, *_observed(PAIR, 5 + seed, value=_bowl, std=0.1), seed=seed), [0, 1, 0, 1]))
+        together = list(
+            threads.map(
+                lambda seed: propose(
+                    PAIR, *_observed(PAIR, 5 + seed, value=_bowl, std=0.1), seed=seed
+                ),
+                [0, 1, 0, 1],
+            )
+        )
     assert all(torch.equal(x, alone[i % 2]) for i, x in enumerate(together))
     assert (torch.get_rng_state().tolist(), _gpu_seeds()) == before
 
 
 def _gpu_seeds() -> Any:
     """The state of the first GPU, or what torch will seed GPUs with once they are used."""
-    return torch.cuda.get_rng_state().tolist() if torch.cuda.is_initialized() else list(torch.cuda._lazy_seed_tracker.get_calls())
+    return (
+        torch.cuda.get_rng_state().tolist()
+        if torch.cuda.is_initialized()
+        else list(torch.cuda._lazy_seed_tracker.get_calls())
+    )
 
 
 def test_generators_apart_never_go_back_to_a_state_that_another_thread_had_seeded():

@@ -33,11 +33,16 @@ def test_log_uniform_is_linear_in_the_logarithm():
 def test_an_end_that_is_off_by_rounding_is_that_end():
     space = Space(a=scipy.stats.uniform(0.7, 0.1), C=scipy.stats.loguniform(1e-2, 1e3))
     assert space.specs["a"].support()[1] < 0.8
-    assert space.encode({"a": 0.8, "C": 1e-2 * (1 - 1e-15)}).tolist() == pytest.approx([1.0, 0.0], abs=1e-12)
+    assert space.encode({"a": 0.8, "C": 1e-2 * (1 - 1e-15)}).tolist() == pytest.approx(
+        [1.0, 0.0], abs=1e-12
+    )
 
 
 def test_its_repr_and_its_errors_say_what_each_parameter_may_be():
-    shown = "C: a number from 0.01 to 1000, depth: one of [2, 3, 4, 5, 6, 7, ...], kernel: one of ['rbf', 'poly', 'linear']"
+    shown = (
+        "C: a number from 0.01 to 1000, depth: one of [2, 3, 4, 5, 6, 7, ...], kernel: one of"
+        " ['rbf', 'poly', 'linear']"
+    )
     assert repr(SPACE).startswith(f"Space({shown}, k: one of [10, 30, 100], z: a number from -3.09")
     with pytest.raises(InputError, match=r"must be one of \['rbf', 'poly', 'linear'\]"):
         SPACE.encode({"C": 1.0, "depth": 2, "kernel": "sigmoid", "k": 10, "z": 0.0})
@@ -63,10 +68,21 @@ def test_dimensions_are_what_botorch_takes():
     assert SPACE.discrete_dims[3] == [0.0, 0.5, 1.0]
     assert SPACE.cat_dims == {2: [0.0, 1.0, 2.0]}
     X = SPACE.sample(8, seed=0)
-    gp = MixedSingleTaskGP(X, X[:, :1].sin(), cat_dims=list(SPACE.cat_dims), train_Yvar=torch.full((8, 1), 1e-2).double())
+    gp = MixedSingleTaskGP(
+        X,
+        X[:, :1].sin(),
+        cat_dims=list(SPACE.cat_dims),
+        train_Yvar=torch.full((8, 1), 1e-2).double(),
+    )
     acqf = qLogNoisyExpectedImprovement(gp, X)
     x, _ = optimize_acqf_mixed_alternating(
-        acqf, SPACE.bounds, discrete_dims=SPACE.discrete_dims, cat_dims=SPACE.cat_dims, q=1, num_restarts=2, raw_samples=16
+        acqf,
+        SPACE.bounds,
+        discrete_dims=SPACE.discrete_dims,
+        cat_dims=SPACE.cat_dims,
+        q=1,
+        num_restarts=2,
+        raw_samples=16,
     )
     assert torch.allclose(SPACE.encode(SPACE.decode(x[0])), x[0], atol=1e-6)
 
@@ -82,7 +98,9 @@ def test_dimensions_are_what_botorch_takes():
         pytest.param(np.eye(2), id="2-d"),
         pytest.param(scipy.stats.poisson(3), id="unbounded"),
         pytest.param(scipy.stats.randint(0, 10**6), id="many-values"),
-        pytest.param(scipy.stats.rv_discrete(values=([0.5, 1.5], [0.5, 0.5])), id="no-whole-numbers"),
+        pytest.param(
+            scipy.stats.rv_discrete(values=([0.5, 1.5], [0.5, 0.5])), id="no-whole-numbers"
+        ),
         pytest.param(scipy.stats.uniform(0, -1), id="negative-width"),
     ],
 )
@@ -107,23 +125,61 @@ def test_points_and_parameters_of_another_space_are_refused():
 
 
 OUTSIDE = [
-    ("C", 1e9), ("C", 1e3 * (1 + 1e-6)), ("C", 9.9e-3), ("C", -5.0), ("C", math.nan), ("C", math.inf), ("C", 10**400), ("C", "1"),
-    ("z", 6.0), ("z", -3.1), ("z", -math.inf), ("depth", 10), ("depth", 2.5), ("k", 20), ("k", math.nan), ("kernel", "cubic"),
-]  # fmt: skip
+    ("C", 1e9),
+    ("C", 1e3 * (1 + 1e-6)),
+    ("C", 9.9e-3),
+    ("C", -5.0),
+    ("C", math.nan),
+    ("C", math.inf),
+    ("C", 10**400),
+    ("C", "1"),
+    ("z", 6.0),
+    ("z", -3.1),
+    ("z", -math.inf),
+    ("depth", 10),
+    ("depth", 2.5),
+    ("k", 20),
+    ("k", math.nan),
+    ("kernel", "cubic"),
+]
 LAWS = [
-    scipy.stats.uniform(0.7, 0.1), scipy.stats.uniform(-0.3, 0.3), scipy.stats.uniform(1e9, 1.0), scipy.stats.loguniform(1e-2, 1e3),
-    scipy.stats.loguniform(1e-300, 1e-290), scipy.stats.loguniform(1, 10, loc=3, scale=7), scipy.stats.norm(), scipy.stats.norm(1e6, 1e-3),
-    scipy.stats.truncnorm(-1, 2, loc=5, scale=0.1), scipy.stats.beta(0.2, 0.3), scipy.stats.gamma(0.5, scale=3), scipy.stats.expon(-2),
-    scipy.stats.lognorm(10), scipy.stats.cauchy(), scipy.stats.t(1.5), scipy.stats.pareto(0.5), scipy.stats.triang(0.3, -1, 4),
-    scipy.stats.gumbel_l(), scipy.stats.invgauss(0.15), scipy.stats.arcsine(), scipy.stats.laplace(-4, 0.1), scipy.stats.weibull_max(2),
-    scipy.stats.rv_histogram(([1, 0, 2], [0.0, 1.0, 2.0, 3.0])), scipy.stats.randint(-3, 40), scipy.stats.binom(9, 0.4), [0.1, 0.3, 0.7],
-]  # fmt: skip
+    scipy.stats.uniform(0.7, 0.1),
+    scipy.stats.uniform(-0.3, 0.3),
+    scipy.stats.uniform(1e9, 1.0),
+    scipy.stats.loguniform(1e-2, 1e3),
+    scipy.stats.loguniform(1e-300, 1e-290),
+    scipy.stats.loguniform(1, 10, loc=3, scale=7),
+    scipy.stats.norm(),
+    scipy.stats.norm(1e6, 1e-3),
+    scipy.stats.truncnorm(-1, 2, loc=5, scale=0.1),
+    scipy.stats.beta(0.2, 0.3),
+    scipy.stats.gamma(0.5, scale=3),
+    scipy.stats.expon(-2),
+    scipy.stats.lognorm(10),
+    scipy.stats.cauchy(),
+    scipy.stats.t(1.5),
+    scipy.stats.pareto(0.5),
+    scipy.stats.triang(0.3, -1, 4),
+    scipy.stats.gumbel_l(),
+    scipy.stats.invgauss(0.15),
+    scipy.stats.arcsine(),
+    scipy.stats.laplace(-4, 0.1),
+    scipy.stats.weibull_max(2),
+    scipy.stats.rv_histogram(([1, 0, 2], [0.0, 1.0, 2.0, 3.0])),
+    scipy.stats.randint(-3, 40),
+    scipy.stats.binom(9, 0.4),
+    [0.1, 0.3, 0.7],
+]
 SPACES = [Space(a=law) for law in LAWS]
 
 
 # scipy, at an end of the inverse Gaussian
 @pytest.mark.filterwarnings("ignore:Error in function boost:RuntimeWarning")
-@given(st.sampled_from(SPACES), st.floats(-0.5, 1.5) | st.sampled_from([0.0, 1.0, 1e-3, 1 - 1e-3, math.nextafter(1, 0), 5e-324]))
+@given(
+    st.sampled_from(SPACES),
+    st.floats(-0.5, 1.5)
+    | st.sampled_from([0.0, 1.0, 1e-3, 1 - 1e-3, math.nextafter(1, 0), 5e-324]),
+)
 # ppf passes the end there
 @example(SPACES[3], 1 - 1e-16)
 def test_whatever_a_point_decodes_to_encodes_again(space, u):
@@ -148,7 +204,9 @@ def test_whatever_a_point_decodes_to_encodes_again(space, u):
 def test_numbers_of_every_library_are_steps_of_pythons_own_numbers(spec):
     space = Space(a=spec)
     assert space.cat_dims == {}
-    values = [space.decode(torch.tensor([u], dtype=torch.float64))["a"] for u in space.discrete_dims[0]]
+    values = [
+        space.decode(torch.tensor([u], dtype=torch.float64))["a"] for u in space.discrete_dims[0]
+    ]
     assert values == sorted(float(value) for value in spec)
     assert all(type(value) in (int, float) for value in values)
     assert [space.encode({"a": value}).item() for value in values] == space.discrete_dims[0]
@@ -175,16 +233,23 @@ def test_a_discrete_distribution_gives_its_own_values_alone():
 
 def test_a_tuple_is_refused_because_it_may_be_a_range_or_its_values():
     for spec in ((1e-4, 1e-1), (1, 10), ("a", "b"), ()):
-        with pytest.raises(InputError, match=r"^lr=.*scipy.stats.loguniform\(low, high\).* for the values use a list"):
+        with pytest.raises(
+            InputError,
+            match=r"^lr=.*scipy.stats.loguniform\(low, high\).* for the values use a list",
+        ):
             Space(lr=spec)
-    assert Space(sizes=[(10,), (20, 20)]).decode(torch.zeros(1).double()) == {"sizes": (10,)}, "tuples in a list are values"
+    assert Space(sizes=[(10,), (20, 20)]).decode(torch.zeros(1).double()) == {"sizes": (10,)}, (
+        "tuples in a list are values"
+    )
 
 
 HELD = [
     pytest.param(scipy.stats.loguniform(1e-2, 1e3), id="distribution"),
     pytest.param(scipy.stats.loguniform(1, 10, loc=np.float64(3)), id="keyword"),
     pytest.param(scipy.stats.randint(2, 10), id="discrete"),
-    pytest.param(scipy.stats.rv_discrete(values=([1, 5, 50], [0.3, 0.3, 0.4])), id="nameless-discrete"),
+    pytest.param(
+        scipy.stats.rv_discrete(values=([1, 5, 50], [0.3, 0.3, 0.4])), id="nameless-discrete"
+    ),
     pytest.param(np.logspace(-3, 0, 4), id="array"),
     pytest.param(["rbf", "poly", True, None], id="words"),
     pytest.param([(10,), (20, (20,)), [3.5]], id="tuples"),
@@ -203,7 +268,11 @@ def test_a_space_comes_back_from_its_json(spec):
 
 
 @pytest.mark.parametrize(
-    "spec", [pytest.param([print, len], id="functions"), pytest.param(scipy.stats.rv_histogram(np.histogram([0.1, 0.2])), id="nameless")]
+    "spec",
+    [
+        pytest.param([print, len], id="functions"),
+        pytest.param(scipy.stats.rv_histogram(np.histogram([0.1, 0.2])), id="nameless"),
+    ],
 )
 def test_what_json_cannot_hold_is_named_and_does_not_come_back(spec):
     with pytest.raises(InputError, match=r"^text="):
@@ -217,8 +286,13 @@ def test_what_json_cannot_hold_is_named_and_does_not_come_back(spec):
         pytest.param("3", id="number"),
         pytest.param("{}", id="empty"),
         pytest.param('{"a": [1, 2]}', id="list"),
-        pytest.param('{"a": {"distribution": "gaussian_kde", "args": [[1.0, 2.0]], "kwds": {"dict": []}}}', id="no-distribution"),
-        pytest.param('{"a": {"distribution": "norm", "args": ["x"], "kwds": {"dict": []}}}', id="argument"),
+        pytest.param(
+            '{"a": {"distribution": "gaussian_kde", "args": [[1.0, 2.0]], "kwds": {"dict": []}}}',
+            id="no-distribution",
+        ),
+        pytest.param(
+            '{"a": {"distribution": "norm", "args": ["x"], "kwds": {"dict": []}}}', id="argument"
+        ),
         pytest.param("[" * 100_000, id="deep"),
     ],
 )
@@ -232,7 +306,11 @@ def test_other_texts_are_no_space(text):
     [
         pytest.param([(10,), (50,)], [(7,), (50,)], id="tuples"),
         pytest.param([[10]], [(10,)], id="list-and-tuple"),
-        pytest.param([DecisionTreeClassifier(max_depth=1)], [DecisionTreeClassifier(max_depth=2)], id="estimators"),
+        pytest.param(
+            [DecisionTreeClassifier(max_depth=1)],
+            [DecisionTreeClassifier(max_depth=2)],
+            id="estimators",
+        ),
         pytest.param(np.array([1, 2]), np.array([1, 3]), id="arrays"),
         pytest.param(
             scipy.stats.rv_histogram(np.histogram([1.0, 2.0, 3.0])),

@@ -24,7 +24,11 @@ from dpbo.statement import form, format_up
 
 
 def make(**changes):
-    settings = {"unit": PrivacyUnit("patient"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1.0, delta=1e-5)}
+    settings = {
+        "unit": PrivacyUnit("patient"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget.gdp(1.0, delta=1e-5),
+    }
     return Curator(torch.rand(200, dtype=torch.float64), **{**settings, **changes})
 
 
@@ -59,10 +63,27 @@ def test_every_field_is_there_in_text_json_and_html(tmp_path):
     PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, name="svm", budget=0.5)
     statement = curator.statement()
     text = str(statement)
-    for part in ("patient", "validation", "readmissions", "under replace-one, which compares", "own patient; 200, a public",
-                 "Not protected", "trained on", "search inputs", "score-per-record", "timing-not-observed", "svm: evaluations 4",
-                 "score range [0.0, 1.0]", "NaN counts as lower", "1 % false-positive rate", "had these records or others", "2 entries",
-                 statement.head, "left: 50 %", "1.000-GDP means: suppose somebody sees everything released"):  # fmt: skip
+    for part in (
+        "patient",
+        "validation",
+        "readmissions",
+        "under replace-one, which compares",
+        "own patient; 200, a public",
+        "Not protected",
+        "trained on",
+        "search inputs",
+        "score-per-record",
+        "timing-not-observed",
+        "svm: evaluations 4",
+        "score range [0.0, 1.0]",
+        "NaN counts as lower",
+        "1 % false-positive rate",
+        "had these records or others",
+        "2 entries",
+        statement.head,
+        "left: 50 %",
+        "1.000-GDP means: suppose somebody sees everything released",
+    ):
         assert part in text, part
     assert "this process only" not in text.lower()
     assert "unconditionally" not in text, "the three lines are one"
@@ -80,7 +101,9 @@ def test_every_field_is_there_in_text_json_and_html(tmp_path):
 def test_delta_can_be_chosen_only_for_a_budget_of_mu():
     assert make(budget=Budget.gdp(1.0)).statement().guarantee.epsilon is None
     assert "exactly" not in str(make(budget=Budget.gdp(1.0)).statement().guarantee)
-    assert format_up(make(budget=Budget.gdp(1.0)).statement(delta=1e-5).guarantee.epsilon) == "4.378"
+    assert (
+        format_up(make(budget=Budget.gdp(1.0)).statement(delta=1e-5).guarantee.epsilon) == "4.378"
+    )
     with pytest.raises(InputError, match="delta"):
         make(budget=Budget(3.0, 1e-5)).statement(delta=1e-3)
     with pytest.raises(InputError, match="delta"):
@@ -88,7 +111,9 @@ def test_delta_can_be_chosen_only_for_a_budget_of_mu():
 
 
 def test_a_delta_above_one_over_units_is_warned_of_where_their_number_is_public():
-    with pytest.warns(DeltaWarning, match=r"delta=0.01 is above 1/200, .* all records of one patient"):
+    with pytest.warns(
+        DeltaWarning, match=r"delta=0.01 is above 1/200, .* all records of one patient"
+    ):
         curator = make(budget=Budget(3.0, 0.01))
     assert "WARNING" in str(curator.statement())
     # a private number, and a guarantee without a delta
@@ -114,20 +139,43 @@ def test_a_void_statement_says_why_first_also_where_another_program_gave_no_reas
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-or-remove-one"])
 def test_who_is_protected_with_labels_and_without(adjacency):
     count, *changes = {
-        "replace-one": ("100, a public number", "one record is replaced by another", "one dog's records are replaced by others"),
-        "add-or-remove-one": ("their number is private", "one record is added or", "all records of one dog are added or removed"),
+        "replace-one": (
+            "100, a public number",
+            "one record is replaced by another",
+            "one dog's records are replaced by others",
+        ),
+        "add-or-remove-one": (
+            "their number is private",
+            "one record is added or",
+            "all records of one dog are added or removed",
+        ),
     }[adjacency]
-    labelled = make(adjacency=adjacency, unit=PrivacyUnit("dog", groups=[i // 2 for i in range(200)])).statement()
+    labelled = make(
+        adjacency=adjacency, unit=PrivacyUnit("dog", groups=[i // 2 for i in range(200)])
+    ).statement()
     single = make(adjacency=adjacency, unit="dog").statement()
     assert f"each dog (all records with one label together; {count})" in str(labelled)
     assert "each dog (every record counts as its own dog; " in str(single)
-    assert [json.loads(statement.to_json())["grouped"] for statement in (labelled, single)] == [True, False]
-    assert all(change in str(statement) for change, statement in zip(changes, (single, labelled), strict=True))
+    assert [json.loads(statement.to_json())["grouped"] for statement in (labelled, single)] == [
+        True,
+        False,
+    ]
+    assert all(
+        change in str(statement)
+        for change, statement in zip(changes, (single, labelled), strict=True)
+    )
 
 
 @pytest.mark.attack("A15")
 def test_numbers_are_rounded_up():
-    shown = {4.37718: "4.378", 3.0: "3.000", 2.9999999999999996: "3.000", 0.71911: "0.7192", 0.2: "0.2001", 0.25: "0.2500"}
+    shown = {
+        4.37718: "4.378",
+        3.0: "3.000",
+        2.9999999999999996: "3.000",
+        0.71911: "0.7192",
+        0.2: "0.2001",
+        0.25: "0.2500",
+    }
     assert {value: format_up(value) for value in shown} == shown
     assert (format_up(12345.6), format_up(0.0)) == ("12350", "0.0")
 
@@ -150,7 +198,14 @@ def test_no_name_writes_a_row_of_its_own_on_the_form():
     curator = make()
     forged = "p |\n| Guarantee | (0.01, 1e-5)-DP\n\n# A heading"
     terms = {"why": forged, forged: 1}
-    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=25, name="p | Guarantee | (0.01, 1e-5)-DP", terms=terms)
+    PrivateObjective(
+        curator,
+        score,
+        score_range=(0.0, 1.0),
+        evaluations=25,
+        name="p | Guarantee | (0.01, 1e-5)-DP",
+        terms=terms,
+    )
     page = form(curator.statement())
     assert page.count("\n| Guarantee |") == 1
     assert "\n# A heading" not in page
@@ -163,7 +218,13 @@ def test_the_form_of_a_void_statement_guarantees_nothing():
 
 def test_a_note_that_no_statement_could_tell_is_refused_before_anything_is_written():
     curator = make()
-    for kind, text in (("remark", "x"), ("birth", "x"), ("charge", "x"), ("assume", ""), ("void", "")):
+    for kind, text in (
+        ("remark", "x"),
+        ("birth", "x"),
+        ("charge", "x"),
+        ("assume", ""),
+        ("void", ""),
+    ):
         with pytest.raises(InputError, match="kind=" if text else "text="):
             curator.ledger.note(kind, text)
     assert curator.ledger.head().kind == "birth"
@@ -184,7 +245,9 @@ def test_an_assumption_that_dpbo_does_not_make_is_told_as_the_callers():
 def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units(tmp_path):
     url = str(tmp_path / "l.db")
     budget = Budget(20.0, 1e-2)
-    curator = make(dataset="d", ledger=url, role="training", budget=budget, accounting=RDPFilter(6.0))
+    curator = make(
+        dataset="d", ledger=url, role="training", budget=budget, accounting=RDPFilter(6.0)
+    )
     curator.release(ClippedMean(score, score_range=(0.0, 1.0)), GaussianMechanism(8.0))
     accountant = LedgerAccountant(curator, noise_multiplier=8.0, steps=1)
     accountant.reserve(0.05)
@@ -192,20 +255,30 @@ def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units(tmp_pa
     told = curator.statement()
     read = compose_statement(Ledger.open(url))
     assert str(read) == str(told)
-    assert "each patient (every record counts as its own patient; 200, a public number)" in str(read)
+    assert "each patient (every record counts as its own patient; 200, a public number)" in str(
+        read
+    )
     assert "WARNING: delta exceeds 1/200" in str(read)
 
 
 @pytest.mark.filterwarnings("ignore::dpbo.privacy.DeltaWarning")
-@pytest.mark.parametrize(("delta", "told"), [(1e-2, "WARNING: delta exceeds 1/200"), (2e-3, "It is for the 200 validation records alone")])
+@pytest.mark.parametrize(
+    ("delta", "told"),
+    [(1e-2, "WARNING: delta exceeds 1/200"), (2e-3, "It is for the 200 validation records alone")],
+)
 def test_of_two_roles_the_statement_says_whose_number_it_knows(delta, told):
     curator = make(budget=Budget(6.0, delta), role="validation")
     PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, budget=0.5)
     assert "own patient; 200, a public number)" in str(curator.statement())
     assert "validation records alone" not in str(curator.statement())
-    curator.reserve("training", GaussianMechanism(30.0).event(), slots=1, terms={"role": "training"})
+    curator.reserve(
+        "training", GaussianMechanism(30.0).event(), slots=1, terms={"role": "training"}
+    )
     statement = curator.statement()
-    assert "; 200 in the validation records, a public number) of the validation and training records" in str(statement)
+    assert (
+        "; 200 in the validation records, a public number) of the validation and training records"
+        in str(statement)
+    )
     assert told in " ".join(statement.meaning)
     assert (statement.units, statement.counted) == (200, "validation")
     assert "WARNING" not in str(statement) or "validation records alone" not in str(statement)
@@ -216,7 +289,9 @@ def test_a_plan_named_as_a_release_keeps_what_it_declared():
     curator = make()
     names = ["release 1", "release 1 (of no plan)", "release 2"]
     for name in names:
-        PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, budget=0.1, name=name)
+        PrivateObjective(
+            curator, score, score_range=(0.0, 1.0), evaluations=4, budget=0.1, name=name
+        )
     for _ in range(2):
         curator.release(ClippedMean(score, score_range=(0.0, 2.0)), GaussianMechanism(50.0))
     told = curator.statement().public_inputs
@@ -227,7 +302,9 @@ def test_a_plan_named_as_a_release_keeps_what_it_declared():
 
 
 def test_a_membership_test_is_bounded_by_all_that_the_cap_says_and_not_by_one_delta():
-    """At epsilon 6 the one pair (epsilon, delta) says 99.8 %. A Gaussian that fits the cap has a rate of its own."""
+    """At epsilon 6 the one pair (epsilon, delta) says 99.8 %. A Gaussian that fits the cap has a
+    rate of its own.
+    """
     budget = Budget(6.0, 1e-5)
     sampled = PoissonGaussianEvent(2.0, 100, rate=0.1, relation="replace-one")
     for accounting in (ZCDPFilter(), RDPFilter(5.0), Planned([sampled])):
@@ -238,7 +315,11 @@ def test_a_membership_test_is_bounded_by_all_that_the_cap_says_and_not_by_one_de
         assert told < true_positive_rate(curator.statement().guarantee, 0.01) - 0.2, accounting.name
         multiplier = accounting.multiplier(GaussianEvent, 1, curator.ledger.cap)
         if multiplier is not None:
-            assert told >= scipy.stats.norm.cdf(scipy.stats.norm.ppf(0.01) + 1 / multiplier), accounting.name
+            assert told >= scipy.stats.norm.cdf(scipy.stats.norm.ppf(0.01) + 1 / multiplier), (
+                accounting.name
+            )
     pure = make(budget=Budget(6.0, 0.0), accounting=PureFilter()).statement()
-    assert "at most 99.76 %. That is next to no limit" in str(pure), "what pure epsilon allows, not rounded to 100 %"
+    assert "at most 99.76 %. That is next to no limit" in str(pure), (
+        "what pure epsilon allows, not rounded to 100 %"
+    )
     assert 0.9975 < 1 - math.exp(-6.0) * 0.99 < 0.9976

@@ -1,4 +1,6 @@
-"""Checked arguments: what is let through, what is handed on, what a refusal says, and what a check costs."""
+"""Checked arguments: what is let through, what is handed on, what a refusal says, and what a check
+costs.
+"""
 
 import collections
 import decimal
@@ -38,7 +40,11 @@ PLACES = {"count": 1, "scale": None, "share": 1, "ends": (0.0, 1.0), "weights": 
 
 @checked
 def got(
-    count: Count = 1, scale: Positive | None = None, share: float | Fraction = 1, ends: Spread = (0.0, 1.0), weights: Sequence[float] = ()
+    count: Count = 1,
+    scale: Positive | None = None,
+    share: float | Fraction = 1,
+    ends: Spread = (0.0, 1.0),
+    weights: Sequence[float] = (),
 ):
     return count, scale, share, ends, weights
 
@@ -48,13 +54,27 @@ def score(x, rows):
 
 
 def make(**settings):
-    terms = {"unit": dpbo.PrivacyUnit("record"), "adjacency": dpbo.Adjacency.REPLACE_ONE, "budget": dpbo.Budget(8.0, 1e-5)}
+    terms = {
+        "unit": dpbo.PrivacyUnit("record"),
+        "adjacency": dpbo.Adjacency.REPLACE_ONE,
+        "budget": dpbo.Budget(8.0, 1e-5),
+    }
     return dpbo.Curator(torch.rand(40, 2, dtype=torch.float64), **{**terms, **settings})
 
 
 def gibo(**settings):
-    bounds, ask = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64), {"budget": 1.0, "iterations": 2, "batch_size": 2, **settings}
-    return DPGIBO(make(), lambda x, rows: ((rows - x) ** 2).sum(1), bounds=bounds, clip=1.0, tolerance=None, **ask)
+    bounds, ask = (
+        torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64),
+        {"budget": 1.0, "iterations": 2, "batch_size": 2, **settings},
+    )
+    return DPGIBO(
+        make(),
+        lambda x, rows: ((rows - x) ** 2).sum(1),
+        bounds=bounds,
+        clip=1.0,
+        tolerance=None,
+        **ask,
+    )
 
 
 def query(score=score):
@@ -63,9 +83,25 @@ def query(score=score):
 
 GIVEN: list[tuple[str, Any, Any]] = [
     *(("count", number, 3) for number in (np.int64(3), np.uint8(3), torch.tensor(3))),
-    *(("scale", number, 0.5) for number in (np.array(0.5), torch.tensor(0.5), np.float32(0.5), np.float64(0.5), Fraction(1, 2))),
-    *(("scale", np.int64(2), 2.0), ("share", Fraction(1, 3), Fraction(1, 3)), ("share", np.float32(0.25), 0.25)),
-    *(("ends", (np.float32(0.0), np.float64(2.0)), (0.0, 2.0)), ("ends", np.array([0.0, 2.0]), (0.0, 2.0))),
+    *(
+        ("scale", number, 0.5)
+        for number in (
+            np.array(0.5),
+            torch.tensor(0.5),
+            np.float32(0.5),
+            np.float64(0.5),
+            Fraction(1, 2),
+        )
+    ),
+    *(
+        ("scale", np.int64(2), 2.0),
+        ("share", Fraction(1, 3), Fraction(1, 3)),
+        ("share", np.float32(0.25), 0.25),
+    ),
+    *(
+        ("ends", (np.float32(0.0), np.float64(2.0)), (0.0, 2.0)),
+        ("ends", np.array([0.0, 2.0]), (0.0, 2.0)),
+    ),
     *(
         ("ends", (0, Fraction(1, 2)), (0.0, 0.5)),
         ("ends", [0, 1.0], (0.0, 1.0)),
@@ -83,13 +119,33 @@ def test_numbers_of_other_libraries_become_pythons_own():
             assert arrived == own, (name, given)
             assert type(arrived) is type(own), (name, given)
             if isinstance(own, (tuple, list)):
-                assert [type(part) for part in arrived] == [type(part) for part in own], (name, given)
+                assert [type(part) for part in arrived] == [type(part) for part in own], (
+                    name,
+                    given,
+                )
 
 
 def test_what_is_no_number_is_refused():
     wrong: dict[str, list[Any]] = {
-        "count": [True, np.array([3]), np.array(3.0), torch.tensor(True), np.float64(3.0), Fraction(3), "3", np.bool_(True)],
-        "scale": [True, np.array([0.5]), torch.tensor([0.5]), decimal.Decimal("0.5"), np.float32("nan"), np.float64("inf"), 1j],
+        "count": [
+            True,
+            np.array([3]),
+            np.array(3.0),
+            torch.tensor(True),
+            np.float64(3.0),
+            Fraction(3),
+            "3",
+            np.bool_(True),
+        ],
+        "scale": [
+            True,
+            np.array([0.5]),
+            torch.tensor([0.5]),
+            decimal.Decimal("0.5"),
+            np.float32("nan"),
+            np.float64("inf"),
+            1j,
+        ],
     }
     wrong["scale"].append(Fraction(10**400))
     for name, values in wrong.items():
@@ -103,9 +159,15 @@ def test_numbers_of_numpy_reach_the_ledger_and_a_refused_one_reserves_nothing():
     curator = make(budget=dpbo.Budget(np.float64(8.0), small))
     before = curator.ledger.head().hash
     with pytest.raises(InputError, match="evaluations"):
-        dpbo.PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=cast(Any, torch.tensor([3])))
+        dpbo.PrivateObjective(
+            curator, score, score_range=(0.0, 1.0), evaluations=cast(Any, torch.tensor([3]))
+        )
     assert curator.ledger.head().hash == before
-    terms: dict[str, Any] = {"score_range": (np.float32(0.0), np.float64(1.0)), "evaluations": np.int64(2), "budget": Fraction(1, 2)}
+    terms: dict[str, Any] = {
+        "score_range": (np.float32(0.0), np.float64(1.0)),
+        "evaluations": np.int64(2),
+        "budget": Fraction(1, 2),
+    }
     dpbo.PrivateObjective(curator, score, **terms)(X.unsqueeze(0))
     assert json.loads(curator.statement().to_json())
     assert curator.ledger.verify().kind == "value"
@@ -114,13 +176,23 @@ def test_numbers_of_numpy_reach_the_ledger_and_a_refused_one_reserves_nothing():
 def test_a_refusal_and_a_warning_point_at_the_callers_line():
     with pytest.raises(InputError) as caught:
         GaussianEvent(cast(Any, 1j), 3)
-    files = [frame.filename.rpartition("/")[2] for frame in traceback.extract_tb(caught.value.__traceback__)]
+    files = [
+        frame.filename.rpartition("/")[2]
+        for frame in traceback.extract_tb(caught.value.__traceback__)
+    ]
     assert files == ["test_validation.py", "validation.py", "validation.py"]
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        assert dpbo.PrivateObjective(make(), score, score_range=(0.0, 1.0), evaluations=500).evaluations == 500
+        assert (
+            dpbo.PrivateObjective(
+                make(), score, score_range=(0.0, 1.0), evaluations=500
+            ).evaluations
+            == 500
+        )
         gibo(budget=0.1, iterations=50)
-    assert [warning.filename for warning in warned if warning.category is NoiseWarning] == [__file__] * 2
+    assert [warning.filename for warning in warned if warning.category is NoiseWarning] == [
+        __file__
+    ] * 2
 
 
 def test_a_refused_text_is_not_shown_for_it_may_be_a_password():
@@ -139,24 +211,54 @@ def test_a_refused_text_is_not_shown_for_it_may_be_a_password():
 def test_uses_that_are_usual_elsewhere_are_taken():
     curator = make()
     for kind in (collections.deque, tuple, lambda parts: dict(enumerate(parts)).values()):
-        assert len(curator.release_all(kind([curator.evaluate(query()) for _ in range(2)]), GaussianMechanism(20.0))) == 2
+        assert (
+            len(
+                curator.release_all(
+                    kind([curator.evaluate(query()) for _ in range(2)]), GaussianMechanism(20.0)
+                )
+            )
+            == 2
+        )
     assert compose(collections.deque([GaussianEvent(20.0, 3)]), delta=1e-5).epsilon > 0
     assert make(allow_conditional=np.bool_(True)).statement().assumptions
     tuned = GIBOSettings(optimizer=functools.partial(torch.optim.SGD, momentum=0.9))
     assert len(gibo(settings=tuned).run().gradients) == 2
     grid = torch.rand(8, 2, dtype=torch.float64)
-    modeler = Modeler(grid, kernel=squared_exponential(0.4), noise=1e-2, history=zip([0, 1], [0.1, 0.2], strict=True))
+    modeler = Modeler(
+        grid,
+        kernel=squared_exponential(0.4),
+        noise=1e-2,
+        history=zip([0, 1], [0.1, 0.2], strict=True),
+    )
     modeler.tell(2, cast(Any, torch.tensor(0.3)))
     assert len(modeler.history) == 3
-    found = GridSearchCV(DPKMeans(budget=dpbo.Budget.gdp(9.0), radius=2.0, max_iter=1, dimension=2), {"n_clusters": np.arange(1, 3)}, cv=2)
+    found = GridSearchCV(
+        DPKMeans(budget=dpbo.Budget.gdp(9.0), radius=2.0, max_iter=1, dimension=2),
+        {"n_clusters": np.arange(1, 3)},
+        cv=2,
+    )
     assert found.fit(np.linspace(-1, 1, 80).reshape(40, 2)).best_params_["n_clusters"] in (1, 2)
 
 
 def test_a_refusal_says_what_is_taken_and_how_to_make_it():
     for name, given, told in (
-        ("unit", 3, r"must be a PrivacyUnit or a text of valid Unicode. For example PrivacyUnit\('record'\)"),
+        (
+            "unit",
+            3,
+            (
+                r"must be a PrivacyUnit or a text of valid Unicode. For example"
+                r" PrivacyUnit\('record'\)"
+            ),
+        ),
         ("budget", 3.0, r"must be a Budget. For example Budget\(epsilon=3.0, delta=1e-6\)"),
-        ("adjacency", 3, "must be Adjacency.REPLACE_ONE or Adjacency.ADD_OR_REMOVE_ONE or Adjacency.BOUNDED_ROW_CHANGE or a text"),
+        (
+            "adjacency",
+            3,
+            (
+                "must be Adjacency.REPLACE_ONE or Adjacency.ADD_OR_REMOVE_ONE or"
+                " Adjacency.BOUNDED_ROW_CHANGE or a text"
+            ),
+        ),
         ("accounting", "gdp", "must be an Accounting or None"),
     ):
         with pytest.raises(InputError, match=told):
@@ -175,7 +277,11 @@ def test_of_an_array_the_dtype_and_dimensions_are_told_and_never_how_many_rows()
         "<object>": object(),
     }.items():
         with pytest.raises(
-            InputError, match=r"float64 tensor, finite, of shape q x d, with one row and one column or more. Use torch.as_tensor\(X"
+            InputError,
+            match=(
+                r"float64 tensor, finite, of shape q x d, with one row and one column or more. Use"
+                r" torch.as_tensor\(X"
+            ),
         ) as caught:
             objective(cast(Any, given))
         assert caught.value.value == told
@@ -208,7 +314,8 @@ def test_neither_records_nor_long_sequences_are_read():
     def held(records: Any, rows: torch.Tensor, labels: Sequence[int]):
         return records, rows, labels
 
-    rows = torch.zeros(1, dtype=torch.float64).expand(10**12)  # reading it would take memory that nobody has
+    # reading it would take memory that nobody has
+    rows = torch.zeros(1, dtype=torch.float64).expand(10**12)
     records, labels = Endless(), Endless()
     assert held(records, rows, labels)[1] is rows
     assert records.read == 0

@@ -1,4 +1,6 @@
-"""Ax experiments over a private objective. Ax is imported here without its warnings about its own deprecated imports."""
+"""Ax experiments over a private objective. Ax is imported here without its warnings about its own
+deprecated imports.
+"""
 
 import importlib
 import warnings

@@ -1,12 +1,17 @@
 """A private objective as an experiment of Ax's `Client`.
 
-    loop = ClientObjective(objective, space, Client())      # configures the client; a client that was loaded continues
-    loop.resume()                                           # adds values that the ledger has and the experiment has not
-    loop.run()                                              # or by hand: for i in loop.next(): loop.complete(i, loop.evaluate(i))
+    # configures the client; a client that was loaded continues
+    loop = ClientObjective(objective, space, Client())
+    # adds values that the ledger has and the experiment has not
+    loop.resume()
+    # or by hand: for i in loop.next(): loop.complete(i, loop.evaluate(i))
+    loop.run()
 
-Ax sees points, released values and the noise's standard deviation, so its models, analyses and storage may use them freely. No trial is
-generated that the budget does not cover. Ax also records when trials begin and end: the statement's assumption `timing-not-observed`.
-If a score fails on private records, Ax is not told: the error ends the run, and the trial stays running and can be tried again.
+Ax sees points, released values and the noise's standard deviation, so its models, analyses and
+storage may use them freely. No trial is generated that the budget does not cover. Ax also records
+when trials begin and end: the statement's assumption `timing-not-observed`. If a score fails on
+private records, Ax is not told: the error ends the run, and the trial stays running and can be
+tried again.
 """
 
 import contextlib
@@ -43,26 +48,41 @@ _MOST_FAILURES = 10
 
 @checked
 class ClientObjective:
-    """Runs an Ax experiment: generate a trial within the budget, fit and score inside the curator, charge, and give Ax the released value.
+    """Runs an Ax experiment: generate a trial within the budget, fit and score inside the curator,
+    charge, and give Ax the released value.
 
-    Ax gets the released mean and its SEM as the metric "score". Several processes may share one ledger, each with its own client; `resume`
-    then also adds the values that the others released.
+    Ax gets the released mean and its SEM as the metric "score". Several processes may share one
+    ledger, each with its own client; `resume` then also adds the values that the others released.
 
     Args:
         objective: an objective of one metric, which is maximised.
-        space: its parameters become Ax's: ranges, log ranges, whole numbers, choices; a continuous distribution that Ax does not know
-            becomes a range "NAME (quantile)".
-        client: a client without an experiment is configured; the experiment of another, such as one loaded from JSON, must be this one.
-        strategy: generation strategy of a client without an experiment; omitted, `noisy_improvement()`.
+        space: its parameters become Ax's: ranges, log ranges, whole numbers, choices; a continuous
+            distribution that Ax does not know becomes a range "NAME (quantile)".
+        client: a client without an experiment is configured; the experiment of another, such as one
+            loaded from JSON, must be this one.
+        strategy: generation strategy of a client without an experiment; omitted,
+            `noisy_improvement()`.
 
     Raises:
-        InputError: an objective of several metrics, a space that has no Ax form, an experiment over another space or direction, or one
-            that stops trials early.
+        InputError: an objective of several metrics, a space that has no Ax form, an experiment over
+            another space or direction, or one that stops trials early.
     """
 
-    def __init__(self, objective: PrivateObjective, space: Space, client: Client, *, strategy: GenerationStrategy | None = None) -> None:
+    def __init__(
+        self,
+        objective: PrivateObjective,
+        space: Space,
+        client: Client,
+        *,
+        strategy: GenerationStrategy | None = None,
+    ) -> None:
         if objective.metrics != 1:
-            raise InputError("objective", objective.metrics, "one of one metric", "Combine metrics in a loop of your own.")
+            raise InputError(
+                "objective",
+                objective.metrics,
+                "one of one metric",
+                "Combine metrics in a loop of your own.",
+            )
         self.objective = objective
         self.space = space
         self.client = client
@@ -70,11 +90,20 @@ class ClientObjective:
         # perhaps charged when the ledger failed; a second release of a handle gives the same value
         self._unstored: dict[int, Handle] = {}
         if client._maybe_experiment is None:
-            client.configure_experiment(parameters=[_config(p) for p in self._encoding.parameters], name=objective.name)
+            client.configure_experiment(
+                parameters=[_config(p) for p in self._encoding.parameters], name=objective.name
+            )
             client.configure_optimization(objective=METRIC)
-            client.set_generation_strategy(strategy if strategy is not None else noisy_improvement())
+            client.set_generation_strategy(
+                strategy if strategy is not None else noisy_improvement()
+            )
         elif strategy is not None:
-            raise InputError("strategy", strategy, "left out for a client that has an experiment", "It keeps the strategy it has.")
+            raise InputError(
+                "strategy",
+                strategy,
+                "left out for a client that has an experiment",
+                "It keeps the strategy it has.",
+            )
         self._require_suitable()
 
     @property
@@ -83,7 +112,9 @@ class ClientObjective:
         return sorted(self.client._experiment.trial_indices_by_status[TrialStatus.RUNNING])
 
     def next(self, at_most: Count = 1) -> list[int]:
-        """Generate trials and return their indices: at most as many as the budget covers beside those running, so perhaps none."""
+        """Generate trials and return their indices: at most as many as the budget covers beside
+        those running, so perhaps none.
+        """
         self._require_suitable()
         room = min(at_most, self.objective.remaining - len(self.running))
         return sorted(self.client.get_next_trials(max_trials=room)) if room > 0 else []
@@ -96,7 +127,9 @@ class ClientObjective:
         return self._encoding.point(trials[index].arm.parameters)
 
     def evaluate(self, index: int, *, executor: Executor | None = None) -> Any:
-        """Fit and score a trial, for `complete`: a handle, or its Future on an executor. Free; an exception of `fit` ends the trial."""
+        """Fit and score a trial, for `complete`: a handle, or its Future on an executor. Free; an
+        exception of `fit` ends the trial.
+        """
         if index in self._unstored:
             if executor is None:
                 return self._unstored[index]
@@ -113,24 +146,37 @@ class ClientObjective:
             raise
 
     def complete(self, index: int, handle: Handle | Future[Handle]) -> None:
-        """Charge and release, and give Ax the value. The order in which trials are completed is public: it must not depend on durations.
+        """Charge and release, and give Ax the value. The order in which trials are completed is
+        public: it must not depend on durations.
 
         Raises:
             InputError: the trial has data, or the handle is another trial's; nothing was charged.
             BudgetExceeded: another process took the last evaluation; the trial is abandoned.
-            LedgerUnavailable: the drawn value waits for the ledger; `run`, or `evaluate` and `complete`, continue with it.
-            PrivateFailure, BrokenExecutor: the score failed on private records, or its worker died. The trial stays running.
+            LedgerUnavailable: the drawn value waits for the ledger; `run`, or `evaluate` and
+                `complete`, continue with it.
+            PrivateFailure, BrokenExecutor: the score failed on private records, or its worker died.
+                The trial stays running.
             Any exception of the fit: the trial is abandoned, and nothing was charged.
         """
         if not self.client._experiment.lookup_data(trial_indices=[index]).df.empty:
-            raise InputError("trial", index, "without data", "Its data were not released by this objective: begin a new experiment.")
+            raise InputError(
+                "trial",
+                index,
+                "without data",
+                "Its data were not released by this objective: begin a new experiment.",
+            )
         try:
             ready = handle.result() if isinstance(handle, Future) else handle
         except Exception as error:
             self._fail(index, error)
             raise
         if ready.details.get("x") != self.point(index).tolist():
-            raise InputError("handle", ready, f"the handle of trial {index}", "Complete each trial with what `evaluate` returned for it.")
+            raise InputError(
+                "handle",
+                ready,
+                f"the handle of trial {index}",
+                "Complete each trial with what `evaluate` returned for it.",
+            )
         self.client._experiment.trials[index].update_run_metadata({ENTRY: ready.id})
         try:
             Y, Yvar = self.objective.release(ready)
@@ -152,20 +198,28 @@ class ClientObjective:
         ordered: bool = True,
         catch: Sequence[type[Exception]] = (),
     ) -> None:
-        """Finish the running trials, then generate and complete `trials` new ones, or until the budget is used up.
+        """Finish the running trials, then generate and complete `trials` new ones, or until the
+        budget is used up.
 
         Args:
             trials: number of new trials; omitted, as many as the budget covers.
-            executor: evaluates trials, for example a process pool; omitted, threads. Everything else happens in this thread.
+            executor: evaluates trials, for example a process pool; omitted, threads. Everything
+                else happens in this thread.
             workers: number of trials at once.
-            ordered: release in the order in which trials began, so that values and points do not depend on durations. False releases them
-                as they finish, under the statement's assumption `durations-tell-nothing` (see `AsynchronousBO`).
-            catch: exceptions of a fit that end only their trial, up to ten in a row. Others are raised, and so are dpbo's own errors and
-                those of a worker that died.
+            ordered: release in the order in which trials began, so that values and points do not
+                depend on durations. False releases them as they finish, under the statement's
+                assumption `durations-tell-nothing` (see `AsynchronousBO`).
+            catch: exceptions of a fit that end only their trial, up to ten in a row. Others are
+                raised, and so are dpbo's own errors and those of a worker that died.
         """
         for kind in catch:
             if issubclass(PrivateFailure, kind):
-                raise InputError("catch", kind.__name__, "errors that only fit raises", "For example (FloatingPointError,).")
+                raise InputError(
+                    "catch",
+                    kind.__name__,
+                    "errors that only fit raises",
+                    "For example (FloatingPointError,).",
+                )
         queue = deque(self.running)
         jobs = dict[Future[Handle], int]()
         begun = 0
@@ -175,7 +229,9 @@ class ClientObjective:
         with contextlib.ExitStack() as stack:
             pool = executor or stack.enter_context(ThreadPoolExecutor(workers))
             while True:
-                wanted = min(workers - len(jobs) - len(queue), workers if trials is None else trials - begun)
+                wanted = min(
+                    workers - len(jobs) - len(queue), workers if trials is None else trials - begun
+                )
                 fresh = self.next(wanted) if wanted > 0 else []
                 begun = begun + len(fresh)
                 queue = deque([*queue, *fresh])
@@ -184,7 +240,9 @@ class ClientObjective:
                     jobs[self.evaluate(index, executor=pool)] = index
                 if not jobs:
                     return
-                done = wait([next(iter(jobs))] if ordered else jobs, return_when=FIRST_COMPLETED).done
+                done = wait(
+                    [next(iter(jobs))] if ordered else jobs, return_when=FIRST_COMPLETED
+                ).done
                 for job in [job for job in jobs if job in done]:
                     try:
                         self.complete(jobs.pop(job), job)
@@ -199,29 +257,39 @@ class ClientObjective:
                             raise
 
     def resume(self) -> int:
-        """Add to the experiment every released value that none of its trials has; returns how many. Calling it twice is harmless."""
+        """Add to the experiment every released value that none of its trials has; returns how many.
+        Calling it twice is harmless.
+        """
         trials = self.client._experiment.trials
-        complete = {t.run_metadata.get(ENTRY) for t in trials.values() if t.status is TrialStatus.COMPLETED}
+        complete = {
+            t.run_metadata.get(ENTRY) for t in trials.values() if t.status is TrialStatus.COMPLETED
+        }
         begun = {trials[i].run_metadata.get(ENTRY): i for i in self.running}
         values = self.objective.curator.ledger.values(self.objective.name)
         missing = [value for value in values if value["handle"] not in complete]
         for value in missing:
             index = begun.get(value["handle"])
             if index is None:
-                index = self.client.attach_trial(self._encoding.shown(torch.tensor(value["details"]["x"], dtype=torch.float64)))
+                index = self.client.attach_trial(
+                    self._encoding.shown(torch.tensor(value["details"]["x"], dtype=torch.float64))
+                )
                 trials[index].update_run_metadata({ENTRY: value["handle"]})
             self._complete_trial(index, value["value"][0], value["variance"][0])
         return len(missing)
 
     def recommended(self) -> Recommendation:
-        """The released point of highest posterior mean, which is not the trial of highest score: that one is the luckiest."""
+        """The released point of highest posterior mean, which is not the trial of highest score:
+        that one is the luckiest.
+        """
         return recommended(self.space, *self.objective.history())
 
     def _complete_trial(self, index: int, mean: float, variance: float) -> None:
         self.client.complete_trial(index, raw_data={METRIC: (mean, math.sqrt(variance))})
 
     def _fail(self, index: int, error: Exception) -> None:
-        """Abandon a trial whose fit failed; Ax would propose the point of a FAILED trial again. A private failure leaves no trace."""
+        """Abandon a trial whose fit failed; Ax would propose the point of a FAILED trial again. A
+        private failure leaves no trace.
+        """
         if isinstance(error, _PRIVATE):
             return
         self.client._experiment.trials[index].update_run_metadata({"error": type(error).__name__})
@@ -231,27 +299,49 @@ class ClientObjective:
         experiment = self.client._experiment
         names = [parameter.name for parameter in self._encoding.parameters]
         if sorted(experiment.search_space.parameters) != sorted(names):
-            raise InputError("client", ", ".join(experiment.search_space.parameters), f"an experiment over {', '.join(names)}")
+            raise InputError(
+                "client",
+                ", ".join(experiment.search_space.parameters),
+                f"an experiment over {', '.join(names)}",
+            )
         goal = getattr(experiment.optimization_config, "objective", None)
         if goal is None or goal.metric_names != [METRIC] or goal.minimize:
-            raise InputError("client", str(goal), f"an experiment that maximises {METRIC!r}", f"configure_optimization({METRIC!r}).")
+            raise InputError(
+                "client",
+                str(goal),
+                f"an experiment that maximises {METRIC!r}",
+                f"configure_optimization({METRIC!r}).",
+            )
         stopping = self.client._maybe_early_stopping_strategy
         if stopping is not None:
-            raise InputError("early_stopping_strategy", stopping, "omitted", "It reads intermediate values, which are never released.")
+            raise InputError(
+                "early_stopping_strategy",
+                stopping,
+                "omitted",
+                "It reads intermediate values, which are never released.",
+            )
 
 
 def _config(parameter: Parameter) -> Any:
     """A parameter as Ax configures it."""
     if parameter.labels:
         kind = {bool: "bool", int: "int", float: "float"}.get(type(parameter.labels[0]), "str")
-        return ChoiceParameterConfig(parameter.name, list(parameter.labels), kind, is_ordered=parameter.kind is Kind.ORDERED)
+        return ChoiceParameterConfig(
+            parameter.name, list(parameter.labels), kind, is_ordered=parameter.kind is Kind.ORDERED
+        )
     if parameter.kind is Kind.WHOLE:
         ends = int(parameter.low), int(parameter.high)
-        return RangeParameterConfig(parameter.name, ends, "int", step_size=parameter.step if parameter.step > 1 else None)
+        return RangeParameterConfig(
+            parameter.name, ends, "int", step_size=parameter.step if parameter.step > 1 else None
+        )
     scaling = "log" if parameter.kind is Kind.LOG else "linear"
-    return RangeParameterConfig(parameter.name, (parameter.low, parameter.high), "float", scaling=scaling)
+    return RangeParameterConfig(
+        parameter.name, (parameter.low, parameter.high), "float", scaling=scaling
+    )
 
 
 def _is_ax_choice(value: Any, others: Sequence[Any]) -> bool:
     """Whether Ax takes the value as it is: the choices of one parameter must have one type."""
-    return isinstance(value, str) or (type(value) in (bool, int, float) and all(type(other) is type(value) for other in others))
+    return isinstance(value, str) or (
+        type(value) in (bool, int, float) and all(type(other) is type(value) for other in others)
+    )

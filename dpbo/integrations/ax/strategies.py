@@ -1,11 +1,14 @@
-"""Generation strategies for Ax: Sobol points first, then its modular BoTorch with one acquisition function.
+"""Generation strategies for Ax: Sobol points first, then its modular BoTorch with one acquisition
+function.
 
     client.set_generation_strategy(gp_ucb(SrinivasCompact(dimension=3, side=1.0, a=1.0, b=5.0, delta=0.1)))
     client.set_generation_strategy(gradient_information(space, at={"C": 1.0, "gamma": 0.1}))
 
-Ax gives its models points in the unit cube (in logarithms for a parameter on a log scale) and standardised scores with their noise. So a
-schedule's side is 1, its b is in standard deviations of the scores per width of the box, and gradients are in the cube's coordinates.
-This module registers dpbo's acquisition functions with Ax's modular BoTorch: how each is built from a surrogate, and its name in storage.
+Ax gives its models points in the unit cube (in logarithms for a parameter on a log scale) and
+standardised scores with their noise. So a schedule's side is 1, its b is in standard deviations of
+the scores per width of the box, and gradients are in the cube's coordinates. This module registers
+dpbo's acquisition functions with Ax's modular BoTorch: how each is built from a surrogate, and its
+name in storage.
 """
 
 import dataclasses
@@ -22,7 +25,10 @@ from ax.generation_strategy.transition_criterion import MinTrials
 from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec
 from ax.generators.torch.botorch_modular.utils import ModelConfig
 from ax.storage.botorch_modular_registry import register_acquisition_function, register_model
-from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTRUCTOR_REGISTRY, acqf_input_constructor
+from botorch.acquisition.input_constructors import (
+    ACQF_INPUT_CONSTRUCTOR_REGISTRY,
+    acqf_input_constructor,
+)
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from torch import Tensor
 
@@ -38,21 +44,35 @@ Numbers = Mapping[str, float]
 
 
 def _ucb(
-    model: Any, schedule: Schedule | Numbers, X_pending: Tensor | None = None, posterior_transform: Any = None, **_unused: Any
+    model: Any,
+    schedule: Schedule | Numbers,
+    X_pending: Tensor | None = None,
+    posterior_transform: Any = None,
+    **_unused: Any,
 ) -> dict[str, Any]:
-    """Pending points count as observed at their posterior mean: the mean stays, the bounds narrow (GP-BUCB, Desautels et al. 2014)."""
+    """Pending points count as observed at their posterior mean: the mean stays, the bounds narrow
+    (GP-BUCB, Desautels et al. 2014).
+    """
     _require_maximised(posterior_transform)
     if isinstance(schedule, Mapping):
-        schedule = SrinivasFinite(**schedule) if "count" in schedule else SrinivasCompact(**schedule)  # type: ignore[arg-type]
+        schedule = (
+            SrinivasFinite(**schedule) if "count" in schedule else SrinivasCompact(**schedule)  # type: ignore[arg-type]
+        )
     if X_pending is not None:
         with torch.no_grad():
             mean = model.posterior(X_pending).mean
-            model = model.condition_on_observations(X_pending, mean, noise=model.likelihood.noise.mean().expand_as(mean))
+            model = model.condition_on_observations(
+                X_pending, mean, noise=model.likelihood.noise.mean().expand_as(mean)
+            )
     return {"model": model, "schedule": schedule}
 
 
 def _gradient_information(
-    model: Any, theta: Any = None, X_pending: Tensor | None = None, posterior_transform: Any = None, **_unused: Any
+    model: Any,
+    theta: Any = None,
+    X_pending: Tensor | None = None,
+    posterior_transform: Any = None,
+    **_unused: Any,
 ) -> dict[str, Any]:
     """theta omitted: the observed point of highest posterior mean."""
     _require_maximised(posterior_transform)
@@ -60,13 +80,22 @@ def _gradient_information(
         X = model.train_inputs[0]
         with torch.no_grad():
             theta = X[model.posterior(X).mean[..., 0].argmax()]
-    return {"model": model, "theta": torch.as_tensor(theta, dtype=torch.float64), "X_pending": X_pending}
+    return {
+        "model": model,
+        "theta": torch.as_tensor(theta, dtype=torch.float64),
+        "X_pending": X_pending,
+    }
 
 
 def _require_maximised(posterior_transform: Any) -> None:
     weights = getattr(posterior_transform, "weights", None)
     if weights is not None and (len(weights) != 1 or float(weights[0]) <= 0):
-        raise InputError("objective", tuple(weights.tolist()), "one metric, maximised", "configure_optimization('score').")
+        raise InputError(
+            "objective",
+            tuple(weights.tolist()),
+            "one metric, maximised",
+            "configure_optimization('score').",
+        )
 
 
 for acquisition, constructor in ((GPUCB, _ucb), (GradientInformation, _gradient_information)):
@@ -77,7 +106,9 @@ register_model(GradientGP)
 
 
 @checked
-def noisy_improvement(*, initial: Annotated[int, at_least(2)] = 8, seed: Seed = 0) -> GenerationStrategy:
+def noisy_improvement(
+    *, initial: Annotated[int, at_least(2)] = 8, seed: Seed = 0
+) -> GenerationStrategy:
     """Sobol points, then qLogNEI, as in dpbo's own loop.
 
     Args:
@@ -88,42 +119,82 @@ def noisy_improvement(*, initial: Annotated[int, at_least(2)] = 8, seed: Seed = 
 
 
 @checked
-def gp_ucb(schedule: SrinivasFinite | SrinivasCompact, *, initial: Annotated[int, at_least(2)] = 8, seed: Seed = 0) -> GenerationStrategy:
-    """Sobol points, then GP-UCB. Running trials count as observed at their posterior mean (GP-BUCB)."""
+def gp_ucb(
+    schedule: SrinivasFinite | SrinivasCompact,
+    *,
+    initial: Annotated[int, at_least(2)] = 8,
+    seed: Seed = 0,
+) -> GenerationStrategy:
+    """Sobol points, then GP-UCB. Running trials count as observed at their posterior mean
+    (GP-BUCB).
+    """
     return _strategy(GPUCB, {"schedule": dataclasses.asdict(schedule)}, initial, seed)
 
 
 @checked
 def gradient_information(
-    space: Space, *, at: Mapping[str, Any] | None = None, initial: Annotated[int, at_least(2)] = 8, seed: Seed = 0
+    space: Space,
+    *,
+    at: Mapping[str, Any] | None = None,
+    initial: Annotated[int, at_least(2)] = 8,
+    seed: Seed = 0,
 ) -> GenerationStrategy:
-    """Sobol points, then the points with most information about the gradient at one place, on a GradientGP.
+    """Sobol points, then the points with most information about the gradient at one place, on a
+    GradientGP.
 
     Args:
         space: a space of continuous parameters.
-        at: parameters where the gradient is wanted; omitted, the released point of highest posterior mean, updated for each trial.
+        at: parameters where the gradient is wanted; omitted, the released point of highest
+            posterior mean, updated for each trial.
 
     Raises:
         InputError: a space with lists or whole numbers, or parameters outside it.
     """
     if space.discrete_dims or space.cat_dims:
-        raise InputError("space", space, "of continuous parameters", "Other parameters have no gradient.")
+        raise InputError(
+            "space", space, "of continuous parameters", "Other parameters have no gradient."
+        )
     options = {}
     # Ax's cube and the space are linear in the same scale, but a quantile's ends are not 0 and 1
     if at is not None:
         lower, upper = space.bounds
         options = {"theta": ((space.encode(dict(at)) - lower) / (upper - lower)).tolist()}
-    surrogate = SurrogateSpec(model_configs=[ModelConfig(botorch_model_class=GradientGP, input_transform_classes=None, name="GradientGP")])
-    # Ax's adapter maps points to the cube: a model that transforms its inputs has no gradient in their coordinates
-    return _strategy(GradientInformation, options, initial, seed, surrogate_spec=surrogate, transforms=[*Cont_X_trans, *Y_trans])
+    surrogate = SurrogateSpec(
+        model_configs=[
+            ModelConfig(
+                botorch_model_class=GradientGP, input_transform_classes=None, name="GradientGP"
+            )
+        ]
+    )
+    # Ax's adapter maps points to the cube: a model that transforms its inputs has no gradient in
+    # their coordinates
+    return _strategy(
+        GradientInformation,
+        options,
+        initial,
+        seed,
+        surrogate_spec=surrogate,
+        transforms=[*Cont_X_trans, *Y_trans],
+    )
 
 
-def _strategy(acquisition: type, options: dict[str, Any], initial: int, seed: int, **generator: Any) -> GenerationStrategy:
-    """The model proposes once `initial` trials were generated and two values, of any trials, are known."""
+def _strategy(
+    acquisition: type, options: dict[str, Any], initial: int, seed: int, **generator: Any
+) -> GenerationStrategy:
+    """The model proposes once `initial` trials were generated and two values, of any trials, are
+    known.
+    """
     kept = [TrialStatus.FAILED, TrialStatus.ABANDONED]
     begins = [
-        MinTrials(threshold=initial, transition_to="BO", use_all_trials_in_exp=True, not_in_statuses=kept),
-        MinTrials(threshold=2, transition_to="BO", use_all_trials_in_exp=True, only_in_statuses=[TrialStatus.COMPLETED]),
+        MinTrials(
+            threshold=initial, transition_to="BO", use_all_trials_in_exp=True, not_in_statuses=kept
+        ),
+        MinTrials(
+            threshold=2,
+            transition_to="BO",
+            use_all_trials_in_exp=True,
+            only_in_statuses=[TrialStatus.COMPLETED],
+        ),
     ]
     sobol = GeneratorSpec(generator_enum=Generators.SOBOL, generator_kwargs={"seed": seed})
     settings = {"botorch_acqf_class": acquisition, "botorch_acqf_options": options, **generator}

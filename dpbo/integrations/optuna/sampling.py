@@ -1,7 +1,9 @@
-"""A sampler for Optuna that uses the known noise of private values, and the recommendation for such a study.
+"""A sampler for Optuna that uses the known noise of private values, and the recommendation for such
+a study.
 
-Optuna's own samplers work on a private objective too, but they take its values as exact or estimate their noise. Here each trial carries
-its noise variance, and the Gaussian process behind `dpbo.acquisition.suggest` uses it.
+Optuna's own samplers work on a private objective too, but they take its values as exact or estimate
+their noise. Here each trial carries its noise variance, and the Gaussian process behind
+`dpbo.acquisition.suggest` uses it.
 """
 
 from collections.abc import Mapping
@@ -23,9 +25,10 @@ from dpbo.validation import Seed, at_least, checked
 class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna is not followed by mypy here
     """Proposes Sobol points, then points by qLogNEI on a GP with the known noise of every value.
 
-    Trials without a known noise or outside the space are left out, and a value that is in the study twice counts once. Points of running
-    and of failed trials count as pending, so that workers do not propose the same point. The next point depends on the seed, the trial's
-    number and the other trials only. Each proposal refits the GP.
+    Trials without a known noise or outside the space are left out, and a value that is in the study
+    twice counts once. Points of running and of failed trials count as pending, so that workers do
+    not propose the same point. The next point depends on the seed, the trial's number and the other
+    trials only. Each proposal refits the GP.
 
     Args:
         space: the TrialObjective's space.
@@ -33,43 +36,64 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # O
         initial: number of trials with Sobol points, by trial number; at least 2.
     """
 
-    def __init__(self, space: Space, *, seed: Seed = 0, initial: Annotated[int, at_least(2)] = 8) -> None:
+    def __init__(
+        self, space: Space, *, seed: Seed = 0, initial: Annotated[int, at_least(2)] = 8
+    ) -> None:
         self._space = space
         self._seed = seed
         self._initial = initial
         self._suggestions = Suggestions(space)
         self._others = optuna.samplers.RandomSampler(seed)
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
         """The whole space: all parameters are proposed together."""
         return self._suggestions.distributions
 
-    def sample_relative(self, study: optuna.Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
+    ) -> dict[str, Any]:
         """The next point as Optuna parameters."""
         finished = _observed(study, self._suggestions)
         X, Y, Yvar = _columns(finished, self._suggestions)
         if trial.number < self._initial or len(X) < 2:
-            return self._suggestions.shown(self._space.sample(trial.number + 1, seed=self._seed)[-1])
+            return self._suggestions.shown(
+                self._space.sample(trial.number + 1, seed=self._seed)[-1]
+            )
         entries = {known.user_attrs[ENTRY] for known in finished}
         # where a fit failed, it would again
         others = study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.FAIL))
-        others = [t for t in others if t.number != trial.number and t.user_attrs.get(ENTRY) not in entries]
-        pending = self._suggestions.points([t.params for t in others if self._suggestions.holds(t.params)])
+        others = [
+            t for t in others if t.number != trial.number and t.user_attrs.get(ENTRY) not in entries
+        ]
+        pending = self._suggestions.points(
+            [t.params for t in others if self._suggestions.holds(t.params)]
+        )
         x = suggest(self._space, X, Y, Yvar, seed=1000 * self._seed + trial.number, pending=pending)
         return self._suggestions.shown(x[0])
 
-    def sample_independent(self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution) -> Any:
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
         """A random value for a parameter outside the space."""
         return self._others.sample_independent(study, trial, param_name, param_distribution)
 
     def reseed_rng(self) -> None:
-        """For parallel loops; points of the space depend on trial numbers, so they need no new seed."""
+        """For parallel loops; points of the space depend on trial numbers, so they need no new
+        seed.
+        """
         self._others.reseed_rng()
 
 
 @checked
 def recommended_trial(study: optuna.Study, space: Space) -> Recommendation:
-    """The released point of highest posterior mean. Use it instead of `study.best_trial`, which is the luckiest one.
+    """The released point of highest posterior mean. Use it instead of `study.best_trial`, which is
+    the luckiest one.
 
     Raises:
         InputError: no trial of the study has a released value.
@@ -81,11 +105,17 @@ def recommended_trial(study: optuna.Study, space: Space) -> Recommendation:
 def _observed(study: optuna.Study, suggestions: Suggestions) -> list[FrozenTrial]:
     """Complete trials over this space that have a released value, each value once."""
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    ours = [t for t in complete if {ENTRY, YVAR} <= t.user_attrs.keys() and suggestions.holds(t.params)]
+    ours = [
+        t for t in complete if {ENTRY, YVAR} <= t.user_attrs.keys() and suggestions.holds(t.params)
+    ]
     return list({t.user_attrs[ENTRY]: t for t in ours}.values())
 
 
-def _columns(trials: list[FrozenTrial], suggestions: Suggestions) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _columns(
+    trials: list[FrozenTrial], suggestions: Suggestions
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """X `t x d`, Y `t x 1`, Yvar `t x 1`."""
-    values = torch.tensor([[t.value, t.user_attrs[YVAR]] for t in trials], dtype=torch.float64).reshape(-1, 2)
+    values = torch.tensor(
+        [[t.value, t.user_attrs[YVAR]] for t in trials], dtype=torch.float64
+    ).reshape(-1, 2)
     return suggestions.points([t.params for t in trials]), values[:, :1], values[:, 1:]

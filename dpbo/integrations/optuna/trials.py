@@ -2,16 +2,20 @@
 
     private = TrialObjective(objective, space)
     study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner(), sampler=NoiseAwareSampler(space))
-    private.resume(study)                    # adds values that the ledger has and the study lacks, because a worker was killed
+    # adds values that the ledger has and the study lacks, because a worker was killed
+    private.resume(study)
     study.optimize(private)                  # ends when all evaluations are released
 
-Without `resume` the first trial of an empty study adds the values that the ledger already has, and a study that was kept gets none.
+Without `resume` the first trial of an empty study adds the values that the ledger already has, and
+a study that was kept gets none.
 
-A study and its storage hold released values, public points and the noise's variance, so samplers, plots, importances and dashboards may use
-them freely. Fit and score never get the trial, so no raw score can be reported or pruned on.
-Optuna also records when trials begin and end. If a score's duration depends on the records, readers of the study must not see that: the
-statement's assumption `timing-not-observed`. Where trials run in parallel (`n_jobs`, several processes), the order of their values, and
-what the next trial knows, depend on durations: the statement then also lists `durations-tell-nothing`.
+A study and its storage hold released values, public points and the noise's variance, so samplers,
+plots, importances and dashboards may use them freely. Fit and score never get the trial, so no raw
+score can be reported or pruned on. Optuna also records when trials begin and end. If a score's
+duration depends on the records, readers of the study must not see that: the statement's assumption
+`timing-not-observed`. Where trials run in parallel (`n_jobs`, several processes), the order of
+their values, and what the next trial knows, depend on durations: the statement then also lists
+`durations-tell-nothing`.
 """
 
 import contextlib
@@ -22,7 +26,12 @@ from typing import Any, NoReturn
 import optuna
 import sqlalchemy as sa
 import torch
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -35,19 +44,26 @@ from dpbo.validation import checked
 _LOG = logging.getLogger(__name__)
 ENTRY = "entry"
 YVAR = "yvar"
-"""User attributes of a trial: the name of its value in the ledger, and the variance of its noise."""
+"""User attributes of a trial: the name of its value in the ledger, and the variance of its
+noise.
+"""
 
 
 class Suggestions(ParameterEncoding):
     """Points of a space as Optuna's parameters.
 
     Attributes:
-        distributions: Optuna's distributions by name, for example for `study.ask(fixed_distributions=...)`.
+        distributions: Optuna's distributions by name, for example for
+            `study.ask(fixed_distributions=...)`.
     """
 
     def __init__(self, space: Space) -> None:
-        super().__init__(space, lambda value, _: value is None or isinstance(value, (bool, int, float, str)))
-        self.distributions = {parameter.name: _distribution(parameter) for parameter in self.parameters}
+        super().__init__(
+            space, lambda value, _: value is None or isinstance(value, (bool, int, float, str))
+        )
+        self.distributions = {
+            parameter.name: _distribution(parameter) for parameter in self.parameters
+        }
 
     def points(self, shown: list[dict[str, Any]]) -> torch.Tensor:
         """The points of several such parameters, `n x d`."""
@@ -55,7 +71,9 @@ class Suggestions(ParameterEncoding):
 
     def suggest(self, trial: optuna.Trial) -> torch.Tensor:
         """The point, `d`, that a trial suggests."""
-        return self.point({name: _suggest(trial, name, one) for name, one in self.distributions.items()})
+        return self.point(
+            {name: _suggest(trial, name, one) for name, one in self.distributions.items()}
+        )
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:
@@ -75,40 +93,53 @@ def _suggest(trial: optuna.Trial, name: str, distribution: Any) -> Any:
 
 
 class BudgetSpent(BudgetExceeded, optuna.TrialPruned):  # type: ignore[misc]  # Optuna is not followed by mypy here
-    """No budget is left for this trial, and nothing was charged. In `study.optimize` the trial ends pruned, without a value."""
+    """No budget is left for this trial, and nothing was charged. In `study.optimize` the trial ends
+    pruned, without a value.
+    """
 
 
 class StudyEnded(BaseException):
-    """The score failed on private records, not just on single units (see `PrivateFailure`). Nothing was charged; the trial stays running.
+    """The score failed on private records, not just on single units (see `PrivateFailure`). Nothing
+    was charged; the trial stays running.
 
-    This is not an Exception, because Optuna stores a failed trial for every Exception and may go on (`catch`): neither the storage nor the
-    next proposal may depend on a private failure.
+    This is not an Exception, because Optuna stores a failed trial for every Exception and may go on
+    (`catch`): neither the storage nor the next proposal may depend on a private failure.
     """
 
 
 @checked
 class TrialObjective:
-    """One Optuna trial: suggest a point, check the budget, fit and score inside the curator, charge, and return the released value.
+    """One Optuna trial: suggest a point, check the budget, fit and score inside the curator,
+    charge, and return the released value.
 
-    The trial keeps the noise's variance ("yvar") and the value's name in the ledger ("entry"), nothing else. A fit that raises makes a
-    failed trial and costs nothing; a score that fails on private records ends the study by `StudyEnded`, and Optuna stores nothing of it.
-    Several processes may share one study and one ledger: each charge is one transaction of the ledger. A worker that finds the budget used
-    up stops its loop; a trial that it had begun ends pruned, without a value. If the ledger has values of an earlier run, trial 0 of a new
-    study adds them as trials and ends pruned, unless its point was enqueued.
+    The trial keeps the noise's variance ("yvar") and the value's name in the ledger ("entry"),
+    nothing else. A fit that raises makes a failed trial and costs nothing; a score that fails on
+    private records ends the study by `StudyEnded`, and Optuna stores nothing of it. Several
+    processes may share one study and one ledger: each charge is one transaction of the ledger. A
+    worker that finds the budget used up stops its loop; a trial that it had begun ends pruned,
+    without a value. If the ledger has values of an earlier run, trial 0 of a new study adds them as
+    trials and ends pruned, unless its point was enqueued.
 
     Args:
         objective: an objective of one metric, which is maximised.
-        space: its parameters are suggested as Optuna's: floats, log floats, whole numbers, categories; a continuous distribution that
-            Optuna does not know is suggested as "NAME (quantile)". The objective's `fit` gets the point and decodes it as usual.
+        space: its parameters are suggested as Optuna's: floats, log floats, whole numbers,
+            categories; a continuous distribution that Optuna does not know is suggested as "NAME
+            (quantile)". The objective's `fit` gets the point and decodes it as usual.
 
     Raises:
-        InputError: an objective of several metrics, or a space that has no Optuna form; when called, a study that minimises, has a pruner
-            or holds intermediate values, before anything is fitted.
+        InputError: an objective of several metrics, or a space that has no Optuna form; when
+            called, a study that minimises, has a pruner or holds intermediate values, before
+            anything is fitted.
     """
 
     def __init__(self, objective: PrivateObjective, space: Space) -> None:
         if objective.metrics != 1:
-            raise InputError("objective", objective.metrics, "one of one metric", "Combine metrics in a loop of your own.")
+            raise InputError(
+                "objective",
+                objective.metrics,
+                "one of one metric",
+                "Combine metrics in a loop of your own.",
+            )
         self.objective = objective
         self.space = space
         self.suggestions = Suggestions(space)
@@ -117,17 +148,28 @@ class TrialObjective:
         """The released value of one trial.
 
         Raises:
-            InputError: an unsuitable study, a trial with intermediate values, or an enqueued one outside the space; nothing was charged.
+            InputError: an unsuitable study, a trial with intermediate values, or an enqueued one
+                outside the space; nothing was charged.
             BudgetSpent: no budget is left. StudyEnded: the score failed on private records.
         """
         if not isinstance(trial, optuna.Trial):
-            raise InputError("trial", trial, "a Trial of a study", "A FixedTrial has no study; evaluate its point by the objective.")
+            raise InputError(
+                "trial",
+                trial,
+                "a Trial of a study",
+                "A FixedTrial has no study; evaluate its point by the objective.",
+            )
         require_suitable(trial.study)
-        if trial.number == 0 and (added := self._add_released(trial.study, but=(TrialState.COMPLETE, TrialState.RUNNING))):
+        if trial.number == 0 and (
+            added := self._add_released(trial.study, but=(TrialState.COMPLETE, TrialState.RUNNING))
+        ):
             queued = "fixed_params" in trial.study.get_trials(deepcopy=False)[0].system_attrs
             # the sampler chose this trial's point before the values were there
             if not queued:
-                raise optuna.TrialPruned(f"{added} released values were added from the ledger; the next trials follow them.")
+                raise optuna.TrialPruned(
+                    f"{added} released values were added from the ledger; the next trials follow"
+                    " them."
+                )
         if not self.objective.remaining:
             self._refuse(trial.study)
         x = self.suggestions.suggest(trial)
@@ -139,7 +181,9 @@ class TrialObjective:
             raise StudyEnded(str(failure)) from None
         trials = trial.study.get_trials(deepcopy=False)
         _require_no_reports(trials[trial.number])
-        if any(other.state is TrialState.RUNNING and other.number != trial.number for other in trials):
+        if any(
+            other.state is TrialState.RUNNING and other.number != trial.number for other in trials
+        ):
             self.objective.curator.assume("durations-tell-nothing")
         # before the charge, so that a value that Optuna never got can be found again
         trial.set_user_attr(ENTRY, handle.id)
@@ -154,56 +198,100 @@ class TrialObjective:
         return Y.item()
 
     def resume(self, study: optuna.Study) -> int:
-        """Add to the study every released value that none of its complete trials has; returns how many. Calling it twice is harmless.
+        """Add to the study every released value that none of its complete trials has; returns how
+        many. Calling it twice is harmless.
 
         Values at points outside the space are left out.
 
-        After a kill the ledger may hold values that were charged and never reached Optuna. Call it before the study's workers start, in
-        each of them if you like: it runs under the ledger's lock. Do not call it while workers run: a value that one of them is about to
-        return would be in the study twice (`NoiseAwareSampler` and `recommended_trial` count it once).
-        A killed worker's own trial stays RUNNING, until `study.tell(number, state=TrialState.FAIL)` or a heartbeat ends it.
+        After a kill the ledger may hold values that were charged and never reached Optuna. Call it
+        before the study's workers start, in each of them if you like: it runs under the ledger's
+        lock. Do not call it while workers run: a value that one of them is about to return would be
+        in the study twice (`NoiseAwareSampler` and `recommended_trial` count it once). A killed
+        worker's own trial stays RUNNING, until `study.tell(number, state=TrialState.FAIL)` or a
+        heartbeat ends it.
 
         Raises:
-            InputError: an unsuitable study, or one whose trials are kept in the ledger's own SQLite file.
+            InputError: an unsuitable study, or one whose trials are kept in the ledger's own SQLite
+                file.
         """
         require_suitable(study)
         return self._add_released(study, but=(TrialState.COMPLETE,))
 
     def _add_released(self, study: optuna.Study, *, but: tuple[TrialState, ...]) -> int:
-        """Add every released value but those of trials in these states: a running trial of this loop will return its own."""
+        """Add every released value but those of trials in these states: a running trial of this
+        loop will return its own.
+        """
         ledger = self.objective.curator.ledger
         _require_other_file(study, ledger.storage.url)
         values = ledger.values(self.objective.name)
         # nothing is written: this is a lock between processes
         with ledger.storage.writing():
-            known = {trial.user_attrs.get(ENTRY) for trial in study.get_trials(deepcopy=False, states=but)}
-            missing = [value for value in values if value["handle"] not in known and self._holds(value["details"]["x"])]
+            known = {
+                trial.user_attrs.get(ENTRY)
+                for trial in study.get_trials(deepcopy=False, states=but)
+            }
+            missing = [
+                value
+                for value in values
+                if value["handle"] not in known and self._holds(value["details"]["x"])
+            ]
             for value in missing:
-                shown = self.suggestions.shown(torch.tensor(value["details"]["x"], dtype=torch.float64))
+                shown = self.suggestions.shown(
+                    torch.tensor(value["details"]["x"], dtype=torch.float64)
+                )
                 marks = {ENTRY: value["handle"], YVAR: value["variance"][0]}
                 distributions = self.suggestions.distributions
-                study.add_trial(create_trial(params=shown, distributions=distributions, value=value["value"][0], user_attrs=marks))
+                study.add_trial(
+                    create_trial(
+                        params=shown,
+                        distributions=distributions,
+                        value=value["value"][0],
+                        user_attrs=marks,
+                    )
+                )
         return len(missing)
 
     def _holds(self, x: list[float]) -> bool:
-        """Whether a released point lies in the space: shown as a trial, another one would be a different point."""
+        """Whether a released point lies in the space: shown as a trial, another one would be a
+        different point.
+        """
         lower, upper = self.space.bounds.tolist()
-        return len(x) == len(lower) and all(low - 1e-9 <= part <= high + 1e-9 for low, part, high in zip(lower, x, upper, strict=True))
+        return len(x) == len(lower) and all(
+            low - 1e-9 <= part <= high + 1e-9
+            for low, part, high in zip(lower, x, upper, strict=True)
+        )
 
     def _refuse(self, study: optuna.Study) -> NoReturn:
         _stop(study)
         objective = self.objective
         account = objective.curator.ledger.account()
-        raise BudgetSpent(1, objective.remaining, objective.evaluations, "evaluations", f"the trial for {objective.name!r}", account)
+        raise BudgetSpent(
+            1,
+            objective.remaining,
+            objective.evaluations,
+            "evaluations",
+            f"the trial for {objective.name!r}",
+            account,
+        )
 
 
 def require_suitable(study: optuna.Study) -> None:
-    """Raises InputError unless the study maximises one value, has no pruner and holds no intermediate values."""
+    """Raises InputError unless the study maximises one value, has no pruner and holds no
+    intermediate values.
+    """
     if study.directions != [StudyDirection.MAXIMIZE]:
         directions = ", ".join(direction.name.lower() for direction in study.directions)
-        raise InputError("direction", directions, "'maximize', of one value", "Use create_study(direction='maximize').")
+        raise InputError(
+            "direction",
+            directions,
+            "'maximize', of one value",
+            "Use create_study(direction='maximize').",
+        )
     if not isinstance(study.pruner, optuna.pruners.NopPruner):
-        remedy = "Optuna's default pruner reads intermediate values, which are never released: create_study(pruner=NopPruner())."
+        remedy = (
+            "Optuna's default pruner reads intermediate values, which are never released:"
+            " create_study(pruner=NopPruner())."
+        )
         raise InputError("pruner", type(study.pruner).__name__, "NopPruner()", remedy)
     for trial in study.get_trials(deepcopy=False):
         _require_no_reports(trial)
@@ -212,13 +300,15 @@ def require_suitable(study: optuna.Study) -> None:
 def _require_no_reports(trial: FrozenTrial) -> None:
     if trial.intermediate_values:
         raise UsageError(
-            f"trial {trial.number} has intermediate values. Those of a private score are never released: use a new study, and report "
-            "nothing."
+            f"trial {trial.number} has intermediate values. Those of a private score are never"
+            " released: use a new study, and report nothing."
         )
 
 
 def _require_other_file(study: optuna.Study, ledger: str | None) -> None:
-    """SQLite allows one writer a file, and the ledger holds that lock while the study is compared."""
+    """SQLite allows one writer a file, and the ledger holds that lock while the study is
+    compared.
+    """
     storage = getattr(study._storage, "_backend", study._storage)
     file = _file(ledger)
     if file is not None and _file(getattr(storage, "url", None)) == file:

@@ -1,4 +1,6 @@
-"""DP-EM (Park, Foulds, Chaudhuri & Welling 2017): private mixtures of Gaussians, factor analysis and k-means, by released moments."""
+"""DP-EM (Park, Foulds, Chaudhuri & Welling 2017): private mixtures of Gaussians, factor analysis
+and k-means, by released moments.
+"""
 
 import lazy_loader
 

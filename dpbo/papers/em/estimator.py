@@ -1,16 +1,23 @@
-"""The base class of the private estimators, with scikit-learn's interface: each runs a fixed number of releases with equal noise.
+"""The base class of the private estimators, with scikit-learn's interface: each runs a fixed number
+of releases with equal noise.
 
-    DPGaussianMixture(3, budget=Budget(1.0, 1e-5), radius=10.0).fit(X)              # makes its own curator, in memory
-    DPGaussianMixture(3, budget=0.5, radius=10.0, dimension=4).fit(curator)         # spends half of a curator's budget
+    # makes its own curator, in memory
+    DPGaussianMixture(3, budget=Budget(1.0, 1e-5), radius=10.0).fit(X)
+    # spends half of a curator's budget
+    DPGaussianMixture(3, budget=0.5, radius=10.0, dimension=4).fit(curator)
 
-`fit` on an array protects each row, under `adjacency`; REPLACE_ONE makes the number of rows public. Rows that are not finite count as
-nothing, because refusing them would tell that they are there; predictions, on the caller's own rows, refuse them. Nothing that `fit` leaves
-behind depends on the rows except through released values: it keeps no labels, no likelihood and no convergence check. `random_state` is for
-starts and samples, never for noise; the start's seed is kept in the ledger, so that a resumed run starts where it did.
+`fit` on an array protects each row, under `adjacency`; REPLACE_ONE makes the number of rows public.
+Rows that are not finite count as nothing, because refusing them would tell that they are there;
+predictions, on the caller's own rows, refuse them. Nothing that `fit` leaves behind depends on the
+rows except through released values: it keeps no labels, no likelihood and no convergence check.
+`random_state` is for starts and samples, never for noise; the start's seed is kept in the ledger,
+so that a resumed run starts where it did.
 
-Three warnings. Every `fit` on an array spends its budget anew, on a ledger of its own: `cross_val_score` or GridSearchCV over private
-rows spends it many times, with a warning each, and prints exact scores; one Curator adds them up. `predict`, `transform`, `fit_transform`
-and `score` of private rows are exact, and not for release. Earlier steps of a pipeline, such as a scaler, are not protected.
+Three warnings. Every `fit` on an array spends its budget anew, on a ledger of its own:
+`cross_val_score` or GridSearchCV over private rows spends it many times, with a warning each, and
+prints exact scores; one Curator adds them up. `predict`, `transform`, `fit_transform` and `score`
+of private rows are exact, and not for release. Earlier steps of a pipeline, such as a scaler, are
+not protected.
 """
 
 import dataclasses
@@ -64,7 +71,9 @@ Center = Annotated[Any, Within("finite numbers, d of them, or None", _are_number
 
 
 def _public_text(value: Any) -> Iterator[str]:
-    """Everything public in a query, in words: numbers to six digits, which another machine computes alike."""
+    """Everything public in a query, in words: numbers to six digits, which another machine computes
+    alike.
+    """
     if dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from _public_text(getattr(value, field.name))
@@ -78,7 +87,9 @@ def _public_text(value: Any) -> Iterator[str]:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations that mypy follows here
-    """Makes a curator over the records, or takes one; keeps the statement. The constructor stores its arguments, and `fit` checks them."""
+    """Makes a curator over the records, or takes one; keeps the statement. The constructor stores
+    its arguments, and `fit` checks them.
+    """
 
     budget: BudgetOrShare = None
     mechanism: NoNoise | None = None
@@ -105,23 +116,56 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]  # s
         require_settings(self)
         if isinstance(X, Curator):
             if self.dimension is None:
-                raise InputError("dimension", None, "the number of columns, when fitting on a Curator")
+                raise InputError(
+                    "dimension", None, "the number of columns, when fitting on a Curator"
+                )
             if X.ledger.birth.grouped:  # before anything is reserved
-                raise InputError("unit", X.ledger.birth.unit, "one record", "Reduce each unit to one record first.")
+                raise InputError(
+                    "unit",
+                    X.ledger.birth.unit,
+                    "one record",
+                    "Reduce each unit to one record first.",
+                )
             if X.ranks > 1 and not isinstance(self.random_state, Integral):
-                raise InputError("random_state", self.random_state, "a whole number on several ranks", "They must start alike.")
+                raise InputError(
+                    "random_state",
+                    self.random_state,
+                    "a whole number on several ranks",
+                    "They must start alike.",
+                )
             self.n_features_in_ = require("dimension", self.dimension, Count)
             return X, self.n_features_in_
         adjacency = Adjacency.of(self.adjacency)
         cap = Budget.gdp(1.0) if self.mechanism is not None else self.budget
         if not isinstance(cap, Budget):
-            raise InputError("budget", cap, "a Budget, when fitting on an array", "For example Budget(epsilon=1.0, delta=1e-6).")
-        rows = self._as_table(X, 1 if adjacency is Adjacency.REPLACE_ONE else 0)  # how many there are is private otherwise
-        records, unit = torch.from_numpy(rows if rows.flags.writeable else rows.copy()), PrivacyUnit("record")
-        return Curator(records, unit=unit, adjacency=adjacency, budget=cap, accounting=self.accounting, role="training"), rows.shape[1]
+            raise InputError(
+                "budget",
+                cap,
+                "a Budget, when fitting on an array",
+                "For example Budget(epsilon=1.0, delta=1e-6).",
+            )
+        # how many there are is private otherwise
+        rows = self._as_table(X, 1 if adjacency is Adjacency.REPLACE_ONE else 0)
+        records, unit = (
+            torch.from_numpy(rows if rows.flags.writeable else rows.copy()),
+            PrivacyUnit("record"),
+        )
+        return (
+            Curator(
+                records,
+                unit=unit,
+                adjacency=adjacency,
+                budget=cap,
+                accounting=self.accounting,
+                role="training",
+            ),
+            rows.shape[1],
+        )
 
     def _as_table(self, X: Any, least: int) -> Floats:
-        """An array as float64. Refused by its dtype and shape alone; a cell that is no number counts as NaN, as any broken record does."""
+        """An array as float64. Refused by its dtype and shape alone; a cell that is no number
+        counts as NaN, as any broken record does.
+        """
         if issparse(X):
             validate_data(self, X)  # scikit-learn's refusal, which quotes no cell
         with np.errstate(all="ignore"):
@@ -130,22 +174,43 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]  # s
             except ValueError:
                 raise InputError("X", type(X).__name__, "rows of one length") from None
             if rows.dtype.kind not in "biufO" or rows.ndim != 2:
-                kind = "Complex data not supported." if rows.dtype.kind == "c" else "Reshape your data if it is one-dimensional."
+                kind = (
+                    "Complex data not supported."
+                    if rows.dtype.kind == "c"
+                    else "Reshape your data if it is one-dimensional."
+                )
                 raise InputError("X", rows, "a table of real numbers, n x d", kind)
-            numbers = np.vectorize(_number, otypes=[np.float64])(rows) if rows.dtype.kind == "O" and rows.size else rows.astype(np.float64)
+            numbers = (
+                np.vectorize(_number, otypes=[np.float64])(rows)
+                if rows.dtype.kind == "O" and rows.size
+                else rows.astype(np.float64)
+            )
         validate_data(self, X, skip_check_array=True)
-        return check_array(numbers, ensure_all_finite=False, ensure_min_samples=least, estimator=self)
+        return check_array(
+            numbers, ensure_all_finite=False, ensure_min_samples=least, estimator=self
+        )
 
     def _ball(self, d: int, norm: str = "l2") -> Ball:
         if self.radius is None:
-            raise InputError("radius", None, "a public number", "Records beyond it are clipped; fix it without looking at the data.")
-        center = None if self.center is None else torch.as_tensor(np.asarray(self.center, dtype=np.float64))
+            raise InputError(
+                "radius",
+                None,
+                "a public number",
+                "Records beyond it are clipped; fix it without looking at the data.",
+            )
+        center = (
+            None
+            if self.center is None
+            else torch.as_tensor(np.asarray(self.center, dtype=np.float64))
+        )
         ball = Ball(float(self.radius), center=center, norm=norm)
         ball.require_dimension(d)
         return ball
 
     def _seed(self, curator: Curator) -> int:
-        """Seed of the start: `random_state`, else what an earlier session of this run drew, else a fresh one."""
+        """Seed of the start: `random_state`, else what an earlier session of this run drew, else a
+        fresh one.
+        """
         if isinstance(self.random_state, Integral):
             return int(self.random_state)
         known = curator.ledger.reservation(self.name)
@@ -163,7 +228,9 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]  # s
         terms: Mapping[str, Any],
         noise: type[AdditiveMechanism] = GaussianMechanism,
     ) -> Reservation:
-        """Reserves the releases. On an array they take all of the budget, which is that of the curator."""
+        """Reserves the releases. On an array they take all of the budget, which is that of the
+        curator.
+        """
         center = None if self.center is None else np.asarray(self.center).tolist()
         shared = {"radius": self.radius, "center": center, "dimension": self.n_features_in_}
         stated = {"records": curator.units, "role": "training", **shared, **terms}
@@ -171,12 +238,17 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]  # s
         budget = self.budget if isinstance(X, Curator) else 1.0
         if self.mechanism is not None:
             law, budget = self.mechanism, None
-        plain = json.loads(json.dumps(stated, default=operator.methodcaller("tolist")))  # numbers and arrays of numpy
-        reservation = curator.reserve(self.name, law, slots=slots, budget=budget, given={}, terms=plain)
+        # numbers and arrays of numpy
+        plain = json.loads(json.dumps(stated, default=operator.methodcaller("tolist")))
+        reservation = curator.reserve(
+            self.name, law, slots=slots, budget=budget, given={}, terms=plain
+        )
         reservation.show_progress()
         return reservation
 
-    def _release(self, reservation: Reservation, query: PointSums, stage: str, rows: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    def _release(
+        self, reservation: Reservation, query: PointSums, stage: str, rows: int = 1
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The next release: from the ledger if it was made before, else charged and made now.
 
         Args:
@@ -184,12 +256,16 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]  # s
             rows: K, the number of components whose statistics the answer holds.
 
         Returns:
-            The noisy answer and the standard deviation of the noise of each of its numbers, `K x F` each, float64.
+            The noisy answer and the standard deviation of the noise of each of its numbers, `K x F`
+            each, float64.
 
         Raises:
             LedgerMismatch: an earlier session released another question here.
         """
-        asked = {"stage": stage, "question": hashlib.sha256("\n".join(_public_text(query)).encode()).hexdigest()[:16]}
+        asked = {
+            "stage": stage,
+            "question": hashlib.sha256("\n".join(_public_text(query)).encode()).hexdigest()[:16],
+        }
         row = reservation.release(query, **asked)
         if row["details"] != asked:
             remedy = "Resume with the settings and the version it began with."

@@ -2,16 +2,19 @@
 
     FA = DPFactorAnalysis(10, budget=Budget(epsilon=1.0, delta=1e-6), radius=30.0).fit(X);    encode = embedding(FA)
 
-x ~ N(mean, L L' + Psi) with Psi diagonal. There are at most two releases: the mean (unless `center` is public), and the second moment A
-about it. A with its noise is no covariance: of its eigenvalues only those that stand out of the noise say something. With noise of
-standard deviation s off the diagonal the noise fills [-2 s sqrt d, 2 s sqrt d], and a true eigenvalue l > s sqrt d shows as l + s^2 d / l
-(Benaych-Georges & Nadakuditi 2011). So those seen above the edge are kept and moved back, and the rest of the diagonal is Psi's, shrunk
-towards its mean as far as its spread may be noise. EM then runs on that low rank plus diagonal: 4 d r m flops a step, and the leading
-eigenpairs come from matrix products alone (Lanczos), so nothing is dense but A itself.
+x ~ N(mean, L L' + Psi) with Psi diagonal. There are at most two releases: the mean (unless `center`
+is public), and the second moment A about it. A with its noise is no covariance: of its eigenvalues
+only those that stand out of the noise say something. With noise of standard deviation s off the
+diagonal the noise fills [-2 s sqrt d, 2 s sqrt d], and a true eigenvalue l > s sqrt d shows as l +
+s^2 d / l (Benaych-Georges & Nadakuditi 2011). So those seen above the edge are kept and moved back,
+and the rest of the diagonal is Psi's, shrunk towards its mean as far as its spread may be noise. EM
+then runs on that low rank plus diagonal: 4 d r m flops a step, and the leading eigenpairs come from
+matrix products alone (Lanczos), so nothing is dense but A itself.
 
-Noise has the norm 2 s sqrt d against a trace of at most radius^2: with d = 4,096 pixels, n = 400 faces and epsilon 1 nothing is left but
-noise; n epsilon must be well above d. The ledger keeps d(d+1)/2 numbers: at d = 1,000 a fit takes seconds, at 4,096 (8.4 million of them)
-some minutes and 7 GB.
+Noise has the norm 2 s sqrt d against a trace of at most radius^2: with d = 4,096 pixels, n = 400
+faces and epsilon 1 nothing is left but noise; n epsilon must be well above d. The ledger keeps
+d(d+1)/2 numbers: at d = 1,000 a fit takes seconds, at 4,096 (8.4 million of them) some minutes and
+7 GB.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ from dpbo.queries.ball import Ball
 from dpbo.validation import Name, Within, checked
 
 _LEAST = 1e-6  # of Psi, in squared radii
-Divisor = Annotated[float, Within("a finite number of at least 1", lambda value: 1.0 <= value < np.inf)]
+Divisor = Annotated[
+    float, Within("a finite number of at least 1", lambda value: 1.0 <= value < np.inf)
+]
 
 
 @dataclass(eq=False, repr=False)
@@ -44,14 +49,17 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
 
     Args:
         n_components: m, the number of factors.
-        budget, mechanism, radius, adjacency, accounting, dimension, vectors, name: as in DPGaussianMixture.
-        center: public mean, `d`; omitted, the mean is released first, at half of the budget (of mu^2).
+        budget, mechanism, radius, adjacency, accounting, dimension, vectors, name: as in
+            DPGaussianMixture.
+        center: public mean, `d`; omitted, the mean is released first, at half of the budget (of
+            mu^2).
         divisor: public number of records, needed under ADD_OR_REMOVE_ONE with a public center.
         max_iter: iterations of EM, free.
         random_state: of the start, never of noise.
 
     Attributes:
-        components_: L', `m x d`. noise_variance_: Psi, `d`. mean_: `d`. kept_: how many eigenvalues stood out of the noise.
+        components_: L', `m x d`. noise_variance_: Psi, `d`. mean_: `d`. kept_: how many eigenvalues
+            stood out of the noise.
     """
 
     n_components: Components = 1
@@ -64,33 +72,59 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
         """Release, then EM. X: `n x d`, or a Curator.
 
         Raises:
-            InputError: an argument outside its range. BudgetExceeded: the budget is not left.
+            InputError: an argument outside its range.
+            BudgetExceeded: the budget is not left.
         """
         curator, d = self._open(X)
         ball, seed = self._ball(d), self._seed(curator)
         public = curator.units if curator.units is not None else self.divisor
         if self.center is not None and public is None:
-            raise InputError("divisor", None, "the public number of records", "Their number is private, and `center` is given.")
-        SecondMoment(d, ball=ball, vectors=self.vectors).sensitivity(curator.adjacency)  # refused, if at all, before anything is reserved
+            raise InputError(
+                "divisor",
+                None,
+                "the public number of records",
+                "Their number is private, and `center` is given.",
+            )
+        # refused, if at all, before anything is reserved
+        SecondMoment(d, ball=ball, vectors=self.vectors).sensitivity(curator.adjacency)
         terms = {"divisor": self.divisor, "random_state": seed}
         reservation = self._reserve(X, curator, 1 if self.center is not None else 2, terms)
         if self.center is not None:
             count = float(public or 1.0)
         else:
             origin = torch.zeros(1, d, dtype=torch.float64)
-            (value,), (std,) = self._release(reservation, ClusterSums(d, ball=ball, centers=origin, vectors=self.vectors), "mean")
-            count = float(public) if public is not None else max(float(value[0]), 1.0 + 3.0 * float(std[0]))
+            (value,), (std,) = self._release(
+                reservation, ClusterSums(d, ball=ball, centers=origin, vectors=self.vectors), "mean"
+            )
+            count = (
+                float(public)
+                if public is not None
+                else max(float(value[0]), 1.0 + 3.0 * float(std[0]))
+            )
             mean = value[1:] / count
             mean = mean / max(1.0, float(mean.norm()))
             ball = Ball(ball.radius, center=ball.outward(mean.unsqueeze(0))[0])
-        value, std = self._release(reservation, SecondMoment(d, ball=ball, vectors=self.vectors), "second moment")
+        value, std = self._release(
+            reservation, SecondMoment(d, ball=ball, vectors=self.vectors), "second moment"
+        )
         A, noise = matrix_of(value / count, d)[0], std / count
         rank, start = min(d - 1, 2 * self.n_components + 5), self._generator().standard_normal(d)
-        basis, values, rest = low_rank_plus_diagonal(A, float(noise.min()), float(noise.max()), rank, start)
+        basis, values, rest = low_rank_plus_diagonal(
+            A, float(noise.min()), float(noise.max()), rank, start
+        )
         L, psi = factors_of(basis, values, rest, self.n_components, self.max_iter)
-        self.components_, self.noise_variance_ = (L.T * ball.radius).numpy(), (psi * ball.radius**2).numpy()
-        self.mean_ = (torch.zeros(d, dtype=torch.float64) if ball.center is None else ball.center).numpy()
-        self.kept_, self.n_iter_, self._n_features_out = int((values > 0).sum()), self.max_iter, len(self.components_)
+        self.components_, self.noise_variance_ = (
+            (L.T * ball.radius).numpy(),
+            (psi * ball.radius**2).numpy(),
+        )
+        self.mean_ = (
+            torch.zeros(d, dtype=torch.float64) if ball.center is None else ball.center
+        ).numpy()
+        self.kept_, self.n_iter_, self._n_features_out = (
+            int((values > 0).sum()),
+            self.max_iter,
+            len(self.components_),
+        )
         self.statement_ = curator.statement()
         return self
 
@@ -119,7 +153,8 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
 def low_rank_plus_diagonal(
     A: torch.Tensor, off_diagonal: float, diagonal: float, rank: int, start: Floats
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The part of a noisy second moment `d x d` that stands out of its noise, as V diag(values) V' + diag(rest).
+    """The part of a noisy second moment `d x d` that stands out of its noise, as V diag(values) V'
+    + diag(rest).
 
     Args:
         off_diagonal, diagonal: standard deviation of the noise there.
@@ -127,8 +162,9 @@ def low_rank_plus_diagonal(
         start: first vector of Lanczos' method, `d`.
 
     Returns:
-        Eigenvectors `d x r`, denoised eigenvalues `r`, 0 where noise explains them, r >= 1; and the rest of the diagonal `d`, shrunk
-        towards its mean by the share of its spread that noise explains, none below 1e-6 or a tenth of the mean.
+        Eigenvectors `d x r`, denoised eigenvalues `r`, 0 where noise explains them, r >= 1; and the
+        rest of the diagonal `d`, shrunk towards its mean by the share of its spread that noise
+        explains, none below 1e-6 or a tenth of the mean.
     """
     d = len(A)
     if d <= 2 * rank + 2:
@@ -138,7 +174,8 @@ def low_rank_plus_diagonal(
         values, vectors = torch.from_numpy(found[0].copy()), torch.from_numpy(found[1].copy())
     edge = off_diagonal * d**0.5
     root = values.square() - 4.0 * edge**2
-    beyond = values > 2.0 * edge * (1.0 + d ** (-2 / 3))  # noise alone passes it once in a hundred (Tracy & Widom 1996)
+    # noise alone passes it once in a hundred (Tracy & Widom 1996)
+    beyond = values > 2.0 * edge * (1.0 + d ** (-2 / 3))
     values = torch.where(beyond & (root > 0), (values + root.clamp(min=0.0).sqrt()) / 2.0, 0.0)
     rest = A.diagonal() - (vectors.square() * values).sum(1)
     mean = rest.mean().clamp(min=_LEAST)
@@ -147,8 +184,12 @@ def low_rank_plus_diagonal(
     return vectors, values, (mean + kept * (rest - mean)).clamp(min=max(_LEAST, 0.1 * float(mean)))
 
 
-def factors_of(V: torch.Tensor, values: torch.Tensor, rest: torch.Tensor, m: int, iterations: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(L `d x m`, Psi `d`) by EM for the covariance V diag(values) V' + diag(rest); it starts from the leading eigenvectors."""
+def factors_of(
+    V: torch.Tensor, values: torch.Tensor, rest: torch.Tensor, m: int, iterations: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(L `d x m`, Psi `d`) by EM for the covariance V diag(values) V' + diag(rest); it starts from
+    the leading eigenvectors.
+    """
     full = rest + (V.square() * values).sum(1)
     order = values.argsort(descending=True)[:m]
     L = torch.zeros(len(full), m, dtype=torch.float64)
@@ -164,7 +205,9 @@ def factors_of(V: torch.Tensor, values: torch.Tensor, rest: torch.Tensor, m: int
 
 @checked
 class LinearEmbedding(torch.nn.Module):
-    """x -> (x - mean) B', a public linear map `... x d` to `... x m`; give it to BoTorch on candidates before a model sees them."""
+    """x -> (x - mean) B', a public linear map `... x d` to `... x m`; give it to BoTorch on
+    candidates before a model sees them.
+    """
 
     def __init__(self, weight: torch.Tensor, mean: torch.Tensor) -> None:
         super().__init__()
@@ -178,13 +221,16 @@ class LinearEmbedding(torch.nn.Module):
 
 @checked
 def embedding(analysis: DPFactorAnalysis) -> LinearEmbedding:
-    """The expected factors as a public linear map, `... x d` to `... x m`, for candidates of a later search.
+    """The expected factors as a public linear map, `... x d` to `... x m`, for candidates of a
+    later search.
 
     Args:
         analysis: a fitted DPFactorAnalysis.
     """
     check_is_fitted(analysis)
-    B, _ = _posterior(torch.from_numpy(analysis.components_.T.copy()), torch.from_numpy(analysis.noise_variance_))
+    B, _ = _posterior(
+        torch.from_numpy(analysis.components_.T.copy()), torch.from_numpy(analysis.noise_variance_)
+    )
     return LinearEmbedding(B, torch.from_numpy(analysis.mean_.copy()))
 
 

@@ -1,11 +1,15 @@
-"""A public mixture of Gaussians, and how to make one of noisy moments: the post-processing of DP-EM's releases.
+"""A public mixture of Gaussians, and how to make one of noisy moments: the post-processing of
+DP-EM's releases.
 
-Covariances are `K x d x d` (full), `K x d` (diag) or `K` (spherical), as scikit-learn stores them. Everything here sees released numbers
-only, so it is free. Noisy moments become a mixture in four steps, with the known variance of the noise:
+Covariances are `K x d x d` (full), `K x d` (diag) or `K` (spherical), as scikit-learn stores them.
+Everything here sees released numbers only, so it is free. Noisy moments become a mixture in four
+steps, with the known variance of the noise:
 
-1. The components' moments sum to those of all records, which every iteration measures afresh. The K answers are moved alike so that they
-   sum to the mean of all iterations so far (and the counts to n, where it is public), which takes 1/K of the noise off.
-2. Once the responsibilities have settled, iterations measure nearly the same moments: after iteration `settle`, the running mean is used.
+1. The components' moments sum to those of all records, which every iteration measures afresh. The K
+   answers are moved alike so that they sum to the mean of all iterations so far (and the counts to
+   n, where it is public), which takes 1/K of the noise off.
+2. Once the responsibilities have settled, iterations measure nearly the same moments: after
+   iteration `settle`, the running mean is used.
 3. A covariance whose distance to the pooled one is what noise alone would give says nothing of its own: C <- pooled + a (C - pooled), with
    a = max(0, 1 - 4 E|noise|^2 / |C - pooled|^2) (James & Stein's positive part, with caution).
 4. Counts are kept above noise, eigenvalues in [floor, 1].
@@ -24,7 +28,9 @@ from dpbo.queries.ball import Ball
 
 @dataclass(frozen=True, eq=False)
 class Gaussians:
-    """A mixture: weights `K`, means `K x d`, and covariances in the shape of `kind` ("full", "diag" or "spherical")."""
+    """A mixture: weights `K`, means `K x d`, and covariances in the shape of `kind` ("full", "diag"
+    or "spherical").
+    """
 
     weights: torch.Tensor
     means: torch.Tensor
@@ -36,7 +42,9 @@ class Gaussians:
         d = self.means.shape[1]
         match self.kind:
             case "full":
-                precision = torch.cholesky_inverse(factor := torch.linalg.cholesky(self.covariances))
+                precision = torch.cholesky_inverse(
+                    factor := torch.linalg.cholesky(self.covariances)
+                )
                 linear = (precision @ self.means.unsqueeze(2)).squeeze(2)
                 half = factor.diagonal(dim1=1, dim2=2).log().sum(1)
                 i, j = torch.triu_indices(d, d)
@@ -45,17 +53,29 @@ class Gaussians:
                 linear, half = self.means / self.covariances, 0.5 * self.covariances.log().sum(1)
                 square = -0.5 / self.covariances
             case _:
-                linear, half = self.means / self.covariances.unsqueeze(1), 0.5 * d * self.covariances.log()
+                linear, half = (
+                    self.means / self.covariances.unsqueeze(1),
+                    0.5 * d * self.covariances.log(),
+                )
                 square = -0.5 / self.covariances.unsqueeze(1)
-        constant = self.weights.log() - half - 0.5 * (linear * self.means).sum(1) - 0.5 * d * math.log(2 * math.pi)
+        constant = (
+            self.weights.log()
+            - half
+            - 0.5 * (linear * self.means).sum(1)
+            - 0.5 * d * math.log(2 * math.pi)
+        )
         return torch.cat([constant.unsqueeze(1), linear, square], 1)
 
     def log_joint(self, Z: torch.Tensor) -> torch.Tensor:
         """log(weight_k N(z; k)) at each point: `n x K`."""
         d, columns = self.means.shape[1], []
-        for weight, mean, factor in zip(*(part.to(Z.device) for part in (self.weights, self.means, self.factors())), strict=True):
+        for weight, mean, factor in zip(
+            *(part.to(Z.device) for part in (self.weights, self.means, self.factors())), strict=True
+        ):
             white = torch.linalg.solve_triangular(factor, (Z - mean).T, upper=False)
-            constant = weight.log() - factor.diagonal().log().sum() - 0.5 * d * math.log(2 * math.pi)
+            constant = (
+                weight.log() - factor.diagonal().log().sum() - 0.5 * d * math.log(2 * math.pi)
+            )
             columns.append(constant - 0.5 * white.square().sum(0))
         return torch.stack(columns, 1)
 
@@ -67,11 +87,17 @@ class Gaussians:
         """Covariances as matrices, `K x d x d`."""
         if self.kind == "full":
             return self.covariances
-        diagonal = self.covariances if self.kind == "diag" else self.covariances.unsqueeze(1).expand_as(self.means)
+        diagonal = (
+            self.covariances
+            if self.kind == "diag"
+            else self.covariances.unsqueeze(1).expand_as(self.means)
+        )
         return torch.diag_embed(diagonal)
 
     def outward(self, ball: Ball) -> Gaussians:
-        """The same mixture in x's coordinates; the ball's matrix must be of the covariances' kind."""
+        """The same mixture in x's coordinates; the ball's matrix must be of the covariances'
+        kind.
+        """
         means = ball.outward(self.means)
         if ball.matrix is None:
             return Gaussians(self.weights, means, self.covariances * ball.radius**2, self.kind)
@@ -83,7 +109,9 @@ class Gaussians:
 
 
 def matrix_of(upper: torch.Tensor, d: int) -> torch.Tensor:
-    """Symmetric matrices from their upper triangles row by row: `batch x d(d+1)/2` to `batch x d x d`."""
+    """Symmetric matrices from their upper triangles row by row: `batch x d(d+1)/2` to `batch x d x
+    d`.
+    """
     i, j = torch.triu_indices(d, d)
     full = upper.new_zeros(len(upper), d, d)
     full[:, i, j] = upper
@@ -92,7 +120,9 @@ def matrix_of(upper: torch.Tensor, d: int) -> torch.Tensor:
 
 
 def second(moments: torch.Tensor, d: int, kind: str) -> torch.Tensor:
-    """The second-moment block of `K x F` in the shape of covariances (spherical: the mean over coordinates)."""
+    """The second-moment block of `K x F` in the shape of covariances (spherical: the mean over
+    coordinates).
+    """
     block = moments[:, 1 + d :]
     return matrix_of(block, d) if kind == "full" else block if kind == "diag" else block[:, 0] / d
 
@@ -119,7 +149,8 @@ def floored(covariances: torch.Tensor, kind: str, least: float, most: float) -> 
 
 _NOISE_ABOVE = 3.0
 _FLAT = 1e-9  # of the largest variance: flatter directions count as that flat
-_CAUTION = 4.0  # noise has moved the responsibilities, too: 1 and 16 did worse in paired trials on Life Science
+# noise has moved the responsibilities, too: 1 and 16 did worse in paired trials on Life Science
+_CAUTION = 4.0
 
 
 @dataclass
@@ -128,7 +159,8 @@ class Averaged:
 
     Args:
         settle: iterations before averaging begins.
-        count: the public number of records, or None; those that count as nothing are shared out among the components.
+        count: the public number of records, or None; those that count as nothing are shared out
+            among the components.
     """
 
     settle: int
@@ -160,15 +192,20 @@ class Averaged:
 
 @dataclass(frozen=True)
 class Prior:
-    """Dirichlet(alpha) on weights, normal-inverse-Wishart (0, k0, s0 I, d + 1) on each component, in the ball; the paper's by default."""
+    """Dirichlet(alpha) on weights, normal-inverse-Wishart (0, k0, s0 I, d + 1) on each component,
+    in the ball; the paper's by default.
+    """
 
     alpha: float = 2.0
     k0: float = 1.01
     s0: float = 0.1
 
 
-def mixture_of(moments: torch.Tensor, std: torch.Tensor, d: int, kind: str, floor: float, prior: Prior | None) -> Gaussians:
-    """Steps 3 and 4: weights, means in the unit ball and covariances, from moments `K x F` and the standard deviation of their noise.
+def mixture_of(
+    moments: torch.Tensor, std: torch.Tensor, d: int, kind: str, floor: float, prior: Prior | None
+) -> Gaussians:
+    """Steps 3 and 4: weights, means in the unit ball and covariances, from moments `K x F` and the
+    standard deviation of their noise.
 
     With a prior it is the posterior mode: pi = (N_k + alpha - 1)/..., mu = N_k xbar/(N_k + k0) and
     Sigma = (s0 I + N_k C + k0 N_k/(k0 + N_k) xbar xbar')/(2 d + 3 + N_k).
@@ -179,7 +216,8 @@ def mixture_of(moments: torch.Tensor, std: torch.Tensor, d: int, kind: str, floo
     raw = second(moments, d, kind)
     covariances = raw / per(counts, raw) - outer(means, kind)
     if len(covariances) > 1:
-        noise = (std[:, 1 + d :] * isometry(kind, d)[1 + d :]).square().sum(1)  # expected squared Frobenius norm, of N_k C
+        # expected squared Frobenius norm, of N_k C
+        noise = (std[:, 1 + d :] * isometry(kind, d)[1 + d :]).square().sum(1)
         noise = (noise / d**2 if kind == "spherical" else noise) / counts.square()
         pooled = (per(counts / counts.sum(), covariances) * covariances).sum(0)
         distance = (covariances - pooled).reshape(len(covariances), -1).square().sum(1)
@@ -190,20 +228,39 @@ def mixture_of(moments: torch.Tensor, std: torch.Tensor, d: int, kind: str, floo
     weights = (counts + prior.alpha - 1.0) / (counts + prior.alpha - 1.0).sum()
     own = per(counts, covariances) * floored(covariances, kind, 0.0, 1.0)
     pull = per(prior.k0 * counts / (prior.k0 + counts), covariances) * outer(means, kind)
-    scale = (prior.s0 * torch.eye(d, dtype=means.dtype)).expand_as(covariances) if kind == "full" else prior.s0
+    scale = (
+        (prior.s0 * torch.eye(d, dtype=means.dtype)).expand_as(covariances)
+        if kind == "full"
+        else prior.s0
+    )
     covariances = (scale + own + pull) / per(counts + 2 * d + 3, covariances)
-    return Gaussians(weights, means * (counts / (counts + prior.k0)).unsqueeze(1), floored(covariances, kind, floor, 1.0), kind)
+    return Gaussians(
+        weights,
+        means * (counts / (counts + prior.k0)).unsqueeze(1),
+        floored(covariances, kind, floor, 1.0),
+        kind,
+    )
 
 
-def frame_of(moments: torch.Tensor, std: torch.Tensor, count: float, d: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """(mean `d`, whitening `d x d`) of one component's moments `1 x F`: covariance to the power -1/2, eigenvalues kept above the noise."""
+def frame_of(
+    moments: torch.Tensor, std: torch.Tensor, count: float, d: int, kind: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(mean `d`, whitening `d x d`) of one component's moments `1 x F`: covariance to the power
+    -1/2, eigenvalues kept above the noise.
+    """
     mean = moments[0, 1 : 1 + d] / count
     mean = mean / mean.norm().clamp(min=1.0)
     covariance = (second(moments, d, kind) / count - outer(mean.unsqueeze(0), kind))[0]
-    noise = float(std[0, -1]) / count  # of a diagonal entry; a symmetric matrix of such noise has spectral norm about sqrt(2 d) times that
+    # of a diagonal entry; a symmetric matrix of such noise has spectral norm about sqrt(2 d) times
+    # that
+    noise = float(std[0, -1]) / count
     if kind != "full":
-        scale = covariance.clamp(noise + _FLAT * float(covariance.max().clamp(min=1e-300)), 1.0).rsqrt()
+        scale = covariance.clamp(
+            noise + _FLAT * float(covariance.max().clamp(min=1e-300)), 1.0
+        ).rsqrt()
         return mean, torch.diag(scale.expand(d).contiguous())
     values, vectors = torch.linalg.eigh(covariance)
-    scale = values.clamp(noise * (2.0 * d) ** 0.5 + _FLAT * float(values[-1].clamp(min=1e-300)), 1.0).rsqrt()
+    scale = values.clamp(
+        noise * (2.0 * d) ** 0.5 + _FLAT * float(values[-1].clamp(min=1e-300)), 1.0
+    ).rsqrt()
     return mean, (vectors * scale) @ vectors.T

@@ -2,10 +2,12 @@
 
     DPKMeans(5, budget=Budget(epsilon=1.0, delta=1e-6), radius=1.0).fit(X)
 
-There are two kinds of noise on the same steps. DPKMeans clips to a ball and adds Gaussian noise to the joint vector of all counts and sums,
-whose sensitivity is 2 (sqrt 2 under ADD_OR_REMOVE_ONE) whatever K and d are. DPLloyd (Blum, Dwork, McSherry & Nissim 2005) clips to a cube
-and adds Laplace noise to each number, of l1 sensitivity 2 (d + 1) (d + 1 under ADD_OR_REMOVE_ONE): pure privacy, and the better choice only
-where d and the number of steps are small. Centres start spread evenly over the ball or cube; the start does not depend on the records.
+There are two kinds of noise on the same steps. DPKMeans clips to a ball and adds Gaussian noise to
+the joint vector of all counts and sums, whose sensitivity is 2 (sqrt 2 under ADD_OR_REMOVE_ONE)
+whatever K and d are. DPLloyd (Blum, Dwork, McSherry & Nissim 2005) clips to a cube and adds Laplace
+noise to each number, of l1 sensitivity 2 (d + 1) (d + 1 under ADD_OR_REMOVE_ONE): pure privacy, and
+the better choice only where d and the number of steps are small. Centres start spread evenly over
+the ball or cube; the start does not depend on the records.
 """
 
 from __future__ import annotations
@@ -29,15 +31,18 @@ _CLOUD = 4000
 
 @dataclass(eq=False, repr=False)
 class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
-    """scikit-learn's KMeans, privately; `fit` takes an array or a Curator. It keeps no labels and no inertia of the records.
+    """scikit-learn's KMeans, privately; `fit` takes an array or a Curator. It keeps no labels and
+    no inertia of the records.
 
-    On a CPU the curator keeps the clipped records as whole numbers for the next step: 4 n d bytes beside the records themselves.
+    On a CPU the curator keeps the clipped records as whole numbers for the next step: 4 n d bytes
+    beside the records themselves.
 
     The guarantee holds without assumptions: it rests on the sensitivity proven in `ClusterSums`.
 
     Args:
         n_clusters: K.
-        budget, mechanism, radius, center, adjacency, accounting, dimension, vectors, name: as in DPGaussianMixture.
+        budget, mechanism, radius, center, adjacency, accounting, dimension, vectors, name: as in
+            DPGaussianMixture.
         max_iter: steps, each one release.
         random_state: of the start, never of noise.
 
@@ -57,12 +62,16 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
         """Reserve the releases, run the steps, and keep the centres. X: `n x d`, or a Curator.
 
         Raises:
-            InputError: an argument outside its range. BudgetExceeded: the budget is not left.
+            InputError: an argument outside its range.
+            BudgetExceeded: the budget is not left.
         """
         curator, d = self._open(X)
         ball, K, seed = self._ball(d, self._norm), self.n_clusters, self._seed(curator)
-        blank = torch.zeros(K, d, dtype=torch.float64)  # what the query refuses is refused before anything is reserved
-        ClusterSums(d, ball=ball, centers=blank, vectors=self.vectors).sensitivity(curator.adjacency)
+        # what the query refuses is refused before anything is reserved
+        blank = torch.zeros(K, d, dtype=torch.float64)
+        ClusterSums(d, ball=ball, centers=blank, vectors=self.vectors).sensitivity(
+            curator.adjacency
+        )
         terms = {"n_clusters": K, "random_state": seed}
         reservation = self._reserve(X, curator, self.max_iter, terms, self._noise)
         centers = spread_centers(K, d, self._norm, np.random.RandomState(seed))
@@ -70,7 +79,11 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
             query = ClusterSums(d, ball=ball, centers=centers, vectors=self.vectors, keep=True)
             value, std = self._release(reservation, query, "k-means", K)
             means = value[:, 1:] / torch.maximum(value[:, 0], std[:, 0].clamp(min=1.0)).unsqueeze(1)
-            centers = means.clamp(-1.0, 1.0) if ball.norm == "linf" else means / means.norm(dim=1, keepdim=True).clamp(min=1.0)
+            centers = (
+                means.clamp(-1.0, 1.0)
+                if ball.norm == "linf"
+                else means / means.norm(dim=1, keepdim=True).clamp(min=1.0)
+            )
         self.cluster_centers_ = ball.outward(centers).numpy()
         self.statement_, self.n_iter_, self._n_features_out = curator.statement(), self.max_iter, K
         return self
@@ -82,7 +95,11 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> Floats:
         """Distances to the centres: `n x K`."""
         points = self._points(X)
-        return torch.cdist(points, torch.from_numpy(self.cluster_centers_), compute_mode="donot_use_mm_for_euclid_dist").numpy()
+        return torch.cdist(
+            points,
+            torch.from_numpy(self.cluster_centers_),
+            compute_mode="donot_use_mm_for_euclid_dist",
+        ).numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
         """Minus the sum of squared distances of the caller's rows to their nearest centres."""
@@ -90,10 +107,12 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
 
 
 class DPLloyd(DPKMeans):
-    """k-means with Laplace noise on counts and sums in the cube of half side `radius`: pure epsilon-DP a step. Arguments as in DPKMeans.
+    """k-means with Laplace noise on counts and sums in the cube of half side `radius`: pure
+    epsilon-DP a step. Arguments as in DPKMeans.
 
-    The paper's guarantee (Blum et al. 2005) holds without assumptions; DPKMeans is the method with less noise beside it. Under PureFilter
-    the steps add up as epsilons (delta 0), elsewhere as Laplace mechanisms.
+    The paper's guarantee (Blum et al. 2005) holds without assumptions; DPKMeans is the method with
+    less noise beside it. Under PureFilter the steps add up as epsilons (delta 0), elsewhere as
+    Laplace mechanisms.
     """
 
     _norm: ClassVar[str] = "linf"
@@ -101,7 +120,8 @@ class DPLloyd(DPKMeans):
 
 
 def spread_centers(count: int, d: int, norm: str, generator: np.random.RandomState) -> torch.Tensor:
-    """`count` well-spread points of the unit ball ("l2") or cube ("linf"), `count x d`: Lloyd's steps on a public cloud of uniform points.
+    """`count` well-spread points of the unit ball ("l2") or cube ("linf"), `count x d`: Lloyd's
+    steps on a public cloud of uniform points.
 
     They start from the cloud's first point, and then always the one furthest from all before.
     """
@@ -116,6 +136,8 @@ def spread_centers(count: int, d: int, norm: str, generator: np.random.RandomSta
         furthest = torch.cdist(cloud, centers).amin(1).argmax()
         centers = torch.cat([centers, cloud[furthest].unsqueeze(0)])
     for _ in range(20):
-        nearest = torch.nn.functional.one_hot(torch.cdist(cloud, centers).argmin(1), count).to(cloud.dtype)
+        nearest = torch.nn.functional.one_hot(torch.cdist(cloud, centers).argmin(1), count).to(
+            cloud.dtype
+        )
         centers = (nearest.T @ cloud) / nearest.sum(0).clamp(min=1.0).unsqueeze(1)
     return centers

@@ -4,13 +4,15 @@
 
 There are three stages, all of fixed length and reserved together:
 
-1. `frame_iter` releases of mean and covariance of all records. The records are then clipped within `reach` around these, so that the noise
-   that follows is small beside every direction.
+1. `frame_iter` releases of mean and covariance of all records. The records are then clipped within
+   `reach` around these, so that the noise that follows is small beside every direction.
 2. `init_iter` steps of k-means from a public start.
-3. `max_iter` iterations of EM (`MixtureMoments`), whose answers are repaired and averaged (`gaussians`).
+3. `max_iter` iterations of EM (`MixtureMoments`), whose answers are repaired and averaged
+   (`gaussians`).
 
-Every release is Gaussian with the same multiplier M, so J of them are exactly sqrt(J)/M-GDP. `frame_iter=0, init_iter=0, settle=None,
-shares=(1, 1, 1)` is the plain algorithm in the ball of `radius`.
+Every release is Gaussian with the same multiplier M, so J of them are exactly sqrt(J)/M-GDP.
+`frame_iter=0, init_iter=0, settle=None, shares=(1, 1, 1)` is the plain algorithm in the ball of
+`radius`.
 """
 
 from __future__ import annotations
@@ -36,7 +38,18 @@ from dpbo.validation import Index, Name, Within, at_least, between, require
 
 _MARGIN = 2.0  # standard deviations beyond sqrt(d)
 _SEPARATION = 0.5  # of the start's centres, in standard deviations of all records
-_TERMS = ("n_components", "covariance_type", "method", "max_iter", "init_iter", "frame_iter", "reach", "settle", "shares", "reg_covar")
+_TERMS = (
+    "n_components",
+    "covariance_type",
+    "method",
+    "max_iter",
+    "init_iter",
+    "frame_iter",
+    "reach",
+    "settle",
+    "shares",
+    "reg_covar",
+)
 Method = Annotated[str, Within("'mle' or 'map'", lambda value: value in ("mle", "map"))]
 Covariance = Annotated[str, Within(f"one of {COVARIANCES}", lambda value: value in COVARIANCES)]
 
@@ -45,9 +58,10 @@ Covariance = Annotated[str, Within(f"one of {COVARIANCES}", lambda value: value 
 class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
     """scikit-learn's GaussianMixture, privately; `fit` takes an array or a Curator.
 
-    The DP-EM paper's guarantee (Park et al. 2017) is broken: its sensitivity of a covariance is too small (2/N_k, its authors' code 1/N_k,
-    where 4/N_k is reached). This estimator is the sound method beside it: it releases all moments of an iteration together, and its
-    guarantee holds without assumptions, by the sensitivity proven in `MixtureMoments`.
+    The DP-EM paper's guarantee (Park et al. 2017) is broken: its sensitivity of a covariance is too
+    small (2/N_k, its authors' code 1/N_k, where 4/N_k is reached). This estimator is the sound
+    method beside it: it releases all moments of an iteration together, and its guarantee holds
+    without assumptions, by the sensitivity proven in `MixtureMoments`.
 
     Args:
         n_components: K.
@@ -57,21 +71,27 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         center: public, `d`; omitted, zero.
         covariance_type: "full", "diag" or "spherical".
         method: "mle", or "map" with the paper's priors.
-        max_iter, init_iter, frame_iter: iterations, one release each, of EM, of k-means before it, of the frame before that.
-        reach: radius of the ball around the frame, in standard deviations of all records; omitted, sqrt(d) + 2. What lies further is
-            clipped to it, in the frame's metric: a far cluster of less than about 1 / (1 + reach^2) of the records (8 % for d = 2, 4 %
-            for d = 10) is lost or drawn in, and heavy tails are cut. A larger reach, or frame_iter=0, keeps them, for more noise.
+        max_iter, init_iter, frame_iter: iterations, one release each, of EM, of k-means before it,
+            of the frame before that.
+        reach: radius of the ball around the frame, in standard deviations of all records; omitted,
+            sqrt(d) + 2. What lies further is clipped to it, in the frame's metric: a far cluster of
+            less than about 1 / (1 + reach^2) of the records (8 % for d = 2, 4 % for d = 10) is lost
+            or drawn in, and heavy tails are cut. A larger reach, or frame_iter=0, keeps them, for
+            more noise.
         settle: iterations of EM before their answers are averaged; None: never.
-        shares: (q, m, c), noise weights of counts, means and second moments; None: those that lose the least expected likelihood.
-        reg_covar: least eigenvalue of a covariance, in units of the squared radius that EM works in; None: 0.05 of the frame's
-            unit variance, or 1e-3 without a frame.
-        adjacency, accounting: of the curator that is made for an array; "replace-one" or "add-or-remove-one", or an Adjacency.
+        shares: (q, m, c), noise weights of counts, means and second moments; None: those that lose
+            the least expected likelihood.
+        reg_covar: least eigenvalue of a covariance, in units of the squared radius that EM works
+            in; None: 0.05 of the frame's unit variance, or 1e-3 without a frame.
+        adjacency, accounting: of the curator that is made for an array; "replace-one" or
+            "add-or-remove-one", or an Adjacency.
         dimension, vectors: with a Curator, number of columns, and how records give them.
         name: name of the reservation in the ledger; the same name and settings resume it.
         random_state: of start and samples, never of noise.
 
     Attributes:
-        weights_, means_, covariances_: as in scikit-learn. statement_: the guarantee. n_iter_: max_iter.
+        weights_, means_, covariances_: as in scikit-learn. statement_: the guarantee. n_iter_:
+            max_iter.
     """
 
     n_components: Components = 1
@@ -91,13 +111,23 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         """Reserve the plan, release, and keep the mixture. X: `n x d`, or a Curator.
 
         Raises:
-            InputError: an argument outside its range. BudgetExceeded: the budget is not left.
+            InputError: an argument outside its range.
+            BudgetExceeded: the budget is not left.
         """
         curator, d = self._open(X)
-        ball, K, kind, seed = self._ball(d), self.n_components, self.covariance_type, self._seed(curator)
+        ball, K, kind, seed = (
+            self._ball(d),
+            self.n_components,
+            self.covariance_type,
+            self._seed(curator),
+        )
         weights, blank = self._weights(d), torch.zeros(K, width_of(kind, d), dtype=torch.float64)
-        moments = MixtureMoments(d, ball=ball, natural=blank, covariance=kind, weights=weights, vectors=self.vectors)
-        sums = ClusterSums(d, ball=ball, centers=torch.zeros(K, d, dtype=torch.float64), vectors=self.vectors)
+        moments = MixtureMoments(
+            d, ball=ball, natural=blank, covariance=kind, weights=weights, vectors=self.vectors
+        )
+        sums = ClusterSums(
+            d, ball=ball, centers=torch.zeros(K, d, dtype=torch.float64), vectors=self.vectors
+        )
         for query in (moments, sums):  # what they refuse is refused before anything is reserved
             query.sensitivity(curator.adjacency)
         terms = {"random_state": seed, **{name: getattr(self, name) for name in _TERMS}}
@@ -105,16 +135,31 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         reservation = self._reserve(X, curator, slots, terms)
         ball, covariance = self._frame(reservation, ball, d)
         mixture = self._start(reservation, ball, covariance, d, np.random.RandomState(seed))
-        floor = self.reg_covar if self.reg_covar is not None else 0.05 / self._reach(d) ** 2 if self.frame_iter else 1e-3
+        floor = (
+            self.reg_covar
+            if self.reg_covar is not None
+            else 0.05 / self._reach(d) ** 2
+            if self.frame_iter
+            else 1e-3
+        )
         averaged = Averaged(self.max_iter if self.settle is None else self.settle, curator.units)
         prior = Prior() if self.method == "map" else None
         for _ in range(self.max_iter):
-            query = MixtureMoments(d, ball=ball, natural=mixture.natural(), covariance=kind, weights=weights, vectors=self.vectors)
+            query = MixtureMoments(
+                d,
+                ball=ball,
+                natural=mixture.natural(),
+                covariance=kind,
+                weights=weights,
+                vectors=self.vectors,
+            )
             answer, std = averaged.add(*self._release(reservation, query, "em", K))
             mixture = mixture_of(answer, std, d, kind, floor, prior)
         self._mixture, self._ball_ = mixture, ball
         outside = mixture.outward(ball)
-        self.weights_, self.means_, self.covariances_ = (part.numpy() for part in (outside.weights, outside.means, outside.covariances))
+        self.weights_, self.means_, self.covariances_ = (
+            part.numpy() for part in (outside.weights, outside.means, outside.covariances)
+        )
         self.weights_ = self.weights_ / self.weights_.sum()
         self.noise_multiplier_ = getattr(reservation.mechanism, "noise_multiplier", 0.0)
         self.statement_, self.n_iter_ = curator.statement(), self.max_iter
@@ -129,13 +174,22 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         return float(self.score_samples(X).mean())
 
     def log_density(self, X: torch.Tensor) -> torch.Tensor:
-        """log-density at public points, `... x d` to `...`, differentiable: for `dpbo.acquisition.prior_guidance`."""
+        """log-density at public points, `... x d` to `...`, differentiable: for
+        `dpbo.acquisition.prior_guidance`.
+        """
         check_is_fitted(self)
         X = require("X", X, torch.Tensor)
         if X.ndim == 0 or X.shape[-1] != self.n_features_in_ or X.dtype != torch.float64:
-            raise InputError("X", tuple(X.shape), f"float64, of shape ... x {self.n_features_in_}", "Use X.double().")
+            raise InputError(
+                "X",
+                tuple(X.shape),
+                f"float64, of shape ... x {self.n_features_in_}",
+                "Use X.double().",
+            )
         flat = self._ball_.inward(X.reshape(-1, X.shape[-1]))
-        inside = torch.logsumexp(self._mixture.log_joint(flat), 1) + self._ball_.log_volume(X.shape[-1])
+        inside = torch.logsumexp(self._mixture.log_joint(flat), 1) + self._ball_.log_volume(
+            X.shape[-1]
+        )
         return inside.reshape(X.shape[:-1])
 
     def predict_proba(self, X: Any) -> Floats:
@@ -154,7 +208,9 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         generator = self._generator()
         labels = np.sort(generator.choice(len(self.weights_), size=n_samples, p=self.weights_))
         normal = torch.from_numpy(generator.standard_normal((n_samples, self.n_features_in_)))
-        inner = self._mixture.means[labels] + (self._mixture.factors()[labels] @ normal.unsqueeze(2)).squeeze(2)
+        inner = self._mixture.means[labels] + (
+            self._mixture.factors()[labels] @ normal.unsqueeze(2)
+        ).squeeze(2)
         return self._ball_.outward(inner).numpy(), labels
 
     def _reach(self, d: int) -> float:
@@ -164,8 +220,9 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
     def _weights(self, d: int) -> tuple[float, float, float]:
         """The noise weights of counts, means and second moments.
 
-        Noise of standard deviation s/a on a block costs w s^2/a^2 nats, with w = (1, 2 d r^2, F_2 r^4)/4 for a ball of r standard
-        deviations. Among weights a of unit sum of squares, a^2 ~ sqrt w costs least.
+        Noise of standard deviation s/a on a block costs w s^2/a^2 nats, with w = (1, 2 d r^2, F_2
+        r^4)/4 for a ball of r standard deviations. Among weights a of unit sum of squares, a^2 ~
+        sqrt w costs least.
         """
         if self.shares is not None:
             return self.shares
@@ -176,14 +233,26 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         return q, m, c
 
     def _frame(self, reservation: Reservation, ball: Ball, d: int) -> tuple[Ball, torch.Tensor]:
-        """The ball around all records in which they are white, and their covariance in x's units; a guess where nothing is released."""
-        kind, units, identity = self.covariance_type, reservation.curator.units, torch.eye(d, dtype=torch.float64)
+        """The ball around all records in which they are white, and their covariance in x's units; a
+        guess where nothing is released.
+        """
+        kind, units, identity = (
+            self.covariance_type,
+            reservation.curator.units,
+            torch.eye(d, dtype=torch.float64),
+        )
         inner = identity / (d + 2)  # of the uniform law on the unit ball
         for _ in range(self.frame_iter):
             natural = torch.zeros(1, width_of(kind, d), dtype=torch.float64)
-            query = MixtureMoments(d, ball=ball, natural=natural, covariance=kind, vectors=self.vectors)
+            query = MixtureMoments(
+                d, ball=ball, natural=natural, covariance=kind, vectors=self.vectors
+            )
             value, std = self._release(reservation, query, "frame")
-            count = float(units) if units is not None else max(float(value[0, 0]), 1.0 + 3.0 * float(std[0, 0]))
+            count = (
+                float(units)
+                if units is not None
+                else max(float(value[0, 0]), 1.0 + 3.0 * float(std[0, 0]))
+            )
             mean, whitening = frame_of(value, std, count, d, kind)
             before = identity if ball.matrix is None else ball.matrix
             center = ball.outward(mean.unsqueeze(0))[0]
@@ -192,15 +261,27 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         back = identity if ball.matrix is None else torch.linalg.inv(ball.matrix)
         return ball, ball.radius**2 * back @ inner @ back.T
 
-    def _start(self, reservation: Reservation, ball: Ball, covariance: torch.Tensor, d: int, generator: np.random.RandomState) -> Gaussians:
-        """K-means in x's own metric around the frame, then one spherical Gaussian a centre, in the ball's coordinates."""
+    def _start(
+        self,
+        reservation: Reservation,
+        ball: Ball,
+        covariance: torch.Tensor,
+        d: int,
+        generator: np.random.RandomState,
+    ) -> Gaussians:
+        """K-means in x's own metric around the frame, then one spherical Gaussian a centre, in the
+        ball's coordinates.
+        """
         K = self.n_components
         root = torch.linalg.cholesky(covariance)
         center = torch.zeros(d, dtype=torch.float64) if ball.center is None else ball.center
         cloud = torch.from_numpy(generator.standard_normal((K, d))) @ root.T
         centers = _SEPARATION * cloud
         weights, units = torch.full((K,), 1.0 / K, dtype=torch.float64), reservation.curator.units
-        near = Ball(0.75 * self._reach(d) * float(torch.linalg.eigvalsh(covariance)[-1]) ** 0.5, center=center)
+        near = Ball(
+            0.75 * self._reach(d) * float(torch.linalg.eigvalsh(covariance)[-1]) ** 0.5,
+            center=center,
+        )
         for _ in range(self.init_iter if K > 1 else 0):
             query = ClusterSums(d, ball=near, centers=centers / near.radius, vectors=self.vectors)
             value, std = self._release(reservation, query, "k-means", K)
@@ -216,5 +297,13 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         matrix = torch.eye(d, dtype=torch.float64) if ball.matrix is None else ball.matrix
         inside = within * matrix @ matrix.T / ball.radius**2
         kind = self.covariance_type
-        shape = inside if kind == "full" else inside.diagonal() if kind == "diag" else inside.diagonal().mean()
-        return Gaussians(weights, ball.inward(centers + center), shape.expand(K, *shape.shape).clone(), kind)
+        shape = (
+            inside
+            if kind == "full"
+            else inside.diagonal()
+            if kind == "diag"
+            else inside.diagonal().mean()
+        )
+        return Gaussians(
+            weights, ball.inward(centers + center), shape.expand(K, *shape.shape).clone(), kind
+        )

@@ -1,4 +1,6 @@
-"""One step of EM for a mixture of Gaussians: the responsibility-weighted moments of all components, in one joint answer."""
+"""One step of EM for a mixture of Gaussians: the responsibility-weighted moments of all components,
+in one joint answer.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,14 +10,23 @@ import numpy as np
 import torch
 
 from dpbo.errors import InputError
-from dpbo.papers.em.moment_features import Covariance, distance_squared, features, isometry, statistic_degrees, width_of
+from dpbo.papers.em.moment_features import (
+    Covariance,
+    distance_squared,
+    features,
+    isometry,
+    statistic_degrees,
+    width_of,
+)
 from dpbo.papers.em.point_sums import BlockWeight, PointSums
 from dpbo.privacy import Adjacency
 from dpbo.queries.ball import FLOAT64, Resolution, product
 from dpbo.queries.integers import deterministic_matmul
 from dpbo.validation import checked_constructor
 
-_SMALLEST = -700.0  # of a logit below the largest: e^-700 rounds to no weight, and exp_ takes ten times as long where its result underflows
+# of a logit below the largest: e^-700 rounds to no weight, and exp_ takes ten times as long where
+# its result underflows
+_SMALLEST = -700.0
 _MOST_COMPONENTS = 1 << 10  # more would leave too few bits for weights and records
 
 
@@ -24,26 +35,31 @@ _MOST_COMPONENTS = 1 << 10  # more would leave too few bits for weights and reco
 class MixtureMoments(PointSums):
     """Sums over records of gamma_k (1, z, z z'), `K x F` row by row as one vector.
 
-    A record z in the unit ball (ball.py) contributes s = (gamma_k, gamma_k z, gamma_k z z')_k. Its responsibilities follow from public
-    parameters theta, gamma_k ~ exp(theta_k . (1, z, z z')), and are whole multiples of 2^-a that sum to 1 exactly (the largest takes what
-    rounding leaves; a = 11, so rounding moves a sum by at most n / 2^12); z is whole multiples of 2^-b with |z| <= 1 exactly. Products and
-    sums of those are exact, so what follows holds for the released integers, whatever the floats that computed gamma did. A record that
-    is not finite contributes zero.
+    A record z in the unit ball (ball.py) contributes s = (gamma_k, gamma_k z, gamma_k z z')_k. Its
+    responsibilities follow from public parameters theta, gamma_k ~ exp(theta_k . (1, z, z z')), and
+    are whole multiples of 2^-a that sum to 1 exactly (the largest takes what rounding leaves; a =
+    11, so rounding moves a sum by at most n / 2^12); z is whole multiples of 2^-b with |z| <= 1
+    exactly. Products and sums of those are exact, so what follows holds for the released integers,
+    whatever the floats that computed gamma did. A record that is not finite contributes zero.
 
-    Theorem (l2, svec coordinates, blocks weighted by q, m, c; unit: one record). Let A = q^2 + m^2 + c^2 and B = sup |s - s'|^2 over
-    one-hot gamma = gamma' (`moment_features.distance_squared`; 4.5 at q = m = c = 1).
+    Theorem (l2, svec coordinates, blocks weighted by q, m, c; unit: one record). Let A = q^2 + m^2
+    + c^2 and B = sup |s - s'|^2 over one-hot gamma = gamma' (`moment_features.distance_squared`;
+    4.5 at q = m = c = 1).
         ADD_OR_REMOVE_ONE: sqrt A.    REPLACE_ONE: sqrt max(2 A, B) for two components or more, sqrt max(A, B) for one.
-    Proof. |s - s'|^2 is convex in (gamma, gamma'), so its sup is at extreme points of the simplices: one-hot, or zero for a record that
-    counts as nothing. Two different components have disjoint coordinates: |s|^2 + |s'|^2 <= 2 A, attained by unit z. The same one: at most
-    B, as the counts cancel. One of them zero: |s|^2 <= A. So sqrt 6, sqrt 4.5 and sqrt 3 at equal weights, each attained. With one
-    component only records that count as nothing move the count, which is nearly free. Source: Park, Foulds, Chaudhuri & Welling 2017,
-    whose separate releases (2K + 1 an iteration) and whose covariance constant 2/N_k do not hold up: the sup there is 4/N_k.
+    Proof. |s - s'|^2 is convex in (gamma, gamma'), so its sup is at extreme points of the
+    simplices: one-hot, or zero for a record that counts as nothing. Two different components have
+    disjoint coordinates: |s|^2 + |s'|^2 <= 2 A, attained by unit z. The same one: at most B, as the
+    counts cancel. One of them zero: |s|^2 <= A. So sqrt 6, sqrt 4.5 and sqrt 3 at equal weights,
+    each attained. With one component only records that count as nothing move the count, which is
+    nearly free. Source: Park, Foulds, Chaudhuri & Welling 2017, whose separate releases (2K + 1 an
+    iteration) and whose covariance constant 2/N_k do not hold up: the sup there is 4/N_k.
 
-    Cost: 4 n K F flops for F = 1 + d + d(d+1)/2 statistics, in chunks that stay in cache; nothing grows with n.
+    Cost: 4 n K F flops for F = 1 + d + d(d+1)/2 statistics, in chunks that stay in cache; nothing
+    grows with n.
 
     Args:
-        natural: theta, shape `K x F`, float64, finite: the log-density of each component, up to a term that all share, as a linear
-            function of the statistics of z (moment_features.py).
+        natural: theta, shape `K x F`, float64, finite: the log-density of each component, up to a
+            term that all share, as a linear function of the statistics of z (moment_features.py).
         covariance: "full" (z_i z_j for i <= j), "diag" (z_i^2) or "spherical" (|z|^2).
         weights: (q, m, c), each from 1e-3 to 1e3: a block of twice the weight gets half the noise.
         dimension, ball, vectors: as in `PointSums`; the ball's norm must be "l2".
@@ -51,15 +67,25 @@ class MixtureMoments(PointSums):
 
     natural: Annotated[torch.Tensor, FLOAT64] = field(kw_only=True)
     covariance: Covariance = field(default="full", kw_only=True)
-    weights: tuple[BlockWeight, BlockWeight, BlockWeight] = field(default=(1.0, 1.0, 1.0), kw_only=True)
+    weights: tuple[BlockWeight, BlockWeight, BlockWeight] = field(
+        default=(1.0, 1.0, 1.0), kw_only=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ball.norm != "l2":
             raise InputError("norm", self.ball.norm, "'l2' for mixture moments")
         width = width_of(self.covariance, self.dimension)
-        if self.natural.ndim != 2 or self.natural.shape[1] != width or not 1 <= len(self.natural) <= _MOST_COMPONENTS:
-            raise InputError("natural", tuple(self.natural.shape), f"of shape K x {width} with K at most {_MOST_COMPONENTS}")
+        if (
+            self.natural.ndim != 2
+            or self.natural.shape[1] != width
+            or not 1 <= len(self.natural) <= _MOST_COMPONENTS
+        ):
+            raise InputError(
+                "natural",
+                tuple(self.natural.shape),
+                f"of shape K x {width} with K at most {_MOST_COMPONENTS}",
+            )
         object.__setattr__(self, "natural", self.natural.detach().cpu().clone())
 
     @property
@@ -76,16 +102,27 @@ class MixtureMoments(PointSums):
         return max(two_components, distance_squared((q, m, c), self.covariance))
 
     def coordinate_scale(self) -> torch.Tensor:
-        weights = torch.tensor(self.weights, dtype=torch.float64)[statistic_degrees(self.covariance, self.dimension)]
-        return (min(self.weights) / (weights * isometry(self.covariance, self.dimension))).repeat(self.components)
+        weights = torch.tensor(self.weights, dtype=torch.float64)[
+            statistic_degrees(self.covariance, self.dimension)
+        ]
+        return (min(self.weights) / (weights * isometry(self.covariance, self.dimension))).repeat(
+            self.components
+        )
 
     def degrees(self) -> torch.Tensor:
         return statistic_degrees(self.covariance, self.dimension).repeat(self.components)
 
     def public_inputs(self) -> dict[str, Any]:
-        return {**super().public_inputs(), "components": self.components, "covariance": self.covariance, "weights": list(self.weights)}
+        return {
+            **super().public_inputs(),
+            "components": self.components,
+            "covariance": self.covariance,
+            "weights": list(self.weights),
+        }
 
-    def chunk_sum(self, resolution: Resolution, device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def chunk_sum(
+        self, resolution: Resolution, device: torch.device
+    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         # theta for whole coordinates: column f times 2^(-bits * degree of f), exactly
         exponents = -resolution.bits * statistic_degrees(self.covariance, self.dimension)
         scaled = self.natural * torch.from_numpy(np.ldexp(1.0, exponents.numpy()))
@@ -95,13 +132,18 @@ class MixtureMoments(PointSums):
             phi = features(Z, self.covariance)
             if self.components == 1:
                 return product(valid.to(torch.float64).unsqueeze(0), phi).flatten()
-            return product(responsibilities(deterministic_matmul(natural, phi), valid, resolution.weight_bits), phi).flatten()
+            return product(
+                responsibilities(deterministic_matmul(natural, phi), valid, resolution.weight_bits),
+                phi,
+            ).flatten()
 
         return sum_of
 
 
 def responsibilities(logits: torch.Tensor, valid: torch.Tensor, bits: int) -> torch.Tensor:
-    """softmax over components in whole multiples of 2^-bits: each column sums to 2^bits exactly, or is zero. `K x rows`."""
+    """softmax over components in whole multiples of 2^-bits: each column sums to 2^bits exactly, or
+    is zero. `K x rows`.
+    """
     top, largest = logits.max(0)
     gamma = (logits - top).clamp_(min=_SMALLEST).exp_()
     whole = float(1 << bits)

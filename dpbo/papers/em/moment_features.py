@@ -1,9 +1,11 @@
-"""The statistics that a Gaussian needs of a vector z, for three kinds of covariance, and how far they can move.
+"""The statistics that a Gaussian needs of a vector z, for three kinds of covariance, and how far
+they can move.
 
     full: (1, z, z_i z_j for i <= j)        diag: (1, z, z_i^2)        spherical: (1, z, |z|^2)
 
-Lengths are in svec coordinates, where z_i z_j with i < j counts sqrt 2 times, so that |svec(A)| is the Frobenius norm of A, and with
-weights (q, m, c) on the three blocks. For |z| <= 1 the squared weighted length is at most q^2 + m^2 + c^2, attained at a unit axis.
+Lengths are in svec coordinates, where z_i z_j with i < j counts sqrt 2 times, so that |svec(A)| is
+the Frobenius norm of A, and with weights (q, m, c) on the three blocks. For |z| <= 1 the squared
+weighted length is at most q^2 + m^2 + c^2, attained at a unit axis.
 """
 
 import math
@@ -46,7 +48,9 @@ def statistic_degrees(covariance: str, d: int) -> torch.Tensor:
 
 
 def isometry(covariance: str, d: int) -> torch.Tensor:
-    """The factor of each statistic in svec coordinates: 1, or sqrt 2 off the diagonal. Shape `F`."""
+    """The factor of each statistic in svec coordinates: 1, or sqrt 2 off the diagonal. Shape
+    `F`.
+    """
     ones = torch.ones(width_of(covariance, d), dtype=torch.float64)
     if covariance == "full":
         i, j = torch.triu_indices(d, d)
@@ -57,11 +61,13 @@ def isometry(covariance: str, d: int) -> torch.Tensor:
 def distance_squared(weights: tuple[float, float, float], covariance: str) -> float:
     """Supremum over |z|, |z'| <= 1 of the squared distance of two vectors; q cancels.
 
-    Full: with r = |z|, r' = |z'|, t = -z.z' it is m^2 (r^2 + r'^2 + 2 t) + c^2 (r^4 + r'^4 - 2 t^2), |t| <= r r'; turning z' makes t >= 0,
-    and for fixed t both r and r' may grow to 1: 2 m^2 (1 + t) + 2 c^2 (1 - t^2), largest at t = min(1, m^2 / 2c^2).
-    Diagonal: a part of the coordinates of full, so no more (the same, from two dimensions on).
-    Spherical: at opposite vectors m^2 (r + r')^2 + c^2 (r^2 - r'^2)^2, which grows when both are scaled up to r = 1, r' = 1 - e:
-    (2 - e)^2 (m^2 + c^2 e^2), whose largest value on [0, 1] is at e = 0 or at the larger root of m^2 = 2 c^2 e (1 - e).
+    Full: with r = |z|, r' = |z'|, t = -z.z' it is m^2 (r^2 + r'^2 + 2 t) + c^2 (r^4 + r'^4 - 2
+    t^2), |t| <= r r'; turning z' makes t >= 0, and for fixed t both r and r' may grow to 1: 2 m^2
+    (1 + t) + 2 c^2 (1 - t^2), largest at t = min(1, m^2 / 2c^2). Diagonal: a part of the
+    coordinates of full, so no more (the same, from two dimensions on). Spherical: at opposite
+    vectors m^2 (r + r')^2 + c^2 (r^2 - r'^2)^2, which grows when both are scaled up to r = 1, r' =
+    1 - e: (2 - e)^2 (m^2 + c^2 e^2), whose largest value on [0, 1] is at e = 0 or at the larger
+    root of m^2 = 2 c^2 e (1 - e).
     """
     m, c = weights[1] ** 2, weights[2] ** 2
     if covariance == "spherical":

@@ -1,9 +1,10 @@
-"""Sums over records that are points in a public ball: `PointSums` in general, the clusters of k-means, and the second moment.
+"""Sums over records that are points in a public ball: `PointSums` in general, the clusters of
+k-means, and the second moment.
 
 A record contributes one vector of whole numbers, which depends on its own coordinates and on public
 parameters. The sum over records is exact, whatever the order, chunk, shard or device. These queries
-are not made for units that are groups of records (`Query.per_unit`): a unit's mean of whole numbers is not
-whole, so the exact sensitivities would not hold. Reduce each unit to one record first.
+are not made for units that are groups of records (`Query.per_unit`): a unit's mean of whole numbers
+is not whole, so the exact sensitivities would not hold. Reduce each unit to one record first.
 """
 
 import abc
@@ -18,24 +19,37 @@ import torch
 from dpbo.errors import InputError
 from dpbo.privacy import ROUND_UP, Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
-from dpbo.queries.ball import FLOAT64, LARGEST_CHUNK, MOST_DIMENSION, Ball, Resolution, chunk_rows, lattice_chunks, product
+from dpbo.queries.ball import (
+    FLOAT64,
+    LARGEST_CHUNK,
+    MOST_DIMENSION,
+    Ball,
+    Resolution,
+    chunk_rows,
+    lattice_chunks,
+    product,
+)
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 from dpbo.validation import at_least, between, checked_constructor
 
 BlockWeight = Annotated[float, between(1e-3, 1e3)]
 _FARTHEST = 1e100  # a centre this far away is nearest to no record, and far from overflow
-_MOST_TOGETHER = 1 << 14  # rows whose coordinates of 20 bits are added in float64, where 2^33 would still be exact
-_PRODUCT_BITS = 33  # bits of a centre's coordinate plus log2 d: 53 minus the 20 of a record's coordinate
+# rows whose coordinates of 20 bits are added in float64, where 2^33 would still be exact
+_MOST_TOGETHER = 1 << 14
+# bits of a centre's coordinate plus log2 d: 53 minus the 20 of a record's coordinate
+_PRODUCT_BITS = 33
 
 
 @dataclass(frozen=True, eq=False)
 class PointSums(Query):
-    """Base of queries that sum whole-number statistics of z, the record's place in the unit ball. The sum is published undivided.
+    """Base of queries that sum whole-number statistics of z, the record's place in the unit ball.
+    The sum is published undivided.
 
     Args:
         dimension: d, public.
         ball: the public ball that records are clipped to.
-        vectors: `vectors(records)` returns the points, `n x d`, each from its own record; by default the records are the points.
+        vectors: `vectors(records)` returns the points, `n x d`, each from its own record; by
+            default the records are the points.
     """
 
     dimension: Annotated[int, at_least(1, MOST_DIMENSION)]
@@ -47,12 +61,16 @@ class PointSums(Query):
 
     @property
     def components(self) -> int:
-        """K, the number of weights that a record is shared among. One-hot weights need no bits of their own, so they count as one."""
+        """K, the number of weights that a record is shared among. One-hot weights need no bits of
+        their own, so they count as one.
+        """
         return 1
 
     @abc.abstractmethod
     def squared_l2(self, adjacency: Adjacency) -> float:
-        """Squared l2 sensitivity of the answer whose coordinates are divided by `coordinate_scale`."""
+        """Squared l2 sensitivity of the answer whose coordinates are divided by
+        `coordinate_scale`.
+        """
 
     @abc.abstractmethod
     def coordinate_scale(self) -> torch.Tensor:
@@ -60,13 +78,21 @@ class PointSums(Query):
 
     @abc.abstractmethod
     def degrees(self) -> torch.Tensor:
-        """Degree in z of each coordinate of the answer; one of degree p is a multiple of 2^-(weight_bits + p bits)."""
+        """Degree in z of each coordinate of the answer; one of degree p is a multiple of
+        2^-(weight_bits + p bits).
+        """
 
     @abc.abstractmethod
-    def chunk_sum(self, resolution: Resolution, device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """The function that sums one chunk, as int64, from whole numbers `d x rows` and which of these columns are valid records."""
+    def chunk_sum(
+        self, resolution: Resolution, device: torch.device
+    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """The function that sums one chunk, as int64, from whole numbers `d x rows` and which of
+        these columns are valid records.
+        """
 
-    def places(self, X: torch.Tensor, resolution: Resolution) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def places(
+        self, X: torch.Tensor, resolution: Resolution
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Points `n x d` as `chunk_sum` takes them, chunk by chunk."""
         return lattice_chunks(X, self.ball, resolution.bits, self.rows_together(X.device.type))
 
@@ -81,7 +107,10 @@ class PointSums(Query):
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         if adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
             raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE")
-        return Sensitivity.of_l2(math.sqrt(self.squared_l2(adjacency)) * ROUND_UP, tuple(self.coordinate_scale().tolist()))
+        return Sensitivity.of_l2(
+            math.sqrt(self.squared_l2(adjacency)) * ROUND_UP,
+            tuple(self.coordinate_scale().tolist()),
+        )
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return (0.0,) * len(self.coordinate_scale()), 1.0
@@ -106,24 +135,39 @@ class PointSums(Query):
 
     def quanta(self, units: int | None) -> tuple[float, ...]:
         """The public quantum of each coordinate of the answer, the same for all."""
-        return (math.ldexp(1.0, -self.resolution(units).lattice_bits),) * len(self.coordinate_scale())
+        return (math.ldexp(1.0, -self.resolution(units).lattice_bits),) * len(
+            self.coordinate_scale()
+        )
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
-        score_evaluation.probe_score(self._points, None, example, self.dimension, count, lambda pieces: self._total(pieces, count))
+        score_evaluation.probe_score(
+            self._points,
+            None,
+            example,
+            self.dimension,
+            count,
+            lambda pieces: self._total(pieces, count),
+        )
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         def reduce(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
-            # on the records' own device, wherever a piece comes from: if the score fails on one record, all pieces come from the CPU,
-            # and go there in parts that fit
+            # on the records' own device, wherever a piece comes from: if the score fails on one
+            # record, all pieces come from the CPU, and go there in parts that fit
             parts = (
                 part.to(view.device)
                 for piece in pieces
-                for part in ([piece] if piece.device == view.device else torch.split(piece, LARGEST_CHUNK))
+                for part in (
+                    [piece] if piece.device == view.device else torch.split(piece, LARGEST_CHUNK)
+                )
             )
             return self._total_of_view(view, parts).cpu()
 
         total = score_evaluation.score_records(self._points, None, view, self.dimension, reduce)
-        return total if isinstance(total, Failure) else IntegerSum(total, self.quanta(view.public_units))
+        return (
+            total
+            if isinstance(total, Failure)
+            else IntegerSum(total, self.quanta(view.public_units))
+        )
 
     def _points(self, _subject: Any, records: Any) -> Any:
         return records if self.vectors is None else self.vectors(records)
@@ -150,10 +194,12 @@ class PointSums(Query):
 @checked_constructor
 @dataclass(frozen=True, eq=False)
 class ClusterSums(PointSums):
-    """One step of k-means: how many records lie nearest to each public centre, and the sum of these records; `K x (1 + d)`, row by row.
+    """One step of k-means: how many records lie nearest to each public centre, and the sum of these
+    records; `K x (1 + d)`, row by row.
 
-    A record z in the unit ball or cube contributes (e_k, e_k z) for its nearest centre k, exact in whole numbers; one that is not finite
-    contributes zero. Sensitivity with weights (q, m) on counts and sums, scaled so that the smaller one is 1 (unit: one record):
+    A record z in the unit ball or cube contributes (e_k, e_k z) for its nearest centre k, exact in
+    whole numbers; one that is not finite contributes zero. Sensitivity with weights (q, m) on
+    counts and sums, scaled so that the smaller one is 1 (unit: one record):
 
     | | two centres or more, l2 | same centre, l2 | l1 (q = m = 1) |
     |---|---|---|---|
@@ -162,21 +208,26 @@ class ClusterSums(PointSums):
     | cube, ADD_OR_REMOVE_ONE | sqrt(q^2 + d m^2) | | 1 + d |
     | cube, REPLACE_ONE | sqrt(2 q^2 + 2 d m^2) | 2 sqrt(d) m | 2 (1 + d) |
 
-    Proof. Different centres have disjoint coordinates, so squared lengths (for l1: lengths) add. With the same centre the counts cancel and
-    opposite vectors are 2 m max|z| apart. The sensitivity is the larger of the two columns, and both are attained; with one centre only
-    the second arises, or a record that counts as nothing, which is the add-or-remove case and never more. At q = m in the ball both are 2:
-    counts cost nothing. For the Laplace mechanism the l1 norm of the weighted vector is (q + m max|z|_1), once or twice.
+    Proof. Different centres have disjoint coordinates, so squared lengths (for l1: lengths) add.
+    With the same centre the counts cancel and opposite vectors are 2 m max|z| apart. The
+    sensitivity is the larger of the two columns, and both are attained; with one centre only the
+    second arises, or a record that counts as nothing, which is the add-or-remove case and never
+    more. At q = m in the ball both are 2: counts cost nothing. For the Laplace mechanism the l1
+    norm of the weighted vector is (q + m max|z|_1), once or twice.
 
-    The nearest centre is found with rounded centres: clamped to 1e100, each coordinate a multiple of a power of two with m bits beside the
-    centre's largest, m from 20 to 33. With d 2^m 2^b <= 2^53 for a record's coordinates of b <= 20 bits, products of centres and records
-    are exact in every order, on every device and library, so the centre that a record counts at depends on its own lattice vector alone.
-    DPLloyd (Blum, Dwork, McSherry & Nissim 2005) is the cube with l1 noise. Cost: 4 n K d flops.
+    The nearest centre is found with rounded centres: clamped to 1e100, each coordinate a multiple
+    of a power of two with m bits beside the centre's largest, m from 20 to 33. With d 2^m 2^b <=
+    2^53 for a record's coordinates of b <= 20 bits, products of centres and records are exact in
+    every order, on every device and library, so the centre that a record counts at depends on its
+    own lattice vector alone. DPLloyd (Blum, Dwork, McSherry & Nissim 2005) is the cube with l1
+    noise. Cost: 4 n K d flops.
 
     Args:
         centers: shape `K x d`, float64, in the ball's coordinates; stored rounded, as above.
         weights: (q, m), each from 1e-3 to 1e3: a block of twice the weight gets half the noise.
-        keep: whether the curator of records on a CPU keeps their clipped places, 4 n d bytes, for the next step that has this very ball.
-            The records and the ball must not change meanwhile.
+        keep: whether the curator of records on a CPU keeps their clipped places, 4 n d bytes, for
+            the next step that has this very ball. The records and the ball must not change
+            meanwhile.
         dimension, ball, vectors: as in `PointSums`.
     """
 
@@ -186,19 +237,29 @@ class ClusterSums(PointSums):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.centers.ndim != 2 or self.centers.shape[1] != self.dimension or not len(self.centers):
+        if (
+            self.centers.ndim != 2
+            or self.centers.shape[1] != self.dimension
+            or not len(self.centers)
+        ):
             raise InputError("centers", tuple(self.centers.shape), f"of shape K x {self.dimension}")
         numbers = self.centers.detach().cpu().clamp(-_FARTHEST, _FARTHEST).numpy()
         bits = _PRODUCT_BITS - math.ceil(math.log2(self.dimension))
         exponents = np.frexp(np.abs(numbers).max(1, keepdims=True))[1] - bits
-        object.__setattr__(self, "centers", torch.from_numpy(np.ldexp(np.rint(np.ldexp(numbers, -exponents)), exponents)))
+        object.__setattr__(
+            self,
+            "centers",
+            torch.from_numpy(np.ldexp(np.rint(np.ldexp(numbers, -exponents)), exponents)),
+        )
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         general = super().sensitivity(adjacency)  # its l2 is exact; it refuses other adjacencies
         q, m, d = *self._scaled_weights(), self.dimension
         l1 = q + m * (d if self.ball.norm == "linf" else math.sqrt(d))
         times = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
-        return Sensitivity(times * l1 * ROUND_UP, general.l2, max(q, times * m) * ROUND_UP, general.scale)
+        return Sensitivity(
+            times * l1 * ROUND_UP, general.l2, max(q, times * m) * ROUND_UP, general.scale
+        )
 
     def squared_l2(self, adjacency: Adjacency) -> float:
         q, m = self._scaled_weights()
@@ -211,7 +272,9 @@ class ClusterSums(PointSums):
 
     def coordinate_scale(self) -> torch.Tensor:
         q, m = self._scaled_weights()
-        return torch.tensor([1.0 / q] + [1.0 / m] * self.dimension, dtype=torch.float64).repeat(len(self.centers))
+        return torch.tensor([1.0 / q] + [1.0 / m] * self.dimension, dtype=torch.float64).repeat(
+            len(self.centers)
+        )
 
     def degrees(self) -> torch.Tensor:
         return torch.tensor([0] + [1] * self.dimension).repeat(len(self.centers))
@@ -220,10 +283,18 @@ class ClusterSums(PointSums):
         return chunk_rows(self.dimension + len(self.centers), device, _MOST_TOGETHER)
 
     def public_inputs(self) -> dict[str, Any]:
-        return {**super().public_inputs(), "components": len(self.centers), "weights": list(self.weights)}
+        return {
+            **super().public_inputs(),
+            "components": len(self.centers),
+            "weights": list(self.weights),
+        }
 
-    def places(self, X: torch.Tensor, resolution: Resolution) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return lattice_chunks(X, self.ball, resolution.bits, self.rows_together(X.device.type), by_record=True)
+    def places(
+        self, X: torch.Tensor, resolution: Resolution
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return lattice_chunks(
+            X, self.ball, resolution.bits, self.rows_together(X.device.type), by_record=True
+        )
 
     def _total_of_view(self, view: View, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
         if not self.keep or self.vectors is not None or view.device.type != "cpu":
@@ -231,28 +302,40 @@ class ClusterSums(PointSums):
         resolution, rows = self.resolution(view.public_units), self.rows_together("cpu")
 
         def places() -> list[tuple[torch.Tensor, torch.Tensor]]:
-            return [(Z.to(torch.int32), valid) for piece in pieces for Z, valid in self.places(piece, resolution)]
+            return [
+                (Z.to(torch.int32), valid)
+                for piece in pieces
+                for Z, valid in self.places(piece, resolution)
+            ]
 
-        total, sum_of = torch.zeros(len(self.coordinate_scale()), dtype=torch.int64), self.chunk_sum(resolution, view.device)
+        total, sum_of = (
+            torch.zeros(len(self.coordinate_scale()), dtype=torch.int64),
+            self.chunk_sum(resolution, view.device),
+        )
         Z = torch.empty(rows, self.dimension, dtype=torch.float64).T
         for whole, valid in view.keep((self.ball, self.dimension, resolution.bits, rows), places):
             total += sum_of(Z.copy_(whole), valid)
         return total << self._shifts(resolution)
 
-    def chunk_sum(self, resolution: Resolution, device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def chunk_sum(
+        self, resolution: Resolution, device: torch.device
+    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         offset = math.ldexp(0.5, resolution.bits) * self.centers.square().sum(1, keepdim=True)
         C, offset = (part.to(device, non_blocking=True) for part in (self.centers, offset))
 
         def on_device(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
             closeness = (C @ Z).sub_(offset)
-            nearest = torch.zeros_like(closeness).scatter_(0, closeness.argmax(0, keepdim=True), valid.to(torch.float64).unsqueeze(0))
+            nearest = torch.zeros_like(closeness).scatter_(
+                0, closeness.argmax(0, keepdim=True), valid.to(torch.float64).unsqueeze(0)
+            )
             rows = torch.cat([torch.ones_like(Z[:1]), Z])
             return product(nearest, rows, resolution.bits).flatten()
 
         if device.type != "cpu":
             return on_device
         rows = self.rows_together("cpu")
-        nearest = torch.empty(len(C), rows, dtype=torch.float64)  # a place for the distances of each chunk, and what becomes of them
+        # a place for the distances of each chunk, and what becomes of them
+        nearest = torch.empty(len(C), rows, dtype=torch.float64)
 
         def on_cpu(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
             k, marks = Z.numpy(), nearest.numpy()
@@ -266,7 +349,9 @@ class ClusterSums(PointSums):
             if counts.sum() != count:  # of several centres that are nearest the first counts
                 nearest.mul_(nearest.cumsum(0) == 1.0)
                 counts = marks.sum(1)
-            return torch.from_numpy(np.column_stack([counts, marks @ k.T]).astype(np.int64)).flatten()
+            return torch.from_numpy(
+                np.column_stack([counts, marks @ k.T]).astype(np.int64)
+            ).flatten()
 
         return on_cpu
 
@@ -278,15 +363,19 @@ class ClusterSums(PointSums):
 @checked_constructor
 @dataclass(frozen=True, eq=False)
 class SecondMoment(PointSums):
-    """The sum over records of z z', as its upper triangle row by row, d(d+1)/2 numbers: for factor analysis and principal components.
+    """The sum over records of z z', as its upper triangle row by row, d(d+1)/2 numbers: for factor
+    analysis and principal components.
 
-    A record in the unit ball contributes the upper triangle of z z', exact in whole numbers. In svec coordinates an entry off the diagonal
-    counts sqrt 2 times (moment_features.py), so lengths are Frobenius norms.
+    A record in the unit ball contributes the upper triangle of z z', exact in whole numbers. In
+    svec coordinates an entry off the diagonal counts sqrt 2 times (moment_features.py), so lengths
+    are Frobenius norms.
 
-    Theorem (l2; unit: one record). ADD_OR_REMOVE_ONE: |z z'|_F = |z|^2 <= 1. REPLACE_ONE: |z z' - y y'|_F^2 = |z|^4 + |y|^4 - 2 (z.y)^2
-    <= 2, attained by orthogonal unit vectors; a record that counts as nothing is z = 0. With noise of standard deviation s in the svec
-    coordinates the released entries have s on the diagonal and s / sqrt 2 off it. Source: Analyze Gauss (Dwork, Talwar, Thakurta & Zhang
-    2014), whose noise off the diagonal is larger than necessary. Cost: 2 n d^2 flops and two d x d matrices.
+    Theorem (l2; unit: one record). ADD_OR_REMOVE_ONE: |z z'|_F = |z|^2 <= 1. REPLACE_ONE: |z z' - y
+    y'|_F^2 = |z|^4 + |y|^4 - 2 (z.y)^2 <= 2, attained by orthogonal unit vectors; a record that
+    counts as nothing is z = 0. With noise of standard deviation s in the svec coordinates the
+    released entries have s on the diagonal and s / sqrt 2 off it. Source: Analyze Gauss (Dwork,
+    Talwar, Thakurta & Zhang 2014), whose noise off the diagonal is larger than necessary. Cost: 2 n
+    d^2 flops and two d x d matrices.
 
     Args:
         dimension, ball, vectors: as in `PointSums`; the ball's norm must be "l2".
@@ -302,7 +391,8 @@ class SecondMoment(PointSums):
 
     def coordinate_scale(self) -> torch.Tensor:
         i, j = torch.triu_indices(self.dimension, self.dimension)
-        scale = torch.full((len(i),), math.sqrt(0.5), dtype=torch.float64)  # torch.where of two numbers would be float32
+        # torch.where of two numbers would be float32
+        scale = torch.full((len(i),), math.sqrt(0.5), dtype=torch.float64)
         scale[i == j] = 1.0
         return scale
 
@@ -312,6 +402,8 @@ class SecondMoment(PointSums):
     def degrees(self) -> torch.Tensor:
         return torch.full((self.dimension * (self.dimension + 1) // 2,), 2)
 
-    def chunk_sum(self, resolution: Resolution, device: torch.device) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def chunk_sum(
+        self, resolution: Resolution, device: torch.device
+    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         i, j = torch.triu_indices(self.dimension, self.dimension, device=device)
         return lambda Z, _valid: product(Z, Z)[i, j]

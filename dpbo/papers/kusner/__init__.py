@@ -1,4 +1,6 @@
-"""Differentially Private Bayesian Optimization (Kusner, Gardner, Garnett & Weinberger 2015): three private searches, eight theorems."""
+"""Differentially Private Bayesian Optimization (Kusner, Gardner, Garnett & Weinberger 2015): three
+private searches, eight theorems.
+"""
 
 import lazy_loader
 

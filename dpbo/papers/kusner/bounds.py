@@ -1,24 +1,31 @@
-"""Kusner et al.'s Theorems 1 to 6: sensitivities and utility bounds as functions of public numbers, on a finite set and on a box.
+"""Kusner et al.'s Theorems 1 to 6: sensitivities and utility bounds as functions of public numbers,
+on a finite set and on a box.
 
     sensitivity = theorem_3(count=1000, evaluations=30, kappa=0.9, noise=0.01, gamma=12.0, delta=0.01)
 
-A sensitivity bounds how far one released number moves between data sets that differ in one record; a utility bound says how far the
-release is from the best value. Both hold with the stated probability over a prior (Assumption 1): all functions f_V are jointly a draw of
-GP(0, k1(V, V') k2(x, x')) with k1(V, V) = k2(x, x) = 1, and each evaluation has noise N(0, sigma^2). For one fixed pair of data sets they
-promise nothing, so they are not sensitivities in the sense of differential privacy. Theorems 7 and 8 need no prior: see `regularised`. A
-bound on gamma_T is in `dpbo.models.finite`.
+A sensitivity bounds how far one released number moves between data sets that differ in one record;
+a utility bound says how far the release is from the best value. Both hold with the stated
+probability over a prior (Assumption 1): all functions f_V are jointly a draw of GP(0, k1(V, V')
+k2(x, x')) with k1(V, V) = k2(x, x) = 1, and each evaluation has noise N(0, sigma^2). For one fixed
+pair of data sets they promise nothing, so they are not sensitivities in the sense of differential
+privacy. Theorems 7 and 8 need no prior: see `regularised`. A bound on gamma_T is in
+`dpbo.models.finite`.
 
-Sources: the ICML 2015 paper and its supplement, unless a docstring says otherwise. constants="paper" gives the printed bounds.
-constants="corrected" (the default) repairs their failure probabilities [derived]: the value's noise is a maximum over T evaluations on both
-data sets, not over one, and all events of a theorem together must fail with probability delta.
+Sources: the ICML 2015 paper and its supplement, unless a docstring says otherwise.
+constants="paper" gives the printed bounds. constants="corrected" (the default) repairs their
+failure probabilities [derived]: the value's noise is a maximum over T evaluations on both data
+sets, not over one, and all events of a theorem together must fail with probability delta.
 
-Common arguments: count = |X|, the number of candidates; kappa = the least k1(V, V') of neighbours; evaluations = T; noise = sigma^2, in
-units of y^2; gamma = a bound on gamma_T, in nats; delta = failure probability. y has prior standard deviation 1.
+Common arguments: count = |X|, the number of candidates; kappa = the least k1(V, V') of neighbours;
+evaluations = T; noise = sigma^2, in units of y^2; gamma = a bound on gamma_T, in nats; delta =
+failure probability. y has prior standard deviation 1.
 
-The last four functions carry the bounds to a box [0, r]^d, which the papers announce and do not contain [derived]. The search is
-continuous; what is released goes through a public grid, the middles of N equal parts a coordinate, so that every x is within r d / (2 N)
-of a grid point in the l1 norm. P(sup |df/dx_j| > s) <= a exp(-s^2/b^2) for each j (Srinivas et al. 2010, Theorem 2) bounds f between grid
-points. Their arguments: points = N; dimension = d; side = r, in units of x; a; b, in units of y / x.
+The last four functions carry the bounds to a box [0, r]^d, which the papers announce and do not
+contain [derived]. The search is continuous; what is released goes through a public grid, the
+middles of N equal parts a coordinate, so that every x is within r d / (2 N) of a grid point in the
+l1 norm. P(sup |df/dx_j| > s) <= a exp(-s^2/b^2) for each j (Srinivas et al. 2010, Theorem 2) bounds
+f between grid points. Their arguments: points = N; dimension = d; side = r, in units of x; a; b, in
+units of y / x.
 """
 
 import math
@@ -26,28 +33,50 @@ from typing import Annotated
 
 from dpbo.acquisition.ucb import SrinivasCompact, kusner_beta
 from dpbo.errors import InputError
-from dpbo.validation import Count, NotNegative, Positive, Probability, Within, at_least, between, checked
+from dpbo.validation import (
+    Count,
+    NotNegative,
+    Positive,
+    Probability,
+    Within,
+    at_least,
+    between,
+    checked,
+)
 
-Constants = Annotated[str, Within("'paper' or 'corrected'", lambda value: value in ("paper", "corrected"))]
+Constants = Annotated[
+    str, Within("'paper' or 'corrected'", lambda value: value in ("paper", "corrected"))
+]
 Kappa = Annotated[float, between(0.0, 1.0)]
 Candidates = Annotated[int, at_least(1, 2**62)]
 
 
 @checked
 def neighbour_gap(*, count: Candidates, kappa: Kappa, delta: Probability, share: Positive) -> float:
-    """c = 2 sqrt((1 - kappa) log(share count / delta)) >= max_x |f_V(x) - f_V'(x)|, failing with probability delta / share.
+    """c = 2 sqrt((1 - kappa) log(share count / delta)) >= max_x |f_V(x) - f_V'(x)|, failing with
+    probability delta / share.
 
-    f_V - f_V' ~ N(0, 2 (1 - kappa)) at each candidate; a two-sided Gaussian tail and a union bound. Source: Theorem 1's second term.
+    f_V - f_V' ~ N(0, 2 (1 - kappa)) at each candidate; a two-sided Gaussian tail and a union bound.
+    Source: Theorem 1's second term.
     """
     return 2.0 * math.sqrt((1.0 - kappa) * math.log(share * count / delta))
 
 
 @checked
-def theorem_1(*, count: Candidates, evaluations: Count, kappa: Kappa, delta: Probability, constants: Constants = "corrected") -> float:
-    """Sensitivity of the posterior mean: |mu'_T(x) - mu_T(x)| at all candidates x, with probability 1 - delta.
+def theorem_1(
+    *,
+    count: Candidates,
+    evaluations: Count,
+    kappa: Kappa,
+    delta: Probability,
+    constants: Constants = "corrected",
+) -> float:
+    """Sensitivity of the posterior mean: |mu'_T(x) - mu_T(x)| at all candidates x, with probability
+    1 - delta.
 
-    "paper": 2 sqrt(beta_{T+1}) + c. "corrected": 2 sqrt(2 log(3 count / delta)) + c, which is tighter and does not depend on T, because the
-    bound is used at one time only [derived]. c has share 3. Assumes the prior; both data sets' evaluations are noisy.
+    "paper": 2 sqrt(beta_{T+1}) + c. "corrected": 2 sqrt(2 log(3 count / delta)) + c, which is
+    tighter and does not depend on T, because the bound is used at one time only [derived]. c has
+    share 3. Assumes the prior; both data sets' evaluations are noisy.
     """
     c = neighbour_gap(count=count, kappa=kappa, delta=delta, share=3.0)
     if constants == "paper":
@@ -57,19 +86,31 @@ def theorem_1(*, count: Candidates, evaluations: Count, kappa: Kappa, delta: Pro
 
 @checked
 def theorem_2(*, count: Count, sensitivity: Positive, epsilon: Positive, a: Positive) -> float:
-    """Loss of the chosen candidate: max mu_T - mu_T(chosen) <= (2 sensitivity / epsilon)(log count + a), with probability 1 - e^-a.
+    """Loss of the chosen candidate: max mu_T - mu_T(chosen) <= (2 sensitivity / epsilon)(log count
+    + a), with probability 1 - e^-a.
 
-    This is the exponential mechanism's own theorem (McSherry and Talwar 2007). It needs no prior, so no delta is lost; the paper adds one.
-    The workshop version bounds f(x*) - mu_T(chosen) instead, by this plus 2 sqrt(beta_T) + q.
+    This is the exponential mechanism's own theorem (McSherry and Talwar 2007). It needs no prior,
+    so no delta is lost; the paper adds one. The workshop version bounds f(x*) - mu_T(chosen)
+    instead, by this plus 2 sqrt(beta_T) + q.
     """
     return 2.0 * sensitivity / epsilon * (math.log(count) + a)
 
 
-def regret(*, count: int, evaluations: int, noise: float, gamma: float, delta: float, constants: str = "corrected") -> float:
-    """Omega / T = sqrt(C1 beta_T gamma_T / T) >= f(x*) - max_t f(x_t) of GP-UCB, C1 = 8 / log(1 + 1/noise).
+def regret(
+    *,
+    count: int,
+    evaluations: int,
+    noise: float,
+    gamma: float,
+    delta: float,
+    constants: str = "corrected",
+) -> float:
+    """Omega / T = sqrt(C1 beta_T gamma_T / T) >= f(x*) - max_t f(x_t) of GP-UCB, C1 = 8 / log(1 +
+    1/noise).
 
-    Fails with probability delta / 2 ("paper") or delta / 4 ("corrected"). Source: Srinivas et al. 2010, Theorem 1. Assumes the prior
-    of f, k2(x, x) = 1, and that beta_t of the same `constants` was used in the search.
+    Fails with probability delta / 2 ("paper") or delta / 4 ("corrected"). Source: Srinivas et al.
+    2010, Theorem 1. Assumes the prior of f, k2(x, x) = 1, and that beta_t of the same `constants`
+    was used in the search.
     """
     beta = kusner_beta(count, delta, constants=constants)(evaluations)
     return mean_regret(evaluations=evaluations, noise=noise, gamma=gamma, beta=beta)
@@ -82,27 +123,53 @@ def mean_regret(*, evaluations: Count, noise: Positive, gamma: Positive, beta: f
 
 
 @checked
-def noise_gap(*, evaluations: Count, noise: Positive, delta: Probability, constants: Constants = "corrected") -> float:
+def noise_gap(
+    *, evaluations: Count, noise: Positive, delta: Probability, constants: Constants = "corrected"
+) -> float:
     """q: how much the noise of both best evaluations can add to the difference of the best values.
 
-    "paper": sigma sqrt(8 log(3/delta)), a bound for one noise of each data set (the workshop prints 4 for 8). This step of the proof fails,
-    because the best of T evaluations carries a noise near the maximum of T; no pair is known on which Theorem 3 itself fails. "corrected":
-    2 sigma sqrt(2 log(8 T / delta)), failing with probability delta / 4 [derived].
+    "paper": sigma sqrt(8 log(3/delta)), a bound for one noise of each data set (the workshop prints
+    4 for 8). This step of the proof fails, because the best of T evaluations carries a noise near
+    the maximum of T; no pair is known on which Theorem 3 itself fails. "corrected": 2 sigma sqrt(2
+    log(8 T / delta)), failing with probability delta / 4 [derived].
     """
-    return math.sqrt(8.0 * noise * math.log((3.0 if constants == "paper" else 8.0 * evaluations) / delta))
+    return math.sqrt(
+        8.0 * noise * math.log((3.0 if constants == "paper" else 8.0 * evaluations) / delta)
+    )
 
 
 def theorem_3(
-    *, count: int, evaluations: int, kappa: float, noise: float, gamma: float, delta: float, constants: str = "corrected"
+    *,
+    count: int,
+    evaluations: int,
+    kappa: float,
+    noise: float,
+    gamma: float,
+    delta: float,
+    constants: str = "corrected",
 ) -> float:
-    """Sensitivity of the best evaluation: |max_t v'_t - max_t v_t| <= Omega/T + c + q with probability 1 - delta.
+    """Sensitivity of the best evaluation: |max_t v'_t - max_t v_t| <= Omega/T + c + q with
+    probability 1 - delta.
 
-    "paper": c of share 3, beta of confidence delta/2 and its q; its failures add up to 5/3 delta even if q held. "corrected": two
-    regrets, c (share 4) and q at delta/4 each [derived].
+    "paper": c of share 3, beta of confidence delta/2 and its q; its failures add up to 5/3 delta
+    even if q held. "corrected": two regrets, c (share 4) and q at delta/4 each [derived].
     """
-    c = neighbour_gap(count=count, kappa=kappa, delta=delta, share=3.0 if constants == "paper" else 4.0)
+    c = neighbour_gap(
+        count=count, kappa=kappa, delta=delta, share=3.0 if constants == "paper" else 4.0
+    )
     q = noise_gap(evaluations=evaluations, noise=noise, delta=delta, constants=constants)
-    return regret(count=count, evaluations=evaluations, noise=noise, gamma=gamma, delta=delta, constants=constants) + c + q
+    return (
+        regret(
+            count=count,
+            evaluations=evaluations,
+            noise=noise,
+            gamma=gamma,
+            delta=delta,
+            constants=constants,
+        )
+        + c
+        + q
+    )
 
 
 @checked
@@ -118,64 +185,126 @@ def theorem_4(
     a: Positive,
     constants: str = "corrected",
 ) -> float:
-    """|released value - f(x*)| with probability 1 - (delta + e^-a), for Laplace noise of scale theorem_3 / epsilon.
+    """|released value - f(x*)| with probability 1 - (delta + e^-a), for Laplace noise of scale
+    theorem_3 / epsilon.
 
-    noise term + Omega/T + a theorem_3 / epsilon. The noise term is sigma sqrt(8 log(1/delta)) in "paper", which fails for large T;
-    "corrected" is the workshop's sigma sqrt(2 log(2 T / delta')) with delta' = 3/4 delta beside the regret's delta/4 [derived].
+    noise term + Omega/T + a theorem_3 / epsilon. The noise term is sigma sqrt(8 log(1/delta)) in
+    "paper", which fails for large T; "corrected" is the workshop's sigma sqrt(2 log(2 T / delta'))
+    with delta' = 3/4 delta beside the regret's delta/4 [derived].
     """
-    found = regret(count=count, evaluations=evaluations, noise=noise, gamma=gamma, delta=delta, constants=constants)
-    sensitivity = theorem_3(count=count, evaluations=evaluations, kappa=kappa, noise=noise, gamma=gamma, delta=delta, constants=constants)
-    log = 4.0 * math.log(1.0 / delta) if constants == "paper" else math.log(8.0 * evaluations / (3.0 * delta))
+    found = regret(
+        count=count,
+        evaluations=evaluations,
+        noise=noise,
+        gamma=gamma,
+        delta=delta,
+        constants=constants,
+    )
+    sensitivity = theorem_3(
+        count=count,
+        evaluations=evaluations,
+        kappa=kappa,
+        noise=noise,
+        gamma=gamma,
+        delta=delta,
+        constants=constants,
+    )
+    log = (
+        4.0 * math.log(1.0 / delta)
+        if constants == "paper"
+        else math.log(8.0 * evaluations / (3.0 * delta))
+    )
     return math.sqrt(2.0 * noise * log) + found + a * (sensitivity / epsilon)
 
 
 @checked
-def noise_free_regret(*, evaluations: Annotated[int, at_least(2)], dimension: Count, amplitude: NotNegative, tau: Positive) -> float:
+def noise_free_regret(
+    *,
+    evaluations: Annotated[int, at_least(2)],
+    dimension: Count,
+    amplitude: NotNegative,
+    tau: Positive,
+) -> float:
     """Omega = A exp(-T tau / (log T)^{d/4}) >= f(x*) - f(x_T) of the noise-free search, T >= 2.
 
-    Source: de Freitas et al. 2012. A (`amplitude`, units of y) and tau depend on f near its maximum: they must be known without the
-    data and hold for both data sets. A = 0 where every candidate is evaluated and the best released [derived].
+    Source: de Freitas et al. 2012. A (`amplitude`, units of y) and tau depend on f near its
+    maximum: they must be known without the data and hold for both data sets. A = 0 where every
+    candidate is evaluated and the best released [derived].
     """
     return amplitude * math.exp(-evaluations * tau / math.log(evaluations) ** (dimension / 4.0))
 
 
 @checked
-def theorem_5(*, count: int, kappa: float, delta: float, regret: NotNegative, constants: Constants = "corrected") -> float:
-    """Sensitivity of the noise-free last value: |f'(x'_T) - f(x_T)| <= Omega + c with probability 1 - delta.
+def theorem_5(
+    *,
+    count: int,
+    kappa: float,
+    delta: float,
+    regret: NotNegative,
+    constants: Constants = "corrected",
+) -> float:
+    """Sensitivity of the noise-free last value: |f'(x'_T) - f(x_T)| <= Omega + c with probability 1
+    - delta.
 
-    `regret`: Omega of `noise_free_regret`, holding for one data set with probability 1 - delta/2 ("paper") or 1 - delta/3 ("corrected").
-    "paper": c of share 2; its failures add up to 3/2 delta. "corrected": share 3 [derived]. The workshop prints the case T = 2.
+    `regret`: Omega of `noise_free_regret`, holding for one data set with probability 1 - delta/2
+    ("paper") or 1 - delta/3 ("corrected"). "paper": c of share 2; its failures add up to 3/2 delta.
+    "corrected": share 3 [derived]. The workshop prints the case T = 2.
     """
-    return regret + neighbour_gap(count=count, kappa=kappa, delta=delta, share=2.0 if constants == "paper" else 3.0)
+    return regret + neighbour_gap(
+        count=count, kappa=kappa, delta=delta, share=2.0 if constants == "paper" else 3.0
+    )
 
 
 @checked
 def theorem_6(
-    *, count: int, kappa: float, delta: float, regret: float, epsilon: Positive, a: Positive, constants: str = "corrected"
+    *,
+    count: int,
+    kappa: float,
+    delta: float,
+    regret: float,
+    epsilon: Positive,
+    a: Positive,
+    constants: str = "corrected",
 ) -> float:
-    """|released value - f(x*)| <= Omega + a theorem_5 / epsilon with probability 1 - (delta + e^-a); arguments as in `theorem_5`."""
-    return regret + a * (theorem_5(count=count, kappa=kappa, delta=delta, regret=regret, constants=constants) / epsilon)
+    """|released value - f(x*)| <= Omega + a theorem_5 / epsilon with probability 1 - (delta +
+    e^-a); arguments as in `theorem_5`.
+    """
+    return regret + a * (
+        theorem_5(count=count, kappa=kappa, delta=delta, regret=regret, constants=constants)
+        / epsilon
+    )
 
 
 def require_demonstration(constants: str, allow_not_private: bool) -> None:
-    """Raises InputError where a query uses the paper's constants without `allow_not_private=True`: those bounds do not always hold.
+    """Raises InputError where a query uses the paper's constants without `allow_not_private=True`:
+    those bounds do not always hold.
 
-    Such a query is charged as one without any guarantee (`NotPrivateEvent`), so the statement says "not bounded".
+    Such a query is charged as one without any guarantee (`NotPrivateEvent`), so the statement says
+    "not bounded".
     """
     if constants == "paper" and allow_not_private is not True:
         remedy = "The paper's bounds do not always hold: leave `constants` out."
-        raise InputError("allow_not_private", allow_not_private, "True, to release without any guarantee", remedy)
+        raise InputError(
+            "allow_not_private", allow_not_private, "True, to release without any guarantee", remedy
+        )
 
 
 @checked
-def grid_choice_sensitivity(*, points: Count, dimension: Count, kappa: float, delta: float) -> float:
-    """Theorem 1 (corrected) for a choice among the N^d grid points, whatever points the search evaluated; probability 1 - delta."""
+def grid_choice_sensitivity(
+    *, points: Count, dimension: Count, kappa: float, delta: float
+) -> float:
+    """Theorem 1 (corrected) for a choice among the N^d grid points, whatever points the search
+    evaluated; probability 1 - delta.
+    """
     return theorem_1(count=points**dimension, evaluations=1, kappa=kappa, delta=delta)
 
 
 @checked
-def grid_loss(*, points: Count, dimension: Count, side: Positive, a: Positive, b: Positive, delta: Probability) -> float:
-    """max over [0, r]^d of f minus max over the grid <= b sqrt(log(2 d a / delta)) r d / (2 N), with probability 1 - delta/2.
+def grid_loss(
+    *, points: Count, dimension: Count, side: Positive, a: Positive, b: Positive, delta: Probability
+) -> float:
+    """max over [0, r]^d of f minus max over the grid <= b sqrt(log(2 d a / delta)) r d / (2 N),
+    with probability 1 - delta/2.
 
     So far a draw of unit variance moves at most between any x and its grid point.
     """
@@ -186,8 +315,18 @@ def grid_loss(*, points: Count, dimension: Count, side: Positive, a: Positive, b
 
 
 @checked
-def compact_gap(*, points: Count, dimension: Count, side: float, a: float, b: float, kappa: Kappa, delta: Probability) -> float:
-    """c over the whole box: sup |f_V - f_V'| with probability 1 - delta, half of it at the grid points, half for the slopes.
+def compact_gap(
+    *,
+    points: Count,
+    dimension: Count,
+    side: float,
+    a: float,
+    b: float,
+    kappa: Kappa,
+    delta: Probability,
+) -> float:
+    """c over the whole box: sup |f_V - f_V'| with probability 1 - delta, half of it at the grid
+    points, half for the slopes.
 
     f_V - f_V' is a GP of kernel 2 (1 - kappa) k2:
     sqrt(2 (1 - kappa)) [sqrt(2 log(2 N^d / delta)) + b r d / (2 N) sqrt(log(2 d a / delta))].
@@ -211,11 +350,18 @@ def compact_value_sensitivity(
     gamma: float,
     delta: Probability,
 ) -> float:
-    """Theorem 3 over the box: Omega/T + 2/T + c + q with probability 1 - delta; two regrets, c and q fail with delta/4 each.
+    """Theorem 3 over the box: Omega/T + 2/T + c + q with probability 1 - delta; two regrets, c and
+    q fail with delta/4 each.
 
-    The search must use `SrinivasCompact` at delta/4. `gamma` bounds gamma_T over the box: the greedy bound of a grid does not.
+    The search must use `SrinivasCompact` at delta/4. `gamma` bounds gamma_T over the box: the
+    greedy bound of a grid does not.
     """
     beta = SrinivasCompact(dimension=dimension, side=side, a=a, b=b, delta=delta / 4.0)(evaluations)
-    found = mean_regret(evaluations=evaluations, noise=noise, gamma=gamma, beta=beta) + 2.0 / evaluations
-    c = compact_gap(points=points, dimension=dimension, side=side, a=a, b=b, kappa=kappa, delta=delta / 4.0)
+    found = (
+        mean_regret(evaluations=evaluations, noise=noise, gamma=gamma, beta=beta)
+        + 2.0 / evaluations
+    )
+    c = compact_gap(
+        points=points, dimension=dimension, side=side, a=a, b=b, kappa=kappa, delta=delta / 4.0
+    )
     return found + c + noise_gap(evaluations=evaluations, noise=noise, delta=delta)

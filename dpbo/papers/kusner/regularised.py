@@ -1,18 +1,21 @@
-"""Kusner et al.'s Algorithm 3 as one query: the best validation value of regularised models, and its sensitivity (Theorems 7 and 8).
+"""Kusner et al.'s Algorithm 3 as one query: the best validation value of regularised models, and
+its sensitivity (Theorems 7 and 8).
 
     query = RegularisedBest(loss, fit=fit, grid=grid, lipschitz=0.5, bound=1.0, at_zero=0.5, records=1000)
     release = curator.release(query, LaplaceMechanism(1 / epsilon))
 
-Public training records give w_l = argmin (l/2) |w|^2 + mean loss(w) for every l of a public grid, with a loss that is convex and
-1-Lipschitz in w. The protected validation records give f_V(w) = -mean of g(w, z) over m of them, with g in [0, g*], L-Lipschitz in w, and
-g(0, z) the same for all z (as for margin losses). Released is max f_V over the visited l, with Laplace noise. Neighbours differ in the
-value of one record; no prior is needed.
+Public training records give w_l = argmin (l/2) |w|^2 + mean loss(w) for every l of a public grid,
+with a loss that is convex and 1-Lipschitz in w. The protected validation records give f_V(w) =
+-mean of g(w, z) over m of them, with g in [0, g*], L-Lipschitz in w, and g(0, z) the same for all z
+(as for margin losses). Released is max f_V over the visited l, with Laplace noise. Neighbours
+differ in the value of one record; no prior is needed.
 
-The theorems also assume that w_l is exact, or within `gap` of the minimum in its objective; that m, T, the range of l and the training
-records are public; that f_V is noise-free and the search's coins do not depend on V. Source: ICML 2015, Theorems 7 and 8, Corollary 4.
+The theorems also assume that w_l is exact, or within `gap` of the minimum in its objective; that m,
+T, the range of l and the training records are public; that f_V is noise-free and the search's coins
+do not depend on V. Source: ICML 2015, Theorems 7 and 8, Corollary 4.
 
-Arguments of the theorems: least, most = the ends of the range of l; lipschitz = L, units of y / |w|; bound = g*, units of y; records = m;
-gap = h.
+Arguments of the theorems: least, most = the ends of the range of l; lipschitz = L, units of y /
+|w|; bound = g*, units of y; records = m; gap = h.
 """
 
 import copy
@@ -37,8 +40,10 @@ from dpbo.queries.score_evaluation import tensor_of
 from dpbo.validation import Count, NotNegative, Positive, at_least, checked, checked_constructor
 
 _LIPSCHITZ = {
-    "loss-lipschitz": "the validation loss is finite and L-Lipschitz in the model's weights, between all models of the grid, for every "
-    "record there could be"
+    "loss-lipschitz": (
+        "the validation loss is finite and L-Lipschitz in the model's weights, between all models"
+        " of the grid, for every record there could be"
+    )
 }
 # confidence of the adaptive search; no guarantee rests on it
 _DELTA = 0.1
@@ -55,12 +60,14 @@ def theorem_7(
     gap: NotNegative = 0.0,
     constants: Constants = "corrected",
 ) -> float:
-    """Total sensitivity: max of |f_V(w_l) - f_V'(w_l')| over neighbours and l, l' in the range; for an adaptive search.
+    """Total sensitivity: max of |f_V(w_l) - f_V'(w_l')| over neighbours and l, l' in the range; for
+    an adaptive search.
 
-    "paper": L (1/least - 1/most) + min(g*, L / least) / m. Its second term is too small by a factor 2, so that it fails for
-    least = most. "corrected" [derived]: min(g*, L (1/least - 1/most) + min(g*, 2 L / most) / m), m >= 2, by way of the larger l, where
-    |w| <= 1/l, and |g(w, z) - g(w, z')| <= 2 L |w| through g(0, .); then monotone in l and l'. A solver's gap adds 2 L sqrt(2 h / least):
-    by strong convexity w may be sqrt(2 h / least) from its minimiser.
+    "paper": L (1/least - 1/most) + min(g*, L / least) / m. Its second term is too small by a factor
+    2, so that it fails for least = most. "corrected" [derived]: min(g*, L (1/least - 1/most) +
+    min(g*, 2 L / most) / m), m >= 2, by way of the larger l, where |w| <= 1/l, and |g(w, z) - g(w,
+    z')| <= 2 L |w| through g(0, .); then monotone in l and l'. A solver's gap adds 2 L sqrt(2 h /
+    least): by strong convexity w may be sqrt(2 h / least) from its minimiser.
     """
     if least > most:
         raise InputError("least", least, "at most `most`", "Swap the ends.")
@@ -72,11 +79,15 @@ def theorem_7(
 
 
 @checked
-def fixed_grid(*, least: Positive, lipschitz: Positive, bound: Positive, records: Count, gap: NotNegative = 0.0) -> float:
-    """Sensitivity of the best value where the evaluated l do not depend on V (a grid, Sobol points): min(g*, 2 L / least) / m [derived].
+def fixed_grid(
+    *, least: Positive, lipschitz: Positive, bound: Positive, records: Count, gap: NotNegative = 0.0
+) -> float:
+    """Sensitivity of the best value where the evaluated l do not depend on V (a grid, Sobol
+    points): min(g*, 2 L / least) / m [derived].
 
-    The maximum over fixed points moves no more than its largest part does: the term in the range of l vanishes, which is what adaptive
-    search costs. A solver's gap lengthens |w| alone, to at most 1/least + sqrt(2 h / least): the same w is scored on both data sets.
+    The maximum over fixed points moves no more than its largest part does: the term in the range of
+    l vanishes, which is what adaptive search costs. A solver's gap lengthens |w| alone, to at most
+    1/least + sqrt(2 h / least): the same w is scored on both data sets.
     """
     reach = 1.0 / least + math.sqrt(2.0 * gap / least)
     return min(bound, 2.0 * lipschitz * reach) / records
@@ -84,14 +95,17 @@ def fixed_grid(*, least: Positive, lipschitz: Positive, bound: Positive, records
 
 @checked
 def theorem_8(*, sensitivity: Positive, epsilon: Positive, a: Positive) -> float:
-    """|released value - best found value| <= a sensitivity / epsilon with probability 1 - e^-a: the tail of a Laplace variable."""
+    """|released value - best found value| <= a sensitivity / epsilon with probability 1 - e^-a: the
+    tail of a Laplace variable.
+    """
     return a * sensitivity / epsilon
 
 
 @checked
 @dataclass(frozen=True)
 class AdaptiveLipschitz:
-    """An adaptive search for `RegularisedBest`: GP-UCB over log l. It costs Theorem 7's first term, and its guarantee is conditional.
+    """An adaptive search for `RegularisedBest`: GP-UCB over log l. It costs Theorem 7's first term,
+    and its guarantee is conditional.
 
     Args:
         kernel: of the values over log l, which are scaled to [-1, 1].
@@ -112,18 +126,24 @@ class AdaptiveLipschitz:
 class RegularisedBest(Query):
     """The best value -mean loss over the grid: release it by LaplaceMechanism under REPLACE_ONE.
 
-    Over the whole grid (the default) the guarantee holds without assumptions. Which l are visited depends on nothing, so one record moves
-    each f_V by the width of its loss's range over m, and the maximum by no more. At w_l a loss that is L-Lipschitz, and `at_zero` at w = 0,
-    lies within L r of `at_zero`, r = 1/l + sqrt(2 gap / l), and in [0, g*]; it is clipped to that, in integers, and counts as `at_zero`
-    where it is not finite or fails. So the sensitivity min(g*, 2 L r_lmin) holds by construction, whatever the loss or `fit` do.
+    Over the whole grid (the default) the guarantee holds without assumptions. Which l are visited
+    depends on nothing, so one record moves each f_V by the width of its loss's range over m, and
+    the maximum by no more. At w_l a loss that is L-Lipschitz, and `at_zero` at w = 0, lies within L
+    r of `at_zero`, r = 1/l + sqrt(2 gap / l), and in [0, g*]; it is clipped to that, in integers,
+    and counts as `at_zero` where it is not finite or fails. So the sensitivity min(g*, 2 L r_lmin)
+    holds by construction, whatever the loss or `fit` do.
 
-    With `adaptive` the guarantee is conditional: which l are visited depends on the records, and Theorem 7 needs a loss that is finite and
-    L-Lipschitz in w, between all visited w, for every record there could be. No clip can enforce that record by record, so it is a data
-    assumption (`loss-lipschitz`), and the curator needs `allow_conditional=True`. The whole grid is the sound method beside it.
+    With `adaptive` the guarantee is conditional: which l are visited depends on the records, and
+    Theorem 7 needs a loss that is finite and L-Lipschitz in w, between all visited w, for every
+    record there could be. No clip can enforce that record by record, so it is a data assumption
+    (`loss-lipschitz`), and the curator needs `allow_conditional=True`. The whole grid is the sound
+    method beside it.
 
     Args:
-        loss: `loss(w, records)`, one number in [0, bound] a record. Records must be normalised inside it where that needs |x| <= 1.
-        fit: `fit(l) -> w`, the minimiser of (l/2)|w|^2 + mean training loss, which is convex and 1-Lipschitz in w; public records alone.
+        loss: `loss(w, records)`, one number in [0, bound] a record. Records must be normalised
+            inside it where that needs |x| <= 1.
+        fit: `fit(l) -> w`, the minimiser of (l/2)|w|^2 + mean training loss, which is convex and
+            1-Lipschitz in w; public records alone.
         grid: regularisations l, above 0, increasing.
         lipschitz: L.
         bound: g*.
@@ -131,9 +151,10 @@ class RegularisedBest(Query):
         records: m, the public number of protected records.
         gap: how far above its minimum a solver may leave the objective.
         adaptive: how to search; omitted, all of the grid is visited.
-        constants: of Theorem 7, so with `adaptive` alone: "corrected" (omitted), or "paper", whose second term is too small by a factor 2
-            unless lmax >= 2 lmin.
-        allow_not_private: must be True for the paper's constants, whose guarantee is broken: these records then need no protection.
+        constants: of Theorem 7, so with `adaptive` alone: "corrected" (omitted), or "paper", whose
+            second term is too small by a factor 2 unless lmax >= 2 lmin.
+        allow_not_private: must be True for the paper's constants, whose guarantee is broken: these
+            records then need no protection.
     """
 
     loss: Callable[[Any, Any], Any]
@@ -155,14 +176,25 @@ class RegularisedBest(Query):
         object.__setattr__(self, "grid", grid)
         self._mean(None)
         if self.adaptive is None and self.constants is not None:
-            raise InputError("constants", self.constants, "left out where the whole grid is visited", "No theorem's constants enter there.")
+            raise InputError(
+                "constants",
+                self.constants,
+                "left out where the whole grid is visited",
+                "No theorem's constants enter there.",
+            )
         require_demonstration(self.constants or "corrected", self.allow_not_private)
         self.value_sensitivity()
 
     def value_sensitivity(self) -> float:
         """How far the best value moves when one record is replaced, in units of y."""
         if self.adaptive is None:
-            return fixed_grid(least=self.grid[0], lipschitz=self.lipschitz, bound=self.bound, records=self.records, gap=self.gap)
+            return fixed_grid(
+                least=self.grid[0],
+                lipschitz=self.lipschitz,
+                bound=self.bound,
+                records=self.records,
+                gap=self.gap,
+            )
         return theorem_7(
             least=self.grid[0],
             most=self.grid[-1],
@@ -181,24 +213,41 @@ class RegularisedBest(Query):
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         if adjacency is not Adjacency.REPLACE_ONE:
-            raise InputError("adjacency", adjacency, "REPLACE_ONE", "The theorem compares data sets of one size.")
+            raise InputError(
+                "adjacency", adjacency, "REPLACE_ONE", "The theorem compares data sets of one size."
+            )
         quantum = self._mean(None).lattices(self.records)[0].quantum
         # of one record's loss; of every record's, at two w
         truncated = 2 * quantum * (1 if self.adaptive is None else self.records)
         widest = max(upper - lower for lower, upper in map(self._range, self.grid))
-        total = ((widest if self.adaptive is None else self.value_sensitivity() * self.records) + truncated) * (1 + 1e-12)
+        total = (
+            (widest if self.adaptive is None else self.value_sensitivity() * self.records)
+            + truncated
+        ) * (1 + 1e-12)
         return Sensitivity(total, total, total)
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return self._mean(None).affine(self.records)
 
     def public_inputs(self) -> dict[str, Any]:
-        shared = {"lipschitz": self.lipschitz, "bound": self.bound, "at_zero": self.at_zero, "records": self.records, "gap": self.gap}
+        shared = {
+            "lipschitz": self.lipschitz,
+            "bound": self.bound,
+            "at_zero": self.at_zero,
+            "records": self.records,
+            "gap": self.gap,
+        }
         inputs = {**shared, "least": self.grid[0], "most": self.grid[-1], "visited": self._visits}
-        return inputs if self.adaptive is None else {**inputs, "constants": self.constants or "corrected"}
+        return (
+            inputs
+            if self.adaptive is None
+            else {**inputs, "constants": self.constants or "corrected"}
+        )
 
     def prepare(self) -> Any:
-        return [(self.fit(regularisation), *self._range(regularisation)) for regularisation in self.grid]
+        return [
+            (self.fit(regularisation), *self._range(regularisation)) for regularisation in self.grid
+        ]
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self._mean(None).probe(example, count, subject[0])
@@ -208,7 +257,9 @@ class RegularisedBest(Query):
             raise InputError("records", self.records, "the public number of units")
         model = None
         if self.adaptive is not None:
-            points = torch.tensor([[math.log(regularisation)] for regularisation in self.grid], dtype=torch.float64)
+            points = torch.tensor(
+                [[math.log(regularisation)] for regularisation in self.grid], dtype=torch.float64
+            )
             model = FiniteGP(points, self.adaptive.kernel, self.adaptive.noise)
         mean = self._mean(None)
         schedule = kusner_beta(len(self.grid), _DELTA)
@@ -221,7 +272,10 @@ class RegularisedBest(Query):
             if best is None or int(answer.numerators) > int(best.numerators):
                 best = answer
             if model is not None:
-                model.observe(index, 2 * int(answer.numerators) * answer.quanta[0] / (self.records * self.bound))
+                model.observe(
+                    index,
+                    2 * int(answer.numerators) * answer.quanta[0] / (self.records * self.bound),
+                )
         assert best is not None, "the grid is not empty"
         return best
 

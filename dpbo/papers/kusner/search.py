@@ -1,8 +1,11 @@
-"""Kusner et al.'s Algorithms 1 and 2: Bayesian optimisation inside the curator, of which only the result is released.
+"""Kusner et al.'s Algorithms 1 and 2: Bayesian optimisation inside the curator, of which only the
+result is released.
 
 search = KusnerSearch(gain, candidates, kernel=k2, noise=0.01, evaluations=30, kappa=0.9, delta=0.01, value_range=(-3.0, 3.0))
-x = candidates[int(curator.release(search.best(), ExponentialMechanism.of(50.0)).value)]       # Algorithm 1's candidate
-v = curator.release(search.value(), LaplaceMechanism(1 / 50.0)).value                          # its value, from a search of its own
+# Algorithm 1's candidate
+x = candidates[int(curator.release(search.best(), ExponentialMechanism.of(50.0)).value)]
+# its value, from a search of its own
+v = curator.release(search.value(), LaplaceMechanism(1 / 50.0)).value
 """
 
 from __future__ import annotations
@@ -40,20 +43,25 @@ _ALL = "largest of all candidates"
 @checked
 @dataclass(frozen=True, eq=False)
 class KusnerSearch:
-    """GP-UCB on exact private gains; each of its methods gives a query, which runs a whole search and releases one result.
+    """GP-UCB on exact private gains; each of its methods gives a query, which runs a whole search
+    and releases one result.
 
-    The paper's guarantee holds conditionally. Theorems 1, 3 and 5 bound the sensitivities with probability 1 - delta over the prior
-    (Assumption 1: all data sets' functions are jointly a draw of GP(0, k1 (x) k2), and the evaluations carry N(0, noise)), not for every
-    pair of data sets. So these releases carry the assumption `gp-prior` and need a curator with `allow_conditional=True`; the statement
-    keeps them out of what holds unconditionally, and adds up their failure probabilities, as the paper does. The sound method beside it is
-    `CandidateScores` with an exponential or permute-and-flip mechanism: it needs per-record scores in a public range and no prior, and is
-    more accurate too. Where fits are dear, use `search_then_choose`.
+    The paper's guarantee holds conditionally. Theorems 1, 3 and 5 bound the sensitivities with
+    probability 1 - delta over the prior (Assumption 1: all data sets' functions are jointly a draw
+    of GP(0, k1 (x) k2), and the evaluations carry N(0, noise)), not for every pair of data sets. So
+    these releases carry the assumption `gp-prior` and need a curator with `allow_conditional=True`;
+    the statement keeps them out of what holds unconditionally, and adds up their failure
+    probabilities, as the paper does. The sound method beside it is `CandidateScores` with an
+    exponential or permute-and-flip mechanism: it needs per-record scores in a public range and no
+    prior, and is more accurate too. Where fits are dear, use `search_then_choose`.
 
-    Trace and model of the search are discarded. Results are rounded to multiples of 2^-30, which the declared sensitivities include.
+    Trace and model of the search are discarded. Results are rounded to multiples of 2^-30, which
+    the declared sensitivities include.
 
     Args:
-        gain: `gain(x, records) -> float`, maximised, in units of the prior (mean 0, standard deviation 1); x is a candidate, shape `d`.
-            NaN and failures count as the lower end of `value_range`.
+        gain: `gain(x, records) -> float`, maximised, in units of the prior (mean 0, standard
+            deviation 1); x is a candidate, shape `d`. NaN and failures count as the lower end of
+            `value_range`.
         candidates: `n x d`, float64, public.
         kernel: k2 with k2(x, x) = 1, fixed: never fitted on the protected records.
         noise: variance of an evaluation.
@@ -61,8 +69,10 @@ class KusnerSearch:
         kappa: the least k1(V, V') of neighbouring data sets, a modelling constant in [0, 1].
         delta: probability, over the prior, with which the sensitivity may fail.
         value_range: public (lower, upper) that gains are clipped to.
-        constants: "corrected", or "paper" for what the ICML paper prints: the proofs of some of its bounds do not hold.
-        allow_not_private: must be True for the paper's constants, whose guarantee is broken: these records then need no protection.
+        constants: "corrected", or "paper" for what the ICML paper prints: the proofs of some of its
+            bounds do not hold.
+        allow_not_private: must be True for the paper's constants, whose guarantee is broken: these
+            records then need no protection.
 
     Raises:
         InputError: an argument outside its range, or a kernel whose variance is not 1.
@@ -85,7 +95,12 @@ class KusnerSearch:
         object.__setattr__(self, "kernel", copy.deepcopy(self.kernel))
         prior = FiniteGP(self.candidates, self.kernel, self.noise).variance
         if not bool(((prior - 1.0).abs() < 1e-9).all()):
-            raise InputError("kernel", type(self.kernel).__name__, "of variance 1 at every candidate", "Scale the gain instead.")
+            raise InputError(
+                "kernel",
+                type(self.kernel).__name__,
+                "of variance 1 at every candidate",
+                "Scale the gain instead.",
+            )
 
     def best(self) -> KusnerBest:
         """Algorithm 1's query for the best candidate: release it by ExponentialMechanism."""
@@ -97,30 +112,50 @@ class KusnerSearch:
         return KusnerValue(self, bounds.theorem_3(noise=self.noise, gamma=gamma, **self._numbers()))
 
     def last(self, *, amplitude: float, tau: float) -> KusnerValue:
-        """Algorithm 2's query for the last value of a noise-free search: release it by LaplaceMechanism.
+        """Algorithm 2's query for the last value of a noise-free search: release it by
+        LaplaceMechanism.
 
-        The search is de Freitas et al.'s branch and bound (2012), whose regret the theorem's bound is about: it covers the candidates that
-        can still be best ever more finely. With amplitude 0 every candidate is evaluated, and the best value is released.
+        The search is de Freitas et al.'s branch and bound (2012), whose regret the theorem's bound
+        is about: it covers the candidates that can still be best ever more finely. With amplitude 0
+        every candidate is evaluated, and the best value is released.
 
         Args:
-            amplitude, tau: A and tau of the regret bound A exp(-T tau / (log T)^{d/4}); they must be known without the data and hold for
-                neighbours. 0 only where `evaluations` is the number of candidates or more.
+            amplitude, tau: A and tau of the regret bound A exp(-T tau / (log T)^{d/4}); they must
+                be known without the data and hold for neighbours. 0 only where `evaluations` is the
+                number of candidates or more.
 
         Raises:
-            InputError: amplitude 0 with fewer evaluations than candidates: a search that misses some has a regret.
+            InputError: amplitude 0 with fewer evaluations than candidates: a search that misses
+                some has a regret.
         """
         count = len(self.candidates)
         everything = amplitude == 0.0
         if everything and self.evaluations < count:
             remedy = f"Only after all {count} candidates were evaluated is the regret 0."
-            raise InputError("amplitude", amplitude, f"above 0 with {self.evaluations} evaluations", remedy)
-        regret = bounds.noise_free_regret(evaluations=self.evaluations, dimension=self.candidates.shape[1], amplitude=amplitude, tau=tau)
-        bound = bounds.theorem_5(count=count, kappa=self.kappa, delta=self.delta, regret=regret, constants=self.constants)
-        text = f"the search misses the best value by at most {amplitude:g} exp(-T {tau:g} / (log T)^(d/4)), on every neighbouring data set"
-        return KusnerValue(self, bound, rule=_ALL if everything else _LAST, regret=None if everything else text)
+            raise InputError(
+                "amplitude", amplitude, f"above 0 with {self.evaluations} evaluations", remedy
+            )
+        regret = bounds.noise_free_regret(
+            evaluations=self.evaluations,
+            dimension=self.candidates.shape[1],
+            amplitude=amplitude,
+            tau=tau,
+        )
+        bound = bounds.theorem_5(
+            count=count, kappa=self.kappa, delta=self.delta, regret=regret, constants=self.constants
+        )
+        text = (
+            f"the search misses the best value by at most {amplitude:g} exp(-T {tau:g} / (log"
+            " T)^(d/4)), on every neighbouring data set"
+        )
+        return KusnerValue(
+            self, bound, rule=_ALL if everything else _LAST, regret=None if everything else text
+        )
 
     def run(self, view: View) -> tuple[torch.Tensor, list[float]]:
-        """GP-UCB on exact gains: the posterior mean at the candidates, and the values. Private; for the queries below."""
+        """GP-UCB on exact gains: the posterior mean at the candidates, and the values. Private; for
+        the queries below.
+        """
         model = FiniteGP(self.candidates, self.kernel, self.noise, capacity=self.evaluations)
         schedule = kusner_beta(len(self.candidates), self.delta, constants=self.constants)
         values = []
@@ -133,8 +168,9 @@ class KusnerSearch:
     def run_branch_and_bound(self, view: View) -> list[float]:
         """The values of de Freitas et al.'s Algorithm 1, in order. Private; for the queries below.
 
-        Rounds with half the radius each: candidates that can still be best are evaluated, largest upper bound first, until each has an
-        evaluated one within the radius; then those are dropped whose upper bound is below another's lower bound.
+        Rounds with half the radius each: candidates that can still be best are evaluated, largest
+        upper bound first, until each has an evaluated one within the radius; then those are dropped
+        whose upper bound is below another's lower bound.
         """
         X = self.candidates
         values = list[float]()
@@ -163,7 +199,12 @@ class KusnerSearch:
 
     def public_inputs(self) -> dict[str, Any]:
         """What is taken on trust, for the ledger."""
-        return {**self._numbers(), "noise": self.noise, "value_range": list(self.value_range), "candidates": len(self.candidates)}
+        return {
+            **self._numbers(),
+            "noise": self.noise,
+            "value_range": list(self.value_range),
+            "candidates": len(self.candidates),
+        }
 
     def _numbers(self) -> dict[str, Any]:
         shared = {"evaluations": self.evaluations, "kappa": self.kappa, "delta": self.delta}
@@ -172,15 +213,19 @@ class KusnerSearch:
 
 @checked
 def grid_of_box(*, points: Count, dimension: Count, side: Positive) -> torch.Tensor:
-    """Candidates for a search over [0, side]^d: the middles of `points` equal parts a coordinate, `points^d x d`.
+    """Candidates for a search over [0, side]^d: the middles of `points` equal parts a coordinate,
+    `points^d x d`.
 
-    The search over them keeps its theorems, with count = points^d. What the grid loses against the whole box is `bounds.grid_loss`.
+    The search over them keeps its theorems, with count = points^d. What the grid loses against the
+    whole box is `bounds.grid_loss`.
 
     Raises:
         InputError: more than a million candidates.
     """
     if points**dimension > _MOST_CANDIDATES:
-        raise InputError("points", points, f"so many that points^dimension is at most {_MOST_CANDIDATES:,}")
+        raise InputError(
+            "points", points, f"so many that points^dimension is at most {_MOST_CANDIDATES:,}"
+        )
     return midpoint_grid(points, dimension, side)
 
 
@@ -205,9 +250,10 @@ class _SearchQuery(Query):
 
     def data_assumptions(self) -> Mapping[str, str]:
         text = (
-            "for the declared k1, k2 and noise, the gain's values on all neighbouring data sets are a draw of that Gaussian process inside "
-            "value_range, and each evaluation carries fresh noise; "
-            f"with probability {self.search.delta:g} a release over such draws, or for any other function, nothing is promised"
+            "for the declared k1, k2 and noise, the gain's values on all neighbouring data sets"
+            " are a draw of that Gaussian process inside value_range, and each evaluation carries"
+            f" fresh noise; with probability {self.search.delta:g} a release over such draws, or"
+            " for any other function, nothing is promised"
         )
         return {"gp-prior": text}
 
@@ -223,13 +269,17 @@ class _SearchQuery(Query):
 
 @dataclass(frozen=True, eq=False)
 class KusnerBest(_SearchQuery):
-    """Utilities mu_T of all candidates after the search: they move by at most theorem_1, under the prior."""
+    """Utilities mu_T of all candidates after the search: they move by at most theorem_1, under the
+    prior.
+    """
 
     # the prior is about the gain on neighbouring data sets, whatever a unit is
     per_unit = True
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        return _sensitivity(bounds.theorem_1(**self.search._numbers()), len(self.search.candidates), adjacency)
+        return _sensitivity(
+            bounds.theorem_1(**self.search._numbers()), len(self.search.candidates), adjacency
+        )
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return (0.0,) * len(self.search.candidates), 1.0
@@ -240,7 +290,9 @@ class KusnerBest(_SearchQuery):
 
 @dataclass(frozen=True, eq=False)
 class KusnerValue(_SearchQuery):
-    """The largest evaluation of the search, or by another rule the last one: it moves by at most `bound`, under the prior."""
+    """The largest evaluation of the search, or by another rule the last one: it moves by at most
+    `bound`, under the prior.
+    """
 
     # as for KusnerBest
     per_unit = True
@@ -266,21 +318,31 @@ class KusnerValue(_SearchQuery):
             if self.rule == _LARGEST:
                 value = max(self.search.run(view)[1])
             else:
-                value = max(self.search.run_all(view)) if self.rule == _ALL else self.search.run_branch_and_bound(view)[-1]
+                value = (
+                    max(self.search.run_all(view))
+                    if self.rule == _ALL
+                    else self.search.run_branch_and_bound(view)[-1]
+                )
             return torch.tensor([value], dtype=torch.float64)
 
         return _on_lattice(result)
 
 
 def _sensitivity(bound: float, count: int, adjacency: Adjacency) -> Sensitivity:
-    """Each of `count` numbers moves by `bound` and one lattice step, when one record is replaced by another."""
+    """Each of `count` numbers moves by `bound` and one lattice step, when one record is replaced by
+    another.
+    """
     if adjacency is not Adjacency.REPLACE_ONE:
-        raise InputError("adjacency", adjacency, "REPLACE_ONE", "The theorems compare data sets of one size.")
+        raise InputError(
+            "adjacency", adjacency, "REPLACE_ONE", "The theorems compare data sets of one size."
+        )
     return Sensitivity.of_linf(bound + _STEP, count)
 
 
 def _on_lattice(search: Callable[[], torch.Tensor]) -> IntegerSum | Failure:
-    """The search's numbers rounded down to the lattice, at most 2^30 prior deviations. An error of the search stays here."""
+    """The search's numbers rounded down to the lattice, at most 2^30 prior deviations. An error of
+    the search stays here.
+    """
     try:
         values = search()
     except BaseException:

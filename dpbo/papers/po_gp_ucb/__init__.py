@@ -1,4 +1,6 @@
-"""Outsourced Bayesian optimisation (Kharkovskii, Dai & Low 2020): a curator keeps the rows, a modeler proposes the next row to evaluate."""
+"""Outsourced Bayesian optimisation (Kharkovskii, Dai & Low 2020): a curator keeps the rows, a
+modeler proposes the next row to evaluate.
+"""
 
 import lazy_loader
 

@@ -1,14 +1,18 @@
-"""PO-GP-UCB's Lemma 1, Theorems 2 and 3 and Definition 3 as functions of public numbers (Kharkovskii et al. 2020).
+"""PO-GP-UCB's Lemma 1, Theorems 2 and 3 and Definition 3 as functions of public numbers
+(Kharkovskii et al. 2020).
 
-They are about utility. Theorem 1, the privacy of Algorithm 1, is false: `transform` says why and has the attack. None of what follows
-gives any privacy.
+They are about utility. Theorem 1, the privacy of Algorithm 1, is false: `transform` says why and
+has the attack. None of what follows gives any privacy.
 
-Lemma 1 and Theorem 2 are right [checked]. Theorem 3 is right in its structure, with 1 + log T for log T; its C1 and C2 are O() in the
-paper, whose appendix was not available, so they are arguments here. It says nothing about the paper's own experiments: with diameter 50 and
-l = 1.25 it asks for nu <= 0.00125 and r >= 1.1e8 columns, where 3 to 50 are used, and diagonal dominance fails for any two near inputs.
+Lemma 1 and Theorem 2 are right [checked]. Theorem 3 is right in its structure, with 1 + log T for
+log T; its C1 and C2 are O() in the paper, whose appendix was not available, so they are arguments
+here. It says nothing about the paper's own experiments: with diameter 50 and l = 1.25 it asks for
+nu <= 0.00125 and r >= 1.1e8 columns, where 3 to 50 are used, and diagonal dominance fails for any
+two near inputs.
 
-Common arguments: count = n, rows of X; r = columns of Z; nu = relative error of squared distances, in (0, 1/2); mu = failure probability
-of the random projection; sigma_min = least singular value of the centred X; omega = `po_gp_ucb_omega`, the threshold.
+Common arguments: count = n, rows of X; r = columns of Z; nu = relative error of squared distances,
+in (0, 1/2); mu = failure probability of the random projection; sigma_min = least singular value of
+the centred X; omega = `po_gp_ucb_omega`, the threshold.
 """
 
 import math
@@ -24,18 +28,22 @@ Nu = Annotated[float, between(1e-9, 0.5)]
 
 @checked
 def columns_needed(*, count: Annotated[int, at_least(2)], nu: Nu, mu: Probability) -> int:
-    """Lemma 1: the least r >= 8 log(n^2 / mu) / nu^2, for which all squared distances keep within 1 +- nu with probability 1 - mu.
+    """Lemma 1: the least r >= 8 log(n^2 / mu) / nu^2, for which all squared distances keep within 1
+    +- nu with probability 1 - mu.
 
-    A pair fails with probability at most 2 exp(-r nu^2 / 8) (a chi-square tail, for nu < 1/2), and there are fewer than n^2 / 2 pairs.
+    A pair fails with probability at most 2 exp(-r nu^2 / 8) (a chi-square tail, for nu < 1/2), and
+    there are fewer than n^2 / 2 pairs.
     """
     return math.ceil(8.0 * math.log(count**2 / mu) / nu**2)
 
 
 @checked
 def distance_factors(*, nu: Nu, sigma_min: Positive, omega: Positive) -> tuple[float, float]:
-    """Theorem 2: (1 - nu, (1 + nu) C'): between these |z - z'|^2 / |x - x'|^2 lies for all pairs, with probability 1 - mu.
+    """Theorem 2: (1 - nu, (1 + nu) C'): between these |z - z'|^2 / |x - x'|^2 lies for all pairs,
+    with probability 1 - mu.
 
-    C' = 1, or 1 + omega^2 / sigma_min^2 where sigma_min < omega and Algorithm 1 raises the singular values. r as in `columns_needed`.
+    C' = 1, or 1 + omega^2 / sigma_min^2 where sigma_min < omega and Algorithm 1 raises the singular
+    values. r as in `columns_needed`.
     """
     stretched = 1.0 + (omega / sigma_min) ** 2 if sigma_min < omega else 1.0
     return 1.0 - nu, (1.0 + nu) * stretched
@@ -43,7 +51,8 @@ def distance_factors(*, nu: Nu, sigma_min: Positive, omega: Positive) -> tuple[f
 
 @checked
 def is_diagonally_dominant(covariance: Annotated[torch.Tensor, POINTS]) -> bool:
-    """Definition 3: k_xx >= (sqrt(m - 1) + 1) sum of |k_xx'| over the other x', for all m rows of a covariance `m x m`.
+    """Definition 3: k_xx >= (sqrt(m - 1) + 1) sum of |k_xx'| over the other x', for all m rows of a
+    covariance `m x m`.
 
     Raises:
         InputError: not square.
@@ -52,7 +61,9 @@ def is_diagonally_dominant(covariance: Annotated[torch.Tensor, POINTS]) -> bool:
     if covariance.shape[1] != m:
         raise InputError("covariance", tuple(covariance.shape), "square")
     diagonal = covariance.diagonal()
-    return bool((diagonal >= (math.sqrt(m - 1) + 1.0) * (covariance.abs().sum(1) - diagonal.abs())).all())
+    return bool(
+        (diagonal >= (math.sqrt(m - 1) + 1.0) * (covariance.abs().sum(1) - diagonal.abs())).all()
+    )
 
 
 class Needs(NamedTuple):
@@ -64,9 +75,16 @@ class Needs(NamedTuple):
 
 @checked
 def theorem_3_needs(
-    *, count: Annotated[int, at_least(2)], diameter: Positive, lengthscale: Positive, largest: Positive, error: Positive, delta: Probability
+    *,
+    count: Annotated[int, at_least(2)],
+    diameter: Positive,
+    lengthscale: Positive,
+    largest: Positive,
+    error: Positive,
+    delta: Probability,
 ) -> Needs:
-    """nu = min(error / (2 sqrt(3) d^2 L), 2 / d^2, 1/2) with d = diameter / lengthscale, and r of Lemma 1 at mu = delta / 2.
+    """nu = min(error / (2 sqrt(3) d^2 L), 2 / d^2, 1/2) with d = diameter / lengthscale, and r of
+    Lemma 1 at mu = delta / 2.
 
     Args:
         largest: L >= |y_t|, in units of y.
@@ -89,17 +107,21 @@ def theorem_3(
     c1: NotNegative,
     c2: NotNegative,
 ) -> float:
-    """Bound on the simple regret after T evaluations, with probability 1 - delta_ucb, in units of y.
+    """Bound on the simple regret after T evaluations, with probability 1 - delta_ucb, in units of
+    y.
 
-    sqrt(epsilon_ucb^2 + 24 (C2 + C1 sqrt(beta_T))^2 (1 + log T) / T + 24 / log(1 + 1 / sigma_n^2) beta_T gamma_T / T). The paper prints
-    log T for 1 + log T, its bound on sum 1 / t, which is above log T [derived].
+    sqrt(epsilon_ucb^2 + 24 (C2 + C1 sqrt(beta_T))^2 (1 + log T) / T + 24 / log(1 + 1 / sigma_n^2)
+    beta_T gamma_T / T). The paper prints log T for 1 + log T, its bound on sum 1 / t, which is
+    above log T [derived].
 
-    Assumes: sigma_min >= omega; r and nu of `theorem_3_needs`; |y_t| <= L; diagonally dominant covariances of all visited inputs.
+    Assumes: sigma_min >= omega; r and nu of `theorem_3_needs`; |y_t| <= L; diagonally dominant
+    covariances of all visited inputs.
 
     Args:
         error: epsilon_ucb. evaluations: T. beta: beta_T of `SrinivasFinite` at delta_ucb / 2.
         gamma: a bound on gamma_T, in nats. noise: sigma_n^2, in units where sigma_y = 1.
-        c1, c2: C1 = O(sigma_y sqrt(sigma_y^2 + sigma_n^2) (sigma_y^2 / sigma_n^2 + 1)) and C2 = O(L sigma_y^2 / sigma_n^2): not explicit.
+        c1, c2: C1 = O(sigma_y sqrt(sigma_y^2 + sigma_n^2) (sigma_y^2 / sigma_n^2 + 1)) and C2 = O(L
+            sigma_y^2 / sigma_n^2): not explicit.
     """
     T = evaluations
     projected = 24.0 * (c2 + c1 * math.sqrt(beta)) ** 2 * (1.0 + math.log(T)) / T

@@ -1,17 +1,20 @@
-"""The curator's side of outsourced Bayesian optimisation: a table of rows, released once, and outcomes of single rows.
+"""The curator's side of outsourced Bayesian optimisation: a table of rows, released once, and
+outcomes of single rows.
 
     rows = release_rows(curator, RowTable(center, radius, row_change=change), L2LaplaceMechanism.of(3.0))
     outcomes = Outcomes(curator, outcome, value_range=(0.0, 1.0), budget=0.25)
-    answer = outcomes.value(17, request="8c1f...")        # the same request again gives the same answer, also after a crash
+    # the same request again gives the same answer, also after a crash
+    answer = outcomes.value(17, request="8c1f...")
     write_release("release", rows, facts, curator.statement())
 
-Both are reservations in the curator's ledger, so what was drawn once is read from there ever after. The guarantee holds without
-assumptions (for `declassified` outcomes there is none). It is the sound method beside PO-GP-UCB's transform, whose guarantee is broken: see
-`transform`.
+Both are reservations in the curator's ledger, so what was drawn once is read from there ever after.
+The guarantee holds without assumptions (for `declassified` outcomes there is none). It is the sound
+method beside PO-GP-UCB's transform, whose guarantee is broken: see `transform`.
 
-The modeler reads the folder by `read_release` and needs no curator. rows.npz holds Z (and A, where rows were projected), release.json the
-law of the noise and the public facts that the curator adds, statement.json and statement.txt the guarantee. Each file is replaced as a
-whole, so a curator that is stopped leaves no half of one.
+The modeler reads the folder by `read_release` and needs no curator. rows.npz holds Z (and A, where
+rows were projected), release.json the law of the noise and the public facts that the curator adds,
+statement.json and statement.txt the guarantee. Each file is replaced as a whole, so a curator that
+is stopped leaves no half of one.
 """
 
 import functools
@@ -75,7 +78,12 @@ class Answer:
 
 
 @checked
-def write_release(folder: str | os.PathLike[str], rows: ReleasedRows, facts: Mapping[str, Any], statement: Statement) -> None:
+def write_release(
+    folder: str | os.PathLike[str],
+    rows: ReleasedRows,
+    facts: Mapping[str, Any],
+    statement: Statement,
+) -> None:
     """Write or replace the folder's files.
 
     Args:
@@ -90,10 +98,18 @@ def write_release(folder: str | os.PathLike[str], rows: ReleasedRows, facts: Map
         place.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise InputError("folder", str(place), "a folder, or where one can be made") from error
-    arrays = {"Z": rows.Z.numpy()} | ({} if rows.projection is None else {"projection": rows.projection.numpy()})
+    arrays = {"Z": rows.Z.numpy()} | (
+        {} if rows.projection is None else {"projection": rows.projection.numpy()}
+    )
     table = io.BytesIO()
     np.savez_compressed(table, **arrays)  # type: ignore[arg-type]
-    release = {"format": FORMAT, "rows": list(rows.Z.shape), "variance": rows.variance, "distribution": rows.distribution, **facts}
+    release = {
+        "format": FORMAT,
+        "rows": list(rows.Z.shape),
+        "variance": rows.variance,
+        "distribution": rows.distribution,
+        **facts,
+    }
     files = {
         "rows.npz": table.getvalue(),
         "release.json": json.dumps(release, indent=2).encode(),
@@ -112,37 +128,57 @@ def write_release(folder: str | os.PathLike[str], rows: ReleasedRows, facts: Map
 
 @checked
 def read_release(folder: str | os.PathLike[str]) -> tuple[ReleasedRows, dict[str, Any]]:
-    """The table and the facts that `write_release` wrote. Raises InputError where the folder holds no release of this format."""
+    """The table and the facts that `write_release` wrote. Raises InputError where the folder holds
+    no release of this format.
+    """
     place = pathlib.Path(folder)
     try:
         facts = json.loads((place / "release.json").read_text())
         with np.load(place / "rows.npz", allow_pickle=False) as arrays:
-            Z, A = torch.from_numpy(arrays["Z"]), torch.from_numpy(arrays["projection"]) if "projection" in arrays else None
+            Z, A = (
+                torch.from_numpy(arrays["Z"]),
+                torch.from_numpy(arrays["projection"]) if "projection" in arrays else None,
+            )
         if facts["format"] != FORMAT or list(Z.shape) != facts["rows"]:
             raise ValueError("another format")
         return ReleasedRows(Z, float(facts["variance"]), facts["distribution"], A), facts
     except (OSError, ValueError, KeyError, TypeError) as error:
         remedy = "`python -m dpbo curate` writes one."
-        raise InputError("folder", str(place), f"a folder with a release of format {FORMAT}", remedy) from error
+        raise InputError(
+            "folder", str(place), f"a folder with a release of format {FORMAT}", remedy
+        ) from error
 
 
 @checked
 def release_rows(
-    curator: Curator, table: RowTable, mechanism: AdditiveMechanism, *, name: str = "rows", terms: Mapping[str, Any] | None = None
+    curator: Curator,
+    table: RowTable,
+    mechanism: AdditiveMechanism,
+    *,
+    name: str = "rows",
+    terms: Mapping[str, Any] | None = None,
 ) -> ReleasedRows:
     """The table, released now or, under the same name and terms, earlier.
 
     Args:
         name: name of the reservation in the ledger.
-        terms: more public JSON values that the ledger keeps and compares, such as how the curator's table was scaled, under names that
-            dpbo does not use itself.
+        terms: more public JSON values that the ledger keeps and compares, such as how the curator's
+            table was scaled, under names that dpbo does not use itself.
 
     Raises:
-        BudgetExceeded: more than is left. ReleaseLost: it was charged, but its value was lost. LedgerMismatch: other terms, or
+        BudgetExceeded: more than is left.
+        ReleaseLost: it was charged, but its value was lost.
+        LedgerMismatch: other terms, or
         (PlanChanged) other records, or another order of them.
     """
-    held = plan_terms({**table.public_inputs(), "records": curator.units}, terms or {}, also=("projection", "table"))
-    row = curator.reserve(name, mechanism, slots=1, given={}, ordered=True, terms=held).release(table)
+    held = plan_terms(
+        {**table.public_inputs(), "records": curator.units},
+        terms or {},
+        also=("projection", "table"),
+    )
+    row = curator.reserve(name, mechanism, slots=1, given={}, ordered=True, terms=held).release(
+        table
+    )
     Z = torch.tensor(row["value"], dtype=torch.float64)
     return ReleasedRows(Z, max(row["variance"]), row["distribution"], table.projection)
 
@@ -155,21 +191,27 @@ class Outcomes:
 
     Args:
         curator: owner of the records.
-        outcome: `outcome(records)`, a number, from the one record it gets in the records' own container.
+        outcome: `outcome(records)`, a number, from the one record it gets in the records' own
+            container.
         value_range: public (lower, upper) of an outcome.
-        budget: what protects each row's outcomes, a Budget or a share in (0, 1] of the curator's; the less noisy of Gaussian and Laplace
-            noise is taken.
-        declassified: instead of a budget, the reason why outcomes need no protection; needs `allow_conditional=True` of the curator.
+        budget: what protects each row's outcomes, a Budget or a share in (0, 1] of the curator's;
+            the less noisy of Gaussian and Laplace noise is taken.
+        declassified: instead of a budget, the reason why outcomes need no protection; needs
+            `allow_conditional=True` of the curator.
         repeats: how often a row may be asked.
         limit: how many answers there are in all; omitted, no limit but `repeats` of each row.
-        worst: the outcome where there is no number: the "lower" end, the "upper" one, or a number inside the range.
-        terms: more public JSON values that the ledger keeps and compares, under names that dpbo does not use itself.
+        worst: the outcome where there is no number: the "lower" end, the "upper" one, or a number
+            inside the range.
+        terms: more public JSON values that the ledger keeps and compares, under names that dpbo
+            does not use itself.
         name: name of the reservation in the ledger; the same name and terms resume it.
 
     Raises:
-        InputError: an argument outside its range. BudgetExceeded: the budget is not left.
+        InputError: an argument outside its range.
+        BudgetExceeded: the budget is not left.
         LedgerMismatch: the name belongs to another plan, or
-        (PlanChanged) to one that began with other records, another order of them, or another outcome.
+        (PlanChanged) to one that began with other records, another order of them, or another
+            outcome.
     """
 
     def __init__(
@@ -187,19 +229,35 @@ class Outcomes:
         name: str = "outcomes",
     ) -> None:
         if (budget is None) is (declassified is None):
-            raise InputError("budget", budget, "given, or `declassified` with the reason, and not both")
+            raise InputError(
+                "budget", budget, "given, or `declassified` with the reason, and not both"
+            )
         self.curator, self.name, self.repeats, self._limit = curator, name, repeats, limit
         self._query = functools.partial(
-            RowOutcome, outcome=outcome, value_range=copy_mutable(value_range), declassified=declassified, worst=worst
+            RowOutcome,
+            outcome=outcome,
+            value_range=copy_mutable(value_range),
+            declassified=declassified,
+            worst=worst,
         )
         self._lock = threading.Lock()
         query = self._query(row=0)
         noise: Mechanism = NoNoise(allow_not_private=True)
         if budget is not None:
-            noise = min(priced(curator, _KINDS, budget, repeats), key=lambda noise: noise.noise_multiplier * noise.std(1))
+            noise = min(
+                priced(curator, _KINDS, budget, repeats),
+                key=lambda noise: noise.noise_multiplier * noise.std(1),
+            )
         held = plan_terms(query.public_inputs(), terms or {})
         self._reservation = curator.reserve(
-            name, noise, slots=repeats, query=query, given={"outcome": outcome}, terms=held, parallel=True, limit=limit
+            name,
+            noise,
+            slots=repeats,
+            query=query,
+            given={"outcome": outcome},
+            terms=held,
+            parallel=True,
+            limit=limit,
         )
         self.mechanism = self._reservation.mechanism
         self._known = self._stored()
@@ -214,18 +272,26 @@ class Outcomes:
 
         Args:
             row: index of the row.
-            request: a name for this question, at most 200 letters. The same name again gives the same answer and costs nothing.
+            request: a name for this question, at most 200 letters. The same name again gives the
+                same answer and costs nothing.
 
         Raises:
-            InputError: no such row, or a name that was used for another row. BudgetExceeded: the row, or the whole plan, was asked as
-            often as is allowed; nothing was charged. ReleaseLost: the answer to this request was charged, but its value was lost.
+            InputError: no such row, or a name that was used for another row.
+            BudgetExceeded: the row, or the whole plan, was asked as
+            often as is allowed; nothing was charged.
+            ReleaseLost: the answer to this request was charged, but its value was lost.
         """
         with self._lock:
             if request not in self._known:
                 self._known[request] = self._answer(row, request)
             answer = self._known[request]
         if answer.row != row:
-            raise InputError("request", request, "a name of its own for each question", "This one was used for another row.")
+            raise InputError(
+                "request",
+                request,
+                "a name of its own for each question",
+                "This one was used for another row.",
+            )
         return answer
 
     def history(self) -> list[Answer]:
@@ -235,21 +301,49 @@ class Outcomes:
     def _stored(self) -> dict[str, Answer]:
         """The ledger's answers by request, in order."""
         stored = self._reservation.values
-        return {value["details"]["request"]: Answer(value["details"]["row"], value["value"][0], value["variance"][0]) for value in stored}
+        return {
+            value["details"]["request"]: Answer(
+                value["details"]["row"], value["value"][0], value["variance"][0]
+            )
+            for value in stored
+        }
 
     def _answer(self, row: int, request: str) -> Answer:
         """An answer that this object does not know: charged before, or made now."""
-        charged = [slot for record in self.curator.ledger.charges(self.name) for slot in record.body["slots"]]
-        if any(slot["details"]["request"] == request for slot in charged):  # stored only afterwards, or by another process
+        charged = [
+            slot
+            for record in self.curator.ledger.charges(self.name)
+            for slot in record.body["slots"]
+        ]
+        # stored only afterwards, or by another process
+        if any(slot["details"]["request"] == request for slot in charged):
             self.curator.deliver()
             if (answer := self._stored().get(request)) is None:
-                raise ReleaseLost("this question was charged but its answer was never delivered, and it is never drawn twice.")
+                raise ReleaseLost(
+                    "this question was charged but its answer was never delivered, and it is never"
+                    " drawn twice."
+                )
             return answer
-        account = self.curator.ledger.account  # refuse before the outcome is computed, which may be an experiment; the ledger checks again
+        # refuse before the outcome is computed, which may be an experiment; the ledger checks again
+        account = self.curator.ledger.account
         if self._limit is not None and len(charged) >= self._limit:
-            raise BudgetExceeded(1, self._limit - len(charged), self._limit, "answers", f"the plan {self.name!r}", account())
+            raise BudgetExceeded(
+                1,
+                self._limit - len(charged),
+                self._limit,
+                "answers",
+                f"the plan {self.name!r}",
+                account(),
+            )
         if (done := sum(slot["part"] == row for slot in charged)) >= self.repeats:
-            raise BudgetExceeded(1, self.repeats - done, self.repeats, "slots", f"row {row} of the plan {self.name!r}", account())
+            raise BudgetExceeded(
+                1,
+                self.repeats - done,
+                self.repeats,
+                "slots",
+                f"row {row} of the plan {self.name!r}",
+                account(),
+            )
         handle = self.curator.evaluate(self._query(row=row), row=row, request=request)
         (release,) = self._reservation.release_all([handle])
         return Answer(row, float(release.value), float(release.variance))

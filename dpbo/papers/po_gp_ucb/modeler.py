@@ -1,15 +1,18 @@
-"""The modeler's side of outsourced Bayesian optimisation: it holds released rows, proposes the next row, and learns its outcome.
+"""The modeler's side of outsourced Bayesian optimisation: it holds released rows, proposes the next
+row, and learns its outcome.
 
     modeler = Modeler(Z, kernel=noisy_inputs(k, variance, dimension=2), noise=1e-2)
     index = modeler.ask()                  # index of the row whose outcome the curator shall give
     modeler.tell(index, y)                 # the curator's answer
 
-This is Algorithm 2 of PO-GP-UCB with two changes for rows that were released with noise: the kernel is that of inputs known with noise
-(`dpbo.models.noisy_inputs`), and a row is asked once, because a second answer says nothing about its neighbours. A modeler sees released
-numbers only, and no curator, so no guarantee depends on it.
+This is Algorithm 2 of PO-GP-UCB with two changes for rows that were released with noise: the kernel
+is that of inputs known with noise (`dpbo.models.noisy_inputs`), and a row is asked once, because a
+second answer says nothing about its neighbours. A modeler sees released numbers only, and no
+curator, so no guarantee depends on it.
 
-Rows that were asked and not yet told count as observed at their posterior mean, which leaves the mean everywhere as it is and lowers the
-variance around them (GP-BUCB, Desautels et al. 2014), so that several rows can be under way. The history is the whole state.
+Rows that were asked and not yet told count as observed at their posterior mean, which leaves the
+mean everywhere as it is and lowers the variance around them (GP-BUCB, Desautels et al. 2014), so
+that several rows can be under way. The history is the whole state.
 """
 
 import copy
@@ -35,9 +38,12 @@ class Modeler:
 
     Args:
         Z: released rows, `n x d`, float64.
-        kernel: of the value over rows, float64, public: `noisy_inputs(...)` for rows released with noise.
-        noise: variance of an answer y around the row's value, above 0; with the variance of any noise that the curator adds.
-        schedule: beta_t of GP-UCB for each t; by default Algorithm 2's, 2 log(n t^2 pi^2 / (6 delta')) with delta' = 0.025.
+        kernel: of the value over rows, float64, public: `noisy_inputs(...)` for rows released with
+            noise.
+        noise: variance of an answer y around the row's value, above 0; with the variance of any
+            noise that the curator adds.
+        schedule: beta_t of GP-UCB for each t; by default Algorithm 2's, 2 log(n t^2 pi^2 / (6
+            delta')) with delta' = 0.025.
         repeats: whether a row may be asked again.
         mean: public prior mean of y.
         history: (index, y) of an earlier modeler, to continue from there.
@@ -58,7 +64,9 @@ class Modeler:
         history: Iterable[tuple[int, float]] = (),
     ) -> None:
         self._model = FiniteGP(Z, kernel, noise, mean=mean)
-        self._schedule = SrinivasFinite(count=len(Z), delta=_DELTA) if schedule is None else schedule
+        self._schedule = (
+            SrinivasFinite(count=len(Z), delta=_DELTA) if schedule is None else schedule
+        )
         self._repeats = repeats
         self._history: list[tuple[int, float]] = []
         self._pending: list[int] = []
@@ -96,14 +104,23 @@ class Modeler:
     def ask(self) -> int:
         """Propose the row whose outcome is wanted next; returns its index.
 
-        Before any observation all bounds are equal, and it is row 0. Call `tell` with the outcomes of some rows to begin elsewhere.
+        Before any observation all bounds are equal, and it is row 0. Call `tell` with the outcomes
+        of some rows to begin elsewhere.
 
         Raises:
             InputError: all rows were already proposed or skipped.
         """
         if not self.left:
-            remedy = "All rows were already proposed, or skipped because the curator has no answer for them."
-            raise InputError("repeats", self._repeats, "True, with a row that was not skipped, to propose more", remedy)
+            remedy = (
+                "All rows were already proposed, or skipped because the curator has no answer for"
+                " them."
+            )
+            raise InputError(
+                "repeats",
+                self._repeats,
+                "True, with a row that was not skipped, to propose more",
+                remedy,
+            )
         # pending rows are learned later, perhaps in another order
         model = copy.deepcopy(self._model) if self._pending else self._model
         for index in self._pending:
@@ -118,13 +135,19 @@ class Modeler:
         """Learn the outcome of a row, whether it was asked or not (a first design, for example).
 
         Raises:
-            InputError: no row of that number, a value that is not finite, or a second value of a row that is asked once.
+            InputError: no row of that number, a value that is not finite, or a second value of a
+                row that is asked once.
         """
         n = len(self._model.candidates)
         if not 0 <= index < n:
             raise InputError("index", index, f"a whole number from 0 to {n - 1}")
         if not self._repeats and any(index == known for known, _ in self._history):
-            raise InputError("index", index, "of a row not told before", "Set repeats=True where a second value is another observation.")
+            raise InputError(
+                "index",
+                index,
+                "of a row not told before",
+                "Set repeats=True where a second value is another observation.",
+            )
         self._model.observe(index, y)
         self._history.append((index, float(y)))
         if index in self._pending:

@@ -1,20 +1,26 @@
-"""PO-GP-UCB's Algorithm 1 (Kharkovskii et al. 2020) as printed, for reproduction only, and the attack that undoes it.
+"""PO-GP-UCB's Algorithm 1 (Kharkovskii et al. 2020) as printed, for reproduction only, and the
+attack that undoes it.
 
-The paper's guarantee is broken: its Theorem 1 is false for n > d, and the transform gives no privacy. The sound method beside it is
-`release_rows`, which adds noise to each row.
+The paper's guarantee is broken: its Theorem 1 is false for n > d, and the transform gives no
+privacy. The sound method beside it is `release_rows`, which adds noise to each row.
 
-The paper centres the n x d matrix X, raises its singular values to sqrt(s^2 + omega^2) where the smallest is below omega, and publishes
-Z = r^{-1/2} X M with M Gaussian, claiming (epsilon, delta)-differential privacy for one row moved by a norm of at most 1. But:
+The paper centres the n x d matrix X, raises its singular values to sqrt(s^2 + omega^2) where the
+smallest is below omega, and publishes Z = r^{-1/2} X M with M Gaussian, claiming (epsilon,
+delta)-differential privacy for one row moved by a norm of at most 1. But:
 
-1. Raising singular values, and M, act from the right: Z = X_c R M with R invertible, so every column of Z lies in the column space of X_c.
-   Move row i by v: X_c' = X_c + (e_i - 1/n) v^T has another column space, and each law gives the other's support probability zero. Anyone
-   who holds both candidates tells them apart with certainty, from any r >= 1 columns. No omega helps.
-2. z_i - z_j = (x_i - x_j) B with one matrix B for all rows. Anyone who knows d + 1 affinely independent rows solves for B and, if r >= d,
-   reads every other row, without knowing epsilon, omega, M or the branch: to 1e-13 of rows of norm 25 (`recover_rows`).
-3. The branch taken is itself an answer about X: two neighbours on either side of omega are published by different laws.
+1. Raising singular values, and M, act from the right: Z = X_c R M with R invertible, so every
+   column of Z lies in the column space of X_c. Move row i by v: X_c' = X_c + (e_i - 1/n) v^T has
+   another column space, and each law gives the other's support probability zero. Anyone who holds
+   both candidates tells them apart with certainty, from any r >= 1 columns. No omega helps.
+2. z_i - z_j = (x_i - x_j) B with one matrix B for all rows. Anyone who knows d + 1 affinely
+   independent rows solves for B and, if r >= d, reads every other row, without knowing epsilon,
+   omega, M or the branch: to 1e-13 of rows of norm 25 (`recover_rows`).
+3. The branch taken is itself an answer about X: two neighbours on either side of omega are
+   published by different laws.
 
-The proof argues by the d singular values of X and misses that the law of Z's columns, N(0, X X^T / r), has n - d zero ones, with a kernel
-that moves with the data. Where n <= d + 1 that kernel does not move and 1. does not apply, but then there are next to no rows.
+The proof argues by the d singular values of X and misses that the law of Z's columns, N(0, X X^T /
+r), has n - d zero ones, with a kernel that moves with the data. Where n <= d + 1 that kernel does
+not move and 1. does not apply, but then there are next to no rows.
 """
 
 import math
@@ -34,11 +40,13 @@ Rank = Annotated[int, at_least(1, 100_000)]
 
 @checked
 def recover_rows(Z: Points, known: Points, indices: Sequence[Index]) -> Tensor:
-    """Every row of X from Z and a few known rows, `n x d`: exact where Z = X_c B with one matrix B for all rows.
+    """Every row of X from Z and a few known rows, `n x d`: exact where Z = X_c B with one matrix B
+    for all rows.
 
-    That holds for PO-GP-UCB's Algorithm 1 in either branch, random projections, and any rotation or scaling. Where each row has noise of
-    its own, each is found up to its noise. Known differences give B by least squares, and x_i = x_j + (Z_i - Z_j) B^+ all the rest, where
-    j stands for the mean of the known rows.
+    That holds for PO-GP-UCB's Algorithm 1 in either branch, random projections, and any rotation or
+    scaling. Where each row has noise of its own, each is found up to its noise. Known differences
+    give B by least squares, and x_i = x_j + (Z_i - Z_j) B^+ all the rest, where j stands for the
+    mean of the known rows.
 
     Args:
         Z: the published rows, `n x r` with r >= d, float64.
@@ -52,7 +60,9 @@ def recover_rows(Z: Points, known: Points, indices: Sequence[Index]) -> Tensor:
     if max(indices, default=0) >= len(Z):
         raise InputError("indices", max(indices), f"below {len(Z)}, the number of rows of Z")
     if len(known) != len(indices) or Z.shape[-1] < d:
-        raise InputError("Z", tuple(Z.shape), f"of at least {d} columns, with an index for each known row")
+        raise InputError(
+            "Z", tuple(Z.shape), f"of at least {d} columns, with an index for each known row"
+        )
     images = Z[list(indices)]
     origin = known.mean(0)
     image = images.mean(0)
@@ -64,7 +74,9 @@ def recover_rows(Z: Points, known: Points, indices: Sequence[Index]) -> Tensor:
 
 @checked
 def outside_column_space(Z: Points, X: Points) -> float:
-    """The share of |Z| (Frobenius, columns centred) outside the column space of the centred X: rounding where Z = X_c B, else more."""
+    """The share of |Z| (Frobenius, columns centred) outside the column space of the centred X:
+    rounding where Z = X_c B, else more.
+    """
     if len(Z) != len(X):
         raise InputError("Z", tuple(Z.shape), f"of {len(X)} rows, as X")
     U, S, _ = torch.linalg.svd(X - X.mean(0), full_matrices=False)
@@ -75,7 +87,9 @@ def outside_column_space(Z: Points, X: Points) -> float:
 
 @checked
 def identify_table(Z: Points, tables: Sequence[Points]) -> int:
-    """Index of the table, among several of shape `n x d`, that Z was made of: the one whose column space leaves least of Z outside."""
+    """Index of the table, among several of shape `n x d`, that Z was made of: the one whose column
+    space leaves least of Z outside.
+    """
     if not tables:
         raise InputError("tables", 0, "one table or more")
     return min(range(len(tables)), key=lambda table: outside_column_space(Z, tables[table]))
@@ -83,7 +97,8 @@ def identify_table(Z: Points, tables: Sequence[Points]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class NotPrivateRows:
-    """Algorithm 1's output, with numbers that it does not publish but a reproduction needs. Nothing of it is private.
+    """Algorithm 1's output, with numbers that it does not publish but a reproduction needs. Nothing
+    of it is private.
 
     Attributes:
         Z: `n x r`.
@@ -100,18 +115,28 @@ class NotPrivateRows:
 
 @checked
 def po_gp_ucb_omega(*, epsilon: Positive, delta: Probability, r: Rank) -> float:
-    """16 sqrt(r log(2/delta)) log(16 r/delta) / epsilon, line 5: the root covers the logarithm (it reproduces the paper's choices of r)."""
+    """16 sqrt(r log(2/delta)) log(16 r/delta) / epsilon, line 5: the root covers the logarithm (it
+    reproduces the paper's choices of r).
+    """
     return 16.0 * math.sqrt(r * math.log(2.0 / delta)) * math.log(16.0 * r / delta) / epsilon
 
 
 @checked
 def po_gp_ucb_transform(
-    X: Points, *, epsilon: Positive, delta: Probability, r: Rank, generator: torch.Generator, allow_not_private: bool = False
+    X: Points,
+    *,
+    epsilon: Positive,
+    delta: Probability,
+    r: Rank,
+    generator: torch.Generator,
+    allow_not_private: bool = False,
 ) -> NotPrivateRows:
-    """Algorithm 1 on X. NOT PRIVATE: the paper's guarantee is broken, see above; `release_rows` is the sound method.
+    """Algorithm 1 on X. NOT PRIVATE: the paper's guarantee is broken, see above; `release_rows` is
+    the sound method.
 
     Args:
-        X: `n x d`, float64, n > d; scaled as wanted (the paper: to norm at most 25, after centring).
+        X: `n x d`, float64, n > d; scaled as wanted (the paper: to norm at most 25, after
+            centring).
         epsilon, delta: numbers of the formula for omega; they promise nothing.
         r: columns of Z.
         generator: of M, on the CPU.
@@ -122,7 +147,12 @@ def po_gp_ucb_transform(
     """
     if allow_not_private is not True:
         remedy = "Its privacy theorem is false; release the rows through a curator instead."
-        raise InputError("allow_not_private", allow_not_private, "True, to publish rows without any privacy", remedy)
+        raise InputError(
+            "allow_not_private",
+            allow_not_private,
+            "True, to publish rows without any privacy",
+            remedy,
+        )
     if X.shape[1] >= X.shape[0]:
         raise InputError("X", tuple(X.shape), "finite, of shape n x d with n > d")
     omega = po_gp_ucb_omega(epsilon=epsilon, delta=delta, r=r)

@@ -1,4 +1,6 @@
-"""Ledgers on both databases: SQLite in a file, and PostgreSQL on a server that the session starts."""
+"""Ledgers on both databases: SQLite in a file, and PostgreSQL on a server that the session
+starts.
+"""
 
 import os
 
@@ -16,7 +18,8 @@ def state(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def server():
     """A running PostgreSQL. Skips where it is not installed, and fails there in CI."""
-    from tests.slow.ledger import postgres  # not above: it needs psycopg, and the tests on SQLite do not
+    # not above: it needs psycopg, and the tests on SQLite do not
+    from tests.slow.ledger import postgres
 
     home = postgres.programs()
     if home is None:

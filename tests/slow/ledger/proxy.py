@@ -1,4 +1,6 @@
-"""Stands between a client and PostgreSQL on loopback, and cuts the connection at a chosen message of the client's."""
+"""Stands between a client and PostgreSQL on loopback, and cuts the connection at a chosen message
+of the client's.
+"""
 
 import contextlib
 import socket
@@ -6,10 +8,11 @@ import threading
 
 
 class Proxy:
-    """Listens on `port`. After `arm(word, when)` the next client message with that word cuts its connection:
+    """Listens on `port`. After `arm(word, when)` the next client message with that word cuts its
+    connection:
 
-    "before": the message never reaches the server. "after": it does, the server answers, and the answer is thrown away. "at once": the
-    client is cut off while the server is still at it.
+    "before": the message never reaches the server. "after": it does, the server answers, and the
+    answer is thrown away. "at once": the client is cut off while the server is still at it.
     """
 
     def __init__(self, port):
@@ -35,7 +38,9 @@ class Proxy:
     def _serve(self, client):
         with client, socket.create_connection(("127.0.0.1", self._server_port)) as server:
             mute = threading.Event()
-            answers = threading.Thread(target=self._answer, args=(server, client, mute), daemon=True)
+            answers = threading.Thread(
+                target=self._answer, args=(server, client, mute), daemon=True
+            )
             answers.start()
             while data := _received(client):
                 word, when = self._armed or (None, None)

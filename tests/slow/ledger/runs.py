@@ -23,11 +23,19 @@ def make(url, **changed):
 
 
 def search(curator, evaluations):
-    return PrivateObjective(curator, lambda x, r: 1 - (r - x[0]).abs(), score_range=(0.0, 1.0), evaluations=evaluations, name="search")
+    return PrivateObjective(
+        curator,
+        lambda x, r: 1 - (r - x[0]).abs(),
+        score_range=(0.0, 1.0),
+        evaluations=evaluations,
+        name="search",
+    )
 
 
 class Drawn:
-    """Every draw of every curator, in order, with what the ledger held when it was drawn where `url` can be read."""
+    """Every draw of every curator, in order, with what the ledger held when it was drawn where
+    `url` can be read.
+    """
 
     def __init__(self, monkeypatch):
         self.handles: list[str] = []
@@ -40,12 +48,24 @@ class Drawn:
         monkeypatch.setattr(Curator, "_draw", noted)
 
     def require_sound(self, url, *, lost=0):
-        """The chain holds, drawn ⊆ charged, nothing is drawn or charged twice, and exactly `lost` charges have no value."""
+        """The chain holds, drawn ⊆ charged, nothing is drawn or charged twice, and exactly `lost`
+        charges have no value.
+        """
         ledger = Ledger.open(url)
         ledger.verify()
         records = ledger.records()
-        charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]
-        stored = [value["handle"] for record in records if record.kind == "value" for value in record.body["values"]]
+        charged = [
+            slot["handle"]
+            for record in records
+            if record.kind == "charge"
+            for slot in record.body["slots"]
+        ]
+        stored = [
+            value["handle"]
+            for record in records
+            if record.kind == "value"
+            for value in record.body["values"]
+        ]
         assert len(self.handles) == len(set(self.handles)), "drawn twice"
         assert len(charged) == len(set(charged)), "charged twice"
         assert set(self.handles) <= set(charged), "drawn without a charge"

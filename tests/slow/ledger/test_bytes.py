@@ -1,6 +1,8 @@
-"""Bytes of the SQLite file flipped or cut off, anywhere: seen, with a typed error, or the very same chain is read.
+"""Bytes of the SQLite file flipped or cut off, anywhere: seen, with a typed error, or the very same
+chain is read.
 
-Bytes that no record uses (free space, change counters) may flip unseen; what then is read must be the original chain, record by record.
+Bytes that no record uses (free space, change counters) may flip unseen; what then is read must be
+the original chain, record by record.
 """
 
 import contextlib
@@ -25,7 +27,9 @@ pytestmark = pytest.mark.attack("A16")
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A ledger's bytes and its chain: two plans, releases in and outside them, values, a note; 27 records over several pages."""
+    """A ledger's bytes and its chain: two plans, releases in and outside them, values, a note; 27
+    records over several pages.
+    """
     url = str(tmp_path_factory.mktemp("whole") / "l.db")
     ledger = Ledger(url, BIRTH)
     for name in ("search", "final"):
@@ -34,12 +38,18 @@ def whole(tmp_path_factory):
         plan, handle = (None, "search", "final")[number % 3], f"{number:032}"
         details = {"units": 500, "slots": [{"handle": handle, "query": "q", "public": {}}]}
         entry = ledger.charge(plan or "release", EVENT, details, plan)
-        ledger.store(entry, plan or "release", [{"handle": handle, "value": [number / 7], "details": {"x": [0.5] * 20}}])
+        ledger.store(
+            entry,
+            plan or "release",
+            [{"handle": handle, "value": [number / 7], "details": {"x": [0.5] * 20}}],
+        )
     return pathlib.Path(url).read_bytes(), ledger.records()
 
 
 def outcome(file, chain, expect=None):
-    """ "seen", or "harmless" after the original chain was read. Fails on any other error, and on any other chain."""
+    """ "seen", or "harmless" after the original chain was read. Fails on any other error, and on
+    any other chain.
+    """
     seen = []
     for look in (
         lambda: Ledger.open(str(file)).verify(),
@@ -57,13 +67,17 @@ def outcome(file, chain, expect=None):
                 assert found == chain, "another chain was read, and nobody noticed"
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         status = main(["ledger", "verify", str(file)])
-    assert status in ((4, 5, 6, 7) if seen else (0,)), "no ledger, a damaged one, an older one, or one that SQLite does not open"
+    assert status in ((4, 5, 6, 7) if seen else (0,)), (
+        "no ledger, a damaged one, an older one, or one that SQLite does not open"
+    )
     writes(file, chain, harmless=not seen)
     return "seen" if seen else "harmless"
 
 
 def writes(file, chain, *, harmless):
-    """Whoever opens it to go on gets a typed error, or goes on from the last record: never from a new birth."""
+    """Whoever opens it to go on gets a typed error, or goes on from the last record: never from a
+    new birth.
+    """
     before = file.read_bytes()
     done = []
     for write in (
@@ -86,7 +100,10 @@ def writes(file, chain, *, harmless):
 def flipped(whole, rng, file):
     """Flip one to eight bits of one byte, anywhere."""
     damaged = bytearray(whole)
-    place, mask = rng.randrange(len(whole)), rng.choice([1 << rng.randrange(8), rng.randrange(1, 256)])
+    place, mask = (
+        rng.randrange(len(whole)),
+        rng.choice([1 << rng.randrange(8), rng.randrange(1, 256)]),
+    )
     damaged[place] ^= mask
     for extra in ("-journal", "-wal", "-shm"):
         pathlib.Path(f"{file}{extra}").unlink(missing_ok=True)
@@ -94,7 +111,10 @@ def flipped(whole, rng, file):
     return place, mask
 
 
-@pytest.mark.parametrize(("chunk", "flips"), [(0, 30), *(pytest.param(n, 100, marks=pytest.mark.deep) for n in range(1, 5))])
+@pytest.mark.parametrize(
+    ("chunk", "flips"),
+    [(0, 30), *(pytest.param(n, 100, marks=pytest.mark.deep) for n in range(1, 5))],
+)
 def test_a_flipped_byte_is_seen_or_changes_nothing(whole, tmp_path, measured, chunk, flips):
     rng, outcomes = random.Random(f"{SEED} flips {chunk}"), []
     for _ in range(flips):
@@ -110,7 +130,9 @@ def test_a_flipped_byte_is_seen_or_changes_nothing(whole, tmp_path, measured, ch
 
 @pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.deep)])
 def test_bytes_of_the_header_and_the_schema(whole, tmp_path, measured, step):
-    """The first hundred bytes say how all others are read; the last ones of the first page say where the table is."""
+    """The first hundred bytes say how all others are read; the last ones of the first page say
+    where the table is.
+    """
     places = [*range(100), *range(whole[0][:4096].index(b"table"), 4096, 17)][::step]
     for place in places:
         damaged = bytearray(whole[0])
@@ -126,12 +148,16 @@ def test_a_file_cut_off_anywhere_is_seen(whole, tmp_path, measured, chunk, cuts)
     edges = [1, 100, 511, 512, 4096, size - 4096, size - 1]
     for length in [*edges, *(rng.randrange(1, size) for _ in range(cuts))]:
         (tmp_path / "l.db").write_bytes(whole[0][:length])
-        assert outcome(tmp_path / "l.db", whole[1]) == "seen", f"seed {SEED}: cut to {length} of {size} bytes"
+        assert outcome(tmp_path / "l.db", whole[1]) == "seen", (
+            f"seed {SEED}: cut to {length} of {size} bytes"
+        )
     measured(len(edges) + cuts)
 
 
 def test_a_file_cut_to_nothing_is_as_one_that_was_deleted(whole, tmp_path):
-    """SQLite itself leaves an empty file where a birth was cut short; only a head kept elsewhere tells the two apart."""
+    """SQLite itself leaves an empty file where a birth was cut short; only a head kept elsewhere
+    tells the two apart.
+    """
     file = tmp_path / "l.db"
     file.write_bytes(b"")
     with pytest.raises(LedgerUnavailable, match="there is no ledger"):
@@ -143,7 +169,10 @@ def test_a_file_cut_to_nothing_is_as_one_that_was_deleted(whole, tmp_path):
 def test_every_command_says_what_is_no_database(tmp_path, capsys):
     for content in (b"\0" * 8192, b"SQLite format 3\0" + b"\xff" * 5000, b"no database " * 500):
         (tmp_path / "l.db").write_bytes(content)
-        assert [main(["ledger", action, str(tmp_path / "l.db")]) for action in ("verify", "show", "export")] == [5] * 3, content[:20]
+        assert [
+            main(["ledger", action, str(tmp_path / "l.db")])
+            for action in ("verify", "show", "export")
+        ] == [5] * 3, content[:20]
         printed = capsys.readouterr()
         assert printed.out == ""
         assert printed.err.count("Ledger") >= 3

@@ -1,4 +1,6 @@
-"""The second program reads an export with the standard library alone, agrees with the statement, and finds forgeries made by the rules."""
+"""The second program reads an export with the standard library alone, agrees with the statement,
+and finds forgeries made by the rules.
+"""
 
 import contextlib
 import dataclasses
@@ -28,7 +30,8 @@ from tests.slow.ledger.runs import MEAN, make
 from tests.unit.accounting.test_exported import EVENTS, SAMPLED, exported
 
 PROGRAM = pathlib.Path(__file__).parents[3] / "examples" / "check_export.py"
-BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)  # what the program reports as a broken chain
+# what the program reports as a broken chain
+BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 pytestmark = pytest.mark.attack("A16")
 
 
@@ -40,9 +43,16 @@ def printed(url):
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory):
-    """An export: birth, a plan of six slots, two charges of it for three slots, each with its value, and a release besides."""
+    """An export: birth, a plan of six slots, two charges of it for three slots, each with its
+    value, and a release besides.
+    """
     curator = make(url := str(tmp_path_factory.mktemp("search") / "l.db"))
-    terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 6, "name": "search", "budget": 0.75}
+    terms: dict[str, Any] = {
+        "score_range": (0.0, 1.0),
+        "evaluations": 6,
+        "name": "search",
+        "budget": 0.75,
+    }
     objective = PrivateObjective(curator, lambda x, r: 1 - (r - x[0]).abs(), **terms)
     for x in ([[0.125], [0.25]], [[0.5]]):
         objective(torch.tensor(x, dtype=torch.float64))
@@ -58,17 +68,27 @@ def summary(lines, *arguments):
 def checked(lines, *arguments):
     """What the program prints, run as its docstring says: isolated, without site-packages."""
     text = "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines)
-    return subprocess.run([sys.executable, "-I", "-S", str(PROGRAM), *arguments], input=text, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-I", "-S", str(PROGRAM), *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def test_it_is_short_and_imports_the_standard_library_alone():
     lines = PROGRAM.read_text().splitlines()
     assert sum(1 for line in lines if line.strip()) < 125
-    imported = {line.split()[1].partition(".")[0] for line in lines if line.startswith(("import ", "from "))}
+    imported = {
+        line.split()[1].partition(".")[0] for line in lines if line.startswith(("import ", "from "))
+    }
     assert imported <= set(sys.stdlib_module_names)
 
 
-@pytest.mark.parametrize("accounting", [GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(8.0)], ids=lambda a: a.name)
+@pytest.mark.parametrize(
+    "accounting", [GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(8.0)], ids=lambda a: a.name
+)
 def test_it_agrees_with_the_statement(tmp_path, capsys, accounting, measured):
     """Gaussian, Laplace, exponential, permute-and-flip, sampled; in a plan and besides."""
     statement, lines = exported(tmp_path, capsys, accounting)
@@ -76,14 +96,18 @@ def test_it_agrees_with_the_statement(tmp_path, capsys, accounting, measured):
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     for name in ("spent", "guarantee", "reserved"):
-        assert told["epsilon"][name] == pytest.approx(getattr(statement, name).epsilon, rel=1e-6), name
+        assert told["epsilon"][name] == pytest.approx(getattr(statement, name).epsilon, rel=1e-6), (
+            name
+        )
     assert (told["records"], told["head"]) == (statement.entries, statement.head)
     assert told["taken as stated"] == (["poisson-gaussian"] if accounting == RDPFilter(8.0) else [])
     measured(len(lines), told["epsilon"]["spent"], statement.guarantee.epsilon, least=0.0)
 
 
 def test_it_holds_for_next_to_no_noise(tmp_path):
-    """Once, it printed 700 where mu 40 is epsilon 989.2, and called honest ledgers broken where its formulas overflowed."""
+    """Once, it printed 700 where mu 40 is epsilon 989.2, and called honest ledgers broken where its
+    formulas overflowed.
+    """
     wide, law = Budget(1e4, 1e-6), LaplaceMechanism
     ledgers: list[tuple[dict[str, Any], Any]] = [
         ({"budget": Budget.gdp(40.0, delta=1e-6)}, GaussianMechanism(0.03)),
@@ -96,7 +120,9 @@ def test_it_holds_for_next_to_no_noise(tmp_path):
         told, statement = check(printed(url))["epsilon"], curator.statement()
         assert told["guarantee"] == pytest.approx(statement.guarantee.epsilon, rel=1e-9)
         assert told["spent"] == pytest.approx(statement.spent.epsilon, rel=1e-9)
-    assert check(printed(str(tmp_path / "0.db")))["epsilon"]["guarantee"] == pytest.approx(989.1922, rel=1e-6)
+    assert check(printed(str(tmp_path / "0.db")))["epsilon"]["guarantee"] == pytest.approx(
+        989.1922, rel=1e-6
+    )
 
 
 def test_a_plan_of_exact_answers_is_bounded_by_nothing_before_the_first_of_them(tmp_path):
@@ -114,7 +140,11 @@ def test_it_reads_a_parallel_plan(tmp_path):
     ledger.reserve("y", event, 2, {"records": 6}, parallel=True)
     for handle, part in (("a", 0), ("b", 3), ("c", 3)):
         slot = {"handle": handle, "query": "RowOutcome", "public": {}, "part": part}
-        ledger.store(ledger.charge("y", event, {"units": 6, "slots": [slot]}, "y"), "y", [{"handle": handle, "value": [0.5]}])
+        ledger.store(
+            ledger.charge("y", event, {"units": 6, "slots": [slot]}, "y"),
+            "y",
+            [{"handle": handle, "value": [0.5]}],
+        )
     told = check(printed(url))
     assert told["records"] == 8
     assert told["epsilon"] == {"spent": 2.0, "reserved": 2.0, "guarantee": 6.0}
@@ -126,12 +156,21 @@ def rehashed(lines):
     for seq, line in enumerate(lines):
         body = json.dumps(line["body"], sort_keys=True, separators=(",", ":"))
         content = json.dumps([seq, line["kind"], line["name"], body, head], separators=(",", ":"))
-        chain.append({**line, "seq": seq, "previous": head, "hash": (head := hashlib.sha256(content.encode()).hexdigest())})
+        chain.append(
+            {
+                **line,
+                "seq": seq,
+                "previous": head,
+                "hash": (head := hashlib.sha256(content.encode()).hexdigest()),
+            }
+        )
     return chain
 
 
 def changed(lines, seq, **body):
-    return [{**line, "body": {**line["body"], **body}} if line["seq"] == seq else line for line in lines]
+    return [
+        {**line, "body": {**line["body"], **body}} if line["seq"] == seq else line for line in lines
+    ]
 
 
 def event(lines, seq, **fields):
@@ -142,8 +181,12 @@ FORGERIES = {
     "more noise than was charged": lambda c: event(c, 6, noise_multiplier=40.0),
     "less noise than the plan's": lambda c: event(c, 2, noise_multiplier=1.0),
     "a plan that costs less": lambda c: event(c, 1, noise_multiplier=400.0),
-    "a total that is too low": lambda c: changed(c, 6, state={**c[6]["body"]["state"], "total": "1/1000"}),
-    "slots that are not counted": lambda c: changed(c, 2, state={**c[2]["body"]["state"], "used": {"search": 1}}),
+    "a total that is too low": lambda c: changed(
+        c, 6, state={**c[6]["body"]["state"], "total": "1/1000"}
+    ),
+    "slots that are not counted": lambda c: changed(
+        c, 2, state={**c[2]["body"]["state"], "used": {"search": 1}}
+    ),
     "more slots than the plan has": lambda c: changed(c, 1, slots=2),
     "one handle for two slots": lambda c: changed(c, 2, slots=c[2]["body"]["slots"][:1]),
     "a refund": lambda c: event(c, 6, count=-3),
@@ -152,9 +195,15 @@ FORGERIES = {
     "a value delivered twice": lambda c: [*c, {**c[7]}],
     "another handle's value": lambda c: changed(c, 7, values=c[5]["body"]["values"]),
     "a value of no handle": lambda c: changed(c, 7, values=[{"value": [0.5]}]),
-    "more values than slots": lambda c: changed(changed(c, 6, slots=None), 7, values=c[7]["body"]["values"] * 2),
-    "a charge of no handle": lambda c: changed(c, 6, slots=[{**c[6]["body"]["slots"][0], "handle": None}]),
-    "a handle charged twice": lambda c: changed(changed(c, 6, slots=c[4]["body"]["slots"]), 7, values=c[5]["body"]["values"]),
+    "more values than slots": lambda c: changed(
+        changed(c, 6, slots=None), 7, values=c[7]["body"]["values"] * 2
+    ),
+    "a charge of no handle": lambda c: changed(
+        c, 6, slots=[{**c[6]["body"]["slots"][0], "handle": None}]
+    ),
+    "a handle charged twice": lambda c: changed(
+        changed(c, 6, slots=c[4]["body"]["slots"]), 7, values=c[5]["body"]["values"]
+    ),
     "two slots of one handle": lambda c: changed(
         changed(c, 2, slots=c[2]["body"]["slots"][:1] * 2), 3, values=c[3]["body"]["values"][:1] * 2
     ),
@@ -165,7 +214,9 @@ FORGERIES = {
     "an accounting from nowhere": lambda c: changed(c, 0, accounting="FreeFilter"),
     "a second birth": lambda c: [*c, {**c[0]}],
     "a charge left out": lambda c: [*c[:6], c[7]],
-    "a mechanism that gives back": lambda c: changed(event(c, 6, mechanism="refund"), 6, state={**c[6]["body"]["state"], "total": "0"}),
+    "a mechanism that gives back": lambda c: changed(
+        event(c, 6, mechanism="refund"), 6, state={**c[6]["body"]["state"], "total": "0"}
+    ),
     "noise of less than nothing": lambda c: event(c, 6, noise_multiplier=-20.0),
     "a part of a slot": lambda c: changed(event(c, 6, count=1e-6), 6, slots=None),
     "a kind from nowhere": lambda c: [*c, {**c[5], "kind": "release"}],
@@ -174,10 +225,22 @@ FORGERIES = {
 
 
 def planned(tmp_path, capsys):
-    """The statement and export of a fixed plan, with an event of roles as `tune` plans it, and the mechanisms in its order."""
-    steps = RolesEvent(count=2, costs=(("training", (PoissonGaussianEvent(3.0, 4, rate=0.25, relation="replace-one"),)),))
+    """The statement and export of a fixed plan, with an event of roles as `tune` plans it, and the
+    mechanisms in its order.
+    """
+    steps = RolesEvent(
+        count=2,
+        costs=(("training", (PoissonGaussianEvent(3.0, 4, rate=0.25, relation="replace-one"),)),),
+    )
     statement, lines = exported(tmp_path, capsys, Planned([*EVENTS, SAMPLED, steps]))
-    return statement, lines, [event["mechanism"] for event in json.loads(lines[0]["body"]["accounting"].removeprefix("Planned(")[:-1])]
+    return (
+        statement,
+        lines,
+        [
+            event["mechanism"]
+            for event in json.loads(lines[0]["body"]["accounting"].removeprefix("Planned(")[:-1])
+        ],
+    )
 
 
 def test_it_counts_the_slots_of_a_planned_ledger_and_takes_its_epsilon_as_stated(tmp_path, capsys):
@@ -189,18 +252,25 @@ def test_it_counts_the_slots_of_a_planned_ledger_and_takes_its_epsilon_as_stated
     assert told["epsilon"] == {"spent": None, "reserved": None, "guarantee": 20.0}
     assert statement.guarantee.epsilon <= 20.0
     assert told["taken as stated"] == ["the budget's epsilon"]
-    assert summary(lines, 1e-9)["epsilon"]["guarantee"] is None, "which is stated at the budget's delta alone"
+    assert summary(lines, 1e-9)["epsilon"]["guarantee"] is None, (
+        "which is stated at the budget's delta alone"
+    )
 
 
 def recounted(lines, change):
     """The chain with every total of a plan changed."""
     states = [line["body"]["state"] for line in lines]
     totals = [change(state["total"]) for state in states]
-    return [{**r, "body": {**r["body"], "state": {**state, "total": t}}} for r, state, t in zip(lines, states, totals, strict=True)]
+    return [
+        {**r, "body": {**r["body"], "state": {**state, "total": t}}}
+        for r, state, t in zip(lines, states, totals, strict=True)
+    ]
 
 
 PLANNED_FORGERIES = {
-    "slots counted for another event": lambda c: recounted(c, lambda total: " ".join(reversed(total.split(" ")))),
+    "slots counted for another event": lambda c: recounted(
+        c, lambda total: " ".join(reversed(total.split(" ")))
+    ),
     "totals of fewer events": lambda c: recounted(c, lambda total: total.rpartition(" ")[0]),
     "totals of more events": lambda c: recounted(c, lambda total: f"{total} 0"),
     "a release that was not planned": lambda c: event(c, 1, noise_multiplier=400.0),
@@ -225,7 +295,10 @@ def test_more_slots_than_were_planned_are_found(tmp_path, capsys):
     place = mechanisms.index(lines[1]["body"]["event"]["mechanism"])
     parts = lines[-1]["body"]["state"]["total"].split(" ")
     more = json.loads(json.dumps(lines[1]))
-    more["body"] |= {"event": {**more["body"]["event"], "count": 6}, "state": {"total": "", "used": {}}}
+    more["body"] |= {
+        "event": {**more["body"]["event"], "count": 6},
+        "state": {"total": "", "used": {}},
+    }
     del more["body"]["slots"]
     parts[place] = str(int(parts[place]) + 6)
     more["body"]["state"]["total"] = " ".join(parts)
@@ -234,7 +307,9 @@ def test_more_slots_than_were_planned_are_found(tmp_path, capsys):
 
 
 def test_it_finds_what_breaks_the_rules_though_every_hash_was_made_anew(lines):
-    assert summary(rehashed(lines))["head"] == lines[-1]["hash"], "so the forger hashes as dpbo does"
+    assert summary(rehashed(lines))["head"] == lines[-1]["hash"], (
+        "so the forger hashes as dpbo does"
+    )
     for name, forge in FORGERIES.items():
         with pytest.raises((*BROKEN, UnboundLocalError)):
             print(name, summary(rehashed(forge(lines))))
@@ -246,7 +321,11 @@ def test_it_finds_what_breaks_the_rules_though_every_hash_was_made_anew(lines):
 def test_it_finds_every_changed_line(lines, measured):
     tried = 0
     for seq in range(len(lines)):
-        for other in (lines[:seq] + lines[seq + 1 :], [*lines[:seq], lines[seq], *lines[seq:]], changed(lines, seq, told="otherwise")):
+        for other in (
+            lines[:seq] + lines[seq + 1 :],
+            [*lines[:seq], lines[seq], *lines[seq:]],
+            changed(lines, seq, told="otherwise"),
+        ):
             if other == lines[:-1]:
                 continue  # the last record's loss is seen against a head kept elsewhere alone
             with pytest.raises((ValueError, KeyError)):
@@ -257,20 +336,39 @@ def test_it_finds_every_changed_line(lines, measured):
 
 
 def test_it_bounds_nothing_without_the_assumptions_that_a_release_is_under(tmp_path):
-    curator = make(url := str(tmp_path / "l.db"), budget=Budget(1.0, 0.0), accounting=PureFilter(), allow_conditional=True)
+    curator = make(
+        url := str(tmp_path / "l.db"),
+        budget=Budget(1.0, 0.0),
+        accounting=PureFilter(),
+        allow_conditional=True,
+    )
     curator.ledger.note("assume", "durations-tell-nothing")
     rule = AdaptiveLipschitz(RBFKernel().double(), 0.01, 3)
-    bounds: dict[str, Any] = {"lipschitz": 0.5, "bound": 1.0, "at_zero": 0.5, "records": 2000, "adaptive": rule}
-    curator.release(RegularisedBest(lambda w, r: r, fit=lambda x: x, grid=[1.0, 2.0, 3.0], **bounds), LaplaceMechanism(2.0))
+    bounds: dict[str, Any] = {
+        "lipschitz": 0.5,
+        "bound": 1.0,
+        "at_zero": 0.5,
+        "records": 2000,
+        "adaptive": rule,
+    }
+    curator.release(
+        RegularisedBest(lambda w, r: r, fit=lambda x: x, grid=[1.0, 2.0, 3.0], **bounds),
+        LaplaceMechanism(2.0),
+    )
     told = check(printed(url))
     assert told["epsilon"] == {"spent": 0.5, "reserved": 0.5, "guarantee": math.inf}
-    assert (told["under"], told["assume"]) == (["loss-lipschitz"], ["conditional-allowed", "durations-tell-nothing"])
+    assert (told["under"], told["assume"]) == (
+        ["loss-lipschitz"],
+        ["conditional-allowed", "durations-tell-nothing"],
+    )
     assert curator.statement().lines[0] == "not bounded"
 
 
 def test_it_tells_what_voids_and_where_no_guarantee_is_stated(lines):
     state = lines[-1]["body"]["state"]
-    voided = rehashed([*lines, {"kind": "void", "name": "noise that repeats", "body": {"state": state}}])
+    voided = rehashed(
+        [*lines, {"kind": "void", "name": "noise that repeats", "body": {"state": state}}]
+    )
     assert summary(voided)["void"] == ["noise that repeats"]
     with pytest.raises(ValueError, match="DELTA"):
         summary(lines, 2.0)

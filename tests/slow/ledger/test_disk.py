@@ -1,4 +1,5 @@
-"""SQLite on a disk that is full, read-only, or whose file is moved or replaced while a curator has it open.
+"""SQLite on a disk that is full, read-only, or whose file is moved or replaced while a curator has
+it open.
 
 What limits or user ids do to the whole process happens in a child.
 """
@@ -36,7 +37,8 @@ def release_until_refused(curator):
 
 
 def require_going_on(curator, drawn, handle, url):
-    """The fault is over: the handle is delivered if it was drawn, released if it was not charged, else said to be lost; then life goes on.
+    """The fault is over: the handle is delivered if it was drawn, released if it was not charged,
+    else said to be lost; then life goes on.
 
     Returns in which step of the release the fault struck.
     """
@@ -53,13 +55,17 @@ def require_going_on(curator, drawn, handle, url):
 
 
 def full_disk(folder, room):
-    """A file that may grow by `room` bytes and no further: the system refuses the write, as a full disk does."""
+    """A file that may grow by `room` bytes and no further: the system refuses the write, as a full
+    disk does.
+    """
     url, drawn = f"{folder}/l.db", Drawn(pytest.MonkeyPatch())
     curator = make(url)
     curator.release(curator.evaluate(MEAN), NOISE)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (pathlib.Path(url).stat().st_size + room, unlimited[1]))
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (pathlib.Path(url).stat().st_size + room, unlimited[1])
+    )
     handle, _ = release_until_refused(curator)
     with pytest.raises(LedgerUnavailable):
         curator.release(curator.evaluate(MEAN), NOISE)  # still full
@@ -68,7 +74,9 @@ def full_disk(folder, room):
 
 
 def read_only(what):
-    """The file, or its folder, loses its write permission under a curator of an unprivileged user, and gets it back."""
+    """The file, or its folder, loses its write permission under a curator of an unprivileged user,
+    and gets it back.
+    """
     make(None).release(MEAN, NOISE)  # imports what may not be readable to that user
     folder = pathlib.Path(tempfile.mkdtemp(prefix="dpbo_disk_"))
     url, drawn = f"{folder}/l.db", Drawn(pytest.MonkeyPatch())
@@ -84,10 +92,15 @@ def read_only(what):
         mode = shut.stat().st_mode
         shut.chmod(mode & ~0o222)
         handle = curator.evaluate(MEAN)
-        for call in (lambda: curator.release(handle, NOISE), lambda: make(url).release(MEAN, NOISE)):
+        for call in (
+            lambda: curator.release(handle, NOISE),
+            lambda: make(url).release(MEAN, NOISE),
+        ):
             with pytest.raises(LedgerUnavailable) as refused:
                 call()
-            assert "readonly" in str(refused.value) or "unable to open" in str(refused.value), refused.value
+            assert "readonly" in str(refused.value) or "unable to open" in str(refused.value), (
+                refused.value
+            )
         assert Ledger.open(url).verify().kind == "value", "who may only read can still verify"
         shut.chmod(mode)
         return require_going_on(curator, drawn, handle, url)
@@ -137,12 +150,18 @@ def test_what_may_not_be_written_is_not_charged():
 
 
 def test_a_file_that_is_gone_is_not_begun_anew(tmp_path, drawn):
-    """SQLite would make an empty file without a word, and a new ledger knows nothing of what was spent."""
+    """SQLite would make an empty file without a word, and a new ledger knows nothing of what was
+    spent.
+    """
     curator = make(url := str(tmp_path / "l.db"))
     file, away = tmp_path / "l.db", tmp_path / "away.db"
     handle = curator.evaluate(MEAN)
     file.rename(away)
-    for call in (lambda: curator.release(handle, NOISE), curator.statement, lambda: Ledger.open(url)):
+    for call in (
+        lambda: curator.release(handle, NOISE),
+        curator.statement,
+        lambda: Ledger.open(url),
+    ):
         with pytest.raises(LedgerUnavailable, match=r"gone|there is no ledger"):
             call()
     assert not file.exists()
@@ -153,7 +172,9 @@ def test_a_file_that_is_gone_is_not_begun_anew(tmp_path, drawn):
 
 @pytest.mark.parametrize("how", ["moved", "written"])
 def test_an_older_copy_under_a_running_curator_is_seen(tmp_path, drawn, how):
-    """A backup put back makes room that was spent: whoever saw the newer head says so, before anything is charged."""
+    """A backup put back makes room that was spent: whoever saw the newer head says so, before
+    anything is charged.
+    """
     curator = make(url := str(tmp_path / "l.db"))
     curator.release(MEAN, NOISE)
     shutil.copy(url, tmp_path / "old.db")
@@ -192,8 +213,12 @@ def test_another_copy_that_grew_past_the_seen_head_is_seen(tmp_path, drawn):
         curator.release(MEAN, NOISE)
 
 
-def test_a_charge_that_is_lost_between_the_charge_and_its_value_is_seen(tmp_path, drawn, monkeypatch):
-    """A copy from just before the charge, put back right after it: the value is never let out, or a plan of three would answer for ever."""
+def test_a_charge_that_is_lost_between_the_charge_and_its_value_is_seen(
+    tmp_path, drawn, monkeypatch
+):
+    """A copy from just before the charge, put back right after it: the value is never let out, or a
+    plan of three would answer for ever.
+    """
     curator = make(url := str(tmp_path / "l.db"))
     curator.release(MEAN, NOISE)
     honest = Ledger.charge
@@ -214,7 +239,9 @@ def test_a_charge_that_is_lost_between_the_charge_and_its_value_is_seen(tmp_path
 
 
 def test_values_go_to_their_own_charge_alone(tmp_path):
-    """A charge of the same number, by another process, on a copy from before it: its value is not taken for ours."""
+    """A charge of the same number, by another process, on a copy from before it: its value is not
+    taken for ours.
+    """
     curator = make(str(tmp_path / "l.db"))
     curator.release(MEAN, NOISE)
     charge = next(record for record in curator.ledger.records() if record.kind == "charge")

@@ -1,8 +1,10 @@
-"""kill -9 at any point of a run: every drawn release is charged, none is drawn twice, and the run goes on to its end.
+"""kill -9 at any point of a run: every drawn release is charged, none is drawn twice, and the run
+goes on to its end.
 
-A process runs a small private search and dies at its k-th call into the curator's files, from birth to the last store, or by the clock,
-which also hits the database's own code in the middle of a commit. `make audit` adds two hundred random points, of a seed that
-DPBO_FIRE_SEED sets and a failure prints, and a few points of the main job.
+A process runs a small private search and dies at its k-th call into the curator's files, from birth
+to the last store, or by the clock, which also hits the database's own code in the middle of a
+commit. `make audit` adds two hundred random points, of a seed that DPBO_FIRE_SEED sets and a
+failure prints, and a few points of the main job.
 """
 
 import functools
@@ -25,7 +27,9 @@ from tests.slow.ledger.runs import make, search
 
 SEED = int(os.environ.get("DPBO_FIRE_SEED", "20261121"))
 SLOTS = {"small": 6, "main": 10}
-RANDOM = [("sqlite", chunk, 15) for chunk in range(10)] + [("postgresql", chunk, 10) for chunk in range(5)]
+RANDOM = [("sqlite", chunk, 15) for chunk in range(10)] + [
+    ("postgresql", chunk, 10) for chunk in range(5)
+]
 pytestmark = pytest.mark.attack("A16")
 
 
@@ -38,16 +42,20 @@ def small(url):
 
 
 def main_job(url):
-    """The main job as `python -m dpbo --ledger` runs it, with nine evaluations and the separate last one."""
+    """The main job as `python -m dpbo --ledger` runs it, with nine evaluations and the separate
+    last one.
+    """
     from benchmarks.digits import split, tune_privately
 
     return tune_privately(split(0), Budget(3.0, 1e-5), evaluations=9, seed=0, ledger=url).history
 
 
 def searched(job, url, draws, kill_at, out):
-    """The whole run; every call and return in the curator's files is a point where it may kill itself.
+    """The whole run; every call and return in the curator's files is a point where it may kill
+    itself.
 
-    Writes how many points it passed and what it found. Draws are noted durably before they happen, so that nothing that a run did can hide.
+    Writes how many points it passed and what it found. Draws are noted durably before they happen,
+    so that nothing that a run did can hide.
     """
     calls, draw = 0, Curator._draw
 
@@ -60,7 +68,11 @@ def searched(job, url, draws, kill_at, out):
 
     def count(frame, event, _argument):
         nonlocal calls
-        if event in ("call", "return") and f"{os.sep}curator{os.sep}" in frame.f_code.co_filename and frame.f_code.co_name != "_draw":
+        if (
+            event in ("call", "return")
+            and f"{os.sep}curator{os.sep}" in frame.f_code.co_filename
+            and frame.f_code.co_name != "_draw"
+        ):
             calls += 1
             if calls == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -82,7 +94,9 @@ def run(job, url, draws, *, kill_at=0, kill_after=0.0):
     """
     out = draws.with_suffix(".json")
     out.unlink(missing_ok=True)
-    process = multiprocessing.get_context("forkserver").Process(target=searched, args=(job, url, str(draws), kill_at, str(out)))
+    process = multiprocessing.get_context("forkserver").Process(
+        target=searched, args=(job, url, str(draws), kill_at, str(out))
+    )
     begun = time.monotonic()
     process.start()
     clock = threading.Timer(kill_after, process.kill)
@@ -91,7 +105,10 @@ def run(job, url, draws, *, kill_at=0, kill_after=0.0):
     process.join(300)
     clock.cancel()
     ended = {"status": process.exitcode, "seconds": time.monotonic() - begun}
-    return {**ended, **(json.loads(out.read_text()) if out.exists() and process.exitcode == 0 else {})}
+    return {
+        **ended,
+        **(json.loads(out.read_text()) if out.exists() and process.exitcode == 0 else {}),
+    }
 
 
 @pytest.fixture
@@ -101,7 +118,11 @@ def place(request, tmp_path):
 
     def new(database):
         number = next(made)
-        url = str(tmp_path / f"{number}.db") if database == "sqlite" else request.getfixturevalue("server").schema()
+        url = (
+            str(tmp_path / f"{number}.db")
+            if database == "sqlite"
+            else request.getfixturevalue("server").schema()
+        )
         return url, tmp_path / f"{number}.draws"
 
     return new
@@ -128,7 +149,9 @@ def undisturbed(job, url, draws):
         pytest.param("sqlite", "main", [0.35, 0.6, 0.97], marks=pytest.mark.deep),
     ],
 )
-def test_a_killed_run_goes_on_and_its_ledger_is_whole(place, calls, measured, database, job, shares):
+def test_a_killed_run_goes_on_and_its_ledger_is_whole(
+    place, calls, measured, database, job, shares
+):
     for share in shares:
         die_and_go_on(job, *place(database), kill_at=1 + int(share * (calls(database, job) - 1)))
     measured(len(shares))
@@ -148,8 +171,11 @@ def test_a_run_killed_at_random_points(place, calls, measured, database, chunk, 
 def test_a_run_killed_by_the_clock(place, measured, database, points):
     rng, killed = random.Random(f"{SEED} {database} clock"), 0
     for _ in range(4 * points):
-        seconds = undisturbed("small", *place(database))["seconds"]  # each time: a shared machine's pace changes
-        killed += die_and_go_on("small", *place(database), kill_after=rng.uniform(0.02, 1.0) * seconds)
+        # each time: a shared machine's pace changes
+        seconds = undisturbed("small", *place(database))["seconds"]
+        killed += die_and_go_on(
+            "small", *place(database), kill_after=rng.uniform(0.02, 1.0) * seconds
+        )
         if killed == points:
             break
     assert killed == points, "most of them were still running"
@@ -159,10 +185,13 @@ def test_a_run_killed_by_the_clock(place, measured, database, points):
 def die_and_go_on(job, url, draws, **when):
     """Whether it was killed; asserts all that must hold after the run that follows.
 
-    A server that is asked again after a wait makes a run's calls some more or fewer: it may end before the last of those once counted.
+    A server that is asked again after a wait makes a run's calls some more or fewer: it may end
+    before the last of those once counted.
     """
     killed = run(job, url, draws, **when)
-    ended = killed["status"] == 0 and ("kill_after" in when or when["kill_at"] - 8 < killed["calls"] < when["kill_at"])
+    ended = killed["status"] == 0 and (
+        "kill_after" in when or when["kill_at"] - 8 < killed["calls"] < when["kill_at"]
+    )
     assert killed["status"] == -9 or ended, (SEED, when, killed)
     done = run(job, url, draws)
     assert done["status"] == 0, (SEED, when, done)
@@ -170,16 +199,34 @@ def die_and_go_on(job, url, draws, **when):
     ledger = Ledger.open(url)
     ledger.verify()
     records = ledger.records()
-    charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]
-    stored = [value["handle"] for record in records if record.kind == "value" for value in record.body["values"]]
+    charged = [
+        slot["handle"]
+        for record in records
+        if record.kind == "charge"
+        for slot in record.body["slots"]
+    ]
+    stored = [
+        value["handle"]
+        for record in records
+        if record.kind == "value"
+        for value in record.body["values"]
+    ]
     drawn = draws.read_text().split()
 
     assert len(drawn) == len(set(drawn)), (SEED, when, "a handle was drawn twice")
     assert set(drawn) <= set(charged), (SEED, when, "noise was drawn without a charge")
     assert set(stored) <= set(drawn), (SEED, when)
-    assert len(charged) == len(set(charged)) == SLOTS[job], (SEED, when, "the plan is used up, no more and no less")
+    assert len(charged) == len(set(charged)) == SLOTS[job], (
+        SEED,
+        when,
+        "the plan is used up, no more and no less",
+    )
     kinds = [record.kind for record in records]
-    assert kinds.count("charge") - kinds.count("value") <= 1, (SEED, when, "at most the one release in flight is lost")
+    assert kinds.count("charge") - kinds.count("value") <= 1, (
+        SEED,
+        when,
+        "at most the one release in flight is lost",
+    )
     values = ledger.values("search")
     assert done["X"] == [value["details"]["x"] for value in values]
     assert done["Y"] == [value["value"] for value in values]

@@ -25,11 +25,18 @@ def other_score(x, records):
 
 
 def objective(url, records=RECORDS, score=score):
-    return PrivateObjective(Curator(records, **TERMS, dataset="d", ledger=url), score, score_range=(0.0, 1.0), evaluations=3)
+    return PrivateObjective(
+        Curator(records, **TERMS, dataset="d", ledger=url),
+        score,
+        score_range=(0.0, 1.0),
+        evaluations=3,
+    )
 
 
 @pytest.mark.attack("A30")
-def test_a_plan_on_a_server_is_resumed_with_what_it_began_with_alone(server, tmp_path, monkeypatch, caplog):
+def test_a_plan_on_a_server_is_resumed_with_what_it_began_with_alone(
+    server, tmp_path, monkeypatch, caplog
+):
     """Another process resumed it on other records without a word."""
     url = server.schema()
     objective(url)(torch.full((1, 2), 0.5, dtype=torch.float64))
@@ -61,30 +68,43 @@ def test_each_role_finds_the_same_ledger_or_none(server):
     for role in ("ann", "bob"):
         server.ask(f"CREATE ROLE {role} LOGIN")
         server.ask(f"CREATE SCHEMA {role} AUTHORIZATION {role}")
-        with pytest.raises(InputError, match=f"^ledger=.*names its schema, not the role's '{role}'.*search_path%3DNAME"):
+        with pytest.raises(
+            InputError,
+            match=f"^ledger=.*names its schema, not the role's '{role}'.*search_path%3DNAME",
+        ):
             Ledger(url(role), BIRTH)
-    for options in ('-csearch_path="$user",public', "-csearch_path=$user", "-csearch_path=ann,bob", "-c search_path=a -c search_path=b"):
+    for options in (
+        '-csearch_path="$user",public',
+        "-csearch_path=$user",
+        "-csearch_path=ann,bob",
+        "-c search_path=a -c search_path=b",
+    ):
         with pytest.raises(InputError, match="whose search_path is one schema"):
             Ledger(url("ann", options), BIRTH)
     server.ask("CREATE SCHEMA shared")
     for role in ("ann", "bob"):
         server.ask(f"GRANT ALL ON SCHEMA shared TO {role}")
-        server.ask(f"ALTER DEFAULT PRIVILEGES FOR ROLE ann IN SCHEMA shared GRANT ALL ON TABLES TO {role}")
+        server.ask(
+            f"ALTER DEFAULT PRIVILEGES FOR ROLE ann IN SCHEMA shared GRANT ALL ON TABLES TO {role}"
+        )
     first = Ledger(url("ann", "-csearch_path=shared"), BIRTH)
     first.note("assume", "seen by all")
     assert Ledger(url("bob", "-c search_path=shared"), BIRTH).head() == first.head()
     assert first.storage.identity == f"postgresql 127.0.0.1:{server.port} postgres shared"
     Ledger(url("dpbo"), BIRTH)
-    assert server.ask("SELECT schemaname FROM pg_tables WHERE tablename = 'dpbo_ledger' AND schemaname IN ('public', 'dpbo')") == [
-        ("public",)
-    ]
+    assert server.ask(
+        "SELECT schemaname FROM pg_tables WHERE tablename = 'dpbo_ledger' AND schemaname IN"
+        " ('public', 'dpbo')"
+    ) == [("public",)]
     server.ask("CREATE SCHEMA dpbo")
     with pytest.raises(InputError, match="not the role's 'dpbo'"):
         Ledger(url("dpbo"), BIRTH)
 
 
 @pytest.mark.attack("A22")
-def test_a_server_that_was_restored_from_an_older_dump_is_refused_where_it_was_used(server, tmp_path, monkeypatch):
+def test_a_server_that_was_restored_from_an_older_dump_is_refused_where_it_was_used(
+    server, tmp_path, monkeypatch
+):
     """What was charged since the dump was forgotten without a word, and its budget spent again."""
     url = server.schema()
     first = objective(url)
@@ -128,7 +148,9 @@ def _link(file):
 )
 @pytest.mark.parametrize("place", ["file", "server"])
 @pytest.mark.attack("A16", "A22")
-def test_whatever_becomes_of_the_fingerprints_nothing_is_charged_twice(request, tmp_path, monkeypatch, place, spoil, goes_on):
+def test_whatever_becomes_of_the_fingerprints_nothing_is_charged_twice(
+    request, tmp_path, monkeypatch, place, spoil, goes_on
+):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     url = str(tmp_path / "l.db") if place == "file" else request.getfixturevalue("server").schema()
     first, x = objective(url), torch.full((1, 2), 0.5, dtype=torch.float64)
@@ -137,9 +159,16 @@ def test_whatever_becomes_of_the_fingerprints_nothing_is_charged_twice(request, 
     if goes_on:
         assert objective(url).remaining == 2
     else:
-        with pytest.raises(LedgerUnavailable, match=r"Nothing was charged\. Put it back, or delete it"):
+        with pytest.raises(
+            LedgerUnavailable, match=r"Nothing was charged\. Put it back, or delete it"
+        ):
             objective(url)
     first(x)
     assert first.remaining == 1, "the process that has the ledger open goes on"
-    charged = [slot["handle"] for record in first.curator.ledger.records() if record.kind == "charge" for slot in record.body["slots"]]
+    charged = [
+        slot["handle"]
+        for record in first.curator.ledger.records()
+        if record.kind == "charge"
+        for slot in record.body["slots"]
+    ]
     assert len(charged) == len(set(charged)) == 2

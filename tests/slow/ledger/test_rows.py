@@ -1,6 +1,8 @@
-"""Rows changed by somebody who can write to the database, on both: every order but the one that was written is seen.
+"""Rows changed by somebody who can write to the database, on both: every order but the one that was
+written is seen.
 
-Whoever rewrites the whole chain by the rules is seen against a head that was kept elsewhere, and only there.
+Whoever rewrites the whole chain by the rules is seen against a head that was kept elsewhere, and
+only there.
 """
 
 import itertools
@@ -23,8 +25,14 @@ pytestmark = pytest.mark.attack("A16")
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.deep)])
 def url(request, tmp_path):
-    """Tampering is found by the chain, which is the same on both databases: PostgreSQL in the deep run."""
-    return f"sqlite:///{tmp_path / 'l.db'}" if request.param == "sqlite" else request.getfixturevalue("server").schema()
+    """Tampering is found by the chain, which is the same on both databases: PostgreSQL in the deep
+    run.
+    """
+    return (
+        f"sqlite:///{tmp_path / 'l.db'}"
+        if request.param == "sqlite"
+        else request.getfixturevalue("server").schema()
+    )
 
 
 @pytest.fixture
@@ -33,7 +41,11 @@ def ledger(url):
     made = Ledger(url, BIRTH)
     made.reserve("search", EVENT, 4, {})
     for number in range(2):
-        made.store(made.charge("search", EVENT, {}, "search"), "search", [{"handle": str(number), "value": [0.5]}])
+        made.store(
+            made.charge("search", EVENT, {}, "search"),
+            "search",
+            [{"handle": str(number), "value": [0.5]}],
+        )
     return made
 
 
@@ -102,14 +114,23 @@ def with_leaf(value, path, other):
 
 
 def test_every_fact_of_every_record_is_under_its_hash(ledger, measured):
-    """Also where the changed record gets the hash that its new content asks for: the next one, or the head kept elsewhere, tells."""
+    """Also where the changed record gets the hash that its new content asks for: the next one, or
+    the head kept elsewhere, tells.
+    """
     whole, head, tried = ledger.records(), ledger.head().hash, 0
     for seq, record in enumerate(whole):
         for path in leaves(record.body):
             body = with_leaf(record.body, path, "another")
-            for row in (record, Record.following(whole[seq - 1] if seq else None, record.kind, record.name, body)):
+            for row in (
+                record,
+                Record.following(whole[seq - 1] if seq else None, record.kind, record.name, body),
+            ):
                 with ledger.storage.writing() as connection:
-                    connection.execute(sa.update(table).where(table.c.seq == seq).values({**vars(row), "body": dump(body)}))
+                    connection.execute(
+                        sa.update(table)
+                        .where(table.c.seq == seq)
+                        .values({**vars(row), "body": dump(body)})
+                    )
                 with pytest.raises(LedgerError):
                     Ledger.open(ledger.storage.url).verify(expect=head)
                 tried += 1
@@ -132,7 +153,11 @@ def test_the_predecessor_is_under_the_hash(ledger, url):
 def test_a_chain_rewritten_by_the_rules_is_seen_against_a_head_kept_elsewhere_alone(ledger, url):
     head, chain = ledger.head().hash, list[Record]()
     for record in ledger.records():
-        body = with_leaf(record.body, ("values", 0, "value", 0), 0.75) if record.kind == "value" else record.body
+        body = (
+            with_leaf(record.body, ("values", 0, "value", 0), 0.75)
+            if record.kind == "value"
+            else record.body
+        )
         chain.append(Record.following(chain[-1] if chain else None, record.kind, record.name, body))
     rewrite(ledger, [row_of(record) for record in chain])
     assert Ledger.open(url).verify().seq == 5
@@ -146,18 +171,33 @@ def test_forged_records_are_refused_in_words(ledger, url):
     known = {**BIRTH.to_json(), "schema": SCHEMA}
     births: list[dict[str, object]] = [
         {"schema": SCHEMA},
-        {**known, "budget": {}}, {**known, "accounting": "FreeFilter"}, {**known, "cap": "1/0"}, {**known, "cap": "1000"},
-        *({**known, "cap": "1", "state": state} for state in (7, *({"total": total, "used": {}} for total in ("x", "0 0")))),
+        {**known, "budget": {}},
+        {**known, "accounting": "FreeFilter"},
+        {**known, "cap": "1/0"},
+        {**known, "cap": "1000"},
+        *(
+            {**known, "cap": "1", "state": state}
+            for state in (7, *({"total": total, "used": {}} for total in ("x", "0 0")))
+        ),
         {**known, "cap": "1", "state": {"total": "0", "used": {"search": "y"}}},
-    ]  # fmt: skip
+    ]
     bodies: list[dict[str, object]] = [
         {},
         {"event": 7, "slots": "x", "terms": 7, "plan": 7, "entry": "x", "values": 7},
-        {"event": {"mechanism": "new"}, "slots": 4, "terms": {}, "plan": None, "entry": 1, "values": [7]},
+        {
+            "event": {"mechanism": "new"},
+            "slots": 4,
+            "terms": {},
+            "plan": None,
+            "entry": 1,
+            "values": [7],
+        },
     ]
     whole, head = rows_of(ledger), ledger.records()[-1]
     for kind, body in itertools.product(("reserve", "charge", "value", "assume", "other"), bodies):
-        rewrite(ledger, [*whole, row_of(Record.following(head, kind, "search", {**body, "state": 7}))])
+        rewrite(
+            ledger, [*whole, row_of(Record.following(head, kind, "search", {**body, "state": 7}))]
+        )
         require_typed(url)
     for birth in births:
         rewrite(ledger, [row_of(Record.following(None, "birth", "", birth))])
@@ -165,7 +205,9 @@ def test_forged_records_are_refused_in_words(ledger, url):
 
 
 def require_typed(url):
-    """Reading, stating and going on raise typed errors, at the latest when the chain is verified."""
+    """Reading, stating and going on raise typed errors, at the latest when the chain is
+    verified.
+    """
     with pytest.raises(LedgerError):
         Ledger.open(url).verify()
     for call in (
@@ -183,7 +225,10 @@ def test_text_that_is_no_text_and_nesting_without_end(tmp_path):
     for content in ("CAST(X'80ff' AS TEXT)", "X'80ff'", f"'{'[' * 100000}'", "7", "'{\"a\": NaN}'"):
         with ledger.storage.writing() as connection:
             connection.exec_driver_sql(f"UPDATE dpbo_ledger SET body = {content} WHERE seq = 1")
-        for call in (ledger.verify, lambda: Ledger(str(tmp_path / "l.db"), BIRTH).charge("release", EVENT, {})):
+        for call in (
+            ledger.verify,
+            lambda: Ledger(str(tmp_path / "l.db"), BIRTH).charge("release", EVENT, {}),
+        ):
             with pytest.raises(LedgerCorrupt):
                 call()
 

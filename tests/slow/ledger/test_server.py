@@ -1,4 +1,6 @@
-"""A server that goes away: sessions ended, connections cut around COMMIT, power lost. The curator that was open goes on afterwards."""
+"""A server that goes away: sessions ended, connections cut around COMMIT, power lost. The curator
+that was open goes on afterwards.
+"""
 
 import contextlib
 import random
@@ -40,8 +42,12 @@ def test_a_connection_cut_before_the_charge_is_written_charges_nothing(server, p
 
 
 @pytest.mark.parametrize(("when", "lost"), [("before", 0), ("after", 1)])
-def test_a_commit_without_an_answer_is_looked_up_and_never_drawn_twice(server, proxy, drawn, when, lost):
-    """Before: COMMIT never arrived, so the handle is released later. After: it is charged, so it is lost, and so said."""
+def test_a_commit_without_an_answer_is_looked_up_and_never_drawn_twice(
+    server, proxy, drawn, when, lost
+):
+    """Before: COMMIT never arrived, so the handle is released later. After: it is charged, so it is
+    lost, and so said.
+    """
     curator = make(url := server.schema(port=proxy.port))
     handle = curator.evaluate(MEAN)
     proxy.arm(COMMIT, when)
@@ -59,15 +65,18 @@ def test_a_commit_without_an_answer_is_looked_up_and_never_drawn_twice(server, p
 
 
 def test_a_commit_that_is_still_under_way_is_waited_for(server, proxy, drawn):
-    """The answer is lost while the server is still busy: who looked at once would not see the charge, and charge it again."""
+    """The answer is lost while the server is still busy: who looked at once would not see the
+    charge, and charge it again.
+    """
     curator = make(url := server.schema(port=proxy.port))
     with curator.ledger.storage.writing() as connection:
         connection.exec_driver_sql(
-            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.5); RETURN NULL; END $$"
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM"
+            " pg_sleep(1.5); RETURN NULL; END $$"
         )
         connection.exec_driver_sql(
-            "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON dpbo_ledger DEFERRABLE INITIALLY DEFERRED "
-            "FOR EACH ROW WHEN (NEW.kind = 'charge') EXECUTE FUNCTION slow()"
+            "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON dpbo_ledger DEFERRABLE INITIALLY"
+            " DEFERRED FOR EACH ROW WHEN (NEW.kind = 'charge') EXECUTE FUNCTION slow()"
         )
     handle = curator.evaluate(MEAN)
     proxy.arm(COMMIT, "at once")
@@ -80,7 +89,9 @@ def test_a_commit_that_is_still_under_way_is_waited_for(server, proxy, drawn):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_value_that_was_not_stored_is_kept_and_delivered_later(server, proxy, drawn, monkeypatch, when):
+def test_a_value_that_was_not_stored_is_kept_and_delivered_later(
+    server, proxy, drawn, monkeypatch, when
+):
     curator = make(url := server.schema(port=proxy.port))
     handle = curator.evaluate(MEAN)
     charge = Ledger.charge
@@ -98,15 +109,24 @@ def test_a_value_that_was_not_stored_is_kept_and_delivered_later(server, proxy, 
     release = curator.release(handle, NOISE)
     records = drawn.require_sound(url)
     assert [record.kind for record in records] == ["birth", "charge", "value"]
-    assert records[-1].body["values"][0]["value"] == release.value.tolist(), "what was drawn the first time"
+    assert records[-1].body["values"][0]["value"] == release.value.tolist(), (
+        "what was drawn the first time"
+    )
 
 
-def test_a_server_that_is_down_charges_nothing_and_the_curator_goes_on_when_it_is_back(server, drawn):
+def test_a_server_that_is_down_charges_nothing_and_the_curator_goes_on_when_it_is_back(
+    server, drawn
+):
     curator = make(url := server.schema())
     handle = curator.evaluate(MEAN)
     server.stop()
     try:
-        for call in (lambda: curator.release(handle, NOISE), curator.statement, lambda: make(url), lambda: Ledger.open(url)):
+        for call in (
+            lambda: curator.release(handle, NOISE),
+            curator.statement,
+            lambda: make(url),
+            lambda: Ledger.open(url),
+        ):
             with pytest.raises(LedgerUnavailable) as refused:
                 call()
             assert not refused.value.uncertain
@@ -129,14 +149,17 @@ def test_a_locked_ledger_is_named_and_charges_nothing(server, drawn):
 
 @pytest.mark.parametrize("crashes", [1, pytest.param(12, marks=pytest.mark.deep)])
 def test_a_crashed_server_keeps_every_charge_it_answered_for(server, drawn, measured, crashes):
-    """kill -9 of all its processes while releases go on, though the server was told to answer before it syncs."""
+    """kill -9 of all its processes while releases go on, though the server was told to answer
+    before it syncs.
+    """
     curator = make(url := server.schema(settings="-csynchronous_commit=off"))
     objective, rng, answered = search(curator, 20_000), random.Random(crashes), []
     ended = threading.Event()
 
     def release():
         while not ended.is_set():
-            with contextlib.suppress(LedgerUnavailable, BudgetExceeded):  # a fast machine may use up the plan
+            # a fast machine may use up the plan
+            with contextlib.suppress(LedgerUnavailable, BudgetExceeded):
                 objective(torch.rand(2, 1, dtype=torch.float64))
                 answered.append(curator.ledger.head().seq)
 
@@ -155,7 +178,9 @@ def test_a_crashed_server_keeps_every_charge_it_answered_for(server, drawn, meas
     records = Ledger.open(url).verify()
     assert records.seq >= max(answered, default=0), "what was answered for is there"
     kept = Ledger.open(url).records()
-    lost = sum(len(r.body["slots"]) for r in kept if r.kind == "charge") - sum(len(r.body["values"]) for r in kept if r.kind == "value")
+    lost = sum(len(r.body["slots"]) for r in kept if r.kind == "charge") - sum(
+        len(r.body["values"]) for r in kept if r.kind == "value"
+    )
     assert lost <= 2 * crashes, "at most the one release in flight each time"
     drawn.require_sound(url, lost=lost)
     measured(len(answered))

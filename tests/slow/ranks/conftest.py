@@ -29,4 +29,7 @@ def ran(tmp_path_factory):
 @pytest.fixture(scope="session")
 def met(ran):
     """`met(name)`: what each rank that lived met, by rank."""
-    return lambda name: {int(file.stem): json.loads(file.read_text()) for file in sorted(ran(name).glob("[0-9].json"))}
+    return lambda name: {
+        int(file.stem): json.loads(file.read_text())
+        for file in sorted(ran(name).glob("[0-9].json"))
+    }

@@ -1,8 +1,10 @@
-"""What ranks do in real processes: every algorithm that runs on ranks, and what goes wrong on them, each job in fresh processes.
+"""What ranks do in real processes: every algorithm that runs on ranks, and what goes wrong on them,
+each job in fresh processes.
 
-Ranks meet in a file, so that no rank's death takes the meeting place along. A rank that is killed is killed by SIGKILL, by itself, at a
-named point; draws are noted in a file, synced before the noise is drawn, so that nothing it did can hide. Records are whole numbers of
-2^-10 and scores elementwise, so that every rank computes the same number for a record.
+Ranks meet in a file, so that no rank's death takes the meeting place along. A rank that is killed
+is killed by SIGKILL, by itself, at a named point; draws are noted in a file, synced before the
+noise is drawn, so that nothing it did can hide. Records are whole numbers of 2^-10 and scores
+elementwise, so that every rank computes the same number for a record.
 """
 
 import contextlib
@@ -49,7 +51,12 @@ NOISE = GaussianMechanism(50.0)
 def rows(records=N):
     """All records: three clusters, one record that is broken and one far away."""
     draw = np.random.default_rng(0)
-    X = np.round((draw.normal(size=(records, D)) * 0.1 + draw.integers(0, 3, (records, 1)) - 1) * 1024) / 1024
+    X = (
+        np.round(
+            (draw.normal(size=(records, D)) * 0.1 + draw.integers(0, 3, (records, 1)) - 1) * 1024
+        )
+        / 1024
+    )
     X[5] = np.nan
     X[7] = 1e3
     return torch.from_numpy(X)
@@ -59,12 +66,16 @@ def dealt(records, ranks):
     """Positions of this rank's shard: of four, one has none and one has a single record."""
     if ranks is None:
         return torch.arange(records)
-    ends = {1: [0], 2: [0, records // 3], 3: [0, 1, records // 3], 4: [0, 0, 1, records // 3]}[ranks.world_size]
+    ends = {1: [0], 2: [0, records // 3], 3: [0, 1, records // 3], 4: [0, 0, 1, records // 3]}[
+        ranks.world_size
+    ]
     return torch.arange(ends[ranks.rank], [*ends[1:], records][ranks.rank])
 
 
 def loss(x, r):
-    return (r[:, 0] - x[0]).abs() + (r[:, 1] - x[1]).abs() * 0.5 + (r[:, 2] - x[2]) * (r[:, 2] - x[2])
+    return (
+        (r[:, 0] - x[0]).abs() + (r[:, 1] - x[1]).abs() * 0.5 + (r[:, 2] - x[2]) * (r[:, 2] - x[2])
+    )
 
 
 def opened(ranks, *, adjacency=Adjacency.REPLACE_ONE, groups=False, where="cpu", **more):
@@ -94,7 +105,9 @@ def at(number, rows=1):
 
 
 def objective(curator, **more):
-    return PrivateObjective(curator, lambda x, r: -loss(x, r), **{"score_range": (-2.0, 0.0), "evaluations": 3, **more})
+    return PrivateObjective(
+        curator, lambda x, r: -loss(x, r), **{"score_range": (-2.0, 0.0), "evaluations": 3, **more}
+    )
 
 
 def on_disk(folder):
@@ -106,34 +119,71 @@ def charges(curator):
 
 
 def gibo(curator, mechanism=None, **more):
-    search = DPGIBO(curator, loss, bounds=BOUNDS, mechanism=mechanism, iterations=4, batch_size=D + 1, clip=1.0, **more)
+    search = DPGIBO(
+        curator,
+        loss,
+        bounds=BOUNDS,
+        mechanism=mechanism,
+        iterations=4,
+        batch_size=D + 1,
+        clip=1.0,
+        **more,
+    )
     result = search.run()
-    return {"iterates": result.iterates.tolist(), "gradients": result.gradients.tolist(), "left": search.remaining}
+    return {
+        "iterates": result.iterates.tolist(),
+        "gradients": result.gradients.tolist(),
+        "left": search.remaining,
+    }
 
 
 def exact(ranks):
     """Without noise, so that one unit of the finest lattice would be seen."""
-    mixture = DPGaussianMixture(2, mechanism=EXACT, radius=4.0, dimension=D, max_iter=2, random_state=0).fit(opened(ranks))
+    mixture = DPGaussianMixture(
+        2, mechanism=EXACT, radius=4.0, dimension=D, max_iter=2, random_state=0
+    ).fit(opened(ranks))
     patients = gibo(opened(ranks, groups=True), EXACT, loss_range=(0.0, 3.0))
-    return {"gibo": gibo(opened(ranks), EXACT), "patients": patients, "mixture": [mixture.means_.tolist(), mixture.covariances_.tolist()]}
+    return {
+        "gibo": gibo(opened(ranks), EXACT),
+        "patients": patients,
+        "mixture": [mixture.means_.tolist(), mixture.covariances_.tolist()],
+    }
 
 
 def everything(ranks):
     removed = opened(ranks, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
     grouped = opened(ranks, groups=True)
-    mixture = DPGaussianMixture(3, budget=1.0, radius=4.0, dimension=D, max_iter=3, random_state=0).fit(opened(ranks))
-    means = DPKMeans(3, budget=1.0, radius=4.0, dimension=D, max_iter=3, random_state=0).fit(opened(ranks))
-    factors = DPFactorAnalysis(1, budget=1.0, radius=4.0, dimension=D, random_state=0).fit(opened(ranks))
+    mixture = DPGaussianMixture(
+        3, budget=1.0, radius=4.0, dimension=D, max_iter=3, random_state=0
+    ).fit(opened(ranks))
+    means = DPKMeans(3, budget=1.0, radius=4.0, dimension=D, max_iter=3, random_state=0).fit(
+        opened(ranks)
+    )
+    factors = DPFactorAnalysis(1, budget=1.0, radius=4.0, dimension=D, random_state=0).fit(
+        opened(ranks)
+    )
     asked = objective(opened(ranks, groups=True))
-    cells = PrivateObjective(opened(ranks), lambda x, r: (r[:, 0] > x[0]).long(), score_range=(0.0, 1.0), evaluations=2, cells=2)
+    cells = PrivateObjective(
+        opened(ranks),
+        lambda x, r: (r[:, 0] > x[0]).long(),
+        score_range=(0.0, 1.0),
+        evaluations=2,
+        cells=2,
+    )
     X = at(0.25, 2)
-    start = choose_start(opened(ranks), loss, X * torch.tensor([[1.0], [2.0]]), loss_range=(0.0, 3.0), budget=0.5)
+    start = choose_start(
+        opened(ranks), loss, X * torch.tensor([[1.0], [2.0]]), loss_range=(0.0, 3.0), budget=0.5
+    )
     return {
         "gibo": gibo(opened(ranks), settings=GIBOSettings.recommended()),
         "gibo with history": gibo(opened(ranks), settings=GIBOSettings.paper()),
         "gibo, units removed": {**gibo(removed, divisor=200.0), "units": removed.units},
         "gibo, patients": {**gibo(grouped, loss_range=(0.0, 3.0)), "units": grouped.units},
-        "mixture": [mixture.weights_.tolist(), mixture.means_.tolist(), mixture.covariances_.tolist()],
+        "mixture": [
+            mixture.weights_.tolist(),
+            mixture.means_.tolist(),
+            mixture.covariances_.tolist(),
+        ],
         "k-means": means.cluster_centers_.tolist(),
         "factors": [factors.components_.tolist(), factors.noise_variance_.tolist()],
         "objective": [part.tolist() for part in (*asked(X), *asked(X[:1]), *asked.history())],
@@ -145,19 +195,32 @@ def everything(ranks):
 
 
 def search(ranks, folder):
-    """Six iterations on a ledger; what was released, step by step, goes into a file of this rank's."""
+    """Six iterations on a ledger; what was released, step by step, goes into a file of this
+    rank's.
+    """
     curator = opened(ranks, budget=Budget.gdp(1.0), **on_disk(folder))
     seen = folder / f"seen{-1 if ranks is None else ranks.rank}"
 
     def note(run):
         seen.write_text(json.dumps(run.state_dict()["gradients"]))
 
-    run = DPGIBO(curator, loss, bounds=BOUNDS, budget=1.0, iterations=STEPS, batch_size=D + 1, clip=1.0, callback=note)
+    run = DPGIBO(
+        curator,
+        loss,
+        bounds=BOUNDS,
+        budget=1.0,
+        iterations=STEPS,
+        batch_size=D + 1,
+        clip=1.0,
+        callback=note,
+    )
     return run.run().gradients.tolist()
 
 
 def dies(who, owner, method, times, title=None):
-    """The search, in which one rank kills itself on entering this method of `owner` so many times, in the steps of this title."""
+    """The search, in which one rank kills itself on entering this method of `owner` so many times,
+    in the steps of this title.
+    """
 
     def job(ranks, folder):
         original = getattr(owner, method)
@@ -179,7 +242,14 @@ def dies(who, owner, method, times, title=None):
 def held(ranks, records, groups=None, **more):
     """A curator of so many records of this rank's."""
     unit = PrivacyUnit("patient", groups=groups)
-    return Curator(torch.rand(records, 2), unit=unit, adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), ranks=ranks, **more)
+    return Curator(
+        torch.rand(records, 2),
+        unit=unit,
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget.gdp(1.0),
+        ranks=ranks,
+        **more,
+    )
 
 
 def unit_on_two_ranks(ranks, folder):
@@ -200,9 +270,16 @@ def written_in_another_way(ranks, folder):
 
 
 def resumed_with_others(ranks, folder):
-    """A plan is resumed with the same records, dealt in another way, and not with others. What is released is remembered everywhere."""
+    """A plan is resumed with the same records, dealt in another way, and not with others. What is
+    released is remembered everywhere.
+    """
     whole = rows()
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1.0), "ranks": ranks}
+    terms: dict[str, Any] = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget.gdp(1.0),
+        "ranks": ranks,
+    }
 
     def begin(records):
         return objective(Curator(records, **terms, **on_disk(folder))).remaining
@@ -231,7 +308,11 @@ def other_questions(ranks, folder):
         lambda: asked(at(0.1 + 1e-16 * (ranks.rank == 3))),
         # A statement needs no other rank.
         lambda: curator.statement() if ranks.rank == 3 else None,
-        lambda: curator.evaluate(mean()) if ranks.rank == 3 else curator.reserve("p", NOISE.event(), slots=1, terms={}),
+        lambda: (
+            curator.evaluate(mean())
+            if ranks.rank == 3
+            else curator.reserve("p", NOISE.event(), slots=1, terms={})
+        ),
         lambda: curator.release(mean(), GaussianMechanism(20.0 + (ranks.rank == 1))),
     )
     asked(at(0.1))
@@ -249,7 +330,9 @@ class Scorer:
 
 
 def other_models(ranks, folder):
-    """Rank 1 has another number, table, model, default or line of code; then a device of its own alone."""
+    """Rank 1 has another number, table, model, default or line of code; then a device of its own
+    alone.
+    """
     curator = opened(ranks, **on_disk(folder))
     other = ranks.rank == 1
     shift = 0.5 + other
@@ -267,14 +350,18 @@ def other_models(ranks, folder):
         "layer": Scorer(torch.nn.Sequential(torch.nn.Tanh() if other else torch.nn.ReLU())),
         "setting of a layer": Scorer(torch.nn.LeakyReLU(shift)),
     }
-    met = [[kind, *met_by(functools.partial(curator.evaluate, mean(score)))] for kind, score in scores.items()]
+    met = [
+        [kind, *met_by(functools.partial(curator.evaluate, mean(score)))]
+        for kind, score in scores.items()
+    ]
     same = Scorer(torch.device("meta" if other else "cpu"))
     alike = met_by(lambda: curator.evaluate(mean(same)))
     return [*met, alike, charges(curator)]
 
 
 def lies(ranks, folder):
-    """Rank 1 sends false sums, asks for a release that nobody else asks for, repeats an earlier message and hides an error.
+    """Rank 1 sends false sums, asks for a release that nobody else asks for, repeats an earlier
+    message and hides an error.
 
     After each lie all ranks release another question.
     """
@@ -288,7 +375,9 @@ def lies(ranks, folder):
         return curator.release(mean(lambda _, r: r[:, 0]), NOISE).value.tolist()
 
     def ten_times(self, numbers):
-        return honest["reduce_tensor"](self, numbers * 10 if self.rank == 1 and numbers.numel() else numbers)
+        return honest["reduce_tensor"](
+            self, numbers * 10 if self.rank == 1 and numbers.numel() else numbers
+        )
 
     def repeated(self, row):
         rows_sent.append(row)
@@ -299,16 +388,32 @@ def lies(ranks, folder):
         return honest["all_gather"](self, bytes([0]) if self.rank == 1 and len(row) == 1 else row)
 
     told = []
-    for method, lie in (("reduce_tensor", ten_times), ("all_gather", repeated), ("all_gather", hidden)):
+    for method, lie in (
+        ("reduce_tensor", ten_times),
+        ("all_gather", repeated),
+        ("all_gather", hidden),
+    ):
         setattr(Ranks, method, lie)
         told += met_by(released)
         setattr(Ranks, method, honest[method])
         told.append(met_by(released)[0])
-    told += met_by(lambda: released() if liar else curator.evaluate(mean(lambda _, records: records[:, 1])))
+    told += met_by(
+        lambda: released() if liar else curator.evaluate(mean(lambda _, records: records[:, 1]))
+    )
     last = released()
     records = curator.ledger.records()
-    charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]
-    stored = [value["handle"] for record in records if record.kind == "value" for value in record.body["values"]]
+    charged = [
+        slot["handle"]
+        for record in records
+        if record.kind == "charge"
+        for slot in record.body["slots"]
+    ]
+    stored = [
+        value["handle"]
+        for record in records
+        if record.kind == "value"
+        for value in record.body["values"]
+    ]
     curator.ledger.verify()
     return [told, last, charged, stored]
 
@@ -334,7 +439,9 @@ def refused_by_one(ranks, folder):
     met = met_by(
         lambda: curator.evaluate(mean(fails)),
         lambda: curator.evaluate(mean(point=1, fit=breaks)),
-        lambda: curator.evaluate(QuantileUtilities(first_column, candidates=[0.1, 0.2], quantile=0.5)),
+        lambda: curator.evaluate(
+            QuantileUtilities(first_column, candidates=[0.1, 0.2], quantile=0.5)
+        ),
         lambda: curator.evaluate(RowOutcome(lambda r: 0.5, row=0, value_range=(0.0, 1.0))),
         lambda: curator.ledger.note("assume", "x"),
         lambda: DPGaussianMixture(2, budget=0.1, radius=4.0, dimension=D).fit(curator),
@@ -345,7 +452,9 @@ def refused_by_one(ranks, folder):
 
 
 def fail_in_two_ways(ranks, folder):
-    """Each rank in a way of its own; nobody is left waiting, and who changed its records says so ever after."""
+    """Each rank in a way of its own; nobody is left waiting, and who changed its records says so
+    ever after.
+    """
     curator = opened(ranks)
 
     class Local(PrivacyError):
@@ -373,7 +482,9 @@ def fail_in_two_ways(ranks, folder):
 
 
 def fails_on_one_shard(ranks, folder):
-    """The first rank's only unit cannot be scored: one failure among all, on ranks as in one process."""
+    """The first rank's only unit cannot be scored: one failure among all, on ranks as in one
+    process.
+    """
 
     def score(_, r):
         if (r == rows()[0]).all(1).any():
@@ -384,7 +495,9 @@ def fails_on_one_shard(ranks, folder):
 
 
 def no_hidden_runs(ranks, folder):
-    """A rank sees its own shard alone, so it cannot draw for all: refused before anything is reserved."""
+    """A rank sees its own shard alone, so it cannot draw for all: refused before anything is
+    reserved.
+    """
     curator = opened(ranks, budget=Budget(1.0, 1e-6), accounting=RDPFilter(64.0))
     space = Space(t=scipy.stats.uniform(0.0, 1.0))
     law = TruncatedNegativeBinomial.of_mean(5.0)
@@ -407,14 +520,19 @@ def comes_late(ranks, folder):
 
 
 def refused_before_it_is_asked(ranks, folder):
-    """Rank 1 gives arguments that are refused before any collective; then all go on together. Last, all are refused alike."""
+    """Rank 1 gives arguments that are refused before any collective; then all go on together. Last,
+    all are refused alike.
+    """
     odd: Any = "" if ranks.rank == 1 else "release"
     role: Any = None if ranks.rank == 1 else "validation"
     (made,) = met_by(lambda: opened(ranks, budget=Budget.gdp(1.0), role=role))
     curator = opened(ranks, budget=Budget.gdp(1.0))
     handle = curator.evaluate(mean())
     detail = object() if ranks.rank == 1 else 0.5
-    apart, named = met_by(lambda: curator.release_all([handle], NOISE, name=odd), lambda: curator.evaluate(mean(), x=detail))
+    apart, named = met_by(
+        lambda: curator.release_all([handle], NOISE, name=odd),
+        lambda: curator.evaluate(mean(), x=detail),
+    )
     together = curator.release(handle, NOISE).value.tolist()
     wrong: Any = 3
     (alike,) = met_by(lambda: curator.release_all(wrong, NOISE))
@@ -431,14 +549,20 @@ def others_take_turns(ranks, folder):
         told.append("durations-tell-nothing" in curator.statement().assumptions)
         if ranks.rank == 0 and len(told) == 2:
             other = Ledger.open(str(folder / "l.db"))
-            (charge, *_) = other.charges(search.name)
+            charge, *_ = other.charges(search.name)
             slot = {**charge.body["slots"][0], "handle": "another"}
-            other.charge(search.name, charge.event, {"units": charge.body["units"], "slots": [slot]}, search.name)
+            other.charge(
+                search.name,
+                charge.event,
+                {"units": charge.body["units"], "slots": [slot]},
+                search.name,
+            )
     return told
 
 
 def on_devices(ranks, folder):
-    """Sums from records on this rank's device, and from records that come to it block by block; one process with all records on a device.
+    """Sums from records on this rank's device, and from records that come to it block by block; one
+    process with all records on a device.
 
     By NCCL where the group has it.
     """
@@ -447,7 +571,11 @@ def on_devices(ranks, folder):
         torch.cuda.set_device(ranks.rank)
     device = "cuda" if on_gpus else "cpu"
     streaming._ROWS = 16
-    return [gibo(opened(ranks, where=device), EXACT), gibo(opened(ranks, device=device), EXACT), gibo(opened(None, where=device), EXACT)]
+    return [
+        gibo(opened(ranks, where=device), EXACT),
+        gibo(opened(ranks, device=device), EXACT),
+        gibo(opened(None, where=device), EXACT),
+    ]
 
 
 def met_by(*works):
@@ -467,7 +595,12 @@ def many_machines(rank, folder):
     """The example, with the variables that torchrun sets."""
     from examples import many_machines
 
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(SIZE), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(SIZE)}
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(SIZE),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(SIZE),
+    }
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": (folder / "port").read_text()}
     with (folder / f"{rank}.out").open("w") as file, contextlib.redirect_stdout(file):
         many_machines.main(2000)
@@ -518,7 +651,9 @@ def run_rank(name, rank, size, folder):
     # Whoever waited for it would not end before `started` gives up.
     wait = datetime.timedelta(hours=1)
     backend = "nccl" if "devices" in name else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{folder / 'meet'}", rank=rank, world_size=size, timeout=wait)
+    dist.init_process_group(
+        backend, init_method=f"file://{folder / 'meet'}", rank=rank, world_size=size, timeout=wait
+    )
     ranks = Ranks(timeout=wait)
     try:
         value = JOBS[name][1](ranks, folder)

@@ -1,4 +1,6 @@
-"""Ranks that die, come late, differ, or hold rows of one unit: a typed error on all, no second charge, no second noise."""
+"""Ranks that die, come late, differ, or hold rows of one unit: a typed error on all, no second
+charge, no second noise.
+"""
 
 import json
 
@@ -12,7 +14,11 @@ from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError, UsageError
 from tests.slow.ranks.jobs import JOBS, STEPS
 
-DEATHS = {name: 2 if "before a charge" in name or "after" in name else 0 for name in JOBS if "dies" in name}
+DEATHS = {
+    name: 2 if "before a charge" in name or "after" in name else 0
+    for name in JOBS
+    if "dies" in name
+}
 
 
 def refusal(met, name):
@@ -23,18 +29,28 @@ def refusal(met, name):
     return errors[0]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.deep] * ("between" not in name)) for name in DEATHS])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.deep] * ("between" not in name)) for name in DEATHS],
+)
 @pytest.mark.attack("A16")
 def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(ran, met, name):
     folder = ran(name)
     survivors = met(name)
-    assert json.loads((folder / "exits").read_text()) == [-9 if rank == DEATHS[name] else 0 for rank in range(4)]
+    assert json.loads((folder / "exits").read_text()) == [
+        -9 if rank == DEATHS[name] else 0 for rank in range(4)
+    ]
     assert [rank["error"][0] for rank in survivors.values()] == ["RankLost"] * 3
 
     ledger = Ledger.open(str(folder / "l.db"))
     ledger.verify()
     records = ledger.records()
-    charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]
+    charged = [
+        slot["handle"]
+        for record in records
+        if record.kind == "charge"
+        for slot in record.body["slots"]
+    ]
     draws = [line.split() for line in (folder / "draws").read_text().splitlines()]
     lost = 1 if "between" in name else 0
     assert len(charged) == len(set(charged)) == STEPS, "the plan is used up, no more and no less"
@@ -62,14 +78,23 @@ def test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger(ran, me
 
 @pytest.mark.attack("A26")
 def test_one_name_written_in_two_ways_on_two_ranks_is_said(met):
-    """Labels in NFC and NFD, in other capitals or with a zero-width space made four units of three people, without a word."""
+    """Labels in NFC and NFD, in other capitals or with a zero-width space made four units of three
+    people, without a word.
+    """
     for rank in met("written in another way").values():
-        assert ["differ only in case" in text for text in rank["value"]] == [True, True, True, False]
+        assert ["differ only in case" in text for text in rank["value"]] == [
+            True,
+            True,
+            True,
+            False,
+        ]
 
 
 @pytest.mark.attack("A30", "A35")
 def test_ranks_resume_with_the_same_records_however_they_are_dealt(met):
-    """They resumed on other records without a word, and only the first rank knew later what had been released."""
+    """They resumed on other records without a word, and only the first rank knew later what had
+    been released.
+    """
     for rank in met("resumed with others").values():
         first, again, other, remembered = rank["value"]
         assert (first, again, remembered) == (3, 3, True)
@@ -87,7 +112,12 @@ def test_other_kinds_of_labels_other_terms_and_no_records_are_refused_on_all(met
 def test_ranks_that_ask_for_different_things_are_refused_and_may_go_on(met):
     for rank in met("other questions").values():
         point, alone, step, noise, charges, left = rank["value"]
-        assert [point[0], alone, step[0], noise[0]] == ["RanksDisagree", None, "RanksDisagree", "RanksDisagree"]
+        assert [point[0], alone, step[0], noise[0]] == [
+            "RanksDisagree",
+            None,
+            "RanksDisagree",
+            "RanksDisagree",
+        ]
         assert "rank 3 to do so with other code, numbers or models" in point[1]
         assert "rank 3 to evaluate ClippedMean" in step[1]
         assert "rank 1" in noise[1]
@@ -109,7 +139,9 @@ def test_ranks_with_other_code_globals_or_models_are_refused_before_a_charge(met
 
 @pytest.mark.attack("A16", "A17")
 def test_a_rank_that_lies_causes_no_second_noise_and_no_release_without_a_charge(ran, met):
-    """What it sends of its own records is believed. All else is compared before anything is charged."""
+    """What it sends of its own records is believed. All else is compared before anything is
+    charged.
+    """
     told = [rank["value"] for rank in met("lies").values()]
     assert len(told) == 2
     assert told[0][1:] == told[1][1:], "the same value and ledger on both"
@@ -150,7 +182,12 @@ def test_what_one_rank_cannot_do_none_does(met):
         assert score[0] == "PrivateFailure"
         assert "secret" not in str(rank)
         assert fit[0] == ("ZeroDivisionError" if number == 2 else "RankFailed")
-        assert [utilities[0], row[0], ledger[0], much[0]] == ["InputError", "InputError", "LedgerError", "BudgetExceeded"]
+        assert [utilities[0], row[0], ledger[0], much[0]] == [
+            "InputError",
+            "InputError",
+            "LedgerError",
+            "BudgetExceeded",
+        ]
         assert seedless[0] == "InputError"
         assert "random_state" in seedless[1]
 
@@ -160,7 +197,9 @@ def test_ranks_that_fail_in_two_ways_stay_together(met):
     for number, rank in met("fail in two ways").items():
         error, private, changed, local, bound = rank["value"]
         assert "secret" not in str(rank)
-        assert error[0] == ("ZeroDivisionError" if number == 1 else "RankFailed"), "an error comes before a failure, on all"
+        assert error[0] == ("ZeroDivisionError" if number == 1 else "RankFailed"), (
+            "an error comes before a failure, on all"
+        )
         assert private[0] == changed[0] == "PrivateFailure"
         assert "changed in place" in changed[1]
         assert local[0] == ("Local" if number == 0 else "RankFailed")
@@ -187,29 +226,48 @@ def test_hidden_runs_are_refused_on_ranks_before_they_cost(met):
 @pytest.mark.deep
 def test_a_rank_that_comes_late_is_given_up(met):
     """By its own limit: the group's is an hour."""
-    assert {number: rank["error"][0] for number, rank in met("comes late").items()} == dict.fromkeys(range(4), "RankLost")
+    assert {
+        number: rank["error"][0] for number, rank in met("comes late").items()
+    } == dict.fromkeys(range(4), "RankLost")
 
 
 def test_equal_labels_have_one_name_and_others_another():
     def names(labels, key=b"k"):
         return [tuple(row) for row in hash_labels(labels, key)[0].tolist()]
 
-    assert names(torch.tensor([3, 4])) == names([3.0, 4.0]) == names(torch.tensor([3.0, 4.0, 3.0], dtype=torch.float32))
-    for alike in ([0, 1, 2**80, -1], ["1", "", "a"], [b"1", b""], [("1", ""), ("", "1")], [("a", 1), ("a", 2)]):
+    assert (
+        names(torch.tensor([3, 4]))
+        == names([3.0, 4.0])
+        == names(torch.tensor([3.0, 4.0, 3.0], dtype=torch.float32))
+    )
+    for alike in (
+        [0, 1, 2**80, -1],
+        ["1", "", "a"],
+        [b"1", b""],
+        [("1", ""), ("", "1")],
+        [("a", 1), ("a", 2)],
+    ):
         assert len(set(names(alike))) == len(alike)
     assert names(["a"]) != names(["a"], b"another key")
     assert names([]) == []
-    kinds = [hash_labels(labels, b"k")[1] for labels in ([1], ["1"], [b"1"], [("1",)], [("1", 1)], [(("1",), 1)])]
+    kinds = [
+        hash_labels(labels, b"k")[1]
+        for labels in ([1], ["1"], [b"1"], [("1",)], [("1", 1)], [(("1",), 1)])
+    ]
     assert len(set(kinds)) == len(kinds), "labels of different kinds are seen, not compared"
     assert kinds[0] == hash_labels(torch.tensor([4.0]), b"k")[1]
     with pytest.raises(InputError, match="groups"):
         names([object()])
 
 
-NCCL = pytest.mark.skipif(torch.cuda.device_count() < 2 or not dist.is_nccl_available(), reason="needs two GPUs and NCCL")
+NCCL = pytest.mark.skipif(
+    torch.cuda.device_count() < 2 or not dist.is_nccl_available(), reason="needs two GPUs and NCCL"
+)
 
 
-@pytest.mark.parametrize("name", ["on two CPUs", pytest.param("on devices", marks=[pytest.mark.cuda, NCCL])])
+@pytest.mark.parametrize(
+    "name", ["on two CPUs", pytest.param("on devices", marks=[pytest.mark.cuda, NCCL])]
+)
 def test_partial_sums_add_up_on_devices_also_from_blocks(met, name):
     assert len(met(name)) >= 2
     for rank in met(name).values():
@@ -222,7 +280,13 @@ def test_ranks_need_a_group_and_a_timeout():
     with pytest.raises(UsageError, match="init_process_group"):
         Ranks()
     with pytest.raises(InputError, match="ranks"):
-        Curator(torch.rand(3), unit=PrivacyUnit("u"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), ranks=object())  # type: ignore[arg-type]
+        Curator(
+            torch.rand(3),
+            unit=PrivacyUnit("u"),
+            adjacency=Adjacency.REPLACE_ONE,
+            budget=Budget.gdp(1.0),
+            ranks=object(),  # type: ignore[arg-type]
+        )
 
 
 def test_partial_sums_are_added_in_whole_numbers(tmp_path):

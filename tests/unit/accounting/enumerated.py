@@ -1,4 +1,6 @@
-"""Small base mechanisms whose selections are computed outcome by outcome: what bounds are checked against."""
+"""Small base mechanisms whose selections are computed outcome by outcome: what bounds are checked
+against.
+"""
 
 import numpy as np
 
@@ -38,11 +40,17 @@ def pairs(count, seed, *, leaks=True):
 
 
 def profile_of_laws(p, q):
-    """The profile of two laws on the same few outcomes; losses are rounded up to a grid, so that no two are nearly equal."""
+    """The profile of two laws on the same few outcomes; losses are rounded up to a grid, so that no
+    two are nearly equal.
+    """
     both = (p > 0) & (q > 0)
     grain = 2.0**-30
     steps, place = np.unique(np.ceil(np.log(p[both] / q[both]) / grain), return_inverse=True)
-    return Profile(steps * grain, np.bincount(place, p[both], len(steps)).astype(np.float64), float(p[q == 0].sum()))
+    return Profile(
+        steps * grain,
+        np.bincount(place, p[both], len(steps)).astype(np.float64),
+        float(p[q == 0].sum()),
+    )
 
 
 def profiles_of_laws(p, q):
@@ -61,7 +69,9 @@ def at_threshold(gamma, p, place):
     """The law of the first run at or above a score, "nothing" last."""
     s = p[place:].sum()
     fails = p[:place].sum()
-    return np.append(np.where(np.arange(len(p)) >= place, p, 0.0), gamma * fails) / (gamma + (1 - gamma) * s)
+    return np.append(np.where(np.arange(len(p)) >= place, p, 0.0), gamma * fails) / (
+        gamma + (1 - gamma) * s
+    )
 
 
 def delta(a, b, epsilons=EPSILONS):

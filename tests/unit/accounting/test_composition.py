@@ -17,7 +17,7 @@ from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.dominating_pairs import GaussianPair, LaplacePair, ResponsePair
 from dpbo.accounting.pld import epsilon
 from dpbo.errors import InputError
-from dpbo.events import (  # fmt: skip
+from dpbo.events import (
     ExponentialEvent,
     GaussianEvent,
     L2LaplaceEvent,
@@ -53,7 +53,11 @@ def test_gaussians_one_by_one_come_to_their_exact_curve_from_above():
         for delta in (1e-3, 1e-6, 1e-12, 1e-25):
             exact = gdp.epsilon_at(mu, delta)
             for inflation, off in ((1e-4, 3e-4), (1e-6, 3e-5)):
-                assert exact <= epsilon({GaussianPair(mu / 5): 25}, delta, inflation=inflation) <= exact * (1 + off), (mu, delta)
+                assert (
+                    exact
+                    <= epsilon({GaussianPair(mu / 5): 25}, delta, inflation=inflation)
+                    <= exact * (1 + off)
+                ), (mu, delta)
 
 
 @pytest.mark.attack("A15")
@@ -66,23 +70,42 @@ def test_each_pair_agrees_with_dp_accounting():
     ):
         for count, delta in ((1, 1e-2), (10, 1e-5), (100, 1e-8)):
             expected = reference.self_compose(count).get_epsilon_for_delta(delta)
-            assert epsilon({pair: count}, delta, inflation=1e-7) == pytest.approx(expected, rel=2e-3, abs=2e-4 * count**0.5)
+            assert epsilon({pair: count}, delta, inflation=1e-7) == pytest.approx(
+                expected, rel=2e-3, abs=2e-4 * count**0.5
+            )
 
 
-@pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.1, 0.125, 16), (0.7, 0.01, 1000), (4.0, 0.5, 200), (1.0, 1.0, 3)])
+@pytest.mark.parametrize(
+    ("sigma", "rate", "steps"),
+    [(1.1, 0.125, 16), (0.7, 0.01, 1000), (4.0, 0.5, 200), (1.0, 1.0, 3)],
+)
 @pytest.mark.attack("A15", "A23")
 def test_sampled_gaussians_agree_with_dp_accounting_under_both_relations(sigma, rate, steps):
-    event = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(sigma)), steps)
-    for relation, name in ((NeighboringRelation.ADD_OR_REMOVE_ONE, ADD), (NeighboringRelation.REPLACE_ONE, REPLACE)):
+    event = dp_event.SelfComposedDpEvent(
+        dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(sigma)), steps
+    )
+    for relation, name in (
+        (NeighboringRelation.ADD_OR_REMOVE_ONE, ADD),
+        (NeighboringRelation.REPLACE_ONE, REPLACE),
+    ):
         accountant = pld.PLDAccountant(relation, value_discretization_interval=5e-4)
         accountant.compose(event)
-        ours = compose([PoissonGaussianEvent(sigma, steps, rate=rate, relation=name)], delta=1e-5, refine=True)
+        ours = compose(
+            [PoissonGaussianEvent(sigma, steps, rate=rate, relation=name)], delta=1e-5, refine=True
+        )
         assert ours.pld == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
         assert ours.rdp >= ours.pld * (1 - 1e-3)
 
 
 @settings(deadline=None, max_examples=20)
-@given(st.lists(st.tuples(st.sampled_from(KINDS), st.floats(0.02, 0.8), st.integers(1, 40)), min_size=1, max_size=5), st.floats(1e-9, 1e-3))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(KINDS), st.floats(0.02, 0.8), st.integers(1, 40)),
+        min_size=1,
+        max_size=5,
+    ),
+    st.floats(1e-9, 1e-3),
+)
 @pytest.mark.attack("A15")
 def test_finer_grids_are_tighter_more_events_cost_more_and_order_does_not_matter(parts, delta):
     events = [kind(1 / size, slots) for kind, size, slots in parts]
@@ -94,14 +117,18 @@ def test_finer_grids_are_tighter_more_events_cost_more_and_order_does_not_matter
 
 @pytest.mark.attack("A10")
 def test_exponentials_are_half_as_far_as_any_pure_mechanism():
-    """mu of the exponential: over all two-point pairs with losses t and t - epsilon, none needs more."""
+    """mu of the exponential: over all two-point pairs with losses t and t - epsilon, none needs
+    more.
+    """
     for size in (0.1, 1.0, 5.0):
         t = np.linspace(1e-6, size - 1e-6, 2001)
         q = -np.expm1(t - size) / (np.exp(t) - np.exp(t - size))
         most = float((ndtri(q * np.exp(t)) - ndtri(q)).max())
         mu = compose([ExponentialEvent(2 / size)], delta=0.0).mu or 0.0
         assert most <= mu <= most * (1 + 1e-6)
-        assert (compose([PermuteAndFlipEvent(2 / size)], delta=0.0).mu or 0.0) > 1.9 * mu * (1 if size < 2 else 0.8)
+        assert (compose([PermuteAndFlipEvent(2 / size)], delta=0.0).mu or 0.0) > 1.9 * mu * (
+            1 if size < 2 else 0.8
+        )
 
 
 @pytest.mark.attack("A9")
@@ -112,7 +139,9 @@ def test_relations_are_converted_one_way():
     assert compose([convert_adjacency(GaussianEvent(4.0), add, replace)], delta=0.0).mu == 0.5
     assert convert_adjacency(LaplaceEvent(4.0), add, replace) == LaplaceEvent(2.0)
     sampled = PoissonGaussianEvent(1.1, 5, rate=0.1, relation=ADD)
-    assert convert_adjacency(sampled, add, replace) == PoissonGaussianEvent(1.1, 5, rate=0.1, relation=REPLACE)
+    assert convert_adjacency(sampled, add, replace) == PoissonGaussianEvent(
+        1.1, 5, rate=0.1, relation=REPLACE
+    )
     assert convert_adjacency(sampled, add, add) is sampled
     for given_, wanted in ((replace, add), (Adjacency.BOUNDED_ROW_CHANGE, replace)):
         with pytest.raises(InputError, match="wanted"):
@@ -121,10 +150,20 @@ def test_relations_are_converted_one_way():
         compose([sampled, convert_adjacency(sampled, add, replace)], delta=1e-5)
 
 
-@pytest.mark.parametrize("others", [[], [GaussianEvent(1.0)], [LaplaceEvent(1.0)]], ids=["alone", "beside gaussian", "beside laplace"])
+@pytest.mark.parametrize(
+    "others",
+    [[], [GaussianEvent(1.0)], [LaplaceEvent(1.0)]],
+    ids=["alone", "beside gaussian", "beside laplace"],
+)
 def test_exact_answers_have_no_bound(others):
     bound = compose([*others, NotPrivateEvent()], delta=1e-5)
-    assert (bound.pure, bound.gdp, bound.pld, bound.rdp, bound.mu) == (math.inf, math.inf, math.inf, math.inf, None)
+    assert (bound.pure, bound.gdp, bound.pld, bound.rdp, bound.mu) == (
+        math.inf,
+        math.inf,
+        math.inf,
+        math.inf,
+        None,
+    )
 
 
 def test_losses_too_large_for_a_grid_keep_the_other_bounds():
@@ -137,16 +176,26 @@ def test_losses_too_large_for_a_grid_keep_the_other_bounds():
 @pytest.mark.attack("A15")
 def test_no_size_of_noise_is_too_small_or_too_large_for_a_bound():
     """Every bound is above what neighbours can reach: no float underflows to an epsilon of 0."""
-    for kind in (GaussianEvent, LaplaceEvent, ExponentialEvent, L2LaplaceEvent, PermuteAndFlipEvent):
+    for kind in (
+        GaussianEvent,
+        LaplaceEvent,
+        ExponentialEvent,
+        L2LaplaceEvent,
+        PermuteAndFlipEvent,
+    ):
         scale = 2.0 if kind in (ExponentialEvent, PermuteAndFlipEvent) else 1.0
         for delta in (0.5, 1e-5, 1e-300):
             for size in np.logspace(-99, 99, 13):
                 bound = compose([kind(scale / size)], delta=delta)
-                assert min(bound.pure, bound.gdp, bound.pld, bound.rdp) >= _reached(kind, size, delta), (kind, delta, size)
+                assert min(bound.pure, bound.gdp, bound.pld, bound.rdp) >= _reached(
+                    kind, size, delta
+                ), (kind, delta, size)
 
 
 def _reached(kind, size, delta):
-    """The exact epsilon of randomised response; of the others an epsilon that some neighbours do reach."""
+    """The exact epsilon of randomised response; of the others an epsilon that some neighbours do
+    reach.
+    """
     if delta * (1 + math.exp(-size)) >= 1:
         return 0.0
     response = max(size + math.log1p(-delta * (1 + math.exp(-size))), 0.0)
@@ -158,7 +207,9 @@ def _reached(kind, size, delta):
 
 
 def test_mechanisms_that_share_a_dominating_pair_add_up():
-    """l2-Laplace noise and permute-and-flip of one pure epsilon are dominated by one pair: two releases, not one."""
+    """l2-Laplace noise and permute-and-flip of one pure epsilon are dominated by one pair: two
+    releases, not one.
+    """
     both = compose([L2LaplaceEvent(8.0, 3), PermuteAndFlipEvent(16.0, 2)], delta=1e-6)
     assert both.pld == compose([L2LaplaceEvent(8.0, 5)], delta=1e-6).pld
     assert both.pld > 1.5 * compose([L2LaplaceEvent(8.0, 3)], delta=1e-6).pld

@@ -1,4 +1,6 @@
-"""Every dominating pair is the law of its own loss: against integrals over outputs, from the definitions alone."""
+"""Every dominating pair is the law of its own loss: against integrals over outputs, from the
+definitions alone.
+"""
 
 import math
 
@@ -24,10 +26,19 @@ def sampled(sigma, rate, relation, reverse):
     return (other, lambda x: mixed(x, 1.0)) if reverse else (lambda x: mixed(x, 1.0), other)
 
 
-TERMS = [(0.8, 0.2, ADD, False), (0.8, 0.2, ADD, True), (0.8, 0.2, REPLACE, False), (2.0, 0.6, ADD, False), (2.0, 0.6, ADD, True),
-         (1.5, 0.9, REPLACE, False)]  # fmt: skip
+TERMS = [
+    (0.8, 0.2, ADD, False),
+    (0.8, 0.2, ADD, True),
+    (0.8, 0.2, REPLACE, False),
+    (2.0, 0.6, ADD, False),
+    (2.0, 0.6, ADD, True),
+    (1.5, 0.9, REPLACE, False),
+]
 CONTINUOUS = [
-    *((GaussianPair(mu), lambda x, mu=mu: norm.pdf(x, mu), norm.pdf, 1.0) for mu in (0.3, 1.0, 2.5)),
+    *(
+        (GaussianPair(mu), lambda x, mu=mu: norm.pdf(x, mu), norm.pdf, 1.0)
+        for mu in (0.3, 1.0, 2.5)
+    ),
     *((PoissonPair(*terms), *sampled(*terms), terms[0]) for terms in TERMS),
 ]
 
@@ -46,12 +57,21 @@ def test_masses_tails_and_spread_are_those_of_the_densities():
         cells = np.digitize(loss, edges)
         for own, true in ((own_p, P), (own_q, Q)):
             counted = np.bincount(cells, true, 42)[1:-1]
-            assert np.abs(own - counted).max() < 3e-4 * counted.max() + step, f"{pair}, but for grid points at the edges"
+            assert np.abs(own - counted).max() < 3e-4 * counted.max() + step, (
+                f"{pair}, but for grid points at the edges"
+            )
         for level in edges[1:-1:7]:
-            assert pair.beyond(float(level)) == pytest.approx(P[loss > level].sum(), rel=2e-3, abs=2 * P.max()), pair
-        assert max(P[loss > high].sum(), P[loss < low].sum(), pair.beyond(high), 1 - pair.beyond(low)) <= 1.001e-6, pair
+            assert pair.beyond(float(level)) == pytest.approx(
+                P[loss > level].sum(), rel=2e-3, abs=2 * P.max()
+            ), pair
+        assert (
+            max(P[loss > high].sum(), P[loss < low].sum(), pair.beyond(high), 1 - pair.beyond(low))
+            <= 1.001e-6
+        ), pair
         assert pair.variance() == pytest.approx(P @ (loss - P @ loss) ** 2, rel=0.02), pair
-        assert np.all(own_q <= own_p * np.exp(-edges[:-1]) * (1 + 1e-9) + 1e-18), "Q-mass is P-mass times e^-loss"
+        assert np.all(own_q <= own_p * np.exp(-edges[:-1]) * (1 + 1e-9) + 1e-18), (
+            "Q-mass is P-mass times e^-loss"
+        )
         assert np.all(own_q >= own_p * np.exp(-edges[1:]) * (1 - 1e-9) - 1e-18)
 
 
@@ -78,8 +98,12 @@ def test_laplace_noise_on_numbers_one_apart():
         p, q = pair.masses(edges)
         # x of each edge, from 0 to 1
         between = (1 - edges[::-1] / epsilon) / 2
-        assert p == pytest.approx(np.diff(0.5 * (1 - np.exp(-epsilon * between)))[::-1], rel=1e-9, abs=1e-15)
-        assert q == pytest.approx(np.diff(0.5 * np.exp(-epsilon * (1 - between)))[::-1], rel=1e-9, abs=1e-15)
+        assert p == pytest.approx(
+            np.diff(0.5 * (1 - np.exp(-epsilon * between)))[::-1], rel=1e-9, abs=1e-15
+        )
+        assert q == pytest.approx(
+            np.diff(0.5 * np.exp(-epsilon * (1 - between)))[::-1], rel=1e-9, abs=1e-15
+        )
         assert p.sum() + sum(mass for _, mass in pair.atoms()) == pytest.approx(1.0, rel=1e-12)
         wider = pair.masses(np.array([-2 * epsilon, *edges, 2 * epsilon]))
         assert wider[0][[0, -1]].tolist() == wider[1][[0, -1]].tolist() == [0.0, 0.0]
@@ -95,5 +119,9 @@ def test_far_tails_keep_their_digits():
         p, q = pair.masses(np.array([edge, edge + 0.5]))
         far = abs(edge) - (0.5 if edge < 0 else 0.0)
         sign = 1 if edge > 0 else -1
-        assert p[0] == pytest.approx(norm.sf(far - sign * 0.5) - norm.sf(far + 0.5 - sign * 0.5), rel=1e-9, abs=0)
-        assert q[0] == pytest.approx(norm.sf(far + sign * 0.5) - norm.sf(far + 0.5 + sign * 0.5), rel=1e-9, abs=0)
+        assert p[0] == pytest.approx(
+            norm.sf(far - sign * 0.5) - norm.sf(far + 0.5 - sign * 0.5), rel=1e-9, abs=0
+        )
+        assert q[0] == pytest.approx(
+            norm.sf(far + sign * 0.5) - norm.sf(far + 0.5 + sign * 0.5), rel=1e-9, abs=0
+        )

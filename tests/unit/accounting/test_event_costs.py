@@ -1,4 +1,5 @@
-"""What each kind of event costs, and how Renyi and zero-concentrated DP are read at a delta: against closed forms in fifty digits.
+"""What each kind of event costs, and how Renyi and zero-concentrated DP are read at a delta:
+against closed forms in fifty digits.
 
 Never below the truth, and hardly above it.
 """
@@ -42,7 +43,9 @@ def response(epsilon, order):
 def laplace(epsilon, order):
     e = mpmath.mpf(epsilon)
     a = mpmath.mpf(order)
-    return mpmath.log(a / (2 * a - 1) * mpmath.exp((a - 1) * e) + (a - 1) / (2 * a - 1) * mpmath.exp(-a * e)) / (a - 1)
+    return mpmath.log(
+        a / (2 * a - 1) * mpmath.exp((a - 1) * e) + (a - 1) / (2 * a - 1) * mpmath.exp(-a * e)
+    ) / (a - 1)
 
 
 def half_square(size):
@@ -51,11 +54,19 @@ def half_square(size):
 
 # the event of this size; its true Renyi divergence and zero-concentrated price at that size
 KINDS = {
-    "gaussian": (lambda s: GaussianEvent(1 / s, SLOTS), lambda s, a: a * half_square(s), half_square),
+    "gaussian": (
+        lambda s: GaussianEvent(1 / s, SLOTS),
+        lambda s, a: a * half_square(s),
+        half_square,
+    ),
     "laplace": (lambda s: LaplaceEvent(1 / s, SLOTS), laplace, lambda s: s - 1 + mpmath.exp(-s)),
     "l2-laplace": (lambda s: L2LaplaceEvent(1 / s, SLOTS), response, half_square),
     "permute-and-flip": (lambda s: PermuteAndFlipEvent(2 / s, SLOTS), response, half_square),
-    "exponential": (lambda s: ExponentialEvent(2 / s, SLOTS), lambda s, a: min(a * s**2 / 8, response(s, a)), lambda s: s**2 / 8),
+    "exponential": (
+        lambda s: ExponentialEvent(2 / s, SLOTS),
+        lambda s, a: min(a * s**2 / 8, response(s, a)),
+        lambda s: s**2 / 8,
+    ),
 }
 
 
@@ -75,10 +86,18 @@ def test_renyi_and_zero_concentrated_prices_are_the_closed_forms(kind):
                 # what the float stands for
             )
             one = SLOTS * concentrated(given)
-            assert one * (1 - mpmath.mpf(2) ** -150) <= mpmath.mpf(rho.numerator) / rho.denominator <= one * (1 + 1e-9), size
+            assert (
+                one * (1 - mpmath.mpf(2) ** -150)
+                <= mpmath.mpf(rho.numerator) / rho.denominator
+                <= one * (1 + 1e-9)
+            ), size
             for order, price in zip(ORDERS, found.tolist(), strict=True):
                 exact = SLOTS * divergence(given, order)
-                assert exact * (1 - mpmath.mpf(2) ** -50) <= price <= exact * (1 + 1e-9) + 1e-13 / (order - 1), (size, order)
+                assert (
+                    exact * (1 - mpmath.mpf(2) ** -50)
+                    <= price
+                    <= exact * (1 + 1e-9) + 1e-13 / (order - 1)
+                ), (size, order)
                 alone = renyi.cost(event, order)
                 assert float(alone or 0) == pytest.approx(price, rel=1e-9, abs=1e-13)
 
@@ -86,7 +105,9 @@ def test_renyi_and_zero_concentrated_prices_are_the_closed_forms(kind):
 @pytest.mark.parametrize("kind", ["laplace", "l2-laplace"])
 @pytest.mark.attack("A15")
 def test_renyi_divergences_are_never_rounded_below(kind):
-    """Near order 1, where digits cancel, and at huge orders, where nothing but epsilon is left: none of many epsilons is too low."""
+    """Near order 1, where digits cancel, and at huge orders, where nothing but epsilon is left:
+    none of many epsilons is too low.
+    """
     make, true, _ = KINDS[kind]
     orders = np.array([1 + 2.0**-20, 1 + 2.0**-10, 1.25, 64.0, 1e6, 1e17])
     with mpmath.workdps(60):
@@ -99,12 +120,20 @@ def test_renyi_divergences_are_never_rounded_below(kind):
 
 
 def test_pure_prices_and_the_largest_that_has_a_gaussian_one():
-    assert event_costs.pure(LaplaceEvent(4.0, 3)) == event_costs.pure(L2LaplaceEvent(4.0, 3)) == 0.75
-    assert event_costs.pure(ExponentialEvent(4.0, 3)) == event_costs.pure(PermuteAndFlipEvent(4.0, 3)) == 1.5
+    assert (
+        event_costs.pure(LaplaceEvent(4.0, 3)) == event_costs.pure(L2LaplaceEvent(4.0, 3)) == 0.75
+    )
+    assert (
+        event_costs.pure(ExponentialEvent(4.0, 3))
+        == event_costs.pure(PermuteAndFlipEvent(4.0, 3))
+        == 1.5
+    )
     assert event_costs.pure(GaussianEvent(4.0)) is None
     assert event_costs.mu_squared(LaplaceEvent(1 / 400)) is not None
     assert event_costs.mu_squared(LaplaceEvent(1 / 400.5)) is None
-    assert event_costs.mu_squared(PoissonGaussianEvent(1.0, rate=0.1, relation="replace-one")) is None
+    assert (
+        event_costs.mu_squared(PoissonGaussianEvent(1.0, rate=0.1, relation="replace-one")) is None
+    )
     for cost in (event_costs.pure, event_costs.mu_squared, event_costs.rho):
         assert cost(NotPrivateEvent()) is None
     assert renyi.cost(NotPrivateEvent(), 2.0) is None
@@ -112,8 +141,12 @@ def test_pure_prices_and_the_largest_that_has_a_gaussian_one():
 
 @pytest.mark.attack("A15")
 def test_a_selection_pays_for_all_events_of_all_runs_and_is_not_rounded_below():
-    """A fixed number of runs costs each run's epsilon; logarithms of numbers near 1 lose their last digits on the safe side."""
-    found = event_costs.pure(SelectionEvent(1.0, 2, base=(LaplaceEvent(4.0), LaplaceEvent(5.0)), run_count=FixedRuns(2)))
+    """A fixed number of runs costs each run's epsilon; logarithms of numbers near 1 lose their last
+    digits on the safe side.
+    """
+    found = event_costs.pure(
+        SelectionEvent(1.0, 2, base=(LaplaceEvent(4.0), LaplaceEvent(5.0)), run_count=FixedRuns(2))
+    )
     assert found is not None
     assert 2 * 2 * 0.45 <= found <= 2 * 2 * 0.45 * (1 + 1e-9)
     for size, runs in itertools.product([1e-8, 1e-6, 1e-5, 1e-3, 0.1], [2, 3, 1000]):
@@ -128,19 +161,37 @@ def test_a_run_without_a_renyi_bound_gives_its_selection_none():
     """Not even where the run's other events have one."""
     adaptive = SelectionEvent(base=(LaplaceEvent(2.0),), run_count=FixedRuns(2), spread=(0.5, 2.0))
     for base in ((LaplaceEvent(2.0), adaptive), (adaptive, LaplaceEvent(2.0)), (adaptive,)):
-        assert renyi.curve(SelectionEvent(base=base, run_count=FixedRuns(2)), np.array(ORDERS)) is None
+        assert (
+            renyi.curve(SelectionEvent(base=base, run_count=FixedRuns(2)), np.array(ORDERS)) is None
+        )
     # nor where a bound overflows at one order alone
     with np.errstate(over="ignore"):
-        assert renyi.curve(SelectionEvent(base=(GaussianEvent(1e-100),), run_count=FixedRuns(2)), np.array([1.5, 1e200])) is None
+        assert (
+            renyi.curve(
+                SelectionEvent(base=(GaussianEvent(1e-100),), run_count=FixedRuns(2)),
+                np.array([1.5, 1e200]),
+            )
+            is None
+        )
 
 
 @pytest.mark.attack("A15")
 def test_the_most_expensive_of_several_roles_counts():
-    event = RolesEvent(costs=(("a", (GaussianEvent(2.0), LaplaceEvent(4.0))), ("b", (LaplaceEvent(2.0, 2),))))
+    event = RolesEvent(
+        costs=(("a", (GaussianEvent(2.0), LaplaceEvent(4.0))), ("b", (LaplaceEvent(2.0, 2),)))
+    )
     assert event_costs.pure(event) is None
-    assert event_costs.pure(RolesEvent(costs=(("a", (LaplaceEvent(4.0),)), ("b", (LaplaceEvent(2.0, 2),))))) == 1
+    assert (
+        event_costs.pure(
+            RolesEvent(costs=(("a", (LaplaceEvent(4.0),)), ("b", (LaplaceEvent(2.0, 2),))))
+        )
+        == 1
+    )
     orders = np.array([2.0, 40.0])
-    parts = {role: sum(np.asarray(renyi.curve(one, orders)) for one in event.of(role)) for role in ("a", "b")}
+    parts = {
+        role: sum(np.asarray(renyi.curve(one, orders)) for one in event.of(role))
+        for role in ("a", "b")
+    }
     found = renyi.curve(event, orders)
     assert found is not None
     assert found == pytest.approx(np.maximum(parts["a"], parts["b"]), rel=1e-9)
@@ -163,7 +214,11 @@ def test_conversions_are_the_formula_and_never_below():
                 a = mpmath.mpf(order)
                 d = mpmath.mpf(delta)
                 true = mpmath.log((a - 1) / a) - (mpmath.log(d) + mpmath.log(a)) / (a - 1)
-                assert true - abs(true) * mpmath.mpf(10) ** -15 <= one <= true + abs(true) * mpmath.mpf(10) ** -10
+                assert (
+                    true - abs(true) * mpmath.mpf(10) ** -15
+                    <= one
+                    <= true + abs(true) * mpmath.mpf(10) ** -10
+                )
                 assert renyi.conversion(order, delta) == one
     assert (renyi.conversions(orders, 0.0) == math.inf).all()
 
@@ -186,7 +241,9 @@ def least(rho, delta):
 
 @pytest.mark.attack("A15")
 def test_rho_is_never_read_below_its_best_order():
-    """To the last digits: what floats round away is added, not taken off; and the way back is rounded down."""
+    """To the last digits: what floats round away is added, not taken off; and the way back is
+    rounded down.
+    """
     with mpmath.workdps(50):
         for rho, delta in ((1e-8, 1e-40), (0.003, 1e-5), (0.5, 1e-5), (40.0, 1e-12), (0.1, 1e-40)):
             true = least(mpmath.mpf(rho), mpmath.mpf(delta))
@@ -203,4 +260,8 @@ def test_a_tiny_budget_has_a_rho_that_holds_and_is_the_largest():
     for epsilon, delta in ((1e-12, 1e-6), (1e-9, 1e-6), (1e-20, 0.5), (1e-6, 1e-20), (1e5, 1e-300)):
         rho = renyi.rho_within(epsilon, delta)
         assert ZCDPFilter().cap(Budget(epsilon, delta)).parts[0] == Fraction(rho)
-        assert renyi.epsilon_of_rho(rho, delta) <= epsilon < renyi.epsilon_of_rho(rho * (1 + 1e-7), delta), (epsilon, delta)
+        assert (
+            renyi.epsilon_of_rho(rho, delta)
+            <= epsilon
+            < renyi.epsilon_of_rho(rho * (1 + 1e-7), delta)
+        ), (epsilon, delta)

@@ -1,4 +1,6 @@
-"""An exported ledger is enough for another program: dp_accounting recomputes every epsilon from its lines alone."""
+"""An exported ledger is enough for another program: dp_accounting recomputes every epsilon from its
+lines alone.
+"""
 
 import json
 import math
@@ -15,28 +17,64 @@ from dp_accounting.rdp import RdpAccountant
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
 from dpbo.__main__ import main
 from dpbo.accounting import GDPFilter, Planned, RDPFilter, ZCDPFilter
-from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, PermuteAndFlipEvent, PoissonGaussianEvent, event_from_json
-from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
+from dpbo.events import (
+    ExponentialEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    PermuteAndFlipEvent,
+    PoissonGaussianEvent,
+    event_from_json,
+)
+from dpbo.mechanisms import (
+    ExponentialMechanism,
+    GaussianMechanism,
+    LaplaceMechanism,
+    PermuteAndFlipMechanism,
+)
 from dpbo.queries import ClippedMean, PoissonSampled, QuantileUtilities
 
 MEAN = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
 CHOICE = QuantileUtilities(lambda _, r: r, candidates=[0.1, 0.5, 0.9], quantile=0.5)
-EVENTS = (GaussianEvent(9.0, 6), LaplaceEvent(8.0, 2), ExponentialEvent(10.0, 2), PermuteAndFlipEvent(10.0, 1))
+EVENTS = (
+    GaussianEvent(9.0, 6),
+    LaplaceEvent(8.0, 2),
+    ExponentialEvent(10.0, 2),
+    PermuteAndFlipEvent(10.0, 1),
+)
 SAMPLED = PoissonGaussianEvent(3.0, 2, rate=0.25, relation="replace-one")
 
 
 def exported(tmp_path, capsys, accounting, sampled=False):
-    """The lines that `ledger export` prints after every kind of release that this accounting pays for."""
+    """The lines that `ledger export` prints after every kind of release that this accounting pays
+    for.
+    """
     url = str(tmp_path / "l.db")
-    curator = Curator(torch.linspace(0, 1, 400, dtype=torch.float64), unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE,
-                      budget=Budget(20.0, 1e-6), dataset="d", ledger=url, accounting=accounting)  # fmt: skip
+    curator = Curator(
+        torch.linspace(0, 1, 400, dtype=torch.float64),
+        unit=PrivacyUnit("record"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget(20.0, 1e-6),
+        dataset="d",
+        ledger=url,
+        accounting=accounting,
+    )
     if accounting.price(GaussianEvent(9.0)) is not None and not isinstance(accounting, Planned):
         share = 0.1
-        PrivateObjective(curator, lambda x, r: r, score_range=(0.0, 1.0), evaluations=4, budget=share)(torch.rand(3, 1).double())
-    releases = [(MEAN, GaussianMechanism(9.0)), (MEAN, LaplaceMechanism(8.0)), (CHOICE, ExponentialMechanism(10.0)),
-                (CHOICE, PermuteAndFlipMechanism(10.0)), (PoissonSampled(MEAN, rate=0.25), GaussianMechanism(3.0))]  # fmt: skip
+        PrivateObjective(
+            curator, lambda x, r: r, score_range=(0.0, 1.0), evaluations=4, budget=share
+        )(torch.rand(3, 1).double())
+    releases = [
+        (MEAN, GaussianMechanism(9.0)),
+        (MEAN, LaplaceMechanism(8.0)),
+        (CHOICE, ExponentialMechanism(10.0)),
+        (CHOICE, PermuteAndFlipMechanism(10.0)),
+        (PoissonSampled(MEAN, rate=0.25), GaussianMechanism(3.0)),
+    ]
     for query, mechanism in releases:
-        if accounting.price(query.release_event(mechanism.event(), Adjacency.REPLACE_ONE)) is not None:
+        if (
+            accounting.price(query.release_event(mechanism.event(), Adjacency.REPLACE_ONE))
+            is not None
+        ):
             curator.release(query, mechanism)
     statement = curator.statement()
     assert main(["ledger", "export", url]) == 0
@@ -44,7 +82,9 @@ def exported(tmp_path, capsys, accounting, sampled=False):
 
 
 def theirs(event):
-    """dp_accounting's event for one slot of ours, in units of its own relation; None for a choice, which it does not know."""
+    """dp_accounting's event for one slot of ours, in units of its own relation; None for a choice,
+    which it does not know.
+    """
     noise = event["noise_multiplier"]
     match event["mechanism"]:
         case "gaussian":
@@ -55,9 +95,13 @@ def theirs(event):
         case "exponential":
             return dp_accounting.ZCDpEvent(0.5 / noise**2)
         case "permute-and-flip":
-            return dp_accounting.dp_event.RandomizedResponseDpEvent(2 / (1 + math.exp(2 / noise)), 2)
+            return dp_accounting.dp_event.RandomizedResponseDpEvent(
+                2 / (1 + math.exp(2 / noise)), 2
+            )
         case "poisson-gaussian":
-            return dp_accounting.PoissonSampledDpEvent(event["rate"], dp_accounting.GaussianDpEvent(noise))
+            return dp_accounting.PoissonSampledDpEvent(
+                event["rate"], dp_accounting.GaussianDpEvent(noise)
+            )
     raise AssertionError(event)
 
 
@@ -71,7 +115,11 @@ def test_a_gdp_ledger(tmp_path, capsys):
     mu_squared = sum(e["count"] / e["noise_multiplier"] ** 2 for e in gaussians)
     # of the exponential half its epsilon
     factor = {"laplace": 1, "exponential": 1, "permute-and-flip": 2}
-    pure = [factor[e["mechanism"]] / e["noise_multiplier"] for e in charged(lines) if e["mechanism"] != "gaussian"]
+    pure = [
+        factor[e["mechanism"]] / e["noise_multiplier"]
+        for e in charged(lines)
+        if e["mechanism"] != "gaussian"
+    ]
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     normal = NormalDist()
     mu_squared += sum((2 * normal.inv_cdf(math.exp(e) / (1 + math.exp(e)))) ** 2 for e in pure)
@@ -81,28 +129,41 @@ def test_a_gdp_ledger(tmp_path, capsys):
 
 @pytest.mark.parametrize("accounting", [RDPFilter(8.0), ZCDPFilter()], ids=["rdp", "zcdp"])
 def test_a_renyi_ledger(tmp_path, capsys, accounting):
-    """dp_accounting's Renyi bounds, event by event; it counts a unit moved by the sensitivity as add-or-remove."""
+    """dp_accounting's Renyi bounds, event by event; it counts a unit moved by the sensitivity as
+    add-or-remove.
+    """
     statement, lines = exported(tmp_path, capsys, accounting)
     orders = [8.0] if isinstance(accounting, RDPFilter) else [1 + x / 10 for x in range(1, 1000)]
     accountant = RdpAccountant(orders, NeighboringRelation.ADD_OR_REMOVE_ONE)
     for event in charged(lines):
         if event["mechanism"] in ("gaussian", "laplace", "exponential"):
             accountant.compose(theirs(event), event["count"])
-        # a permutation, and a sample under replace-one, which it has no Renyi bound for: ours, as zero-concentrated of its order
+        # a permutation, and a sample under replace-one, which it has no Renyi bound for: ours, as
+        # zero-concentrated of its order
         else:
             cost = float(accounting.cost(event_from_json(event)).parts[0])
-            accountant.compose(dp_accounting.ZCDpEvent(cost / (orders[0] if isinstance(accounting, RDPFilter) else 1)))
+            accountant.compose(
+                dp_accounting.ZCDpEvent(
+                    cost / (orders[0] if isinstance(accounting, RDPFilter) else 1)
+                )
+            )
     assert statement.spent.epsilon == pytest.approx(accountant.get_epsilon(1e-6), rel=5e-3)
 
 
 def test_a_planned_ledger(tmp_path, capsys):
-    """One PLD of unsampled events as they are, and of sampled ones under replace-one; the printed bound is never above it."""
+    """One PLD of unsampled events as they are, and of sampled ones under replace-one; the printed
+    bound is never above it.
+    """
     plan = Planned([*EVENTS, SAMPLED])
     statement, lines = exported(tmp_path, capsys, plan)
     planned = json.loads(lines[0]["body"]["accounting"].removeprefix("Planned(").removesuffix(")"))
     total: Any = None
     for event in planned:
-        relation = NeighboringRelation.REPLACE_ONE if event["mechanism"] == "poisson-gaussian" else NeighboringRelation.ADD_OR_REMOVE_ONE
+        relation = (
+            NeighboringRelation.REPLACE_ONE
+            if event["mechanism"] == "poisson-gaussian"
+            else NeighboringRelation.ADD_OR_REMOVE_ONE
+        )
         if event["mechanism"] in ("exponential", "permute-and-flip"):
             relation = NeighboringRelation.REPLACE_ONE
             event = {**event, "mechanism": "permute-and-flip"}

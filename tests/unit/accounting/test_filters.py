@@ -1,4 +1,6 @@
-"""Every filter against an independent accountant, every price against a numerical supremum; costs, roundings and membership."""
+"""Every filter against an independent accountant, every price against a numerical supremum; costs,
+roundings and membership.
+"""
 
 import itertools
 import math
@@ -13,7 +15,16 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpbo import Budget
-from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter, calibrate, event_costs, gdp, renyi
+from dpbo.accounting import (
+    GDPFilter,
+    PureFilter,
+    RDPFilter,
+    ZCDPFilter,
+    calibrate,
+    event_costs,
+    gdp,
+    renyi,
+)
 from dpbo.accounting.filters import _GRAIN, _LONGEST, Cost
 from dpbo.accounting.gdp import root_up, rounded_up, true_positive_rate
 from dpbo.accounting.planned import accounting_named
@@ -45,7 +56,9 @@ def test_the_zcdp_price_of_laplace_bounds_every_order_and_is_attained_at_order_o
 @settings(deadline=None, max_examples=60)
 @given(st.floats(1e-3, 10.0), st.floats(0.0, 10.0))
 def test_the_gdp_price_of_laplace_lies_above_its_exact_curve(epsilon, at):
-    """delta of the Laplace mechanism, max(0, 1 - e^((at - epsilon)/2)), is never above that of its mu."""
+    """delta of the Laplace mechanism, max(0, 1 - e^((at - epsilon)/2)), is never above that of its
+    mu.
+    """
     mu = math.sqrt(GDPFilter().cost(LaplaceEvent(1 / epsilon)).parts[0])
     exact = max(0.0, 1 - math.exp((at - epsilon) / 2))
     assert gdp._exact_delta(mu, at) >= exact * (1 - 1e-9) - 1e-15
@@ -68,7 +81,9 @@ def test_rdp_agrees_with_dp_accounting():
 @pytest.mark.parametrize("accounting", FILTERS, ids=lambda f: f.name)
 @pytest.mark.attack("A15")
 def test_a_calibrated_plan_comes_back_within_its_budget_and_wastes_nothing(accounting):
-    for event, (epsilon, delta) in itertools.product([GaussianEvent, LaplaceEvent], [(0.5, 1e-6), (3.0, 1e-5), (8.0, 1e-3)]):
+    for event, (epsilon, delta) in itertools.product(
+        [GaussianEvent, LaplaceEvent], [(0.5, 1e-6), (3.0, 1e-5), (8.0, 1e-3)]
+    ):
         budget = Budget(epsilon, delta)
         if accounting.price(event(1.0)) is None:
             with pytest.raises(InputError, match="can pay for"):
@@ -83,8 +98,12 @@ def test_a_calibrated_plan_comes_back_within_its_budget_and_wastes_nothing(accou
             spent = accounting.cost(event(multiplier, releases))
             assert spent <= accounting.cap(budget)
             assert accounting.guarantee(spent, delta).epsilon == pytest.approx(epsilon, rel=1e-6)
-            assert not accounting.cost(event(math.nextafter(multiplier, 0), releases)) <= accounting.cap(budget)
-    assert calibrate(Budget(2.0, 0.0), releases=30, accounting=PureFilter(), event=LaplaceEvent) == pytest.approx(15.0)
+            assert not accounting.cost(
+                event(math.nextafter(multiplier, 0), releases)
+            ) <= accounting.cap(budget)
+    assert calibrate(
+        Budget(2.0, 0.0), releases=30, accounting=PureFilter(), event=LaplaceEvent
+    ) == pytest.approx(15.0)
     assert GDPFilter().cap_amount(Budget.gdp(3.0)) == 9, "the cap of a GDP budget is its square"
 
 
@@ -93,7 +112,9 @@ def test_a_filter_is_found_again_by_its_name(accounting):
     assert accounting_named(accounting.name) == accounting
 
 
-@pytest.mark.parametrize("name", ["Planned(", "[]", "Planned(3", "x)", "RDPFilter(8.0", "8.0)", "GDPFilte", "Mine"])
+@pytest.mark.parametrize(
+    "name", ["Planned(", "[]", "Planned(3", "x)", "RDPFilter(8.0", "8.0)", "GDPFilte", "Mine"]
+)
 def test_no_other_name_is_a_filters(name):
     with pytest.raises(InputError, match="accounting"):
         accounting_named(name)
@@ -116,7 +137,9 @@ def test_an_order_outside_its_range_is_refused(order):
 @pytest.mark.parametrize(
     ("accounting", "budget", "parameter"),
     [
-        pytest.param(RDPFilter(16.0), Budget(LEAST, 1e-6), "large enough", id="an order that takes all"),
+        pytest.param(
+            RDPFilter(16.0), Budget(LEAST, 1e-6), "large enough", id="an order that takes all"
+        ),
         pytest.param(ZCDPFilter(), Budget(1.0, 0.0), "delta", id="rho without a delta"),
         pytest.param(ZCDPFilter(), Budget.gdp(1.0), "budget", id="rho of a mu"),
         pytest.param(PureFilter(), Budget.gdp(1.0), "budget", id="pure epsilon of a mu"),
@@ -157,20 +180,32 @@ def test_the_gdp_price_of_a_pure_event_is_rounded_up():
         assert price is not None
         with mpmath.workdps(400):
             exact = 8 * mpmath.erfinv(mpmath.tanh(1 / mpmath.mpf(1 / epsilon) / 2)) ** 2
-            assert exact <= mpmath.mpf(price.numerator) / price.denominator <= exact * (1 + mpmath.mpf(2) ** -38)
+            assert (
+                exact
+                <= mpmath.mpf(price.numerator) / price.denominator
+                <= exact * (1 + mpmath.mpf(2) ** -38)
+            )
     assert event_costs.mu_squared(LaplaceEvent(1e-3)) is None
 
 
 @pytest.mark.attack("A15")
 def test_a_renyi_reading_is_rounded_up():
-    """At an order whose conversion is so small that its own margin does not cover the rounding of the sum."""
+    """At an order whose conversion is so small that its own margin does not cover the rounding of
+    the sum.
+    """
     order = 1e6
     delta = 1e-5
     with mpmath.workdps(50):
-        conversion = mpmath.log1p(-1 / mpmath.mpf(order)) - mpmath.log(mpmath.mpf(delta) * order) / (mpmath.mpf(order) - 1)
+        conversion = mpmath.log1p(-1 / mpmath.mpf(order)) - mpmath.log(
+            mpmath.mpf(delta) * order
+        ) / (mpmath.mpf(order) - 1)
         for seventh in range(1, 40):
             exact = mpmath.mpf(seventh) / 7 + conversion
-            assert exact <= RDPFilter(order).guarantee_of(Fraction(seventh, 7), delta).epsilon <= exact * (1 + 1e-12)
+            assert (
+                exact
+                <= RDPFilter(order).guarantee_of(Fraction(seventh, 7), delta).epsilon
+                <= exact * (1 + 1e-12)
+            )
     assert RDPFilter(64.0).guarantee_of(Fraction(0), 0.9).epsilon == 0.0, "never below 0"
     assert RDPFilter(64.0).guarantee_of(Fraction(3), None).epsilon is None
 
@@ -205,18 +240,32 @@ def test_exact_numbers_are_rounded_up_by_no_more_than_a_step():
     for exact in (Fraction(n, d) for n in range(1, 40) for d in (3, 7, 10**9, 2**60)):
         found = rounded_up(exact)
         assert Fraction(math.nextafter(found, 0.0)) < exact <= Fraction(found)
-    for square in (Fraction(n, d) for n in range(1, 40) for d in (1, 7, 10**9, 7 * 2**899, 10**300, 10**330, 10**600)):
+    for square in (
+        Fraction(n, d)
+        for n in range(1, 40)
+        for d in (1, 7, 10**9, 7 * 2**899, 10**300, 10**330, 10**600)
+    ):
         found = root_up(square)
-        assert Fraction(math.nextafter(math.nextafter(found, 0.0), 0.0)) ** 2 < square <= Fraction(found) ** 2
-    assert root_up(Fraction(1, 10**400)) == pytest.approx(1e-200, rel=1e-15), "no float squares to it"
+        assert (
+            Fraction(math.nextafter(math.nextafter(found, 0.0), 0.0)) ** 2
+            < square
+            <= Fraction(found) ** 2
+        )
+    assert root_up(Fraction(1, 10**400)) == pytest.approx(1e-200, rel=1e-15), (
+        "no float squares to it"
+    )
     assert root_up(Fraction(1, 10**800)) == 5e-324
     assert root_up(Fraction(0)) == 0.0
 
 
 def test_the_success_of_a_membership_test_follows_from_the_guarantee():
-    """mu: the normal curve. (epsilon, delta): t <= e^epsilon f + delta and 1 - f <= e^epsilon (1 - t) + delta, and no more."""
+    """mu: the normal curve. (epsilon, delta): t <= e^epsilon f + delta and 1 - f <= e^epsilon (1 -
+    t) + delta, and no more.
+    """
     for mu, rate in itertools.product([0.1, 1.0, 4.0], [1e-6, 0.01, 0.3, 0.9]):
-        assert true_positive_rate(Guarantee(mu, None, None), rate) == pytest.approx(norm.cdf(norm.ppf(rate) + mu), rel=1e-9)
+        assert true_positive_rate(Guarantee(mu, None, None), rate) == pytest.approx(
+            norm.cdf(norm.ppf(rate) + mu), rel=1e-9
+        )
     terms = [(1.0, 1e-5), (0.2, 0.1), (3.0, 0.0), (1000.0, 1e-6), (1.0, 0.3)]
     for (epsilon, delta), rate in itertools.product(terms, [0.0, 0.01, 0.3, 0.9]):
         found = true_positive_rate(Guarantee(None, epsilon, delta), rate)
@@ -224,8 +273,16 @@ def test_the_success_of_a_membership_test_follows_from_the_guarantee():
         assert found <= min((growth * rate + delta) * (1 + 1e-12), 1.0)
         assert (1 - rate - delta) / growth <= 1 - found + 1e-12
         beyond = found * (1 + 1e-6) + 1e-6
-        assert beyond > 1 or beyond > growth * rate + delta or (1 - rate - delta) / growth > 1 - beyond, "it is too low"
-    for guarantee in (Guarantee(None, None, None), Guarantee(None, 1.0, None), Guarantee(None, None, 1e-5)):
+        assert (
+            beyond > 1 or beyond > growth * rate + delta or (1 - rate - delta) / growth > 1 - beyond
+        ), "it is too low"
+    for guarantee in (
+        Guarantee(None, None, None),
+        Guarantee(None, 1.0, None),
+        Guarantee(None, None, 1e-5),
+    ):
         assert true_positive_rate(guarantee, 0.1) == 1.0, "without a bound everybody may be found"
     converted = Guarantee(None, gdp.epsilon_at(1.0, 1e-5), 1e-5)
-    assert true_positive_rate(Guarantee(1.0, None, None), 0.01) <= true_positive_rate(converted, 0.01)
+    assert true_positive_rate(Guarantee(1.0, None, None), 0.01) <= true_positive_rate(
+        converted, 0.01
+    )

@@ -1,4 +1,6 @@
-"""The exact curve of Gaussian DP: published figures, independent libraries, and rounding that never goes below the truth."""
+"""The exact curve of Gaussian DP: published figures, independent libraries, and rounding that never
+goes below the truth.
+"""
 
 import itertools
 import math
@@ -26,7 +28,9 @@ def exact(mu, epsilon):
 
 @pytest.mark.attack("A15")
 def test_an_epsilon_is_finite_and_holds_where_mu_hardly_leaks_more_than_delta():
-    """delta(0) = mu / sqrt(2 pi) for small mu: just above it floats see no difference of the two tails."""
+    """delta(0) = mu / sqrt(2 pi) for small mu: just above it floats see no difference of the two
+    tails.
+    """
     for delta in (1e-3, 1e-9, 1e-30, 1e-200):
         edge = delta * math.sqrt(2 * math.pi)
         for above in (1e-14, 1e-10, 1e-7, 1e-4, 0.1, 1.0, 1e3):
@@ -38,7 +42,9 @@ def test_an_epsilon_is_finite_and_holds_where_mu_hardly_leaks_more_than_delta():
 @pytest.mark.attack("A15")
 def test_ends_of_the_range_and_what_is_smaller_than_any_float():
     assert format_up(gdp.epsilon_at(1.0, 1e-5)) == "4.378", "the published figure"
-    assert gdp.mu_within(gdp.epsilon_at(1e11, 1e-9), 1e-9) == pytest.approx(1e11, rel=1e-3), "where floats overflow a little further on"
+    assert gdp.mu_within(gdp.epsilon_at(1e11, 1e-9), 1e-9) == pytest.approx(1e11, rel=1e-3), (
+        "where floats overflow a little further on"
+    )
     assert gdp.epsilon_at(1.0, 0.0) == math.inf
     assert gdp.epsilon_at(0.0, 1e-5) == gdp.epsilon_at(0.1, 0.5) == gdp.mu_within(3.0, 0.0) == 0.0
     assert gdp.curve(100.0, np.array([0.0])).tolist() == [1.0]
@@ -69,7 +75,14 @@ def test_epsilon_is_the_least_and_mu_the_largest():
 
 @pytest.mark.attack("A15")
 def test_a_tiny_budget_has_a_mu_that_holds_and_is_at_least_half_of_the_largest():
-    for epsilon, delta in ((1e-20, 1e-20), (1e-30, 1e-20), (1e-12, 1e-40), (1e-100, 1e-100), (1e-20, 1e-6), (1e-12, 0.5)):
+    for epsilon, delta in (
+        (1e-20, 1e-20),
+        (1e-30, 1e-20),
+        (1e-12, 1e-40),
+        (1e-100, 1e-100),
+        (1e-20, 1e-6),
+        (1e-12, 0.5),
+    ):
         most = gdp.mu_within(epsilon, delta)
         assert GDPFilter().cap(Budget(epsilon, delta)).parts[0] == Fraction(most) ** 2
         assert exact(most, epsilon) <= delta < exact(most * 2.01, epsilon), (epsilon, delta)
@@ -78,11 +91,16 @@ def test_a_tiny_budget_has_a_mu_that_holds_and_is_at_least_half_of_the_largest()
 def test_shares_are_the_decimals_that_were_written():
     budget = Budget(3.0, 1e-5)
     accounting = GDPFilter()
-    first, second = (accounting.cost(GaussianEvent(calibrate(budget, releases=k, share=s), k)) for k, s in ((30, 0.9), (1, 0.1)))
+    first, second = (
+        accounting.cost(GaussianEvent(calibrate(budget, releases=k, share=s), k))
+        for k, s in ((30, 0.9), (1, 0.1))
+    )
     assert first + second <= accounting.cap(budget)
     multiplier = calibrate(Budget.gdp(1.0), releases=25)
     assert multiplier == pytest.approx(5.0, rel=1e-12)
-    assert str(accounting.guarantee(accounting.cost(GaussianEvent(multiplier, 25)), 1e-5)).startswith("(4.378, 1e-05)-DP")
+    assert str(
+        accounting.guarantee(accounting.cost(GaussianEvent(multiplier, 25)), 1e-5)
+    ).startswith("(4.378, 1e-05)-DP")
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.1, math.nan, "half"])

@@ -1,4 +1,6 @@
-"""A plan fixed in advance: what it holds, what it pays for, what it prints, and how it is calibrated."""
+"""A plan fixed in advance: what it holds, what it pays for, what it prints, and how it is
+calibrated.
+"""
 
 import functools
 import math
@@ -15,7 +17,14 @@ from dpbo.accounting.filters import Cost
 from dpbo.accounting.planned import accounting_named
 from dpbo.algorithms import search_then_choose
 from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, UsageError
-from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, NotPrivateEvent, PermuteAndFlipEvent, PoissonGaussianEvent
+from dpbo.events import (
+    ExponentialEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    NotPrivateEvent,
+    PermuteAndFlipEvent,
+    PoissonGaussianEvent,
+)
 from dpbo.gibo import choose_start
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import ClippedMean, QuantileUtilities
@@ -28,7 +37,14 @@ PLAN = Planned([GaussianEvent(8.0, 3), ExponentialEvent(4.0, 2), LaplaceEvent(5.
 
 def make(accounting=PLAN, budget=None, **settings):
     budget = budget or Budget(6.0, 1e-6)
-    return Curator(RECORDS, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=budget, accounting=accounting, **settings)
+    return Curator(
+        RECORDS,
+        unit=PrivacyUnit("record"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=budget,
+        accounting=accounting,
+        **settings,
+    )
 
 
 def test_each_event_has_its_own_slots():
@@ -66,14 +82,24 @@ def test_a_plan_beyond_its_budget_is_refused_before_anything_exists(tmp_path):
         with pytest.raises(UsageError, match="events"):
             make(budget=budget, dataset="d", ledger=str(tmp_path / "l.db"))
     assert not (tmp_path / "l.db").exists()
-    assert make(budget=Budget.gdp(2.0, delta=1e-6)).statement().guarantee.mu == compose(PLAN.events, delta=0.0).mu
+    assert (
+        make(budget=Budget.gdp(2.0, delta=1e-6)).statement().guarantee.mu
+        == compose(PLAN.events, delta=0.0).mu
+    )
     with pytest.raises(UsageError, match="mu"):
-        make(Planned([PoissonGaussianEvent(2.0, rate=0.5, relation="replace-one")]), Budget.gdp(2.0))
+        make(
+            Planned([PoissonGaussianEvent(2.0, rate=0.5, relation="replace-one")]), Budget.gdp(2.0)
+        )
 
 
 def test_it_is_found_again_by_its_name_and_no_other_plan_opens_its_ledger(on_disk):
     assert accounting_named(PLAN.name) == PLAN
-    assert Planned([GaussianEvent(8.0), LaplaceEvent(5.0), GaussianEvent(8.0, 2), ExponentialEvent(4.0, 2)]) == PLAN
+    assert (
+        Planned(
+            [GaussianEvent(8.0), LaplaceEvent(5.0), GaussianEvent(8.0, 2), ExponentialEvent(4.0, 2)]
+        )
+        == PLAN
+    )
     make(**on_disk).release(MEAN, GaussianMechanism(8.0))
     again = make(**on_disk)
     assert str(again.ledger.verify().total).split() == ["0", "1", "0"]
@@ -83,12 +109,16 @@ def test_it_is_found_again_by_its_name_and_no_other_plan_opens_its_ledger(on_dis
 
 def test_a_plan_carries_an_objective_and_its_final_release():
     curator = make(Planned([GaussianEvent(9.0, 4), GaussianEvent(12.0)]))
-    objective = PrivateObjective(curator, lambda x, r: (r - x[0]).abs(), score_range=(0.0, 1.0), evaluations=4)
+    objective = PrivateObjective(
+        curator, lambda x, r: (r - x[0]).abs(), score_range=(0.0, 1.0), evaluations=4
+    )
     assert objective.noise_multiplier == 9.0
     objective(torch.rand(4, 1, dtype=torch.float64))
     curator.release(MEAN, GaussianMechanism(12.0))
     with pytest.raises(InputError, match="as many slots"):
-        PrivateObjective(make(), lambda x, r: r, score_range=(0.0, 1.0), evaluations=4, name="other")
+        PrivateObjective(
+            make(), lambda x, r: r, score_range=(0.0, 1.0), evaluations=4, name="other"
+        )
 
 
 def test_a_share_of_a_plan_is_refused_before_anything_is_reserved():
@@ -98,23 +128,45 @@ def test_a_share_of_a_plan_is_refused_before_anything_is_reserved():
     bounds = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     for ask in (
         lambda share: PrivateObjective(curator, lambda x, r: r, budget=share, **terms),
-        lambda share: DPGIBO(curator, lambda x, r: r, bounds=bounds, budget=share, iterations=30, batch_size=2, clip=1.0),
-        lambda share: choose_start(curator, lambda x, r: r, bounds, loss_range=(0.0, 1.0), budget=share),
+        lambda share: DPGIBO(
+            curator,
+            lambda x, r: r,
+            bounds=bounds,
+            budget=share,
+            iterations=30,
+            batch_size=2,
+            clip=1.0,
+        ),
+        lambda share: choose_start(
+            curator, lambda x, r: r, bounds, loss_range=(0.0, 1.0), budget=share
+        ),
     ):
         for share in (0.1, Fraction(29, 30)):
-            with pytest.raises(InputError, match=rf"budget={float(share)!r} .*1 with accounting=Planned"):
+            with pytest.raises(
+                InputError, match=rf"budget={float(share)!r} .*1 with accounting=Planned"
+            ):
                 ask(share)
     assert curator.ledger.head().kind == "birth"
     assert PrivateObjective(curator, lambda x, r: r, budget=1.0, **terms).noise_multiplier == 10.0
 
 
 def test_a_search_and_its_choice_take_what_the_plan_lists_for_each():
-    curator = make(Planned([GaussianEvent(20.0, 5), PermuteAndFlipEvent(20.0), GaussianEvent(15.0)]))
+    curator = make(
+        Planned([GaussianEvent(20.0, 5), PermuteAndFlipEvent(20.0), GaussianEvent(15.0)])
+    )
     curator.release(MEAN, GaussianMechanism(15.0))
     candidates = torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(1)
-    terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 5, "finalists": 3, "initial": 3}
+    terms: dict[str, Any] = {
+        "score_range": (0.0, 1.0),
+        "evaluations": 5,
+        "finalists": 3,
+        "initial": 3,
+    }
     search_then_choose(curator, lambda x, r: 1 - (r - x[0]).abs(), candidates, **terms)
-    assert curator.ledger.used() == {"search then choose: search": 5, "search then choose: choice": 1}
+    assert curator.ledger.used() == {
+        "search then choose: search": 5,
+        "search then choose: choice": 1,
+    }
     assert "4/5" not in str(curator.statement())
 
 
@@ -124,7 +176,10 @@ def test_calibration_finds_the_least_noise_beside_everything_else():
     multiplier = calibrate(budget, releases=20, accounting=beside)
     whole = Planned([*beside.events, GaussianEvent(multiplier, 20)])
     assert whole.composition(1e-6, refine=False).epsilon <= 3.0
-    assert compose([*beside.events, GaussianEvent(multiplier * (1 - 1e-4), 20)], delta=1e-6).epsilon > 3.0
+    assert (
+        compose([*beside.events, GaussianEvent(multiplier * (1 - 1e-4), 20)], delta=1e-6).epsilon
+        > 3.0
+    )
     assert multiplier < calibrate(budget, releases=20, share=0.5)
     make(whole, budget)
     mu = Budget.gdp(1.0)
@@ -137,7 +192,9 @@ def test_calibration_finds_the_least_noise_beside_everything_else():
 
 
 def test_the_least_noise_is_found_in_few_steps_or_refused():
-    """On either side of one; noise that costs nothing is not looked for without end; nothing fits beside a plan that takes all."""
+    """On either side of one; noise that costs nothing is not looked for without end; nothing fits
+    beside a plan that takes all.
+    """
     asked: list[float] = []
     plan = Planned([GaussianEvent(5.0)])
 
@@ -148,7 +205,9 @@ def test_the_least_noise_is_found_in_few_steps_or_refused():
 
     for least in (2.5e-6, 0.21, 1.0, 3.3):
         asked.clear()
-        found = calibrate(Budget.gdp(math.hypot(1 / 5, 2 / least)), releases=4, accounting=plan, event=kind)
+        found = calibrate(
+            Budget.gdp(math.hypot(1 / 5, 2 / least)), releases=4, accounting=plan, event=kind
+        )
         assert least * (1 - 1e-12) <= found <= least * (1 + (1e-7 if least > 1e-3 else 1e-6))
     asked.clear()
     with pytest.raises(UsageError, match="the event costs next to nothing"):
@@ -161,17 +220,24 @@ def test_the_least_noise_is_found_in_few_steps_or_refused():
     assert 1e-6 < min(asked) < 2e-6
     # within what another machine may round away
     used = (compose(plan.events, delta=0.0).mu or 0.0) * (1 - 5e-7)
-    with pytest.raises(InputError, match=r"larger than the cost of the events in Planned.*Raise the budget"):
+    with pytest.raises(
+        InputError, match=r"larger than the cost of the events in Planned.*Raise the budget"
+    ):
         calibrate(Budget.gdp(used), releases=1, accounting=plan)
 
 
 def test_little_noise_of_a_sample_is_composed_on_few_points():
-    """Each of these took seconds and gigabytes once. How much memory is taken shows how many points there were, on any machine."""
+    """Each of these took seconds and gigabytes once. How much memory is taken shows how many points
+    there were, on any machine.
+    """
     step = functools.partial(PoissonGaussianEvent, rate=0.01, relation="replace-one")
     budget = Budget(50.0, 1e-5)
     tracemalloc.start()
     try:
-        fits = {k: Planned([GaussianEvent(10.0), step(2.0**-k, 10)]).fits(budget) for k in (0, 2, 3, 5, 7)}
+        fits = {
+            k: Planned([GaussianEvent(10.0), step(2.0**-k, 10)]).fits(budget)
+            for k in (0, 2, 3, 5, 7)
+        }
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -179,8 +245,12 @@ def test_little_noise_of_a_sample_is_composed_on_few_points():
     assert fits == {k: k < 3 for k in fits}
 
 
-def test_a_plan_may_pass_its_budget_by_a_millionth_only_in_a_ledger_that_exists(on_disk, monkeypatch):
-    """Another machine may round differently by so much; errors say what is reached and what is allowed."""
+def test_a_plan_may_pass_its_budget_by_a_millionth_only_in_a_ledger_that_exists(
+    on_disk, monkeypatch
+):
+    """Another machine may round differently by so much; errors say what is reached and what is
+    allowed.
+    """
     bound = PLAN.composition(1e-6, refine=False)
     kept = Budget(bound.epsilon, 1e-6)
     passed = Budget(bound.epsilon / (1 + 0.9e-6), 1e-6)
@@ -192,7 +262,10 @@ def test_a_plan_may_pass_its_budget_by_a_millionth_only_in_a_ledger_that_exists(
     ):
         with pytest.raises(UsageError, match=reached):
             PLAN.cap(beyond)
-    with pytest.raises(UsageError, match=f"the events reach epsilon {bound.epsilon},.*budget's epsilon {passed.epsilon}"):
+    with pytest.raises(
+        UsageError,
+        match=f"the events reach epsilon {bound.epsilon},.*budget's epsilon {passed.epsilon}",
+    ):
         make(budget=passed, **on_disk)
     make(budget=kept, **on_disk).release(MEAN, GaussianMechanism(8.0))
     # a machine on which it reaches a little more
@@ -203,7 +276,10 @@ def test_a_plan_may_pass_its_budget_by_a_millionth_only_in_a_ledger_that_exists(
 
 
 def test_mixed_relations_and_exact_answers_are_no_plan():
-    relations = [PoissonGaussianEvent(2.0, rate=0.1, relation=relation) for relation in ("replace-one", "add-or-remove-one")]
+    relations = [
+        PoissonGaussianEvent(2.0, rate=0.1, relation=relation)
+        for relation in ("replace-one", "add-or-remove-one")
+    ]
     for events, parameter in (
         (relations, "relation"),
         ([GaussianEvent(8.0), NotPrivateEvent()], "events"),
@@ -217,14 +293,26 @@ def test_mixed_relations_and_exact_answers_are_no_plan():
 
 def test_a_budget_is_kept_to_the_last_bit_or_within_the_room_that_is_left():
     bound = PLAN.composition(1e-6, refine=False)
-    for share, room, fits in ((0.0, 0.0, True), (1e-3, 0.0, False), (1e-3, 2e-3, True), (1e-3, 5e-4, False)):
-        for budget in (Budget(bound.epsilon * (1 - share), 1e-6), Budget.gdp((bound.mu or 0.0) * (1 - share))):
+    for share, room, fits in (
+        (0.0, 0.0, True),
+        (1e-3, 0.0, False),
+        (1e-3, 2e-3, True),
+        (1e-3, 5e-4, False),
+    ):
+        for budget in (
+            Budget(bound.epsilon * (1 - share), 1e-6),
+            Budget.gdp((bound.mu or 0.0) * (1 - share)),
+        ):
             assert PLAN.fits(budget, room=room) == fits
-    assert not Planned([PoissonGaussianEvent(2.0, rate=0.5, relation="replace-one")]).fits(Budget.gdp(50.0))
+    assert not Planned([PoissonGaussianEvent(2.0, rate=0.5, relation="replace-one")]).fits(
+        Budget.gdp(50.0)
+    )
 
 
 def test_what_a_plan_says_without_a_delta():
-    """Gaussians alone have only mu; pure events the pure sum, at delta 0; at a delta both have the bound there."""
+    """Gaussians alone have only mu; pure events the pure sum, at delta 0; at a delta both have the
+    bound there.
+    """
     used = Cost.of(1)
     gaussian = Planned([GaussianEvent(4.0)])
     pure = Planned([LaplaceEvent(4.0)])

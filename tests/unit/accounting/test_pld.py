@@ -1,4 +1,6 @@
-"""The parts of a composition one by one: the grid keeps both masses, the window holds the tilted mass, sums and crossings are exact."""
+"""The parts of a composition one by one: the grid keeps both masses, the window holds the tilted
+mass, sums and crossings are exact.
+"""
 
 import itertools
 import math
@@ -9,18 +11,29 @@ import pytest
 from scipy.stats import binom, norm
 
 from dpbo.accounting import gdp, pld
-from dpbo.accounting.dominating_pairs import GaussianPair, LaplacePair, Pair, PoissonPair, ResponsePair
+from dpbo.accounting.dominating_pairs import (
+    GaussianPair,
+    LaplacePair,
+    Pair,
+    PoissonPair,
+    ResponsePair,
+)
 from dpbo.accounting.pld import _discretised
 
 PAIRS = [
-    GaussianPair(0.4), ResponsePair(0.37), LaplacePair(0.8), PoissonPair(0.9, 0.3, "add-or-remove-one", True),
+    GaussianPair(0.4),
+    ResponsePair(0.37),
+    LaplacePair(0.8),
+    PoissonPair(0.9, 0.3, "add-or-remove-one", True),
     PoissonPair(0.9, 0.3, "replace-one", False),
-]  # fmt: skip
+]
 
 
 @pytest.mark.attack("A15")
 def test_on_the_grid_both_masses_are_kept():
-    """P adds up to 1, and Q = P e^-loss to what Q has there: so no point of the curve falls, and none is far off."""
+    """P adds up to 1, and Q = P e^-loss to what Q has there: so no point of the curve falls, and
+    none is far off.
+    """
     for pair, step in itertools.product(PAIRS, [0.3, 0.011]):
         part = _discretised(pair, 3, step, 1e-9)
         assert part.count == 3
@@ -31,7 +44,9 @@ def test_on_the_grid_both_masses_are_kept():
         assert losses[0] <= pair.span(1e-9)[0] + step
         assert losses[-1] >= pair.span(1e-9)[1]
         for epsilon in losses[:: max(len(losses) // 7, 1)]:
-            on_grid = part.infinite + part.masses @ np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0)
+            on_grid = part.infinite + part.masses @ np.maximum(
+                -np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0
+            )
             assert on_grid >= true_delta(pair, float(epsilon)) - 1e-12, (pair, step)
 
 
@@ -46,7 +61,9 @@ def true_delta(pair, epsilon):
 
 @pytest.mark.attack("A15")
 def test_what_the_transform_may_round_away_is_added_at_every_point(monkeypatch):
-    """2^-51 of the spectrum's mean modulus for each of log2(points) stages, and for each factor of the product and two more."""
+    """2^-51 of the spectrum's mean modulus for each of log2(points) stages, and for each factor of
+    the product and two more.
+    """
     tilted = pld._tilted({ResponsePair(0.5): 1, LaplacePair(0.3): 4}, 1e-6, 1e-5)
     assert tilted is not None
     points = tilted.points
@@ -68,7 +85,9 @@ def test_what_the_transform_may_round_away_is_added_at_every_point(monkeypatch):
 
 @pytest.mark.attack("A15")
 def test_the_grid_is_the_finest_that_fits(monkeypatch):
-    """Neither one pair's span nor the window takes more points than there may be; what is read on a coarse grid is a bound all the same."""
+    """Neither one pair's span nor the window takes more points than there may be; what is read on a
+    coarse grid is a bound all the same.
+    """
     monkeypatch.setattr(pld, "_MOST_POINTS", 4096)
     wide = pld._tilted({ResponsePair(1e-3): 1, ResponsePair(30.0): 1}, 1e-6, 1e-4)
     assert wide is not None
@@ -91,7 +110,17 @@ def test_losses_too_large_for_floats_are_left_to_other_bounds():
 
 @pytest.mark.attack("A15")
 def test_many_responses_cost_what_their_binomial_says():
-    cases = [(0.3, 40), (1.0, 12), (0.05, 400), (0.7, 1), (0.7, 2), (0.7, 3), (1.0, 20_000), (2.0, 20_000), (0.5, 100_000)]
+    cases = [
+        (0.3, 40),
+        (1.0, 12),
+        (0.05, 400),
+        (0.7, 1),
+        (0.7, 2),
+        (0.7, 3),
+        (1.0, 20_000),
+        (2.0, 20_000),
+        (0.5, 100_000),
+    ]
     for (size, slots), delta in itertools.product(cases, [0.3, 1e-3, 1e-8]):
         pair = ResponsePair(size)
         k = np.arange(slots + 1)
@@ -108,7 +137,9 @@ def test_many_responses_cost_what_their_binomial_says():
 
 
 def test_what_lies_beyond_the_grids_counts_once_a_slot():
-    """A hundred slots of which each loses all with probability 1e-5 are no (e, 5e-4)-DP, and hardly more than (e, 1e-3)."""
+    """A hundred slots of which each loses all with probability 1e-5 are no (e, 5e-4)-DP, and hardly
+    more than (e, 1e-3).
+    """
 
     class Broken(GaussianPair):
         def beyond(self, loss):
@@ -133,20 +164,30 @@ def test_chords_bound_a_curve_everywhere_and_meet_it_where_it_was_read():
         assert float(pld.chords(read, at)[0]) == pytest.approx(target, rel=1e-3, abs=0)
     for losses, deltas in read:
         inside = losses[5:-5:50]
-        assert pld.chords([(losses, deltas)], inside) == pytest.approx(deltas[5:-5:50], rel=1e-9, abs=0)
+        assert pld.chords([(losses, deltas)], inside) == pytest.approx(
+            deltas[5:-5:50], rel=1e-9, abs=0
+        )
         assert (pld.chords([(losses, deltas)], np.array([losses[0] - 1.0])) == 1.0).all()
-        assert pld.chords([(losses, deltas)], np.array([losses[-1] + 1.0])) == pytest.approx(deltas[-1], rel=1e-9, abs=0)
+        assert pld.chords([(losses, deltas)], np.array([losses[-1] + 1.0])) == pytest.approx(
+            deltas[-1], rel=1e-9, abs=0
+        )
     # beyond its last point a curve falls no further for all that is known
     read = [(np.array([0.0, 1.0, 2.0]), np.array([0.5, 0.2, 0.1]))]
-    assert pld.chords(read, np.array([-0.5, 1.0, 2.0, 2.5, 9.0])) == pytest.approx([1.0, 0.2, 0.1, 0.1, 0.1], rel=1e-9)
+    assert pld.chords(read, np.array([-0.5, 1.0, 2.0, 2.5, 9.0])) == pytest.approx(
+        [1.0, 0.2, 0.1, 0.1, 0.1], rel=1e-9
+    )
 
 
 def test_losses_that_do_not_vary_end_at_their_end():
-    """All of them together, rounded up; nothing is said where more than delta lies beyond their ends."""
+    """All of them together, rounded up; nothing is said where more than delta lies beyond their
+    ends.
+    """
     tiny = ResponsePair(1e-200)
     less = ResponsePair(4e-201)
     assert pld.epsilon({tiny: 7}, 1e-6) == pytest.approx(7e-200, rel=1e-9, abs=0)
-    assert Fraction(pld.epsilon({tiny: 7, less: 3}, 1e-6)) >= 7 * Fraction(1e-200) + 3 * Fraction(4e-201)
+    assert Fraction(pld.epsilon({tiny: 7, less: 3}, 1e-6)) >= 7 * Fraction(1e-200) + 3 * Fraction(
+        4e-201
+    )
     assert pld.epsilon({tiny: 7, less: 3}, 1e-6) == pytest.approx(8.2e-200, rel=1e-9, abs=0)
 
     class Broken(ResponsePair):
@@ -159,9 +200,14 @@ def test_losses_that_do_not_vary_end_at_their_end():
     assert pld.epsilon({}, 1e-6) == 0.0
     # Gaussians end where a ten-thousandth of delta, shared by all slots, is left
     for slots, others in ((1, 0), (5, 2)):
-        small: dict[Pair, int] = {GaussianPair(1e-200): slots, **({GaussianPair(3e-200): others} if others else {})}
+        small: dict[Pair, int] = {
+            GaussianPair(1e-200): slots,
+            **({GaussianPair(3e-200): others} if others else {}),
+        }
         found = pld.epsilon(small, 1e-6)
-        assert found == pytest.approx(-norm.ppf(1e-10 / (slots + others)) * (slots + 3 * others) * 1e-200, rel=1e-9, abs=0)
+        assert found == pytest.approx(
+            -norm.ppf(1e-10 / (slots + others)) * (slots + 3 * others) * 1e-200, rel=1e-9, abs=0
+        )
     sure = ResponsePair(800.0)
     assert pld.epsilon({sure: 2}, 1e-6) == pytest.approx(1600.0)
     assert pld.epsilon({sure: 1, tiny: 3}, 1e-6) == pytest.approx(800.0)

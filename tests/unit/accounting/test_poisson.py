@@ -1,4 +1,6 @@
-"""The sampled Gaussian's Renyi divergence against integrals in many digits, and its loss against its definition."""
+"""The sampled Gaussian's Renyi divergence against integrals in many digits, and its loss against
+its definition.
+"""
 
 import itertools
 import math
@@ -19,7 +21,9 @@ RELATIONS = pytest.mark.parametrize("relation", [ADD, REPLACE])
 
 
 def divergence(sigma, rate, relation, order):
-    """The larger of both directions' Renyi divergences, by quadrature over the output; replace-one is symmetric."""
+    """The larger of both directions' Renyi divergences, by quadrature over the output; replace-one
+    is symmetric.
+    """
     with mpmath.workdps(22):
         s = mpmath.mpf(sigma)
         q = mpmath.mpf(rate)
@@ -37,14 +41,23 @@ def divergence(sigma, rate, relation, order):
 
         wide = 12 * sigma + 2 * order
         ends = sorted({-wide, -6 * sigma, 0, order / 2, order, 6 * sigma + order, wide})
-        found = [mpmath.quad(f, ends) for f in ((forward, backward) if relation == ADD else (forward,))]
+        found = [
+            mpmath.quad(f, ends) for f in ((forward, backward) if relation == ADD else (forward,))
+        ]
         return float(mpmath.log(max(found)) / (a - 1))
 
 
 @RELATIONS
 @pytest.mark.attack("A15")
 def test_divergences_are_the_integrals(relation):
-    for sigma, rate, order in ((1.0, 0.1, 2.0), (0.6, 0.3, 5.5), (4.0, 0.01, 1.5), (2.0, 0.9, 12.0), (8.0, 1e-4, 3.0), (30.0, 0.5, 1.1)):
+    for sigma, rate, order in (
+        (1.0, 0.1, 2.0),
+        (0.6, 0.3, 5.5),
+        (4.0, 0.01, 1.5),
+        (2.0, 0.9, 12.0),
+        (8.0, 1e-4, 3.0),
+        (30.0, 0.5, 1.1),
+    ):
         found = float(sampled_gaussian(sigma, rate, relation, np.array([order]))[0])
         true = divergence(sigma, rate, relation, order)
         assert true * (1 - 1e-12) <= found <= true * (1 + 1e-8), (sigma, rate, order)
@@ -64,7 +77,9 @@ def test_a_divergence_near_order_one_is_not_below_the_true_one(relation):
 @RELATIONS
 @pytest.mark.attack("A15")
 def test_a_tiny_divergence_keeps_its_digits_and_a_large_order_is_the_unsampled_one(relation):
-    """For small rates chi^2 grows as rate^2; above order 128, and for all units, it is that of no sampling."""
+    """For small rates chi^2 grows as rate^2; above order 128, and for all units, it is that of no
+    sampling.
+    """
     shift = 1.0 if relation == ADD else 2.0
     for rate in (1e-6, 1e-9):
         found = float(sampled_gaussian(1.0, rate, relation, np.array([2.0]))[0])
@@ -73,10 +88,12 @@ def test_a_tiny_divergence_keeps_its_digits_and_a_large_order_is_the_unsampled_o
         assert found == pytest.approx(rate**2 * chi, rel=1e-4, abs=0)
     orders = np.array([128.5, 1000.0])
     assert sampled_gaussian(3.0, 0.5, relation, orders) == pytest.approx(orders * shift**2 / 18)
-    assert sampled_gaussian(3.0, 1.0, relation, np.array([2.0])) == pytest.approx(2.0 * shift**2 / 18)
-    assert sampled_gaussian(1e-6, 1.0, relation, np.array([100.0])) == pytest.approx(100.0 * shift**2 / 2e-12), (
-        "no grid is fine enough there"
+    assert sampled_gaussian(3.0, 1.0, relation, np.array([2.0])) == pytest.approx(
+        2.0 * shift**2 / 18
     )
+    assert sampled_gaussian(1e-6, 1.0, relation, np.array([100.0])) == pytest.approx(
+        100.0 * shift**2 / 2e-12
+    ), "no grid is fine enough there"
     at_128 = float(sampled_gaussian(30.0, 0.01, relation, np.array([128.0]))[0])
     assert at_128 < 0.05 * 128 * shift**2 / 1800, "sampling is seen up to order 128"
 
@@ -84,13 +101,21 @@ def test_a_tiny_divergence_keeps_its_digits_and_a_large_order_is_the_unsampled_o
 @RELATIONS
 @pytest.mark.attack("A15")
 def test_where_a_grid_would_be_too_large_the_divergence_is_that_of_no_sampling(relation):
-    """At order 62.5 the largest grid is asked for to the step: 2 * 62.5 + 12 / 4 = 128, in steps of 2^-10."""
-    cases = [(0.25, [1.02, 16.0, 62.5], [62.51, 128.0]), (0.05, [1.02, 2.0], [16.0]), (1e-100, [], [1.02])]
+    """At order 62.5 the largest grid is asked for to the step: 2 * 62.5 + 12 / 4 = 128, in steps of
+    2^-10.
+    """
+    cases = [
+        (0.25, [1.02, 16.0, 62.5], [62.51, 128.0]),
+        (0.05, [1.02, 2.0], [16.0]),
+        (1e-100, [], [1.02]),
+    ]
     for sigma, gridded, others in cases:
         orders = np.array(gridded + others)
         found = sampled_gaussian(sigma, 0.01, relation, orders)
         unsampled = orders * (1.0 if relation == ADD else 4.0) / (2 * sigma**2)
-        assert (found < unsampled - 4).tolist() == [True] * len(gridded) + [False] * len(others), sigma
+        assert (found < unsampled - 4).tolist() == [True] * len(gridded) + [False] * len(others), (
+            sigma
+        )
         assert (found[len(gridded) :] == unsampled[len(gridded) :]).all(), sigma
 
 
@@ -99,16 +124,30 @@ def test_the_loss_is_that_of_the_densities_and_is_inverted(relation):
     for sigma, rate in ((0.5, 0.1), (1.0, 1.0), (6.0, 0.7)):
         x = np.linspace(-7 * sigma, 7 * sigma, 41)
         plain = np.exp(-(x**2) / (2 * sigma**2))
-        up, down = ((1 - rate) * plain + rate * np.exp(-((x - shift) ** 2) / (2 * sigma**2)) for shift in (1.0, -1.0))
+        up, down = (
+            (1 - rate) * plain + rate * np.exp(-((x - shift) ** 2) / (2 * sigma**2))
+            for shift in (1.0, -1.0)
+        )
         losses = dominating_pairs.log_ratio(x, sigma, rate, relation)
-        assert losses == pytest.approx(np.log(up / (plain if relation == ADD else down)), rel=1e-9, abs=1e-12)
-        assert dominating_pairs.output_of(losses, sigma, rate, relation) == pytest.approx(x, abs=1e-5)
+        assert losses == pytest.approx(
+            np.log(up / (plain if relation == ADD else down)), rel=1e-9, abs=1e-12
+        )
+        assert dominating_pairs.output_of(losses, sigma, rate, relation) == pytest.approx(
+            x, abs=1e-5
+        )
         if relation == ADD and rate < 1.0:
-            assert dominating_pairs.output_of(np.array([math.log1p(-rate) - 0.1]), sigma, rate, relation)[0] == -math.inf
+            assert (
+                dominating_pairs.output_of(
+                    np.array([math.log1p(-rate) - 0.1]), sigma, rate, relation
+                )[0]
+                == -math.inf
+            )
 
 
 def inverse(loss, sigma, rate, relation):
-    """The output of this loss in as many digits as its terms have in common; -inf where there is none."""
+    """The output of this loss in as many digits as its terms have in common; -inf where there is
+    none.
+    """
     with mpmath.workdps(60 + int(1 / sigma**2 + abs(loss))):
         level = mpmath.mpf(loss)
         s = mpmath.mpf(sigma)
@@ -140,10 +179,15 @@ def test_a_loss_is_inverted_however_large_it_is_on_either_side(relation):
 
 @pytest.mark.attack("A15")
 def test_an_epsilon_of_hundreds_is_a_bound_that_is_reached():
-    """delta at epsilon, with P and Q the mass of all outputs on the far side of the one whose loss is epsilon."""
+    """delta at epsilon, with P and Q the mass of all outputs on the far side of the one whose loss
+    is epsilon.
+    """
     for sigma, rate, relation, reverse, delta in (
-        (0.04, 0.5, REPLACE, False, 1e-6), (0.15, 1.0, ADD, True, 1e-6), (0.08, 1.0, ADD, True, 1e-6), (0.3, 0.5, ADD, False, 1e-3),
-    ):  # fmt: skip
+        (0.04, 0.5, REPLACE, False, 1e-6),
+        (0.15, 1.0, ADD, True, 1e-6),
+        (0.08, 1.0, ADD, True, 1e-6),
+        (0.3, 0.5, ADD, False, 1e-3),
+    ):
         epsilon = pld.epsilon({PoissonPair(sigma, rate, relation, reverse): 1}, delta)
         found = []
         for at in (epsilon, epsilon * 0.99):
@@ -155,8 +199,14 @@ def test_an_epsilon_of_hundreds_is_a_bound_that_is_reached():
                 plain, up, down = (mpmath.ncdf(sign * (x - shift) / s) for shift in (0, 1, -1))
                 mixed = (1 - q) * plain + q * up
                 other = plain if relation == ADD else (1 - q) * plain + q * down
-                found.append((other - mpmath.exp(at) * mixed) if reverse else (mixed - mpmath.exp(at) * other))
+                found.append(
+                    (other - mpmath.exp(at) * mixed)
+                    if reverse
+                    else (mixed - mpmath.exp(at) * other)
+                )
         assert found[0] <= delta < found[1], (sigma, rate, relation, reverse)
     sampled = compose([PoissonGaussianEvent(0.08, rate=1.0, relation=ADD)], delta=1e-6)
     plain = compose([GaussianEvent(0.08)], delta=1e-6)
-    assert plain.gdp <= sampled.epsilon <= plain.gdp * 1.01, "all units sampled, with little noise: the plain Gaussian"
+    assert plain.gdp <= sampled.epsilon <= plain.gdp * 1.01, (
+        "all units sampled, with little noise: the plain Gaussian"
+    )

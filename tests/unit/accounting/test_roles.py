@@ -1,4 +1,6 @@
-"""Studies of records with several roles: each role is composed by itself, and the guarantee is that of the worst one."""
+"""Studies of records with several roles: each role is composed by itself, and the guarantee is that
+of the worst one.
+"""
 
 import dataclasses
 import math
@@ -13,7 +15,14 @@ from dpbo.accounting.calibration import convert_adjacency
 from dpbo.curator.curator import Curator
 from dpbo.dpsgd.selection import NoisedScore, selection_event
 from dpbo.errors import InputError
-from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, RolesEvent, event_from_json
+from dpbo.events import (
+    ExponentialEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    PoissonGaussianEvent,
+    RolesEvent,
+    event_from_json,
+)
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.queries import ClippedMean
@@ -27,60 +36,101 @@ TRIAL = RolesEvent(costs=(("training", (STEPS,)), ("validation", (SCORE,))))
 def test_each_role_is_composed_by_itself_and_the_worst_counts():
     for trials in (1, 7):
         both = compose([TRIAL.repeated(trials)], delta=1e-6).epsilon
-        assert both == max(compose([event.repeated(event.count * trials)], delta=1e-6).epsilon for event in (STEPS, SCORE))
-        assert both < compose([STEPS.repeated(50 * trials), SCORE.repeated(trials)], delta=1e-6).epsilon, "no record pays for both"
+        assert both == max(
+            compose([event.repeated(event.count * trials)], delta=1e-6).epsilon
+            for event in (STEPS, SCORE)
+        )
+        assert (
+            both
+            < compose([STEPS.repeated(50 * trials), SCORE.repeated(trials)], delta=1e-6).epsilon
+        ), "no record pays for both"
     # events without roles count for every role
     common = LaplaceEvent(4.0)
     expected = max(compose([event, common], delta=1e-6).epsilon for event in (STEPS, SCORE))
     assert compose([TRIAL, common], delta=1e-6).epsilon == expected
     plan = Planned([TRIAL.repeated(5)])
-    assert plan.composition(1e-6).epsilon == compose([STEPS.repeated(250)], delta=1e-6, refine=True).epsilon
+    assert (
+        plan.composition(1e-6).epsilon
+        == compose([STEPS.repeated(250)], delta=1e-6, refine=True).epsilon
+    )
 
 
 def test_roles_that_take_turns_being_the_worst_are_not_added_up():
-    turns = [RolesEvent(costs=((role, (GaussianEvent(1.0),)),)) for role in ("training", "validation")]
+    turns = [
+        RolesEvent(costs=((role, (GaussianEvent(1.0),)),)) for role in ("training", "validation")
+    ]
     assert compose(turns, delta=1e-6).epsilon == compose([GaussianEvent(1.0)], delta=1e-6).epsilon
     assert compose(turns, delta=1e-6).mu == pytest.approx(1.0)
-    uneven = RolesEvent(costs=(("a", (GaussianEvent(2.0),)), ("b", (GaussianEvent(1.0),)), ("c", (GaussianEvent(4.0),))))
+    uneven = RolesEvent(
+        costs=(
+            ("a", (GaussianEvent(2.0),)),
+            ("b", (GaussianEvent(1.0),)),
+            ("c", (GaussianEvent(4.0),)),
+        )
+    )
     assert compose([uneven], delta=1e-6).mu == pytest.approx(1.0), "the largest of 1/2, 1 and 1/4"
     mixed = RolesEvent(costs=(("a", (LaplaceEvent(1.0),)), ("b", (GaussianEvent(1.0),))))
-    assert math.isinf(compose([mixed], delta=0.0).epsilon), "at delta 0 only the pure role is bounded"
+    assert math.isinf(compose([mixed], delta=0.0).epsilon), (
+        "at delta 0 only the pure role is bounded"
+    )
 
 
 def test_filters_charge_the_largest_of_the_roles():
-    event = RolesEvent(costs=(("a", (LaplaceEvent(2.0), ExponentialEvent(8.0))), ("b", (LaplaceEvent(1.25),))), count=3)
+    event = RolesEvent(
+        costs=(("a", (LaplaceEvent(2.0), ExponentialEvent(8.0))), ("b", (LaplaceEvent(1.25),))),
+        count=3,
+    )
     # .8 against .5 + .25
     assert PureFilter().cost(event) == PureFilter().cost(LaplaceEvent(1.25, 3))
-    gaussian = RolesEvent(costs=(("a", (GaussianEvent(2.0), GaussianEvent(2.0))), ("b", (GaussianEvent(1.5),))))
+    gaussian = RolesEvent(
+        costs=(("a", (GaussianEvent(2.0), GaussianEvent(2.0))), ("b", (GaussianEvent(1.5),)))
+    )
     for accounting in (GDPFilter(), ZCDPFilter(), RDPFilter(4.0)):
         # 2/4 against 1/2.25
         assert accounting.cost(gaussian) == accounting.cost(GaussianEvent(2.0, 2))
     assert GDPFilter().price(TRIAL) is None, "sampled steps have no GDP price"
-    assert RDPFilter(8.0).cost(TRIAL).parts[0] >= max(RDPFilter(8.0).cost(e).parts[0] for e in (STEPS, SCORE))
+    assert RDPFilter(8.0).cost(TRIAL).parts[0] >= max(
+        RDPFilter(8.0).cost(e).parts[0] for e in (STEPS, SCORE)
+    )
 
 
 def test_json_keeps_it_and_a_relation_is_converted_inside_it():
     scaled = dataclasses.replace(TRIAL, noise_multiplier=1.5, count=4)
     assert event_from_json(scaled.to_json()) == scaled
-    assert scaled.of("training") == (PoissonGaussianEvent(3.0, 200, rate=0.1, relation="add-or-remove-one"),)
+    assert scaled.of("training") == (
+        PoissonGaussianEvent(3.0, 200, rate=0.1, relation="add-or-remove-one"),
+    )
     assert scaled.of("no such role") == ()
     replaced = convert_adjacency(TRIAL, Adjacency.ADD_OR_REMOVE_ONE, Adjacency.REPLACE_ONE)
     assert replaced.relations() == {"replace-one"}
     assert dict(replaced.costs)["validation"] == (GaussianEvent(1.5),)
 
 
-@pytest.mark.parametrize("costs", [
-    (), (("a", ()),), (("a", (SCORE,)), ("a", (SCORE,))), (("a", (TRIAL,)),),
-    (("a", (STEPS,)), ("b", (PoissonGaussianEvent(1.0, rate=0.1, relation="replace-one"),))),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "costs",
+    [
+        (),
+        (("a", ()),),
+        (("a", (SCORE,)), ("a", (SCORE,))),
+        (("a", (TRIAL,)),),
+        (("a", (STEPS,)), ("b", (PoissonGaussianEvent(1.0, rate=0.1, relation="replace-one"),))),
+    ],
+)
 def test_costs_that_make_no_sense_are_refused(costs):
     with pytest.raises(InputError, match="costs"):
         RolesEvent(costs=costs)
 
 
 def test_one_curator_pays_under_one_role_alone():
-    spent = [RolesEvent(2.0, costs=((role, (GaussianEvent(1.0),)),)) for role in ("validation", "candidate")]
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}
+    spent = [
+        RolesEvent(2.0, costs=((role, (GaussianEvent(1.0),)),))
+        for role in ("validation", "candidate")
+    ]
+    terms: dict[str, Any] = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget(3.0, 1e-6),
+    }
     curator = Curator(torch.arange(50.0), **terms, accounting=Planned(spent))
     asked: dict[str, Any] = {"score_range": (0.0, 1.0), "role": "candidate"}
 

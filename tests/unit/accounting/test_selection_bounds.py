@@ -1,4 +1,6 @@
-"""Bounds on private selection: against exact enumeration, an independent implementation, and mistakes that they must not make."""
+"""Bounds on private selection: against exact enumeration, an independent implementation, and
+mistakes that they must not make.
+"""
 
 import functools
 import math
@@ -11,10 +13,32 @@ from dp_accounting.rdp import RdpAccountant
 
 from dpbo.accounting import compose, gdp, selection_bounds, selection_pairs
 from dpbo.accounting import renyi as event_renyi
-from dpbo.accounting.selection_bounds import RunProfiles, envelope_bound, ratio_bound, winner_profile
+from dpbo.accounting.selection_bounds import (
+    RunProfiles,
+    envelope_bound,
+    ratio_bound,
+    winner_profile,
+)
 from dpbo.events import GaussianEvent, PoissonGaussianEvent, SelectionEvent
-from dpbo.run_counts import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
-from tests.unit.accounting.enumerated import EPSILONS, LAWS, ORDERS, at_threshold, best_of, curve_of, delta, pairs, profiles_of_laws, renyi
+from dpbo.run_counts import (
+    BinomialRuns,
+    FixedRuns,
+    PoissonRuns,
+    ThresholdStop,
+    TruncatedNegativeBinomial,
+)
+from tests.unit.accounting.enumerated import (
+    EPSILONS,
+    LAWS,
+    ORDERS,
+    at_threshold,
+    best_of,
+    curve_of,
+    delta,
+    pairs,
+    profiles_of_laws,
+    renyi,
+)
 
 PAIRS = 1000
 ROOM = 1e-9
@@ -82,13 +106,18 @@ def test_no_mechanism_passes_the_pure_bound_or_the_threshold_bounds():
         place = i % len(p)
         a = at_threshold(stop.gamma, p, place)
         b = at_threshold(stop.gamma, q, place)
-        assert (delta(a, b) <= winner_profile(stop, base, EPSILONS, cells=240) * (1 + ROOM) + 1e-13).all()
+        assert (
+            delta(a, b) <= winner_profile(stop, base, EPSILONS, cells=240) * (1 + ROOM) + 1e-13
+        ).all()
         if (p == 0).any() or (q == 0).any():
             continue
         bound = renyi_bound(stop, p, q, base)
         assert (renyi(a, b) <= bound + 1e-9 * (1 + bound)).all()
         epsilon = float(np.abs(np.log(p / q)).max())
-        for law, first, second in ((stop, a, b), *((law, best_of(law, p), best_of(law, q)) for law in laws_of(i))):
+        for law, first, second in (
+            (stop, a, b),
+            *((law, best_of(law, p), best_of(law, q)) for law in laws_of(i)),
+        ):
             # below, differences of f have too few digits
             seen = first > 1e-5
             loss = float(np.log(first[seen] / second[seen]).max())
@@ -104,7 +133,9 @@ def test_one_direction_of_the_base_is_not_enough_nor_may_the_number_of_runs_be_s
         law = LAWS[i % 5]
         base = profiles_of_laws(p, q)
         bound = winner_profile(law, RunProfiles(base.forward, base.forward), EPSILONS, cells=240)
-        passed["one direction"] += bool((delta(best_of(law, p), best_of(law, q)) > bound * 1.001 + 1e-9).any())
+        passed["one direction"] += bool(
+            (delta(best_of(law, p), best_of(law, q)) > bound * 1.001 + 1e-9).any()
+        )
     law = LAWS[0]
     start, masses = law.probabilities(400)
     powers = start + np.arange(400)[:, None]
@@ -117,11 +148,14 @@ def test_one_direction_of_the_base_is_not_enough_nor_may_the_number_of_runs_be_s
     assert passed["visible"] > 20
 
 
-# epsilon of one run; runs; shape; epsilon by dp_accounting, ratio, envelope; and what a concrete score reaches
+# epsilon of one run; runs; shape; epsilon by dp_accounting, ratio, envelope; and what a concrete
+# score reaches
 TABLE = [
-    (0.5, 30, 0.0, 1.01, 0.82, 0.79, 0.78), (1.0, 30, None, 4.57, 3.99, 3.37, 3.22), (1.0, 100, 1.0, 2.67, 2.03, 1.93, 1.91),
+    (0.5, 30, 0.0, 1.01, 0.82, 0.79, 0.78),
+    (1.0, 30, None, 4.57, 3.99, 3.37, 3.22),
+    (1.0, 100, 1.0, 2.67, 2.03, 1.93, 1.91),
     (2.0, 10, None, 4.62, 3.99, 3.68, 3.63),
-]  # fmt: skip
+]
 FINE = 1 + np.geomspace(0.05, 300.0, 500)
 
 
@@ -138,15 +172,23 @@ def crossing(bound, delta):
 
 def test_the_table_of_gaussian_runs():
     for epsilon, runs, shape, published, by_ratio, by_envelope, reached in TABLE:
-        law = PoissonRuns(float(runs)) if shape is None else TruncatedNegativeBinomial.of_mean(runs, shape=shape)
-        event = SelectionEvent(base=(GaussianEvent(1 / gdp.mu_within(epsilon, 1e-6)),), run_count=law)
+        law = (
+            PoissonRuns(float(runs))
+            if shape is None
+            else TruncatedNegativeBinomial.of_mean(runs, shape=shape)
+        )
+        event = SelectionEvent(
+            base=(GaussianEvent(1 / gdp.mu_within(epsilon, 1e-6)),), run_count=law
+        )
         base = selection_pairs.run_profiles(event.run())
         assert base is not None
         ratio = crossing(functools.partial(ratio_bound, law, base), 1e-6)
         envelope = crossing(functools.partial(envelope_bound, law, base), 1e-6)
         bound = compose([event], delta=1e-6)
         assert ratio == pytest.approx(by_ratio, rel=0.006, abs=0.006)
-        assert by_envelope * 0.97 - 0.006 <= envelope <= by_envelope + 0.006, "the table's cells were coarser"
+        assert by_envelope * 0.97 - 0.006 <= envelope <= by_envelope + 0.006, (
+            "the table's cells were coarser"
+        )
         assert envelope <= min(ratio, published) + 1e-3
         if shape is None:
             assert bound.rdp <= published, "ours is tighter than the published one"
@@ -160,8 +202,12 @@ def test_the_table_of_gaussian_runs():
 @pytest.mark.attack("A10")
 def test_renyi_bounds_are_those_of_dp_accounting():
     orders = np.concatenate([1 + np.geomspace(0.1, 3.0, 20), np.arange(4.5, 120.0, 3.0)])
-    inner = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.004, dp_event.GaussianDpEvent(1.1)), 500)
-    steps = renyi_curve(PoissonGaussianEvent(1.1, 500, rate=0.004, relation="add-or-remove-one"), orders)
+    inner = dp_event.SelfComposedDpEvent(
+        dp_event.PoissonSampledDpEvent(0.004, dp_event.GaussianDpEvent(1.1)), 500
+    )
+    steps = renyi_curve(
+        PoissonGaussianEvent(1.1, 500, rate=0.004, relation="add-or-remove-one"), orders
+    )
     for shape in (0.0, 0.5, 3.0):
         law = TruncatedNegativeBinomial.of_mean(20.0, shape=shape)
         theirs = RdpAccountant(orders)
@@ -170,29 +216,46 @@ def test_renyi_bounds_are_those_of_dp_accounting():
         # divergences rise with the order
         ours = np.minimum.accumulate(ours[::-1])[::-1]
         assert ours == pytest.approx(theirs._rdp, rel=2e-3)
-        assert float((ours + event_renyi.conversions(orders, 1e-6)).min()) == pytest.approx(theirs.get_epsilon(1e-6), rel=1e-6)
+        assert float((ours + event_renyi.conversions(orders, 1e-6)).min()) == pytest.approx(
+            theirs.get_epsilon(1e-6), rel=1e-6
+        )
     theirs = RdpAccountant(orders)
     theirs.compose(dp_event.RepeatAndSelectDpEvent(dp_event.GaussianDpEvent(4.0), 10.0, math.inf))
-    poisson = compose([SelectionEvent(base=(GaussianEvent(4.0),), run_count=PoissonRuns(10.0))], delta=1e-6)
+    poisson = compose(
+        [SelectionEvent(base=(GaussianEvent(4.0),), run_count=PoissonRuns(10.0))], delta=1e-6
+    )
     assert 0.7 * theirs.get_epsilon(1e-6) <= poisson.rdp <= theirs.get_epsilon(1e-6)
 
 
 @pytest.mark.attack("A10")
 def test_the_ratio_is_the_largest_over_all_levels():
-    """sup f'(1 - u) / f'(1 - v) over all u and v <= T(u) of the other direction; for Poisson runs, the rate times their distance."""
-    u = np.unique(np.concatenate([np.linspace(0.0, 0.999, 20_001), np.geomspace(1e-9, 0.999, 4000)]))
+    """sup f'(1 - u) / f'(1 - v) over all u and v <= T(u) of the other direction; for Poisson runs,
+    the rate times their distance.
+    """
+    u = np.unique(
+        np.concatenate([np.linspace(0.0, 0.999, 20_001), np.geomspace(1e-9, 0.999, 4000)])
+    )
     for law in (*LAWS, ThresholdStop(0.02), ThresholdStop(0.4)):
         for base in BASES[::2]:
             slopes = [law.slope(u), law.slope(base.reverse.tradeoff(u))]
             with np.errstate(divide="ignore", invalid="ignore"):
-                ratios = np.where(slopes[1] > 0, slopes[0] / slopes[1], np.where(slopes[0] > 0, np.inf, 1.0))
+                ratios = np.where(
+                    slopes[1] > 0, slopes[0] / slopes[1], np.where(slopes[0] > 0, np.inf, 1.0)
+                )
             true = math.log(ratios.max())
             found = selection_bounds.log_ratio(law, base)
-            assert found >= true - 1e-5, (law, "losses are on a grid of 2^-30, which counts a thousandfold where u is near 1")
+            assert found >= true - 1e-5, (
+                law,
+                "losses are on a grid of 2^-30, which counts a thousandfold where u is near 1",
+            )
             assert found <= true * 1.02 + 1e-3 or math.isinf(true), law
     leaking = profiles_of_laws(np.array([0.5, 0.5, 0.0]), np.array([0.4, 0.4, 0.2]))
     assert selection_bounds.log_ratio(FixedRuns(1), leaking) == 0.0
-    (unbounded,) = (base for base in (leaking, leaking.swapped()) if math.isinf(selection_bounds.log_ratio(FixedRuns(3), base)))
+    (unbounded,) = (
+        base
+        for base in (leaking, leaking.swapped())
+        if math.isinf(selection_bounds.log_ratio(FixedRuns(3), base))
+    )
     assert ratio_bound(FixedRuns(3), unbounded, np.array([0.0, 1.0])).tolist() == [1.0, 1.0]
     tight = RunProfiles.response(0.5).forward
     loose = RunProfiles.response(0.9).forward
@@ -201,30 +264,44 @@ def test_the_ratio_is_the_largest_over_all_levels():
         RunProfiles(loose, tight),
         # a distance is the same in both directions, so the lower bound holds
     ):
-        assert selection_bounds.log_ratio(PoissonRuns(3.0), base) == pytest.approx(3 * math.tanh(0.25), rel=1e-12)
+        assert selection_bounds.log_ratio(PoissonRuns(3.0), base) == pytest.approx(
+            3 * math.tanh(0.25), rel=1e-12
+        )
 
 
 @pytest.mark.attack("A10")
 def test_adaptive_rounds_cost_their_spread_and_a_spread_of_one_is_plain():
-    """Densities between 1 and 1 times the prior's: the lesser of both bounds, of which the ratio's is lower where cells are coarse."""
+    """Densities between 1 and 1 times the prior's: the lesser of both bounds, of which the ratio's
+    is lower where cells are coarse.
+    """
     for base in BASES[:4]:
-        plain, apart = (winner_profile(LAWS[0], base, EPSILONS, cells=400, spread=spread) for spread in ((1.0, 1.0), (0.8, 1.3)))
+        plain, apart = (
+            winner_profile(LAWS[0], base, EPSILONS, cells=400, spread=spread)
+            for spread in ((1.0, 1.0), (0.8, 1.3))
+        )
         assert (apart >= plain * (1 - 1e-9)).all()
         envelope = envelope_bound(LAWS[0], base, EPSILONS, cells=400, spread=(0.8, 1.3))
         assert apart == pytest.approx(np.minimum(envelope, 1.0), rel=2e-9)
     base = RunProfiles.response(0.5)
     for law in (LAWS[0], PoissonRuns(6.0)):
         plain = winner_profile(law, base, EPSILONS, cells=8)
-        assert winner_profile(law, base, EPSILONS, cells=8, spread=(1.0, 1.0)).tolist() == plain.tolist()
+        assert (
+            winner_profile(law, base, EPSILONS, cells=8, spread=(1.0, 1.0)).tolist()
+            == plain.tolist()
+        )
         assert plain == pytest.approx(np.minimum(ratio_bound(law, base, EPSILONS), 1.0), rel=2e-9)
         envelope = envelope_bound(law, base, EPSILONS, cells=8)
         assert (plain < envelope * 0.999).any()
-        assert envelope_bound(law, base, EPSILONS, cells=8, spread=(1.0 - 1e-12, 1.0 + 1e-12)) == pytest.approx(envelope, rel=1e-6)
+        assert envelope_bound(
+            law, base, EPSILONS, cells=8, spread=(1.0 - 1e-12, 1.0 + 1e-12)
+        ) == pytest.approx(envelope, rel=1e-6)
 
 
 @pytest.mark.attack("A10")
 def test_renyi_bounds_are_their_formulas():
-    """Of a base whose directions differ the worse one counts; what K = 0 or a threshold adds is neither left out nor doubled."""
+    """Of a base whose directions differ the worse one counts; what K = 0 or a threshold adds is
+    neither left out nor doubled.
+    """
     p = np.array([0.5, 0.2, 0.2, 0.1])
     q = np.array([0.1, 0.3, 0.5, 0.1])
     base = profiles_of_laws(p, q)
@@ -235,20 +312,28 @@ def test_renyi_bounds_are_their_formulas():
 
     # of all h, of (1 - 1/h) 0.05 h + log(5) / h
     best = 2 * math.sqrt(0.05 * math.log(5)) - 0.05
-    assert found(ThresholdStop(0.2), lambda a: 0.05 * a) == pytest.approx(0.05 * orders + best + math.log(5) / (orders - 1), rel=1e-3)
+    assert found(ThresholdStop(0.2), lambda a: 0.05 * a) == pytest.approx(
+        0.05 * orders + best + math.log(5) / (orders - 1), rel=1e-3
+    )
     x = orders[:, None] / (orders[:, None] - 1)
     apart = np.maximum(np.maximum(p - x * q, 0).sum(1), np.maximum(q - x * p, 0).sum(1))
-    assert (np.maximum(p - x * q, 0).sum(1) < apart * 0.9).any() or (np.maximum(q - x * p, 0).sum(1) < apart * 0.9).any()
+    assert (np.maximum(p - x * q, 0).sum(1) < apart * 0.9).any() or (
+        np.maximum(q - x * p, 0).sum(1) < apart * 0.9
+    ).any()
     moments = 1 + 3 * np.exp(3 * (orders - 1) * apart) * np.expm1((orders - 1) * 0.3)
     plain = functools.partial(np.full_like, fill_value=0.3)
     assert found(PoissonRuns(3.0), plain) == pytest.approx(np.log(moments) / (orders - 1), rel=1e-6)
 
-    assert (found(PoissonRuns(3.0), plain, None) == math.inf).all(), "without a profile nothing follows"
+    assert (found(PoissonRuns(3.0), plain, None) == math.inf).all(), (
+        "without a profile nothing follows"
+    )
     assert found(FixedRuns(4), plain, None) == pytest.approx([1.2] * 3)
 
 
 def exact_pure(law, epsilon):
-    """The winner's pure epsilon of randomised responses in 60 digits: epsilon and the law's log-ratio, each in closed form."""
+    """The winner's pure epsilon of randomised responses in 60 digits: epsilon and the law's
+    log-ratio, each in closed form.
+    """
     with mpmath.workdps(60):
         e = mpmath.mpf(epsilon)
         grown = mpmath.exp(mpmath.mpf(epsilon))
@@ -259,17 +344,28 @@ def exact_pure(law, epsilon):
                 return e + power * mpmath.log((grown + g) / (1 + g * grown))
             case BinomialRuns():
                 c = mpmath.mpf(law.chance)
-                return e + (law.trials - 1) * mpmath.log1p(c * (grown - 1) / ((1 - c) * (1 + grown) + c))
+                return e + (law.trials - 1) * mpmath.log1p(
+                    c * (grown - 1) / ((1 - c) * (1 + grown) + c)
+                )
             case PoissonRuns():
                 return e + mpmath.mpf(law.rate) * mpmath.tanh(e / 2)
         return law.runs * e
 
 
 MANY = [
-    BinomialRuns(10**6, 1e-6), BinomialRuns(10**6, 0.5), BinomialRuns(3, 1 - 1e-12), BinomialRuns(1, 0.3), FixedRuns(1), FixedRuns(1000),
-    TruncatedNegativeBinomial(1e4, 0.999), TruncatedNegativeBinomial(-0.5, 1e-4), TruncatedNegativeBinomial(0.0, 1 - 1e-9),
-    ThresholdStop(1e-6), ThresholdStop(0.9), PoissonRuns(60.0),
-]  # fmt: skip
+    BinomialRuns(10**6, 1e-6),
+    BinomialRuns(10**6, 0.5),
+    BinomialRuns(3, 1 - 1e-12),
+    BinomialRuns(1, 0.3),
+    FixedRuns(1),
+    FixedRuns(1000),
+    TruncatedNegativeBinomial(1e4, 0.999),
+    TruncatedNegativeBinomial(-0.5, 1e-4),
+    TruncatedNegativeBinomial(0.0, 1 - 1e-9),
+    ThresholdStop(1e-6),
+    ThresholdStop(0.9),
+    PoissonRuns(60.0),
+]
 
 
 @pytest.mark.attack("A10")
@@ -280,7 +376,9 @@ def test_a_pure_epsilon_keeps_its_digits_however_small_and_is_rounded_up():
             found = selection_bounds.pure(law, epsilon)
             assert true <= found <= true * (1 + mpmath.mpf(1e-11)), (law, epsilon)
     for law in NEGATIVE_BINOMIALS:
-        assert selection_bounds.pure(law, 1.0) <= (2 + law.shape) * (1 + 1e-9), "(2 + s) epsilon at most"
+        assert selection_bounds.pure(law, 1.0) <= (2 + law.shape) * (1 + 1e-9), (
+            "(2 + s) epsilon at most"
+        )
     assert selection_bounds.pure(FixedRuns(2), 301.0) == math.inf
 
 
@@ -301,19 +399,31 @@ def generated(law, x):
 def exact_divergence(order, *laws):
     """The larger Renyi divergence of two laws on finitely many outcomes, in mpmath."""
     a = mpmath.mpf(order)
-    return max(mpmath.log(sum(x**a * y ** (1 - a) for x, y in zip(p, q, strict=True))) / (a - 1) for p, q in (laws, laws[::-1]))
+    return max(
+        mpmath.log(sum(x**a * y ** (1 - a) for x, y in zip(p, q, strict=True))) / (a - 1)
+        for p, q in (laws, laws[::-1])
+    )
 
 
 NEAR_ONE = [
-    BinomialRuns(1, 1e-6), BinomialRuns(1, 0.9), BinomialRuns(10**6, 1e-6), BinomialRuns(10**4, 1e-9), FixedRuns(1), FixedRuns(30),
-    TruncatedNegativeBinomial(1.0, 1 - 1e-9), TruncatedNegativeBinomial(1.0, 0.01),
-    PoissonRuns(1e-6), PoissonRuns(7.0),
-]  # fmt: skip
+    BinomialRuns(1, 1e-6),
+    BinomialRuns(1, 0.9),
+    BinomialRuns(10**6, 1e-6),
+    BinomialRuns(10**4, 1e-9),
+    FixedRuns(1),
+    FixedRuns(30),
+    TruncatedNegativeBinomial(1.0, 1 - 1e-9),
+    TruncatedNegativeBinomial(1.0, 0.01),
+    PoissonRuns(1e-6),
+    PoissonRuns(7.0),
+]
 
 
 @pytest.mark.attack("A10")
 def test_renyi_bounds_of_an_order_near_one_are_rounded_up():
-    """There the rounding of a logarithm is divided by the order less one: no price may be below the divergence, nor below 0."""
+    """There the rounding of a logarithm is divided by the order less one: no price may be below the
+    divergence, nor below 0.
+    """
     orders = np.array([1.000001, 1.0001, 1.02, 3.0])
     for epsilon in (1e-9, 1e-6, 1e-3, 1.0):
         with mpmath.workdps(60):
@@ -322,12 +432,26 @@ def test_renyi_bounds_of_an_order_near_one_are_rounded_up():
             other = (1 - rare, rare)
 
             def curve(at, one=one, other=other):
-                return np.array([math.nextafter(float(exact_divergence(order, one, other)), 1.0) for order in at])
+                return np.array(
+                    [
+                        math.nextafter(float(exact_divergence(order, one, other)), 1.0)
+                        for order in at
+                    ]
+                )
 
             for law in NEAR_ONE:
-                outcomes = [(generated(law, x) - generated(law, 0), 1 - generated(law, x), generated(law, 0)) for x in (rare, 1 - rare)]
+                outcomes = [
+                    (
+                        generated(law, x) - generated(law, 0),
+                        1 - generated(law, x),
+                        generated(law, 0),
+                    )
+                    for x in (rare, 1 - rare)
+                ]
                 winners = [[mass for mass in winner if mass > 0] for winner in outcomes]
                 response = functools.partial(RunProfiles.response, epsilon)
-                bounds = selection_bounds.renyi(law, curve, orders, response, inner=np.array([1.5, 30.0]))
+                bounds = selection_bounds.renyi(
+                    law, curve, orders, response, inner=np.array([1.5, 30.0])
+                )
                 for order, bound in zip(orders.tolist(), bounds.tolist(), strict=True):
                     assert bound >= exact_divergence(order, *winners) >= 0, (law, epsilon, order)

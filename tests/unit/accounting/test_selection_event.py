@@ -1,4 +1,6 @@
-"""A private selection as an event: what the ledger keeps of it, who can pay for it, and how noise is found for a budget."""
+"""A private selection as an event: what the ledger keeps of it, who can pay for it, and how noise
+is found for a budget.
+"""
 
 import dataclasses
 import json
@@ -6,15 +8,36 @@ from typing import Any
 
 import pytest
 
-from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter, calibrate, compose
+from dpbo.accounting import (
+    GDPFilter,
+    Planned,
+    PureFilter,
+    RDPFilter,
+    ZCDPFilter,
+    calibrate,
+    compose,
+)
 from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.planned import accounting_named
 from dpbo.curator.birth import Birth
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, InputError
-from dpbo.events import DeclassifiedEvent, GaussianEvent, LaplaceEvent, PoissonGaussianEvent, SelectionEvent, event_from_json
+from dpbo.events import (
+    DeclassifiedEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    PoissonGaussianEvent,
+    SelectionEvent,
+    event_from_json,
+)
 from dpbo.privacy import Adjacency, Budget
-from dpbo.run_counts import BinomialRuns, FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
+from dpbo.run_counts import (
+    BinomialRuns,
+    FixedRuns,
+    PoissonRuns,
+    ThresholdStop,
+    TruncatedNegativeBinomial,
+)
 
 STEPS = PoissonGaussianEvent(1.1, 300, rate=0.01, relation="add-or-remove-one")
 GEOMETRIC = TruncatedNegativeBinomial.of_mean(10.0)
@@ -26,14 +49,22 @@ PURE = SelectionEvent(base=(LaplaceEvent(20.0, 2),), run_count=GEOMETRIC)
 def test_json_keeps_every_digit():
     for law in LAWS:
         event = SelectionEvent(0.7, 2, base=(STEPS, GaussianEvent(1 / 3)), run_count=law)
-        for one in (event, SelectionEvent(base=(event, GaussianEvent(4.0)), run_count=PoissonRuns(2.0))):
+        for one in (
+            event,
+            SelectionEvent(base=(event, GaussianEvent(4.0)), run_count=PoissonRuns(2.0)),
+        ):
             assert event_from_json(json.loads(json.dumps(one.to_json()))) == one
 
 
 def test_bad_events_are_refused():
-    for change in ({"base": ()}, {"base": [GaussianEvent(1.0), "laplace"]}, {"base": (DeclassifiedEvent(),)},
-                   {"run_count": "geometric"}, {"noise_multiplier": 0.0},
-                   {"base": (STEPS, dataclasses.replace(STEPS, relation="replace-one"))}):  # fmt: skip
+    for change in (
+        {"base": ()},
+        {"base": [GaussianEvent(1.0), "laplace"]},
+        {"base": (DeclassifiedEvent(),)},
+        {"run_count": "geometric"},
+        {"noise_multiplier": 0.0},
+        {"base": (STEPS, dataclasses.replace(STEPS, relation="replace-one"))},
+    ):
         with pytest.raises(InputError):
             dataclasses.replace(MIXED, **change)
     listed: dict[str, Any] = {"base": list(MIXED.base)}
@@ -44,11 +75,22 @@ def test_bad_events_are_refused():
 
 
 def birth(accounting, budget, adjacency="add-or-remove-one"):
-    return Birth(dataset="d", unit="record", grouped=False, adjacency=Adjacency(adjacency), role="training", budget=budget,
-                 accounting=accounting)  # fmt: skip
+    return Birth(
+        dataset="d",
+        unit="record",
+        grouped=False,
+        adjacency=Adjacency(adjacency),
+        role="training",
+        budget=budget,
+        accounting=accounting,
+    )
 
 
-@pytest.mark.parametrize("accounting", [Planned([MIXED, GaussianEvent(20.0, 3)]), RDPFilter(12.0)], ids=["planned", "renyi"])
+@pytest.mark.parametrize(
+    "accounting",
+    [Planned([MIXED, GaussianEvent(20.0, 3)]), RDPFilter(12.0)],
+    ids=["planned", "renyi"],
+)
 def test_the_ledger_keeps_and_replays_it(tmp_path, accounting):
     path = str(tmp_path / "l.db")
     ledger = Ledger(path, birth(accounting, Budget(20.0, 1e-6)))
@@ -90,11 +132,18 @@ def test_a_threshold_costs_no_more_than_opendp_says():
     dp.enable_features("contrib", "honest-but-curious")
     space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
     one = space >> dp.m.then_user_measurement(
-        dp.max_divergence(), lambda x: (0.0, "never asked"), lambda d_in: d_in, TO="(f64, ExtrinsicObject)"
+        dp.max_divergence(),
+        lambda x: (0.0, "never asked"),
+        lambda d_in: d_in,
+        TO="(f64, ExtrinsicObject)",
     )
     theirs = dp.c.make_select_private_candidate(one, threshold=0.5, stop_probability=0.01)
     for epsilon in (0.1, 1.0):
-        ours = float(PureFilter().cost(SelectionEvent(base=(LaplaceEvent(1 / epsilon),), run_count=ThresholdStop(0.01))).parts[0])
+        ours = float(
+            PureFilter()
+            .cost(SelectionEvent(base=(LaplaceEvent(1 / epsilon),), run_count=ThresholdStop(0.01)))
+            .parts[0]
+        )
         assert 1.9 * epsilon < ours <= theirs.map(epsilon)
 
 

@@ -1,4 +1,6 @@
-"""From events to dominating pairs: what is merged, which direction counts, and the pair of a selection."""
+"""From events to dominating pairs: what is merged, which direction counts, and the pair of a
+selection.
+"""
 
 import itertools
 import math
@@ -10,7 +12,13 @@ from scipy.stats import norm
 from dpbo.accounting import compose, gdp, pld, selection_pairs
 from dpbo.accounting.dominating_pairs import GaussianPair
 from dpbo.accounting.selection_bounds import winner_profile
-from dpbo.accounting.selection_pairs import SelectionPair, pairs_of, run_profiles, selection_epsilon, selection_profile
+from dpbo.accounting.selection_pairs import (
+    SelectionPair,
+    pairs_of,
+    run_profiles,
+    selection_epsilon,
+    selection_profile,
+)
 from dpbo.errors import InputError
 from dpbo.events import (
     ExponentialEvent,
@@ -56,21 +64,32 @@ def test_gaussians_are_one_pair_and_choices_join_them_where_that_is_asked():
     assert gaussian.mu == pytest.approx(math.sqrt(3 / 4 + 1 / 16))
     assert pairs_of((*events, NotPrivateEvent()), True, False) is None
     many = compose([ExponentialEvent(20.0, 150)], delta=1e-5)
-    assert many.pld == pytest.approx(gdp.epsilon_at(many.mu or 0.0, 1e-5), rel=1e-3), "many choices cost what their Gaussian costs"
-    assert compose([ExponentialEvent(2 / 1000)], delta=1e-5).pld == pytest.approx(1000.0, rel=1e-3), "a large one its range"
+    assert many.pld == pytest.approx(gdp.epsilon_at(many.mu or 0.0, 1e-5), rel=1e-3), (
+        "many choices cost what their Gaussian costs"
+    )
+    assert compose([ExponentialEvent(2 / 1000)], delta=1e-5).pld == pytest.approx(
+        1000.0, rel=1e-3
+    ), "a large one its range"
 
 
 @pytest.mark.attack("A15")
 def test_each_direction_of_a_selection_among_sampled_runs_is_a_pair_of_its_own():
     """With its slots; where the runs have one direction, so has the selection."""
-    for run, directions in ((sampled(1.1, 30, 0.05), (False, True)), (GaussianEvent(4.0), (False, False))):
+    for run, directions in (
+        (sampled(1.1, 30, 0.05), (False, True)),
+        (GaussianEvent(4.0), (False, False)),
+    ):
         event = chosen(run)
         for reverse, direction in zip((False, True), directions, strict=True):
-            assert pairs_of((event.repeated(3),), False, reverse) == {SelectionPair(event, direction): 3}
+            assert pairs_of((event.repeated(3),), False, reverse) == {
+                SelectionPair(event, direction): 3
+            }
     event = chosen(sampled(1.1, 30, 0.05))
     epsilons = np.linspace(1.0, 3.0, 8)
     forward = base(*event.run())
-    profiles = [winner_profile(event.run_count, side, epsilons) for side in (forward, forward.swapped())]
+    profiles = [
+        winner_profile(event.run_count, side, epsilons) for side in (forward, forward.swapped())
+    ]
     assert not np.allclose(profiles[0], profiles[1], rtol=0.1)
     for reverse, own in zip((False, True), profiles, strict=True):
         side = selection_profile(event, reverse)
@@ -80,7 +99,9 @@ def test_each_direction_of_a_selection_among_sampled_runs_is_a_pair_of_its_own()
 
 @pytest.mark.attack("A15")
 def test_both_directions_of_a_run_count_whichever_is_worse(monkeypatch):
-    """For two laws that differ by direction, and for the same exchanged: the bound is the same, and that of the worse one."""
+    """For two laws that differ by direction, and for the same exchanged: the bound is the same, and
+    that of the worse one.
+    """
     event = SelectionEvent(base=(GaussianEvent(1.0),), run_count=FixedRuns(2))
     epsilons = np.linspace(0.0, 2.0, 9)
     lopsided = profiles_of_laws(np.array([0.6, 0.4]), np.array([0.9, 0.1]))
@@ -90,7 +111,10 @@ def test_both_directions_of_a_run_count_whichever_is_worse(monkeypatch):
     for side in directions:
         monkeypatch.setattr(selection_pairs, "run_profiles", lambda _, side=side: side)
         epsilon = selection_epsilon(event, 0.05)
-        tried = [winner_profile(event.run_count, turned, np.array([epsilon, epsilon * (1 - 1e-4)])) for turned in directions]
+        tried = [
+            winner_profile(event.run_count, turned, np.array([epsilon, epsilon * (1 - 1e-4)]))
+            for turned in directions
+        ]
         assert max(now for now, _ in tried) <= 0.05 < max(before for _, before in tried)
 
 
@@ -109,8 +133,14 @@ def test_below_zero_a_profile_is_that_of_the_other_direction():
 
 @pytest.mark.attack("A15")
 def test_the_profile_of_one_run_is_that_of_its_composition():
-    """From above, and hardly: where a fine composition has a delta, so has the profile read from it; and it ends with nothing left."""
-    for run in ((GaussianEvent(1.5),), (LaplaceEvent(2.0, 9), LaplaceEvent(3.0, 9)), (sampled(0.9, 9, 0.2), LaplaceEvent(4.0))):
+    """From above, and hardly: where a fine composition has a delta, so has the profile read from
+    it; and it ends with nothing left.
+    """
+    for run in (
+        (GaussianEvent(1.5),),
+        (LaplaceEvent(2.0, 9), LaplaceEvent(3.0, 9)),
+        (sampled(0.9, 9, 0.2), LaplaceEvent(4.0)),
+    ):
         found = base(*run)
         for reverse, side in ((False, found.forward), (True, found.reverse)):
             pairs = pairs_of(run, False, reverse)
@@ -122,7 +152,9 @@ def test_the_profile_of_one_run_is_that_of_its_composition():
             assert side.masses.sum() + side.infinite == pytest.approx(1.0, abs=1e-9)
         if len(run) == 1:
             own = found.forward.losses[found.forward.losses >= 0][:-1]
-            assert found.forward.delta(own) == pytest.approx(gdp.curve(1 / 1.5, own), rel=1e-9, abs=1e-17)
+            assert found.forward.delta(own) == pytest.approx(
+                gdp.curve(1 / 1.5, own), rel=1e-9, abs=1e-17
+            )
 
 
 @pytest.mark.attack("A15")
@@ -130,7 +162,9 @@ def test_an_epsilon_of_a_selection_is_the_least_at_its_delta():
     for noise, delta in itertools.product([20.0, 2.0, 0.3], [0.3, 1e-5]):
         event = SelectionEvent(base=(GaussianEvent(noise),), run_count=FixedRuns(2))
         epsilon = selection_epsilon(event, delta)
-        at, below = winner_profile(event.run_count, base(*event.run()), epsilon * np.array([1.0, 1 - 3e-6]))
+        at, below = winner_profile(
+            event.run_count, base(*event.run()), epsilon * np.array([1.0, 1 - 3e-6])
+        )
         assert at <= delta, (noise, delta)
         assert epsilon == 0 or below > delta, (noise, delta)
 
@@ -140,7 +174,9 @@ def test_the_pair_of_a_selection_reads_its_mass_and_variance_from_its_profile():
     losses, masses = np.array(pair.atoms()).T
     assert pair.beyond(-math.inf) == pytest.approx(1.0, abs=1e-9)
     middle = losses[len(losses) // 2]
-    assert pair.beyond(middle) == pytest.approx(masses[losses > middle].sum() + pair.profile.infinite, rel=1e-12)
+    assert pair.beyond(middle) == pytest.approx(
+        masses[losses > middle].sum() + pair.profile.infinite, rel=1e-12
+    )
     assert pair.variance() == pytest.approx(np.cov(losses, aweights=masses, ddof=0), rel=1e-9)
 
 
@@ -160,12 +196,18 @@ LEAST = [
 ]
 
 
-@pytest.mark.parametrize("cases", [LITTLE, pytest.param(LEAST, marks=pytest.mark.deep)], ids=["quick", "slow"])
+@pytest.mark.parametrize(
+    "cases", [LITTLE, pytest.param(LEAST, marks=pytest.mark.deep)], ids=["quick", "slow"]
+)
 @pytest.mark.attack("A15")
 def test_selections_among_runs_of_any_noise_are_bounded(cases):
-    """No exception, no NaN, and no bound below what one run's typical loss says, where floats lose it or cannot hold it."""
+    """No exception, no NaN, and no bound below what one run's typical loss says, where floats lose
+    it or cannot hold it.
+    """
     for kind, scale, law, count, delta in cases:
-        bound = compose([SelectionEvent(base=(kind(scale),), run_count=law, count=count)], delta=delta)
+        bound = compose(
+            [SelectionEvent(base=(kind(scale),), run_count=law, count=count)], delta=delta
+        )
         assert not math.isnan(bound.epsilon), (kind, scale)
         assert bound.pld >= (0.0 if scale > 1 else 0.9 / scale - 3.0), (kind, scale)
 
@@ -186,16 +228,22 @@ def test_a_run_without_a_profile_has_no_pair():
 
 
 def test_selections_compose_with_everything_else():
-    event = SelectionEvent(base=(GaussianEvent(8.0), GaussianEvent(6.0, 3)), run_count=PoissonRuns(5.0))
+    event = SelectionEvent(
+        base=(GaussianEvent(8.0), GaussianEvent(6.0, 3)), run_count=PoissonRuns(5.0)
+    )
     plain = GaussianEvent(4.0)
-    alone, other, both = (compose(events, delta=1e-6) for events in ([event], [plain], [event, plain]))
+    alone, other, both = (
+        compose(events, delta=1e-6) for events in ([event], [plain], [event, plain])
+    )
     assert other.epsilon < both.pld < alone.pld + other.epsilon
     assert alone.mu is None
     assert alone.gdp == math.inf
     assert alone.pld < compose([event.repeated(2)], delta=1e-6).pld < 2 * alone.pld
     assert both.pld * 0.999 <= compose([event, plain], delta=1e-6, refine=True).pld <= both.pld
     once_more = SelectionEvent(base=(event,), run_count=TruncatedNegativeBinomial.of_mean(3.0))
-    assert alone.pld < compose([once_more], delta=1e-6).pld < 4 * alone.pld, "a selection among selections"
+    assert alone.pld < compose([once_more], delta=1e-6).pld < 4 * alone.pld, (
+        "a selection among selections"
+    )
     beside = compose([event, GaussianEvent(1e4)], delta=1e-6, refine=True).pld
     assert alone.pld <= beside <= alone.pld * 1.003, "the pair keeps the profile"
     (found,) = winner_profile(event.run_count, base(*event.run()), np.array([alone.pld]))

@@ -1,4 +1,6 @@
-"""A loss with finitely many values: its profile, trade-off and crossings by their definitions, and the hull from points to a pair."""
+"""A loss with finitely many values: its profile, trade-off and crossings by their definitions, and
+the hull from points to a pair.
+"""
 
 import math
 from fractions import Fraction
@@ -54,7 +56,9 @@ def test_no_set_has_more_mass_than_the_trade_off_says():
 def test_where_a_share_of_the_profile_meets_a_line():
     for a, b in ((1.0, 1.0), (0.2, 3.0), (5.0, 0.1), (1.0, 0.001)):
         t = SIDE.crossing(a, b)
-        assert a * float(SIDE.delta(np.array([math.log1p(t)]))[0]) == pytest.approx(b * t, rel=1e-11)
+        assert a * float(SIDE.delta(np.array([math.log1p(t)]))[0]) == pytest.approx(
+            b * t, rel=1e-11
+        )
     bounded = RunProfiles.response(1.0).forward
     assert bounded.crossing(1.0, 0.0) == pytest.approx(math.e - 1)
     assert SIDE.crossing(1.0, 0.0) == math.inf
@@ -101,7 +105,9 @@ def test_bounds_are_joined_by_chords_that_stay_above_the_curve():
 
 @pytest.mark.attack("A15")
 def test_a_bound_that_rises_or_falls_below_what_any_curve_has_is_mended():
-    """No curve rises, none is above 1 or below 1 - e^epsilon: where bounds say so, the others count."""
+    """No curve rises, none is above 1 or below 1 - e^epsilon: where bounds say so, the others
+    count.
+    """
     grid = np.array([-1.0, 0.0, 1.0, 2.0, 3.0])
     side = Profile.connected(grid, np.array([0.1, 1.7, 0.3, 0.4, 0.2]))
     assert side.delta(np.array([-1.0]))[0] == pytest.approx(1 - math.exp(-1))

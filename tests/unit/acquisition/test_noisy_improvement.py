@@ -1,4 +1,6 @@
-"""Noisy expected improvement in closed form against BoTorch's samples, and the search for its maximum against many restarts."""
+"""Noisy expected improvement in closed form against BoTorch's samples, and the search for its
+maximum against many restarts.
+"""
 
 import pytest
 import scipy.stats
@@ -19,7 +21,9 @@ MIXED = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(1, 6), kind=["x", "
 
 def observed(space, count=10):
     X = space.sample(count, seed=0)
-    noise = 0.1 * torch.randn(count, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    noise = 0.1 * torch.randn(
+        count, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     return X, noise - (X - 0.4).square().sum(1, keepdim=True), torch.full_like(noise, 0.01)
 
 
@@ -27,7 +31,9 @@ def by_samples(gp, X, pending, Z):
     """BoTorch's estimate of what a pending set and each of Z gain together."""
     sampler = SobolQMCNormalSampler(torch.Size([2048]), seed=1)
     with torch.no_grad():
-        gain = qLogNoisyExpectedImprovement(gp, X, sampler=sampler, incremental=False, tau_relu=1e-9, tau_max=1e-6)
+        gain = qLogNoisyExpectedImprovement(
+            gp, X, sampler=sampler, incremental=False, tau_relu=1e-9, tau_max=1e-6
+        )
         return gain(torch.cat([pending.expand(len(Z), -1, -1), Z.unsqueeze(1)], dim=1)).exp()
 
 
@@ -66,9 +72,13 @@ def test_models_of_other_kinds_keep_botorchs_acquisition():
         sorted_rows = Y.argsort(0)[:, 0]
         logs = Log()
         for gp in (
-            sparse_gp(PAIR, X, Y, Yvar), SingleTaskGP(X, Y, Yvar, input_transform=Normalize(2)), SingleTaskGP(X, Y.repeat(1, 2)),
-            SingleTaskGP(X[sorted_rows], Y[sorted_rows]), SingleTaskGP(X[1:], Y[1:]), SingleTaskGP(X, Y.exp(), outcome_transform=logs),
-        ):  # fmt: skip
+            sparse_gp(PAIR, X, Y, Yvar),
+            SingleTaskGP(X, Y, Yvar, input_transform=Normalize(2)),
+            SingleTaskGP(X, Y.repeat(1, 2)),
+            SingleTaskGP(X[sorted_rows], Y[sorted_rows]),
+            SingleTaskGP(X[1:], Y[1:]),
+            SingleTaskGP(X, Y.exp(), outcome_transform=logs),
+        ):
             assert not NoisyImprovement.takes(gp, X)
 
 

@@ -1,5 +1,7 @@
-"""Suggestions from released values: the trust region, sparse models, public objectives, points beside others that are pending, and lengths
-that are fitted only now and then; all repeatable and inside the space."""
+"""Suggestions from released values: the trust region, sparse models, public objectives, points
+beside others that are pending, and lengths that are fitted only now and then; all repeatable and
+inside the space.
+"""
 
 import math
 from typing import Any
@@ -33,13 +35,18 @@ def _bowl(X):
 
 def _observed(space, count, seed=0, value=_bump, std=STD):
     X = space.sample(count, seed=seed)
-    Y = value(X).unsqueeze(1) + std * torch.randn(count, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    Y = value(X).unsqueeze(1) + std * torch.randn(
+        count, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
     return X, Y, torch.full_like(Y, std**2)
 
 
 def _allowed(space, x):
     inside = bool((x >= space.bounds[0]).all() and (x <= space.bounds[1]).all())
-    near = [min(abs(float(x[i]) - v) for v in values) for i, values in (space.discrete_dims | space.cat_dims).items()]
+    near = [
+        min(abs(float(x[i]) - v) for v in values)
+        for i, values in (space.discrete_dims | space.cat_dims).items()
+    ]
     return inside and max(near, default=0.0) < 1e-9
 
 
@@ -47,7 +54,9 @@ PROPOSERS: dict[str, Any] = {
     "qlognei": suggest,
     "trust region": suggest_in_trust_region,
     "sparse": lambda *args, seed: suggest(*args, seed=seed, model=sparse_gp),
-    "pareto": lambda s, X, Y, V, *, seed: suggest_pareto(s, X, Y, V, -X[:, :1], reference=(0.0, -1.0), seed=seed),
+    "pareto": lambda s, X, Y, V, *, seed: suggest_pareto(
+        s, X, Y, V, -X[:, :1], reference=(0.0, -1.0), seed=seed
+    ),
 }
 
 
@@ -82,14 +91,26 @@ def test_values_that_carry_a_gradient_are_refused_by_name():
                 propose(CONTINUOUS, *told, seed=1)
 
 
-@pytest.mark.parametrize("name", ["qlognei", *(pytest.param(name, marks=pytest.mark.deep) for name in ("trust region", "sparse"))])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qlognei",
+        *(pytest.param(name, marks=pytest.mark.deep) for name in ("trust region", "sparse")),
+    ],
+)
 def test_a_search_finds_the_peak_of_noisy_values(name):
     X, Y, Yvar = _observed(CONTINUOUS, 8, seed=3)
     generator = torch.Generator().manual_seed(5)
     for step in range(10):
         x = PROPOSERS[name](CONTINUOUS, X, Y, Yvar, seed=step)
-        y = _bump(x).unsqueeze(1) + STD * torch.randn(1, 1, dtype=torch.float64, generator=generator)
-        X, Y, Yvar = torch.cat([X, x]), torch.cat([Y, y]), torch.full((len(X) + 1, 1), STD**2, dtype=torch.float64)
+        y = _bump(x).unsqueeze(1) + STD * torch.randn(
+            1, 1, dtype=torch.float64, generator=generator
+        )
+        X, Y, Yvar = (
+            torch.cat([X, x]),
+            torch.cat([Y, y]),
+            torch.full((len(X) + 1, 1), STD**2, dtype=torch.float64),
+        )
     model = sparse_gp if name == "sparse" else default_gp
     best = X[posterior_mean(CONTINUOUS, X, Y, Yvar, model=model).argmax()]
     # the best of 20 random points has .66 in the mean
@@ -102,13 +123,18 @@ class TestTrustRegion:
         assert region_after(design, dimension=3, initial=8).length == 0.8
         assert region_after([*design, 1.0, 2.0, 3.0], dimension=3, initial=8).length == 1.6
         # never more
-        assert region_after([*design, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dimension=3, initial=8).length == 1.6
+        assert (
+            region_after([*design, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dimension=3, initial=8).length
+            == 1.6
+        )
         assert region_after([*design, 1.0, *[0.5] * 4], dimension=3, initial=8).length == 0.4
         # six failures are asked for there
         assert region_after([*design, 1.0, *[0.5] * 4], dimension=6, initial=8).length == 0.8
         assert region_after([*design, 1.0, *[0.5] * 6], dimension=6, initial=8).length == 0.4
         ended = [*design, 1.0, 0.5, 0.5, 0.5, 2.0, 0.5, 0.5, 0.5]
-        assert region_after(ended, dimension=2, initial=8).length == 0.8, "a success ends a row of failures"
+        assert region_after(ended, dimension=2, initial=8).length == 0.8, (
+            "a success ends a row of failures"
+        )
         # equal but for their last bits: no success but the first, which is always one
         flat = [0.3, 0.3 + 1e-16, 0.3 - 1e-16] * 5
         assert region_after(flat, dimension=2, initial=2).length == 0.8 / 2**3
@@ -117,19 +143,25 @@ class TestTrustRegion:
         means = [0.0] * 8 + [1.0] + [0.5] * 28
         region = region_after(means, dimension=2, initial=8)
         assert (region.start, region.length) == (len(means), 0.8)
-        assert region_after([*means, *[0.0] * 8, 0.2], dimension=2, initial=8) == region_after(means, dimension=2, initial=8)
+        assert region_after([*means, *[0.0] * 8, 0.2], dimension=2, initial=8) == region_after(
+            means, dimension=2, initial=8
+        )
 
     def test_after_a_restart_design_points_come_first(self, monkeypatch):
         X, Y, Yvar = _observed(CONTINUOUS, 9)
         from dpbo.acquisition import trust_region
 
-        monkeypatch.setattr(trust_region, "region_after", lambda *a, **k: trust_region.TrustRegion(start=7))
+        monkeypatch.setattr(
+            trust_region, "region_after", lambda *a, **k: trust_region.TrustRegion(start=7)
+        )
         x = suggest_in_trust_region(CONTINUOUS, X, Y, Yvar, seed=1)
         assert torch.equal(x, CONTINUOUS.sample(8, seed=7)[2:3])
 
     def test_the_box_is_stretched_cut_to_the_space_and_whole_for_categories(self):
         centre = torch.tensor([0.9, 3 / 7, 1.0], dtype=torch.float64)
-        bounds = region_bounds(MIXED, centre, 0.1, torch.tensor([2.0, 1.0, 1.0], dtype=torch.float64))
+        bounds = region_bounds(
+            MIXED, centre, 0.1, torch.tensor([2.0, 1.0, 1.0], dtype=torch.float64)
+        )
         assert bounds[:, 0].tolist() == pytest.approx([0.8, 1.0])
         # the neighbours, though the region is narrower
         assert bounds[:, 1].tolist() == pytest.approx([2 / 7, 4 / 7])
@@ -181,7 +213,9 @@ ALONE = [
 
 @pytest.mark.parametrize("name", ["qlognei", "trust region", PARETO, "cheap"])
 def test_a_list_of_one_value_is_a_coordinate_that_stays(name):
-    propose = PROPOSERS.get(name, lambda s, X, Y, V, *, seed: Proposer(s)(X, Y, V, X[:0], seed=seed))
+    propose = PROPOSERS.get(
+        name, lambda s, X, Y, V, *, seed: Proposer(s)(X, Y, V, X[:0], seed=seed)
+    )
     for space in (Space(**axes) for axes in (ALONE if name == "cheap" else ALONE[:1])):
         X = space.sample(6, seed=0)
         Y = X.sum(1, keepdim=True)
@@ -192,28 +226,44 @@ def test_a_list_of_one_value_is_a_coordinate_that_stays(name):
 
 
 def joint_gain(space, data):
-    """What some points gain together, by BoTorch's plain joint samples, without its pending points."""
+    """What some points gain together, by BoTorch's plain joint samples, without its pending
+    points.
+    """
     sampler = SobolQMCNormalSampler(torch.Size([512]), seed=99)
     with mute_optimizer_warnings(), torch.no_grad():
-        return qLogNoisyExpectedImprovement(default_gp(space, *data), data[0], sampler=sampler, incremental=False)
+        return qLogNoisyExpectedImprovement(
+            default_gp(space, *data), data[0], sampler=sampler, incremental=False
+        )
 
 
 @pytest.mark.parametrize(("kind", "proposer"), [("continuous", "suggest"), ("mixed", "Proposer")])
 def test_a_point_is_the_one_that_gains_most_beside_those_pending(kind, proposer):
-    """With little known, so that there is something to gain everywhere: BoTorch's plain joint samples say how much."""
-    space = PAIR if kind == "continuous" else Space(a=scipy.stats.uniform(), n=[1, 2, 3, 4], k=["p", "q"])
+    """With little known, so that there is something to gain everywhere: BoTorch's plain joint
+    samples say how much.
+    """
+    space = (
+        PAIR
+        if kind == "continuous"
+        else Space(a=scipy.stats.uniform(), n=[1, 2, 3, 4], k=["p", "q"])
+    )
     data = _observed(space, 6, value=_bowl, std=0.2)
 
     cheap = Proposer(space)
     gain = joint_gain(space, data)
-    (X, Y, Yvar) = data
+    X, Y, Yvar = data
 
     def propose(pending):
-        return cheap(X, Y, Yvar, pending, seed=1) if proposer == "Proposer" else suggest(space, *data, seed=1, pending=pending)
+        return (
+            cheap(X, Y, Yvar, pending, seed=1)
+            if proposer == "Proposer"
+            else suggest(space, *data, seed=1, pending=pending)
+        )
 
     alone = propose(data[0][:0])
     if proposer == "suggest":
-        assert torch.equal(suggest(space, *data, seed=1), alone), "no points pending is none pending"
+        assert torch.equal(suggest(space, *data, seed=1), alone), (
+            "no points pending is none pending"
+        )
     else:
         assert torch.equal(propose(data[0][:0]), alone)
     pending = alone
@@ -232,7 +282,9 @@ def test_a_point_is_the_one_that_gains_most_beside_those_pending(kind, proposer)
 
 def lengths(propose, data):
     kernel = propose._model(*data).covar_module
-    return torch.cat([value.flatten() for name, value in kernel.named_parameters() if "lengthscale" in name]).tolist()
+    return torch.cat(
+        [value.flatten() for name, value in kernel.named_parameters() if "lengthscale" in name]
+    ).tolist()
 
 
 def test_lengths_are_fitted_again_once_the_values_have_grown_by_the_share():
@@ -243,11 +295,22 @@ def test_lengths_are_fitted_again_once_the_values_have_grown_by_the_share():
     fits = [t for t in range(11, 31) if found[t] != found[t - 1]]
     assert fits == [12, 15, 18, 22, 27], "a fifth more than at the last fit"
     every = Proposer(space, growth=0)
-    assert all(lengths(every, (X[:t], Y[:t], Yvar[:t])) != lengths(every, (X[: t + 1], Y[: t + 1], Yvar[: t + 1])) for t in range(10, 14))
-    assert lengths(propose, (X[:8], Y[:8], Yvar[:8])) != found[30], "another, shorter history is fitted anew"
+    assert all(
+        lengths(every, (X[:t], Y[:t], Yvar[:t]))
+        != lengths(every, (X[: t + 1], Y[: t + 1], Yvar[: t + 1]))
+        for t in range(10, 14)
+    )
+    assert lengths(propose, (X[:8], Y[:8], Yvar[:8])) != found[30], (
+        "another, shorter history is fitted anew"
+    )
     space = PAIR
     X, Y, Yvar = _observed(space, 11, value=_bowl, std=0.05)
     propose = Proposer(space)
     propose._model(X[:10], Y[:10], Yvar[:10])
-    high, low = (propose._model(X, torch.cat([Y[:10], Y.new_full((1, 1), y)]), Yvar).posterior(X[10:]).mean.item() for y in (1.0, -1.0))
+    high, low = (
+        propose._model(X, torch.cat([Y[:10], Y.new_full((1, 1), y)]), Yvar)
+        .posterior(X[10:])
+        .mean.item()
+        for y in (1.0, -1.0)
+    )
     assert high > low + 0.3

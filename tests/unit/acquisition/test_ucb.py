@@ -1,4 +1,6 @@
-"""GP-UCB: schedules against the papers, the acquisition against BoTorch's, the argmax against a loop without FiniteGP."""
+"""GP-UCB: schedules against the papers, the acquisition against BoTorch's, the argmax against a
+loop without FiniteGP.
+"""
 
 import math
 
@@ -24,7 +26,14 @@ def wave(X):
 
 def model_of(X, Y, kernel):
     Y = Y.unsqueeze(-1)
-    return SingleTaskGP(X, Y, train_Yvar=torch.full_like(Y, NOISE), covar_module=kernel, mean_module=ZeroMean(), outcome_transform=None)
+    return SingleTaskGP(
+        X,
+        Y,
+        train_Yvar=torch.full_like(Y, NOISE),
+        covar_module=kernel,
+        mean_module=ZeroMean(),
+        outcome_transform=None,
+    )
 
 
 def run(candidates, kernel, schedule, steps):
@@ -40,17 +49,25 @@ def run(candidates, kernel, schedule, steps):
 def test_schedules_are_those_of_the_papers():
     schedule = SrinivasFinite(count=1000, delta=0.01)
     assert schedule(7) == pytest.approx(2.0 * math.log(1000 * 49 * math.pi**2 / 0.06))
-    assert sum(1000 * math.exp(-schedule(t) / 2.0) for t in range(1, 100_000)) == pytest.approx(0.01, rel=1e-4), "it spends delta"
+    assert sum(1000 * math.exp(-schedule(t) / 2.0) for t in range(1, 100_000)) == pytest.approx(
+        0.01, rel=1e-4
+    ), "it spends delta"
     paper = kusner_beta(1000, 0.01, constants="paper")
     corrected = kusner_beta(1000, 0.01)
     assert paper(51) == pytest.approx(2.0 * math.log(1000 * 51**2 * math.pi**2 / (3 * 0.01)))
-    assert corrected(51) == pytest.approx(2.0 * math.log(2 * 1000 * 51**2 * math.pi**2 / (3 * 0.01)))
+    assert corrected(51) == pytest.approx(
+        2.0 * math.log(2 * 1000 * 51**2 * math.pi**2 / (3 * 0.01))
+    )
     assert 2.0 * math.sqrt(paper(51)) == pytest.approx(12.83, abs=5e-3)
     compact = SrinivasCompact(dimension=2, side=1.5, a=1.0, b=3.0, delta=0.1)
     reach = 16 * 2 * 3.0 * 1.5 * math.sqrt(math.log(4 * 2 * 1.0 / 0.1))
-    assert compact(4) == pytest.approx(2.0 * math.log(2 * 16 * math.pi**2 / 0.3) + 4.0 * math.log(reach))
+    assert compact(4) == pytest.approx(
+        2.0 * math.log(2 * 16 * math.pi**2 / 0.3) + 4.0 * math.log(reach)
+    )
     narrow = SrinivasCompact(dimension=2, side=1e-9, a=1.0, b=3.0, delta=0.1)
-    assert narrow(1) == pytest.approx(2.0 * math.log(2 * math.pi**2 / 0.3)), "no less than for a single point"
+    assert narrow(1) == pytest.approx(2.0 * math.log(2 * math.pi**2 / 0.3)), (
+        "no less than for a single point"
+    )
 
 
 @pytest.mark.parametrize("kernel", [squared_exponential(0.2), matern52(0.3)], ids=["se", "matern"])
@@ -60,7 +77,9 @@ def test_identical_indices_to_a_loop_of_botorch(kernel):
     expected = [0]
     for _ in range(24):
         X = candidates[expected]
-        acquisition = UpperConfidenceBound(model_of(X, wave(X), kernel), beta=schedule(len(expected) + 1))
+        acquisition = UpperConfidenceBound(
+            model_of(X, wave(X), kernel), beta=schedule(len(expected) + 1)
+        )
         with torch.no_grad():
             best, _ = optimize_acqf_discrete(acquisition, q=1, choices=candidates)
         expected.append(int((candidates == best).all(-1).nonzero()))
@@ -72,12 +91,16 @@ def test_argmax_of_a_batch_of_equals_and_without_those_excluded():
     candidates = torch.rand(50, 2, dtype=DOUBLE)
     schedule = SrinivasFinite(count=50, delta=0.1)
     model = FiniteGP(candidates, matern52(0.3), NOISE, batch_shape=(2, 3))
-    assert torch.equal(suggest_ucb(model, schedule), torch.zeros(2, 3, dtype=torch.long)), "the first of equals"
+    assert torch.equal(suggest_ucb(model, schedule), torch.zeros(2, 3, dtype=torch.long)), (
+        "the first of equals"
+    )
     model.observe(torch.arange(6).view(2, 3), torch.randn(2, 3, dtype=DOUBLE))
     upper = model.mean + (schedule(2) * model.variance).sqrt()
     assert torch.equal(suggest_ucb(model, schedule), upper.argmax(-1))
     for runs in ((), (3,)):
-        model = FiniteGP(torch.rand(40, 2, dtype=DOUBLE), squared_exponential(0.3), 1e-2, batch_shape=runs)
+        model = FiniteGP(
+            torch.rand(40, 2, dtype=DOUBLE), squared_exponential(0.3), 1e-2, batch_shape=runs
+        )
         model.observe(7, 1.0)
         order = (model.mean + 2.0 * model.variance.sqrt()).argsort(-1, descending=True)
         for k in (1, 5, 39):
@@ -95,15 +118,22 @@ def test_over_a_finite_gp_through_botorchs_optimisers():
     best, _ = optimize_acqf_discrete(acquisition, q=1, choices=candidates)
     assert torch.equal(best[0], candidates[suggest_ucb(model, schedule)])
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
-    X, value = optimize_acqf(acquisition, bounds, q=1, num_restarts=3, raw_samples=16, options={"seed": 1})
+    X, value = optimize_acqf(
+        acquisition, bounds, q=1, num_restarts=3, raw_samples=16, options={"seed": 1}
+    )
     assert bool(((X >= 0.0) & (X <= 1.0)).all())
     assert float(value) >= float(acquisition(candidates.unsqueeze(-2)).max()) - 1e-9
     for gp in (model, model_of(candidates[:8], wave(candidates[:8]), matern52(0.4))):
-        assert torch.autograd.gradcheck(GPUCB(gp, schedule), torch.rand(3, 1, 2, dtype=DOUBLE, requires_grad=True))
+        assert torch.autograd.gradcheck(
+            GPUCB(gp, schedule), torch.rand(3, 1, 2, dtype=DOUBLE, requires_grad=True)
+        )
 
 
 def test_batches_of_points_and_points_pending_are_refused():
-    acquisition = GPUCB(FiniteGP(torch.rand(5, 2, dtype=DOUBLE), matern52(0.4), NOISE), SrinivasFinite(count=5, delta=0.1))
+    acquisition = GPUCB(
+        FiniteGP(torch.rand(5, 2, dtype=DOUBLE), matern52(0.4), NOISE),
+        SrinivasFinite(count=5, delta=0.1),
+    )
     with pytest.raises(UnsupportedError):
         acquisition.set_X_pending(torch.rand(1, 2, dtype=DOUBLE))
     with pytest.raises(AssertionError, match="q=1"):

@@ -1,4 +1,6 @@
-"""Asynchronous BO: points in flight are pending, the order of release is public, nothing paid is lost. Real executors throughout."""
+"""Asynchronous BO: points in flight are pending, the order of release is public, nothing paid is
+lost. Real executors throughout.
+"""
 
 import threading
 import time
@@ -18,12 +20,19 @@ SPACE = Space(a=scipy.stats.uniform(0, 1), b=scipy.stats.uniform(0, 1))
 
 
 def make(**changes):
-    settings = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(8.0, 1e-5), "entropy": SeededEntropy(0)}
+    settings = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget(8.0, 1e-5),
+        "entropy": SeededEntropy(0),
+    }
     return Curator(load(), **{**settings, **changes})
 
 
 def planned(score=near, evaluations=12, curator=None, **changes):
-    return PrivateObjective(curator or make(), score, score_range=(0.0, 1.0), evaluations=evaluations, **changes)
+    return PrivateObjective(
+        curator or make(), score, score_range=(0.0, 1.0), evaluations=evaluations, **changes
+    )
 
 
 def quick(X, Y, Yvar, pending, *, seed):
@@ -33,7 +42,9 @@ def quick(X, Y, Yvar, pending, *, seed):
 
 
 def search(objective, executor, **settings):
-    return AsynchronousBO(objective, SPACE, **{"initial": 4, "propose": quick, **settings}).run(executor)
+    return AsynchronousBO(objective, SPACE, **{"initial": 4, "propose": quick, **settings}).run(
+        executor
+    )
 
 
 class AtOnce(Executor):
@@ -59,7 +70,9 @@ def on_release(objective, told):
 
 
 def ending(after):
-    """An objective whose k-th job ends once `after(k)` values are released: an order in which jobs end, on any machine."""
+    """An objective whose k-th job ends once `after(k)` values are released: an order in which jobs
+    end, on any machine.
+    """
     place = dict[tuple[float, ...], int]()
     released = 0
     turn = threading.Condition()
@@ -100,14 +113,21 @@ def test_the_plan_is_used_up_exactly():
         objective = ending(in_turn if ordered else first_one_late)
         with ThreadPoolExecutor(4) as executor:
             found = search(objective, executor, workers=workers, ordered=ordered)
-        assert (len(found.X), objective.remaining, len(found.skipped)) == (12, 0, 0), (workers, ordered)
-        assert sum(record.kind == "charge" for record in objective.curator.ledger.records()) == 12, (workers, ordered)
+        assert (len(found.X), objective.remaining, len(found.skipped)) == (12, 0, 0), (
+            workers,
+            ordered,
+        )
+        assert (
+            sum(record.kind == "charge" for record in objective.curator.ledger.records()) == 12
+        ), (workers, ordered)
         assert any(torch.equal(found.x, x) for x in found.X), (workers, ordered)
 
 
 @pytest.mark.attack("A7")
 def test_in_order_every_point_and_value_is_the_same_however_long_jobs_take():
-    """Where each has ended before the next point is proposed, and where none ends before its turn."""
+    """Where each has ended before the next point is proposed, and where none ends before its
+    turn.
+    """
 
     def run(after, **settings):
         with ThreadPoolExecutor(4) as executor:
@@ -118,7 +138,9 @@ def test_in_order_every_point_and_value_is_the_same_however_long_jobs_take():
     assert torch.equal(first.Y, second.Y)
     by_turns, otherwise = (run(after, ordered=False) for after in (in_turn, first_one_late))
     assert torch.equal(by_turns.X[0], first.X[0])
-    assert not torch.equal(otherwise.X[0], first.X[0]), "else the durations showed nothing in any order"
+    assert not torch.equal(otherwise.X[0], first.X[0]), (
+        "else the durations showed nothing in any order"
+    )
 
 
 @pytest.mark.attack("A3")
@@ -157,10 +179,14 @@ def test_what_is_in_flight_is_pending_and_there_are_never_more_than_the_workers(
     assert most == 3
     for X, pending in seen:
         assert len(pending) == 2
-        assert torch.equal(torch.cat([X, pending]), found.X[: len(X) + 2]), "pending are the points that are released next"
+        assert torch.equal(torch.cat([X, pending]), found.X[: len(X) + 2]), (
+            "pending are the points that are released next"
+        )
 
 
-def test_an_interrupted_search_goes_on_from_its_history_and_the_same_object_with_its_points_in_flight(tmp_path):
+def test_an_interrupted_search_goes_on_from_its_history_and_the_same_object_with_its_points_in_flight(
+    tmp_path,
+):
     def tiring(X, Y, Yvar, pending, *, seed):
         if len(X) == 6 and tired:
             raise tired.pop()
@@ -202,10 +228,13 @@ def test_points_whose_fit_fails_are_skipped_uncharged_and_stay_pending(ordered):
 
     def propose(X, Y, Yvar, pending, *, seed):
         seen.append(pending)
-        return torch.tensor([[0.37 * seed % 1.0, 0.11 * seed % 1.0]], dtype=torch.float64)  # the same points in any order of release
+        # the same points in any order of release
+        return torch.tensor([[0.37 * seed % 1.0, 0.11 * seed % 1.0]], dtype=torch.float64)
 
     with ThreadPoolExecutor(3) as executor:
-        found = search(objective, executor, workers=3, ordered=ordered, skip=[Singular], propose=propose)
+        found = search(
+            objective, executor, workers=3, ordered=ordered, skip=[Singular], propose=propose
+        )
     assert (len(found.X), objective.remaining) == (12, 0)
     assert (found.X[:, 0] <= 0.6).all()
     assert len(found.skipped) > 0
@@ -217,7 +246,10 @@ def test_a_fit_that_fails_without_being_named_or_never_works_stops_the_search_an
     def never(x):
         raise Singular("never")
 
-    for fit, skip, message in ((fit_on_the_left, [], "no model there"), (never, [Singular], "never")):
+    for fit, skip, message in (
+        (fit_on_the_left, [], "no model there"),
+        (never, [Singular], "never"),
+    ):
         objective = planned(fit=fit)
         with ThreadPoolExecutor(3) as executor, pytest.raises(Singular, match=message):
             search(objective, executor, workers=3, skip=skip)
@@ -238,7 +270,9 @@ def test_a_score_that_fails_on_private_records_is_never_skipped():
 
 
 def test_two_searches_share_one_plan(tmp_path):
-    """Neither goes on before both have released a value, so one finds that the other did in between."""
+    """Neither goes on before both have released a value, so one finds that the other did in
+    between.
+    """
     terms = {"ledger": str(tmp_path / "l.db"), "dataset": "study", "entropy": SeededEntropy(0)}
     meet = threading.Barrier(2)
 
@@ -256,7 +290,9 @@ def test_two_searches_share_one_plan(tmp_path):
         list(both.map(lambda objective: search(objective, executor, workers=3), objectives))
     assert len(objectives[0].history()[0]) == 12
     assert objectives[0].remaining == 0
-    assert "durations-tell-nothing" in objectives[0].curator.statement().assumptions, "they took turns as they finished"
+    assert "durations-tell-nothing" in objectives[0].curator.statement().assumptions, (
+        "they took turns as they finished"
+    )
 
 
 @pytest.mark.attack("A3", "A21")
@@ -297,7 +333,13 @@ def test_broken_executors_are_replaced_three_times_in_a_row_or_by_hand_and_point
         breaks = iter([2, 1, 1, 5, 100])
         itself = search(planned(), lambda: Breaking(threads, next(breaks)), workers=3)
         tried = AsynchronousBO(planned(), SPACE, initial=4, workers=3, propose=quick)
-        with pytest.raises(WorkersDied, match=r"A worker process died.* Nothing was charged.* with a callable that makes an executor"):
+        with pytest.raises(
+            WorkersDied,
+            match=(
+                r"A worker process died.* Nothing was charged.* with a callable that makes an"
+                r" executor"
+            ),
+        ):
             tried.run(Breaking(threads, 5))
         for found in (itself, tried.run(threads)):
             assert torch.equal(found.X, whole.X)
@@ -333,7 +375,9 @@ def test_after_any_error_of_an_executor_the_next_run_goes_on_with_the_same_point
 
 
 def test_bad_settings_several_metrics_and_what_is_no_executor_are_refused_and_nothing_is_charged():
-    both = PrivateObjective(make(), lambda x, r: torch.stack([r, r], 1), score_range=[(0.0, 1.0)] * 2, evaluations=3)
+    both = PrivateObjective(
+        make(), lambda x, r: torch.stack([r, r], 1), score_range=[(0.0, 1.0)] * 2, evaluations=3
+    )
     with pytest.raises(InputError, match="one metric"):
         AsynchronousBO(both, SPACE)
     objective = planned()

@@ -13,7 +13,11 @@ from dpbo.errors import BudgetExceeded, LedgerMismatch
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.testing import SeededEntropy
 
-TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(2.0, 1e-6)}
+TERMS: dict[str, Any] = {
+    "unit": PrivacyUnit("record"),
+    "adjacency": Adjacency.REPLACE_ONE,
+    "budget": Budget(2.0, 1e-6),
+}
 GRID = torch.linspace(0.0, 1.0, 61, dtype=torch.float64).unsqueeze(1)
 RECORDS = torch.rand(4000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 CALL: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 12, "initial": 5, "finalists": 6}
@@ -42,9 +46,14 @@ def test_spends_its_share_and_no_more():
     pure: dict[str, Any] = {"budget": Budget(2.0, 0.0), "accounting": PureFilter()}
     for terms in ({}, pure):
         curator = Curator(RECORDS, **{**TERMS, **terms})
-        searched(curator, budget=0.5 if terms else Budget.gdp(float(curator.ledger.cap.parts[0] / 2) ** 0.5))
+        searched(
+            curator,
+            budget=0.5 if terms else Budget.gdp(float(curator.ledger.cap.parts[0] / 2) ** 0.5),
+        )
         spent = curator.ledger.verify().total
-        assert curator.ledger.cap * Fraction(499, 1000) <= spent <= curator.ledger.cap * Fraction(1, 2)
+        assert (
+            curator.ledger.cap * Fraction(499, 1000) <= spent <= curator.ledger.cap * Fraction(1, 2)
+        )
         before = curator.ledger.head().seq
         with pytest.raises(BudgetExceeded):
             searched(curator, budget=0.6, search_share=0.5, name="more")

@@ -1,4 +1,6 @@
-"""A value that was charged and drawn while the ledger could not store it is no loss: whoever asks again gets it, drawn once, paid once."""
+"""A value that was charged and drawn while the ledger could not store it is no loss: whoever asks
+again gets it, drawn once, paid once.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,7 +22,13 @@ from tests.unit.papers import test_po_gp_ucb_curator_side as po_gp_ucb
 
 
 def asynchronously(curator):
-    tried = AsynchronousBO(asynchronous.planned(curator=curator), asynchronous.SPACE, initial=4, workers=3, propose=asynchronous.quick)
+    tried = AsynchronousBO(
+        asynchronous.planned(curator=curator),
+        asynchronous.SPACE,
+        initial=4,
+        workers=3,
+        propose=asynchronous.quick,
+    )
 
     def run():
         with ThreadPoolExecutor(3) as executor:
@@ -44,7 +52,8 @@ def chosen(curator):
     return best.parameters, best.score
 
 
-# algorithm -> (its curator of an entropy, what begins it: a function that runs it, or goes on with it, to its public result)
+# algorithm -> (its curator of an entropy, what begins it: a function that runs it, or goes on with
+# it, to its public result)
 CASES: dict[str, tuple[Any, Any]] = {
     "DP-GIBO": (gibo.make, lambda c: lambda: gibo.gibo(c, iterations=4).run().iterates.tolist()),
     "DP-GIBO, the same object": (gibo.make, begun),
@@ -71,8 +80,12 @@ CASES: dict[str, tuple[Any, Any]] = {
 def test_what_waits_for_the_ledger_is_delivered_as_it_was_drawn(name, monkeypatch):
     make, begin = CASES[name]
     undisturbed = make(entropy=SeededEntropy(7))
-    wanted, count = begin(undisturbed)(), [record.kind for record in undisturbed.ledger.records()].count("value")
-    for at in {count} if name == "search then choose" else {1, count // 2 + 1, count}:  # its objective asks at a point of its own anew
+    wanted, count = (
+        begin(undisturbed)(),
+        [record.kind for record in undisturbed.ledger.records()].count("value"),
+    )
+    # its objective asks at a point of its own anew
+    for at in {count} if name == "search then choose" else {1, count // 2 + 1, count}:
         curator, stored = make(entropy=SeededEntropy(7)), list[Any]()
         run, store = begin(curator), curator.ledger.store
 
@@ -93,7 +106,10 @@ def test_what_waits_for_the_ledger_is_delivered_as_it_was_drawn(name, monkeypatc
 
 
 @pytest.mark.attack("A16")
-@pytest.mark.parametrize(("name", "mechanism"), [("search then choose", PermuteAndFlipMechanism), ("rows", L2LaplaceMechanism)])
+@pytest.mark.parametrize(
+    ("name", "mechanism"),
+    [("search then choose", PermuteAndFlipMechanism), ("rows", L2LaplaceMechanism)],
+)
 def test_what_was_charged_and_lost_is_not_drawn_again(name, mechanism, monkeypatch):
     def dies(*_):
         raise RuntimeError("the process died")

@@ -1,4 +1,6 @@
-"""Threads, processes, loky and Dask: the same integers, any order of release; a killed worker costs no charge and no second noise."""
+"""Threads, processes, loky and Dask: the same integers, any order of release; a killed worker costs
+no charge and no second noise.
+"""
 
 import contextlib
 import functools
@@ -26,19 +28,25 @@ from tests.unit.algorithms.test_asynchronous import SPACE, quick, search
 from tests.unit.algorithms.worker_scores import RECORDS, Noting, Patient, load, near, trouble
 
 X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3], [0.5, 0.5]], dtype=torch.float64)
-DEEP = [pytest.param(kind, marks=pytest.mark.deep) for kind in ("loky", "dask")]  # their workers take seconds to start
+# their workers take seconds to start
+DEEP = [pytest.param(kind, marks=pytest.mark.deep) for kind in ("loky", "dask")]
 KEPT = dict[str, Executor]()  # a worker takes seconds to import torch
 
 
 @pytest.fixture(scope="module")
 def client():
-    with LocalCluster(1, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as connected:
+    with (
+        LocalCluster(1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as connected,
+    ):
         yield connected
 
 
 @pytest.fixture(scope="module")
 def makers(request):
-    """Kind -> a callable that makes its executor, or hands on the one that an earlier test left in KEPT."""
+    """Kind -> a callable that makes its executor, or hands on the one that an earlier test left in
+    KEPT.
+    """
     spawn = get_context("spawn")
     fresh: dict[str, Any] = {
         "threads": functools.partial(ThreadPoolExecutor, 2),
@@ -73,16 +81,23 @@ def planned(score, records=None, *, evaluations=6, entropy=None, **changes):
         budget=Budget(8.0, 1e-5),
         entropy=entropy or SeededEntropy(0),
     )
-    return PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=evaluations, **changes)
+    return PrivateObjective(
+        curator, score, score_range=(0.0, 1.0), evaluations=evaluations, **changes
+    )
 
 
 def integers(objective):
     """The exact sums that were released without noise, by x."""
-    return {tuple(value["details"]["x"]): value["lattice"] for value in objective.curator.ledger.values(objective.name)}
+    return {
+        tuple(value["details"]["x"]): value["lattice"]
+        for value in objective.curator.ledger.values(objective.name)
+    }
 
 
 @pytest.mark.parametrize("kind", ["threads", "processes", *DEEP])
-def test_every_executor_gives_the_same_integers_whatever_the_order_of_release(makers, kind, tmp_path):
+def test_every_executor_gives_the_same_integers_whatever_the_order_of_release(
+    makers, kind, tmp_path
+):
     exact = {"mechanism": NoNoise(allow_not_private=True)}
     here = planned(near, **exact)
     here(X)
@@ -101,11 +116,14 @@ def test_every_executor_gives_the_same_integers_whatever_the_order_of_release(ma
 @pytest.mark.parametrize("kind", ["processes", *DEEP])
 @pytest.mark.attack("A21")
 def test_what_an_executor_says_of_records_that_do_not_pickle_stays_inside(makers, kind):
-    """It was raised as it came, with the text of a record; what a fit raises in the open still comes as it is."""
+    """It was raised as it came, with the text of a record; what a fit raises in the open still
+    comes as it is.
+    """
     executor, told = makers[kind](), []
     with pytest.raises(KeyError, match="no such model"):
         planned(near, fit=trouble).submit(X[0], executor).result(timeout=300)
-    for pickles in (False,) if kind == "processes" else (False, True):  # workers of the first die of what they cannot read, without a word
+    # workers of the first die of what they cannot read, without a word
+    for pickles in (False,) if kind == "processes" else (False, True):
         with pytest.raises((PrivateFailure, BrokenExecutor)) as refused:
             planned(near, [Patient(pickles)] * RECORDS).submit(X[0], executor).result(timeout=300)
         told += traceback.format_exception(refused.value)
@@ -117,7 +135,9 @@ def test_what_an_executor_says_of_records_that_do_not_pickle_stays_inside(makers
 
 @pytest.mark.parametrize("kind", ["processes", *DEEP])
 @pytest.mark.attack("A16", "A17")
-def test_a_worker_killed_while_it_evaluates_costs_no_charge_and_no_second_noise(makers, kind, tmp_path):
+def test_a_worker_killed_while_it_evaluates_costs_no_charge_and_no_second_noise(
+    makers, kind, tmp_path
+):
     with ThreadPoolExecutor(2) as threads:
         undisturbed = search(planned(near), threads, workers=2)
     score, entropy = Noting(tmp_path, kill=True), Counted(0)
@@ -132,8 +152,18 @@ def test_a_worker_killed_while_it_evaluates_costs_no_charge_and_no_second_noise(
     assert len(processes) >= 2
     assert set(processes) > {int(killed)}, "and in another process"
     records = objective.curator.ledger.records()
-    charged = [slot["handle"] for record in records if record.kind == "charge" for slot in record.body["slots"]]
-    stored = [value["handle"] for record in records if record.kind == "value" for value in record.body["values"]]
+    charged = [
+        slot["handle"]
+        for record in records
+        if record.kind == "charge"
+        for slot in record.body["slots"]
+    ]
+    stored = [
+        value["handle"]
+        for record in records
+        if record.kind == "value"
+        for value in record.body["values"]
+    ]
     assert len(charged) == len(set(charged)) == 6
     assert charged == stored
     assert entropy.calls == 6, "one draw a value, all of them here"
@@ -170,11 +200,27 @@ def _no_worker_can_draw(score):
 
 
 def test_dask_that_takes_equal_jobs_for_one_still_gives_each_release_its_own_sample():
-    """`pure=True`, Dask's default, runs equal calls once. A second release of one Poisson sample is no fresh sample, and costs more."""
+    """`pure=True`, Dask's default, runs equal calls once. A second release of one Poisson sample is
+    no fresh sample, and costs more.
+    """
     unit = PrivacyUnit("record")
-    curator = Curator(load(), unit=unit, adjacency=Adjacency.ADD_OR_REMOVE_ONE, budget=Budget(8.0, 1e-5), accounting=RDPFilter(8.0))
-    once = PoissonSampled(ClippedMean(near, (0.1, 0.2), score_range=(0.0, 1.0), divisor=RECORDS), rate=0.5)
-    with LocalCluster(1, processes=False, dashboard_address=":0") as cluster, Client(cluster) as client, client.get_executor() as executor:
-        handles = [job.result(timeout=300) for job in [curator.submit(once, executor) for _ in range(8)]]
+    curator = Curator(
+        load(),
+        unit=unit,
+        adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+        budget=Budget(8.0, 1e-5),
+        accounting=RDPFilter(8.0),
+    )
+    once = PoissonSampled(
+        ClippedMean(near, (0.1, 0.2), score_range=(0.0, 1.0), divisor=RECORDS), rate=0.5
+    )
+    with (
+        LocalCluster(1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+        client.get_executor() as executor,
+    ):
+        handles = [
+            job.result(timeout=300) for job in [curator.submit(once, executor) for _ in range(8)]
+        ]
     sums = {curator.release(handle, NoNoise(allow_not_private=True)).lattice for handle in handles}
     assert len(sums) > 1

@@ -1,4 +1,6 @@
-"""Scores for workers. It imports no mechanism and no curator, so that what a worker's process holds shows what an evaluation needs."""
+"""Scores for workers. It imports no mechanism and no curator, so that what a worker's process holds
+shows what an evaluation needs.
+"""
 
 import os
 import pathlib
@@ -28,7 +30,9 @@ def trouble(x: torch.Tensor) -> torch.Tensor:
 
 
 class Patient:
-    """A record that does not pickle, and says whose it is; or that pickles, and says so where it is read."""
+    """A record that does not pickle, and says whose it is; or that pickles, and says so where it is
+    read.
+    """
 
     def __init__(self, pickles: bool) -> None:
         self.pickles = pickles
@@ -44,9 +48,11 @@ def revealing() -> Patient:
 
 
 class Noting:
-    """`near`, and a line in a file for every evaluation: its x, its process, and the drawing modules that are loaded there.
+    """`near`, and a line in a file for every evaluation: its x, its process, and the drawing
+    modules that are loaded there.
 
-    The first evaluation that gets there kills its process if it is told to; its x and its process stand in the file `killed`.
+    The first evaluation that gets there kills its process if it is told to; its x and its process
+    stand in the file `killed`.
     """
 
     def __init__(self, folder: pathlib.Path, kill: bool = False) -> None:
@@ -62,10 +68,17 @@ class Noting:
     def evaluations(self) -> list[tuple[str, int, str]]:
         """(x, process, drawing modules) of every evaluation."""
         lines = (self.folder / "evaluations").read_text().splitlines()
-        return [(x, int(process), drawing) for x, process, drawing in (line.split("|") for line in lines)]
+        return [
+            (x, int(process), drawing)
+            for x, process, drawing in (line.split("|") for line in lines)
+        ]
 
     def _note(self, x: torch.Tensor) -> None:
-        drawing = [name for name in sys.modules if name.startswith("dpbo.mechanisms.") or name == "dpbo.curator.curator"]
+        drawing = [
+            name
+            for name in sys.modules
+            if name.startswith("dpbo.mechanisms.") or name == "dpbo.curator.curator"
+        ]
         with (self.folder / "evaluations").open("a") as file:
             file.write(f"{x.tolist()}|{os.getpid()}|{','.join(drawing)}\n")
 

@@ -1,4 +1,6 @@
-"""Releases whose sensitivity rests on assumptions about the data: refused unless allowed, and said in three lines."""
+"""Releases whose sensitivity rests on assumptions about the data: refused unless allowed, and said
+in three lines.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,11 @@ from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.queries import ClippedMean
 
-SETTINGS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(2.0, 1e-6)}
+SETTINGS: dict[str, Any] = {
+    "unit": PrivacyUnit("record"),
+    "adjacency": Adjacency.REPLACE_ONE,
+    "budget": Budget(2.0, 1e-6),
+}
 RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
 NOISE = GaussianMechanism(20.0)
 MEAN = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
@@ -38,7 +44,11 @@ def test_it_is_refused_unless_allowed_and_nothing_is_charged():
 
 @pytest.mark.attack("A19")
 def test_three_lines_tell_three_guarantees(tmp_path):
-    terms: dict[str, Any] = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "allow_conditional": True}
+    terms: dict[str, Any] = {
+        "dataset": "d",
+        "ledger": str(tmp_path / "l.db"),
+        "allow_conditional": True,
+    }
     curator = Curator(RECORDS, **SETTINGS, **terms)
     curator.release(MEAN, NOISE)
     assert len(set(curator.statement().lines)) == 1
@@ -52,7 +62,8 @@ def test_three_lines_tell_three_guarantees(tmp_path):
     assert assumed.endswith("gp-prior")
     assert statement.assumptions["gp-prior"] == "the objective is a draw of the declared prior"
     assert not statement.void
-    curator.release(MEAN, NoNoise(allow_not_private=True))  # an exact answer leaves no line but the private ones
+    # an exact answer leaves no line but the private ones
+    curator.release(MEAN, NoNoise(allow_not_private=True))
     everything, alone, assumed = curator.statement().lines
     assert everything == "not bounded"
     assert alone.startswith("(2.000")
@@ -60,7 +71,9 @@ def test_three_lines_tell_three_guarantees(tmp_path):
 
 
 def test_a_release_beside_a_plan_is_as_conditional_as_one_without():
-    """The assumptions are those of everything charged, planned or not; and each question of a joint release must be allowed."""
+    """The assumptions are those of everything charged, planned or not; and each question of a joint
+    release must be allowed.
+    """
     curator = Curator(RECORDS, **SETTINGS, allow_conditional=True)
     curator.reserve("plan", NOISE.event(), slots=3, terms={})
     curator.release(SMOOTH, NOISE)

@@ -22,7 +22,15 @@ from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, Privat
 from dpbo.accounting import GDPFilter, gdp
 from dpbo.curator import records as records_module
 from dpbo.curator.ledger import Ledger
-from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, OpacityError, PrivateFailure, ReleaseLost, ScoreError
+from dpbo.errors import (
+    InputError,
+    LedgerMismatch,
+    LedgerUnavailable,
+    OpacityError,
+    PrivateFailure,
+    ReleaseLost,
+    ScoreError,
+)
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
@@ -33,7 +41,11 @@ NOISE = GaussianMechanism(5.0)
 
 
 def make(records=RECORDS, **changes):
-    settings = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1.0, delta=1e-5)}
+    settings = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget.gdp(1.0, delta=1e-5),
+    }
     return Curator(records, **{**settings, **changes})
 
 
@@ -71,7 +83,11 @@ def kinds(curator):
 
 def settled(score, records, **changes):
     """One release that has next to no noise."""
-    return make(records, budget=Budget.gdp(1000.0), **changes).release(mean(score), GaussianMechanism(0.01)).value.item()
+    return (
+        make(records, budget=Budget.gdp(1000.0), **changes)
+        .release(mean(score), GaussianMechanism(0.01))
+        .value.item()
+    )
 
 
 def mean(score=same, **changes):
@@ -91,12 +107,22 @@ def test_a_handle_gives_its_one_value_again_and_is_charged_once():
     curator = make()
     handle = curator.evaluate(mean())
     first, twin = curator.release_all([handle, handle], NOISE)
-    assert (first.value, first.lattice, first.entry, first.event.count) == (twin.value, twin.lattice, twin.entry, 1)
+    assert (first.value, first.lattice, first.entry, first.event.count) == (
+        twin.value,
+        twin.lattice,
+        twin.entry,
+        1,
+    )
     value, variance = first.value.clone(), first.variance.clone()
     for part in (first.value, first.variance):
         part.add_(1.0)  # the caller's own
     again = curator.release(handle, NOISE)
-    assert (again.value, again.variance, again.lattice, again.entry) == (value, variance, first.lattice, first.entry)
+    assert (again.value, again.variance, again.lattice, again.entry) == (
+        value,
+        variance,
+        first.lattice,
+        first.entry,
+    )
     assert curator.release(mean(), NOISE).value != first.value
     assert kinds(curator) == ["birth", "charge", "value", "charge", "value"]
 
@@ -140,11 +166,15 @@ def test_what_was_paid_for_comes_whatever_device_is_the_default_now():
 
 @pytest.mark.attack("A14")
 def test_a_choice_tells_nothing_by_underflow_whatever_numpy_is_told_to_do_then():
-    """The worse one's weight is exp(-ones), which underflows from 709 on: an error, or a warning, would tell how many there are."""
+    """The worse one's weight is exp(-ones), which underflows from 709 on: an error, or a warning,
+    would tell how many there are.
+    """
     reactions: list[Any] = ["raise", "warn"]
     for ones, told in itertools.product((708, 709), reactions):
         curator = make((torch.arange(3000) < ones).double(), budget=Budget.gdp(50.0, delta=1e-5))
-        handle = curator.evaluate(CandidateScores(lambda x, r: x * r, [0.0, 1.0], score_range=(0.0, 1.0)))
+        handle = curator.evaluate(
+            CandidateScores(lambda x, r: x * r, [0.0, 1.0], score_range=(0.0, 1.0))
+        )
         with np.errstate(all=told):
             assert curator.release(handle, ExponentialMechanism.of(2.0)).value.item() == 1.0
 
@@ -172,7 +202,11 @@ def test_a_value_that_could_not_be_stored_is_delivered_later_and_never_drawn_aga
         curator.deliver()
         draws = _watch_entropy(curator)
         with failing("store"):
-            for call in (lambda: curator.release(handle, NOISE), curator.deliver, curator.deliver):  # noqa: B023
+            for call in (
+                lambda: curator.release(handle, NOISE),  # noqa: B023
+                curator.deliver,
+                curator.deliver,
+            ):
                 with pytest.raises(LedgerUnavailable):
                     call()
         for _ in range(2 * deliver):
@@ -180,8 +214,12 @@ def test_a_value_that_could_not_be_stored_is_delivered_later_and_never_drawn_aga
         if deliver:
             assert kinds(curator) == ["birth", "charge", "value"]
         release = curator.release(handle, NOISE)
-        (_, _, value) = curator.ledger.records()
-        assert (release.entry, release.value.tolist(), len(draws)) == (1, value.body["values"][0]["value"], 1)
+        _, _, value = curator.ledger.records()
+        assert (release.entry, release.value.tolist(), len(draws)) == (
+            1,
+            value.body["values"][0]["value"],
+            1,
+        )
     curator = make()
     handle = curator.evaluate(mean())
     with failing("store", kept=True), pytest.raises(LedgerUnavailable):
@@ -192,8 +230,14 @@ def test_a_value_that_could_not_be_stored_is_delivered_later_and_never_drawn_aga
 
 @pytest.mark.attack("A16")
 def test_what_stops_a_charge_burns_the_handle_only_if_it_was_kept():
-    """A commit whose confirmation was lost went through, too: what it charged is never drawn again."""
-    stops = (KeyboardInterrupt(), MemoryError(), LedgerUnavailable("connection lost", uncertain=True))
+    """A commit whose confirmation was lost went through, too: what it charged is never drawn
+    again.
+    """
+    stops = (
+        KeyboardInterrupt(),
+        MemoryError(),
+        LedgerUnavailable("connection lost", uncertain=True),
+    )
     for stop, kept in itertools.product(stops, (True, False)):
         curator = make()
         handle = curator.evaluate(mean())
@@ -217,7 +261,9 @@ def test_curators_handles_and_units_are_opaque():
             with pytest.raises((OpacityError, TypeError, RuntimeError)):
                 breach(thing)
         assert "tensor" not in repr(thing)
-    assert not any(isinstance(value, torch.Tensor) for value in vars(curator.evaluate(mean())).values())
+    assert not any(
+        isinstance(value, torch.Tensor) for value in vars(curator.evaluate(mean())).values()
+    )
     shown = repr(vars(curator)) + repr(PrivacyUnit("patient", groups=["name7"]))
     assert "name7" not in shown
     assert "tensor(" not in shown.replace(repr(curator._example), "")
@@ -226,32 +272,55 @@ def test_curators_handles_and_units_are_opaque():
 def test_records_and_scores_of_every_kind():
     with torch.inference_mode():
         frozen = torch.linspace(0, 1, 101)
-    samples, sparse = [np.array([v]) for v in RECORDS.tolist()], csr_matrix(RECORDS.numpy()[:, None])
+    samples, sparse = (
+        [np.array([v]) for v in RECORDS.tolist()],
+        csr_matrix(RECORDS.numpy()[:, None]),
+    )
     every: list[tuple[Any, Any]] = [
-        (RECORDS.float(), same), (RECORDS.numpy(), same), (RECORDS.tolist(), same), (frozen, same), (Source(lambda: RECORDS), same),
+        (RECORDS.float(), same),
+        (RECORDS.numpy(), same),
+        (RECORDS.tolist(), same),
+        (frozen, same),
+        (Source(lambda: RECORDS), same),
         ((RECORDS, RECORDS), lambda _m, r: (r[0] + r[1]) / 2),
-        ({"a": RECORDS, "b": (RECORDS.numpy(),)}, lambda _m, r: r["a"] + 0 * torch.as_tensor(r["b"][0])),
-        (Bunch(data=RECORDS.numpy()), lambda _m, r: r.data), (sparse, lambda _m, r: r.toarray()),
-        (samples, lambda _m, r: np.concatenate(r)), (RECORDS, lambda _m, r: (batch for batch in r.split(7))),
-        (RECORDS, lambda _m, r: r.unsqueeze(1)), (RECORDS, lambda _m, r: (r > 0.495).to(torch.int64)),
-        (RECORDS, lambda _m, r: r > 0.495), (RECORDS, lambda _m, r: r.numpy().tolist()),
-    ]  # fmt: skip
+        (
+            {"a": RECORDS, "b": (RECORDS.numpy(),)},
+            lambda _m, r: r["a"] + 0 * torch.as_tensor(r["b"][0]),
+        ),
+        (Bunch(data=RECORDS.numpy()), lambda _m, r: r.data),
+        (sparse, lambda _m, r: r.toarray()),
+        (samples, lambda _m, r: np.concatenate(r)),
+        (RECORDS, lambda _m, r: (batch for batch in r.split(7))),
+        (RECORDS, lambda _m, r: r.unsqueeze(1)),
+        (RECORDS, lambda _m, r: (r > 0.495).to(torch.int64)),
+        (RECORDS, lambda _m, r: r > 0.495),
+        (RECORDS, lambda _m, r: r.numpy().tolist()),
+    ]
     for place, (records, score) in enumerate(every):
         found = make(records).release(mean(score), GaussianMechanism(1.0)).value.item()
         assert found == pytest.approx(0.5, abs=8 / 101), f"case {place}: {type(records)}"
     table = pd.DataFrame({"v": RECORDS.numpy()})
-    found = make(table, example=table[50:52]).release(mean(lambda _m, r: r["v"]), GaussianMechanism(1.0)).value.item()
+    found = (
+        make(table, example=table[50:52])
+        .release(mean(lambda _m, r: r["v"]), GaussianMechanism(1.0))
+        .value.item()
+    )
     assert found == pytest.approx(0.5, abs=8 / 101)
 
 
 @pytest.mark.attack("A20")
 def test_units_count_by_their_means_and_divide_by_their_number():
-    records, unit = torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64), PrivacyUnit("patient", groups=["a", "a", "a", "b"])
+    records, unit = (
+        torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64),
+        PrivacyUnit("patient", groups=["a", "a", "a", "b"]),
+    )
     assert make(records, unit=unit).units == 2
     assert settled(same, records, unit=unit) == pytest.approx(0.5, abs=0.05)
     two = mean(max_records_per_unit=2, divisor=3)
     curator = make(records, unit=unit, budget=Budget.gdp(1000.0))
-    assert curator.release(two, GaussianMechanism(0.02)).value.item() == pytest.approx(0.5 + (2 * 0.5 - 0.5) / 3, abs=0.1)
+    assert curator.release(two, GaussianMechanism(0.02)).value.item() == pytest.approx(
+        0.5 + (2 * 0.5 - 0.5) / 3, abs=0.1
+    )
 
 
 @pytest.mark.attack("A5")
@@ -259,7 +328,9 @@ def test_nan_infinities_and_failures_count_as_the_worst_score():
     bad = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0], dtype=torch.float64)
     assert settled(same, bad) == pytest.approx(0.25, abs=0.02)
     curator = make(bad, budget=Budget.gdp(1000.0))
-    assert curator.release(mean(worst="upper"), GaussianMechanism(0.01)).value.item() == pytest.approx(1.0, abs=0.02)
+    assert curator.release(
+        mean(worst="upper"), GaussianMechanism(0.01)
+    ).value.item() == pytest.approx(1.0, abs=0.02)
 
 
 @pytest.mark.attack("A5")
@@ -274,19 +345,26 @@ def test_an_exception_or_a_result_of_a_wrong_shape_or_kind_is_confined_to_the_un
 
     scores = (
         picky,
-        lambda _m, r: [float(v) ** 0.5 for v in r],  # Python makes one complex number of a negative one
+        # Python makes one complex number of a negative one
+        lambda _m, r: [float(v) ** 0.5 for v in r],
         lambda _m, r: r[r >= 0],  # some records too few
-        lambda _m, r: (part if bool((part >= 0).all()) else part / 0 * [] for part in r.split(9)),  # fails after some batches
+        # fails after some batches
+        lambda _m, r: (part if bool((part >= 0).all()) else part / 0 * [] for part in r.split(9)),
     )
     for place, score in enumerate(scores):
         for groups, lost in ((None, 0.01), ([i // 2 for i in range(200)], 0.02)):
             unit = PrivacyUnit("patient", groups=groups)
-            assert settled(score, records, unit=unit) == pytest.approx(1 - lost, abs=0.001), (place, lost)
+            assert settled(score, records, unit=unit) == pytest.approx(1 - lost, abs=0.001), (
+                place,
+                lost,
+            )
 
 
 @pytest.mark.attack("A21")
 def test_a_failure_that_cannot_be_confined_is_told_to_the_operator_alone():
-    """No kind of exception carries private text out, and readers of the ledger do not learn that there was one."""
+    """No kind of exception carries private text out, and readers of the ledger do not learn that
+    there was one.
+    """
 
     class Dataset:
         def __len__(self):
@@ -306,13 +384,20 @@ def test_a_failure_that_cannot_be_confined_is_told_to_the_operator_alone():
         assert "patient" not in str(told.value), kind
         assert "17" not in str(told.value), kind
         assert told.value.__cause__ is told.value.__context__ is None, kind
-        assert "fails" not in [frame.name for frame in traceback.extract_tb(told.value.__traceback__)], kind
+        assert "fails" not in [
+            frame.name for frame in traceback.extract_tb(told.value.__traceback__)
+        ], kind
         assert kinds(curator) == ["birth"], kind
 
 
 def test_a_score_that_cannot_work_is_found_on_zeros_and_charges_nothing():
     curator = make()
-    for broken in (lambda _m, r: r[:-1], lambda _m, r: r.sum(), lambda _m, r: r.undefined, lambda _m, r: torch.stack([r, r], 1)):
+    for broken in (
+        lambda _m, r: r[:-1],
+        lambda _m, r: r.sum(),
+        lambda _m, r: r.undefined,
+        lambda _m, r: torch.stack([r, r], 1),
+    ):
         with pytest.raises(ScoreError, match="score must return"):
             curator.release(mean(broken), NOISE)
     with pytest.raises(ScoreError):  # two metrics, transposed
@@ -321,7 +406,9 @@ def test_a_score_that_cannot_work_is_found_on_zeros_and_charges_nothing():
 
 
 def test_more_failures_than_the_calls_settle_are_a_failure_not_worst_scores(monkeypatch):
-    """What is left over must not count as worst: one more failing record would then move many others."""
+    """What is left over must not count as worst: one more failing record would then move many
+    others.
+    """
     records = torch.ones(512, dtype=torch.float64)
     records[::64] = float("nan")
 
@@ -359,7 +446,9 @@ def halve(_m, r):
 
 
 def test_a_cap_computed_a_float_away_resumes_and_verifies(tmp_path, monkeypatch):
-    """Another machine's root finder may end an ulp lower or higher: the ledger's own cap and multiplier stand."""
+    """Another machine's root finder may end an ulp lower or higher: the ledger's own cap and
+    multiplier stand.
+    """
     terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a", "budget": Budget(3.0, 1e-5)}
     plan: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 7}
     first = PrivateObjective(make(**terms), same, **plan)
@@ -382,7 +471,9 @@ def test_errors_come_back_from_workers():
 
 
 def test_confining_a_failure_changes_nobody_elses_score():
-    """A score may depend on how many records it gets, which is public: isolation must not score fewer."""
+    """A score may depend on how many records it gets, which is public: isolation must not score
+    fewer.
+    """
 
     def share(_m, r):
         if bool(r.isnan().any()):
@@ -392,7 +483,10 @@ def test_confining_a_failure_changes_nobody_elses_score():
     good = torch.full((1000,), 0.001, dtype=torch.float64)
     bad = torch.cat([torch.tensor([float("nan")]), good[1:]])
     query, law = ClippedSum(share, score_range=(0.0, 1.0)), GaussianMechanism(0.01)
-    sums = [make(records, budget=Budget.gdp(1000.0)).release(query, law).value.item() for records in (good, bad)]
+    sums = [
+        make(records, budget=Budget.gdp(1000.0)).release(query, law).value.item()
+        for records in (good, bad)
+    ]
     assert abs(sums[0] - sums[1]) < 0.2
 
 
@@ -433,7 +527,11 @@ def test_an_empty_data_set_is_an_ordinary_neighbour_where_the_number_is_private(
 
     none: list[str] = []
     for groups in (None, none):
-        curator = make(RECORDS[:0], adjacency=Adjacency.ADD_OR_REMOVE_ONE, unit=PrivacyUnit("patient", groups=groups))
+        curator = make(
+            RECORDS[:0],
+            adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+            unit=PrivacyUnit("patient", groups=groups),
+        )
         assert curator.release(mean(needs_someone, divisor=10), NOISE).event.count == 1
 
 
@@ -469,8 +567,13 @@ def test_a_forked_process_cannot_release(tmp_path):
 
 
 def test_extreme_numbers_are_refused_before_the_charge():
-    for changes in ({"score_range": [(0, 1e298), (0, 7e-16)]}, {"score_range": (0.0, 1e200)}, {"score_range": (0.0, 1e-200)},
-                    {"score_range": [(0, 1), (0, 1)], "weights": [1e-200, 1e200]}, {"divisor": 1e-9}):  # fmt: skip
+    for changes in (
+        {"score_range": [(0, 1e298), (0, 7e-16)]},
+        {"score_range": (0.0, 1e200)},
+        {"score_range": (0.0, 1e-200)},
+        {"score_range": [(0, 1), (0, 1)], "weights": [1e-200, 1e200]},
+        {"divisor": 1e-9},
+    ):
         with pytest.raises(InputError):
             mean(**changes)
     curator = make(torch.rand(10, 2, dtype=torch.float64))
@@ -481,10 +584,18 @@ def test_extreme_numbers_are_refused_before_the_charge():
 
 
 def test_what_was_proven_is_what_is_released():
-    """Nothing a user can set on a curator or a handle changes the noise or what the ledger keeps."""
+    """Nothing a user can set on a curator or a handle changes the noise or what the ledger
+    keeps.
+    """
     curator = make()
     handle = curator.evaluate(mean(), value=[42.0], handle="forged", public="forged")
-    for thing, name in ((curator, "adjacency"), (curator, "units"), (curator, "budget"), (handle, "query"), (handle, "id")):
+    for thing, name in (
+        (curator, "adjacency"),
+        (curator, "units"),
+        (curator, "budget"),
+        (handle, "query"),
+        (handle, "id"),
+    ):
         with pytest.raises(AttributeError):
             setattr(thing, name, None)
     handle.details["value"] = 1.0
@@ -496,13 +607,22 @@ def test_what_was_proven_is_what_is_released():
 
 
 def test_details_are_those_of_the_submission_and_as_the_ledger_gives_them_back():
-    """Whole numbers as names are sorted as numbers when they are written, and as words once they were read: the chain would not hold."""
+    """Whole numbers as names are sorted as numbers when they are written, and as words once they
+    were read: the chain would not hold.
+    """
     curator, x = make(), [[0.25]]
     handle = curator.evaluate(mean(), x=x, of={2: "a", 10: "b"})
     x[0][0] = handle.details["x"][0][0] = 7.0
     curator.release(handle, NOISE)
     charge, value = curator.ledger.records()[1:]
-    assert charge.body["slots"][0]["details"] == value.body["values"][0]["details"] == {"x": [[0.25]], "of": {"2": "a", "10": "b"}}
+    assert (
+        charge.body["slots"][0]["details"]
+        == value.body["values"][0]["details"]
+        == {
+            "x": [[0.25]],
+            "of": {"2": "a", "10": "b"},
+        }
+    )
     curator, y, busy = make(), [0.25], threading.Event()
 
     def slow(_subject, records):
@@ -519,9 +639,21 @@ def test_details_are_those_of_the_submission_and_as_the_ledger_gives_them_back()
 @pytest.mark.attack("A21")
 def test_errors_do_not_repeat_what_may_be_private():
     names: Any = np.array(["Alice HIV+", "Bob"])
-    for wrong in ({"role": names}, {"adjacency": names}, {"unit": names}, {"unit": [70123456, 70123457]}, {"unit": ["Alice HIV+"]}):
+    for wrong in (
+        {"role": names},
+        {"adjacency": names},
+        {"unit": names},
+        {"unit": [70123456, 70123457]},
+        {"unit": ["Alice HIV+"]},
+    ):
         with pytest.raises(InputError) as refused:
-            make(**{"unit": PrivacyUnit("patient", groups=wrong["unit"])} if isinstance(wrong.get("unit"), list) else wrong)
+            make(
+                **(
+                    {"unit": PrivacyUnit("patient", groups=wrong["unit"])}
+                    if isinstance(wrong.get("unit"), list)
+                    else wrong
+                )
+            )
         assert "Alice" not in str(refused.value)
         assert "Alice" not in repr(vars(refused.value))
         assert "70123456" not in str(refused.value)
@@ -588,10 +720,16 @@ def test_submit_gives_handles_from_an_executor():
 
 
 def test_metrics_are_released_jointly_with_the_boxs_diagonal():
-    scores = ClippedSum(lambda _m, r: torch.stack([r, 10 * r], 1), score_range=[(0.0, 1.0), (0.0, 10.0)])
+    scores = ClippedSum(
+        lambda _m, r: torch.stack([r, 10 * r], 1), score_range=[(0.0, 1.0), (0.0, 10.0)]
+    )
     release = make().release(scores, NOISE)
     assert release.distribution.std == pytest.approx((5 * 2**0.5, 50 * 2**0.5))
-    weighted = ClippedSum(lambda _m, r: torch.stack([r, 10 * r], 1), score_range=[(0.0, 1.0), (0.0, 10.0)], weights=[2.0, 1.0])
+    weighted = ClippedSum(
+        lambda _m, r: torch.stack([r, 10 * r], 1),
+        score_range=[(0.0, 1.0), (0.0, 10.0)],
+        weights=[2.0, 1.0],
+    )
     law = make().release(weighted, NOISE).distribution
     assert law.std == pytest.approx((5 * 5**0.5 / 2, 50 * 5**0.5))
     assert sum((1 / s) ** 2 for s in (law.std[0], law.std[1] / 10)) == pytest.approx(1 / 25)
@@ -607,7 +745,12 @@ def test_repeatable_noise_voids_the_statement(on_disk, tmp_path):
     assert "VOID" not in str(make().statement())
     file = tmp_path / "real.db"
     curator = Curator.rehearsal(
-        RECORDS, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(1.0), dataset="d", ledger=str(file)
+        RECORDS,
+        unit=PrivacyUnit("record"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget.gdp(1.0),
+        dataset="d",
+        ledger=str(file),
     )
     curator.release(mean(), NOISE)
     assert not file.exists()
@@ -615,15 +758,26 @@ def test_repeatable_noise_voids_the_statement(on_disk, tmp_path):
 
 
 def test_bad_input_names_the_parameter_and_the_remedy():
-    labels = ([1, 2, 3], [None] * 101, np.full(101, np.nan), ["a", float("nan")] + ["b"] * 99, np.full(101, np.datetime64("NaT", "D")))
+    labels = (
+        [1, 2, 3],
+        [None] * 101,
+        np.full(101, np.nan),
+        ["a", float("nan")] + ["b"] * 99,
+        np.full(101, np.datetime64("NaT", "D")),
+    )
     refusals: list[tuple[str, dict[str, Any]]] = [
-        ("unit", {"unit": 7}), ("name", {"unit": ""}), ("adjacency", {"adjacency": "replace"}),
+        ("unit", {"unit": 7}),
+        ("name", {"unit": ""}),
+        ("adjacency", {"adjacency": "replace"}),
         ("row_change", {"adjacency": "bounded-row-change"}),
-        ("budget", {"budget": 3.0}), ("delta", {"budget": Budget(1.0, 0.0)}), ("role", {"role": "everything"}),
-        ("dataset", {"ledger": "x.db"}), ("ledger", {"ledger": "nosuch://host/db", "dataset": "d"}),
+        ("budget", {"budget": 3.0}),
+        ("delta", {"budget": Budget(1.0, 0.0)}),
+        ("role", {"role": "everything"}),
+        ("dataset", {"ledger": "x.db"}),
+        ("ledger", {"ledger": "nosuch://host/db", "dataset": "d"}),
         *(("groups", {"unit": PrivacyUnit("patient", groups=wrong)}) for wrong in labels),
         *(("records", {"records": wrong}) for wrong in ((RECORDS, RECORDS[:5]), RECORDS[:0], 7)),
-    ]  # fmt: skip
+    ]
     for parameter, changes in refusals:
         with pytest.raises(InputError, match=parameter) as refused:
             make(**changes)
@@ -642,8 +796,13 @@ def test_a_ledger_of_another_data_set_unit_or_adjacency_is_refused(on_disk):
 
 @pytest.mark.attack("A22")
 def test_two_studies_on_one_data_set_add_up(tmp_path):
-    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a", "adjacency": Adjacency.ADD_OR_REMOVE_ONE}
-    first, second = make(**terms), make(RECORDS[:90], **terms)  # a withdrawn patient keeps the ledger
+    terms = {
+        "ledger": str(tmp_path / "l.db"),
+        "dataset": "a",
+        "adjacency": Adjacency.ADD_OR_REMOVE_ONE,
+    }
+    # a withdrawn patient keeps the ledger
+    first, second = make(**terms), make(RECORDS[:90], **terms)
     for study in (first, second):
         study.release_all([study.evaluate(mean(divisor=100.0)) for _ in range(12)], NOISE)
     first.release(mean(divisor=100.0), NOISE)

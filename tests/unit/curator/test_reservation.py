@@ -20,12 +20,22 @@ QUERY = ClippedMean(score, score_range=(0.0, 1.0))
 
 
 def make(records=RECORDS, **changes):
-    settings = {"unit": "record", "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(2.0, delta=1e-5)}
+    settings = {
+        "unit": "record",
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget.gdp(2.0, delta=1e-5),
+    }
     return Curator(records, **{**settings, **changes})
 
 
 def reserve(curator, noise=GaussianMechanism, **changes):
-    settings = {"slots": 3, "budget": 0.5, "query": QUERY, "given": {"score": score}, "terms": {"seed": 0}}
+    settings = {
+        "slots": 3,
+        "budget": 0.5,
+        "query": QUERY,
+        "given": {"score": score},
+        "terms": {"seed": 0},
+    }
     return curator.reserve("search", noise, **{**settings, **changes})
 
 
@@ -33,13 +43,17 @@ def test_a_class_of_mechanisms_gets_the_least_noise_that_the_budget_pays_for():
     reservation = reserve(make())
     assert reservation.mechanism == GaussianMechanism(reservation.event.noise_multiplier)
     assert reservation.mechanism.noise_multiplier == pytest.approx((3 / 0.5) ** 0.5 / 2.0)
-    assert reservation.noise_std.item() == pytest.approx(reservation.mechanism.noise_multiplier / 200)
+    assert reservation.noise_std.item() == pytest.approx(
+        reservation.mechanism.noise_multiplier / 200
+    )
     assert reservation.curator.statement().public_inputs["search"]["budget"] == "1/2"
 
 
 def test_of_several_classes_the_first_that_the_accounting_pays_for_is_taken():
     pure = make(accounting=PureFilter(), budget=Budget(1.0, 0.0))
-    assert isinstance(reserve(pure, (GaussianMechanism, LaplaceMechanism)).mechanism, LaplaceMechanism)
+    assert isinstance(
+        reserve(pure, (GaussianMechanism, LaplaceMechanism)).mechanism, LaplaceMechanism
+    )
     with pytest.raises(InputError, match="can pay for"):
         reserve(make(accounting=PureFilter(), budget=Budget(1.0, 0.0)))
 
@@ -71,7 +85,9 @@ def test_a_session_reads_what_an_earlier_one_released_and_goes_on(on_disk):
 
 def test_a_value_that_was_charged_and_lost_is_not_drawn_again(on_disk):
     reservation = reserve(make(**on_disk))
-    reservation.charge({"units": 200, "slots": [{"query": "ClippedMean", "public": {}, "details": {}}]})
+    reservation.charge(
+        {"units": 200, "slots": [{"query": "ClippedMean", "public": {}, "details": {}}]}
+    )
     again = reserve(make(**on_disk))
     assert (again.remaining, again.lost) == (2, 1)
     with pytest.raises(ReleaseLost, match="never drawn twice"):

@@ -32,7 +32,13 @@ def records_of(n):
 
 
 def opened(records, *, adjacency=Adjacency.REPLACE_ONE, **more):
-    return Curator(records, unit=more.pop("unit", PrivacyUnit("record")), adjacency=adjacency, budget=Budget.gdp(1.0), **more)
+    return Curator(
+        records,
+        unit=more.pop("unit", PrivacyUnit("record")),
+        adjacency=adjacency,
+        budget=Budget.gdp(1.0),
+        **more,
+    )
 
 
 def loss(x, users):
@@ -46,22 +52,51 @@ def fragile(x, users):
 
 
 def answers(curator):
-    """Values of every kind of sum, some of them with losses that were kept from the question before."""
+    """Values of every kind of sum, some of them with losses that were kept from the question
+    before.
+    """
     ball, draw = Ball(2.0), torch.Generator().manual_seed(0)
     X, W = (torch.randn(shape, generator=draw, dtype=torch.float64) for shape in ((5, D), (4, 11)))
-    mean = ClippedMean(lambda _, r: torch.stack([r[:, 0], r[:, 1] * r[:, 2]], 1), score_range=[(-1.0, 1.0), (0.0, 3.0)], divisor=200.0)
-    kept = curator.evaluate(ClippedGradient(fragile, X, weights=W[:, :5], clip=0.7, divisor=200.0, center=0.3, keep=True))
-    more = curator.evaluate(
-        ClippedGradient(lambda _, r: r[:, 1], X[1:], weights=W[:, :9], earlier=[kept], clip=0.7, divisor=200.0, center=0.1, keep=True)
+    mean = ClippedMean(
+        lambda _, r: torch.stack([r[:, 0], r[:, 1] * r[:, 2]], 1),
+        score_range=[(-1.0, 1.0), (0.0, 3.0)],
+        divisor=200.0,
     )
-    last = curator.evaluate(ClippedGradient(loss, X[:2], weights=W, earlier=[more, kept][::-1], clip=0.7, divisor=200.0))
+    kept = curator.evaluate(
+        ClippedGradient(
+            fragile, X, weights=W[:, :5], clip=0.7, divisor=200.0, center=0.3, keep=True
+        )
+    )
+    more = curator.evaluate(
+        ClippedGradient(
+            lambda _, r: r[:, 1],
+            X[1:],
+            weights=W[:, :9],
+            earlier=[kept],
+            clip=0.7,
+            divisor=200.0,
+            center=0.1,
+            keep=True,
+        )
+    )
+    last = curator.evaluate(
+        ClippedGradient(loss, X[:2], weights=W, earlier=[more, kept][::-1], clip=0.7, divisor=200.0)
+    )
     queries = [
         mean,
         CellMeans(lambda _, r: (r[:, 0] > 0).long(), cells=2, divisor=200.0),
         ClusterSums(D, ball=ball, centers=X),
         SecondMoment(D, ball=ball),
-        MixtureMoments(D, ball=ball, natural=torch.randn(3, 10, generator=draw, dtype=torch.float64)),
-        MixtureMoments(D, ball=ball, natural=torch.ones(2, 5, dtype=torch.float64), covariance="spherical", vectors=lambda r: r.abs()),
+        MixtureMoments(
+            D, ball=ball, natural=torch.randn(3, 10, generator=draw, dtype=torch.float64)
+        ),
+        MixtureMoments(
+            D,
+            ball=ball,
+            natural=torch.ones(2, 5, dtype=torch.float64),
+            covariance="spherical",
+            vectors=lambda r: r.abs(),
+        ),
     ]
     handles = [kept, more, last, *map(curator.evaluate, queries)]
     return [curator.release(handle, EXACT).value.tolist() for handle in handles]
@@ -81,14 +116,22 @@ def test_blocks_give_the_bits_of_resident_records(device, n):
 def test_a_record_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks():
     records = records_of(2 * ROWS + 1)
     settings = {"adjacency": Adjacency.ADD_OR_REMOVE_ONE, "device": "cpu"}
-    query = ClippedGradient(loss, torch.eye(D).double(), weights=torch.randn(5, D, dtype=torch.float64), clip=0.5, divisor=1.0)
+    query = ClippedGradient(
+        loss,
+        torch.eye(D).double(),
+        weights=torch.randn(5, D, dtype=torch.float64),
+        clip=0.5,
+        divisor=1.0,
+    )
 
     def total(rows):
         return opened(rows, **settings).release(query, EXACT).value
 
     whole = total(records)
     for i in (0, ROWS - 1, ROWS, 2 * ROWS):
-        assert torch.equal(whole, total(torch.cat([records[:i], records[i + 1 :]])) + total(records[i : i + 1]))
+        assert torch.equal(
+            whole, total(torch.cat([records[:i], records[i + 1 :]])) + total(records[i : i + 1])
+        )
     assert total(records[:0]).tolist() == [0.0] * 5
 
 
@@ -121,7 +164,9 @@ def test_a_block_that_is_changed_in_place_is_refused():
     records = torch.ones(ROWS + 1)
     curator = opened(records, device="cpu", example=torch.zeros(3))
     with pytest.raises(PrivateFailure, match="in place"):
-        curator.evaluate(ClippedMean(lambda _, r: r.mul_(2.0) if len(r) == ROWS else r, score_range=(0.0, 1.0)))
+        curator.evaluate(
+            ClippedMean(lambda _, r: r.mul_(2.0) if len(r) == ROWS else r, score_range=(0.0, 1.0))
+        )
     assert records.eq(1.0).all()
 
 
@@ -150,4 +195,6 @@ def test_what_cannot_be_divided_into_blocks_is_refused():
     with pytest.raises(InputError, match="Their rows may be in two blocks"):
         opened(ones, unit=PrivacyUnit("patient", groups=[0, 0, 1, 1]), device="cpu")
     with pytest.raises(InputError, match="without device="):
-        opened(ones, device="cpu").evaluate(QuantileUtilities(lambda _, r: r, candidates=[0.1, 0.2], quantile=0.5))
+        opened(ones, device="cpu").evaluate(
+            QuantileUtilities(lambda _, r: r, candidates=[0.1, 0.2], quantile=0.5)
+        )

@@ -1,4 +1,6 @@
-"""Plans: a caller hides nothing that dpbo states, a session resumes under all of a plan's terms, and the statement lists what differs."""
+"""Plans: a caller hides nothing that dpbo states, a session resumes under all of a plan's terms,
+and the statement lists what differs.
+"""
 
 import pytest
 import torch
@@ -15,8 +17,14 @@ EVENT = GaussianMechanism(30.0).event()
 
 
 def make(**changes):
-    settings = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-5)}
-    return Curator(torch.linspace(0, 1, 400, dtype=torch.float64).reshape(200, 2), **{**settings, **changes})
+    settings = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget(3.0, 1e-5),
+    }
+    return Curator(
+        torch.linspace(0, 1, 400, dtype=torch.float64).reshape(200, 2), **{**settings, **changes}
+    )
 
 
 def score(_x, records):
@@ -24,11 +32,15 @@ def score(_x, records):
 
 
 def objective(curator, **changes):
-    return PrivateObjective(curator, score, **{"score_range": (0.0, 1.0), "evaluations": 6, "budget": 0.5, **changes})
+    return PrivateObjective(
+        curator, score, **{"score_range": (0.0, 1.0), "evaluations": 6, "budget": 0.5, **changes}
+    )
 
 
 def outcomes(curator, **changes):
-    return Outcomes(curator, lambda records: records[0, 0], value_range=(0.0, 1000.0), budget=0.5, **changes)
+    return Outcomes(
+        curator, lambda records: records[0, 0], value_range=(0.0, 1000.0), budget=0.5, **changes
+    )
 
 
 def rows(curator, **changes):
@@ -36,14 +48,20 @@ def rows(curator, **changes):
 
 
 PLANS = pytest.mark.parametrize("plan", [objective, outcomes, rows])
-OWN_TERMS = {objective: ("budget", "cells"), outcomes: ("value_range",), rows: ("radius", "projection")}
+OWN_TERMS = {
+    objective: ("budget", "cells"),
+    outcomes: ("value_range",),
+    rows: ("radius", "projection"),
+}
 
 
 @PLANS
 def test_a_caller_hides_nothing_that_dpbo_states(plan):
     private = make()
     for name in ("role", "records", "assumptions", "attested", *COUNTED, *OWN_TERMS[plan]):
-        with pytest.raises(InputError, match=rf"^terms='{name}' is not allowed.*another name") as caught:
+        with pytest.raises(
+            InputError, match=rf"^terms='{name}' is not allowed.*another name"
+        ) as caught:
             plan(private, terms={name: 1, "told": "x"})
         assert name in caught.value.allowed
         assert "told" not in str(caught.value)
@@ -54,9 +72,19 @@ def test_a_caller_hides_nothing_that_dpbo_states(plan):
 def test_what_no_statement_could_tell_is_refused_before_anything_is_written(parallel):
     private = make(allow_conditional=True)
     before = private.ledger.head()
-    assumptions = [({"assumptions": wrong}, "assumptions") for wrong in (["gp-prior"], {"gp-prior": 1})]
-    roles = [({"role": "nurse"}, "nurse"), ({"role": ["training"]}, "role"), ({"records": 7}, "records")]
-    for terms, told in [*(({name: 1}, name) for name in (*COUNTED, "parallel")), *roles, *assumptions]:
+    assumptions = [
+        ({"assumptions": wrong}, "assumptions") for wrong in (["gp-prior"], {"gp-prior": 1})
+    ]
+    roles = [
+        ({"role": "nurse"}, "nurse"),
+        ({"role": ["training"]}, "role"),
+        ({"records": 7}, "records"),
+    ]
+    for terms, told in [
+        *(({name: 1}, name) for name in (*COUNTED, "parallel")),
+        *roles,
+        *assumptions,
+    ]:
         with pytest.raises(InputError, match=f"^terms.*{told}"):
             private.reserve("p", EVENT, slots=1, terms=terms, parallel=parallel)
     assert private.ledger.head() == before
@@ -64,8 +92,14 @@ def test_what_no_statement_could_tell_is_refused_before_anything_is_written(para
 
 
 def test_what_an_algorithm_states_of_its_plan_is_kept_as_the_ledger_gives_it_back(tmp_path):
-    """Two whole numbers as names are sorted as numbers when they are written, and as words once they were read."""
-    for terms in ({"role": "training"}, {"records": 200}, {"assumptions": {"gp-prior": "in words"}}):
+    """Two whole numbers as names are sorted as numbers when they are written, and as words once
+    they were read.
+    """
+    for terms in (
+        {"role": "training"},
+        {"records": 200},
+        {"assumptions": {"gp-prior": "in words"}},
+    ):
         private = make(allow_conditional=True)
         private.reserve("p", EVENT, slots=1, terms=terms)
         assert private.statement().public_inputs["p"] == {"evaluations": 1, **terms}
@@ -86,21 +120,32 @@ def test_a_session_resumes_under_all_terms_and_no_other(tmp_path, plan):
         assert caught.value.field == "a"
 
 
-def test_a_role_that_dpbo_does_not_know_is_refused_and_shown_where_a_ledger_has_it(tmp_path, capsys):
+def test_a_role_that_dpbo_does_not_know_is_refused_and_shown_where_a_ledger_has_it(
+    tmp_path, capsys
+):
     means = ClippedMean(score, score_range=(0.0, 1.0)).public_inputs()
     planned = GaussianMechanism(objective(make()).noise_multiplier).event()
     kept = {"ledger": str(tmp_path / "l.db"), "dataset": "study"}
-    make(**kept).ledger.reserve("objective", planned, 6, {**means, "budget": "1/2", "role": "nurse", "evaluations": 1})
+    make(**kept).ledger.reserve(
+        "objective", planned, 6, {**means, "budget": "1/2", "role": "nurse", "evaluations": 1}
+    )
     private = make(**kept)
     with pytest.raises(InputError, match="role"):
         objective(private, terms={"role": "nurse"})
     statement = private.statement()
     assert statement.role == "validation"
-    assert statement.not_protected[-1] == "records of the role 'nurse', which a reservation names and dpbo does not know"
+    assert (
+        statement.not_protected[-1]
+        == "records of the role 'nurse', which a reservation names and dpbo does not know"
+    )
     assert statement.public_inputs["objective"]["evaluations"] == 6, "the ledger counts"
     with pytest.raises(LedgerMismatch, match="evaluations=1"):
         objective(private)
-    assert main(["ledger", "show", str(tmp_path / "l.db")]) == main(["ledger", "form", str(tmp_path / "l.db")]) == 0
+    assert (
+        main(["ledger", "show", str(tmp_path / "l.db")])
+        == main(["ledger", "form", str(tmp_path / "l.db")])
+        == 0
+    )
     assert capsys.readouterr().out.count("'nurse', which") == 2
     private = make()
     for name, role in (("p", ["training"]), ("q", "training")):
@@ -111,7 +156,10 @@ def test_a_role_that_dpbo_does_not_know_is_refused_and_shown_where_a_ledger_has_
 
 def asked(curator, *queries, plan="objective"):
     law = GaussianMechanism(curator.ledger.reservation(plan).event.noise_multiplier)
-    return [curator.release_all([curator.evaluate(query)], law, name="other", reservation=plan)[0] for query in queries]
+    return [
+        curator.release_all([curator.evaluate(query)], law, name="other", reservation=plan)[0]
+        for query in queries
+    ]
 
 
 def test_what_questions_under_a_plan_declared_otherwise_is_listed_once_and_the_first_five_kinds():
@@ -119,10 +167,18 @@ def test_what_questions_under_a_plan_declared_otherwise_is_listed_once_and_the_f
     search = objective(private, name="objective")
     search(torch.rand(1, 1, dtype=torch.float64))
     assert list(private.statement().public_inputs) == ["objective"], "nothing to add"
-    asked(private, *[ClippedMean(score, score_range=(-77.0, 99.0), divisor=123.0)] * 2, ClippedSum(score, score_range=(0.0, 2.0)))
+    asked(
+        private,
+        *[ClippedMean(score, score_range=(-77.0, 99.0), divisor=123.0)] * 2,
+        ClippedSum(score, score_range=(0.0, 2.0)),
+    )
     told = private.statement().public_inputs
     assert list(told) == ["objective", "objective, question 1", "objective, question 2"]
-    assert told["objective, question 1"] == {"query": "ClippedMean", "score_range": [[-77.0, 99.0]], "divisor": 123.0}
+    assert told["objective, question 1"] == {
+        "query": "ClippedMean",
+        "score_range": [[-77.0, 99.0]],
+        "divisor": 123.0,
+    }
     assert told["objective, question 2"] == {"query": "ClippedSum", "score_range": [[0.0, 2.0]]}
     assert "objective, question 1: query ClippedMean" in str(private.statement())
     private = make()
@@ -144,4 +200,6 @@ def test_a_plan_named_as_a_question_keeps_its_terms_and_a_range_that_its_terms_h
     private = make()
     private.ledger.reserve("objective", EVENT, 6, {"score_range": [[0.0, 0.1]]})
     asked(private, ClippedMean(score, score_range=(0.0, 1000.0)))
-    assert private.statement().public_inputs["objective, question 1"]["score_range"] == [[0.0, 1000.0]]
+    assert private.statement().public_inputs["objective, question 1"]["score_range"] == [
+        [0.0, 1000.0]
+    ]

@@ -1,4 +1,6 @@
-"""Proposals that follow hidden runs: within the bounds to the last bit, exactly drawn, and paid for as enumeration says they must be."""
+"""Proposals that follow hidden runs: within the bounds to the last bit, exactly drawn, and paid for
+as enumeration says they must be.
+"""
 
 import itertools
 import math
@@ -10,7 +12,14 @@ import torch
 
 from dpbo import Space
 from dpbo.accounting import compose, selection_bounds
-from dpbo.dpsgd.hidden_runs import DensityRatioProposals, Run, best_of, draw_index, integer_weights, upper_bound
+from dpbo.dpsgd.hidden_runs import (
+    DensityRatioProposals,
+    Run,
+    best_of,
+    draw_index,
+    integer_weights,
+    upper_bound,
+)
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, SelectionEvent, event_from_json
 from dpbo.run_counts import BinomialRuns, FixedRuns, ThresholdStop, TruncatedNegativeBinomial
@@ -53,7 +62,9 @@ def test_an_index_is_drawn_by_its_weight():
 
 def test_later_runs_look_where_earlier_ones_did_well():
     adaptive = DensityRatioProposals(SPACE, spread=(0.1, 5.0), noise_std=0.01)
-    runs = [_run([a, k], a - 0.5 * (k == 1)) for a in (0.1, 0.4, 0.7, 0.95) for k in (0.0, 1.0, 2.0)]
+    runs = [
+        _run([a, k], a - 0.5 * (k == 1)) for a in (0.1, 0.4, 0.7, 0.95) for k in (0.0, 1.0, 2.0)
+    ]
     entropy = SeededEntropy(0)
     points = SPACE.sample(adaptive.candidates, seed=0)
     same = SeededEntropy(1)
@@ -76,9 +87,14 @@ def test_runs_that_failed_or_a_model_that_cannot_be_fitted_say_nothing():
         return model.posterior(X).mean
 
     runs = [_run([0.5, 1.0], 0.3), _run([0.1, 0.0], 0.2), _run([0.2, 2.0], 0.6)]
-    given = dict.fromkeys((breaks, leaves, column, lambda m, X: X[:5, 0], lambda m, X: X[:, 0] / 0, lambda m, X: 1.0), runs)
+    given = dict.fromkeys(
+        (breaks, leaves, column, lambda m, X: X[:5, 0], lambda m, X: X[:, 0] / 0, lambda m, X: 1.0),
+        runs,
+    )
     for interest, known in {upper_bound: [_run([0.5, 1.0], -math.inf)] * 5, **given}.items():
-        adaptive = DensityRatioProposals(SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=32, interest=interest)
+        adaptive = DensityRatioProposals(
+            SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=32, interest=interest
+        )
         assert not adaptive.interests(known, SPACE.sample(32, seed=0), SeededEntropy(5)).any()
 
 
@@ -91,8 +107,18 @@ def test_how_many_runs_looked_at_earlier_ones_shows_in_no_state_of_torchs_genera
             drawn.append(torch.rand(1).item())
             return upper_bound(model, X)
 
-        adaptive = DensityRatioProposals(SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=16, interest=interest)
-        best_of(lambda p: (None, p["a"]), SPACE, FixedRuns(runs), SeededEntropy(0), threshold=None, pad_to=None, proposals=adaptive)
+        adaptive = DensityRatioProposals(
+            SPACE, spread=(0.5, 2.0), noise_std=0.1, candidates=16, interest=interest
+        )
+        best_of(
+            lambda p: (None, p["a"]),
+            SPACE,
+            FixedRuns(runs),
+            SeededEntropy(0),
+            threshold=None,
+            pad_to=None,
+            proposals=adaptive,
+        )
         assert len(set(drawn)) == max(runs - 2, 0)
         assert torch.equal(torch.get_rng_state(), state)
 
@@ -104,7 +130,15 @@ def test_the_runner_hands_earlier_runs_over_without_their_outputs():
         seen.append([(run.output, run.score) for run in runs])
         return SPACE.sample(1, seed=len(runs))[0]
 
-    best = best_of(lambda p: ("model", p["a"]), SPACE, FixedRuns(4), SeededEntropy(0), threshold=None, pad_to=None, proposals=proposals)
+    best = best_of(
+        lambda p: ("model", p["a"]),
+        SPACE,
+        FixedRuns(4),
+        SeededEntropy(0),
+        threshold=None,
+        pad_to=None,
+        proposals=proposals,
+    )
     assert [len(told) for told in seen] == [0, 1, 2, 3]
     assert all(output is None for told in seen for output, _ in told)
     assert best is not None
@@ -114,7 +148,10 @@ def test_the_runner_hands_earlier_runs_over_without_their_outputs():
 
 def test_the_event_keeps_its_spread_and_a_wider_one_costs_more():
     law = TruncatedNegativeBinomial.of_mean(10.0)
-    events = [SelectionEvent(base=(GaussianEvent(1 / 0.2367),), run_count=law, spread=s) for s in ((1.0, 1.0), (0.9, 1.2), (0.5, 2.0))]
+    events = [
+        SelectionEvent(base=(GaussianEvent(1 / 0.2367),), run_count=law, spread=s)
+        for s in ((1.0, 1.0), (0.9, 1.2), (0.5, 2.0))
+    ]
     costs = [compose([event], delta=1e-6).epsilon for event in events]
     assert costs == sorted(costs)
     assert costs[2] > costs[0] + 1
@@ -124,7 +161,9 @@ def test_the_event_keeps_its_spread_and_a_wider_one_costs_more():
 
 
 def _policies(draw, outcomes, prior, spread, depth):
-    """For each history of outcomes a density over two proposals, at an end of what the spread allows."""
+    """For each history of outcomes a density over two proposals, at an end of what the spread
+    allows.
+    """
     c, C = spread
     table = {}
     for length in range(depth):
@@ -136,7 +175,9 @@ def _policies(draw, outcomes, prior, spread, depth):
 
 
 def _winner(law, policy, p, proposal_of, prior, order, depth):
-    """The winner's law by enumeration: p[i] is an outcome's probability under the prior; a policy reweighs its proposal."""
+    """The winner's law by enumeration: p[i] is an outcome's probability under the prior; a policy
+    reweighs its proposal.
+    """
     masses, start = np.zeros(len(p) + 1), law.first()[0]
     pmf = dict(zip(range(start, depth + 1), law.probabilities(depth + 1 - start)[1], strict=True))
     for k, weight in pmf.items():
@@ -162,19 +203,30 @@ def test_no_policy_beats_the_bound(law):
         proposal_of = [0, 0, 1, 1]
         inside = [draw.dirichlet([1.0, 1.0], size=2) for _ in range(2)]
         tilt = math.exp(draw.uniform(0.1, 1.0))
-        inside[1] = np.array([[a * tilt, b] if draw.random() < 0.5 else [a, b * tilt] for a, b in inside[0]])
+        inside[1] = np.array(
+            [[a * tilt, b] if draw.random() < 0.5 else [a, b * tilt] for a, b in inside[0]]
+        )
         inside[1] /= inside[1].sum(1, keepdims=True)
-        p, q = (np.array([prior[proposal_of[i]] * side[proposal_of[i]][i % 2] for i in range(4)]) for side in inside)
+        p, q = (
+            np.array([prior[proposal_of[i]] * side[proposal_of[i]][i % 2] for i in range(4)])
+            for side in inside
+        )
         order, policy = draw.permutation(4), _policies(draw, 4, prior, spread, depth)
         A, B = (_winner(law, policy, masses, proposal_of, prior, order, depth) for masses in (p, q))
         assert A.sum() == pytest.approx(1.0)
         base = profiles_of_laws(p, q)
         for one, other, side in ((A, B, base), (B, A, base.swapped())):
             true = np.array([np.maximum(one - math.exp(e) * other, 0.0).sum() for e in epsilons])
-            bound, plain = (selection_bounds.winner_profile(law, side, epsilons, cells=1000, spread=s) for s in (spread, (1.0, 1.0)))
+            bound, plain = (
+                selection_bounds.winner_profile(law, side, epsilons, cells=1000, spread=s)
+                for s in (spread, (1.0, 1.0))
+            )
             beaten += int((true > plain + 1e-9).any())
             assert (true <= bound + 1e-12).all()
             worst = max(worst, float((true / np.maximum(bound, 1e-9)).max()))
     assert worst > 0.05, "the bound says something"
     if isinstance(law, BinomialRuns):
-        assert beaten > 0, "the policies are strong enough to break the bound for runs that do not look at each other"
+        assert beaten > 0, (
+            "the policies are strong enough to break the bound for runs that do not look at each"
+            " other"
+        )

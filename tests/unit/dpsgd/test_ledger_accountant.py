@@ -31,7 +31,13 @@ def step_event(relation="add-or-remove-one", count=1):
 
 def make(steps=6, adjacency=Adjacency.REPLACE_ONE, **settings):
     plan = Planned([step_event(adjacency.value, steps), GaussianEvent(10.0)])
-    terms = {"unit": PrivacyUnit("record"), "budget": Budget(8.0, 1e-5), "accounting": plan, "role": "training", **settings}
+    terms = {
+        "unit": PrivacyUnit("record"),
+        "budget": Budget(8.0, 1e-5),
+        "accounting": plan,
+        "role": "training",
+        **settings,
+    }
     return Curator(data(), adjacency=adjacency, **terms)
 
 
@@ -67,8 +73,12 @@ def opacus(accountant=None):
 
 
 def private(curator, steps=6):
-    """dpbo's engine, over the first of two passes and some of the second; terms have whole passes."""
-    engine = PrivateEngine(curator, DPSGDConfig(noise_multiplier=SIGMA, epochs=2, batches=8, batch_size=8))
+    """dpbo's engine, over the first of two passes and some of the second; terms have whole
+    passes.
+    """
+    engine = PrivateEngine(
+        curator, DPSGDConfig(noise_multiplier=SIGMA, epochs=2, batches=8, batch_size=8)
+    )
     engine.accountant = LedgerAccountant(curator, noise_multiplier=SIGMA, steps=steps)
     return engine
 
@@ -90,7 +100,9 @@ def test_by_itself_it_says_what_opacus_says():
     for accountant in (ours, theirs):
         counted(steps=16, accountant=accountant)
         counted(steps=40, noise_multiplier=0.9, sample_rate=0.05, accountant=accountant)
-    assert ours.get_epsilon(1e-5) == pytest.approx(theirs.get_epsilon(1e-5, eps_error=0.01), rel=0.02)
+    assert ours.get_epsilon(1e-5) == pytest.approx(
+        theirs.get_epsilon(1e-5, eps_error=0.01), rel=0.02
+    )
     assert ours.history == theirs.history
     assert len(ours) == 56
     assert LedgerAccountant().get_epsilon(1e-5) == 0.0
@@ -100,8 +112,13 @@ def test_releases_join_the_steps_and_full_batches_are_plain_gaussians():
     accountant = counted(steps=16)
     for event in (GaussianEvent(5.0), LaplaceEvent(2.0)):
         accountant.add(event)
-    assert accountant.get_epsilon(1e-5) == whole(step_event(count=16), GaussianEvent(5.0), LaplaceEvent(2.0))
-    assert counted(steps=1, noise_multiplier=2.0, sample_rate=1.0).get_epsilon(1e-5) == compose([GaussianEvent(2.0)], delta=1e-5).epsilon
+    assert accountant.get_epsilon(1e-5) == whole(
+        step_event(count=16), GaussianEvent(5.0), LaplaceEvent(2.0)
+    )
+    assert (
+        counted(steps=1, noise_multiplier=2.0, sample_rate=1.0).get_epsilon(1e-5)
+        == compose([GaussianEvent(2.0)], delta=1e-5).epsilon
+    )
     curator = make(accounting=Planned([GaussianEvent(1.0, 5)]), budget=Budget(20.0, 1e-5))
     bound = LedgerAccountant(curator, noise_multiplier=2.0, steps=5)
     bound.reserve(1.0)  # under replace-one a gradient moves twice as far: half the multiplier
@@ -131,7 +148,11 @@ def test_steps_of_another_run_are_charged_once_and_beside_those_of_this_one():
     counted(steps=4, accountant=bound)
 
     def charged():
-        return sum(record.body["event"]["count"] for record in curator.ledger.records() if record.kind == "charge")
+        return sum(
+            record.body["event"]["count"]
+            for record in curator.ledger.records()
+            if record.kind == "charge"
+        )
 
     assert charged() == 4
     for _ in range(2):  # once is as good as twice
@@ -151,7 +172,9 @@ def test_steps_of_another_run_are_charged_once_and_beside_those_of_this_one():
 
 @pytest.mark.attack("A16")
 def test_steps_are_charged_in_blocks_before_they_are_taken_and_never_left_out(monkeypatch):
-    """What is charged is never less than what was taken: also after a checkpoint, in a forked process and at the end of the plan."""
+    """What is charged is never less than what was taken: also after a checkpoint, in a forked
+    process and at the end of the plan.
+    """
     curator = make(steps=405, budget=Budget(60.0, 1e-5))
     bound = LedgerAccountant(curator, noise_multiplier=SIGMA, steps=405)
     bound.reserve(RATE)
@@ -197,8 +220,12 @@ def test_it_works_in_the_privacy_engine_and_opacus_calibrates_with_it():
     assert isinstance(engine.accountant, LedgerAccountant)
     assert engine.accountant.history == [(SIGMA, RATE, 10)]
     assert engine.get_epsilon(1e-5) == whole(step_event(count=10))
-    sigma = get_noise_multiplier(target_epsilon=3.0, target_delta=1e-5, sample_rate=0.1, steps=50, accountant="dpbo")
-    assert 2.9 < whole(PoissonGaussianEvent(sigma, 50, rate=0.1, relation="add-or-remove-one")) <= 3.0
+    sigma = get_noise_multiplier(
+        target_epsilon=3.0, target_delta=1e-5, sample_rate=0.1, steps=50, accountant="dpbo"
+    )
+    assert (
+        2.9 < whole(PoissonGaussianEvent(sigma, 50, rate=0.1, relation="add-or-remove-one")) <= 3.0
+    )
 
 
 def test_bound_to_a_curator_steps_are_planned_first_and_share_its_ledger(tmp_path):
@@ -206,10 +233,18 @@ def test_bound_to_a_curator_steps_are_planned_first_and_share_its_ledger(tmp_pat
     engine = private(curator)
     train(engine, 4)
     kinds = [record.kind for record in curator.ledger.records()]
-    assert [kind for kind in kinds if kind not in ("assume", "void")] == ["birth", "reserve", *["charge"] * 4]
+    assert [kind for kind in kinds if kind not in ("assume", "void")] == [
+        "birth",
+        "reserve",
+        *["charge"] * 4,
+    ]
     assert curator.ledger.head().body["attested"] == "Poisson"
     curator.release(ACCURACY, GaussianMechanism(10.0))
-    assert engine.get_epsilon(1e-5) == curator.statement().guarantee.epsilon == whole(*curator.accounting.events)
+    assert (
+        engine.get_epsilon(1e-5)
+        == curator.statement().guarantee.epsilon
+        == whole(*curator.accounting.events)
+    )
     assert "replace-one" in str(curator.statement())
     assert "dpsgd-attested" in curator.statement().assumptions, "what dpbo cannot check is named"
     assert "each protected record once" in str(curator.statement())
@@ -219,7 +254,9 @@ def test_bound_to_a_curator_steps_are_planned_first_and_share_its_ledger(tmp_pat
     before = [p.detach().clone() for p in model.parameters()]
     with pytest.raises(BudgetExceeded):
         train(again, 1)
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)), "a step beyond the plan was applied"
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)), (
+        "a step beyond the plan was applied"
+    )
 
 
 def test_each_relation_and_filter_pays_for_steps_in_its_own_way():
@@ -243,7 +280,10 @@ def test_a_checkpoint_is_merged_and_never_takes_anything_back(tmp_path):
     buffer.seek(0)
     engine.load_checkpoint(path=buffer, module=model, optimizer=optimizer)
     buffer.seek(0)
-    assert torch.load(buffer, weights_only=True)["privacy_accountant_state_dict"]["mechanism"] == "dpbo"
+    assert (
+        torch.load(buffer, weights_only=True)["privacy_accountant_state_dict"]["mechanism"]
+        == "dpbo"
+    )
     assert len(engine.accountant) == 8, "loading an older checkpoint must not refund steps"
     fresh = counted(steps=1)
     for _ in range(2):  # twice is once
@@ -271,7 +311,9 @@ def test_a_copy_counts_for_itself_and_another_history_of_one_run_is_refused():
     for accountant in (first, bound):
         state = accountant.state_dict()
         with pytest.raises(LedgerError, match="contradicts a run"):
-            accountant.load_state_dict({**state, "runs": {run: [(9.0, 0.01, 500)] for run in state["runs"]}})
+            accountant.load_state_dict(
+                {**state, "runs": {run: [(9.0, 0.01, 500)] for run in state["runs"]}}
+            )
     with pytest.raises(OpacityError):
         copy.deepcopy(bound)
 
@@ -285,14 +327,20 @@ def test_beside_a_release_that_rests_on_assumptions_epsilon_is_infinite():
     curator = make(allow_conditional=True)
     accountant = LedgerAccountant(curator, noise_multiplier=SIGMA, steps=6)
     assert accountant.get_epsilon(1e-5) < math.inf
-    curator.release(Smooth(lambda _, r: r[0].argmax(1) == r[1], score_range=(0.0, 1.0)), GaussianMechanism(10.0))
+    curator.release(
+        Smooth(lambda _, r: r[0].argmax(1) == r[1], score_range=(0.0, 1.0)), GaussianMechanism(10.0)
+    )
     assert accountant.get_epsilon(1e-5) == math.inf
 
 
 def test_groups_and_unplanned_steps_are_refused():
     unit, adjacency = PrivacyUnit("patient", groups=np.arange(64) // 2), Adjacency.REPLACE_ONE
     with pytest.raises(InputError, match="unit"):
-        LedgerAccountant(Curator(data(), unit=unit, adjacency=adjacency, budget=Budget(8.0, 1e-5)), noise_multiplier=SIGMA, steps=3)
+        LedgerAccountant(
+            Curator(data(), unit=unit, adjacency=adjacency, budget=Budget(8.0, 1e-5)),
+            noise_multiplier=SIGMA,
+            steps=3,
+        )
     bound = LedgerAccountant(make(), noise_multiplier=SIGMA, steps=6)
     for rate in (RATE, 1.0):
         with pytest.raises(InputError, match="must be as reserved"):
@@ -300,7 +348,11 @@ def test_groups_and_unplanned_steps_are_refused():
     bound.reserve(RATE)
     with pytest.raises(InputError, match="must be as reserved"):
         bound.step(noise_multiplier=0.5, sample_rate=RATE)
-    for wrong in ({"noise_multiplier": None, "steps": 3}, {"noise_multiplier": 1.0}, {"noise_multiplier": 1.0, "steps": 0}):
+    for wrong in (
+        {"noise_multiplier": None, "steps": 3},
+        {"noise_multiplier": 1.0},
+        {"noise_multiplier": 1.0, "steps": 0},
+    ):
         with pytest.raises(InputError):
             LedgerAccountant(make(), **wrong)
 

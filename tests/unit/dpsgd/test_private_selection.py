@@ -38,7 +38,11 @@ from dpbo.testing import SeededEntropy
 
 SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0), depth=[1, 2, 4], kind=["a", "b"])
 RECORDS = torch.rand(2000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}
+TERMS: dict[str, Any] = {
+    "unit": PrivacyUnit("record"),
+    "adjacency": Adjacency.REPLACE_ONE,
+    "budget": Budget(3.0, 1e-6),
+}
 LAW = TruncatedNegativeBinomial.of_mean(12.0, shape=3.0)
 BASE = (GaussianEvent(30.0, 10),)
 
@@ -52,8 +56,13 @@ SCORE = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0))
 
 
 def made(run_count=LAW, base=BASE, score=SCORE, seed=3, **terms):
-    event = SelectionEvent(base=(*base, *(() if score is None else (score.mechanism.event(),))), run_count=run_count)
-    return Curator(RECORDS, **{**TERMS, "accounting": Planned([event]), "entropy": SeededEntropy(seed), **terms})
+    event = SelectionEvent(
+        base=(*base, *(() if score is None else (score.mechanism.event(),))), run_count=run_count
+    )
+    return Curator(
+        RECORDS,
+        **{**TERMS, "accounting": Planned([event]), "entropy": SeededEntropy(seed), **terms},
+    )
 
 
 def train(parameters):
@@ -61,12 +70,16 @@ def train(parameters):
 
 
 def select(curator, work=train, **changed):
-    return private_selection(curator, work, **{"space": SPACE, "run_count": LAW, "base": BASE, "score": SCORE, **changed})
+    return private_selection(
+        curator, work, **{"space": SPACE, "run_count": LAW, "base": BASE, "score": SCORE, **changed}
+    )
 
 
 def best_of(work, law, seed=0, **settings):
     """The runner alone, without a curator."""
-    return hidden_runs.best_of(work, SPACE, law, SeededEntropy(seed), **{"threshold": None, "pad_to": None, **settings})
+    return hidden_runs.best_of(
+        work, SPACE, law, SeededEntropy(seed), **{"threshold": None, "pad_to": None, **settings}
+    )
 
 
 def test_the_best_run_is_released_and_costs_what_the_plan_says():
@@ -95,22 +108,37 @@ def test_the_ledger_holds_one_charge_and_one_value_and_no_trace_of_a_run():
         runs.append(parameters["lr"])
         return parameters["lr"]
 
-    for seed, work in ((3, noting), (1, train), (2, failing), (3, lambda p: 1 / 0 if p["lr"] > 0.5 else p["lr"])):
+    for seed, work in (
+        (3, noting),
+        (1, train),
+        (2, failing),
+        (3, lambda p: 1 / 0 if p["lr"] > 0.5 else p["lr"]),
+    ):
         curator = made(seed=seed)
         best, records = select(curator, work), curator.ledger.records()
         lengths.add(len(records))
         if work is noting:
             assert best.parameters is not None
-            assert [r.kind for r in records].count("charge") == [r.kind for r in records].count("value") == 1
+            assert (
+                [r.kind for r in records].count("charge")
+                == [r.kind for r in records].count("value")
+                == 1
+            )
             assert len(runs) > 2
             text = str([r.body for r in records])
             assert [lr for lr in runs if repr(lr) in text] == [best.parameters["lr"]]
         if work is failing:
-            assert (best.nothing, best.output, best.score) == (False, None, None), "one of the runs is released"
+            assert (best.nothing, best.output, best.score) == (
+                False,
+                None,
+                None,
+            ), "one of the runs is released"
     assert len(lengths) == 1, "as many records whatever happened inside"
 
 
-@pytest.mark.parametrize("fault", [RuntimeError("17"), SystemExit(3), MemoryError(), torch.OutOfMemoryError("x")])
+@pytest.mark.parametrize(
+    "fault", [RuntimeError("17"), SystemExit(3), MemoryError(), torch.OutOfMemoryError("x")]
+)
 @pytest.mark.attack("A5", "A21")
 def test_a_run_that_fails_is_the_worst_and_is_not_heard(fault, capfd, caplog):
     def work(parameters):
@@ -133,7 +161,9 @@ def test_a_run_that_fails_is_the_worst_and_is_not_heard(fault, capfd, caplog):
 
 @pytest.mark.attack("A21")
 def test_what_runs_and_their_children_write_past_python_is_not_heard(capfd):
-    """Libraries in C write to descriptors; a level above CRITICAL is not held back by `logging.disable(logging.CRITICAL)`."""
+    """Libraries in C write to descriptors; a level above CRITICAL is not held back by
+    `logging.disable(logging.CRITICAL)`.
+    """
     libc, log = ctypes.CDLL(None), logging.getLogger("above")
     handler = logging.StreamHandler(sys.stdout)
     log.addHandler(handler)
@@ -183,15 +213,20 @@ for closed in sys.argv[1:]:
 
 
 def test_closed_descriptors_stay_closed_and_none_is_heard_through_another():
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", CLOSED]  # Python 3.12 warns of a fork beside threads
-    done = subprocess.run([*command, "0", "2", "12", "012"], stdin=subprocess.PIPE, capture_output=True, timeout=120)
+    # Python 3.12 warns of a fork beside threads
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", CLOSED]
+    done = subprocess.run(
+        [*command, "0", "2", "12", "012"], stdin=subprocess.PIPE, capture_output=True, timeout=120
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.split() == [b"6", b"3", b"1", b"0"], "which descriptors are open, as bits"
 
 
 @pytest.mark.attack("A21")
 def test_selections_of_two_threads_take_turns_and_leave_the_process_as_it_was(capfd):
-    """Else the first to end would let the other's runs be heard, and the last would leave a closed stdout and no logging behind."""
+    """Else the first to end would let the other's runs be heard, and the last would leave a closed
+    stdout and no logging behind.
+    """
     before, overlapped = (sys.stdout, sys.stderr, logging.root.manager.disable), []
     inside, other = threading.Event(), threading.Event()
 
@@ -247,12 +282,18 @@ def test_global_generators_do_not_tell_how_many_runs_there_were():
         select(made(seed=seed), draws)
         states.append((torch.rand(1).item(), np.random.rand(), random.random()))
     assert len(set(states)) == 1, "as if nothing had been drawn"
-    assert len({number for numbers in drawn for number in numbers}) == 3 * len(drawn), "nothing is drawn twice"
-    assert not set(states[0]) & {number for numbers in drawn for number in numbers}, "nor again afterwards"
+    assert len({number for numbers in drawn for number in numbers}) == 3 * len(drawn), (
+        "nothing is drawn twice"
+    )
+    assert not set(states[0]) & {number for numbers in drawn for number in numbers}, (
+        "nor again afterwards"
+    )
 
 
 def test_a_score_that_is_no_finite_number_is_the_worst():
-    """An infinite one cannot be kept in the ledger, so that a selection which it won would be charged and never delivered."""
+    """An infinite one cannot be kept in the ledger, so that a selection which it won would be
+    charged and never delivered.
+    """
     wild: list[Any] = [math.nan, -math.inf, math.inf, torch.tensor(math.inf), 10**400, "no number"]
     for number in wild:
         best = select(made(score=None), lambda p: (p, number if p["lr"] > 0.4 else 0.1), score=None)  # noqa: B023
@@ -264,7 +305,12 @@ def test_a_score_that_is_no_finite_number_is_the_worst():
 def test_no_run_releases_nothing():
     law = PoissonRuns(0.05)
     curator = made(run_count=law, base=(GaussianEvent(50.0),), seed=4)
-    best = select(curator, lambda p: pytest.fail("no run was drawn"), run_count=law, base=(GaussianEvent(50.0),))
+    best = select(
+        curator,
+        lambda p: pytest.fail("no run was drawn"),
+        run_count=law,
+        base=(GaussianEvent(50.0),),
+    )
     assert best.nothing
     assert best.score is None
     assert select(curator, run_count=law, base=(GaussianEvent(50.0),)).nothing
@@ -278,8 +324,13 @@ def test_asked_again_it_gives_the_same_and_runs_nothing(tmp_path):
     assert select(curator, lambda p: pytest.fail("ran again")) is best
     again = select(made(**terms), lambda p: pytest.fail("ran again"), space=Space(**axes))
     assert (again.parameters, again.score, again.output) == (best.parameters, best.score, None)
-    # the ledger keeps a coordinate: in another space it would stand for parameters that no run ever had
-    spaces = [{**axes, "lr": scipy.stats.uniform(10.0, 1e6)}, {**axes, "depth": [1, 2, 8]}, dict(reversed(axes.items()))]
+    # the ledger keeps a coordinate: in another space it would stand for parameters that no run ever
+    # had
+    spaces = [
+        {**axes, "lr": scipy.stats.uniform(10.0, 1e6)},
+        {**axes, "depth": [1, 2, 8]},
+        dict(reversed(axes.items())),
+    ]
     others: list[dict[str, Any]] = [{"space": Space(**other)} for other in spaces]
     for other in ({"score": NoisedScore(near, (0.0, 2.0), GaussianMechanism(20.0))}, *others):
         with pytest.raises(LedgerMismatch):
@@ -334,7 +385,16 @@ def test_an_interrupt_ends_it_and_no_frame_knows_anything():
         select(curator, work)
     assert caught.value.__context__ is None
     assert caught.value.__cause__ is None
-    assert not set(frames_of(caught.value)) & {"best", "run", "count", "output", "number", "parameters", "x", "tie"}
+    assert not set(frames_of(caught.value)) & {
+        "best",
+        "run",
+        "count",
+        "output",
+        "number",
+        "parameters",
+        "x",
+        "tie",
+    }
     with pytest.raises(ReleaseLost):
         select(curator, work)
     assert len(runs) == 3
@@ -377,7 +437,9 @@ def test_what_losing_runs_leave_is_gone_before_the_process_is_heard_again(frozen
 @pytest.mark.attack("A5", "A21")
 @pytest.mark.parametrize("fault", [ValueError, SystemExit, MemoryError, KeyboardInterrupt])
 def test_an_error_between_runs_says_nothing_and_no_frame_knows_anything(fault):
-    """Whether it comes, and what it says, may depend on how many runs there were and what they scored."""
+    """Whether it comes, and what it says, may depend on how many runs there were and what they
+    scored.
+    """
     asked, said = list[int](), list[int]()
 
     def proposals(runs, entropy):
@@ -394,7 +456,17 @@ def test_an_error_between_runs_says_nothing_and_no_frame_knows_anything(fault):
     assert caught.value.__context__ is None
     assert caught.value.__cause__ is None
     assert "0.123" not in str(caught.value)
-    assert not set(frames_of(caught.value)) & {"best", "run", "count", "told", "output", "number", "parameters", "x", "tie"}
+    assert not set(frames_of(caught.value)) & {
+        "best",
+        "run",
+        "count",
+        "told",
+        "output",
+        "number",
+        "parameters",
+        "x",
+        "tie",
+    }
 
 
 class Noted(SeededEntropy):
@@ -406,7 +478,10 @@ class Noted(SeededEntropy):
 @pytest.mark.attack("A21")
 def test_no_error_afterwards_knows_a_word_that_decided_between_equal_runs(monkeypatch):
     """The winner's is the largest of as many as there were runs."""
-    for where, name, fault in ((time, "sleep", KeyboardInterrupt()), (Ledger, "store", LedgerUnavailable("disk full"))):
+    for where, name, fault in (
+        (time, "sleep", KeyboardInterrupt()),
+        (Ledger, "store", LedgerUnavailable("disk full")),
+    ):
         entropy = Noted(0)
         curator = made(**SEVEN, entropy=entropy)
 
@@ -417,7 +492,12 @@ def test_no_error_afterwards_knows_a_word_that_decided_between_equal_runs(monkey
             patched.setattr(where, name, fails)
             with pytest.raises(type(fault)) as caught:
                 select(curator, lambda p: 1 / 0, **SEVEN, pad_to=1e-3)
-        text = str([vars(held) if isinstance(held, hidden_runs.Run) else held for held in frames_of(caught.value).values()])
+        text = str(
+            [
+                vars(held) if isinstance(held, hidden_runs.Run) else held
+                for held in frames_of(caught.value).values()
+            ]
+        )
         words = [str(int.from_bytes(word, "little")) for word in entropy.words]
         assert len(words) >= 7
         assert not [word for word in words if word in text]
@@ -458,22 +538,40 @@ class Attentive:
 @pytest.mark.attack("A31")
 def test_the_output_that_leaves_is_not_the_object_that_was_scored():
     score = NoisedScore(lambda model, records: model(records), (0.0, 1.0), GaussianMechanism(10.0))
-    chosen = select(made(FixedRuns(2), score=score), lambda _: Attentive(), run_count=FixedRuns(2), score=score)
+    chosen = select(
+        made(FixedRuns(2), score=score), lambda _: Attentive(), run_count=FixedRuns(2), score=score
+    )
     assert isinstance(chosen.output, Attentive)
     assert chosen.output.kept is None
 
 
 def test_filters_that_can_pay_do():
     pure = NoisedScore(near, (0.0, 1.0), LaplaceMechanism(10.0))
-    curator = Curator(RECORDS, **{**TERMS, "budget": Budget(1.0, 0.0), "accounting": PureFilter(), "entropy": SeededEntropy(1)})
+    curator = Curator(
+        RECORDS,
+        **{
+            **TERMS,
+            "budget": Budget(1.0, 0.0),
+            "accounting": PureFilter(),
+            "entropy": SeededEntropy(1),
+        },
+    )
     select(curator, base=(), score=pure)
     spent = float(curator.ledger.head().total.parts[0])
     assert 0.2 < spent < (2 + LAW.shape) * 0.1
-    assert "runs-attested" in str(curator.statement()), "also that a run which is said to cost nothing does so"
+    assert "runs-attested" in str(curator.statement()), (
+        "also that a run which is said to cost nothing does so"
+    )
     gdp = Curator(RECORDS, **TERMS, entropy=SeededEntropy(1))
     select(gdp, base=(), score=pure)
-    renyi = Curator(RECORDS, **{**TERMS, "accounting": RDPFilter(16.0), "entropy": SeededEntropy(1)})
-    select(renyi, base=(GaussianEvent(100.0),), score=NoisedScore(near, (0.0, 1.0), GaussianMechanism(60.0)))
+    renyi = Curator(
+        RECORDS, **{**TERMS, "accounting": RDPFilter(16.0), "entropy": SeededEntropy(1)}
+    )
+    select(
+        renyi,
+        base=(GaussianEvent(100.0),),
+        score=NoisedScore(near, (0.0, 1.0), GaussianMechanism(60.0)),
+    )
     for one in (curator, gdp, renyi):
         one.ledger.verify()
 
@@ -481,8 +579,15 @@ def test_filters_that_can_pay_do():
 def test_add_or_remove_one_needs_its_divisor_and_converts_the_score():
     score = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0})
     terms = {**TERMS, "adjacency": Adjacency.ADD_OR_REMOVE_ONE, "entropy": SeededEntropy(2)}
-    curator = Curator(RECORDS, **terms, accounting=Planned([SelectionEvent(base=(*BASE, GaussianEvent(20.0)), run_count=LAW)]))
-    assert selection_event(curator, run_count=LAW, base=BASE, score=score) == curator.accounting.events[0]
+    curator = Curator(
+        RECORDS,
+        **terms,
+        accounting=Planned([SelectionEvent(base=(*BASE, GaussianEvent(20.0)), run_count=LAW)]),
+    )
+    assert (
+        selection_event(curator, run_count=LAW, base=BASE, score=score)
+        == curator.accounting.events[0]
+    )
     assert select(curator, score=score).score is not None
     with pytest.raises(InputError, match="divisor"):
         select(curator, name="no divisor")
@@ -491,7 +596,10 @@ def test_add_or_remove_one_needs_its_divisor_and_converts_the_score():
 def test_the_first_run_that_reaches_a_threshold():
     law: Any = ThresholdStop(0.05)
     made_once: dict[str, Any] = {"run_count": law, "base": (GaussianEvent(50.0),), "score": None}
-    assert select(made(**made_once), lambda p: (p["lr"], p["lr"]), **made_once, threshold=0.8).output >= 0.8
+    assert (
+        select(made(**made_once), lambda p: (p["lr"], p["lr"]), **made_once, threshold=0.8).output
+        >= 0.8
+    )
     found = [best_of(lambda p: (None, p["lr"]), law, seed, threshold=0.8) for seed in range(30)]
     reached = [best.score for best in found if best is not None]
     assert all(x >= 0.8 for x in reached)
@@ -506,13 +614,17 @@ class Local:
 
 
 def test_an_output_without_a_pickle_does_not_leave_and_code_needs_none():
-    """Whether it has one follows from the output, which is released; a lock belongs to the process, not to the result."""
+    """Whether it has one follows from the output, which is released; a lock belongs to the process,
+    not to the result.
+    """
 
     with pytest.warns(UserWarning, match="cannot be pickled"):
         best = select(made(**SEVEN), lambda p: (threading.Lock(), p["lr"]), **SEVEN)
     assert best.output is None
     assert best.parameters is not None
-    best = select(made(**SEVEN), lambda p: (Local(torch.ones(2, requires_grad=True) * 2), p["lr"]), **SEVEN)
+    best = select(
+        made(**SEVEN), lambda p: (Local(torch.ones(2, requires_grad=True) * 2), p["lr"]), **SEVEN
+    )
     assert type(best.output) is Local
     assert best.output.code() == 3
     assert best.output.held.tolist() == [2.0, 2.0]
@@ -531,24 +643,41 @@ def test_coins_are_exact():
 def under_way(**changed):
     """A curator with a selection "s" that was charged and has no value yet."""
     curator = Curator(RECORDS, **{**TERMS, "accounting": RDPFilter(6.0), **changed})
-    event = SelectionEvent(base=(GaussianEvent(400.0),), run_count=TruncatedNegativeBinomial.of_mean(2.0))
+    event = SelectionEvent(
+        base=(GaussianEvent(400.0),), run_count=TruncatedNegativeBinomial.of_mean(2.0)
+    )
     curator.reserve("s", event, slots=1, terms={})
     with pytest.raises(InputError, match="charged and has no value"):
         curator.hidden_draws("s")
-    curator.ledger.charge("s", event, {"units": curator.units, "slots": [{"query": "PrivateSelection", "public": {}, "details": {}}]}, "s")
+    curator.ledger.charge(
+        "s",
+        event,
+        {
+            "units": curator.units,
+            "slots": [{"query": "PrivateSelection", "public": {}, "details": {}}],
+        },
+        "s",
+    )
     return curator
 
 
-@pytest.mark.parametrize(("adjacency", "deviation"), [(Adjacency.REPLACE_ONE, 0.01), (Adjacency.ADD_OR_REMOVE_ONE, 0.005)])
+@pytest.mark.parametrize(
+    ("adjacency", "deviation"),
+    [(Adjacency.REPLACE_ONE, 0.01), (Adjacency.ADD_OR_REMOVE_ONE, 0.005)],
+)
 def test_scores_inside_carry_the_noise_that_is_charged(adjacency, deviation):
-    """M times the sensitivity of this relation over the divisor: 20 / 2000, or half of it. A thousand draws know it to 2.2 %."""
+    """M times the sensitivity of this relation over the divisor: 20 / 2000, or half of it. A
+    thousand draws know it to 2.2 %.
+    """
     curator = under_way(adjacency=adjacency, entropy=SeededEntropy(9))
     query = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0}).query(0.7)
     values = [curator.hidden_draws("s")(query, GaussianMechanism(20.0)) for _ in range(1000)]
     scores = torch.stack([value for value in values if value is not None])
     assert len(scores) == 1000
     assert float(scores.std()) == pytest.approx(deviation, rel=0.06)
-    assert float(scores.mean()) == pytest.approx(float(near(0.7, RECORDS).mean()), abs=5 * deviation / 1000**0.5)
+    assert float(scores.mean()) == pytest.approx(
+        float(near(0.7, RECORDS).mean()), abs=5 * deviation / 1000**0.5
+    )
 
 
 @pytest.mark.attack("A21")
@@ -556,13 +685,25 @@ def test_the_ledgers_storage_is_opened_as_often_whatever_the_number_of_runs(monk
     """Who watches a database's queries must not learn how many runs were hidden."""
     opened = []
     for runs in (2, 9):
-        curator = Curator(RECORDS, **{**TERMS, "budget": Budget(100.0, 1e-6), "accounting": RDPFilter(6.0)})
+        curator = Curator(
+            RECORDS, **{**TERMS, "budget": Budget(100.0, 1e-6), "accounting": RDPFilter(6.0)}
+        )
         count = collections.Counter[str]()
         for way in ("reading", "writing"):
             honest = getattr(curator.ledger.storage, way)
-            monkeypatch.setattr(curator.ledger.storage, way, lambda way=way, honest=honest, count=count: (count.update([way]), honest())[1])
+            monkeypatch.setattr(
+                curator.ledger.storage,
+                way,
+                lambda way=way, honest=honest, count=count: (count.update([way]), honest())[1],
+            )
         scored = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0))
-        private_selection(curator, lambda p: p["t"], space=Space(t=scipy.stats.uniform()), run_count=FixedRuns(runs), score=scored)
+        private_selection(
+            curator,
+            lambda p: p["t"],
+            space=Space(t=scipy.stats.uniform()),
+            run_count=FixedRuns(runs),
+            score=scored,
+        )
         opened.append(count)
     assert opened[0] == opened[1]
     assert min(opened[0].values()) > 0
@@ -579,10 +720,13 @@ def test_underflow_inside_is_no_failure_whatever_numpy_is_told_to_do_then():
 
 
 class Clock:
-    """Stands for the module `time`: it goes on only where somebody sleeps, or where a test sets it on."""
+    """Stands for the module `time`: it goes on only where somebody sleeps, or where a test sets it
+    on.
+    """
 
     def __init__(self):
-        self._now = [1000.0]  # in a list, for a selection puts plain numbers of its caller's objects back
+        # in a list, for a selection puts plain numbers of its caller's objects back
+        self._now = [1000.0]
 
     @property
     def now(self):
@@ -598,7 +742,9 @@ class Clock:
 
 @pytest.mark.attack("A3")
 def test_the_time_that_hides_runs_counts_from_the_beginning(monkeypatch):
-    """Counted from the end of the runs, the call would last as long as they did, and then so long again."""
+    """Counted from the end of the runs, the call would last as long as they did, and then so long
+    again.
+    """
     monkeypatch.setattr(hidden_runs, "time", clock := Clock())
     for took, lasts in ((1.0, 1.5), (0.0, 1.5), (4.0, 4.0)):
 

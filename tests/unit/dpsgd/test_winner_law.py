@@ -1,4 +1,6 @@
-"""Which of hidden runs wins. A file of few names: each selection notes every name of its caller's file."""
+"""Which of hidden runs wins. A file of few names: each selection notes every name of its caller's
+file.
+"""
 
 import scipy.stats
 
@@ -18,9 +20,13 @@ def winner(work, law, seed):
 def test_winners_follow_the_law_of_the_best_of_many():
     law = TruncatedNegativeBinomial.of_mean(6.0)
     found = [winner(lambda p: (None, p["lr"]), law, seed).score for seed in range(150)]
-    assert scipy.stats.kstest(found, law.generating).pvalue > 1e-6, "of a uniform score: P(best <= x) = f(x)"
+    assert scipy.stats.kstest(found, law.generating).pvalue > 1e-6, (
+        "of a uniform score: P(best <= x) = f(x)"
+    )
     for other in (TruncatedNegativeBinomial.of_mean(2.0), TruncatedNegativeBinomial.of_mean(18.0)):
-        assert scipy.stats.kstest(found, other.generating).pvalue < 1e-6, "another number of runs would be seen"
+        assert scipy.stats.kstest(found, other.generating).pvalue < 1e-6, (
+            "another number of runs would be seen"
+        )
 
 
 def test_chance_decides_between_equal_scores():

@@ -1,4 +1,6 @@
-"""DP-GIBO: it finds what it should, spends what it says, resumes without a second noise, and looks at nothing it may not see."""
+"""DP-GIBO: it finds what it should, spends what it says, resumes without a second noise, and looks
+at nothing it may not see.
+"""
 
 import concurrent.futures
 import dataclasses
@@ -30,7 +32,9 @@ D = 4
 
 
 def users(n=400, seed=0):
-    return 0.3 + 0.4 * torch.rand(n, D, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return 0.3 + 0.4 * torch.rand(
+        n, D, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def distance(x, records):
@@ -42,18 +46,31 @@ def box(d=D, low=0.0, high=1.0):
 
 
 def make(records=None, **settings):
-    terms: dict[str, Any] = {"unit": PrivacyUnit("user"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(2.0, delta=1e-5)}
+    terms: dict[str, Any] = {
+        "unit": PrivacyUnit("user"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget.gdp(2.0, delta=1e-5),
+    }
     return Curator(users() if records is None else records, **{**terms, **settings})
 
 
 def gibo(curator, **changes):
-    terms: dict[str, Any] = {"bounds": box(), "budget": 1.0, "iterations": 12, "batch_size": D + 1, "clip": 1.0,
-                             "start": torch.full((D,), 0.05, dtype=torch.float64)}  # fmt: skip
+    terms: dict[str, Any] = {
+        "bounds": box(),
+        "budget": 1.0,
+        "iterations": 12,
+        "batch_size": D + 1,
+        "clip": 1.0,
+        "start": torch.full((D,), 0.05, dtype=torch.float64),
+    }
     return DPGIBO(curator, changes.pop("loss", distance), **{**terms, **changes})
 
 
 def test_it_walks_to_the_minimum_and_says_what_it_spent():
-    history, paper = dataclasses.replace(RECOMMENDED, history=True, radius=None), dataclasses.replace(PAPER, learning_rate=0.2)
+    history, paper = (
+        dataclasses.replace(RECOMMENDED, history=True, radius=None),
+        dataclasses.replace(PAPER, learning_rate=0.2),
+    )
     for settings in (RECOMMENDED, history, paper):
         search = gibo(make(), settings=settings)
         result = search.run()
@@ -68,45 +85,78 @@ def test_it_walks_to_the_minimum_and_says_what_it_spent():
 
 def test_without_noise_it_is_the_same_search_and_exact():
     curator, left = make(), list[int]()
-    result = gibo(curator, mechanism=EXACT, iterations=40, callback=lambda search: left.append(search.remaining)).run()
+    result = gibo(
+        curator,
+        mechanism=EXACT,
+        iterations=40,
+        callback=lambda search: left.append(search.remaining),
+    ).run()
     assert (result.x - users().mean(0)).abs().max() < 1e-2
     assert left == list(range(39, -1, -1))
     assert result.rho == 0.0
     unit = gpytorch.kernels.RBFKernel().double()
     unit.lengthscale = 1.0
-    explicit, omitted = (gibo(make(), mechanism=EXACT, iterations=5, settings=PAPER, **terms).run() for terms in ({"kernel": unit}, {}))
-    assert torch.equal(explicit.iterates, omitted.iterates), "an omitted kernel has length 1, not GPyTorch's log 2"
+    explicit, omitted = (
+        gibo(make(), mechanism=EXACT, iterations=5, settings=PAPER, **terms).run()
+        for terms in ({"kernel": unit}, {})
+    )
+    assert torch.equal(explicit.iterates, omitted.iterates), (
+        "an omitted kernel has length 1, not GPyTorch's log 2"
+    )
     assert str(curator.statement().guarantee) == "not bounded"
 
 
 def test_the_noise_is_what_the_paper_states():
-    """2 B sqrt(T) / (n mu) a coordinate under replace-one, half of it under add-or-remove; rho is its length over B."""
-    for adjacency, factor, divisor in ((Adjacency.REPLACE_ONE, 2.0, None), (Adjacency.ADD_OR_REMOVE_ONE, 1.0, 400.0)):
+    """2 B sqrt(T) / (n mu) a coordinate under replace-one, half of it under add-or-remove; rho is
+    its length over B.
+    """
+    for adjacency, factor, divisor in (
+        (Adjacency.REPLACE_ONE, 2.0, None),
+        (Adjacency.ADD_OR_REMOVE_ONE, 1.0, 400.0),
+    ):
         search = gibo(make(adjacency=adjacency), clip=0.7, divisor=divisor, budget=Budget.gdp(0.5))
         assert search.noise_std == pytest.approx(factor * 0.7 * math.sqrt(12) / (400 * 0.5))
         assert search.rho == pytest.approx(search.noise_std * math.sqrt(D) / 0.7)
 
 
 def test_the_released_gradients_carry_exactly_this_noise():
-    exact = gibo(make(), mechanism=EXACT, iterations=1, loss=lambda x, r: r[:, 0] * 0).run().gradients
+    exact = (
+        gibo(make(), mechanism=EXACT, iterations=1, loss=lambda x, r: r[:, 0] * 0).run().gradients
+    )
     assert exact.abs().max() == 0
     noisy = gibo(make(entropy=SeededEntropy(2)), iterations=150, loss=lambda x, r: r[:, 0] * 0)
     assert noisy.run().gradients.std().item() == pytest.approx(noisy.noise_std, rel=0.1)
 
 
 def test_gradients_are_those_of_the_mean_loss_per_box_width():
-    """Far inside the clip: the release is the gradient of the mean, in box widths; with x's own units, per unit."""
+    """Far inside the clip: the release is the gradient of the mean, in box widths; with x's own
+    units, per unit.
+    """
     wide = torch.tensor([[-3.0] * D, [5.0] * D], dtype=torch.float64)
     start = torch.full((D,), 0.8, dtype=torch.float64)
     slope = (2 * (start - users())).mean(0)
     for unit_box, scale in ((True, 8.0), (False, 1.0)):
         settings = dataclasses.replace(RECOMMENDED, unit_box=unit_box, radius=0.01)
-        search = gibo(make(), bounds=wide, start=start, mechanism=EXACT, clip=1e3, iterations=1, settings=settings, loss=distance)
+        search = gibo(
+            make(),
+            bounds=wide,
+            start=start,
+            mechanism=EXACT,
+            clip=1e3,
+            iterations=1,
+            settings=settings,
+            loss=distance,
+        )
         assert torch.allclose(search.run().gradients[0], scale * slope, rtol=2e-2, atol=2e-2)
 
 
 def test_points_stay_in_the_box_also_in_its_corner():
-    search = gibo(make(), start=torch.zeros(D, dtype=torch.float64), iterations=3, loss=lambda x, r: (r * 0).sum(1) + x.sum())
+    search = gibo(
+        make(),
+        start=torch.zeros(D, dtype=torch.float64),
+        iterations=3,
+        loss=lambda x, r: (r * 0).sum(1) + x.sum(),
+    )
     for _ in range(3):
         X = search.ask()
         assert X.shape == (D + 1, D)
@@ -122,7 +172,8 @@ def test_step_by_step_on_an_executor_and_out_of_turn():
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         X = search.ask()
         assert torch.equal(X, search.ask())
-        again, future = search.evaluate(X), search.evaluate(X, executor=pool)  # evaluating is free and may be repeated
+        # evaluating is free and may be repeated
+        again, future = search.evaluate(X), search.evaluate(X, executor=pool)
         theta = search.tell(X, future)
     assert torch.equal(theta, search.theta)
     for wrong in (lambda: search.tell(X, again), lambda: search.evaluate(X)):
@@ -156,7 +207,10 @@ def test_a_run_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk,
     assert len(final.gradients) == 12
     assert charges(again.curator) == 12
     assert torch.equal(gibo(make(**on_disk), settings=settings).result().iterates, final.iterates)
-    for change in ({"clip": 2.0}, {"kernel": gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=2.5)).double()}):
+    for change in (
+        {"clip": 2.0},
+        {"kernel": gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=2.5)).double()},
+    ):
         with pytest.raises(LedgerMismatch):
             gibo(make(**on_disk), settings=settings, **change)
     with pytest.raises(LedgerMismatch):
@@ -176,7 +230,9 @@ def test_a_second_process_is_refused_uncharged_and_resumes_rightly(on_disk):
 
 
 def test_wherever_a_tell_is_interrupted_a_gradient_moves_theta_once(tmp_path):
-    """An interrupt at each line in turn: the same object goes on as the ledger has it, or it refuses."""
+    """An interrupt at each line in turn: the same object goes on as the ledger has it, or it
+    refuses.
+    """
     refused = 0
     for line in range(1, 100):
         terms = {"dataset": "d", "ledger": str(tmp_path / f"{line}.db")}
@@ -198,7 +254,9 @@ def test_wherever_a_tell_is_interrupted_a_gradient_moves_theta_once(tmp_path):
 
 
 def interrupted_at(line, call):
-    """Whether the call came to so many lines of the algorithm's own file, and was interrupted there."""
+    """Whether the call came to so many lines of the algorithm's own file, and was interrupted
+    there.
+    """
     left, before, gradients = [line], sys.gettrace(), torch.is_grad_enabled()
 
     def trace(frame, event, _):
@@ -217,7 +275,8 @@ def interrupted_at(line, call):
         return True
     finally:
         sys.settrace(before)
-        torch.set_grad_enabled(gradients)  # which an interrupt on the way out of torch's no_grad leaves off
+        # which an interrupt on the way out of torch's no_grad leaves off
+        torch.set_grad_enabled(gradients)
     return False
 
 
@@ -226,7 +285,9 @@ def test_algorithm_two_takes_as_few_points_as_it_needs():
     kernel = gpytorch.kernels.RBFKernel().double()
     kernel.lengthscale = 1.0
     settings = dataclasses.replace(RECOMMENDED, history=True, radius=None, jitter=5e-6)
-    search = gibo(make(), settings=settings, tolerance=0.5, kernel=kernel, mechanism=EXACT, iterations=6)
+    search = gibo(
+        make(), settings=settings, tolerance=0.5, kernel=kernel, mechanism=EXACT, iterations=6
+    )
     sizes = []
     for _ in range(6):
         X = search.ask()
@@ -252,7 +313,11 @@ def test_the_accounting_may_be_a_plan_or_refuse_and_what_cannot_work_charges_not
     with pytest.raises(InputError, match="Gaussian"):
         gibo(make(accounting=PureFilter(), budget=Budget(4.0, 0.0)))
     curator = make()
-    for change in ({"start": torch.full((D,), 2.0).double()}, {"bounds": torch.ones(2, 3).double()}, {"divisor": 0.5}):
+    for change in (
+        {"start": torch.full((D,), 2.0).double()},
+        {"bounds": torch.ones(2, 3).double()},
+        {"divisor": 0.5},
+    ):
         with pytest.raises(InputError, match=next(iter(change))):
             gibo(curator, **change)
     with pytest.raises(InputError, match="optimizer"):
@@ -272,11 +337,16 @@ def test_a_start_is_chosen_privately_among_public_candidates():
     assert curator.ledger.verify().total <= curator.ledger.cap
     before = curator.ledger.head().seq
     again = choose_start(curator, distance, candidates, **terms)
-    assert (again.tolist(), curator.ledger.head().seq) == (start.tolist(), before), "asked again it costs nothing"
+    assert (again.tolist(), curator.ledger.head().seq) == (
+        start.tolist(),
+        before,
+    ), "asked again it costs nothing"
     with pytest.raises(BudgetExceeded):
         choose_start(curator, distance, candidates, **terms, name="another")
     ends = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
-    wrong = lambda x, records: (records[:, 0] > x[0]).to(torch.uint8)  # noqa: E731  # zero-one losses of small integers
+    wrong = lambda x, records: (records[:, 0] > x[0]).to(  # noqa: E731
+        torch.uint8
+    )  # zero-one losses of small integers
     assert choose_start(make(), wrong, ends, loss_range=(0.0, 1.0), budget=0.5)[0] == 1.0
 
 
@@ -285,9 +355,15 @@ def test_a_clip_is_chosen_privately_near_the_quantile_of_gradient_lengths():
     start = torch.full((D,), 0.05, dtype=torch.float64)
     true = float((2 * (start - users())).norm(dim=1).quantile(0.9))
     candidates = [0.1 * true, 0.5 * true, 0.99 * true, 3 * true, 10 * true]
-    assert choose_clip(curator, distance, bounds=box(), candidates=candidates, budget=0.5, start=start) == candidates[2]
+    assert (
+        choose_clip(curator, distance, bounds=box(), candidates=candidates, budget=0.5, start=start)
+        == candidates[2]
+    )
     far = [0.1 * true, 1.2 * true, 3 * true, 30 * true, 300 * true]
-    chosen = [choose_clip(make(), distance, bounds=box(), candidates=far, budget=0.5, start=start) for _ in range(8)]
+    chosen = [
+        choose_clip(make(), distance, bounds=box(), candidates=far, budget=0.5, start=start)
+        for _ in range(8)
+    ]
     assert chosen.count(far[1]) >= 6, "of clips that cut nobody, the lowest"
 
 
@@ -297,24 +373,35 @@ def test_a_clip_that_was_chosen_answers_no_other_question(on_disk):
     chosen = choose_clip(make(**once), distance, **terms)
     matern = gpytorch.kernels.MaternKernel(nu=2.5).double()
     changes: dict[str, Any] = {
-        "bounds": box(high=100.0), "start": torch.zeros(D, dtype=torch.float64), "kernel": matern, "seed": 1, "quantile": 0.5,
+        "bounds": box(high=100.0),
+        "start": torch.zeros(D, dtype=torch.float64),
+        "kernel": matern,
+        "seed": 1,
+        "quantile": 0.5,
         "settings": dataclasses.replace(RECOMMENDED, radius=0.2),
-    }  # fmt: skip
+    }
     for name, other in changes.items():
         with pytest.raises(LedgerMismatch, match=name):
             choose_clip(make(**once), distance, **{**terms, name: other})
     curator = make(**once)
-    assert choose_clip(curator, distance, **terms, start=torch.full((D,), 0.5, dtype=torch.float64)) == chosen, "the default, said"
+    assert (
+        choose_clip(curator, distance, **terms, start=torch.full((D,), 0.5, dtype=torch.float64))
+        == chosen
+    ), "the default, said"
     assert charges(curator) == 1
 
 
 def test_where_losses_are_noisy_the_points_lie_further_apart():
-    """A fixed small radius would drown the differences in the losses' noise, and the clip's noise in the shrunken gradient."""
+    """A fixed small radius would drown the differences in the losses' noise, and the clip's noise
+    in the shrunken gradient.
+    """
 
     def variance_left(noise, radius):
         search = gibo(make(), noise=noise, settings=dataclasses.replace(RECOMMENDED, radius=radius))
         posterior = GradientPosterior(gpytorch.kernels.RBFKernel().double(), noise)
-        return (search.ask() - search.theta).norm(dim=1), posterior.conditioned_on(search.ask()).covariance(search.theta).trace()
+        return (search.ask() - search.theta).norm(dim=1), posterior.conditioned_on(
+            search.ask()
+        ).covariance(search.theta).trace()
 
     exact, _ = variance_left(0.0, 0.04)
     assert exact.max() < 0.09, "as asked for; pulled inside the box as a whole"

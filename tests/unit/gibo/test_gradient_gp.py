@@ -24,11 +24,15 @@ def model(d=D, kernel="rbf-isotropic-scaled", **settings):
 
 
 def differences(gp, X):
-    """Mean and covariance of ((f(x + h e_j) - f(x - h e_j)) / 2h)_j for each row of X, from `posterior` alone."""
+    """Mean and covariance of ((f(x + h e_j) - f(x - h e_j)) / 2h)_j for each row of X, from
+    `posterior` alone.
+    """
     q, d = X.shape
     shifts = H * torch.cat([torch.eye(d, dtype=DOUBLE), -torch.eye(d, dtype=DOUBLE)])
     around = (X.unsqueeze(1) + shifts).reshape(-1, d)
-    A = torch.block_diag(*[torch.cat([torch.eye(d), -torch.eye(d)], dim=1).to(DOUBLE) / (2.0 * H)] * q)
+    A = torch.block_diag(
+        *[torch.cat([torch.eye(d), -torch.eye(d)], dim=1).to(DOUBLE) / (2.0 * H)] * q
+    )
     with torch.no_grad():
         values = gp.posterior(around)
         return (A @ values.mean).reshape(q, d), A @ values.mvn.covariance_matrix @ A.T
@@ -43,14 +47,18 @@ def test_against_finite_differences(kernel):
         posterior = gp.gradient_posterior(X)
         torch.testing.assert_close(posterior.mean, mean, rtol=1e-5, atol=1e-5)
         scale = float(covariance.abs().max())
-        torch.testing.assert_close(posterior.mvn.covariance_matrix, covariance, rtol=1e-3, atol=1e-3 * scale)
+        torch.testing.assert_close(
+            posterior.mvn.covariance_matrix, covariance, rtol=1e-3, atol=1e-3 * scale
+        )
         # in training mode too
         gp.train()
         torch.testing.assert_close(gp.gradient_posterior(X).mean, posterior.mean)
 
 
 class InverseQuadratic(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
-    """1 / (1 + |x - z|^2), as a user may write it: `clamp` keeps rounding from making the distance negative."""
+    """1 / (1 + |x - z|^2), as a user may write it: `clamp` keeps rounding from making the distance
+    negative.
+    """
 
     def __init__(self, clamp):
         super().__init__()
@@ -119,9 +127,19 @@ def test_a_clamp_keeps_its_values():
 
 def test_with_known_noise():
     X = torch.rand(8, D, dtype=DOUBLE)
-    gp = GradientGP(X, X.sum(-1, keepdim=True).sin(), train_Yvar=torch.linspace(1e-3, 1e-1, 8, dtype=DOUBLE).unsqueeze(-1)).double().eval()
+    gp = (
+        GradientGP(
+            X,
+            X.sum(-1, keepdim=True).sin(),
+            train_Yvar=torch.linspace(1e-3, 1e-1, 8, dtype=DOUBLE).unsqueeze(-1),
+        )
+        .double()
+        .eval()
+    )
     at = torch.rand(2, D, dtype=DOUBLE)
-    torch.testing.assert_close(gp.gradient_posterior(at).mean, differences(gp, at)[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        gp.gradient_posterior(at).mean, differences(gp, at)[0], rtol=1e-5, atol=1e-5
+    )
 
 
 def test_batches_equal_loops():
@@ -138,7 +156,9 @@ def test_batches_equal_loops():
     Y = torch.rand(2, 6, 1, dtype=DOUBLE)
     models = GradientGP(many, Y).eval().gradient_posterior(X[:2]).mean
     for i in range(2):
-        torch.testing.assert_close(models[i], GradientGP(many[i], Y[i]).eval().gradient_posterior(X[i]).mean)
+        torch.testing.assert_close(
+            models[i], GradientGP(many[i], Y[i]).eval().gradient_posterior(X[i]).mean
+        )
 
 
 def test_what_is_refused():
@@ -146,15 +166,21 @@ def test_what_is_refused():
     Y = torch.rand(6, 1, dtype=DOUBLE) + 1.0
     chained = ChainedOutcomeTransform(s=Standardize(m=1))
     for gp, at, message in (
-        (model(), X.float(), r"\.double\(\)"), (model(), X / 0.0, "X must be finite"), (GradientGP(X, Y.expand(6, 2)), X, "num_outputs"),
+        (model(), X.float(), r"\.double\(\)"),
+        (model(), X / 0.0, "X must be finite"),
+        (GradientGP(X, Y.expand(6, 2)), X, "num_outputs"),
         (GradientGP(X, Y, input_transform=Normalize(d=D)), X, "input_transform"),
         (GradientGP(X, Y, outcome_transform=chained), X, "outcome_transform"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(InputError, match=message):
             gp.gradient_posterior(at)
-    cosine = GradientGP(X, Y, torch.full((6, 1), 1e-6, dtype=DOUBLE), covar_module=CosineKernel().double())
+    cosine = GradientGP(
+        X, Y, torch.full((6, 1), 1e-6, dtype=DOUBLE), covar_module=CosineKernel().double()
+    )
     with pytest.raises(UsageError, match=r"noise is too small.*train_Yvar"):
         cosine.gradient_posterior(X)
     for rough in (Exponential(), ScaleKernel(Exponential()), RBFKernel() + MaternKernel(nu=1.5)):
         with pytest.raises(InputError, match="twice differentiable"):
-            GradientGP(X, Y, covar_module=rough.double()).gradient_posterior(X[:2].clone().requires_grad_())
+            GradientGP(X, Y, covar_module=rough.double()).gradient_posterior(
+                X[:2].clone().requires_grad_()
+            )

@@ -45,7 +45,9 @@ def test_value_is_minus_the_trace_and_its_gradient_that_of_autograd(kernel, n):
     X = theta + 0.3 * torch.randn(4, Q, D, dtype=DOUBLE)
     expected = torch.stack([-trace(history, kernel, theta, Z) for Z in X])
     torch.testing.assert_close(acquisition(X), expected, rtol=1e-9, atol=1e-9)
-    assert torch.autograd.gradcheck(acquisition, (theta + 0.5 * torch.randn(2, Q, D, dtype=DOUBLE)).requires_grad_())
+    assert torch.autograd.gradcheck(
+        acquisition, (theta + 0.5 * torch.randn(2, Q, D, dtype=DOUBLE)).requires_grad_()
+    )
 
 
 def test_pending_points_are_history(kernel):
@@ -56,7 +58,9 @@ def test_pending_points_are_history(kernel):
     acquisition = GradientInformation(history, theta)
     without = acquisition(X)
     acquisition.set_X_pending(pending)
-    torch.testing.assert_close(acquisition(X), GradientInformation(history.conditioned_on(pending), theta)(X))
+    torch.testing.assert_close(
+        acquisition(X), GradientInformation(history.conditioned_on(pending), theta)(X)
+    )
     acquisition.set_X_pending(None)
     assert torch.equal(acquisition(X), without)
     assert len(history) == N
@@ -69,7 +73,15 @@ def test_optimize_acqf_improves_within_bounds(sequential):
     history.append(torch.rand(N, D, dtype=DOUBLE))
     acquisition = GradientInformation(history, theta)
     bounds = torch.tensor([[0.4] * D, [0.6] * D], dtype=DOUBLE)
-    X, _ = optimize_acqf(acquisition, bounds, q=Q, num_restarts=2, raw_samples=8, sequential=sequential, options={"seed": 1})
+    X, _ = optimize_acqf(
+        acquisition,
+        bounds,
+        q=Q,
+        num_restarts=2,
+        raw_samples=8,
+        sequential=sequential,
+        options={"seed": 1},
+    )
     acquisition.set_X_pending(None)
     assert X.shape == (Q, D)
     assert bool(((X >= bounds[0]) & (X <= bounds[1])).all())
@@ -79,12 +91,16 @@ def test_optimize_acqf_improves_within_bounds(sequential):
 
 def test_a_model_gives_its_kernel_noise_and_points():
     X = torch.rand(N, D, dtype=DOUBLE)
-    model = GradientGP(X, X.sum(-1, keepdim=True).sin(), covar_module=KERNELS["matern"](D), outcome_transform=None).eval()
+    model = GradientGP(
+        X, X.sum(-1, keepdim=True).sin(), covar_module=KERNELS["matern"](D), outcome_transform=None
+    ).eval()
     theta = torch.rand(D, dtype=DOUBLE)
     Z = torch.rand(Q, D, dtype=DOUBLE)
     history = GradientPosterior(model.covar_module, model.likelihood.noise.item())
     history.append(X)
-    torch.testing.assert_close(GradientInformation(model, theta)(Z), GradientInformation(history, theta)(Z))
+    torch.testing.assert_close(
+        GradientInformation(model, theta)(Z), GradientInformation(history, theta)(Z)
+    )
 
 
 X = torch.linspace(0.0, 1.0, N * D, dtype=DOUBLE).reshape(N, D)
@@ -93,9 +109,16 @@ X = torch.linspace(0.0, 1.0, N * D, dtype=DOUBLE).reshape(N, D)
 @pytest.mark.parametrize(
     ("Y", "settings", "message"),
     [
-        pytest.param(X[:, :1], {"train_Yvar": torch.linspace(0.1, 1.0, N, dtype=DOUBLE).unsqueeze(-1)}, "one noise variance", id="noises"),
+        pytest.param(
+            X[:, :1],
+            {"train_Yvar": torch.linspace(0.1, 1.0, N, dtype=DOUBLE).unsqueeze(-1)},
+            "one noise variance",
+            id="noises",
+        ),
         pytest.param(X[:, :2], {}, "one outcome", id="outcomes"),
-        pytest.param(X[:, :1], {"input_transform": Normalize(d=D)}, "one outcome", id="input transform"),
+        pytest.param(
+            X[:, :1], {"input_transform": Normalize(d=D)}, "one outcome", id="input transform"
+        ),
     ],
 )
 def test_a_model_of_several_outcomes_or_noises_is_refused(Y, settings, message):

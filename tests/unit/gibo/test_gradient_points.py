@@ -28,9 +28,13 @@ def value(history, theta, Z):
 
 
 def adam(history, theta, b, steps=1000):
-    """The peer's optimiser: Adam at 0.01 from theta + 1e-5 N(0, I/d), here with the analytic gradient."""
+    """The peer's optimiser: Adam at 0.01 from theta + 1e-5 N(0, I/d), here with the analytic
+    gradient.
+    """
     trace = GradientTrace(history, theta)
-    Z = (theta + 1e-5 * torch.randn(b, len(theta), dtype=DOUBLE) / len(theta) ** 0.5).requires_grad_()
+    Z = (
+        theta + 1e-5 * torch.randn(b, len(theta), dtype=DOUBLE) / len(theta) ** 0.5
+    ).requires_grad_()
     optimiser = torch.optim.Adam([Z], lr=1e-2)
     for _ in range(steps):
         Z.grad = trace.value_and_gradient(Z.detach())[1]
@@ -55,7 +59,9 @@ def test_points_upon_each_other_without_noise_are_refused():
     history = GradientPosterior(KERNELS["rbf"](D), 0.0, jitter=1e-300)
     history.append(torch.eye(D, dtype=DOUBLE))
     with pytest.raises(UsageError, match="jitter"):
-        GradientTrace(history, torch.zeros(D, dtype=DOUBLE)).value_and_gradient(torch.full((20, D), 0.3, dtype=DOUBLE))
+        GradientTrace(history, torch.zeros(D, dtype=DOUBLE)).value_and_gradient(
+            torch.full((20, D), 0.3, dtype=DOUBLE)
+        )
 
 
 @pytest.mark.parametrize(("name", "b"), [("rbf", D + 2), ("matern-scaled", D + 1), ("poly2", 2)])
@@ -80,7 +86,9 @@ def test_an_empty_history_gives_the_closed_form(b):
     whitened = (Z - theta) / torch.linspace(0.7, 1.6, D, dtype=DOUBLE)
     radius = designs.radius(history.derivatives, b, D, 1e-4 + 1e-6)
     torch.testing.assert_close(whitened.norm(dim=-1), torch.full((b,), radius, dtype=DOUBLE))
-    assert torch.equal(Z, suggest_gradient_points(history, theta, b, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(
+        Z, suggest_gradient_points(history, theta, b, generator=torch.Generator().manual_seed(0))
+    )
 
 
 def test_a_scaled_kernel_sees_the_noise_in_its_own_units():
@@ -113,14 +121,18 @@ def test_bounds_are_respected_and_cost_little():
         history = posterior(n=n)
         Z = suggest_gradient_points(history, theta, D + 1, bounds=bounds)
         assert bool(((Z >= bounds[0]) & (Z <= bounds[1])).all())
-        assert value(history, theta, Z) < 3.0 * value(history, theta, suggest_gradient_points(history, theta, D + 1))
+        assert value(history, theta, Z) < 3.0 * value(
+            history, theta, suggest_gradient_points(history, theta, D + 1)
+        )
 
 
 def test_a_good_start_is_used():
     history = posterior()
     theta = torch.zeros(D, dtype=DOUBLE)
     good = suggest_gradient_points(history, theta, D + 1, steps=200, close=1e-9)
-    assert value(history, theta, suggest_gradient_points(history, theta, D + 1, start=good, steps=1)) <= value(history, theta, good)
+    assert value(
+        history, theta, suggest_gradient_points(history, theta, D + 1, start=good, steps=1)
+    ) <= value(history, theta, good)
     bad = suggest_gradient_points(history, theta, D + 1, start=good + 10.0, steps=5)
     assert torch.equal(bad, suggest_gradient_points(history, theta, D + 1, steps=5))
 
@@ -129,7 +141,10 @@ def test_the_fewest_points_are_the_fewest():
     for n in (0, 8):
         history = posterior(n=n)
         theta = torch.zeros(D, dtype=DOUBLE)
-        least = [value(history, theta, suggest_gradient_points(history, theta, b)) for b in range(1, D + 2)]
+        least = [
+            value(history, theta, suggest_gradient_points(history, theta, b))
+            for b in range(1, D + 2)
+        ]
         for b in range(1, D + 2):
             tolerance = 1.001 * least[b - 1]
             Z = fewest_gradient_points(history, theta, tolerance)
@@ -148,7 +163,13 @@ def test_on_cuda():
     for device in ("cpu", "cuda"):
         history = GradientPosterior(KERNELS["matern"](D).to(device), 1e-3)
         history.append(points.to(device))
-        chosen.append(value(history, theta.to(device), suggest_gradient_points(history, theta.to(device), D + 1, steps=200)))
+        chosen.append(
+            value(
+                history,
+                theta.to(device),
+                suggest_gradient_points(history, theta.to(device), D + 1, steps=200),
+            )
+        )
     assert chosen[1] == pytest.approx(chosen[0], rel=1e-3)
 
 
@@ -165,11 +186,15 @@ def test_the_shares_are_the_trace(kind, d):
         (designs.simplex(d), designs.share_left(kind(ONE), (d + 1) / d, 1e-3 + 1e-6)),
         (designs.central(d), designs.share_left(kind(ONE), 2.0, 1e-3 + 1e-6)),
     ):
-        assert float(trace.value(theta + 0.2 * (unit @ turn) * lengths)) == pytest.approx(weight * share(0.2), rel=1e-9)
+        assert float(trace.value(theta + 0.2 * (unit @ turn) * lengths)) == pytest.approx(
+            weight * share(0.2), rel=1e-9
+        )
 
 
 def test_radii_are_minima():
-    for kernel, d, s2 in itertools.product((RBF(ONE), Matern52(ONE)), (1, 2, 10), (1e-6, 1e-3, 1e-1, 1.0)):
+    for kernel, d, s2 in itertools.product(
+        (RBF(ONE), Matern52(ONE)), (1, 2, 10), (1e-6, 1e-3, 1e-1, 1.0)
+    ):
         for b, c in ((d + 1, (d + 1) / d), (2 * d, 2.0)):
             radius = designs.radius(kernel, b, d, s2)
             share = designs.share_left(kernel, c, s2)

@@ -1,4 +1,6 @@
-"""The posterior gradient against autograd of the posterior mean, and the growing factor against a fresh one."""
+"""The posterior gradient against autograd of the posterior mean, and the growing factor against a
+fresh one.
+"""
 
 import math
 
@@ -34,8 +36,12 @@ def test_weights_give_the_slope_of_the_mean_and_covariance_what_is_left(name):
     posterior = observed(kernel, X, mean=mean)
     K = noisy(kernel, X)
     x = theta.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(mean + kernel(x.unsqueeze(0), X).to_dense().squeeze(0) @ torch.linalg.solve(K, y - mean), x)
-    torch.testing.assert_close(posterior.weights(theta) @ (y - posterior.mean), slope, rtol=1e-9, atol=1e-9)
+    (slope,) = torch.autograd.grad(
+        mean + kernel(x.unsqueeze(0), X).to_dense().squeeze(0) @ torch.linalg.solve(K, y - mean), x
+    )
+    torch.testing.assert_close(
+        posterior.weights(theta) @ (y - posterior.mean), slope, rtol=1e-9, atol=1e-9
+    )
     G = posterior.derivatives.gradient(theta, X)
     expected = posterior.derivatives.prior(theta) - G @ torch.linalg.solve(K, G.mT)
     torch.testing.assert_close(posterior.covariance(theta), expected, rtol=1e-9, atol=1e-9)
@@ -59,8 +65,15 @@ def test_an_appended_factor_is_a_fresh_one():
     for part in X.split(11):
         grown.append(part)
     fresh = observed(kernel, X, noise=0.0)
-    torch.testing.assert_close(grown.factor(X) @ grown.factor(X).mT, noisy(kernel, X, noise=0.0), rtol=0.0, atol=1e-12)
-    torch.testing.assert_close(grown.weights(theta), fresh.weights(theta), rtol=1e-6, atol=1e-6 * float(fresh.weights(theta).abs().max()))
+    torch.testing.assert_close(
+        grown.factor(X) @ grown.factor(X).mT, noisy(kernel, X, noise=0.0), rtol=0.0, atol=1e-12
+    )
+    torch.testing.assert_close(
+        grown.weights(theta),
+        fresh.weights(theta),
+        rtol=1e-6,
+        atol=1e-6 * float(fresh.weights(theta).abs().max()),
+    )
 
 
 def test_coincident_points_are_only_noise_apart():
@@ -69,11 +82,15 @@ def test_coincident_points_are_only_noise_apart():
     theta = torch.randn(D, dtype=DOUBLE)
     twice = observed(kernel, x.expand(2, D), noise=1e-2, jitter=1e-12)
     once = observed(kernel, x, noise=0.5e-2, jitter=1e-12)
-    torch.testing.assert_close(twice.covariance(theta), once.covariance(theta), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        twice.covariance(theta), once.covariance(theta), rtol=1e-9, atol=1e-9
+    )
 
 
 def test_polynomials_beyond_their_rank():
-    """21 points determine a quadratic in 5 dimensions; 60 must still give its gradient, to the jitter."""
+    """21 points determine a quadratic in 5 dimensions; 60 must still give its gradient, to the
+    jitter.
+    """
     kernel = KERNELS["poly2"](5)
     X = torch.randn(60, 5, dtype=DOUBLE)
     theta = torch.randn(5, dtype=DOUBLE)
@@ -83,7 +100,9 @@ def test_polynomials_beyond_their_rank():
     A = torch.randn(5, 5, dtype=DOUBLE)
     c = torch.randn(5, dtype=DOUBLE)
     y = (X @ A * X).sum(-1) + X @ c + 0.5
-    torch.testing.assert_close(posterior.weights(theta) @ y, (A + A.mT) @ theta + c, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        posterior.weights(theta) @ y, (A + A.mT) @ theta + c, rtol=1e-4, atol=1e-4
+    )
     assert float(posterior.covariance(theta).trace()) < 1e-4
 
 
@@ -98,8 +117,12 @@ def test_a_batch_of_runs_equals_a_loop(name):
     assert batch.batch_shape == (2,)
     for run in range(2):
         single = observed(kernel, X[run])
-        torch.testing.assert_close(batch.weights(theta)[run], single.weights(theta[run]), rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(batch.covariance(theta)[run], single.covariance(theta[run]), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            batch.weights(theta)[run], single.weights(theta[run]), rtol=1e-9, atol=1e-9
+        )
+        torch.testing.assert_close(
+            batch.covariance(theta)[run], single.covariance(theta[run]), rtol=1e-9, atol=1e-9
+        )
 
 
 def test_conditioning_leaves_the_original_alone():

@@ -1,4 +1,6 @@
-"""Clipped gradients under the query contract, their exact clipping, and what earlier answers leave with the curator."""
+"""Clipped gradients under the query contract, their exact clipping, and what earlier answers leave
+with the curator.
+"""
 
 import concurrent.futures
 import dataclasses
@@ -18,7 +20,10 @@ from dpbo.testing.query_contract import SumContract
 from tests.contracts.bases import tries
 
 EXACT = NoNoise(allow_not_private=True)
-TWO, HALVES = torch.tensor([[1.0], [2.0]], dtype=torch.float64), torch.tensor([[0.5, 0.25]], dtype=torch.float64)
+TWO, HALVES = (
+    torch.tensor([[1.0], [2.0]], dtype=torch.float64),
+    torch.tensor([[0.5, 0.25]], dtype=torch.float64),
+)
 
 
 def column(x, records):
@@ -34,7 +39,14 @@ class TestGradient(SumContract):
     def query(self, score):
         X = torch.arange(3, dtype=torch.float64).unsqueeze(1)
         W = torch.tensor([[1.0, 0.5, -0.2], [0.3, 1.0, 0.4]], dtype=torch.float64)
-        return ClippedGradient(lambda x, r: column(x, score(None, r)), X, weights=W, clip=0.7, divisor=7.0, loss_range=(-6.0, 10.0))
+        return ClippedGradient(
+            lambda x, r: column(x, score(None, r)),
+            X,
+            weights=W,
+            clip=0.7,
+            divisor=7.0,
+            loss_range=(-6.0, 10.0),
+        )
 
 
 @tries(30)
@@ -44,7 +56,13 @@ class TestSlope(SumContract):  # one dimension, one point, a clip that is no pow
 
     def query(self, score):
         X, W = torch.zeros(1, 1, dtype=torch.float64), torch.tensor([[3.0]], dtype=torch.float64)
-        return ClippedGradient(lambda x, r: column(x, score(None, r)), X, weights=W, clip=1.3e-3, loss_range=(-1.0, 1.0))
+        return ClippedGradient(
+            lambda x, r: column(x, score(None, r)),
+            X,
+            weights=W,
+            clip=1.3e-3,
+            loss_range=(-1.0, 1.0),
+        )
 
 
 def reference(Y, W, clip):
@@ -58,7 +76,12 @@ def numbers(*shape, seed):
 
 
 def make(records, **settings):
-    terms = {"unit": PrivacyUnit("user"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(1.0), **settings}
+    terms = {
+        "unit": PrivacyUnit("user"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget.gdp(1.0),
+        **settings,
+    }
     return Curator(records, **terms)
 
 
@@ -68,12 +91,18 @@ def test_it_is_the_papers_mean_of_clipped_gradients():
         for clip in (0.1 * math.sqrt(N * d), 100.0 * math.sqrt(N * d)):
             X = torch.arange(N, dtype=torch.float64).unsqueeze(1)
             release = make(Y).release(ClippedGradient(column, X, weights=W, clip=clip), EXACT)
-            assert torch.allclose(release.value, reference(Y, W, clip), atol=2 * clip * 2.0**-24), (n, N, d)
+            assert torch.allclose(release.value, reference(Y, W, clip), atol=2 * clip * 2.0**-24), (
+                n,
+                N,
+                d,
+            )
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_one_unit_changes_no_others_bits(threads):
-    """Replacing, removing and moving a unit across a chunk's edge: everybody else's integers stay."""
+    """Replacing, removing and moving a unit across a chunk's edge: everybody else's integers
+    stay.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -82,25 +111,50 @@ def test_one_unit_changes_no_others_bits(threads):
             Y, W = numbers(N, n, seed=N), numbers(d, N, seed=d)
             whole, last, first, without, first_gone, moved = (
                 clipped_sum(list(part), W, 1.0, quantum)
-                for part in (Y, Y[:, -1:].contiguous(), Y[:, :1], Y[:, :-1], Y[:, 1:], Y[:, torch.randperm(n)])
+                for part in (
+                    Y,
+                    Y[:, -1:].contiguous(),
+                    Y[:, :1],
+                    Y[:, :-1],
+                    Y[:, 1:],
+                    Y[:, torch.randperm(n)],
+                )
             )
-            assert (without + last).tolist() == (first_gone + first).tolist() == moved.tolist() == whole.tolist()
+            assert (
+                (without + last).tolist()
+                == (first_gone + first).tolist()
+                == moved.tolist()
+                == whole.tolist()
+            )
     finally:
         torch.set_num_threads(before)
 
 
 @pytest.mark.attack("A8")
 def test_a_removed_unit_leaves_every_other_ones_length_as_it_was():
-    """A whole chunk less one against a whole chunk: clipped lengths are summed in one fixed shape, wherever the last unit stands."""
+    """A whole chunk less one against a whole chunk: clipped lengths are summed in one fixed shape,
+    wherever the last unit stands.
+    """
     rows = gradient._ROWS["cpu"]
-    numbers = [10.760967930952122, -5.493870409268653, 4.796100944628616, -3.83102110441581, 0.9765046270726674]
+    numbers = [
+        10.760967930952122,
+        -5.493870409268653,
+        4.796100944628616,
+        -3.83102110441581,
+        0.9765046270726674,
+    ]
     clip = 0.7499999980328573
     quantum, W = quantum_of(clip, 5), torch.eye(5, dtype=torch.float64)
-    sums = [clipped_sum([torch.full((n,), x, dtype=torch.float64) for x in numbers], W, clip, quantum) for n in (rows - 1, rows)]
+    sums = [
+        clipped_sum([torch.full((n,), x, dtype=torch.float64) for x in numbers], W, clip, quantum)
+        for n in (rows - 1, rows)
+    ]
     one = clipped_sum([torch.tensor([x], dtype=torch.float64) for x in numbers], W, clip, quantum)
     assert (sums[1] - sums[0]).tolist() == one.tolist()
     for n in (1, 17, rows - 26, rows - 2):
-        whole = clipped_sum([torch.full((n,), x, dtype=torch.float64) for x in numbers], W, clip, quantum)
+        whole = clipped_sum(
+            [torch.full((n,), x, dtype=torch.float64) for x in numbers], W, clip, quantum
+        )
         assert whole.tolist() == (n * one).tolist()
 
 
@@ -123,7 +177,11 @@ def test_a_loss_that_uses_its_buffer_again_speaks_for_each_record_alone(raising)
         data[7] = 100.0
     expected = torch.where(data > 50, 0.0, data).clamp(-0.5, 0.5).mean()
     for loss in (batched,) if raising else (batched, whole):
-        value = make(data).release(ClippedGradient(loss, TWO, weights=HALVES, clip=0.5), EXACT).value.item()
+        value = (
+            make(data)
+            .release(ClippedGradient(loss, TWO, weights=HALVES, clip=0.5), EXACT)
+            .value.item()
+        )
         assert value == pytest.approx(float(expected), abs=1e-6)
 
 
@@ -144,7 +202,9 @@ def test_a_loss_that_is_not_finite_silences_its_whole_unit():
     Y = torch.ones(10, 3, dtype=torch.float64)
     Y[4, 1], Y[7, 2] = math.nan, math.inf
     X, W = torch.arange(3, dtype=torch.float64).unsqueeze(1), torch.ones(1, 3, dtype=torch.float64)
-    assert make(Y).release(ClippedGradient(column, X, weights=W, clip=1.0), EXACT).value.item() == pytest.approx(0.8)
+    assert make(Y).release(
+        ClippedGradient(column, X, weights=W, clip=1.0), EXACT
+    ).value.item() == pytest.approx(0.8)
     labels = np.arange(10) // 2
     grouped = make(Y, unit=PrivacyUnit("patient", groups=labels))
     query = ClippedGradient(column, X, weights=W, clip=1.0, loss_range=(-2.0, 2.0))
@@ -153,7 +213,9 @@ def test_a_loss_that_is_not_finite_silences_its_whole_unit():
         grouped.release(ClippedGradient(column, X, weights=W, clip=1.0), EXACT)
     with pytest.raises(PrivateFailure):  # of every record
         make(torch.full_like(Y, 200.0)).evaluate(
-            ClippedGradient(lambda x, r: r[:, 0] if not (r > 100).any() else 1 / 0, X, weights=W, clip=1.0)
+            ClippedGradient(
+                lambda x, r: r[:, 0] if not (r > 100).any() else 1 / 0, X, weights=W, clip=1.0
+            )
         )
 
 
@@ -164,7 +226,9 @@ def test_losses_are_clipped_averaged_over_a_unit_and_keep_their_last_digits_far_
     query = ClippedGradient(column, one - 1.0, weights=one, clip=10.0, loss_range=(0.0, 1.0))
     assert make(Y).release(query, EXACT).value.item() == pytest.approx(0.5, abs=1e-6)
     grouped = make(Y, unit=PrivacyUnit("patient", groups=[0, 1, 1, 1]))
-    assert grouped.release(query, EXACT).value.item() == pytest.approx((0.1 + 1.9 / 3) / 2, abs=1e-6)
+    assert grouped.release(query, EXACT).value.item() == pytest.approx(
+        (0.1 + 1.9 / 3) / 2, abs=1e-6
+    )
     Y = 1e9 + torch.tensor([[0.25], [0.5]], dtype=torch.float64)
     one = torch.ones(1, 1, dtype=torch.float64)
     query = ClippedGradient(column, one - 1.0, weights=one, clip=1.0, center=1e9)
@@ -172,10 +236,18 @@ def test_losses_are_clipped_averaged_over_a_unit_and_keep_their_last_digits_far_
 
 
 def test_its_noise_and_the_divisor_that_a_private_number_of_units_needs():
-    query = ClippedGradient(column, torch.zeros(1, 1).double(), weights=torch.ones(4, 1).double(), clip=0.5, divisor=50.0)
+    query = ClippedGradient(
+        column,
+        torch.zeros(1, 1).double(),
+        weights=torch.ones(4, 1).double(),
+        clip=0.5,
+        divisor=50.0,
+    )
     for adjacency, std in ((Adjacency.REPLACE_ONE, 8 / 50), (Adjacency.ADD_OR_REMOVE_ONE, 4 / 50)):
         curator = make(torch.zeros(50, 1).double(), adjacency=adjacency)
-        assert curator.release(query, GaussianMechanism(8.0)).variance.sqrt().tolist() == pytest.approx([std] * 4)
+        assert curator.release(
+            query, GaussianMechanism(8.0)
+        ).variance.sqrt().tolist() == pytest.approx([std] * 4)
     with pytest.raises(InputError, match="divisor"):
         curator.evaluate(dataclasses.replace(query, divisor=None))
 
@@ -189,7 +261,9 @@ def test_earlier_losses_stay_with_the_curator_and_are_used_again():
     assert torch.allclose(curator.release(second, EXACT).value, reference(Y, W, 1.0), atol=1e-6)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         again = curator.submit(second, pool).result()
-    assert torch.equal(curator.release(again, EXACT).value, curator.release(curator.evaluate(second), EXACT).value)
+    assert torch.equal(
+        curator.release(again, EXACT).value, curator.release(curator.evaluate(second), EXACT).value
+    )
     with pytest.raises(InputError, match="kept"):
         curator.evaluate(dataclasses.replace(second, earlier=[again]))
     with pytest.raises(InputError, match="this curator"):
@@ -199,7 +273,9 @@ def test_earlier_losses_stay_with_the_curator_and_are_used_again():
 
 
 def test_whole_numbers_are_never_too_long_whatever_the_floats_did(monkeypatch):
-    """Long vectors end just inside floor(B / q); if floats overshot by a tenth, as no machine's do, they would count as nothing."""
+    """Long vectors end just inside floor(B / q); if floats overshot by a tenth, as no machine's do,
+    they would count as nothing.
+    """
     shortening = gradient._SHORTER
     for d in (2, 3, 34):
         q = gradient.quantum_of(1.5, d)
@@ -207,8 +283,15 @@ def test_whole_numbers_are_never_too_long_whatever_the_floats_did(monkeypatch):
         most, squares = math.floor(1.5 / q), list[list[int]]()
         for shorter in (shortening, 1.1):
             monkeypatch.setattr(gradient, "_SHORTER", shorter)
-            squares.append([sum(int(number) ** 2 for number in column) for column in gradient._clipped(g, 1.5, q).T])
+            squares.append(
+                [
+                    sum(int(number) ** 2 for number in column)
+                    for column in gradient._clipped(g, 1.5, q).T
+                ]
+            )
             assert max(squares[-1]) <= most**2, (d, shorter)
         found, wild = squares
-        assert sum(square > (0.999999 * most) ** 2 for square in found) > 100, "long vectors are clipped, not lost"
+        assert sum(square > (0.999999 * most) ** 2 for square in found) > 100, (
+            "long vectors are clipped, not lost"
+        )
         assert [0 if square > (0.999999 * most) ** 2 else square for square in found] == wild

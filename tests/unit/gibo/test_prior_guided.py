@@ -41,22 +41,43 @@ def test_it_is_pi_bo():
     for t in (1, 4):
         weighted = prior_guided(plain, log_density, t=t, beta=2.0)(X)
         assert torch.allclose(weighted, plain(X) * log_density(X[:, 0]).exp() ** (2.0 / t))
-        assert torch.allclose(prior_guided(logged, log_density, t=t, beta=2.0)(X), logged(X) + 2.0 / t * log_density(X[:, 0]))
+        assert torch.allclose(
+            prior_guided(logged, log_density, t=t, beta=2.0)(X),
+            logged(X) + 2.0 / t * log_density(X[:, 0]),
+        )
 
 
 def test_its_influence_fades_and_a_share_is_uniform():
     plain = LogExpectedImprovement(model(), 0.9)
     assert torch.allclose(prior_guided(plain, log_density, t=10**9)(X), plain(X), atol=1e-6)
-    far = prior_guided(plain, lambda X: torch.full(X.shape[:-1], -1e4, dtype=torch.float64), t=1, beta=1.0, bounds=BOUNDS, share=0.25)
+    far = prior_guided(
+        plain,
+        lambda X: torch.full(X.shape[:-1], -1e4, dtype=torch.float64),
+        t=1,
+        beta=1.0,
+        bounds=BOUNDS,
+        share=0.25,
+    )
     assert torch.allclose(far(X), plain(X) + torch.tensor(0.25).double().log())
 
 
 def test_it_goes_through_botorchs_optimizer_with_a_released_mixture_and_batches():
-    records = torch.rand(500, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 0.2 + 0.2
-    mixture = DPGaussianMixture(1, budget=Budget(5.0, 1e-5), radius=1.0, center=[0.5, 0.5], random_state=0).fit(records.numpy())
+    records = (
+        torch.rand(500, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 0.2
+        + 0.2
+    )
+    mixture = DPGaussianMixture(
+        1, budget=Budget(5.0, 1e-5), radius=1.0, center=[0.5, 0.5], random_state=0
+    ).fit(records.numpy())
     best = {}
     for t in (1, 1000):
-        guided = prior_guided(qLogExpectedImprovement(model(), 0.9), mixture.log_density, t=t, beta=20.0, bounds=BOUNDS)
+        guided = prior_guided(
+            qLogExpectedImprovement(model(), 0.9),
+            mixture.log_density,
+            t=t,
+            beta=20.0,
+            bounds=BOUNDS,
+        )
         best[t] = optimize_acqf(guided, BOUNDS, q=2, num_restarts=2, raw_samples=32)[0]
     assert (best[1] - 0.3).norm(dim=1).min() < 0.15
     assert best[1000].shape == (2, 2)
@@ -84,7 +105,10 @@ def test_what_may_be_negative_is_refused_before_it_is_looked_at():
         Above(gp, 0.0),
         GradientInformation(history, torch.tensor([0.3, 0.3]).double()),
     ):
-        with pytest.raises(InputError, match=r"acquisition=.* must be non-negative, or a logarithm.*non_negative=True"):
+        with pytest.raises(
+            InputError,
+            match=r"acquisition=.* must be non-negative, or a logarithm.*non_negative=True",
+        ):
             prior_guided(made, log_density, t=1)
 
 
@@ -94,7 +118,10 @@ def test_a_users_own_is_taken_at_its_word_and_held_to_it():
     with pytest.raises(InputError, match=r"acquisition='Above'.*below 0"):
         prior_guided(Above(model(), 9.0), log_density, t=1, non_negative=True)(X)
     regret = prior_guided(
-        qSimpleRegret(model(), objective=LinearMCObjective(torch.tensor([-1.0]).double())), log_density, t=1, non_negative=True
+        qSimpleRegret(model(), objective=LinearMCObjective(torch.tensor([-1.0]).double())),
+        log_density,
+        t=1,
+        non_negative=True,
     )
     with pytest.raises(InputError, match=r"acquisition='qSimpleRegret'.*below 0"):
         optimize_acqf(regret, BOUNDS, q=2, num_restarts=1, raw_samples=8)

@@ -1,4 +1,6 @@
-"""The queries that models and acquisition functions make, and their releases: the same noise, one charge."""
+"""The queries that models and acquisition functions make, and their releases: the same noise, one
+charge.
+"""
 
 import pytest
 import torch
@@ -50,12 +52,16 @@ def test_a_released_gradient_is_the_release_of_its_query_and_charged_once(poster
     mechanism = GaussianMechanism(5.0)
     own = curator(Budget.gdp(0.25), GDPFilter(), adjacency)
     expected = curator(Budget.gdp(0.25), GDPFilter(), adjacency).release(query, mechanism)
-    release = posterior.release_gradient(own, THETA, X, loss, mechanism=mechanism, clip=2.0, divisor=300.0)
+    release = posterior.release_gradient(
+        own, THETA, X, loss, mechanism=mechanism, clip=2.0, divisor=300.0
+    )
     assert torch.equal(release.value, expected.value)
     assert torch.equal(release.variance, expected.variance)
     assert release.event == mechanism.event()
     with pytest.raises(BudgetExceeded):
-        posterior.release_gradient(own, THETA, X, loss, mechanism=mechanism, clip=2.0, divisor=300.0)
+        posterior.release_gradient(
+            own, THETA, X, loss, mechanism=mechanism, clip=2.0, divisor=300.0
+        )
 
 
 def test_the_query_of_a_posterior_leaves_it_as_it_is(posterior):
@@ -87,10 +93,16 @@ def test_the_posterior_of_a_model_is_in_the_units_of_its_values():
     gp.mean_module.constant = torch.tensor(0.3, dtype=DOUBLE)
     scaled = ScaleKernel(kernel).double()
     scaled.outputscale = float(Y.var())
-    expected = GradientPosterior(scaled, 0.1, mean=float(Y.mean() + 0.3 * Y.std())).conditioned_on(X[:3])
+    expected = GradientPosterior(scaled, 0.1, mean=float(Y.mean() + 0.3 * Y.std())).conditioned_on(
+        X[:3]
+    )
     posterior = gp.of_one_unit(0.1).conditioned_on(X[:3])
-    torch.testing.assert_close(posterior.weights(THETA), expected.weights(THETA), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(posterior.covariance(THETA), expected.covariance(THETA), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        posterior.weights(THETA), expected.weights(THETA), rtol=1e-6, atol=1e-6
+    )
+    torch.testing.assert_close(
+        posterior.covariance(THETA), expected.covariance(THETA), rtol=1e-6, atol=1e-6
+    )
     assert posterior.mean == pytest.approx(expected.mean)
 
 
@@ -115,7 +127,9 @@ def test_the_argmax_query_asks_about_the_candidates_of_largest_bounds(bounds):
     query = acquisition.argmax_query(loss, candidates, score_range=(0.0, 2.0), finalists=7)
     assert torch.equal(torch.stack([*query.candidates]), candidates[best])
     assert query.sensitivity(Adjacency.REPLACE_ONE).linf == 2.0
-    release = curator(Budget(25.0, 0.0), PureFilter()).release(query, PermuteAndFlipMechanism.of(20.0))
+    release = curator(Budget(25.0, 0.0), PureFilter()).release(
+        query, PermuteAndFlipMechanism.of(20.0)
+    )
     means = torch.stack([loss(x, RECORDS).clamp(0, 2).mean() for x in candidates[best]])
     assert means[int(release.value)] >= means.max() - 0.05
 

@@ -1,4 +1,6 @@
-"""DP-GIBO's theorems against simulated runs, brute force and counter-examples to what is printed."""
+"""DP-GIBO's theorems against simulated runs, brute force and counter-examples to what is
+printed.
+"""
 
 import math
 from typing import Any
@@ -11,17 +13,30 @@ from dpbo.errors import InputError
 from dpbo.gibo import bounds, lattice_design
 from dpbo.gibo.gradient_posterior import GradientPosterior
 
-SETTING: dict[str, Any] = {"units": 40_000, "dimension": 4, "iterations": 30, "clip": 1.5, "mu": 1.0, "delta": 0.1}
+SETTING: dict[str, Any] = {
+    "units": 40_000,
+    "dimension": 4,
+    "iterations": 30,
+    "clip": 1.5,
+    "mu": 1.0,
+    "delta": 0.1,
+}
 
 
 def descents(step, curvature, start, runs):
-    """Iterates, `runs x T + 1 x d`, of gradient descent on the mean of curvature theta^2 / 2, with the algorithm's noise."""
+    """Iterates, `runs x T + 1 x d`, of gradient descent on the mean of curvature theta^2 / 2, with
+    the algorithm's noise.
+    """
     T = SETTING["iterations"]
-    std = 2 * SETTING["clip"] * math.sqrt(SETTING["iterations"]) / (SETTING["units"] * SETTING["mu"])
+    std = (
+        2 * SETTING["clip"] * math.sqrt(SETTING["iterations"]) / (SETTING["units"] * SETTING["mu"])
+    )
     theta = start.expand(runs, -1)
     path = [start.expand(runs, -1)]
     for _ in range(T):
-        theta = theta - step * (curvature * theta + std * torch.randn(theta.shape, dtype=torch.float64))
+        theta = theta - step * (
+            curvature * theta + std * torch.randn(theta.shape, dtype=torch.float64)
+        )
         path.append(theta)
     return torch.stack(path, 1)
 
@@ -38,7 +53,14 @@ def test_the_bounds_hold_in_simulated_runs_and_not_only_by_far(step):
     V = bounds.noise_term(**SETTING)
     gap = float(values[0, 0])
     assert 20 * V < SETTING["clip"] ** 2, "else Assumption 2.9 alone implies the bounds"
-    common: dict[str, Any] = {"gap": gap, "iterations": 30, "step": step, "norm": 0.0, "traces": 0.0, "noise_term": V}
+    common: dict[str, Any] = {
+        "gap": gap,
+        "iterations": 30,
+        "step": step,
+        "norm": 0.0,
+        "traces": 0.0,
+        "noise_term": V,
+    }
     squared = bounds.mean_squared_gradient(**common)
     final = bounds.suboptimality(convexity=0.25, **common)
     far = bounds.distance(suboptimality=final, convexity=0.25)
@@ -49,26 +71,47 @@ def test_the_bounds_hold_in_simulated_runs_and_not_only_by_far(step):
     quiet = {**common, "noise_term": 0.0}
     radius = float(start.norm())
     assert (
-        float((curvature * descents(step, curvature, start, 1)[0, :-1]).square().sum(-1).mean()) < bounds.mean_squared_gradient(**quiet) + V
+        float((curvature * descents(step, curvature, start, 1)[0, :-1]).square().sum(-1).mean())
+        < bounds.mean_squared_gradient(**quiet) + V
     )
-    assert 0.5 * (curvature * ((1 - step * curvature) ** 30 * start) ** 2).sum() <= bounds.suboptimality(convexity=0.25, **quiet)
-    ball = bounds.ball_radius(distance=radius, norm=0.0, trace=0.0, longest_noise=bounds.longest_noise(**SETTING), convexity=0.25)
+    assert 0.5 * (
+        curvature * ((1 - step * curvature) ** 30 * start) ** 2
+    ).sum() <= bounds.suboptimality(convexity=0.25, **quiet)
+    ball = bounds.ball_radius(
+        distance=radius,
+        norm=0.0,
+        trace=0.0,
+        longest_noise=bounds.longest_noise(**SETTING),
+        convexity=0.25,
+    )
     assert float((path.norm(dim=-1).amax(1) > ball).double().mean()) <= SETTING["delta"]
-    near = bounds.ball_radius(distance=0.0, norm=0.0, trace=0.0, longest_noise=bounds.longest_noise(**SETTING), convexity=0.25)
+    near = bounds.ball_radius(
+        distance=0.0,
+        norm=0.0,
+        trace=0.0,
+        longest_noise=bounds.longest_noise(**SETTING),
+        convexity=0.25,
+    )
     stays = descents(step, curvature, torch.zeros(4, dtype=torch.float64), 400).norm(dim=-1).amax(1)
     assert 0.05 * near < float(stays.max()) < near
 
 
 def test_what_is_printed_fails_where_the_module_says_so():
-    """On f = theta^2 / 2 without noise, L = tau = 1: small steps leave the gradient as it is, and theta_1 outside Corollary 3.4."""
+    """On f = theta^2 / 2 without noise, L = tau = 1: small steps leave the gradient as it is, and
+    theta_1 outside Corollary 3.4.
+    """
     step = 0.01
     T = 10
     theta = 1.0
     gap = 0.5
     squares = [((1 - step) ** t * theta) ** 2 for t in range(T)]
-    ours = bounds.mean_squared_gradient(gap=gap, iterations=T, step=step, norm=0.0, traces=0.0, noise_term=0.0)
+    ours = bounds.mean_squared_gradient(
+        gap=gap, iterations=T, step=step, norm=0.0, traces=0.0, noise_term=0.0
+    )
     assert 2 * gap / T < sum(squares) / T <= ours, "printed: 2 F_0 L / T"
-    bound = bounds.suboptimality(gap=gap, iterations=1, step=step, convexity=1.0, norm=0.0, traces=0.0, noise_term=0.0)
+    bound = bounds.suboptimality(
+        gap=gap, iterations=1, step=step, convexity=1.0, norm=0.0, traces=0.0, noise_term=0.0
+    )
     assert math.sqrt(bound) < 1 - step <= bounds.distance(suboptimality=bound, convexity=1.0)
 
 
@@ -84,7 +127,9 @@ def test_the_longest_noise_is_longer_than_simulated_but_not_by_half():
 
 @pytest.mark.parametrize("kernel", [RBFKernel(), MaternKernel(nu=2.5)])
 def test_the_bias_of_a_function_of_known_norm_is_within_lemma_a_2(kernel):
-    """f = sum a_i k(., z_i) has norm sqrt(a^T K a). The last f of each d attains the bound with the largest eigenvalue for the trace."""
+    """f = sum a_i k(., z_i) has norm sqrt(a^T K a). The last f of each d attains the bound with the
+    largest eigenvalue for the trace.
+    """
     torch.manual_seed(2)
     kernel = kernel.double().requires_grad_(False)
     kernel.lengthscale = 1.0
@@ -118,12 +163,18 @@ def test_the_lattice_keeps_the_trace_below_the_tolerance_everywhere(d):
     kernel.lengthscale = 1.0
     start = torch.full((d,), 0.3, dtype=torch.float64)
     design = lattice_design(kernel, start, tolerance=0.2, radius=0.5)
-    assert len(design.points) == design.cells * (d + 1) <= (d + 1) * math.ceil(2 * 0.5 * math.sqrt(d) / design.reach) ** d
+    assert (
+        len(design.points)
+        == design.cells * (d + 1)
+        <= (d + 1) * math.ceil(2 * 0.5 * math.sqrt(d) / design.reach) ** d
+    )
     posterior = GradientPosterior(kernel, 0.0, jitter=1e-10).conditioned_on(design.points)
     torch.manual_seed(3)
     thetas = torch.randn(300, d, dtype=torch.float64)
     # within 2 radius
-    thetas = start + thetas / thetas.norm(dim=1, keepdim=True) * torch.rand(300, 1, dtype=torch.float64)
+    thetas = start + thetas / thetas.norm(dim=1, keepdim=True) * torch.rand(
+        300, 1, dtype=torch.float64
+    )
     assert posterior.covariance(thetas).diagonal(dim1=-2, dim2=-1).sum(-1).max() < 0.2
     with pytest.raises(InputError, match=r"^tolerance="):
         lattice_design(kernel, start, tolerance=1e-12, radius=0.5)
@@ -134,19 +185,34 @@ def test_the_lattice_keeps_the_trace_below_the_tolerance_everywhere(d):
 
 
 def test_theorem_b_2s_numbers_reach_the_target_and_fewer_units_do_not():
-    problem: dict[str, Any] = {"target": 0.1, "gap": 0.5, "step": 0.5, "convexity": 0.5, "norm": 1.0}
+    problem: dict[str, Any] = {
+        "target": 0.1,
+        "gap": 0.5,
+        "step": 0.5,
+        "convexity": 0.5,
+        "norm": 1.0,
+    }
     noise: dict[str, Any] = {"dimension": 2, "clip": 1.0, "mu": 1.0, "delta": 0.05}
     enough = bounds.theorem_b_2(prior_trace=2.0, points=36, batch_size=3, **problem, **noise)
     V = bounds.noise_term(units=enough.units, iterations=enough.iterations, **noise)
     traces = [2.0 if t <= 12 else enough.tolerance for t in range(enough.iterations)]
     rest = {name: problem[name] for name in ("gap", "step", "convexity", "norm")}
-    assert bounds.suboptimality(iterations=enough.iterations, traces=traces, noise_term=V, **rest) <= problem["target"]
+    assert (
+        bounds.suboptimality(iterations=enough.iterations, traces=traces, noise_term=V, **rest)
+        <= problem["target"]
+    )
     fewer = bounds.noise_term(units=enough.units - 1, iterations=enough.iterations, **noise)
     assert V / 0.5 <= 0.1 / 3 * (1 + 1e-12) < fewer / 0.5
 
 
 def test_wrong_numbers_are_refused_by_name():
-    good: dict[str, Any] = {"gap": 0.5, "iterations": 3, "step": 0.5, "norm": 1.0, "noise_term": 0.1}
+    good: dict[str, Any] = {
+        "gap": 0.5,
+        "iterations": 3,
+        "step": 0.5,
+        "norm": 1.0,
+        "noise_term": 0.1,
+    }
     with pytest.raises(InputError, match=r"^traces="):
         bounds.mean_squared_gradient(traces=[0.1, 0.2], **good)
     with pytest.raises(InputError, match=r"^traces="):

@@ -1,4 +1,6 @@
-"""The recipe of gradient.py, step by step: products whose columns' bits do not depend on their place, sizes, and the last quantum."""
+"""The recipe of gradient.py, step by step: products whose columns' bits do not depend on their
+place, sizes, and the last quantum.
+"""
 
 import math
 from fractions import Fraction
@@ -10,7 +12,16 @@ from dpbo.gibo import gradient_query as gradient
 from dpbo.queries.integers import deterministic_matmul, elementwise_matmul
 
 DOUBLE = torch.float64
-SHAPES = [(2, 1, 3840), (5, 21, 3840), (33, 300, 240), (100, 10, 960), (5, 7, 1), (3, 4, 97), (6, 21, 4096), (16, 66, 4095)]
+SHAPES = [
+    (2, 1, 3840),
+    (5, 21, 3840),
+    (33, 300, 240),
+    (100, 10, 960),
+    (5, 7, 1),
+    (3, 4, 97),
+    (6, 21, 4096),
+    (16, 66, 4095),
+]
 
 
 @pytest.fixture(params=[1, 2])
@@ -23,12 +34,17 @@ def threads(request):
 
 def matrices(rows, depth, columns):
     generator = torch.Generator().manual_seed(rows + depth + columns)
-    return (torch.randn(*shape, dtype=DOUBLE, generator=generator) for shape in ((rows, depth), (depth, columns)))
+    return (
+        torch.randn(*shape, dtype=DOUBLE, generator=generator)
+        for shape in ((rows, depth), (depth, columns))
+    )
 
 
 @pytest.mark.attack("A4")
 def test_a_column_has_the_same_bits_in_every_place(threads):
-    """Also in numbers of columns that leave something over beside whole tiles, where a library may add up in another order."""
+    """Also in numbers of columns that leave something over beside whole tiles, where a library may
+    add up in another order.
+    """
     for shape in SHAPES:
         A, X = matrices(*shape)
         places = torch.randperm(shape[2], generator=torch.Generator().manual_seed(0))
@@ -40,20 +56,26 @@ def test_a_column_has_the_same_bits_in_every_place(threads):
 
 @pytest.mark.attack("A4")
 def test_equal_units_get_equal_bits_wherever_they_stand(threads):
-    """A product's tiles are 12, 16 or 24 columns wide, and what is left over beside them is added up in another order."""
+    """A product's tiles are 12, 16 or 24 columns wide, and what is left over beside them is added
+    up in another order.
+    """
     for rows in (gradient._ROWS["cpu"], gradient._DEVICE_ROWS):
         assert rows % 256 == 0, "whole tiles of any width"
     assert gradient._ROWS["cpu"] % 48 == 0
     for N, d in ((1, 1), (3, 4), (5, 5), (11, 10), (34, 33), (7, 64)):
         W, one = matrices(d, N, 1)
         columns = list(one.expand(N, 2 * gradient._ROWS["cpu"] + 7).contiguous())
-        found = torch.cat([chunk[:, :count] for chunk, count in gradient._products(columns, W, 0.1)], 1)
+        found = torch.cat(
+            [chunk[:, :count] for chunk, count in gradient._products(columns, W, 0.1)], 1
+        )
         assert torch.equal(found, found[:, :1].expand_as(found)), (N, d)
 
 
 @pytest.mark.attack("A5")
 def test_quanta_are_as_fine_as_the_sizes_allow():
-    """(B/q)^2 d <= 2^62, so that squares fit int64, and B/q <= 2^28; half the quantum would pass one of them."""
+    """(B/q)^2 d <= 2^62, so that squares fit int64, and B/q <= 2^28; half the quantum would pass
+    one of them.
+    """
     for d in (1, 2, 3, 64, 65, 127, 128, 129, 1000, 1 << 14):
         for clip in (1.0 - 2.0**-53, 1.0, 1.3e-3, 2.0**40 - 2.0**-13):
             quantum = gradient.quantum_of(clip, d)
@@ -71,18 +93,29 @@ def test_vectors_are_the_products_of_what_is_left_beside_the_center():
     for center, wanted in ((0.0, [[7.0, 2.0], [0.0, 3.0]]), (1.0, [[5.0, 0.0], [-3.0, 0.0]])):
         ((chunk, count),) = gradient._products(columns, W, center)
         assert chunk[:, :count].tolist() == wanted
-        assert gradient.clipped_sum(columns, W, 1000.0, 1.0, center).tolist() == [sum(row) for row in wanted]
-    assert gradient.clipped_sum(columns, W, 1000.0, 1.0).tolist() == [9, 3], "without a center nothing is taken off"
+        assert gradient.clipped_sum(columns, W, 1000.0, 1.0, center).tolist() == [
+            sum(row) for row in wanted
+        ]
+    assert gradient.clipped_sum(columns, W, 1000.0, 1.0).tolist() == [
+        9,
+        3,
+    ], "without a center nothing is taken off"
     assert gradient.lengths(columns, W).tolist() == [7.0, math.sqrt(13.0)]
 
 
 @pytest.mark.attack("A5")
 def test_a_clip_between_two_quanta_is_rounded_down_and_what_is_as_long_as_the_ball_stays():
     g = torch.tensor([[100.0, -100.0, 10.7, -10.7, 10.2, -3.0]], dtype=DOUBLE)
-    assert gradient._clipped(g / 2, 10.7 / 2, 0.5).tolist() == [[9, -9, 9, -9, 10, -3]], "eleven quanta would be longer than the clip"
+    assert gradient._clipped(g / 2, 10.7 / 2, 0.5).tolist() == [[9, -9, 9, -9, 10, -3]], (
+        "eleven quanta would be longer than the clip"
+    )
     on_the_ball = torch.tensor([[6.0, 10.0, 0.0, -8.0], [8.0, 0.0, -10.0, 6.0]], dtype=DOUBLE)
     beside = torch.tensor([[300.0, math.nan], [400.0, 1.0]], dtype=DOUBLE)
-    for g in (on_the_ball, torch.cat([on_the_ball, beside[:, :1]], 1), torch.cat([on_the_ball, beside], 1)):
+    for g in (
+        on_the_ball,
+        torch.cat([on_the_ball, beside[:, :1]], 1),
+        torch.cat([on_the_ball, beside], 1),
+    ):
         assert gradient._clipped(g, 10.0, 1.0)[:, :4].tolist() == on_the_ball.tolist()
 
 
@@ -90,7 +123,9 @@ def test_a_clip_between_two_quanta_is_rounded_down_and_what_is_as_long_as_the_ba
 def test_wild_vectors_are_shortened_or_count_as_nothing():
     wild = [-1e300, 1e300, -1e30, 1e30, 1e308, -1e308]
     broken = [math.nan, math.inf, -math.inf]
-    columns = [(x, y) for x in wild for y in (0.0, *wild)] + [(x, y) for x in broken for y in (0.0, 1.0, *wild, *broken)]
+    columns = [(x, y) for x in wild for y in (0.0, *wild)] + [
+        (x, y) for x in broken for y in (0.0, 1.0, *wild, *broken)
+    ]
     calm = [(3.0, -4.0), (-5e-324, 0.0)]
     for g in (columns, columns + calm, *([one] for one in columns)):
         found = gradient._clipped(torch.tensor(g, dtype=DOUBLE).T.contiguous(), 1e6, 1.0).T.tolist()
@@ -106,7 +141,9 @@ def test_wild_vectors_are_shortened_or_count_as_nothing():
 
 
 def test_no_vector_is_lost_to_rounding():
-    """From Pell's equation: d equal coordinates n are hardly longer than the ball, so what aims too far is rounded up to them, and lost."""
+    """From Pell's equation: d equal coordinates n are hardly longer than the ball, so what aims too
+    far is rounded up to them, and lost.
+    """
     for d, most, n in ((2, 54608393, 38613965), (7, 84319835, 31869902), (10, 243289797, 76934989)):
         assert 0 < d * n**2 - most**2 <= 3
         g = (most * torch.linspace(0.75, 3.0, 1000, dtype=DOUBLE)).expand(d, 1000).contiguous()

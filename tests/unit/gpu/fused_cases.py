@@ -1,9 +1,11 @@
-"""Cases for which the sums that the GPU kernel takes in one pass are compared with those of the CPU.
+"""Cases for which the sums that the GPU kernel takes in one pass are compared with those of the
+CPU.
 
-The sums of clipped vectors are of few bits, so that products are exact in tf32 and float32 and the kernel must give the CPU's own integers.
-`python -m tests.unit.gpu.fused_cases` runs the kernel in Triton's interpreter, where there is no GPU (TRITON_INTERPRET=1), and
-prints, case by case, whether the sums are the same; then whether trial launches succeed, whether the CPU is sent another way all the
-same, and where a removed unit changes what others add.
+The sums of clipped vectors are of few bits, so that products are exact in tf32 and float32 and the
+kernel must give the CPU's own integers. `python -m tests.unit.gpu.fused_cases` runs the kernel in
+Triton's interpreter, where there is no GPU (TRITON_INTERPRET=1), and prints, case by case, whether
+the sums are the same; then whether trial launches succeed, whether the CPU is sent another way all
+the same, and where a removed unit changes what others add.
 """
 
 import ctypes
@@ -23,22 +25,41 @@ from dpbo.gibo import gradient_query as clipped
 from dpbo.mechanisms import NoNoise
 
 SUMS = [  # units, columns, dimension, clip
-    (1, 1, 1, 3.0), (300, 20, 33, 50.0), (130, 7, 5, 1e4), (129, 33, 16, 0.3), (77, 40, 70, 200.0), (65, 5, 128, 40.0), (10, 3, 256, 5.0),
+    (1, 1, 1, 3.0),
+    (300, 20, 33, 50.0),
+    (130, 7, 5, 1e4),
+    (129, 33, 16, 0.3),
+    (77, 40, 70, 200.0),
+    (65, 5, 128, 40.0),
+    (10, 3, 256, 5.0),
     (9, 2, 1, 0.3),
-]  # fmt: skip
-AT_AN_EDGE = (68, 33, 16, 0.3)  # columns are where the kernel reads them: their length is a multiple of 16 bytes
+]
+# columns are where the kernel reads them: their length is a multiple of 16 bytes
+AT_AN_EDGE = (68, 33, 16, 0.3)
 CENTER = 3.0
-AIMS = (clipped._SHORTER, 1.1)  # with the second, floats fail to shorten, and what is too long must count as nothing
+# with the second, floats fail to shorten, and what is too long must count as nothing
+AIMS = (clipped._SHORTER, 1.1)
 
 
 def at_the_edge(X):
-    """The same numbers up to the last byte that may be read: whoever reads beyond is stopped by the system."""
+    """The same numbers up to the last byte that may be read: whoever reads beyond is stopped by the
+    system.
+    """
     needed, forbidden = X.numel() * X.element_size(), 0  # PROT_NONE
     readable = mmap.PAGESIZE * math.ceil(needed / mmap.PAGESIZE)
     memory = mmap.mmap(-1, readable + mmap.PAGESIZE)
-    edge = torch.frombuffer(memory, dtype=X.dtype, count=X.numel(), offset=readable - needed).view(X.shape).copy_(X)
+    edge = (
+        torch.frombuffer(memory, dtype=X.dtype, count=X.numel(), offset=readable - needed)
+        .view(X.shape)
+        .copy_(X)
+    )
     behind = ctypes.c_void_p(edge.data_ptr() + needed)
-    assert ctypes.CDLL(None, use_errno=True).mprotect(behind, ctypes.c_size_t(mmap.PAGESIZE), forbidden) == 0
+    assert (
+        ctypes.CDLL(None, use_errno=True).mprotect(
+            behind, ctypes.c_size_t(mmap.PAGESIZE), forbidden
+        )
+        == 0
+    )
     return edge
 
 
@@ -63,11 +84,15 @@ def both_sums(case, aim, device="cpu", changed=lambda column: column):
     finally:
         clipped._SHORTER = before
     columns_there = [changed(y) for y in (Y - CENTER).to(device)]
-    return gradient.one_pass_sum(columns_there, W.to(device), clip, quantum, aim=goal).tolist(), own.tolist()
+    return (
+        gradient.one_pass_sum(columns_there, W.to(device), clip, quantum, aim=goal).tolist(),
+        own.tolist(),
+    )
 
 
 def removals_apart(dimension, rows, *, device="cpu", one_pass=True, columns=37):
-    """Removals of a unit, as (units, place), that changed the sum of clipped gradients by anything but what this unit adds alone.
+    """Removals of a unit, as (units, place), that changed the sum of clipped gradients by anything
+    but what this unit adds alone.
 
     The other units move to other rows, and from a whole block of so many rows to a ragged one.
     """
@@ -82,7 +107,10 @@ def removals_apart(dimension, rows, *, device="cpu", one_pass=True, columns=37):
 
     for units in (rows + 1, 2 * rows):
         draw = torch.Generator().manual_seed(units)
-        Y, W = (torch.randn(*shape, generator=draw, dtype=torch.float64) for shape in ((columns, units), (dimension, columns)))
+        Y, W = (
+            torch.randn(*shape, generator=draw, dtype=torch.float64)
+            for shape in ((columns, units), (dimension, columns))
+        )
         whole = total(Y)
         for i in (0, rows // 2, rows - 1, rows, units - 1):
             left, alone = total(torch.cat([Y[:, :i], Y[:, i + 1 :]], 1)), total(Y[:, i : i + 1])
@@ -92,18 +120,31 @@ def removals_apart(dimension, rows, *, device="cpu", one_pass=True, columns=37):
 
 
 def mean_gradient(center, level):
-    """A gradient by the one-pass path, half of whose losses were kept from a query with another center, and the true one.
+    """A gradient by the one-pass path, half of whose losses were kept from a query with another
+    center, and the true one.
 
-    Losses lie around a center, each record's around a level of its own, and differ little from point to point, as in a small design.
+    Losses lie around a center, each record's around a level of its own, and differ little from
+    point to point, as in a small design.
     """
     random = torch.Generator().manual_seed(0)
     X = 0.1 * torch.randn(12, 4, generator=random, dtype=torch.float64)
     X, W = X - X.mean(0), torch.linalg.pinv(X - X.mean(0))
     records = torch.randn(300, 5, generator=random, dtype=torch.float64)
-    owner = Curator(records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(1.0, 1e-6))
+    owner = Curator(
+        records,
+        unit=PrivacyUnit("record"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget(1.0, 1e-6),
+    )
 
     def gradient_of(weights, points, **terms):
-        return ClippedGradient(lambda x, rows: center + level * rows[:, 4] + rows[:, :4] @ x, points, weights=weights, clip=100.0, **terms)
+        return ClippedGradient(
+            lambda x, rows: center + level * rows[:, 4] + rows[:, :4] @ x,
+            points,
+            weights=weights,
+            clip=100.0,
+            **terms,
+        )
 
     with unittest.mock.patch("dpbo.gibo.gradient_query.can_sum_in_one_pass", return_value=True):
         kept = owner.evaluate(gradient_of(W[:, :6], X[:6], center=center - 1.5, keep=True))
@@ -113,13 +154,24 @@ def mean_gradient(center, level):
 
 
 def center_errors():
-    """Relative errors: of a gradient, what a large center changes in it, and what levels far above the losses' differences change."""
-    (plain, truth), (moved, _), (raised, _) = mean_gradient(0.0, 0.0), mean_gradient(1e4, 0.0), mean_gradient(0.0, 10.0)
-    return [float(error.norm() / truth.norm()) for error in (plain - truth, moved - plain, raised - plain)]
+    """Relative errors: of a gradient, what a large center changes in it, and what levels far above
+    the losses' differences change.
+    """
+    (plain, truth), (moved, _), (raised, _) = (
+        mean_gradient(0.0, 0.0),
+        mean_gradient(1e4, 0.0),
+        mean_gradient(0.0, 10.0),
+    )
+    return [
+        float(error.norm() / truth.norm())
+        for error in (plain - truth, moved - plain, raised - plain)
+    ]
 
 
 def product_in_one_order(a, b, dtype):
-    """What stands in for a GPU's product in the interpreter: numpy's own adds the terms of some rows in another order than others."""
+    """What stands in for a GPU's product in the interpreter: numpy's own adds the terms of some
+    rows in another order than others.
+    """
     total = np.zeros((*a.shape[:-1], b.shape[-1]), dtype)
     for j in range(a.shape[-1]):
         total += a[..., j : j + 1].astype(dtype) * b[..., j : j + 1, :].astype(dtype)
@@ -148,9 +200,14 @@ if __name__ == "__main__":
     cpu = torch.device("cpu")
     if tuple(map(int, importlib.metadata.version("triton").split(".")[:2])) < (3, 7):
         read_bounds_of_loops()
-    pairs = [both_sums(case, aim) for case in SUMS for aim in AIMS] + [both_sums(AT_AN_EDGE, AIMS[0], changed=at_the_edge)]
+    pairs = [both_sums(case, aim) for case in SUMS for aim in AIMS] + [
+        both_sums(AT_AN_EDGE, AIMS[0], changed=at_the_edge)
+    ]
     same = [fused_sum == own for fused_sum, own in pairs]
-    same += [all(gradient._works(cpu, width) for width in gradient.LAUNCHES), not gradient.can_sum_in_one_pass(cpu, 2)]
+    same += [
+        all(gradient._works(cpu, width) for width in gradient.LAUNCHES),
+        not gradient.can_sum_in_one_pass(cpu, 2),
+    ]
     with unittest.mock.patch.object(np, "matmul", product_in_one_order):
         removed = [removals_apart(width, rows) for width, (rows, *_) in gradient.LAUNCHES.items()]
     print(json.dumps([same, center_errors(), removed]))

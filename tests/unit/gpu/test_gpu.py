@@ -1,4 +1,6 @@
-"""The GPU kernel gives the CPU's sums: in Triton's interpreter everywhere, and on a GPU where there is one."""
+"""The GPU kernel gives the CPU's sums: in Triton's interpreter everywhere, and on a GPU where there
+is one.
+"""
 
 import json
 import math
@@ -35,12 +37,15 @@ def moments(dimension, **vectors):
 def test_interpreted_it_gives_the_cpus_integers():
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.unit.gpu.fused_cases"]  # in a process of its own, whose kernels are interpreted
+    # in a process of its own, whose kernels are interpreted
+    command = [sys.executable, "-m", "tests.unit.gpu.fused_cases"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     same, (error, of_center, of_levels), removed = json.loads(done.stdout)
     assert same == [True] * (len(SUMS) * len(AIMS) + 3)
-    assert removed == [[]] * len(gradient.LAUNCHES), "a unit adds the same at every row and in whole and ragged blocks"
+    assert removed == [[]] * len(gradient.LAUNCHES), (
+        "a unit adds the same at every row and in whole and ragged blocks"
+    )
     assert error < 2e-5, "of three products of bfloat16"
     assert of_center < 1e-6
     assert of_levels < 1e-5, "of losses rounded to float32"
@@ -58,8 +63,12 @@ def test_a_trial_launch_that_finds_no_memory_says_nothing_of_the_next(monkeypatc
 def test_a_kernel_that_does_not_run_is_warned_of_once_and_its_width_goes_another_way():
     host = torch.device("cpu")
     gradient._works.cache_clear()
-    with pytest.warns(RuntimeWarning, match="up to 64 dimensions does not run on cpu .*Sums are right but slower"):
-        assert not gradient._works(host, 64), "without Triton's interpreter there is no kernel for the CPU"
+    with pytest.warns(
+        RuntimeWarning, match="up to 64 dimensions does not run on cpu .*Sums are right but slower"
+    ):
+        assert not gradient._works(host, 64), (
+            "without Triton's interpreter there is no kernel for the CPU"
+        )
     assert not gradient._works(host, 64)
     gradient._works.cache_clear()
 
@@ -70,7 +79,15 @@ def test_a_column_is_copied_where_the_kernel_could_not_read_it_and_only_there():
     slab = memory[4:].view(5, 12)
     assert _ready(slab).data_ptr() == slab.data_ptr()
     rows = memory[4:58].view(6, 9)
-    for losses in (memory[1:], memory[::2], memory.double(), sign_kept_apart(memory), rows, rows.double(), slab.T):
+    for losses in (
+        memory[1:],
+        memory[::2],
+        memory.double(),
+        sign_kept_apart(memory),
+        rows,
+        rows.double(),
+        slab.T,
+    ):
         ready = _ready(losses)
         assert ready.data_ptr() % 16 == 0
         assert ready.stride(1) == 1
@@ -91,8 +108,14 @@ def test_on_a_gpu_it_gives_the_cpus_integers():
 @pytest.mark.attack("A4")
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_unit_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks(device):
-    """So a removed unit takes away what it adds alone, on which the sensitivity of ADD_OR_REMOVE_ONE rests."""
-    widths = {width: rows for width, (rows, *_) in gradient.LAUNCHES.items()} if device == "cuda" else dict.fromkeys((1, 33), _ROWS["cpu"])
+    """So a removed unit takes away what it adds alone, on which the sensitivity of
+    ADD_OR_REMOVE_ONE rests.
+    """
+    widths = (
+        {width: rows for width, (rows, *_) in gradient.LAUNCHES.items()}
+        if device == "cuda"
+        else dict.fromkeys((1, 33), _ROWS["cpu"])
+    )
     for width, rows in widths.items():
         assert removals_apart(width, rows, device=device, one_pass=device == "cuda") == [], width
 
@@ -107,15 +130,21 @@ def test_one_record_changes_no_others_bits(device, dimension):
     nothing = torch.full((1, dimension), math.nan, dtype=torch.float64)
     whole = exact_sum(question, X.to(device)).numerators
     for row in (0, 5000, 20_000):
-        without = exact_sum(question, torch.cat([X[:row], nothing, X[row + 1 :]]).to(device)).numerators
-        alone = exact_sum(question, torch.cat([X[row : row + 1], nothing.expand(20_000, -1)]).to(device)).numerators
+        without = exact_sum(
+            question, torch.cat([X[:row], nothing, X[row + 1 :]]).to(device)
+        ).numerators
+        alone = exact_sum(
+            question, torch.cat([X[row : row + 1], nothing.expand(20_000, -1)]).to(device)
+        ).numerators
         assert (without + alone).tolist() == whole.tolist()
 
 
 @pytest.mark.attack("A4")
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_record_that_the_loss_fails_on_changes_no_others_path(device):
-    """Where the loss or `vectors` raises on a record, all come back from the CPU: the others must count to the same bits."""
+    """Where the loss or `vectors` raises on a record, all come back from the CPU: the others must
+    count to the same bits.
+    """
     records = torch.randn(5000, 2, device=device)
     failing, absent = records.clone(), records.clone()
     failing[17], absent[17] = 1e3, math.nan
@@ -126,9 +155,14 @@ def test_a_record_that_the_loss_fails_on_changes_no_others_path(device):
         return batch
 
     points, W = torch.eye(2, dtype=torch.float64), torch.randn(7, 2, dtype=torch.float64)
-    gradient = ClippedGradient(lambda x, batch: fragile(batch) @ x.to(batch), points, weights=W, clip=1.0, divisor=1.0)
+    gradient = ClippedGradient(
+        lambda x, batch: fragile(batch) @ x.to(batch), points, weights=W, clip=1.0, divisor=1.0
+    )
     for query in (gradient, moments(2, vectors=fragile)):
-        assert exact_sum(query, failing).numerators.tolist() == exact_sum(query, absent).numerators.tolist()
+        assert (
+            exact_sum(query, failing).numerators.tolist()
+            == exact_sum(query, absent).numerators.tolist()
+        )
 
 
 @pytest.mark.filterwarnings("ignore:the one-pass:RuntimeWarning")  # where there is no GPU
@@ -141,12 +175,20 @@ def test_the_path_is_chosen_by_public_things_alone():
 
 @pytest.mark.attack("A4")
 def test_a_loss_has_the_same_bits_however_it_was_collected():
-    """At once, in pieces, from a view of the records, or from the CPU in float64 because the loss failed on one record."""
+    """At once, in pieces, from a view of the records, or from the CPU in float64 because the loss
+    failed on one record.
+    """
     for dtype in (torch.float64, torch.float32, torch.int64, torch.bfloat16):
         records = (1e6 + 1e17 * torch.rand(50, 1, dtype=torch.float64)).to(dtype)
         for stored in (torch.float32, torch.float64):
             for own in (frozenset({records.untyped_storage().data_ptr()}), frozenset[int]()):
-                expected = loss_column([records.to(torch.float64)], torch.device("cpu"), own, stored).double()
+                expected = loss_column(
+                    [records.to(torch.float64)], torch.device("cpu"), own, stored
+                ).double()
                 for pieces in ([records], records.split(7), records.split(25)):
-                    assert torch.equal(loss_column(pieces, torch.device("cpu"), own, stored).double(), expected), (dtype, stored)
-    assert loss_column([], torch.device("cpu"), frozenset(), torch.float64).tolist() == [], "no records, and no loss of any"
+                    assert torch.equal(
+                        loss_column(pieces, torch.device("cpu"), own, stored).double(), expected
+                    ), (dtype, stored)
+    assert loss_column([], torch.device("cpu"), frozenset(), torch.float64).tolist() == [], (
+        "no records, and no loss of any"
+    )

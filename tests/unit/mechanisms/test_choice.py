@@ -1,4 +1,6 @@
-"""What the contract leaves open: exact decisions, the whole way through a curator, sabotage, bad input."""
+"""What the contract leaves open: exact decisions, the whole way through a curator, sabotage, bad
+input.
+"""
 
 import importlib
 import itertools
@@ -64,7 +66,11 @@ def test_a_release_is_an_index_and_is_charged(kind):
 def broken(contract, kind, **methods):
     """The contract on a mechanism some methods of which are replaced."""
     mutant: Any = type("Mutant", (kind,), methods)
-    return type("Broken", (contract,), {"__test__": False, "mechanism": lambda self, epsilon: mutant.of(epsilon)})()
+    return type(
+        "Broken",
+        (contract,),
+        {"__test__": False, "mechanism": lambda self, epsilon: mutant.of(epsilon)},
+    )()
 
 
 class HalfNoise(contracts.TestExponential):
@@ -89,21 +95,41 @@ def test_the_contract_catches_undercharging_and_half_the_noise():
     exponential, flip = ExponentialMechanism, PermuteAndFlipMechanism
     one = exponential.of(0.5).distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-20])
     charging = {"event": lambda self, count=1: ExponentialEvent(self.noise_multiplier, count)}
-    near = {"choose": lambda self, counts, rate, entropy: exponential.choose(self, counts[:1000], rate, entropy)}
+    near = {
+        "choose": lambda self, counts, rate, entropy: exponential.choose(
+            self, counts[:1000], rate, entropy
+        )
+    }
     with pytest.raises(AssertionError):  # charged as the exponential mechanism
-        broken(contracts.TestPermuteAndFlip, flip, **charging).test_no_order_diverges_further_than_is_charged()
+        broken(
+            contracts.TestPermuteAndFlip, flip, **charging
+        ).test_no_order_diverges_further_than_is_charged()
     with pytest.raises(AssertionError):  # one width for every question
         broken(
             contracts.TestExponential, exponential, distribution=lambda *_: one
         ).test_neighbours_move_levels_by_no_more_than_the_law_says()
     with pytest.raises(AssertionError):  # what lies far below is never chosen
-        broken(contracts.TestExponential, exponential, **near).test_hundreds_of_candidates_near_and_far()
-    by_l1 = {"distribution": lambda self, s, quanta: exponential.distribution(self, Sensitivity(s.l1, s.l2, s.l1 / 4, s.scale), quanta)}
+        broken(
+            contracts.TestExponential, exponential, **near
+        ).test_hundreds_of_candidates_near_and_far()
+    by_l1 = {
+        "distribution": lambda self, s, quanta: exponential.distribution(
+            self, Sensitivity(s.l1, s.l2, s.l1 / 4, s.scale), quanta
+        )
+    }
     with pytest.raises(AssertionError):
-        broken(contracts.TestExponential, exponential, **by_l1).test_neighbours_move_levels_by_no_more_than_the_law_says()
-    best = {"_sample": lambda self, u, *others: np.array([u.argmax()]) if len(u) > 1000 else exponential._sample(self, u, *others)}
+        broken(
+            contracts.TestExponential, exponential, **by_l1
+        ).test_neighbours_move_levels_by_no_more_than_the_law_says()
+    best = {
+        "_sample": lambda self, u, *others: (
+            np.array([u.argmax()]) if len(u) > 1000 else exponential._sample(self, u, *others)
+        )
+    }
     with pytest.raises(AssertionError, match="of 1001 candidates"):
-        broken(ChoiceOnly, exponential, **best).test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good()
+        broken(
+            ChoiceOnly, exponential, **best
+        ).test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good()
     with pytest.raises(AssertionError):
         HalfNoise().test_it_is_purely_private_as_its_event_says()
 
@@ -111,7 +137,9 @@ def test_the_contract_catches_undercharging_and_half_the_noise():
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.attack("A14")
 def test_what_64_bits_leave_open_is_decided_exactly(kind, monkeypatch):
-    """With bounds so wide that every draw goes the slow way, the choices are those of the fast way."""
+    """With bounds so wide that every draw goes the slow way, the choices are those of the fast
+    way.
+    """
     counts = filled({0: 2, 1: 5, 7: 100, 30: 10**6})
     fast, slow = [], []
     for seed in range(60):
@@ -133,12 +161,16 @@ def exact_sums(rate):
     return np.cumsum([count * decay**level for level, count in zip(LEVELS, COUNTS, strict=True)])
 
 
-@pytest.mark.parametrize(("rate", "next_to"), [(Fraction(1, 9), None), (Fraction(1, 71), 0), (Fraction(1, 19), 2**8 - 1)])
+@pytest.mark.parametrize(
+    ("rate", "next_to"), [(Fraction(1, 9), None), (Fraction(1, 71), 0), (Fraction(1, 19), 2**8 - 1)]
+)
 @pytest.mark.attack("A14")
 def test_at_the_edge_between_two_levels_further_bits_decide(rate, next_to):
-    """The running weight passes a share of 64 bits somewhere within the last bit: what the next word says of it is obeyed.
+    """The running weight passes a share of 64 bits somewhere within the last bit: what the next
+    word says of it is obeyed.
 
-    One edge of the second rate lies in the first 256th of what two words leave open, one of the third in the last: the margin holds them.
+    One edge of the second rate lies in the first 256th of what two words leave open, one of the
+    third in the last: the margin holds them.
     """
     with mpmath.workdps(90):
         sums = exact_sums(rate)
@@ -146,14 +178,28 @@ def test_at_the_edge_between_two_levels_further_bits_decide(rate, next_to):
         words = [(share >> 128, share >> 64 & 2**64 - 1, share & 2**64 - 1) for share in shares]
     assert next_to is None or next_to in {last >> 56 for _, _, last in words}
     for place, (word, rest, last) in enumerate(words):
-        for third, chosen in ((last - 2, place), (last + 2, place + 1), (0, place), (2**64 - 1, place + 1)):
+        for third, chosen in (
+            (last - 2, place),
+            (last + 2, place + 1),
+            (0, place),
+            (2**64 - 1, place + 1),
+        ):
             bits = Words(word, rest, third)
             assert ExponentialMechanism(2.0).choose(MANY, rate, bits) == LEVELS[chosen]
             assert bits.asked == 3
-        for second, chosen in ((0, place), (rest - 2, place), (rest + 2, place + 1), (2**64 - 1, place + 1)):
-            assert ExponentialMechanism(2.0).choose(MANY, rate, Words(word, second)) == LEVELS[chosen]
+        for second, chosen in (
+            (0, place),
+            (rest - 2, place),
+            (rest + 2, place + 1),
+            (2**64 - 1, place + 1),
+        ):
+            assert (
+                ExponentialMechanism(2.0).choose(MANY, rate, Words(word, second)) == LEVELS[chosen]
+            )
         for near, chosen in ((word - 1, place), (word + 1, place + 1)):
-            assert ExponentialMechanism(2.0).choose(MANY, rate, Words(near, 2**63)) == LEVELS[chosen]
+            assert (
+                ExponentialMechanism(2.0).choose(MANY, rate, Words(near, 2**63)) == LEVELS[chosen]
+            )
 
 
 @pytest.mark.attack("A14")
@@ -163,13 +209,19 @@ def test_a_share_near_an_edge_asks_for_more_bits_and_no_other_does():
     for place, edge in enumerate(sums[:-1]):
         for distance in (0.7, -0.7, 1.4, -1.4):
             words = Words(int(edge / sums[-1] * (1 + distance * 2.0**-35) * 2**64), middle=True)
-            assert ExponentialMechanism(2.0).choose(MANY, Fraction(1, 9), words) == LEVELS[place + (distance > 0)]
+            assert (
+                ExponentialMechanism(2.0).choose(MANY, Fraction(1, 9), words)
+                == LEVELS[place + (distance > 0)]
+            )
             assert (words.asked > 1) == (abs(distance) < 1)
 
 
 def test_a_word_is_nearly_always_enough_and_those_at_either_end_choose_the_outermost_levels():
     random, mechanism = SeededEntropy(4), ExponentialMechanism(2.0)
-    drawn = [mechanism.choose(MANY, Fraction(1, 9), Words(int.from_bytes(random(8), "little"))) for _ in range(300)]
+    drawn = [
+        mechanism.choose(MANY, Fraction(1, 9), Words(int.from_bytes(random(8), "little")))
+        for _ in range(300)
+    ]
     assert set(drawn) >= {0, 2, 9, 14}
     for word, chosen in ((0, LEVELS[0]), (2**64 - 1, LEVELS[-1])):
         assert mechanism.choose(MANY, Fraction(1, 9), Words(word, word)) == chosen
@@ -177,7 +229,9 @@ def test_a_word_is_nearly_always_enough_and_those_at_either_end_choose_the_outer
 
 @pytest.mark.attack("A14")
 def test_rivals_ask_for_more_bits_where_their_noise_is_nearly_equal_and_nowhere_else():
-    """Two levels whose noisy utilities lie a known distance apart, and a third far below, which never asks for anything."""
+    """Two levels whose noisy utilities lie a known distance apart, and a third far below, which
+    never asks for anything.
+    """
     counts, rate, random = filled({0: 3, 12: 1000, 40: 5}), Fraction(1, 3), SeededEntropy(8)
     for _ in range(25):
         first = int.from_bytes(random(8), "little") >> 1 | 1 << 62  # neither near 0 nor near 1
@@ -187,14 +241,20 @@ def test_rivals_ask_for_more_bits_where_their_noise_is_nearly_equal_and_nowhere_
             for distance in (0.7 * error, -0.7 * error, 1.4 * error, -1.4 * error):
                 second = int((1 - mpmath.exp(-(noise + distance + 4))) ** 1000 * 2**64)
                 words = Words((first, second, 1 << 40), middle=True)
-                assert PermuteAndFlipMechanism(2.0).choose(counts, rate, words) == (12 if distance > 0 else 0)
+                assert PermuteAndFlipMechanism(2.0).choose(counts, rate, words) == (
+                    12 if distance > 0 else 0
+                )
                 assert words.asked == (3 if abs(distance) < error else 1)
 
 
 def test_rivals_whose_first_two_words_are_level_are_decided_by_the_third():
     counts, rate, first = filled({0: 3, 12: 1000}), Fraction(1, 3), 3 << 62
     with mpmath.workdps(100):
-        noise = -mpmath.log(1 - (mpmath.mpf(first) / 2**64 + mpmath.mpf(2) ** -65 + mpmath.mpf(2) ** -129) ** (mpmath.mpf(1) / 3))
+        noise = -mpmath.log(
+            1
+            - (mpmath.mpf(first) / 2**64 + mpmath.mpf(2) ** -65 + mpmath.mpf(2) ** -129)
+            ** (mpmath.mpf(1) / 3)
+        )
         bits = int(mpmath.floor((1 - mpmath.exp(-(noise + 4))) ** 1000 * mpmath.mpf(2) ** 192))
     own = (bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1)
     for third, chosen in ((own[2] + 2**12, 12), (own[2] - 2**12, 0), (2**64 - 1, 12), (0, 0)):
@@ -205,21 +265,41 @@ def test_rivals_whose_first_two_words_are_level_are_decided_by_the_third():
 
 @pytest.mark.attack("A14")
 def test_bounds_on_a_levels_noise_hold_it_between_them():
-    """Down to words next to 2^64, of which a float keeps only the first 53 bits while the noise depends on the last."""
+    """Down to words next to 2^64, of which a float keeps only the first 53 bits while the noise
+    depends on the last.
+    """
     words = [0, 1, 5, 1 << 30, (1 << 53) + 1, 1 << 63, (3 << 62) + 1]
-    words += [2**64 - (1 << j) + more for j in range(1, 62) for more in (-1023, -1, 0, 1, 1023) if 2**64 - (1 << j) + more < 2**64]
+    words += [
+        2**64 - (1 << j) + more
+        for j in range(1, 62)
+        for more in (-1023, -1, 0, 1, 1023)
+        if 2**64 - (1 << j) + more < 2**64
+    ]
     rate = Fraction(1, 1000)
     for count, level in ((1, 0), (1, 60_000), (3, 12), (1000, 0), (10**8, 7)):
         numbers, levels = np.full(len(words), count), np.full(len(words), level)
-        low, high = (_noisy(numbers, levels, float(rate), np.array(words, dtype=np.uint64), end).tolist() for end in (0, 1))
+        low, high = (
+            _noisy(numbers, levels, float(rate), np.array(words, dtype=np.uint64), end).tolist()
+            for end in (0, 1)
+        )
         with mpmath.workdps(60):
             for i, word in enumerate(words):
-                ends = [-mpmath.log(1 - (mpmath.mpf(end) / 2**64) ** (mpmath.mpf(1) / count)) for end in (word, word + 1)]
-                assert low[i] < ends[0] - mpmath.mpf(level) / 1000 < ends[1] - mpmath.mpf(level) / 1000 <= high[i]
+                ends = [
+                    -mpmath.log(1 - (mpmath.mpf(end) / 2**64) ** (mpmath.mpf(1) / count))
+                    for end in (word, word + 1)
+                ]
+                assert (
+                    low[i]
+                    < ends[0] - mpmath.mpf(level) / 1000
+                    < ends[1] - mpmath.mpf(level) / 1000
+                    <= high[i]
+                )
 
 
 def test_rivals_at_either_end_of_their_words():
-    """A share of next to nothing is the least noise there is, one of next to all of it the largest, however many words say so."""
+    """A share of next to nothing is the least noise there is, one of next to all of it the largest,
+    however many words say so.
+    """
     tiny, top = Fraction(1, 10**18), 2**64 - 1
     for rate, answers, chosen in (
         (Fraction(1, 1000), ((0, 1 << 63), 0, 1 << 63), 12),
@@ -228,25 +308,48 @@ def test_rivals_at_either_end_of_their_words():
         (tiny, ((0, 0), 1, 5), 12),
         (tiny, ((top, top), 2**64 - 5, top), 12),  # the larger of two shares of next to all wins
     ):
-        assert PermuteAndFlipMechanism(2.0).choose(filled({0: 3, 12: 3}), rate, Words(*answers, middle=True)) == chosen
+        assert (
+            PermuteAndFlipMechanism(2.0).choose(
+                filled({0: 3, 12: 3}), rate, Words(*answers, middle=True)
+            )
+            == chosen
+        )
 
 
 def test_uniform_is_uniform_and_never_out_of_range():
     entropy = SeededEntropy(1)
-    assert chisquare(np.bincount([draw_below(7, entropy) for _ in range(7000)], minlength=7)).pvalue > 1e-6
+    assert (
+        chisquare(np.bincount([draw_below(7, entropy) for _ in range(7000)], minlength=7)).pvalue
+        > 1e-6
+    )
     assert draw_below(1, entropy) == 0
-    assert draw_below(3, Words(2**64 - 1, 1)) == 1, "words beyond the last whole multiple are thrown away"
+    assert draw_below(3, Words(2**64 - 1, 1)) == 1, (
+        "words beyond the last whole multiple are thrown away"
+    )
     assert draw_below(3, Words(2**64 - 2)) == 2
     assert draw_below(2**64, Words((7, 5))) == 7, "a count of 64 bits and more takes more words"
 
 
 @pytest.mark.attack("A10")
 def test_levels_are_as_wide_as_said_and_neighbours_never_move_further():
-    """Of what a float sensitivity and a quantum leave open, everything is rounded up; the lowest level lies 64 noise scales down."""
+    """Of what a float sensitivity and a quantum leave open, everything is rounded up; the lowest
+    level lies 64 noise scales down.
+    """
     within, beyond = 1 - 2.0**-41, 1 - 3 * 2.0**-41  # of 2^-40 below a whole number of quanta
-    sums = [(1.0, 2.0**-7), (1.0, 2.0**-12), (0.3, 2.0**-20), (7.7, 2.0**-30), (2.0**-20, 2.0**-20), (5e-7, 2.0**-20)]
-    for multiplier, (linf, quantum) in itertools.product((0.01, 0.3, 5.0, 200.0), (*sums, (within, 2.0**-7), (beyond, 2.0**-7))):
-        law = ExponentialMechanism(multiplier).distribution(Sensitivity(linf, linf, linf), [quantum, quantum])
+    sums = [
+        (1.0, 2.0**-7),
+        (1.0, 2.0**-12),
+        (0.3, 2.0**-20),
+        (7.7, 2.0**-30),
+        (2.0**-20, 2.0**-20),
+        (5e-7, 2.0**-20),
+    ]
+    for multiplier, (linf, quantum) in itertools.product(
+        (0.01, 0.3, 5.0, 200.0), (*sums, (within, 2.0**-7), (beyond, 2.0**-7))
+    ):
+        law = ExponentialMechanism(multiplier).distribution(
+            Sensitivity(linf, linf, linf), [quantum, quantum]
+        )
         most = math.ceil(Fraction(linf) * (1 + Fraction(1, 2**40)) / Fraction(quantum))
         assert law.width == max(math.ceil(most * max(1 / 64, 65 * multiplier / 65536)), 1)
         assert law.moves == math.ceil(Fraction(most, law.width))
@@ -259,7 +362,9 @@ def test_utilities_at_the_ends_of_their_type_are_as_far_apart_as_can_be(kind):
     mechanism, utilities = kind(0.01), np.array([-(2**63), 2**63 - 1, -(2**62)])
     law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [1.0])
     assert law.width == 1
-    value, variance = mechanism.publish(mechanism._sample(utilities, [1.0], law, SeededEntropy(0)), law, ((0.0,), 1.0))
+    value, variance = mechanism.publish(
+        mechanism._sample(utilities, [1.0], law, SeededEntropy(0)), law, ((0.0,), 1.0)
+    )
     assert value.tolist() == [1.0]
     assert variance.size == 0, "a choice has none"
 
@@ -273,19 +378,26 @@ def test_more_candidates_than_one_chunk_holds_are_one_set(device, monkeypatch):
     law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [1.0])
     assert mechanism._sample(utilities, [1.0], law, SeededEntropy(0)).tolist() == [count - 1]
     utilities[[5, 6]] = 10**9
-    drawn = {int(mechanism._sample(utilities, [1.0], law, SeededEntropy(seed))[0]) for seed in range(12)}
+    drawn = {
+        int(mechanism._sample(utilities, [1.0], law, SeededEntropy(seed))[0]) for seed in range(12)
+    }
     assert drawn == {5, 6, count - 1}
 
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_choice_is_the_same_wherever_the_utilities_lie(kind, device):
-    """As a list, an array or a tensor on any device: equal bits choose the same index, far below the best and far above all sums, too."""
+    """As a list, an array or a tensor on any device: equal bits choose the same index, far below
+    the best and far above all sums, too.
+    """
     mechanism, utilities = kind(2.0), [7, -(2**62), 2**40, 2**40 - 3, 2**40 + 1, -5, 2**40]
     law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [0.25])
     for seed in range(30):
         ways = (utilities, np.array(utilities), torch.tensor(utilities, device=device))
-        assert len({int(mechanism._sample(way, [0.25], law, SeededEntropy(seed))[0]) for way in ways}) == 1
+        assert (
+            len({int(mechanism._sample(way, [0.25], law, SeededEntropy(seed))[0]) for way in ways})
+            == 1
+        )
 
 
 @pytest.mark.parametrize("multiplier", [0.0, 0.0099, 200.1])
@@ -325,7 +437,9 @@ def test_utilities_of_several_units_have_no_noise(kind, sensitivity, quanta):
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_choice_among_several_ranges_charges_nothing(kind):
     curator = make()
-    several = ClippedSum(votes, score_range=[(0.0, 1.0), (0.0, 2.0), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)])
+    several = ClippedSum(
+        votes, score_range=[(0.0, 1.0), (0.0, 2.0), (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)]
+    )
     with pytest.raises(UsageError, match="single unit and range"):
         curator.release(several, kind.of(1.0))
     assert curator.ledger.head().kind == "birth"
@@ -336,13 +450,22 @@ def choosing(kind, utilities, draws, seed=0):
     mechanism, entropy = kind.of(2.0), SeededEntropy(seed)
     law = mechanism.distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-20])
     levels = (np.asarray(utilities, dtype=float) * law.moves * law.width).astype(np.int64)
-    return np.array([int(mechanism._sample(levels, [2.0**-20] * len(levels), law, entropy)[0]) for _ in range(draws)])
+    return np.array(
+        [
+            int(mechanism._sample(levels, [2.0**-20] * len(levels), law, entropy)[0])
+            for _ in range(draws)
+        ]
+    )
 
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.attack("A14")
-def test_a_spread_of_a_million_keeps_the_law_at_the_top_and_far_candidates_do_not_outweigh_the_best(kind):
-    """exp(-10^6) is 0 as a float (diffprivlib#108). The same entropy chooses the same wherever zero lies: differences alone count."""
+def test_a_spread_of_a_million_keeps_the_law_at_the_top_and_far_candidates_do_not_outweigh_the_best(
+    kind,
+):
+    """exp(-10^6) is 0 as a float (diffprivlib#108). The same entropy chooses the same wherever zero
+    lies: differences alone count.
+    """
     spread = np.array([0.0, -1.0, -1e6, -1e6, -2e6])
     chosen = choosing(kind, spread - 1e6, 1000)
     share = np.exp(-1.0) / (1 + np.exp(-1.0)) if kind is ExponentialMechanism else np.exp(-1.0) / 2

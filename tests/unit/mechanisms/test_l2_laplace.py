@@ -1,4 +1,6 @@
-"""The l2-norm Laplace mechanism under its contract, its privacy on densities, and through the curator."""
+"""The l2-norm Laplace mechanism under its contract, its privacy on densities, and through the
+curator.
+"""
 
 import math
 
@@ -37,7 +39,13 @@ class TestL2Laplace(VectorContract):
 
 
 def curator_of(records, budget, accounting):
-    return Curator(records, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=budget, accounting=accounting)
+    return Curator(
+        records,
+        unit=PrivacyUnit("record"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=budget,
+        accounting=accounting,
+    )
 
 
 def test_metrics_are_released_together_and_charged_as_pure():
@@ -55,7 +63,9 @@ def test_metrics_are_released_together_and_charged_as_pure():
 
 @pytest.mark.attack("A14")
 def test_a_vector_near_an_edge_asks_for_more_bits_and_no_other_does():
-    """As for one number: the fractions put one coordinate at a known distance from where rounding jumps, the others far from it."""
+    """As for one number: the fractions put one coordinate at a known distance from where rounding
+    jumps, the others far from it.
+    """
     scale, small = 2.0**20 * 1.37, (1 << 63) - (1 << 30)  # a normal of 64 bits next to zero
     for seed in range(6):
         words = np.frombuffer(SeededEntropy(seed)(8 * 6), dtype="<u8").tolist()
@@ -65,35 +75,56 @@ def test_a_vector_near_an_edge_asks_for_more_bits_and_no_other_does():
             for j in range(3):
                 error = float(abs(x[j])) * 2.0**-38 + 2.0**-20
                 for distance in (0.7 * error, -0.7 * error, 1.4 * error, -1.4 * error):
-                    fractions = [float((mpmath.mpf(0.3) - mpmath.mpf(1) / 2 - value) % 1) for value in x]
+                    fractions = [
+                        float((mpmath.mpf(0.3) - mpmath.mpf(1) / 2 - value) % 1) for value in x
+                    ]
                     fractions[j] = float((distance - mpmath.mpf(1) / 2 - x[j]) % 1)
-                    floors = [int(mpmath.floor(mpmath.mpf(f) + mpmath.mpf(1) / 2 + value)) for f, value in zip(fractions, x, strict=True)]
+                    floors = [
+                        int(mpmath.floor(mpmath.mpf(f) + mpmath.mpf(1) / 2 + value))
+                        for f, value in zip(fractions, x, strict=True)
+                    ]
                     entropy = Words(tuple(words), middle=True)
-                    drawn = L2LaplaceMechanism(1.0).noise(np.array(fractions), np.full(3, scale), entropy)
+                    drawn = L2LaplaceMechanism(1.0).noise(
+                        np.array(fractions), np.full(3, scale), entropy
+                    )
                     assert drawn.tolist() == floors
                     assert (entropy.asked > 1) == (abs(distance) < error)
 
 
 @pytest.mark.attack("A14")
 def test_two_words_that_are_an_edges_own_bits_leave_it_to_the_third():
-    """One dimension, a radius of which nearly no uniform number is left: its last bit outweighs those of the direction."""
+    """One dimension, a radius of which nearly no uniform number is left: its last bit outweighs
+    those of the direction.
+    """
     scale, fraction, edge = 2.0**20 * 1.37, 0.8125, int(2.0**20 * 1.37 * 30)
     with mpmath.workdps(90):
-        bits = int(mpmath.floor(mpmath.exp((mpmath.mpf(fraction) + mpmath.mpf(1) / 2 - edge) / scale) * mpmath.mpf(2) ** 192))
+        bits = int(
+            mpmath.floor(
+                mpmath.exp((mpmath.mpf(fraction) + mpmath.mpf(1) / 2 - edge) / scale)
+                * mpmath.mpf(2) ** 192
+            )
+        )
     first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
     for last, value in ((third - 1, edge), (third + 1, edge - 1), (0, edge), (2**64 - 1, edge - 1)):
         words = Words((first, 1 << 61), (second, 1 << 63), (last, 1 << 63))
-        assert L2LaplaceMechanism(1.0).noise(np.array([fraction]), np.array([scale]), words).tolist() == [value]
+        assert L2LaplaceMechanism(1.0).noise(
+            np.array([fraction]), np.array([scale]), words
+        ).tolist() == [value]
         assert words.asked == 3
 
 
 @pytest.mark.attack("A14")
 def test_the_bits_of_one_direction_decide_another_coordinate():
-    """Two dimensions, the second normal far out: its last bit outweighs those of all other numbers in the first coordinate."""
+    """Two dimensions, the second normal far out: its last bit outweighs those of all other numbers
+    in the first coordinate.
+    """
     scale, radius_words, small = np.full(2, 2.0**20 * 1.37), (3 << 62, 1 << 62), 1 << 61
     half = mpmath.mpf(1) / 2
     with mpmath.workdps(90):
-        radius = -sum(mpmath.log(mpmath.mpf(word) / 2**64 + mpmath.mpf(2) ** -65 + mpmath.mpf(2) ** -129) for word in radius_words)
+        radius = -sum(
+            mpmath.log(mpmath.mpf(word) / 2**64 + mpmath.mpf(2) ** -65 + mpmath.mpf(2) ** -129)
+            for word in radius_words
+        )
         z = -NORMAL.exact(mpmath.mpf(small) / 2**64 + mpmath.mpf(2) ** -65 + mpmath.mpf(2) ** -129)
         edge = int(radius * z / mpmath.sqrt(z**2 + mpmath.mpf(7.4) ** 2) * scale[0])
         fractions = [0.8125, 0.0]
@@ -104,34 +135,58 @@ def test_the_bits_of_one_direction_decide_another_coordinate():
         beside = int(mpmath.floor(other + fractions[1] + half))
     first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
     for last, value in ((third - 1, edge - 1), (third + 1, edge), (0, edge - 1), (2**64 - 1, edge)):
-        words = Words((*radius_words, small, first), (1 << 63, 1 << 63, 1 << 63, second), (1 << 63, 1 << 63, 1 << 63, last))
-        assert L2LaplaceMechanism(1.0).noise(np.array(fractions), scale, words).tolist() == [value, beside]
+        words = Words(
+            (*radius_words, small, first),
+            (1 << 63, 1 << 63, 1 << 63, second),
+            (1 << 63, 1 << 63, 1 << 63, last),
+        )
+        assert L2LaplaceMechanism(1.0).noise(np.array(fractions), scale, words).tolist() == [
+            value,
+            beside,
+        ]
         assert words.asked == 3
 
 
 @pytest.mark.attack("A14")
 def test_ends_that_the_digits_carried_cannot_tell_from_an_edge_wait_for_more_bits():
-    """A scale so small that two words leave less open than mpmath's margin: the edge lies between their ends, and either may be over it."""
+    """A scale so small that two words leave less open than mpmath's margin: the edge lies between
+    their ends, and either may be over it.
+    """
     scale, fraction = 1.37, 0.8125
     with mpmath.workdps(90):
-        bits = int(mpmath.floor(mpmath.exp(-(2 - mpmath.mpf(fraction) - mpmath.mpf(1) / 2) / scale) * mpmath.mpf(2) ** 192))
+        bits = int(
+            mpmath.floor(
+                mpmath.exp(-(2 - mpmath.mpf(fraction) - mpmath.mpf(1) / 2) / scale)
+                * mpmath.mpf(2) ** 192
+            )
+        )
     first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
     for last, value in ((third - 2**50, 2), (third + 2**50, 1), (0, 2), (2**64 - 1, 1)):
         words = Words((first, 1 << 61), (second, 1 << 63), (last, 1 << 63))
-        assert L2LaplaceMechanism(1.0).noise(np.array([fraction]), np.array([scale]), words).tolist() == [value]
+        assert L2LaplaceMechanism(1.0).noise(
+            np.array([fraction]), np.array([scale]), words
+        ).tolist() == [value]
         assert words.asked == 3
 
 
 @pytest.mark.attack("A14")
 def test_words_next_to_zero_give_the_sign_and_the_direction():
-    """A coordinate next to zero, at a fraction that rounds up with nothing added and down with the least taken away."""
+    """A coordinate next to zero, at a fraction that rounds up with nothing added and down with the
+    least taken away.
+    """
     for word, value in (((1 << 63) - 1, 1), ((1 << 64) - 1, 0)):
         words = Words((1 << 62, 1 << 62, word, 1 << 61), middle=True)
-        assert L2LaplaceMechanism(1.0).noise(np.array([0.5, 0.0]), np.full(2, 2.0**20), words)[0] == value
+        assert (
+            L2LaplaceMechanism(1.0).noise(np.array([0.5, 0.0]), np.full(2, 2.0**20), words)[0]
+            == value
+        )
     length = 2 * math.log(4) * 2**20
     words = Words((1 << 62, 1 << 62, (1 << 63) - 1, (1 << 63) - (1 << 34)), middle=True)
     fractions = np.array([0.5 - 2.0**-5, -length % 1])
-    assert L2LaplaceMechanism(1.0).noise(fractions, np.full(2, 2.0**20), words).tolist() == [0, math.ceil(length)]
+    assert L2LaplaceMechanism(1.0).noise(fractions, np.full(2, 2.0**20), words).tolist() == [
+        0,
+        math.ceil(length),
+    ]
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -149,21 +204,37 @@ def test_words_of_nothing_but_zeros_go_on_to_the_next(place):
 
 def _coordinates(words):
     """Of a vector of three, where every number lies half a step above its 64 bits."""
-    half = [mpmath.mpf(2 * word + 1) / 2**65 for word in [*words[:3], *(word & (1 << 63) - 1 for word in words[3:])]]
+    half = [
+        mpmath.mpf(2 * word + 1) / 2**65
+        for word in [*words[:3], *(word & (1 << 63) - 1 for word in words[3:])]
+    ]
     z = [-NORMAL.exact(p) for p in half[3:]]
     radius, length = -sum(map(mpmath.log, half[:3])), mpmath.sqrt(sum(value**2 for value in z))
-    return [(-1 if word >> 63 else 1) * radius * value / length for word, value in zip(words[3:], z, strict=True)]
+    return [
+        (-1 if word >> 63 else 1) * radius * value / length
+        for word, value in zip(words[3:], z, strict=True)
+    ]
 
 
 def test_hundreds_of_coordinates_are_drawn():
-    drawn = L2LaplaceMechanism(1.0).noise(np.zeros(500), np.full(500, 2.0**20), lambda n: np.random.default_rng(0).bytes(n))
+    drawn = L2LaplaceMechanism(1.0).noise(
+        np.zeros(500), np.full(500, 2.0**20), lambda n: np.random.default_rng(0).bytes(n)
+    )
     assert np.linalg.norm(drawn) / 2**20 == pytest.approx(500, rel=0.2)
 
 
-@pytest.mark.parametrize("mechanism", [L2LaplaceMechanism(1.0), GaussianMechanism(1.0)], ids=["l2-laplace", "gaussian"])
+@pytest.mark.parametrize(
+    "mechanism", [L2LaplaceMechanism(1.0), GaussianMechanism(1.0)], ids=["l2-laplace", "gaussian"]
+)
 def test_rows_of_a_table_have_noise_of_their_own(mechanism):
-    """Equal rows stay equal nowhere: two that shared their noise would tell their difference exactly."""
-    terms = (Budget(50.0, 0.0), PureFilter()) if isinstance(mechanism, L2LaplaceMechanism) else (Budget(50.0, 1e-5), GDPFilter())
+    """Equal rows stay equal nowhere: two that shared their noise would tell their difference
+    exactly.
+    """
+    terms = (
+        (Budget(50.0, 0.0), PureFilter())
+        if isinstance(mechanism, L2LaplaceMechanism)
+        else (Budget(50.0, 1e-5), GDPFilter())
+    )
     curator = curator_of(torch.zeros(400, 2, dtype=torch.float64), *terms)
     rows = curator.release(RowTable((0.0, 0.0), 1.0), mechanism).value.reshape(400, 2).numpy()
     assert len(np.unique(rows, axis=0)) == 400

@@ -11,7 +11,11 @@ from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.queries import ClippedMean
 
-SETTINGS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(1.0, 1e-6)}
+SETTINGS: dict[str, Any] = {
+    "unit": PrivacyUnit("record"),
+    "adjacency": Adjacency.REPLACE_ONE,
+    "budget": Budget(1.0, 1e-6),
+}
 RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
 MEAN = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
 
@@ -33,7 +37,11 @@ def test_it_is_asked_for_in_so_many_words_and_the_answer_is_exact_and_nothing_gu
     assert str(statement.spent) == "not bounded"
     assert str(statement).startswith("VOID")
     assert str(statement.guarantee) == "not bounded"
-    assert [line.split(",")[0] for line in statement.lines] == ["not bounded", "(1.000", "not bounded"]
+    assert [line.split(",")[0] for line in statement.lines] == [
+        "not bounded",
+        "(1.000",
+        "not bounded",
+    ]
     assert "100 %" in " ".join(statement.meaning)
     fields = json.loads(statement.to_json())
     assert fields["guarantee"]["epsilon"] == "infinite"

@@ -1,4 +1,6 @@
-"""Exact Gaussians: the inverse cdf's assumed accuracy, the slow path against the fast one, the law on real entropy."""
+"""Exact Gaussians: the inverse cdf's assumed accuracy, the slow path against the fast one, the law
+on real entropy.
+"""
 
 import math
 from fractions import Fraction
@@ -25,27 +27,47 @@ LAWS = pytest.mark.parametrize("law", CDF, ids=["normal", "laplace"])
 
 @pytest.mark.parametrize("count", [6000, pytest.param(100_000, marks=pytest.mark.deep)])
 def test_ndtri_is_as_accurate_as_assumed(count):
-    """Relative error of ndtri below 2^-41, also at the joints of its rational pieces and near 1/2: (Phi(z) - p) / (phi(z) z)."""
+    """Relative error of ndtri below 2^-41, also at the joints of its rational pieces and near 1/2:
+    (Phi(z) - p) / (phi(z) z).
+    """
     rng, tenth = np.random.default_rng(0), count // 10
-    joints = [p * (1 + rng.uniform(-1, 1, tenth // 4) * 10.0 ** rng.uniform(-15, -1, tenth // 4)) for p in (math.exp(-2), math.exp(-32))]
-    middle, tail = 0.5 - 10.0 ** rng.uniform(-16, -0.4, tenth), 10.0 ** rng.uniform(-19.2, -0.31, 8 * tenth)
+    joints = [
+        p * (1 + rng.uniform(-1, 1, tenth // 4) * 10.0 ** rng.uniform(-15, -1, tenth // 4))
+        for p in (math.exp(-2), math.exp(-32))
+    ]
+    middle, tail = (
+        0.5 - 10.0 ** rng.uniform(-16, -0.4, tenth),
+        10.0 ** rng.uniform(-19.2, -0.31, 8 * tenth),
+    )
     points = np.concatenate([*joints, middle, tail, rng.uniform(0, 0.5, tenth // 2)])
     with mpmath.workdps(30):
-        pairs = [(mpmath.mpf(float(p)), mpmath.mpf(float(z))) for p, z in zip(points, ndtri(points), strict=True) if z != 0.0]
+        pairs = [
+            (mpmath.mpf(float(p)), mpmath.mpf(float(z)))
+            for p, z in zip(points, ndtri(points), strict=True)
+            if z != 0.0
+        ]
         assert max(abs((mpmath.ncdf(z) - p) / (mpmath.npdf(z) * z)) for p, z in pairs) < 2.0**-41
 
 
 def test_the_laplace_quantile_is_as_accurate_as_assumed():
     rng = np.random.default_rng(1)
-    points = np.concatenate([10.0 ** rng.uniform(-19.2, -0.31, 2500), 0.5 - 10.0 ** rng.uniform(-16, -0.4, 2500)])
+    points = np.concatenate(
+        [10.0 ** rng.uniform(-19.2, -0.31, 2500), 0.5 - 10.0 ** rng.uniform(-16, -0.4, 2500)]
+    )
     with mpmath.workdps(30):
         truths = [mpmath.log(2 * mpmath.mpf(float(p))) for p in points]
-        errors = [abs(float((mpmath.mpf(float(z)) - t) / t)) for z, t in zip(LAPLACE.quantile(points), truths, strict=True) if t]
+        errors = [
+            abs(float((mpmath.mpf(float(z)) - t) / t))
+            for z, t in zip(LAPLACE.quantile(points), truths, strict=True)
+            if t
+        ]
     assert max(errors) < 2.0**-41
 
 
 def test_every_number_goes_through_both_branches_of_ndtri(monkeypatch):
-    """Above exp(-2) it takes a polynomial, below a logarithm: one call sees numbers of the one kind only, the other of the other."""
+    """Above exp(-2) it takes a polynomial, below a logarithm: one call sees numbers of the one kind
+    only, the other of the other.
+    """
     seen = []
 
     def watched(p):
@@ -53,7 +75,9 @@ def test_every_number_goes_through_both_branches_of_ndtri(monkeypatch):
         return ndtri(p)
 
     monkeypatch.setattr(scipy.special, "ndtri", watched)
-    points = np.concatenate([np.linspace(0.001, 0.5, 200), math.exp(-2) * (1 + np.array([-1e-9, 1e-9]))])
+    points = np.concatenate(
+        [np.linspace(0.001, 0.5, 200), math.exp(-2) * (1 + np.array([-1e-9, 1e-9]))]
+    )
     assert NORMAL.quantile(points).tolist() == ndtri(points).tolist()
     near, tail = seen
     assert len(near) == len(tail) == len(points)
@@ -63,7 +87,9 @@ def test_every_number_goes_through_both_branches_of_ndtri(monkeypatch):
 @LAWS
 @pytest.mark.attack("A14")
 def test_the_ends_of_a_word_hold_its_numbers_between_them_and_lie_on_one_side_of_zero(law):
-    """From the least words, where one more is a lot, to those next to zero, where a float is coarser than a word."""
+    """From the least words, where one more is a lot, to those next to zero, where a float is
+    coarser than a word.
+    """
     words = [1, 2, 5, 1000, 1 << 20, (1 << 30) + 1, (1 << 53) - 1, (1 << 53) + 1, _MASK]
     words += [(1 << 63) - (1 << j) + more for j in range(1, 62) for more in (-1, 0, 1)]
     near, far = ends_of(law, np.array(words, dtype=np.uint64))
@@ -78,14 +104,21 @@ def test_the_slow_path_decides_as_the_fast_one(law):
     """Feed both the same 64 bits where the fast path is sure: mpmath gives the same integer."""
     words = np.frombuffer(SeededEntropy(3)(8 * 300), dtype="<u8")
     scale, fraction = 2.0**20 * 1.37, 0.8125
-    fast = rounded(law, np.full(300, fraction), np.full(300, scale), lambda size: words.tobytes()[:size])
-    slow = [decide(law, int(w) & _MASK, bool(int(w) >> 63), fraction, scale, SeededEntropy(4)) for w in words]
+    fast = rounded(
+        law, np.full(300, fraction), np.full(300, scale), lambda size: words.tobytes()[:size]
+    )
+    slow = [
+        decide(law, int(w) & _MASK, bool(int(w) >> 63), fraction, scale, SeededEntropy(4))
+        for w in words
+    ]
     assert fast.tolist() == slow
 
 
 @LAWS
 def test_the_extreme_word_is_decided_by_more_bits(law):
-    """So many zero bits leave the tail open: the value is that of 5.5 words, once the next words are 5 and 2^63."""
+    """So many zero bits leave the tail open: the value is that of 5.5 words, once the next words
+    are 5 and 2^63.
+    """
     for zeros in (1, 3):
         words = Words(*[0] * zeros, 5, 1 << 63, 0)
         value = rounded(law, np.zeros(1), np.full(1, 2.0**20), words)
@@ -98,7 +131,9 @@ def test_the_extreme_word_is_decided_by_more_bits(law):
 @LAWS
 @pytest.mark.attack("A14")
 def test_a_draw_near_an_edge_asks_for_more_bits_and_no_other_does(law):
-    """The fraction puts the draw at a known distance from where rounding jumps; further bits are asked for within the declared error."""
+    """The fraction puts the draw at a known distance from where rounding jumps; further bits are
+    asked for within the declared error.
+    """
     for word in np.frombuffer(SeededEntropy(6)(8 * 40), dtype="<u8").tolist():
         scale = 2.0**20 * 1.37
         with mpmath.workdps(60):
@@ -122,7 +157,12 @@ def test_two_words_that_are_an_edges_own_bits_leave_it_to_the_third(law):
             z = (edge - mpmath.mpf(fraction) - mpmath.mpf(1) / 2) / scale
             bits = int(mpmath.floor(CDF[law](-z) * mpmath.mpf(2) ** 192))
         first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
-        for last, value in ((third - 2, edge), (third + 2, edge - 1), (0, edge), (2**64 - 1, edge - 1)):
+        for last, value in (
+            (third - 2, edge),
+            (third + 2, edge - 1),
+            (0, edge),
+            (2**64 - 1, edge - 1),
+        ):
             words = Words(first, second, last)
             assert rounded(law, np.array([fraction]), np.array([scale]), words).tolist() == [value]
             assert words.asked == 3
@@ -131,11 +171,18 @@ def test_two_words_that_are_an_edges_own_bits_leave_it_to_the_third(law):
 @LAWS
 @pytest.mark.attack("A14")
 def test_ends_that_the_digits_carried_cannot_tell_from_an_edge_wait_for_more_bits(law):
-    """A scale so small that two words leave less open than mpmath's margin: the edge lies between their ends, and either may be over it."""
+    """A scale so small that two words leave less open than mpmath's margin: the edge lies between
+    their ends, and either may be over it.
+    """
     fraction = math.nextafter(0.5, 0.0)
     for scale in (2.0**-54 / 1.37, 2.0**-54 / 0.3):
         with mpmath.workdps(90):
-            bits = int(mpmath.floor(CDF[law](-(mpmath.mpf(1) / 2 - mpmath.mpf(fraction)) / scale) * mpmath.mpf(2) ** 192))
+            bits = int(
+                mpmath.floor(
+                    CDF[law](-(mpmath.mpf(1) / 2 - mpmath.mpf(fraction)) / scale)
+                    * mpmath.mpf(2) ** 192
+                )
+            )
         first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
         for last, value in ((third - 2**30, 1), (third + 2**30, 0), (0, 1), (2**64 - 1, 0)):
             words = Words(second, last)
@@ -146,9 +193,14 @@ def test_ends_that_the_digits_carried_cannot_tell_from_an_edge_wait_for_more_bit
 def test_a_scale_is_above_the_product_that_it_stands_for_by_more_than_a_sensitivity_may_be_rounded():
     random = np.random.default_rng(0)
     for multiplier, norm_, unit in (10.0 ** random.uniform(-1, 1, (300, 3))).tolist():
-        law = GaussianMechanism(multiplier).distribution(Sensitivity(norm_, norm_, norm_, (unit,)), [2.0**-40])
+        law = GaussianMechanism(multiplier).distribution(
+            Sensitivity(norm_, norm_, norm_, (unit,)), [2.0**-40]
+        )
         rounded_up = 1 + Fraction(1, 2**48) - Fraction(1, 2**50)
-        assert Fraction(law.scale[0]) >= Fraction(multiplier) * Fraction(norm_) * Fraction(unit) * rounded_up
+        assert (
+            Fraction(law.scale[0])
+            >= Fraction(multiplier) * Fraction(norm_) * Fraction(unit) * rounded_up
+        )
 
 
 @pytest.mark.parametrize("multiplier", [0.011, 0.9, 1.0, 7.6, 1e5])
@@ -196,20 +248,32 @@ def test_noise_that_one_lattice_cannot_hold_is_refused_before_anything_is_drawn(
     (grid,) = GaussianMechanism(1.0).distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-40]).grid
     pair = Sensitivity(1.0, 1.0, 1.0, (1.0, 1.0))
     for shift in (1, 53):
-        assert GaussianMechanism(1.0).distribution(pair, [grid / 2, math.ldexp(grid, -shift)]).grid == (grid, grid)
+        assert GaussianMechanism(1.0).distribution(
+            pair, [grid / 2, math.ldexp(grid, -shift)]
+        ).grid == (grid, grid)
     for shift in (0, 54):
         with pytest.raises(InputError, match="lattice"):
             GaussianMechanism(1.0).distribution(pair, [grid / 2, math.ldexp(grid, -shift)])
-    assert GaussianMechanism(1.0).distribution(Sensitivity(1.0, 1.0, 1.0, (1.0, 1.5e-150)), [2.0**-40, 1.5e-150 * 2.0**-40])
+    assert GaussianMechanism(1.0).distribution(
+        Sensitivity(1.0, 1.0, 1.0, (1.0, 1.5e-150)), [2.0**-40, 1.5e-150 * 2.0**-40]
+    )
     for scale in (1e-151, 1e151, 1.5e150):
         with pytest.raises(InputError, match="lattice"):
-            GaussianMechanism(1.0).distribution(Sensitivity(1.0, 1.0, 1.0, (1.0, scale)), [2.0**-40, scale * 2.0**-40])
+            GaussianMechanism(1.0).distribution(
+                Sensitivity(1.0, 1.0, 1.0, (1.0, scale)), [2.0**-40, scale * 2.0**-40]
+            )
 
 
 def test_what_a_law_says_of_its_spread():
-    """Standard deviations over scales, as published in Yvar: 1 of a normal, sqrt 2 of a Laplace number, sqrt(d + 1) in a vector of d."""
+    """Standard deviations over scales, as published in Yvar: 1 of a normal, sqrt 2 of a Laplace
+    number, sqrt(d + 1) in a vector of d.
+    """
     question = Sensitivity(2.0, 2.0, 2.0, (1.0, 1.0, 1.0), 3)
-    for kind, times in ((GaussianMechanism, 1.0), (LaplaceMechanism, math.sqrt(2.0)), (L2LaplaceMechanism, 2.0)):
+    for kind, times in (
+        (GaussianMechanism, 1.0),
+        (LaplaceMechanism, math.sqrt(2.0)),
+        (L2LaplaceMechanism, 2.0),
+    ):
         law = kind(1.5).distribution(question, [2.0**-30] * 3)
         assert law.scale == pytest.approx((3.0,) * 3, rel=1e-12)
         assert law.std == pytest.approx((3.0 * times,) * 3, rel=1e-12)

@@ -24,7 +24,8 @@ from dpbo.testing import SeededEntropy
 from tests.unit.mechanisms.words import Words
 
 NEGATIVE_BINOMIALS = [
-    TruncatedNegativeBinomial.of_mean(mean, shape=shape) for mean, shape in ((6.0, 1.0), (6.0, 0.0), (4.0, 0.5), (9.0, 20.0), (2.0, -0.5))
+    TruncatedNegativeBinomial.of_mean(mean, shape=shape)
+    for mean, shape in ((6.0, 1.0), (6.0, 0.0), (4.0, 0.5), (9.0, 20.0), (2.0, -0.5))
 ]
 OTHERS = [PoissonRuns(5.0), PoissonRuns(0.3), BinomialRuns(10, 0.35), FixedRuns(7)]
 LAWS: list[RunCountDistribution] = [*NEGATIVE_BINOMIALS, *OTHERS]
@@ -39,7 +40,9 @@ def test_generating_function_slope_mean_and_quantiles_are_those_of_the_probabili
     k, x = start + np.arange(4000.0), np.array([0.0, 0.3, 0.9, 0.999])
     assert masses.sum() == pytest.approx(1.0, rel=1e-9)
     assert (masses @ k) == pytest.approx(law.mean, rel=1e-7)
-    assert law.generating(x) == pytest.approx((masses[:, None] * x ** k[:, None]).sum(0), rel=1e-9, abs=1e-12)
+    assert law.generating(x) == pytest.approx(
+        (masses[:, None] * x ** k[:, None]).sum(0), rel=1e-9, abs=1e-12
+    )
     slope = (masses[:, None] * k[:, None] * np.maximum(x, 1e-300) ** (k[:, None] - 1)).sum(0)
     assert law.slope(1 - x) == pytest.approx(slope, rel=1e-6, abs=1e-9)
     assert float(law.slope(np.zeros(1))[0]) == pytest.approx(law.most)
@@ -54,12 +57,20 @@ def test_generating_function_slope_mean_and_quantiles_are_those_of_the_probabili
 
 def test_the_probabilities_are_those_of_scipy():
     k = np.arange(1, 60)
-    assert LAWS[0].probabilities(59)[1] == pytest.approx(stats.geom(NEGATIVE_BINOMIALS[0].gamma).pmf(k), rel=1e-9)
-    assert LAWS[1].probabilities(59)[1] == pytest.approx(stats.logser(1 - NEGATIVE_BINOMIALS[1].gamma).pmf(k), rel=1e-9)
+    assert LAWS[0].probabilities(59)[1] == pytest.approx(
+        stats.geom(NEGATIVE_BINOMIALS[0].gamma).pmf(k), rel=1e-9
+    )
+    assert LAWS[1].probabilities(59)[1] == pytest.approx(
+        stats.logser(1 - NEGATIVE_BINOMIALS[1].gamma).pmf(k), rel=1e-9
+    )
     whole = stats.nbinom(20.0, NEGATIVE_BINOMIALS[3].gamma)
     assert LAWS[3].probabilities(59)[1] == pytest.approx(whole.pmf(k) / whole.sf(0), rel=1e-9)
-    assert LAWS[5].probabilities(60)[1] == pytest.approx(stats.poisson(5.0).pmf(np.arange(60)), rel=1e-9)
-    assert LAWS[7].probabilities(11)[1] == pytest.approx(stats.binom(10, 0.35).pmf(np.arange(11)), rel=1e-9)
+    assert LAWS[5].probabilities(60)[1] == pytest.approx(
+        stats.poisson(5.0).pmf(np.arange(60)), rel=1e-9
+    )
+    assert LAWS[7].probabilities(11)[1] == pytest.approx(
+        stats.binom(10, 0.35).pmf(np.arange(11)), rel=1e-9
+    )
 
 
 def statistic(law, draws, shift=0):
@@ -71,13 +82,21 @@ def statistic(law, draws, shift=0):
         if value - edges[-1] >= 30 / len(draws) and 1 - value >= 30 / len(draws):
             edges.append(float(value))
     edges.append(1.0)
-    bins = np.searchsorted(edges, cdf[np.clip(np.array(draws) + shift - start, 0, 3999)] - 1e-12) - 1
+    bins = (
+        np.searchsorted(edges, cdf[np.clip(np.array(draws) + shift - start, 0, 3999)] - 1e-12) - 1
+    )
     expected = np.diff(edges) * len(draws)
     observed = np.bincount(np.clip(bins, 0, len(expected) - 1), minlength=len(expected))
-    return 1.0 if len(expected) == 1 else float(stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue)
+    return (
+        1.0
+        if len(expected) == 1
+        else float(stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue)
+    )
 
 
-@pytest.mark.parametrize("law", [law for law in LAWS if not isinstance(law, FixedRuns)], ids=IDS[:-1])
+@pytest.mark.parametrize(
+    "law", [law for law in LAWS if not isinstance(law, FixedRuns)], ids=IDS[:-1]
+)
 def test_draws_follow_the_law_and_one_off_is_caught(law):
     entropy = SeededEntropy(11)
     draws = [draw_run_count(law, entropy) for _ in range(DRAWS)]
@@ -95,7 +114,9 @@ def test_the_outermost_words_end():
     assert draw_run_count(PoissonRuns(3.0), Words(0)) == 0
 
 
-@pytest.mark.parametrize(("law", "last"), [(FixedRuns(7), 7), (BinomialRuns(10, 0.35), 10)], ids=["fixed", "binomial"])
+@pytest.mark.parametrize(
+    ("law", "last"), [(FixedRuns(7), 7), (BinomialRuns(10, 0.35), 10)], ids=["fixed", "binomial"]
+)
 def test_where_one_value_is_left_no_further_word_is_asked_for(law, last):
     assert draw_run_count(law, Words(2**64 - 1)) == last
 
@@ -105,13 +126,19 @@ def test_where_one_value_is_left_no_further_word_is_asked_for(law, last):
     [
         (TruncatedNegativeBinomial(1.0, 0.3), 2, lambda k: 1 - (1 - mpmath.mpf(0.3)) ** k),
         (PoissonRuns(5.0), 0, lambda k: mpmath.gammainc(k + 1, 5, regularized=True)),
-        (BinomialRuns(10, 0.35), 0, lambda k: 1 - mpmath.betainc(k + 1, 10 - k, 0, mpmath.mpf(0.35), regularized=True)),
+        (
+            BinomialRuns(10, 0.35),
+            0,
+            lambda k: 1 - mpmath.betainc(k + 1, 10 - k, 0, mpmath.mpf(0.35), regularized=True),
+        ),
     ],
     ids=["geometric", "poisson", "binomial"],
 )
 @pytest.mark.attack("A14")
 def test_at_a_border_the_next_word_decides(law, least, distribution):
-    """Of the first 64 bits the share of a cell ends within; the border's own further bits say where the next word may lie."""
+    """Of the first 64 bits the share of a cell ends within; the border's own further bits say where
+    the next word may lie.
+    """
     for k in range(least, least + 9):
         with mpmath.workdps(60):
             border = distribution(k) * mpmath.mpf(2) ** 64
@@ -131,14 +158,21 @@ def test_two_words_that_are_a_borders_own_bits_leave_it_to_the_third():
         with mpmath.workdps(90):
             bits = int(mpmath.floor((1 - (1 - mpmath.mpf(0.3)) ** runs) * mpmath.mpf(2) ** 192))
         first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
-        for last, number in ((third - 2, runs), (third + 2, runs + 1), (0, runs), (2**64 - 1, runs + 1)):
+        for last, number in (
+            (third - 2, runs),
+            (third + 2, runs + 1),
+            (0, runs),
+            (2**64 - 1, runs + 1),
+        ):
             words = Words(first, second, last)
             assert (draw_run_count(law, words), words.asked) == (number, 3)
 
 
 @pytest.mark.attack("A14")
 def test_a_word_that_ends_at_a_border_itself_is_left_to_the_next():
-    """With chances of a half every border is a word: computed in floats of any length, it may lie on either side of the true one."""
+    """With chances of a half every border is a word: computed in floats of any length, it may lie
+    on either side of the true one.
+    """
     law = TruncatedNegativeBinomial(1.0, 0.5)
     for runs in range(1, 12):
         border = 2**64 - 2 ** (64 - runs)
@@ -179,11 +213,14 @@ def test_a_rule_is_read_as_it_was_written_and_no_other_is():
 
 
 def test_shapes_and_rates_whose_digits_floats_lose_and_means_that_no_law_has_are_refused():
-    with mpmath.workdps(700):  # 4.79: floats make it 4.33, and would promise less delta than there is
+    # 4.79: floats make it 4.33, and would promise less delta than there is
+    with mpmath.workdps(700):
         shape, gamma = mpmath.mpf(5e-324), mpmath.mpf(0.0743)
         assert shape * (1 - gamma) / gamma / (1 - gamma**shape) > 4.7
     with pytest.raises(InputError, match="shape"):
         TruncatedNegativeBinomial(5e-324, 0.0743)
-    assert TruncatedNegativeBinomial(1e-100, 0.0743).mean == pytest.approx(TruncatedNegativeBinomial(0.0, 0.0743).mean, rel=1e-12)
+    assert TruncatedNegativeBinomial(1e-100, 0.0743).mean == pytest.approx(
+        TruncatedNegativeBinomial(0.0, 0.0743).mean, rel=1e-12
+    )
     with pytest.raises(InputError, match="mean"):
         TruncatedNegativeBinomial.of_mean(1000.0, shape=-0.9)

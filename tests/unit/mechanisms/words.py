@@ -1,4 +1,6 @@
-"""An entropy that is known beforehand: the words that a draw is to see, in the order in which it asks."""
+"""An entropy that is known beforehand: the words that a draw is to see, in the order in which it
+asks.
+"""
 
 from collections.abc import Iterator
 
@@ -8,7 +10,9 @@ _MOST = 12
 
 
 class Words:
-    """Answers in turn, one word or several at once, and then words from the middle; `asked` is how often it was called."""
+    """Answers in turn, one word or several at once, and then words from the middle; `asked` is how
+    often it was called.
+    """
 
     def __init__(self, *answers: int | tuple[int, ...], middle: bool = False) -> None:
         self._left: Iterator[int | tuple[int, ...]] = iter(answers)

@@ -1,8 +1,19 @@
-"""Kernels that the tests of models and acquisition share, with their second derivatives by torch.func."""
+"""Kernels that the tests of models and acquisition share, with their second derivatives by
+torch.func.
+"""
 
 import gpytorch
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, LinearKernel, MaternKernel, PolynomialKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    LinearKernel,
+    MaternKernel,
+    PolynomialKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
 
 DOUBLE = torch.float64
 
@@ -36,12 +47,18 @@ KERNELS = {
     "matern-scaled": lambda d: _scaled(_ard(MaternKernel(nu=2.5, ard_num_dims=d), d), 0.4),
     "poly2": lambda d: _scaled(PolynomialKernel(power=2), 0.7),
     "rq": lambda d: RQKernel().double(),
-    "matern+linear": lambda d: AdditiveKernel(_ard(MaternKernel(nu=2.5, ard_num_dims=d), d), LinearKernel()).double(),
+    "matern+linear": (
+        lambda d: AdditiveKernel(
+            _ard(MaternKernel(nu=2.5, ard_num_dims=d), d), LinearKernel()
+        ).double()
+    ),
 }
 
 
 def k(kernel, x, z):
-    """k(x, z) of two points (`d`), written here from its definition, so that torch.func differentiates no code of ours."""
+    """k(x, z) of two points (`d`), written here from its definition, so that torch.func
+    differentiates no code of ours.
+    """
     if isinstance(kernel, ScaleKernel):
         return kernel.outputscale.detach() * k(kernel.base_kernel, x, z)
     if isinstance(kernel, AdditiveKernel):
@@ -54,7 +71,9 @@ def k(kernel, x, z):
     if isinstance(kernel, RBFKernel):
         return torch.exp(-0.5 * r2)
     if isinstance(kernel, RQKernel):
-        return (1.0 + r2 / (2.0 * kernel.alpha.detach().squeeze())) ** (-kernel.alpha.detach().squeeze())
+        return (1.0 + r2 / (2.0 * kernel.alpha.detach().squeeze())) ** (
+            -kernel.alpha.detach().squeeze()
+        )
     a = (5.0 * r2).sqrt()
     return (1.0 + a + a**2 / 3.0) * torch.exp(-a)
 

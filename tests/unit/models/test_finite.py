@@ -1,4 +1,6 @@
-"""FiniteGP against GPs that are solved anew: at its candidates, at any X, in batches, on each kind of kernel, very far apart."""
+"""FiniteGP against GPs that are solved anew: at its candidates, at any X, in batches, on each kind
+of kernel, very far apart.
+"""
 
 import copy
 import math
@@ -28,7 +30,11 @@ def solved(X, Y, kernel):
     mean = ConstantMean().double()
     Y = Y.unsqueeze(-1)
     mean.constant = torch.tensor(MEAN, dtype=DOUBLE)
-    settings = {"train_Yvar": torch.full_like(Y, NOISE), "covar_module": copy.deepcopy(kernel), "mean_module": mean}
+    settings = {
+        "train_Yvar": torch.full_like(Y, NOISE),
+        "covar_module": copy.deepcopy(kernel),
+        "mean_module": mean,
+    }
     return SingleTaskGP(X, Y, **settings, outcome_transform=None).double().eval()
 
 
@@ -52,9 +58,13 @@ def test_candidates_against_a_gp_solved_anew(kernel):
     for capacity in (1, 64):
         model, indices, values = observed(KERNELS[kernel](D), candidates, capacity=capacity)
         with torch.no_grad():
-            expected = solved(candidates[indices], values, KERNELS[kernel](D)).posterior(candidates.unsqueeze(-2))
+            expected = solved(candidates[indices], values, KERNELS[kernel](D)).posterior(
+                candidates.unsqueeze(-2)
+            )
         torch.testing.assert_close(model.mean, expected.mean[..., 0, 0], rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(model.variance, expected.variance[..., 0, 0], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(
+            model.variance, expected.variance[..., 0, 0], rtol=1e-8, atol=1e-8
+        )
 
 
 @pytest.mark.parametrize("kernel", ["rbf", "matern-scaled", "rq"])
@@ -74,7 +84,9 @@ def test_posterior_anywhere(kernel):
 
 
 @pytest.mark.parametrize("kernel", ["rbf", "matern-scaled", "rq"])
-@pytest.mark.parametrize(("own", "batch_shape"), [(False, (3,)), (True, (2, 3))], ids=["shared", "own"])
+@pytest.mark.parametrize(
+    ("own", "batch_shape"), [(False, (3,)), (True, (2, 3))], ids=["shared", "own"]
+)
 def test_batches_equal_loops(kernel, own, batch_shape):
     candidates = torch.rand(*(batch_shape if own else ()), N, D, dtype=DOUBLE)
     model, indices, values = observed(KERNELS[kernel](D), candidates, batch_shape)
@@ -82,15 +94,23 @@ def test_batches_equal_loops(kernel, own, batch_shape):
     batch = model.posterior(X)
     assert model.batch_shape == torch.Size(batch_shape)
     assert batch.mean.shape == (5, *batch_shape, 2, 1)
-    for run in torch.cartesian_prod(*[torch.arange(size) for size in batch_shape]).view(-1, len(batch_shape)).tolist():
+    for run in (
+        torch.cartesian_prod(*[torch.arange(size) for size in batch_shape])
+        .view(-1, len(batch_shape))
+        .tolist()
+    ):
         at = tuple(run)
-        single = FiniteGP(candidates[at] if own else candidates, KERNELS[kernel](D), NOISE, mean=MEAN)
+        single = FiniteGP(
+            candidates[at] if own else candidates, KERNELS[kernel](D), NOISE, mean=MEAN
+        )
         for index, value in zip(indices[at], values[at], strict=True):
             single.observe(index, value)
         torch.testing.assert_close(model.mean[at], single.mean, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(model.variance[at], single.variance, rtol=1e-10, atol=1e-10)
         alone = single.posterior(X[(slice(None), *at)])
-        torch.testing.assert_close(batch.mean[(slice(None), *at)], alone.mean, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(
+            batch.mean[(slice(None), *at)], alone.mean, rtol=1e-10, atol=1e-10
+        )
 
 
 def test_large_candidate_sets_take_the_same_way_run_by_run(monkeypatch):
@@ -132,7 +152,12 @@ def test_many_observations_of_one_candidate_stay_sound_and_forgetting_starts_ane
 
 
 @pytest.mark.parametrize(
-    ("index", "value"), [pytest.param(-1, 0.0, id="below"), pytest.param(N, 0.0, id="above"), pytest.param(0, math.nan, id="nan")]
+    ("index", "value"),
+    [
+        pytest.param(-1, 0.0, id="below"),
+        pytest.param(N, 0.0, id="above"),
+        pytest.param(0, math.nan, id="nan"),
+    ],
 )
 def test_an_observation_that_is_none_is_refused(index, value):
     model = FiniteGP(torch.rand(N, D, dtype=DOUBLE), squared_exponential(0.5), NOISE)
@@ -141,7 +166,11 @@ def test_an_observation_that_is_none_is_refused(index, value):
     assert model.num_observations == 0
 
 
-@pytest.mark.parametrize("settings", [{"output_indices": [1]}, {"observation_noise": torch.ones(1)}], ids=["output", "noise"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"output_indices": [1]}, {"observation_noise": torch.ones(1)}],
+    ids=["output", "noise"],
+)
 def test_a_posterior_of_another_output_or_noise_is_refused(settings):
     candidates = torch.rand(N, D, dtype=DOUBLE)
     with pytest.raises(UnsupportedError):
@@ -151,12 +180,16 @@ def test_a_posterior_of_another_output_or_noise_is_refused(settings):
 def test_points_that_are_no_candidates_are_not_conditioned_on():
     candidates = torch.rand(N, D, dtype=DOUBLE)
     with pytest.raises(UnsupportedError):
-        FiniteGP(candidates, squared_exponential(0.5), NOISE).condition_on_observations(candidates, candidates)
+        FiniteGP(candidates, squared_exponential(0.5), NOISE).condition_on_observations(
+            candidates, candidates
+        )
 
 
 def test_a_batch_of_kernels_is_refused():
     with pytest.raises(UnsupportedError):
-        FiniteGP(torch.rand(N, D, dtype=DOUBLE), RBFKernel(batch_shape=torch.Size([2])).double(), NOISE)
+        FiniteGP(
+            torch.rand(N, D, dtype=DOUBLE), RBFKernel(batch_shape=torch.Size([2])).double(), NOISE
+        )
 
 
 FORMS = {
@@ -167,11 +200,15 @@ FORMS = {
 
 def clusters(spread):
     """Ten candidates within a unit of each of twenty places, `spread` apart."""
-    return (spread * torch.rand(20, 1, D, dtype=DOUBLE) + torch.rand(20, 10, D, dtype=DOUBLE)).flatten(-3, -2)
+    return (
+        spread * torch.rand(20, 1, D, dtype=DOUBLE) + torch.rand(20, 10, D, dtype=DOUBLE)
+    ).flatten(-3, -2)
 
 
 def close(model, K):
-    """After 40 observations the mean and variance are those of a GP of covariance K between candidates, `N x N`."""
+    """After 40 observations the mean and variance are those of a GP of covariance K between
+    candidates, `N x N`.
+    """
     index, values = observe(model, 40)
     right = torch.cat([values.unsqueeze(-1), K[index]], dim=-1)
     found = torch.linalg.solve(K[index][:, index] + NOISE * torch.eye(40, dtype=DOUBLE), right)
@@ -184,7 +221,14 @@ def close(model, K):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_candidates_very_far_apart_one_of_them_or_all(form):
-    for spread, scale in ((1e2, 1.0), (200.0, 1.0), (1e3, 2.0**-24), (1e6, 1.0), (1e8, 1.0), (1e8, 2.0**-24)):
+    for spread, scale in (
+        (1e2, 1.0),
+        (200.0, 1.0),
+        (1e3, 2.0**-24),
+        (1e6, 1.0),
+        (1e8, 1.0),
+        (1e8, 2.0**-24),
+    ):
         candidates = clusters(spread)
         model = FiniteGP(scale * candidates, form(scale), NOISE)
         close(model, FORMS[form]((candidates.unsqueeze(-2) - candidates).square().sum(-1)))
@@ -193,7 +237,13 @@ def test_candidates_very_far_apart_one_of_them_or_all(form):
     K = torch.eye(200, dtype=DOUBLE)
     K[:-3, :-3] = FORMS[form](((near.unsqueeze(-2) - near) / lengths).square().sum(-1))
     for far in (1e6, 1e9, 1e200, 1.7e308):
-        model = FiniteGP(torch.cat([near, far * torch.tensor([[1.0], [0.5], [-1.0]], dtype=DOUBLE).expand(3, D)]), form(lengths), NOISE)
+        model = FiniteGP(
+            torch.cat(
+                [near, far * torch.tensor([[1.0], [0.5], [-1.0]], dtype=DOUBLE).expand(3, D)]
+            ),
+            form(lengths),
+            NOISE,
+        )
         close(model, K)
 
 
@@ -204,7 +254,9 @@ def test_sums_multiples_and_rows_of_their_own_very_far_apart():
     smooth.outputscale = 0.5
     model = FiniteGP(candidates, AdditiveKernel(smooth, SameRow()), NOISE)
     close(model, 0.5 * torch.exp(-0.5 * r2) + torch.eye(200, dtype=DOUBLE))
-    several = FiniteGP(candidates, ScaleKernel(AdditiveKernel(matern52(1.0), smooth)).double(), NOISE)
+    several = FiniteGP(
+        candidates, ScaleKernel(AdditiveKernel(matern52(1.0), smooth)).double(), NOISE
+    )
     factor = float(several.kernel.outputscale)
     close(several, factor * (FORMS[matern52](r2) + 0.5 * torch.exp(-0.5 * r2)))
 
@@ -213,10 +265,17 @@ def test_sums_multiples_and_rows_of_their_own_very_far_apart():
 def test_on_cuda():
     candidates = torch.rand(N, D, dtype=DOUBLE)
     X = torch.rand(4, 1, 1, D, dtype=DOUBLE)
-    here, there = (FiniteGP(candidates.to(device), matern52(0.4).to(device), NOISE, batch_shape=(3,)) for device in ("cpu", "cuda"))
-    for index, value in zip(torch.randint(0, N, (T, 3)), torch.randn(T, 3, dtype=DOUBLE), strict=True):
+    here, there = (
+        FiniteGP(candidates.to(device), matern52(0.4).to(device), NOISE, batch_shape=(3,))
+        for device in ("cpu", "cuda")
+    )
+    for index, value in zip(
+        torch.randint(0, N, (T, 3)), torch.randn(T, 3, dtype=DOUBLE), strict=True
+    ):
         for model in (here, there):
             model.observe(index, value)
     torch.testing.assert_close(there.mean.cpu(), here.mean, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(there.argmax_upper(4.0).cpu(), here.argmax_upper(4.0))
-    torch.testing.assert_close(there.posterior(X.to("cuda")).mean.cpu(), here.posterior(X).mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        there.posterior(X.to("cuda")).mean.cpu(), here.posterior(X).mean, rtol=1e-9, atol=1e-9
+    )

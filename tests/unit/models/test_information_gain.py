@@ -22,8 +22,15 @@ def gain(kernel, X, noise):
 def test_never_below_the_best_multiset(kernel, noise):
     X = torch.rand(7, 1, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
     for size in (1, 2, 4):
-        best = max(gain(kernel, X[list(chosen)], noise) for chosen in itertools.combinations_with_replacement(range(7), size))
+        best = max(
+            gain(kernel, X[list(chosen)], noise)
+            for chosen in itertools.combinations_with_replacement(range(7), size)
+        )
         greedy = sum(greedy_gains(X, kernel, noise, size))
         assert best * (1 - math.exp(-1)) - 1e-10 <= greedy <= best + 1e-10
         bound = information_gain_bound(X, kernel, noise, size)
-        assert best - 1e-10 <= bound <= min(greedy / (1 - math.exp(-1)), 0.5 * size * math.log1p(1 / noise)) + 1e-10
+        assert (
+            best - 1e-10
+            <= bound
+            <= min(greedy / (1 - math.exp(-1)), 0.5 * size * math.log1p(1 / noise)) + 1e-10
+        )

@@ -1,4 +1,6 @@
-"""Closed forms against torch.func on the kernels' definitions, and the products against explicit sums."""
+"""Closed forms against torch.func on the kernels' definitions, and the products against explicit
+sums.
+"""
 
 import gpytorch
 import pytest
@@ -38,7 +40,9 @@ def test_values_derivatives_and_products(kernel, points):
     close(form.mixed(theta, Z), torch.stack([by_both(kernel, theta, z) for z in Z]))
     C = torch.randn(N, M, dtype=DOUBLE)
     P = torch.randn(D, M, dtype=DOUBLE)
-    expected = torch.stack([sum(C[n, i] * by_first(kernel, z, X[n]) for n in range(N)) for i, z in enumerate(Z)])
+    expected = torch.stack(
+        [sum(C[n, i] * by_first(kernel, z, X[n]) for n in range(N)) for i, z in enumerate(Z)]
+    )
     close(form.values(X, Z)[1](C), expected)
     close(form.gradients(theta, Z)[1](P), torch.einsum("ijk,ji->ik", form.mixed(theta, Z), P))
 
@@ -48,7 +52,12 @@ def test_prior_is_what_autograd_says_or_its_limit(name, points):
     theta = points[0]
     kernel = KERNELS[name](D)
     if "matern" in name:
-        torch.testing.assert_close(kernel_derivatives(kernel).prior(theta), by_both(kernel, theta, theta + 1e-5), rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(
+            kernel_derivatives(kernel).prior(theta),
+            by_both(kernel, theta, theta + 1e-5),
+            rtol=1e-7,
+            atol=1e-7,
+        )
     else:
         close(kernel_derivatives(kernel).prior(theta), by_both(kernel, theta, theta))
 
@@ -65,8 +74,18 @@ def test_active_dimensions_and_points_far_from_the_origin(points):
 
 
 def test_kernels_without_a_gradient_are_refused_also_within_others(points):
-    for kernel in (MaternKernel(nu=0.5), MaternKernel(nu=1.5), MaternKernel(nu=2.5) * RBFKernel(), Exponential()):
-        for within in (kernel, ScaleKernel(kernel), kernel + RBFKernel(), ScaleKernel(ScaleKernel(kernel) + RBFKernel())):
+    for kernel in (
+        MaternKernel(nu=0.5),
+        MaternKernel(nu=1.5),
+        MaternKernel(nu=2.5) * RBFKernel(),
+        Exponential(),
+    ):
+        for within in (
+            kernel,
+            ScaleKernel(kernel),
+            kernel + RBFKernel(),
+            ScaleKernel(ScaleKernel(kernel) + RBFKernel()),
+        ):
             with pytest.raises(InputError, match="twice differentiable"):
                 kernel_derivatives(within.double()).prior(points[0])
     with pytest.raises(InputError, match=r"\.double\(\)"):
@@ -93,4 +112,6 @@ def test_the_prior_is_a_finite_difference_whatever_the_scale_of_the_inputs(lengt
     moved = theta + torch.tensor([step, 0.0], dtype=DOUBLE)
     K = dense(kernel, torch.stack([theta, moved]), torch.stack([theta, moved]))
     difference = (K[0, 0] - 2.0 * K[0, 1] + K[1, 1]) / step**2
-    torch.testing.assert_close(kernel_derivatives(kernel).prior(theta)[0, 0], difference, rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(
+        kernel_derivatives(kernel).prior(theta)[0, 0], difference, rtol=1e-5, atol=0.0
+    )

@@ -1,4 +1,6 @@
-"""The kernel of rows known with noise: against Monte Carlo over the true rows, in FiniteGP, in GPyTorch, and what its nugget means."""
+"""The kernel of rows known with noise: against Monte Carlo over the true rows, in FiniteGP, in
+GPyTorch, and what its nugget means.
+"""
 
 import copy
 from typing import Any
@@ -26,17 +28,25 @@ def scaled(lengthscale, outputscale):
 
 ORIGINALS: dict[str, Any] = {
     "isotropic": (scaled(0.8, 1.7), 0.3, 2),
-    "by coordinate": (scaled(torch.tensor([0.5, 1.0, 2.0], dtype=DOUBLE), 0.6), torch.tensor([0.1, 0.0, 0.7], dtype=DOUBLE), 3),
+    "by coordinate": (
+        scaled(torch.tensor([0.5, 1.0, 2.0], dtype=DOUBLE), 0.6),
+        torch.tensor([0.1, 0.0, 0.7], dtype=DOUBLE),
+        3,
+    ),
     "variance 1": (squared_exponential(1.2), 0.5, 1),
 }
 
 
 @pytest.mark.parametrize("case", ORIGINALS)
 def test_covariances_are_expectations_over_the_true_rows(case):
-    """Cov(f_i, f_j | Z) = E k(x_i, x_j) with x_i, x_j drawn around what is known of them; five standard errors of 100,000 draws."""
+    """Cov(f_i, f_j | Z) = E k(x_i, x_j) with x_i, x_j drawn around what is known of them; five
+    standard errors of 100,000 draws.
+    """
     original, variance, d = ORIGINALS[case]
     Z = torch.randn(4, d, dtype=DOUBLE)
-    drawn = Z + torch.as_tensor(variance, dtype=DOUBLE).sqrt() * torch.randn(100_000, 4, d, dtype=DOUBLE)
+    drawn = Z + torch.as_tensor(variance, dtype=DOUBLE).sqrt() * torch.randn(
+        100_000, 4, d, dtype=DOUBLE
+    )
     values = original(drawn).to_dense()
     error = values.std(0) / len(values) ** 0.5
     found = noisy_inputs(original, variance, dimension=d)(Z).to_dense()
@@ -50,7 +60,11 @@ def test_in_a_finite_gp_and_in_gpytorch_the_same(own):
     for case, (original, variance, d) in ORIGINALS.items():
         kernel = noisy_inputs(original, variance, dimension=d)
         runs = 3
-        same: dict[str, Any] = {"rtol": 1e-7, "atol": 1e-8, "msg": lambda m: f"{case}: {m}"}  # noqa: B023
+        same: dict[str, Any] = {
+            "rtol": 1e-7,
+            "atol": 1e-8,
+            "msg": lambda m: f"{case}: {m}",  # noqa: B023
+        }
         Z = torch.randn(*((runs,) if own else ()), 30, d, dtype=DOUBLE)
         model = FiniteGP(Z, kernel, NOISE, batch_shape=(runs,), capacity=2)
         indices = torch.randint(0, 30, (8, runs))
@@ -60,7 +74,11 @@ def test_in_a_finite_gp_and_in_gpytorch_the_same(own):
         for run in range(runs):
             rows = Z[run] if own else Z
             Y = values[:, run : run + 1]
-            settings = {"train_Yvar": torch.full_like(Y, NOISE), "covar_module": copy.deepcopy(kernel), "mean_module": ZeroMean()}
+            settings = {
+                "train_Yvar": torch.full_like(Y, NOISE),
+                "covar_module": copy.deepcopy(kernel),
+                "mean_module": ZeroMean(),
+            }
             solved = SingleTaskGP(rows[indices[:, run]], Y, **settings, outcome_transform=None)
             with torch.no_grad():
                 expected = solved.double().eval().posterior(rows.unsqueeze(-2))
@@ -80,7 +98,12 @@ def test_rows_of_equal_coordinates_never_learn_more_than_they_share():
     kept = 0.5
     torch.testing.assert_close(model.mean[0], torch.tensor(1.0 / (1.0 + NOISE), dtype=DOUBLE))
     torch.testing.assert_close(model.mean[1], torch.tensor(kept / (1.0 + NOISE), dtype=DOUBLE))
-    torch.testing.assert_close(kernel(Z[:1], Z[1:2]).to_dense(), torch.ones(1, 1, dtype=DOUBLE)), "coordinates alone say: one row"
+    (
+        torch.testing.assert_close(
+            kernel(Z[:1], Z[1:2]).to_dense(), torch.ones(1, 1, dtype=DOUBLE)
+        ),
+        "coordinates alone say: one row",
+    )
     Z = torch.tensor([[0.0, 0.0], [1e-9, 0.0]], dtype=DOUBLE)
     model = FiniteGP(Z, noisy_inputs(squared_exponential(1.0), 0.5, dimension=2), NOISE)
     for _ in range(200):
@@ -105,7 +128,12 @@ def test_unprojected_rows_are_the_rows_turned_with_noise_of_known_size():
 
 
 def test_what_is_refused():
-    for wrong in (matern52(1.0), RBFKernel(active_dims=[0]).double(), RBFKernel(batch_shape=torch.Size([2])).double(), RBFKernel()):
+    for wrong in (
+        matern52(1.0),
+        RBFKernel(active_dims=[0]).double(),
+        RBFKernel(batch_shape=torch.Size([2])).double(),
+        RBFKernel(),
+    ):
         with pytest.raises(InputError, match=r"kernel|double"):
             noisy_inputs(wrong, 0.1, dimension=2)
     with pytest.raises(InputError, match="within reach of the length-scales"):

@@ -47,7 +47,9 @@ def test_k_means_finds_the_clusters(kind, adjacency):
 
 def test_lloyd_is_pure_under_a_pure_budget_and_its_noise_the_papers():
     X = squares()
-    found = DPLloyd(4, budget=Budget(2.0, 0.0), radius=2.0, accounting=PureFilter(), max_iter=5, random_state=0).fit(X)
+    found = DPLloyd(
+        4, budget=Budget(2.0, 0.0), radius=2.0, accounting=PureFilter(), max_iter=5, random_state=0
+    ).fit(X)
     assert "(2.000, 0.0)-DP" in str(found.statement())
     with pytest.raises(InputError, match="delta"):
         DPKMeans(4, budget=Budget(2.0, 0.0), radius=2.0).fit(X)
@@ -63,21 +65,34 @@ def test_nothing_depends_on_the_records_but_through_what_was_released(kind, adja
     neighbour[3] = math.inf if adjacency.replaces else X[4]
 
     def run(curator, _):
-        fitted = kind(1 if kind is DPFactorAnalysis else 4, budget=0.9, radius=2.0, dimension=2, random_state=0).fit(curator)
+        fitted = kind(
+            1 if kind is DPFactorAnalysis else 4,
+            budget=0.9,
+            radius=2.0,
+            dimension=2,
+            random_state=0,
+        ).fit(curator)
         return fitted.components_ if kind is DPFactorAnalysis else fitted.cluster_centers_
 
-    replay(run, X, neighbour, unit=PrivacyUnit("record"), adjacency=adjacency, budget=Budget(1.0, 1e-5))
+    replay(
+        run, X, neighbour, unit=PrivacyUnit("record"), adjacency=adjacency, budget=Budget(1.0, 1e-5)
+    )
 
 
 @pytest.mark.parametrize(("d", "n"), [(6, 20_000), (60, 40_000)])
 def test_factor_analysis_comes_close_to_the_open_one(d, n):
     X, L = factors(n, d, 2)
-    private = DPFactorAnalysis(2, budget=Budget(2.0, 1e-6), radius=1.6 * d**0.5, random_state=0).fit(X)
+    private = DPFactorAnalysis(
+        2, budget=Budget(2.0, 1e-6), radius=1.6 * d**0.5, random_state=0
+    ).fit(X)
     test = factors(2000, d, 2)[0]
     assert private.score(test) > FactorAnalysis(2).fit(X).score(test) - 0.02 * d
     overlap = np.linalg.svd(np.linalg.qr(private.components_.T)[0].T @ np.linalg.qr(L)[0])[1]
     assert overlap.min() > 0.95
-    assert np.allclose(private.get_covariance(), private.components_.T @ private.components_ + np.diag(private.noise_variance_))
+    assert np.allclose(
+        private.get_covariance(),
+        private.components_.T @ private.components_ + np.diag(private.noise_variance_),
+    )
     assert "(2.000, 1e-06)-DP" in str(private.statement())
 
 
@@ -91,7 +106,10 @@ def test_without_noise_it_is_factor_analysis():
 def test_with_a_public_centre_one_release_is_enough():
     X, _ = factors(3000, 5, 1)
     curator = Curator(
-        torch.from_numpy(X), unit=PrivacyUnit("record"), adjacency=Adjacency.ADD_OR_REMOVE_ONE, budget=Budget.gdp(2.0, delta=1e-6)
+        torch.from_numpy(X),
+        unit=PrivacyUnit("record"),
+        adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+        budget=Budget.gdp(2.0, delta=1e-6),
     )
     settings: dict[str, Any] = {"budget": 1.0, "radius": 5.0, "dimension": 5, "center": [1.0] * 5}
     with pytest.raises(InputError, match="divisor"):

@@ -1,4 +1,6 @@
-"""The private mixture finds what it should, spends what it says, resumes without a second noise, and looks at nothing it may not see."""
+"""The private mixture finds what it should, spends what it says, resumes without a second noise,
+and looks at nothing it may not see.
+"""
 
 import math
 import pickle
@@ -34,12 +36,22 @@ def blobs(n=6000, seed=0):
 
 
 def make(records, kind=Curator, **settings):
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": REPLACE, "budget": Budget.gdp(2.0, delta=1e-6)}
+    terms: dict[str, Any] = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": REPLACE,
+        "budget": Budget.gdp(2.0, delta=1e-6),
+    }
     return kind(torch.as_tensor(records), **{**terms, **settings})
 
 
 def mixture(**changes):
-    terms: dict[str, Any] = {"n_components": 2, "budget": Budget(2.0, 1e-6), "radius": 6.0, "random_state": 0, **changes}
+    terms: dict[str, Any] = {
+        "n_components": 2,
+        "budget": Budget(2.0, 1e-6),
+        "radius": 6.0,
+        "random_state": 0,
+        **changes,
+    }
     return DPGaussianMixture(**terms)
 
 
@@ -48,10 +60,15 @@ def test_it_comes_close_to_the_open_fit(covariance):
     X, test = blobs(), blobs(2000, seed=1)
     plain = GaussianMixture(2, covariance_type=covariance, random_state=0).fit(X)
     for method, adjacency in (("mle", REPLACE), ("mle", ADD), ("map", REPLACE), ("map", ADD)):
-        private = mixture(covariance_type=covariance, method=method, adjacency=adjacency, budget=Budget(5.0, 1e-6)).fit(X)
+        private = mixture(
+            covariance_type=covariance, method=method, adjacency=adjacency, budget=Budget(5.0, 1e-6)
+        ).fit(X)
         assert private.score(test) > plain.score(test) - 0.15, (method, adjacency)
         assert private.covariances_.shape == plain.covariances_.shape
-        assert sorted(private.weights_) == pytest.approx([1 / 3, 2 / 3], abs=0.05), (method, adjacency)
+        assert sorted(private.weights_) == pytest.approx([1 / 3, 2 / 3], abs=0.05), (
+            method,
+            adjacency,
+        )
         assert (private.predict(test) == private.predict_proba(test).argmax(1)).all()
         assert "(5.000, 1e-06)-DP" in str(private.statement())
         rows, labels = private.sample(500)
@@ -65,9 +82,19 @@ def test_the_density_is_that_of_its_parameters():
     for covariance in ("full", "diag", "spherical"):
         private = mixture(covariance_type=covariance, center=[0.5, 0.0]).fit(X)
         twin = GaussianMixture(2, covariance_type=covariance)
-        twin.weights_, twin.means_, twin.covariances_ = private.weights_, private.means_, private.covariances_
-        precisions = np.linalg.inv(private.covariances_) if covariance == "full" else 1 / private.covariances_
-        twin.precisions_cholesky_ = np.linalg.cholesky(precisions) if covariance == "full" else np.sqrt(precisions)
+        twin.weights_, twin.means_, twin.covariances_ = (
+            private.weights_,
+            private.means_,
+            private.covariances_,
+        )
+        precisions = (
+            np.linalg.inv(private.covariances_)
+            if covariance == "full"
+            else 1 / private.covariances_
+        )
+        twin.precisions_cholesky_ = (
+            np.linalg.cholesky(precisions) if covariance == "full" else np.sqrt(precisions)
+        )
         assert private.score_samples(X[:50]) == pytest.approx(twin.score_samples(X[:50]), rel=1e-8)
         points = torch.from_numpy(X[:6]).reshape(2, 3, 2).requires_grad_()
         private.log_density(points).sum().backward()
@@ -76,7 +103,9 @@ def test_the_density_is_that_of_its_parameters():
 
 
 def test_without_noise_a_step_is_the_textbooks():
-    """MLE: weighted means and covariances. MAP: the paper's formulas, written out for one component."""
+    """MLE: weighted means and covariances. MAP: the paper's formulas, written out for one
+    component.
+    """
     Z = torch.randn(400, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 0.2
     gamma = torch.rand(2, 400, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     gamma = gamma / gamma.sum(0)
@@ -88,7 +117,9 @@ def test_without_noise_a_step_is_the_textbooks():
         assert torch.allclose(mle.means[k], mean)
         assert torch.allclose(mle.covariances[k], C)
         assert float(mle.weights[k]) == pytest.approx(N / 400)
-        expected = (0.1 * torch.eye(2) + N * C + 1.01 * N / (1.01 + N) * torch.outer(mean, mean)) / (3 + N + 2 + 2)
+        expected = (
+            0.1 * torch.eye(2) + N * C + 1.01 * N / (1.01 + N) * torch.outer(mean, mean)
+        ) / (3 + N + 2 + 2)
         assert torch.allclose(posterior.covariances[k], expected.double())
         assert torch.allclose(posterior.means[k], N * mean / (N + 1.01))
         assert float(posterior.weights[k]) == pytest.approx((N + 1) / (400 + 4 - 2))
@@ -96,17 +127,26 @@ def test_without_noise_a_step_is_the_textbooks():
 
 def test_averaging_takes_off_the_noise_it_says():
     generator = torch.Generator().manual_seed(0)
-    truth, std = torch.tensor([[600.0, 30.0], [400.0, -20.0]]).double(), torch.full((2, 2), 5.0).double()
+    truth, std = (
+        torch.tensor([[600.0, 30.0], [400.0, -20.0]]).double(),
+        torch.full((2, 2), 5.0).double(),
+    )
     ends, said = [], std
     for _ in range(400):
         averaged = Averaged(2, 1000)
         for _ in range(6):
-            value, said = averaged.add(truth + 5.0 * torch.randn(2, 2, dtype=torch.float64, generator=generator), std)
+            value, said = averaged.add(
+                truth + 5.0 * torch.randn(2, 2, dtype=torch.float64, generator=generator), std
+            )
         ends.append(value)
     off = torch.stack(ends) - truth
     assert off.mean(0).abs().max() < 0.5
-    assert float(off[:, :, 0].std()) == pytest.approx(float(said[0, 0]), rel=0.1), "counts sum to the public number"
-    assert float(off[:, :, 1].std()) <= 1.5 * float(said[0, 1]), "the others to a mean that is noisy itself"
+    assert float(off[:, :, 0].std()) == pytest.approx(float(said[0, 0]), rel=0.1), (
+        "counts sum to the public number"
+    )
+    assert float(off[:, :, 1].std()) <= 1.5 * float(said[0, 1]), (
+        "the others to a mean that is noisy itself"
+    )
 
 
 def test_the_whole_plan_is_spent_and_is_what_the_budget_buys():
@@ -115,7 +155,9 @@ def test_the_whole_plan_is_spent_and_is_what_the_budget_buys():
     slots = 5 + 3 + 1
     assert private.noise_multiplier_ == pytest.approx(math.sqrt(slots / 0.5) / 2.0)
     assert private.statement().role == "validation and training"
-    assert not any("records that models were trained on" in text for text in private.statement().not_protected)
+    assert not any(
+        "records that models were trained on" in text for text in private.statement().not_protected
+    )
     assert curator.ledger.used()["dp-em"] == slots
     with pytest.raises(BudgetExceeded):
         mixture(budget=0.6, dimension=2, name="more").fit(curator)
@@ -140,14 +182,18 @@ class Dying(Curator):
 @pytest.mark.attack("A16")
 def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk, seed):
     X = blobs(1000)
-    model = mixture(budget=0.5, dimension=2, max_iter=5, random_state=seed, shares=(1.0, 1.0, np.float64(2.0)))
+    model = mixture(
+        budget=0.5, dimension=2, max_iter=5, random_state=seed, shares=(1.0, 1.0, np.float64(2.0))
+    )
     with pytest.raises(KeyboardInterrupt):
         clone(model).fit(make(X, kind=Dying, **on_disk))
     first, again = (clone(model).fit(make(X, **on_disk)) for _ in range(2))
     assert np.array_equal(first.means_, again.means_)
     charges = [record for record in make(X, **on_disk).ledger.records() if record.kind == "charge"]
     assert len(charges) == 9
-    assert [record.body["slots"][0]["details"]["stage"] for record in charges] == ["frame"] + ["k-means"] * 3 + ["em"] * 5
+    assert [record.body["slots"][0]["details"]["stage"] for record in charges] == ["frame"] + [
+        "k-means"
+    ] * 3 + ["em"] * 5
     with pytest.raises(LedgerMismatch):
         clone(model).set_params(radius=7.0).fit(make(X, **on_disk))
     with pytest.raises(LedgerMismatch, match="units"):
@@ -163,7 +209,12 @@ def test_a_cell_that_is_no_number_is_not_quoted():
         X = np.ones((30, 2), dtype=object)
         X[3, 1] = cell
         mixture(budget=Budget(50.0, 1e-6), n_components=1).fit(X)
-    for table in (np.array([["secret", "2"]]), np.array([12345.678, 1.0]), np.array([[12345.678 + 1j]]), [[12345.678], [1.0, 2.0]]):
+    for table in (
+        np.array([["secret", "2"]]),
+        np.array([12345.678, 1.0]),
+        np.array([[12345.678 + 1j]]),
+        [[12345.678], [1.0, 2.0]],
+    ):
         with pytest.raises(InputError) as refused:
             mixture(budget=Budget(1.0, 1e-6)).fit(table)
         assert "secret" not in str(refused.value)
@@ -207,8 +258,20 @@ def test_it_pickles_without_its_curator_and_keeps_its_statement():
 
 
 def test_bad_input_is_refused_and_reserves_nothing():
-    wrong: list[dict[str, Any]] = [{"shares": (0.0, 1.0, 1.0)}, {"n_components": 5000}, {"vectors": 3}, {"reach": 0.1}, {"dimension": None}]
-    for change in (*wrong, {"radius": None}, {"center": [0.0]}, {"covariance_type": "tied"}, {"method": "vb"}):
+    wrong: list[dict[str, Any]] = [
+        {"shares": (0.0, 1.0, 1.0)},
+        {"n_components": 5000},
+        {"vectors": 3},
+        {"reach": 0.1},
+        {"dimension": None},
+    ]
+    for change in (
+        *wrong,
+        {"radius": None},
+        {"center": [0.0]},
+        {"covariance_type": "tied"},
+        {"method": "vb"},
+    ):
         curator = make(blobs(50))
         with pytest.raises(InputError):
             mixture(**{"budget": 0.5, "dimension": 2, **change}).fit(curator)
@@ -223,18 +286,28 @@ def test_bad_input_is_refused_and_reserves_nothing():
 
 # scikit-learn's own checks that cannot apply, each with its reason
 NOT_APPLICABLE = {
-    "check_estimators_nan_inf": "fit counts rows that are not finite as nothing: refusing them would tell that they are there",
-    "check_dtype_object": "fit counts a cell that is no number as a broken record: refusing it would tell that it is there",
+    "check_estimators_nan_inf": (
+        "fit counts rows that are not finite as nothing: refusing them would tell that they are"
+        " there"
+    ),
+    "check_dtype_object": (
+        "fit counts a cell that is no number as a broken record: refusing it would tell that it is"
+        " there"
+    ),
     "check_fit_idempotent": "every fit draws fresh noise, whatever random_state is",
 }
 
 
-DEEP = [pytest.param(kind, marks=pytest.mark.deep) for kind in (DPFactorAnalysis, DPKMeans, DPLloyd)]
+DEEP = [
+    pytest.param(kind, marks=pytest.mark.deep) for kind in (DPFactorAnalysis, DPKMeans, DPLloyd)
+]
 
 
 @pytest.mark.parametrize("kind", [DPGaussianMixture, *DEEP])
 def test_scikit_learns_own_checks(kind):
-    """With a large budget: scikit-learn's data sets have 20 to 100 rows. A check that fails and is not in the list raises."""
+    """With a large budget: scikit-learn's data sets have 20 to 100 rows. A check that fails and is
+    not in the list raises.
+    """
     settings: dict[str, Any] = {"budget": Budget.gdp(20.0), "radius": 10.0, "random_state": 0}
     if kind is not DPFactorAnalysis:
         settings["max_iter"] = 1

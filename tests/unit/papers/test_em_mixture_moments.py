@@ -1,4 +1,6 @@
-"""Moments of mixtures under the query contract: exact whole numbers, bounds that are reached, and the paper's constant broken."""
+"""Moments of mixtures under the query contract: exact whole numbers, bounds that are reached, and
+the paper's constant broken.
+"""
 
 import math
 from typing import Any
@@ -23,7 +25,9 @@ EXACT = NoNoise(allow_not_private=True)
 
 def natural(K, d, covariance="full", seed=0, sharpness=3.0):
     generator = torch.Generator().manual_seed(seed)
-    return sharpness * torch.randn(K, width_of(covariance, d), dtype=torch.float64, generator=generator)
+    return sharpness * torch.randn(
+        K, width_of(covariance, d), dtype=torch.float64, generator=generator
+    )
 
 
 def split(d, covariance="full"):
@@ -51,7 +55,9 @@ class TestOneComponent(PointContract):
     covers, metrics = MixtureMoments, 2
 
     def query(self, score):
-        return MixtureMoments(2, ball=Ball(5.0), natural=torch.zeros(1, 6).double(), vectors=lambda r: score(None, r))
+        return MixtureMoments(
+            2, ball=Ball(5.0), natural=torch.zeros(1, 6).double(), vectors=lambda r: score(None, r)
+        )
 
     def worst(self, adjacency):
         turned = [5 * math.cos(2 * math.pi / 3), 5 * math.sin(2 * math.pi / 3)]
@@ -66,12 +72,26 @@ class TestSoft(PointContract):
     covers, metrics, tight = MixtureMoments, 2, False
 
     def query(self, score):
-        ball = Ball(2.0, center=torch.tensor([1.0, -3.0]).double(), matrix=torch.tensor([[2.0, 0.3], [0.3, 0.5]]).double())
+        ball = Ball(
+            2.0,
+            center=torch.tensor([1.0, -3.0]).double(),
+            matrix=torch.tensor([[2.0, 0.3], [0.3, 0.5]]).double(),
+        )
         theta = natural(4, 2, "diag")
-        return MixtureMoments(2, ball=ball, natural=theta, covariance="diag", weights=(0.2, 0.5, 1.0), vectors=lambda r: score(None, r))
+        return MixtureMoments(
+            2,
+            ball=ball,
+            natural=theta,
+            covariance="diag",
+            weights=(0.2, 0.5, 1.0),
+            vectors=lambda r: score(None, r),
+        )
 
     def worst(self, adjacency):
-        return [[[1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0]] + ([[5.0, 5.0]] if adjacency is REPLACE else [])]
+        return [
+            [[1.0, 2.0], [0.0, 1.0]],
+            [[1.0, 2.0]] + ([[5.0, 5.0]] if adjacency is REPLACE else []),
+        ]
 
 
 @settings(deadline=None, max_examples=40)
@@ -87,15 +107,26 @@ def test_no_record_is_longer_than_one_and_weights_sum_to_one_exactly(n, d, magni
         for column, counted in zip(Z.T.tolist(), valid.tolist(), strict=True):
             whole = [int(z) for z in column]
             assert whole == column
-            assert (sum(z * z for z in whole) if norm == "l2" else max(map(abs, whole)) ** 2) <= most**2
+            assert (
+                sum(z * z for z in whole) if norm == "l2" else max(map(abs, whole)) ** 2
+            ) <= most**2
             assert counted or not any(whole)
-    gamma = responsibilities(torch.from_numpy(rng.normal(size=(5, n)) * 10.0**magnitude), torch.ones(n, dtype=torch.bool), 11)
+    gamma = responsibilities(
+        torch.from_numpy(rng.normal(size=(5, n)) * 10.0**magnitude),
+        torch.ones(n, dtype=torch.bool),
+        11,
+    )
     assert set(gamma.sum(0).tolist()) <= {0.0, 2048.0}
     assert gamma.min() >= 0
 
 
 def make(records, mu=1.0, **settings):
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": REPLACE, "budget": Budget.gdp(mu), **settings}
+    terms: dict[str, Any] = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": REPLACE,
+        "budget": Budget.gdp(mu),
+        **settings,
+    }
     return Curator(records, **terms)
 
 
@@ -104,7 +135,9 @@ def test_they_are_the_moments_of_the_clipped_records(covariance):
     X = torch.randn(5000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     X[3] = math.nan
     theta = natural(3, 3, covariance)
-    release = make(X).release(MixtureMoments(3, ball=Ball(1.5), natural=theta, covariance=covariance), EXACT)
+    release = make(X).release(
+        MixtureMoments(3, ball=Ball(1.5), natural=theta, covariance=covariance), EXACT
+    )
     Z = torch.cat([X[:3], X[4:]]) / 1.5
     Z = Z / Z.norm(dim=1, keepdim=True).clamp(min=1.0)
     phi = features(Z.T, covariance)

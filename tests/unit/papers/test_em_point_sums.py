@@ -55,10 +55,15 @@ class TestCube(PointContract):
 
     def query(self, score):
         ball = Ball(3.0, norm="linf")
-        return ClusterSums(2, ball=ball, centers=CENTERS[2:], weights=(2.0, 1.0), vectors=lambda r: score(None, r))
+        return ClusterSums(
+            2, ball=ball, centers=CENTERS[2:], weights=(2.0, 1.0), vectors=lambda r: score(None, r)
+        )
 
     def worst(self, adjacency):
-        return [[[3.0, 3.0], [0.1, 0]], [[0.1, 0]] + ([[-9.0, -4.0]] if adjacency is REPLACE else [])]
+        return [
+            [[3.0, 3.0], [0.1, 0]],
+            [[0.1, 0]] + ([[-9.0, -4.0]] if adjacency is REPLACE else []),
+        ]
 
 
 def make(records, adjacency=REPLACE):
@@ -76,10 +81,16 @@ def test_they_are_what_they_say(adjacency):
     i, j = torch.triu_indices(4, 4)
     assert torch.allclose(moment, (kept.T @ kept)[i, j], atol=3000 * step)
     centers = torch.eye(4).double()[:3]
-    sums = make(X, adjacency).release(ClusterSums(4, ball=Ball(5.0), centers=centers), EXACT).value.reshape(3, 5)
+    sums = (
+        make(X, adjacency)
+        .release(ClusterSums(4, ball=Ball(5.0), centers=centers), EXACT)
+        .value.reshape(3, 5)
+    )
     nearest = torch.cdist(kept, centers).argmin(1)
     for k in range(3):
-        assert abs(float(sums[k, 0]) - int((nearest == k).sum())) <= 2, "ties within a step may fall either way"
+        assert abs(float(sums[k, 0]) - int((nearest == k).sum())) <= 2, (
+            "ties within a step may fall either way"
+        )
         assert torch.allclose(sums[k, 1:], kept[nearest == k].sum(0), atol=2.0)
     assert sums[:, 0].sum() == 2999
 
@@ -87,14 +98,20 @@ def test_they_are_what_they_say(adjacency):
 @pytest.mark.parametrize("K", [1, 2, 7])
 def test_the_nearest_centre_is_found_whatever_the_centres_lengths(K):
     generator = torch.Generator().manual_seed(K)
-    X, centers = (0.4 * torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in (2000, K))
+    X, centers = (
+        0.4 * torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in (2000, K)
+    )
     X = X / X.norm(dim=1, keepdim=True).clamp(min=1.0)
     apart = torch.cdist(X, centers, compute_mode="donot_use_mm_for_euclid_dist").sort(1).values
     X = X[apart[:, 1] - apart[:, 0] > 1e-3] if K > 1 else X
-    sums = make(X).release(ClusterSums(3, ball=Ball(1.0), centers=centers), EXACT).value.reshape(K, 4)
+    sums = (
+        make(X).release(ClusterSums(3, ball=Ball(1.0), centers=centers), EXACT).value.reshape(K, 4)
+    )
     nearest = torch.cdist(X, centers, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
     assert sums[:, 0].tolist() == nearest.bincount(minlength=K).tolist()
-    assert torch.allclose(sums[:, 1:], torch.stack([X[nearest == k].sum(0) for k in range(K)]), atol=0.05)
+    assert torch.allclose(
+        sums[:, 1:], torch.stack([X[nearest == k].sum(0) for k in range(K)]), atol=0.05
+    )
 
 
 @pytest.mark.attack("A4")
@@ -102,35 +119,51 @@ def test_one_record_changes_no_others_bits_nor_does_its_place():
     for n in (1, 4095, 8193):
         X = torch.randn(n + 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
         ball = Ball(1.0)
-        for query in (SecondMoment(5, ball=ball), ClusterSums(5, ball=ball, centers=X[:1]), ClusterSums(5, ball=ball, centers=X[:2000])):
+        for query in (
+            SecondMoment(5, ball=ball),
+            ClusterSums(5, ball=ball, centers=X[:1]),
+            ClusterSums(5, ball=ball, centers=X[:2000]),
+        ):
             whole, rest, one = (query._total([part], n + 1) for part in (X, X[1:], X[:1]))
             assert torch.equal(rest + one, whole), (n, query)
     generator = torch.Generator().manual_seed(0)
     for _ in range(30):
-        center, record = (torch.randn(5, dtype=torch.float64, generator=generator) for _ in range(2))
+        center, record = (
+            torch.randn(5, dtype=torch.float64, generator=generator) for _ in range(2)
+        )
         record = 0.3 * (record + record.flip(0)) / record.norm()
         far = 9.0 * torch.eye(5, dtype=torch.float64)
-        query = ClusterSums(5, ball=Ball(1.0), centers=torch.cat([torch.stack([center, center.flip(0)]), far]))
+        query = ClusterSums(
+            5, ball=Ball(1.0), centers=torch.cat([torch.stack([center, center.flip(0)]), far])
+        )
         total = query._total([record.expand(2 * 4096, 5).contiguous()], 2 * 4096)
         assert (total.reshape(7, 6)[:, 0] != 0).sum() == 1
 
 
 @pytest.mark.attack("A4")
 def test_products_of_centres_and_lattice_vectors_are_exact_in_every_order():
-    """Any order of sums passes whole numbers below 2^53 alone, also where every coordinate is as long as it may be."""
+    """Any order of sums passes whole numbers below 2^53 alone, also where every coordinate is as
+    long as it may be.
+    """
     sizes = torch.tensor([[1.0], [1e-300], [1e60], [1e90]], dtype=torch.float64)
     for d in (1, 3, 64, 1000):
         generator = torch.Generator().manual_seed(d)
         given = sizes * torch.randn(4, d, dtype=torch.float64, generator=generator)
-        given = torch.cat([given, 1.0 - 1e-6 * torch.rand(1, d, dtype=torch.float64, generator=generator)])
+        given = torch.cat(
+            [given, 1.0 - 1e-6 * torch.rand(1, d, dtype=torch.float64, generator=generator)]
+        )
         centers = torch.cat([given, torch.full((1, d), 1e308, dtype=torch.float64)])
         kept = ClusterSums(d, ball=Ball(1.0, norm="linf"), centers=centers).centers
-        assert torch.all((kept[:5] - given).abs() <= 2.0**-20 * given.abs().amax(1, keepdim=True)), d
+        assert torch.all(
+            (kept[:5] - given).abs() <= 2.0**-20 * given.abs().amax(1, keepdim=True)
+        ), d
         for row in kept.tolist():
             fine = max(Fraction(number).denominator for number in row)
             numbers = [int(Fraction(number) * fine) for number in row]
             common = math.gcd(*numbers)
-            assert sum(map(abs, numbers)) // (common & -common) * 2**20 <= 2**53, "in steps of the largest power of two in all of them"
+            assert sum(map(abs, numbers)) // (common & -common) * 2**20 <= 2**53, (
+                "in steps of the largest power of two in all of them"
+            )
 
 
 def exact_sum(query, view):
@@ -142,12 +175,20 @@ def exact_sum(query, view):
 @pytest.mark.attack("A4")
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 def test_kept_places_are_those_of_the_same_records_and_ball(norm):
-    """Steps of one search keep the records' places; another ball, changed records and other records get places of their own."""
+    """Steps of one search keep the records' places; another ball, changed records and other records
+    get places of their own.
+    """
     X = torch.randn(20_000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     X[3], X[19_999] = math.nan, -math.inf
     view = PrivateView.of(X, PrivacyUnit("record"), units_are_public=True)
     first, second = Ball(1.0, norm=norm), Ball(1.5, norm=norm)
-    for ball, shift, records in ((first, 0.0, X), (first, 0.3, X), (second, 0.3, X), (first, 0.1, X), (first, 0.1, 2.0 * X)):
+    for ball, shift, records in (
+        (first, 0.0, X),
+        (first, 0.3, X),
+        (second, 0.3, X),
+        (first, 0.1, X),
+        (first, 0.1, 2.0 * X),
+    ):
         query = ClusterSums(2, ball=ball, centers=CENTERS + shift, keep=True)
         seen = view if records is X else dataclasses.replace(view, container=records)
         expected = query._total([records], len(records))
@@ -159,10 +200,15 @@ def test_kept_places_are_those_of_the_same_records_and_ball(norm):
 
 @pytest.mark.attack("A5", "A9")
 def test_kept_places_of_narrow_records_answer_no_question_about_wider_ones():
-    """Else a record would be repeated in each coordinate, and be five times as long as a ball's radius."""
+    """Else a record would be repeated in each coordinate, and be five times as long as a ball's
+    radius.
+    """
     ball, load = Ball(1.0), Source(lambda: torch.ones(1000, 1, dtype=torch.float64))
     curator = make(load)
-    narrow, wide = (ClusterSums(d, ball=ball, centers=torch.zeros(1, d, dtype=torch.float64), keep=True) for d in (1, 25))
+    narrow, wide = (
+        ClusterSums(d, ball=ball, centers=torch.zeros(1, d, dtype=torch.float64), keep=True)
+        for d in (1, 25)
+    )
     curator.evaluate(narrow)
     with pytest.raises(PrivateFailure):
         curator.evaluate(wide)
@@ -181,6 +227,9 @@ def test_without_keep_a_question_is_about_the_records_as_they_are():
 def test_of_centres_equally_near_the_first_counts_the_record():
     X = torch.tensor([[0.0, 0.5], [0.2, 0.1], [-0.2, 0.1], [math.nan, 0.0]]).double()
     ball = Ball(1.0)
-    for order, counts in (([0, 1], [2, 1]), ([1, 0], [2, 1])):  # the record in the middle goes to whichever stands first
+    # the record in the middle goes to whichever stands first
+    for order, counts in (([0, 1], [2, 1]), ([1, 0], [2, 1])):
         query = ClusterSums(2, ball=ball, centers=CENTERS[order])
-        assert (query._total([X], 4).reshape(2, 3)[:, 0] >> query.resolution(4).lattice_bits).tolist() == counts
+        assert (
+            query._total([X], 4).reshape(2, 3)[:, 0] >> query.resolution(4).lattice_bits
+        ).tolist() == counts

@@ -1,6 +1,8 @@
-"""The theorems: the printed numbers, the corrected ones as derived, and where the paper's own constants fail.
+"""The theorems: the printed numbers, the corrected ones as derived, and where the paper's own
+constants fail.
 
-Theorems 1 to 6 first, then their discretisation for infinite sets, then Theorem 7 against its counter-example and 200 random problems.
+Theorems 1 to 6 first, then their discretisation for infinite sets, then Theorem 7 against its
+counter-example and 200 random problems.
 """
 
 import math
@@ -20,7 +22,12 @@ EVALUATIONS = 20
 KAPPA = 0.9
 NOISE = 0.01
 DELTA = 0.1
-SETTING: dict[str, Any] = {"count": COUNT, "evaluations": EVALUATIONS, "noise": NOISE, "delta": DELTA}
+SETTING: dict[str, Any] = {
+    "count": COUNT,
+    "evaluations": EVALUATIONS,
+    "noise": NOISE,
+    "delta": DELTA,
+}
 
 
 def test_printed_numbers():
@@ -30,11 +37,17 @@ def test_printed_numbers():
     assert bounds.theorem_1(**wide) == pytest.approx(10.04, abs=5e-3)
     losses = []
     for count in (100, 1000):
-        sensitivity = bounds.theorem_1(count=count, evaluations=20, kappa=0.9, delta=0.1, constants="paper")
+        sensitivity = bounds.theorem_1(
+            count=count, evaluations=20, kappa=0.9, delta=0.1, constants="paper"
+        )
         losses.append(bounds.theorem_2(count=count, sensitivity=sensitivity, epsilon=1.0, a=3.0))
     assert losses == pytest.approx([189.3, 267.9], abs=0.1)
-    assert bounds.theorem_1(count=100, evaluations=20, kappa=0.9, delta=0.1, constants="paper") == pytest.approx(12.44, abs=5e-3)
-    assert bounds.theorem_1(count=100, evaluations=20, kappa=0.9, delta=0.1) == pytest.approx(9.79, abs=5e-3)
+    assert bounds.theorem_1(
+        count=100, evaluations=20, kappa=0.9, delta=0.1, constants="paper"
+    ) == pytest.approx(12.44, abs=5e-3)
+    assert bounds.theorem_1(count=100, evaluations=20, kappa=0.9, delta=0.1) == pytest.approx(
+        9.79, abs=5e-3
+    )
 
 
 def test_the_noise_of_the_best_of_50_exceeds_the_papers_q_but_not_the_corrected():
@@ -67,8 +80,12 @@ def test_theorems_5_6_and_8():
     shared: dict[str, Any] = {"count": 100, "kappa": 0.9, "delta": 0.05}
     paper = bounds.theorem_5(**shared, regret=omega, constants="paper")
     assert paper == pytest.approx(omega + 2 * math.sqrt(0.1 * math.log(2 * 100 / 0.05)))
-    assert bounds.theorem_5(**shared, regret=omega) == pytest.approx(omega + 2 * math.sqrt(0.1 * math.log(3 * 100 / 0.05)))
-    assert bounds.theorem_5(**shared, regret=0.0) == pytest.approx(bounds.neighbour_gap(**shared, share=3.0))
+    assert bounds.theorem_5(**shared, regret=omega) == pytest.approx(
+        omega + 2 * math.sqrt(0.1 * math.log(3 * 100 / 0.05))
+    )
+    assert bounds.theorem_5(**shared, regret=0.0) == pytest.approx(
+        bounds.neighbour_gap(**shared, share=3.0)
+    )
     released = bounds.theorem_6(**shared, regret=omega, epsilon=0.5, a=3.0, constants="paper")
     assert released == pytest.approx(omega + 3.0 * paper / 0.5)
 
@@ -76,10 +93,20 @@ def test_theorems_5_6_and_8():
 def test_theorem_4_as_printed():
     q = math.sqrt(NOISE) * math.sqrt(8 * math.log(3 / DELTA))
     gamma = 5.0
-    found = math.sqrt(8 / math.log(1 + 1 / NOISE) * kusner_beta(COUNT, DELTA, constants="paper")(EVALUATIONS) * gamma / EVALUATIONS)
+    found = math.sqrt(
+        8
+        / math.log(1 + 1 / NOISE)
+        * kusner_beta(COUNT, DELTA, constants="paper")(EVALUATIONS)
+        * gamma
+        / EVALUATIONS
+    )
     c = 2 * math.sqrt((1 - KAPPA) * math.log(3 * COUNT / DELTA))
-    utility = bounds.theorem_4(**SETTING, kappa=KAPPA, gamma=gamma, epsilon=2.0, a=3.0, constants="paper")
-    assert utility == pytest.approx(math.sqrt(NOISE * 8 * math.log(1 / DELTA)) + found + 3.0 * (found + c + q) / 2.0)
+    utility = bounds.theorem_4(
+        **SETTING, kappa=KAPPA, gamma=gamma, epsilon=2.0, a=3.0, constants="paper"
+    )
+    assert utility == pytest.approx(
+        math.sqrt(NOISE * 8 * math.log(1 / DELTA)) + found + 3.0 * (found + c + q) / 2.0
+    )
     corrected = bounds.theorem_4(**SETTING, kappa=KAPPA, gamma=gamma, epsilon=2.0, a=3.0)
     assert corrected > utility, "what the noise's maximum and the union of failures cost"
 
@@ -95,21 +122,33 @@ def test_corrected_theorems_3_and_4_as_derived():
     assert utility == pytest.approx(one + found + 3.0 * (found + c + q) / 2.0)
 
 
-# the slope of SE is N(0, 1/l^2); on [0, 1] its supremum obeys P(sup > s) <= a exp(-s^2/b^2) with b^2 = 2/l^2 and a from Rice's formula
+# the slope of SE is N(0, 1/l^2); on [0, 1] its supremum obeys P(sup > s) <= a exp(-s^2/b^2) with
+# b^2 = 2/l^2 and a from Rice's formula
 LENGTH = 0.2
-BOX: dict[str, Any] = {"dimension": 1, "side": 1.0, "a": 2.0 + math.sqrt(3.0) / (math.pi * LENGTH), "b": math.sqrt(2.0) / LENGTH}
+BOX: dict[str, Any] = {
+    "dimension": 1,
+    "side": 1.0,
+    "a": 2.0 + math.sqrt(3.0) / (math.pi * LENGTH),
+    "b": math.sqrt(2.0) / LENGTH,
+}
 
 
 def test_parts_of_the_discretisation():
-    assert bounds.grid_choice_sensitivity(points=10, dimension=3, kappa=KAPPA, delta=DELTA) == pytest.approx(
+    assert bounds.grid_choice_sensitivity(
+        points=10, dimension=3, kappa=KAPPA, delta=DELTA
+    ) == pytest.approx(
         2 * math.sqrt(2 * math.log(3000 / DELTA)) + 2 * math.sqrt(0.1 * math.log(3000 / DELTA))
     )
     gap = bounds.compact_gap(points=50, **BOX, kappa=KAPPA, delta=DELTA)
     slope = BOX["b"] * math.sqrt(math.log(BOX["a"] / (DELTA / 2)))
-    assert gap == pytest.approx(math.sqrt(0.2) * (math.sqrt(2 * math.log(50 / (DELTA / 2))) + slope / 100))
+    assert gap == pytest.approx(
+        math.sqrt(0.2) * (math.sqrt(2 * math.log(50 / (DELTA / 2))) + slope / 100)
+    )
     assert bounds.grid_loss(points=50, **BOX, delta=DELTA) == pytest.approx(slope / 100)
     shared = {"points": 50, **BOX, "kappa": KAPPA}
-    whole = bounds.compact_value_sensitivity(**shared, evaluations=30, noise=0.01, gamma=8.0, delta=DELTA)
+    whole = bounds.compact_value_sensitivity(
+        **shared, evaluations=30, noise=0.01, gamma=8.0, delta=DELTA
+    )
     beta = SrinivasCompact(**BOX, delta=DELTA / 4)(30)
     found = bounds.mean_regret(evaluations=30, noise=0.01, gamma=8.0, beta=beta) + 2 / 30
     q = bounds.noise_gap(evaluations=30, noise=0.01, delta=DELTA)
@@ -127,7 +166,10 @@ def test_a_grid_loses_and_neighbours_differ_by_no_more_than_promised():
     for points in (4, 20):
         middles = (2000 * (torch.arange(points) + 0.5) / points).long()
         lost = f.amax(1) - f[:, middles].amax(1)
-        assert float((lost > bounds.grid_loss(points=points, **BOX, delta=DELTA)).double().mean()) <= DELTA / 2
+        assert (
+            float((lost > bounds.grid_loss(points=points, **BOX, delta=DELTA)).double().mean())
+            <= DELTA / 2
+        )
         gap = bounds.compact_gap(points=points, **BOX, kappa=KAPPA, delta=DELTA)
         assert float((moved.amax(1) > gap).double().mean()) <= DELTA
     assert float(lost.max()) > 0.0
@@ -142,7 +184,9 @@ def ramp(w, x, y):
 
 
 def trained(regularisation, x, y):
-    """argmin of l/2 w^2 + mean hinge(1 - y w x), d = 1, exactly: it is a kink, or the stationary point of a piece between kinks."""
+    """argmin of l/2 w^2 + mean hinge(1 - y w x), d = 1, exactly: it is a kink, or the stationary
+    point of a piece between kinks.
+    """
     pull = x * y
     kinks = np.sort(1.0 / pull)
     within = np.concatenate([[kinks[0] - 1.0], 0.5 * (kinks[1:] + kinks[:-1]), [kinks[-1] + 1.0]])
@@ -153,7 +197,9 @@ def trained(regularisation, x, y):
 
 
 def test_the_counter_example_and_a_path_in_l_that_attains_the_bound():
-    """One record, hinge never met: w = 1/l, and a score of slope L between gives exactly L (1/least - 1/most)."""
+    """One record, hinge never met: w = 1/l, and a score of slope L between gives exactly L (1/least
+    - 1/most).
+    """
     w = trained(4.0, np.ones(1), np.ones(1))
     assert w == pytest.approx(0.25)
     # one of five labels is flipped
@@ -164,11 +210,15 @@ def test_the_counter_example_and_a_path_in_l_that_attains_the_bound():
     assert theorem_7(**setting) == pytest.approx(0.05)
     assert fixed_grid(least=4.0, records=5, **RAMP) == pytest.approx(0.05)
     assert trained(1.0, np.ones(1), np.ones(1)) == pytest.approx(1.0)
-    assert theorem_7(least=1.0, most=4.0, lipschitz=1.0, bound=10.0, records=10**9) == pytest.approx(0.75, abs=1e-6)
+    assert theorem_7(
+        least=1.0, most=4.0, lipschitz=1.0, bound=10.0, records=10**9
+    ) == pytest.approx(0.75, abs=1e-6)
 
 
 def largest_change(rng):
-    """A random problem, and the largest |f_V(w_l) - f_V'(w_l')| over a grid of l, l' and all changes of one record."""
+    """A random problem, and the largest |f_V(w_l) - f_V'(w_l')| over a grid of l, l' and all
+    changes of one record.
+    """
     m = int(rng.integers(2, 6))
     least = float(10 ** rng.uniform(-1, 1))
     most = least * float(rng.uniform(1, 4))
@@ -197,19 +247,32 @@ def test_200_random_problems():
     rng = np.random.default_rng(0)
     problems = [largest_change(rng) for _ in range(200)]
     assert all(worst <= theorem_7(**setting) + 1e-9 for setting, worst in problems)
-    broken = sum(worst > theorem_7(**setting, constants="paper") + 1e-9 for setting, worst in problems)
+    broken = sum(
+        worst > theorem_7(**setting, constants="paper") + 1e-9 for setting, worst in problems
+    )
     assert broken >= 10, "the paper's bound is too small"
     fixed = [(setting, worst) for setting, worst in problems if setting["least"] == setting["most"]]
     assert len(fixed) > 30
     for setting, worst in fixed:
-        assert worst <= fixed_grid(**{name: setting[name] for name in ("least", "records", *RAMP)}) + 1e-9
+        assert (
+            worst
+            <= fixed_grid(**{name: setting[name] for name in ("least", "records", *RAMP)}) + 1e-9
+        )
 
 
 def test_never_above_the_trivial_bound_and_a_solvers_gap_is_charged():
     tiny: dict[str, Any] = {"least": 1e-3, "most": 10.0, "records": 100, **RAMP}
     assert theorem_7(**tiny) == 1.0
     assert theorem_7(**tiny, constants="paper") == pytest.approx(0.5 * (1000 - 0.1) + 0.01)
-    setting: dict[str, Any] = {"least": 1.0, "most": 1.5, "records": 100, "lipschitz": 0.5, "bound": 10.0}
-    assert theorem_7(**setting, gap=1e-4) - theorem_7(**setting) == pytest.approx(2 * 0.5 * math.sqrt(2e-4))
+    setting: dict[str, Any] = {
+        "least": 1.0,
+        "most": 1.5,
+        "records": 100,
+        "lipschitz": 0.5,
+        "bound": 10.0,
+    }
+    assert theorem_7(**setting, gap=1e-4) - theorem_7(**setting) == pytest.approx(
+        2 * 0.5 * math.sqrt(2e-4)
+    )
     grid: dict[str, Any] = {"least": 1.0, "records": 100, "lipschitz": 0.5, "bound": 10.0}
     assert fixed_grid(**grid, gap=1e-4) == pytest.approx(2 * 0.5 * (1 + math.sqrt(2e-4)) / 100)

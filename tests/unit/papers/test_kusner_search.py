@@ -1,4 +1,6 @@
-"""Kusner et al.'s three private loops: what they release, what they charge, what they say, and that Algorithm 3 keeps its sensitivity."""
+"""Kusner et al.'s three private loops: what they release, what they charge, what they say, and that
+Algorithm 3 keeps its sensitivity.
+"""
 
 import math
 import signal
@@ -14,7 +16,14 @@ from dpbo.accounting import PureFilter
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise
-from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest, bounds, grid_of_box, regularised
+from dpbo.papers.kusner import (
+    AdaptiveLipschitz,
+    KusnerSearch,
+    RegularisedBest,
+    bounds,
+    grid_of_box,
+    regularised,
+)
 
 EXACT = NoNoise(allow_not_private=True)
 
@@ -32,13 +41,25 @@ def gain(x, records):
 
 def search(**changes):
     candidates = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(1)
-    terms = {"kernel": kernel(), "noise": 1e-3, "evaluations": 15, "kappa": 0.99, "delta": 0.01, "value_range": (-3.0, 3.0)}
+    terms = {
+        "kernel": kernel(),
+        "noise": 1e-3,
+        "evaluations": 15,
+        "kappa": 0.99,
+        "delta": 0.01,
+        "value_range": (-3.0, 3.0),
+    }
     return KusnerSearch(changes.pop("gain", gain), candidates, **{**terms, **changes})
 
 
 def make(records=None, **settings):
-    terms = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(1000.0, 0.0),
-             "accounting": PureFilter(), "allow_conditional": True}  # fmt: skip
+    terms = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget(1000.0, 0.0),
+        "accounting": PureFilter(),
+        "allow_conditional": True,
+    }
     data = torch.full((40,), 0.7, dtype=torch.float64) if records is None else records
     return Curator(data, **{**terms, **settings})
 
@@ -48,26 +69,43 @@ def test_the_search_inside_finds_the_best_candidate_and_its_value():
     utilities = curator.release(search().best(), EXACT).value
     assert abs(float(search().candidates[int(utilities.argmax())]) - 0.7) < 0.03
     assert curator.release(search().value(), EXACT).value.item() == pytest.approx(1.0, abs=0.02)
-    assert curator.release(search().last(amplitude=0.1, tau=1.0), EXACT).value.item() == pytest.approx(1.0, abs=0.2)
+    assert curator.release(
+        search().last(amplitude=0.1, tau=1.0), EXACT
+    ).value.item() == pytest.approx(1.0, abs=0.2)
 
 
 def test_the_noise_is_the_papers():
-    """The exponential mechanism's sensitivity is theorem 1, the Laplace scale theorem 3 (or 5) over epsilon; both versions."""
+    """The exponential mechanism's sensitivity is theorem 1, the Laplace scale theorem 3 (or 5) over
+    epsilon; both versions.
+    """
     for constants in ("paper", "corrected"):
         plan = search(constants=constants, allow_not_private=constants == "paper")
-        shared: dict[str, Any] = {"count": 50, "evaluations": 15, "kappa": 0.99, "delta": 0.01, "constants": constants}
+        shared: dict[str, Any] = {
+            "count": 50,
+            "evaluations": 15,
+            "kappa": 0.99,
+            "delta": 0.01,
+            "constants": constants,
+        }
         best = plan.best()
         value = plan.value()
-        assert best.sensitivity(Adjacency.REPLACE_ONE).linf == pytest.approx(bounds.theorem_1(**shared))
+        assert best.sensitivity(Adjacency.REPLACE_ONE).linf == pytest.approx(
+            bounds.theorem_1(**shared)
+        )
         scale = value.sensitivity(Adjacency.REPLACE_ONE).l1 / 2.0
         release = make().release(value, LaplaceMechanism(0.5))
         assert release.distribution.scale[0] == pytest.approx(scale)
         assert plan.last(amplitude=0.3, tau=0.5).bound == pytest.approx(
             bounds.theorem_5(
-                count=50, kappa=0.99, delta=0.01, constants=constants,
-                regret=bounds.noise_free_regret(evaluations=15, dimension=1, amplitude=0.3, tau=0.5),
+                count=50,
+                kappa=0.99,
+                delta=0.01,
+                constants=constants,
+                regret=bounds.noise_free_regret(
+                    evaluations=15, dimension=1, amplitude=0.3, tau=0.5
+                ),
             )
-        )  # fmt: skip
+        )
     with pytest.raises(InputError, match="REPLACE_ONE"):
         search().best().sensitivity(Adjacency.ADD_OR_REMOVE_ONE)
 
@@ -87,11 +125,26 @@ def test_amplitude_zero_is_for_searches_that_see_every_candidate():
     plan = search(evaluations=50, delta=0.05, kappa=0.9).last(amplitude=0.0, tau=1.0)
     moved = 0
     half = 0
-    assert plan.bound == pytest.approx(bounds.neighbour_gap(count=50, kappa=0.9, delta=0.05, share=3.0))
+    assert plan.bound == pytest.approx(
+        bounds.neighbour_gap(count=50, kappa=0.9, delta=0.05, share=3.0)
+    )
     for pair in zip(*prior_pairs(60, 50, 0.9), strict=True):
-        ends = [float(make().release(search(
-            gain=lambda x, r, f=f: float(f[round(49 * float(x[0]))]), evaluations=50, delta=0.05, kappa=0.9,
-        ).last(amplitude=0.0, tau=1.0), EXACT).value) for f in pair]  # fmt: skip
+        ends = [
+            float(
+                make()
+                .release(
+                    search(
+                        gain=lambda x, r, f=f: float(f[round(49 * float(x[0]))]),
+                        evaluations=50,
+                        delta=0.05,
+                        kappa=0.9,
+                    ).last(amplitude=0.0, tau=1.0),
+                    EXACT,
+                )
+                .value
+            )
+            for f in pair
+        ]
         assert ends == pytest.approx([min(3.0, float(f.max())) for f in pair], abs=1e-6)
         moved += abs(ends[0] - ends[1]) > plan.bound
         half += abs(ends[0] - ends[1]) > plan.bound / 3
@@ -100,7 +153,9 @@ def test_amplitude_zero_is_for_searches_that_see_every_candidate():
 
 
 def test_branch_and_bound_closes_in_on_the_best_and_drops_it_never():
-    """Of 40 draws of the prior: the last of 25 values is the best of 50 candidates in all but two, which GP-UCB cannot promise."""
+    """Of 40 draws of the prior: the last of 25 values is the best of 50 candidates in all but two,
+    which GP-UCB cannot promise.
+    """
     torch.manual_seed(1)
     late = []
     early = []
@@ -118,7 +173,16 @@ def test_branch_and_bound_closes_in_on_the_best_and_drops_it_never():
 def test_over_a_box_the_candidates_are_a_grid_and_the_theorems_count_its_points():
     grid = grid_of_box(points=30, dimension=1, side=1.0)
     assert grid[[0, -1], 0].tolist() == pytest.approx([1 / 60, 59 / 60])
-    plan = KusnerSearch(gain, grid, kernel=kernel(), noise=1e-3, evaluations=12, kappa=0.99, delta=0.01, value_range=(-3.0, 3.0))
+    plan = KusnerSearch(
+        gain,
+        grid,
+        kernel=kernel(),
+        noise=1e-3,
+        evaluations=12,
+        kappa=0.99,
+        delta=0.01,
+        value_range=(-3.0, 3.0),
+    )
     assert abs(float(grid[int(make().release(plan.best(), EXACT).value.argmax())]) - 0.7) <= 1 / 30
     expected = bounds.grid_choice_sensitivity(points=30, dimension=1, kappa=0.99, delta=0.01)
     assert plan.best().sensitivity(Adjacency.REPLACE_ONE).linf == pytest.approx(expected)
@@ -129,10 +193,15 @@ def test_over_a_box_the_candidates_are_a_grid_and_the_theorems_count_its_points(
 
 def test_what_a_last_value_rests_on_is_named():
     plan = search()
-    assert plan.last(amplitude=0.3, tau=0.5).data_assumptions().keys() == {"gp-prior", "regret-bound"}
+    assert plan.last(amplitude=0.3, tau=0.5).data_assumptions().keys() == {
+        "gp-prior",
+        "regret-bound",
+    }
     assert "0.3 exp(-T 0.5" in plan.last(amplitude=0.3, tau=0.5).data_assumptions()["regret-bound"]
     assert plan.value().data_assumptions().keys() == {"gp-prior"}
-    assert search(evaluations=50).last(amplitude=0.0, tau=0.5).data_assumptions().keys() == {"gp-prior"}
+    assert search(evaluations=50).last(amplitude=0.0, tau=0.5).data_assumptions().keys() == {
+        "gp-prior"
+    }
 
 
 def test_a_gain_that_fails_or_runs_wild_stays_in_its_range():
@@ -158,7 +227,14 @@ def hinge_fit(regularisation):
 
 
 def best(records, **changes):
-    terms = {"fit": hinge_fit, "grid": [0.5, 1.0, 2.0, 4.0], "lipschitz": 0.5, "bound": 1.0, "at_zero": 0.5, "records": records}
+    terms = {
+        "fit": hinge_fit,
+        "grid": [0.5, 1.0, 2.0, 4.0],
+        "lipschitz": 0.5,
+        "bound": 1.0,
+        "at_zero": 0.5,
+        "records": records,
+    }
     return RegularisedBest(ramp, **{**terms, **changes})
 
 
@@ -174,29 +250,47 @@ def test_the_best_value_is_found_and_unconditional_over_the_whole_grid(adaptive)
     conditional = adaptive is not None
     curator = make(data, allow_conditional=conditional)
     truth = max(float(-ramp(hinge_fit(l), data).mean()) for l in (0.5, 1.0, 2.0, 4.0))  # noqa: E741
-    assert curator.release(best(200, adaptive=adaptive), EXACT).value.item() == pytest.approx(truth, abs=1e-6 if adaptive is None else 0.1)
-    release = make(data, allow_conditional=conditional).release(best(200, adaptive=adaptive), LaplaceMechanism(1.0))
+    assert curator.release(best(200, adaptive=adaptive), EXACT).value.item() == pytest.approx(
+        truth, abs=1e-6 if adaptive is None else 0.1
+    )
+    release = make(data, allow_conditional=conditional).release(
+        best(200, adaptive=adaptive), LaplaceMechanism(1.0)
+    )
     if conditional:
         with pytest.raises(InputError, match="loss-lipschitz"):
-            make(data, allow_conditional=False).release(best(200, adaptive=adaptive), LaplaceMechanism(1.0))
-    expected = regularised.fixed_grid if adaptive is None else lambda **k: regularised.theorem_7(most=4.0, **k)
-    assert release.distribution.scale[0] / 200 == pytest.approx(expected(least=0.5, lipschitz=0.5, bound=1.0, records=200), rel=1e-6)
+            make(data, allow_conditional=False).release(
+                best(200, adaptive=adaptive), LaplaceMechanism(1.0)
+            )
+    expected = (
+        regularised.fixed_grid
+        if adaptive is None
+        else lambda **k: regularised.theorem_7(most=4.0, **k)
+    )
+    assert release.distribution.scale[0] / 200 == pytest.approx(
+        expected(least=0.5, lipschitz=0.5, bound=1.0, records=200), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("adaptive", [None, AdaptiveLipschitz(kernel(1.0), 1e-2, 3)])
 @pytest.mark.attack("A5", "A9")
 def test_no_neighbour_moves_the_best_value_further_than_declared(adaptive):
-    """Replaced records of every kind, among them one that is not finite and one that breaks the loss."""
+    """Replaced records of every kind, among them one that is not finite and one that breaks the
+    loss.
+    """
     rng = np.random.default_rng(1)
     for trial in range(24):
         m = int(rng.integers(2, 8))
         least = (0.5, 4.0)[trial % 8 < 4]
         data = people(m, seed=trial)
         other = data.clone()
-        other[0] = torch.tensor([[1.0, -data[0, 1]], [math.nan, 1.0], [-1e30, 1.0], [0.0, 1.0]], dtype=torch.float64)[trial % 4]
+        other[0] = torch.tensor(
+            [[1.0, -data[0, 1]], [math.nan, 1.0], [-1e30, 1.0], [0.0, 1.0]], dtype=torch.float64
+        )[trial % 4]
         query = best(m, grid=[least, 2 * least, 4 * least], adaptive=adaptive)
         values = [float(make(d).release(query, EXACT).value) for d in (data, other)]
-        assert abs(values[0] - values[1]) <= query.sensitivity(Adjacency.REPLACE_ONE).l1 / m * (1 + 1e-9), trial
+        assert abs(values[0] - values[1]) <= query.sensitivity(Adjacency.REPLACE_ONE).l1 / m * (
+            1 + 1e-9
+        ), trial
 
 
 def test_terms_that_do_not_fit_are_refused():
@@ -213,7 +307,9 @@ def test_terms_that_do_not_fit_are_refused():
 
 @pytest.mark.attack("A19")
 def test_over_the_whole_grid_no_broken_promise_breaks_the_sensitivity():
-    """The clip holds what the caller promised: without it each of these moved the value ten times too far."""
+    """The clip holds what the caller promised: without it each of these moved the value ten times
+    too far.
+    """
     data = torch.tensor([[1.0]] * 5, dtype=torch.float64)
     other = data.clone()
     data[0], other[0] = 1e6, -1e6
@@ -230,9 +326,16 @@ def test_over_the_whole_grid_no_broken_promise_breaks_the_sensitivity():
         "a loss that differs at zero": (lambda w, r: torch.sigmoid(5 * r[:, 0]), fit),
     }
     for cause, (loss, fitted) in causes.items():
-        query = RegularisedBest(loss, fit=fitted, grid=[10.0, 20.0], lipschitz=0.5, bound=1.0, at_zero=0.5, records=5)
-        values = [float(make(d, allow_conditional=False).release(query, EXACT).value) for d in (data, other)]
-        assert abs(values[0] - values[1]) <= query.sensitivity(Adjacency.REPLACE_ONE).l1 / 5 * (1 + 1e-9), cause
+        query = RegularisedBest(
+            loss, fit=fitted, grid=[10.0, 20.0], lipschitz=0.5, bound=1.0, at_zero=0.5, records=5
+        )
+        values = [
+            float(make(d, allow_conditional=False).release(query, EXACT).value)
+            for d in (data, other)
+        ]
+        assert abs(values[0] - values[1]) <= query.sensitivity(Adjacency.REPLACE_ONE).l1 / 5 * (
+            1 + 1e-9
+        ), cause
         assert query.sensitivity(Adjacency.REPLACE_ONE).l1 == pytest.approx(0.1, rel=1e-6), cause
 
 
@@ -277,7 +380,12 @@ def test_a_plan_must_say_from_the_start_what_it_rests_on():
     curator.reserve("too sure", mechanism.event(), slots=1, terms=terms)
     with pytest.raises(InputError, match=r"fail with probability 0\.01"):
         curator.release_all([handle], mechanism, name="too sure", reservation="too sure")
-    curator.reserve("open", mechanism.event(), slots=1, terms={**terms, "failure_probability": question.failure_probability()})
+    curator.reserve(
+        "open",
+        mechanism.event(),
+        slots=1,
+        terms={**terms, "failure_probability": question.failure_probability()},
+    )
     statement = curator.statement()
     assert statement.lines[0] == "not bounded"
     assert statement.meaning[0].startswith("only under gp-prior")

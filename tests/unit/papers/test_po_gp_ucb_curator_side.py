@@ -1,4 +1,6 @@
-"""The curator's side: the least noisy law, rows released once, answers by name, and audits that reach what is claimed."""
+"""The curator's side: the least noisy law, rows released once, answers by name, and audits that
+reach what is claimed.
+"""
 
 import math
 from typing import Any
@@ -29,8 +31,14 @@ def rows_of(n, d=2, seed=0):
 
 
 def terms(**changed):
-    given: dict[str, Any] = {"unit": PrivacyUnit("row"), "budget": Budget(4.0, 0.0), "accounting": PureFilter(), "role": "candidate",
-             "adjacency": Adjacency.BOUNDED_ROW_CHANGE, "row_change": CHANGE}  # fmt: skip
+    given: dict[str, Any] = {
+        "unit": PrivacyUnit("row"),
+        "budget": Budget(4.0, 0.0),
+        "accounting": PureFilter(),
+        "role": "candidate",
+        "adjacency": Adjacency.BOUNDED_ROW_CHANGE,
+        "row_change": CHANGE,
+    }
     return {**given, **changed}
 
 
@@ -44,21 +52,35 @@ def table(**changed):
 
 
 def test_the_sheets_table_of_noise():
-    """Root mean squares of a row's noise, to the printed digits; which law is the least noisy depends on the dimension."""
-    printed = [(1.0, 1e-5, 2, 2.45, 5.28), (1.0, 1e-5, 3, 3.46, 6.46), (math.exp(1.1), 1e-5, 2, 0.815, 1.96),
-               (math.exp(2.9), 1e-5, 3, 0.191, 0.540), (math.exp(2.8), 1e-4, 2, 0.149, 0.440)]  # fmt: skip
+    """Root mean squares of a row's noise, to the printed digits; which law is the least noisy
+    depends on the dimension.
+    """
+    printed = [
+        (1.0, 1e-5, 2, 2.45, 5.28),
+        (1.0, 1e-5, 3, 3.46, 6.46),
+        (math.exp(1.1), 1e-5, 2, 0.815, 1.96),
+        (math.exp(2.9), 1e-5, 3, 0.191, 0.540),
+        (math.exp(2.8), 1e-4, 2, 0.149, 0.440),
+    ]
     for epsilon, delta, dimension, laplace, gaussian in printed:
         best, other = row_noises(dimension, budget=Budget(epsilon, delta), sensitivity=1.0)
         assert isinstance(best.mechanism, L2LaplaceMechanism)
         assert isinstance(other.mechanism, GaussianMechanism)
         for found, root in ((best, laplace), (other, gaussian)):
             assert math.sqrt(found.variance * dimension) == pytest.approx(root, rel=5e-3)
-    kinds = [type(row_noises(d, budget=Budget(1.0, 1e-5), sensitivity=1.0)[0].mechanism) for d in (2, 12, 13, 40)]
+    kinds = [
+        type(row_noises(d, budget=Budget(1.0, 1e-5), sensitivity=1.0)[0].mechanism)
+        for d in (2, 12, 13, 40)
+    ]
     assert kinds == [L2LaplaceMechanism, L2LaplaceMechanism, GaussianMechanism, GaussianMechanism]
 
 
 def test_a_projection_pays_for_l2_laplace_noise_and_never_for_the_gaussian():
-    pure: dict[str, Any] = {"budget": Budget(3.0, 0.0), "sensitivity": 1.0, "accounting": PureFilter()}
+    pure: dict[str, Any] = {
+        "budget": Budget(3.0, 0.0),
+        "sensitivity": 1.0,
+        "accounting": PureFilter(),
+    }
     ways = row_noises(300, **pure, projections=[30, 100], lengthscale=50.0)
     plain = next(way for way in ways if way.projection is None)
     assert ways[0].projection is not None
@@ -66,14 +88,26 @@ def test_a_projection_pays_for_l2_laplace_noise_and_never_for_the_gaussian():
     assert f"projection onto {ways[0].dimension}" in str(ways[0])
     assert row_noises(300, **pure, projections=[30], lengthscale=1e6)[0].projection is None
     gaussian = row_noises(
-        300, budget=Budget(3.0, 1e-5), sensitivity=1.0, accounting=GDPFilter(), projections=[30, 100, 299], lengthscale=100.0
+        300,
+        budget=Budget(3.0, 1e-5),
+        sensitivity=1.0,
+        accounting=GDPFilter(),
+        projections=[30, 100, 299],
+        lengthscale=100.0,
     )
-    assert next(way.dimension for way in gaussian if isinstance(way.mechanism, GaussianMechanism)) == 300
+    assert (
+        next(way.dimension for way in gaussian if isinstance(way.mechanism, GaussianMechanism))
+        == 300
+    )
 
 
 def test_the_error_of_distances_is_that_of_released_rows():
-    """Two rows a length-scale apart, many releases: the squared distance less its noise, against the formula."""
-    for way in row_noises(6, budget=Budget(6.0, 1e-5), sensitivity=1.0, projections=[3], lengthscale=4.0):
+    """Two rows a length-scale apart, many releases: the squared distance less its noise, against
+    the formula.
+    """
+    for way in row_noises(
+        6, budget=Budget(6.0, 1e-5), sensitivity=1.0, projections=[3], lengthscale=4.0
+    ):
         if isinstance(way.mechanism, GaussianMechanism):
             k = way.dimension
             deviation = math.sqrt(way.variance)
@@ -81,11 +115,19 @@ def test_the_error_of_distances_is_that_of_released_rows():
             x = 4.0 * torch.nn.functional.normalize(torch.ones(6, dtype=DOUBLE), dim=0)
             generator = torch.Generator().manual_seed(0)
             for seed in range(4000):
-                A = torch.eye(6, dtype=DOUBLE) if way.projection is None else random_projection(6, 3, seed=seed)
-                z = x @ A + math.sqrt(2) * deviation * torch.randn(k, dtype=DOUBLE, generator=generator)
+                A = (
+                    torch.eye(6, dtype=DOUBLE)
+                    if way.projection is None
+                    else random_projection(6, 3, seed=seed)
+                )
+                z = x @ A + math.sqrt(2) * deviation * torch.randn(
+                    k, dtype=DOUBLE, generator=generator
+                )
                 estimates.append(float(z.square().sum()) / 16 - 2 * k * way.variance / 16)
             assert np.std(estimates) == pytest.approx(way.error(4.0), rel=0.1)
-            assert np.mean(estimates) == pytest.approx(1.0, abs=5 * way.error(4.0) / math.sqrt(4000))
+            assert np.mean(estimates) == pytest.approx(
+                1.0, abs=5 * way.error(4.0) / math.sqrt(4000)
+            )
 
 
 def test_rows_are_drawn_once_whoever_asks_again(on_disk):
@@ -98,10 +140,14 @@ def test_rows_are_drawn_once_whoever_asks_again(on_disk):
     assert first.variance == pytest.approx(again.variance)
     for asked in (
         lambda: release_rows(curator(**kept), table(), L2LaplaceMechanism.of(1.0), terms=divided),
-        lambda: release_rows(curator(**kept), RowTable((0.0, 0.0), 20.0, row_change=CHANGE), two, terms=divided),
+        lambda: release_rows(
+            curator(**kept), RowTable((0.0, 0.0), 20.0, row_change=CHANGE), two, terms=divided
+        ),
         lambda: release_rows(curator(**kept), table(), two, terms={"divided by": [2.0, 1.0]}),
         lambda: release_rows(curator(n=39, **kept), table(), two, terms=divided),
-        lambda: release_rows(curator(**kept), table(projection=torch.eye(2, dtype=DOUBLE)), two, terms=divided),
+        lambda: release_rows(
+            curator(**kept), table(projection=torch.eye(2, dtype=DOUBLE)), two, terms=divided
+        ),
     ):
         with pytest.raises(LedgerMismatch):
             asked()
@@ -111,7 +157,11 @@ def test_rows_are_drawn_once_whoever_asks_again(on_disk):
 
 
 def answers(private, **changed):
-    return Outcomes(private, lambda records: records["y"], **{"value_range": (0.0, 1.0), "budget": 0.5, **changed})
+    return Outcomes(
+        private,
+        lambda records: records["y"],
+        **{"value_range": (0.0, 1.0), "budget": 0.5, **changed},
+    )
 
 
 @pytest.mark.usefixtures("seeded_noise")
@@ -134,7 +184,9 @@ def test_the_less_noisy_law_is_taken_and_repeats_share_the_budget():
     assert isinstance(gaussian.mechanism, GaussianMechanism)
     assert answers(curator(), repeats=4).variance == pytest.approx(2 / 0.5**2)
     private = curator(allow_conditional=True)
-    asked = Outcomes(private, lambda records: None, value_range=(0.0, 1.0), declassified="a test", worst="upper")
+    asked = Outcomes(
+        private, lambda records: None, value_range=(0.0, 1.0), declassified="a test", worst="upper"
+    )
     assert asked.value(0, request="a").value == pytest.approx(1.0)
 
 
@@ -168,7 +220,9 @@ def test_an_outcome_is_not_looked_at_where_its_row_has_no_answer_left():
 @pytest.mark.parametrize("kind", ["l2-laplace", "gaussian", "projected"])
 @pytest.mark.attack("A9", "A24")
 def test_many_rows_audit_the_claim_for_one(kind, measured):
-    """A table of equal rows is as many independent runs; its neighbour has all rows moved by the relation's radius."""
+    """A table of equal rows is as many independent runs; its neighbour has all rows moved by the
+    relation's radius.
+    """
     runs = 400_000
     A = random_projection(2, 1, seed=4) if kind == "projected" else None
     mechanism = L2LaplaceMechanism.of(1.0) if kind == "l2-laplace" else GaussianMechanism(1.0)
@@ -187,7 +241,12 @@ def test_many_rows_audit_the_claim_for_one(kind, measured):
         return np.linalg.norm(Z, axis=1) - np.linalg.norm(Z - end, axis=1)
 
     if kind == "l2-laplace":
-        measured(runs, audited(f"rows {kind}", draw, runs=runs, statistic=ratio, delta=0.0).epsilon(0.0), 1.0, least=0.9)
+        measured(
+            runs,
+            audited(f"rows {kind}", draw, runs=runs, statistic=ratio, delta=0.0).epsilon(0.0),
+            1.0,
+            least=0.9,
+        )
     else:
         found = audited(f"rows {kind}", draw, runs=runs, statistic=None)
         measured(runs, found.mu, 1.0, least=0.9)

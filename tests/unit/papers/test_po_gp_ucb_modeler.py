@@ -48,10 +48,17 @@ def test_it_is_algorithm_2_written_with_botorch():
     for t in range(1, 12):
         Y = torch.tensor([[value(Z, index)] for index in chosen], dtype=DOUBLE)
         model = SingleTaskGP(
-            Z[chosen], Y, train_Yvar=torch.full_like(Y, NOISE), covar_module=kernel(), mean_module=ZeroMean(), outcome_transform=None
+            Z[chosen],
+            Y,
+            train_Yvar=torch.full_like(Y, NOISE),
+            covar_module=kernel(),
+            mean_module=ZeroMean(),
+            outcome_transform=None,
         )
         with torch.no_grad():
-            scores = UpperConfidenceBound(model.double().eval(), beta=schedule(t + 1))(Z.unsqueeze(-2))
+            scores = UpperConfidenceBound(model.double().eval(), beta=schedule(t + 1))(
+                Z.unsqueeze(-2)
+            )
         scores[chosen] = -math.inf
         chosen.append(int(scores.argmax()))
     assert played_rows == chosen
@@ -90,7 +97,13 @@ def test_rows_under_way_count_as_seen_at_their_mean():
         asked.append(index)
     before = asking.model.variance.clone()
     for _ in range(3):
-        expected.append(int(model.argmax_upper(schedule(model.num_observations + 1), exclude=torch.tensor(asked))))
+        expected.append(
+            int(
+                model.argmax_upper(
+                    schedule(model.num_observations + 1), exclude=torch.tensor(asked)
+                )
+            )
+        )
         asked.append(expected[-1])
         model.observe(expected[-1], float(model.mean[expected[-1]]))
     assert [asking.ask() for _ in range(3)] == expected == asking.pending
@@ -127,6 +140,14 @@ def test_what_is_no_new_outcome_is_refused(index, y, message):
 
 
 def test_the_modeler_sees_no_curator():
-    imported = {node.module for node in ast.walk(ast.parse(inspect.getsource(modeler))) if isinstance(node, ast.ImportFrom)}
+    imported = {
+        node.module
+        for node in ast.walk(ast.parse(inspect.getsource(modeler)))
+        if isinstance(node, ast.ImportFrom)
+    }
     assert imported
-    assert not [name for name in imported if name and name.startswith(("dpbo.curator", "dpbo.queries", "dpbo.mechanisms"))]
+    assert not [
+        name
+        for name in imported
+        if name and name.startswith(("dpbo.curator", "dpbo.queries", "dpbo.mechanisms"))
+    ]

@@ -63,8 +63,14 @@ class TestOutcome(RowContract):
 
 
 def curator(records, **changed):
-    terms = {"unit": PrivacyUnit("row"), "budget": Budget(8.0, 0.0), "accounting": PureFilter(), "role": "candidate",
-             "adjacency": Adjacency.BOUNDED_ROW_CHANGE, "row_change": CHANGE}  # fmt: skip
+    terms = {
+        "unit": PrivacyUnit("row"),
+        "budget": Budget(8.0, 0.0),
+        "accounting": PureFilter(),
+        "role": "candidate",
+        "adjacency": Adjacency.BOUNDED_ROW_CHANGE,
+        "row_change": CHANGE,
+    }
     return Curator(records, **{**terms, **changed})
 
 
@@ -77,21 +83,31 @@ def test_the_gaussian_is_that_of_one_row_however_many_there_are():
     X = rows_of(5000, 2)
     table = RowTable((0.0, 0.0), 25.0, row_change=CHANGE)
     few, many = (
-        curator(X[:n], budget=Budget(3.0, 1e-6), accounting=None).release(table, GaussianMechanism(2.0)).distribution for n in (10, 5000)
+        curator(X[:n], budget=Budget(3.0, 1e-6), accounting=None)
+        .release(table, GaussianMechanism(2.0))
+        .distribution
+        for n in (10, 5000)
     )
     assert few == many
     assert few.scale == pytest.approx((2.0, 2.0))
 
 
 def test_rows_beyond_the_ball_are_drawn_onto_it_and_broken_ones_to_the_centre():
-    X = torch.tensor([[1e308, 0.0], [3.0, 4.0], [float("nan"), 0.0], [0.0, -float("inf")], [1.0, 30.0]], dtype=DOUBLE)
+    X = torch.tensor(
+        [[1e308, 0.0], [3.0, 4.0], [float("nan"), 0.0], [0.0, -float("inf")], [1.0, 30.0]],
+        dtype=DOUBLE,
+    )
     found = curator(X).release(RowTable((1.0, 0.0), 25.0, row_change=CHANGE), EXACT).value
-    wanted = torch.tensor([[26.0, 0.0], [3.0, 4.0], [1.0, 0.0], [1.0, 0.0], [1.0, 25.0]], dtype=DOUBLE)
+    wanted = torch.tensor(
+        [[26.0, 0.0], [3.0, 4.0], [1.0, 0.0], [1.0, 0.0], [1.0, 25.0]], dtype=DOUBLE
+    )
     torch.testing.assert_close(found, wanted, atol=1e-7, rtol=0)
 
 
 def test_projections_are_told_apart_by_their_digest():
-    first, second = (RowTable((0.0, 0.0), 1.0, projection=A).public_inputs() for A in (SHEAR, SHEAR + 1e-12))
+    first, second = (
+        RowTable((0.0, 0.0), 1.0, projection=A).public_inputs() for A in (SHEAR, SHEAR + 1e-12)
+    )
     assert first["projection"][:2] == second["projection"][:2] == [2, 3]
     assert first != second
 
@@ -103,7 +119,9 @@ def test_whole_numbers_that_float64_does_not_tell_apart_stay_within_the_sensitiv
     for query, base in ((table, 2**60 + 127), (near, 2**53 - 1), (near, 2**53 + 1)):
         one, other = (exact_sum(query, torch.tensor([[base + step]])) for step in (0, 2))
         declared = query.sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
-        require_within(one.numerators.tolist(), other.numerators.tolist(), one.quanta, declared, "the row")
+        require_within(
+            one.numerators.tolist(), other.numerators.tolist(), one.quanta, declared, "the row"
+        )
 
 
 def numerators_of(table, rows):
@@ -120,7 +138,16 @@ def test_rows_of_every_kind_of_number_count_as_the_same_whatever_kind_another_ro
                 assert numerators_of(table, [row, other])[0] == alone, (center, row, other)
     rows = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], dtype=DOUBLE)
     table = RowTable((0.5, 0.25), 1.0)
-    for kind in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32):
+    for kind in (
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.float32,
+    ):
         assert numerators_of(table, rows.to(kind)) == numerators_of(table, rows), kind
 
 
@@ -128,10 +155,14 @@ def test_the_relation_is_about_one_table():
     records = {"rows": rows_of(5, 2), "salary": rows_of(5, 2, seed=1)}
     private = curator(records, row_change=OF_ROWS)
     with pytest.raises(InputError, match="row_change"):
-        private.evaluate(RowTable((0.0, 0.0), 25.0, row_change=RowChange(1.0, diameter=50.0, table="salary")))
+        private.evaluate(
+            RowTable((0.0, 0.0), 25.0, row_change=RowChange(1.0, diameter=50.0, table="salary"))
+        )
     with pytest.raises(InputError, match="table"):
         RowTable((0.0, 0.0), 25.0, row_change=OF_ROWS, table="salary")
-    assert "a row of 'rows' moves by at most 1, which is 2.00 % of the diameter 50" in str(private.statement())
+    assert "a row of 'rows' moves by at most 1, which is 2.00 % of the diameter 50" in str(
+        private.statement()
+    )
 
 
 def test_other_records_do_not_take_the_places_of_a_parallel_plan(on_disk):
@@ -142,9 +173,14 @@ def test_other_records_do_not_take_the_places_of_a_parallel_plan(on_disk):
 
 
 def test_a_limit_holds_over_all_who_charge(on_disk):
-    several = [curator({"rows": rows_of(6, 2), "y": torch.zeros(6, dtype=DOUBLE)}, **on_disk) for _ in range(2)]
+    several = [
+        curator({"rows": rows_of(6, 2), "y": torch.zeros(6, dtype=DOUBLE)}, **on_disk)
+        for _ in range(2)
+    ]
     for private in several:
-        private.reserve("y", LaplaceMechanism.of(1.0).event(), slots=2, terms={}, parallel=True, limit=2)
+        private.reserve(
+            "y", LaplaceMechanism.of(1.0).event(), slots=2, terms={}, parallel=True, limit=2
+        )
     ask(several[0], 1)
     ask(several[1], 2)
     with pytest.raises(BudgetExceeded, match="answers"):
@@ -171,13 +207,17 @@ class Careless(ClippedMean):
 
 def test_exact_answers_are_unbounded_without_a_declared_reason_and_every_reason_is_told():
     private = curator(rows_of(5, 2), allow_conditional=True)
-    private.release(Careless(lambda _, r: r[:, 0], score_range=(0.0, 1.0)), NoNoise(allow_not_private=True))
+    private.release(
+        Careless(lambda _, r: r[:, 0], score_range=(0.0, 1.0)), NoNoise(allow_not_private=True)
+    )
     statement = private.statement()
     assert statement.void
     assert statement.lines[0] == "not bounded"
     private = curator(rows_of(5, 2), allow_conditional=True)
     for reason in ("they are in a register", "their owners agreed"):
-        query = RowOutcome(lambda records: records[0, 0], row=1, value_range=(0.0, 1.0), declassified=reason)
+        query = RowOutcome(
+            lambda records: records[0, 0], row=1, value_range=(0.0, 1.0), declassified=reason
+        )
         private.release(query, NoNoise(allow_not_private=True))
     told = private.statement().assumptions["outcomes-declassified"]
     assert "they are in a register" in told
@@ -207,12 +247,20 @@ def outcome(records):
 def tabled(n=6, **changed):
     X = rows_of(n, 2)
     made = curator({"rows": X, "y": torch.arange(n, dtype=DOUBLE) / n}, **changed)
-    made.reserve("y", LaplaceMechanism.of(1.0).event(), slots=2, terms={"value_range": [0.0, 1.0]}, parallel=True)
+    made.reserve(
+        "y",
+        LaplaceMechanism.of(1.0).event(),
+        slots=2,
+        terms={"value_range": [0.0, 1.0]},
+        parallel=True,
+    )
     return made
 
 
 def ask(private, *rows):
-    handles = [private.evaluate(RowOutcome(outcome, row=row, value_range=(0.0, 1.0))) for row in rows]
+    handles = [
+        private.evaluate(RowOutcome(outcome, row=row, value_range=(0.0, 1.0))) for row in rows
+    ]
     return private.release_all(handles, LaplaceMechanism.of(1.0), name="y", reservation="y")
 
 
@@ -244,11 +292,15 @@ def test_a_parallel_plan_refuses_questions_about_everybody():
 def test_an_ordinary_plan_adds_up_over_rows():
     private = tabled()
     private.reserve("serial", LaplaceMechanism.of(1.0).event(), slots=2, terms={})
-    handles = [private.evaluate(RowOutcome(outcome, row=row, value_range=(0.0, 1.0))) for row in (0, 1, 2)]
+    handles = [
+        private.evaluate(RowOutcome(outcome, row=row, value_range=(0.0, 1.0))) for row in (0, 1, 2)
+    ]
     for handle in handles[:2]:
         private.release_all([handle], LaplaceMechanism.of(1.0), name="serial", reservation="serial")
     with pytest.raises(BudgetExceeded):
-        private.release_all(handles[2:], LaplaceMechanism.of(1.0), name="serial", reservation="serial")
+        private.release_all(
+            handles[2:], LaplaceMechanism.of(1.0), name="serial", reservation="serial"
+        )
 
 
 def test_a_chain_whose_parts_were_changed_does_not_hold():
@@ -260,8 +312,13 @@ def test_a_chain_whose_parts_were_changed_does_not_hold():
         body = record.body
         if record.kind == "charge":
             body = {**body, "slots": [{**slot, "part": 0} for slot in body["slots"]]}
-        forged.append(Record.following(forged[-1] if forged else None, record.kind, record.name, body))
-    for records, outcome in ((chain, contextlib.nullcontext()), (forged, pytest.raises(LedgerCorrupt))):
+        forged.append(
+            Record.following(forged[-1] if forged else None, record.kind, record.name, body)
+        )
+    for records, outcome in (
+        (chain, contextlib.nullcontext()),
+        (forged, pytest.raises(LedgerCorrupt)),
+    ):
         followed = Chain()
         with outcome:
             for record in records:
@@ -271,7 +328,9 @@ def test_a_chain_whose_parts_were_changed_does_not_hold():
 def test_declassified_outcomes_are_exact_and_conditional():
     X = rows_of(6, 2)
     reason = "returns of finished loans are published"
-    query = RowOutcome(lambda records: records["y"], row=2, value_range=(0.0, 1.0), declassified=reason)
+    query = RowOutcome(
+        lambda records: records["y"], row=2, value_range=(0.0, 1.0), declassified=reason
+    )
     records = {"rows": X, "y": torch.arange(6, dtype=DOUBLE) / 8}
     refused = curator(records)
     with pytest.raises(InputError, match="outcomes-declassified"):
@@ -307,7 +366,13 @@ def outcome_of(outcome, row=1):
 
 
 def test_an_outcome_is_that_of_its_row_in_whatever_shape_and_clipped():
-    for shaped in (lambda r: r[0], lambda r: r, torch.tensor, lambda r: torch.tensor([r]), lambda r: iter([r])):
+    for shaped in (
+        lambda r: r[0],
+        lambda r: r,
+        torch.tensor,
+        lambda r: torch.tensor([r]),
+        lambda r: iter([r]),
+    ):
         assert [outcome_of(shaped, row) for row in range(3)] == pytest.approx([0.1, 0.2, 0.3])
     assert (outcome_of(lambda _: 1e9), outcome_of(lambda _: -1e9)) == pytest.approx((3.0, -1.0))
 
@@ -318,7 +383,15 @@ def raising(records):
 
 @pytest.mark.attack("A6")
 def test_what_is_no_single_number_counts_as_was_said_and_says_nothing():
-    for broken in (lambda _: [1.0, 2.0], lambda _: [], lambda _: None, lambda _: math.nan, lambda _: math.inf, lambda _: "1.0", raising):
+    for broken in (
+        lambda _: [1.0, 2.0],
+        lambda _: [],
+        lambda _: None,
+        lambda _: math.nan,
+        lambda _: math.inf,
+        lambda _: "1.0",
+        raising,
+    ):
         assert outcome_of(broken) == pytest.approx(0.5)
         private = curator(rows_of(5, 2), allow_conditional=True)
         query = RowOutcome(broken, row=1, value_range=(-3.0, 1.0), declassified="a test")
@@ -346,8 +419,12 @@ def test_relations_that_a_row_or_its_curator_does_not_keep_are_refused():
         lambda: curator(rows_of(5, 2), row_change=None),
         lambda: curator(rows_of(5, 2), adjacency=Adjacency.REPLACE_ONE),
         lambda: curator(rows_of(5, 2), unit=grouped),
-        lambda: curator(rows_of(5, 2)).evaluate(RowTable((0.0, 0.0), 25.0, row_change=RowChange(2.0, diameter=50.0))),
-        lambda: curator(rows_of(5, 2), adjacency=Adjacency.REPLACE_ONE, row_change=None, unit=grouped).evaluate(about_one),
+        lambda: curator(rows_of(5, 2)).evaluate(
+            RowTable((0.0, 0.0), 25.0, row_change=RowChange(2.0, diameter=50.0))
+        ),
+        lambda: curator(
+            rows_of(5, 2), adjacency=Adjacency.REPLACE_ONE, row_change=None, unit=grouped
+        ).evaluate(about_one),
     ):
         with pytest.raises(UsageError):
             make()

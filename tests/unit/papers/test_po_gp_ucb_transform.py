@@ -1,6 +1,8 @@
-"""PO-GP-UCB's Algorithm 1: as printed, in both branches, against the paper's numbers; and refused to whoever does not insist.
+"""PO-GP-UCB's Algorithm 1: as printed, in both branches, against the paper's numbers; and refused
+to whoever does not insist.
 
-From three known rows all the others can be read off its Z, and off rows with noise no more precisely than the noise allows.
+From three known rows all the others can be read off its Z, and off rows with noise no more
+precisely than the noise allows.
 """
 
 import math
@@ -14,7 +16,12 @@ from dpbo.errors import InputError
 from dpbo.mechanisms import L2LaplaceMechanism
 from dpbo.papers.po_gp_ucb import RowTable, bounds, release_rows, row_noises
 from dpbo.papers.po_gp_ucb.row_noise import random_projection
-from dpbo.papers.po_gp_ucb.transform import identify_table, po_gp_ucb_omega, po_gp_ucb_transform, recover_rows
+from dpbo.papers.po_gp_ucb.transform import (
+    identify_table,
+    po_gp_ucb_omega,
+    po_gp_ucb_transform,
+    recover_rows,
+)
 from tests.unit.models.conftest import _seed  # noqa: F401
 
 DOUBLE = torch.float64
@@ -29,18 +36,33 @@ def grid(side=100):
 
 
 def published(X, epsilon, r=10, delta=1e-5, seed=0):
-    return po_gp_ucb_transform(X, epsilon=epsilon, delta=delta, r=r, generator=torch.Generator().manual_seed(seed), allow_not_private=True)
+    return po_gp_ucb_transform(
+        X,
+        epsilon=epsilon,
+        delta=delta,
+        r=r,
+        generator=torch.Generator().manual_seed(seed),
+        allow_not_private=True,
+    )
 
 
 def test_the_largest_tested_r_below_sigma_min_is_the_papers():
-    """Tables 1 to 3: it is so only with the root over r log(2/delta), and rows centred before they are scaled."""
+    """Tables 1 to 3: it is so only with the root over r log(2/delta), and rows centred before they
+    are scaled.
+    """
     X = grid()
     for log_epsilon, tested, largest in (
-        (1.1, (3, 6, 8, 10, 15, 20), 10), (1.3, (3, 9, 12, 15, 20, 30), 15), (1.5, (5, 10, 15, 20, 30, 50), 20),
-    ):  # fmt: skip
-        assert max(r for r in tested if not published(X, math.exp(log_epsilon), r).inflated) == largest
+        (1.1, (3, 6, 8, 10, 15, 20), 10),
+        (1.3, (3, 9, 12, 15, 20, 30), 15),
+        (1.5, (5, 10, 15, 20, 30, 50), 20),
+    ):
+        assert (
+            max(r for r in tested if not published(X, math.exp(log_epsilon), r).inflated) == largest
+        )
     assert abs(published(X, 1.0).sigma_min - 1030.88) < 0.01
-    assert po_gp_ucb_omega(epsilon=math.exp(1.1), delta=1e-5, r=10) == pytest.approx(976.1, abs=0.05)
+    assert po_gp_ucb_omega(epsilon=math.exp(1.1), delta=1e-5, r=10) == pytest.approx(
+        976.1, abs=0.05
+    )
 
 
 def test_one_branch_projects_centred_rows_and_the_other_raises_singular_values():
@@ -56,7 +78,9 @@ def test_one_branch_projects_centred_rows_and_the_other_raises_singular_values()
     _, raised_values, _ = torch.linalg.svd(raised, full_matrices=False)
     assert release.inflated
     torch.testing.assert_close(raised_values, (S.square() + release.omega**2).sqrt())
-    torch.testing.assert_close((Vh @ raised.mT @ raised @ Vh.mT).diagonal(), S.square() + release.omega**2)
+    torch.testing.assert_close(
+        (Vh @ raised.mT @ raised @ Vh.mT).diagonal(), S.square() + release.omega**2
+    )
 
 
 def test_what_is_refused():
@@ -72,15 +96,28 @@ def test_what_is_refused():
 
 
 def released(X, kind, epsilon):
-    """(Z, deviation of a coordinate's noise) of a real release, pure or at delta = 1e-5, by a curator that protects a row's move by 1."""
+    """(Z, deviation of a coordinate's noise) of a real release, pure or at delta = 1e-5, by a
+    curator that protects a row's move by 1.
+    """
     change = RowChange(1.0, diameter=51.0)
     pure = kind == "l2-laplace"
     A = random_projection(2, 2, seed=1) if kind == "projected" else None
     ways = row_noises(2, budget=Budget(epsilon, 1e-5), sensitivity=1.0)
     way = next(way for way in ways if isinstance(way.mechanism, L2LaplaceMechanism) is pure)
-    terms: dict[str, Any] = {"budget": Budget(epsilon, 0.0 if pure else 1e-5), "accounting": way.accounting}
-    curator = Curator(X, unit=PrivacyUnit("row"), adjacency=Adjacency.BOUNDED_ROW_CHANGE, row_change=change, **terms)
-    rows = release_rows(curator, RowTable((0.0, 0.0), 25.5, row_change=change, projection=A), way.mechanism)
+    terms: dict[str, Any] = {
+        "budget": Budget(epsilon, 0.0 if pure else 1e-5),
+        "accounting": way.accounting,
+    }
+    curator = Curator(
+        X,
+        unit=PrivacyUnit("row"),
+        adjacency=Adjacency.BOUNDED_ROW_CHANGE,
+        row_change=change,
+        **terms,
+    )
+    rows = release_rows(
+        curator, RowTable((0.0, 0.0), 25.5, row_change=change, projection=A), way.mechanism
+    )
     return rows.Z if A is None else rows.Z @ torch.linalg.inv(A), rows.variance**0.5
 
 
@@ -102,13 +139,17 @@ def test_three_known_rows_give_all_the_others():
 @pytest.mark.parametrize("branch", BRANCHES)
 @pytest.mark.attack("A18")
 def test_neighbours_are_told_apart_always(branch):
-    """Rows moved by 0.01 where the relation allows 1; r = 1 is enough. A coin would be right 20 times of 20 once in a million."""
+    """Rows moved by 0.01 where the relation allows 1; r = 1 is enough. A coin would be right 20
+    times of 20 once in a million.
+    """
     X = grid()
     for r in (1, 10):
         right = 0
         for seed in range(20):
             neighbour = X.clone()
-            neighbour[int(torch.randint(len(X), ()))] += 0.01 * torch.nn.functional.normalize(torch.randn(2, dtype=DOUBLE), dim=0)
+            neighbour[int(torch.randint(len(X), ()))] += 0.01 * torch.nn.functional.normalize(
+                torch.randn(2, dtype=DOUBLE), dim=0
+            )
             truth = seed % 2
             Z = published((X, neighbour)[truth], BRANCHES[branch], r, seed=seed).Z
             right += identify_table(Z, (X, neighbour)) == truth
@@ -118,7 +159,9 @@ def test_neighbours_are_told_apart_always(branch):
 @pytest.mark.parametrize("kind", ["gaussian", "l2-laplace", "projected"])
 @pytest.mark.attack("A18")
 def test_rows_with_noise_are_found_no_better_than_the_noise_allows(kind):
-    """B is the identity and the noise of unknown rows their own: the error's deviation is at least the noise's. Five standard errors."""
+    """B is the identity and the noise of unknown rows their own: the error's deviation is at least
+    the noise's. Five standard errors.
+    """
     X = grid()
     Z, deviation = released(X, kind, 3.0)
     order = torch.randperm(len(X))
@@ -129,7 +172,9 @@ def test_rows_with_noise_are_found_no_better_than_the_noise_allows(kind):
         error = float(squares.sum(1).std() / 2 / len(others) ** 0.5)
         assert float(squares.mean()) >= deviation**2 - 5 * error
         if known > 3:
-            assert float(squares.mean()) <= 1.01 * deviation**2 + 5 * error, "of the order of the noise: the attack is no straw man"
+            assert float(squares.mean()) <= 1.01 * deviation**2 + 5 * error, (
+                "of the order of the noise: the attack is no straw man"
+            )
 
 
 @pytest.mark.parametrize("epsilon", [3000.0, 100.0])
@@ -144,7 +189,12 @@ def test_distances_keep_within_lemma_1_and_theorem_2_and_fewer_columns_do_not(ep
         found = 0
         for seed in range(60):
             rows = po_gp_ucb_transform(
-                X, epsilon=epsilon, delta=1e-2, r=r, generator=torch.Generator().manual_seed(seed), allow_not_private=True
+                X,
+                epsilon=epsilon,
+                delta=1e-2,
+                r=r,
+                generator=torch.Generator().manual_seed(seed),
+                allow_not_private=True,
             )
             low, high = bounds.distance_factors(nu=nu, sigma_min=rows.sigma_min, omega=rows.omega)
             ratio = torch.pdist(rows.Z).square() / before
@@ -159,7 +209,9 @@ def test_distances_keep_within_lemma_1_and_theorem_2_and_fewer_columns_do_not(ep
 
 
 def test_theorem_3_asks_for_more_columns_than_anybody_uses_and_its_parts_hold():
-    needs = bounds.theorem_3_needs(count=10_000, diameter=50.0, lengthscale=1.25, largest=1.0, error=10.0, delta=0.05)
+    needs = bounds.theorem_3_needs(
+        count=10_000, diameter=50.0, lengthscale=1.25, largest=1.0, error=10.0, delta=0.05
+    )
     assert needs.nu == 0.00125
     assert 1.1e8 < needs.columns < 1.2e8, "the paper's experiments have 3 to 50"
     d2 = 4.0
@@ -174,7 +226,9 @@ def test_theorem_3_asks_for_more_columns_than_anybody_uses_and_its_parts_hold():
     assert sum(1 / t for t in range(1, 51)) > math.log(50), "what the paper prints"
     terms: dict[str, Any] = {"beta": 9.0, "gamma": 3.0, "noise": 0.1, "c1": 0.2, "c2": 0.1}
     found = bounds.theorem_3(error=0.5, evaluations=50, **terms)
-    assert found**2 == pytest.approx(0.25 + 24 * 0.7**2 * (1 + math.log(50)) / 50 + 24 / math.log(11) * 27 / 50)
+    assert found**2 == pytest.approx(
+        0.25 + 24 * 0.7**2 * (1 + math.log(50)) / 50 + 24 / math.log(11) * 27 / 50
+    )
 
 
 def test_diagonal_dominance_is_definition_3():

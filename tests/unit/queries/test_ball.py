@@ -1,4 +1,6 @@
-"""The public ball: its own coordinates and back, its volume, what it refuses, how finely it may be cut."""
+"""The public ball: its own coordinates and back, its volume, what it refuses, how finely it may be
+cut.
+"""
 
 import itertools
 import math
@@ -22,7 +24,12 @@ def test_the_way_in_and_the_way_back():
         moved = X if center is None else X - center
         assert torch.allclose(ball.inward(X), (moved if matrix is None else moved @ matrix.T) / 4.0)
         assert torch.allclose(ball.outward(ball.inward(X)), X)
-        own = torch.autograd.functional.jacobian(lambda x, ball=ball: ball.inward(x[None])[0], X[0]).det().abs().log()
+        own = (
+            torch.autograd.functional.jacobian(lambda x, ball=ball: ball.inward(x[None])[0], X[0])
+            .det()
+            .abs()
+            .log()
+        )
         assert ball.log_volume(2) == pytest.approx(float(own))
 
 
@@ -33,7 +40,11 @@ def test_what_is_no_ball_is_refused():
     for radius in (1e-100, 1e100):
         Ball(radius)
     broken = torch.tensor([1.0, math.nan]).double()
-    refused: list[tuple[str, Any]] = [("norm", "l1"), *(("center", c) for c in (broken, MATRIX)), ("matrix", MATRIX[:1])]
+    refused: list[tuple[str, Any]] = [
+        ("norm", "l1"),
+        *(("center", c) for c in (broken, MATRIX)),
+        ("matrix", MATRIX[:1]),
+    ]
     for name, value in [*refused, ("matrix", MATRIX.float())]:
         with pytest.raises(InputError, match=name):
             Ball(1.0, **{name: value})
@@ -52,9 +63,16 @@ def test_a_record_counts_as_its_clipped_place_in_whole_steps(norm, center, matri
     X[5] = 1e102
     dead = torch.zeros(700, dtype=torch.bool)
     dead[3:6] = True
-    chunks = [(k.clone(), valid) for part in (X[:300], X[300:]) for k, valid in lattice_chunks(part, ball, 16, 256)]
+    chunks = [
+        (k.clone(), valid)
+        for part in (X[:300], X[300:])
+        for k, valid in lattice_chunks(part, ball, 16, 256)
+    ]
     assert [(k.shape, valid.shape) for k, valid in chunks] == [((2, 256), (256,))] * 4
-    parts = [(k[:, :count], valid[:count], valid[count:]) for (k, valid), count in zip(chunks, (256, 44, 256, 144), strict=True)]
+    parts = [
+        (k[:, :count], valid[:count], valid[count:])
+        for (k, valid), count in zip(chunks, (256, 44, 256, 144), strict=True)
+    ]
     k, valid, padding = (torch.cat(part, -1) for part in zip(*parts, strict=True))
     assert torch.equal(valid, ~dead)
     assert not padding.any()
@@ -81,13 +99,21 @@ def test_a_record_counts_while_no_coordinate_is_beyond_1e100_radii():
 @pytest.mark.attack("A4")
 @pytest.mark.parametrize("d", [2, 16, 300])
 def test_a_clipped_record_has_the_same_place_whoever_stands_beside_it(d):
-    """Records from deep inside to far outside, alone and among others, in both orders of memory, in floats whose sums would round."""
+    """Records from deep inside to far outside, alone and among others, in both orders of memory, in
+    floats whose sums would round.
+    """
     generator = torch.Generator().manual_seed(d)
-    lengths = torch.logspace(-1.0, 60.0, 300, dtype=DOUBLE)[torch.randperm(300, generator=generator), None]
-    X = lengths * torch.nn.functional.normalize(torch.randn(300, d, dtype=DOUBLE, generator=generator))
+    lengths = torch.logspace(-1.0, 60.0, 300, dtype=DOUBLE)[
+        torch.randperm(300, generator=generator), None
+    ]
+    X = lengths * torch.nn.functional.normalize(
+        torch.randn(300, d, dtype=DOUBLE, generator=generator)
+    )
     ((together, _),) = lattice_chunks(X, Ball(1.0), 20, 480)
     ((by_record, _),) = lattice_chunks(X, Ball(1.0), 20, 480, by_record=True)
-    alone = torch.cat([next(lattice_chunks(x[None], Ball(1.0), 20, 48))[0][:, :1].clone() for x in X], 1)
+    alone = torch.cat(
+        [next(lattice_chunks(x[None], Ball(1.0), 20, 48))[0][:, :1].clone() for x in X], 1
+    )
     assert torch.equal(alone, together[:, :300])
     assert torch.equal(alone, by_record[:, :300])
     assert alone.square().sum(0).max() <= 2.0**40
@@ -110,7 +136,9 @@ def test_a_whitened_record_has_the_same_place_whoever_stands_beside_it(d):
 
 
 def test_steps_are_the_finest_that_no_sum_overflows():
-    for units, components, degree in itertools.product((None, 1, 1000, 2**21, 2**32), (1, 2, 5, 200), (1, 2)):
+    for units, components, degree in itertools.product(
+        (None, 1, 1000, 2**21, 2**32), (1, 2, 5, 200), (1, 2)
+    ):
         steps = Resolution.of(degree, components, units)
         most = 2**32 if units is None else units
         assert most * 2**steps.lattice_bits <= 2**62
@@ -118,16 +146,28 @@ def test_steps_are_the_finest_that_no_sum_overflows():
         assert (steps.weight_bits == 0) == (components == 1)
         assert 2**steps.weight_bits >= components**2
         assert steps.lattice_bits == 44 or 2 * most * 2**steps.lattice_bits > 2**62
-        assert steps.bits == 20 or steps.weight_bits + degree * (steps.bits + 1) > min(41, steps.lattice_bits)
+        assert steps.bits == 20 or steps.weight_bits + degree * (steps.bits + 1) > min(
+            41, steps.lattice_bits
+        )
     assert all(chunk_rows(1 << bits) % 48 == 0 for bits in range(14))
-    assert [chunk_rows(width, "cuda") for width in (1, 128, 129, 10**5)] == [1 << 20, 1 << 20, 1 << 19, 4096]
+    assert [chunk_rows(width, "cuda") for width in (1, 128, 129, 10**5)] == [
+        1 << 20,
+        1 << 20,
+        1 << 19,
+        4096,
+    ]
 
 
 @pytest.mark.attack("A4")
 def test_products_of_whole_numbers_are_exact_however_many_there_are():
-    """Each of 2^41 less a little: a float64 sum over more than one group would lose the last bits."""
+    """Each of 2^41 less a little: a float64 sum over more than one group would lose the last
+    bits.
+    """
     for rows in (1, 4096, 3 * 4096):
-        A, B = ((2.0**bits - torch.randint(1, 9, (part, rows), dtype=DOUBLE)) for bits, part in ((20, 3), (21, 4)))
+        A, B = (
+            (2.0**bits - torch.randint(1, 9, (part, rows), dtype=DOUBLE))
+            for bits, part in ((20, 3), (21, 4))
+        )
         found = product(A, B)
         assert found.dtype == torch.int64
         assert found.tolist() == (A.long()[:, None] * B.long()[None]).sum(2).tolist()

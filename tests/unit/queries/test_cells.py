@@ -31,11 +31,17 @@ class TestCellMeansInBatches(SumContract):
     covers = CellMeans
 
     def query(self, score):
-        return CellMeans(lambda s, r: iter(score(s, r)[:, 0].floor().clamp(0, 1).split(2)), cells=2, divisor=10)
+        return CellMeans(
+            lambda s, r: iter(score(s, r)[:, 0].floor().clamp(0, 1).split(2)), cells=2, divisor=10
+        )
 
 
 def make(records, **changed):
-    terms = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget.gdp(100.0)}
+    terms = {
+        "unit": PrivacyUnit("record"),
+        "adjacency": Adjacency.REPLACE_ONE,
+        "budget": Budget.gdp(100.0),
+    }
     return Curator(records, **{**terms, **changed})
 
 
@@ -43,20 +49,40 @@ def make(records, **changed):
 def test_an_objective_over_cells_has_their_noise_and_a_units_records_share_one_vote():
     groups = [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]
     objective = PrivateObjective(
-        make(CELLS, unit=PrivacyUnit("patient", groups=groups)), lambda x, r: r, score_range=(0.0, 1.0), cells=3, evaluations=1
+        make(CELLS, unit=PrivacyUnit("patient", groups=groups)),
+        lambda x, r: r,
+        score_range=(0.0, 1.0),
+        cells=3,
+        evaluations=1,
     )
     Y, _ = objective(torch.zeros(1, 1, dtype=torch.float64))
     assert Y[0].tolist() == pytest.approx([0.5 / 3, 0.25 / 3, (0.25 + 0.5) / 3], abs=0.05)
-    objective = PrivateObjective(make(CELLS), lambda x, r: r, score_range=(0.0, 1.0), cells=3, evaluations=1)
+    objective = PrivateObjective(
+        make(CELLS), lambda x, r: r, score_range=(0.0, 1.0), cells=3, evaluations=1
+    )
     Y, Yvar = objective(torch.zeros(1, 1, dtype=torch.float64))
     assert Y[0].tolist() == pytest.approx([0.2, 0.1, 0.3], abs=0.05)
-    assert Yvar[0].sqrt().tolist() == pytest.approx([2**0.5 / 100 / 10] * 3, rel=1e-6), "sqrt 2, not the box's sqrt 3"
+    assert Yvar[0].sqrt().tolist() == pytest.approx([2**0.5 / 100 / 10] * 3, rel=1e-6), (
+        "sqrt 2, not the box's sqrt 3"
+    )
     assert "cells 3" in str(objective.curator.statement())
 
 
 def test_what_cells_cannot_be_is_refused():
-    for settings in ({"score_range": (0.0, 2.0)}, {"max_records_per_unit": 2}, {"worst": "upper"}, {"weights": [1.0, 2.0, 1.0]}):
+    for settings in (
+        {"score_range": (0.0, 2.0)},
+        {"max_records_per_unit": 2},
+        {"worst": "upper"},
+        {"weights": [1.0, 2.0, 1.0]},
+    ):
         with pytest.raises(InputError, match="weights" if "weights" in settings else "cells"):
             CellMeans(lambda x, r: r, cells=3, **settings)
     with pytest.raises(InputError, match="sample_rate"):
-        PrivateObjective(make(CELLS), lambda x, r: r, score_range=(0.0, 1.0), cells=3, evaluations=1, sample_rate=0.5)
+        PrivateObjective(
+            make(CELLS),
+            lambda x, r: r,
+            score_range=(0.0, 1.0),
+            cells=3,
+            evaluations=1,
+            sample_rate=0.5,
+        )

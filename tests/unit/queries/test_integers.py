@@ -1,4 +1,6 @@
-"""The public lattice: rounded inward, as fine as no sum overflows; units of several records; any cut into pieces."""
+"""The public lattice: rounded inward, as fine as no sum overflows; units of several records; any
+cut into pieces.
+"""
 
 import itertools
 import math
@@ -11,13 +13,25 @@ from dpbo.errors import InputError
 from dpbo.queries.integers import Lattice, quantise, sum_records, sum_units, unit_means
 
 DOUBLE = torch.float64
-RANGES = [(0.0, 1.0, 0.5), (0.0, 1.0, 0.0), (-0.3, 7.7, 0.0), (1.1, 2.3, 1.7), (1e-9, 3e-9, 0.0), (-5e12, -1e12, -3e12), (-7.7, 0.3, 0.0)]
+RANGES = [
+    (0.0, 1.0, 0.5),
+    (0.0, 1.0, 0.0),
+    (-0.3, 7.7, 0.0),
+    (1.1, 2.3, 1.7),
+    (1e-9, 3e-9, 0.0),
+    (-5e12, -1e12, -3e12),
+    (-7.7, 0.3, 0.0),
+]
 
 
 @pytest.mark.attack("A5")
 def test_ends_are_rounded_inward_on_the_finest_grid_that_no_sum_overflows():
-    for (lower, upper, origin), units, repeats in itertools.product(RANGES, (None, 1, 1000, 1 << 22, 1 << 30), (1, 3)):
-        grid = Lattice.over(lower, upper, origin=origin, worst="lower", units=units, repeats=repeats)
+    for (lower, upper, origin), units, repeats in itertools.product(
+        RANGES, (None, 1, 1000, 1 << 22, 1 << 30), (1, 3)
+    ):
+        grid = Lattice.over(
+            lower, upper, origin=origin, worst="lower", units=units, repeats=repeats
+        )
         quantum = Fraction(grid.quantum)
         below = Fraction(lower) - Fraction(origin)
         above = Fraction(upper) - Fraction(origin)
@@ -32,12 +46,19 @@ def test_ends_are_rounded_inward_on_the_finest_grid_that_no_sum_overflows():
 
 
 def test_what_cannot_be_scored_falls_where_it_was_said():
-    ends = {worst: Lattice.over(-1.0, 3.0, origin=1.0, worst=worst, units=10) for worst in ("lower", "upper", 0.25, 2.5)}
+    ends = {
+        worst: Lattice.over(-1.0, 3.0, origin=1.0, worst=worst, units=10)
+        for worst in ("lower", "upper", 0.25, 2.5)
+    }
     for worst, grid in ends.items():
         meant = {"lower": -1.0, "upper": 3.0}.get(worst, worst) if isinstance(worst, str) else worst
         assert abs(grid.worst * grid.quantum + 1.0 - float(meant)) <= grid.quantum
         scores = torch.tensor([math.nan, math.inf, -math.inf, 5.0, -5.0, 1.0], dtype=DOUBLE)
-        assert quantise(scores, grid, torch.empty(6, dtype=DOUBLE)).tolist() == [grid.worst] * 3 + [grid.high, grid.low, 0]
+        assert quantise(scores, grid, torch.empty(6, dtype=DOUBLE)).tolist() == [grid.worst] * 3 + [
+            grid.high,
+            grid.low,
+            0,
+        ]
 
 
 def test_the_finest_grid_is_what_floats_resolve():
@@ -45,14 +66,17 @@ def test_the_finest_grid_is_what_floats_resolve():
 
 
 @pytest.mark.parametrize(
-    ("lower", "upper", "origin"), [(0.0, 2.0**-925, 0.0), (1.0, 1.0 + 2.0**-52, 0.0), (0.0, 1e-300, 0.0), (0.0, 1e-280, 1e200)]
+    ("lower", "upper", "origin"),
+    [(0.0, 2.0**-925, 0.0), (1.0, 1.0 + 2.0**-52, 0.0), (0.0, 1e-300, 0.0), (0.0, 1e-280, 1e200)],
 )
 def test_a_range_that_floats_cannot_resolve_is_refused(lower, upper, origin):
     with pytest.raises(InputError, match="score_range"):
         Lattice.over(lower, upper, origin=origin, worst="lower", units=1)
 
 
-@pytest.mark.parametrize(("lower", "upper"), [(1e160, 2e160), (-1e300, 1e300), (1.0, 1.0 + 2.0**-20)])
+@pytest.mark.parametrize(
+    ("lower", "upper"), [(1e160, 2e160), (-1e300, 1e300), (1.0, 1.0 + 2.0**-20)]
+)
 def test_a_range_far_from_zero_is_resolved(lower, upper):
     grid = Lattice.over(lower, upper, origin=lower, worst="lower", units=1)
     assert math.isfinite(grid.origin / grid.quantum)
@@ -63,7 +87,9 @@ def test_a_range_far_from_zero_is_resolved(lower, upper):
 @pytest.mark.parametrize("most", [1, 2, 5])
 @pytest.mark.attack("A5")
 def test_units_count_by_the_mean_of_their_records_whatever_the_pieces(most):
-    """Against whole numbers in Python: trunc(min(most, rows) * sum / rows), and no record beyond its range."""
+    """Against whole numbers in Python: trunc(min(most, rows) * sum / rows), and no record beyond
+    its range.
+    """
     generator = torch.Generator().manual_seed(most)
     scores = 3 * torch.randn(500, 2, dtype=DOUBLE, generator=generator)
     groups = torch.randint(0, 60, (500,), generator=generator)
@@ -77,8 +103,13 @@ def test_units_count_by_the_mean_of_their_records_whatever_the_pieces(most):
     ]
     expected = []
     for j, grid in enumerate(grids):
-        units = [[_number(float(score), grid) for score in scores[groups == unit, j]] for unit in range(60)]
-        expected.append(sum(_towards_zero(min(most, len(unit)) * sum(unit), len(unit)) for unit in units))
+        units = [
+            [_number(float(score), grid) for score in scores[groups == unit, j]]
+            for unit in range(60)
+        ]
+        expected.append(
+            sum(_towards_zero(min(most, len(unit)) * sum(unit), len(unit)) for unit in units)
+        )
         means = [_towards_zero(sum(unit), len(unit)) for unit in units]
         assert unit_means([scores[:, j : j + 1]], grid, groups, rows).tolist() == means
         own = [_number(float(score), grid) for score in scores[:, j]]
@@ -93,7 +124,12 @@ def test_units_count_by_the_mean_of_their_records_whatever_the_pieces(most):
 def _number(score, grid):
     if not math.isfinite(score):
         return grid.worst
-    return min(max(math.trunc((Fraction(score) - Fraction(grid.origin)) / Fraction(grid.quantum)), grid.low), grid.high)
+    return min(
+        max(
+            math.trunc((Fraction(score) - Fraction(grid.origin)) / Fraction(grid.quantum)), grid.low
+        ),
+        grid.high,
+    )
 
 
 def _towards_zero(total, count):

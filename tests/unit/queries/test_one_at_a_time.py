@@ -1,4 +1,6 @@
-"""Scores that get one record at a time: whatever they do with a batch, a record's score is its own."""
+"""Scores that get one record at a time: whatever they do with a batch, a record's score is its
+own.
+"""
 
 from typing import Any
 
@@ -17,15 +19,27 @@ from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CellMeans, ClippedMean, ClippedSum, PoissonSampled
 
-TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}
+TERMS: dict[str, Any] = {
+    "unit": PrivacyUnit("record"),
+    "adjacency": Adjacency.REPLACE_ONE,
+    "budget": Budget(3.0, 1e-6),
+}
 TERMS |= {"allow_repeated": True, "one_at_a_time": True}
-FRAME = pd.DataFrame({"age": [31, 45, 45, 62], "job": ["nurse", "baker", "clerk", "nurse"], "dose": [0.5, 0.25, 0.75, 1.0]})
+FRAME = pd.DataFrame(
+    {
+        "age": [31, 45, 45, 62],
+        "job": ["nurse", "baker", "clerk", "nurse"],
+        "dose": [0.5, 0.25, 0.75, 1.0],
+    }
+)
 RECORDS = torch.linspace(0.0, 1.0, 8, dtype=torch.float64)[:, None]
 
 
 def exact_sum(score, records, subject=None, **settings):
     curator = Curator(records, **{**TERMS, **settings})
-    answer = curator._answer(curator.evaluate(ClippedSum(score, subject, score_range=(0.0, 1.0))))[1]
+    answer = curator._answer(curator.evaluate(ClippedSum(score, subject, score_range=(0.0, 1.0))))[
+        1
+    ]
     return answer.numerators.item() * answer.quanta[0]
 
 
@@ -68,7 +82,11 @@ def test_a_model_in_training_mode_starts_anew_for_each_record():
     expected = RECORDS.sum().item()
     assert exact_sum(Scored(), RECORDS, model) == pytest.approx(expected, abs=1e-6)
     paired = ClippedMean(
-        lambda own, records: own(records), Counting(), score_range=(0.0, 1.0), reference=Counting(), largest_difference=0.5
+        lambda own, records: own(records),
+        Counting(),
+        score_range=(0.0, 1.0),
+        reference=Counting(),
+        largest_difference=0.5,
     )
     curator = Curator(RECORDS, **TERMS)
     assert curator._answer(curator.evaluate(paired))[1].numerators.item() == 0
@@ -81,7 +99,9 @@ def test_a_record_that_fails_is_the_worst_and_one_that_all_fail_is_an_error():
 
     assert exact_sum(failing, RECORDS) == 7.0
     with pytest.raises(PrivateFailure):
-        exact_sum(lambda _, records: records[:, 0] if float(records.sum()) == 0 else [][0], RECORDS + 1.0)
+        exact_sum(
+            lambda _, records: records[:, 0] if float(records.sum()) == 0 else [][0], RECORDS + 1.0
+        )
 
     class Cells:
         def __call__(self, _, records):
@@ -105,8 +125,15 @@ def test_every_query_of_a_score_takes_part_and_others_are_refused():
 
     mean = ClippedMean(score, score_range=(0.0, 1.0), divisor=8)
     points = torch.zeros(1, 1, dtype=torch.float64)
-    gradient = ClippedGradient(score, points, weights=torch.ones(1, 1, dtype=torch.float64), clip=1.0)
-    for query in (mean, gradient, PoissonSampled(mean, rate=0.9), RowOutcome(lambda r: score(None, r)[0], row=1, value_range=(0.0, 1.0))):
+    gradient = ClippedGradient(
+        score, points, weights=torch.ones(1, 1, dtype=torch.float64), clip=1.0
+    )
+    for query in (
+        mean,
+        gradient,
+        PoissonSampled(mean, rate=0.9),
+        RowOutcome(lambda r: score(None, r)[0], row=1, value_range=(0.0, 1.0)),
+    ):
         curator.evaluate(query)
     assert set(told) == {1, 5}, "five zeros, on which a score is tried"
 
@@ -125,7 +152,10 @@ def test_what_cannot_be_scored_alone_is_refused_before_any_private_record():
         def __deepcopy__(self, memo):
             raise TypeError("no copy")
 
-    for score, subject in ((lambda _, r: r[:, 0] if len(r) > 1 else [][0], None), (lambda _, r: r[:, 0], Locked())):
+    for score, subject in (
+        (lambda _, r: r[:, 0] if len(r) > 1 else [][0], None),
+        (lambda _, r: r[:, 0], Locked()),
+    ):
         curator = Curator(RECORDS, **TERMS)
         with pytest.raises(ScoreError, match="score a single record"):
             curator.evaluate(ClippedMean(score, subject, score_range=(0.0, 1.0)))
@@ -161,5 +191,7 @@ def test_it_gives_what_all_at_once_gives_where_each_record_is_scored_by_itself()
         return model.predict(records[0]) == records[1]
 
     for unit in (PrivacyUnit("record"), units):
-        sums = [exact_sum(right, (X, y), model, unit=unit, one_at_a_time=way) for way in (True, False)]
+        sums = [
+            exact_sum(right, (X, y), model, unit=unit, one_at_a_time=way) for way in (True, False)
+        ]
         assert sums[0] == sums[1]

@@ -1,4 +1,6 @@
-"""Paired scores: differences to a fixed public reference, clipped, under every query that takes them."""
+"""Paired scores: differences to a fixed public reference, clipped, under every query that takes
+them.
+"""
 
 import dataclasses
 import math
@@ -29,7 +31,14 @@ def score(model, records):
 
 
 def mean(reference, c=0.3, **settings: Any):
-    return ClippedMean(score, Model(0.5), score_range=(0.0, 1.0), reference=reference, largest_difference=c, **settings)
+    return ClippedMean(
+        score,
+        Model(0.5),
+        score_range=(0.0, 1.0),
+        reference=reference,
+        largest_difference=c,
+        **settings,
+    )
 
 
 def values_of(query):
@@ -38,38 +47,71 @@ def values_of(query):
 
 
 def test_each_score_is_clipped_then_their_difference():
-    """Of the slopes 0.5 and 2: 0 - 0, 0.125 - 0.5, 0.25 - 1, 0.5 - 1 (2 is clipped to 1), and NaN against NaN, the worst both."""
-    assert values_of(mean(Model(2.0), c=1.0)) == pytest.approx([0.0 - 0.375 - 0.75 - 0.5 + 0.0], abs=1e-6)
+    """Of the slopes 0.5 and 2: 0 - 0, 0.125 - 0.5, 0.25 - 1, 0.5 - 1 (2 is clipped to 1), and NaN
+    against NaN, the worst both.
+    """
+    assert values_of(mean(Model(2.0), c=1.0)) == pytest.approx(
+        [0.0 - 0.375 - 0.75 - 0.5 + 0.0], abs=1e-6
+    )
     assert values_of(mean(Model(2.0), c=0.4)) == pytest.approx([-0.375 - 0.4 - 0.4], abs=1e-6)
     candidates = CandidateScores(
-        score, [Model(0.5), Model(2.0)], score_range=(0.0, 1.0), reference=Model(2.0), largest_difference=0.4,
-    )  # fmt: skip
+        score,
+        [Model(0.5), Model(2.0)],
+        score_range=(0.0, 1.0),
+        reference=Model(2.0),
+        largest_difference=0.4,
+    )
     assert values_of(candidates) == pytest.approx([-1.175, 0.0], abs=1e-6)
 
 
 def test_a_reference_that_changes_later_changes_nothing():
     reference = Model(2.0)
     query = mean(reference, c=0.4)
-    choice = CandidateScores(score, [Model(0.5)], score_range=(0.0, 1.0), reference=reference, largest_difference=0.4)
-    curator = Curator(RECORDS, unit=PrivacyUnit("record"), adjacency="replace-one", budget=Budget(100.0, 0.0), accounting=PureFilter())
+    choice = CandidateScores(
+        score, [Model(0.5)], score_range=(0.0, 1.0), reference=reference, largest_difference=0.4
+    )
+    curator = Curator(
+        RECORDS,
+        unit=PrivacyUnit("record"),
+        adjacency="replace-one",
+        budget=Budget(100.0, 0.0),
+        accounting=PureFilter(),
+    )
     objective = PrivateObjective(
-        curator, lambda x, records: x * records, score_range=(0.0, 1.0), evaluations=2, reference=torch.ones(1).double(),
+        curator,
+        lambda x, records: x * records,
+        score_range=(0.0, 1.0),
+        evaluations=2,
+        reference=torch.ones(1).double(),
         largest_difference=0.3,
-    )  # fmt: skip
+    )
     reference.slope = 0.0
     assert values_of(query) == values_of(choice) == pytest.approx([-1.175], abs=1e-6)
-    assert objective.noise_std.item() == pytest.approx(math.sqrt(2) * 2 * 0.6 / 500, rel=1e-3), "half of epsilon 100, range 0.6, 5 records"
+    assert objective.noise_std.item() == pytest.approx(math.sqrt(2) * 2 * 0.6 / 500, rel=1e-3), (
+        "half of epsilon 100, range 0.6, 5 records"
+    )
 
 
 def test_the_statement_names_the_reference_and_c_and_a_resumed_plan_needs_the_same(tmp_path):
     def objective(slope):
         curator = Curator(
-            RECORDS, unit=PrivacyUnit("record"), adjacency="replace-one", budget=Budget(100.0, 0.0), accounting=PureFilter(),
-            dataset="d", ledger=str(tmp_path / "l.db"),
-        )  # fmt: skip
+            RECORDS,
+            unit=PrivacyUnit("record"),
+            adjacency="replace-one",
+            budget=Budget(100.0, 0.0),
+            accounting=PureFilter(),
+            dataset="d",
+            ledger=str(tmp_path / "l.db"),
+        )
         fit = lambda x: Model(float(x[0]))  # noqa: E731
         return PrivateObjective(
-            curator, score, score_range=(0.0, 1.0), evaluations=2, fit=fit, reference=Model(slope), largest_difference=0.3
+            curator,
+            score,
+            score_range=(0.0, 1.0),
+            evaluations=2,
+            fit=fit,
+            reference=Model(slope),
+            largest_difference=0.3,
         )
 
     first = objective(2.0)
@@ -83,18 +125,39 @@ def test_the_statement_names_the_reference_and_c_and_a_resumed_plan_needs_the_sa
 
 def test_what_cannot_be_paired_is_refused():
     refused: list[tuple[str, dict[str, Any]]] = [
-        ("largest_difference", {"c": None}), ("largest_difference", {"c": 1.5}), ("largest_difference", {"c": -0.1}),
-        ("largest_difference", {"reference": None}), ("worst", {"worst": 0.0, "c": 1.0}),
+        ("largest_difference", {"c": None}),
+        ("largest_difference", {"c": 1.5}),
+        ("largest_difference", {"c": -0.1}),
+        ("largest_difference", {"reference": None}),
+        ("worst", {"worst": 0.0, "c": 1.0}),
         ("reference", {"reference": (number for number in range(3))}),
-    ]  # fmt: skip
+    ]
     for name, changed in refused:
         with pytest.raises(InputError, match=f"^{name}="):
             mean(**{"reference": Model(1.0), **changed})
-    sums = ClippedSum(score, Model(1.0), score_range=(2.0, 3.0), reference=Model(2.0), largest_difference=0.5)
-    assert sums.sensitivity(Adjacency.ADD_OR_REMOVE_ONE).linf == 0.5, "differences, not scores, are summed"
-    curator = Curator(RECORDS, unit=PrivacyUnit("record"), adjacency="replace-one", budget=Budget(1.0, 1e-6), allow_repeated=True)
+    sums = ClippedSum(
+        score, Model(1.0), score_range=(2.0, 3.0), reference=Model(2.0), largest_difference=0.5
+    )
+    assert sums.sensitivity(Adjacency.ADD_OR_REMOVE_ONE).linf == 0.5, (
+        "differences, not scores, are summed"
+    )
+    curator = Curator(
+        RECORDS,
+        unit=PrivacyUnit("record"),
+        adjacency="replace-one",
+        budget=Budget(1.0, 1e-6),
+        allow_repeated=True,
+    )
     with pytest.raises(InputError, match=r"^reference=.*cells"):
-        PrivateObjective(curator, score, score_range=(0.0, 1.0), cells=3, evaluations=1, reference=Model(1.0), largest_difference=0.1)
+        PrivateObjective(
+            curator,
+            score,
+            score_range=(0.0, 1.0),
+            cells=3,
+            evaluations=1,
+            reference=Model(1.0),
+            largest_difference=0.1,
+        )
 
 
 def test_cells_take_no_reference_and_shapes_must_agree():
@@ -102,14 +165,22 @@ def test_cells_take_no_reference_and_shapes_must_agree():
         CellMeans(score, Model(1.0), cells=3, reference=Model(1.0), largest_difference=0.1)
 
     def lazy(model, records):
-        return (model.slope * records).mean(0, keepdim=True) if model.slope < 1 else model.slope * records
+        return (
+            (model.slope * records).mean(0, keepdim=True)
+            if model.slope < 1
+            else model.slope * records
+        )
 
-    query = ClippedMean(lazy, Model(0.5), score_range=(0.0, 1.0), reference=Model(2.0), largest_difference=0.4)
+    query = ClippedMean(
+        lazy, Model(0.5), score_range=(0.0, 1.0), reference=Model(2.0), largest_difference=0.4
+    )
     with pytest.raises(ScoreError, match="another shape"):
         query.probe(RECORDS[:4], 4, query.prepare())
     infinite = torch.tensor([math.inf, 0.5], dtype=torch.float64)
     found = exact_sum(mean(Model(2.0), c=1.0), infinite)
-    assert found.numerators.item() * found.quanta[0] == pytest.approx(-0.75), "infinity counts as the worst, for both"
+    assert found.numerators.item() * found.quanta[0] == pytest.approx(-0.75), (
+        "infinity counts as the worst, for both"
+    )
 
 
 def test_batches_and_several_metrics_are_paired_record_by_record():
@@ -119,8 +190,19 @@ def test_batches_and_several_metrics_are_paired_record_by_record():
     def twice(model, records):
         return np.stack([score(model, records), -score(model, records)], 1)
 
-    one = ClippedMean(batched, Model(0.5), score_range=(0.0, 1.0), reference=Model(2.0), largest_difference=0.4)
+    one = ClippedMean(
+        batched, Model(0.5), score_range=(0.0, 1.0), reference=Model(2.0), largest_difference=0.4
+    )
     assert values_of(one) == values_of(mean(Model(2.0), c=0.4))
-    assert values_of(dataclasses.replace(one, reference=Model(0.5))) == [0.0], "a query made from another has the reference it is given"
-    two = ClippedMean(twice, Model(0.5), score_range=[(0.0, 1.0), (-1.0, 0.0)], reference=Model(2.0), largest_difference=0.4, worst="upper")
+    assert values_of(dataclasses.replace(one, reference=Model(0.5))) == [0.0], (
+        "a query made from another has the reference it is given"
+    )
+    two = ClippedMean(
+        twice,
+        Model(0.5),
+        score_range=[(0.0, 1.0), (-1.0, 0.0)],
+        reference=Model(2.0),
+        largest_difference=0.4,
+        worst="upper",
+    )
     assert values_of(two) == pytest.approx([-1.175, 1.175], abs=1e-6)

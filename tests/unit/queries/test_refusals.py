@@ -13,7 +13,14 @@ from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
 from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
-from dpbo.queries import CandidateScores, CellMeans, ClippedMean, ClippedSum, PoissonSampled, QuantileUtilities
+from dpbo.queries import (
+    CandidateScores,
+    CellMeans,
+    ClippedMean,
+    ClippedSum,
+    PoissonSampled,
+    QuantileUtilities,
+)
 from dpbo.queries.ball import MOST_DIMENSION, Ball
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT
 
@@ -41,36 +48,88 @@ GOOD: dict[type, dict[str, Any]] = {
 BROKEN = torch.tensor([[1.0, float("nan")], [1.0, 1.0]], dtype=DOUBLE)
 # just outside what numbers of 64 bits and the proofs allow; wrong types are fuzzed elsewhere
 REFUSED: list[tuple[type, str, Any]] = [
-    (ClippedMean, "divisor", 0.99), (ClippedMean, "divisor", 1.5e18), (ClippedMean, "weights", (1.5e6,)),
-    (ClippedMean, "weights", (1.0, 1.0)), (RowTable, "projection", ONES.float()), (ClippedGradient, "X", ONES[0]),
-    (ClippedMean, "worst", 1.5), (ClippedMean, "max_records_per_unit", MOST_ROWS_PER_UNIT + 1), (ClippedMean, "score_range", []),
-    (CandidateScores, "candidates", []), (CandidateScores, "score_range", (1.0, 0.0)), (CellMeans, "cells", 1),
-    (ClippedGradient, "clip", 0.9e-100), (ClippedGradient, "clip", 1.5e100), (ClippedGradient, "divisor", 0.5),
-    (ClippedGradient, "divisor", 1.5e18), (ClippedGradient, "X", BROKEN), (ClippedGradient, "weights", BROKEN),
-    (ClippedGradient, "weights", ONES.float()), (ClippedGradient, "weights", ONES[:, :1]), (ClippedGradient, "loss_range", (1.0, 0.0)),
-    (ClusterSums, "centers", BROKEN), (ClusterSums, "centers", ONES[:0]), (ClusterSums, "weights", (1.0, 0.9e-3)),
-    (ClusterSums, "weights", (1.5e3, 1.0)), (ClusterSums, "dimension", MOST_DIMENSION + 1), (SecondMoment, "norm", Ball(1.0, norm="linf")),
-    (MixtureMoments, "natural", BROKEN.repeat(1, 3)), (MixtureMoments, "natural", torch.zeros(1025, 6, dtype=DOUBLE)),
-    (MixtureMoments, "natural", torch.ones(2, 5, dtype=DOUBLE)), (MixtureMoments, "covariance", "tied"),
-    (MixtureMoments, "weights", (1.0, 1.0, 0.9e-3)), (MixtureMoments, "weights", (1.5e3, 1.0, 1.0)),
+    (ClippedMean, "divisor", 0.99),
+    (ClippedMean, "divisor", 1.5e18),
+    (ClippedMean, "weights", (1.5e6,)),
+    (ClippedMean, "weights", (1.0, 1.0)),
+    (RowTable, "projection", ONES.float()),
+    (ClippedGradient, "X", ONES[0]),
+    (ClippedMean, "worst", 1.5),
+    (ClippedMean, "max_records_per_unit", MOST_ROWS_PER_UNIT + 1),
+    (ClippedMean, "score_range", []),
+    (CandidateScores, "candidates", []),
+    (CandidateScores, "score_range", (1.0, 0.0)),
+    (CellMeans, "cells", 1),
+    (ClippedGradient, "clip", 0.9e-100),
+    (ClippedGradient, "clip", 1.5e100),
+    (ClippedGradient, "divisor", 0.5),
+    (ClippedGradient, "divisor", 1.5e18),
+    (ClippedGradient, "X", BROKEN),
+    (ClippedGradient, "weights", BROKEN),
+    (ClippedGradient, "weights", ONES.float()),
+    (ClippedGradient, "weights", ONES[:, :1]),
+    (ClippedGradient, "loss_range", (1.0, 0.0)),
+    (ClusterSums, "centers", BROKEN),
+    (ClusterSums, "centers", ONES[:0]),
+    (ClusterSums, "weights", (1.0, 0.9e-3)),
+    (ClusterSums, "weights", (1.5e3, 1.0)),
+    (ClusterSums, "dimension", MOST_DIMENSION + 1),
+    (SecondMoment, "norm", Ball(1.0, norm="linf")),
+    (MixtureMoments, "natural", BROKEN.repeat(1, 3)),
+    (MixtureMoments, "natural", torch.zeros(1025, 6, dtype=DOUBLE)),
+    (MixtureMoments, "natural", torch.ones(2, 5, dtype=DOUBLE)),
+    (MixtureMoments, "covariance", "tied"),
+    (MixtureMoments, "weights", (1.0, 1.0, 0.9e-3)),
+    (MixtureMoments, "weights", (1.5e3, 1.0, 1.0)),
     (MixtureMoments, "norm", Ball(1.0, norm="linf")),
-    *((kind, "center", Ball(1.0, center=torch.zeros(3, dtype=DOUBLE))) for kind in (SecondMoment, ClusterSums, MixtureMoments)),
-    (QuantileUtilities, "candidates", [0.0, float("inf")]), (QuantileUtilities, "candidates", [0.0, 1.0, 1.0]),
-    (QuantileUtilities, "quantile", 1.0), (QuantileUtilities, "quantile", 0.1234567), (QuantileUtilities, "step_cost", 1.5e6),
-    (RowOutcome, "row", -1), (RowOutcome, "declassified", " "), (RowTable, "center", []), (RowTable, "center", [0.0, 1.5e100]),
-    (RowTable, "radius", 0.9e-100), (RowTable, "radius", 1.5e100), (RowTable, "projection", BROKEN), (RowTable, "projection", ONES[:1]),
-    (RowTable, "projection", ONES[:, :0]), (RowTable, "projection", ONES * 1e100), (RowTable, "projection", ONES * 1e-100),
-    (PoissonSampled, "rate", 0.9e-9), (PoissonSampled, "rate", 1.1), (PoissonSampled, "query", ClippedSum(score, score_range=(0.0, 1.0))),
-]  # fmt: skip
+    *(
+        (kind, "center", Ball(1.0, center=torch.zeros(3, dtype=DOUBLE)))
+        for kind in (SecondMoment, ClusterSums, MixtureMoments)
+    ),
+    (QuantileUtilities, "candidates", [0.0, float("inf")]),
+    (QuantileUtilities, "candidates", [0.0, 1.0, 1.0]),
+    (QuantileUtilities, "quantile", 1.0),
+    (QuantileUtilities, "quantile", 0.1234567),
+    (QuantileUtilities, "step_cost", 1.5e6),
+    (RowOutcome, "row", -1),
+    (RowOutcome, "declassified", " "),
+    (RowTable, "center", []),
+    (RowTable, "center", [0.0, 1.5e100]),
+    (RowTable, "radius", 0.9e-100),
+    (RowTable, "radius", 1.5e100),
+    (RowTable, "projection", BROKEN),
+    (RowTable, "projection", ONES[:1]),
+    (RowTable, "projection", ONES[:, :0]),
+    (RowTable, "projection", ONES * 1e100),
+    (RowTable, "projection", ONES * 1e-100),
+    (PoissonSampled, "rate", 0.9e-9),
+    (PoissonSampled, "rate", 1.1),
+    (PoissonSampled, "query", ClippedSum(score, score_range=(0.0, 1.0))),
+]
 ACCEPTED: list[tuple[type, str, Any]] = [
-    (ClippedMean, "divisor", 1.0), (ClippedMean, "divisor", 1e18), (ClippedMean, "weights", (1e6,)), (ClippedMean, "weights", (1e-6,)),
-    (ClippedMean, "worst", 1.0), (ClippedMean, "max_records_per_unit", MOST_ROWS_PER_UNIT), (ClippedGradient, "clip", 1e-100),
-    (ClippedGradient, "clip", 1e100), (ClippedGradient, "divisor", 1e18), (ClusterSums, "weights", (1e-3, 1e3)),
-    (MixtureMoments, "weights", (1e-3, 1.0, 1e3)), (SecondMoment, "dimension", MOST_DIMENSION), (QuantileUtilities, "quantile", 0.123456),
-    (QuantileUtilities, "quantile", 2.0**-20), (QuantileUtilities, "step_cost", 1e6), (RowTable, "radius", 1e-100),
-    (RowTable, "radius", 1e100), (RowTable, "center", [1e100, -1e100]), (RowTable, "projection", -ONES * 1.5e-100),
-    (RowTable, "projection", -ONES * 0.9e100), (PoissonSampled, "rate", 1e-9), (PoissonSampled, "rate", 1),
-]  # fmt: skip
+    (ClippedMean, "divisor", 1.0),
+    (ClippedMean, "divisor", 1e18),
+    (ClippedMean, "weights", (1e6,)),
+    (ClippedMean, "weights", (1e-6,)),
+    (ClippedMean, "worst", 1.0),
+    (ClippedMean, "max_records_per_unit", MOST_ROWS_PER_UNIT),
+    (ClippedGradient, "clip", 1e-100),
+    (ClippedGradient, "clip", 1e100),
+    (ClippedGradient, "divisor", 1e18),
+    (ClusterSums, "weights", (1e-3, 1e3)),
+    (MixtureMoments, "weights", (1e-3, 1.0, 1e3)),
+    (SecondMoment, "dimension", MOST_DIMENSION),
+    (QuantileUtilities, "quantile", 0.123456),
+    (QuantileUtilities, "quantile", 2.0**-20),
+    (QuantileUtilities, "step_cost", 1e6),
+    (RowTable, "radius", 1e-100),
+    (RowTable, "radius", 1e100),
+    (RowTable, "center", [1e100, -1e100]),
+    (RowTable, "projection", -ONES * 1.5e-100),
+    (RowTable, "projection", -ONES * 0.9e100),
+    (PoissonSampled, "rate", 1e-9),
+    (PoissonSampled, "rate", 1),
+]
 
 
 def test_numbers_at_the_limits_are_taken_and_those_beyond_refused_by_name():
@@ -84,19 +143,30 @@ def test_numbers_at_the_limits_are_taken_and_those_beyond_refused_by_name():
 
 def test_a_relation_or_units_that_it_says_nothing_about_are_refused():
     bounded = Adjacency.BOUNDED_ROW_CHANGE
-    pairs = [(kind, bounded) for kind in (ClippedGradient, ClusterSums, MixtureMoments, SecondMoment, RowTable)]
-    for kind, adjacency in [*pairs, (RowOutcome, Adjacency.ADD_OR_REMOVE_ONE), (RowTable, Adjacency.ADD_OR_REMOVE_ONE)]:
+    pairs = [
+        (kind, bounded)
+        for kind in (ClippedGradient, ClusterSums, MixtureMoments, SecondMoment, RowTable)
+    ]
+    for kind, adjacency in [
+        *pairs,
+        (RowOutcome, Adjacency.ADD_OR_REMOVE_ONE),
+        (RowTable, Adjacency.ADD_OR_REMOVE_ONE),
+    ]:
         with pytest.raises(InputError, match="adjacency"):
             kind(**GOOD[kind]).sensitivity(adjacency)
     mean = ClippedMean(score, score_range=(0.0, 1.0))
     mean.require_public(Adjacency.REPLACE_ONE)
     with pytest.raises(InputError, match="divisor"):
-        ClippedMean(score, score_range=(0.0, 1.0), max_records_per_unit=2).require_public(Adjacency.REPLACE_ONE)
+        ClippedMean(score, score_range=(0.0, 1.0), max_records_per_unit=2).require_public(
+            Adjacency.REPLACE_ONE
+        )
     with pytest.raises(InputError, match="divisor"):
         PoissonSampled(mean, rate=0.5).require_public(Adjacency.ADD_OR_REMOVE_ONE)
     records = torch.zeros((1 << 22) + 1, dtype=torch.uint8)
     with pytest.raises(InputError, match="at most 4194304 records each"):
-        PrivateView.of(records, PrivacyUnit("patient", groups=records.numpy()), units_are_public=True)
+        PrivateView.of(
+            records, PrivacyUnit("patient", groups=records.numpy()), units_are_public=True
+        )
 
 
 def test_what_counts_where_nothing_can_be_scored_lies_inside_every_range():
@@ -107,7 +177,10 @@ def test_what_counts_where_nothing_can_be_scored_lies_inside_every_range():
 
 
 TRIED: list[tuple[type, str, torch.Tensor]] = [
-    *((kind, "score", torch.zeros(5)) for kind in (ClippedMean, CandidateScores, CellMeans, QuantileUtilities)),
+    *(
+        (kind, "score", torch.zeros(5))
+        for kind in (ClippedMean, CandidateScores, CellMeans, QuantileUtilities)
+    ),
     (ClippedGradient, "loss", torch.zeros(5)),
     *((kind, "vectors", torch.zeros(5, 2)) for kind in (ClusterSums, MixtureMoments, SecondMoment)),
 ]
@@ -117,30 +190,55 @@ TRIED: list[tuple[type, str, torch.Tensor]] = [
 def test_a_score_of_another_length_or_shape_is_found_on_public_stand_ins():
     """Before a private record is touched: there it would be a failure that nothing is told of."""
     for kind, name, example in TRIED:
-        sound, broken = (kind(**{**GOOD[kind], name: function}) for function in (lambda *given: given[-1], lambda *given: given[-1][1:]))
+        sound, broken = (
+            kind(**{**GOOD[kind], name: function})
+            for function in (lambda *given: given[-1], lambda *given: given[-1][1:])
+        )
         sound.probe(example, 5, sound.prepare())
         with pytest.raises(ScoreError, match="must return"):
             broken.probe(example, 5, broken.prepare())
-    for question in (RowTable([0.0, 0.0], 1.0), PoissonSampled(ClippedMean(score, score_range=(0.0, 1.0)), rate=0.5)):
+    for question in (
+        RowTable([0.0, 0.0], 1.0),
+        PoissonSampled(ClippedMean(score, score_range=(0.0, 1.0)), rate=0.5),
+    ):
         with pytest.raises(ScoreError, match="public records before any private one"):
             question.probe(torch.ones(5, 3, dtype=DOUBLE), 5, None)
-    for score_range, wanted in (((0.0, 1.0), "one real number a record"), ([(0.0, 1.0)] * 2, "2 numbers a record")):
+    for score_range, wanted in (
+        ((0.0, 1.0), "one real number a record"),
+        ([(0.0, 1.0)] * 2, "2 numbers a record"),
+    ):
         with pytest.raises(ScoreError, match=wanted):
-            ClippedSum(lambda _, r: r.new_ones(len(r), 3), score_range=score_range).probe(torch.zeros(4, 2), 4, None)
+            ClippedSum(lambda _, r: r.new_ones(len(r), 3), score_range=score_range).probe(
+                torch.zeros(4, 2), 4, None
+            )
 
 
 def test_what_is_taken_on_trust_is_told():
-    mean = ClippedMean(score, score_range=[(0.0, 1.0), (-1.0, 3.0)], weights=(1.0, 0.25), divisor=10.0, worst=0.5)
+    mean = ClippedMean(
+        score, score_range=[(0.0, 1.0), (-1.0, 3.0)], weights=(1.0, 0.25), divisor=10.0, worst=0.5
+    )
     assert mean.public_inputs() == {
-        "score_range": [[0.0, 1.0], [-1.0, 3.0]], "weights": [1.0, 0.25], "max_records_per_unit": 1, "worst": 0.5, "divisor": 10.0,
-    }  # fmt: skip
-    assert QuantileUtilities(**GOOD[QuantileUtilities]).public_inputs() == {"candidates": [0.0, 1.0], "quantile": 0.5, "step_cost": 0.0}
+        "score_range": [[0.0, 1.0], [-1.0, 3.0]],
+        "weights": [1.0, 0.25],
+        "max_records_per_unit": 1,
+        "worst": 0.5,
+        "divisor": 10.0,
+    }
+    assert QuantileUtilities(**GOOD[QuantileUtilities]).public_inputs() == {
+        "candidates": [0.0, 1.0],
+        "quantile": 0.5,
+        "step_cost": 0.0,
+    }
 
 
 def test_whole_numbers_of_a_row_table_fit_64_bits():
-    """The ball is 2^56 quanta wide in each direction of such a change; 2^61 are allowed, which the root of 1024 coordinates makes of it."""
+    """The ball is 2^56 quanta wide in each direction of such a change; 2^61 are allowed, which the
+    root of 1024 coordinates makes of it.
+    """
     for radius in (1.0, 2.0**-40, 2.0**40):
         change = RowChange(norm=radius * 2.0**-23, diameter=2 * radius)
         RowTable([0.0] * 1024, radius, row_change=change).sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
         with pytest.raises(InputError, match="row_change"):
-            RowTable([0.0] * 1025, radius, row_change=change).sensitivity(Adjacency.BOUNDED_ROW_CHANGE)
+            RowTable([0.0] * 1025, radius, row_change=change).sensitivity(
+                Adjacency.BOUNDED_ROW_CHANGE
+            )

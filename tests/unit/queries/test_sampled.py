@@ -1,4 +1,6 @@
-"""Means over a Poisson sample: under the contract with everybody in it, and with a sample its law, its cost and its variance."""
+"""Means over a Poisson sample: under the contract with everybody in it, and with a sample its law,
+its cost and its variance.
+"""
 
 import itertools
 import random
@@ -39,11 +41,18 @@ class TestSampledMeanOfGroups(TestSampledMean):
     metrics = 2
 
     def query(self, score):
-        return PoissonSampled(ClippedMean(score, score_range=[(0.0, 1.0), (-5.0, 3.0)], divisor=7.0, max_records_per_unit=3), rate=1.0)
+        return PoissonSampled(
+            ClippedMean(
+                score, score_range=[(0.0, 1.0), (-5.0, 3.0)], divisor=7.0, max_records_per_unit=3
+            ),
+            rate=1.0,
+        )
 
 
 def mean(rate=0.25, **settings):
-    return PoissonSampled(ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0), **settings), rate=rate)
+    return PoissonSampled(
+        ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0), **settings), rate=rate
+    )
 
 
 def records(n=1000):
@@ -51,20 +60,32 @@ def records(n=1000):
 
 
 def make(data, adjacency=Adjacency.REPLACE_ONE, **settings):
-    terms = {"budget": Budget(8.0, 1e-5), "accounting": RDPFilter(8.0), "unit": PrivacyUnit("record"), **settings}
+    terms = {
+        "budget": Budget(8.0, 1e-5),
+        "accounting": RDPFilter(8.0),
+        "unit": PrivacyUnit("record"),
+        **settings,
+    }
     return Curator(data, adjacency=adjacency, **terms)
 
 
 @pytest.mark.attack("A23")
 @pytest.mark.usefixtures("seeded_noise")
 def test_units_are_taken_by_themselves_and_anew():
-    """Sizes are binomial, every unit and every pair comes as often as it should, and no two samples are alike."""
+    """Sizes are binomial, every unit and every pair comes as often as it should, and no two samples
+    are alike.
+    """
     view = PrivateView.of(torch.arange(40), PrivacyUnit("record"), units_are_public=True)
     samples = [set(view.poisson_sample(0.25).records.tolist()) for _ in range(4000)]
     sizes = np.bincount([len(s) for s in samples], minlength=41)
     expected = 4000 * binom(40, 0.25).pmf(np.arange(41))
     likely = expected > 5
-    assert chisquare([*sizes[likely], sizes[~likely].sum()], [*expected[likely], expected[~likely].sum()]).pvalue > LEVEL
+    assert (
+        chisquare(
+            [*sizes[likely], sizes[~likely].sum()], [*expected[likely], expected[~likely].sum()]
+        ).pvalue
+        > LEVEL
+    )
     units = np.array([sum(i in s for s in samples) for i in range(40)])
     assert np.abs(units - 1000).max() < 6 * np.sqrt(4000 * 0.25 * 0.75)
     for i, j in itertools.combinations(range(8), 2):
@@ -74,7 +95,11 @@ def test_units_are_taken_by_themselves_and_anew():
 @pytest.mark.attack("A20", "A23")
 def test_all_rows_of_a_unit_come_together():
     labels = np.arange(300) % 60
-    view = PrivateView.of((torch.arange(300), labels.copy()), PrivacyUnit("patient", groups=labels), units_are_public=True)
+    view = PrivateView.of(
+        (torch.arange(300), labels.copy()),
+        PrivacyUnit("patient", groups=labels),
+        units_are_public=True,
+    )
     sample = view.poisson_sample(0.3)
     _, taken = sample.records
     assert sample.rows is not None
@@ -126,14 +151,19 @@ def test_the_published_variance_is_that_of_the_farther_end_of_a_rounded_middle()
     for lower, upper in ((2.0**53 + 2, 2.0**53 + 4), (2.0**53 + 4, 2.0**53 + 6)):
         query = ClippedMean(lambda _, r: r[:, 0], score_range=(lower, upper))
         assert query.origins() == (2.0**53 + 4,)
-        assert PoissonSampled(query, rate=0.25).sampling_variance(500) == pytest.approx([0.75 / 0.25 / 500 * 2.0**2])
+        assert PoissonSampled(query, rate=0.25).sampling_variance(500) == pytest.approx(
+            [0.75 / 0.25 / 500 * 2.0**2]
+        )
 
 
 def test_other_noise_mixed_batches_and_other_relations_are_refused():
     curator = make(records())
     with pytest.raises(InputError, match="GaussianMechanism"):
         curator.release(mean(), LaplaceMechanism(5.0))
-    handles = [curator.evaluate(mean()), curator.evaluate(ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0)))]
+    handles = [
+        curator.evaluate(mean()),
+        curator.evaluate(ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0))),
+    ]
     with pytest.raises(UsageError, match="charged alike"):
         curator.release_all(handles, GaussianMechanism(5.0))
     with pytest.raises(InputError, match="sliced"):
@@ -142,7 +172,10 @@ def test_other_noise_mixed_batches_and_other_relations_are_refused():
     with pytest.raises(InputError, match="GDPFilter"):
         make(records(), accounting=None).release(mean(), GaussianMechanism(5.0))
     with pytest.raises(InputError, match="relation"):
-        make(records(), accounting=Planned([PoissonGaussianEvent(6.0, rate=0.5, relation="add-or-remove-one")]))
+        make(
+            records(),
+            accounting=Planned([PoissonGaussianEvent(6.0, rate=0.5, relation="add-or-remove-one")]),
+        )
 
 
 @pytest.mark.usefixtures("seeded_noise")
@@ -156,22 +189,40 @@ def test_a_unit_that_the_score_fails_on_is_worst_also_where_it_is_the_whole_samp
     query = PoissonSampled(ClippedMean(fragile, score_range=(0.0, 1.0)), rate=0.25)
     curator = make(torch.tensor([[1.0], [0.0]]), budget=Budget(1e6, 1e-5))
     values = {curator.release(query, EXACT).value.item() for _ in range(100)}
-    assert values == {0.5, -0.5, 1.5}, "nobody or both, the broken unit alone, the sound one alone: all measured from the middle"
+    assert values == {
+        0.5,
+        -0.5,
+        1.5,
+    }, "nobody or both, the broken unit alone, the sound one alone: all measured from the middle"
 
 
 def test_an_objective_over_samples_keeps_its_plan():
     curator = make(records(2000))
-    objective = PrivateObjective(curator, lambda x, r: (r[:, 0] - x[0]).abs(), score_range=(0.0, 1.0), evaluations=5, sample_rate=0.5)
+    objective = PrivateObjective(
+        curator,
+        lambda x, r: (r[:, 0] - x[0]).abs(),
+        score_range=(0.0, 1.0),
+        evaluations=5,
+        sample_rate=0.5,
+    )
     Y, Yvar = objective(torch.tensor([[0.0], [1.0]], dtype=torch.float64))
     assert Y.shape == Yvar.shape == (2, 1)
     assert torch.allclose(Yvar, (objective.noise_std**2).expand(2, 1))
     assert (Y - 0.5).abs().max() < 6 * objective.noise_std.max()
     assert objective.remaining == 3
     with pytest.raises(InputError, match="Planned"):
-        PrivateObjective(make(records(), accounting=None), lambda x, r: r, score_range=(0.0, 1.0), evaluations=5, sample_rate=0.5)
+        PrivateObjective(
+            make(records(), accounting=None),
+            lambda x, r: r,
+            score_range=(0.0, 1.0),
+            evaluations=5,
+            sample_rate=0.5,
+        )
     event = PoissonGaussianEvent(6.0, 5, rate=0.5, relation="replace-one")
     planned = make(records(), accounting=Planned([event, GaussianEvent(20.0)]))
-    objective = PrivateObjective(planned, lambda x, r: r[:, 0], score_range=(0.0, 1.0), evaluations=5, sample_rate=0.5)
+    objective = PrivateObjective(
+        planned, lambda x, r: r[:, 0], score_range=(0.0, 1.0), evaluations=5, sample_rate=0.5
+    )
     assert objective.noise_multiplier == 6.0
 
 

@@ -23,11 +23,15 @@ def viewed(n):
     return PrivateView.of(torch.arange(float(n)), PrivacyUnit("record"), units_are_public=True)
 
 
-@pytest.mark.parametrize("score", [lambda _, batch: batch, fragile], ids=["sound", "failing on one record"])
+@pytest.mark.parametrize(
+    "score", [lambda _, batch: batch, fragile], ids=["sound", "failing on one record"]
+)
 @pytest.mark.parametrize("error", [MemoryError("of 13 bytes"), KeyboardInterrupt()])
 @pytest.mark.attack("A6")
 def test_a_sum_that_fails_is_a_failure_whether_or_not_a_record_failed_before(score, error):
-    """Also the second sum, over scores that were found one by one: otherwise one record would decide whether private frames are shown."""
+    """Also the second sum, over scores that were found one by one: otherwise one record would
+    decide whether private frames are shown.
+    """
 
     def reduce(pieces):
         for _ in pieces:
@@ -39,11 +43,23 @@ def test_a_sum_that_fails_is_a_failure_whether_or_not_a_record_failed_before(sco
 
 
 def scores_of(score, n):
-    return score_records(score, None, viewed(n), 1, lambda pieces: torch.cat(list(pieces))[:, 0].tolist())
+    return score_records(
+        score, None, viewed(n), 1, lambda pieces: torch.cat(list(pieces))[:, 0].tolist()
+    )
 
 
 def test_one_failing_record_counts_as_nothing_and_the_others_as_ever():
-    assert [value for value in scores_of(fragile, 10) if value == value] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert [value for value in scores_of(fragile, 10) if value == value] == [
+        0,
+        1,
+        2,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+    ]
 
 
 class Fragile:
@@ -61,14 +77,18 @@ class Fragile:
         return batch.where(batch != 4, torch.nan)
 
 
-@pytest.mark.parametrize(("broken", "wanted"), [([1.0], [0.0, 7.0, 2.0]), ([0.0, 2.0], [7.0, 1.0, 7.0])])
+@pytest.mark.parametrize(
+    ("broken", "wanted"), [([1.0], [0.0, 7.0, 2.0]), ([0.0, 2.0], [7.0, 1.0, 7.0])]
+)
 def test_what_counts_for_failed_records_is_asked_for_however_many_they_are(broken, wanted):
     assert scores_of(Fragile(broken, lambda _, batch: torch.full_like(batch, 7.0)), 3) == wanted
 
 
 @pytest.mark.attack("A6")
 def test_what_is_scored_as_nan_stays_so_whether_or_not_another_record_fails():
-    """Taken for failed, all such records would move by the width of the range when one other is replaced."""
+    """Taken for failed, all such records would move by the width of the range when one other is
+    replaced.
+    """
     for broken, wanted in (([], [0.0, 1.0, 2.0, 3.0]), ([1.0], [0.0, 7.0, 2.0, 3.0])):
         *others, last = scores_of(Fragile(broken, lambda _, batch: torch.full_like(batch, 7.0)), 5)
         assert others == wanted
@@ -77,7 +97,9 @@ def test_what_is_scored_as_nan_stays_so_whether_or_not_another_record_fails():
 
 @pytest.mark.parametrize(("sound", "units", "calls"), [(0, 1000, 256), (3000, 6000, 4096)])
 def test_failing_records_are_looked_for_in_so_many_calls_and_no_more(sound, units, calls):
-    """Where nothing is scored, and where many are and too many are not: after them the whole evaluation has failed."""
+    """Where nothing is scored, and where many are and too many are not: after them the whole
+    evaluation has failed.
+    """
     made = []
 
     def score(_subject, batch):
@@ -101,19 +123,52 @@ def test_an_array_that_may_be_written_to_is_lent_and_any_other_copied():
 
 
 KINDS = {
-    "bool": True, "int": 1, "float": 0.1, "beyond int64": 2**63, "beyond uint64": 2**64, "none": None, "word": "1", "complex": 1 + 0j,
-    **{kind.__name__: kind(1) for kind in (np.bool_, np.int8, np.int16, np.int32, np.int64, np.longlong, np.float64, np.longdouble)},
-    **{kind.__name__: kind(200) for kind in (np.uint8, np.uint16, np.uint32, np.uint64, np.ulonglong)},
-    "float16": np.float16(0.1), "float32": np.float32(0.1), "array": np.array(1, dtype=np.uint32), "decimal": decimal.Decimal(1),
-    "tensor": torch.tensor(0.1), "uint16 tensor": torch.tensor(1, dtype=torch.uint16), "bfloat16": torch.tensor(1.0).bfloat16(),
-    "graph": torch.tensor(1.0, requires_grad=True), "time": np.timedelta64(1, "s"), "date": np.datetime64("2020"),
-}  # fmt: skip
+    "bool": True,
+    "int": 1,
+    "float": 0.1,
+    "beyond int64": 2**63,
+    "beyond uint64": 2**64,
+    "none": None,
+    "word": "1",
+    "complex": 1 + 0j,
+    **{
+        kind.__name__: kind(1)
+        for kind in (
+            np.bool_,
+            np.int8,
+            np.int16,
+            np.int32,
+            np.int64,
+            np.longlong,
+            np.float64,
+            np.longdouble,
+        )
+    },
+    **{
+        kind.__name__: kind(200)
+        for kind in (np.uint8, np.uint16, np.uint32, np.uint64, np.ulonglong)
+    },
+    "float16": np.float16(0.1),
+    "float32": np.float32(0.1),
+    "array": np.array(1, dtype=np.uint32),
+    "decimal": decimal.Decimal(1),
+    "tensor": torch.tensor(0.1),
+    "uint16 tensor": torch.tensor(1, dtype=torch.uint16),
+    "bfloat16": torch.tensor(1.0).bfloat16(),
+    "graph": torch.tensor(1.0, requires_grad=True),
+    "time": np.timedelta64(1, "s"),
+    "date": np.datetime64("2020"),
+}
 
 
 def first_of(*batch):
     """What the first of these counts as; None for the worst."""
     found = score_records(
-        lambda _, places: [batch[int(i)] for i in places], None, viewed(len(batch)), 1, lambda pieces: torch.cat(list(pieces))
+        lambda _, places: [batch[int(i)] for i in places],
+        None,
+        viewed(len(batch)),
+        1,
+        lambda pieces: torch.cat(list(pieces)),
     )
     return None if isinstance(found, Failure) or bool(found[0].isnan()) else float(found[0])
 
@@ -135,7 +190,9 @@ def test_no_number_is_rounded_for_the_kind_of_another_batch():
 
 @pytest.mark.attack("A6")
 def test_unsigned_numbers_are_numbers():
-    results = [torch.tensor([1, 255]).to(kind) for kind in (torch.uint16, torch.uint32, torch.uint64)]
+    results = [
+        torch.tensor([1, 255]).to(kind) for kind in (torch.uint16, torch.uint32, torch.uint64)
+    ]
     for kind in (np.uint16, np.uint32, np.uint64, np.ulonglong):
         most = int(np.iinfo(kind).max)
         for result in (np.array([1, most], dtype=kind), [kind(1), kind(most)], *results):

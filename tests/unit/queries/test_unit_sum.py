@@ -47,7 +47,13 @@ class Notes(UnitSum):
 
 @pytest.mark.attack("A21")
 def test_what_a_score_writes_to_a_field_is_no_public_input():
-    curator = Curator(RECORDS, unit="record", adjacency="replace-one", budget=Budget(3.0, 1e-6), allow_repeated=True)
+    curator = Curator(
+        RECORDS,
+        unit="record",
+        adjacency="replace-one",
+        budget=Budget(3.0, 1e-6),
+        allow_repeated=True,
+    )
     curator.release(Notes(), GaussianMechanism(20.0))
     assert curator.statement().public_inputs
     assert f"{float(RECORDS.mean()):.6g}" not in curator.statement().to_json()
@@ -65,7 +71,9 @@ class TestTotals(SumContract):
 
 @pytest.mark.attack("A9", "A36")
 def test_it_declares_and_answers_what_the_clipped_sum_does():
-    like = ClippedSum(lambda _, r: r, score_range=[(-3.0, 3.0), (0.0, 1.0)], max_records_per_unit=4, worst="upper")
+    like = ClippedSum(
+        lambda _, r: r, score_range=[(-3.0, 3.0), (0.0, 1.0)], max_records_per_unit=4, worst="upper"
+    )
     for adjacency in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
         assert Totals().sensitivity(adjacency) == like.sensitivity(adjacency)
     unit = PrivacyUnit("patient", groups=[0] * 7 + [1] * 5)
@@ -77,7 +85,12 @@ def test_it_declares_and_answers_what_the_clipped_sum_does():
 
 
 def curator(**settings):
-    terms: dict[str, Any] = {"unit": "record", "adjacency": "replace-one", "budget": Budget(3.0, 1e-6), "allow_repeated": True}
+    terms: dict[str, Any] = {
+        "unit": "record",
+        "adjacency": "replace-one",
+        "budget": Budget(3.0, 1e-6),
+        "allow_repeated": True,
+    }
     return Curator(RECORDS, **(terms | settings))
 
 
@@ -104,7 +117,9 @@ def test_noise_is_for_the_question_that_was_answered():
     assert query.factors.tolist() == [1.0, 1.0]
     owner = curator()
     handle = owner.evaluate(Changing())
-    assert owner.release(handle, GaussianMechanism(10.0)).distribution.scale[0] == pytest.approx(10.0)
+    assert owner.release(handle, GaussianMechanism(10.0)).distribution.scale[0] == pytest.approx(
+        10.0
+    )
 
 
 def test_a_range_that_is_none_is_refused_by_its_name():

@@ -19,7 +19,11 @@ from dpbo.reporting.released_values import ReleasedValues
 from dpbo.search import Choice, NoisedSearch
 
 plt = pytest.importorskip("matplotlib.pyplot")
-SPACE = Space(rate=scipy.stats.loguniform(1e-3, 1.0), depth=scipy.stats.randint(1, 11), kernel=["rbf", "poly", "linear"])
+SPACE = Space(
+    rate=scipy.stats.loguniform(1e-3, 1.0),
+    depth=scipy.stats.randint(1, 11),
+    kernel=["rbf", "poly", "linear"],
+)
 
 
 def score(x, records):
@@ -28,8 +32,16 @@ def score(x, records):
 
 def objective(**changes):
     records = torch.full((1000,), 0.6, dtype=torch.float64)
-    curator = Curator(records, unit="patient", adjacency="replace-one", budget=Budget(3.0, 1e-6), allow_repeated=True)
-    return PrivateObjective(curator, score, **{"score_range": (0.0, 1.0), "evaluations": 12, "budget": 0.8, **changes})
+    curator = Curator(
+        records,
+        unit="patient",
+        adjacency="replace-one",
+        budget=Budget(3.0, 1e-6),
+        allow_repeated=True,
+    )
+    return PrivateObjective(
+        curator, score, **{"score_range": (0.0, 1.0), "evaluations": 12, "budget": 0.8, **changes}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +70,10 @@ def test_convergence_shows_every_value_its_noise_and_the_best_mean_so_far(run):
     assert np.allclose(np.diff(ends)[:, 0] / 2, Yvar[:, 0].sqrt())
     released = ReleasedValues.of(run, SPACE)
     drawn = lines(axes)
-    assert np.allclose(drawn["posterior mean of the best point so far"][:, 1], np.maximum.accumulate(released.mean.numpy()))
+    assert np.allclose(
+        drawn["posterior mean of the best point so far"][:, 1],
+        np.maximum.accumulate(released.mean.numpy()),
+    )
     assert drawn["recommended point"].tolist() == [[released.best + 1, float(released.mean.max())]]
     ours = plt.subplots()[1]
     assert plots.plot_convergence(run, ax=ours) is ours
@@ -72,13 +87,19 @@ def test_slices_go_through_the_recommended_point(run):
     curve = lines(rate)["model"]
     assert rate.get_xscale() == "log"
     assert curve[[0, -1], 0] == pytest.approx([1e-3, 1.0])
-    assert np.interp(np.log(best["rate"]), np.log(curve[:, 0]), curve[:, 1]) == pytest.approx(float(released.mean.max()), abs=1e-3)
+    assert np.interp(np.log(best["rate"]), np.log(curve[:, 0]), curve[:, 1]) == pytest.approx(
+        float(released.mean.max()), abs=1e-3
+    )
     assert lines(depth)["model"][:, 0].tolist() == list(range(1, 11))
     assert [label.get_text() for label in kernel.get_xticklabels()] == ["rbf", "poly", "linear"]
     shown = rate.collections[-1].get_offsets()
     assert np.allclose(shown[:, 0], [released.parameters(row)["rate"] for row in range(10)])
     assert np.allclose(shown[:, 1], released.Y[:, 0])
-    assert [axes.get_xlabel() for axes in plots.plot_slices(run).axes] == ["x0", "x1", "x2"], "no space: names of coordinates"
+    assert [axes.get_xlabel() for axes in plots.plot_slices(run).axes] == [
+        "x0",
+        "x1",
+        "x2",
+    ], "no space: names of coordinates"
 
 
 def test_parallel_coordinates_have_a_line_for_each_configuration(run):
@@ -94,11 +115,15 @@ def test_parallel_coordinates_have_a_line_for_each_configuration(run):
 @pytest.mark.deep
 def test_an_optuna_study_and_a_search_draw_the_same_values(run):
     made = objective(evaluations=6)
-    study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner(), sampler=NoiseAwareSampler(SPACE))
+    study = optuna.create_study(
+        direction="maximize", pruner=optuna.pruners.NopPruner(), sampler=NoiseAwareSampler(SPACE)
+    )
     study.optimize(TrialObjective(made, SPACE), n_trials=6)
     for source in (study, TrialObjective(made, SPACE)):
         released = ReleasedValues.of(source)
-        for mine, history in zip((released.X, released.Y, released.Yvar), made.history(), strict=True):
+        for mine, history in zip(
+            (released.X, released.Y, released.Yvar), made.history(), strict=True
+        ):
             assert torch.allclose(mine, history)
         assert released.space.names == SPACE.names
         assert len(plots.plot_slices(source).axes) == 3
@@ -110,15 +135,23 @@ def test_an_optuna_study_and_a_search_draw_the_same_values(run):
     for strategy in (NoisedSearch(n_initial=4), choice, among_all):
         settings: dict[str, Any] = {"strategy": strategy, "budget": Budget(8.0, 1e-6), "n_iter": 5}
         settings["privacy"] = Privacy(allow_repeated=True)
-        search = DPSearch(SVC(random_state=0), spaces, **settings).fit(X[:100], y[:100], X[100:], y[100:])
+        search = DPSearch(SVC(random_state=0), spaces, **settings).fit(
+            X[:100], y[:100], X[100:], y[100:]
+        )
         if isinstance(strategy, NoisedSearch):
-            assert ReleasedValues.of(search).parameters(ReleasedValues.of(search).best) == pytest.approx(search.best_params_)
+            assert ReleasedValues.of(search).parameters(
+                ReleasedValues.of(search).best
+            ) == pytest.approx(search.best_params_)
             plots.plot_convergence(search)
         else:
             with pytest.raises(InputError, match="released scores"):
                 plots.plot_convergence(search)
         if strategy is not among_all:
-            (chosen,) = [line for line in plots.plot_parallel_coordinates(search).lines if line.get_label() == "recommended"]
+            (chosen,) = [
+                line
+                for line in plots.plot_parallel_coordinates(search).lines
+                if line.get_label() == "recommended"
+            ]
             assert len(chosen.get_ydata()) == 2
 
 
@@ -129,16 +162,24 @@ def test_budget_and_noise(run):
     assert drawn["used by releases"][0].tolist() == [0, 0]
     assert drawn["budget"][0, 1] == pytest.approx(3.0)
     noise = lines(plots.plot_noise(500, evaluations=[10], epsilons=[1.0, 2.0]))["10 evaluations"]
-    assert noise[:, 1].tolist() == [noise_per_evaluation(500, Budget(e, 1e-6), evaluations=10) for e in (1.0, 2.0)]
+    assert noise[:, 1].tolist() == [
+        noise_per_evaluation(500, Budget(e, 1e-6), evaluations=10) for e in (1.0, 2.0)
+    ]
     assert len(lines(plots.plot_plan(500, Budget(1.0, 1e-6)))) == 3
     assert len(plots.plot_accuracies({"a": 0.5, "b": 0.6}).patches) == 2
 
 
 def test_what_cannot_be_drawn_is_refused_by_name(run, monkeypatch):
     fresh = objective()
-    for call in (lambda: plots.plot_convergence(fresh), lambda: plots.plot_convergence(3), lambda: plots.plot_convergence(run, metric=1),
-                 lambda: plots.plot_slices(run, space=Space(a=[1, 2])), lambda: plots.plot_budget(fresh.curator),
-                 lambda: plots.plot_convergence(optuna.create_study()), lambda: plots.plot_noise(10, epsilons=[])):  # fmt: skip
+    for call in (
+        lambda: plots.plot_convergence(fresh),
+        lambda: plots.plot_convergence(3),
+        lambda: plots.plot_convergence(run, metric=1),
+        lambda: plots.plot_slices(run, space=Space(a=[1, 2])),
+        lambda: plots.plot_budget(fresh.curator),
+        lambda: plots.plot_convergence(optuna.create_study()),
+        lambda: plots.plot_noise(10, epsilons=[]),
+    ):
         with pytest.raises(UsageError):
             call()
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)

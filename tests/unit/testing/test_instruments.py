@@ -52,7 +52,10 @@ def test_check_per_record_takes_records_with_gradients(dtype):
 
 def test_check_per_record_takes_integers_in_batches():
     check_per_record(lambda _x, r: iter(r[:, 0].split(7)), None, WHOLE)
-    for leak in (lambda _x, r: (r[:, 0] >= 20).int() + int(r.max() > 1000), lambda _x, r: r[:, 0] * 1.0 + float(r.max() > 1e7)):
+    for leak in (
+        lambda _x, r: (r[:, 0] >= 20).int() + int(r.max() > 1000),
+        lambda _x, r: r[:, 0] * 1.0 + float(r.max() > 1e7),
+    ):
         with pytest.raises(AssertionError, match="moved other records"):
             check_per_record(leak, None, WHOLE)
 
@@ -96,7 +99,9 @@ def test_the_seeded_source_repeats_itself_and_differs_by_seed():
 
 def mutant(honest, **methods):
     """A subclass that some methods are replaced in, and that vouches for them."""
-    return type("Mutant", (honest,), {"per_unit": True, **methods} if issubclass(honest, Query) else methods)
+    return type(
+        "Mutant", (honest,), {"per_unit": True, **methods} if issubclass(honest, Query) else methods
+    )
 
 
 replace = dataclasses.replace
@@ -119,13 +124,25 @@ def halved(self, adjacency):
 BROKEN_QUERIES: dict[str, dict[str, Any]] = {
     "B for 2B": {"sensitivity": halved},
     "the clip is not used": {"lattices": unclipped},
-    "NaN beyond the worst end": {"lattices": lambda self, units: [replace(grid, worst=3 * grid.low) for grid in lattices(self, units)]},
+    "NaN beyond the worst end": {
+        "lattices": lambda self, units: [
+            replace(grid, worst=3 * grid.low) for grid in lattices(self, units)
+        ]
+    },
     "a unit's records summed where their mean is declared": {
-        "_evaluate": lambda self, view, subject: evaluate(self, replace(view, groups=None, rows=None), subject)
+        "_evaluate": lambda self, view, subject: evaluate(
+            self, replace(view, groups=None, rows=None), subject
+        )
     },
     "clipped only where there are groups": {
         "_evaluate": lambda self, view, subject: evaluate(
-            self if view.groups is not None else mutant(ClippedMean, lattices=unclipped)(self.score, score_range=(0.0, 1.0)), view, subject
+            (
+                self
+                if view.groups is not None
+                else mutant(ClippedMean, lattices=unclipped)(self.score, score_range=(0.0, 1.0))
+            ),
+            view,
+            subject,
         )
     },
 }
@@ -145,8 +162,15 @@ def summed_at_some_sizes(self, view, subject):
 
 
 def unclipped_in_large_data_sets(self, view, subject):
-    free = mutant(ClippedSum, lattices=lambda self, units: [replace(g, low=-(2**45)) for g in ClippedSum.lattices(self, units)])
-    return ClippedSum._evaluate(self if view.units <= 1000 else free(self.score, score_range=(-1.0, 1.0)), view, subject)
+    free = mutant(
+        ClippedSum,
+        lattices=lambda self, units: [
+            replace(g, low=-(2**45)) for g in ClippedSum.lattices(self, units)
+        ],
+    )
+    return ClippedSum._evaluate(
+        self if view.units <= 1000 else free(self.score, score_range=(-1.0, 1.0)), view, subject
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +187,9 @@ def test_the_query_contract_catches_what_is_wrong_at_some_sizes_alone(evaluated,
         covers = ClippedScores
 
         def query(self, score):
-            return mutant(ClippedSum, _evaluate=evaluated)(score, score_range=(-1.0, 1.0), max_records_per_unit=most)
+            return mutant(ClippedSum, _evaluate=evaluated)(
+                score, score_range=(-1.0, 1.0), max_records_per_unit=most
+            )
 
     with pytest.raises(AssertionError, match="moved by"):
         getattr(Contract(), f"test_{guard}_stays_within_the_declared_sensitivity")()
@@ -176,25 +202,46 @@ def test_the_query_contract_catches_a_broken_sensitivity(name):
         covers = ClippedScores
 
         def query(self, score):
-            return mutant(ClippedMean, **BROKEN_QUERIES[name])(score, score_range=(0.0, 1.0), divisor=10)
+            return mutant(ClippedMean, **BROKEN_QUERIES[name])(
+                score, score_range=(0.0, 1.0), divisor=10
+            )
 
     hunt: Any = Contract.test_neighbours_stay_within_the_declared_sensitivity
-    terms: dict[str, Any] = {"phases": [hypothesis.Phase.generate], "database": None, "derandomize": True, "deadline": None}
+    terms: dict[str, Any] = {
+        "phases": [hypothesis.Phase.generate],
+        "database": None,
+        "derandomize": True,
+        "deadline": None,
+    }
     found = hypothesis.settings(max_examples=500, report_multiple_bugs=False, **terms)
     with pytest.raises(AssertionError, match="moved by"):
-        found(hypothesis.given(hypothesis.strategies.data())(hunt.hypothesis.inner_test))(Contract())
+        found(hypothesis.given(hypothesis.strategies.data())(hunt.hypothesis.inner_test))(
+            Contract()
+        )
 
 
 def scaled(factor):
     def drawn(self, numerators, quanta, law, entropy):
-        return sample(self, numerators, quanta, replace(law, scale=tuple(factor * s for s in law.scale)), entropy)
+        return sample(
+            self,
+            numerators,
+            quanta,
+            replace(law, scale=tuple(factor * s for s in law.scale)),
+            entropy,
+        )
 
     return {"_sample": drawn}
 
 
 def by_the_first(self, numerators, quanta, law, entropy):
     count = len(law.scale)
-    return sample(self, numerators, quanta, replace(law, scale=law.scale[:1] * count, grid=law.grid[:1] * count), entropy)
+    return sample(
+        self,
+        numerators,
+        quanta,
+        replace(law, scale=law.scale[:1] * count, grid=law.grid[:1] * count),
+        entropy,
+    )
 
 
 def antithetic(self, numerators, quanta, law, entropy):
@@ -219,39 +266,62 @@ def none_on_large_values(self, numerators, quanta, law, entropy):
 
 
 def too_little_at_some_widths(self, numerators, quanta, law, entropy):
-    return scaled(0.5 if 3 <= len(numerators) <= 99 else 1.0)["_sample"](self, numerators, quanta, law, entropy)
+    return scaled(0.5 if 3 <= len(numerators) <= 99 else 1.0)["_sample"](
+        self, numerators, quanta, law, entropy
+    )
 
 
 def by_linf_at_some_widths(self, sensitivity, quanta):
-    return law_of(self, replace(sensitivity, l2=sensitivity.linf) if 3 <= len(quanta) <= 99 else sensitivity, quanta)
+    return law_of(
+        self,
+        replace(sensitivity, l2=sensitivity.linf) if 3 <= len(quanta) <= 99 else sensitivity,
+        quanta,
+    )
 
 
 def added_as_floats(self, numerators, quanta, law, entropy):
     """The noise is rounded to the grid before the value is added: the value's low bits survive."""
-    return 4 * (sample(self, np.zeros_like(numerators), quanta, law, entropy) // 4) + (np.asarray(numerators) >> 20)
+    return 4 * (sample(self, np.zeros_like(numerators), quanta, law, entropy) // 4) + (
+        np.asarray(numerators) >> 20
+    )
 
 
 def one_scale(self, sensitivity, quanta):
     """The finest coordinate's scale for all."""
-    return law_of(self, replace(sensitivity, scale=(min(sensitivity.scale),) * len(sensitivity.scale)), quanta)
+    return law_of(
+        self, replace(sensitivity, scale=(min(sensitivity.scale),) * len(sensitivity.scale)), quanta
+    )
 
 
 # by the contract's test that must see it
 BROKEN_NOISE: dict[str, list[dict[str, Any]]] = {
     "noise_is_at_least_what_the_event_charges_for": [
         {"event": lambda self, count=1: GaussianEvent(100 * self.noise_multiplier, count)},
-        {"distribution": lambda self, sensitivity, quanta: law_of(self, replace(sensitivity, l2=sensitivity.linf), quanta)},
+        {
+            "distribution": lambda self, sensitivity, quanta: law_of(
+                self, replace(sensitivity, l2=sensitivity.linf), quanta
+            )
+        },
         {"distribution": one_scale},
         {"distribution": by_linf_at_some_widths},
     ],
     "each_coordinate_has_its_own_scale": [{"_sample": by_the_first}],
     "coordinates_are_independent": [{"_sample": antithetic}, {"_sample": reused}],
-    "vectors_of_every_width_get_the_noise_of_their_event": [{"_sample": reused}, {"_sample": too_little_at_some_widths}],
+    "vectors_of_every_width_get_the_noise_of_their_event": [
+        {"_sample": reused},
+        {"_sample": too_little_at_some_widths},
+    ],
     "noise_is_added_to_the_exact_value": [{"_sample": none_on_large_values}],
     "noise_comes_from_the_entropy_and_from_all_of_it": [
-        {"_sample": lambda self, numerators, quanta, law, entropy: sample(self, numerators, quanta, law, SeededEntropy(0))}
+        {
+            "_sample": lambda self, numerators, quanta, law, entropy: sample(
+                self, numerators, quanta, law, SeededEntropy(0)
+            )
+        }
     ],
-    "several_slots_are_charged_as_several": [{"event": lambda self, count=1: GaussianEvent(self.noise_multiplier, 1)}],
+    "several_slots_are_charged_as_several": [
+        {"event": lambda self, count=1: GaussianEvent(self.noise_multiplier, 1)}
+    ],
     "law_is_accepted_and_wrong_scales_are_rejected": [scaled(0.7), scaled(1.3)],
     "supports_of_neighbours_are_equal": [{"_sample": added_as_floats}],
     "low_bits_of_the_output_do_not_depend_on_the_value": [{"_sample": added_as_floats}],
@@ -284,7 +354,12 @@ def test_the_ledger_contract_catches_a_dropped_charge_and_a_batch_charged_as_one
     price = Filter.price
     for guard, owner, method, sabotage in (
         (contract.test_cap, Ledger, "charge", lambda ledger, *charged, **how: 1),
-        (contract.test_plan, Filter, "price", lambda accounting, event: price(accounting, event.repeated(1))),
+        (
+            contract.test_plan,
+            Filter,
+            "price",
+            lambda accounting, event: price(accounting, event.repeated(1)),
+        ),
     ):
         guard(None)
         with monkeypatch.context() as patch:

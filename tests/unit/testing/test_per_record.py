@@ -1,4 +1,6 @@
-"""Scores that let one record move others are found in every container, for every model, and what cannot be tried is refused."""
+"""Scores that let one record move others are found in every container, for every model, and what
+cannot be tried is refused.
+"""
 
 import contextlib
 import math
@@ -19,20 +21,32 @@ from dpbo.queries import CandidateScores, ClippedMean, QuantileUtilities
 from dpbo.testing import check_per_record
 
 pytestmark = pytest.mark.attack("A9", "A34")
-TERMS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(3.0, 1e-6)}
+TERMS: dict[str, Any] = {
+    "unit": PrivacyUnit("record"),
+    "adjacency": Adjacency.REPLACE_ONE,
+    "budget": Budget(3.0, 1e-6),
+}
 AGES = [31, 45, 45, 62, 28, 50]
 JOBS = ["nurse", "baker", "clerk", "nurse", "baker", "clerk"]
 DOSES = [0.5, 1.5, 2.0, 0.25, 1.0, 3.0]
 FRAME = pd.DataFrame({"age": AGES, "job": JOBS, "dose": DOSES})
-ROWS = [{"age": age, "job": job, "dose": dose} for age, job, dose in zip(AGES, JOBS, DOSES, strict=True)]
-STRUCTURED = np.array([*zip(AGES, JOBS, DOSES, strict=True)], dtype=[("age", "i8"), ("job", "U9"), ("dose", "f8")])
+ROWS = [
+    {"age": age, "job": job, "dose": dose} for age, job, dose in zip(AGES, JOBS, DOSES, strict=True)
+]
+STRUCTURED = np.array(
+    [*zip(AGES, JOBS, DOSES, strict=True)], dtype=[("age", "i8"), ("job", "U9"), ("dose", "f8")]
+)
 PUBLIC_CODES = {"nurse": 1, "baker": 2, "clerk": 3}
 CONTAINERS = {"a table": FRAME, "a list": ROWS, "a structured array": STRUCTURED}
 
 
 def column(records, name):
     """As users take it: numpy or pandas then chooses the dtype by all cells."""
-    return pd.Series([row[name] for row in records]) if isinstance(records, list) else pd.Series(records[name])
+    return (
+        pd.Series([row[name] for row in records])
+        if isinstance(records, list)
+        else pd.Series(records[name])
+    )
 
 
 def numbers(records, name):
@@ -46,11 +60,17 @@ LEAKS = {
     "the batch's maximum": lambda _, r: numbers(r, "dose") / numbers(r, "dose").max(),
     "rank": lambda _, r: numbers(r, "dose").rank(),
     "factorize": lambda _, r: pd.factorize(column(r, "job"))[0] * 1.0,
-    "number of categories": lambda _, r: numbers(r, "age") * 0 + len(set(map(str, column(r, "job")))),
+    "number of categories": lambda _, r: (
+        numbers(r, "age") * 0 + len(set(map(str, column(r, "job"))))
+    ),
     "how often": lambda _, r: column(r, "job").map(column(r, "job").value_counts()).astype(float),
-    "text of a dtype that pandas chose": lambda _, r: column(r, "job").map(PUBLIC_CODES).astype(str).str.len() * 1.0,
+    "text of a dtype that pandas chose": lambda _, r: (
+        column(r, "job").map(PUBLIC_CODES).astype(str).str.len() * 1.0
+    ),
     "any missing": lambda _, r: numbers(r, "age") * 0 + numbers(r, "dose").isna().any(),
-    "standardised": lambda _, r: (numbers(r, "dose") - numbers(r, "dose").mean()) / numbers(r, "dose").std(),
+    "standardised": lambda _, r: (
+        (numbers(r, "dose") - numbers(r, "dose").mean()) / numbers(r, "dose").std()
+    ),
 }
 HONEST = {
     "numbers": lambda _, r: numbers(r, "dose") * 2,
@@ -75,7 +95,11 @@ def test_scores_that_depend_on_the_batch_are_found_in_every_container(container)
 
 def test_the_same_scores_are_refused_before_a_charge_on_the_examples_of_a_curator():
     for records in (FRAME, ROWS, STRUCTURED):
-        for score in (LEAKS["mean imputation"], LEAKS["category codes"], LEAKS["the batch's maximum"]):
+        for score in (
+            LEAKS["mean imputation"],
+            LEAKS["category codes"],
+            LEAKS["the batch's maximum"],
+        ):
             curator = Curator(records, **TERMS, example=records, allow_repeated=True)
             with pytest.raises(ScoreError, match="each record by itself"):
                 curator.evaluate(ClippedMean(score, score_range=(-10.0, 10.0)))
@@ -91,7 +115,10 @@ def test_sparse_rows_texts_and_dates_are_replaced_by_hostile_ones_too():
     leaks = [
         (lambda _, r: np.asarray(r.sum(1))[:, 0] + (r.max() > 100), sparse),
         (lambda _, r: np.array([1.0 * ("" in r.tolist())] * len(r)), words),
-        (lambda _, r: r.astype("datetime64[D]").astype(float) * 0 + np.isnat(r).any(), np.array(["2020-01-01"] * 6, dtype="datetime64[s]")),
+        (
+            lambda _, r: r.astype("datetime64[D]").astype(float) * 0 + np.isnat(r).any(),
+            np.array(["2020-01-01"] * 6, dtype="datetime64[s]"),
+        ),
     ]
     for leak, records in leaks:
         with pytest.raises(AssertionError, match="moved other records"):
@@ -103,7 +130,9 @@ class Network(torch.nn.Module):
 
     def __init__(self, dropout=0.5):
         super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Dropout(dropout), torch.nn.Linear(2, 1))
+        self.layers = torch.nn.Sequential(
+            torch.nn.BatchNorm1d(2), torch.nn.Dropout(dropout), torch.nn.Linear(2, 1)
+        )
 
     def forward(self, X):
         return self.layers(X)
@@ -124,7 +153,9 @@ def ask(score, subject, **changed):
 
 
 def test_a_score_in_training_mode_is_tried_with_fixed_generators():
-    """Dropout made it unrepeatable, and what cannot be repeated was passed over: batch norm beside it was accepted."""
+    """Dropout made it unrepeatable, and what cannot be repeated was passed over: batch norm beside
+    it was accepted.
+    """
     torch.manual_seed(0)
     for model, accepted in (
         (Network(), False),
@@ -192,10 +223,16 @@ def test_every_query_tries_its_score_for_each_point():
         return records[:, 0] if x[0] < 1 else records[:, 0] - records[:, 0].max()
 
     with pytest.raises(ScoreError, match="each record by itself"):
-        curator.evaluate(QuantileUtilities(lambda _, r: r[:, 0] - r[:, 0].mean(), candidates=(0.0, 1.0), quantile=0.5))
+        curator.evaluate(
+            QuantileUtilities(
+                lambda _, r: r[:, 0] - r[:, 0].mean(), candidates=(0.0, 1.0), quantile=0.5
+            )
+        )
     points = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
     with pytest.raises(ScoreError, match="each record by itself"):
-        curator.evaluate(ClippedGradient(at, points, weights=torch.ones(1, 2, dtype=torch.float64), clip=1.0))
+        curator.evaluate(
+            ClippedGradient(at, points, weights=torch.ones(1, 2, dtype=torch.float64), clip=1.0)
+        )
 
 
 def test_a_pair_costs_few_calls():

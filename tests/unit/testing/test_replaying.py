@@ -16,7 +16,11 @@ from dpbo.testing import replay
 
 RECORDS = torch.linspace(0, 1, 50, dtype=torch.float64)
 NEIGHBOUR = torch.cat([torch.tensor([37.0], dtype=torch.float64), RECORDS[1:]])
-SETTINGS: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE, "budget": Budget(12.0, 1e-5)}
+SETTINGS: dict[str, Any] = {
+    "unit": PrivacyUnit("record"),
+    "adjacency": Adjacency.REPLACE_ONE,
+    "budget": Budget(12.0, 1e-5),
+}
 
 
 def score(x, records):
@@ -44,7 +48,9 @@ def test_an_honest_algorithm_passes_also_for_groups_and_its_steps_come_back():
     grown = [0, *labels]
     settings = {**SETTINGS, "unit": PrivacyUnit("patient", groups=labels)}
     records = torch.cat([torch.tensor([-5.0], dtype=torch.float64), RECORDS])
-    replay(honest, RECORDS, records, neighbour_unit=PrivacyUnit("patient", groups=grown), **settings)
+    replay(
+        honest, RECORDS, records, neighbour_unit=PrivacyUnit("patient", groups=grown), **settings
+    )
 
 
 def is_neighbour(records):
@@ -52,7 +58,9 @@ def is_neighbour(records):
 
 
 def planned(curator, score=score, **changed):
-    return PrivateObjective(curator, score, **{"score_range": (0.0, 1.0), "evaluations": 6, **changed})
+    return PrivateObjective(
+        curator, score, **{"score_range": (0.0, 1.0), "evaluations": 6, **changed}
+    )
 
 
 def candidates_from_the_records(curator, records):
@@ -116,7 +124,9 @@ class PrivateQuanta(ClippedMean):
 
 
 def a_lattice_from_the_records(curator, records):
-    curator.release(PrivateQuanta(score, torch.tensor([0.5]), score_range=(0.0, 1.0)), GaussianMechanism(50.0))
+    curator.release(
+        PrivateQuanta(score, torch.tensor([0.5]), score_range=(0.0, 1.0)), GaussianMechanism(50.0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +167,13 @@ def test_the_main_jobs_search_passes():
     labels[0] = (labels[0] + 1) % 10
 
     def tune(curator, _records):
-        objective = PrivateObjective(curator, correct, score_range=(0.0, 1.0), evaluations=6, fit=functools.partial(fit, digits.train))
+        objective = PrivateObjective(
+            curator,
+            correct,
+            score_range=(0.0, 1.0),
+            evaluations=6,
+            fit=functools.partial(fit, digits.train),
+        )
         search(objective, 6, seed=0, initial=4)
 
     assert len(replay(tune, digits.validation, (features, labels), **SETTINGS)) == 6

@@ -1,8 +1,8 @@
 """The commands `dpbo curate` and `dpbo model`: two parties that share a folder.
 
-The curator reads a table, releases its rows once into the folder, and serves outcomes. The modeler reads the folder and asks. Every public
-choice is an option and is written to release.json. Both commands continue after an interruption: the curator from its ledger, the modeler
-from its journal.
+The curator reads a table, releases its rows once into the folder, and serves outcomes. The modeler
+reads the folder and asks. Every public choice is an option and is written to release.json. Both
+commands continue after an interruption: the curator from its ledger, the modeler from its journal.
 """
 
 import argparse
@@ -34,7 +34,9 @@ _TABLE = "rows"
 
 
 def curate(options: argparse.Namespace) -> None:
-    """Release the rows, or read them from the ledger if they were released; write the folder; serve outcomes."""
+    """Release the rows, or read them from the ledger if they were released; write the folder; serve
+    outcomes.
+    """
     token = ""
     # what serving needs is seen to be there before anything is charged
     if options.serve is not None:
@@ -49,18 +51,46 @@ def curate(options: argparse.Namespace) -> None:
         pathlib.Path(options.out).mkdir(parents=True, exist_ok=True)
     curator = _curator(options)
     chosen = _noise(options, curator)
-    protection = {"declassified": options.declassify} if options.declassify else {"budget": options.outcome_share}
-    outcomes = Outcomes(
-        curator, operator.itemgetter("outcome"), value_range=tuple(options.outcome_range), repeats=options.repeats, limit=options.limit,
-        worst=options.missing, terms={"outcome": options.outcome}, name=f"outcomes {options.name}".strip(), **protection,
-    )  # fmt: skip
-    table = RowTable(
-        (0.0,) * len(options.columns), options.radius, row_change=_row_change(options), projection=chosen.projection, table=_TABLE
+    protection = (
+        {"declassified": options.declassify}
+        if options.declassify
+        else {"budget": options.outcome_share}
     )
-    scaling = {"columns": options.columns, "subtracted": options.center, "divided by": options.scale}
-    released = release_rows(curator, table, chosen.mechanism, name=f"rows {options.name}".strip(), terms=scaling)
-    facts = {name: getattr(options, name) for name in ("columns", "center", "scale", "radius", "row_change", "repeats", "limit")}
-    facts["outcome"] = {"range": options.outcome_range, "variance": outcomes.variance, "declassified": options.declassify}
+    outcomes = Outcomes(
+        curator,
+        operator.itemgetter("outcome"),
+        value_range=tuple(options.outcome_range),
+        repeats=options.repeats,
+        limit=options.limit,
+        worst=options.missing,
+        terms={"outcome": options.outcome},
+        name=f"outcomes {options.name}".strip(),
+        **protection,
+    )
+    table = RowTable(
+        (0.0,) * len(options.columns),
+        options.radius,
+        row_change=_row_change(options),
+        projection=chosen.projection,
+        table=_TABLE,
+    )
+    scaling = {
+        "columns": options.columns,
+        "subtracted": options.center,
+        "divided by": options.scale,
+    }
+    released = release_rows(
+        curator, table, chosen.mechanism, name=f"rows {options.name}".strip(), terms=scaling
+    )
+    facts = {
+        name: getattr(options, name)
+        for name in ("columns", "center", "scale", "radius", "row_change", "repeats", "limit")
+    }
+    facts["outcome"] = {
+        "range": options.outcome_range,
+        "variance": outcomes.variance,
+        "declassified": options.declassify,
+    }
     statement = curator.statement()
     write_release(options.out, released, facts, statement)
     print(f"{chosen}\n{statement}\nReleased {len(released.Z)} rows into {options.out}.")
@@ -89,13 +119,22 @@ def model(options: argparse.Namespace) -> None:
     with named_file("token-file", options.token_file, "a file that can be read"):
         token = pathlib.Path(options.token_file).read_text().strip()
     with RemoteCurator(options.curator, token) as curator:
-        answers = search(modeler, curator, steps=options.steps, journal=options.journal, minimise=options.minimise)
+        answers = search(
+            modeler,
+            curator,
+            steps=options.steps,
+            journal=options.journal,
+            minimise=options.minimise,
+        )
     if not answers:
         print("The curator gave no answers.")
         return
     # the best noisy answer is the luckiest
     mean, best = max((float(modeler.model.mean[answer.row]), answer.row) for answer in answers)
-    print(f"{len(answers)} answers. Row {best} has the best posterior mean, {-mean if options.minimise else mean:.4g}.")
+    print(
+        f"{len(answers)} answers. Row {best} has the best posterior mean,"
+        f" {-mean if options.minimise else mean:.4g}."
+    )
 
 
 def _curator(options: argparse.Namespace) -> Curator:
@@ -106,7 +145,10 @@ def _curator(options: argparse.Namespace) -> Curator:
         raise InputError("scale", tuple(scale.tolist()), "above 0")
     change = _row_change(options)
     return Curator(
-        {_TABLE: (X - center) / scale, "outcome": read_columns(options.data, [options.outcome])[:, 0]},
+        {
+            _TABLE: (X - center) / scale,
+            "outcome": read_columns(options.data, [options.outcome])[:, 0],
+        },
         unit=PrivacyUnit("row"),
         adjacency=Adjacency.REPLACE_ONE if change is None else Adjacency.BOUNDED_ROW_CHANGE,
         row_change=change,
@@ -121,31 +163,56 @@ def _curator(options: argparse.Namespace) -> Curator:
 
 def _noise(options: argparse.Namespace, curator: Curator) -> RowNoise:
     """The least noise for the rows, from the share of the budget that outcomes leave."""
-    rest = Fraction(1) if options.declassify else 1 - exact_share(options.outcome_share, "outcome-share")
+    rest = (
+        Fraction(1)
+        if options.declassify
+        else 1 - exact_share(options.outcome_share, "outcome-share")
+    )
     if rest == 0:
-        raise InputError("outcome-share", options.outcome_share, "below 1", "The rest pays for the rows.")
+        raise InputError(
+            "outcome-share", options.outcome_share, "below 1", "The rest pays for the rows."
+        )
     return row_noises(
-        len(options.columns), budget=curator.budget,
+        len(options.columns),
+        budget=curator.budget,
         sensitivity=options.row_change if options.row_change is not None else 2 * options.radius,
-        accounting=curator.accounting, share=rest, projections=options.projections, lengthscale=options.length_scale,
-    )[0]  # fmt: skip
+        accounting=curator.accounting,
+        share=rest,
+        projections=options.projections,
+        lengthscale=options.length_scale,
+    )[0]
 
 
 def _row_change(options: argparse.Namespace) -> RowChange | None:
-    return None if options.row_change is None else RowChange(options.row_change, diameter=2 * options.radius, table=_TABLE)
+    return (
+        None
+        if options.row_change is None
+        else RowChange(options.row_change, diameter=2 * options.radius, table=_TABLE)
+    )
 
 
-def _constants(name: str, given: Sequence[float] | None, X: torch.Tensor, default: float) -> torch.Tensor:
-    values = torch.tensor(given if given is not None else [default] * X.shape[1], dtype=torch.float64)
+def _constants(
+    name: str, given: Sequence[float] | None, X: torch.Tensor, default: float
+) -> torch.Tensor:
+    values = torch.tensor(
+        given if given is not None else [default] * X.shape[1], dtype=torch.float64
+    )
     if values.shape != X.shape[1:] or not bool(values.isfinite().all()):
-        raise InputError(name, tuple(values.tolist()), f"one finite number for each of {X.shape[1]} columns")
+        raise InputError(
+            name, tuple(values.tolist()), f"one finite number for each of {X.shape[1]} columns"
+        )
     return values
 
 
 def _token(path: str | None) -> str:
     """The token in the file, which is created if it does not exist; only its owner may read it."""
     if path is None:
-        raise InputError("token-file", None, "the file of the access token", "--serve needs --token-file FILE (created if missing).")
+        raise InputError(
+            "token-file",
+            None,
+            "the file of the access token",
+            "--serve needs --token-file FILE (created if missing).",
+        )
     file = pathlib.Path(path)
     with named_file("token-file", path, "a file that can be read, or made"):
         if not file.exists():
@@ -153,5 +220,7 @@ def _token(path: str | None) -> str:
             with os.fdopen(descriptor, "w") as created:
                 created.write(secrets.token_urlsafe(32))
         if file.stat().st_mode & 0o077:
-            raise InputError("token-file", str(file), "readable by its owner only", f"chmod 600 {file}")
+            raise InputError(
+                "token-file", str(file), "readable by its owner only", f"chmod 600 {file}"
+            )
         return file.read_text().strip()

@@ -3,8 +3,9 @@
     with RemoteCurator("http://127.0.0.1:8765", token) as curator:
         answers = search(modeler, curator, steps=50, journal="search.jsonl")
 
-Each question has a name and is written to the journal before it is sent. After a kill, the search repeats its last question by the same
-name, and the curator gives the answer that it drew the first time. Nothing here is private, and nothing here imports the curator.
+Each question has a name and is written to the journal before it is sent. After a kill, the search
+repeats its last question by the same name, and the curator gives the answer that it drew the first
+time. Nothing here is private, and nothing here imports the curator.
 """
 
 import json
@@ -40,9 +41,16 @@ class RemoteCurator:
 
     def __init__(self, url: str, token: str, *, timeout: float = 600.0) -> None:
         try:
-            self._client = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=timeout, trust_env=False)
+            self._client = httpx.Client(
+                base_url=url,
+                headers={"Authorization": f"Bearer {token}"},
+                timeout=timeout,
+                trust_env=False,
+            )
         except httpx.InvalidURL:
-            raise InputError("url", Unshown(url), "the URL of a server", "For example http://127.0.0.1:8000.") from None
+            raise InputError(
+                "url", Unshown(url), "the URL of a server", "For example http://127.0.0.1:8000."
+            ) from None
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +59,9 @@ class RemoteCurator:
         self._client.close()
 
     def value(self, row: int, *, request: str) -> Answer:
-        """The outcome of a row; the same request always gets the same answer. Raises RemoteRefusal."""
+        """The outcome of a row; the same request always gets the same answer. Raises
+        RemoteRefusal.
+        """
         content = self._request("POST", "/value", json={"row": row, "request": request})
         return Answer(content["row"], content["value"], content["variance"])
 
@@ -67,7 +77,11 @@ class RemoteCurator:
                 break
             except httpx.TransportError as error:
                 if pause is None:
-                    raise CuratorUnavailable(0, type(error).__name__, f"the curator cannot be reached: {type(error).__name__}") from error
+                    raise CuratorUnavailable(
+                        0,
+                        type(error).__name__,
+                        f"the curator cannot be reached: {type(error).__name__}",
+                    ) from error
                 time.sleep(pause)
         try:
             content = dict(reply.json())
@@ -75,12 +89,18 @@ class RemoteCurator:
             content = {}
         if reply.status_code != 200 or not content:
             refusal = CuratorUnavailable if reply.status_code == _UNAVAILABLE else RemoteRefusal
-            raise refusal(reply.status_code, str(content.get("error", "")), str(content.get("message", "no reason given")))
+            raise refusal(
+                reply.status_code,
+                str(content.get("error", "")),
+                str(content.get("message", "no reason given")),
+            )
         return content
 
 
 class Journal:
-    """A search's questions and answers, one JSON object a line, each on disk before the next step."""
+    """A search's questions and answers, one JSON object a line, each on disk before the next
+    step.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = pathlib.Path(path)
@@ -98,7 +118,9 @@ class Journal:
             for line in whole.splitlines():
                 self._take(json.loads(line))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError("journal", str(path), "a journal of a search, or a new file that can be written") from error
+            raise InputError(
+                "journal", str(path), "a journal of a search, or a new file that can be written"
+            ) from error
 
     def ask(self, row: int) -> str:
         """Note a question and return its name."""
@@ -116,7 +138,9 @@ class Journal:
 
     def open(self) -> list[str]:
         """Names of the questions without an answer, in order."""
-        return [name for name in self.questions if name not in self.answers and name not in self.skipped]
+        return [
+            name for name in self.questions if name not in self.answers and name not in self.skipped
+        ]
 
     def _write(self, entry: dict[str, Any]) -> None:
         with self._path.open("a") as file:
@@ -137,9 +161,15 @@ class Journal:
 
 @checked
 def search(
-    modeler: Modeler, curator: RemoteCurator, *, steps: Count, journal: str | os.PathLike[str], minimise: bool = False
+    modeler: Modeler,
+    curator: RemoteCurator,
+    *,
+    steps: Count,
+    journal: str | os.PathLike[str],
+    minimise: bool = False,
 ) -> list[Answer]:
-    """Ask until `steps` rows are answered, or no row or answer is left. Continues what the journal holds.
+    """Ask until `steps` rows are answered, or no row or answer is left. Continues what the journal
+    holds.
 
     Args:
         modeler: proposes rows and learns from answers; with `minimise` it learns the negatives.
@@ -151,7 +181,8 @@ def search(
         All answers, in order.
 
     Raises:
-        RemoteRefusal: a question was refused, other than because its row has no answers left or its answer was lost.
+        RemoteRefusal: a question was refused, other than because its row has no answers left or its
+            answer was lost.
     """
     record = Journal(journal)
     sign = -1.0 if minimise else 1.0

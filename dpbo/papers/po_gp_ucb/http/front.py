@@ -1,9 +1,9 @@
 """What faces the network: it knows the token and the period, and hands each question on. It holds
 no record, and imports no curator.
 
-`python -m dpbo.papers.po_gp_ucb.http.front` is the process that `serve` starts. It reads its settings
-as a line of JSON; then it writes each question as a line, and reads its answer as one. When the
-curator's process ends, it ends, too.
+`python -m dpbo.papers.po_gp_ucb.http.front` is the process that `serve` starts. It reads its
+settings as a line of JSON; then it writes each question as a line, and reads its answer as one.
+When the curator's process ends, it ends, too.
 """
 
 import asyncio
@@ -33,7 +33,9 @@ Reply = tuple[int, dict[str, Any]]
 Ask = Callable[[dict[str, Any]], Reply]
 
 CANNOT_BEGIN = 3
-"""The exit status of this process where the port is not free, or the host no address of this machine."""
+"""The exit status of this process where the port is not free, or the host no address of this
+machine.
+"""
 
 _MOST_BYTES = 4096
 _MOST_WAITING = 100
@@ -63,7 +65,12 @@ def facing(ask: Ask, *, token: str, every: float) -> Starlette:
     async def statement(request: Request) -> Response:
         return await _reply(request, token, lambda: turns.run(lambda: ask({})))
 
-    return Starlette(routes=[Route("/value", value, methods=["POST"]), Route("/statement", statement, methods=["GET"])])
+    return Starlette(
+        routes=[
+            Route("/value", value, methods=["POST"]),
+            Route("/statement", statement, methods=["GET"]),
+        ]
+    )
 
 
 class _Queue:
@@ -93,7 +100,8 @@ class _Queue:
                 return await run_in_threadpool(work)
             finally:
                 elapsed = loop.time() - start
-                # At least one: within a tick of a coarse clock no time passes, and an answer that left at once would tell so.
+                # At least one: within a tick of a coarse clock no time passes, and an answer that
+                # left at once would tell so.
                 periods = max(math.ceil(elapsed / self._every), 1)
                 await asyncio.sleep(periods * self._every - elapsed)
 
@@ -108,7 +116,9 @@ async def _reply(request: Request, token: str, answer: Callable[[], Awaitable[Re
     except _Refused as refused:
         status, content = error(refused.status, "Refused", str(refused))
     except ClientDisconnect:
-        status, content = error(400, "Refused", "the connection was closed before the question was complete")
+        status, content = error(
+            400, "Refused", "the connection was closed before the question was complete"
+        )
     return JSONResponse(content, status_code=status)
 
 
@@ -124,7 +134,9 @@ async def _question(request: Request) -> dict[str, Any]:
     except (ValueError, RecursionError):
         question = None
     if not isinstance(question, dict) or set(question) != {"row", "request"}:
-        raise _Refused(400, 'ask with {"row": a whole number, "request": a name of your own for this question}')
+        raise _Refused(
+            400, 'ask with {"row": a whole number, "request": a name of your own for this question}'
+        )
     row = question["row"]
     name = question["request"]
     if isinstance(row, bool) or not isinstance(row, int) or not isinstance(name, str):
@@ -157,7 +169,13 @@ def main(questions: TextIO, answers: TextIO) -> None:
     threading.Thread(target=receive, daemon=True).start()
     application = facing(ask, token=settings["token"], every=settings["every"])
     try:
-        uvicorn.run(application, host=settings["host"], port=settings["port"], log_level="warning", access_log=False)
+        uvicorn.run(
+            application,
+            host=settings["host"],
+            port=settings["port"],
+            log_level="warning",
+            access_log=False,
+        )
     except SystemExit:
         # how uvicorn ends when it cannot begin
         raise SystemExit(CANNOT_BEGIN) from None

@@ -3,10 +3,12 @@
     POST /value        {"row": 17, "request": "8c1f..."}   ->  {"row": 17, "value": 0.42, "variance": 0.01}
     GET  /statement                                        ->  the statement's fields
 
-Every question carries a token (`Authorization: Bearer ...`) and a name of its own. Asked again by that name it gets the same answer and is
-charged once, so either side may be killed at any moment. The ledger is the log. Errors are JSON with the typed error's text: 400 malformed,
-401 missing or wrong token, 404 no such row, 409 a row asked too often or a name used twice, 410 charged but lost, 413 too long, 429 no
-answers left, 503 ledger unavailable or too many questions waiting. No error charges anything.
+Every question carries a token (`Authorization: Bearer ...`) and a name of its own. Asked again by
+that name it gets the same answer and is charged once, so either side may be killed at any moment.
+The ledger is the log. Errors are JSON with the typed error's text: 400 malformed, 401 missing or
+wrong token, 404 no such row, 409 a row asked too often or a name used twice, 410 charged but lost,
+413 too long, 429 no answers left, 503 ledger unavailable or too many questions waiting. No error
+charges anything.
 
 How long an outcome takes may depend on its record, and a modeler has a clock. So valid questions
 wait in one queue, one is worked on at a time, and each takes a whole number of periods of `every`
@@ -16,8 +18,8 @@ would be late while an outcome holds the interpreter. So `serve` faces the netwo
 its own, which holds no records (front.py). What is left is the load on processors, caches and disks
 that both processes share: `timing-not-observed`.
 
-Failures on private records give a status only. Transport is not encrypted here: bind to loopback, or put a TLS proxy in front. One process
-evaluates for a ledger.
+Failures on private records give a status only. Transport is not encrypted here: bind to loopback,
+or put a TLS proxy in front. One process evaluates for a ledger.
 """
 
 import contextlib
@@ -32,7 +34,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, ReleaseLost, Unshown, UsageError
+from dpbo.errors import (
+    BudgetExceeded,
+    InputError,
+    LedgerUnavailable,
+    ReleaseLost,
+    Unshown,
+    UsageError,
+)
 from dpbo.extras import needs
 from dpbo.papers.po_gp_ucb.curator_side import Outcomes
 from dpbo.validation import Positive, checked
@@ -66,20 +75,30 @@ def application(outcomes: Outcomes, *, token: str, every: Positive = 0.1) -> Sta
 
 
 @checked
-def serve(outcomes: Outcomes, *, token: str, host: str = "127.0.0.1", port: int = 8765, every: Positive = 0.1) -> None:
+def serve(
+    outcomes: Outcomes,
+    *,
+    token: str,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    every: Positive = 0.1,
+) -> None:
     """Serve until interrupted: another process faces the network, and this one evaluates.
 
     Arguments as in `application`.
 
     Raises:
-        InputError: an argument outside its range, a port that is not free, or a host that is no address of this machine.
+        InputError: an argument outside its range, a port that is not free, or a host that is no
+            address of this machine.
         MissingLibrary: the extra `http` is not installed.
     """
     _require_token(token)
     command = [sys.executable, "-m", "dpbo.papers.po_gp_ucb.http.front"]
     paths = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": paths}
-    front = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    front = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
     answering = threading.Thread(target=_answer_all, args=(outcomes, front))
     with _ended_by_signals(front):
         _send(front, {"token": token, "host": host, "port": port, "every": every})
@@ -104,7 +123,9 @@ def require_address(host: str, port: int) -> None:
     """Raises InputError where nobody could listen now."""
     try:
         # Of a port beyond 65,535 the lookup would make another one.
-        family, kind, protocol, _, place = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, place = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[
+            0
+        ]
         with socket.socket(family, kind, protocol) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind((place[0], port, *place[2:]))
@@ -119,7 +140,12 @@ def _not_free(host: str, port: int) -> InputError:
 
 def _require_token(token: str) -> None:
     if len(token) < 16:
-        raise InputError("token", Unshown(token), "at least 16 characters", "For example secrets.token_urlsafe().")
+        raise InputError(
+            "token",
+            Unshown(token),
+            "at least 16 characters",
+            "For example secrets.token_urlsafe().",
+        )
 
 
 def _answer_all(outcomes: Outcomes, front: subprocess.Popen[str]) -> None:
@@ -165,9 +191,13 @@ def _answered(outcomes: Outcomes, question: dict[str, Any]) -> Reply:
             return 200, json.loads(outcomes.curator.statement().to_json())
         return 200, dict(vars(outcomes.value(question["row"], request=question["request"])))
     except LedgerUnavailable:
-        return error(503, "LedgerUnavailable", "the ledger is unavailable; ask again later by the same name")
+        return error(
+            503, "LedgerUnavailable", "the ledger is unavailable; ask again later by the same name"
+        )
     except InputError as refused:
-        return error({"row": 404, "request": 409}.get(refused.parameter, 400), "InputError", str(refused))
+        return error(
+            {"row": 404, "request": 409}.get(refused.parameter, 400), "InputError", str(refused)
+        )
     except UsageError as refused:
         return error(400, "UsageError", str(refused))
     except BudgetExceeded as refused:
@@ -177,4 +207,6 @@ def _answered(outcomes: Outcomes, question: dict[str, Any]) -> Reply:
     except Exception as failed:
         # its text may be private
         _LOG.error("a question failed: %s", type(failed).__name__)
-        return error(500, "Failed", "the question failed; the operator's log has the type of the error")
+        return error(
+            500, "Failed", "the question failed; the operator's log has the type of the error"
+        )

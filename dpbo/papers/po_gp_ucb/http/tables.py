@@ -1,4 +1,6 @@
-"""Reads a table of numbers from a file: csv, csv.gz, npz or parquet. Non-numeric cells become NaN. Errors never contain cell values."""
+"""Reads a table of numbers from a file: csv, csv.gz, npz or parquet. Non-numeric cells become NaN.
+Errors never contain cell values.
+"""
 
 import csv
 import gzip
@@ -38,7 +40,11 @@ def read_columns(path: str | os.PathLike[str], columns: Sequence[str]) -> torch.
     except MissingLibrary:
         raise
     except Exception as error:  # its text may show a record
-        raise InputError("DATA", file.name, f"a table that can be read (reading it failed: {type(error).__name__})") from None
+        raise InputError(
+            "DATA",
+            file.name,
+            f"a table that can be read (reading it failed: {type(error).__name__})",
+        ) from None
 
 
 def _csv(file: pathlib.Path, columns: list[str]) -> Any:
@@ -46,7 +52,9 @@ def _csv(file: pathlib.Path, columns: list[str]) -> Any:
     with opened(file, "rt", newline="") as lines:
         reader = csv.DictReader(lines)
         _require(columns, reader.fieldnames or [])
-        return np.array([[_number(row[name]) for name in columns] for row in reader], dtype=np.float64).reshape(-1, len(columns))
+        return np.array(
+            [[_number(row[name]) for name in columns] for row in reader], dtype=np.float64
+        ).reshape(-1, len(columns))
 
 
 def _npz(file: pathlib.Path, columns: list[str]) -> Any:
@@ -79,4 +87,9 @@ def _number(text: str | None) -> float:
         return math.nan
 
 
-_READERS: dict[str, Callable[[pathlib.Path, list[str]], Any]] = {".csv": _csv, ".csv.gz": _csv, ".npz": _npz, ".parquet": _parquet}
+_READERS: dict[str, Callable[[pathlib.Path, list[str]], Any]] = {
+    ".csv": _csv,
+    ".csv.gz": _csv,
+    ".npz": _npz,
+    ".parquet": _parquet,
+}
