@@ -2,6 +2,7 @@
 and finds forgeries made by the rules.
 """
 
+import ast
 import contextlib
 import dataclasses
 import hashlib
@@ -78,8 +79,9 @@ def checked(lines, *arguments):
 
 
 def test_it_is_short_and_imports_the_standard_library_alone():
-    lines = PROGRAM.read_text().splitlines()
-    assert sum(1 for line in lines if line.strip()) < 125
+    text = PROGRAM.read_text()
+    lines = text.splitlines()
+    assert sum(isinstance(node, ast.stmt) for node in ast.walk(ast.parse(text))) <= 120
     imported = {
         line.split()[1].partition(".")[0] for line in lines if line.startswith(("import ", "from "))
     }
