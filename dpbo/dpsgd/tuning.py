@@ -60,6 +60,7 @@ from dpbo.isolation import isolate_generators
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import PrivacyUnit
+from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.score_evaluation import Score
 from dpbo.space import Space
 from dpbo.statement import Statement
@@ -366,13 +367,15 @@ class _Study:
         models = _Models(curator, self)
         objective = PrivateObjective(
             curator,
-            self.scored.score,
-            score_range=self.plan.score_range,
+            ClippedMean(
+                self.scored.score,
+                score_range=self.plan.score_range,
+                fit=models.fit,
+                divisor=self.divisor,
+                role="validation",
+            ),
             evaluations=self.plan.usually,
-            fit=models.fit,
             name=_SCORES,
-            divisor=self.divisor,
-            role="validation",
             terms=_terms_of(self.space),
         )
         resumed = objective.history()[0]

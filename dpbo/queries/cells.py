@@ -111,6 +111,10 @@ class CellMeans(ClippedMean):
                 "They are released with equal noise.",
             )
 
+    def given(self) -> dict[str, Any]:
+        assert isinstance(self.score, OneCell)
+        return {**super().given(), "score": self.score.score}
+
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         ones = (1.0,) * self.cells
         if adjacency.replaces:

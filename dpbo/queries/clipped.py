@@ -36,6 +36,7 @@ import torch
 from dpbo.accounting.gdp import root_up, rounded_up
 from dpbo.errors import InputError
 from dpbo.events import Event, RolesEvent
+from dpbo.fingerprint import fingerprint
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, Lattice, sum_records, sum_units
@@ -214,6 +215,13 @@ class ClippedScores(Query):
         other = copy.copy(self)
         object.__setattr__(other, "subject", copy_mutable(subject))
         return other
+
+    def given(self) -> dict[str, Any]:
+        """What a resumed reservation of this question must be given again, by name."""
+        if not isinstance(self.score, PairedScore):
+            return {"score": self.score, "fit": self.fit}
+        reference = fingerprint(self.reference, detail="content").hex()
+        return {"score": self.score.score, "fit": self.fit, "reference": reference}
 
     @abc.abstractmethod
     def origins(self) -> tuple[float, ...]:

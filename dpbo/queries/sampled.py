@@ -2,9 +2,10 @@
 sampling) and scores fewer records.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, NotPrivateEvent, PoissonGaussianEvent
@@ -43,6 +44,10 @@ class PoissonSampled(Query):
     per_unit = True
     query: ClippedMean
     rate: Annotated[float, between(1e-9, 1.0)] = field(kw_only=True)
+
+    def about(self, subject: Any) -> Self:
+        """The same question about another subject."""
+        return dataclasses.replace(self, query=self.query.about(subject))
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         bound = self.scale(adjacency)

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from dpbo.curator.curator import Curator
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.objective import PrivateObjective
+from dpbo.queries.clipped import ClippedMean
 from dpbo.search.results import Callback, SearchRelease
 from dpbo.search.scorings import Scoring
 from dpbo.search.training import Configuration, Trainer
@@ -77,23 +78,27 @@ class Problem:
         return replace(self, public=PublicScores.of(self))
 
     def objective(
-        self, part: str, evaluations: int, share: Fraction, **changed: Any
+        self,
+        part: str,
+        evaluations: int,
+        share: Fraction,
+        *,
+        query: ClippedMean | None = None,
+        progress: bool = True,
     ) -> PrivateObjective:
-        """A private objective with so many evaluations, reserved or resumed."""
-        settings = {
-            "score": self.scoring,
-            "score_range": self.scoring.bounds,
-            "cells": self.scoring.cells,
-            "evaluations": evaluations,
-            "fit": self.trainer,
-            "name": f"{self.name}: {part}",
-            "budget": share,
-            "divisor": self.divisor,
-            "mechanism": self.mechanism,
-            "terms": self.terms,
-            "progress": self.verbose > 0,
-        }
-        return PrivateObjective(self.curator, **{**settings, **changed})
+        """A private objective with so many evaluations, reserved or resumed; of the scoring, or of
+        another query.
+        """
+        return PrivateObjective(
+            self.curator,
+            self.scoring.query(fit=self.trainer, divisor=self.divisor) if query is None else query,
+            evaluations=evaluations,
+            budget=share,
+            mechanism=self.mechanism,
+            name=f"{self.name}: {part}",
+            progress=progress and self.verbose > 0,
+            terms=self.terms,
+        )
 
     def report(self, part: str, number: int, planned: int, x: Configuration, *score: float) -> bool:
         """Tell of one release, with its score and the noise's standard deviation if it has them.

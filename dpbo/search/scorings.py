@@ -22,6 +22,8 @@ from scipy.special import expit
 
 from dpbo.errors import InputError
 from dpbo.isolation import mute_warnings
+from dpbo.queries.cells import CellMeans
+from dpbo.queries.clipped import ClippedMean
 from dpbo.validation import ScoreRange, require
 
 Measure = Callable[[Any, Any, Any], Any]
@@ -65,6 +67,12 @@ class Scoring:
             return np.full(len(labels), np.nan)
         with mute_warnings():
             return self.measure(model, features, label_array(labels))
+
+    def query(self, **settings: Any) -> ClippedMean:
+        """The question of the mean score, or of the shares of the cells."""
+        if self.cells is None:
+            return ClippedMean(self, score_range=self.bounds, **settings)
+        return CellMeans(self, cells=self.cells, **settings)
 
     def worst_cell(self, records: Any) -> Any:
         """The cell for a record that the model cannot take: that of a wrong prediction."""

@@ -244,13 +244,10 @@ class WeightedCV(Strategy):
     def run(self, problem: Problem) -> SearchResult:
         public = problem.public
         cells, shares = public.cells(self.cells)
-        settings = {
-            "score": cells,
-            "score_range": (0.0, 1.0),
-            "cells": len(cells.leaves),
-            "progress": False,
-        }
-        objective = problem.objective("cells", 1, problem.share, **settings)
+        query = CellMeans(
+            cells, cells=len(cells.leaves), fit=problem.trainer, divisor=problem.divisor
+        )
+        objective = problem.objective("cells", 1, problem.share, query=query, progress=False)
         more = problem.n_iter // 2
         if objective.remaining:
             objective(problem.trainer.point(None).unsqueeze(0))
@@ -439,9 +436,7 @@ def _score_examples(problem: Problem, points: torch.Tensor) -> None:
     example = problem.trainer.example()
     if example is None:
         return
-    query = ClippedMean(scoring, score_range=scoring.bounds)
-    if scoring.cells is not None:
-        query = CellMeans(scoring, cells=scoring.cells)
+    query = scoring.query()
     query.probe(example, count_records(example), model)
     for turn, x in enumerate(points, 1):
         model = problem.trainer(x)

@@ -36,7 +36,14 @@ from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloy
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch
 from dpbo.papers.po_gp_ucb import Modeler, Outcomes, RowTable, release_rows
 from dpbo.papers.po_gp_ucb.http import application
-from dpbo.queries import CandidateScores, ClippedSum, QuantileUtilities
+from dpbo.queries import (
+    CandidateScores,
+    CellMeans,
+    ClippedMean,
+    ClippedSum,
+    PoissonSampled,
+    QuantileUtilities,
+)
 from dpbo.testing import SeededEntropy, replay
 from tests.attacks import setups
 from tests.attacks.public import _HASH, public
@@ -74,10 +81,8 @@ def objective(curator, **settings):
 def objective_of_cells(curator):
     plan = PrivateObjective(
         curator,
-        lambda x, r: (r[:, 0].nan_to_num() > x[0]).long(),
-        score_range=(0.0, 1.0),
+        CellMeans(lambda x, r: (r[:, 0].nan_to_num() > x[0]).long(), cells=2),
         evaluations=3,
-        cells=2,
     )
     return plan(GRID[:3]), plan, plan.history()
 
@@ -284,9 +289,8 @@ def test_sampled_means_with_the_sample_frozen(relation, monkeypatch):
     other = OTHER if relation == "replace-one" else POINTS[:-1]
 
     def run(curator):
-        plan = PrivateObjective(
-            curator, near, score_range=(0.0, 1.0), evaluations=3, sample_rate=0.5, divisor=100.0
-        )
+        mean = ClippedMean(near, score_range=(0.0, 1.0), divisor=100.0)
+        plan = PrivateObjective(curator, PoissonSampled(mean, rate=0.5), evaluations=3)
         return plan(GRID[:3]), plan, plan.history()
 
     assert len(replayed(run, POINTS, other, **settings)) == 3

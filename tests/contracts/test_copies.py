@@ -260,9 +260,8 @@ def test_a_range_stays_the_one_that_was_stated_for_later_questions():
     score = NoisedScore(two, span, GaussianMechanism(1.0), settings)
     before = score.query(None).public_inputs()
     variance = outcomes.variance
-    objective = PrivateObjective(
-        made(RECORDS), two, score_range=[span] * 2, weights=weights, evaluations=1
-    )
+    mean = ClippedMean(two, score_range=[span] * 2, weights=weights)
+    objective = PrivateObjective(made(RECORDS), mean, evaluations=1)
     span[1] = 1000.0
     weights[0] = 1e6
     settings.clear()

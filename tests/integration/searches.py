@@ -43,14 +43,8 @@ def curator(ledger=None, records=RECORDS, **settings):
 
 
 def objective(owner=None, evaluations=6, **settings):
-    return PrivateObjective(
-        owner or curator(),
-        score,
-        score_range=(0.0, 1.0),
-        evaluations=evaluations,
-        name="search",
-        **settings,
-    )
+    asked = {"score": score, "score_range": (0.0, 1.0), "name": "search", **settings}
+    return PrivateObjective(owner or curator(), evaluations=evaluations, **asked)
 
 
 def released(private):

@@ -22,6 +22,7 @@ from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivateFa
 from dpbo.gibo import GradientGP, GradientInformation, GradientPosterior
 from dpbo.integrations.ax import ClientObjective, gp_ucb, gradient_information, noisy_improvement
 from dpbo.mechanisms import NoNoise
+from dpbo.queries import CellMeans
 from dpbo.testing import replay
 from tests.integration.searches import (
     CANARY,
@@ -239,7 +240,7 @@ def test_what_does_not_fit_and_what_has_no_gradient_are_refused():
     with pytest.raises(InputError, match="early_stopping_strategy"):
         early.next()
     with pytest.raises(InputError, match="of one metric"):
-        a_loop(cells=3)
+        a_loop(score=CellMeans(score, cells=3), score_range=None)
     assert loop.objective.remaining == other.objective.remaining == early.objective.remaining == 6
     with pytest.raises(InputError, match="continuous parameters"):
         gradient_information(Space(k=["a", "b"]))

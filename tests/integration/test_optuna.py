@@ -25,6 +25,7 @@ from dpbo.integrations.optuna import (
     recommended_trial,
 )
 from dpbo.integrations.optuna.trials import BudgetSpent, Suggestions
+from dpbo.queries import CellMeans
 from dpbo.testing import replay
 from tests.integration.processes import started
 from tests.integration.searches import (
@@ -37,6 +38,7 @@ from tests.integration.searches import (
     main,
     objective,
     released,
+    score,
 )
 from tests.integration.test_wording import SPECS
 
@@ -177,7 +179,7 @@ def test_studies_that_do_not_fit_are_refused_before_anything_is_fitted():
         private(optuna.trial.FixedTrial({"rate": 1.0, "shift": 0.0}))
     assert private.objective.remaining == 6
     with pytest.raises(InputError, match="of one metric"):
-        TrialObjective(objective(weights=None, cells=3), SPACE)
+        TrialObjective(objective(score=CellMeans(score, cells=3), score_range=None), SPACE)
 
 
 @pytest.mark.attack("A21")

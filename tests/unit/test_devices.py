@@ -124,10 +124,9 @@ def choose(at, query):
     return curator(at).release(query, ExponentialMechanism(4.0)).value
 
 
-def objective(at, points, owner=None, **more):
-    return PrivateObjective(
-        owner or curator(at), score, score_range=(0.0, 1.0), evaluations=6, **more
-    )(points)[0]
+def objective(at, points, owner=None, bounds=None, **more):
+    query = ClippedMean(score, score_range=(0.0, 1.0), **more)
+    return PrivateObjective(owner or curator(at), query, evaluations=6, bounds=bounds)(points)[0]
 
 
 def gibo(at, bounds, **more):

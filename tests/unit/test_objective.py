@@ -143,7 +143,7 @@ def test_history_and_resume_under_a_name(on_disk):
     for change in (
         {"evaluations": 6},
         {"score_range": (0.0, 2.0)},
-        {"worst": "upper"},
+        {"divisor": N},
         {"budget": 0.5},
     ):
         with pytest.raises(LedgerMismatch):

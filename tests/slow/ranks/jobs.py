@@ -35,7 +35,7 @@ from dpbo.gibo.design import GIBOSettings
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
-from dpbo.queries import ClippedMean, QuantileUtilities
+from dpbo.queries import CellMeans, ClippedMean, QuantileUtilities
 from dpbo.run_counts import TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
 
@@ -165,10 +165,8 @@ def everything(ranks):
     asked = objective(opened(ranks, groups=True))
     cells = PrivateObjective(
         opened(ranks),
-        lambda x, r: (r[:, 0] > x[0]).long(),
-        score_range=(0.0, 1.0),
+        CellMeans(lambda x, r: (r[:, 0] > x[0]).long(), cells=2),
         evaluations=2,
-        cells=2,
     )
     X = at(0.25, 2)
     start = choose_start(

@@ -141,7 +141,7 @@ def test_one_curator_pays_under_one_role_alone():
     with pytest.raises(InputError, match="role='candidate'"):
         curator.release(ClippedMean(score, **asked), GaussianMechanism(2.0))
     with pytest.raises(InputError, match="role='candidate'"):
-        PrivateObjective(curator, score, evaluations=1, **asked)
+        PrivateObjective(curator, ClippedMean(score, **asked), evaluations=1)
     inner = NoisedScore(score, (0.0, 1.0), GaussianMechanism(2.0), {"role": "candidate"})
     with pytest.raises(InputError, match="role='candidate'"):
         selection_event(curator, run_count=PoissonRuns(3.0), score=inner)

@@ -50,16 +50,12 @@ def test_an_objective_over_cells_has_their_noise_and_a_units_records_share_one_v
     groups = [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]
     objective = PrivateObjective(
         make(CELLS, unit=PrivacyUnit("patient", groups=groups)),
-        lambda x, r: r,
-        score_range=(0.0, 1.0),
-        cells=3,
+        CellMeans(lambda x, r: r, cells=3),
         evaluations=1,
     )
     Y, _ = objective(torch.zeros(1, 1, dtype=torch.float64))
     assert Y[0].tolist() == pytest.approx([0.5 / 3, 0.25 / 3, (0.25 + 0.5) / 3], abs=0.05)
-    objective = PrivateObjective(
-        make(CELLS), lambda x, r: r, score_range=(0.0, 1.0), cells=3, evaluations=1
-    )
+    objective = PrivateObjective(make(CELLS), CellMeans(lambda x, r: r, cells=3), evaluations=1)
     Y, Yvar = objective(torch.zeros(1, 1, dtype=torch.float64))
     assert Y[0].tolist() == pytest.approx([0.2, 0.1, 0.3], abs=0.05)
     assert Yvar[0].sqrt().tolist() == pytest.approx([2**0.5 / 100 / 10] * 3, rel=1e-6), (
@@ -77,12 +73,3 @@ def test_what_cells_cannot_be_is_refused():
     ):
         with pytest.raises(InputError, match="weights" if "weights" in settings else "cells"):
             CellMeans(lambda x, r: r, cells=3, **settings)
-    with pytest.raises(InputError, match="sample_rate"):
-        PrivateObjective(
-            make(CELLS),
-            lambda x, r: r,
-            score_range=(0.0, 1.0),
-            cells=3,
-            evaluations=1,
-            sample_rate=0.5,
-        )

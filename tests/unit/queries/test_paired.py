@@ -79,11 +79,13 @@ def test_a_reference_that_changes_later_changes_nothing():
     )
     objective = PrivateObjective(
         curator,
-        lambda x, records: x * records,
-        score_range=(0.0, 1.0),
+        ClippedMean(
+            lambda x, records: x * records,
+            score_range=(0.0, 1.0),
+            reference=torch.ones(1).double(),
+            largest_difference=0.3,
+        ),
         evaluations=2,
-        reference=torch.ones(1).double(),
-        largest_difference=0.3,
     )
     reference.slope = 0.0
     assert values_of(query) == values_of(choice) == pytest.approx([-1.175], abs=1e-6)
@@ -104,15 +106,14 @@ def test_the_statement_names_the_reference_and_c_and_a_resumed_plan_needs_the_sa
             ledger=str(tmp_path / "l.db"),
         )
         fit = lambda x: Model(float(x[0]))  # noqa: E731
-        return PrivateObjective(
-            curator,
+        query = ClippedMean(
             score,
             score_range=(0.0, 1.0),
-            evaluations=2,
             fit=fit,
             reference=Model(slope),
             largest_difference=0.3,
         )
+        return PrivateObjective(curator, query, evaluations=2)
 
     first = objective(2.0)
     first(torch.ones(1, 1).double())
@@ -141,23 +142,6 @@ def test_what_cannot_be_paired_is_refused():
     assert sums.sensitivity(Adjacency.ADD_OR_REMOVE_ONE).linf == 0.5, (
         "differences, not scores, are summed"
     )
-    curator = Curator(
-        RECORDS,
-        unit=PrivacyUnit("record"),
-        adjacency="replace-one",
-        budget=Budget(1.0, 1e-6),
-        allow_repeated=True,
-    )
-    with pytest.raises(InputError, match=r"^reference=.*cells"):
-        PrivateObjective(
-            curator,
-            score,
-            score_range=(0.0, 1.0),
-            cells=3,
-            evaluations=1,
-            reference=Model(1.0),
-            largest_difference=0.1,
-        )
 
 
 def test_cells_take_no_reference_and_shapes_must_agree():

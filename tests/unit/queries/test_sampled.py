@@ -198,31 +198,19 @@ def test_a_unit_that_the_score_fails_on_is_worst_also_where_it_is_the_whole_samp
 
 def test_an_objective_over_samples_keeps_its_plan():
     curator = make(records(2000))
-    objective = PrivateObjective(
-        curator,
-        lambda x, r: (r[:, 0] - x[0]).abs(),
-        score_range=(0.0, 1.0),
-        evaluations=5,
-        sample_rate=0.5,
-    )
+    mean = ClippedMean(lambda x, r: (r[:, 0] - x[0]).abs(), score_range=(0.0, 1.0))
+    query = PoissonSampled(mean, rate=0.5)
+    objective = PrivateObjective(curator, query, evaluations=5)
     Y, Yvar = objective(torch.tensor([[0.0], [1.0]], dtype=torch.float64))
     assert Y.shape == Yvar.shape == (2, 1)
     assert torch.allclose(Yvar, (objective.noise_std**2).expand(2, 1))
     assert (Y - 0.5).abs().max() < 6 * objective.noise_std.max()
     assert objective.remaining == 3
     with pytest.raises(InputError, match="Planned"):
-        PrivateObjective(
-            make(records(), accounting=None),
-            lambda x, r: r,
-            score_range=(0.0, 1.0),
-            evaluations=5,
-            sample_rate=0.5,
-        )
+        PrivateObjective(make(records(), accounting=None), query, evaluations=5)
     event = PoissonGaussianEvent(6.0, 5, rate=0.5, relation="replace-one")
     planned = make(records(), accounting=Planned([event, GaussianEvent(20.0)]))
-    objective = PrivateObjective(
-        planned, lambda x, r: r[:, 0], score_range=(0.0, 1.0), evaluations=5, sample_rate=0.5
-    )
+    objective = PrivateObjective(planned, query, evaluations=5)
     assert objective.noise_multiplier == 6.0
 
 
