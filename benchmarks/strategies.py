@@ -46,6 +46,7 @@ from benchmarks.papers import dpgibo_problems
 from dpbo import DPGIBO, Budget, Curator, PrivateObjective, Space
 from dpbo.acquisition import suggest, suggest_in_trust_region, suggest_pareto
 from dpbo.acquisition.expected_improvement import pareto_front, posterior_mean
+from dpbo.gibo import GIBOSettings
 from dpbo.mechanisms import NoNoise
 from dpbo.models import default_gp, sparse_gp
 from dpbo.objective import NoiseWarning
@@ -244,7 +245,7 @@ def descended(problem: Problem, mu: float, evaluations: int, seed: int) -> Found
         "batch_size": d + 1,
         "clip": 1.0,
         "budget": 1.0,
-        "seed": seed,
+        "settings": GIBOSettings(seed=seed),
     }
     curator = Curator(
         problem.records,

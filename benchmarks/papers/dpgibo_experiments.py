@@ -184,7 +184,6 @@ def gibo(
         "bounds": problem.bounds,
         "start": problem.start,
         "clip": 1.0,
-        "seed": seed,
         **changes,
     }
     with warnings.catch_warnings():
@@ -196,10 +195,15 @@ def gibo(
             mechanism=mechanism,
             iterations=iterations,
             batch_size=batch_size,
-            settings=settings,
+            settings=_seeded(settings, seed),
             **terms,
         )
     return search.run()
+
+
+def _seeded(settings: GIBOSettings, seed: int) -> GIBOSettings:
+    """The settings with this seed, where designs are rotated."""
+    return settings if settings.seed is None else dataclasses.replace(settings, seed=seed)
 
 
 def started(
@@ -215,7 +219,7 @@ def started(
     terms: dict[str, Any] = {
         "iterations": max(1, (evaluations - len(candidates)) // b),
         "batch_size": b,
-        "settings": settings,
+        "settings": _seeded(settings, seed),
         "clip": clip,
     }
     return DPGIBO(
@@ -224,7 +228,6 @@ def started(
         bounds=problem.bounds,
         start=start,
         budget=1 - START_SHARE,
-        seed=seed,
         **terms,
     ).run()
 

@@ -56,10 +56,12 @@ from dpbo.queries.query import Query
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.queries.utilities import CandidateScores, QuantileUtilities
 from dpbo.statement import Statement
-from dpbo.validation import POINTS, Count, Positive, ScoreRange, checked, warn
+from dpbo.validation import POINTS, Count, ScoreRange, checked, warn
 
-_HOPELESS = 0.5  # rho above which a run can hardly find anything
-_TIE = 4.0  # noise scales between neighbouring clips of equal merit: the lower is 50 times likelier
+# rho above which a run can hardly find anything
+_HOPELESS = 0.5
+# noise scales between neighbouring clips of equal merit: the lower is 50 times likelier
+_TIE = 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,15 +108,11 @@ class DPGIBO:
         kernel: a GPyTorch kernel in the same coordinates; omitted, RBF of length scale 1.
         noise: variance of each loss's observation noise.
         mean: public prior mean of the loss.
-        tolerance: eps_tol of Algorithm 2; b is then the most points an iteration may take. Only
-            without observation noise.
         start: theta_0, `d`, public; omitted, the centre of the box.
         divisor, loss_range: as in `ClippedGradient`.
         settings: omitted, `GIBOSettings.recommended()`.
-        seed: seed of the designs' rotations, not of the noise.
-        name: name of the plan in the ledger. A resumed run needs the records and the loss that it
-            began with.
-        callback: called with this object after every iteration.
+        name: name of the reservation in the ledger. A resumed run needs the records and the loss
+            that it began with.
 
     Attributes:
         noise_std: standard deviation of the noise of one released coordinate.
@@ -140,48 +138,48 @@ class DPGIBO:
         kernel: Kernel | None = None,
         noise: float = 0.0,
         mean: float = 0.0,
-        tolerance: Positive | None = None,
         start: torch.Tensor | None = None,
         divisor: float | None = None,
         loss_range: tuple[float, float] | None = None,
         settings: GIBOSettings | None = None,
-        seed: int = 0,
         name: str = "dpgibo",
-        callback: Callable[[DPGIBO], Any] | None = None,
     ) -> None:
-        self.curator, self.name, self.iterations = curator, name, iterations
+        self.curator = curator
+        self.name = name
+        self.iterations = iterations
         self.settings = GIBOSettings.recommended() if settings is None else settings
-        self._loss, self._callback = loss, callback
+        self._loss = loss
         self._options: dict[str, Any] = {"clip": clip, "divisor": divisor, "loss_range": loss_range}
         self._frame = Frame(bounds, self.settings.unit_box)
         self._theta = torch.nn.Parameter(self._frame.inward(self._frame.start(start)))
-        self._iterates, self._gradients = [self._theta.detach().clone()], list[torch.Tensor]()
+        self._iterates = [self._theta.detach().clone()]
+        self._gradients = list[torch.Tensor]()
         kernel = _kernel_on(bounds.device, kernel)
         self._posterior = GradientPosterior(kernel, noise, mean=mean, jitter=self.settings.jitter)
-        self._design = GIBODesign(self._frame.box, batch_size, tolerance, seed, self.settings)
-        self._Z: torch.Tensor | None = None  # the points of this iteration
-        self._earlier = list[Handle]()  # with history: one for each iteration
-        self._queries = set[ClippedGradient]()  # of this iteration
-        self._pending: Handle | None = None  # may be charged, but is not stored
+        self._design = GIBODesign(self._frame.box, batch_size, self.settings)
+        # the points of this iteration
+        self._Z: torch.Tensor | None = None
+        # with history: one for each iteration
+        self._earlier = list[Handle]()
+        # of this iteration
+        self._queries = set[ClippedGradient]()
+        # may be charged, but is not stored
+        self._pending: Handle | None = None
         self._step_complete = True
         terms = {
             "bounds": bounds.tolist(),
             "start": self.theta.tolist(),
             "batch_size": batch_size,
-            "tolerance": tolerance,
             "kernel": describe_kernel(kernel),
             "noise": noise,
             "settings": str(self.settings),
-            "seed": seed,
         }
-
-        query = self._query()
         self._reservation = curator.reserve(
             name,
             mechanism or GaussianMechanism,
             slots=iterations,
             budget=budget,
-            query=query,
+            query=self._query(),
             given={"loss": loss},
             terms=terms,
         )
@@ -194,22 +192,12 @@ class DPGIBO:
                 " or more units."
             )
             warn(text, NoiseWarning)
-        self._optimizer = self.settings.optimizer(
-            [self._theta], lr=self.settings.step_size(self.rho)
-        )
+        lr = self.settings.step_size(self.rho)
+        self._optimizer = self.settings.optimizer([self._theta], lr=lr)
         self._used = self._reservation.used
         curator.deliver()
-        # the steps that the ledger already holds; history computes their losses again, free
         for value in self._reservation.values:
-            if value["details"]["theta"] != self.theta.tolist():
-                remedy = (
-                    "Resume with the kernel, settings and library versions that the run began with."
-                )
-                raise LedgerMismatch(
-                    "theta", value["details"]["theta"], self.theta.tolist(), remedy
-                )
-            earlier = curator.evaluate(self._query()) if self.settings.history else None
-            self._advance(torch.tensor(value["value"], dtype=torch.float64), earlier)
+            self._resume(value)
 
     @property
     def theta(self) -> torch.Tensor:
@@ -226,7 +214,7 @@ class DPGIBO:
         self._reservation.show_progress()
         while self._pending is not None or self.remaining:
             X = self.ask()
-            self.tell(X, self._pending if self._pending is not None else self.evaluate(X))
+            self.tell(X, self._pending or self.evaluate(X))
         return self.result()
 
     def ask(self) -> torch.Tensor:
@@ -270,7 +258,8 @@ class DPGIBO:
         self._pending = self._pending or ready
         try:
             (release,) = self._reservation.release_all([self._pending], used=self._used)
-        except LedgerUnavailable:  # it may be charged: the next tell finishes it
+        except LedgerUnavailable:
+            # it may be charged: the next tell finishes it
             raise
         except PrivacyError:
             self._pending = None
@@ -280,8 +269,6 @@ class DPGIBO:
         self._used += 1
         self._advance(release.value, self._pending)
         self._step_complete = True
-        if self._callback is not None:
-            self._callback(self)
         return self.theta
 
     def result(self) -> GIBOResult:
@@ -290,36 +277,13 @@ class DPGIBO:
         path = torch.stack(self._iterates)
         averaged = path[-self.settings.averaged(self.rho, len(path) - 1) :].mean(0)
         gradients = torch.stack(self._gradients) if self._gradients else path[:0]
-        outward = self._frame.outward
         # without the curator's records
         statement = functools.partial(
             compose_statement, self.curator.ledger, units=self.curator.units
         )
-        return GIBOResult(
-            outward(averaged), self.theta, outward(path), gradients, self.rho, statement
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        """The released gradients, for a checkpoint; public."""
-        return {"name": self.name, "gradients": [gradient.tolist() for gradient in self._gradients]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Check a checkpoint against the ledger. The run itself resumes from the ledger.
-
-        Raises:
-            InputError: `state` is not from `state_dict`.
-            LedgerMismatch: it disagrees with the ledger.
-        """
-        if not isinstance(state.get("gradients"), list):
-            raise InputError("state", state, "what state_dict() returned")
-        known = [gradient.tolist() for gradient in self._gradients]
-        if state.get("name") != self.name or known[: len(state["gradients"])] != state["gradients"]:
-            raise LedgerMismatch(
-                "gradients",
-                len(known),
-                len(state["gradients"]),
-                "Open the ledger that this state was saved with.",
-            )
+        x = self._frame.outward(averaged)
+        iterates = self._frame.outward(path)
+        return GIBOResult(x, self.theta, iterates, gradients, self.rho, statement)
 
     def __repr__(self) -> str:
         return (
@@ -362,6 +326,20 @@ class DPGIBO:
             **self._options,
         )
 
+    def _resume(self, value: dict[str, Any]) -> None:
+        """Take the step of a value that the ledger holds."""
+        theta = self.theta.tolist()
+        if value["details"]["theta"] != theta:
+            remedy = (
+                "Resume with the kernel, settings and library versions that the run began with."
+            )
+            raise LedgerMismatch("theta", value["details"]["theta"], theta, remedy)
+        earlier = None
+        if self.settings.history:
+            # its losses are computed again, which is free
+            earlier = self.curator.evaluate(self._query())
+        self._advance(torch.tensor(value["value"], dtype=torch.float64), earlier)
+
     def _advance(self, gradient: torch.Tensor, handle: Handle | None) -> None:
         """One step of the optimizer, projected into the box."""
         gradient = gradient.to(self._theta.device, copy=True)
@@ -374,7 +352,8 @@ class DPGIBO:
         if handle is not None and self.settings.history:
             self._earlier.append(handle)
             self._posterior.append(self._points())
-        self._Z, self._pending = None, None
+        self._Z = None
+        self._pending = None
         self._queries.clear()
 
 
@@ -382,7 +361,8 @@ def _kernel_on(device: torch.device, kernel: Kernel | None) -> Kernel:
     """A copy of the kernel, or an RBF of length scale 1, on this device."""
     if kernel is None:
         kernel = RBFKernel().double()
-        kernel.lengthscale = 1.0  # GPyTorch begins at log 2
+        # GPyTorch begins at log 2
+        kernel.lengthscale = 1.0
     return copy.deepcopy(kernel).to(device)
 
 
@@ -457,7 +437,6 @@ def choose_clip(
     start: torch.Tensor | None = None,
     kernel: Kernel | None = None,
     settings: GIBOSettings | None = None,
-    seed: int = 0,
     name: str = "choose clip",
 ) -> float:
     """Choose privately one of several public clips, near a quantile of the units' gradient lengths
@@ -468,7 +447,7 @@ def choose_clip(
     lengths. Called again with the same name and arguments, it returns what the ledger holds.
 
     Args:
-        curator, loss, bounds, start, kernel, settings, seed: as in DPGIBO.
+        curator, loss, bounds, start, kernel, settings: as in DPGIBO.
         candidates: two or more public clips, positive and increasing, in units of the loss per box
             width (`settings.unit_box`), else per unit of x.
         budget: what the choice may spend: a `Budget`, or a share in (0, 1] of the curator's.
@@ -486,13 +465,14 @@ def choose_clip(
         LedgerMismatch: the name belongs to another choice.
     """
     settings = GIBOSettings.recommended() if settings is None else settings
-    frame, smooth = Frame(bounds, settings.unit_box), _kernel_on(bounds.device, kernel)
+    frame = Frame(bounds, settings.unit_box)
+    kernel = _kernel_on(bounds.device, kernel)
     theta = frame.start(start)
-    posterior = GradientPosterior(smooth, 0.0, jitter=settings.jitter)
-    Z = GIBODesign(frame.box, bounds.shape[1] + 1, None, seed, settings).points(
-        posterior, frame.inward(theta), 0
-    )
-    X, weights = frame.outward(Z), posterior.conditioned_on(Z).weights(frame.inward(theta))
+    posterior = GradientPosterior(kernel, 0.0, jitter=settings.jitter)
+    design = GIBODesign(frame.box, bounds.shape[1] + 1, settings)
+    Z = design.points(posterior, frame.inward(theta), 0)
+    X = frame.outward(Z)
+    weights = posterior.conditioned_on(Z).weights(frame.inward(theta))
 
     def gradient_lengths(_: Any, records: Any) -> torch.Tensor:
         return lengths([tensor_of(loss(x.clone(), records)).double() for x in X], weights)
@@ -508,9 +488,8 @@ def choose_clip(
         "quantile": quantile,
         "bounds": bounds.tolist(),
         "start": theta.tolist(),
-        "kernel": describe_kernel(smooth),
+        "kernel": describe_kernel(kernel),
         "settings": str(settings),
-        "seed": seed,
     }
     return float(candidates[_choose(curator, query, mechanism, name, terms)])
 

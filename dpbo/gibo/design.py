@@ -13,7 +13,7 @@ from dpbo.acquisition.designs import directions, rotation
 from dpbo.errors import InputError
 from dpbo.gibo.gradient_points import fewest_gradient_points, suggest_gradient_points
 from dpbo.gibo.gradient_posterior import GradientPosterior
-from dpbo.validation import Within, checked
+from dpbo.validation import Positive, Seed, Within, checked
 
 BOUNDS = Within(
     "a finite float64 tensor of shape 2 x d with lower ends below upper ends",
@@ -51,12 +51,15 @@ class GIBOSettings:
     Attributes:
         unit_box: use coordinates in which the box is [0, 1]^d, so that clip, lengths and steps are
             per box width; else x's own.
-        rotate: rotate each design at random, so that no direction is preferred.
         radius: distance of the design's points from theta, in those coordinates. If it is None,
             losses have noise, or earlier losses are used again, the points are instead those that
             leave the least uncertainty about the gradient. Use 0.002 to 0.01 and a smaller clip if
             the loss's slope changes much within a twentieth of the box (benchmarks.papers.dpgibo,
             experiment 4.3).
+        seed: of the random rotation of each design, which prefers no direction; None: not rotated.
+            The noise depends on no seed.
+        tolerance: eps_tol of Algorithm 2: each iteration takes as few points as reduce the total
+            variance of the gradient to this, `batch_size` at most. Only without observation noise.
         history: use the losses at all earlier points again.
         jitter: variance of every loss relative to its prior variance, at least 1e-6.
         optimizer: a class of torch.optim, which gets the released gradient.
@@ -66,8 +69,9 @@ class GIBOSettings:
     """
 
     unit_box: bool = True
-    rotate: bool = True
     radius: float | None = 0.04
+    seed: Seed | None = 0
+    tolerance: Positive | None = None
     history: bool = False
     jitter: float = 1e-6
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adagrad
@@ -97,8 +101,8 @@ class GIBOSettings:
         """The settings of Sopa, Marusic, Avella-Medina & Cunningham 2025."""
         return cls(
             unit_box=False,
-            rotate=False,
             radius=None,
+            seed=None,
             history=True,
             jitter=5e-6,
             learning_rate=1.0,
@@ -107,13 +111,15 @@ class GIBOSettings:
 
     def step_size(self, rho: float) -> float:
         """The learning rate at this noise."""
-        return (
-            self.learning_rate if self.learning_rate is not None else 0.1 if rho > _NOISY else 0.2
-        )
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return 0.1 if rho > _NOISY else 0.2
 
     def averaged(self, rho: float, iterations: int) -> int:
         """Number of last iterates whose mean is the result."""
-        share = self.tail if self.tail is not None else 0.5 if rho > _NOISY else 0.25
+        share = self.tail
+        if share is None:
+            share = 0.5 if rho > _NOISY else 0.25
         return max(1, round(share * iterations))
 
 
@@ -124,12 +130,9 @@ class Frame:
 
     def __init__(self, bounds: torch.Tensor, unit_box: bool) -> None:
         self.bounds = bounds.detach().clone()
-        lower, upper = self.bounds[0], self.bounds[1]
-        self._origin, self._width = (
-            (lower, upper - lower)
-            if unit_box
-            else (torch.zeros_like(lower), torch.ones_like(lower))
-        )
+        lower, upper = self.bounds
+        self._origin = lower if unit_box else torch.zeros_like(lower)
+        self._width = upper - lower if unit_box else torch.ones_like(lower)
         self.box = self.inward(self.bounds)
 
     def inward(self, x: torch.Tensor) -> torch.Tensor:
@@ -160,32 +163,18 @@ class GIBODesign:
     """Chooses the points of each iteration around theta, within a box in the algorithm's
     coordinates.
 
-    A design depends on theta, earlier points and the seed only, so a resumed run chooses the same
-    points.
+    A design depends on theta, earlier points and the settings only, so a resumed run chooses the
+    same points.
 
     Args:
         box: `2 x d`.
-        batch_size: number of points; the most that are chosen if `tolerance` is given.
-        tolerance: Algorithm 2: choose as few points as reduce the total variance of the gradient to
-            this.
-        seed: seed of the rotations.
+        batch_size: number of points; the most that are chosen if there is a tolerance.
     """
 
-    def __init__(
-        self,
-        box: torch.Tensor,
-        batch_size: int,
-        tolerance: float | None,
-        seed: int,
-        settings: GIBOSettings,
-    ) -> None:
-        self._box, self._batch_size, self._tolerance, self._seed, self._settings = (
-            box,
-            batch_size,
-            tolerance,
-            seed,
-            settings,
-        )
+    def __init__(self, box: torch.Tensor, batch_size: int, settings: GIBOSettings) -> None:
+        self._box = box
+        self._batch_size = batch_size
+        self._settings = settings
         self._last: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def points(
@@ -194,31 +183,23 @@ class GIBODesign:
         """The points of this iteration, `b x d`; to be called once for each. `posterior` holds the
         points whose losses are used again.
         """
-        rotate, radius = self._settings.rotate, self._settings.radius
-        generator = (
-            torch.Generator().manual_seed(_SEEDS * self._seed + iteration) if rotate else None
-        )
-        if self._tolerance is not None:
+        settings = self._settings
+        generator = None
+        if settings.seed is not None:
+            generator = torch.Generator().manual_seed(_SEEDS * settings.seed + iteration)
+        if settings.tolerance is not None:
             Z = fewest_gradient_points(
                 posterior,
                 theta,
-                self._tolerance,
+                settings.tolerance,
                 self._batch_size,
                 bounds=self._box,
                 generator=generator,
             )
             # nothing is uncertain: one point keeps the loop going
             Z = Z if len(Z) else theta.unsqueeze(0)
-        elif radius is not None and not len(posterior) and posterior.noise == 0:
-            unit = directions(self._batch_size, len(theta))
-            unit = (unit if generator is None else unit @ rotation(len(theta), generator)).to(
-                theta.device
-            )
-            # shifted into the box as a whole
-            centre = torch.maximum(
-                torch.minimum(theta, self._box[1] - radius), self._box[0] + radius
-            )
-            Z = (centre + radius * unit).clamp(*self._box)
+        elif settings.radius is not None and not len(posterior) and posterior.noise == 0:
+            Z = self._at_radius(settings.radius, theta, generator)
         else:
             start = None
             # the last design, shifted as theta was
@@ -233,5 +214,17 @@ class GIBODesign:
                 start=start,
                 generator=generator,
             )
-        self._last = (Z, theta) if self._settings.history else None
+        self._last = (Z, theta) if settings.history else None
         return Z
+
+    def _at_radius(
+        self, radius: float, theta: torch.Tensor, generator: torch.Generator | None
+    ) -> torch.Tensor:
+        """Points so far from theta, shifted into the box as a whole."""
+        d = len(theta)
+        unit = directions(self._batch_size, d)
+        if generator is not None:
+            unit = unit @ rotation(d, generator)
+        lower, upper = self._box
+        centre = torch.maximum(torch.minimum(theta, upper - radius), lower + radius)
+        return (centre + radius * unit.to(theta.device)).clamp(lower, upper)

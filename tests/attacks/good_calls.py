@@ -349,7 +349,6 @@ VALUES |= of(
 VALUES |= of(
     parameters={"a": 0.5, "b": 1.0},
     module=torch.nn.Linear(2, 2),
-    state={"name": "dpgibo", "gradients": []},
     X_train=ROWS[:60],
 )
 VALUES |= of(known=grid(3))
@@ -385,6 +384,7 @@ MADE |= of(
 _GROUPED: dict[str, Any] = {
     "Space": of(a=scipy.stats.uniform(0, 1), n=scipy.stats.randint(1, 5), kind=["x", "y"]),
     "Curator.reserve": of(noise=EVENT, terms={"a": 1}),
+    "PrivateObjective": of(score_range=(0.0, 1.0)),
     "PrivateObjective.release": lambda: of(handles=[objective().evaluate(X) for _ in range(2)]),
     "DPSearch": of(
         estimator=DecisionTreeClassifier(),
@@ -447,13 +447,10 @@ OWNERS: dict[str, Any] = {
     "papers.po_gp_ucb.http.RemoteCurator": remote,
 }
 OWNERS |= {"papers.po_gp_ucb.Outcomes": outcomes, "papers.po_gp_ucb.Modeler": MADE["modeler"]}
-OWNERS |= {
-    name: lambda name=name: getattr(dpbo, name)(**good_call(name)[1])
-    for name in ("DPGIBO", "DPSearch")
-}
+OWNERS["DPSearch"] = lambda: dpbo.DPSearch(**good_call("DPSearch")[1])
 METHODS = (
     "Curator.evaluate Curator.submit Curator.release Curator.release_all Curator.reserve"
-    " Curator.statement PrivateObjective.__call__ PrivateObjective.release DPGIBO.load_state_dict"
+    " Curator.statement PrivateObjective.__call__ PrivateObjective.release"
     " DPSearch.fit Space.encode Space.decode papers.po_gp_ucb.Outcomes.value"
     " papers.po_gp_ucb.Modeler.tell papers.po_gp_ucb.http.RemoteCurator.value"
     " models.fixed_kernels.matern52 models.finite.information_gain_bound"

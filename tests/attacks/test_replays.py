@@ -102,7 +102,7 @@ def gradient_search(curator, iterations=3, kind=DPGIBO, **settings):
 
 def dpgibo(curator, settings=None):
     search = gradient_search(curator, 5, settings=settings)
-    return search.run(), search, search.state_dict()
+    return search.run(), search
 
 
 def start(curator):

@@ -278,7 +278,9 @@ THERE = {
     "DPGIBO of the paper": lambda at: gibo(
         at, at.put(BOX), kernel=rbf(), settings=GIBOSettings.paper()
     ),
-    "DPGIBO with a tolerance": lambda at: gibo(at, at.put(BOX), tolerance=2.1),
+    "DPGIBO with a tolerance": lambda at: gibo(
+        at, at.put(BOX), settings=GIBOSettings(tolerance=2.1)
+    ),
     "choose_start": lambda at: choose_start(
         curator(at), loss, at.put(X), loss_range=(0.0, 3.0), budget=0.1
     ),

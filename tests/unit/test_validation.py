@@ -72,7 +72,6 @@ def gibo(**settings):
         lambda x, rows: ((rows - x) ** 2).sum(1),
         bounds=bounds,
         clip=1.0,
-        tolerance=None,
         **ask,
     )
 

@@ -199,9 +199,6 @@ def search(ranks, folder):
     curator = opened(ranks, budget=Budget.gdp(1.0), **on_disk(folder))
     seen = folder / f"seen{-1 if ranks is None else ranks.rank}"
 
-    def note(run):
-        seen.write_text(json.dumps(run.state_dict()["gradients"]))
-
     run = DPGIBO(
         curator,
         loss,
@@ -210,9 +207,12 @@ def search(ranks, folder):
         iterations=STEPS,
         batch_size=D + 1,
         clip=1.0,
-        callback=note,
     )
-    return run.run().gradients.tolist()
+    while run.remaining:
+        X = run.ask()
+        run.tell(X, run.evaluate(X))
+        seen.write_text(json.dumps(run.result().gradients.tolist()))
+    return run.result().gradients.tolist()
 
 
 def dies(who, owner, method, times, title=None):

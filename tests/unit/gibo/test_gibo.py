@@ -84,15 +84,9 @@ def test_it_walks_to_the_minimum_and_says_what_it_spent():
 
 
 def test_without_noise_it_is_the_same_search_and_exact():
-    curator, left = make(), list[int]()
-    result = gibo(
-        curator,
-        mechanism=EXACT,
-        iterations=40,
-        callback=lambda search: left.append(search.remaining),
-    ).run()
+    curator = make()
+    result = gibo(curator, mechanism=EXACT, iterations=40).run()
     assert (result.x - users().mean(0)).abs().max() < 1e-2
-    assert left == list(range(39, -1, -1))
     assert result.rho == 0.0
     unit = gpytorch.kernels.RBFKernel().double()
     unit.lengthscale = 1.0
@@ -197,12 +191,11 @@ def test_a_run_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk,
     first = gibo(make(**on_disk), settings=settings)
     for _ in range(5):
         first.tell(first.ask(), first.evaluate(first.ask()))
-    state, asked = first.state_dict(), first.ask()
+    asked = first.ask()
     again = gibo(make(**on_disk), settings=settings)
     assert again.remaining == 7
     assert torch.equal(again.result().iterates, first.result().iterates)
     assert torch.equal(again.ask(), asked)
-    again.load_state_dict(state)
     final = again.run()
     assert len(final.gradients) == 12
     assert charges(again.curator) == 12
@@ -213,8 +206,6 @@ def test_a_run_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk,
     ):
         with pytest.raises(LedgerMismatch):
             gibo(make(**on_disk), settings=settings, **change)
-    with pytest.raises(LedgerMismatch):
-        again.load_state_dict({"name": "dpgibo", "gradients": [[0.0] * D]})
 
 
 def test_a_second_process_is_refused_uncharged_and_resumes_rightly(on_disk):
@@ -284,10 +275,10 @@ def test_algorithm_two_takes_as_few_points_as_it_needs():
     """With history a tolerance is met by fewer and fewer points, never more than the batch."""
     kernel = gpytorch.kernels.RBFKernel().double()
     kernel.lengthscale = 1.0
-    settings = dataclasses.replace(RECOMMENDED, history=True, radius=None, jitter=5e-6)
-    search = gibo(
-        make(), settings=settings, tolerance=0.5, kernel=kernel, mechanism=EXACT, iterations=6
+    settings = dataclasses.replace(
+        RECOMMENDED, history=True, radius=None, jitter=5e-6, tolerance=0.5
     )
+    search = gibo(make(), settings=settings, kernel=kernel, mechanism=EXACT, iterations=6)
     sizes = []
     for _ in range(6):
         X = search.ask()
@@ -376,7 +367,6 @@ def test_a_clip_that_was_chosen_answers_no_other_question(on_disk):
         "bounds": box(high=100.0),
         "start": torch.zeros(D, dtype=torch.float64),
         "kernel": matern,
-        "seed": 1,
         "quantile": 0.5,
         "settings": dataclasses.replace(RECOMMENDED, radius=0.2),
     }
