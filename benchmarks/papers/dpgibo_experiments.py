@@ -409,7 +409,7 @@ def _bias_and_noise(
     posterior = GradientPosterior(kernel, 0.0, jitter=PAPER.jitter)
     theta = problem.start
     random = torch.Generator().manual_seed(seed)
-    design = GIBODesign(problem.bounds, 3, None, seed, PAPER)
+    design = GIBODesign(problem.bounds, 3, PAPER)
     n, d = problem.records.shape
     std = 2 * math.sqrt(steps) / (n * mu)
     found = {"bias": list[float](), "noise": list[float]()}
