@@ -31,7 +31,7 @@ from botorch.utils.multi_objective.pareto import is_non_dominated
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from linear_operator.utils.errors import NanError, NotPSDError
 
-from dpbo.acquisition.noisy_improvement import NoisyImprovement, most_improving
+from dpbo.acquisition.noisy_improvement import NoisyImprovement
 from dpbo.errors import InputError
 from dpbo.isolation import seed_torch
 from dpbo.models.builders import (
@@ -261,17 +261,18 @@ def best_point(
     """Where the noisy expected improvement by this model is largest within bounds (`2 x d`; the
     space's own if None), `1 x d`.
     """
-    expected = pending.to(X.device) if pending is not None and len(pending) else None
-    bounds = space.bounds.to(X.device) if bounds is None else bounds
+    if pending is not None:
+        pending = pending.to(X.device) if len(pending) else None
+    if bounds is None:
+        bounds = space.bounds.to(X.device)
+    acquisition: AcquisitionFunction
     if NoisyImprovement.takes(gp, X):
-        return most_improving(
-            NoisyImprovement(gp, X, expected, seed=seed), space, bounds, seed=seed
-        )
-    sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
+        acquisition = NoisyImprovement(gp, X, pending, seed=seed)
+    else:
+        sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
+        acquisition = qLogNoisyExpectedImprovement(gp, X, sampler=sampler, X_pending=pending)
     with seed_torch(seed):
-        return maximize(
-            qLogNoisyExpectedImprovement(gp, X, sampler=sampler, X_pending=expected), space, bounds
-        )
+        return maximize(acquisition, space, bounds)
 
 
 # BoTorch's L-BFGS needs gradients, also where the caller has turned them off

@@ -32,11 +32,6 @@ from dpbo.models.kernels import KernelDerivatives, kernel_derivatives, require_f
 from dpbo.release import CuratorLike, Release
 from dpbo.validation import Finite, Positive, between, checked
 
-# least rows of storage
-_BLOCK = 128
-# rounding alone reached 2e-14 at N = 1100, where the weights were within 1e-8 of a fresh factor's
-_DRIFT = 1e-13
-
 
 @checked
 class GradientPosterior:
@@ -47,10 +42,10 @@ class GradientPosterior:
             private values.
         noise: variance of the observation noise, 0 or more, in units of y^2.
 
-    Keyword args: mean: public prior mean of y; posterior gradients are weights(theta) @ (y - mean).
+    Keyword args:
+        mean: public prior mean of y; posterior gradients are weights(theta) @ (y - mean).
         jitter: variance added to each point as a share of its prior variance, above 0. Smaller than
-        1e-6 lets rounding
-            and the error of the interpolation take over.
+            1e-6 lets rounding and the error of the interpolation take over.
 
     Raises:
         InputError: an argument out of range, or not float64.
@@ -64,17 +59,17 @@ class GradientPosterior:
         mean: Finite = 0.0,
         jitter: Positive = 1e-6,
     ) -> None:
-        self.derivatives = (
-            kernel if isinstance(kernel, KernelDerivatives) else kernel_derivatives(kernel)
-        )
+        if isinstance(kernel, Kernel):
+            kernel = kernel_derivatives(kernel)
+        self.derivatives = kernel
         self.noise = noise
         self.jitter = jitter
         self.mean = mean
-        self._factor = GrowingFactor()
         self._X: Tensor | None = None
+        self._L: Tensor | None = None
 
     def __len__(self) -> int:
-        return self._factor.size
+        return 0 if self._X is None else self._X.shape[-2]
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -85,59 +80,38 @@ class GradientPosterior:
         """The observed X, `batch_shape x N x d`; before the first point, none of `like`'s (`... x
         d`) kind.
         """
-        return (
-            like.new_empty(0, like.shape[-1]) if self._X is None else self._X[..., : len(self), :]
-        )
+        return like.new_empty(0, like.shape[-1]) if self._X is None else self._X
 
     def factor(self, like: Tensor) -> Tensor:
         """Lower Cholesky factor of K + D, `batch_shape x N x N`; before the first point, an empty
         one of `like`'s kind.
         """
-        return like.new_empty(0, 0) if self._X is None else self._factor.matrix
+        return like.new_empty(0, 0) if self._L is None else self._L
 
     def append(self, X: Tensor) -> None:
-        """Observe at X, `batch_shape x b x d`, too: N^2 b flops. A factor that has drifted is
-        computed afresh.
+        """Observe at X, `batch_shape x b x d`, too.
 
         Raises:
-            InputError: X is not float64, not finite or of another shape, or noise and jitter are
-                too small for it.
+            InputError: X is not float64, not finite or of another shape.
+            UsageError: noise and jitter are too small for it.
         """
         require_finite("X", X)
+        old = self._X
         if X.dim() < 2 or (
-            self._X is not None
-            and (X.shape[:-2], X.shape[-1]) != (self._X.shape[:-2], self._X.shape[-1])
+            old is not None and (X.shape[:-2], X.shape[-1]) != (old.shape[:-2], old.shape[-1])
         ):
             raise InputError(
                 "X", tuple(X.shape), "of shape batch_shape x b x d, as the points before it"
             )
         if X.shape[-2] == 0:
             return
-        old = self.points(X)
-        cross = self.derivatives.value(old, X)
-        block = self.noisy(X, self.derivatives.value(X, X))
-        try:
-            sound = self._factor.append(cross, block) < _DRIFT
-        except UsageError:
-            # the factor has drifted, or X is hopeless, which the fresh factorisation below reports
-            sound = False
-        if not sound:
-            whole = torch.cat([old.expand(*X.shape[:-2], -1, -1), X], dim=-2)
-            A = self.noisy(whole, self.derivatives.value(whole, whole))
-            fresh = GrowingFactor()
-            fresh.append(A[..., :0, :], A)
-            self._factor = fresh
-        n = old.shape[-2]
-        if self._X is None or len(self) > self._X.shape[-2]:
-            self._X = X.new_empty(*X.shape[:-2], max(_BLOCK, 2 * len(self)), X.shape[-1])
-            self._X[..., :n, :] = old
-        self._X[..., n : len(self), :] = X
+        points = X.clone() if old is None else torch.cat([old, X], dim=-2)
+        self._L = cholesky(self.noisy(points, self.derivatives.value(points, points)))
+        self._X = points
 
     def conditioned_on(self, X: Tensor) -> GradientPosterior:
         """A copy that has observed X, `batch_shape x b x d`, as well; this one is left as it is."""
         twin = copy.copy(self)
-        twin._factor = self._factor.copy()
-        twin._X = None if self._X is None else self._X.clone()
         twin.append(X)
         return twin
 
@@ -264,77 +238,6 @@ class GradientPosterior:
         """
         cross = self.derivatives.gradient(theta, self.points(theta)).mT
         return torch.linalg.solve_triangular(self.factor(theta), cross, upper=False)
-
-
-class GrowingFactor:
-    """L with L L^T = A, for symmetric positive definite A given block by block; `... x N x N`.
-
-    Appending b rows to N costs N^2 b + N b^2 + b^3/3 flops where a fresh factorisation costs N^3/3,
-    and is as stable: it is the blocked algorithm, spread over time. Storage doubles when full, so
-    nothing is copied most times. A fixed probe vector v is multiplied by the matrix as it grows; L
-    (L^T v) against that product measures the backward error in 4 N^2 flops.
-    """
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._L = self._probe = self._product = torch.empty(0, 0)
-
-    @property
-    def matrix(self) -> Tensor:
-        """L, `... x N x N`: a view of the storage."""
-        return self._L[..., : self.size, : self.size]
-
-    def append(self, cross: Tensor, block: Tensor) -> float:
-        """Grow A by the columns `cross` (`... x N x b`) and the corner `block` (`... x b x b`).
-
-        Returns:
-            the largest relative error of L L^T against A along the probe; about 1e-15 when sound.
-
-        Raises:
-            InputError: the grown matrix is not positive definite in float64; nothing was appended.
-        """
-        old = self.size
-        new = self.size + block.shape[-1]
-        if new > self._L.shape[-1]:
-            batch = block.shape[:-2]
-            capacity = max(_BLOCK, new, 2 * self._L.shape[-1])
-            L = block.new_zeros(*batch, capacity, capacity)
-            product = block.new_zeros(*batch, capacity, 1)
-            if old:
-                L[..., :old, :old] = self.matrix
-                product[..., :old, :] = self._product[..., :old, :]
-            self._L = L
-            self._product = product
-            self._probe = torch.cos(
-                torch.arange(1.0, capacity + 1.0, dtype=block.dtype, device=block.device).square()
-            ).unsqueeze(-1)
-        V = torch.linalg.solve_triangular(self.matrix, cross, upper=False)
-        corner, info = torch.linalg.cholesky_ex(block - V.mT @ V)
-        self._L[..., old:new, :old] = V.mT
-        self._L[..., old:new, old:new] = corner
-        v = self._probe[:old]
-        w = self._probe[old:new]
-        product = torch.cat(
-            [self._product[..., :old, :] + cross @ w, cross.mT @ v + block @ w], dim=-2
-        )
-        L = self._L[..., :new, :new].detach()
-        Av = product.detach()
-        drift = (L @ (L.mT @ self._probe[:new]) - Av).abs().max() / Av.abs().max()
-        # a GPU is waited for once
-        drift, failed = torch.stack([drift, info.any().to(drift.dtype)]).tolist()
-        require_positive_definite(bool(failed))
-        self._product[..., :new, :] = product
-        self.size = new
-        return float(drift)
-
-    def copy(self) -> GrowingFactor:
-        """An independent copy."""
-        twin = GrowingFactor()
-        twin.size = self.size
-        twin._probe = self._probe
-        twin._L = self._L.clone()
-        twin._product = self._product.clone()
-        return twin
 
 
 def cholesky(

@@ -1,6 +1,4 @@
-"""The posterior gradient against autograd of the posterior mean, and the growing factor against a
-fresh one.
-"""
+"""The posterior gradient against autograd of the posterior mean."""
 
 import math
 
@@ -57,23 +55,14 @@ def test_an_empty_history_is_the_prior():
     torch.testing.assert_close(posterior.covariance(theta), posterior.derivatives.prior(theta))
 
 
-def test_an_appended_factor_is_a_fresh_one():
+def test_points_may_come_in_parts():
     kernel = KERNELS["rbf"](10)
-    X = 0.2 * torch.randn(330, 10, dtype=DOUBLE)
-    theta = torch.zeros(10, dtype=DOUBLE)
+    X = 0.2 * torch.randn(55, 10, dtype=DOUBLE)
     grown = GradientPosterior(kernel, 0.0)
     for part in X.split(11):
         grown.append(part)
-    fresh = observed(kernel, X, noise=0.0)
-    torch.testing.assert_close(
-        grown.factor(X) @ grown.factor(X).mT, noisy(kernel, X, noise=0.0), rtol=0.0, atol=1e-12
-    )
-    torch.testing.assert_close(
-        grown.weights(theta),
-        fresh.weights(theta),
-        rtol=1e-6,
-        atol=1e-6 * float(fresh.weights(theta).abs().max()),
-    )
+    assert torch.equal(grown.factor(X), observed(kernel, X, noise=0.0).factor(X))
+    assert torch.equal(grown.points(X), X)
 
 
 def test_coincident_points_are_only_noise_apart():
