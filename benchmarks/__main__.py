@@ -56,7 +56,8 @@ import time
 from dpbo import Budget
 from dpbo.dpsgd import DPSGDConfig, plan_tuning
 start = time.perf_counter()
-plan_tuning(Budget(3.0, 1e-5), DPSGDConfig(noise_multiplier=1.0, epochs=10, batches=10, batch_size=240), runs=20, validation=600)
+config = DPSGDConfig(noise_multiplier=1.0, epochs=10, batches=10, batch_size=240)
+plan_tuning(Budget(3.0, 1e-5), config, runs=20, validation=600)
 print(time.perf_counter() - start)
 """
 

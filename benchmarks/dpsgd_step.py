@@ -56,7 +56,8 @@ def stepping(
     def step() -> None:
         rows, labels = next(samples)
         optimizer.zero_grad()
-        nn.functional.cross_entropy(module(rows.to(device)), labels.to(device)).backward()  # type: ignore[no-untyped-call]
+        loss: Any = nn.functional.cross_entropy(module(rows.to(device)), labels.to(device))
+        loss.backward()
         optimizer.step()
 
     return step

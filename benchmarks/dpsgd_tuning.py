@@ -9,7 +9,8 @@ selection that releases nothing would count as 10 %. The claim: selection beats 
 search that pays for each run. There is no free choice: the training records are protected, so
 cross-validating on them would cost privacy, too.
 
-    python -m benchmarks.dpsgd_tuning [--smoke] [--seeds 10] [--runs 30] [--seed N] [--json FILE] [--plot DIR]
+    python -m benchmarks.dpsgd_tuning [--smoke] [--seeds 10] [--runs 30] [--seed N]
+                                      [--json FILE] [--plot DIR]
 """
 
 import dataclasses

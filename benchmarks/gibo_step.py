@@ -10,6 +10,7 @@ set against the bare product L @ W.
     python -m benchmarks.gibo_step [--smoke] [--json FILE]
 """
 
+import functools
 import statistics
 import time
 from typing import Any
@@ -102,10 +103,10 @@ def steps(smoke: bool, seed: int) -> list[list[Any]]:
             reached = [
                 iteration(posterior, theta, losses, b, generator=g, **how) for g in generators
             ]
-            (times,) = interleaved(
-                lambda: iteration(posterior, theta, losses, b, generator=generators[0], **how),  # noqa: B023
-                repetitions=repetitions,
+            once = functools.partial(
+                iteration, posterior, theta, losses, b, generator=generators[0], **how
             )
+            (times,) = interleaved(once, repetitions=repetitions)
             row += [1e3 * statistics.median(times), statistics.mean(reached) / reference]
         rows.append(row)
     return rows

@@ -137,7 +137,9 @@ def _kernel() -> Any:
     import triton.language as tl
 
     @triton.jit  # type: ignore[untyped-decorator]
-    def computing(numbers, LANES: tl.constexpr, ROUNDS: tl.constexpr):  # type: ignore[no-untyped-def]
+    def computing(  # type: ignore[no-untyped-def]
+        numbers, LANES: tl.constexpr, ROUNDS: tl.constexpr
+    ):
         at = tl.program_id(0) * LANES + tl.arange(0, LANES)
         a = tl.load(numbers + at)
         b = a + a

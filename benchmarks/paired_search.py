@@ -4,13 +4,21 @@ beside plain scores and free choices.
 Tasks on which no search had been tried before (the last two of `small_data`); 24 evaluations at
 epsilon 1; gain of the mean test score over the default model, times 100. c is the largest
 difference that counts.
-    plain, paired c: each evaluation releases the mean score, or the mean clipped difference to the default model's score.
-    moved reference: within a trust region; the reference is the best point so far, whose own posterior mean is added to what is released.
-    two fidelities: three quarters are narrow (c = 0.05), for 30 % of the budget, and the others plain, at the narrow ones' best points,
-        for the rest; one Gaussian process over both recommends.
-    unbiased on the public records: differences are clipped to [o - c, o + c], where o is chosen for each model so that the clip does not
-        move the mean of the out-of-fold differences on the public records.
-    free: cross-validation on the public records. weighted_cv: DPSearch's, with 24 candidates. open: the plain search without noise.
+
+    plain, paired c: each evaluation releases the mean score, or the mean clipped difference to the
+        default model's score.
+    moved reference: within a trust region; the reference is the best point so far, whose own
+        posterior mean is added to what is released.
+    two fidelities: three quarters are narrow (c = 0.05), for 30 % of the budget, and the others
+        plain, at the narrow ones' best points, for the rest; one Gaussian process over both
+        recommends.
+    unbiased on the public records: differences are clipped to [o - c, o + c], where o is chosen for
+        each model so that the clip does not move the mean of the out-of-fold differences on the
+        public records.
+    free: cross-validation on the public records.
+    weighted_cv: DPSearch's, with 24 candidates.
+    open: the plain search without noise.
+
 Clip's bias: what the clip adds to the recommended point's mean difference on the protected records.
 """
 

@@ -13,7 +13,8 @@ on digits: accuracy, released, and the SVM's size, which is public; the volume d
 front that is recommended (true accuracy), over Sobol points', the private search's, the free one's
 and the open one's.
 
-    DPBO_DATA=... python -m benchmarks.strategies [--smoke] [--seeds 8] [--mu 1] [--seed N] [--json FILE] [--plot DIR]
+    DPBO_DATA=... python -m benchmarks.strategies [--smoke] [--seeds 8] [--mu 1] [--seed N]
+                                                  [--json FILE] [--plot DIR]
 
 Without DPBO_DATA, and with --smoke, synthetic records take Adult's place and say so.
 """

@@ -115,8 +115,9 @@ def _write_reference(folder: pathlib.Path) -> None:
         (folder / f"{package}.rst").write_text("\n".join(lines) + "\n")
 
 
-def _plain(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:  # noqa: ARG001
+def _plain(*event: Any) -> None:
     """Our docstrings are plain text: bars and final underscores mean themselves."""
+    lines: list[str] = event[-1]
     for i, line in enumerate(lines):
         parts = line.split("`")
         parts[::2] = [

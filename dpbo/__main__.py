@@ -90,7 +90,8 @@ def _in_typed_words(error: InputError, options: argparse.Namespace) -> str:
     )
     if typed is None:
         return str(error)
-    return f"{typed} {error.value} is not allowed: {typed} must be {error.allowed}. {error.remedy}".rstrip()
+    refused = f"{typed} {error.value} is not allowed: {typed} must be {error.allowed}."
+    return f"{refused} {error.remedy}".rstrip()
 
 
 def _parser() -> argparse.ArgumentParser:

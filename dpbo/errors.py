@@ -19,7 +19,9 @@ class PrivacyError(Exception):
     """
 
     def __reduce__(self) -> Any:
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]  # without __init__
+        # A copy is made without __init__, whose arguments `args` does not hold.
+        copied: Any = copyreg
+        return copied.__newobj__, (type(self), *self.args), self.__dict__
 
 
 @dataclass(frozen=True)
@@ -266,11 +268,12 @@ class RanksDisagree(RanksError):
     def __init__(self, requested: Sequence[str], differing: Sequence[int]) -> None:
         self.requested = tuple(requested)
         self.differing = tuple(differing)
-        others = [
-            f"rank {r} to"
-            f" {'do so with other code, numbers or models' if requested[r] == requested[0] else requested[r]}"
-            for r in differing
-        ]
+        others = []
+        for r in differing:
+            step = requested[r]
+            if step == requested[0]:
+                step = "do so with other code, numbers or models"
+            others.append(f"rank {r} to {step}")
         super().__init__(
             f"ranks requested different steps: rank 0 to {requested[0]}; {', '.join(others)}."
             " Nothing was charged. Every rank must run the same code with the same settings,"

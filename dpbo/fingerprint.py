@@ -3,14 +3,18 @@
 `fingerprint(value)` walks through numbers, text, tensors, arrays, containers, data classes and
 functions. `detail` says how closely it looks at functions and at objects of other kinds:
 
-    "names"       functions by their names, other objects by their types: do all ranks ask for the same?
-    "code"        functions by their code and defaults, estimators by their parameters: is a plan in the ledger this one? Tensors, bound
-                  objects, data classes and what a function refers to stay out: they may be private, and the ledger is public.
-    "references"  the caller's own functions and classes by their code, constants and bases, and by what they refer to: functions, numbers,
-                  text, tables, and lists, dicts and sets that they do not fill themselves; also in other modules of the caller's.
-                  Estimators by their parameters, libraries by names: does a plan go on with what it began with?
-    "content"     everything that can be reached: code with closures, the order of mappings, pickles of other objects: did two runs do the
-                  same in public?
+    "names"       functions by their names, other objects by their types: do all ranks ask for the
+                  same?
+    "code"        functions by their code and defaults, estimators by their parameters: is a plan in
+                  the ledger this one? Tensors, bound objects, data classes and what a function
+                  refers to stay out: they may be private, and the ledger is public.
+    "references"  the caller's own functions and classes by their code, constants and bases, and by
+                  what they refer to: functions, numbers, text, tables, and lists, dicts and sets
+                  that they do not fill themselves; also in other modules of the caller's.
+                  Estimators by their parameters, libraries by names: does a plan go on with what it
+                  began with?
+    "content"     everything that can be reached: code with closures, the order of mappings, pickles
+                  of other objects: did two runs do the same in public?
 
 A class may define `fingerprint_parts()`, which returns what is compared instead of its fields. It
 is not used for "content".

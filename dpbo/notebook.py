@@ -37,7 +37,8 @@ class FactsAfterFit:
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         """What a notebook shows."""
-        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)  # type: ignore[misc]  # of BaseEstimator
+        # The class that this one is mixed into is a BaseEstimator, which has the method.
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)  # type: ignore[misc]
         if "text/html" in bundle and (facts := self._facts()):
             bundle["text/html"] += facts_table(facts, title=f"{type(self).__name__} after fit")
         return bundle

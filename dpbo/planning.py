@@ -220,7 +220,10 @@ def noise_table(
 
     def cell(n: int, epsilon: float) -> str:
         budget = Budget(epsilon, delta)
-        return f"{noise_per_evaluation(n, budget, evaluations=evaluations, score_range=ends, share=share):.2g}"
+        noise = noise_per_evaluation(
+            n, budget, evaluations=evaluations, score_range=ends, share=share
+        )
+        return f"{noise:.2g}"
 
     return _table(units, epsilons, [[cell(n, epsilon) for epsilon in epsilons] for n in units])
 

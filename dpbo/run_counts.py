@@ -1,18 +1,21 @@
 """Distributions of the number K of runs that a private selection makes, with what the accounting
 and the draw need of each.
 
-    TruncatedNegativeBinomial.of_mean(30.0, shape=1.0)      geometric; shape 0 is logarithmic, larger shapes are more concentrated
-    PoissonRuns(10.0)                                       there may be no run
+    # geometric; shape 0 is logarithmic, larger shapes are more concentrated
+    TruncatedNegativeBinomial.of_mean(30.0, shape=1.0)
+    # there may be no run
+    PoissonRuns(10.0)
 
 With f(x) = E x^K, the best of K runs has, at a score level whose lower set has mass a, density
 f'(a) times that of one run. So privacy depends only on `slope`, f' at 1 - u, written in the
 complement u because the tail of good scores is where digits matter.
 
-    distribution         P(K = k)                                                       f'(1 - u)
-    negative binomial    (1-g)^k / (g^-s - 1) prod_{l<k} (l+s)/(l+1),      k >= 1       m (g / (g + (1-g) u))^(1+s)
-    Poisson              e^-m m^k / k!                                                  m e^(-m u)
-    binomial             C(n, k) c^k (1-c)^(n-k)                                        n c (1 - c u)^(n-1)
-    fixed                1 at n                                                         n (1 - u)^(n-1)
+    distribution        P(K = k)                                        f'(1 - u)
+    negative binomial   (1-g)^k / (g^-s - 1) prod_{l<k} (l+s)/(l+1)     m (g / (g + (1-g) u))^(1+s)
+                        for k >= 1
+    Poisson             e^-m m^k / k!                                   m e^(-m u)
+    binomial            C(n, k) c^k (1-c)^(n-k)                         n c (1 - c u)^(n-1)
+    fixed               1 at n                                          n (1 - u)^(n-1)
 
 Parameters are taken exactly as floats. Sources: Liu & Talwar 2019; Papernot & Steinke 2022.
 """

@@ -1,7 +1,11 @@
 """A search space, specified as for RandomizedSearchCV, as the unit cube over which BoTorch
 optimises.
 
-    space = Space(C=scipy.stats.loguniform(1e-2, 1e3), depth=scipy.stats.randint(2, 10), kernel=["rbf", "poly"])
+    space = Space(
+        C=scipy.stats.loguniform(1e-2, 1e3),
+        depth=scipy.stats.randint(2, 10),
+        kernel=["rbf", "poly"],
+    )
 
 Every parameter is one coordinate. The coordinate of a continuous distribution is its cdf, so a
 log-uniform one is linear in the logarithm; whole-number distributions and lists or arrays of

@@ -2,7 +2,11 @@
 and says what is allowed.
 
     @checked
-    def chain(count: Count) -> Tensor: ...          chain("5") and chain(0) are refused before the body runs
+    def chain(count: Count) -> Tensor: ...
+
+    # Both are refused before the body runs.
+    chain("5")
+    chain(0)
 
 `checked` wraps a function, or the constructor, `__call__` and public methods of a class, except
 overrides of another library's methods. `checked_constructor` wraps only the constructor of a class,

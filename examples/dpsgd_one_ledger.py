@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
@@ -88,7 +89,8 @@ def train(engine: PrivateEngine, records: Records) -> torch.nn.Module:
         for _ in range(engine.config.epochs):
             for X, y in loader:
                 optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(module(X), y).backward()  # type: ignore[no-untyped-call]
+                loss: Any = torch.nn.functional.cross_entropy(module(X), y)
+                loss.backward()
                 optimizer.step()
     return engine.released()
 

@@ -35,7 +35,10 @@ def parts(seed: int = 0) -> tuple[Records, Records, Records]:
     X, y = load_digits(return_X_y=True)
     images, labels = torch.tensor(X / 16, dtype=torch.float32).reshape(-1, 1, 8, 8), torch.tensor(y)
     found = roles(X, seed)
-    return tuple((images[found == role], labels[found == role]) for role in range(3))  # type: ignore[return-value]
+    training, validation, test = (
+        (images[found == role], labels[found == role]) for role in range(3)
+    )
+    return training, validation, test
 
 
 def roles(rows: Any, seed: int) -> torch.Tensor:
@@ -67,7 +70,8 @@ def fit(parameters: dict[str, Any], session: Session) -> nn.Module:
     )
     for images, labels in loader:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
+        loss: Any = nn.functional.cross_entropy(network(images), labels)
+        loss.backward()
         optimizer.step()
     return network
 

@@ -234,12 +234,9 @@ axis.plot(by_chance, "C7:", label="patients at random, responses seen")
 axis.set(xlabel="patients tried", ylabel="best response missed by", xscale="log")
 axis.legend()
 anybody = float(response.max() - response.mean())
-ends = [float(regrets[:, -1].mean()) for regrets in (without, rows_private, all_private)]
-print(
-    "missed by: open {:.3f}, rows private {:.3f}, all private {:.3f}; a patient at random {:.3f}".format(
-        *ends, anybody
-    )
-)
+ends = {"open": without, "rows private": rows_private, "all private": all_private}
+missed = ", ".join(f"{name} {regrets[:, -1].mean():.3f}" for name, regrets in ends.items())
+print(f"missed by: {missed}; a patient at random {anybody:.3f}")
 
 # %%
 statement = curator.statement()

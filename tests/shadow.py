@@ -10,9 +10,13 @@ torch knows it as a backend written in Python, so true values pass through every
 the device of its inputs: autograd, vmap and GPyTorch's fits, too. Tensors of two devices in one
 operation are refused as on CUDA, which takes a CPU tensor of no dimension and CPU indices beside
 its own. Three lists of lines "operation at file:line" tell what happened:
-    launches   operations that start a kernel; views start none, and an operation counts once, whatever its kernels,
-    syncs      where the host waits: copies to the CPU, item(), bool(), and shapes that depend on values,
+
+    launches   operations that start a kernel; views start none, and an operation counts once,
+               whatever its kernels,
+    syncs      where the host waits: copies to the CPU, item(), bool(), and shapes that depend on
+               values,
     uploads    copies from the CPU, and CPU indices.
+
 It has no times, no Triton kernels, no generator of its own and one thread, `is_cuda` is False for
 its tensors, and inference mode is no_grad.
 """

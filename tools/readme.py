@@ -10,7 +10,8 @@ from sklearn.datasets import load_digits
 from sklearn.svm import SVC
 
 digits = load_digits()
-X_train, y_train, X_val, y_val = digits.data[:300], digits.target[:300], digits.data[300:], digits.target[300:]
+X_train, X_val = digits.data[:300], digits.data[300:]
+y_train, y_val = digits.target[:300], digits.target[300:]
 ids = [i // 2 for i in range(len(y_val))]
 """
 _SEARCH = "X_public, y_public, X_customers, y_customers = X_train, y_train > 4, X_val, y_val > 4\n"

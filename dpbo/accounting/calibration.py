@@ -74,7 +74,8 @@ def calibrate(
     the least float whose exact cost fits, so the way back (cost of the releases -> epsilon) never
     passes the budget.
 
-        calibrate(budget, releases=30, accounting=Planned([ExponentialEvent(20.0, 5)]))      in one plan with five selections
+        # in one plan with five selections
+        calibrate(budget, releases=30, accounting=Planned([ExponentialEvent(20.0, 5)]))
 
     Args:
         budget: what may be spent in all.

@@ -1,14 +1,25 @@
 """Dominating pairs: for each event two laws P and Q that are at least as easy to tell apart as any
 two neighbouring data sets.
 
-A pair gives the P- and Q-mass of its loss log P/Q between given edges and at its atoms; pld.py composes pairs.
-    Gaussian mu        N(mu, 1) against N(0, 1): the loss is N(mu^2/2, mu^2) under P, N(-mu^2/2, mu^2) under Q
-    Laplace e          Lap(0, 1/e) against Lap(1, 1/e): half of P at loss e, e^-e half at -e, density between
-    Response e         every pure-e pair is dominated by randomised response: losses e and -e (Kairouz, Oh & Viswanath 2015, Theorem 3.4)
-    Poisson            a Gaussian on a sum over a sample, with s = noise_multiplier and the sample rate q, in units of one norm bound:
-        add-or-remove-one    (1-q) N(0, s^2) + q N(1, s^2) against N(0, s^2), and the reverse (Zhu, Dong & Wang 2022, Theorem 11)
-        replace-one          (1-q) N(0, s^2) + q N(1, s^2) against (1-q) N(0, s^2) + q N(-1, s^2): the old and the new contribution point
-                             away from each other (the pair of dp_accounting; at q = 1 a Gaussian of twice the shift)
+A pair gives the P- and Q-mass of its loss log P/Q between given edges and at its atoms; pld.py
+composes pairs.
+
+    Gaussian mu
+        N(mu, 1) against N(0, 1): the loss is N(mu^2/2, mu^2) under P, N(-mu^2/2, mu^2) under Q
+    Laplace e
+        Lap(0, 1/e) against Lap(1, 1/e): half of P at loss e, e^-e half at -e, density between
+    Response e
+        losses e and -e: randomised response dominates every pure-e pair (Kairouz, Oh & Viswanath
+        2015, Theorem 3.4)
+    Poisson
+        a Gaussian on a sum over a sample, with s = noise_multiplier and the sample rate q, in units
+        of one norm bound. With M(c) = (1-q) N(0, s^2) + q N(c, s^2):
+        add-or-remove-one    M(1) against N(0, s^2), and the reverse (Zhu, Dong & Wang 2022,
+                             Theorem 11)
+        replace-one          M(1) against M(-1): the old and the new contribution point away from
+                             each other (the pair of dp_accounting; at q = 1 a Gaussian of twice
+                             the shift)
+
 In one dimension the log-likelihood ratio of each rises strictly with x, which gives the loss's law
 in closed form.
 """

@@ -4,15 +4,17 @@ rho of zCDP. renyi.py has Renyi DP.
 Exact fractions where the number is rational, otherwise floats rounded up; None where the event has
 no finite cost.
 
-    event, one slot           pure    mu^2                            rho                    Renyi at order a (renyi.py)
-    Gaussian, M               -       1/M^2                           1/(2 M^2)              a/(2 M^2)
-    Laplace, M = 1/e          e       (2 Phi^-1(e^e/(1 + e^e)))^2     e - 1 + exp(-e)        Mironov 2017, Table II
-    l2-Laplace, M = 1/e       e       as every pure e                 e^2/2                  that of randomised response
-    exponential, M = 2/e      e       as every pure e/2               e^2/8                  min(a e^2/8, as every pure e)
-    permute-and-flip, M=2/e   e       as every pure e                 e^2/2                  that of randomised response
-    Poisson Gaussian          -       -                               -                      by quadrature
-    private selection         of pure runs; mu, rho as every pure e                          selection_bounds.py
+    event, one slot           pure   mu^2          rho               Renyi at order a (renyi.py)
+    Gaussian, M               -      1/M^2         1/(2 M^2)         a/(2 M^2)
+    Laplace, M = 1/e          e      pure e        e - 1 + exp(-e)   Mironov 2017, Table II
+    l2-Laplace, M = 1/e       e      pure e        e^2/2             randomised response
+    exponential, M = 2/e      e      pure e/2      e^2/8             min(a e^2/8, pure e)
+    permute-and-flip, M=2/e   e      pure e        e^2/2             randomised response
+    Poisson Gaussian          -      -             -                 by quadrature
+    private selection         *      pure e        pure e            selection_bounds.py
     several roles             the largest over the roles of each column's sum
+
+    pure e: what holds for every pure e;   *: where the runs are pure
 
 Any pure e is mu-GDP with mu = 2 Phi^-1(e^e/(1 + e^e)) (Dong, Roth & Su 2022, Proposition 2.12 with
 randomised response as the worst case). The Laplace rho is its Kullback-Leibler divergence: D_a / a

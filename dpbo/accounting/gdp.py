@@ -4,9 +4,10 @@ guarantee says of membership tests.
 A release is mu-GDP when telling two neighbours apart is at least as hard as telling N(0, 1) from
 N(mu, 1). Its exact curve is
 
-    delta(epsilon) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)        (Dong, Roth & Su 2022, Corollary 2.13),
+    delta(epsilon) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)
 
-and releases of mu_1, mu_2, ... compose to sqrt(mu_1^2 + mu_2^2 + ...) (their Corollary 3.3).
+(Dong, Roth & Su 2022, Corollary 2.13), and releases of mu_1, mu_2, ... compose to
+sqrt(mu_1^2 + mu_2^2 + ...) (their Corollary 3.3).
 Epsilon and delta are rounded up and mu down: the float answer is checked, and moved if need be, in
 arithmetic of at least 50 digits.
 """

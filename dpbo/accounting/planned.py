@@ -1,7 +1,8 @@
 """Accounting by a list, fixed before the first release, of every event that will be charged,
 composed by the least of all valid bounds.
 
-    Planned([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 5)])       30 Gaussian slots and 5 selections, nothing else
+    # 30 Gaussian slots and 5 selections, nothing else
+    Planned([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 5)])
 
 The list may not depend on the data; the order in which its slots are spent, and the queries, may
 depend on released values. A slot's output is a randomised image of a draw from its dominating pair,
@@ -66,12 +67,13 @@ class Planned(Accounting):
                 "For example GaussianEvent(10.0, 30).",
             )
         object.__setattr__(self, "events", merged(events))
-        # refuses mixed relations
+        # It refuses mixed relations.
         compose(self.events, delta=0.0)
 
     @property
     def name(self) -> str:
-        return f"Planned({json.dumps([event.to_json() for event in self.events], sort_keys=True, separators=(',', ':'))})"
+        events = [event.to_json() for event in self.events]
+        return f"Planned({json.dumps(events, sort_keys=True, separators=(',', ':'))})"
 
     @classmethod
     @checked

@@ -8,9 +8,9 @@ e^(lambda loss) before the transform, so that the tail where delta is read off c
 precision of float64; what the finite window cuts off (Chernoff), what lies beyond each grid, and
 the transform's rounding are added to delta.
 
-With k slots and loss variance V in all, the grid h = sqrt(6 a V / k) inflates the variance by the share a, and about 800 sqrt(k) points
-(a = 1e-4) hold 16 standard deviations: k = 1,000 takes 26,000 points, an event one transform of
-those.
+With k slots and loss variance V in all, the grid h = sqrt(6 a V / k) inflates the variance by the
+share a, and about 800 sqrt(k) points (a = 1e-4) hold 16 standard deviations: k = 1,000 takes 26,000
+points, an event one transform of those.
 """
 
 from __future__ import annotations

@@ -1,19 +1,24 @@
 """Bounds on the best of K private runs: its privacy profile, Renyi divergence and pure epsilon,
 from those of one run.
 
-A run Q(D) gives an outcome y with a score. K has a public distribution (dpbo.run_counts) and is independent of everything else. Only the
-best y is released.
-For a score level let a = P(S), b = Q(S) be the masses of what lies at or below it, u = 1 - a, v = 1 - b. The winner's law is
+A run Q(D) gives an outcome y with a score. K has a public distribution (dpbo.run_counts) and is
+independent of everything else. Only the best y is released.
+For a score level let a = P(S), b = Q(S) be the masses of what lies at or below it, u = 1 - a, v =
+1 - b. The winner's law is
 
     A(y) = f(P(<= y)) - f(P(< y)) = p(y) int_0^1 f'(P(< y) + t p(y)) dt,       f(x) = E x^K,
 
 K = 0 has mass f(0) on both sides, and every (u, v) obeys v <= T(u) = min_x [x u + drev(log x)],
 drev the profile of Q against P.
 
-Ratio bound. With R = sup over levels f'(a)/f'(b):  delta_A(e + log R) <= m delta(e),  m = E K = sup f'.
-    sum (p f'(a) - e^e' q f'(b))_+ = sum f'(a) (p - e^e' q f'(b)/f'(a))_+ <= m sum (p - (e^e'/R) q)_+.
-    Negative binomial: f'(a)/f'(b) = ((g + (1-g) v)/(g + (1-g) u))^(1+s) <= r^(1+s) iff (1-g)(v - r u) <= g (r - 1); so r is the root of
-    (1-g) drev(log r) = g (r - 1). Binomial: ((1-c u)/(1-c v))^(n-1), c delta(log r) = (1-c)(r - 1). Poisson: log R = m sup (v - u) = m TV.
+Ratio bound. With R = sup over levels f'(a)/f'(b) and m = E K = sup f':
+        delta_A(e + log R) <= m delta(e),
+    as sum (p f'(a) - e^e' q f'(b))_+ = sum f'(a) (p - e^e' q f'(b)/f'(a))_+
+                                      <= m sum (p - (e^e'/R) q)_+.
+    Negative binomial: f'(a)/f'(b) = ((g + (1-g) v)/(g + (1-g) u))^(1+s) <= r^(1+s)
+        iff (1-g)(v - r u) <= g (r - 1); so r is the root of (1-g) drev(log r) = g (r - 1).
+    Binomial: ((1-c u)/(1-c v))^(n-1), c delta(log r) = (1-c)(r - 1).
+    Poisson: log R = m sup (v - u) = m TV.
 Envelope bound (any law). delta_A(e) <= E_P[ max over u of (f'(1-u) - e^(e-L) f'(1-T(u)))_+ ], L =
     log p/q the loss. Pointwise f'(b) >= f'(1-T(u)), and each outcome takes its worst u. The
     integrand in q is a largest of lines in p/q, so convex, an f-divergence: a dominating pair
@@ -31,15 +36,18 @@ Renyi (Papernot & Steinke 2022, Theorem 2, negative binomial). R <= [e^((1-1/h) 
 Renyi (Poisson). Let h = (l-1) v - l u <= (l-1) d, d = drev(log(l/(l-1))). Along the levels d(e^(m
     h)) = m e^(m h) (l p - (l-1) q), from e^-m to 1, so the mass e^-m of K = 0 is 1 - int m e^(m h)
     (l p - (l-1) q), and the moment is
-        1 + int m e^(m h) [p^l q^(1-l) - l p + (l-1) q] <= 1 + m e^(m (l-1) d) (e^((l-1) eps(l)) - 1),
-    as the bracket is nowhere negative. (Ties: A is a mean along the level, and x^l y^(1-l) is convex.) For every m > 0; where m >= 1 it is
-    at most m e^((l-1)(eps(l) + m d)), the known Theorem 6, which is false for m < 1.
+        1 + int m e^(m h) [p^l q^(1-l) - l p + (l-1) q]
+            <= 1 + m e^(m (l-1) d) (e^((l-1) eps(l)) - 1),
+    as the bracket is nowhere negative. (Ties: A is a mean along the level, and x^l y^(1-l) is
+    convex.) For every m > 0; where m >= 1 it is at most m e^((l-1)(eps(l) + m d)), the known
+    Theorem 6, which is false for m < 1.
 Other laws: moment <= f(0) + m R^(l-1) e^((l-1) eps(l)), and of at most n runs n eps(l). Pure runs:
 eps + log R, R against randomised response; the negative binomial's is eps + (1+s) log((e^eps +
 g)/(1 + g e^eps)), below (2+s) eps.
 
-Rounds that propose by what earlier ones released, at densities within (c, C) of the prior (DP-HyPO), have u = max(c u, 1 - C (1-u)) and
-T = min(1 - c (1-T), C T) in place, weights C f' and c f': `spread`.
+Rounds that propose by what earlier ones released, at densities within (c, C) of the prior
+(DP-HyPO), have u = max(c u, 1 - C (1-u)) and T = min(1 - c (1-T), C T) in place, weights C f' and
+c f': `spread`.
 """
 
 from __future__ import annotations

@@ -29,11 +29,13 @@ from dpbo.models.kernels import Radial, Scaled, kernel_derivatives
 _JITTER = 1e-7
 
 
-class NoisyImprovement(AcquisitionFunction):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
+class NoisyImprovement(AcquisitionFunction):  # type: ignore[misc]
     """log E[(f(x) - best)+] given the released values, where best is the unknown maximum of f over
     the points so far and those pending.
 
-    With f_s a sample of f at these points P from the posterior, and f(x) | f_s normal of mean m_s(x) and variance v(x),
+    With f_s a sample of f at these points P from the posterior, and f(x) | f_s normal of mean
+    m_s(x) and variance v(x),
+
         value(x) = log mean_s  sqrt(v) h((m_s - max f_s) / sqrt(v)),   h(u) = phi(u) + u Phi(u),
         m_s = m + k(x, P) K^-1 (f_s - m),   v = k(x, x) - k(x, P) K^-1 k(P, x).
     Pending points enter as the others do: what x adds to E max(best, f(pending), f(x)). Costs (|P|

@@ -109,7 +109,7 @@ class Prior(torch.nn.Module):
         return value if self._log else value.exp()
 
 
-class _NonNegative(PriorGuidedAcquisitionFunction):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
+class _NonNegative(PriorGuidedAcquisitionFunction):  # type: ignore[misc]
     """a(x) pi(x)^(beta / t), which refuses an a below 0."""
 
     def forward(self, X: Tensor) -> Tensor:

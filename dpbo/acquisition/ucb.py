@@ -103,7 +103,7 @@ def kusner_beta(
 
 
 @checked
-class GPUCB(UpperConfidenceBound):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
+class GPUCB(UpperConfidenceBound):  # type: ignore[misc]
     """mean + sqrt(beta_t) sd with t one more than the model's observations, for `optimize_acqf` and
     the like.
 

@@ -1,7 +1,9 @@
 """Search with noised values, then one private choice among the best: for many candidates, each of
 which is costly to fit.
 
-    chosen = search_then_choose(curator, score, candidates, score_range=(0.0, 1.0), evaluations=30, fit=train)
+    chosen = search_then_choose(
+        curator, score, candidates, score_range=(0.0, 1.0), evaluations=30, fit=train
+    )
 
 Most of the budget pays for `evaluations` noised mean scores, chosen by GP-UCB. The rest pays for
 one choice by permute-and-flip among the `finalists` with the largest upper confidence bounds, by

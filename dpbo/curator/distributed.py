@@ -1,8 +1,9 @@
 """Records sharded by unit over the processes of a `torch.distributed` group.
 
-    # or "nccl"; under torchrun
+    # Under torchrun; "nccl" will do as well.
     dist.init_process_group("gloo")
-    curator = Curator(shard, unit=..., adjacency=..., budget=..., dataset=..., ledger="tuning.db", ranks=Ranks())
+    promise = {"unit": ..., "adjacency": ..., "budget": ..., "dataset": ...}
+    curator = Curator(shard, **promise, ledger="tuning.db", ranks=Ranks())
 
 Every rank runs the same program with its own shard, and every algorithm runs unchanged. One value
 is released: rank 0 alone charges it in the ledger (`ledger=` counts there only), draws its noise

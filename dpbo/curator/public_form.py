@@ -747,7 +747,8 @@ def _moment(cell: Any, dtype: np.dtype[Any], zone: Any) -> Any:
     and for what the dtype cannot hold."""
     dates = dtype.kind == "M"
     unit = np.datetime_data(dtype)[0]
-    none = np.datetime64("NaT", unit) if dates else np.timedelta64("NaT", unit)  # type: ignore[call-overload]
+    kind: Any = np.datetime64 if dates else np.timedelta64
+    none = kind("NaT", unit)
     try:
         if isinstance(cell, str) and dates:
             cell = datetime.datetime.fromisoformat(cell)

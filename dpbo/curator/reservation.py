@@ -1,10 +1,13 @@
 """A reservation: budget that is set aside under a name for releases with equal noise, by this
 process and by later ones.
 
-reservation = curator.reserve("search", GaussianMechanism, slots=40, budget=0.9, query=query, given={"score": score})
-(release,) = reservation.release_all([curator.evaluate(query)])     # charged to the next free slot
-# of the n-th call, slot n: from the ledger, or charged now
-row = reservation.release(query)
+    reservation = curator.reserve(
+        "search", GaussianMechanism, slots=40, budget=0.9, query=query, given={"score": score}
+    )
+    # charged to the next free slot
+    (release,) = reservation.release_all([curator.evaluate(query)])
+    # of the n-th call, slot n: from the ledger, or charged now
+    row = reservation.release(query)
 """
 
 from __future__ import annotations

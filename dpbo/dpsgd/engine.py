@@ -5,7 +5,9 @@ A `PrivateEngine` trains on a curator's records and charges its ledger:
 
     config = DPSGDConfig(noise_multiplier=1.1, epochs=15, batches=14, batch_size=128)
     engine = PrivateEngine(curator, config)
-    module, optimizer, loader = engine.make_private(module=module, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0)
+    module, optimizer, loader = engine.make_private(
+        module=module, optimizer=optimizer, data_loader=loader, max_grad_norm=1.0
+    )
 
 `make_private` reserves the configured steps. Each is charged before its noise is drawn, in blocks
 of a hundredth of the steps (16 at most); a step beyond the last raises. The sampling rate and the
@@ -17,8 +19,11 @@ A `Session` is one run inside `tune`, whose cost is the same whatever its hyper-
     def fit(parameters, session):
         net = Net()
         optimizer = torch.optim.SGD(net.parameters(), lr=parameters["lr"])
-        net, optimizer, loader = session.make_private(net, optimizer, max_grad_norm=parameters["clip"])
-        for X, y in loader:                       # exactly `config.steps` Poisson samples
+        net, optimizer, loader = session.make_private(
+            net, optimizer, max_grad_norm=parameters["clip"]
+        )
+        # exactly `config.steps` Poisson samples
+        for X, y in loader:
             optimizer.zero_grad()
             F.cross_entropy(net(X), y).backward()
             optimizer.step()

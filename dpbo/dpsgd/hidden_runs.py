@@ -293,8 +293,11 @@ class DensityRatioProposals:
     """Adaptive proposals for private selection (DP-HyPO): later hidden runs look where earlier ones
     did well, within bounds.
 
-        best = private_selection(curator, train, space=space, run_count=run_count, base=base, score=score,
-                                 adaptive=DensityRatioProposals(space, spread=(0.75, 1.5), noise_std=0.01))
+        proposals = DensityRatioProposals(space, spread=(0.75, 1.5), noise_std=0.01)
+        best = private_selection(
+            curator, train, space=space, run_count=run_count, base=base, score=score,
+            adaptive=proposals,
+        )
 
     Each run's parameters are drawn from a density between c and C times the public prior's, which
     is uniform on `candidates` Sobol points. The density depends on the earlier runs' parameters and

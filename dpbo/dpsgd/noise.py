@@ -8,16 +8,20 @@ post-processing.
 
 Sensitivity of the float sum S: a record moves it by at most C, although it is rounded. Proof. Let
 g_1 ... g_n be the sample's gradients, as Opacus has computed them, with d coordinates each, n <=
-2^20, d <= 2^60. 1. The norm is taken in blocks of m = 1024 coordinates in the gradients' own
-precision (float32 at least), and over blocks in float64. A sum
-   of m squares, in any order, is right to a relative (m + 1) 2^-24; squares that underflow lose less than 2^-126 each, which is added. So
-   the true norm is at most (1 + 2^-14) times the computed one, r.
-2. The factor is f = min(1, C (1 - 2^-9) / r), zero where r is not finite. So f g has norm at most C (1 - 2^-9) (1 + 2^-13).
+2^20, d <= 2^60.
+
+1. The norm is taken in blocks of m = 1024 coordinates in the gradients' own precision (float32 at
+   least), and over blocks in float64. A sum of m squares, in any order, is right to a relative
+   (m + 1) 2^-24; squares that underflow lose less than 2^-126 each, which is added. So the true
+   norm is at most (1 + 2^-14) times the computed one, r.
+2. The factor is f = min(1, C (1 - 2^-9) / r), zero where r is not finite. So f g has norm at most
+   C (1 - 2^-9) (1 + 2^-13).
 3. S = sum of f_i g_i in float64, in any order and in parts, is within 2 n 2^-53 sum |f_i g_i| of
    the exact sum, coordinate by coordinate, hence in norm within 2 n^2 2^-53 C <= 2^-12 C. What S /
    h loses of its fraction is below 2^-53 a coordinate, and h <= C: together below 2^-23 C.
    Neighbours differ by at most C (1 - 2^-9) (1 + 2^-13) + 2 * (2^-12 + 2^-23) C < C; where one
    record is replaced, by less than 2 C.
+
 What is not bounded: a record's gradient that depends on other records of its sample. Layers that do
 so are refused where they are seen (`rebuilding`). A mean loss with class weights or ignored targets
 does it, whose divisor is a sum over records. The last bits of float arithmetic do, too: a mean loss

@@ -8,10 +8,14 @@ touched.
 Training records pay for DP-SGD steps, validation records for the noise on scores, and no record
 pays for both. Each role is composed by itself, the guarantee is that of the worse role, and each
 role gets the least noise that the whole budget allows.
-    "selection"   the best of a random number of runs, the others hidden: costs about twice the epsilon of one run
-    "hypo"        the same, where later runs prefer parameters near those of good earlier runs (DP-HyPO), within the bounds `spread`; costs
-                  more than a selection, and gains over it only where bounds are wide and scores have little noise
-    "search"      Bayesian optimisation on released scores: every run is paid for, and every score and model may be published
+
+    "selection"   the best of a random number of runs, the others hidden: costs about twice the
+                  epsilon of one run
+    "hypo"        the same, where later runs prefer parameters near those of good earlier runs
+                  (DP-HyPO), within the bounds `spread`; costs more than a selection, and gains over
+                  it only where bounds are wide and scores have little noise
+    "search"      Bayesian optimisation on released scores: every run is paid for, and every score
+                  and model may be published
     "once"        one run with parameters that were fixed beforehand
 """
 

@@ -2,7 +2,8 @@
 price of one run.
 
     best = private_selection(
-        curator, train, space=Space(lr=scipy.stats.loguniform(1e-4, 1.0)), run_count=TruncatedNegativeBinomial.of_mean(20.0, shape=3.0),
+        curator, train, space=Space(lr=scipy.stats.loguniform(1e-4, 1.0)),
+        run_count=TruncatedNegativeBinomial.of_mean(20.0, shape=3.0),
         base=[PoissonGaussianEvent(1.1, 3000, rate=0.004, relation="add-or-remove-one")],
         score=NoisedScore(accuracy, score_range=(0.0, 1.0), mechanism=GaussianMechanism(500.0)),
     )

@@ -2,7 +2,10 @@
 ledger, one call.
 
     plans = plan_tuning(Budget(6.0, 1e-5), config, runs=10, validation=350)
-    found = tune(fit, right, training=train_set, validation=(X_val, y_val), space=space, plan=plans["selection"], folder="models")
+    found = tune(
+        fit, right, training=train_set, validation=(X_val, y_val),
+        space=space, plan=plans["selection"], folder="models",
+    )
     found.parameters, found.model, found.score, found.statement
 
 The strategies are those of `plan_tuning`. The models of a "search" are paid for, so the recommended

@@ -1,15 +1,19 @@
 """DP-GIBO: local Bayesian optimisation with private gradients (Sopa, Marusic, Avella-Medina &
 Cunningham 2025, arXiv 2502.06044).
 
-    gibo = DPGIBO(curator, loss, bounds=bounds, budget=Budget.gdp(1.0), iterations=25, batch_size=11, clip=1.0)
+    gibo = DPGIBO(
+        curator, loss, bounds=bounds, budget=Budget.gdp(1.0),
+        iterations=25, batch_size=11, clip=1.0,
+    )
     # or step by step: X = gibo.ask(); gibo.tell(X, gibo.evaluate(X))
     result = gibo.run()
 
-Each of T iterations chooses b public points around theta. From its losses there the curator estimates every unit's gradient, clips it to
-length B, and averages. The average is released once, with Gaussian noise of standard deviation M 2B/n a coordinate (M B/divisor under
-ADD_OR_REMOVE_ONE). T Gaussians of multiplier M are together sqrt(T)/M-GDP, exactly. A torch optimizer moves theta by what was released, so
-theta, points and weights depend on losses through releases only. Before the run, rho = sqrt(d) M 2/n, the noise's length over B, says
-whether it can work.
+Each of T iterations chooses b public points around theta. From its losses there the curator
+estimates every unit's gradient, clips it to length B, and averages. The average is released once,
+with Gaussian noise of standard deviation M 2B/n a coordinate (M B/divisor under ADD_OR_REMOVE_ONE).
+T Gaussians of multiplier M are together sqrt(T)/M-GDP, exactly. A torch optimizer moves theta by
+what was released, so theta, points and weights depend on losses through releases only. Before the
+run, rho = sqrt(d) M 2/n, the noise's length over B, says whether it can work.
 
 Kernel, clip, bounds and start are public: fixed, or fitted on public data or on released values,
 never on private losses. For a variant with another model or another loop, use

@@ -21,7 +21,7 @@ from dpbo.validation import NotNegative, Positive, checked
 
 
 @checked
-class GradientGP(SingleTaskGP):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
+class GradientGP(SingleTaskGP):  # type: ignore[misc]
     """SingleTaskGP with `gradient_posterior`. One outcome, no input transform, outcome transform
     None or Standardize.
     """

@@ -44,7 +44,7 @@ class _Value(torch.autograd.Function):
 
 
 @checked
-class GradientInformation(AcquisitionFunction):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
+class GradientInformation(AcquisitionFunction):  # type: ignore[misc]
     """-trace of the posterior covariance of the gradient at theta, in units of the model's y^2 /
     x^2; larger is better.
 

@@ -129,7 +129,8 @@ def one_pass_sum(
     for blocks, ragged in ((whole, False), (int(rest > 0), True)):
         if blocks:
             programs = min(blocks, _PROGRAMS * _multiprocessors(device))
-            with torch.cuda.device_of(slabs[0]):  # type: ignore[no-untyped-call]  # Triton launches on the current device
+            # Triton launches on the current device.
+            with torch.cuda.device_of(slabs[0]):  # type: ignore[no-untyped-call]
                 gradient_sum[(programs,)](
                     there[6:],
                     pair,

@@ -152,8 +152,10 @@ class GradientTrace:
     its derivative, without autograd.
 
     With history X (N points), factor L, A = L^-1 (dk(theta, X)/dtheta)^T and V = L^-1 k(X, Z):
-        S = k(Z, Z) + D - V^T V,   R = (dk(theta, Z)/dtheta)^T - V^T A,   P = S^-1 R,   alpha(Z) = alpha(nothing) - sum(P * R),
-        d alpha = <2 L^-T (A - V P) P^T, dk(X, Z)> + <P P^T, d(k(Z, Z) + D)> - 2 <P, d(dk(theta, Z)/dtheta)^T>
+        S = k(Z, Z) + D - V^T V,   R = (dk(theta, Z)/dtheta)^T - V^T A,   P = S^-1 R,
+        alpha(Z) = alpha(nothing) - sum(P * R),
+        d alpha = <2 L^-T (A - V P) P^T, dk(X, Z)> + <P P^T, d(k(Z, Z) + D)>
+                  - 2 <P, d(dk(theta, Z)/dtheta)^T>
     (DP-GIBO, arXiv 2502.06044, Algorithm 1's alpha). Cost: N^2 (b + d) + 8 N b d + 2 N b^2 + b^3/3
     flops; bytes: 8 N^2 of L (1.3 MB at N = 400, stays in cache) and a few N x b temporaries, so
     arithmetic bounds it.

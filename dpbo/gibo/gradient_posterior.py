@@ -3,8 +3,11 @@ covariance.
 
     posterior = GradientPosterior(RBFKernel().double(), 0.0)
     X = suggest_gradient_points(posterior, theta, 11)
+    release = posterior.release_gradient(
+        curator, theta, X, loss, mechanism=GaussianMechanism(20.0), clip=1.0
+    )
     # `d`
-    g = posterior.release_gradient(curator, theta, X, loss, mechanism=GaussianMechanism(20.0), clip=1.0).value
+    g = release.value
 
 The posterior mean of the gradient is W (y - mean) with W = dk(theta, X)/dtheta (K + D)^-1, and its
 covariance does not depend on y (DP-GIBO, arXiv 2502.06044, Algorithm 1). So one W serves the losses

@@ -266,14 +266,15 @@ def clipped_sum(
     vector g = W (y - center) depend on its own numbers alone (`deterministic_matmul`). On a GPU one
     pass over the losses takes their place (gradient_kernel.py).
 
-    From g to whole numbers every step is elementwise or exact, so that equal g make equal integers on every device and in every order.
-    With K = floor(B / q) and a = max(B, max |g_j|): k = g ((B/q) / a), rounded to whole numbers; s = sum k^2, exact in int64; where
-    s > K^2, k becomes k (t / sqrt(s)), rounded, with t = K (1 - 2^-40) - sqrt(d) / 2. Every float64
-    operation here rounds correctly (IEEE 754: product, quotient, root), each by at most 2^-53
-    relative, and rounding to whole numbers moves a vector by at most sqrt(d) / 2: so its length is
-    then at most t (1 + 2^-50) + sqrt(d) / 2 < K, and |g| counts as at most K q <= B. The squares
-    are summed once more all the same, exactly: a vector that is longer, whatever the floats did,
-    counts as zero, and so does one that is not finite.
+    From g to whole numbers every step is elementwise or exact, so that equal g make equal integers
+    on every device and in every order. With K = floor(B / q) and a = max(B, max |g_j|): k = g
+    ((B/q) / a), rounded to whole numbers; s = sum k^2, exact in int64; where s > K^2, k becomes
+    k (t / sqrt(s)), rounded, with t = K (1 - 2^-40) - sqrt(d) / 2. Every float64 operation here
+    rounds correctly (IEEE 754: product, quotient, root), each by at most 2^-53 relative, and
+    rounding to whole numbers moves a vector by at most sqrt(d) / 2: so its length is then at most
+    t (1 + 2^-50) + sqrt(d) / 2 < K, and |g| counts as at most K q <= B. The squares are summed once
+    more all the same, exactly: a vector that is longer, whatever the floats did, counts as zero,
+    and so does one that is not finite.
 
     Sizes: q is a power of two with (B/q)^2 d <= 2^62 and B/q <= 2^28, so squares fit int64, and so
     do sums over 2^33 units. Cost: 2 n N d flops in the product; every other pass is over n d

@@ -1,11 +1,12 @@
 """Parameters of a `Space` in another program's terms: what its studies, plots and storage show of
 each parameter, and the way back.
 
-C = loguniform(1e-2, 1e3)     is shown as C, a real number in its range, searched on a log scale
-depth = randint(2, 10)        is shown as depth, a whole number
-kernel = ["rbf", "poly"]      is shown as kernel, one of these
-lag = norm(3, 1)              is shown as "lag (quantile)", a number in (0, 1): other programs do not know the normal distribution, and even
-                              steps in the quantile follow it
+    parameter                    is shown as
+    C = loguniform(1e-2, 1e3)    C, a real number in its range, searched on a log scale
+    depth = randint(2, 10)       depth, a whole number
+    kernel = ["rbf", "poly"]     kernel, one of these
+    lag = norm(3, 1)             "lag (quantile)", a number in (0, 1): other programs do not know
+                                 the normal distribution, and even steps in the quantile follow it
 """
 
 import enum

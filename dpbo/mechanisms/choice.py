@@ -1,9 +1,10 @@
 """Base of the mechanisms that select one of N candidates by their exact utilities: exponential and
 permute-and-flip.
 
-The query gives one integer utility for each candidate, all on one lattice; a neighbour moves each by at most D quanta (its linf
-sensitivity). Candidate j has level L_j = floor(u_j / w), w a public width of about D/64, so neighbours move levels by at most
-s = ceil(D / w); levels lower than the best one by more than 2^16 - 1 count as that far, which moves no more than the best level does.
+The query gives one integer utility for each candidate, all on one lattice; a neighbour moves each
+by at most D quanta (its linf sensitivity). Candidate j has level L_j = floor(u_j / w), w a public
+width of about D/64, so neighbours move levels by at most s = ceil(D / w); levels lower than the
+best one by more than 2^16 - 1 count as that far, which moves no more than the best level does.
 Noise of scale M s levels, M = noise_multiplier = 2 / epsilon, decides on d_j = L_best - L_j >= 0
 alone, and a candidate is drawn uniformly within its level. All draws are exact: where 64 random
 bits do not decide, mpmath does with more of them. Utilities are read in chunks, three times, on

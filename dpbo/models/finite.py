@@ -47,7 +47,7 @@ Indices = Annotated[Tensor, _WHOLE]
 
 
 @checked
-class FiniteGP(Model):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
+class FiniteGP(Model):  # type: ignore[misc]
     """A GP posterior over candidates, for one run or a batch of independent runs.
 
     Args:

@@ -170,7 +170,7 @@ def _pick(rows: Tensor, index: Tensor) -> Tensor:
     return rows[torch.arange(len(index), device=index.device), index]
 
 
-class ByDifferences(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
+class ByDifferences(Kernel):  # type: ignore[misc]
     """A radial kernel of variance 1 with fixed length-scales, whose distances are taken coordinate
     by coordinate.
 

@@ -170,7 +170,8 @@ class Radial(KernelDerivatives):
     """A kernel of variance 1 of the whitened distance r = |(x - z) / l|; `lengthscale` is l, `... x
     1 x d` or `... x 1 x 1`.
 
-    It is three functions of r^2: kappa = k, phi = -2 dk/d(r^2), psi = -2 dphi/d(r^2). Then, with v = (x - z) / l,
+    It is three functions of r^2: kappa = k, phi = -2 dk/d(r^2), psi = -2 dphi/d(r^2). Then, with
+    v = (x - z) / l,
         dk/dx = -phi v / l,     d2k/dx dz^T = diag(phi / l^2) - psi (v / l)(v / l)^T.
     """
 

@@ -5,11 +5,13 @@ Let f ~ GP(0, k) with k(x, x') = sigma_y^2 exp(-|x - x'|^2 / (2 l^2)), and let t
 flat prior, so that x_i given z_i is N(z_i, s2 I), each row by itself. For two rows i != j, x_i -
 x_j given Z is N(z_i - z_j, 2 s2 I), and in each of d coordinates
 
-    E exp(-(D + e)^2 / (2 l^2)) = (l^2 / leff^2)^{1/2} exp(-D^2 / (2 leff^2)),     e ~ N(0, 2 s2),     leff^2 = l^2 + 2 s2,
+    E exp(-(D + e)^2 / (2 l^2)) = (l^2 / leff^2)^{1/2} exp(-D^2 / (2 leff^2)),
+    e ~ N(0, 2 s2),     leff^2 = l^2 + 2 s2,
 
 by completing the square. Hence
 
-    Cov(f(x_i), f(x_j) | Z) = a exp(-|z_i - z_j|^2 / (2 leff^2)),   a = sigma_y^2 (l^2 / leff^2)^{d/2};      Var f(x_i) = sigma_y^2 :
+    Cov(f(x_i), f(x_j) | Z) = a exp(-|z_i - z_j|^2 / (2 leff^2)),
+    a = sigma_y^2 (l^2 / leff^2)^{d/2},     Var f(x_i) = sigma_y^2:
 
 an enlarged length-scale, and for each row a value of its own of variance sigma_y^2 - a, which no
 other row reveals and which repeated observation of the row does not average away. Length-scales and
@@ -41,7 +43,7 @@ from dpbo.models.kernels import require_float64
 from dpbo.validation import POINTS, Positive, at_least, checked
 
 
-class SameRow(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
+class SameRow(Kernel):  # type: ignore[misc]
     """1 for a row and itself, 0 for two rows: a value of its own for each row. Rows are the same
     where all coordinates are equal.
     """

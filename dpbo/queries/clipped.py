@@ -4,16 +4,20 @@ The user's score gives m numbers a record. Each is put on its metric's lattice (
 become the worst value; truncated, then clipped), a unit's records are averaged toward zero, and
 units are summed in int64.
 
-Sensitivity of the released sum. Metric j has range [a_j, b_j], measured from an origin o_j. A unit contributes t times its records'
-mean, truncated toward zero, where t = min(k, rows) and k = max_records_per_unit: a number between k(a_j - o_j) and k(b_j - o_j), or
-down to a_j - o_j (up to b_j - o_j) when the range lies above (below) the origin. It depends on that
-unit's records alone (assumption `score-per-record`), so neighbours (those of BOUNDED_ROW_CHANGE are
-some of REPLACE_ONE's) differ by at most
-    REPLACE_ONE:        D_j = k (b_j - a_j) + (k - 1) gap_j,  gap_j = distance of the range from the origin (0 for every mean)
-    ADD_OR_REMOVE_ONE:  D_j = k max(|a_j - o_j|, |b_j - o_j|).
-In the weighted coordinates w_j sum_j / D_j they differ by at most w_j in each, hence by sum w (l1),
-|w|_2 (l2), max w (linf). For equal ranges and weights l2 is sqrt(m)(b - a), the diagonal of the
-box: nothing is clipped beyond the ranges themselves.
+Sensitivity of the released sum. Metric j has range [a_j, b_j], measured from an origin o_j. A unit
+contributes t times its records' mean, truncated toward zero, where t = min(k, rows) and k =
+max_records_per_unit: a number between k(a_j - o_j) and k(b_j - o_j), or down to a_j - o_j (up to
+b_j - o_j) when the range lies above (below) the origin. It depends on that unit's records alone
+(assumption `score-per-record`), so neighbours (those of BOUNDED_ROW_CHANGE are some of
+REPLACE_ONE's) differ by at most
+
+    REPLACE_ONE:        D_j = k (b_j - a_j) + (k - 1) gap_j,
+    ADD_OR_REMOVE_ONE:  D_j = k max(|a_j - o_j|, |b_j - o_j|),
+
+where gap_j is the distance of the range from the origin (0 for every mean). In the weighted
+coordinates w_j sum_j / D_j they differ by at most w_j in each, hence by sum w (l1), |w|_2 (l2), max
+w (linf). For equal ranges and weights l2 is sqrt(m)(b - a), the diagonal of the box: nothing is
+clipped beyond the ranges themselves.
 
 Paired scores. With a public `reference` r0 a record counts as d = clip(s(subject) - s(r0), -c, c),
 each score clipped to its range first. r0 and c are fixed before the release and depend on no

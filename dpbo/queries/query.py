@@ -141,7 +141,7 @@ class Query(abc.ABC):
 
         @dataclass(frozen=True, eq=False)
         class UnitsAbove(Query):
-            "How many units have a record above a threshold. A unit adds 0 or 1: at most 1 in every norm."
+            "Units with a record above a threshold. One adds 0 or 1: at most 1 in every norm."
 
             per_unit = True
             threshold: float

@@ -1,8 +1,9 @@
 """Utilities of public candidates, for a private choice among them: their total scores, or how good
 each is as a quantile of a score.
 
-release = curator.release(CandidateScores(score, candidates, score_range=(0.0, 1.0)), PermuteAndFlipMechanism.of(1.0))
-best = candidates[int(release.value)]
+    utilities = CandidateScores(score, candidates, score_range=(0.0, 1.0))
+    release = curator.release(utilities, PermuteAndFlipMechanism.of(1.0))
+    best = candidates[int(release.value)]
 """
 
 import copy

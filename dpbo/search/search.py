@@ -129,7 +129,7 @@ class Privacy:
     mechanism: NoNoise | None = None
 
 
-class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations that mypy follows here
+class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """Search hyper-parameters on private validation records.
 
     Args:

@@ -63,7 +63,7 @@ Several = Annotated[int, at_least(2, 10_000)]
 
 
 @dataclass(repr=False)
-class Strategy(BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations
+class Strategy(BaseEstimator):  # type: ignore[misc]
     """One way to spend a search's budget. As an estimator's, its settings are read and set by name.
 
     Attributes:

@@ -148,7 +148,7 @@ class ChoiceContract(abc.ABC):
         ]
         assert chisquare(grouped[0], grouped[1] * 20_000 / grouped[1].sum()).pvalue > LEVEL
 
-    def test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good(
+    def test_among_many_near_equal_candidates_the_best_is_seldom_chosen(
         self,
     ) -> None:
         """One neighbour makes all N equal, where each has probability 1/N. So the best one, in any

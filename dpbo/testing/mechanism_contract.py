@@ -8,6 +8,7 @@ neighbours have equal supports. Draws use a seeded source, so outcomes are fixed
 """
 
 import abc
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -307,9 +308,10 @@ class VectorContract(_NoiseContract):
         for dimension in self._widths:
             draws = _VECTOR_DRAWS if dimension in (1, 3, 12) else _VECTOR_DRAWS // 8
             lengths = np.linalg.norm(self._noise(dimension, seed=dimension, draws=draws), axis=1)
-            assert_law(lengths, lambda r, d=dimension: self.radius(r, d))  # type: ignore[misc]
+            law = functools.partial(self.radius, dimension=dimension)
+            assert_law(lengths, law)
             for wrong in (0.7, 1.3) if draws == _VECTOR_DRAWS else ():
-                assert_not_law(wrong * lengths, lambda r, d=dimension: self.radius(r, d))  # type: ignore[misc]
+                assert_not_law(wrong * lengths, law)
 
     def test_the_direction_is_uniform(self) -> None:
         """In three dimensions each coordinate of a uniform direction is uniform; and no direction

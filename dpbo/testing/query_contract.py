@@ -355,7 +355,7 @@ class RowContract(abc.ABC):
 
     @_ROW_SETTINGS
     @given(st.data())
-    def test_any_other_row_moves_its_own_answer_alone_and_within_the_sensitivity(
+    def test_another_row_moves_its_own_answer_alone_and_within_the_sensitivity(
         self, data: st.DataObject
     ) -> None:
         rows, changed, row = self._draw(data)

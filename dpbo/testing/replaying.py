@@ -6,7 +6,10 @@ the same questions (the same score, model and point, by their content) in the sa
 same ledger and return the same result, and its exact answers may differ by at most the declared
 sensitivity. Anything else is a leak. What is printed, plotted or sent elsewhere is not seen.
 
-    replay(tune, records, neighbour, unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(3.0, 1e-6))
+    replay(
+        tune, records, neighbour,
+        unit=PrivacyUnit("record"), adjacency=Adjacency.REPLACE_ONE, budget=Budget(3.0, 1e-6),
+    )
 """
 
 import dataclasses

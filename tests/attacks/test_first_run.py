@@ -80,7 +80,8 @@ TRAINER = Trainer()
 
 
 BEST = np.float64(0.0)
-LOADER = DataLoader(range(100), shuffle=True, generator=torch.Generator().manual_seed(0))  # type: ignore[arg-type, var-annotated]
+HUNDRED: Any = range(100)
+LOADER: Any = DataLoader(HUNDRED, shuffle=True, generator=torch.Generator().manual_seed(0))
 
 
 def own_number_of_numpy():
@@ -215,7 +216,8 @@ def of_distribution():
 
 
 def spawned():
-    return NUMPY.spawn(1)[0].bit_generator.seed_seq.spawn_key, SEED.spawn(1)[0].spawn_key  # type: ignore[attr-defined]
+    spawned_bits: Any = NUMPY.spawn(1)[0].bit_generator
+    return spawned_bits.seed_seq.spawn_key, SEED.spawn(1)[0].spawn_key
 
 
 KINDS: dict[str, Any] = {

@@ -46,9 +46,7 @@ QUERIES = {
 
 @pytest.mark.parametrize("name", QUERIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_permuted_and_one_record_swapped_a_sum_moves_by_no_more_than_declared(
-    name, dtype, measured
-):
+def test_permuted_and_one_record_swapped_a_sum_moves_as_declared(name, dtype, measured):
     """In exact whole numbers, of 10^5 records at 10^8 of either sign, with fractions that no float
     sum keeps.
     """

@@ -135,7 +135,7 @@ def test_masks_of_dropout_do_not_follow_from_a_seed():
 
 @pytest.mark.attack("A8", "A17")
 @pytest.mark.parametrize("stops", [False, True])
-def test_the_callers_generators_are_the_same_after_a_training_whatever_the_number_of_records(stops):
+def test_the_callers_generators_are_the_same_after_a_training_of_any_size(stops):
     after = list[Any]()
     for count in (60, 61):
         seed_all()

@@ -1,8 +1,9 @@
 """A small private search for the tests of Optuna and Ax, and `main`, a worker of it in a process of
 its own, whose job is one of
 
-die:     kill itself once the third value is released, before Optuna hears of it
-resume:  beside another worker of the same job, print how many values the study did not have, then optimise until nothing is left
+    die:     kill itself once the third value is released, before Optuna hears of it
+    resume:  beside another worker of the same job, print how many values the study did not have,
+             then optimise until nothing is left
 """
 
 import os

@@ -80,7 +80,7 @@ def hostile_rows(generator, dtype):
 
 @pytest.mark.attack("A4", "A5", "A9")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_a_record_moves_the_float_sum_by_at_most_the_clip_and_the_worst_one_by_nearly_all_of_it(
+def test_a_record_moves_the_float_sum_by_at_most_the_clip_and_one_nearly_does(
     dtype,
 ):
     generator, largest = torch.Generator().manual_seed(5), 0.0

@@ -184,9 +184,7 @@ class TestPlans:
                 ]
                 assert least < compose(events, delta=1e-5).epsilon <= 4.0, (plan.strategy, role)
 
-    def test_each_role_keeps_the_budget_and_a_selection_needs_less_noise_than_paying_for_each_run(
-        self, four
-    ):
+    def test_each_role_keeps_the_budget_and_a_selection_needs_less_noise_than_runs(self, four):
         self.require_spent(four, 3.99)
         noise = {name: plan.config.noise_multiplier for name, plan in four.items()}
         assert noise["once"] < noise["selection"] < noise["hypo"]
@@ -418,7 +416,7 @@ class TestTuning:
         assert FITS == []
 
     @pytest.mark.parametrize("strategy", ["search", "selection"])
-    def test_another_space_or_plan_on_the_same_ledger_is_refused_before_anything_is_charged(
+    def test_another_space_or_plan_on_the_same_ledger_is_refused_uncharged(
         self, four, where, strategy
     ):
         tuned(four[strategy], **where)

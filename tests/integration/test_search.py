@@ -548,6 +548,7 @@ def test_a_ledgers_password_is_not_shown():
         assert not any("hunter2" in text for text in shown)
     with pytest.raises(LedgerUnavailable) as unreachable:
         Ledger.open(
-            "postgresql+psycopg://u@127.0.0.1:9/db?password=hunter2&sslpassword=hunter2&connect_timeout=2"
+            "postgresql+psycopg://u@127.0.0.1:9/db"
+            "?password=hunter2&sslpassword=hunter2&connect_timeout=2"
         )
     assert "hunter2" not in str(unreachable.value)

@@ -67,7 +67,7 @@ def fitted(**changed):
 # joblib's workers, since Python 3.12
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.attack("A21")
-def test_any_number_of_workers_finds_the_same_and_protected_records_stay_in_this_process():
+def test_workers_find_the_same_and_protected_records_stay_in_this_process():
     unlucky = {"max_depth": [2, 4], "min_samples_split": [2, -7]}  # -7 is refused by the tree
     for settings in (
         {"strategy": "choice", "param_distributions": unlucky, "error_score": "worst", "n_iter": 4},

@@ -89,7 +89,7 @@ def test_nothing_is_reserved_for_what_cannot_work(tmp_path):
         assert kinds <= {"birth", "assume"}, changed
 
 
-def test_a_validation_table_of_another_form_and_what_would_not_be_looked_at_are_refused(tmp_path):
+def test_a_validation_table_of_another_form_and_unused_arguments_are_refused(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X, columns=FRAME_COLUMNS)
     rows, labels = VALIDATION

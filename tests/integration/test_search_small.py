@@ -149,7 +149,7 @@ def test_few_records_drawn_alike_are_told_to_cross_validate():
         assert not curator.ledger.used(), "nothing is released"
 
 
-def test_weighted_cv_is_taken_where_it_is_close_to_a_list_but_never_for_the_free_choice():
+def test_weighted_cv_is_taken_where_it_is_close_to_a_list_but_not_to_a_free_choice():
     def best(first, gain, close=0.1):
         methods = (
             rehearsal.Method(first, 1.0, 0.0, 0.1),
@@ -172,7 +172,7 @@ def test_weighted_cv_is_taken_where_it_is_close_to_a_list_but_never_for_the_free
     assert closes == [0.0, 0.1]
 
 
-def test_a_rehearsal_without_records_agrees_with_the_search_and_takes_other_adjacencies():
+def test_a_rehearsal_without_records_agrees_with_the_search_in_each_adjacency():
     settings: dict[str, Any] = {"n_iter": 6, "scoring": "true_class_probability"}
     found = dpbo.rehearse(LogisticRegression(), SPACE, *TRAIN, units=300, budget=BUDGET, **settings)
     assert found.methods == make(adjacency="replace-one").fit(*TRAIN, *PROTECTED).rehearsal_.methods

@@ -151,7 +151,8 @@ SABOTAGES = (
         new="times = rows.where(rows > 40, rows.clamp(max=most))",
         test=(
             "tests/contracts/test_clipped_contract.py"
-            "::TestClippedSumOfFewRecordsAUnit::test_a_unit_of_any_size_stays_within_the_declared_sensitivity"
+            "::TestClippedSumOfFewRecordsAUnit"
+            "::test_a_unit_of_any_size_stays_within_the_declared_sensitivity"
         ),
     ),
     Sabotage(
@@ -181,7 +182,7 @@ SABOTAGES = (
         new="steps[:even].view(-1, _EXACT_BLOCK).float().sum(1).to(torch.int64).sum()",
         test=(
             "tests/attacks/test_float_sums.py"
-            "::test_permuted_and_one_record_swapped_a_sum_moves_by_no_more_than_declared[dtype0-mean]"
+            "::test_permuted_and_one_record_swapped_a_sum_moves_as_declared[dtype0-mean]"
         ),
     ),
     Sabotage(
@@ -253,7 +254,8 @@ SABOTAGES = (
         new="root_up(largest**2 * max(weight**2 for weight in weights))",
         test=(
             "tests/contracts/test_clipped_contract.py"
-            "::TestClippedMeanOfSeveralMetrics::test_neighbours_stay_within_the_declared_sensitivity"
+            "::TestClippedMeanOfSeveralMetrics"
+            "::test_neighbours_stay_within_the_declared_sensitivity"
         ),
     ),
     Sabotage(
@@ -300,7 +302,8 @@ SABOTAGES = (
         new="1.0",
         test=(
             "tests/unit/papers/test_po_gp_ucb_rows.py"
-            "::TestProjectedTable::test_any_other_row_moves_its_own_answer_alone_and_within_the_sensitivity"
+            "::TestProjectedTable"
+            "::test_another_row_moves_its_own_answer_alone_and_within_the_sensitivity"
         ),
     ),
     Sabotage(
@@ -453,7 +456,7 @@ SABOTAGES = (
         ),
         test=(
             "tests/contracts/test_choice_contract.py"
-            "::TestExponential::test_among_many_candidates_the_best_is_seldom_chosen_where_others_are_nearly_as_good"
+            "::TestExponential::test_among_many_near_equal_candidates_the_best_is_seldom_chosen"
         ),
     ),
     Sabotage(
@@ -699,7 +702,8 @@ SABOTAGES = (
         new=":",
         test=(
             "tests/contracts/test_ledger_contract.py"
-            "::TestSQLiteFile::test_a_rightly_hashed_record_that_breaks_the_rules_is_seen[charge-body1]"
+            "::TestSQLiteFile::test_a_rightly_hashed_record_that_breaks_the_rules_is_seen"
+            "[charge-body1]"
         ),
     ),
     Sabotage(
@@ -952,8 +956,8 @@ SABOTAGES = (
         old="if numbers.moved(before):",
         new="if False:",
         test=(
-            "tests/attacks/test_first_run.py::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[number"
-            " of a hook]"
+            "tests/attacks/test_first_run.py"
+            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[number of a hook]"
         ),
     ),
     Sabotage(
@@ -962,8 +966,8 @@ SABOTAGES = (
         old="for holder, held in self._own:",
         new="for holder, held in ():",
         test=(
-            "tests/attacks/test_first_run.py::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[own"
-            " global]"
+            "tests/attacks/test_first_run.py"
+            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[own global]"
         ),
     ),
     Sabotage(
@@ -982,8 +986,8 @@ SABOTAGES = (
         old="(torch.get_default_dtype, torch.set_default_dtype),",
         new="",
         test=(
-            "tests/attacks/test_first_run.py::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[default"
-            " dtype]"
+            "tests/attacks/test_first_run.py"
+            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[default dtype]"
         ),
     ),
     Sabotage(
@@ -1026,8 +1030,8 @@ SABOTAGES = (
         old="if _conditions_of(query) or query.release_event(",
         new="if query.release_event(",
         test=(
-            "tests/attacks/test_holes_statements.py::test_a_hidden_run_draws_nothing_that_the_statement_would_have_to_name[may"
-            " fail]"
+            "tests/attacks/test_holes_statements.py"
+            "::test_a_hidden_run_draws_nothing_that_the_statement_would_have_to_name[may fail]"
         ),
     ),
     Sabotage(
@@ -1163,7 +1167,8 @@ SABOTAGES = (
         new="count = float(curator._Curator__view.units)",
         test=(
             "tests/unit/papers/test_em_kmeans_factors.py"
-            "::test_nothing_depends_on_the_records_but_through_what_was_released[Adjacency.ADD_OR_REMOVE_ONE-DPFactorAnalysis]"
+            "::test_nothing_depends_on_the_records_but_through_releases"
+            "[Adjacency.ADD_OR_REMOVE_ONE-DPFactorAnalysis]"
         ),
     ),
     Sabotage(
@@ -1299,7 +1304,7 @@ SABOTAGES = (
         new="squares = part",
         test=(
             "tests/integration/test_opacus_noise.py"
-            "::test_a_record_moves_the_float_sum_by_at_most_the_clip_and_the_worst_one_by_nearly_all_of_it[dtype0]"
+            "::test_a_record_moves_the_float_sum_by_at_most_the_clip_and_one_nearly_does[dtype0]"
         ),
     ),
     Sabotage(
@@ -1328,8 +1333,8 @@ SABOTAGES = (
         ),
         new="moved = set[int]()",
         test=(
-            "tests/attacks/test_released_models.py::test_a_loop_that_writes_to_parameters_gives_no_model[False-in"
-            " place]"
+            "tests/attacks/test_released_models.py"
+            "::test_a_loop_that_writes_to_parameters_gives_no_model[False-in place]"
         ),
     ),
     Sabotage(
@@ -1348,8 +1353,8 @@ SABOTAGES = (
         old="if kind in (NEXT, types.BuiltinFunctionType):",
         new="if kind is NEXT:",
         test=(
-            "tests/attacks/test_released_models.py::test_a_layer_that_keeps_its_records_is_refused_by_name[method"
-            " of a list]"
+            "tests/attacks/test_released_models.py"
+            "::test_a_layer_that_keeps_its_records_is_refused_by_name[method of a list]"
         ),
     ),
     Sabotage(
@@ -1378,8 +1383,8 @@ SABOTAGES = (
         old="if now is not was:",
         new="if now is not was and type(now) is int:",
         test=(
-            "tests/attacks/test_first_run.py::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[own"
-            " number of numpy]"
+            "tests/attacks/test_first_run.py"
+            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[own number of numpy]"
         ),
     ),
     Sabotage(
@@ -1388,8 +1393,8 @@ SABOTAGES = (
         old="inside = parts(thing)",
         new="inside = parts(thing) if own else []",
         test=(
-            "tests/attacks/test_first_run.py::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[generator"
-            " of a loader]"
+            "tests/attacks/test_first_run.py"
+            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[generator of a loader]"
         ),
     ),
     Sabotage(
@@ -1448,8 +1453,8 @@ SABOTAGES = (
         old="issubclass(kind, (torch.Generator, np.random.RandomState, random.Random)) and",
         new="kind in (torch.Generator, np.random.RandomState, random.Random) and",
         test=(
-            "tests/attacks/test_first_run.py::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[own"
-            " kind of generator]"
+            "tests/attacks/test_first_run.py"
+            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[own kind of generator]"
         ),
     ),
     Sabotage(
@@ -1458,8 +1463,8 @@ SABOTAGES = (
         old="if kind in _CONTAINERS:",
         new="if False:",
         test=(
-            "tests/attacks/test_first_run.py::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[kept"
-            " in a dict]"
+            "tests/attacks/test_first_run.py"
+            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[kept in a dict]"
         ),
     ),
     Sabotage(
@@ -1485,8 +1490,8 @@ SABOTAGES = (
         old="if not covers(paid,",
         new="if False and not covers(paid,",
         test=(
-            "tests/attacks/test_released_models.py::test_a_hidden_run_whose_base_does_not_pay_for_its_session_fails[nothing"
-            " declared]"
+            "tests/attacks/test_released_models.py"
+            "::test_a_hidden_run_whose_base_does_not_pay_for_its_session_fails[nothing declared]"
         ),
     ),
     Sabotage(
@@ -1505,8 +1510,8 @@ SABOTAGES = (
         old="note_drawn(query.release_event(mechanism.event(), self.adjacency).under)",
         new="",
         test=(
-            "tests/attacks/test_released_models.py::test_a_hidden_run_whose_base_does_not_pay_for_its_releases_fails[hidden"
-            " draws-False]"
+            "tests/attacks/test_released_models.py"
+            "::test_a_hidden_run_whose_base_does_not_pay_for_its_releases_fails[hidden draws-False]"
         ),
     ),
     Sabotage(
@@ -1515,8 +1520,8 @@ SABOTAGES = (
         old="if (self.step_hook or any(tables)",
         new="if (False and any(tables)",
         test=(
-            "tests/attacks/test_released_models.py::test_code_within_the_optimizers_step_is_refused[hook"
-            " after]"
+            "tests/attacks/test_released_models.py"
+            "::test_code_within_the_optimizers_step_is_refused[hook after]"
         ),
     ),
     Sabotage(
@@ -1535,8 +1540,8 @@ SABOTAGES = (
         old="if not equal_things(hooks, hooks_now):",
         new="if False:",
         test=(
-            "tests/attacks/test_released_models.py::test_a_hook_after_make_private_is_refused[layer"
-            " register_full_backward_hook-False]"
+            "tests/attacks/test_released_models.py"
+            "::test_a_hook_after_make_private_is_refused[layer register_full_backward_hook-False]"
         ),
     ),
     Sabotage(
@@ -1558,8 +1563,8 @@ SABOTAGES = (
             " *slots(thing).values()]"
         ),
         test=(
-            "tests/attacks/test_released_models.py::test_a_layer_that_keeps_its_records_is_refused_by_name[attribute"
-            " of a parameter]"
+            "tests/attacks/test_released_models.py"
+            "::test_a_layer_that_keeps_its_records_is_refused_by_name[attribute of a parameter]"
         ),
     ),
     Sabotage(
@@ -1589,7 +1594,8 @@ SABOTAGES = (
         new="rounding = 1e300",
         test=(
             "tests/unit/gibo/test_gradient_gp.py"
-            "::test_a_kernel_whose_process_has_no_gradient_or_whose_code_hides_it_is_refused[Brownian]"
+            "::test_a_kernel_whose_process_has_no_gradient_or_whose_code_hides_it_is_refused"
+            "[Brownian]"
         ),
     ),
     Sabotage(
@@ -1598,8 +1604,8 @@ SABOTAGES = (
         old="return twin is None or same_numbers(value, twin)",
         new="return True",
         test=(
-            "tests/attacks/test_released_models.py::test_a_layer_that_keeps_its_records_is_refused_by_name[buffer"
-            " past the counter]"
+            "tests/attacks/test_released_models.py"
+            "::test_a_layer_that_keeps_its_records_is_refused_by_name[buffer past the counter]"
         ),
     ),
     Sabotage(
@@ -1757,7 +1763,7 @@ SABOTAGES = (
         new="pass",
         test=(
             "tests/attacks/test_holes_training.py"
-            "::test_the_callers_generators_are_the_same_after_a_training_whatever_the_number_of_records[True]"
+            "::test_the_callers_generators_are_the_same_after_a_training_of_any_size[True]"
         ),
     ),
     Sabotage(
@@ -1776,8 +1782,8 @@ SABOTAGES = (
         old="self.is_precise and seen.found <= _PRECISE",
         new="self.is_precise",
         test=(
-            "tests/attacks/test_holes_training.py::test_a_mean_loss_is_refused_in_half_precision[between"
-            " layers]"
+            "tests/attacks/test_holes_training.py"
+            "::test_a_mean_loss_is_refused_in_half_precision[between layers]"
         ),
     ),
     Sabotage(
@@ -1786,8 +1792,8 @@ SABOTAGES = (
         old="if (not places or len(axes) < len(places) or",
         new="if (not places and len(axes) < len(places) or",
         test=(
-            "tests/attacks/test_holes_training.py::test_a_module_that_mixes_records_or_whose_trial_shows_nothing_is_refused[a"
-            " loss]"
+            "tests/attacks/test_holes_training.py"
+            "::test_a_module_that_mixes_records_or_whose_trial_shows_nothing_is_refused[a loss]"
         ),
     ),
     Sabotage(

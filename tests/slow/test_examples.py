@@ -189,7 +189,8 @@ def test_an_optuna_study_stops_by_itself_and_recommends_by_the_mean():
 # A stalled line search, which BoTorch tries again.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_an_ax_experiment_generates_what_can_be_paid_for():
-    import dpbo.integrations.ax  # it loads Ax without the warnings of Ax's own imports  # noqa: F401
+    # It loads Ax without the warnings of Ax's own imports.
+    import dpbo.integrations.ax  # noqa: F401
     from examples.ax_client import tune
 
     loop, curator = tune(evaluations=8)

@@ -121,7 +121,8 @@ def test_entropy_comes_from_one_place_and_noise_is_shaped_in_mechanisms_alone():
 def test_no_clock_that_can_be_set_is_read():
     """A jump of the system's time can end no wait, lose no charge and open no ledger anew."""
     clock = re.compile(
-        r"\b(time\.(time|time_ns|localtime|gmtime|ctime|strftime)|(datetime|date)\.(now|utcnow|today))\("
+        r"\b(time\.(time|time_ns|localtime|gmtime|ctime|strftime)"
+        r"|(datetime|date)\.(now|utcnow|today))\("
     )
     assert [path for path in FILES if clock.search(path.read_text())] == []
 

@@ -32,21 +32,25 @@ else:
     from dpbo.curator.birth import Birth
     budget = dpbo.Budget(epsilon=3.0, delta=1e-6)
     dpbo.accounting.calibrate(budget, releases=30)
-    made_for = dict(dataset="d", unit="u", grouped=False, adjacency=dpbo.Adjacency.REPLACE_ONE, budget=budget)
+    promise = dict(dataset="d", unit="u", grouped=False, budget=budget)
+    made_for = dict(promise, adjacency=dpbo.Adjacency.REPLACE_ONE)
     Ledger("l.db", Birth(**made_for, accounting=dpbo.accounting.GDPFilter())).verify()
     assert main(["ledger", "show", "l.db"]) == 0
     loaded('torch', 'opacus', 'dp_accounting')
     os._exit(0)
-warnings.filterwarnings("ignore", category=DeprecationWarning, module="(torch|linear_operator)")  # theirs, as in pyproject.toml
+# Those of libraries, as in pyproject.toml.
+warnings.filterwarnings("ignore", category=DeprecationWarning, module="(torch|linear_operator)")
 warnings.filterwarnings("ignore", ".torch.jit.script. is", FutureWarning)
 from dpbo import Curator, PrivateObjective
-loaded('botorch', 'gpytorch', 'scipy.optimize', 'scipy.special', 'scipy.stats', 'sklearn', 'pandas', 'sqlalchemy')
+loaded('botorch', 'gpytorch', 'scipy.optimize', 'scipy.special', 'scipy.stats')
+loaded('sklearn', 'pandas', 'sqlalchemy')
 from dpbo import DPGIBO, DPSearch
 loaded('botorch.optim.optimize', 'sklearn.model_selection', 'sklearn.tree')
 loaded('ax', 'dp_accounting', 'matplotlib', 'opacus', 'optuna', 'torch._dynamo', 'triton')
 root = logging.getLogger()
 before = (list(root.handlers), root.level)
-names = ("accounting", "acquisition", "algorithms", "curator", "dpsgd", "gibo", "mechanisms", "models", "queries", "search", "testing")
+core = ("accounting", "acquisition", "algorithms", "curator", "mechanisms", "models", "queries")
+names = (*core, "dpsgd", "gibo", "search", "testing")
 for package in (dpbo, *(importlib.import_module("dpbo." + name) for name in names)):
     for name in dir(package):
         getattr(package, name)
@@ -54,8 +58,11 @@ dir(dpbo.integrations)
 loaded('ax', 'optuna')
 print(sorted(n for n in dir(dpbo) if n[0].isupper()))
 import numpy as np, torch
-curator = dpbo.Curator(np.zeros((999, 1)), unit="row", adjacency="replace-one", budget=dpbo.Budget(epsilon=3.0, delta=1e-6))
-curator.evaluate(dpbo.queries.ClippedMean(lambda _, rows: torch.from_numpy(rows)[:, 0], score_range=(0.0, 1.0)))  # read-only records
+budget = dpbo.Budget(epsilon=3.0, delta=1e-6)
+curator = dpbo.Curator(np.zeros((999, 1)), unit="row", adjacency="replace-one", budget=budget)
+# The records are read-only.
+first = lambda _, rows: torch.from_numpy(rows)[:, 0]
+curator.evaluate(dpbo.queries.ClippedMean(first, score_range=(0.0, 1.0)))
 warnings.simplefilter("ignore")
 from dpbo.dpsgd._opacus import load_opacus
 assert load_opacus().PrivacyEngine and load_opacus("opacus.accountants").RDPAccountant

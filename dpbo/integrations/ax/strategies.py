@@ -1,7 +1,9 @@
 """Generation strategies for Ax: Sobol points first, then its modular BoTorch with one acquisition
 function.
 
-    client.set_generation_strategy(gp_ucb(SrinivasCompact(dimension=3, side=1.0, a=1.0, b=5.0, delta=0.1)))
+    schedule = SrinivasCompact(dimension=3, side=1.0, a=1.0, b=5.0, delta=0.1)
+    client.set_generation_strategy(gp_ucb(schedule))
+    # or
     client.set_generation_strategy(gradient_information(space, at={"C": 1.0, "gamma": 0.1}))
 
 Ax gives its models points in the unit cube (in logarithms for a parameter on a log scale) and
@@ -55,9 +57,8 @@ def _ucb(
     """
     _require_maximised(posterior_transform)
     if isinstance(schedule, Mapping):
-        schedule = (
-            SrinivasFinite(**schedule) if "count" in schedule else SrinivasCompact(**schedule)  # type: ignore[arg-type]
-        )
+        kind: Any = SrinivasFinite if "count" in schedule else SrinivasCompact
+        schedule = kind(**schedule)
     if X_pending is not None:
         with torch.no_grad():
             mean = model.posterior(X_pending).mean

@@ -22,7 +22,7 @@ from dpbo.validation import Seed, at_least, checked
 
 
 @checked
-class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna is not followed by mypy here
+class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     """Proposes Sobol points, then points by qLogNEI on a GP with the known noise of every value.
 
     Trials without a known noise or outside the space are left out, and a value that is in the study

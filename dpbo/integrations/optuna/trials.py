@@ -1,10 +1,15 @@
 """A private objective as the function that `study.optimize` calls.
 
     private = TrialObjective(objective, space)
-    study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner(), sampler=NoiseAwareSampler(space))
+    study = optuna.create_study(
+        direction="maximize",
+        pruner=optuna.pruners.NopPruner(),
+        sampler=NoiseAwareSampler(space),
+    )
     # adds values that the ledger has and the study lacks, because a worker was killed
     private.resume(study)
-    study.optimize(private)                  # ends when all evaluations are released
+    # ends when all evaluations are released
+    study.optimize(private)
 
 Without `resume` the first trial of an empty study adds the values that the ledger already has, and
 a study that was kept gets none.
@@ -92,7 +97,7 @@ def _suggest(trial: optuna.Trial, name: str, distribution: Any) -> Any:
     return trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
 
 
-class BudgetSpent(BudgetExceeded, optuna.TrialPruned):  # type: ignore[misc]  # Optuna is not followed by mypy here
+class BudgetSpent(BudgetExceeded, optuna.TrialPruned):  # type: ignore[misc]
     """No budget is left for this trial, and nothing was charged. In `study.optimize` the trial ends
     pruned, without a value.
     """

@@ -86,7 +86,7 @@ def _public_text(value: Any) -> Iterator[str]:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]  # scikit-learn carries no annotations that mypy follows here
+class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
     """Makes a curator over the records, or takes one; keeps the statement. The constructor stores
     its arguments, and `fit` checks them.
     """

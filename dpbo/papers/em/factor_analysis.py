@@ -1,6 +1,7 @@
 """Private factor analysis: the second moment is released once, EM on it is free.
 
-    FA = DPFactorAnalysis(10, budget=Budget(epsilon=1.0, delta=1e-6), radius=30.0).fit(X);    encode = embedding(FA)
+    FA = DPFactorAnalysis(10, budget=Budget(epsilon=1.0, delta=1e-6), radius=30.0).fit(X)
+    encode = embedding(FA)
 
 x ~ N(mean, L L' + Psi) with Psi diagonal. There are at most two releases: the mean (unless `center`
 is public), and the second moment A about it. A with its noise is no covariance: of its eigenvalues

@@ -10,8 +10,9 @@ steps, with the known variance of the noise:
    n, where it is public), which takes 1/K of the noise off.
 2. Once the responsibilities have settled, iterations measure nearly the same moments: after
    iteration `settle`, the running mean is used.
-3. A covariance whose distance to the pooled one is what noise alone would give says nothing of its own: C <- pooled + a (C - pooled), with
-   a = max(0, 1 - 4 E|noise|^2 / |C - pooled|^2) (James & Stein's positive part, with caution).
+3. A covariance whose distance to the pooled one is what noise alone would give says nothing of its
+   own: C <- pooled + a (C - pooled), with a = max(0, 1 - 4 E|noise|^2 / |C - pooled|^2) (James &
+   Stein's positive part, with caution).
 4. Counts are kept above noise, eigenvalues in [floor, 1].
 """
 

@@ -1,6 +1,7 @@
 """A private mixture of Gaussians by EM on jointly released moments.
 
-    mixture = DPGaussianMixture(3, budget=Budget(epsilon=1.0, delta=1e-6), radius=20.0, random_state=0).fit(X)
+    budget = Budget(epsilon=1.0, delta=1e-6)
+    mixture = DPGaussianMixture(3, budget=budget, radius=20.0, random_state=0).fit(X)
 
 There are three stages, all of fixed length and reserved together:
 

@@ -45,7 +45,8 @@ class MixtureMoments(PointSums):
     Theorem (l2, svec coordinates, blocks weighted by q, m, c; unit: one record). Let A = q^2 + m^2
     + c^2 and B = sup |s - s'|^2 over one-hot gamma = gamma' (`moment_features.distance_squared`;
     4.5 at q = m = c = 1).
-        ADD_OR_REMOVE_ONE: sqrt A.    REPLACE_ONE: sqrt max(2 A, B) for two components or more, sqrt max(A, B) for one.
+        ADD_OR_REMOVE_ONE: sqrt A.
+        REPLACE_ONE: sqrt max(2 A, B) for two components or more, sqrt max(A, B) for one.
     Proof. |s - s'|^2 is convex in (gamma, gamma'), so its sup is at extreme points of the
     simplices: one-hot, or zero for a record that counts as nothing. Two different components have
     disjoint coordinates: |s|^2 + |s'|^2 <= 2 A, attained by unit z. The same one: at most B, as the

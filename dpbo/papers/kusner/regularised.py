@@ -1,7 +1,9 @@
 """Kusner et al.'s Algorithm 3 as one query: the best validation value of regularised models, and
 its sensitivity (Theorems 7 and 8).
 
-    query = RegularisedBest(loss, fit=fit, grid=grid, lipschitz=0.5, bound=1.0, at_zero=0.5, records=1000)
+    query = RegularisedBest(
+        loss, fit=fit, grid=grid, lipschitz=0.5, bound=1.0, at_zero=0.5, records=1000
+    )
     release = curator.release(query, LaplaceMechanism(1 / epsilon))
 
 Public training records give w_l = argmin (l/2) |w|^2 + mean loss(w) for every l of a public grid,

@@ -1,11 +1,14 @@
 """Kusner et al.'s Algorithms 1 and 2: Bayesian optimisation inside the curator, of which only the
 result is released.
 
-search = KusnerSearch(gain, candidates, kernel=k2, noise=0.01, evaluations=30, kappa=0.9, delta=0.01, value_range=(-3.0, 3.0))
-# Algorithm 1's candidate
-x = candidates[int(curator.release(search.best(), ExponentialMechanism.of(50.0)).value)]
-# its value, from a search of its own
-v = curator.release(search.value(), LaplaceMechanism(1 / 50.0)).value
+    search = KusnerSearch(
+        gain, candidates, kernel=k2, noise=0.01, evaluations=30,
+        kappa=0.9, delta=0.01, value_range=(-3.0, 3.0),
+    )
+    # Algorithm 1's candidate
+    x = candidates[int(curator.release(search.best(), ExponentialMechanism.of(50.0)).value)]
+    # its value, from a search of its own
+    v = curator.release(search.value(), LaplaceMechanism(1 / 50.0)).value
 """
 
 from __future__ import annotations

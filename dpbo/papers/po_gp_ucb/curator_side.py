@@ -1,7 +1,8 @@
 """The curator's side of outsourced Bayesian optimisation: a table of rows, released once, and
 outcomes of single rows.
 
-    rows = release_rows(curator, RowTable(center, radius, row_change=change), L2LaplaceMechanism.of(3.0))
+    table = RowTable(center, radius, row_change=change)
+    rows = release_rows(curator, table, L2LaplaceMechanism.of(3.0))
     outcomes = Outcomes(curator, outcome, value_range=(0.0, 1.0), budget=0.25)
     # the same request again gives the same answer, also after a crash
     answer = outcomes.value(17, request="8c1f...")

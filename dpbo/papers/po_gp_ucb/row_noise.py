@@ -1,21 +1,26 @@
 """Ways to release rows privately, and which of them adds the least noise for a budget.
 
-    options = row_noises(3, budget=Budget(3.0, 0.0), sensitivity=1.0)        # least noisy first
+    # least noisy first
+    options = row_noises(3, budget=Budget(3.0, 0.0), sensitivity=1.0)
     options[0].mechanism, options[0].variance
 
-The guarantee of each holds without assumptions: it rests on the sensitivity of one row (`RowTable`), whatever the number of rows.
-  l2-Laplace      pure epsilon; variance (d + 1) (sensitivity / epsilon)^2 a coordinate; best up to d = 13 to 35 usually
-  Gaussian        the analytic calibration; variance sigma^2 a coordinate
-  projected       rows times A, `d x k`, then either of them: the noise is calibrated to |A|, the spectral norm of this A
+The guarantee of each holds without assumptions: it rests on the sensitivity of one row
+(`RowTable`), whatever the number of rows.
 
-With A = sqrt(d/k) times a frame of k orthonormal columns, squared distances are kept on average, with relative variance
-2 (d - k) / (k (d + 2)), and |A| = sqrt(d/k). Projecting and adding Gaussian noise is then the same
-law as adding it and projecting: A^T of noise of covariance sigma^2 I has covariance (d/k) sigma^2
-I. So it wins nothing but fewer columns. l2-Laplace noise falls with the dimension: (k + 1)(d/k)
-against (d + 1)(d/k) of the unprojected. There a projection pays where d and the noise are large.
-The ways are compared by what the modeler needs, the relative error of the squared distance between
-two rows a length-scale l apart: its variance is 2 (d - k)/(k (d + 2)) + 8 s^2/l^2 + 8 k s^4/l^4 for
-noise of variance s^2 a coordinate (Gaussian moments).
+    l2-Laplace   pure epsilon; variance (d + 1) (sensitivity / epsilon)^2 a coordinate; best up to
+                 d = 13 to 35 usually
+    Gaussian     the analytic calibration; variance sigma^2 a coordinate
+    projected    rows times A, `d x k`, then either of them: the noise is calibrated to |A|, the
+                 spectral norm of this A
+
+With A = sqrt(d/k) times a frame of k orthonormal columns, squared distances are kept on average,
+with relative variance 2 (d - k) / (k (d + 2)), and |A| = sqrt(d/k). Projecting and adding Gaussian
+noise is then the same law as adding it and projecting: A^T of noise of covariance sigma^2 I has
+covariance (d/k) sigma^2 I. So it wins nothing but fewer columns. l2-Laplace noise falls with the
+dimension: (k + 1)(d/k) against (d + 1)(d/k) of the unprojected. There a projection pays where d and
+the noise are large. The ways are compared by what the modeler needs, the relative error of the
+squared distance between two rows a length-scale l apart: its variance is 2 (d - k)/(k (d + 2)) +
+8 s^2/l^2 + 8 k s^4/l^4 for noise of variance s^2 a coordinate (Gaussian moments).
 
 Source: analytic Gaussian, Balle & Wang 2018; l2-Laplace, Hardt & Talwar 2010; projection,
 Kenthapadi et al. 2013.

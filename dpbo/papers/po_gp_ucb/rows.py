@@ -44,10 +44,11 @@ class RowTable(Query):
         # n x d; pure epsilon = 3 for a row that moves by at most 1
         Z = curator.release(table, L2LaplaceMechanism(1 / 3.0)).value
 
-    Row x becomes z = A^T P(x), rounded down to whole multiples of a power-of-two quantum q. P clamps the coordinates to [-W, W],
-    W = max(2^53, max |c_j| + R), subtracts c and projects onto the ball of radius R; A is a d x k matrix (by default the identity). All of
-    these are public. The published value is z with its noise plus A^T c, so without a matrix it is
-    in the rows' own coordinates. A row that is not finite counts as the centre.
+    Row x becomes z = A^T P(x), rounded down to whole multiples of a power-of-two quantum q. P
+    clamps the coordinates to [-W, W], W = max(2^53, max |c_j| + R), subtracts c and projects onto
+    the ball of radius R; A is a d x k matrix (by default the identity). All of these are public.
+    The published value is z with its noise plus A^T c, so without a matrix it is in the rows' own
+    coordinates. A row that is not finite counts as the centre.
 
     Sensitivity, in l2, of the one row that differs (`Sensitivity.block`); all others are equal, so
     it does not grow with n: |A| 2 R under REPLACE_ONE, and |A| r, r = row_change.norm, under

@@ -121,7 +121,8 @@ class Server:
         name = "s" + uuid.uuid4().hex
         self.ask(f"CREATE SCHEMA {name}")
         options = urllib.parse.quote(f"-csearch_path={name} {settings}".strip())
-        return f"postgresql+psycopg://dpbo@127.0.0.1:{port or self.port}/postgres?connect_timeout=60&options={options}"
+        place = f"127.0.0.1:{port or self.port}/postgres"
+        return f"postgresql+psycopg://dpbo@{place}?connect_timeout=60&options={options}"
 
     def ask(self, statement):
         """The rows that a statement gives, by a connection of its own."""

@@ -63,7 +63,8 @@ def test_each_role_finds_the_same_ledger_or_none(server):
 
     def url(role, options=""):
         given = f"&options={urllib.parse.quote(options)}" if options else ""
-        return f"postgresql+psycopg://{role}@127.0.0.1:{server.port}/postgres?connect_timeout=10{given}"
+        place = f"127.0.0.1:{server.port}/postgres"
+        return f"postgresql+psycopg://{role}@{place}?connect_timeout=10{given}"
 
     for role in ("ann", "bob"):
         server.ask(f"CREATE ROLE {role} LOGIN")

@@ -114,9 +114,7 @@ def test_a_value_that_was_not_stored_is_kept_and_delivered_later(
     )
 
 
-def test_a_server_that_is_down_charges_nothing_and_the_curator_goes_on_when_it_is_back(
-    server, drawn
-):
+def test_a_server_that_is_down_charges_nothing_and_work_goes_on_when_it_is_back(server, drawn):
     curator = make(url := server.schema())
     handle = curator.evaluate(MEAN)
     server.stop()

@@ -224,7 +224,7 @@ def test_no_release_gives_budget_back():
     assert Generous().cost(event).parts[0] == 0
 
 
-def test_a_cap_may_come_from_a_machine_that_rounds_otherwise_and_from_no_other_budget():
+def test_a_cap_may_come_from_a_machine_that_rounds_otherwise_not_from_another_budget():
     """It may differ by a billionth; and it is one number, as the filter's own is."""
     budget = Budget(2.0, 1e-6)
     for accounting in FILTERS:

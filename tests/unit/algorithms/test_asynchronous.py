@@ -184,7 +184,7 @@ def test_what_is_in_flight_is_pending_and_there_are_never_more_than_the_workers(
         )
 
 
-def test_an_interrupted_search_goes_on_from_its_history_and_the_same_object_with_its_points_in_flight(
+def test_an_interrupted_search_goes_on_from_its_history_and_points_in_flight(
     tmp_path,
 ):
     def tiring(X, Y, Yvar, pending, *, seed):
@@ -242,7 +242,7 @@ def test_points_whose_fit_fails_are_skipped_uncharged_and_stay_pending(ordered):
     assert all(any(torch.equal(x, p) for p in seen[-1]) for x in found.skipped[:1])
 
 
-def test_a_fit_that_fails_without_being_named_or_never_works_stops_the_search_and_charges_nothing_for_its_point():
+def test_a_fit_that_fails_unnamed_or_always_stops_the_search_uncharged():
     def never(x):
         raise Singular("never")
 
@@ -327,7 +327,7 @@ def _broken():
     return future
 
 
-def test_broken_executors_are_replaced_three_times_in_a_row_or_by_hand_and_points_stay_the_same():
+def test_broken_executors_are_replaced_thrice_or_by_hand_and_points_stay_the_same():
     with ThreadPoolExecutor(3) as threads:
         whole = search(planned(), threads, workers=3)
         breaks = iter([2, 1, 1, 5, 100])
@@ -374,7 +374,7 @@ def test_after_any_error_of_an_executor_the_next_run_goes_on_with_the_same_point
     assert torch.equal(found.Y, whole.Y)
 
 
-def test_bad_settings_several_metrics_and_what_is_no_executor_are_refused_and_nothing_is_charged():
+def test_bad_settings_several_metrics_and_no_executor_are_refused_uncharged():
     both = PrivateObjective(
         make(), lambda x, r: torch.stack([r, r], 1), score_range=[(0.0, 1.0)] * 2, evaluations=3
     )

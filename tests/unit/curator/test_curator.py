@@ -334,7 +334,7 @@ def test_nan_infinities_and_failures_count_as_the_worst_score():
 
 
 @pytest.mark.attack("A5")
-def test_an_exception_or_a_result_of_a_wrong_shape_or_kind_is_confined_to_the_units_that_cause_it():
+def test_an_exception_or_a_wrong_result_is_confined_to_the_units_that_cause_it():
     records = torch.ones(200, dtype=torch.float64)
     records[[17, 40]] = -1.0
 
@@ -810,7 +810,7 @@ def test_two_studies_on_one_data_set_add_up(tmp_path):
         second.release(mean(divisor=100.0), NOISE)
 
 
-def test_a_locked_ledger_charges_nothing_and_loses_nothing_and_one_out_of_reach_is_named(tmp_path):
+def test_a_locked_ledger_charges_and_loses_nothing_and_one_out_of_reach_is_named(tmp_path):
     curator = make(ledger=f"sqlite:///{tmp_path / 'l.db'}?timeout=0.1", dataset="a")
     other = Ledger(str(tmp_path / "l.db"), curator.ledger.birth)
     handle = curator.evaluate(mean())

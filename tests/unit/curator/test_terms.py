@@ -162,7 +162,7 @@ def asked(curator, *queries, plan="objective"):
     ]
 
 
-def test_what_questions_under_a_plan_declared_otherwise_is_listed_once_and_the_first_five_kinds():
+def test_terms_that_questions_change_under_a_plan_are_listed_once_and_five_kinds():
     private = make()
     search = objective(private, name="objective")
     search(torch.rand(1, 1, dtype=torch.float64))
@@ -189,7 +189,7 @@ def test_what_questions_under_a_plan_declared_otherwise_is_listed_once_and_the_f
     assert told["objective, question 6"] == {"of other kinds": 2, "listed": "in the ledger alone"}
 
 
-def test_a_plan_named_as_a_question_keeps_its_terms_and_a_range_that_its_terms_hid_is_listed():
+def test_a_plan_named_as_a_question_keeps_its_terms_and_a_hidden_range_is_listed():
     private = make()
     for name in ("objective", "objective, question 1"):
         objective(private, name=name, budget=0.25)

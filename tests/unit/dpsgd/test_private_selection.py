@@ -296,7 +296,11 @@ def test_a_score_that_is_no_finite_number_is_the_worst():
     """
     wild: list[Any] = [math.nan, -math.inf, math.inf, torch.tensor(math.inf), 10**400, "no number"]
     for number in wild:
-        best = select(made(score=None), lambda p: (p, number if p["lr"] > 0.4 else 0.1), score=None)  # noqa: B023
+
+        def train(p, number=number):
+            return p, number if p["lr"] > 0.4 else 0.1
+
+        best = select(made(score=None), train, score=None)
         assert best.score == 0.1, number
         assert best.parameters is not None
         assert best.parameters["lr"] <= 0.4, number

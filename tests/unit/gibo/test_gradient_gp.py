@@ -55,7 +55,7 @@ def test_against_finite_differences(kernel):
         torch.testing.assert_close(gp.gradient_posterior(X).mean, posterior.mean)
 
 
-class InverseQuadratic(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
+class InverseQuadratic(Kernel):  # type: ignore[misc]
     """1 / (1 + |x - z|^2), as a user may write it: `clamp` keeps rounding from making the distance
     negative.
     """
@@ -103,7 +103,7 @@ def test_a_kernel_of_a_users_own_has_its_curvature_where_two_points_meet(clamp):
     ],
 )
 def test_a_kernel_whose_process_has_no_gradient_or_whose_code_hides_it_is_refused(kinked):
-    class Kinked(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
+    class Kinked(Kernel):  # type: ignore[misc]
         def forward(self, x1, x2, diag=False, **params):
             return kinked(x1, x2.mT)
 

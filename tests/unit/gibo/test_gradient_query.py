@@ -219,7 +219,7 @@ def test_a_loss_that_is_not_finite_silences_its_whole_unit():
         )
 
 
-def test_losses_are_clipped_averaged_over_a_unit_and_keep_their_last_digits_far_from_zero():
+def test_losses_are_clipped_averaged_over_a_unit_and_exact_far_from_zero():
     """A unit's loss lies on a lattice, which moves a mean by at most two steps."""
     Y = torch.tensor([[0.1], [0.9], [5.0], [-5.0]], dtype=torch.float64)
     one = torch.ones(1, 1, dtype=torch.float64)

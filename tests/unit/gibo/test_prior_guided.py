@@ -83,7 +83,7 @@ def test_it_goes_through_botorchs_optimizer_with_a_released_mixture_and_batches(
     assert best[1000].shape == (2, 2)
 
 
-class Above(PosteriorMean):  # type: ignore[misc]  # BoTorch carries no annotations that mypy follows here
+class Above(PosteriorMean):  # type: ignore[misc]
     """The posterior mean above a number: a user's own."""
 
     def __init__(self, model, least):

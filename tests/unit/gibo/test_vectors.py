@@ -104,7 +104,7 @@ def test_vectors_are_the_products_of_what_is_left_beside_the_center():
 
 
 @pytest.mark.attack("A5")
-def test_a_clip_between_two_quanta_is_rounded_down_and_what_is_as_long_as_the_ball_stays():
+def test_a_clip_between_two_quanta_is_rounded_down_and_the_longest_vector_stays():
     g = torch.tensor([[100.0, -100.0, 10.7, -10.7, 10.2, -3.0]], dtype=DOUBLE)
     assert gradient._clipped(g / 2, 10.7 / 2, 0.5).tolist() == [[9, -9, 9, -9, 10, -3]], (
         "eleven quanta would be longer than the clip"

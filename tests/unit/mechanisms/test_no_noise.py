@@ -21,7 +21,7 @@ MEAN = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
 
 
 @pytest.mark.attack("A12")
-def test_it_is_asked_for_in_so_many_words_and_the_answer_is_exact_and_nothing_guaranteed(tmp_path):
+def test_it_is_asked_for_by_name_and_its_exact_answer_guarantees_nothing(tmp_path):
     for wrong in (False, None, 1, "yes"):
         with pytest.raises(InputError, match="allow_not_private"):
             NoNoise(allow_not_private=wrong)  # type: ignore[arg-type]

@@ -86,7 +86,7 @@ def test_every_number_goes_through_both_branches_of_ndtri(monkeypatch):
 
 @LAWS
 @pytest.mark.attack("A14")
-def test_the_ends_of_a_word_hold_its_numbers_between_them_and_lie_on_one_side_of_zero(law):
+def test_the_ends_of_a_word_enclose_its_numbers_and_lie_on_one_side_of_zero(law):
     """From the least words, where one more is a lot, to those next to zero, where a float is
     coarser than a word.
     """
@@ -190,7 +190,7 @@ def test_ends_that_the_digits_carried_cannot_tell_from_an_edge_wait_for_more_bit
             assert words.asked == 2
 
 
-def test_a_scale_is_above_the_product_that_it_stands_for_by_more_than_a_sensitivity_may_be_rounded():
+def test_a_scale_exceeds_its_product_by_more_than_a_sensitivity_may_be_rounded():
     random = np.random.default_rng(0)
     for multiplier, norm_, unit in (10.0 ** random.uniform(-1, 1, (300, 3))).tolist():
         law = GaussianMechanism(multiplier).distribution(

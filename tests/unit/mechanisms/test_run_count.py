@@ -212,7 +212,7 @@ def test_a_rule_is_read_as_it_was_written_and_no_other_is():
         run_count_from_json({"distribution": "poisson", "mean": 3.0})
 
 
-def test_shapes_and_rates_whose_digits_floats_lose_and_means_that_no_law_has_are_refused():
+def test_shapes_and_rates_that_floats_lose_and_means_of_no_law_are_refused():
     # 4.79: floats make it 4.33, and would promise less delta than there is
     with mpmath.workdps(700):
         shape, gamma = mpmath.mpf(5e-324), mpmath.mpf(0.0743)

@@ -18,7 +18,7 @@ from gpytorch.kernels import (
 DOUBLE = torch.float64
 
 
-class Exponential(Kernel):  # type: ignore[misc]  # GPyTorch carries no annotations that mypy follows here
+class Exponential(Kernel):  # type: ignore[misc]
     """exp(-|x - z|_1 / l), whose processes have no gradient; nothing in its code says so."""
 
     has_lengthscale = True

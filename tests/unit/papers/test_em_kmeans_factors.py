@@ -58,7 +58,7 @@ def test_lloyd_is_pure_under_a_pure_budget_and_its_noise_the_papers():
 @pytest.mark.parametrize("kind", [DPKMeans, DPLloyd, DPFactorAnalysis])
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
 @pytest.mark.attack("A6", "A7", "A8")
-def test_nothing_depends_on_the_records_but_through_what_was_released(kind, adjacency):
+def test_nothing_depends_on_the_records_but_through_releases(kind, adjacency):
     """One record is another, or there is one fewer, whose number is then private too."""
     X = torch.from_numpy(squares(200))
     neighbour = X.clone() if adjacency.replaces else X[1:].clone()

@@ -239,7 +239,7 @@ def test_other_questions_are_not_answered_by_what_was_released(on_disk, monkeypa
 
 
 @pytest.mark.attack("A5", "A8")
-def test_rows_that_are_not_finite_count_as_nothing_and_no_records_are_as_private_as_any():
+def test_rows_that_are_not_finite_count_as_nothing_and_no_records_are_as_private():
     assert mixture(adjacency=ADD).fit(np.empty((0, 2))).statement()
     with pytest.raises(ValueError, match="0 sample"):
         mixture().fit(np.empty((0, 2)))

@@ -129,7 +129,7 @@ def numerators_of(table, rows):
 
 
 @pytest.mark.attack("A5")
-def test_rows_of_every_kind_of_number_count_as_the_same_whatever_kind_another_row_is_of():
+def test_rows_of_every_kind_of_number_count_the_same_beside_rows_of_other_kinds():
     for center in ((0.0, 0.0), (2.0**60, 2.0**55)):
         table = RowTable(center, 1.0)
         for row in ([2**60, 2**55], [2**53 + 1, 2**53 - 1], [-(2**60) - 1, 3], [0, 0]):
@@ -205,7 +205,7 @@ class Careless(ClippedMean):
         return DeclassifiedEvent(count=event.count)
 
 
-def test_exact_answers_are_unbounded_without_a_declared_reason_and_every_reason_is_told():
+def test_exact_answers_are_unbounded_without_a_reason_and_each_reason_is_told():
     private = curator(rows_of(5, 2), allow_conditional=True)
     private.release(
         Careless(lambda _, r: r[:, 0], score_range=(0.0, 1.0)), NoNoise(allow_not_private=True)

@@ -349,7 +349,7 @@ def test_the_mechanism_contract_catches_wrong_noise_supports_and_charges(guard):
 
 
 @pytest.mark.attack("A16")
-def test_the_ledger_contract_catches_a_dropped_charge_and_a_batch_charged_as_one_slot(monkeypatch):
+def test_the_ledger_contract_catches_a_dropped_charge_and_a_batch_charged_as_one(monkeypatch):
     contract: Any = test_ledger_contract.TestMemory()
     price = Filter.price
     for guard, owner, method, sabotage in (

@@ -1,7 +1,7 @@
 """The curator as a small HTTP server: a protocol of two methods, for a modeler elsewhere.
 
-    POST /value        {"row": 17, "request": "8c1f..."}   ->  {"row": 17, "value": 0.42, "variance": 0.01}
-    GET  /statement                                        ->  the statement's fields
+    POST /value  {"row": 17, "request": "8c1f..."}  ->  {"row": 17, "value": 0.42, "variance": 0.01}
+    GET  /statement                                 ->  the statement's fields
 
 Every question carries a token (`Authorization: Bearer ...`) and a name of its own. Asked again by
 that name it gets the same answer and is charged once, so either side may be killed at any moment.
