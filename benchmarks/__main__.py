@@ -302,17 +302,14 @@ def proposals(smoke: bool) -> list[list[Any]]:
         )
     d, N = (4, 20) if smoke else (33, 400)
     posterior, theta = gibo_step.walked(d, d + 1, N, 0)
-    n, steps, runs = (2_000, 8, 4) if smoke else (40_000, 50, 10)
+    n, steps = (2_000, 8) if smoke else (40_000, 50)
     candidates = torch.rand(n, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     kernel = squared_exponential(finite_gp.LENGTH)
-    values = finite_gp.values_of(candidates, 1, 0)
+    values = finite_gp.values_of(candidates, 0)
 
     def one_run() -> Any:
-        return finite_gp.by_finite_gp(
-            finite_gp.model_of(candidates, kernel, 1, steps), values, steps
-        )
+        return finite_gp.by_finite_gp(candidates, kernel, values, steps)
 
-    share = finite_gp.batch_against_singles(candidates, kernel, runs, steps, 1)[1]
     return [
         row(
             f"suggest after {t} values",
@@ -337,7 +334,6 @@ def proposals(smoke: bool) -> list[list[Any]]:
             "0.02",
             1,
         ),
-        [f"... {runs} runs in one batch", "one after the other", "", "", share, "0.5"],
     ]
 
 

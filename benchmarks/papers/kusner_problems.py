@@ -94,30 +94,30 @@ def neighbours(count: int, runs: int, generator: torch.Generator) -> tuple[Tenso
 def searched_pairs(count: int, runs: int, generator: torch.Generator) -> Pairs:
     """Algorithm 1's search on both functions of each pair."""
     functions = neighbours(count, runs, generator)
-    model = FiniteGP(
-        grid_of(count),
-        squared_exponential(LENGTH),
-        NOISE,
-        batch_shape=(runs,),
-        capacity=EVALUATIONS,
-    )
-    found = [_searched(model, f, generator) for f in functions]
+    found = [_searched(count, f, generator) for f in functions]
     means, observed, noises = zip(*found, strict=True)
     return Pairs(functions, means, observed, noises)
 
 
 def _searched(
-    model: FiniteGP, f: Tensor, generator: torch.Generator
+    count: int, functions: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    model.forget()
-    schedule = kusner_beta(f.shape[1], DELTA)
-    noise = NOISE**0.5 * torch.randn(len(f), EVALUATIONS, generator=generator, dtype=torch.float64)
+    """Posterior means, observations and their noises of a search of each function."""
+    model = FiniteGP(grid_of(count), squared_exponential(LENGTH), NOISE, capacity=EVALUATIONS)
+    schedule = kusner_beta(count, DELTA)
+    noise = NOISE**0.5 * torch.randn(
+        len(functions), EVALUATIONS, generator=generator, dtype=torch.float64
+    )
     observed = torch.empty_like(noise)
-    for t in range(EVALUATIONS):
-        index = suggest_ucb(model, schedule)
-        observed[:, t] = f.gather(1, index.unsqueeze(1)).squeeze(1) + noise[:, t]
-        model.observe(index, observed[:, t])
-    return model.mean.clone(), observed, noise
+    means = torch.empty_like(functions)
+    for run, f in enumerate(functions):
+        model.forget()
+        for t in range(EVALUATIONS):
+            index = suggest_ucb(model, schedule)
+            observed[run, t] = f[index] + noise[run, t]
+            model.observe(index, observed[run, t])
+        means[run] = model.mean
+    return means, observed, noise
 
 
 def thresholds(records: int) -> Tensor:

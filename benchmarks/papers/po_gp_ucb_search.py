@@ -122,7 +122,7 @@ class Experiment:
 
     def non_private(self) -> Tensor:
         """On the true rows: simple regrets, `runs x (T + 1)`."""
-        return self._together(Rows(self.problem.X))
+        return self._over([Rows(self.problem.X)] * self.runs)
 
     def random(self) -> Tensor:
         """Rows in random order."""
@@ -133,8 +133,8 @@ class Experiment:
     def published(self, epsilon: float, r: int) -> Tensor:
         """On the paper's transform, with the original kernel; a fresh projection for each run."""
         generator = self._generator(3)
-        return self._together(
-            *(published(self.problem, epsilon, r, generator) for _ in range(self.runs))
+        return self._over(
+            [published(self.problem, epsilon, r, generator) for _ in range(self.runs)]
         )
 
     def sound(
@@ -149,43 +149,40 @@ class Experiment:
             released(problem.X, transform, epsilon, problem.delta, problem.r, generator)
             for _ in range(self.runs)
         ]
-        if isinstance(release[0].variance, float):
-            return self._together(*release, kernel=kernel)
-        # each run's projection makes a kernel of its own
-        return torch.cat(
+        return self._over(release, kernel=kernel)
+
+    def _over(self, rows: list[Rows], *, kernel: Callable[[Rows], Any] | None = None) -> Tensor:
+        """A search of each run's own rows, by the kernel of rows known with noise unless another is
+        given.
+        """
+        starts = self._starts()
+        values = self._values()
+        noise = self.problem.answers**0.5 * torch.randn(
+            self.runs, self.problem.steps + 1, generator=self._generator(1), dtype=torch.float64
+        )
+        asked = torch.stack(
             [
-                self._searched(rows.Z, rows.kernel(problem), slice(run, run + 1))
-                for run, rows in enumerate(release)
+                self._searched(
+                    own.Z,
+                    own.kernel(self.problem) if kernel is None else kernel(own),
+                    starts[run],
+                    values[run] + noise[run].unsqueeze(1),
+                )
+                for run, own in enumerate(rows)
             ]
         )
+        return _regrets(values, asked)
 
-    def _together(self, *rows: Rows, kernel: Callable[[Rows], Any] | None = None) -> Tensor:
-        """All runs in one batch, over their own rows or over shared ones."""
-        Z = rows[0].Z if len(rows) == 1 else torch.stack([of_run.Z for of_run in rows])
-        return self._searched(
-            Z, rows[0].kernel(self.problem) if kernel is None else kernel(rows[0]), slice(self.runs)
-        )
-
-    def _searched(self, Z: Tensor, kernel: Any, runs: slice) -> Tensor:
-        problem = self.problem
-        index = self._starts()[runs]
-        values = self._values()[runs]
-        model = FiniteGP(
-            Z, kernel, problem.noise, batch_shape=(len(index),), capacity=problem.steps + 1
-        )
-        noise = (
-            problem.answers**0.5
-            * torch.randn(
-                self.runs, problem.steps + 1, generator=self._generator(1), dtype=torch.float64
-            )[runs]
-        )
-        schedule = SrinivasFinite(count=len(problem.X), delta=DELTA)
+    def _searched(self, Z: Tensor, kernel: Any, index: Tensor, answers: Tensor) -> Tensor:
+        """Indices of the rows that one run asks, in their order; answers of all rows at each step."""
+        model = FiniteGP(Z, kernel, self.problem.noise, capacity=self.problem.steps + 1)
+        schedule = SrinivasFinite(count=len(Z), delta=DELTA)
         asked = [index]
-        for t in range(problem.steps):
-            model.observe(index, values.gather(1, index.unsqueeze(1)).squeeze(1) + noise[:, t])
-            index = suggest_ucb(model, schedule, exclude=torch.stack(asked, dim=1))
+        for answer in answers[: self.problem.steps]:
+            model.observe(index, answer[index])
+            index = suggest_ucb(model, schedule, exclude=torch.stack(asked))
             asked.append(index)
-        return _regrets(values, torch.stack(asked, dim=1))
+        return torch.stack(asked)
 
     def _values(self) -> Tensor:
         return self.problem.values.expand(self.runs, -1)

@@ -166,9 +166,7 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]
 
 @checked
 def suggest_ucb(model: FiniteGP, schedule: Schedule, *, exclude: Tensor | None = None) -> Tensor:
-    """The index of each run's best candidate outside `exclude` (`batch_shape x k`), `batch_shape`;
-    the first of equals.
-
-    4 n flops and 32 n bytes a run.
+    """The index of the best candidate outside `exclude` (`k` indices), the first of equals: 4 n
+    flops and 32 n bytes.
     """
     return model.argmax_upper(schedule(model.num_observations + 1), exclude=exclude)

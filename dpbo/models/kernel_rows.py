@@ -31,7 +31,7 @@ _LARGEST = 1e300
 
 
 def rows_of(kernel: Any, candidates: Tensor) -> Rows:
-    """The rows of a GPyTorch kernel in float64 over candidates, `n x d` or `B x n x d`.
+    """The rows of a GPyTorch kernel in float64 over candidates, `n x d`.
 
     Raises:
         InputError: a hyperparameter is not float64.
@@ -64,19 +64,15 @@ def _own_variance(kernel: Any) -> float | None:
 
 
 class Rows(torch.nn.Module, abc.ABC):
-    """A kernel over candidates, `n x d`, or `B x n x d` with one set a run. Its tensors move with
-    the module.
-    """
+    """A kernel over candidates, `n x d`. Its tensors move with the module."""
 
     @abc.abstractmethod
     def diagonal(self) -> Tensor:
-        """k(x, x) at every candidate, `n` or `B x n`."""
+        """k(x, x) at every candidate, `n`."""
 
     @abc.abstractmethod
-    def write(self, runs: slice, index: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write k(x_index, .) into `out`, `b x n`, for the b runs of a slice and one index (`b`)
-        each; `scratch` is like `out`.
-        """
+    def write(self, index: Tensor, out: Tensor, scratch: Tensor) -> None:
+        """Write k(x_index, .) into `out`, `n`, for an index of shape `1`; `scratch` is like `out`."""
 
 
 class RadialRows(Rows):
@@ -91,28 +87,19 @@ class RadialRows(Rows):
         super().__init__()
         self.kappa_ = kernel.kappa_
         self.scale = scale
-        u = (candidates - candidates.mean(-2, keepdim=True)) / kernel.lengthscale
+        u = (candidates - candidates.mean(0)) / kernel.lengthscale
         self.register_buffer("squares", u.square().sum(-1))
-        # ... x (d + 1) x n: a row of products then reads along memory
-        self.register_buffer(
-            "extended", torch.cat([u, torch.ones_like(u[..., :1])], dim=-1).mT.contiguous()
-        )
+        # (d + 1) x n: a row of products then reads along memory
+        extended = torch.cat([u, torch.ones_like(u[:, :1])], dim=1)
+        self.register_buffer("extended", extended.mT.contiguous())
 
     def diagonal(self) -> Tensor:
         return torch.full_like(self.squares, self.scale)
 
-    def write(self, runs: slice, index: Tensor, out: Tensor, scratch: Tensor) -> None:
-        extended = _of_runs(self.extended, runs, 3)
-        squares = _of_runs(self.squares, runs, 2)
-        weights = -2.0 * _pick(extended.mT, index)
-        weights[:, -1] = _pick(squares.unsqueeze(-1), index)[:, 0]
-        # shared: the rows of all runs are one product
-        if squares.dim() == 1:
-            torch.addmm(squares, weights, extended, out=out)
-        else:
-            torch.baddbmm(
-                squares.unsqueeze(-2), weights.unsqueeze(-2), extended, out=out.unsqueeze(-2)
-            )
+    def write(self, index: Tensor, out: Tensor, scratch: Tensor) -> None:
+        weights = -2.0 * self.extended[:, index].squeeze(-1)
+        weights[-1:] = self.squares[index]
+        torch.addmv(self.squares, self.extended.mT, weights, out=out)
         self.kappa_(out.clamp_min_(0.0), scratch)
         if self.scale != 1.0:
             out.mul_(self.scale)
@@ -131,15 +118,9 @@ class CalledRows(Rows):
     def diagonal(self) -> Tensor:
         return self.kernel(self.candidates, diag=True)
 
-    def write(self, runs: slice, index: Tensor, out: Tensor, scratch: Tensor) -> None:
-        candidates = _of_runs(self.candidates, runs, 3)
-        points = _pick(candidates, index)
+    def write(self, index: Tensor, out: Tensor, scratch: Tensor) -> None:
         with gpytorch.settings.lazily_evaluate_kernels(False):
-            # shared: the points of all runs against the candidates at once
-            if candidates.dim() == 2:
-                out.copy_(self.kernel(points, candidates).to_dense())
-            else:
-                out.copy_(self.kernel(points.unsqueeze(-2), candidates).to_dense().squeeze(-2))
+            out.copy_(self.kernel(self.candidates[index], self.candidates).to_dense()[0])
 
 
 class OwnRows(Rows):
@@ -153,21 +134,9 @@ class OwnRows(Rows):
     def diagonal(self) -> Tensor:
         return self.shared.diagonal() + self.own
 
-    def write(self, runs: slice, index: Tensor, out: Tensor, scratch: Tensor) -> None:
-        self.shared.write(runs, index, out, scratch)
-        out[torch.arange(len(index), device=index.device), index] += self.own
-
-
-def _of_runs(tensor: Tensor, runs: slice, batched: int) -> Tensor:
-    """The part for a slice of the runs: all of it where the runs share."""
-    return tensor[runs] if tensor.dim() == batched else tensor
-
-
-def _pick(rows: Tensor, index: Tensor) -> Tensor:
-    """Row index[b] of run b, `b x d`, from `n x d` or `b x n x d`."""
-    if rows.dim() == 2:
-        return rows[index]
-    return rows[torch.arange(len(index), device=index.device), index]
+    def write(self, index: Tensor, out: Tensor, scratch: Tensor) -> None:
+        self.shared.write(index, out, scratch)
+        out[index] += self.own
 
 
 class ByDifferences(Kernel):  # type: ignore[misc]
@@ -210,8 +179,8 @@ class ByDifferences(Kernel):  # type: ignore[misc]
 
 
 def accurate(kernel: Kernel, candidates: Tensor) -> Kernel:
-    """`kernel`, changed in place: its radial parts use `ByDifferences` where the candidates, `... x
-    n x d`, lie too far apart.
+    """`kernel`, changed in place: its radial parts use `ByDifferences` where the candidates, `n x d`,
+    lie too far apart.
 
     The spread is the diagonal of the candidates' box in length-scales. Kernels other than these
     two, sums and multiples are left as is.
@@ -223,7 +192,7 @@ def accurate(kernel: Kernel, candidates: Tensor) -> Kernel:
     elif type(kernel) is AdditiveKernel:
         kernel.kernels = torch.nn.ModuleList(accurate(part, candidates) for part in kernel.kernels)
     elif isinstance(known := kernel_derivatives(kernel), Radial):
-        box = (candidates.amax(-2) - candidates.amin(-2)) / known.lengthscale.squeeze(-2)
-        if float(box.norm(dim=-1).max()) > _FAR:
+        box = (candidates.amax(0) - candidates.amin(0)) / known.lengthscale
+        if float(box.norm()) > _FAR:
             return ByDifferences(known)
     return kernel

@@ -156,8 +156,8 @@ def points(at, kernel=None, **more):
     return suggest_gradient_points(posterior(at, kernel), at.put(THETA), 3, **more)
 
 
-def finite(at, kernel, runs=()):
-    model = FiniteGP(at.put(draw(50, 3)), at.put(kernel), 1e-2, batch_shape=runs, capacity=2)
+def finite(at, kernel):
+    model = FiniteGP(at.put(draw(50, 3)), at.put(kernel), 1e-2, capacity=2)
     for _ in range(3):
         model.observe(model.argmax_upper(2.0), 0.1)
     return torch.cat([model.mean, model.posterior(at.put(draw(5, 3))).mean.squeeze(-1)], dim=-1)
@@ -297,7 +297,6 @@ THERE = {
     "finite, RBF": lambda at: finite(at, rbf()),
     "finite, Matern": lambda at: finite(at, ScaleKernel(MaternKernel(nu=2.5)).double()),
     "finite, any kernel": lambda at: finite(at, RQKernel().double()),
-    "finite, runs": lambda at: finite(at, rbf(), (2,)),
     "modeler": modeler,
     "GradientGP": lambda at: gradient_gp(at).gradient_posterior(at.put(X)).mean,
     "GPUCB": (
@@ -482,9 +481,8 @@ def test_a_search_for_gradient_points_waits_three_times_a_value(device, monkeypa
     assert len(device.uploads) <= 4 + len(values), device.uploads
 
 
-@pytest.mark.parametrize("runs", [(), (2,)])
-def test_a_step_of_gp_ucb_never_waits_for_a_device(device, runs):
-    model = FiniteGP(device.put(draw(50, 3)), device.put(rbf()), 1e-2, batch_shape=runs)
+def test_a_step_of_gp_ucb_never_waits_for_a_device(device):
+    model = FiniteGP(device.put(draw(50, 3)), device.put(rbf()), 1e-2)
     device.forget()
     for _ in range(3):
         model.observe(model.argmax_upper(2.0), 0.1)

@@ -1,4 +1,4 @@
-"""FiniteGP against GPs that are solved anew: at its candidates, at any X, in batches, on each kind
+"""FiniteGP against GPs that are solved anew: at its candidates, at any X, on each kind
 of kernel, very far apart.
 """
 
@@ -39,16 +39,16 @@ def solved(X, Y, kernel):
 
 
 def observe(model, steps=T):
-    """Random values at random candidates: their indices and the values, `batch_shape x steps`."""
-    indices = torch.randint(0, model.mean.shape[-1], (*model.batch_shape, steps))
-    values = torch.randn(*model.batch_shape, steps, dtype=DOUBLE)
-    for t in range(steps):
-        model.observe(indices[..., t], values[..., t])
+    """Random values at random candidates: their indices and the values."""
+    indices = torch.randint(0, len(model.mean), (steps,))
+    values = torch.randn(steps, dtype=DOUBLE)
+    for index, value in zip(indices, values, strict=True):
+        model.observe(index, value)
     return indices, values
 
 
-def observed(kernel, candidates, batch_shape=(), **settings):
-    model = FiniteGP(candidates, kernel, NOISE, mean=MEAN, batch_shape=batch_shape, **settings)
+def observed(kernel, candidates, **settings):
+    model = FiniteGP(candidates, kernel, NOISE, mean=MEAN, **settings)
     return model, *observe(model)
 
 
@@ -83,47 +83,6 @@ def test_posterior_anywhere(kernel):
             torch.testing.assert_close(covariance, dense, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("kernel", ["rbf", "matern-scaled", "rq"])
-@pytest.mark.parametrize(
-    ("own", "batch_shape"), [(False, (3,)), (True, (2, 3))], ids=["shared", "own"]
-)
-def test_batches_equal_loops(kernel, own, batch_shape):
-    candidates = torch.rand(*(batch_shape if own else ()), N, D, dtype=DOUBLE)
-    model, indices, values = observed(KERNELS[kernel](D), candidates, batch_shape)
-    X = torch.rand(5, *batch_shape, 2, D, dtype=DOUBLE)
-    batch = model.posterior(X)
-    assert model.batch_shape == torch.Size(batch_shape)
-    assert batch.mean.shape == (5, *batch_shape, 2, 1)
-    for run in (
-        torch.cartesian_prod(*[torch.arange(size) for size in batch_shape])
-        .view(-1, len(batch_shape))
-        .tolist()
-    ):
-        at = tuple(run)
-        single = FiniteGP(
-            candidates[at] if own else candidates, KERNELS[kernel](D), NOISE, mean=MEAN
-        )
-        for index, value in zip(indices[at], values[at], strict=True):
-            single.observe(index, value)
-        torch.testing.assert_close(model.mean[at], single.mean, rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(model.variance[at], single.variance, rtol=1e-10, atol=1e-10)
-        alone = single.posterior(X[(slice(None), *at)])
-        torch.testing.assert_close(
-            batch.mean[(slice(None), *at)], alone.mean, rtol=1e-10, atol=1e-10
-        )
-
-
-def test_large_candidate_sets_take_the_same_way_run_by_run(monkeypatch):
-    candidates = torch.rand(N, D, dtype=DOUBLE)
-    torch.manual_seed(1)
-    together, _, _ = observed(matern52(0.4), candidates, (5,))
-    monkeypatch.setattr("dpbo.models.finite._CACHED", 2 * N)
-    torch.manual_seed(1)
-    parts, _, _ = observed(matern52(0.4), candidates, (5,))
-    torch.testing.assert_close(parts.mean, together.mean, rtol=1e-11, atol=1e-11)
-    assert torch.equal(parts.argmax_upper(4.0), together.argmax_upper(4.0))
-
-
 def test_posterior_is_differentiable_in_x():
     model, _, _ = observed(squared_exponential(0.5), torch.rand(N, D, dtype=DOUBLE))
     X = torch.rand(3, 2, D, dtype=DOUBLE, requires_grad=True)
@@ -138,15 +97,15 @@ def test_many_observations_of_one_candidate_stay_sound_and_forgetting_starts_ane
     assert 0.0 <= float(model.variance[3]) < 1e-8
     assert abs(float(model.mean[3]) - 1.0) < 1e-6
     candidates = torch.rand(N, D, dtype=DOUBLE)
-    model, indices, values = observed(matern52(0.4), candidates, (3,))
+    model, indices, values = observed(matern52(0.4), candidates)
     mean = model.mean.clone()
     variance = model.variance.clone()
     model.forget()
     assert model.num_observations == 0
-    assert torch.equal(model.mean, torch.full((3, N), MEAN, dtype=DOUBLE))
-    assert torch.equal(model.variance, torch.ones(3, N, dtype=DOUBLE))
+    assert torch.equal(model.mean, torch.full((N,), MEAN, dtype=DOUBLE))
+    assert torch.equal(model.variance, torch.ones(N, dtype=DOUBLE))
     for t in range(T):
-        model.observe(indices[..., t], values[..., t])
+        model.observe(indices[t], values[t])
     assert torch.equal(model.mean, mean)
     assert torch.equal(model.variance, variance)
 
@@ -266,12 +225,10 @@ def test_on_cuda():
     candidates = torch.rand(N, D, dtype=DOUBLE)
     X = torch.rand(4, 1, 1, D, dtype=DOUBLE)
     here, there = (
-        FiniteGP(candidates.to(device), matern52(0.4).to(device), NOISE, batch_shape=(3,))
+        FiniteGP(candidates.to(device), matern52(0.4).to(device), NOISE)
         for device in ("cpu", "cuda")
     )
-    for index, value in zip(
-        torch.randint(0, N, (T, 3)), torch.randn(T, 3, dtype=DOUBLE), strict=True
-    ):
+    for index, value in zip(torch.randint(0, N, (T,)), torch.randn(T, dtype=DOUBLE), strict=True):
         for model in (here, there):
             model.observe(index, value)
     torch.testing.assert_close(there.mean.cpu(), here.mean, rtol=1e-9, atol=1e-9)
