@@ -174,7 +174,7 @@ class Experiment:
         return _regrets(values, asked)
 
     def _searched(self, Z: Tensor, kernel: Any, index: Tensor, answers: Tensor) -> Tensor:
-        """Indices of the rows that one run asks, in their order; answers of all rows at each step."""
+        """Indices of the rows that one run asks, in their order; answers are `T + 1 x n`."""
         model = FiniteGP(Z, kernel, self.problem.noise, capacity=self.problem.steps + 1)
         schedule = SrinivasFinite(count=len(Z), delta=DELTA)
         asked = [index]

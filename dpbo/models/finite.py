@@ -104,9 +104,7 @@ class FiniteGP(Model):  # type: ignore[misc]
 
     @property
     def variance(self) -> Tensor:
-        """Posterior variance at the candidates, without noise, `n`: a view, which later observations
-        change.
-        """
+        """Posterior variance at the candidates, without noise, `n`: a view like the mean's."""
         return self._variance
 
     @property
@@ -160,9 +158,9 @@ class FiniteGP(Model):  # type: ignore[misc]
         """Condition on `value` at the candidate of this index.
 
         Raises:
-            InputError: the index is no candidate's, or the value is not finite. Tensors on a GPU are
-                not checked, since the host would have to wait: there CUDA's own assertion stops a
-                wrong index, and a value that is not finite makes the posterior NaN.
+            InputError: the index is no candidate's, or the value is not finite. Tensors on a GPU
+                are not checked, since the host would have to wait: there CUDA's own assertion stops
+                a wrong index, and a value that is not finite makes the posterior NaN.
         """
         at = self._index("index", torch.as_tensor(index).reshape(-1))
         y = torch.as_tensor(value, dtype=self._mean.dtype).reshape(-1)

@@ -72,7 +72,7 @@ class Rows(torch.nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def write(self, index: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write k(x_index, .) into `out`, `n`, for an index of shape `1`; `scratch` is like `out`."""
+        """Write k(x_index, .) into `out`, `n`; the index has shape `1`, `scratch` is like `out`."""
 
 
 class RadialRows(Rows):
@@ -179,8 +179,8 @@ class ByDifferences(Kernel):  # type: ignore[misc]
 
 
 def accurate(kernel: Kernel, candidates: Tensor) -> Kernel:
-    """`kernel`, changed in place: its radial parts use `ByDifferences` where the candidates, `n x d`,
-    lie too far apart.
+    """`kernel`, changed in place: its radial parts use `ByDifferences` where the candidates,
+    `n x d`, lie too far apart.
 
     The spread is the diagonal of the candidates' box in length-scales. Kernels other than these
     two, sums and multiples are left as is.
