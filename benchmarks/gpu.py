@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
     matrix: int
     units: int
     shapes: Sequence[tuple[int, int]]
-    ucb: tuple[int, int, int]
+    ucb: tuple[int, int]
     gibo: tuple[int, int, int]
     streamed: Sequence[int]
     kept: int
@@ -43,7 +43,7 @@ LARGE = Sizes(
     matrix=8192,
     units=4_000_000,
     shapes=gpu_sums.SIZES,
-    ucb=(50, 40_000, 50),
+    ucb=(40_000, 50),
     gibo=(1_000_000, 33, 400),
     streamed=(1_000_000, 4_000_000),
     kept=256,
@@ -54,7 +54,7 @@ TINY = Sizes(
     matrix=256,
     units=5_000,
     shapes=[(8, 3)],
-    ucb=(3, 500, 5),
+    ucb=(500, 5),
     gibo=(500, 3, 4),
     streamed=(500,),
     kept=4,
@@ -94,9 +94,9 @@ def main(arguments: list[str] | None = None) -> None:
         )
         shape = "clipped sum, m = {}, d = {}".format(*size)
         part(shape, [f"{shape}, {sizes.units:,} units", ""], measure)
-    runs, count, steps = sizes.ucb
-    header = [f"GP-UCB, {runs} runs, {count:,} candidates, T = {steps}", "seconds"]
-    part("ucb", header, lambda: gpu_runs.ucb(runs, count, steps, device))
+    count, steps = sizes.ucb
+    header = [f"GP-UCB, {count:,} candidates, T = {steps}", "seconds"]
+    part("ucb", header, lambda: gpu_runs.ucb(count, steps, device))
     users, d, history = sizes.gibo
     header = [f"DP-GIBO, d = {d}, b = {d + 1}, {history} points before, {users:,} users", "seconds"]
     part("gibo", header, lambda: gpu_runs.iteration(users, d, history, device))

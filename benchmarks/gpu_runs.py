@@ -1,4 +1,4 @@
-"""Whole steps on a device: GP-UCB of many runs at once, an iteration of DP-GIBO, a private choice,
+"""Whole steps on a device: a run of GP-UCB, an iteration of DP-GIBO, a private choice,
 moments of a mixture.
 """
 
@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.finite_gp import DELTA, LENGTH, NOISE, by_botorch, by_finite_gp, model_of, values_of
+from benchmarks.finite_gp import LENGTH, by_botorch, by_finite_gp, values_of
 from benchmarks.gibo_step import walked
 from benchmarks.gpu_sums import Ceilings, seconds
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.acquisition import SrinivasFinite
 from dpbo.curator.handle import Handle
 from dpbo.gibo import ClippedGradient, suggest_gradient_points
 from dpbo.mechanisms import PermuteAndFlipMechanism
@@ -21,57 +20,20 @@ from dpbo.queries.ball import Ball
 from dpbo.testing import SeededEntropy
 
 
-def by_torch(
-    candidates: torch.Tensor, kernel: Any, values: torch.Tensor, steps: int
-) -> torch.Tensor:
-    """All runs at once with plain batched Cholesky factors, made anew in each step: `steps x
-    runs`.
-    """
-    schedule = SrinivasFinite(count=len(candidates), delta=DELTA)
-    chosen = torch.zeros(len(values), 1, dtype=torch.long, device=values.device)
-    for t in range(1, steps):
-        X = candidates[chosen]
-        K = kernel(X).to_dense() + NOISE * torch.eye(t, dtype=X.dtype, device=X.device)
-        L = torch.linalg.cholesky(K)
-        A = torch.linalg.solve_triangular(L, kernel(X, candidates).to_dense(), upper=False)
-        z = torch.linalg.solve_triangular(L, values.gather(1, chosen).unsqueeze(-1), upper=False)
-        upper = (A.mT @ z).squeeze(-1) + (
-            schedule(t + 1) * (1.0 - A.square().sum(-2)).clamp(min=0.0)
-        ).sqrt()
-        chosen = torch.cat([chosen, upper.argmax(-1, keepdim=True)], dim=1)
-    return chosen.T
-
-
-def ucb(runs: int, count: int, steps: int, device: torch.device) -> dict[str, float]:
-    """Seconds of a batch of runs, of the same in plain torch, and of one BoTorch loop."""
+def ucb(count: int, steps: int, device: torch.device) -> dict[str, float]:
+    """Seconds of a run by FiniteGP and of the same loop in BoTorch."""
     candidates = torch.rand(
         count, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     ).to(device)
     kernel = squared_exponential(LENGTH).to(device)
-    values = values_of(candidates, runs, 1)
-    model = model_of(candidates, kernel, runs, steps)
-    batch, plain = seconds(
+    values = values_of(candidates, 1)
+    run, loop = seconds(
         device,
-        lambda: by_finite_gp(model, values, steps),
-        lambda: by_torch(candidates, kernel, values, steps),
-        repetitions=5,
+        lambda: by_finite_gp(candidates, kernel, values, steps),
+        lambda: by_botorch(candidates, kernel, values, steps),
+        repetitions=3,
     )
-    (loop,) = seconds(
-        device, lambda: by_botorch(candidates, kernel, values[:1], steps), repetitions=3
-    )
-    same = float(
-        (by_finite_gp(model, values, steps) == by_torch(candidates, kernel, values, steps))
-        .all(0)
-        .double()
-        .mean()
-    )
-    return {
-        "batch": batch,
-        "torch": plain,
-        "botorch": loop,
-        "faster": runs * loop / batch,
-        "agreeing": same,
-    }
+    return {"run": run, "botorch": loop, "faster": loop / run}
 
 
 def iteration(units: int, d: int, history: int, device: torch.device) -> dict[str, float]:
