@@ -9,12 +9,13 @@ because the protected ones want another x.
 
 import torch
 from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
 from gpytorch.kernels import MaternKernel, ScaleKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Statement
 from dpbo.accounting import calibrate
-from dpbo.gibo import GradientGP, suggest_gradient_points
+from dpbo.gibo import posterior_of_one_unit, suggest_gradient_points
 from dpbo.mechanisms import GaussianMechanism
 
 D, BUDGET, BOX = (
@@ -35,13 +36,13 @@ def loss(x: torch.Tensor, people: torch.Tensor) -> torch.Tensor:
 
 def tuned(iterations: int = 30) -> tuple[torch.Tensor, Statement]:
     X = torch.rand(60, D, dtype=torch.float64, generator=generator)
-    model = GradientGP(
+    model = SingleTaskGP(
         X,
         torch.stack([loss(x, PUBLIC).mean() for x in X]).unsqueeze(1),
         covar_module=ScaleKernel(MaternKernel(nu=2.5)),
     )
     fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-    posterior = model.of_one_unit()
+    posterior = posterior_of_one_unit(model)
     curator = Curator(
         PEOPLE, unit=PrivacyUnit("person"), adjacency=Adjacency.REPLACE_ONE, budget=BUDGET
     )

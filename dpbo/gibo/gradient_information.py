@@ -10,19 +10,23 @@ from typing import Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
+from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.model import Model
+from botorch.models.transforms import Standardize
 from botorch.utils.transforms import t_batch_mode_transform
+from gpytorch.means import ConstantMean, ZeroMean
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dpbo.errors import InputError
 from dpbo.gibo.gradient_points import GradientTrace
 from dpbo.gibo.gradient_posterior import GradientPosterior
-from dpbo.models.kernels import require_finite
-from dpbo.validation import checked
+from dpbo.models.kernels import Scaled, kernel_derivatives, require_finite
+from dpbo.validation import NotNegative, Positive, checked
 
 # relative: a program that stores ten decimals changes equal noises a little
 _EQUAL = 1e-3
+_REMEDY = "Pass a GradientPosterior with the kernel, noise and points you mean."
 
 
 class _Value(torch.autograd.Function):
@@ -82,22 +86,64 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:  # noqa: N802
         """Count X_pending (`m x d`) as observed; None forgets it."""
         super().set_X_pending(X_pending)
-        history = (
-            self.posterior
-            if self.X_pending is None
-            else self.posterior.conditioned_on(self.X_pending)
-        )
+        history = self.posterior
+        if self.X_pending is not None:
+            history = history.conditioned_on(self.X_pending)
         self._trace = GradientTrace(history, self.theta)
 
 
+@checked
+def posterior_of_one_unit(
+    model: GPyTorchModel, noise: NotNegative = 0.0, *, jitter: Positive = 1e-6
+) -> GradientPosterior:
+    """A `GradientPosterior` with the kernel and mean of a model of the mean loss, in the units of
+    its Y, for the losses of one unit.
+
+    It has observed no points: the training values are those of the mean over units, not of one
+    unit.
+
+    Args:
+        model: a SingleTaskGP or the like, fitted to public or released values; its outcome
+            transform is None or Standardize.
+        noise: variance of one unit's loss around the process, in units of Y^2; the likelihood's is
+            that of the training values.
+        jitter: as in `GradientPosterior`.
+
+    Raises:
+        InputError: a mean that is not constant, another outcome transform, an input transform, or
+            several outcomes.
+    """
+    _require_plain(model)
+    mean = 0.0
+    if isinstance(model.mean_module, ConstantMean):
+        mean = float(model.mean_module.constant.detach())
+    elif not isinstance(model.mean_module, ZeroMean):
+        raise InputError(
+            "mean_module", type(model.mean_module).__name__, "a ConstantMean or ZeroMean"
+        )
+    kernel = kernel_derivatives(model.covar_module)
+    outcome = getattr(model, "outcome_transform", None)
+    if outcome is None:
+        return GradientPosterior(kernel, noise, mean=mean, jitter=jitter)
+    if type(outcome) is not Standardize:
+        raise InputError("outcome_transform", outcome, "None or Standardize()")
+    scale = outcome.stdvs.flatten()[0]
+    mean = float(outcome.means + scale * mean)
+    return GradientPosterior(Scaled(kernel, scale.square()), noise, mean=mean, jitter=jitter)
+
+
 def _posterior_of(model: Any) -> GradientPosterior:
-    remedy = "Pass a GradientPosterior with the kernel, noise and points you mean."
-    if model.num_outputs != 1 or getattr(model, "input_transform", None) is not None:
-        raise InputError("model", model, "of one outcome and without input transform", remedy)
+    _require_plain(model)
     noise = model.likelihood.noise.detach()
     largest = float(noise.max())
     if float(noise.min()) < (1.0 - _EQUAL) * largest:
-        raise InputError("model", model, "of one noise variance", remedy)
+        raise InputError("model", model, "of one noise variance", _REMEDY)
     posterior = GradientPosterior(model.covar_module, largest)
     posterior.append(model.train_inputs[0])
     return posterior
+
+
+def _require_plain(model: Any) -> None:
+    """Raises InputError unless gradients in the model's coordinates are those in X's."""
+    if model.num_outputs != 1 or getattr(model, "input_transform", None) is not None:
+        raise InputError("model", model, "of one outcome and without input transform", _REMEDY)

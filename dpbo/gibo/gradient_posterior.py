@@ -243,27 +243,19 @@ class GradientPosterior:
         return torch.linalg.solve_triangular(self.factor(theta), cross, upper=False)
 
 
-def cholesky(
-    A: Tensor, blamed: str = "jitter", remedy: str = "Raise the noise or the jitter (1e-6 or more)."
-) -> Tensor:
-    """The lower factor of A, `... x n x n`.
-
-    Raises:
-        InputError: A is not positive definite, so what was added to its diagonal (`blamed`) is
-            below float64's rounding of A.
-    """
+def cholesky(A: Tensor) -> Tensor:
+    """The lower factor of A, `... x n x n`. Raises UsageError where A is not positive definite."""
     L, info = torch.linalg.cholesky_ex(A)
-    require_positive_definite(bool(info.any()), blamed, remedy)
+    require_positive_definite(bool(info.any()))
     return torch.as_tensor(L)
 
 
-def require_positive_definite(
-    failed: bool,
-    blamed: str = "jitter",
-    remedy: str = "Raise the noise or the jitter (1e-6 or more).",
-) -> None:
-    """Raises UsageError if a factorisation failed: what was added to the diagonal (`blamed`) is
-    below float64's rounding.
+def require_positive_definite(failed: bool) -> None:
+    """Raises UsageError if a factorisation failed: what was added to the diagonal is below
+    float64's rounding.
     """
     if failed:
-        raise UsageError(f"{blamed} is too small for a positive definite matrix. {remedy}")
+        raise UsageError(
+            "jitter is too small for a positive definite matrix. Raise the noise or the jitter"
+            " (1e-6 or more)."
+        )

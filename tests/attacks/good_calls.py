@@ -21,6 +21,7 @@ import optuna
 import scipy.stats
 import torch
 from botorch.acquisition.analytic import LogExpectedImprovement
+from botorch.models import SingleTaskGP
 from sklearn.tree import DecisionTreeClassifier
 
 import dpbo
@@ -231,7 +232,7 @@ BIRTH = Birth(
     budget=BUDGET,
     accounting=accounting.GDPFilter(),
 )
-GP = gibo.GradientGP(grid(), grid().sum(1, keepdim=True), torch.full((8, 1), 1e-2, dtype=DOUBLE))
+GP = SingleTaskGP(grid(), grid().sum(1, keepdim=True), torch.full((8, 1), 1e-2, dtype=DOUBLE))
 NOISED = NoisedScore(score, (0.0, 1.0), mechanisms.GaussianMechanism(60.0))
 SGD = dpsgd.DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=2, batch_size=20)
 ARRAY = np.array([*SCALED, *SCALED[:20]]).reshape(30, 2)

@@ -90,7 +90,7 @@ PUBLIC = {
     "rehearse": "public training records",
     "Rehearsal": "data",
     "SearchRelease": "data",
-    "GradientGP": "a model of released values",
+    "posterior_of_one_unit": "of a model of released values",
     "GradientPosterior": "a model of released values",
     "GradientInformation": "of a model of released values",
     "suggest_gradient_points": "of a model of released values",

@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 import torch
 from botorch.acquisition.analytic import LogExpectedImprovement
+from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf
 from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
 
@@ -29,11 +30,11 @@ from dpbo.errors import InputError
 from dpbo.gibo import (
     ClippedGradient,
     GIBOSettings,
-    GradientGP,
     GradientInformation,
     GradientPosterior,
     choose_clip,
     choose_start,
+    posterior_of_one_unit,
     suggest_gradient_points,
 )
 from dpbo.gibo.gradient_points import GradientTrace, fewest_gradient_points
@@ -169,8 +170,8 @@ def released(at, space=LINE, count=4):
     return [at.put(part) for part in (points, Y, torch.full_like(Y, 4e-4))]
 
 
-def gradient_gp(at):
-    return at.put(GradientGP(draw(6, 3), draw(6, 1), torch.full((6, 1), 1e-3, dtype=DOUBLE)))
+def model(at):
+    return at.put(SingleTaskGP(draw(6, 3), draw(6, 1), torch.full((6, 1), 1e-3, dtype=DOUBLE)))
 
 
 def asynchronous(at):
@@ -298,9 +299,8 @@ THERE = {
     "finite, Matern": lambda at: finite(at, ScaleKernel(MaternKernel(nu=2.5)).double()),
     "finite, any kernel": lambda at: finite(at, RQKernel().double()),
     "modeler": modeler,
-    "GradientGP": lambda at: gradient_gp(at).gradient_posterior(at.put(X)).mean,
     "GPUCB": (
-        lambda at: GPUCB(gradient_gp(at), SrinivasFinite(count=9, delta=0.1)).best_of(
+        lambda at: GPUCB(model(at), SrinivasFinite(count=9, delta=0.1)).best_of(
             at.put(draw(9, 3)), 3
         )
     ),
@@ -345,7 +345,8 @@ HERE = {
         at, ClippedGradient(loss, X, weights=WEIGHTS, clip=1.0)
     ),
     "a model's gradient": lambda at: ask(
-        at, gradient_gp(at).of_one_unit().gradient_query(at.put(THETA), at.put(X), loss, clip=1.0)
+        at,
+        posterior_of_one_unit(model(at)).gradient_query(at.put(THETA), at.put(X), loss, clip=1.0),
     ),
     "moments": lambda at: ask(at, MixtureMoments(3, ball=BALL, natural=draw(3, 10))),
     "moments in a ball of its own": lambda at: ask(

@@ -26,17 +26,17 @@ from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.generation_strategy.transition_criterion import MinTrials
 from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec
 from ax.generators.torch.botorch_modular.utils import ModelConfig
-from ax.storage.botorch_modular_registry import register_acquisition_function, register_model
+from ax.storage.botorch_modular_registry import register_acquisition_function
 from botorch.acquisition.input_constructors import (
     ACQF_INPUT_CONSTRUCTOR_REGISTRY,
     acqf_input_constructor,
 )
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from dpbo.acquisition.ucb import GPUCB, Schedule, SrinivasCompact, SrinivasFinite
 from dpbo.errors import InputError
-from dpbo.gibo.gradient_gp import GradientGP
 from dpbo.gibo.gradient_information import GradientInformation
 from dpbo.space import Space
 from dpbo.validation import Seed, at_least, checked
@@ -103,7 +103,6 @@ for acquisition, constructor in ((GPUCB, _ucb), (GradientInformation, _gradient_
     if acquisition not in ACQF_INPUT_CONSTRUCTOR_REGISTRY:
         acqf_input_constructor(acquisition)(constructor)
     register_acquisition_function(acquisition)
-register_model(GradientGP)
 
 
 @checked
@@ -141,7 +140,7 @@ def gradient_information(
     seed: Seed = 0,
 ) -> GenerationStrategy:
     """Sobol points, then the points with most information about the gradient at one place, on a
-    GradientGP.
+    SingleTaskGP.
 
     Args:
         space: a space of continuous parameters.
@@ -163,7 +162,7 @@ def gradient_information(
     surrogate = SurrogateSpec(
         model_configs=[
             ModelConfig(
-                botorch_model_class=GradientGP, input_transform_classes=None, name="GradientGP"
+                botorch_model_class=SingleTaskGP, input_transform_classes=None, name="SingleTaskGP"
             )
         ]
     )

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import Normalize
 from botorch.optim import optimize_acqf
 
 from dpbo.errors import InputError
-from dpbo.gibo import GradientGP, GradientInformation, GradientPosterior
+from dpbo.gibo import GradientInformation, GradientPosterior
 from tests.unit.models.kernels import DOUBLE, KERNELS, dense
 
 D = 3
@@ -91,7 +92,7 @@ def test_optimize_acqf_improves_within_bounds(sequential):
 
 def test_a_model_gives_its_kernel_noise_and_points():
     X = torch.rand(N, D, dtype=DOUBLE)
-    model = GradientGP(
+    model = SingleTaskGP(
         X, X.sum(-1, keepdim=True).sin(), covar_module=KERNELS["matern"](D), outcome_transform=None
     ).eval()
     theta = torch.rand(D, dtype=DOUBLE)
@@ -123,4 +124,4 @@ X = torch.linspace(0.0, 1.0, N * D, dtype=DOUBLE).reshape(N, D)
 )
 def test_a_model_of_several_outcomes_or_noises_is_refused(Y, settings, message):
     with pytest.raises(InputError, match=message):
-        GradientInformation(GradientGP(X, Y, **settings), torch.zeros(D, dtype=DOUBLE))
+        GradientInformation(SingleTaskGP(X, Y, **settings), torch.zeros(D, dtype=DOUBLE))

@@ -4,6 +4,7 @@ charge.
 
 import pytest
 import torch
+from botorch.models import SingleTaskGP
 from botorch.models.transforms.outcome import Standardize
 from gpytorch.kernels import ScaleKernel
 from gpytorch.means import LinearMean
@@ -12,7 +13,7 @@ from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
 from dpbo.accounting import GDPFilter, PureFilter
 from dpbo.acquisition import GPUCB, SrinivasFinite
 from dpbo.errors import InputError
-from dpbo.gibo import GradientGP, GradientPosterior, suggest_gradient_points
+from dpbo.gibo import GradientPosterior, posterior_of_one_unit, suggest_gradient_points
 from dpbo.mechanisms import GaussianMechanism, PermuteAndFlipMechanism
 from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import squared_exponential
@@ -89,14 +90,14 @@ def test_the_posterior_of_a_model_is_in_the_units_of_its_values():
     X = torch.rand(9, 2, dtype=DOUBLE)
     Y = 5.0 + 3.0 * X.sum(-1, keepdim=True)
     kernel = squared_exponential(0.5)
-    gp = GradientGP(X, Y, covar_module=kernel, outcome_transform=Standardize(m=1))
+    gp = SingleTaskGP(X, Y, covar_module=kernel, outcome_transform=Standardize(m=1))
     gp.mean_module.constant = torch.tensor(0.3, dtype=DOUBLE)
     scaled = ScaleKernel(kernel).double()
     scaled.outputscale = float(Y.var())
     expected = GradientPosterior(scaled, 0.1, mean=float(Y.mean() + 0.3 * Y.std())).conditioned_on(
         X[:3]
     )
-    posterior = gp.of_one_unit(0.1).conditioned_on(X[:3])
+    posterior = posterior_of_one_unit(gp, 0.1).conditioned_on(X[:3])
     torch.testing.assert_close(
         posterior.weights(THETA), expected.weights(THETA), rtol=1e-6, atol=1e-6
     )
@@ -109,7 +110,7 @@ def test_the_posterior_of_a_model_is_in_the_units_of_its_values():
 def test_a_model_whose_mean_is_not_constant_has_no_posterior_of_one_unit():
     X = torch.rand(9, 2, dtype=DOUBLE)
     with pytest.raises(InputError, match="mean_module"):
-        GradientGP(X, X.sum(-1, keepdim=True), mean_module=LinearMean(2)).of_one_unit()
+        posterior_of_one_unit(SingleTaskGP(X, X.sum(-1, keepdim=True), mean_module=LinearMean(2)))
 
 
 @pytest.fixture

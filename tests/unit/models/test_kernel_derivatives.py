@@ -5,10 +5,10 @@ sums.
 import gpytorch
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
 
 from dpbo.errors import InputError
-from dpbo.models.kernels import kernel_derivatives
+from dpbo.models.kernels import ClampFromInside, kernel_derivatives
 from tests.unit.models.kernels import DOUBLE, KERNELS, Exponential, by_both, by_first, dense, k
 
 D = 3
@@ -115,3 +115,73 @@ def test_the_prior_is_a_finite_difference_whatever_the_scale_of_the_inputs(lengt
     torch.testing.assert_close(
         kernel_derivatives(kernel).prior(theta)[0, 0], difference, rtol=1e-5, atol=0.0
     )
+
+
+class InverseQuadratic(Kernel):  # type: ignore[misc]
+    """1 / (1 + |x - z|^2), as a user may write it: `clamp` keeps rounding from making the distance
+    negative.
+    """
+
+    def __init__(self, clamp):
+        super().__init__()
+        self.clamp = clamp
+
+    def forward(self, x1, x2, diag=False, **params):
+        differences = x1 - x2 if diag else x1.unsqueeze(-2) - x2.unsqueeze(-3)
+        return 1.0 / (1.0 + self.clamp(differences.square().sum(-1)))
+
+
+@pytest.mark.parametrize(
+    "clamp",
+    [
+        pytest.param(lambda square: square, id="none"),
+        pytest.param(lambda square: square.clamp(0.0), id="clamp"),
+        pytest.param(lambda square: torch.clamp(square, min=0.0, max=9.0), id="torch-clamp"),
+        pytest.param(lambda square: square.clamp_min(0), id="clamp-min"),
+        pytest.param(lambda square: square.clamp_min_(torch.zeros(())), id="clamp-min-in-place"),
+        pytest.param(lambda square: torch.clip(square, 0.0), id="clip"),
+    ],
+)
+def test_a_kernel_of_a_users_own_has_its_curvature_where_two_points_meet(clamp):
+    derivatives = kernel_derivatives(InverseQuadratic(clamp).double())
+    at = torch.rand(2, dtype=DOUBLE)
+    torch.testing.assert_close(derivatives.prior(at), 2.0 * torch.eye(2, dtype=DOUBLE))
+    step = 0.3 * torch.ones(2, dtype=DOUBLE)
+    r2 = float(step.square().sum())
+    off_diagonal = -8.0 * torch.outer(step, step) / (1.0 + r2) ** 3
+    expected = off_diagonal + 2.0 * torch.eye(2, dtype=DOUBLE) / (1.0 + r2) ** 2
+    torch.testing.assert_close(derivatives.mixed(at, (at + step).unsqueeze(0))[0], expected)
+
+
+@pytest.mark.parametrize(
+    "kinked",
+    [
+        pytest.param(lambda x, z: (1.0 - (x - z).abs()).clamp(min=0.0), id="triangle"),
+        pytest.param(torch.minimum, id="Brownian"),
+        pytest.param(lambda x, z: x - (x - z).clamp(min=0.0), id="Brownian-clamped"),
+        pytest.param(lambda x, z: torch.exp(-(x - z).square()) + (x == z), id="white"),
+        pytest.param(lambda x, z: torch.exp(-(x - z).square().detach()), id="detached"),
+        pytest.param(lambda x, z: torch.exp(-(x - z).square()) * torch.nan, id="NaN"),
+    ],
+)
+def test_a_kernel_whose_process_has_no_gradient_or_whose_code_hides_it_is_refused(kinked):
+    class Kinked(Kernel):  # type: ignore[misc]
+        def forward(self, x1, x2, diag=False, **params):
+            return kinked(x1, x2.mT)
+
+    with pytest.raises(InputError, match="twice differentiable"):
+        kernel_derivatives(Kinked().double()).prior(torch.tensor([0.7], dtype=DOUBLE))
+
+
+def test_a_clamp_keeps_its_values():
+    x = torch.tensor([-1.0, 0.0, 2.0, torch.nan, torch.inf], dtype=DOUBLE)
+    for clamp in (
+        lambda x: torch.clamp(input=x, min=0.0, max=1.0),
+        lambda x: x.clamp(torch.zeros(5), torch.ones(())),
+        lambda x: x.clone().clamp_max_(1.0),
+        lambda x: torch.clamp_max(x, max=0.5),
+        lambda x: torch.clip(x, -0.5, out=torch.empty_like(x)),
+    ):
+        with ClampFromInside():
+            kept = clamp(x)
+        torch.testing.assert_close(kept, clamp(x), rtol=0.0, atol=0.0, equal_nan=True)
