@@ -1593,7 +1593,7 @@ SABOTAGES = (
         old="rounding = 1e-6 * float(K.abs().max())",
         new="rounding = 1e300",
         test=(
-            "tests/unit/gibo/test_gradient_gp.py"
+            "tests/unit/models/test_kernel_derivatives.py"
             "::test_a_kernel_whose_process_has_no_gradient_or_whose_code_hides_it_is_refused"
             "[Brownian]"
         ),
