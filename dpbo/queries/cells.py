@@ -99,8 +99,6 @@ class CellMeans(ClippedMean):
                 "given without score_range, max_records_per_unit and worst",
                 "Cells fix these.",
             )
-        if not isinstance(self.score, OneCell):
-            object.__setattr__(self, "score", OneCell(self.score, self.cells))
         object.__setattr__(self, "score_range", [(0.0, 1.0)] * self.cells)
         super().__post_init__()
         if len(set(self.weights or ())) > 1:
@@ -111,9 +109,9 @@ class CellMeans(ClippedMean):
                 "They are released with equal noise.",
             )
 
-    def given(self) -> dict[str, Any]:
-        assert isinstance(self.score, OneCell)
-        return {**super().given(), "score": self.score.score}
+    @property
+    def asked(self) -> OneCell:
+        return OneCell(self.score, self.cells)
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         ones = (1.0,) * self.cells

@@ -55,9 +55,6 @@ from dpbo.validation import (
     require,
 )
 
-# which end of the range
-NAN_COUNTS_AS = {"lower": 0, "upper": 1}
-
 # of one metric, or of several
 ScoreRanges = tuple[float, float] | Sequence[tuple[float, float]]
 Divisor = Annotated[float, between(1.0, 1e18)]
@@ -81,9 +78,8 @@ class PairedScore:
     worst: str
 
     def __call__(self, subject: Any, records: Any) -> torch.Tensor:
-        own, other = (
-            self._clipped(self.score(scored, records)) for scored in (subject, self.reference)
-        )
+        own = self._clipped(self.score(subject, records))
+        other = self._clipped(self.score(self.reference, records))
         # else one record's difference would be another's, too
         if own.shape != other.shape:
             raise ValueError("the score has another shape for the reference")
@@ -91,11 +87,11 @@ class PairedScore:
 
     def _clipped(self, result: Any) -> torch.Tensor:
         scores = score_evaluation.tensor_of(result).double()
-        ends = torch.tensor(self.ranges, dtype=torch.float64, device=scores.device)
-        ends = ends[0] if scores.ndim == 1 else ends.T.unsqueeze(1)
-        return torch.where(~scores.isfinite(), ends[NAN_COUNTS_AS[self.worst]], scores).clamp(
-            ends[0], ends[1]
-        )
+        lower, upper = torch.tensor(self.ranges, dtype=torch.float64, device=scores.device).T
+        if scores.ndim == 1:
+            lower, upper = lower[0], upper[0]
+        worst = lower if self.worst == "lower" else upper
+        return torch.where(scores.isfinite(), scores, worst).clamp(lower, upper)
 
 
 @checked_constructor
@@ -141,75 +137,63 @@ class ClippedScores(Query):
     reference: Any = field(default=None, repr=False, kw_only=True)
     largest_difference: Positive | None = field(default=None, kw_only=True)
     ranges: tuple[tuple[float, float], ...] = field(init=False, repr=False)
+    _paired: PairedScore | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("subject", "score_range"):
             object.__setattr__(self, name, copy_mutable(getattr(self, name)))
-        several = len(self.score_range) > 0 and all(
-            isinstance(ends, Sequence) for ends in self.score_range
-        )
-        ranges = tuple(
-            require("score_range", ends, ScoreRange)
-            for ends in (self.score_range if several else [self.score_range])
-        )
+        given: Any = self.score_range
+        if not (given and all(isinstance(ends, Sequence) for ends in given)):
+            given = [given]
+        ranges = tuple(require("score_range", ends, ScoreRange) for ends in given)
         object.__setattr__(self, "ranges", ranges)
-        weights = (1.0,) * self.metrics if self.weights is None else self.weights
+        weights = (1.0,) * self.metrics if self.weights is None else tuple(self.weights)
         if len(weights) != self.metrics:
             raise InputError("weights", weights, f"{self.metrics} numbers, one for each metric")
-        object.__setattr__(
-            self,
-            "weights",
-            tuple(
-                require("weights", weight, Annotated[float, between(1e-6, 1e6)])
-                for weight in weights
-            ),
-        )
-        inside = not isinstance(self.worst, str) and all(
-            lower <= self.worst <= upper for lower, upper in ranges
-        )
-        if self.worst not in ("lower", "upper") and not inside:
+        for weight in weights:
+            require("weights", weight, Annotated[float, between(1e-6, 1e6)])
+        object.__setattr__(self, "weights", weights)
+        if self.worst not in ("lower", "upper") and not self._inside(self.worst):
             raise InputError(
                 "worst", self.worst, "'lower', 'upper', or a number inside every range"
             )
-        self._pair()
+        if self.reference is not None or self.largest_difference is not None:
+            self._pair()
+
+    def _inside(self, score: str | float) -> bool:
+        """Whether it is a number inside every range."""
+        if isinstance(score, str):
+            return False
+        return all(lower <= score <= upper for lower, upper in self.ranges)
 
     def _pair(self) -> None:
-        """With a reference: score differences from here on."""
-        if (self.reference is None) != (self.largest_difference is None):
-            raise InputError(
-                "largest_difference",
-                self.largest_difference,
-                "given with a reference, and only then",
-            )
-        if self.largest_difference is None:
-            return
+        """Score differences to a copy of the reference from here on."""
         c = self.largest_difference
+        if self.reference is None or c is None:
+            raise InputError("largest_difference", c, "given with a reference, and only then")
         width = min(upper - lower for lower, upper in self.ranges)
         if c > width:
             raise InputError(
                 "largest_difference", c, f"at most {width:g}, the width of score_range"
             )
-        if self.worst not in NAN_COUNTS_AS:
+        if self.worst not in ("lower", "upper"):
             raise InputError("worst", self.worst, "'lower' or 'upper' with a reference")
-        paired = self.score if isinstance(self.score, PairedScore) else None
-        # else dataclasses.replace made this query from one that has its copy
-        if paired is None or paired.reference is not self.reference:
-            try:
-                reference = copy.deepcopy(self.reference)
-            except Exception as cause:
-                remedy = "A reference that may change later would be another question."
-                raise InputError(
-                    "reference",
-                    type(self.reference).__name__,
-                    "a model that copy.deepcopy can copy",
-                    remedy,
-                ) from cause
-            object.__setattr__(self, "reference", reference)
-            score = self.score if paired is None else paired.score
-            object.__setattr__(
-                self, "score", PairedScore(score, reference, self.ranges, str(self.worst))
-            )
+        try:
+            reference = copy.deepcopy(self.reference)
+        except Exception as cause:
+            remedy = "A reference that may change later would be another question."
+            kind = type(self.reference).__name__
+            allowed = "a model that copy.deepcopy can copy"
+            raise InputError("reference", kind, allowed, remedy) from cause
+        paired = PairedScore(self.score, reference, self.ranges, str(self.worst))
+        object.__setattr__(self, "reference", reference)
+        object.__setattr__(self, "_paired", paired)
         object.__setattr__(self, "ranges", ((-c, c),) * self.metrics)
+
+    @property
+    def asked(self) -> Any:
+        """What is called on the records: the score, or a function of it."""
+        return self._paired or self.score
 
     @checked
     def about(self, subject: Any) -> Self:
@@ -222,10 +206,10 @@ class ClippedScores(Query):
 
     def given(self) -> dict[str, Any]:
         """What a resumed reservation of this question must be given again, by name."""
-        if not isinstance(self.score, PairedScore):
-            return {"score": self.score, "fit": self.fit}
-        reference = fingerprint(self.reference, detail="content").hex()
-        return {"score": self.score.score, "fit": self.fit, "reference": reference}
+        given: dict[str, Any] = {"score": self.score, "fit": self.fit}
+        if self.reference is not None:
+            given["reference"] = fingerprint(self.reference, detail="content").hex()
+        return given
 
     @abc.abstractmethod
     def origins(self) -> tuple[float, ...]:
@@ -259,37 +243,32 @@ class ClippedScores(Query):
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         grids = self.lattices(count)
-        score_evaluation.probe_score(
-            self.score,
-            subject,
-            example,
-            self.metrics,
-            count,
-            lambda pieces: sum_records(pieces, grids),
-        )
+
+        def reduce(pieces: Any) -> torch.Tensor:
+            return sum_records(pieces, grids)
+
+        score_evaluation.probe_score(self.asked, subject, example, self.metrics, count, reduce)
 
     def per_record_scores(
         self, subject: Any
     ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
         # most differences may be clipped
-        return [(self.score, subject, () if isinstance(self.score, PairedScore) else self.ranges)]
+        return [(self.asked, subject, () if self._paired else self.ranges)]
 
     def scores_one_at_a_time(self) -> bool:
         return True
 
     def public_inputs(self) -> dict[str, Any]:
-        pair = self.score if isinstance(self.score, PairedScore) else None
+        ranges = self._paired.ranges if self._paired else self.ranges
         inputs = {
-            "score_range": [list(ends) for ends in (pair.ranges if pair else self.ranges)],
+            "score_range": [list(ends) for ends in ranges],
             "weights": list(self.weights or ()),
             "max_records_per_unit": self.max_records_per_unit,
             "worst": self.worst,
         }
-        if pair:
-            inputs |= {
-                "reference": type(self.reference).__name__,
-                "largest_difference": self.largest_difference,
-            }
+        if self._paired:
+            inputs["reference"] = type(self.reference).__name__
+            inputs["largest_difference"] = self.largest_difference
         return inputs
 
     def lattices(self, units: int | None) -> list[Lattice]:
@@ -316,7 +295,7 @@ class ClippedScores(Query):
                 return sum_records(pieces, grids).cpu()
             return sum_units(pieces, grids, view.groups, view.rows, self.max_records_per_unit).cpu()
 
-        total = score_evaluation.score_records(self.score, subject, view, self.metrics, reduce)
+        total = score_evaluation.score_records(self.asked, subject, view, self.metrics, reduce)
         if isinstance(total, Failure):
             return total
         return IntegerSum(total, tuple(grid.quantum for grid in grids))

@@ -7,7 +7,6 @@ each is as a quantile of a score.
 """
 
 import copy
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -80,9 +79,7 @@ class CandidateScores(Query):
         object.__setattr__(self, "_template", template)
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        return Sensitivity.of_linf(
-            self._mean(None).sensitivity(adjacency).linf, len(self.candidates)
-        )
+        return Sensitivity.of_linf(self._template.sensitivity(adjacency).linf, len(self.candidates))
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return (0.0,) * len(self.candidates), 1.0
@@ -99,34 +96,28 @@ class CandidateScores(Query):
 
     def prepare(self) -> Any:
         # a score may write into its argument
-        return [self._mean(copy.deepcopy(candidate)).prepare() for candidate in self.candidates]
+        return [self._template.about(copy.deepcopy(each)).prepare() for each in self.candidates]
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
-        self._mean(None).probe(example, count, subject[0])
+        self._template.probe(example, count, subject[0])
 
     def per_record_scores(
         self, subject: Any
     ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
-        mean = self._mean(None)
-        return [scored for model in subject for scored in mean.per_record_scores(model)]
+        return [each for model in subject for each in self._template.per_record_scores(model)]
 
     def scores_one_at_a_time(self) -> bool:
         return True
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
-        mean = self._mean(None)
         sums = []
         for model in subject:
-            answer = mean._evaluate(view, model)
+            answer = self._template._evaluate(view, model)
             if isinstance(answer, Failure):
                 return answer
             sums.append(answer)
-        return IntegerSum(
-            torch.cat([answer.numerators for answer in sums]), sums[0].quanta * len(sums)
-        )
-
-    def _mean(self, candidate: Any) -> ClippedMean:
-        return dataclasses.replace(self._template, subject=candidate)
+        totals = torch.cat([answer.numerators for answer in sums])
+        return IntegerSum(totals, sums[0].quanta * len(sums))
 
 
 @checked_constructor
