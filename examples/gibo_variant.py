@@ -51,9 +51,8 @@ def tuned(iterations: int = 30) -> tuple[torch.Tensor, Statement]:
     adam = torch.optim.Adam([theta], lr=0.05)
     for _ in range(iterations):
         points = suggest_gradient_points(posterior, theta.detach(), D + 1, bounds=BOX)
-        theta.grad = posterior.release_gradient(
-            curator, theta.detach(), points, loss, mechanism=mechanism, clip=0.5
-        ).value
+        query = posterior.gradient_query(theta.detach(), points, loss, clip=0.5)
+        theta.grad = curator.release(query, mechanism).value
         adam.step()
         theta.data.clamp_(*BOX)
     return theta.detach(), curator.statement()

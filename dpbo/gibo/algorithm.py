@@ -17,7 +17,7 @@ run, rho = sqrt(d) M 2/n, the noise's length over B, says whether it can work.
 
 Kernel, clip, bounds and start are public: fixed, or fitted on public data or on released values,
 never on private losses. For a variant with another model or another loop, use
-`posterior_of_one_unit` and `GradientPosterior.release_gradient`: examples/gibo_variant.py.
+`posterior_of_one_unit` and `GradientPosterior.gradient_query`: examples/gibo_variant.py.
 
 `choose_start` and `choose_clip` choose two of the arguments privately, each by one release of the
 exponential mechanism:

@@ -8,7 +8,6 @@ never on values there, hence on nothing private.
 
 from typing import Any
 
-import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.model import Model
@@ -16,7 +15,6 @@ from botorch.models.transforms import Standardize
 from botorch.utils.transforms import t_batch_mode_transform
 from gpytorch.means import ConstantMean, ZeroMean
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from dpbo.errors import InputError
 from dpbo.gibo.gradient_points import GradientTrace
@@ -27,24 +25,6 @@ from dpbo.validation import NotNegative, Positive, checked
 # relative: a program that stores ten decimals changes equal noises a little
 _EQUAL = 1e-3
 _REMEDY = "Pass a GradientPosterior with the kernel, noise and points you mean."
-
-
-class _Value(torch.autograd.Function):
-    """-alpha(X) with its analytic gradient, computed in the same pass."""
-
-    @staticmethod
-    def forward(ctx: Any, X: Tensor, trace: GradientTrace) -> Tensor:
-        if not ctx.needs_input_grad[0]:
-            return -trace.value(X)
-        alpha, slope = trace.value_and_gradient(X)
-        ctx.save_for_backward(slope)
-        return -alpha
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (slope,) = ctx.saved_tensors
-        return -grad[..., None, None] * slope, None
 
 
 @checked
@@ -81,7 +61,7 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]
     @t_batch_mode_transform()  # type: ignore[untyped-decorator]
     def forward(self, X: Tensor) -> Tensor:
         """The value for X, `batch_shape x q x d`, as `batch_shape`."""
-        return _Value.apply(require_finite("X", X), self._trace)  # type: ignore[no-untyped-call]
+        return -self._trace.value(require_finite("X", X))
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:  # noqa: N802
         """Count X_pending (`m x d`) as observed; None forgets it."""

@@ -9,7 +9,6 @@ coordinates; nothing passes through autograd. A step costs one value and gradien
 400, b = 34, d = 33, on some 1.5 MB that stay in cache.
 """
 
-import math
 
 import numpy as np
 import scipy
@@ -189,14 +188,6 @@ class GradientTrace:
         """alpha(Z) and d alpha / dZ for Z `... x b x d`. Raises UsageError where Z needs more noise
         or jitter.
         """
-        plain = (
-            Z.dim() == self.X.dim() == 2
-            and len(self.X)
-            and len(Z)
-            and not (Z.requires_grad or self.theta.requires_grad)
-        )
-        if plain and Z.device.type == "cpu":
-            return self._on_cpu(Z)
         alpha, info, V, P, pull_values, pull_gradient = self._parts(Z)
         require_positive_definite(bool(info.any()))
         Q = P @ P.mT
@@ -204,31 +195,6 @@ class GradientTrace:
         # D moves with k(z, z)
         Q.diagonal(dim1=-2, dim2=-1).mul_(1.0 + self.posterior.jitter)
         return alpha, 2.0 * (pull_values(torch.cat([C, Q], dim=-2)) - pull_gradient(P.mT))
-
-    def _on_cpu(self, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """`value_and_gradient` for one design by NumPy and SciPy, whose library takes half of
-        torch's time for matrices of this size.
-        """
-        kernel = self.posterior.derivatives
-        N = len(self.X)
-        A = self.A.numpy()
-        upper = self.L.numpy().T
-        K, pull_values = kernel.values(torch.cat([self.X, Z]), Z)
-        G, pull_gradient = kernel.gradients(self.theta, Z)
-        V = scipy.linalg.blas.dtrsm(1.0, upper, K.numpy()[:N], trans_a=1)
-        R = G.numpy().T - V.T @ A
-        _, P, info = scipy.linalg.lapack.dposv(self.posterior.noisy(Z, K[N:]).numpy() - V.T @ V, R)
-        explained = float((P * R).sum())
-        # LAPACK lets NaN pass
-        require_positive_definite(info != 0 or not math.isfinite(explained))
-        C = np.empty((len(K), len(Z)), order="F")
-        C[:N] = scipy.linalg.blas.dtrsm(1.0, upper, (A - V @ P) @ P.T)
-        Q = P @ P.T
-        # D moves with k(z, z)
-        Q.flat[:: len(Q) + 1] *= 1.0 + self.posterior.jitter
-        C[N:] = Q
-        slope = 2.0 * (pull_values(torch.from_numpy(C)) - pull_gradient(torch.from_numpy(P.T)))
-        return self.prior - explained, slope
 
     def _parts(self, Z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Pull, Pull]:
         kernel = self.posterior.derivatives

@@ -3,16 +3,13 @@ covariance.
 
     posterior = GradientPosterior(RBFKernel().double(), 0.0)
     X = suggest_gradient_points(posterior, theta, 11)
-    release = posterior.release_gradient(
-        curator, theta, X, loss, mechanism=GaussianMechanism(20.0), clip=1.0
-    )
+    query = posterior.gradient_query(theta, X, loss, clip=1.0)
     # `d`
-    g = release.value
+    g = curator.release(query, GaussianMechanism(20.0)).value
 
 The posterior mean of the gradient is W (y - mean) with W = dk(theta, X)/dtheta (K + D)^-1, and its
 covariance does not depend on y (DP-GIBO, arXiv 2502.06044, Algorithm 1). So one W serves the losses
-of every unit at once, and everything here is public: points only. The one exception is
-`release_gradient`, which hands a query to a curator and returns its release.
+of every unit at once, and everything here is public: points only.
 
 D = noise I + jitter diag(k(x, x)): the same in the acquisition and in the weights, or the design
 would trust what the weights do not.
@@ -30,9 +27,7 @@ from torch import Tensor
 
 from dpbo.errors import InputError, UsageError
 from dpbo.gibo.gradient_query import ClippedGradient, Loss
-from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.models.kernels import KernelDerivatives, kernel_derivatives, require_finite
-from dpbo.release import CuratorLike, Release
 from dpbo.validation import Finite, Positive, between, checked
 
 
@@ -190,32 +185,6 @@ class GradientPosterior:
             keep=keep,
             loss_range=loss_range,
         )
-
-    def release_gradient(
-        self,
-        curator: CuratorLike,
-        theta: Tensor,
-        X: Tensor,
-        loss: Loss,
-        *,
-        mechanism: Mechanism,
-        clip: float,
-        **options: Any,
-    ) -> Release:
-        """Release the answer of `gradient_query`: charged once, with value `d` and the noise's
-        variance of each coordinate.
-
-        Args:
-            curator: owner of the records.
-            theta, X, loss, clip, options: as in `gradient_query`.
-            mechanism: of the noise; its scale follows from the query's sensitivity, 2 clip under
-                REPLACE_ONE and clip under ADD_OR_REMOVE_ONE (proven in `ClippedGradient`).
-
-        Raises:
-            InputError: as `gradient_query`.
-            BudgetExceeded: more than is left; nothing was charged.
-        """
-        return curator.release(self.gradient_query(theta, X, loss, clip=clip, **options), mechanism)
 
     def _require_theta(self, theta: Tensor) -> None:
         if require_finite("theta", theta).dim() < 1 or (

@@ -1,5 +1,5 @@
-"""Derivatives of GPyTorch kernels: closed forms for RBF, Matern-5/2 and degree-2 polynomials,
-automatic differentiation for the others.
+"""Derivatives of GPyTorch kernels: closed forms for RBF and Matern-5/2, automatic differentiation
+for the others.
 
 A gradient is a linear functional of a Gaussian process. Its posterior needs k, dk/dtheta and
 d2k/dtheta dz^T alone, and the analytic gradient of anything made of them needs two products: C
@@ -22,7 +22,6 @@ from gpytorch.kernels import (
     AdditiveKernel,
     Kernel,
     MaternKernel,
-    PolynomialKernel,
     RBFKernel,
     ScaleKernel,
 )
@@ -67,8 +66,6 @@ def _derivatives(kernel: Kernel) -> KernelDerivatives:
         return RBF(kernel.lengthscale.detach())
     if kind is MaternKernel and kernel.nu == 2.5:
         return Matern52(kernel.lengthscale.detach())
-    if kind is PolynomialKernel and float(kernel.power) == 2.0:
-        return Quadratic(kernel.offset.detach())
     return Autodiff(kernel)
 
 
@@ -258,35 +255,6 @@ class Matern52(Radial):
         return linear + a * a * decay / 3.0, (5.0 / 3.0) * linear, (25.0 / 3.0) * decay
 
 
-class Quadratic(KernelDerivatives):
-    """(x.z + c)^2, with dk/dx = 2 (x.z + c) z and d2k/dx dz^T = 2 ((x.z + c) I + z x^T); `offset`
-    is c, `... x 1`.
-
-    It spans the quadratic functions: rank (d + 1)(d + 2)/2, so this many noiseless points determine
-    everything.
-    """
-
-    def __init__(self, offset: Tensor) -> None:
-        self.offset = offset
-
-    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
-        inner = X @ Z.mT + self.offset.unsqueeze(-1)
-        return inner * inner, lambda C: 2.0 * (C * inner).mT @ X
-
-    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
-        row = theta.unsqueeze(-2)
-        # ... x m x 1
-        inner = Z @ row.mT + self.offset.unsqueeze(-1)
-
-        def pull(P: Tensor) -> Tensor:
-            return 2.0 * ((Z * P.mT).sum(-1, keepdim=True) * row + inner * P.mT)
-
-        return 2.0 * (inner * Z).mT, pull
-
-    def variances(self, X: Tensor) -> Tensor:
-        return ((X * X).sum(-1) + self.offset).square()
-
-
 class ClampFromInside(TorchFunctionMode):
     """Meanwhile `clamp` has the derivative 1 also where its argument equals a bound.
 
@@ -368,10 +336,7 @@ class Autodiff(KernelDerivatives):
             return self.kernel(X, diag=True)
 
     def prior(self, theta: Tensor) -> Tensor:
-        remedy = (
-            "Add kernels instead of multiplying them, or use RBF, Matern-5/2 or a polynomial of"
-            " degree 2."
-        )
+        remedy = "Add kernels instead of multiplying them, or use RBF or Matern-5/2."
         refusal = InputError(
             "kernel",
             type(self.kernel).__name__,
