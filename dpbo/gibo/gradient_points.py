@@ -9,7 +9,6 @@ coordinates; nothing passes through autograd. A step costs one value and gradien
 400, b = 34, d = 33, on some 1.5 MB that stay in cache.
 """
 
-
 import numpy as np
 import scipy
 import torch
