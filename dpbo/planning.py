@@ -24,16 +24,26 @@ from dpbo.events import PermuteAndFlipEvent
 from dpbo.privacy import Budget, warn_of_delta
 from dpbo.validation import Count, ScoreRange, checked
 
-BO, GIBO, CHOICE, NONE = "bo", "gibo", "choice", "none"
+BO = "bo"
+GIBO = "gibo"
+CHOICE = "choice"
+NONE = "none"
 _ERROR = 0.05
+# columns of words in a table
+_WORDS = ("strategy", "remark")
 # 95 % quantile of the difference of two standard normals
 _NORMAL = 1.6448536269514722 * math.sqrt(2.0)
 # shares of the range: BO is recommended up to the first, nothing above the second
-_FINE, _COARSE = 0.05, 0.1
-_NOISY, _HOPELESS = 0.2, 0.5  # noise of a private gradient over its clip
+_FINE = 0.05
+_COARSE = 0.1
+# noise of a private gradient over its clip
+_NOISY = 0.2
+_HOPELESS = 0.5
 # dimensions, and units times mu, where DP-GIBO was no worse than BO (benchmarks.papers.dpgibo)
-_MANY, _FEW = 8, 300.0
-_LARGEST = 200.0  # noise multiplier of a private choice of epsilon 0.01
+_MANY = 8
+_FEW = 300.0
+# noise multiplier of a private choice of epsilon 0.01
+_LARGEST = 200.0
 
 
 @dataclass(frozen=True)
@@ -103,23 +113,13 @@ class Plan:
             ]
             for s in self.strategies
         ]
-        lines = [f"| {' | '.join(row)} |" for row in (header, *rows)]
-        table = "\n".join([lines[0], "|---|---:|---:|---:|---:|---|", *lines[1:]])
-        advice = (
-            "none; plan fewer evaluations, a larger budget or more units"
-            if self.recommended == NONE
-            else self.recommended
-        )
-        final = (
-            ""
-            if self.final_noise is None
-            else f" The chosen score is released separately, with noise {self.final_noise:.2g}."
-        )
-        first = (
-            f"{self.units:,} units, scores in {self.score_range}, search at"
-            f" {self.mu:.3g}-GDP.{final}"
-        )
-        return f"{first}\n\n{table}\n\nRecommended: {advice}."
+        first = f"{self.units:,} units, scores in {self.score_range}, search at {self.mu:.3g}-GDP."
+        if self.final_noise is not None:
+            first += f" The chosen score is released separately, with noise {self.final_noise:.2g}."
+        advice = self.recommended
+        if advice == NONE:
+            advice = "none; plan fewer evaluations, a larger budget or more units"
+        return f"{first}\n\n{_markdown(header, rows)}\n\nRecommended: {advice}."
 
 
 @checked
@@ -156,23 +156,20 @@ def plan(
     Returns:
         A `Plan`; print it as a table.
     """
-    share = 1 - (
-        exact_share(final_share, "final_share") if final_share is not None else Fraction(0)
-    )
-    exact_share(share, "1 - final_share")
+    share = Fraction(1)
+    final = None
+    if final_share is not None:
+        kept = exact_share(final_share, "final_share")
+        share = exact_share(1 - kept, "1 - final_share")
+        final = noise_per_evaluation(
+            units, budget, evaluations=1, score_range=score_range, share=kept
+        )
     warn_of_delta(budget, units)
     mu = math.sqrt(float(GDPFilter().cap(budget).parts[0] * share))
     strategies = (
         _bo(units, budget, evaluations, score_range, share),
         _gibo(units, budget, evaluations, dimension, share),
         _choice(units, budget, evaluations, score_range, share),
-    )
-    final = (
-        None
-        if share == 1
-        else noise_per_evaluation(
-            units, budget, evaluations=1, score_range=score_range, share=1 - share
-        )
     )
     recommended = _recommended(strategies, score_range[1] - score_range[0], units * mu, dimension)
     return Plan(units, score_range, mu, final, strategies, recommended)
@@ -195,11 +192,8 @@ def noise_per_evaluation(
         evaluations: number of evaluations that share the budget.
         share: share of the budget that they take together, in (0, 1].
     """
-    return (
-        calibrate(budget, releases=evaluations, share=share)
-        * (score_range[1] - score_range[0])
-        / units
-    )
+    lower, upper = score_range
+    return calibrate(budget, releases=evaluations, share=share) * (upper - lower) / units
 
 
 @checked
@@ -218,14 +212,16 @@ def noise_table(
     """
     ends = (0.0, 100.0) if score_range is None else score_range
 
-    def cell(n: int, epsilon: float) -> str:
-        budget = Budget(epsilon, delta)
-        noise = noise_per_evaluation(
-            n, budget, evaluations=evaluations, score_range=ends, share=share
-        )
-        return f"{noise:.2g}"
-
-    return _table(units, epsilons, [[cell(n, epsilon) for epsilon in epsilons] for n in units])
+    rows = []
+    for n in units:
+        noises = [
+            noise_per_evaluation(
+                n, Budget(epsilon, delta), evaluations=evaluations, score_range=ends, share=share
+            )
+            for epsilon in epsilons
+        ]
+        rows.append([f"{noise:.2g}" for noise in noises])
+    return _table(units, epsilons, rows)
 
 
 @checked
@@ -235,17 +231,15 @@ def plans_table(
     """A Markdown table of the recommended strategies and their detectable differences: one row a
     size, one column an epsilon."""
 
-    def cell(plan: Plan) -> str:
-        chosen = next((s for s in plan.strategies if s.name == plan.recommended), None)
-        if chosen is None:
-            return NONE
-        return (
-            chosen.name
-            if chosen.detectable_difference is None
-            else f"{chosen.name} {_short(chosen.detectable_difference)}"
-        )
+    return _table(units, epsilons, [[_advice(plan) for plan in row] for row in plans])
 
-    return _table(units, epsilons, [[cell(plan) for plan in row] for row in plans])
+
+def _advice(plan: Plan) -> str:
+    """The recommended strategy and what it detects, if it compares scores."""
+    for strategy in plan.strategies:
+        if strategy.name == plan.recommended and strategy.detectable_difference is not None:
+            return f"{strategy.name} {_short(strategy.detectable_difference)}"
+    return plan.recommended
 
 
 def _table(units: Sequence[int], epsilons: Sequence[float], cells: Sequence[Sequence[str]]) -> str:
@@ -255,9 +249,15 @@ def _table(units: Sequence[int], epsilons: Sequence[float], cells: Sequence[Sequ
             tuple(map(len, cells)),
             f"one of {len(epsilons)} plans for each of the {len(units)} sizes",
         )
-    header = "| units | " + " | ".join(f"eps {epsilon:g}" for epsilon in epsilons) + " |"
-    rows = [f"| {n:,} | " + " | ".join(row) + " |" for n, row in zip(units, cells, strict=True)]
-    return "\n".join([header, "|---:" * (len(epsilons) + 1) + "|", *rows])
+    header = ["units", *(f"eps {epsilon:g}" for epsilon in epsilons)]
+    return _markdown(header, [[f"{n:,}", *row] for n, row in zip(units, cells, strict=True)])
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose numbers, in all columns but those of words, lie to the right."""
+    ends = ["---" if name in _WORDS else "---:" for name in header]
+    lines = [f"| {' | '.join(row)} |" for row in (header, *rows)]
+    return "\n".join([lines[0], f"|{'|'.join(ends)}|", *lines[1:]])
 
 
 def _bo(
@@ -295,7 +295,8 @@ def _gibo(
 def _choice(
     units: int, budget: Budget, evaluations: int, score_range: tuple[float, float], share: Fraction
 ) -> StrategyPlan:
-    accounting, width = GDPFilter(), score_range[1] - score_range[0]
+    accounting = GDPFilter()
+    width = score_range[1] - score_range[0]
     multiplier = accounting.multiplier(PermuteAndFlipEvent, 1, accounting.cap(budget) * share)
     if multiplier is None or multiplier > _LARGEST:
         return StrategyPlan(
@@ -307,14 +308,8 @@ def _choice(
         f"epsilon {2 / multiplier:.2g}; with probability 95 % the chosen candidate's mean score is"
         f" within {_short(loss)} of the best of {evaluations} candidates"
     )
-    return StrategyPlan(
-        CHOICE,
-        1,
-        evaluations,
-        None,
-        _within_range(scale * math.log(0.5 / _ERROR), score_range),
-        remark,
-    )
+    difference = _within_range(scale * math.log(0.5 / _ERROR), score_range)
+    return StrategyPlan(CHOICE, 1, evaluations, None, difference, remark)
 
 
 def _within_range(difference: float, score_range: tuple[float, float]) -> float:

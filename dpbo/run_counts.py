@@ -31,12 +31,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbo._mpmath import precision
+from dpbo.accounting.roots import least_scale
 from dpbo.errors import InputError
 from dpbo.validation import Probability, Within, at_least, between, checked, checked_constructor
 
 Array = NDArray[np.float64]
 # Expected runs.
 _MOST = 1e6
+# The largest float below 1.
+_LARGEST_GAMMA = 1.0 - 2.0**-53
 # Below it, floats lose the digits of a shape or rate in differences.
 _LEAST = 1e-100
 
@@ -147,13 +150,9 @@ class TruncatedNegativeBinomial(RunCountDistribution):
         """The distribution of this shape whose expected number of runs is `mean`, above 1 and at
         most 1e6, up to float rounding.
         """
-        low, high = math.log(1e-9), -1e-12
-        for _ in range(200):
-            middle = (low + high) / 2
-            low, high = (
-                (middle, high) if _tnb_mean(shape, math.exp(middle)) > mean else (low, middle)
-            )
-        found = cls(shape, math.exp(high))
+        # the mean falls with gamma
+        gamma = least_scale(lambda gamma: _tnb_mean(shape, min(gamma, _LARGEST_GAMMA)) <= mean)
+        found = cls(shape, min(max(gamma, 1e-9), _LARGEST_GAMMA))
         if abs(found.mean - mean) > 1e-6 * mean:
             raise InputError(
                 "mean",
@@ -181,11 +180,9 @@ class TruncatedNegativeBinomial(RunCountDistribution):
         with precision(mpmath.mp.prec):
             g = mpmath.mpf(self.gamma)
             s = mpmath.mpf(self.shape)
-            return 1, (
-                (1 - g) / -mpmath.log(g)
-                if s == 0
-                else s * (1 - g) / mpmath.expm1(-s * mpmath.log(g))
-            )
+            if s == 0:
+                return 1, (1 - g) / -mpmath.log(g)
+            return 1, s * (1 - g) / mpmath.expm1(-s * mpmath.log(g))
 
     def ratio(self, k: Any) -> Any:
         if isinstance(k, int):
@@ -221,7 +218,10 @@ class PoissonRuns(RunCountDistribution):
         return 0, mpmath.exp(-mpmath.mpf(self.rate))
 
     def ratio(self, k: Any) -> Any:
-        return (mpmath.mpf(self.rate) if isinstance(k, int) else self.rate) / (k + 1)
+        rate: Any = self.rate
+        if isinstance(k, int):
+            rate = mpmath.mpf(rate)
+        return rate / (k + 1)
 
 
 @checked_constructor
@@ -253,7 +253,9 @@ class BinomialRuns(RunCountDistribution):
         return 0, (1 - mpmath.mpf(self.chance)) ** self.trials
 
     def ratio(self, k: Any) -> Any:
-        chance = mpmath.mpf(self.chance) if isinstance(k, int) else self.chance
+        chance: Any = self.chance
+        if isinstance(k, int):
+            chance = mpmath.mpf(chance)
         return chance / (1 - chance) * (self.trials - k) / (k + 1)
 
 
@@ -281,7 +283,7 @@ class FixedRuns(RunCountDistribution):
         return self.runs, mpmath.mpf(1)
 
     def ratio(self, k: Any) -> Any:
-        return mpmath.mpf(0) if isinstance(k, int) else 0.0 * k
+        return 0 * k
 
 
 @checked_constructor
@@ -328,13 +330,10 @@ def run_count_from_json(body: Any) -> StoppingRule:
     """The rule that `to_json` wrote. Raises InputError, a ValueError, on an unknown name or other
     content.
     """
-    kind = (
-        _KINDS.get(body["distribution"])
-        if isinstance(body, dict) and isinstance(body.get("distribution"), str)
-        else None
-    )
-    if kind is None or {field.name for field in dataclasses.fields(kind)} != set(body) - {
-        "distribution"
-    }:
-        raise InputError("body", body, "what to_json wrote", "Was it written by a newer dpbo?")
-    return kind(**{name: value for name, value in body.items() if name != "distribution"})
+    remedy = "Was it written by a newer dpbo?"
+    fields = dict(body) if isinstance(body, dict) else {}
+    name = fields.pop("distribution", None)
+    kind = _KINDS.get(name) if isinstance(name, str) else None
+    if kind is None or {field.name for field in dataclasses.fields(kind)} != fields.keys():
+        raise InputError("body", body, "what to_json wrote", remedy)
+    return kind(**fields)
