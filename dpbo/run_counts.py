@@ -28,18 +28,16 @@ from typing import Annotated, Any, ClassVar, Self
 
 import mpmath
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from dpbo._mpmath import precision
-from dpbo.accounting.roots import least_scale
 from dpbo.errors import InputError
 from dpbo.validation import Probability, Within, at_least, between, checked, checked_constructor
 
 Array = NDArray[np.float64]
 # Expected runs.
 _MOST = 1e6
-# The largest float below 1.
-_LARGEST_GAMMA = 1.0 - 2.0**-53
 # Below it, floats lose the digits of a shape or rate in differences.
 _LEAST = 1e-100
 
@@ -150,9 +148,18 @@ class TruncatedNegativeBinomial(RunCountDistribution):
         """The distribution of this shape whose expected number of runs is `mean`, above 1 and at
         most 1e6, up to float rounding.
         """
-        # the mean falls with gamma
-        gamma = least_scale(lambda gamma: _tnb_mean(shape, min(gamma, _LARGEST_GAMMA)) <= mean)
-        found = cls(shape, min(max(gamma, 1e-9), _LARGEST_GAMMA))
+
+        def excess(log_gamma: float) -> float:
+            return _tnb_mean(shape, math.exp(log_gamma)) - mean
+
+        # it falls with gamma; where no gamma gives the mean, the end is nearest
+        low = math.log(1e-9)
+        high = -1e-12
+        if excess(low) <= 0.0:
+            high = low
+        elif excess(high) < 0.0:
+            high = float(scipy.optimize.brentq(excess, low, high, xtol=1e-15))
+        found = cls(shape, math.exp(high))
         if abs(found.mean - mean) > 1e-6 * mean:
             raise InputError(
                 "mean",
