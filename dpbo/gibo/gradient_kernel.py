@@ -157,8 +157,7 @@ def _ready(losses: torch.Tensor) -> torch.Tensor:
 
     They are copied only if they are not so already.
     """
-    slab = losses.unsqueeze(0) if losses.ndim == 1 else losses
-    dense = slab.to(torch.float32).resolve_neg()
+    dense = torch.atleast_2d(losses).to(torch.float32).resolve_neg()
     aligned = dense.data_ptr() % (4 * _ALIGNED) == 0 and (
         len(dense) == 1 or dense.stride(0) % _ALIGNED == 0
     )

@@ -98,7 +98,9 @@ class ClippedGradient(Query):
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         if adjacency not in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
             raise InputError("adjacency", adjacency, "REPLACE_ONE or ADD_OR_REMOVE_ONE")
-        l2 = 2 * self.clip if adjacency is Adjacency.REPLACE_ONE else self.clip
+        l2 = self.clip
+        if adjacency is Adjacency.REPLACE_ONE:
+            l2 = 2 * self.clip
         return Sensitivity.of_l2(l2, (1.0,) * len(self.weights))
 
     def require_public(self, adjacency: Adjacency) -> None:
@@ -107,17 +109,16 @@ class ClippedGradient(Query):
             raise InputError("divisor", None, "a public number under this adjacency", remedy)
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
-        divisor = self.divisor if self.divisor is not None else units
+        divisor = self.divisor or units
         assert divisor is not None, "require_public has run"
         return (0.0,) * len(self.weights), 1.0 / divisor
 
     def public_inputs(self) -> dict[str, Any]:
-        loss_range = None if self.loss_range is None else list(self.loss_range)
         return {
             "clip": self.clip,
             "center": self.center,
             "divisor": self.divisor,
-            "loss_range": loss_range,
+            "loss_range": self.loss_range and list(self.loss_range),
         }
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
@@ -161,59 +162,50 @@ class ClippedGradient(Query):
             if isinstance(column, Failure):
                 return column
             fresh.append(column)
-        if can_sum_in_one_pass(view.device, len(self.weights)):
+        if self._in_one_pass(view):
             fresh = [torch.stack(fresh, out=empty_slab(len(fresh), len(fresh[0]), fresh[0].device))]
-        off, losses = self._center_taken_off(view.device), list[torch.Tensor]()
-        for off_earlier, *earlier in view.earlier:
-            more = off - off_earlier
-            losses += [
-                (part.to(torch.float64) - more).to(fresh[0].dtype) if more else part
-                for part in earlier
-            ]
+        losses = list[torch.Tensor]()
+        for center, *earlier in view.earlier:
+            if center != self.center:
+                moved = self.center - center
+                earlier = [(y.to(torch.float64) - moved).to(y.dtype) for y in earlier]
+            losses += earlier
         losses += fresh
-        if (
-            points := sum(len(part) if part.ndim == 2 else 1 for part in losses)
-        ) != self.weights.shape[1]:
+        points = sum(len(torch.atleast_2d(y)) for y in losses)
+        if points != self.weights.shape[1]:
             raise InputError(
                 "weights",
                 tuple(self.weights.shape),
                 f"of shape d x N with N = {points} points in all",
             )
-        total = clipped_sum(losses, self.weights, self.clip, self.quanta()[0], self.center - off)
-        return IntegerSum(total.cpu(), self.quanta(), (off, *fresh) if self.keep else None)
+        total = clipped_sum(losses, self.weights, self.clip, self.quanta()[0])
+        kept = (self.center, *fresh) if self.keep else None
+        return IntegerSum(total.cpu(), self.quanta(), kept)
+
+    def _in_one_pass(self, view: View) -> bool:
+        return can_sum_in_one_pass(view.device, len(self.weights))
 
     def _unit_losses(
         self, pieces: Iterable[torch.Tensor], view: View, own: frozenset[int]
     ) -> torch.Tensor:
-        """Each unit's loss at one point, less `_center_taken_off`; NaN where one of its records has
-        none.
+        """Each unit's loss at one point, less the center, which could drown it in float32; NaN
+        where one of its records has none.
         """
         # the dtype is public, as every unit's numbers are rounded to it: float32 where the GPU's
         # kernel reads them
-        dtype = (
-            torch.float32 if can_sum_in_one_pass(view.device, len(self.weights)) else torch.float64
-        )
-        off = self._center_taken_off(view.device)
-        losses = loss_column(
-            pieces, view.device, own, dtype, off if self.loss_range is None else 0.0
-        )
+        dtype = torch.float32 if self._in_one_pass(view) else torch.float64
         if self.loss_range is None:
-            return losses
+            return loss_column(pieces, view.device, own, dtype, self.center)
+        losses = loss_column(pieces, view.device, own, dtype)
         grid = Lattice.over(*self.loss_range, origin=0.0, worst="upper", units=view.public_units)
-        losses = losses if view.groups is None else losses.to(view.groups.device)
-        means = (
-            unit_means([losses.unsqueeze(1)], grid, view.groups, view.rows).to(torch.float64)
-            * grid.quantum
-        )
         broken = ~losses.isfinite()
-        means[broken if view.groups is None else view.groups[broken]] = torch.nan
-        return means.sub_(off).to(dtype)
-
-    def _center_taken_off(self, device: torch.device) -> float:
-        """What is taken off losses before they are kept: the center where they are rounded to
-        float32, which it could drown.
-        """
-        return self.center if can_sum_in_one_pass(device, len(self.weights)) else 0.0
+        if view.groups is not None:
+            losses = losses.to(view.groups.device)
+            broken = view.groups[broken.to(view.groups.device)]
+        steps = unit_means([losses.unsqueeze(1)], grid, view.groups, view.rows)
+        means = steps.to(torch.float64) * grid.quantum
+        means[broken] = torch.nan
+        return means.sub_(self.center).to(dtype)
 
 
 def loss_column(
@@ -238,10 +230,10 @@ def loss_column(
             and piece.untyped_storage().data_ptr() in own
             and dtype in (torch.float64, piece.dtype)
         )
-        losses = piece[:, 0] if lent else piece[:, 0].to(device, torch.float64, copy=True)
-        if center:  # never of a lent view
-            losses.sub_(center)
-        parts.append(losses if lent else losses.to(dtype))
+        losses = piece[:, 0]
+        if not lent:
+            losses = losses.to(device, torch.float64, copy=True).sub_(center).to(dtype)
+        parts.append(losses)
     if not parts:
         return torch.zeros(0, dtype=dtype, device=device)
     return parts[0] if len(parts) == 1 else torch.cat([part.to(dtype) for part in parts])
@@ -258,12 +250,11 @@ def clipped_sum(
     weights: torch.Tensor,
     clip: float,
     quantum: float,
-    center: float = 0.0,
 ) -> torch.Tensor:
-    """Sum over units of clip(W (y - center), B) in multiples of the quantum q: int64 of shape `d`.
+    """Sum over units of clip(W y, B) in multiples of the quantum q: int64 of shape `d`.
 
     Units are taken in chunks of one fixed shape, padded with zeros, so that the bits of a unit's
-    vector g = W (y - center) depend on its own numbers alone (`deterministic_matmul`). On a GPU one
+    vector g = W y depend on its own numbers alone (`deterministic_matmul`). On a GPU one
     pass over the losses takes their place (gradient_kernel.py).
 
     From g to whole numbers every step is elementwise or exact, so that equal g make equal integers
@@ -284,37 +275,32 @@ def clipped_sum(
         losses: tensors of shape `units` or `points x units`, N points in all: y_j of every unit.
         weights: W, `d x N`, float64.
         clip, quantum: B and q.
-        center: subtracted from every number.
     """
     if can_sum_in_one_pass(losses[0].device, len(weights)):
-        centered = [part.to(torch.float64) - center for part in losses] if center else losses
-        return one_pass_sum(
-            centered, weights, clip, quantum, aim=aim_of(math.floor(clip / quantum), len(weights))
-        )
-    columns = [column for part in losses for column in (part if part.ndim == 2 else [part])]
+        aim = aim_of(math.floor(clip / quantum), len(weights))
+        return one_pass_sum(losses, weights, clip, quantum, aim=aim)
+    columns = [column for part in losses for column in torch.atleast_2d(part)]
     total = torch.zeros(len(weights), dtype=torch.int64, device=columns[0].device)
-    for vectors, count in _products(columns, weights, center):
+    for vectors, count in _products(columns, weights):
         total += _clipped(vectors, clip, quantum)[:, :count].sum(1)
     return total
 
 
 def lengths(columns: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
     """|W y| of every unit, shape `units`; each depends on that unit's own numbers alone."""
-    return torch.cat(
-        [
-            vectors.square().sum(0).sqrt()[:count]
-            for vectors, count in _products(columns, weights, 0.0)
-        ]
-    )
+    chunks = [vectors[:, :count] for vectors, count in _products(columns, weights)]
+    return torch.cat([vectors.square().sum(0).sqrt() for vectors in chunks])
 
 
 def _products(
-    columns: Sequence[torch.Tensor], weights: torch.Tensor, center: float
+    columns: Sequence[torch.Tensor], weights: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, int]]:
-    """(W (y - center) of one chunk, `d x rows`, how many of its columns are units). All chunks have
+    """(W y of one chunk, `d x rows`, how many of its columns are units). All chunks have
     one fixed shape.
     """
-    units, device, d = len(columns[0]), columns[0].device, len(weights)
+    units = len(columns[0])
+    device = columns[0].device
+    d = len(weights)
     rows = _ROWS.get(device.type, _DEVICE_ROWS)
     # a product with one row runs another kernel
     W = torch.zeros(max(d, 2), len(columns), dtype=torch.float64, device=device)
@@ -324,8 +310,6 @@ def _products(
         count = min(rows, units - start)
         for row, column in zip(buffer, columns, strict=True):
             row[:count].copy_(column[start : start + count])
-        if center:
-            buffer.sub_(center)
         buffer[:, count:] = 0.0
         yield deterministic_matmul(W, buffer)[:d], count
 
@@ -344,7 +328,8 @@ def _clipped(g: torch.Tensor, clip: float, quantum: float) -> torch.Tensor:
     finite = largest.isfinite()
     # a Python number would be multiplied by the reciprocal
     k = g * (g.new_tensor(clip / quantum) / largest)
-    if not bool(finite.all()):  # only saves time: finite vectors keep every bit
+    # only saves time: finite vectors keep every bit
+    if not bool(finite.all()):
         k = torch.where(finite, k, 0.0)
     whole, squares = _rounded(k)
     if bool((squares > most**2).any()):

@@ -363,7 +363,7 @@ class ClippedMean(ClippedScores):
             raise InputError("divisor", None, "a number of units", remedy)
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
-        divisor = self.divisor if self.divisor is not None else units
+        divisor = self.divisor or units
         assert divisor is not None, "require_public has run"
         return self.origins(), 1.0 / divisor
 

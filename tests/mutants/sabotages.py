@@ -281,7 +281,7 @@ SABOTAGES = (
     Sabotage(
         "a unit's broken row is averaged over the rest",
         where="dpbo.gibo.gradient_query:ClippedGradient._unit_losses",
-        old="means[broken if view.groups is None else view.groups[broken]] = torch.nan",
+        old="means[broken] = torch.nan",
         new="",
         test=(
             "tests/unit/gibo/test_gradient_query.py"

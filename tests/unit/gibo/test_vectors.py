@@ -65,9 +65,7 @@ def test_equal_units_get_equal_bits_wherever_they_stand(threads):
     for N, d in ((1, 1), (3, 4), (5, 5), (11, 10), (34, 33), (7, 64)):
         W, one = matrices(d, N, 1)
         columns = list(one.expand(N, 2 * gradient._ROWS["cpu"] + 7).contiguous())
-        found = torch.cat(
-            [chunk[:, :count] for chunk, count in gradient._products(columns, W, 0.1)], 1
-        )
+        found = torch.cat([chunk[:, :count] for chunk, count in gradient._products(columns, W)], 1)
         assert torch.equal(found, found[:, :1].expand_as(found)), (N, d)
 
 
@@ -87,19 +85,12 @@ def test_quanta_are_as_fine_as_the_sizes_allow():
         assert fine > 2**28 or (fine + 1) ** 2 * d > 2**62
 
 
-def test_vectors_are_the_products_of_what_is_left_beside_the_center():
+def test_vectors_are_the_products():
     W = torch.tensor([[3.0, 0.0, -1.0], [1.0, 2.0, 0.0]], dtype=DOUBLE)
     columns = list(torch.tensor([[4.0, 1.0], [-2.0, 1.0], [5.0, 1.0]], dtype=DOUBLE))
-    for center, wanted in ((0.0, [[7.0, 2.0], [0.0, 3.0]]), (1.0, [[5.0, 0.0], [-3.0, 0.0]])):
-        ((chunk, count),) = gradient._products(columns, W, center)
-        assert chunk[:, :count].tolist() == wanted
-        assert gradient.clipped_sum(columns, W, 1000.0, 1.0, center).tolist() == [
-            sum(row) for row in wanted
-        ]
-    assert gradient.clipped_sum(columns, W, 1000.0, 1.0).tolist() == [
-        9,
-        3,
-    ], "without a center nothing is taken off"
+    ((chunk, count),) = gradient._products(columns, W)
+    assert chunk[:, :count].tolist() == [[7.0, 2.0], [0.0, 3.0]]
+    assert gradient.clipped_sum(columns, W, 1000.0, 1.0).tolist() == [9, 3]
     assert gradient.lengths(columns, W).tolist() == [7.0, math.sqrt(13.0)]
 
 

@@ -79,7 +79,7 @@ def both_sums(case, aim, device="cpu", changed=lambda column: column):
     quantum, before = clipped.quantum_of(clip, dimension), clipped._SHORTER
     try:
         clipped._SHORTER = aim
-        own = clipped.clipped_sum([changed(y) for y in Y], W, clip, quantum, CENTER)
+        own = clipped.clipped_sum([changed(y) for y in Y - CENTER], W, clip, quantum)
         goal = clipped.aim_of(math.floor(clip / quantum), dimension)
     finally:
         clipped._SHORTER = before
