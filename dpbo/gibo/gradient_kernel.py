@@ -32,8 +32,10 @@ import torch
 from dpbo.extras import needs
 
 MOST_DIMENSION = 256
-_ALIGNED = 4  # float32 numbers that the kernel reads at once
-_PROGRAMS = 2  # per multiprocessor
+# float32 numbers that the kernel reads at once
+_ALIGNED = 4
+# per multiprocessor
+_PROGRAMS = 2
 # padded dimension -> units a block, columns a step, blocks together, warps: compiled for sm_80 and
 # sm_90 nothing spills (test_compiled.py)
 LAUNCHES = {
@@ -59,7 +61,8 @@ def _works(device: torch.device, width: int) -> bool:
     """Whether the kernels of this width compile and give right sums, tried once; if not, a warning
     says why.
     """
-    units = LAUNCHES[width][0] + 1  # a whole block, and a ragged one
+    # a whole block, and a ragged one
+    units = LAUNCHES[width][0] + 1
     weights = torch.zeros(width, 2, dtype=torch.float64)
     weights[0] = 1.0
     reason = "its sums were wrong"
@@ -71,7 +74,8 @@ def _works(device: torch.device, width: int) -> bool:
             *[0] * (width - 1),
         ]:
             return True
-    except torch.OutOfMemoryError:  # says nothing of the next trial: there may be memory then
+    except torch.OutOfMemoryError:
+        # says nothing of the next trial: there may be memory then
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
@@ -100,19 +104,18 @@ def one_pass_sum(
         from dpbo.gibo.gradient_triton import gradient_sum
 
     slabs = [_ready(part) for part in losses]
-    device, units, columns, width = (
-        slabs[0].device,
-        slabs[0].shape[1],
-        sum(map(len, slabs)),
-        width_of(len(weights)),
-    )
+    device = slabs[0].device
+    units = slabs[0].shape[1]
+    columns = sum(map(len, slabs))
+    width = width_of(len(weights))
     rows, depth, together, warps = LAUNCHES[width]
     steps = math.ceil(columns / depth)
     W = torch.zeros(width, steps * depth, dtype=torch.float64, device=device)
     W[: len(weights), :columns] = weights
     lead = W.to(torch.bfloat16)
     # Triton's interpreter has no products of bfloat16
-    factor = torch.bfloat16 if device.type == "cuda" else torch.float32
+    on_gpu = device.type == "cuda"
+    factor = torch.bfloat16 if on_gpu else torch.float32
     pair = torch.stack([lead, (W - lead.to(torch.float64)).to(torch.bfloat16)]).to(factor)
     whole, rest = divmod(units, rows)
     # all in memory and in one copy: as arguments floats would be float32, and Triton compiles anew
@@ -144,7 +147,7 @@ def one_pass_sum(
                     DEPTH=depth,
                     WIDTH=width,
                     TOGETHER=together,
-                    FACTOR=tl.bfloat16 if device.type == "cuda" else tl.float32,
+                    FACTOR=tl.bfloat16 if on_gpu else tl.float32,
                     num_warps=warps,
                     enable_fp_fusion=False,
                 )
@@ -157,13 +160,18 @@ def _ready(losses: torch.Tensor) -> torch.Tensor:
 
     They are copied only if they are not so already.
     """
-    dense = torch.atleast_2d(losses).to(torch.float32).resolve_neg()
+    dense = by_points(losses).to(torch.float32).resolve_neg()
     aligned = dense.data_ptr() % (4 * _ALIGNED) == 0 and (
         len(dense) == 1 or dense.stride(0) % _ALIGNED == 0
     )
     if aligned and dense.stride(1) == 1:
         return dense
     return empty_slab(len(dense), dense.shape[1], dense.device).copy_(dense)
+
+
+def by_points(losses: torch.Tensor) -> torch.Tensor:
+    """Losses of shape `units` or `points x units` as `points x units`."""
+    return losses if losses.ndim == 2 else losses.unsqueeze(0)
 
 
 def empty_slab(points: int, units: int, device: torch.device) -> torch.Tensor:
@@ -180,8 +188,6 @@ def width_of(dimension: int) -> int:
 
 def _multiprocessors(device: torch.device) -> int:
     """Multiprocessors of the GPU; 1 where Triton's interpreter runs the kernel."""
-    return (
-        int(torch.cuda.get_device_properties(device).multi_processor_count)
-        if device.type == "cuda"
-        else 1
-    )
+    if device.type != "cuda":
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

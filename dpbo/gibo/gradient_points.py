@@ -9,6 +9,8 @@ coordinates; nothing passes through autograd. A step costs one value and gradien
 400, b = 34, d = 33, on some 1.5 MB that stay in cache.
 """
 
+import math
+
 import numpy as np
 import scipy
 import torch
@@ -67,25 +69,17 @@ def suggest_gradient_points(
         InputError: an argument out of range, of another shape, not float64, or theta or start not
             finite.
     """
-    bounds, start = (None if part is None else part.to(theta.device) for part in (bounds, start))
-    _require(posterior, theta, b, bounds, start)
-    box = (
-        theta.new_tensor([[-float("inf")], [float("inf")]]).expand(2, len(theta))
-        if bounds is None
-        else bounds
-    )
+    if start is not None:
+        start = start.to(theta.device)
+    _require(posterior, theta, b, start)
+    box = _box(theta, bounds)
     trace = GradientTrace(posterior, theta)
     turned = starting_design(trace, b, generator)
     Z = _reflect(turned, box)
-    closed_form = (
-        len(posterior) == 0
-        and _radial(posterior.derivatives) is not None
-        and b in (len(theta) + 1, 2 * len(theta))
-    )
-    if start is None and closed_form and torch.equal(Z, turned):
-        return turned
     if start is not None:
         Z = min(Z, _reflect(start, box), key=lambda design: float(trace.value(design)))
+    elif _is_closed_form(posterior, b, len(theta)) and torch.equal(Z, turned):
+        return turned
     return _improve(trace, Z, box, steps, close)
 
 
@@ -118,9 +112,10 @@ def fewest_gradient_points(
     Raises:
         InputError: as in `suggest_gradient_points`.
     """
-    bounds = None if bounds is None else bounds.to(theta.device)
-    _require(posterior, theta, 1, bounds, None)
-    most = len(theta) + 1 if most is None else most
+    _require(posterior, theta, 1, None)
+    _box(theta, bounds)
+    if most is None:
+        most = len(theta) + 1
     trace = GradientTrace(posterior, theta)
     if float(trace.prior) <= tolerance:
         return theta.new_empty(0, len(theta))
@@ -141,7 +136,11 @@ def fewest_gradient_points(
     while reached and b - short > 1:
         middle = (short + b) // 2
         Z, enough = attempt(middle)
-        short, b, best = (short, middle, Z) if enough else (middle, b, best)
+        if enough:
+            b = middle
+            best = Z
+        else:
+            short = middle
     return best
 
 
@@ -241,6 +240,12 @@ def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | N
     return theta + radius * unit * lengths
 
 
+def _is_closed_form(posterior: GradientPosterior, b: int, d: int) -> bool:
+    """Whether the starting design of b points in d dimensions leaves the least trace there is."""
+    radial = _radial(posterior.derivatives) is not None
+    return radial and len(posterior) == 0 and b in (d + 1, 2 * d)
+
+
 def lengths_at(kernel: KernelDerivatives, theta: Tensor) -> Tensor:
     """The scale on which the kernel changes in each coordinate, `d`: its length-scales, or
     sqrt(variance / gradient's variance).
@@ -256,16 +261,19 @@ def _radial(kernel: KernelDerivatives) -> tuple[Radial, Tensor | float] | None:
     """The radial kernel and its variance, if it is one."""
     if isinstance(kernel, Scaled) and isinstance(kernel.base, Radial):
         return kernel.base, kernel.scale
-    return (kernel, 1.0) if isinstance(kernel, Radial) else None
+    if isinstance(kernel, Radial):
+        return kernel, 1.0
+    return None
 
 
 def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: float) -> Tensor:
     """SciPy's L-BFGS-B from Z within the box, `b x d`; values and gradients where theta lies."""
     theta = trace.theta
     lengths = lengths_at(trace.posterior.derivatives, theta)
-    start, lower, upper = (
-        ((part - theta) / lengths).expand_as(Z).flatten().cpu().numpy() for part in (Z, *box)
-    )
+
+    def flat(part: Tensor) -> np.ndarray:
+        return ((part - theta) / lengths).expand_as(Z).flatten().cpu().numpy()
+
     # the search's many small operations cost a tenth less without autograd's records
     with torch.inference_mode():
         # makes `close` relative; where all is known, rounding may leave 0 or less
@@ -279,10 +287,13 @@ def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: fl
             alpha, slope = trace.value_and_gradient(place(u))
             return float(alpha / unit), (slope * per_unit).flatten().cpu().numpy()
 
-        ends = scipy.optimize.Bounds(lower, upper)
-        how = {"maxiter": steps, "ftol": close, "gtol": 0.0}
         found = scipy.optimize.minimize(
-            objective, start, jac=True, method="L-BFGS-B", bounds=ends, options=how
+            objective,
+            flat(Z),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=scipy.optimize.Bounds(flat(box[0]), flat(box[1])),
+            options={"maxiter": steps, "ftol": close, "gtol": 0.0},
         )
     return place(found.x).clamp(box[0], box[1])
 
@@ -295,34 +306,28 @@ def _reflect(Z: Tensor, box: Tensor) -> Tensor:
     return Z.clamp(box[0], box[1])
 
 
-def _require(
-    posterior: GradientPosterior, theta: Tensor, b: int, bounds: Tensor | None, start: Tensor | None
-) -> None:
-    for name, value in (("theta", theta), ("bounds", bounds), ("start", start)):
-        if value is not None:
-            require_constant(name, value)
-    if posterior.batch_shape:
-        remedy = "Keep a GradientPosterior for each run, and choose for one after the other."
-        raise InputError(
-            "posterior.batch_shape", tuple(posterior.batch_shape), "of one run", remedy
-        )
-    if require_finite("theta", theta).dim() != 1:
-        raise InputError(
-            "theta", tuple(theta.shape), "of shape d", "Choose for one point after the other."
-        )
-    if theta.shape != posterior.points(theta).shape[-1:] or len(theta) == 0:
-        raise InputError(
-            "theta", tuple(theta.shape), "of the observed points' dimension, 1 or more"
-        )
-    if start is not None and require_finite("start", start).shape != (b, len(theta)):
-        raise InputError("start", tuple(start.shape), f"of shape ({b}, {len(theta)})")
+def _require(posterior: GradientPosterior, theta: Tensor, b: int, start: Tensor | None) -> None:
+    require_constant("theta", theta)
+    d = len(theta) if theta.dim() == 1 else 0
+    if d == 0 or require_finite("theta", theta).shape != posterior.points(theta).shape[1:]:
+        allowed = "of shape d, the observed points' dimension, 1 or more"
+        raise InputError("theta", tuple(theta.shape), allowed)
+    if start is not None:
+        require_constant("start", start)
+        if require_finite("start", start).shape != (b, d):
+            raise InputError("start", tuple(start.shape), f"of shape ({b}, {d})")
+
+
+def _box(theta: Tensor, bounds: Tensor | None) -> Tensor:
+    """The bounds, where theta lies; without any, infinite ones. Raises InputError for bounds that
+    theta is not between.
+    """
     if bounds is None:
-        return
-    if require_float64("bounds", bounds).shape != (2, len(theta)) or not bool(
-        ((bounds[0] <= theta) & (theta <= bounds[1])).all()
-    ):
-        raise InputError(
-            "bounds",
-            tuple(bounds.shape),
-            f"of shape (2, {len(theta)}), lower ends first, with theta between them",
-        )
+        return torch.full_like(theta, math.inf) * theta.new_tensor([[-1.0], [1.0]])
+    require_constant("bounds", bounds)
+    box = require_float64("bounds", bounds).to(theta.device)
+    d = len(theta)
+    if box.shape != (2, d) or not bool(((box[0] <= theta) & (theta <= box[1])).all()):
+        allowed = f"of shape (2, {d}), lower ends first, with theta between them"
+        raise InputError("bounds", tuple(box.shape), allowed)
+    return box

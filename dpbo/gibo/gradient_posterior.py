@@ -67,48 +67,35 @@ class GradientPosterior:
         self._L: Tensor | None = None
 
     def __len__(self) -> int:
-        return 0 if self._X is None else self._X.shape[-2]
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Shape of the independent runs, empty before the first point."""
-        return torch.Size() if self._X is None else self._X.shape[:-2]
+        return 0 if self._X is None else len(self._X)
 
     def points(self, like: Tensor) -> Tensor:
-        """The observed X, `batch_shape x N x d`; before the first point, none of `like`'s (`... x
-        d`) kind.
-        """
+        """The observed X, `N x d`; before the first point, none of `like`'s (`... x d`) kind."""
         return like.new_empty(0, like.shape[-1]) if self._X is None else self._X
 
     def factor(self, like: Tensor) -> Tensor:
-        """Lower Cholesky factor of K + D, `batch_shape x N x N`; before the first point, an empty
-        one of `like`'s kind.
-        """
+        """Lower Cholesky factor of K + D, `N x N`; before the first point, of `like`'s kind."""
         return like.new_empty(0, 0) if self._L is None else self._L
 
     def append(self, X: Tensor) -> None:
-        """Observe at X, `batch_shape x b x d`, too.
+        """Observe at X, `b x d`, too.
 
         Raises:
             InputError: X is not float64, not finite or of another shape.
             UsageError: noise and jitter are too small for it.
         """
         require_finite("X", X)
-        old = self._X
-        if X.dim() < 2 or (
-            old is not None and (X.shape[:-2], X.shape[-1]) != (old.shape[:-2], old.shape[-1])
-        ):
-            raise InputError(
-                "X", tuple(X.shape), "of shape batch_shape x b x d, as the points before it"
-            )
-        if X.shape[-2] == 0:
+        old = self.points(X)
+        if X.dim() != 2 or X.shape[1] != old.shape[1]:
+            raise InputError("X", tuple(X.shape), "of shape b x d, as the points before it")
+        if len(X) == 0:
             return
-        points = X.clone() if old is None else torch.cat([old, X], dim=-2)
+        points = torch.cat([old, X])
         self._L = cholesky(self.noisy(points, self.derivatives.value(points, points)))
         self._X = points
 
     def conditioned_on(self, X: Tensor) -> GradientPosterior:
-        """A copy that has observed X, `batch_shape x b x d`, as well; this one is left as it is."""
+        """A copy that has observed X, `b x d`, as well; this one is left as it is."""
         twin = copy.copy(self)
         twin.append(X)
         return twin

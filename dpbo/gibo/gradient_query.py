@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import torch
 
 from dpbo.errors import InputError
-from dpbo.gibo.gradient_kernel import can_sum_in_one_pass, empty_slab, one_pass_sum
+from dpbo.gibo.gradient_kernel import by_points, can_sum_in_one_pass, empty_slab, one_pass_sum
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.ball import FLOAT64
@@ -171,7 +171,7 @@ class ClippedGradient(Query):
                 earlier = [(y.to(torch.float64) - moved).to(y.dtype) for y in earlier]
             losses += earlier
         losses += fresh
-        points = sum(len(torch.atleast_2d(y)) for y in losses)
+        points = sum(len(by_points(y)) for y in losses)
         if points != self.weights.shape[1]:
             raise InputError(
                 "weights",
@@ -279,7 +279,7 @@ def clipped_sum(
     if can_sum_in_one_pass(losses[0].device, len(weights)):
         aim = aim_of(math.floor(clip / quantum), len(weights))
         return one_pass_sum(losses, weights, clip, quantum, aim=aim)
-    columns = [column for part in losses for column in torch.atleast_2d(part)]
+    columns = [column for part in losses for column in by_points(part)]
     total = torch.zeros(len(weights), dtype=torch.int64, device=columns[0].device)
     for vectors, count in _products(columns, weights):
         total += _clipped(vectors, clip, quantum)[:, :count].sum(1)

@@ -9,6 +9,7 @@ from typing import Annotated
 import torch
 from gpytorch.kernels import Kernel
 
+from dpbo.accounting.roots import least_scale
 from dpbo.acquisition.designs import midpoint_grid, rotation, simplex
 from dpbo.errors import InputError
 from dpbo.gibo.gradient_posterior import GradientPosterior
@@ -82,33 +83,30 @@ def lattice_design(
     def pattern(size: float) -> GradientPosterior:
         return GradientPosterior(kernel, 0.0, jitter=_JITTER).conditioned_on(size * corners)
 
-    sizes = [10.0 ** (-exponent / 8.0) for exponent in range(-8, 33)]
-    good = next(
-        (size for size in sizes if trace(pattern(size), origin.unsqueeze(0)) < tolerance / 2.0),
-        None,
-    )
-    if good is None:
-        raise InputError(
-            "tolerance",
-            tolerance,
-            "larger",
-            "The trace that d + 1 points leave is limited by float64's rounding.",
-        )
-    chosen = pattern(good)
+    for exponent in range(-8, 33):
+        good = 10.0 ** (-exponent / 8.0)
+        chosen = pattern(good)
+        if trace(chosen, origin.unsqueeze(0)) < tolerance / 2.0:
+            break
+    else:
+        remedy = "The trace that d + 1 points leave is limited by float64's rounding."
+        raise InputError("tolerance", tolerance, "larger", remedy)
     generator = torch.Generator().manual_seed(0)
-    unit = torch.cat(
-        [
-            corners,
-            *(sign * corners @ rotation(d, generator) for sign in (1.0, -1.0) for _ in range(8)),
-        ]
-    )
-    low = 0.0
-    high = 4.0 * radius * math.sqrt(d)
-    for _ in range(30):
-        middle = (low + high) / 2.0
-        inside = max(trace(chosen, share * middle * unit) for share in (0.5, 1.0)) < tolerance
-        low, high = (middle, high) if inside else (low, middle)
-    side = math.ceil(2.0 * radius * math.sqrt(d) / low) if low > 0.0 else _MOST_POINTS
+    turned = [corners]
+    for sign in (1.0, -1.0):
+        turned += [sign * corners @ rotation(d, generator) for _ in range(8)]
+    unit = torch.cat(turned)
+
+    def near_enough(share: float) -> bool:
+        """Whether the tolerance is kept at this share of the farthest distance's inverse."""
+        distance = farthest / share
+        return max(trace(chosen, part * distance * unit) for part in (0.5, 1.0)) < tolerance
+
+    farthest = 4.0 * radius * math.sqrt(d)
+    reach = farthest / max(1.0, least_scale(near_enough, precision=1e-9, most=2.0**30))
+    side = _MOST_POINTS
+    if reach > 0.0:
+        side = math.ceil(2.0 * radius * math.sqrt(d) / reach)
     if side**d * (d + 1) > _MOST_POINTS:
         raise InputError(
             "tolerance",
@@ -117,4 +115,5 @@ def lattice_design(
             "It grows as radius^d.",
         )
     centres = start - 2.0 * radius + midpoint_grid(side, d, 4.0 * radius)
-    return LatticeDesign((centres.unsqueeze(1) + good * corners).reshape(-1, d), low, side**d)
+    points = (centres.unsqueeze(1) + good * corners).reshape(-1, d)
+    return LatticeDesign(points, reach, side**d)

@@ -147,9 +147,9 @@ def gibo(at, bounds, **more):
     )
 
 
-def posterior(at, kernel=None, runs=()):
+def posterior(at, kernel=None):
     found = GradientPosterior(at.put(rbf() if kernel is None else kernel.double()), 1e-4)
-    found.append(at.put(draw(*runs, 6, 3)))
+    found.append(at.put(draw(6, 3)))
     return found
 
 
@@ -496,10 +496,3 @@ def test_what_does_not_fit_is_said(device):
         InputError, match=r"^Y='cpu' .* the device of X, shadow:0. Give Y.to\(X.device\)"
     ):
         suggest(LINE, device.put(X), Y, Yvar, seed=0)
-    runs = GradientPosterior(rbf(), 1e-4)
-    runs.append(draw(2, 6, 3))
-    with pytest.raises(
-        InputError,
-        match=r"^posterior.batch_shape=\(2,\) .* of one run. Keep a GradientPosterior for each run",
-    ):
-        suggest_gradient_points(runs, THETA, 3)

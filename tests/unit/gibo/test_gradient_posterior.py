@@ -95,25 +95,6 @@ def test_polynomials_beyond_their_rank():
     assert float(posterior.covariance(theta).trace()) < 1e-4
 
 
-@pytest.mark.parametrize("name", ["rbf", "matern-scaled", "poly2", "rq"])
-def test_a_batch_of_runs_equals_a_loop(name):
-    kernel = KERNELS[name](D)
-    X = torch.randn(2, 9, D, dtype=DOUBLE)
-    theta = torch.randn(2, D, dtype=DOUBLE)
-    batch = GradientPosterior(kernel, NOISE)
-    batch.append(X[:, :4])
-    batch.append(X[:, 4:])
-    assert batch.batch_shape == (2,)
-    for run in range(2):
-        single = observed(kernel, X[run])
-        torch.testing.assert_close(
-            batch.weights(theta)[run], single.weights(theta[run]), rtol=1e-9, atol=1e-9
-        )
-        torch.testing.assert_close(
-            batch.covariance(theta)[run], single.covariance(theta[run]), rtol=1e-9, atol=1e-9
-        )
-
-
 def test_conditioning_leaves_the_original_alone():
     kernel = KERNELS["rbf"](D)
     X = torch.randn(6, D, dtype=DOUBLE)
