@@ -84,20 +84,27 @@ class Ball:
 
     def inward(self, X: torch.Tensor) -> torch.Tensor:
         """Public points x, `n x d`, in the ball's coordinates z, not clipped."""
-        moved = X if self.center is None else X - self.center.to(X.device)
-        return (moved if self.matrix is None else moved @ self.matrix.T.to(X.device)) / self.radius
+        if self.center is not None:
+            X = X - self.center.to(X.device)
+        if self.matrix is not None:
+            X = X @ self.matrix.T.to(X.device)
+        return X / self.radius
 
     def outward(self, Z: torch.Tensor) -> torch.Tensor:
         """Points x, `n x d`, from the ball's coordinates z."""
-        moved = Z * self.radius
+        X = Z * self.radius
         if self.matrix is not None:
-            moved = torch.linalg.solve(self.matrix.to(Z.device), moved.T).T
-        return moved if self.center is None else moved + self.center.to(Z.device)
+            X = torch.linalg.solve(self.matrix.to(Z.device), X.T).T
+        if self.center is not None:
+            X = X + self.center.to(Z.device)
+        return X
 
     def log_volume(self, d: int) -> float:
         """log |dz/dx|: add it to a log-density over z to get the one over x."""
-        own = 0.0 if self.matrix is None else float(torch.linalg.slogdet(self.matrix).logabsdet)
-        return own - d * math.log(self.radius)
+        volume = -d * math.log(self.radius)
+        if self.matrix is not None:
+            volume += float(torch.linalg.slogdet(self.matrix).logabsdet)
+        return volume
 
 
 @dataclass(frozen=True)
@@ -115,12 +122,16 @@ class Resolution:
         """The finest steps that cannot overflow. A private number of units (None) counts as 2^32;
         one component needs no weights.
         """
-        spare = math.ceil(math.log2(MOST_UNITS if units is None else units))
+        if units is None:
+            units = MOST_UNITS
+        spare = math.ceil(math.log2(units))
         lattice = min(_LATTICE_BITS, 62 - spare)
         room = min(_CHUNK_BITS, lattice)
         # so that rounding never asks more than the largest weight has
         least = math.ceil(2 * math.log2(components))
-        weights = 0 if components == 1 else max(min(11, room // 3), least)
+        weights = max(min(11, room // 3), least)
+        if components == 1:
+            weights = 0
         return cls(weights, min((room - weights) // degree, _MOST_BITS), lattice)
 
 
@@ -148,7 +159,8 @@ def product(A: torch.Tensor, B: torch.Tensor, bits: int = _CHUNK_BITS) -> torch.
         if A.device.type == "cpu":
             return torch.from_numpy(A.numpy() @ B.numpy().T).to(torch.int64)
         return (A @ B.T).to(torch.int64)
-    first, second = (part.reshape(len(part), -1, most).transpose(0, 1) for part in (A, B))
+    first = A.reshape(len(A), -1, most).transpose(0, 1)
+    second = B.reshape(len(B), -1, most).transpose(0, 1)
     return (first @ second.mT).to(torch.int64).sum(0)
 
 
@@ -165,10 +177,13 @@ def lattice_chunks(
     d = X.shape[1]
     device = X.device
     steps = float(1 << bits)
-    Z = torch.zeros((rows, d) if by_record else (d, rows), dtype=torch.float64, device=device)
-    Z = Z.T if by_record else Z
-    center = None if ball.center is None else ball.center.to(device).unsqueeze(1)
-    matrix = None
+    if by_record:
+        Z = torch.zeros(rows, d, dtype=torch.float64, device=device).T
+    else:
+        Z = torch.zeros(d, rows, dtype=torch.float64, device=device)
+    center = matrix = None
+    if ball.center is not None:
+        center = ball.center.to(device).unsqueeze(1)
     if ball.matrix is not None:
         # a product with one row runs another kernel
         matrix = torch.zeros(max(d, 2), d, dtype=torch.float64, device=device)
@@ -176,7 +191,7 @@ def lattice_chunks(
     for start in range(0, len(X), rows):
         chunk = X[start : start + rows].to(torch.float64).T
         count = chunk.shape[1]
-        moved = Z if count == rows else Z[:, :count]
+        moved = Z[:, :count]
         if center is not None:
             chunk = torch.sub(chunk, center, out=moved)
         if matrix is None:
@@ -205,14 +220,20 @@ def _whole(Z: torch.Tensor, norm: str, steps: float) -> tuple[torch.Tensor, torc
         return _clipped(Z.round_(), norm, steps)
     k = Z.numpy()
     np.rint(k, out=k)
-    lengths = np.abs(k).max(0) if norm == "linf" else np.einsum("ij,ij->j", k, k)
-    # the lengths up to it are exact, whatever the order of the sum
-    reach = steps if norm == "linf" else steps * steps
+    # lengths up to the reach are exact, whatever the order of the sum
+    if norm == "linf":
+        lengths = np.abs(k).max(0)
+        reach = steps
+    else:
+        lengths = np.einsum("ij,ij->j", k, k)
+        reach = steps * steps
     valid = np.ones(k.shape[1], dtype=bool)
     # True for NaN, too
     if not lengths.max() <= reach:
         others = np.flatnonzero(~(lengths <= reach))
-        k[:, others], valid[others] = (part.numpy() for part in _clipped(Z[:, others], norm, steps))
+        shorter, kept = _clipped(Z[:, others], norm, steps)
+        k[:, others] = shorter.numpy()
+        valid[others] = kept.numpy()
     return Z, torch.from_numpy(valid)
 
 
@@ -235,4 +256,4 @@ def _clipped(k: torch.Tensor, norm: str, steps: float) -> tuple[torch.Tensor, to
         # above the true root by at least one, which is more than the quotient's rounding error
         root = squares.sqrt().floor_() + 2.0
         k = truncate(k.mul_(torch.where(squares > steps * steps, steps / root, 1.0)))
-    return k if not k.is_cuda and bool(valid.all()) else torch.where(valid, k, 0.0), valid
+    return torch.where(valid, k, 0.0), valid

@@ -239,7 +239,9 @@ class ClippedScores(Query):
         return True
 
     def prepare(self) -> Any:
-        return self.subject if self.fit is None else self.fit(self.subject)
+        if self.fit is None:
+            return self.subject
+        return self.fit(self.subject)
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         grids = self.lattices(count)
@@ -259,14 +261,14 @@ class ClippedScores(Query):
         return True
 
     def public_inputs(self) -> dict[str, Any]:
-        ranges = self._paired.ranges if self._paired else self.ranges
         inputs = {
-            "score_range": [list(ends) for ends in ranges],
+            "score_range": [list(ends) for ends in self.ranges],
             "weights": list(self.weights or ()),
             "max_records_per_unit": self.max_records_per_unit,
             "worst": self.worst,
         }
-        if self._paired:
+        if self._paired is not None:
+            inputs["score_range"] = [list(ends) for ends in self._paired.ranges]
             inputs["reference"] = type(self.reference).__name__
             inputs["largest_difference"] = self.largest_difference
         return inputs
@@ -316,9 +318,11 @@ def _box(
     for (lower, upper), origin, weight in zip(ranges, origins, weights, strict=True):
         a = Fraction(lower) - Fraction(origin)
         b = Fraction(upper) - Fraction(origin)
-        replaced = k * (b - a) + (k - 1) * max(a, -b, Fraction(0))
-        added = k * max(abs(a), abs(b))
-        units.append((replaced if replaces else added) / weight)
+        if replaces:
+            replaced = k * (b - a) + (k - 1) * max(a, -b, Fraction(0))
+            units.append(replaced / weight)
+        else:
+            units.append(k * max(abs(a), abs(b)) / weight)
     largest = max(units)
     l1 = largest * sum(weights)
     linf = largest * max(weights)

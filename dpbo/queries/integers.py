@@ -72,7 +72,9 @@ class Lattice:
         """
         below = Fraction(lower) - Fraction(origin)
         above = Fraction(upper) - Fraction(origin)
-        spare = math.ceil(math.log2((MOST_UNITS if units is None else units) * repeats))
+        if units is None:
+            units = MOST_UNITS
+        spare = math.ceil(math.log2(units * repeats))
         quantum = _power_of_two(max(abs(below), abs(above)) / 2 ** min(_BITS, 61 - spare))
         low = math.ceil(below / Fraction(quantum))
         high = math.floor(above / Fraction(quantum))
@@ -85,7 +87,8 @@ class Lattice:
                 "Rescale the score.",
             )
         if isinstance(worst, str):
-            return cls(origin, quantum, low, high, low if worst == "lower" else high)
+            ends = {"lower": low, "upper": high}
+            return cls(origin, quantum, low, high, ends[worst])
         step = int((Fraction(worst) - Fraction(origin)) / Fraction(quantum))
         return cls(origin, quantum, low, high, min(max(step, low), high))
 
@@ -122,13 +125,11 @@ def sum_records(pieces: Iterable[torch.Tensor], grids: Sequence[Lattice]) -> tor
     """Sum of the records' lattice numbers, where each record is a unit: pieces of shape `rows x m`
     to int64 of shape `m`.
     """
-    totals: torch.Tensor | None = None
+    totals = torch.zeros(len(grids), dtype=torch.int64)
     for chunk, buffer in _chunks(pieces):
-        sums = torch.stack(
-            [_exact_sum(quantise(chunk[:, j], grid, buffer)) for j, grid in enumerate(grids)]
-        )
-        totals = sums if totals is None else totals + sums
-    return torch.zeros(len(grids), dtype=torch.int64) if totals is None else totals
+        sums = [_exact_sum(quantise(chunk[:, j], grid, buffer)) for j, grid in enumerate(grids)]
+        totals = totals.to(chunk.device) + torch.stack(sums)
+    return totals
 
 
 def sum_units(
@@ -160,10 +161,11 @@ def unit_means(
     """
     if groups is not None and rows is not None:
         return _scaled_mean(_unit_sums(pieces, [grid], groups, rows)[0], rows, 1)
-    numbers = [
-        quantise(chunk[:, 0], grid, buffer).to(torch.int64) for chunk, buffer in _chunks(pieces)
-    ]
-    return torch.cat(numbers) if numbers else torch.zeros(0, dtype=torch.int64)
+    numbers = [torch.zeros(0, dtype=torch.int64)]
+    for chunk, buffer in _chunks(pieces):
+        numbers.append(quantise(chunk[:, 0], grid, buffer).to(torch.int64))
+        numbers[0] = numbers[0].to(chunk.device)
+    return torch.cat(numbers)
 
 
 def _unit_sums(

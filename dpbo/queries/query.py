@@ -173,12 +173,7 @@ class Query(abc.ABC):
         """What tells this query from another of its type: its public inputs, and its fields if it
         is a data class.
         """
-        names: list[str] = (
-            [part.name for part in dataclasses.fields(self)]
-            if dataclasses.is_dataclass(self)
-            else []
-        )
-        return self.public_inputs(), *(getattr(self, name) for name in names)
+        return self.public_inputs(), *fields_of(self).values()
 
     @abc.abstractmethod
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
@@ -293,6 +288,13 @@ class Query(abc.ABC):
     def require_public(self, adjacency: Adjacency) -> None:
         """Raises InputError if this adjacency needs a public number that the user did not give."""
         return None
+
+
+def fields_of(query: Query) -> dict[str, Any]:
+    """The fields of a query that is a data class, by name."""
+    if not dataclasses.is_dataclass(query):
+        return {}
+    return {part.name: getattr(query, part.name) for part in dataclasses.fields(query)}
 
 
 def require_per_unit(query: Query, *, grouped: bool) -> None:

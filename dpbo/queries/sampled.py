@@ -51,7 +51,7 @@ class PoissonSampled(Query):
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         bound = self.scale(adjacency)
-        times = 2.0 if adjacency.replaces else 1.0
+        times = 1.0 + adjacency.replaces
         return Sensitivity(times * bound.l1, times * bound.l2, times * bound.linf, bound.scale)
 
     def scale(self, adjacency: Adjacency) -> Sensitivity:
@@ -74,14 +74,13 @@ class PoissonSampled(Query):
     def sampling_variance(self, units: int | None) -> Sequence[float]:
         gain = self.query.affine(units)[1]
         # a private number is replaced by the divisor
-        number = 1 / gain if units is None else units
-        # an origin may be rounded toward either end
-        ends = zip(self.query.ranges, self.query.origins(), strict=True)
-        most = [
-            self.query.max_records_per_unit * max(origin - lower, upper - origin)
-            for (lower, upper), origin in ends
-        ]
-        return [(1 - self.rate) / self.rate * number * (gain * each) ** 2 for each in most]
+        number = units or 1 / gain
+        shares = []
+        for (lower, upper), origin in zip(self.query.ranges, self.query.origins(), strict=True):
+            # an origin may be rounded toward either end
+            most = self.query.max_records_per_unit * max(origin - lower, upper - origin)
+            shares.append((1 - self.rate) / self.rate * number * (gain * most) ** 2)
+        return shares
 
     def quanta(self, units: int | None) -> tuple[float, ...]:
         return self.query.quanta(units)

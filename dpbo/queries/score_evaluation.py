@@ -67,19 +67,20 @@ def score_records(
             return Failure(_kind(error))
 
     if not view.one_at_a_time:
-        result = guarded(
-            lambda: (
-                []
-                if view.count == 0
-                else _fit(_pieces(score(subject, view.records), view.count, metrics), view)
-            )
-        )
+        result = guarded(lambda: _together(score, subject, view, metrics))
         if not isinstance(result, Failure) or result.kind == "interrupted" or not view.can_take:
             return result
     scores = _scores(score, subject, view, metrics)
     if isinstance(scores, Failure):
         return scores
     return guarded(lambda: _fit([scores], view))
+
+
+def _together(score: Score, subject: Any, view: View, metrics: int) -> Iterable[torch.Tensor]:
+    """The scores of all records by one call."""
+    if view.count == 0:
+        return []
+    return _fit(_pieces(score(subject, view.records), view.count, metrics), view)
 
 
 def probe_score(
@@ -93,11 +94,9 @@ def probe_score(
     """Scores and reduces `count` public stand-in records. Raises ScoreError where that fails: what
     the score returned, and the fix.
     """
-    shape = (
-        "one real number a record, shape (n,)"
-        if metrics == 1
-        else f"{metrics} numbers a record, shape (n, {metrics})"
-    )
+    shape = f"{metrics} numbers a record, shape (n, {metrics})"
+    if metrics == 1:
+        shape = "one real number a record, shape (n,)"
     must = (
         f"score must return {shape}. It was tried on {count} public records before any private one"
         " (zeros, or `example`): there it"
@@ -112,8 +111,9 @@ def probe_score(
         if result is _NOT_CALLED or isinstance(result, Iterator):
             raise ScoreError(f"{must} raised {cause!r}. {remedy}") from cause
         one_number = isinstance(result, (int, float)) or getattr(result, "shape", None) == ()
-        mean = f"{_MEAN} " if one_number and not scorer else ""
-        raise ScoreError(f"{must} returned {describe_result(result)}. {mean}{remedy}") from None
+        if one_number and not scorer:
+            remedy = f"{_MEAN} {remedy}"
+        raise ScoreError(f"{must} returned {describe_result(result)}. {remedy}") from None
 
 
 def describe_result(result: Any, scores: torch.Tensor | None = None) -> str:
@@ -126,8 +126,10 @@ def describe_result(result: Any, scores: torch.Tensor | None = None) -> str:
         kind = f"a {type(result).__name__} of {result.dtype}, shape {tuple(result.shape)}"
     elif isinstance(result, (list, tuple)):
         kind = f"a {type(result).__name__} of {len(result)}"
+    elif result is None:
+        kind = "None"
     else:
-        kind = "None" if result is None else f"a {type(result).__name__}"
+        kind = f"a {type(result).__name__}"
     if scores is None or not scores.isfinite().any():
         return kind
     finite = scores[scores.isfinite()]
@@ -153,10 +155,14 @@ def tensor_of(result: Any) -> torch.Tensor:
         if array.dtype.kind == "u":
             # here, because torch does not know all of numpy's unsigned dtypes
             array = array.astype(np.float64)
-        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+        if not array.flags.writeable:
+            array = array.copy()
+        tensor = torch.from_numpy(array)
     if tensor.dtype not in _DTYPES:
         raise _WrongShape
-    return tensor.to(torch.float64) if tensor.dtype in _UNSIGNED else tensor
+    if tensor.dtype in _UNSIGNED:
+        return tensor.to(torch.float64)
+    return tensor
 
 
 def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
@@ -165,8 +171,9 @@ def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
     """
     rows = 0
     for batch in result if isinstance(result, Iterator) else (result,):
-        scores = tensor_of(batch)
-        piece = scores.unsqueeze(1) if scores.ndim == 1 and metrics == 1 else scores
+        piece = tensor_of(batch)
+        if piece.ndim == metrics == 1:
+            piece = piece.unsqueeze(1)
         if piece.ndim != 2 or piece.shape[1] != metrics:
             raise _WrongShape
         rows += len(piece)
@@ -253,9 +260,8 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> _Found | 
         padded = torch.full((view.count,), int(positions[0]))
         padded[positions] = positions
         try:
-            scores[positions] = _joined(score(subject, view.take(padded)), view.count, metrics)[
-                positions
-            ]
+            found = _joined(score(subject, view.take(padded)), view.count, metrics)
+            scores[positions] = found[positions]
             known[positions] = True
         except BaseException as error:
             kind = _kind(error)
@@ -269,9 +275,8 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> _Found | 
 
 def _nothing(view: View, metrics: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores of no record yet, and which records have one."""
-    return torch.full((view.count, metrics), torch.nan, dtype=torch.float64), torch.zeros(
-        view.count, dtype=torch.bool
-    )
+    scores = torch.full((view.count, metrics), torch.nan, dtype=torch.float64)
+    return scores, torch.zeros(view.count, dtype=torch.bool)
 
 
 def _joined(result: Any, count: int, metrics: int) -> torch.Tensor:
@@ -308,12 +313,7 @@ def _kind(error: BaseException) -> str:
 
 def _is_scorer(score: Any) -> bool:
     """Whether it is one of scikit-learn's scorers, perhaps within a score of dpbo's."""
-    inner = next(
-        (
-            held
-            for name in ("measure", "score", "func")
-            if (held := getattr(score, name, None)) is not None
-        ),
-        None,
-    )
-    return hasattr(score, "_score_func") or (callable(inner) and _is_scorer(inner))
+    if hasattr(score, "_score_func"):
+        return True
+    inner = [getattr(score, name, None) for name in ("measure", "score", "func")]
+    return any(callable(held) and _is_scorer(held) for held in inner)

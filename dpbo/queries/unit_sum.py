@@ -5,14 +5,13 @@ over units is made.
 from __future__ import annotations
 
 import abc
-import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedSum, ScoreRanges
-from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
+from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable, fields_of
 
 
 class UnitSum(Query):
@@ -55,8 +54,8 @@ class UnitSum(Query):
 
     def __post_init__(self) -> None:
         """Copies what the caller of a data class's constructor may change later."""
-        for part in dataclasses.fields(self):  # type: ignore[arg-type]
-            object.__setattr__(self, part.name, copy_mutable(getattr(self, part.name)))
+        for name, value in fields_of(self).items():
+            object.__setattr__(self, name, copy_mutable(value))
 
     @property
     @abc.abstractmethod
@@ -77,17 +76,10 @@ class UnitSum(Query):
 
     def public_inputs(self) -> dict[str, Any]:
         stated = self._sum.public_inputs()
-        names: list[str] = (
-            [part.name for part in dataclasses.fields(self)]
-            if dataclasses.is_dataclass(self)
-            else []
-        )
-        fields = {name: getattr(self, name) for name in names}
-        return stated | {
-            name: value
-            for name, value in fields.items()
-            if isinstance(value, (bool, int, float, str))
-        }
+        for name, value in fields_of(self).items():
+            if isinstance(value, (bool, int, float, str)):
+                stated[name] = value
+        return stated
 
     def require_public(self, adjacency: Adjacency) -> None:
         # The sum is made here, before a worker gets the question, and kept: its range is from now

@@ -7,13 +7,13 @@ each is as a quantile of a score.
 """
 
 import copy
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 
 from dpbo.errors import InputError
@@ -85,11 +85,10 @@ class CandidateScores(Query):
         return (0.0,) * len(self.candidates), 1.0
 
     def public_inputs(self) -> dict[str, Any]:
-        inputs = {"candidates": len(self.candidates), "score_range": list(self.score_range)}
         stated = self._template.public_inputs()
-        return inputs | {
-            name: stated[name] for name in ("reference", "largest_difference") if name in stated
-        }
+        for name in ("weights", "max_records_per_unit", "worst", "divisor"):
+            del stated[name]
+        return {**stated, "candidates": len(self.candidates), "score_range": [*self.score_range]}
 
     def sums_over_units(self) -> bool:
         return True
@@ -157,11 +156,8 @@ class QuantileUtilities(Query):
 
     def __post_init__(self) -> None:
         values = [float(value) for value in self.candidates]
-        if (
-            len(values) < 2
-            or not all(math.isfinite(v) for v in values)
-            or any(a >= b for a, b in itertools.pairwise(values))
-        ):
+        gaps = np.diff(values)
+        if len(values) < 2 or not np.isfinite(gaps).all() or not (gaps > 0).all():
             raise InputError("candidates", values, "two or more increasing finite numbers")
         if self._fraction().denominator > _FINE:
             raise InputError("quantile", self.quantile, "a decimal of at most six digits")
@@ -176,9 +172,9 @@ class QuantileUtilities(Query):
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         share = self._fraction()
-        bound = (
-            1.0 if adjacency.replaces else math.nextafter(float(max(share, 1 - share)), math.inf)
-        )
+        bound = 1.0
+        if not adjacency.replaces:
+            bound = math.nextafter(float(max(share, 1 - share)), math.inf)
         return Sensitivity.of_linf(bound, len(self.candidates))
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
