@@ -88,13 +88,13 @@ class AdditiveMechanism(Mechanism):
             self.kind.mechanism,
             scale,
             tuple(s * std for s in scale),
-            tuple(grid_of(s) for s in scale),
+            tuple(map(grid_of, scale)),
             sensitivity.block,
         )
-        reachable = all(_SMALLEST < s < 1 / _SMALLEST for s in (*sensitivity.scale, *scale))
-        if not reachable or not all(
-            0 < shift <= 53 for shift in _shifts(quanta, distribution.grid)
-        ):
+        sizes = (*sensitivity.scale, *scale)
+        shifts = _shifts(quanta, distribution.grid)
+        reachable = _SMALLEST < min(sizes) and max(sizes) < 1 / _SMALLEST
+        if not (reachable and 0 < shifts.min() and shifts.max() <= 53):
             raise InputError(
                 "noise_multiplier",
                 self.noise_multiplier,
@@ -105,10 +105,8 @@ class AdditiveMechanism(Mechanism):
 
     def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
         offset, gain = affine
-        return (
-            np.asarray(offset) + drawn * np.asarray(distribution.grid) * gain,
-            (np.asarray(distribution.std) * gain) ** 2,
-        )
+        value = np.asarray(offset) + drawn * np.asarray(distribution.grid) * gain
+        return value, (np.asarray(distribution.std) * gain) ** 2
 
     def _sample(
         self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
@@ -151,7 +149,7 @@ class IndependentNoise(AdditiveMechanism):
     def noise(
         self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy
     ) -> NDArray[np.int64]:
-        wide = scale if scale.shape == fractions.shape else np.broadcast_to(scale, fractions.shape)
+        wide = np.broadcast_to(scale, fractions.shape)
         return rounded(
             self.base_distribution, fractions.reshape(-1), wide.reshape(-1), entropy
         ).reshape(fractions.shape)

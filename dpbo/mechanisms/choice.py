@@ -105,29 +105,17 @@ class ChoiceMechanism(Mechanism):
     def _sample(
         self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
     ) -> NDArray[np.int64]:
-        tensor = (
-            numerators
-            if isinstance(numerators, torch.Tensor)
-            else torch.from_numpy(np.array(numerators, dtype=np.int64))
-        )
-        utilities = tensor.to(torch.int64)
+        if not isinstance(numerators, torch.Tensor):
+            numerators = torch.from_numpy(np.array(numerators, dtype=np.int64))
+        utilities = numerators.to(torch.int64)
         best = max(int(chunk.max()) for _, chunk in _chunks(utilities)) // distribution.width
         counts = torch.zeros(LEVELS, dtype=torch.int64, device=utilities.device)
         for _, chunk in _chunks(utilities):
             counts += torch.bincount(_distances(chunk, best, distribution.width), minlength=LEVELS)
         filled = counts.cpu().numpy()
         distance = self.choose(filled, distribution.rate, entropy)
-        return np.array(
-            [
-                _nth(
-                    utilities,
-                    best,
-                    distribution.width,
-                    distance,
-                    draw_below(int(filled[distance]), entropy),
-                )
-            ]
-        )
+        nth = draw_below(int(filled[distance]), entropy)
+        return np.array([_nth(utilities, best, distribution.width, distance, nth)])
 
     def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
         return drawn.astype(np.float64), np.empty(0)

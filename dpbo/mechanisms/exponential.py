@@ -65,7 +65,10 @@ def _exactly(
             total += count * step**level
             sums.append(total)
         slack = mpmath.ldexp(total, -bits - 8)
-        ends = [mpmath.ldexp(end, -bits) * total for end in (word, word + 1)]
-        first = next(i for i, value in enumerate(sums) if value + slack > ends[0])
-        last = next((i for i, value in enumerate(sums) if value - slack > ends[1]), len(sums) - 1)
+        low = mpmath.ldexp(word, -bits) * total
+        high = mpmath.ldexp(word + 1, -bits) * total
+        first = next(i for i, value in enumerate(sums) if value + slack > low)
+        last = first
+        while last < len(sums) - 1 and sums[last] - slack <= high:
+            last += 1
     return first, last

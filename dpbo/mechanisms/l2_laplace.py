@@ -78,16 +78,13 @@ def _sizes(words: NDArray[np.uint64]) -> tuple[Floats, Floats]:
     """
     uniforms, normals = np.split(words, 2, axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        below, above = (np.ldexp(uniforms.astype(np.float64) + end, -64) for end in (0.0, 1.0))
-        near, far = (np.abs(end) for end in ends_of(NORMAL, normals & np.uint64(_LAST)))
-        shortest = (
-            -np.log(above).sum(axis=1, keepdims=True) * (1 - _WIDEN) / (_length(far) * (1 + _WIDEN))
-        )
-        longest = (
-            -np.log(below).sum(axis=1, keepdims=True)
-            * (1 + _WIDEN)
-            / (_length(near) * (1 - _WIDEN))
-        )
+        below = np.ldexp(uniforms.astype(np.float64), -64)
+        above = np.ldexp(uniforms.astype(np.float64) + 1.0, -64)
+        near, far = np.abs(ends_of(NORMAL, normals & np.uint64(_LAST)))
+        shortest = -np.log(above).sum(axis=1, keepdims=True) * (1 - _WIDEN)
+        longest = -np.log(below).sum(axis=1, keepdims=True) * (1 + _WIDEN)
+        shortest /= _length(far) * (1 + _WIDEN)
+        longest /= _length(near) * (1 - _WIDEN)
         return shortest * near, longest * far
 
 
@@ -111,21 +108,18 @@ def _decided(
     d = len(uniforms)
     bits = 64
     while True:
-        known = [
-            (k << 64) | word
-            for k, word in zip(known, random_words(2 * d, entropy).tolist(), strict=True)
-        ]
+        more = random_words(2 * d, entropy).tolist()
+        known = [(k << 64) | word for k, word in zip(known, more, strict=True)]
         bits += 64
         with precision(2 * bits + 64):
             sizes = _exact_sizes(known[:d], known[d:], bits)
             slack = mpmath.ldexp(1, -(mpmath.mp.prec // 3))
             result = []
             for ends, sign, fraction, unit in zip(sizes, signs, fractions, scale, strict=True):
-                low, high = sorted(
-                    mpmath.mpf(sign) * unit * end + mpmath.mpf(fraction) + mpmath.mpf(1) / 2
-                    for end in ends
-                )
-                first, last = mpmath.floor(low - slack), mpmath.floor(high + slack)
+                middle = mpmath.mpf(fraction) + mpmath.mpf(1) / 2
+                low, high = sorted([mpmath.mpf(sign) * unit * end + middle for end in ends])
+                first = mpmath.floor(low - slack)
+                last = mpmath.floor(high + slack)
                 if first != last:
                     break
                 result.append(int(first))
@@ -137,9 +131,22 @@ def _exact_sizes(uniforms: list[int], normals: list[int], bits: int) -> list[tup
     """`_sizes` of one row in mpmath, from numbers in [k, k+1] / 2^bits; infinite where a number or
     the length may be 0.
     """
+    shortest, far, length_of_far = _polar(uniforms, normals, bits, nearer=False)
+    longest, near, length_of_near = _polar(uniforms, normals, bits, nearer=True)
+    least = shortest / length_of_far
+    most = mpmath.inf
+    if length_of_near:
+        most = longest / length_of_near
+    return [(least * low, most * high) for low, high in zip(near, far, strict=True)]
+
+
+def _polar(
+    uniforms: list[int], normals: list[int], bits: int, *, nearer: bool
+) -> tuple[Any, list[Any], Any]:
+    """Radius, |z_j| and the length of z at one end of every interval: the radius is longest, and
+    each z_j nearest to 0, at opposite ends.
+    """
     whole = mpmath.mpf(1 << bits)
-    radius = [-sum(mpmath.log((k + end) / whole) for k in uniforms) for end in (1, 0)]
-    z = [[-NORMAL.exact((k + end) / whole) for k in normals] for end in (1, 0)]
-    length = [mpmath.sqrt(sum(value**2 for value in values)) for values in z]
-    longest = radius[1] / length[0] if length[0] else mpmath.inf
-    return [(radius[0] * near / length[1], longest * far) for near, far in zip(*z, strict=True)]
+    radius = -sum(mpmath.log((k + (not nearer)) / whole) for k in uniforms)
+    z = [-NORMAL.exact((k + nearer) / whole) for k in normals]
+    return radius, z, mpmath.sqrt(sum(value**2 for value in z))

@@ -89,7 +89,6 @@ class Mechanism(abc.ABC):
 
 def on_the_host(numerators: Numerators) -> NDArray[np.int64]:
     """The numerators as an array on the CPU, where noise is drawn."""
-    return np.asarray(
-        numerators.cpu().numpy() if isinstance(numerators, torch.Tensor) else numerators,
-        dtype=np.int64,
-    )
+    if isinstance(numerators, torch.Tensor):
+        numerators = numerators.cpu().numpy()
+    return np.asarray(numerators, dtype=np.int64)

@@ -54,22 +54,19 @@ class NoNoise(Mechanism):
     def distribution(
         self, sensitivity: Sensitivity, quanta: Sequence[float]
     ) -> AdditiveDistribution:
-        return AdditiveDistribution(
-            self.event().mechanism,
-            (0.0,) * len(quanta),
-            (0.0,) * len(quanta),
-            tuple(quanta),
-            sensitivity.block,
-        )
+        zeros = (0.0,) * len(quanta)
+        name = self.event().mechanism
+        return AdditiveDistribution(name, zeros, zeros, tuple(quanta), sensitivity.block)
 
     def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
         offset, gain = affine
-        return np.asarray(offset) + drawn * np.asarray(distribution.grid) * gain, np.zeros(
-            len(distribution.grid)
-        )
+        value = np.asarray(offset) + drawn * np.asarray(distribution.grid) * gain
+        return value, np.zeros(len(distribution.grid))
 
     def _sample(
         self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
     ) -> NDArray[np.int64]:
         exact = on_the_host(numerators)
-        return exact if distribution.block is None else exact.reshape(-1, distribution.block)
+        if distribution.block is None:
+            return exact
+        return exact.reshape(-1, distribution.block)

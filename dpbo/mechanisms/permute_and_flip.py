@@ -40,18 +40,15 @@ class PermuteAndFlipMechanism(ChoiceMechanism):
     def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
         filled = np.flatnonzero(counts)
         words = random_words(len(filled), entropy)
-        low, high = (_noisy(counts[filled], filled, float(rate), words, end) for end in (0, 1))
+        low = _noisy(counts[filled], filled, float(rate), words, 0)
+        high = _noisy(counts[filled], filled, float(rate), words, 1)
         rivals = np.flatnonzero(high >= low.max())
         draws = {int(i): (int(words[i]), 64) for i in rivals}
         while len(draws) > 1:
-            draws = {
-                i: ((word << 64) | random_word(entropy), bits + 64)
-                for i, (word, bits) in draws.items()
-            }
-            ends = {
-                i: _exactly(int(counts[filled[i]]), int(filled[i]), rate, *draw)
-                for i, draw in draws.items()
-            }
+            ends = {}
+            for i, (word, bits) in draws.items():
+                draws[i] = ((word << 64) | random_word(entropy), bits + 64)
+                ends[i] = _exactly(int(counts[filled[i]]), int(filled[i]), rate, *draws[i])
             best = max(lower for lower, _ in ends.values())
             draws = {i: draw for i, draw in draws.items() if ends[i][1] >= best}
         return int(filled[next(iter(draws))])
@@ -80,7 +77,9 @@ def _exactly(count: int, level: int, rate: Fraction, word: int, bits: int) -> tu
     with precision(2 * bits + 64):
         offset = mpmath.mpf(rate.numerator) / rate.denominator * level
         slack = mpmath.ldexp(1, -bits)
-        shares = [mpmath.ldexp(end, -bits) for end in (word, word + 1)]
-        # As above at shares 0 and 1.
-        ends = [-mpmath.log(-mpmath.expm1(mpmath.log(share) / count)) - offset for share in shares]
+        ends = []
+        for end in (word, word + 1):
+            # as above at shares 0 and 1
+            share = mpmath.ldexp(end, -bits)
+            ends.append(-mpmath.log(-mpmath.expm1(mpmath.log(share) / count)) - offset)
         return ends[0] - slack, ends[1] + slack

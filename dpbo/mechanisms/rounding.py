@@ -134,7 +134,8 @@ def ends_of(
     """
     below = np.nextafter(np.ldexp(k.astype(np.float64), -64), 0.0)
     above = np.minimum(np.nextafter(np.ldexp((k + np.uint64(1)).astype(np.float64), -64), 1.0), 0.5)
-    far, near = distribution.quantile(below), distribution.quantile(above)
+    far = distribution.quantile(below)
+    near = distribution.quantile(above)
     return near + np.abs(near) * _WIDEN, far - np.abs(far) * _WIDEN
 
 
@@ -154,12 +155,10 @@ def decide(
         if k == 0:
             continue
         with precision(2 * bits + 64):
-            ends = [
-                _floor_at(distribution, Fraction(p, 1 << bits), negative, fraction, scale)
-                for p in (k, k + 1)
-            ]
-        if ends[0] == ends[1] and ends[0] is not None:
-            return ends[0]
+            low = _floor_at(distribution, Fraction(k, 1 << bits), negative, fraction, scale)
+            high = _floor_at(distribution, Fraction(k + 1, 1 << bits), negative, fraction, scale)
+        if low == high and low is not None:
+            return low
 
 
 def _floor_at(
@@ -171,5 +170,7 @@ def _floor_at(
     z = distribution.exact(mpmath.mpf(p.numerator) / p.denominator)
     total = mpmath.mpf(fraction) + mpmath.mpf(scale) * (z if negative else -z) + mpmath.mpf(1) / 2
     slack = mpmath.ldexp(1, -mpmath.mp.prec // 2)
-    low, high = mpmath.floor(total - slack), mpmath.floor(total + slack)
-    return int(low) if low == high else None
+    low = mpmath.floor(total - slack)
+    if low != mpmath.floor(total + slack):
+        return None
+    return int(low)

@@ -42,7 +42,8 @@ def _decided(distribution: RunCountDistribution, word: int, bits: int) -> int | 
     """The k whose cell holds all of [word, word + 1] / 2^bits, or None where an end is too near a
     border.
     """
-    low, high = (mpmath.ldexp(mpmath.mpf(end), -bits) for end in (word, word + 1))
+    low = mpmath.ldexp(mpmath.mpf(word), -bits)
+    high = mpmath.ldexp(mpmath.mpf(word + 1), -bits)
     k, mass = distribution.first()
     total: Any = mpmath.mpf(mass)
     steps = 2
