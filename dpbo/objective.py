@@ -201,12 +201,11 @@ class PrivateObjective:
         """
         left = self.remaining
         if len(X) > left:
-            advice = f"Pass at most {left} of the rows. " if left else ""
             what = f"X of shape {tuple(X.shape)}, for {self.name!r},"
-            account = self.curator.ledger.account()
-            raise BudgetExceeded(
-                len(X), left, self.evaluations, "evaluations", what, advice + account
-            )
+            advice = self.curator.ledger.account()
+            if left:
+                advice = f"Pass at most {left} of the rows. {advice}"
+            raise BudgetExceeded(len(X), left, self.evaluations, "evaluations", what, advice)
         # once for all rows: a GPU is waited for
         points = X.detach().cpu()
         # all rows before the first is fitted
@@ -250,7 +249,9 @@ class PrivateObjective:
             InputError: a handle that no objective of this name evaluated; nothing was charged.
             BudgetExceeded: more handles than `remaining`; nothing was charged.
         """
-        several = [handles] if isinstance(handles, Handle) else list(handles)
+        if isinstance(handles, Handle):
+            handles = [handles]
+        several = list(handles)
         if not several:
             raise InputError("handles", [], "one handle or more")
         # another reservation's answer has other noise, and its terms do not state this one
@@ -274,8 +275,8 @@ class PrivateObjective:
         they declared.
         """
         # copies: the caller may change them
-        X, Y, Yvar = (column.clone() for column in self._columns())
-        return X, Y, Yvar
+        X, Y, Yvar = self._columns()
+        return X.clone(), Y.clone(), Yvar.clone()
 
     def model(
         self,
@@ -346,7 +347,9 @@ class PrivateObjective:
                 "Convert the point to the units of bounds=, for example by"
                 " botorch.utils.transforms.unnormalize. Nothing was charged."
             )
-            place = f"{name}[{i}]" if name == "x" else f"{name}[{row}, {i}]"
+            place = f"{name}[{row}, {i}]"
+            if name == "x":
+                place = f"x[{i}]"
             raise InputError(
                 place,
                 points[row, i].item(),
@@ -380,10 +383,8 @@ class PrivateObjective:
         d = self._dimension or len(points[0])
         for x in points:
             if len(x) != d:
-                whose = "as those released before have" if self._dimension else "as the others have"
-                raise InputError(
-                    "x", (len(x),), f"of {d} coordinates, {whose}", "Nothing was charged."
-                )
+                allowed = f"of {d} coordinates, as the other points"
+                raise InputError("x", (len(x),), allowed, "Nothing was charged.")
 
     def _released(
         self, handles: Sequence[Handle], device: torch.device
@@ -407,14 +408,13 @@ class PrivateObjective:
         if not done or self.curator.rank:
             return
         lost = self._reservation.lost
-        _LOG.log(
-            logging.WARNING if lost else logging.INFO,
-            "%r: values resumed: %d, lost: %s, evaluations left: %d",
-            self.name,
-            done - lost,
-            f"{lost} (charged, but never delivered)" if lost else "0",
-            self.evaluations - done,
-        )
+        level = logging.INFO
+        told = "0"
+        if lost:
+            level = logging.WARNING
+            told = f"{lost} (charged, but never delivered)"
+        form = "%r: values resumed: %d, lost: %s, evaluations left: %d"
+        _LOG.log(level, form, self.name, done - lost, told, self.evaluations - done)
 
     def _warn_of_noise(self) -> None:
         for std, (lower, upper) in zip(self.noise_std.tolist(), self._ranges, strict=True):

@@ -51,10 +51,8 @@ class _Continuous:
         return min(max(value, self.ends[0]), self.ends[1])
 
     def encode(self, value: Any) -> float:
-        return min(
-            max(float(self.distribution.cdf(clamp_rounding(value, *self.ends))), self.lower),
-            self.upper,
-        )
+        u = float(self.distribution.cdf(clamp_rounding(value, *self.ends)))
+        return min(max(u, self.lower), self.upper)
 
 
 class _Listed:
@@ -65,9 +63,9 @@ class _Listed:
     def __init__(self, values: tuple[Any, ...], *, categories: bool) -> None:
         self.values = values
         self.categories = categories
-        spacing = 1 if categories else max(len(values) - 1, 1)
+        self._spacing = 1 if categories else max(len(values) - 1, 1)
         # the values' coordinates
-        self.grid = [i / spacing for i in range(len(values))]
+        self.grid = [i / self._spacing for i in range(len(values))]
         self.lower = 0.0
         self.upper = self.grid[-1]
 
@@ -76,7 +74,7 @@ class _Listed:
         return f"one of {reprlib.repr(list(self.values))}"
 
     def decode(self, u: float) -> Any:
-        place = round(u) if self.categories else round(u * (len(self.values) - 1))
+        place = round(u * self._spacing)
         return self.values[min(max(place, 0), len(self.values) - 1)]
 
     def encode(self, value: Any) -> float:
@@ -109,13 +107,13 @@ class Space:
         self._axes = {name: _axis(name, spec) for name, spec in parameters.items()}
         self.names = tuple(self._axes)
         self.specs = dict(parameters)
-        axes = list(self._axes.values())
-        self.bounds = torch.tensor(
-            [[axis.lower for axis in axes], [axis.upper for axis in axes]], dtype=torch.float64
-        )
-        listed = {i: axis for i, axis in enumerate(axes) if isinstance(axis, _Listed)}
-        self.discrete_dims = {i: axis.grid for i, axis in listed.items() if not axis.categories}
-        self.cat_dims = {i: axis.grid for i, axis in listed.items() if axis.categories}
+        ends = [(axis.lower, axis.upper) for axis in self._axes.values()]
+        self.bounds = torch.tensor(ends, dtype=torch.float64).T.contiguous()
+        self.discrete_dims: dict[int, list[float]] = {}
+        self.cat_dims: dict[int, list[float]] = {}
+        for i, axis in enumerate(self._axes.values()):
+            if isinstance(axis, _Listed):
+                (self.cat_dims if axis.categories else self.discrete_dims)[i] = axis.grid
 
     def __repr__(self) -> str:
         return f"Space({', '.join(f'{name}: {axis.allowed}' for name, axis in self._axes.items())})"
@@ -144,11 +142,9 @@ class Space:
                 0.001 and 0.999.
         """
         if set(parameters) != set(self.names):
-            missing = [name for name in self.names if name not in parameters]
-            unknown = [str(name) for name in parameters if name not in self._axes]
-            remedy = (
-                f"Missing: {', '.join(missing) or 'none'}. Unknown: {', '.join(unknown) or 'none'}."
-            )
+            missing = ", ".join(sorted(set(self.names) - set(parameters))) or "none"
+            unknown = ", ".join(sorted(map(str, set(parameters) - set(self.names)))) or "none"
+            remedy = f"Missing: {missing}. Unknown: {unknown}."
             raise InputError(
                 "parameters", parameters, f"a dict with the keys {', '.join(self.names)}", remedy
             )
@@ -189,11 +185,8 @@ class Space:
         """`q x d` scrambled Sobol points, rounded to the nearest allowed value: a public initial
         design.
         """
-        return self.placed(
-            torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=seed).draw(
-                q, dtype=torch.float64
-            )
-        )
+        engine = torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=seed)
+        return self.placed(engine.draw(q, dtype=torch.float64))
 
     def placed(self, unit: Annotated[torch.Tensor, POINTS]) -> torch.Tensor:
         """`q x d` points of the space from points of the unit cube, such that uniform ones are
@@ -207,12 +200,9 @@ class Space:
             )
         lower, upper = self.bounds.to(unit.device)
         X = lower + unit * (upper - lower)
-        for i, grid in self.discrete_dims.items():
-            X[:, i] = (unit[:, i] * len(grid)).floor().clamp(max=len(grid) - 1) / max(
-                len(grid) - 1, 1
-            )
-        for i, categories in self.cat_dims.items():
-            X[:, i] = (unit[:, i] * len(categories)).floor().clamp(max=len(categories) - 1)
+        for i, grid in {**self.discrete_dims, **self.cat_dims}.items():
+            place = (unit[:, i] * len(grid)).long().clamp(max=len(grid) - 1)
+            X[:, i] = X.new_tensor(grid)[place]
         return X
 
 
@@ -260,29 +250,25 @@ def _axis(name: str, spec: Any) -> _Continuous | _Listed:
                 "Give a list of the values instead.",
             )
         return _Listed(steps, categories=False)
+    allowed = "a frozen scipy.stats distribution, or a list or 1-d array of one value or more"
     if isinstance(spec, tuple):
         remedy = (
             "A tuple may mean a range or its values. For the range use scipy.stats.uniform(low,"
             " high - low), scipy.stats.loguniform(low, high), or scipy.stats.randint(low, high + 1)"
             " for whole numbers; for the values use a list, [a, b]."
         )
-        raise InputError(
-            name,
-            spec,
-            "a frozen scipy.stats distribution, or a list or 1-d array of one value or more",
-            remedy,
-        )
-    listed = spec.tolist() if hasattr(spec, "tolist") and getattr(spec, "ndim", 1) == 1 else spec
-    if isinstance(listed, Sequence) and not isinstance(listed, str) and len(listed) > 0:
-        values = tuple(
-            value.item() if isinstance(value, (np.number, np.bool_)) else value for value in listed
-        )
-        ordered = all(
-            isinstance(value, numbers.Real) and not isinstance(value, bool) for value in values
-        )
-        return _Listed(tuple(sorted(values)) if ordered else values, categories=not ordered)
-    allowed = "a frozen scipy.stats distribution, or a list or 1-d array of one value or more"
-    raise InputError(name, spec, allowed, "For example scipy.stats.loguniform(1e-3, 1e3).")
+        raise InputError(name, spec, allowed, remedy)
+    listed = spec
+    if hasattr(spec, "tolist") and getattr(spec, "ndim", 1) == 1:
+        listed = spec.tolist()
+    if not isinstance(listed, Sequence) or isinstance(listed, str) or len(listed) == 0:
+        raise InputError(name, spec, allowed, "For example scipy.stats.loguniform(1e-3, 1e3).")
+    values = tuple(
+        value.item() if isinstance(value, (np.number, np.bool_)) else value for value in listed
+    )
+    if all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in values):
+        return _Listed(tuple(sorted(values)), categories=False)
+    return _Listed(values, categories=True)
 
 
 def _axis_to_json(spec: Any, axis: _Continuous | _Listed) -> dict[str, Any]:

@@ -66,8 +66,11 @@ class Pool:
     """
 
     def __init__(self, executor: Executors) -> None:
-        self._make = None if isinstance(executor, Executor) else executor
-        self._executor = executor if isinstance(executor, Executor) else executor()
+        self._make = None
+        if not isinstance(executor, Executor):
+            self._make = executor
+            executor = executor()
+        self._executor = executor
         self.breaks = 0
 
     def submit(self, begin: Callable[[Executor], Future[Handle]]) -> Future[Handle]:
@@ -190,14 +193,13 @@ class AsynchronousBO:
                     "errors that only fit raises",
                     "For example (FloatingPointError,).",
                 )
-        self.objective, self.space = objective, space
-        self._workers, self._initial, self._ordered, self._skip, self._seed = (
-            workers,
-            max(initial, 2),
-            ordered,
-            tuple(skip),
-            seed,
-        )
+        self.objective = objective
+        self.space = space
+        self._workers = workers
+        self._initial = max(initial, 2)
+        self._ordered = ordered
+        self._skip = tuple(skip)
+        self._seed = seed
         self._propose = Proposer(space) if propose is None else propose
         self._jobs: list[_Job] = []
         self._skipped: list[torch.Tensor] = []
@@ -265,7 +267,8 @@ class AsynchronousBO:
         try:
             handle = job.future.result()
         except LOST as error:
-            wait([each.future for each in self._jobs])  # a broken executor fails all its jobs
+            # a broken executor fails all its jobs
+            wait([each.future for each in self._jobs])
             pool.renew(error)
             self._submit_again(pool, *LOST)
             return
@@ -281,7 +284,8 @@ class AsynchronousBO:
         pool.breaks = 0
         try:
             self.objective.release(handle)
-        except LedgerUnavailable:  # the job stays: a handle released again gives its one value
+        except LedgerUnavailable:
+            # the job stays: a handle released again gives its one value
             raise
         except PrivacyError as error:
             self._jobs.remove(job)
@@ -299,13 +303,14 @@ class AsynchronousBO:
         pending = [job.x for job in self._jobs] + self._skipped
         count = len(X) + len(pending)
         if count < self._initial or len(X) < 2:
-            design, taken = self.space.sample(count + 1, seed=self._seed), [*X, *pending]
-            return next(
-                (x for x in design if not any(torch.equal(x, other) for other in taken)), design[-1]
-            )
+            taken = [*X, *pending]
+            for x in self.space.sample(count + 1, seed=self._seed):
+                if not any(torch.equal(x, other) for other in taken):
+                    break
+            # the last point where none is free
+            return x
         start = time.perf_counter()
-        x = self._propose(
-            X, Y, Yvar, torch.stack(pending) if pending else X[:0], seed=1000 * self._seed + count
-        )[0]
+        waiting = torch.stack(pending) if pending else X[:0]
+        x = self._propose(X, Y, Yvar, waiting, seed=1000 * self._seed + count)[0]
         self.proposing.append(time.perf_counter() - start)
         return x

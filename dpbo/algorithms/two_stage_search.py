@@ -111,16 +111,16 @@ def search_then_choose(
         ReleaseLost: a process that died before it stored the choice had charged it.
     """
     finalists = min(finalists, len(candidates))
-    whole, share = share_of_cap(curator, budget), exact_share(search_share, "search_share")
+    whole = share_of_cap(curator, budget)
+    share = exact_share(search_share, "search_share")
     if share == 1:
         raise InputError("search_share", search_share, "below 1", "The rest pays for the choice.")
     of_search, of_choice = parts_of(curator.accounting, whole, share)
     mechanism = next(priced(curator, [PermuteAndFlipMechanism], of_choice))
     used = curator.ledger.used()
     if f"{name}: choice" not in used:
-        require_left(
-            curator, of_choice if f"{name}: search" in used else whole, f"the plan {name!r}"
-        )
+        begun = f"{name}: search" in used
+        require_left(curator, of_choice if begun else whole, f"the plan {name!r}")
     objective = PrivateObjective(
         curator,
         score,
@@ -142,11 +142,10 @@ def search_then_choose(
     order = torch.randperm(len(candidates), generator=torch.Generator().manual_seed(seed))
     while objective.remaining:
         X, Y, Yvar = objective.history()
-        index = (
-            order[len(X) % len(order)]
-            if len(X) < initial
-            else _bounds(X, Y, Yvar, beta).best_of(candidates, 1)
-        )
+        if len(X) < initial:
+            index = order[len(X) % len(order)]
+        else:
+            index = _bounds(X, Y, Yvar, beta).best_of(candidates, 1)
         objective(candidates[index].reshape(1, -1))
 
     bounds = _bounds(*objective.history(), beta)
