@@ -108,7 +108,7 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]
     the like.
 
     Args:
-        model: a `FiniteGP` or any single-outcome GPyTorch regression model.
+        model: a single-outcome GPyTorch regression model.
         schedule: beta by t.
 
     Source: Kusner et al. 2015, equation 3 (the standard deviation outside the root; the workshop
@@ -116,12 +116,7 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]
     """
 
     def __init__(self, model: Model, schedule: Schedule) -> None:
-        t = (
-            model.num_observations
-            if isinstance(model, FiniteGP)
-            else int(model.train_inputs[0].shape[-2])
-        )
-        beta = schedule(t + 1)
+        beta = schedule(int(model.train_inputs[0].shape[-2]) + 1)
         require("schedule", beta, NotNegative)
         super().__init__(model, beta=beta)
 

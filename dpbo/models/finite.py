@@ -11,24 +11,18 @@ d for the kernel's row, 6 n for the rest. Bytes: 8 n t of V are read once, which
 time, and about 80 n of vectors that stay in cache. Storage: 8 n t.
 """
 
-import copy
 import math
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import scipy
 import torch
-from botorch.exceptions.errors import UnsupportedError
-from botorch.models.model import Model
-from botorch.posteriors.gpytorch import GPyTorchPosterior
-from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
-from linear_operator import to_linear_operator
 from torch import Tensor
 
 from dpbo.errors import InputError
-from dpbo.models.kernel_rows import accurate, rows_of
-from dpbo.models.kernels import require_finite, require_float64
+from dpbo.models.kernel_rows import rows_of
+from dpbo.models.kernels import require_finite
 from dpbo.validation import POINTS, Count, Finite, NotNegative, Positive, at_least, checked
 
 # as a share of the prior variance
@@ -36,11 +30,11 @@ _LEAST_NOISE = 1e-12
 
 
 @checked
-class FiniteGP(Model):  # type: ignore[misc]
-    """A GP posterior over candidates.
+class FiniteGP(torch.nn.Module):
+    """A GP posterior over candidates, and nowhere else.
 
     Args:
-        candidates: `n x d`, float64. Slower if they lie hundreds of length-scales apart.
+        candidates: `n x d`, float64.
         kernel: a GPyTorch kernel in float64, copied. Public: never fitted on private values.
         noise: variance of an observation, above 0, in units of y^2.
 
@@ -49,14 +43,10 @@ class FiniteGP(Model):  # type: ignore[misc]
         capacity: observations for which room is made at first; it doubles when full.
 
     Raises:
-        InputError: an argument is not float64, not finite, or out of range.
-        UnsupportedError: the kernel has a batch of hyperparameters.
+        InputError: an argument is not float64, not finite, out of range, or a batch of kernels.
     """
 
     _V: Tensor
-    _indices: Tensor
-    _scales: Tensor
-    _innovations: Tensor
     _mean: Tensor
     _variance: Tensor
     _scratch: Tensor
@@ -75,12 +65,13 @@ class FiniteGP(Model):  # type: ignore[misc]
         if candidates.dim() != 2 or 0 in candidates.shape:
             raise InputError("candidates", tuple(candidates.shape), "of shape n x d, not empty")
         if len(kernel.batch_shape):
-            raise UnsupportedError("FiniteGP takes one kernel; make one model for each.")
+            raise InputError(
+                "kernel", tuple(kernel.batch_shape), "one kernel", "Make one model each."
+            )
         self.noise = noise
         self.prior_mean = mean
         self.register_buffer("candidates", candidates)
-        self.kernel = accurate(copy.deepcopy(kernel).requires_grad_(False), candidates)
-        self._rows = rows_of(self.kernel, candidates)
+        self._rows = rows_of(kernel, candidates)
         variance = candidates.new_empty(len(candidates))
         self.register_buffer("_variance", variance)
         self.register_buffer("_mean", torch.empty_like(variance))
@@ -106,21 +97,6 @@ class FiniteGP(Model):  # type: ignore[misc]
     def variance(self) -> Tensor:
         """Posterior variance at the candidates, without noise, `n`: a view like the mean's."""
         return self._variance
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Empty: one process."""
-        return torch.Size()
-
-    @property
-    def num_outputs(self) -> int:
-        """1: one value a candidate."""
-        return 1
-
-    @property
-    def observed(self) -> Tensor:
-        """The observed points, `t x d`."""
-        return self.candidates[self._indices[: self.num_observations]]
 
     @torch.no_grad()
     def argmax_upper(self, beta: NotNegative, *, exclude: Tensor | None = None) -> Tensor:
@@ -181,59 +157,7 @@ class FiniteGP(Model):  # type: ignore[misc]
         self._mean.addcmul_(row, innovation)
         # rounding may leave -1e-17 where all is known
         self._variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)
-        self._indices[t : t + 1] = at
-        self._scales[t : t + 1] = scale
-        self._innovations[t : t + 1] = innovation
         self.num_observations = t + 1
-
-    def posterior(
-        self,
-        X: Tensor,
-        output_indices: list[int] | None = None,
-        observation_noise: bool | Tensor = False,
-        posterior_transform: Any = None,
-    ) -> GPyTorchPosterior:
-        """The joint posterior at any X, `... x q x d`; differentiable in X.
-
-        Raises:
-            InputError: X is not float64.
-            UnsupportedError: another output than 0 is asked for, or noise of another size than the
-                model's.
-        """
-        require_float64("X", X)
-        if output_indices not in (None, [0]) or not isinstance(observation_noise, bool):
-            raise UnsupportedError("FiniteGP has one output, and one noise for all observations.")
-        mean, covariance = self._moments(X)
-        if observation_noise:
-            covariance = covariance + self.noise * torch.eye(
-                X.shape[-2], dtype=X.dtype, device=X.device
-            )
-        posterior = GPyTorchPosterior(MultivariateNormal(mean, to_linear_operator(covariance)))
-        return posterior if posterior_transform is None else posterior_transform(posterior)
-
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Model:
-        """Refused: only candidates are observed, by `observe`."""
-        raise UnsupportedError(
-            "FiniteGP observes candidates, by observe(index, value); copy.deepcopy it first to keep"
-            " this one."
-        )
-
-    def subset_output(self, idcs: list[int]) -> Model:
-        """Refused: there is one output."""
-        raise UnsupportedError("FiniteGP has one output.")
-
-    def _moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean `... x q` and covariance `... x q x q`: all points are columns of one solve."""
-        prior = self.kernel(X).to_dense()
-        t = self.num_observations
-        if t == 0:
-            return torch.full_like(X[..., 0], self.prior_mean), prior
-        cross = self.kernel(self.observed, X.reshape(-1, X.shape[-1])).to_dense()
-        # L, lower with L L^T = K + noise I: its entries lie in V at the observed candidates
-        below = self._V[:t, self._indices[:t]].mT.tril(-1)
-        L = below + torch.diag(self._scales[:t])
-        A = torch.linalg.solve_triangular(L, cross, upper=False).mT.reshape(*X.shape[:-1], t)
-        return self.prior_mean + A @ self._innovations[:t], prior - A @ A.mT
 
     def _index(self, name: str, index: Tensor) -> Tensor:
         """Indices `k` of candidates, where these lie. Raises InputError for one that is no
@@ -251,23 +175,14 @@ class FiniteGP(Model):  # type: ignore[misc]
         """Grow the buffers. V on a CPU by numpy, which asks for huge pages: page faults take a
         tenth of a run otherwise.
         """
-        t = self.num_observations
         shape = (capacity, len(self._mean))
         if self._mean.device.type == "cpu":
             V = torch.from_numpy(np.empty(shape))
         else:
             V = self._mean.new_empty(shape)
-        scales, innovations = self._mean.new_empty(2, capacity)
-        indices = torch.empty_like(scales, dtype=torch.long)
-        for name, grown in (
-            ("_V", V),
-            ("_scales", scales),
-            ("_innovations", innovations),
-            ("_indices", indices),
-        ):
-            if t:
-                grown[:t] = getattr(self, name)
-            self.register_buffer(name, grown)
+        if self.num_observations:
+            V[: self.num_observations] = self._V
+        self.register_buffer("_V", V)
 
 
 def _subtract(row: Tensor, past: Tensor, index: Tensor) -> None:

@@ -1,12 +1,12 @@
 """Rows k(x_i, .) of a kernel over a fixed candidate set, one at a time: what an incremental
 Cholesky factor needs.
 
-The n x n matrix is never formed; a row costs O(n d). RBF and Matern-5/2 kernels keep their whitened
-candidates, so that a row is one matrix-vector product and one exponential (twenty times cheaper at
-n = 40,000 than through GPyTorch). Every other kernel is called. RBF and Matern-5/2 kernels over
-candidates too far apart for such a product take their distances coordinate by coordinate
-(`ByDifferences`). A variance that a sum of kernels gives each row for itself (SameRow) is added at
-the row's own index: candidates of equal coordinates stay two rows. Hyperparameters are public
+The n x n matrix is never formed; a row costs O(n d). RBF and Matern-5/2 kernels take their distances
+coordinate by coordinate, in memory that is kept: the expansion |u|^2 + |v|^2 - 2 u.v, as in
+GPyTorch, rounds by 2^-52 of the squared spread, so that candidates 10^6 length-scales apart become
+neighbours. Every other kernel is called. A variance that a sum of kernels gives each row for itself
+(SameRow) is added at the row's own index: candidates of equal coordinates stay two rows.
+Hyperparameters are public
 constants, read once.
 """
 
@@ -18,14 +18,12 @@ from typing import Any
 
 import gpytorch
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, ScaleKernel
 from torch import Tensor
 
 from dpbo.models.kernels import Radial, Scaled, kernel_derivatives
 from dpbo.models.noisy_inputs import SameRow
 
-# length-scales; from 1000 on posteriors at a noise of 1e-2 were more than 1e-9 off
-_FAR = 300.0
 # of r^2: a polynomial times an exponential must not meet an infinity
 _LARGEST = 1e300
 
@@ -76,31 +74,27 @@ class Rows(torch.nn.Module, abc.ABC):
 
 
 class RadialRows(Rows):
-    """s kappa(r^2), from r^2 = |u|^2 + (-2 u_i, |u_i|^2) . (u, 1) of whitened candidates u measured
-    from their mean.
-    """
+    """s kappa(r^2) of whitened distances."""
 
-    squares: Tensor
-    extended: Tensor
+    columns: Tensor
+    lengths: Tensor
 
     def __init__(self, kernel: Radial, scale: float, candidates: Tensor) -> None:
         super().__init__()
         self.kappa_ = kernel.kappa_
         self.scale = scale
-        u = (candidates - candidates.mean(0)) / kernel.lengthscale
-        self.register_buffer("squares", u.square().sum(-1))
-        # (d + 1) x n: a row of products then reads along memory
-        extended = torch.cat([u, torch.ones_like(u[:, :1])], dim=1)
-        self.register_buffer("extended", extended.mT.contiguous())
+        self.register_buffer("columns", candidates.mT.contiguous())
+        self.register_buffer("lengths", kernel.lengthscale.expand(1, candidates.shape[1])[0])
 
     def diagonal(self) -> Tensor:
-        return torch.full_like(self.squares, self.scale)
+        return torch.full_like(self.columns[0], self.scale)
 
     def write(self, index: Tensor, out: Tensor, scratch: Tensor) -> None:
-        weights = -2.0 * self.extended[:, index].squeeze(-1)
-        weights[-1:] = self.squares[index]
-        torch.addmv(self.squares, self.extended.mT, weights, out=out)
-        self.kappa_(out.clamp_min_(0.0), scratch)
+        out.zero_()
+        for column, length in zip(self.columns, self.lengths, strict=True):
+            torch.sub(column, column[index], out=scratch).div_(length).square_()
+            out.add_(scratch)
+        self.kappa_(out.clamp_max_(_LARGEST), scratch)
         if self.scale != 1.0:
             out.mul_(self.scale)
 
@@ -137,62 +131,3 @@ class OwnRows(Rows):
     def write(self, index: Tensor, out: Tensor, scratch: Tensor) -> None:
         self.shared.write(index, out, scratch)
         out[index] += self.own
-
-
-class ByDifferences(Kernel):  # type: ignore[misc]
-    """A radial kernel of variance 1 with fixed length-scales, whose distances are taken coordinate
-    by coordinate.
-
-    GPyTorch's kernels and `RadialRows` expand r^2 = |u|^2 + |v|^2 - 2 u.v, which rounds by 2^-52 of
-    the squared spread: at 10^6 length-scales distant points become neighbours, and one far
-    candidate does so to all others. (x - z) / l loses nothing, but is slower.
-    """
-
-    has_lengthscale = False
-    lengths: Tensor
-
-    def __init__(self, radial: Radial) -> None:
-        super().__init__()
-        self.profile = radial.profile
-        self.register_buffer("lengths", radial.lengthscale)
-
-    def forward(
-        self,
-        x1: Tensor,
-        x2: Tensor,
-        diag: bool = False,
-        last_dim_is_batch: bool = False,
-        **params: Any,
-    ) -> Tensor:
-        """k of `... x n x d` and `... x m x d`, `... x n x m`; the diagonal, `... x n`, if
-        `diag`.
-        """
-        if not diag:
-            x1 = x1.unsqueeze(-2)
-            x2 = x2.unsqueeze(-3)
-        lengths = self.lengths.expand(1, x1.shape[-1]).unbind(-1)
-        squares = (
-            ((x - z) / length).square()
-            for x, z, length in zip(x1.unbind(-1), x2.unbind(-1), lengths, strict=True)
-        )
-        return self.profile(sum(squares, x1.new_zeros(())).clamp_max(_LARGEST))[0]
-
-
-def accurate(kernel: Kernel, candidates: Tensor) -> Kernel:
-    """`kernel`, changed in place: its radial parts use `ByDifferences` where the candidates,
-    `n x d`, lie too far apart.
-
-    The spread is the diagonal of the candidates' box in length-scales. Kernels other than these
-    two, sums and multiples are left as is.
-    """
-    if kernel.active_dims is not None:
-        return kernel
-    if type(kernel) is ScaleKernel:
-        kernel.base_kernel = accurate(kernel.base_kernel, candidates)
-    elif type(kernel) is AdditiveKernel:
-        kernel.kernels = torch.nn.ModuleList(accurate(part, candidates) for part in kernel.kernels)
-    elif isinstance(known := kernel_derivatives(kernel), Radial):
-        box = (candidates.amax(0) - candidates.amin(0)) / known.lengthscale
-        if float(box.norm()) > _FAR:
-            return ByDifferences(known)
-    return kernel

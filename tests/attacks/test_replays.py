@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import scipy.stats
 import torch
+from botorch.models import SingleTaskGP
 
 from dpbo import DPGIBO, Adjacency, Budget, PrivateObjective, Space
 from dpbo.accounting import Planned, PureFilter
@@ -30,7 +31,7 @@ from dpbo.mechanisms import (
     LaplaceMechanism,
     PermuteAndFlipMechanism,
 )
-from dpbo.models import FiniteGP, noisy_inputs
+from dpbo.models import noisy_inputs
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch
@@ -134,12 +135,11 @@ def searched_then_chosen(curator):
 
 
 def ucb_choice(curator):
-    model = FiniteGP(GRID, squared_exponential(0.4), 1e-2)
     plan = PrivateObjective(
         curator, near, score_range=(0.0, 1.0), evaluations=3, budget=0.5, mechanism=LaplaceMechanism
     )
-    for index in (0, 17, 35):
-        model.observe(index, plan(GRID[index].unsqueeze(0))[0].item())
+    X = GRID[[0, 17, 35]]
+    model = SingleTaskGP(X, *plan(X), covar_module=squared_exponential(0.4))
     query = GPUCB(model, SrinivasFinite(count=len(GRID), delta=0.1)).argmax_query(
         near, GRID, score_range=(0.0, 1.0), finalists=5
     )

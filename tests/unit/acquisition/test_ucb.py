@@ -101,15 +101,16 @@ def test_argmax_of_equals_and_without_those_excluded():
     assert torch.equal(suggest_ucb(model, lambda t: 4.0, exclude=order[:2]), order[2])
 
 
-def test_over_a_finite_gp_through_botorchs_optimisers():
+def test_through_botorchs_optimisers():
     candidates = torch.rand(80, 2, dtype=DOUBLE)
     schedule = SrinivasFinite(count=80, delta=0.1)
-    model = FiniteGP(candidates, squared_exponential(0.4), NOISE)
+    finite = FiniteGP(candidates, squared_exponential(0.4), NOISE)
     for index in range(5):
-        model.observe(index, wave(candidates[index]))
+        finite.observe(index, wave(candidates[index]))
+    model = model_of(candidates[:5], wave(candidates[:5]), squared_exponential(0.4))
     acquisition = GPUCB(model, schedule)
     best, _ = optimize_acqf_discrete(acquisition, q=1, choices=candidates)
-    assert torch.equal(best[0], candidates[suggest_ucb(model, schedule)])
+    assert torch.equal(best[0], candidates[suggest_ucb(finite, schedule)])
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
     X, value = optimize_acqf(
         acquisition, bounds, q=1, num_restarts=3, raw_samples=16, options={"seed": 1}
@@ -124,7 +125,7 @@ def test_over_a_finite_gp_through_botorchs_optimisers():
 
 def test_batches_of_points_and_points_pending_are_refused():
     acquisition = GPUCB(
-        FiniteGP(torch.rand(5, 2, dtype=DOUBLE), matern52(0.4), NOISE),
+        model_of(torch.rand(5, 2, dtype=DOUBLE), torch.rand(5, dtype=DOUBLE), matern52(0.4)),
         SrinivasFinite(count=5, delta=0.1),
     )
     with pytest.raises(UnsupportedError):

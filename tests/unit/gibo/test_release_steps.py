@@ -15,7 +15,6 @@ from dpbo.acquisition import GPUCB, SrinivasFinite
 from dpbo.errors import InputError
 from dpbo.gibo import GradientPosterior, posterior_of_one_unit, suggest_gradient_points
 from dpbo.mechanisms import GaussianMechanism, PermuteAndFlipMechanism
-from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.testing.entropy import SeededEntropy
 from tests.unit.models.kernels import DOUBLE
@@ -108,9 +107,8 @@ def test_a_model_whose_mean_is_not_constant_has_no_posterior_of_one_unit():
 @pytest.fixture
 def bounds():
     candidates = torch.rand(90, 2, dtype=DOUBLE)
-    model = FiniteGP(candidates, squared_exponential(0.4), 1e-2)
-    for index in range(5):
-        model.observe(index, float(candidates[index].sum()))
+    X = candidates[:5]
+    model = SingleTaskGP(X, X.sum(-1, keepdim=True), covar_module=squared_exponential(0.4))
     return GPUCB(model, SrinivasFinite(count=90, delta=0.1)), candidates
 
 
