@@ -46,6 +46,7 @@ class FiniteGP(torch.nn.Module):
         InputError: an argument is not float64, not finite, out of range, or a batch of kernels.
     """
 
+    candidates: Tensor
     _V: Tensor
     _mean: Tensor
     _variance: Tensor
@@ -65,9 +66,7 @@ class FiniteGP(torch.nn.Module):
         if candidates.dim() != 2 or 0 in candidates.shape:
             raise InputError("candidates", tuple(candidates.shape), "of shape n x d, not empty")
         if len(kernel.batch_shape):
-            raise InputError(
-                "kernel", tuple(kernel.batch_shape), "one kernel", "Make one model each."
-            )
+            raise InputError("kernel", tuple(kernel.batch_shape), "one, not a batch of kernels")
         self.noise = noise
         self.prior_mean = mean
         self.register_buffer("candidates", candidates)

@@ -1,13 +1,12 @@
 """Rows k(x_i, .) of a kernel over a fixed candidate set, one at a time: what an incremental
 Cholesky factor needs.
 
-The n x n matrix is never formed; a row costs O(n d). RBF and Matern-5/2 kernels take their distances
+The n x n matrix is never formed; a row costs O(n d). RBF and Matern-5/2 kernels take distances
 coordinate by coordinate, in memory that is kept: the expansion |u|^2 + |v|^2 - 2 u.v, as in
 GPyTorch, rounds by 2^-52 of the squared spread, so that candidates 10^6 length-scales apart become
 neighbours. Every other kernel is called. A variance that a sum of kernels gives each row for itself
 (SameRow) is added at the row's own index: candidates of equal coordinates stay two rows.
-Hyperparameters are public
-constants, read once.
+Hyperparameters are public constants, read once.
 """
 
 from __future__ import annotations
