@@ -31,7 +31,7 @@ from torch import Tensor
 
 from benchmarks.harness import Difference, difference, mean_and_error, options, record, table
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
-from dpbo.acquisition.expected_improvement import Proposer, posterior_mean
+from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.algorithms import AsynchronousBO
 
 WORKERS = 4
@@ -154,7 +154,6 @@ def searched(problem: str, way: tuple[int, bool], evaluations: int, seed: int) -
         return -function.evaluate_true(lower + X * (upper - lower)).unsqueeze(1)
 
     design = space.sample(INITIAL, seed=seed)
-    propose = Proposer(space)
     X = design[:0]
     Y = noise[:0]
     now = 0.0
@@ -173,7 +172,9 @@ def searched(problem: str, way: tuple[int, bool], evaluations: int, seed: int) -
             x = (
                 design[made]
                 if made < INITIAL
-                else propose(X, Y, torch.full_like(Y, sd**2), pending, seed=1000 * seed + t)[0]
+                else suggest(
+                    space, X, Y, torch.full_like(Y, sd**2), seed=1000 * seed + t, pending=pending
+                )[0]
             )
             flying.append((now + durations[made], x))
     best = X[posterior_mean(space, X, Y, torch.full_like(Y, sd**2)).argmax()]

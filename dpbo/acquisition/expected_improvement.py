@@ -14,38 +14,31 @@ Public objectives must come from public things: the model and public records, ne
 ones. They cost no budget.
 """
 
-import contextlib
 from collections.abc import Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
-from botorch.exceptions.errors import ModelFittingError
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.optim import optimize_acqf, optimize_acqf_mixed_alternating
-from botorch.optim.fit import fit_gpytorch_mll_scipy
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.multi_objective.pareto import is_non_dominated
-from gpytorch.mlls import ExactMarginalLogLikelihood
-from linear_operator.utils.errors import NanError, NotPSDError
 
 from dpbo.acquisition.noisy_improvement import NoisyImprovement
 from dpbo.errors import InputError
 from dpbo.isolation import seed_torch
 from dpbo.models.builders import (
     FARTHEST,
-    FIT,
     ModelBuilder,
     default_gp,
     mute_optimizer_warnings,
     require_constant,
     require_values,
-    unfitted_gp,
 )
 from dpbo.space import Space
-from dpbo.validation import POINTS, between, checked
+from dpbo.validation import POINTS, checked
 
 _PublicValues = Annotated[torch.Tensor, POINTS]
 
@@ -168,85 +161,6 @@ def pareto_front(
     require_history(space, X, Y, Yvar, least=1)
     _require_public_values(X, public)
     return is_non_dominated(torch.cat([posterior_mean(space, X, Y, Yvar).unsqueeze(1), public], 1))
-
-
-class Proposes(Protocol):
-    """How an asynchronous search asks for a point: X `t x d`, Y and Yvar `t x 1`, pending `k x d`;
-    the answer is `1 x d`.
-    """
-
-    def __call__(
-        self,
-        X: torch.Tensor,
-        Y: torch.Tensor,
-        Yvar: torch.Tensor,
-        pending: torch.Tensor,
-        *,
-        seed: int,
-    ) -> torch.Tensor: ...
-
-
-@checked
-class Proposer:
-    """`suggest` for an asynchronous search: called often, it fits length-scales only now and then.
-
-        propose = Proposer(space)
-        x = propose(X, Y, Yvar, pending, seed=7)           # 1 x d
-
-    Between two fits the new values are conditioned on, under the lengths of the last fit. When to
-    fit follows from the number of values alone, which is public. Of `suggest`'s time fitting is
-    more than half.
-
-    Keyword args: growth: fit anew when there are by this share more values than at the last fit, or
-        fewer than then; 0 fits each time.
-
-    Raises:
-        InputError: an argument outside its range.
-    """
-
-    def __init__(self, space: Space, *, growth: Annotated[float, between(0.0, 10.0)] = 0.2) -> None:
-        self._space = space
-        self._growth = growth
-        self._lengths: dict[str, Any] | None = None
-        self._fitted_on = 0
-
-    def __call__(
-        self,
-        X: torch.Tensor,
-        Y: torch.Tensor,
-        Yvar: torch.Tensor,
-        pending: torch.Tensor,
-        *,
-        seed: int,
-    ) -> torch.Tensor:
-        """The next point beside those pending (`k x d`), `1 x d`. InputError: fewer than two
-        values, or shapes that do not fit.
-        """
-        require_history(self._space, X, Y, Yvar, least=2)
-        require_pending(self._space, pending)
-        with mute_optimizer_warnings():
-            return best_point(self._space, self._model(X, Y, Yvar), X, pending, seed=seed)
-
-    def _model(self, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
-        gp = unfitted_gp(self._space, X, Y, Yvar)
-        if (
-            self._lengths is None
-            or not self._fitted_on <= len(X) < (1.0 + self._growth) * self._fitted_on
-        ):
-            # from the prior's lengths; where the fit fails, they stay
-            with torch.enable_grad(), contextlib.suppress(ModelFittingError, NanError, NotPSDError):
-                fit_gpytorch_mll_scipy(ExactMarginalLogLikelihood(gp.likelihood, gp), options=FIT)
-            # of the kernel and the mean: neither the noise nor the scale of the values, which come
-            # with the values
-            kept = (
-                part
-                for part in gp.named_parameters()
-                if part[0].startswith(("covar_module", "mean_module"))
-            )
-            self._lengths = {name: value.detach().clone() for name, value in kept}
-            self._fitted_on = len(X)
-        gp.load_state_dict({**gp.state_dict(), **self._lengths})
-        return gp.eval()
 
 
 def best_point(

@@ -37,7 +37,7 @@ from typing import Any
 
 import torch
 
-from dpbo.acquisition.expected_improvement import Proposer, Proposes, posterior_mean
+from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.curator.evaluation import LOST
 from dpbo.curator.handle import Handle
 from dpbo.errors import (
@@ -54,6 +54,8 @@ from dpbo.space import Space
 from dpbo.validation import Count, checked
 
 Executors = Executor | Callable[[], Executor]
+# (X, Y, Yvar, pending, seed=): `t x d`, `t x 1`, `t x 1`, `k x d`; the answer is `1 x d`
+Proposes = Callable[..., torch.Tensor]
 _MOST_BREAKS = 3
 
 
@@ -200,7 +202,7 @@ class AsynchronousBO:
         self._ordered = ordered
         self._skip = tuple(skip)
         self._seed = seed
-        self._propose = Proposer(space) if propose is None else propose
+        self._propose = self._suggested if propose is None else propose
         self._jobs: list[_Job] = []
         self._skipped: list[torch.Tensor] = []
         self.proposing: list[float] = []
@@ -294,6 +296,17 @@ class AsynchronousBO:
                 raise
         else:
             self._jobs.remove(job)
+
+    def _suggested(
+        self,
+        X: torch.Tensor,
+        Y: torch.Tensor,
+        Yvar: torch.Tensor,
+        pending: torch.Tensor,
+        *,
+        seed: int,
+    ) -> torch.Tensor:
+        return suggest(self.space, X, Y, Yvar, seed=seed, pending=pending)
 
     def _next_point(self) -> torch.Tensor:
         """The next point, `d`: of the public design, or proposed from the released values with the

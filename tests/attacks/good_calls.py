@@ -456,7 +456,7 @@ METHODS = (
     " papers.po_gp_ucb.Modeler.tell papers.po_gp_ucb.http.RemoteCurator.value"
     " models.fixed_kernels.matern52 models.finite.information_gain_bound"
     " models.kernels.kernel_derivatives models.noisy_inputs.SameRow models.noisy_inputs.unprojected"
-    " acquisition.expected_improvement.Proposer acquisition.ucb.SrinivasCompact"
+    " acquisition.ucb.SrinivasCompact"
     " acquisition.ucb.kusner_beta acquisition.ucb.suggest_ucb acquisition.prior_guidance.Prior"
     " acquisition.trust_region.TrustRegion acquisition.trust_region.region_after"
     " gibo.gradient_points.fewest_gradient_points dpsgd.selection.selection_event"

@@ -24,7 +24,7 @@ from dpbo.acquisition import (
     suggest_in_trust_region,
     suggest_pareto,
 )
-from dpbo.acquisition.expected_improvement import Proposer, best_point, pareto_front, posterior_mean
+from dpbo.acquisition.expected_improvement import best_point, pareto_front, posterior_mean
 from dpbo.algorithms import AsynchronousBO, search_then_choose
 from dpbo.errors import InputError
 from dpbo.gibo import (
@@ -241,7 +241,7 @@ def guided(at):
 
 def proposed(at):
     X, Y, Yvar = released(at)
-    return Proposer(LINE)(X, Y, Yvar, draw(1, 1), seed=0)
+    return suggest(LINE, X, Y, Yvar, seed=0, pending=draw(1, 1))
 
 
 def mixed(at):

@@ -14,7 +14,7 @@ from botorch.sampling import SobolQMCNormalSampler
 
 from dpbo import Space
 from dpbo.acquisition import suggest, suggest_in_trust_region, suggest_pareto
-from dpbo.acquisition.expected_improvement import Proposer, pareto_front, posterior_mean
+from dpbo.acquisition.expected_improvement import pareto_front, posterior_mean
 from dpbo.acquisition.trust_region import region_after, region_bounds
 from dpbo.errors import InputError
 from dpbo.models.builders import default_gp, mute_optimizer_warnings, sparse_gp
@@ -211,12 +211,10 @@ ALONE = [
 ]
 
 
-@pytest.mark.parametrize("name", ["qlognei", "trust region", PARETO, "cheap"])
+@pytest.mark.parametrize("name", ["qlognei", "trust region", PARETO])
 def test_a_list_of_one_value_is_a_coordinate_that_stays(name):
-    propose = PROPOSERS.get(
-        name, lambda s, X, Y, V, *, seed: Proposer(s)(X, Y, V, X[:0], seed=seed)
-    )
-    for space in (Space(**axes) for axes in (ALONE if name == "cheap" else ALONE[:1])):
+    propose = PROPOSERS[name]
+    for space in (Space(**axes) for axes in (ALONE if name == "qlognei" else ALONE[:1])):
         X = space.sample(6, seed=0)
         Y = X.sum(1, keepdim=True)
         x = propose(space, X, Y, torch.full_like(Y, 0.01), seed=0)
@@ -236,8 +234,8 @@ def joint_gain(space, data):
         )
 
 
-@pytest.mark.parametrize(("kind", "proposer"), [("continuous", "suggest"), ("mixed", "Proposer")])
-def test_a_point_is_the_one_that_gains_most_beside_those_pending(kind, proposer):
+@pytest.mark.parametrize("kind", ["continuous", "mixed"])
+def test_a_point_is_the_one_that_gains_most_beside_those_pending(kind):
     """With little known, so that there is something to gain everywhere: BoTorch's plain joint
     samples say how much.
     """
@@ -248,24 +246,13 @@ def test_a_point_is_the_one_that_gains_most_beside_those_pending(kind, proposer)
     )
     data = _observed(space, 6, value=_bowl, std=0.2)
 
-    cheap = Proposer(space)
     gain = joint_gain(space, data)
-    X, Y, Yvar = data
 
     def propose(pending):
-        return (
-            cheap(X, Y, Yvar, pending, seed=1)
-            if proposer == "Proposer"
-            else suggest(space, *data, seed=1, pending=pending)
-        )
+        return suggest(space, *data, seed=1, pending=pending)
 
     alone = propose(data[0][:0])
-    if proposer == "suggest":
-        assert torch.equal(suggest(space, *data, seed=1), alone), (
-            "no points pending is none pending"
-        )
-    else:
-        assert torch.equal(propose(data[0][:0]), alone)
+    assert torch.equal(suggest(space, *data, seed=1), alone), "no points pending is none pending"
     pending = alone
     for _ in range(2):
         x = propose(pending)
@@ -278,39 +265,3 @@ def test_a_point_is_the_one_that_gains_most_beside_those_pending(kind, proposer)
     assert (pending <= space.bounds[1]).all()
     for i, grid in {**space.discrete_dims, **space.cat_dims}.items():
         assert all(min(abs(float(u) - g) for g in grid) < 1e-9 for u in pending[:, i])
-
-
-def lengths(propose, data):
-    kernel = propose._model(*data).covar_module
-    return torch.cat(
-        [value.flatten() for name, value in kernel.named_parameters() if "lengthscale" in name]
-    ).tolist()
-
-
-def test_lengths_are_fitted_again_once_the_values_have_grown_by_the_share():
-    space = PAIR
-    X, Y, Yvar = _observed(space, 30, value=_bowl, std=0.05)
-    propose = Proposer(space, growth=0.2)
-    found = {t: lengths(propose, (X[:t], Y[:t], Yvar[:t])) for t in range(10, 31)}
-    fits = [t for t in range(11, 31) if found[t] != found[t - 1]]
-    assert fits == [12, 15, 18, 22, 27], "a fifth more than at the last fit"
-    every = Proposer(space, growth=0)
-    assert all(
-        lengths(every, (X[:t], Y[:t], Yvar[:t]))
-        != lengths(every, (X[: t + 1], Y[: t + 1], Yvar[: t + 1]))
-        for t in range(10, 14)
-    )
-    assert lengths(propose, (X[:8], Y[:8], Yvar[:8])) != found[30], (
-        "another, shorter history is fitted anew"
-    )
-    space = PAIR
-    X, Y, Yvar = _observed(space, 11, value=_bowl, std=0.05)
-    propose = Proposer(space)
-    propose._model(X[:10], Y[:10], Yvar[:10])
-    high, low = (
-        propose._model(X, torch.cat([Y[:10], Y.new_full((1, 1), y)]), Yvar)
-        .posterior(X[10:])
-        .mean.item()
-        for y in (1.0, -1.0)
-    )
-    assert high > low + 0.3
