@@ -7,6 +7,12 @@
 
 The budget of all evaluations is reserved when the objective is built, and each gets the noise of
 `evaluations` equal releases. Every Y is public, so whatever is computed from it costs nothing.
+
+From X to Y: `Curator.evaluate` (curator/curator.py) hands each row's query (queries/clipped.py)
+to a job (curator/evaluation.py), which scores the records (queries/score_evaluation.py) and sums
+their scores in integers (queries/integers.py). `Curator.release_all` charges the slots
+(curator/ledger.py), adds noise to the sums (mechanisms/additive.py, mechanisms/rounding.py) and
+stores the values.
 """
 
 import logging

@@ -11,7 +11,6 @@ from botorch.acquisition import (
     qLogExpectedImprovement,
     qSimpleRegret,
 )
-from botorch.acquisition.objective import LinearMCObjective
 from botorch.models import SingleTaskGP
 from botorch.optim import optimize_acqf
 
@@ -36,11 +35,8 @@ def log_density(X):
 
 
 def test_it_is_pi_bo():
-    plain = ProbabilityOfImprovement(model(), 0.9)
     logged = LogExpectedImprovement(model(), 0.9)
     for t in (1, 4):
-        weighted = prior_guided(plain, log_density, t=t, beta=2.0)(X)
-        assert torch.allclose(weighted, plain(X) * log_density(X[:, 0]).exp() ** (2.0 / t))
         assert torch.allclose(
             prior_guided(logged, log_density, t=t, beta=2.0)(X),
             logged(X) + 2.0 / t * log_density(X[:, 0]),
@@ -83,45 +79,16 @@ def test_it_goes_through_botorchs_optimizer_with_a_released_mixture_and_batches(
     assert best[1000].shape == (2, 2)
 
 
-class Above(PosteriorMean):  # type: ignore[misc]
-    """The posterior mean above a number: a user's own."""
-
-    def __init__(self, model, least):
-        super().__init__(model)
-        self.least = least
-
-    def forward(self, X):
-        return super().forward(X) - self.least
-
-
-def test_what_may_be_negative_is_refused_before_it_is_looked_at():
+def test_what_is_no_logarithm_is_refused_before_it_is_looked_at():
     gp = model()
     history = GradientPosterior(squared_exponential(0.3), 0.01)
     for made in (
         UpperConfidenceBound(gp, beta=1.0),
         PosteriorMean(gp),
         qSimpleRegret(gp),
+        ProbabilityOfImprovement(gp, 0.9),
         qKnowledgeGradient(gp, num_fantasies=4),
-        Above(gp, 0.0),
         GradientInformation(history, torch.tensor([0.3, 0.3]).double()),
     ):
-        with pytest.raises(
-            InputError,
-            match=r"acquisition=.* must be non-negative, or a logarithm.*non_negative=True",
-        ):
+        with pytest.raises(InputError, match=r"acquisition=.* must be a logarithm"):
             prior_guided(made, log_density, t=1)
-
-
-def test_a_users_own_is_taken_at_its_word_and_held_to_it():
-    kept = prior_guided(Above(model(), -9.0), log_density, t=1, beta=2.0, non_negative=True)
-    assert torch.allclose(kept(X), Above(model(), -9.0)(X) * log_density(X[:, 0]).exp() ** 2.0)
-    with pytest.raises(InputError, match=r"acquisition='Above'.*below 0"):
-        prior_guided(Above(model(), 9.0), log_density, t=1, non_negative=True)(X)
-    regret = prior_guided(
-        qSimpleRegret(model(), objective=LinearMCObjective(torch.tensor([-1.0]).double())),
-        log_density,
-        t=1,
-        non_negative=True,
-    )
-    with pytest.raises(InputError, match=r"acquisition='qSimpleRegret'.*below 0"):
-        optimize_acqf(regret, BOUNDS, q=2, num_restarts=1, raw_samples=8)
