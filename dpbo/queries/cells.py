@@ -16,7 +16,17 @@ from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.score_evaluation import tensor_of
-from dpbo.validation import at_least, checked_constructor, require
+from dpbo.validation import at_least, checked_constructor
+
+# of ClippedMean's arguments: cells have equal noise, one range and no differences
+_FIXED = {
+    "score_range": None,
+    "weights": None,
+    "max_records_per_unit": 1,
+    "worst": "lower",
+    "reference": None,
+    "largest_difference": None,
+}
 
 
 @dataclass(frozen=True)
@@ -80,34 +90,12 @@ class CellMeans(ClippedMean):
     cells: Annotated[int, at_least(2, 10_000)] = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        require("score_range", self.score_range, tuple[float, float] | None)
-        if self.reference is not None or self.largest_difference is not None:
-            raise InputError(
-                "reference",
-                type(self.reference).__name__,
-                "left out with cells",
-                "Indicators of cells have no differences.",
-            )
-        if (
-            self.score_range not in (None, (0, 1))
-            or self.max_records_per_unit != 1
-            or self.worst != "lower"
-        ):
-            raise InputError(
-                "cells",
-                self.cells,
-                "given without score_range, max_records_per_unit and worst",
-                "Cells fix these.",
-            )
+        for name, fixed in _FIXED.items():
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, (int, str)) and value == fixed):
+                raise InputError(name, value, "omitted: cells fix it")
         object.__setattr__(self, "score_range", [(0.0, 1.0)] * self.cells)
         super().__post_init__()
-        if len(set(self.weights or ())) > 1:
-            raise InputError(
-                "weights",
-                self.weights,
-                "left out with cells",
-                "They are released with equal noise.",
-            )
 
     @property
     def asked(self) -> OneCell:

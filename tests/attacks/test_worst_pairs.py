@@ -42,7 +42,7 @@ FAR = [9.0, 0.0]
 MIDDLE = [0.5, 0.0]
 ROUND = [9 * math.cos(2 * math.pi / 3), 9 * math.sin(2 * math.pi / 3)]
 METRICS = ClippedMean(itself, score_range=[(0.0, 1.0)] * 2, divisor=9.0)
-CELLS = CellMeans(lambda _, r: r[:, 0].long(), score_range=(0.0, 1.0), cells=3, divisor=9.0)
+CELLS = CellMeans(lambda _, r: r[:, 0].long(), cells=3, divisor=9.0)
 CANDIDATES = CandidateScores(
     lambda x, r: x[0] * r[:, 0], list(column(1.0, -1.0)), score_range=(-1.0, 1.0)
 )

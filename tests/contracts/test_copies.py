@@ -106,7 +106,7 @@ CASES: dict[type, list[tuple[dict[str, Any], Callable[..., Any]]]] = {
     ],
     CellMeans: [
         (
-            {"subject": {"at": [2.0]}, "weights": [1.0, 1.0]},
+            {"subject": {"at": [2.0]}},
             lambda **g: CellMeans(_cell, cells=2, **g),
         )
     ],

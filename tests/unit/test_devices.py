@@ -363,7 +363,7 @@ HERE = {
         at,
         PoissonSampled(ClippedMean(score, at.put(THETA), score_range=(0.0, 1.0)), rate=1.0 - 1e-15),
     ),
-    "cells": lambda at: ask(at, CellMeans(cell, at.put(THETA), cells=3, score_range=(0.0, 1.0))),
+    "cells": lambda at: ask(at, CellMeans(cell, at.put(THETA), cells=3)),
     "a table's rows": lambda at: ask(at, RowTable([0.0] * 3, radius=1.0)),
     "candidates": lambda at: choose(
         at, CandidateScores(score, list(at.put(X)), score_range=(0.0, 1.0))
