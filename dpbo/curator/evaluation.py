@@ -16,8 +16,6 @@ from dpbo.curator.records import PrivateView, count_records, map_leaves, read_on
 from dpbo.curator.streaming import blocks, to_host
 from dpbo.errors import InputError, PrivacyError, PrivateFailure, ScoreError
 from dpbo.isolation import PrivateGenerators, ctrl_c_pressed, mute_warnings, watch_ctrl_c
-from dpbo.queries.cells import OneCell
-from dpbo.queries.clipped import PairedScore
 from dpbo.queries.query import Failure, IntegerSum, Query, require_per_unit
 
 LOST = (BrokenExecutor, CancelledError)
@@ -203,6 +201,6 @@ def code_of(query: Query) -> Any:
     """
     plain = getattr(query, "query", query)
     score = getattr(plain, "score", getattr(plain, "loss", type(plain)))
-    while isinstance(score, (PairedScore, OneCell, functools.partial)):
-        score = score.func if isinstance(score, functools.partial) else score.score
+    while isinstance(score, functools.partial):
+        score = score.func
     return getattr(score, "__code__", score if isinstance(score, type) else type(score))

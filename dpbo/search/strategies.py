@@ -444,7 +444,7 @@ def _score_examples(problem: Problem, points: torch.Tensor) -> None:
         if model is None:
             continue
         try:
-            examine(query.score, model, example, query.ranges)
+            examine(query.asked, model, example, query.ranges)
             break
         except MostlyClipped:
             if turn == len(points):
