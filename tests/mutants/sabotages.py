@@ -200,7 +200,7 @@ SABOTAGES = (
         where="dpbo.queries.clipped:ClippedScores.lattices",
         old="for ends, origin in zip(self.ranges, self.origins(), strict=True)",
         new=(
-            "for ends, origin in zip(getattr(self.score, 'ranges', self.ranges), self.origins(),"
+            "for ends, origin in zip(getattr(self.asked, 'ranges', self.ranges), self.origins(),"
             " strict=True)"
         ),
         test=(
