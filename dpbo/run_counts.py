@@ -269,9 +269,7 @@ class BinomialRuns(RunCountDistribution):
 @checked_constructor
 @dataclass(frozen=True)
 class FixedRuns(RunCountDistribution):
-    """Always the same number of runs. It costs far more privacy than a random number with the same
-    mean.
-    """
+    """Always the same number of runs: far more privacy than a random one of this mean costs."""
 
     runs: Runs
     name: ClassVar[str] = "fixed"
@@ -334,9 +332,7 @@ _KINDS: dict[str, type[StoppingRule]] = {
 
 @checked
 def run_count_from_json(body: Any) -> StoppingRule:
-    """The rule that `to_json` wrote. Raises InputError, a ValueError, on an unknown name or other
-    content.
-    """
+    """The rule that `to_json` wrote. Raises InputError, a ValueError, on other content."""
     remedy = "Was it written by a newer dpbo?"
     fields = dict(body) if isinstance(body, dict) else {}
     name = fields.pop("distribution", None)

@@ -56,9 +56,7 @@ class _Continuous:
 
 
 class _Listed:
-    """A parameter that is one of a list of values: evenly spaced steps in [0, 1], or categories 0,
-    1, ...
-    """
+    """A parameter that is one of a list of values: even steps in [0, 1], or categories 0, 1, ..."""
 
     def __init__(self, values: tuple[Any, ...], *, categories: bool) -> None:
         self.values = values
@@ -119,9 +117,7 @@ class Space:
         return f"Space({', '.join(f'{name}: {axis.allowed}' for name, axis in self._axes.items())})"
 
     def decode(self, x: Annotated[torch.Tensor, FINITE]) -> dict[str, Any]:
-        """The parameters, by name, at a point of shape `d`; coordinates between two steps go to the
-        nearer one.
-        """
+        """The parameters, by name, at a point of shape `d`; a step is the nearest one."""
         if x.shape != (len(self.names),):
             raise InputError(
                 "x",
@@ -182,9 +178,7 @@ class Space:
             ) from None
 
     def sample(self, q: Annotated[int, at_least(1, 2**20)], *, seed: Seed) -> torch.Tensor:
-        """`q x d` scrambled Sobol points, rounded to the nearest allowed value: a public initial
-        design.
-        """
+        """`q x d` scrambled Sobol points on allowed values: a public initial design."""
         engine = torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=seed)
         return self.placed(engine.draw(q, dtype=torch.float64))
 

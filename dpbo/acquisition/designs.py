@@ -60,9 +60,7 @@ def midpoint_grid(count: int, d: int, side: float) -> Tensor:
 
 
 def rotation(d: int, generator: torch.Generator) -> Tensor:
-    """A uniformly random orthogonal matrix, `d x d`: the QR of Gaussians, signs fixed (Mezzadri
-    2007).
-    """
+    """A uniformly random orthogonal `d x d`: the QR of Gaussians, signs fixed (Mezzadri 2007)."""
     Q, R = torch.linalg.qr(torch.randn(d, d, dtype=torch.float64, generator=generator))
     return Q * R.diagonal().sign()
 

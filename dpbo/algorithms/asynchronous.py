@@ -243,9 +243,7 @@ class AsynchronousBO:
         return AsynchronousResult(best, X, Y, Yvar, skipped)
 
     def _fill(self, pool: Pool) -> None:
-        """Propose and submit until every worker has a job, or every evaluation that is left has
-        one.
-        """
+        """Propose and submit until every worker, or every evaluation that is left, has a job."""
         while len(self._jobs) < min(self._workers, self.objective.remaining):
             x = self._next_point()
             self._jobs.append(_Job(x, self._submitted(x, pool)))

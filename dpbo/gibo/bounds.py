@@ -199,9 +199,7 @@ def distance(*, suboptimality: NotNegative, convexity: Positive) -> float:
 
 
 class Enough(NamedTuple):
-    """What Theorem B.2 asks for: `tolerance` of the lattice design, `iterations` T and `units`
-    n.
-    """
+    """What Theorem B.2 asks for: `tolerance` of the design, `iterations` T and `units` n."""
 
     tolerance: float
     iterations: int

@@ -124,9 +124,7 @@ class GIBOSettings:
 
 
 class Frame:
-    """The algorithm's coordinates z: fractions of the box `bounds` (`2 x d`) with `unit_box`, else
-    x itself.
-    """
+    """The coordinates z: fractions of the box `bounds` (`2 x d`) with `unit_box`, else x itself."""
 
     def __init__(self, bounds: torch.Tensor, unit_box: bool) -> None:
         self.bounds = bounds.detach().clone()
@@ -144,9 +142,7 @@ class Frame:
         return (self._origin + z * self._width).clamp(*self.bounds)
 
     def start(self, start: torch.Tensor | None) -> torch.Tensor:
-        """`start` in x, or the centre of the box. Raises InputError if it is not a point of the
-        box.
-        """
+        """`start` in x, or the box's centre. Raises InputError if it is no point of the box."""
         if start is None:
             return self.bounds.mean(0)
         if start.shape != self.bounds[0].shape or start.dtype != torch.float64:

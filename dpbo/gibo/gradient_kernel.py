@@ -58,9 +58,7 @@ def can_sum_in_one_pass(device: torch.device, dimension: int) -> bool:
 
 @functools.cache
 def _works(device: torch.device, width: int) -> bool:
-    """Whether the kernels of this width compile and give right sums, tried once; if not, a warning
-    says why.
-    """
+    """Whether kernels of this width compile and sum rightly, tried once; a warning says why not."""
     # a whole block, and a ragged one
     units = LAUNCHES[width][0] + 1
     weights = torch.zeros(width, 2, dtype=torch.float64)

@@ -299,9 +299,7 @@ def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: fl
 
 
 def _reflect(Z: Tensor, box: Tensor) -> Tensor:
-    """Z mirrored at the ends it crosses: clamping alone would lay points upon each other in a
-    corner.
-    """
+    """Z mirrored at the ends it crosses: clamping would lay points upon each other in a corner."""
     Z = torch.where(box[0] > Z, 2.0 * box[0] - Z, torch.where(box[1] < Z, 2.0 * box[1] - Z, Z))
     return Z.clamp(box[0], box[1])
 

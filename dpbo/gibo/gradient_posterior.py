@@ -110,9 +110,7 @@ class GradientPosterior:
         ).mT
 
     def covariance(self, theta: Tensor) -> Tensor:
-        """Posterior covariance of the gradient at theta (`batch_shape x d`), `batch_shape x d x
-        d`.
-        """
+        """Posterior covariance of the gradient at theta (`... x d`), `... x d x d`."""
         self._require_theta(theta)
         A = self.whitened_cross(theta)
         return self.derivatives.prior(theta) - A.mT @ A
@@ -207,9 +205,7 @@ def cholesky(A: Tensor) -> Tensor:
 
 
 def require_positive_definite(failed: bool) -> None:
-    """Raises UsageError if a factorisation failed: what was added to the diagonal is below
-    float64's rounding.
-    """
+    """Raises UsageError if a factorisation failed: the diagonal's share is below rounding."""
     if failed:
         raise UsageError(
             "jitter is too small for a positive definite matrix. Raise the noise or the jitter"

@@ -320,9 +320,7 @@ def aim_of(most: int, dimension: int) -> float:
 
 
 def _clipped(g: torch.Tensor, clip: float, quantum: float) -> torch.Tensor:
-    """Columns as whole multiples of the quantum, of squared length at most floor(B/q)^2: `d x
-    units`, int64.
-    """
+    """Columns in whole quanta, of squared length at most floor(B/q)^2: `d x units`, int64."""
     most = math.floor(clip / quantum)
     largest = g.abs().amax(0).clamp_(min=clip)
     finite = largest.isfinite()

@@ -86,9 +86,7 @@ class ChoiceMechanism(Mechanism):
 
     @abc.abstractmethod
     def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
-        """Draws the distance d below the best level, given the number of candidates at each
-        distance.
-        """
+        """Draws the distance d below the best level, given the candidates at each distance."""
 
     def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> ChoiceDistribution:
         scale = sensitivity.scale

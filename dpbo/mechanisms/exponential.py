@@ -27,9 +27,7 @@ _WIDEN = 2.0**-36
 @checked_constructor
 @dataclass(frozen=True)
 class ExponentialMechanism(ChoiceMechanism):
-    """Selects a candidate with probability proportional to exp(epsilon utility / (2
-    sensitivity)).
-    """
+    """Selects with probability proportional to exp(epsilon utility / (2 sensitivity))."""
 
     @checked
     def event(self, count: int = 1) -> ExponentialEvent:

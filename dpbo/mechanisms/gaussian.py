@@ -25,9 +25,7 @@ _TAIL = math.exp(-2.0)
 
 
 def _quantile(p: NDArray[np.float64]) -> Any:
-    """ndtri, with both of its branches for every element, so that the time does not depend on the
-    draw.
-    """
+    """ndtri, both branches for every element, so that the time does not depend on the draw."""
     near = p > _TAIL
     return np.where(
         near,

@@ -32,9 +32,7 @@ LAPLACE = SymmetricDistribution(_quantile, lambda p: mpmath.log(2 * p))
 @checked_constructor
 @dataclass(frozen=True)
 class LaplaceMechanism(IndependentNoise, PureNoise):
-    """Laplace noise of scale `noise_multiplier` times the l1 sensitivity: pure epsilon = 1 /
-    noise_multiplier.
-    """
+    """Laplace noise of scale `noise_multiplier` times l1: pure epsilon 1 / noise_multiplier."""
 
     base_distribution: ClassVar[SymmetricDistribution] = LAPLACE
     kind: ClassVar[type[Event]] = LaplaceEvent

@@ -60,9 +60,7 @@ class AdditiveDistribution:
 
 
 class Mechanism(abc.ABC):
-    """A law of noise. Subclasses state in their docstring what they guarantee and why the sampling
-    is exact.
-    """
+    """A law of noise. A subclass states its guarantee, and why its sampling is exact."""
 
     @abc.abstractmethod
     def event(self, count: int = 1) -> Event:
@@ -82,9 +80,7 @@ class Mechanism(abc.ABC):
     def _sample(
         self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
     ) -> NDArray[np.int64]:
-        """A draw in whole numbers: each coordinate as a multiple of its `distribution.grid`, or the
-        selected index.
-        """
+        """A draw in whole numbers: multiples of `distribution.grid`, or the selected index."""
 
 
 def on_the_host(numerators: Numerators) -> NDArray[np.int64]:

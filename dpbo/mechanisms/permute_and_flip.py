@@ -29,9 +29,7 @@ _WIDEN = 2.0**-36
 @checked_constructor
 @dataclass(frozen=True)
 class PermuteAndFlipMechanism(ChoiceMechanism):
-    """Selects the best candidate more often than the exponential mechanism does at the same
-    epsilon.
-    """
+    """Selects the best candidate more often than the exponential mechanism does."""
 
     @checked
     def event(self, count: int = 1) -> PermuteAndFlipEvent:
@@ -61,9 +59,7 @@ def _noisy(
     words: NDArray[np.uint64],
     end: int,
 ) -> Any:
-    """Bound (0 lower, 1 upper) on each level's largest noisy utility: -log(1 - U^(1/n)) - rate *
-    level.
-    """
+    """Bound (0 lower, 1 upper) on each level's noisy best: -log(1 - U^(1/n)) - rate * level."""
     sign = 2 * end - 1
     share = np.minimum(np.ldexp(words.astype(np.float64) + end, -64) * (1 + sign * 2.0**-52), 1.0)
     with np.errstate(divide="ignore"):

@@ -164,9 +164,7 @@ def decide(
 def _floor_at(
     distribution: SymmetricDistribution, p: Fraction, negative: bool, fraction: float, scale: float
 ) -> int | None:
-    """floor(fraction + scale z + 1/2) at one end, or None where the working precision cannot
-    tell.
-    """
+    """floor(fraction + scale z + 1/2) at one end, or None where the precision cannot tell."""
     z = distribution.exact(mpmath.mpf(p.numerator) / p.denominator)
     total = mpmath.mpf(fraction) + mpmath.mpf(scale) * (z if negative else -z) + mpmath.mpf(1) / 2
     slack = mpmath.ldexp(1, -mpmath.mp.prec // 2)

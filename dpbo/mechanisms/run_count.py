@@ -24,9 +24,7 @@ _WORD = 64
 
 
 def draw_run_count(distribution: RunCountDistribution, entropy: Entropy) -> int:
-    """Draws one number of runs, in time that grows with the number, as that of the runs themselves
-    does.
-    """
+    """Draws one number of runs, in time that grows with it, as that of the runs does."""
     word = random_word(entropy)
     bits = _WORD
     while True:
@@ -39,9 +37,7 @@ def draw_run_count(distribution: RunCountDistribution, entropy: Entropy) -> int:
 
 
 def _decided(distribution: RunCountDistribution, word: int, bits: int) -> int | None:
-    """The k whose cell holds all of [word, word + 1] / 2^bits, or None where an end is too near a
-    border.
-    """
+    """The k whose cell holds [word, word + 1] / 2^bits, or None where a border is too near."""
     low = mpmath.ldexp(mpmath.mpf(word), -bits)
     high = mpmath.ldexp(mpmath.mpf(word + 1), -bits)
     k, mass = distribution.first()

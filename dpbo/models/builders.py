@@ -137,8 +137,6 @@ def require_values(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.T
 
 
 def require_constant(name: str, value: torch.Tensor) -> None:
-    """Raises InputError for a tensor that requires a gradient: the fit or the search would carry it
-    along.
-    """
+    """Raises InputError for a tensor that requires a gradient: the fit would carry it along."""
     if value.requires_grad:
         raise InputError(name, value, "a constant tensor", f"Give {name}.detach().")

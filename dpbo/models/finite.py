@@ -229,9 +229,7 @@ def information_gain_bound(
 
 
 def greedy_gains(candidates: Tensor, kernel: Kernel, noise: float, evaluations: int) -> list[float]:
-    """1/2 log(1 + s^2 / noise) in nats of each of so many greedy choices of the largest
-    variance.
-    """
+    """1/2 log(1 + s^2 / noise), in nats, of each greedy choice of the largest variance."""
     model = FiniteGP(candidates, kernel, noise, capacity=evaluations)
     gains = []
     for _ in range(evaluations):

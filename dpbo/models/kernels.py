@@ -70,9 +70,7 @@ def _derivatives(kernel: Kernel) -> KernelDerivatives:
 
 
 class KernelDerivatives(abc.ABC):
-    """One kernel with fixed hyperparameters. Points are rows; leading dimensions are independent
-    runs.
-    """
+    """One kernel with fixed hyperparameters. Points are rows; leading dimensions are runs."""
 
     @abc.abstractmethod
     def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:

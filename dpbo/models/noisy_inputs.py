@@ -58,9 +58,7 @@ class SameRow(Kernel):  # type: ignore[misc]
         last_dim_is_batch: bool = False,
         **params: Any,
     ) -> Tensor:
-        """k of `... x n x d` and `... x m x d`, `... x n x m`; the diagonal, `... x n`, if
-        `diag`.
-        """
+        """k of `... x n x d` and `... x m x d`, `... x n x m`; if `diag`, `... x n`."""
         equal = (x1 == x2) if diag else (x1.unsqueeze(-2) == x2.unsqueeze(-3))
         return equal.all(-1).to(x1.dtype)
 

@@ -150,9 +150,7 @@ def chunk_rows(width: int, device: str = "cpu", most: int = _MOST_ROWS) -> int:
 
 
 def product(A: torch.Tensor, B: torch.Tensor, bits: int = _CHUNK_BITS) -> torch.Tensor:
-    """A B' for whole numbers `a x rows` and `b x rows` whose products are at most 2^bits: `a x b`,
-    int64, exact.
-    """
+    """A B', exact int64 `a x b`, for whole `a x rows` and `b x rows` of products up to 2^bits."""
     most = 1 << (53 - bits)
     if A.shape[1] <= most:
         # by numpy, whose library takes two thirds of torch's time for few rows

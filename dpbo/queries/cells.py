@@ -40,9 +40,7 @@ class OneCell:
 
     @property
     def score_of_failed(self) -> OneCell | None:
-        """The score of records on which the score fails, if `score.worst_cell` names their
-        cells.
-        """
+        """The score where the score fails, if `score.worst_cell` names those records' cells."""
         worst_cell = getattr(self.score, "worst_cell", None)
         if worst_cell is None:
             return None

@@ -197,9 +197,7 @@ class ClippedScores(Query):
 
     @checked
     def about(self, subject: Any) -> Self:
-        """The same question about another subject, whose arguments need not be checked a second
-        time.
-        """
+        """The same question about another subject; no argument is checked a second time."""
         other = copy.copy(self)
         object.__setattr__(other, "subject", copy_mutable(subject))
         return other
@@ -378,9 +376,7 @@ class ClippedMean(ClippedScores):
 @checked_constructor
 @dataclass(frozen=True, eq=False)
 class ClippedSum(ClippedScores):
-    """The sum of clipped scores over units, measured from zero. Its arguments are those of
-    `ClippedScores`.
-    """
+    """The sum of clipped scores over units, from zero. Arguments as in `ClippedScores`."""
 
     def origins(self) -> tuple[float, ...]:
         return (0.0,) * self.metrics

@@ -36,9 +36,7 @@ _DEVICE_CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class Lattice:
-    """The public grid of one metric: the numbers `origin + k * quantum` with integer k from `low`
-    to `high`.
-    """
+    """The public grid of a metric: `origin + k * quantum`, integer k from `low` to `high`."""
 
     origin: float
     quantum: float
@@ -156,9 +154,7 @@ def unit_means(
     groups: torch.Tensor | None,
     rows: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Each unit's mean lattice number of one metric, truncated toward zero: int64, shape
-    `units`.
-    """
+    """Each unit's mean lattice number of a metric, truncated toward zero: int64, `units`."""
     if groups is not None and rows is not None:
         return _scaled_mean(_unit_sums(pieces, [grid], groups, rows)[0], rows, 1)
     numbers = [torch.zeros(0, dtype=torch.int64)]
@@ -254,9 +250,7 @@ def elementwise_matmul(A: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
 def _equal_columns_agree(
     rows: int, depth: int, columns: int, device: torch.device, _threads: int
 ) -> bool:
-    """Whether a product of this public shape, on this many threads, gives equal columns equal
-    bits.
-    """
+    """Whether a product of this shape, on so many threads, gives equal columns equal bits."""
     # no short sums
     A, x = (
         torch.arange(1.0, depth * size + 1.0, dtype=torch.float64).sin().reshape(depth, size)

@@ -198,9 +198,7 @@ class Query(abc.ABC):
 
     @abc.abstractmethod
     def public_inputs(self) -> dict[str, Any]:
-        """The numbers that the user declares public, as JSON values, for the ledger and the
-        statement.
-        """
+        """What the user declares public, as JSON values, for the ledger and the statement."""
 
     def scale(self, adjacency: Adjacency) -> Sensitivity:
         """The bound that the noise multiplier multiplies. It is the sensitivity, except where
@@ -209,9 +207,7 @@ class Query(abc.ABC):
         return self.sensitivity(adjacency)
 
     def release_event(self, event: Event, adjacency: Adjacency) -> Event:
-        """The event that a release of this query is charged as, given the event of the
-        mechanism.
-        """
+        """The event that a release of this query is charged as, given the mechanism's."""
         return event
 
     def sampling_variance(self, units: int | None) -> Sequence[float] | float:
@@ -239,9 +235,7 @@ class Query(abc.ABC):
         return 0.0
 
     def needs_row_change(self) -> RowChange | None:
-        """The row change that `sensitivity` assumes under BOUNDED_ROW_CHANGE; None if it holds for
-        any replacement.
-        """
+        """The row change that `sensitivity` assumes under BOUNDED_ROW_CHANGE; None: any."""
         return None
 
     def part(self) -> int | None:
@@ -263,9 +257,7 @@ class Query(abc.ABC):
         return None
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
-        """Tries the query on `count` public stand-in records. Raises ScoreError if it cannot
-        work.
-        """
+        """Tries the query on `count` public stand-in records. ScoreError if it cannot work."""
         return None
 
     def per_record_scores(

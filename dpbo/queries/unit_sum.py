@@ -60,9 +60,7 @@ class UnitSum(Query):
     @property
     @abc.abstractmethod
     def score_range(self) -> ScoreRanges:
-        """Public (lower, upper), or one such pair for each of m numbers; an attribute or a
-        property.
-        """
+        """Public (lower, upper), or one pair for each of m numbers; an attribute or property."""
 
     @abc.abstractmethod
     def score(self, records: Any) -> Any:
