@@ -12,17 +12,15 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import logging
 import pathlib
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from dpbo.accounting.calibration import describe_budget
@@ -33,33 +31,26 @@ from dpbo.curator.entropy import system_entropy
 from dpbo.curator.evaluation import (
     FAILURES,
     Job,
+    as_it_is_now,
     code_of,
     public_error,
     require_askable,
     submit_job,
 )
 from dpbo.curator.handle import Handle, Opaque
+from dpbo.curator.hidden_draws import HiddenDraws
 from dpbo.curator.pending import PendingReleases
 from dpbo.curator.plan_fingerprints import key_of, require_same
 from dpbo.curator.pricing import Noise, planned
-from dpbo.curator.public_form import Form, require_known_form
-from dpbo.curator.record_fingerprints import (
-    RepeatedRecordsWarning,
-    Sketch,
-    TableDigest,
-    holds_same,
-    is_protected,
-    order_digest,
-    remember,
-    require_other_rows,
-    rows_of,
-)
+from dpbo.curator.protected_records import ProtectedRecords
+from dpbo.curator.public_form import Form, form_of, require_known_form
+from dpbo.curator.record_fingerprints import TableDigest, order_digest, rows_of
 from dpbo.curator.records import PrivateView, count_records, map_leaves
+from dpbo.curator.releasing import conditions_of, event_of, noised, slot_of, terms_of
 from dpbo.curator.reporting import BudgetUse, compose_statement
 from dpbo.curator.reservation import Reservation
-from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure, UsageError
-from dpbo.events import Event, RolesEvent, SelectionEvent
-from dpbo.hidden_run import note_drawn
+from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure
+from dpbo.events import Event
 from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseDistribution
 from dpbo.notebook import facts_table
@@ -67,12 +58,10 @@ from dpbo.privacy import Adjacency, Budget, DeltaWarning, PrivacyUnit, RowChange
 from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
 from dpbo.statement import Guarantee, Statement, format_down
-from dpbo.validation import Count, Index, Name, checked, printable, require_json, warn
+from dpbo.validation import Count, Index, Name, checked, printable, require_json
 
 if TYPE_CHECKING:
     from dpbo.curator.ledger import Ledger
-
-_LOG = logging.getLogger(__name__)
 
 
 @checked
@@ -167,16 +156,13 @@ class Curator(Opaque):
         self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = (
             weakref.WeakKeyDictionary()
         )
-        self._mutated, self._remembered = False, False
-        self._others: dict[str, Sketch] = {}  # of records of other roles that this ledger pays for
+        self._mutated = False
         self._lock = threading.RLock()
         # What the selections of this process released, by their names: the ledger holds no output.
         self.selections: dict[str, tuple[int, Any]] = {}
-        self._entropy, self._allow_conditional, self._allow_repeated = (
-            entropy,
-            allow_conditional,
-            allow_repeated,
-        )
+        self._entropy = entropy
+        self._allow_conditional = allow_conditional
+        self._allow_repeated = allow_repeated
         if ledger is not None and not dataset:
             allowed = (
                 "a name for the records where ledger= is given, the same in every study on them,"
@@ -198,10 +184,13 @@ class Curator(Opaque):
         )
         if example is not None:
             count_records(example)
-        form = _form_of(schema, example)
+        form = form_of(schema, example)
         self.__view = self._read(records, protected, birth, form, device)
         self._ledger = self._opened(ledger, dataclasses.replace(birth, units=self.units))
         self._pending = PendingReleases(self._ledger)
+        self.protected = ProtectedRecords(
+            self.__view, role, self.ledger, repetition_allowed=allow_repeated
+        )
         self._example = (
             self.__view.zeros() if example is None or form is None else form.cast(example)[0]
         )
@@ -328,7 +317,7 @@ class Curator(Opaque):
             PrivateFailure: it fails on private ones beyond single units.
         """
         require_json("details", details)
-        asked = _as_it_is_now(query)
+        asked = as_it_is_now(query)
         return self._accept(asked, details, reservation, self._evaluated(asked, details))
 
     def submit(
@@ -345,7 +334,7 @@ class Curator(Opaque):
         require_json("details", details)
         # as they are now, whatever becomes of them while a worker is busy
         details = copy.deepcopy(details)
-        asked = _as_it_is_now(query)
+        asked = as_it_is_now(query)
         job = self._job(asked)
         promised: Future[Handle] = Future()
 
@@ -391,11 +380,11 @@ class Curator(Opaque):
         uncharged (LedgerError): another process released from it.
         """
         with self._lock:
-            sketches = (
-                self._sketches_before_first_charge(mechanism.event(len(handles))) if handles else []
-            )
+            sketches = []
+            if handles:
+                sketches = self.protected.before_charge(mechanism.event(len(handles)))
             released = self._released(list(handles), mechanism, name, reservation, used)
-            self._remember(sketches)
+            self.protected.remember(sketches)
             return released
 
     def deliver(self) -> None:
@@ -465,7 +454,7 @@ class Curator(Opaque):
         stated = dict(terms or {})
         if query is not None:
             self._require_askable(query)
-            stated = {**_terms_of(query), **stated}
+            stated = {**terms_of(query), **stated}
         mechanism, event = planned(self, noise, budget, slots, query)
         if budget is not None and not isinstance(noise, (Event, Mechanism)):
             stated = {"budget": describe_budget(budget), **stated}
@@ -475,9 +464,9 @@ class Curator(Opaque):
             # Answers of a parallel reservation are counted by place: in another order one record
             # would be answered again.
             self.bind(name, given or {}, tables=tables, begun=begun, ordered=ordered or parallel)
-        sketches = self._sketches_before_first_charge(event)
+        sketches = self.protected.before_charge(event)
         reserved = self._reserved(name, event, slots, stated, parallel, limit)
-        self._remember(sketches)
+        self.protected.remember(sketches)
         return Reservation(self, name, reserved, slots, mechanism, query, begun=begun)
 
     def bind(
@@ -518,37 +507,6 @@ class Curator(Opaque):
                 found[name] = None if digest is None else digest.hex(key)
         self._require_same(reservation, things, found, begun)
 
-    def protect(self, records: Any, *, role: Name) -> None:
-        """Note that this ledger pays for records of another role, too, such as those that a private
-        training takes. From the next charge on, `Curator`, `tune` and `DPSearch` of this process
-        know them as protected.
-
-        Args:
-            records: as in `Curator`, or a torch Dataset. Samples that it changes at random are not
-                known again.
-            role: such as "training".
-        """
-        sketch = Sketch.of(rows_of(records))
-        if sketch is None:
-            _LOG.warning(
-                "%s records are not compared with others, because single records cannot be read"
-                " alike twice",
-                role,
-            )
-            return
-        self._others[role] = sketch
-        self._remembered = False
-
-    def require_other_records(self, name: str, records: Any, why: str) -> None:
-        """Raises InputError where some of these are this curator's own records, as
-        `require_other_rows` says. For the operator alone.
-
-        Args:
-            name: the argument that holds the records.
-            why: what is wrong with records of two roles.
-        """
-        require_other_rows(name, records, self.__view, self.ledger.birth.role, why)
-
     def mark_probed(self, query: Query) -> None:
         """Note that this question's score was tried on public records: `example=` need not be tried
         again.
@@ -564,80 +522,15 @@ class Curator(Opaque):
         """
         self._note("assume", name)
 
-    def hidden_draws(self, reservation: Name) -> Callable[[Query, Mechanism], torch.Tensor | None]:
-        """A function for the noised answers of hidden runs, which a single charge of a private
-        selection has paid for: at most one of them is released, and the others must not be
-        published. It charges, stores and notes nothing, and touches no ledger: who watches the
-        ledger's storage must not learn how many runs there are.
+    def hidden_draws(self, reservation: Name) -> HiddenDraws:
+        """A function `draw(query, mechanism)` for the noised answers of hidden runs, which a single
+        charge of a private selection has paid for: at most one of them is released, and the others
+        must not be published.
 
         Args:
             reservation: the selection's: charged, and without a value yet.
-
-        Returns:
-            `draw(query, mechanism)`: the answer with the noise of a release, `m`; None if it fails,
-            which is as private as the answer.
-
-        Raises:
-            InputError: there is no such selection under way. From `draw`: the query rests on data
-                assumptions, may fail with some
-            probability, or is answered exactly. The statement would have to say so from the start,
-                and no sum of the failure
-            probabilities of so many runs is known. In a run this error counts as a failure of the
-                run.
         """
-        if self.ranks > 1:
-            raise UsageError(
-                "each rank would noise its own shard for one charge: give a curator of one process."
-            )
-        reserved = self.ledger.reservation(reservation)
-        selects = reserved is not None and isinstance(reserved.event, (SelectionEvent, RolesEvent))
-        if (
-            not selects
-            or not self.ledger.used().get(reservation)
-            or self.ledger.values(reservation)
-        ):
-            raise InputError(
-                "reservation",
-                reservation,
-                "that of a selection that was charged and has no value yet",
-                "Use release() for others.",
-            )
-        return self._draw_hidden
-
-    def _draw_hidden(self, query: Query, mechanism: Mechanism) -> torch.Tensor | None:
-        if _conditions_of(query) or query.release_event(mechanism.event(), self.adjacency).free:
-            allowed = "one whose sensitivity holds for all data, with noise"
-            raise InputError(
-                "query",
-                type(query).__name__,
-                allowed,
-                "Release it outside the selection, where the statement tells of it.",
-            )
-        outcome = self._job(query)()
-        if isinstance(outcome, Failure):
-            if outcome.kind == "interrupted":
-                raise KeyboardInterrupt
-            return None
-        distribution = mechanism.distribution(query.scale(self.adjacency), outcome.quanta)
-        _, value, _ = self._noised(query, outcome, distribution, mechanism)
-        note_drawn(query.release_event(mechanism.event(), self.adjacency).under)
-        return value
-
-    def repeats_records(self) -> bool:
-        """Whether this ledger is in memory and another ledger of this process protects some of the
-        same records. For the operator alone: it tells whether two tables share records."""
-        if self.ledger.storage.persistent or self._remembered or self.ledger.void:
-            return False
-        return any(
-            is_protected(sketch, but_for=self.ledger.storage.identity)
-            for sketch in self._sketches()
-        )
-
-    def has_records(self, records: Any) -> bool:
-        """Whether these are the curator's records, each as often, in any order. For the operator
-        alone, like `repeats_records`.
-        """
-        return holds_same(self.__view, records)
+        return HiddenDraws(self, reservation)
 
     def statement(self, *, delta: float | None = None) -> Statement:
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon
@@ -762,51 +655,20 @@ class Curator(Opaque):
         used: int | None,
     ) -> None:
         laws = []
+        queries = [self._answer(handle)[0] for handle in handles]
         for query, answer in map(self._answer, handles):
             # an error of a user's query must come before the charge, or its value would be lost
             query.affine(self.units)
             query.sampling_variance(self.units)
             laws.append(mechanism.distribution(query.scale(self.adjacency), answer.quanta))
-        event = self._event(handles, mechanism)
-        self._require_allowed(
-            {name for handle in handles for name in _conditions_of(self._answer(handle)[0])}
-        )
+        event = event_of(queries, mechanism, self.adjacency)
+        self._require_allowed({name for query in queries for name in conditions_of(query)})
         entry = self._charge(handles, name, event, reservation, used)
         releases = [
             self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)
         ]
         self._pending.add(entry, name, list(zip(handles, releases, strict=True)))
         self._pending.store()
-
-    def _sketches(self) -> list[Sketch]:
-        """Fingerprints of the records of all roles that this ledger pays for."""
-        own = Sketch.of(self.__view)
-        return [*([] if own is None else [own]), *self._others.values()]
-
-    def _sketches_before_first_charge(self, event: Event) -> list[Sketch]:
-        """Fingerprints to remember once the first event is charged. None for a void ledger and for
-        what is free: neither guarantees.
-        """
-        if self._remembered or event.free or self.ledger.void:
-            return []
-        sketches, budget = self._sketches(), self.ledger.storage.identity
-        if not self._allow_repeated and any(
-            is_protected(sketch, but_for=budget) for sketch in sketches
-        ):
-            text = (
-                "this process has already released results about some of these records under"
-                " another Curator, such as each search and each `tune` makes. The total privacy"
-                " loss is larger than either statement says, because neither ledger knows of the"
-                " other. Pass the same dataset= and ledger= to both. To accept the larger loss,"
-                " pass allow_repeated=True; the statement will mention it."
-            )
-            warn(text, RepeatedRecordsWarning)
-        return sketches
-
-    def _remember(self, sketches: Iterable[Sketch]) -> None:
-        for sketch in sketches:
-            remember(sketch, self.ledger.storage.identity)
-            self._remembered = True
 
     def _charge(
         self,
@@ -816,7 +678,8 @@ class Curator(Opaque):
         reservation: str | None,
         used: int | None,
     ) -> int:
-        slots, ledger = [self._slot(handle) for handle in handles], self._ledger
+        ledger = self._ledger
+        slots = [slot_of(handle, self._answer(handle)[0]) for handle in handles]
         reserved = None if reservation is None else ledger.reservation(reservation)
         if reserved is not None and reserved.terms.get("assumptions"):
             reserved.require_failure_probability(
@@ -837,34 +700,6 @@ class Curator(Opaque):
                 self._pending.mark_uncharged(handles)
             raise
 
-    def _slot(self, handle: Handle) -> dict[str, Any]:
-        """What the ledger keeps of a handle that is charged."""
-        query, _ = self._answer(handle)
-        slot = {
-            "handle": handle.id,
-            "query": type(query).__name__,
-            "public": query.public_inputs(),
-            "details": handle.details,
-            "part": query.part(),
-            "assumptions": _conditions_of(query) or None,
-            "failure_probability": query.failure_probability() or None,
-        }
-        return {name: value for name, value in slot.items() if value is not None}
-
-    def _event(self, handles: Sequence[Handle], mechanism: Mechanism) -> Event:
-        """What the joint release costs. Raises InputError where its questions are charged
-        differently.
-        """
-        plain = mechanism.event(len(handles))
-        events = [
-            self._answer(handle)[0].release_event(plain, self.adjacency) for handle in handles
-        ]
-        if any(event != events[0] for event in events):
-            raise UsageError(
-                "the handles must be charged alike: release sampled and other questions separately."
-            )
-        return events[0]
-
     def _require_allowed(self, data_assumptions: Iterable[str]) -> None:
         conditions = sorted(data_assumptions)
         if conditions and not self._allow_conditional:
@@ -884,29 +719,12 @@ class Curator(Opaque):
         entry: int,
     ) -> Release:
         query, answer = self._answer(handle)
-        drawn, value, variance = self._noised(query, answer, distribution, mechanism)
+        drawn, value, variance = noised(
+            query, answer, distribution, mechanism, self._entropy, units=self.units
+        )
         return Release(
             value, variance, tuple(drawn.reshape(-1).tolist()), distribution, event, entry
         )
-
-    def _noised(
-        self,
-        query: Query,
-        answer: IntegerSum,
-        distribution: NoiseDistribution,
-        mechanism: Mechanism,
-    ) -> tuple[Any, torch.Tensor, torch.Tensor]:
-        """What was drawn, the value that it stands for, and the value's variance.
-
-        Whatever the caller has set for devices and numpy's errors: an error now would lose what was
-        charged, and one of underflow, or a warning, would tell of records.
-        """
-        with torch.device("cpu"), np.errstate(all="ignore"):
-            drawn = mechanism._sample(answer.numerators, answer.quanta, distribution, self._entropy)
-            published = mechanism.publish(drawn, distribution, query.affine(self.units))
-            sampled = np.asarray(query.sampling_variance(self.units), dtype=np.float64)
-        value, variance = map(torch.from_numpy, published)
-        return drawn, value, variance + torch.from_numpy(sampled)
 
     def _require_askable(self, query: Query) -> None:
         require_askable(
@@ -924,7 +742,7 @@ class Curator(Opaque):
             earlier.append(per_unit)
         probed = self._probed_all or code_of(query) in self._probed
         return Job(
-            _as_it_is_now(query),
+            as_it_is_now(query),
             dataclasses.replace(self.__view, earlier=tuple(earlier)),
             self._example,
             probed,
@@ -986,56 +804,3 @@ class Curator(Opaque):
 
     def _dataset(self) -> str:
         return printable(self.ledger.birth.dataset or "unnamed")
-
-
-def _form_of(schema: Any, example: Any) -> Form | None:
-    """The form of the public records, or the one that was given; None without either."""
-    if isinstance(schema, Form):
-        return schema
-    if schema is not None:
-        return Form.of(schema, "schema")
-    return None if example is None else Form.of(example)
-
-
-def _as_it_is_now(query: Query) -> Query:
-    """The query, or a copy of it where its class is the caller's own.
-
-    Noise, value and ledger follow from a copy that no evaluation has touched. What `_evaluate`
-    keeps in the query, such as the number of units, goes with another copy; and what the caller
-    changes after the evaluation changes neither.
-    """
-    inner = getattr(query, "query", None)
-    classes = [type(part) for part in (query, inner) if isinstance(part, Query)]
-    if all(kind.__module__.startswith("dpbo.") for kind in classes):
-        return query
-    try:
-        return copy.deepcopy(query)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-    raise UsageError(
-        f"a {type(query).__name__} must be one that copy.deepcopy can copy, but that raised"
-        f" {reason}."
-    )
-
-
-def _conditions_of(query: Query) -> dict[str, str]:
-    """The data assumptions of a query.
-
-    One that may fail without any has that its declared sensitivity holds.
-    """
-    named = dict(query.data_assumptions())
-    if query.failure_probability() and not named:
-        named["declared-sensitivity"] = (
-            "the sensitivity that the query declares is true, except with the probability that it"
-            " states"
-        )
-    return named
-
-
-def _terms_of(query: Query) -> dict[str, Any]:
-    """What a reservation for this question states."""
-    stated = {
-        "assumptions": _conditions_of(query),
-        "failure_probability": query.failure_probability(),
-    }
-    return {**query.public_inputs(), **{name: value for name, value in stated.items() if value}}

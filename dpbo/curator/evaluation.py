@@ -1,5 +1,6 @@
 """An evaluation as a job for this process or a worker."""
 
+import copy
 import functools
 import os
 import uuid
@@ -14,7 +15,7 @@ from dpbo.curator.entropy import system_entropy
 from dpbo.curator.examples import examine, examine_pair, try_one
 from dpbo.curator.records import PrivateView, count_records, map_leaves, read_only, versions
 from dpbo.curator.streaming import blocks, to_host
-from dpbo.errors import InputError, PrivacyError, PrivateFailure, ScoreError
+from dpbo.errors import InputError, PrivacyError, PrivateFailure, ScoreError, UsageError
 from dpbo.isolation import PrivateGenerators, ctrl_c_pressed, mute_warnings, watch_ctrl_c
 from dpbo.queries.query import Failure, IntegerSum, Query, require_per_unit
 
@@ -204,3 +205,24 @@ def code_of(query: Query) -> Any:
     while isinstance(score, functools.partial):
         score = score.func
     return getattr(score, "__code__", score if isinstance(score, type) else type(score))
+
+
+def as_it_is_now(query: Query) -> Query:
+    """The query, or a copy of it where its class is the caller's own.
+
+    Noise, value and ledger follow from a copy that no evaluation has touched. What `_evaluate`
+    keeps in the query, such as the number of units, goes with another copy; and what the caller
+    changes after the evaluation changes neither.
+    """
+    inner = getattr(query, "query", None)
+    classes = [type(part) for part in (query, inner) if isinstance(part, Query)]
+    if all(kind.__module__.startswith("dpbo.") for kind in classes):
+        return query
+    try:
+        return copy.deepcopy(query)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    raise UsageError(
+        f"a {type(query).__name__} must be one that copy.deepcopy can copy, but that raised"
+        f" {reason}."
+    )

@@ -782,3 +782,12 @@ def _ends(dtype: np.dtype[Any]) -> tuple[float, float]:
         return 0.0, 2.0
     ends = np.iinfo(dtype)
     return float(ends.min), float(int(ends.max) + 1)
+
+
+def form_of(schema: Any, example: Any) -> Form | None:
+    """The form of the public records, or the one that was given; None without either."""
+    if isinstance(schema, Form):
+        return schema
+    if schema is not None:
+        return Form.of(schema, "schema")
+    return None if example is None else Form.of(example)

@@ -9,19 +9,16 @@ four secret keys, so neither the order of rows nor how they are dealt to ranks m
 (`TableDigest`).
 
 Fingerprints of records are private: a reader who could try keys or compare them over time would
-learn of records. None enters a ledger. They stay in memory, or in a file that only the operator may
-read (plan_fingerprints.py). So whether something is refused because two tables share records, or
-warned of, is for the operator alone: it depends on the records, and no budget covers it.
+learn of records. None enters a ledger. They stay in memory (protected_records.py), or in a file
+that only the operator may read (plan_fingerprints.py).
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import datetime
 import hashlib
 import numbers
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -33,16 +30,13 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.records import PrivateView, leaves
-from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
 from dpbo.isolation import isolate_generators
 from dpbo.privacy import PrivacyUnit
-from dpbo.validation import warn
 
 Digests = NDArray[np.uint64]
 MOST_ROWS = 1 << 16
 _CHUNK_WORDS = 1 << 21
-_TABLES = 64
 # Sums of 64 bits in the digest of a table.
 _SUMS = 4
 # So many values in the first rows of a column, not sorted, are no code and no row number.
@@ -64,16 +58,8 @@ _CELLS = (
     torch.Tensor,
 )
 _RECORD = PrivacyUnit("record")
-# The budget of all that no ledger of this process is known to pay for.
-_TRAININGS = "trainings"
 # The secret key of this process.
-_key = system_entropy(32)
-_lock = threading.Lock()
-
-
-class RepeatedRecordsWarning(UserWarning):
-    """Records are used under one budget after they were used under another one, or in two roles: no
-    statement adds both up."""
+PROCESS_KEY = system_entropy(32)
 
 
 class Rows(Protocol):
@@ -133,8 +119,8 @@ def rows_of(records: Any) -> Rows | None:
         elif isinstance(records, Dataset):
             samples = _Samples(records)
             few = torch.arange(min(samples.count, _READ_TWICE))
-            first = row_digests(samples, _key, few)
-            second = row_digests(samples, _key, few)
+            first = row_digests(samples, PROCESS_KEY, few)
+            second = row_digests(samples, PROCESS_KEY, few)
             return (
                 samples
                 if first is not None and second is not None and np.array_equal(first, second)
@@ -192,10 +178,12 @@ class Sketch:
             return None
         positions = None
         if rows.count > MOST_ROWS:
-            drawn = np.random.default_rng(list(_key)).choice(rows.count, MOST_ROWS, replace=False)
+            drawn = np.random.default_rng(list(PROCESS_KEY)).choice(
+                rows.count, MOST_ROWS, replace=False
+            )
             positions = torch.from_numpy(np.sort(drawn))
         columns = _Columns()
-        found = row_digests(rows, _key, positions, columns)
+        found = row_digests(rows, PROCESS_KEY, positions, columns)
         if found is None or not len(found):
             return None
         distinct, counts = np.unique(found, return_counts=True)
@@ -240,7 +228,7 @@ class _Columns:
 
     def __init__(self) -> None:
         self._keys = np.frombuffer(
-            hashlib.shake_128(b"columns" + _key).digest(8 * MOST_ROWS), dtype="<u8"
+            hashlib.shake_128(b"columns" + PROCESS_KEY).digest(8 * MOST_ROWS), dtype="<u8"
         )
         self._sums: Any = np.uint64(0)
         self._first: NDArray[np.int64] | None = None
@@ -261,95 +249,6 @@ class _Columns:
         mixed = (steps > 0).any(axis=0) & (steps < 0).any(axis=0)
         many = (np.diff(np.sort(self._first, axis=0), axis=0) != 0).sum(axis=0) >= _FEW
         return frozenset(self._sums[mixed & many].tolist())
-
-
-# The newest tables, each with the budget that pays for it.
-_protected: collections.deque[tuple[Sketch, str]] = collections.deque(maxlen=_TABLES)
-
-
-def remember(sketch: Sketch | None, budget: str) -> None:
-    """Note that a budget of this process protects these records and was charged for them. The last
-    64 tables are kept.
-
-    Args:
-        budget: the same for the same budget alone, such as `Storage.identity`.
-    """
-    with _lock:
-        if sketch is not None and all(
-            (sketch.whole, budget) != (known.whole, other) for known, other in _protected
-        ):
-            _protected.append((sketch, budget))
-
-
-def is_protected(sketch: Sketch | None, *, but_for: str = "") -> bool:
-    """Whether a budget of this process, other than `but_for`, protects some of these records."""
-    with _lock:
-        known = [table for table, budget in _protected if budget != but_for]
-    return sketch is not None and any(table.is_of_people_of(sketch) for table in known)
-
-
-def note_trained(records: Any) -> None:
-    """Note records of a private training that charges no ledger by itself, and warn where a ledger
-    of this process protects some of them: its statement does not count the training."""
-    sketch = Sketch.of(rows_of(records))
-    if is_protected(sketch, but_for=_TRAININGS):
-        text = (
-            "this process has already released results about some of these records under a Curator,"
-            " and a session by itself is charged to no ledger. The total privacy loss is larger"
-            " than that statement says, unless a private_selection under that Curator is charged"
-            " for these records, too."
-        )
-        warn(text, RepeatedRecordsWarning)
-    remember(sketch, _TRAININGS)
-
-
-def holds_protected(records: Any) -> bool:
-    """`is_protected` for records that are not in a curator; False where their form cannot be
-    compared."""
-    return is_protected(Sketch.of(rows_of(records)))
-
-
-def holds_same(view: PrivateView, records: Any) -> bool:
-    """Whether a view's records are these, each as often, in any order.
-
-    False where single records cannot be read and they are others.
-    """
-    if records is view.container:
-        return True
-    rows = rows_of(records)
-    if rows is None:
-        return False
-    mine = TableDigest.of(view, _key)
-    others = TableDigest.of(rows, _key)
-    return mine is not None and others is not None and torch.equal(mine.sums, others.sums)
-
-
-def require_other_rows(name: str, records: Any, own: Rows | None, role: str, why: str) -> None:
-    """Raises InputError where some records are those of another role. That depends on the records,
-    so it is for the operator alone: call it before a ledger is made, and charge and note nothing.
-
-    A few equal rows may be chance where rows have few words or bits. A row that no table holds
-    twice, and both hold, gives a warning (`RepeatedRecordsWarning`).
-
-    Args:
-        name: the argument that holds the records.
-        own, role: records of the other role, and what they are for.
-        why: what is wrong with records of two roles, and what to do.
-    """
-    first = Sketch.of(own)
-    second = Sketch.of(rows_of(records))
-    if first is None or second is None:
-        return
-    if first.is_of_people_of(second) or second.is_of_people_of(first):
-        text = f"Nothing was charged. {why} Tell only those who may see the records."
-        raise InputError(
-            name, type(records).__name__, f"of other records than the {role} records", text
-        )
-    if first.has_rows_of(second):
-        warn(
-            f"{name} and the {role} records have equal rows, perhaps by chance. {why}",
-            RepeatedRecordsWarning,
-        )
 
 
 class TableDigest:

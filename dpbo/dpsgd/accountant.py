@@ -107,7 +107,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         """
         assert self._curator is not None
         self._tables = {"loader records": records}
-        self._curator.protect(records, role="training")
+        self._curator.protected.add(records, role="training")
 
     def reserve(self, sample_rate: float) -> None:
         """Reserve the planned steps at this rate in the curator's ledger, or resume them."""

@@ -68,7 +68,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from dpbo.curator.curator import Curator
-from dpbo.curator.record_fingerprints import RepeatedRecordsWarning, note_trained
+from dpbo.curator.protected_records import RepeatedRecordsWarning, note_trained
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.dpsgd.accountant import LedgerAccountant
 from dpbo.dpsgd.noise import LEAST_NORM, MOST_NORM, NoisedOptimizer, PoissonSamples
@@ -271,7 +271,7 @@ class PrivateEngine(NoisedEngine):
         )
 
     def _prepare_data_loader(self, data_loader: Any, **settings: Any) -> DataLoader[Any]:
-        if not self._curator.has_records(data_loader.dataset) and not self._curator.has_records(
+        if not self._curator.protected.are(data_loader.dataset) and not self._curator.protected.are(
             _table(data_loader.dataset)
         ):
             remedy = (

@@ -49,7 +49,7 @@ from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.curator.curator import Curator
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.evaluation import private_generators
-from dpbo.curator.record_fingerprints import require_other_rows
+from dpbo.curator.protected_records import require_other_rows
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.dpsgd.engine import Fit, Session
 from dpbo.dpsgd.hidden_runs import DensityRatioProposals
@@ -219,8 +219,8 @@ def tune(
         example=None if example is None else example[1],
         allow_repeated=allow_repeated,
     )
-    curator.protect(training, role=_TRAINING)
-    if not allow_repeated and curator.repeats_records():
+    curator.protected.add(training, role=_TRAINING)
+    if not allow_repeated and curator.protected.are_repeated():
         raise InputError(
             "ledger", None, "one file or URL for all calls with the same records", _REPEATED
         )

@@ -25,8 +25,9 @@ from dpbo.accounting.calibration import exact_share, parts_of
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import require_left, share_of_cap
+from dpbo.curator.protected_records import require_other_rows
 from dpbo.curator.public_form import Form
-from dpbo.curator.record_fingerprints import require_other_rows, rows_of
+from dpbo.curator.record_fingerprints import rows_of
 from dpbo.curator.reporting import SPLIT
 from dpbo.errors import InputError
 from dpbo.fingerprint import describe_estimator, describe_scoring
@@ -382,7 +383,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                 raise InputError(
                     "groups", type(groups).__name__, "given to the Curator, in its PrivacyUnit"
                 )
-            X_val.require_other_records("X_train", trainer.table(), _IN_THE_OPEN)
+            X_val.protected.require_apart("X_train", trainer.table(), _IN_THE_OPEN)
             return X_val
         form = trainer.form()
         # Rows of one table have places of their own, equal or not.
@@ -411,7 +412,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             schema=form,
             allow_repeated=privacy.allow_repeated,
         )
-        if not privacy.allow_repeated and privacy.mechanism is None and curator.repeats_records():
+        compared = not privacy.allow_repeated and privacy.mechanism is None
+        if compared and curator.protected.are_repeated():
             allowed = "one file or URL for all searches over the same validation records"
             raise InputError("ledger", None, allowed, _REPEATED)
         return curator

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dpbo import Adjacency, Budget, Curator, Space
+from dpbo import Adjacency, Budget, Space
 from dpbo.accounting import Planned
+from dpbo.curator.hidden_draws import HiddenDraws
 from dpbo.dpsgd import NoisedScore, plan_tuning, private_selection, tune, tuning
 from dpbo.dpsgd.hidden_runs import DensityRatioProposals
 from dpbo.events import SelectionEvent
@@ -35,21 +36,22 @@ SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0), depth=[1, 2, 4])
 
 
 class Inside:
-    """Stands for `Curator._draw_hidden`: notes each question and exact answer, and gives the first
+    """Stands for `HiddenDraws.__call__`: notes each question and exact answer, and gives the first
     run's noised scores to the second.
     """
 
     def __init__(self, monkeypatch):
-        self._honest = Curator._draw_hidden
+        self._honest = HiddenDraws.__call__
         self._runs = []
-        monkeypatch.setattr(Curator, "_draw_hidden", lambda *arguments: self(*arguments))
+        monkeypatch.setattr(HiddenDraws, "__call__", lambda *arguments: self(*arguments))
 
     def begin(self):
         self._runs.append([])
 
-    def __call__(self, curator, query, mechanism):
+    def __call__(self, draw, query, mechanism):
         # Also when frozen: it takes as much entropy.
-        drawn = self._honest(curator, query, mechanism)
+        drawn = self._honest(draw, query, mechanism)
+        curator = draw._curator
         answer = curator._job(query)()
         turn = len(self._runs[-1])
         value = drawn if len(self._runs) == 1 else self._runs[0][turn][3]

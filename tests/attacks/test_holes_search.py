@@ -17,7 +17,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import DPGIBO, DPSearch, Privacy, PrivateObjective
-from dpbo.curator.record_fingerprints import RepeatedRecordsWarning
+from dpbo.curator.protected_records import RepeatedRecordsWarning
 from dpbo.errors import InputError, PlanChanged, ScoreError
 from dpbo.search import NoisedSearch
 from tests.attacks.setups import DOUBLE, FIRST_MEAN, NOISE, TERMS, of, owner, point

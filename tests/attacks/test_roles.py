@@ -13,12 +13,12 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo import Adjacency, Budget, Space
 from dpbo.accounting import Planned
-from dpbo.curator.record_fingerprints import (
+from dpbo.curator.protected_records import (
     RepeatedRecordsWarning,
     holds_protected,
     require_other_rows,
-    rows_of,
 )
+from dpbo.curator.record_fingerprints import rows_of
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
 from dpbo.errors import InputError, PlanChanged
 from dpbo.queries import ClippedMean

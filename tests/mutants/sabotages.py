@@ -637,8 +637,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "a batch is charged as one release",
-        where="dpbo.curator.curator:Curator._event",
-        old="plain = mechanism.event(len(handles))",
+        where="dpbo.curator.releasing:event_of",
+        old="plain = mechanism.event(len(queries))",
         new="plain = mechanism.event(1)",
         test="tests/unit/curator/test_curator.py::test_submit_gives_handles_from_an_executor",
     ),
@@ -1026,9 +1026,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "a hidden run draws conditional answers",
-        where="dpbo.curator.curator:Curator._draw_hidden",
-        old="if _conditions_of(query) or query.release_event(",
-        new="if query.release_event(",
+        where="dpbo.curator.hidden_draws:HiddenDraws.__call__",
+        old="if conditions_of(query) or event.free:",
+        new="if event.free:",
         test=(
             "tests/attacks/test_holes_statements.py"
             "::test_a_hidden_run_draws_nothing_that_the_statement_would_have_to_name[may fail]"
@@ -1036,12 +1036,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "a hidden run draws exact answers",
-        where="dpbo.curator.curator:Curator._draw_hidden",
-        old=(
-            "if _conditions_of(query) or query.release_event(mechanism.event(),"
-            " self.adjacency).free:"
-        ),
-        new="if _conditions_of(query):",
+        where="dpbo.curator.hidden_draws:HiddenDraws.__call__",
+        old="if conditions_of(query) or event.free:",
+        new="if conditions_of(query):",
         test=(
             "tests/attacks/test_holes_statements.py"
             "::test_a_hidden_run_draws_nothing_that_the_statement_would_have_to_name[exact]"
@@ -1069,13 +1066,16 @@ SABOTAGES = (
     ),
     Sabotage(
         "a hidden run's score is not noised",
-        where="dpbo.curator.curator:Curator._draw_hidden",
-        old="_, value, _ = self._noised(query, outcome, distribution, mechanism)",
+        where="dpbo.curator.hidden_draws:HiddenDraws.__call__",
+        old=(
+            "_, value, _ = noised(query, outcome, distribution, mechanism, curator.entropy,"
+            " units=curator.units)"
+        ),
         new=(
             "steps = outcome.numerators.double() * torch.tensor(outcome.quanta) / "
             "torch.tensor(distribution.grid).double()\n"
             "        value = torch.from_numpy(mechanism.publish(steps.round().long().numpy(), "
-            "distribution, query.affine(self.units))[0])"
+            "distribution, query.affine(curator.units))[0])"
         ),
         test=(
             "tests/unit/dpsgd/test_private_selection.py"
@@ -1506,8 +1506,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "a hidden draw need not be paid for",
-        where="dpbo.curator.curator:Curator._draw_hidden",
-        old="note_drawn(query.release_event(mechanism.event(), self.adjacency).under)",
+        where="dpbo.curator.hidden_draws:HiddenDraws.__call__",
+        old="note_drawn(event.under)",
         new="",
         test=(
             "tests/attacks/test_released_models.py"
@@ -1727,8 +1727,8 @@ SABOTAGES = (
         "an engine trains on other records than its curator's",
         where="dpbo.dpsgd.engine:PrivateEngine._prepare_data_loader",
         old=(
-            "if not self._curator.has_records(data_loader.dataset) and not"
-            " self._curator.has_records(_table(data_loader.dataset)):"
+            "if not self._curator.protected.are(data_loader.dataset) and not"
+            " self._curator.protected.are(_table(data_loader.dataset)):"
         ),
         new="if False:",
         test=(
@@ -2000,7 +2000,7 @@ SABOTAGES = (
     Sabotage(
         "training records are not remembered",
         where="dpbo.dpsgd.tuning:tune",
-        old="curator.protect(training, role=_TRAINING)",
+        old="curator.protected.add(training, role=_TRAINING)",
         new="",
         test=(
             "tests/attacks/test_roles.py"
@@ -2155,7 +2155,7 @@ SABOTAGES = (
     Sabotage(
         "a query answers by what it saw of the records",
         "dpbo.curator.curator:Curator._job",
-        old="Job(_as_it_is_now(query),",
+        old="Job(as_it_is_now(query),",
         new="Job(query,",
         test=(
             "tests/attacks/test_holes_scores.py"
@@ -2165,7 +2165,7 @@ SABOTAGES = (
     Sabotage(
         "noise follows a query that changed after its evaluation",
         "dpbo.curator.curator:Curator.evaluate",
-        old="asked = _as_it_is_now(query)",
+        old="asked = as_it_is_now(query)",
         new="asked = query",
         test=(
             "tests/attacks/test_holes_scores.py"

@@ -91,7 +91,7 @@ def test_only_the_curator_evaluates_queries_and_draws_noise():
             "papers/kusner/regularised.py",
         },
         "_sample": {
-            "curator/curator.py",
+            "curator/releasing.py",
             *(f"testing/{kind}_contract.py" for kind in ("mechanism", "choice")),
         },
     }

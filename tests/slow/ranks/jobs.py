@@ -27,7 +27,7 @@ from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjecti
 from dpbo.accounting.filters import RDPFilter
 from dpbo.curator import streaming
 from dpbo.curator.ledger import Ledger
-from dpbo.curator.record_fingerprints import holds_protected
+from dpbo.curator.protected_records import holds_protected
 from dpbo.dpsgd.selection import NoisedScore, private_selection
 from dpbo.errors import PrivacyError
 from dpbo.gibo.algorithm import choose_start
