@@ -58,11 +58,18 @@ def test_an_empty_history_is_the_prior():
 def test_points_may_come_in_parts():
     kernel = KERNELS["rbf"](10)
     X = 0.2 * torch.randn(55, 10, dtype=DOUBLE)
+    theta = torch.randn(10, dtype=DOUBLE)
     grown = GradientPosterior(kernel, 0.0)
     for part in X.split(11):
         grown.append(part)
-    assert torch.equal(grown.factor(X), observed(kernel, X, noise=0.0).factor(X))
     assert torch.equal(grown.points(X), X)
+    fresh = observed(kernel, X, noise=0.0)
+    factor = grown.factor(X)
+    covariance = fresh.factor(X) @ fresh.factor(X).mT
+    torch.testing.assert_close(factor @ factor.mT, covariance, rtol=0.0, atol=1e-12)
+    weights = fresh.weights(theta)
+    most = float(weights.abs().max())
+    torch.testing.assert_close(grown.weights(theta), weights, rtol=1e-6, atol=1e-6 * most)
 
 
 def test_coincident_points_are_only_noise_apart():
