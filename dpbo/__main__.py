@@ -255,11 +255,10 @@ def _plan(options: argparse.Namespace) -> None:
         share=options.share,
         score_range=given,
     )
-    units = (
-        "percentage points of a score in [0, 1]"
-        if given is None
-        else f"the units of a score in [{given[0]:g}, {given[1]:g}]"
-    )
+    if given is None:
+        units = "percentage points of a score in [0, 1]"
+    else:
+        units = f"the units of a score in [{given[0]:g}, {given[1]:g}]"
     print(f"Standard deviation of the noise of one evaluation, in {units}:")
     print(
         f"{options.points} evaluations, {options.share:.0%} of the budget (mu^2), delta"
@@ -342,11 +341,10 @@ def _show(ledger: "Ledger", chain: "Chain") -> None:
         for value in record.body["values"] if record.kind == "value" else ():
             print(f"       {_shown(value)}")
     use = BudgetUse.of(ledger, chain, ledger.budget.delta)
-    left = (
-        ""
-        if use.epsilon_left is None
-        else f"; a further budget of epsilon {format_down(use.epsilon_left)} is left"
-    )
+    if use.epsilon_left is None:
+        left = ""
+    else:
+        left = f"; a further budget of epsilon {format_down(use.epsilon_left)} is left"
     unit = ledger.accounting.unit.removeprefix("of ")
     shares = (
         f"Spent {float(use.spent_share):.1%}, with reservations {float(use.reserved_share):.1%}"

@@ -82,7 +82,9 @@ def _showable(value: Any) -> str:
     except Exception:
         # An int of thousands of digits, or a class of the user's own.
         return f"<{type(value).__name__}>"
-    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+    if len(shown) <= _LONGEST:
+        return shown
+    return f"{shown[:_LONGEST]}..."
 
 
 class BudgetExceeded(PrivacyError):
@@ -108,11 +110,12 @@ class BudgetExceeded(PrivacyError):
         self.unit = unit
         # A share of a count is no share of the privacy budget.
         counted = isinstance(budget, int) or unit == "slots" or not budget
-        share, rest = (
-            ("", "")
-            if counted
-            else (f" ({100 * part / budget:.4g} % of the budget)" for part in (requested, left))
-        )
+        if counted:
+            share, rest = ("", "")
+        else:
+            share, rest = (
+                f" ({100 * part / budget:.4g} % of the budget)" for part in (requested, left)
+            )
         needed = f"{requested:.6g} {unit.removesuffix('s') if requested == 1 else unit}{share}"
         super().__init__(
             f"{what} needs {needed}; {left:.6g} of {budget:.6g} {unit} are left{rest}. Nothing was"
@@ -216,16 +219,18 @@ class PlanChanged(LedgerMismatch):
         self.plan = plan
         self.field = field
         records = field.endswith("records") and field != ORDER
-        remedy = (
-            "Give the records that it began with, in any order, or choose another name for these."
-            if records
-            else (
+        if records:
+            remedy = (
+                "Give the records that it began with, in any order, or choose another name for"
+                " these."
+            )
+        else:
+            remedy = (
                 "Give the same one, or choose another name. It is the same only if the functions,"
                 " numbers, text, lists and dicts that it refers to are. If only its code was"
                 " rewritten and the question is the same, delete the file of fingerprints beside"
                 " the ledger."
             )
-        )
         if field == ORDER:
             remedy = (
                 "Give the records in the order in which it began, or choose another name: its"

@@ -369,11 +369,10 @@ def event_from_json(body: Any) -> Event:
     """The event that `to_json` wrote. Raises InputError, a ValueError, on an unknown mechanism or
     content.
     """
-    kind = (
-        _KINDS.get(body["mechanism"])
-        if isinstance(body, dict) and isinstance(body.get("mechanism"), str)
-        else None
-    )
+    if isinstance(body, dict) and isinstance(body.get("mechanism"), str):
+        kind = _KINDS.get(body["mechanism"])
+    else:
+        kind = None
     if kind is None:
         raise _unknown(body)
     return kind.from_json({name: value for name, value in body.items() if name != "mechanism"})

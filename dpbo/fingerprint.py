@@ -204,11 +204,10 @@ class _Walk:
         if isinstance(value, types.CodeType):
             return self.code(value)
         if self.detail == "references" and hasattr(value, "iloc"):
-            columns = (
-                [value]
-                if value.ndim == 1
-                else [value.iloc[:, place] for place in range(value.shape[1])]
-            )
+            if value.ndim == 1:
+                columns = [value]
+            else:
+                columns = [value.iloc[:, place] for place in range(value.shape[1])]
             return self.join(
                 "table",
                 [*getattr(value, "columns", ())],
@@ -350,11 +349,10 @@ class _Walk:
 
     def code(self, code: types.CodeType, doc: str | None = None) -> bytes:
         """The digest of compiled code, without the function's docstring."""
-        constants = (
-            code.co_consts[1:]
-            if doc is not None and code.co_consts[:1] == (doc,)
-            else code.co_consts
-        )
+        if doc is not None and code.co_consts[:1] == (doc,):
+            constants = code.co_consts[1:]
+        else:
+            constants = code.co_consts
         return self.join("code", code.co_names, constants, raw=code.co_code)
 
 
@@ -479,7 +477,9 @@ def attributes(thing: Any) -> dict[str, Any]:
         found = object.__getattribute__(thing, "__dict__")
     except AttributeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    if isinstance(found, dict):
+        return found
+    return {}
 
 
 def is_own(thing: Any) -> bool:

@@ -128,9 +128,10 @@ class GeneratorStates:
         """Seed them all from `entropy`."""
         # Where torch is built for the CPU alone, `torch.manual_seed` would keep a traceback each
         # time, for GPUs that never come.
-        seed_torch_too = (
-            torch.manual_seed if self._accelerated else torch.default_generator.manual_seed
-        )
+        if self._accelerated:
+            seed_torch_too = torch.manual_seed
+        else:
+            seed_torch_too = torch.default_generator.manual_seed
         with _generator:
             seed_torch_too(int.from_bytes(entropy(8), "little") >> 1)
             mtrand.set_bit_generator(np.random.MT19937(int.from_bytes(entropy(32), "little")))
@@ -243,11 +244,10 @@ def watch_ctrl_c() -> Iterator[None]:
     KeyboardInterrupt that a score raises on one record would tell of that record: it is confined
     like every other exception.
     """
-    handler = (
-        signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is threading.main_thread()
-        else None
-    )
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGINT)
+    else:
+        handler = None
     # The signal is ignored, or ends the process without an exception.
     if not callable(handler):
         yield

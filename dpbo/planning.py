@@ -313,7 +313,9 @@ def _choice(
 
 
 def _within_range(difference: float, score_range: tuple[float, float]) -> float:
-    return difference if difference <= score_range[1] - score_range[0] else math.inf
+    if difference <= score_range[1] - score_range[0]:
+        return difference
+    return math.inf
 
 
 def _recommended(
@@ -328,10 +330,14 @@ def _recommended(
         return GIBO
     if (bo.detectable_difference or 0.0) <= _FINE * width:
         return BO
-    return CHOICE if (choice.detectable_difference or 0.0) <= _COARSE * width else NONE
+    if (choice.detectable_difference or 0.0) <= _COARSE * width:
+        return CHOICE
+    return NONE
 
 
 def _short(value: float | None) -> str:
     if value is None:
         return "-"
-    return "never" if math.isinf(value) else f"{value:.2g}"
+    if math.isinf(value):
+        return "never"
+    return f"{value:.2g}"

@@ -111,7 +111,9 @@ class PrivacyUnit:
     @classmethod
     def of(cls, value: PrivacyUnit | str) -> PrivacyUnit:
         """The unit itself, or one record a unit, called by this name."""
-        return value if isinstance(value, PrivacyUnit) else cls(value)
+        if isinstance(value, PrivacyUnit):
+            return value
+        return cls(value)
 
 
 @checked

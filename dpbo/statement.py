@@ -198,11 +198,10 @@ class Statement:
         Whatever shows a guarantee shows this, or `condition` beside its numbers.
         """
         condition = self.condition()
-        bound = (
-            f"unconditionally {NOT_BOUNDED}; {condition}: {self.guarantee}"
-            if condition
-            else str(self.guarantee)
-        )
+        if condition:
+            bound = f"unconditionally {NOT_BOUNDED}; {condition}: {self.guarantee}"
+        else:
+            bound = str(self.guarantee)
         if not self.void:
             return bound
         return "none, because this statement is void" + (
@@ -328,7 +327,9 @@ def _rounded(value: float, digits: int, rounding: str) -> str:
         return str(value)
     rounded = Context(prec=digits, rounding=rounding).create_decimal(exact)
     rounded = rounded.quantize(Decimal(1).scaleb(rounded.adjusted() - digits + 1))
-    return f"{rounded:f}" if -4 <= rounded.adjusted() < 12 else f"{rounded:e}"
+    if -4 <= rounded.adjusted() < 12:
+        return f"{rounded:f}"
+    return f"{rounded:e}"
 
 
 def _line(text: str) -> str:
@@ -346,11 +347,10 @@ def _short(terms: Mapping[str, Any]) -> str:
         given,
         key=lambda name: _SHOWN_FIRST.index(name) if name in _SHOWN_FIRST else len(_SHOWN_FIRST),
     ):
-        value = (
-            given[name][0]
-            if isinstance(given[name], list) and len(given[name]) == 1
-            else given[name]
-        )
+        if isinstance(given[name], list) and len(given[name]) == 1:
+            value = given[name][0]
+        else:
+            value = given[name]
         longer = [*shown, f"{_WORDS.get(name, name.replace('_', ' '))} {value}"]
         if len(", ".join(longer)) <= _TWO_LINES:
             shown = longer
@@ -398,11 +398,10 @@ def form(statement: Statement | None = None) -> str:
         statement: whose facts are filled in; omitted, the form is blank. Whoever signs checks them
             against `python -m dpbo ledger verify FILE --expect HEAD`.
     """
-    facts = (
-        [(title, _BLANK) for title in Statement.titles()]
-        if statement is None
-        else statement.sections()
-    )
+    if statement is None:
+        facts = [(title, _BLANK) for title in Statement.titles()]
+    else:
+        facts = statement.sections()
     opening = [] if statement is None else [f"**{line}**\n" for line in statement.opening()]
     closing = "Nothing is guaranteed." if statement is not None and statement.void else _CLOSING
     lines = [

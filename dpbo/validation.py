@@ -312,9 +312,13 @@ def _own(value: Any, hint: Any) -> Any:
         return value
     kinds = _alternatives(hint)
     if type(value) is int:
-        return value if int in kinds or float not in kinds else _number(value, kinds)
+        if int in kinds or float not in kinds:
+            return value
+        return _number(value, kinds)
     if isinstance(value, (numbers.Real, np.bool_)):
-        return value if Fraction in kinds and isinstance(value, Fraction) else _number(value, kinds)
+        if Fraction in kinds and isinstance(value, Fraction):
+            return value
+        return _number(value, kinds)
     if hasattr(value, "ndim"):
         takes_tables = (
             kind in (Any, object)
@@ -340,7 +344,9 @@ def _own(value: Any, hint: Any) -> Any:
     ]
     if any(_own(part, element) is not part for part in value[:_ELEMENTS]):
         value = type(value)(_own(part, element) for part in value)
-    return tuple(value) if all(_parts(kind)[0] is tuple for kind in sequences) else value
+    if all(_parts(kind)[0] is tuple for kind in sequences):
+        return tuple(value)
+    return value
 
 
 @functools.cache
@@ -363,11 +369,15 @@ def _has_numbers(hint: Any) -> bool:
 
 def _number(value: Any, kinds: tuple[Any, ...]) -> Any:
     if isinstance(value, (bool, np.bool_)):
-        return bool(value) if bool in kinds else value
+        if bool in kinds:
+            return bool(value)
+        return value
     try:
         if int in kinds and isinstance(value, numbers.Integral):
             return int(value)
-        return float(value) if float in kinds else value
+        if float in kinds:
+            return float(value)
+        return value
     except (OverflowError, ValueError):
         return value
 
@@ -506,7 +516,9 @@ def _words(hint: Any) -> str:
     if issubclass(kind, Mapping):
         return "a mapping"
     if kind is tuple or issubclass(kind, Sequence):
-        return f"a sequence of ({_words(parts[0])})" if parts else "a sequence"
+        if parts:
+            return f"a sequence of ({_words(parts[0])})"
+        return "a sequence"
     if isinstance(kind, enum.EnumMeta):
         return " or ".join(f"{kind.__name__}.{member}" for member in kind.__members__)
     if kind.__name__ == "Tensor":

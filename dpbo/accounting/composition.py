@@ -114,12 +114,16 @@ def _composed(events: tuple[Event, ...], delta: float, refine: bool) -> Composit
 
 def _pure(events: tuple[Event, ...]) -> float:
     total = event_costs.total(map(event_costs.pure, events), Fraction(0))
-    return math.inf if total is None else rounded_up(total)
+    if total is None:
+        return math.inf
+    return rounded_up(total)
 
 
 def _mu(events: tuple[Event, ...]) -> float | None:
     total = event_costs.total(map(event_costs.mu_squared, events), Fraction(0))
-    return None if total is None else root_up(total)
+    if total is None:
+        return None
+    return root_up(total)
 
 
 def _rdp(events: tuple[Event, ...], delta: float) -> float:

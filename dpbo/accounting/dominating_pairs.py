@@ -40,7 +40,9 @@ _FAR = 40.0
 def log_mixture(x: Array, sigma: float, rate: float, shift: float) -> Array:
     """log of ((1-q) N(0, s^2) + q N(shift, s^2)) / N(0, s^2) at x."""
     grown = np.log(rate) + (2 * shift * x - shift**2) / (2 * sigma**2)
-    return grown if rate == 1.0 else np.logaddexp(np.log1p(-rate), grown)
+    if rate == 1.0:
+        return grown
+    return np.logaddexp(np.log1p(-rate), grown)
 
 
 def log_ratio(x: Array, sigma: float, rate: float, relation: str) -> Array:
@@ -193,17 +195,20 @@ class PoissonPair(Pair):
     def span(self, tail: float) -> tuple[float, float]:
         far = -float(scipy.special.ndtri(tail)) * self.sigma + 1.0
         low, high = self._loss(np.array([-far, far]))
-        return (-high, -low) if self.reverse else (low, high)
+        if self.reverse:
+            return (-high, -low)
+        return (low, high)
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         x = output_of(-edges[::-1] if self.reverse else edges, self.sigma, self.rate, self.relation)
-        other = (
-            self._mixture(x, -1.0)
-            if self.relation == "replace-one"
-            else _normal_mass(x / self.sigma)
-        )
+        if self.relation == "replace-one":
+            other = self._mixture(x, -1.0)
+        else:
+            other = _normal_mass(x / self.sigma)
         up = self._mixture(x, 1.0)
-        return (other[::-1], up[::-1]) if self.reverse else (up, other)
+        if self.reverse:
+            return (other[::-1], up[::-1])
+        return (up, other)
 
     def beyond(self, loss: float) -> float:
         x = float(

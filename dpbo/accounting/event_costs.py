@@ -91,7 +91,9 @@ def pure(event: Event) -> Fraction | None:
             if run is None or event.spread != (1.0, 1.0):
                 return None
             best = selection_bounds.pure(event.run_count, rounded_up(run))
-            return event.count * Fraction(best) if math.isfinite(best) else None
+            if math.isfinite(best):
+                return event.count * Fraction(best)
+            return None
         case RolesEvent():
             return worst_role(event, pure)
     return None
@@ -127,7 +129,9 @@ def rho(event: Event) -> Fraction | None:
         case RolesEvent():
             return worst_role(event, rho)
     one = pure(event.repeated(1))
-    return None if one is None else event.count * one**2 / 2
+    if one is None:
+        return None
+    return event.count * one**2 / 2
 
 
 def covers(paid: Sequence[Event], drawn: Sequence[Event]) -> bool:

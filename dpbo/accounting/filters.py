@@ -171,7 +171,9 @@ class Filter(Accounting):
     def price(self, event: Event) -> Cost | None:
         amount = Fraction(0) if event.free else self.amount(event)
         # no release gives budget back
-        return None if amount is None else Cost.of(max(amount, Fraction(0)))
+        if amount is None:
+            return None
+        return Cost.of(max(amount, Fraction(0)))
 
     @checked
     def cap(self, budget: Budget) -> Cost:
@@ -309,11 +311,10 @@ class RDPFilter(Filter):
         return cap
 
     def guarantee_of(self, total: Fraction, delta: float | None) -> Guarantee:
-        epsilon = (
-            None
-            if delta is None
-            else max(float(total) + renyi.conversion(self.order, delta), 0.0) * (1 + 1e-15)
-        )
+        if delta is None:
+            epsilon = None
+        else:
+            epsilon = max(float(total) + renyi.conversion(self.order, delta), 0.0) * (1 + 1e-15)
         return Guarantee(None, epsilon, delta)
 
 

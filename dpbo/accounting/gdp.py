@@ -32,7 +32,9 @@ _SMALL = Fraction(1, 2**900)
 def rounded_up(exact: Fraction) -> float:
     """The least float that is not below an exact number."""
     value = float(exact)
-    return value if Fraction(value) >= exact else math.nextafter(value, math.inf)
+    if Fraction(value) >= exact:
+        return value
+    return math.nextafter(value, math.inf)
 
 
 def root_up(square: Fraction) -> float:

@@ -109,9 +109,11 @@ class Planned(Accounting):
         if self.fits(budget, room=room):
             return
         bound = self.composition(budget.delta or 0.0, refine=False)
-        unit, reached = (
-            ("epsilon", bound.epsilon) if budget.epsilon is not None else ("mu", bound.mu)
-        )
+        unit = "mu"
+        reached = bound.mu
+        if budget.epsilon is not None:
+            unit = "epsilon"
+            reached = bound.epsilon
         cost = "have no known mu" if reached is None else f"reach {unit} {reached}"
         remedy = (
             "List fewer slots or larger noise multipliers (calibrate finds the smallest that fits)"

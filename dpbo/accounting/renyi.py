@@ -55,7 +55,9 @@ def cost(event: Event, order: float) -> Fraction | None:
     if isinstance(event, RolesEvent):
         return event_costs.worst_role(event, lambda one: cost(one, order))
     one = curve(event.repeated(1), np.array([float(order)]))
-    return None if one is None else event.count * Fraction(float(one[0]))
+    if one is None:
+        return None
+    return event.count * Fraction(float(one[0]))
 
 
 def curve(event: Event, orders: Array) -> Array | None:
@@ -118,7 +120,9 @@ def _selection(event: SelectionEvent, orders: Array) -> Array | None:
     found = selection_bounds.renyi(event.run_count, run_curve, orders, lambda: run_profiles(run))
     if best is not None:
         found = np.minimum(found, _response(float(best), orders))
-    return found if np.isfinite(found).all() else None
+    if np.isfinite(found).all():
+        return found
+    return None
 
 
 def _response(epsilon: float, orders: Array) -> Array:

@@ -149,7 +149,9 @@ class Profile:
         y = self.kinks[1]
         below = np.flatnonzero(a * y <= b * t)
         if len(below) == 0:
-            return a * self.infinite / b * _UP if b > 0 else np.inf
+            if b > 0:
+                return a * self.infinite / b * _UP
+            return np.inf
         j = int(below[0])
         # there delta = y_j + fall (t_j - t)
         fall = max(float((y[j - 1] - y[j]) / (t[j] - t[j - 1])), 0.0)
@@ -326,16 +328,17 @@ def renyi(
         case FixedRuns():
             many = float(run_count.runs)
     found = runs()
-    shift = (
-        math.inf
-        if found is None
-        else max(log_ratio(run_count, found), log_ratio(run_count, found.swapped()))
-    )
+    if found is None:
+        shift = math.inf
+    else:
+        shift = max(log_ratio(run_count, found), log_ratio(run_count, found.swapped()))
     grown = (orders - 1) * (curve + shift)
     by_shift = (np.logaddexp(nothing, most + grown) + _ROUNDING * (1 + abs(most) + grown)) / (
         orders - 1
     )
-    return np.minimum(many * curve, by_shift) if math.isfinite(many) else by_shift
+    if math.isfinite(many):
+        return np.minimum(many * curve, by_shift)
+    return by_shift
 
 
 def pure(run_count: StoppingRule, epsilon: float) -> float:

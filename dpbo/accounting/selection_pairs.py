@@ -125,7 +125,9 @@ def selection_epsilon(event: SelectionEvent, delta: float) -> float:
 
     if not directions:
         return math.inf
-    return 0.0 if holds(0.0) else least_scale(holds, precision=1e-6, most=_FURTHEST)
+    if holds(0.0):
+        return 0.0
+    return least_scale(holds, precision=1e-6, most=_FURTHEST)
 
 
 def _directions(event: SelectionEvent) -> list[RunProfiles]:
@@ -133,7 +135,9 @@ def _directions(event: SelectionEvent) -> list[RunProfiles]:
     found = run_profiles(event.run())
     if found is None:
         return []
-    return [found] if found.forward is found.reverse else [found, found.swapped()]
+    if found.forward is found.reverse:
+        return [found]
+    return [found, found.swapped()]
 
 
 @functools.lru_cache(maxsize=128)
@@ -171,7 +175,9 @@ def run_profiles(events: tuple[Event, ...]) -> RunProfiles | None:
     (forward, up), (backward, down) = one, other
     if forward == backward:
         profile = _joined(up[0], up[1], up[1])
-        return None if profile is None else RunProfiles(profile, profile)
+        if profile is None:
+            return None
+        return RunProfiles(profile, profile)
     grid = max(up[0], down[0], key=lambda epsilons: float(epsilons[-1]))
     # chords in e^epsilon
     up_there, down_there = (
@@ -179,7 +185,9 @@ def run_profiles(events: tuple[Event, ...]) -> RunProfiles | None:
     )
     there = _joined(grid, up_there, down_there)
     back = _joined(grid, down_there, up_there)
-    return None if there is None or back is None else RunProfiles(there, back)
+    if there is None or back is None:
+        return None
+    return RunProfiles(there, back)
 
 
 def _joined(epsilons: Array, up: Array, down: Array) -> Profile | None:
@@ -190,7 +198,9 @@ def _joined(epsilons: Array, up: Array, down: Array) -> Profile | None:
     negative = -epsilons[:0:-1]
     below = -np.expm1(negative) + np.exp(negative) * down[:0:-1]
     profile = Profile.connected(np.concatenate([negative, epsilons]), np.concatenate([below, up]))
-    return profile if len(profile.losses) >= 2 else None
+    if len(profile.losses) >= 2:
+        return profile
+    return None
 
 
 def _pair(event: Event, reverse: bool) -> Pair | None:
@@ -208,7 +218,9 @@ def _pair(event: Event, reverse: bool) -> Pair | None:
             turned = reverse and event.relation == "add-or-remove-one"
             return PoissonPair(event.noise_multiplier, event.rate, event.relation, turned)
     pure = event_costs.pure(event.repeated(1))
-    return None if pure is None else ResponsePair(rounded_up(pure))
+    if pure is None:
+        return None
+    return ResponsePair(rounded_up(pure))
 
 
 def _composed(
@@ -237,5 +249,7 @@ def _composed(
         if len(low):
             return pairs, (epsilons[: low[0] + 1], deltas[: low[0] + 1])
         if far >= min(ends, _FURTHEST):
-            return (pairs, (epsilons, deltas)) if deltas[-1] < 1.0 else None
+            if deltas[-1] < 1.0:
+                return (pairs, (epsilons, deltas))
+            return None
         far = min(1.5 * far, ends, _FURTHEST)

@@ -145,7 +145,9 @@ def posterior_mean(
     with mute_optimizer_warnings(), torch.no_grad():
         mean = model(space, X, Y, Yvar).posterior(X).mean[..., 0]
     # a mixture of models has one a component
-    return mean if mean.ndim == 1 else mean.mean(0)
+    if mean.ndim == 1:
+        return mean
+    return mean.mean(0)
 
 
 @checked

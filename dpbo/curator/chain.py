@@ -137,7 +137,9 @@ class ReservationEvent:
         """How many releases there may be in all."""
         if not self.parallel:
             return self.slots
-        return self.limit if self.limit is not None else self.slots * int(self.terms["records"])
+        if self.limit is not None:
+            return self.limit
+        return self.slots * int(self.terms["records"])
 
     def require_failure_probability(self, probability: float) -> None:
         """Raises InputError for a release that may fail with a larger probability than is
@@ -670,7 +672,9 @@ class Chain:
 
 def _place_after(head: Record | None) -> tuple[int, str]:
     """The number of the next record, and the hash of its predecessor."""
-    return (0, _ORIGIN) if head is None else (head.seq + 1, head.hash)
+    if head is None:
+        return (0, _ORIGIN)
+    return (head.seq + 1, head.hash)
 
 
 def _handles(body: Mapping[str, Any]) -> list[str]:

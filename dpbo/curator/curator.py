@@ -191,9 +191,10 @@ class Curator(Opaque):
         self.protected = ProtectedRecords(
             self.__view, role, self.ledger, repetition_allowed=allow_repeated
         )
-        self._example = (
-            self.__view.zeros() if example is None or form is None else form.cast(example)[0]
-        )
+        if example is None or form is None:
+            self._example = self.__view.zeros()
+        else:
+            self._example = form.cast(example)[0]
         if device is not None:
             self._example = map_leaves(
                 self._example,
@@ -632,7 +633,9 @@ class Curator(Opaque):
     def _digest(self, records: PrivateView, key: bytes) -> str | None:
         """The digest of all records; None where some cannot be compared."""
         digest = TableDigest.of(records, key)
-        return None if digest is None else digest.hex(key)
+        if digest is None:
+            return None
+        return digest.hex(key)
 
     def _require_same(
         self,

@@ -111,9 +111,9 @@ class Ranks:
         mark = _ERROR if error is not None else _FAILURE if isinstance(value, Failure) else _FINE
         marks = [row[0] for row in self.all_gather(bytes([mark]))]
         worst = max(marks)
-        return (
-            cast(T, value) if worst == _FINE else self._broadcast(marks.index(worst), value, error)
-        )
+        if worst == _FINE:
+            return cast(T, value)
+        return self._broadcast(marks.index(worst), value, error)
 
     def run_on_rank_0(self, title: str, question: Iterable[Any], work: Callable[[], T]) -> T:
         """`work()` of rank 0, or its error, on every rank."""
@@ -127,11 +127,9 @@ class Ranks:
         answer keeps stays with its rank.
         """
         outcome = self.run_together(title, question, work)
-        return (
-            outcome
-            if isinstance(outcome, Failure)
-            else dataclasses.replace(outcome, numerators=self.reduce_tensor(outcome.numerators))
-        )
+        if isinstance(outcome, Failure):
+            return outcome
+        return dataclasses.replace(outcome, numerators=self.reduce_tensor(outcome.numerators))
 
     def count_units(self, view: PrivateView, labels: Any, *, public: bool) -> PrivateView:
         """This rank's shard, with the number of all units where that is public.
@@ -147,7 +145,9 @@ class Ranks:
                 raise UsageError(f"all ranks together must have at most {MOST_UNITS} units.")
             if total == 0 and public:
                 raise UsageError("all ranks together must have at least one record.")
-            return total if public else None
+            if public:
+                return total
+            return None
 
         units = self.run_on_rank_0("count units", (), public_total)
         if labels is not None:
@@ -163,15 +163,18 @@ class Ranks:
     def reduce_tensor(self, numbers: torch.Tensor) -> torch.Tensor:
         """The int64 sum over ranks on rank 0; zeros elsewhere."""
         on_device = "nccl" in dist.get_backend_config(self._data) and torch.cuda.is_available()
-        device = (
-            torch.device("cuda", torch.cuda.current_device()) if on_device else torch.device("cpu")
-        )
+        if on_device:
+            device = torch.device("cuda", torch.cuda.current_device())
+        else:
+            device = torch.device("cpu")
         moved = numbers.to(device, copy=True).contiguous()
         with self._connected():
             dist.reduce(
                 moved, dst=self._members[0], group=self._data if on_device else self._control
             )
-            return moved.cpu() if self.rank == 0 else torch.zeros_like(numbers)
+            if self.rank == 0:
+                return moved.cpu()
+            return torch.zeros_like(numbers)
 
     def all_gather(self, row: bytes) -> list[bytes]:
         """Every rank's bytes; all ranks give equally many."""
@@ -254,11 +257,10 @@ class Ranks:
         size = torch.tensor([len(packed)])
         with self._connected():
             dist.broadcast(size, src=self._members[source], group=self._control)
-            content = (
-                torch.frombuffer(bytearray(packed), dtype=torch.uint8)
-                if packed
-                else torch.empty(int(size), dtype=torch.uint8)
-            )
+            if packed:
+                content = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+            else:
+                content = torch.empty(int(size), dtype=torch.uint8)
             dist.broadcast(content, src=self._members[source], group=self._control)
         if error is not None:
             raise error
@@ -301,11 +303,10 @@ def _pack(value: Any, error: BaseException | None, rank: int) -> bytes:
     not pickle, go as a type's name.
     """
     try:
-        shown = (
-            error
-            if error is None or isinstance(error, PrivacyError)
-            else RankFailed(rank, type(error).__name__)
-        )
+        if error is None or isinstance(error, PrivacyError):
+            shown = error
+        else:
+            shown = RankFailed(rank, type(error).__name__)
         return pickle.dumps((value, shown))
     except Exception as refused:
         return pickle.dumps(

@@ -20,4 +20,6 @@ def bernoulli(count: int, rate: float) -> NDArray[np.bool_]:
     """
     threshold = int(Fraction(rate) * (1 << 64))
     words = np.frombuffer(system_entropy(8 * count), dtype="<u8")
-    return np.ones(count, dtype=np.bool_) if threshold >> 64 else words < np.uint64(threshold)
+    if threshold >> 64:
+        return np.ones(count, dtype=np.bool_)
+    return words < np.uint64(threshold)

@@ -87,19 +87,22 @@ class Job:
                 # between two calls of the score, with private numbers in its frames
                 if not ctrl_c_pressed():
                     raise
-            return Failure("interrupted") if ctrl_c_pressed() else outcome
+            if ctrl_c_pressed():
+                return Failure("interrupted")
+            return outcome
 
     def _score(self, subject: Any, view: PrivateView) -> IntegerSum | Failure:
         try:
             before = view.versions()
         except BaseException:  # a Source may name records in what it raises
             return Failure("source")
-        outcome = (
-            self.query._evaluate(view, subject)
-            if view.streamed_to is None
-            else self._sum_over_blocks(subject, view)
-        )
-        return outcome if view.versions() == before else Failure("mutated")
+        if view.streamed_to is None:
+            outcome = self.query._evaluate(view, subject)
+        else:
+            outcome = self._sum_over_blocks(subject, view)
+        if view.versions() == before:
+            return outcome
+        return Failure("mutated")
 
     def _sum_over_blocks(self, subject: Any, view: PrivateView) -> IntegerSum | Failure:
         total, quanta, kept = torch.tensor(0), tuple[float, ...](), []

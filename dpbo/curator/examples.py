@@ -312,11 +312,10 @@ def _require_unmoved_among_alike(
         shared = [_shared_cells(part, changed, column) for part in leaves(view.records)]
         before = _scores_or_none(score, subject, _with_column(view.records, shared, column))
         for cell, neighbour in replaced.items() if before is not None else ():
-            after = (
-                None
-                if neighbour is None
-                else _scores_or_none(score, subject, _with_column(neighbour, shared, column))
-            )
+            if neighbour is None:
+                after = None
+            else:
+                after = _scores_or_none(score, subject, _with_column(neighbour, shared, column))
             if after is not None:
                 what = (
                     f"replacing record {changed} by {cell:g} among records that share column"
@@ -382,7 +381,9 @@ def _with_row(records: Any, row: int, form: Form | None, cell: Any) -> Any:
     found = [neighbour for _, neighbour in _with_cells(changed, row, form, cell)]
     if found:
         return found[0]
-    return changed if numeric else None
+    if numeric:
+        return changed
+    return None
 
 
 def _with_cells(
@@ -436,7 +437,9 @@ def _put(part: Any, row: int, cell: Any, column: int | None) -> Any:
     if isinstance(part, np.ndarray) and part.dtype.names:
         changed = part.copy()
         fits = [_assign(changed[name], row, cell) for name in part.dtype.names]
-        return changed if any(fits) else None
+        if any(fits):
+            return changed
+        return None
     if hasattr(part, "iloc") and part.ndim == 2:
         table = part.astype(object)
         for place in _places(part.shape[1], column):
@@ -463,7 +466,9 @@ def _places(width: int, column: int | None) -> Sequence[int]:
     """All columns, or this one where there is one."""
     if column is None:
         return range(width)
-    return [column] if column < width else []
+    if column < width:
+        return [column]
+    return []
 
 
 def _sample_of(sample: Any, cell: Any) -> Any:
@@ -494,9 +499,10 @@ def _overwrite(part: Any, changed: int, value: float, wild: bool) -> bool:
     """
     kind = part.dtype.kind if isinstance(part, np.ndarray) else ""
     if isinstance(part, torch.Tensor):
-        kind = (
-            "f" if part.is_floating_point() else torch.empty(0, dtype=part.dtype).numpy().dtype.kind
-        )
+        if part.is_floating_point():
+            kind = "f"
+        else:
+            kind = torch.empty(0, dtype=part.dtype).numpy().dtype.kind
     if kind == "f":
         part[changed] = value
         return True
@@ -524,7 +530,9 @@ def _result_or_none(
         return None
     try:
         result = (call or _plainly)(score, subject, records)
-        return _scores(result) if isinstance(result, Iterator) else result
+        if isinstance(result, Iterator):
+            return _scores(result)
+        return result
     except KeyboardInterrupt:
         raise
     except BaseException:
@@ -556,13 +564,17 @@ def _checked_or_none(result: Any, records: Any) -> Any:
     except Exception:
         return None
     numeric = scores.dtype.kind in "biuf" and scores.ndim > 0
-    return scores if numeric and len(scores) == count_records(records) else None
+    if numeric and len(scores) == count_records(records):
+        return scores
+    return None
 
 
 def _scores(result: Any) -> np.ndarray[Any, Any]:
     if isinstance(result, Iterator):
         return np.concatenate([_scores(batch) for batch in result])
-    return result.detach().cpu().numpy() if isinstance(result, torch.Tensor) else np.asarray(result)
+    if isinstance(result, torch.Tensor):
+        return result.detach().cpu().numpy()
+    return np.asarray(result)
 
 
 def _plainly(score: Score, subject: Any, records: Any) -> Any:
@@ -574,11 +586,9 @@ def _called(score: Score, subject: Any, records: Any) -> Any:
     it, too."""
     with fix_generators():
         result = score(subject, records)
-        return (
-            iter([tensor_of(batch).clone() for batch in result])
-            if isinstance(result, Iterator)
-            else result
-        )
+        if isinstance(result, Iterator):
+            return iter([tensor_of(batch).clone() for batch in result])
+        return result
 
 
 def _view(records: Any) -> PrivateView:
@@ -588,7 +598,9 @@ def _view(records: Any) -> PrivateView:
 def _form_of(records: Any) -> Form | None:
     """The form of public records that hold tables or objects; None where they have none that could
     change."""
-    return Form.of(records) if any(_is_loose(part) for part in leaves(records)) else None
+    if any(_is_loose(part) for part in leaves(records)):
+        return Form.of(records)
+    return None
 
 
 def _equal(before: Any, after: Any) -> bool:

@@ -107,11 +107,9 @@ def kind_of(value: Any) -> tuple[Any, ...]:
 
 def is_missing(value: Any) -> bool:
     """None or NaN, or a tuple with such a part."""
-    return (
-        any(map(is_missing, value))
-        if isinstance(value, tuple)
-        else value is None or (isinstance(value, float) and math.isnan(value))
-    )
+    if isinstance(value, tuple):
+        return any(map(is_missing, value))
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def folded(value: Any) -> Any:
@@ -140,19 +138,19 @@ def hash_labels(labels: Any, key: bytes, *, as_read: bool = False) -> tuple[torc
         InputError: labels that cannot be compared between processes.
     """
     flat = as_values("groups", labels)
-    distinct = (
-        list(dict.fromkeys(flat.tolist())) if flat.dtype.kind == "O" else np.unique(flat).tolist()
-    )
+    if flat.dtype.kind == "O":
+        distinct = list(dict.fromkeys(flat.tolist()))
+    else:
+        distinct = np.unique(flat).tolist()
     if as_read:
         distinct = list(dict.fromkeys(map(folded, distinct)))
     hashed = b"".join(
         hashlib.blake2b(_label_bytes(label), digest_size=16, key=key).digest() for label in distinct
     )
-    kind = (
-        hashlib.blake2b(repr(kind_of(distinct[0])).encode(), digest_size=8).digest()
-        if distinct
-        else bytes(8)
-    )
+    if distinct:
+        kind = hashlib.blake2b(repr(kind_of(distinct[0])).encode(), digest_size=8).digest()
+    else:
+        kind = bytes(8)
     return torch.from_numpy(np.frombuffer(bytearray(hashed), dtype="<i8").reshape(-1, 2)), kind
 
 
@@ -161,11 +159,10 @@ def _label_bytes(label: Any) -> bytes:
     if isinstance(label, numbers.Integral):
         return f"n{int(label)}".encode()
     if isinstance(label, numbers.Real):
-        number = (
-            label
-            if isinstance(label, Fraction) or not math.isfinite(label)
-            else Fraction(float(label))
-        )
+        if isinstance(label, Fraction) or not math.isfinite(label):
+            number = label
+        else:
+            number = Fraction(float(label))
         return f"n{number}".encode()
     if isinstance(label, str):
         return b"s" + label.encode("utf-8", "surrogatepass")
@@ -206,7 +203,9 @@ def _value(label: Any) -> Any:
     if isinstance(label, (torch.Tensor, np.ndarray)) and label.ndim == 0:
         label = label.detach().cpu().numpy()[()] if isinstance(label, torch.Tensor) else label[()]
     if isinstance(label, np.datetime64):
-        return None if np.isnat(label) else _Date(np.datetime_as_string(label, unit="as"))
+        if np.isnat(label):
+            return None
+        return _Date(np.datetime_as_string(label, unit="as"))
     if label is None or type(label).__name__ in ("NaTType", "NAType"):
         # The missing values of pandas.
         return None

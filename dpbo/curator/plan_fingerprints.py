@@ -251,9 +251,9 @@ def _read(file: pathlib.Path) -> dict[str, Any]:
         head = _HEAD.match(text)
         found = dict(json.loads(text if head is None else text[_WIDTH:]))
         bytes.fromhex(found["key"])
-        return (
-            found if head is None or head[1] is None else {**found, "head": (int(head[1]), head[2])}
-        )
+        if head is None or head[1] is None:
+            return found
+        return {**found, "head": (int(head[1]), head[2])}
     return {}
 
 

@@ -83,11 +83,10 @@ def priced(
     available = budget_cost(budget, accounting, curator.ledger.cap)
     found = False
     for kind in kinds:
-        event = (
-            kind(1.0).event()
-            if query is None
-            else query.release_event(kind(1.0).event(), curator.adjacency)
-        )
+        if query is None:
+            event = kind(1.0).event()
+        else:
+            event = query.release_event(kind(1.0).event(), curator.adjacency)
 
         def with_noise(noise_multiplier: float, count: int = 1, event: Event = event) -> Event:
             return dataclasses.replace(event, noise_multiplier=noise_multiplier, count=count)

@@ -562,7 +562,9 @@ class ObjectForm(Column):
         if type(cell) in self.types:
             return cell
         text = _text(cell)
-        return text if str in self.types and text is not None else self.missing
+        if str in self.types and text is not None:
+            return text
+        return self.missing
 
 
 @dataclass(frozen=True, eq=False)
@@ -613,9 +615,10 @@ def _array_form(part: Cells, name: str) -> Leaf:
     if kind in "UST":
         return ArrayForm(ObjectForm(frozenset({bytes if kind == "S" else str}), math.nan))
     if kind == "O":
-        table = (
-            part.reshape(len(part), -1) if len(part) else part.reshape(0, math.prod(part.shape[1:]))
-        )
+        if len(part):
+            table = part.reshape(len(part), -1)
+        else:
+            table = part.reshape(0, math.prod(part.shape[1:]))
         return ObjectArrayForm(
             tuple(ObjectForm.of(list(table[:, place])) for place in range(table.shape[1]))
         )
@@ -701,11 +704,9 @@ def _is_missing(cell: Any) -> bool:
     if cell is None or type(cell).__name__ in ("NaTType", "NAType"):
         # The missing values of pandas.
         return True
-    return (
-        cell.is_nan()
-        if isinstance(cell, decimal.Decimal)
-        else isinstance(cell, float) and math.isnan(cell)
-    )
+    if isinstance(cell, decimal.Decimal):
+        return cell.is_nan()
+    return isinstance(cell, float) and math.isnan(cell)
 
 
 def _numbers(cells: Any) -> NDArray[np.float64]:
@@ -739,7 +740,9 @@ def _text(cell: Any) -> str | None:
     number = _number(cell)
     if math.isnan(number):
         return None
-    return str(int(number)) if number.is_integer() else repr(number)
+    if number.is_integer():
+        return str(int(number))
+    return repr(number)
 
 
 def _moment(cell: Any, dtype: np.dtype[Any], zone: Any) -> Any:
@@ -762,15 +765,18 @@ def _moment(cell: Any, dtype: np.dtype[Any], zone: Any) -> Any:
         elif isinstance(cell, datetime.date):
             cell = np.datetime64(cell)
         elif isinstance(cell, datetime.timedelta):
-            cell = (
-                cell.to_timedelta64() if hasattr(cell, "to_timedelta64") else np.timedelta64(cell)
-            )
+            if hasattr(cell, "to_timedelta64"):
+                cell = cell.to_timedelta64()
+            else:
+                cell = np.timedelta64(cell)
         if not isinstance(cell, np.datetime64 if dates else np.timedelta64):
             return none
         cast = cell.astype(dtype)
         days = f"{dtype.kind}8[D]"
         # Else it overflowed.
-        return cast if cast.astype(days) == cell.astype(days) else none
+        if cast.astype(days) == cell.astype(days):
+            return cast
+        return none
     except Exception:
         # A value that its own type cannot convert.
         return none
@@ -790,4 +796,6 @@ def form_of(schema: Any, example: Any) -> Form | None:
         return schema
     if schema is not None:
         return Form.of(schema, "schema")
-    return None if example is None else Form.of(example)
+    if example is None:
+        return None
+    return Form.of(example)

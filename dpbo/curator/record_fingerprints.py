@@ -121,13 +121,13 @@ def rows_of(records: Any) -> Rows | None:
             few = torch.arange(min(samples.count, _READ_TWICE))
             first = row_digests(samples, PROCESS_KEY, few)
             second = row_digests(samples, PROCESS_KEY, few)
-            return (
-                samples
-                if first is not None and second is not None and np.array_equal(first, second)
-                else None
-            )
+            if first is not None and second is not None and np.array_equal(first, second):
+                return samples
+            return None
         view = PrivateView.of(records, _RECORD, units_are_public=True)
-        return view if view.can_take else None
+        if view.can_take:
+            return view
+        return None
     except Exception:
         # Its text may hold records.
         return None
@@ -280,11 +280,9 @@ class TableDigest:
 def order_digest(rows: Rows, key: bytes) -> str | None:
     """Digest of all records in their order; None where single records cannot be read."""
     found = row_digests(rows, key)
-    return (
-        None
-        if found is None
-        else hashlib.blake2b(found.tobytes(), key=key, digest_size=16).hexdigest()
-    )
+    if found is None:
+        return None
+    return hashlib.blake2b(found.tobytes(), key=key, digest_size=16).hexdigest()
 
 
 def _mixed(numbers: Digests) -> Digests:
@@ -308,11 +306,10 @@ def row_digests(
     try:
         if not view.can_take:
             return None
-        wide = (
-            sum(_words(part, 1, key).shape[1] for part in leaves(view.take(places[:1])))
-            if len(places)
-            else 1
-        )
+        if len(places):
+            wide = sum(_words(part, 1, key).shape[1] for part in leaves(view.take(places[:1])))
+        else:
+            wide = 1
         keys = np.frombuffer(hashlib.shake_128(key).digest(16 * (wide + 1)), dtype="<u8").reshape(
             -1, 2
         )
@@ -337,9 +334,10 @@ def row_digests(
 def _words(part: Any, count: int, key: bytes) -> Digests:
     """`count x m` 32-bit words, equal for equal rows."""
     if hasattr(part, "iloc"):
-        columns = (
-            [part] if part.ndim == 1 else [part.iloc[:, place] for place in range(part.shape[1])]
-        )
+        if part.ndim == 1:
+            columns = [part]
+        else:
+            columns = [part.iloc[:, place] for place in range(part.shape[1])]
         return np.hstack(
             [
                 np.empty((count, 0), np.uint64),
@@ -353,11 +351,10 @@ def _words(part: Any, count: int, key: bytes) -> Digests:
         return _singles(part.reshape(count, -1)).view("<u4").astype(np.uint64)
     if hasattr(part, "tocsr"):
         part = [(row.indices, row.data.astype(np.float64)) for row in part.sorted_indices()]
-    cells = (
-        part.reshape(count, -1).tolist()
-        if isinstance(part, np.ndarray)
-        else [[cell] for cell in part]
-    )
+    if isinstance(part, np.ndarray):
+        cells = part.reshape(count, -1).tolist()
+    else:
+        cells = [[cell] for cell in part]
     found = b"".join(_cell(cell, key) for row in cells for cell in row)
     return np.frombuffer(found, dtype="<u4").reshape(count, -1).astype(np.uint64)
 

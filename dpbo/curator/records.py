@@ -109,11 +109,10 @@ class PrivateView:
         unfit = None
         if form is not None:
             in_form, marks = form.cast(_load(records))
-            records = (
-                Source(functools.partial(_load_in_form, records, form))
-                if isinstance(records, Source)
-                else in_form
-            )
+            if isinstance(records, Source):
+                records = Source(functools.partial(_load_in_form, records, form))
+            else:
+                records = in_form
             unfit = torch.from_numpy(marks) if form.may_be_unfit else None
         if one_at_a_time and not all(_can_be_taken(part) for part in leaves(_load(records))):
             raise InputError(
@@ -207,11 +206,10 @@ class PrivateView:
         """For workers: tensors are sent as bytes, never as shared memory that a worker could write
         to.
         """
-        container = (
-            self.container
-            if isinstance(self.container, Source)
-            else map_leaves(self.container, _PackedTensor.pack)
-        )
+        if isinstance(self.container, Source):
+            container = self.container
+        else:
+            container = map_leaves(self.container, _PackedTensor.pack)
         return {
             **vars(self),
             "container": container,
@@ -229,14 +227,18 @@ class PrivateView:
     @property
     def units(self) -> int:
         """Number of units; private under ADD_OR_REMOVE_ONE."""
-        return self.count if self.rows is None else len(self.rows)
+        if self.rows is None:
+            return self.count
+        return len(self.rows)
 
     @property
     def device(self) -> torch.device:
         """The device that records are scored on: `streamed_to`, or that of the first tensor among
         them; the CPU without tensors.
         """
-        return _device(self._loaded()) if self.streamed_to is None else self.streamed_to
+        if self.streamed_to is None:
+            return _device(self._loaded())
+        return self.streamed_to
 
     @property
     def can_take(self) -> bool:
@@ -301,11 +303,9 @@ class PrivateView:
 
         def zeros(part: Any) -> Any:
             shape = (_EXAMPLES, *part.shape[1:])
-            return (
-                part.new_zeros(shape, device=self.streamed_to)
-                if isinstance(part, torch.Tensor)
-                else np.zeros(shape, part.dtype)
-            )
+            if isinstance(part, torch.Tensor):
+                return part.new_zeros(shape, device=self.streamed_to)
+            return np.zeros(shape, part.dtype)
 
         return map_leaves(records, zeros)
 
@@ -342,7 +342,9 @@ def versions(records: Any) -> tuple[int, ...]:
     """
 
     def version(part: Any) -> int:
-        return part._version if isinstance(part, torch.Tensor) and not part.is_inference() else 0
+        if isinstance(part, torch.Tensor) and not part.is_inference():
+            return part._version
+        return 0
 
     return tuple(
         sum(map(version, part)) if isinstance(part, list) else version(part)
@@ -433,12 +435,16 @@ class _PackedTensor:
             or part.layout is not torch.strided
         ):
             return part
-        return part if part.dtype is torch.bfloat16 else cls(part.detach().numpy().copy())
+        if part.dtype is torch.bfloat16:
+            return part
+        return cls(part.detach().numpy().copy())
 
     @classmethod
     def unpack(cls, part: Any) -> Any:
         """What was packed."""
-        return torch.from_numpy(part.array) if isinstance(part, cls) else part
+        if isinstance(part, cls):
+            return torch.from_numpy(part.array)
+        return part
 
 
 def _load_in_form(source: Source, form: Form) -> Any:
@@ -464,7 +470,9 @@ def map_leaves(records: Any, change: Callable[[Any], Any]) -> Any:
     """
     if isinstance(records, tuple):
         parts = [map_leaves(part, change) for part in records]
-        return type(records)(*parts) if hasattr(records, "_fields") else tuple(parts)
+        if hasattr(records, "_fields"):
+            return type(records)(*parts)
+        return tuple(parts)
     if not isinstance(records, Mapping):
         return change(records)
     changed = {key: map_leaves(part, change) for key, part in records.items()}
@@ -482,7 +490,9 @@ def _read_only(part: Any) -> Any:
         return view
     if hasattr(part, "iloc"):
         return part.copy(deep=False)
-    return [_read_only(sample) for sample in part] if isinstance(part, list) else part
+    if isinstance(part, list):
+        return [_read_only(sample) for sample in part]
+    return part
 
 
 @functools.cache
@@ -523,7 +533,9 @@ def _rows(part: Any, positions: torch.Tensor) -> Any:
     if isinstance(part, list):
         return [part[i] for i in positions.tolist()]
     places = positions.cpu().numpy()
-    return part.iloc[places].reset_index(drop=True) if hasattr(part, "iloc") else part[places]
+    if hasattr(part, "iloc"):
+        return part.iloc[places].reset_index(drop=True)
+    return part[places]
 
 
 def _length(part: Any) -> int:

@@ -411,11 +411,10 @@ def _meaning(
     birth, rate = ledger.birth, _true_positive_rate(ledger, guarantee)
     # 99.4 % is not 100 %
     change, shown = birth.row_change, format_up(100 * rate, 4 if 0.99 <= rate < 1.0 else 2)
-    test = (
-        f"membership test of one {birth.unit}"
-        if change is None
-        else f"test of where a {birth.unit}'s row lies within its reach"
-    )
+    if change is None:
+        test = f"membership test of one {birth.unit}"
+    else:
+        test = f"test of where a {birth.unit}'s row lies within its reach"
     power = f"{test} with a 1 % false-positive rate has a true-positive rate of at most {shown} %."
     sentences = [
         f"only under {conditional(conditions, failing)}: a {power}" if conditions else f"A {power}"

@@ -276,7 +276,9 @@ class Storage:
 
     def _place(self) -> str:
         place = printable(public_place(self._engine.url))
-        return place if len(place) <= _LONGEST else f"{place[:_LONGEST]}..."
+        if len(place) <= _LONGEST:
+            return place
+        return f"{place[:_LONGEST]}..."
 
     @contextlib.contextmanager
     def _errors_translated(self, *, creating: bool = False) -> Iterator[None]:
@@ -348,7 +350,9 @@ def _file_of(url: sa.URL) -> pathlib.Path | None:
         and not _is_in_memory(url)
         and not str(url.database).startswith("file:")
     )
-    return pathlib.Path(str(url.database)) if named else None
+    if named:
+        return pathlib.Path(str(url.database))
+    return None
 
 
 def _named_schema(engine: sa.Engine) -> str:

@@ -175,11 +175,9 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         if self._curator is not None:
             statement = self._curator.statement(delta=delta)
             epsilon = statement.guarantee.epsilon
-            return (
-                float("inf")
-                if epsilon is None or statement.lines[0].startswith(NOT_BOUNDED)
-                else epsilon
-            )
+            if epsilon is None or statement.lines[0].startswith(NOT_BOUNDED):
+                return float("inf")
+            return epsilon
         steps = [
             self._event(multiplier, rate).repeated(count)
             for multiplier, rate, count in self.history

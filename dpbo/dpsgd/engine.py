@@ -419,7 +419,9 @@ class _Collate:
         self._empty = _emptied(collate([record]), axis)
 
     def __call__(self, records: list[Any]) -> Any:
-        return self._collate(records) if records else _emptied(self._empty, self._axis)
+        if records:
+            return self._collate(records)
+        return _emptied(self._empty, self._axis)
 
 
 def _emptied(batch: Any, axis: int) -> Any:
@@ -445,7 +447,9 @@ def _table(dataset: Any) -> Any:
     # An error may show a record.
     with contextlib.suppress(Exception):
         rows = default_collate([dataset[place] for place in range(len(dataset))])
-        return tuple(rows) if isinstance(rows, list) else rows
+        if isinstance(rows, list):
+            return tuple(rows)
+        return rows
     return None
 
 

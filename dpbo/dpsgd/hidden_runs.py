@@ -364,7 +364,9 @@ class DensityRatioProposals:
         # Whether a model can be fitted is as private as the scores.
         except BaseException:
             usable = False
-        return scaled if usable else torch.zeros(len(points), dtype=torch.float64)
+        if usable:
+            return scaled
+        return torch.zeros(len(points), dtype=torch.float64)
 
 
 def integer_weights(interests: torch.Tensor, spread: tuple[float, float]) -> list[int]:

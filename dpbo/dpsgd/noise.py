@@ -324,9 +324,10 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         factors = _factors(gradients, clip)
         for parameter, gradient in zip(self.params, gradients, strict=True):
             total = _weighted_sum(gradient, factors).view(parameter.shape)
-            parameter.summed_grad = (
-                total if parameter.summed_grad is None else parameter.summed_grad + total
-            )
+            if parameter.summed_grad is None:
+                parameter.summed_grad = total
+            else:
+                parameter.summed_grad = parameter.summed_grad + total
             # A second step finds no gradients.
             parameter.grad_sample = None
 

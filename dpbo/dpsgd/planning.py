@@ -191,11 +191,10 @@ def plan_tuning(
     if budget.epsilon is None or not budget.delta:
         raise InputError("budget", budget.mu, "given as epsilon and a delta above 0")
     adjacency = Adjacency.of(adjacency)
-    of_runs = (
-        run_count
-        if run_count is not None
-        else TruncatedNegativeBinomial.of_mean(float(max(runs, 2)), shape=SHAPE)
-    )
+    if run_count is not None:
+        of_runs = run_count
+    else:
+        of_runs = TruncatedNegativeBinomial.of_mean(float(max(runs, 2)), shape=SHAPE)
     hidden = _Strategy(
         of_runs.mean,
         of_runs.quantile(0.95),

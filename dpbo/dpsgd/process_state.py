@@ -377,7 +377,9 @@ def _holders_of(thing: Any, mine: bool) -> list[tuple[Any, bool]]:
     """
     kind = type(thing)
     if kind in _CONTAINERS:
-        return [(thing, False)] if len(thing) <= _LONGEST else []
+        if len(thing) <= _LONGEST:
+            return [(thing, False)]
+        return []
     if kind is types.CellType or kind in BYTES:
         return [(thing, True)]
     if not (mine or issubclass(kind, _ATTRIBUTES) or kind.__module__.startswith("scipy.stats.")):
@@ -419,7 +421,9 @@ def _names(holder: Any) -> Any:
         return {0: bytes(holder)}
     if isinstance(holder, (list, collections.deque)):
         return dict(enumerate(holder))
-    return holder if isinstance(holder, dict) else vars(holder)
+    if isinstance(holder, dict):
+        return holder
+    return vars(holder)
 
 
 def _put(holder: Any, name: Any, value: Any) -> None:
@@ -475,11 +479,9 @@ def _copied(value: Any) -> Any:
     # Python 3.14 copies no counts.
     if type(value) is itertools.count:
         return itertools.count(*ast.literal_eval(f"[{repr(value)[6:-1]}]"))
-    return (
-        np.random.SeedSequence(**value.state)
-        if isinstance(value, np.random.SeedSequence)
-        else copy.copy(value)
-    )
+    if isinstance(value, np.random.SeedSequence):
+        return np.random.SeedSequence(**value.state)
+    return copy.copy(value)
 
 
 def _shared_tables() -> list[Any]:
@@ -507,7 +509,9 @@ def _seedable(value: Any) -> Any:
     )
     if issubclass(kind, np.random.BitGenerator):
         takes_seeds = kind.__module__.startswith("numpy.random.")
-    return value if takes_seeds else None
+    if takes_seeds:
+        return value
+    return None
 
 
 def _state_of(generator: Any) -> Any:

@@ -51,7 +51,9 @@ def parts(thing: Any) -> list[Any]:
     if kind in PLAIN or issubclass(kind, (types.ModuleType, logging.Logger)):
         return []
     if issubclass(kind, type):
-        return [*vars(thing).values(), *thing.__bases__] if is_own_class(thing) else []
+        if is_own_class(thing):
+            return [*vars(thing).values(), *thing.__bases__]
+        return []
     own = [value for name, value in attributes(thing).items() if name not in _OF_OPACUS]
     return [*_inside(thing, kind), *own, *slots(thing).values()]
 
@@ -84,7 +86,9 @@ def _inside(thing: Any, kind: type) -> Iterable[Any]:
         return [thing.func, thing.args, thing.keywords]
     if kind is itertools.count:
         return [repr(thing)]
-    return [operator.length_hint(thing)] if kind in ITERATORS else []
+    if kind in ITERATORS:
+        return [operator.length_hint(thing)]
+    return []
 
 
 def slots(thing: Any) -> dict[Any, Any]:
@@ -102,7 +106,9 @@ def named(function: Any) -> list[Any]:
     """What the code of a function of the caller's names in its module, and in other modules of the
     caller's.
     """
-    return [value for _, value in names(function)] if is_own(function) else []
+    if is_own(function):
+        return [value for _, value in names(function)]
+    return []
 
 
 def shared_memory(thing: Any, other: Any) -> bool:

@@ -308,7 +308,9 @@ class PublicCopy:
 
     def _all_layers(self, *, whole: bool) -> list[tuple[str, nn.Module]]:
         """The layers that `_traces` has traces of."""
-        return [*self._layers, ("", self._module)] if whole else self._layers
+        if whole:
+            return [*self._layers, ("", self._module)]
+        return self._layers
 
     def _try(self, inputs: Any, axis: int, *, given: bool = False) -> None:
         """Call two public copies on records that have the first in common, with the same
@@ -460,7 +462,9 @@ def _require_trainable(module: nn.Module) -> None:
 
 def _place(name: str) -> str:
     """Where a layer of this name stands, in an error."""
-    return f"module.{name}" if name else "module"
+    if name:
+        return f"module.{name}"
+    return "module"
 
 
 def _fresh_tensors(module: nn.Module) -> dict[int, Any]:
@@ -503,7 +507,9 @@ def map_parts(container: Any, change: Callable[[Any], Any]) -> Any:
         return {name: change(part) for name, part in container.items()}
     if isinstance(container, (list, tuple)):
         parts = map(change, container)
-        return type(container)(*parts) if hasattr(container, "_fields") else type(container)(parts)
+        if hasattr(container, "_fields"):
+            return type(container)(*parts)
+        return type(container)(parts)
     return container
 
 
@@ -551,7 +557,9 @@ def _has_tensors_alone(value: Any) -> bool:
 
 def _inputs(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """(args, kwargs) of the module, from a tuple of its inputs, or a dict by keyword."""
-    return ((), dict(example)) if isinstance(example, Mapping) else (tuple(example), {})
+    if isinstance(example, Mapping):
+        return ((), dict(example))
+    return (tuple(example), {})
 
 
 def _made_up(inputs: Any, axis: int, count: int, which: int) -> Any:
@@ -587,7 +595,9 @@ def _repeated(inputs: Any, axis: int, count: int, which: int) -> Any:
 
     def records(tensor: torch.Tensor) -> torch.Tensor:
         is_of_records = tensor.dim() > axis and tensor.shape[axis] == given
-        return tensor.index_select(axis, places.to(tensor.device)) if is_of_records else tensor
+        if is_of_records:
+            return tensor.index_select(axis, places.to(tensor.device))
+        return tensor
 
     return _map_tensors(inputs, records)
 
@@ -601,7 +611,9 @@ def _axis_of_records(shorter: torch.Tensor, longer: torch.Tensor) -> int | None:
         for place, lengths in enumerate(zip(shorter.shape, longer.shape, strict=True))
         if lengths[0] != lengths[1]
     ]
-    return differ[0][0] if len(differ) == 1 and differ[0][1] == _TRIED else None
+    if len(differ) == 1 and differ[0][1] == _TRIED:
+        return differ[0][0]
+    return None
 
 
 def _is_constant(value: Any, around: tuple[Any, ...] = ()) -> bool:
@@ -612,11 +624,10 @@ def _is_constant(value: Any, around: tuple[Any, ...] = ()) -> bool:
         return True
     if not isinstance(value, _CONSTANT):
         return False
-    inside = (
-        parts(value)
-        if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.CellType, tuple))
-        else []
-    )
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.CellType, tuple)):
+        inside = parts(value)
+    else:
+        inside = []
     return all(_is_constant(part, (*around, value)) for part in inside)
 
 

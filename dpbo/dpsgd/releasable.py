@@ -114,7 +114,9 @@ class _Pickler(pickle.Pickler):
         is_code = isinstance(thing, (types.FunctionType, types.ModuleType, type)) and not getattr(
             thing, "__closure__", None
         )
-        return self._keep(thing) if is_code else None
+        if is_code:
+            return self._keep(thing)
+        return None
 
     def _keep(self, thing: Any) -> int:
         self.kept.append(thing)
@@ -131,9 +133,9 @@ class _Pickler(pickle.Pickler):
                 .clone(memory_format=torch.contiguous_format)
                 .requires_grad_(thing.requires_grad)
             )
-            kept = (
-                nn.Parameter(alone, thing.requires_grad) if type(thing) is nn.Parameter else alone
-            )
+            kept = alone
+            if type(thing) is nn.Parameter:
+                kept = nn.Parameter(alone, thing.requires_grad)
             return kept.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
         return NotImplemented
 

@@ -303,11 +303,10 @@ def _paid(
     work: Callable[..., Any], event: SelectionEvent | RolesEvent, adjacency: Adjacency
 ) -> Callable[[dict[str, Any]], Any]:
     """`work`, with a UsageError where a run drew more than the selection's event pays for."""
-    selections = (
-        [each for role in event.roles for each in event.of(role)]
-        if isinstance(event, RolesEvent)
-        else [event]
-    )
+    if isinstance(event, RolesEvent):
+        selections = [each for role in event.roles for each in event.of(role)]
+    else:
+        selections = [event]
     paid = [one for each in selections if isinstance(each, SelectionEvent) for one in each.run()]
 
     def run(parameters: dict[str, Any]) -> Any:

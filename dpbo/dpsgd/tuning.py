@@ -573,7 +573,9 @@ class _Models:
         if _key(x) in self._in_memory or self._study.folder is None:
             return self._in_memory.get(_key(x))
         files = [path for path in self._files(x) if path.exists()]
-        return _load(files[-1]) if files else None
+        if files:
+            return _load(files[-1])
+        return None
 
     def _files(self, x: torch.Tensor) -> list[pathlib.Path]:
         """Files of the runs at x that this ledger has charged. Names are random, because a folder
@@ -597,11 +599,9 @@ class _CopyScore:
     score: Score
 
     def __call__(self, model: Any, records: Any) -> Any:
-        return (
-            torch.full((count_records(records),), math.nan)
-            if model is None
-            else self.score(copy.deepcopy(model), records)
-        )
+        if model is None:
+            return torch.full((count_records(records),), math.nan)
+        return self.score(copy.deepcopy(model), records)
 
 
 def _key(x: torch.Tensor) -> tuple[float, ...]:

@@ -78,11 +78,10 @@ def longest_noise(
     and has a mean of at most sqrt(d); a union bound over the steps.
     """
     tail = math.sqrt(2.0 * math.log(iterations / delta))
-    longest = (
-        4.0 * math.sqrt(dimension) + 2.0 * tail
-        if constants == "paper"
-        else math.sqrt(dimension) + tail
-    )
+    if constants == "paper":
+        longest = 4.0 * math.sqrt(dimension) + 2.0 * tail
+    else:
+        longest = math.sqrt(dimension) + tail
     return 2.0 * clip * math.sqrt(iterations) / (units * mu) * longest
 
 
@@ -253,11 +252,10 @@ def theorem_b_2(
 
 
 def _traces(traces: Traces, iterations: int) -> list[float]:
-    each = (
-        [float(traces)] * iterations
-        if isinstance(traces, (int, float))
-        else [float(trace) for trace in traces]
-    )
+    if isinstance(traces, (int, float)):
+        each = [float(traces)] * iterations
+    else:
+        each = [float(trace) for trace in traces]
     if len(each) != iterations or not all(trace >= 0.0 and math.isfinite(trace) for trace in each):
         raise InputError("traces", len(each), f"a number, or {iterations} numbers, at least 0")
     return each

@@ -113,7 +113,9 @@ class GIBOSettings:
         """The learning rate at this noise."""
         if self.learning_rate is not None:
             return self.learning_rate
-        return 0.1 if rho > _NOISY else 0.2
+        if rho > _NOISY:
+            return 0.1
+        return 0.2
 
     def averaged(self, rho: float, iterations: int) -> int:
         """Number of last iterates whose mean is the result."""

@@ -169,7 +169,9 @@ def _ready(losses: torch.Tensor) -> torch.Tensor:
 
 def by_points(losses: torch.Tensor) -> torch.Tensor:
     """Losses of shape `units` or `points x units` as `points x units`."""
-    return losses if losses.ndim == 2 else losses.unsqueeze(0)
+    if losses.ndim == 2:
+        return losses
+    return losses.unsqueeze(0)
 
 
 def empty_slab(points: int, units: int, device: torch.device) -> torch.Tensor:

@@ -67,15 +67,21 @@ class GradientPosterior:
         self._L: Tensor | None = None
 
     def __len__(self) -> int:
-        return 0 if self._X is None else len(self._X)
+        if self._X is None:
+            return 0
+        return len(self._X)
 
     def points(self, like: Tensor) -> Tensor:
         """The observed X, `N x d`; before the first point, none of `like`'s (`... x d`) kind."""
-        return like.new_empty(0, like.shape[-1]) if self._X is None else self._X
+        if self._X is None:
+            return like.new_empty(0, like.shape[-1])
+        return self._X
 
     def factor(self, like: Tensor) -> Tensor:
         """Lower Cholesky factor of K + D, `N x N`; before the first point, of `like`'s kind."""
-        return like.new_empty(0, 0) if self._L is None else self._L
+        if self._L is None:
+            return like.new_empty(0, 0)
+        return self._L
 
     def append(self, X: Tensor) -> None:
         """Observe at X, `b x d`, too: the factor grows by b rows, in N^2 b flops.

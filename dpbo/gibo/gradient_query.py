@@ -236,7 +236,9 @@ def loss_column(
         parts.append(losses)
     if not parts:
         return torch.zeros(0, dtype=dtype, device=device)
-    return parts[0] if len(parts) == 1 else torch.cat([part.to(dtype) for part in parts])
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([part.to(dtype) for part in parts])
 
 
 def quantum_of(clip: float, dimension: int) -> float:

@@ -45,11 +45,10 @@ def gradient_sum(
                 + (tl.zeros((ROWS,), dtype=tl.int64) + turn) * tl.num_programs(0)
             )
             rows = block * ROWS + tl.arange(0, ROWS)
-            level = (
-                tl.load(latest + rows, mask=rows < units, other=0.0)
-                if RAGGED
-                else tl.load(latest + rows)
-            )
+            if RAGGED:
+                level = tl.load(latest + rows, mask=rows < units, other=0.0)
+            else:
+                level = tl.load(latest + rows)
             p = level[:, None] * sums[None, :]
             for step in range(steps):
                 deep = step * DEPTH + tl.arange(0, DEPTH)

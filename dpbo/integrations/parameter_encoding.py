@@ -58,14 +58,13 @@ class Parameter:
         """The value shown for coordinate u."""
         if self.labels:
             return self.labels[min(max(round(u * self._ends), 0), len(self.labels) - 1)]
-        value = (
-            u
-            if self._axis is None
-            else next(iter(self._axis.decode(torch.tensor([u], dtype=torch.float64)).values()))
-        )
-        return (
-            int(value) if self.kind is Kind.WHOLE else min(max(float(value), self.low), self.high)
-        )
+        if self._axis is None:
+            value = u
+        else:
+            value = next(iter(self._axis.decode(torch.tensor([u], dtype=torch.float64)).values()))
+        if self.kind is Kind.WHOLE:
+            return int(value)
+        return min(max(float(value), self.low), self.high)
 
     def coordinate(self, shown: Any) -> float:
         """The coordinate of a value shown."""
@@ -87,7 +86,9 @@ class Parameter:
         """Largest coordinate in steps of one label: categories have coordinates 0, 1, ...; ordered
         values lie evenly in [0, 1].
         """
-        return 1 if self.kind is Kind.CATEGORY else max(len(self.labels) - 1, 1)
+        if self.kind is Kind.CATEGORY:
+            return 1
+        return max(len(self.labels) - 1, 1)
 
 
 class ParameterEncoding:

@@ -56,7 +56,9 @@ class AdditiveDistribution:
             "std": list(self.std),
             "grid": list(self.grid),
         }
-        return numbers if self.block is None else {**numbers, "block": self.block}
+        if self.block is None:
+            return numbers
+        return {**numbers, "block": self.block}
 
 
 class Mechanism(abc.ABC):

@@ -82,11 +82,9 @@ def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor
 def unfitted_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
     """`default_gp` before its fit."""
     noise = _noise(Y, Yvar)
-    return (
-        MixedSingleTaskGP(X, Y, [*space.cat_dims], noise)
-        if space.cat_dims
-        else SingleTaskGP(X, Y, noise)
-    )
+    if space.cat_dims:
+        return MixedSingleTaskGP(X, Y, [*space.cat_dims], noise)
+    return SingleTaskGP(X, Y, noise)
 
 
 def _noise(Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:

@@ -33,11 +33,10 @@ def matern52(lengthscale: float | Tensor, **settings: Any) -> MaternKernel:
 
 
 def _fixed(kind: Any, lengthscale: float | Tensor, **settings: Any) -> Any:
-    lengths = (
-        lengthscale
-        if isinstance(lengthscale, Tensor)
-        else torch.as_tensor(float(lengthscale), dtype=torch.float64)
-    )
+    if isinstance(lengthscale, Tensor):
+        lengths = lengthscale
+    else:
+        lengths = torch.as_tensor(float(lengthscale), dtype=torch.float64)
     require_float64("lengthscale", lengths)
     if lengths.dim() > 1 or not bool((lengths > 0).all()):
         raise InputError("lengthscale", tuple(lengths.shape), "one positive number, or d of them")

@@ -56,8 +56,12 @@ def _own_variance(kernel: Any) -> float | None:
     """The variance that a kernel gives each row for itself, if it gives nothing else."""
     if type(kernel) is ScaleKernel and kernel.active_dims is None:
         own = _own_variance(kernel.base_kernel)
-        return None if own is None else own * float(kernel.outputscale)
-    return 1.0 if type(kernel) is SameRow and kernel.active_dims is None else None
+        if own is None:
+            return None
+        return own * float(kernel.outputscale)
+    if type(kernel) is SameRow and kernel.active_dims is None:
+        return 1.0
+    return None
 
 
 class Rows(torch.nn.Module, abc.ABC):

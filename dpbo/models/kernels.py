@@ -275,7 +275,9 @@ class ClampFromInside(TorchFunctionMode):
             # its second argument is the upper bound
             args = (*args[:1], *([None] if len(args) > 1 else []), *args[1:])
         clamped = _clamp(*args, **named)
-        return args[0].copy_(clamped) if name.endswith("_") else clamped
+        if name.endswith("_"):
+            return args[0].copy_(clamped)
+        return clamped
 
 
 def _clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:

@@ -82,11 +82,10 @@ def noisy_inputs(
     Raises:
         InputError: another kernel, one of other or of batched dimensions, or a variance below 0.
     """
-    base, outputscale = (
-        (kernel.base_kernel, float(kernel.outputscale.detach()))
-        if type(kernel) is ScaleKernel
-        else (kernel, 1.0)
-    )
+    if type(kernel) is ScaleKernel:
+        base, outputscale = (kernel.base_kernel, float(kernel.outputscale.detach()))
+    else:
+        base, outputscale = (kernel, 1.0)
     if type(base) is not RBFKernel or base.active_dims is not None or len(kernel.batch_shape):
         allowed = "an RBFKernel or a ScaleKernel of one, over all dimensions, without a batch"
         raise InputError(

@@ -270,7 +270,9 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> _Found | 
             if last - first > 1:
                 middle = (first + last) // 2
                 waiting.extend([(first, middle), (middle, last)])
-    return Failure(kind) if waiting else (scores, known, kind)
+    if waiting:
+        return Failure(kind)
+    return (scores, known, kind)
 
 
 def _nothing(view: View, metrics: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -308,7 +310,9 @@ def _fit(pieces: Iterable[torch.Tensor], view: View) -> Iterable[torch.Tensor]:
 def _kind(error: BaseException) -> str:
     if ctrl_c_pressed():
         return "interrupted"
-    return "shape" if isinstance(error, _WrongShape) else "exception"
+    if isinstance(error, _WrongShape):
+        return "shape"
+    return "exception"
 
 
 def _is_scorer(score: Any) -> bool:

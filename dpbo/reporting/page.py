@@ -111,11 +111,9 @@ def report(
 
 def _printable(value: Any) -> Any:
     """What stands in the page: the lines of a text, each of printable characters."""
-    return (
-        type(value)("\n".join(map(printable, value.split("\n"))))
-        if isinstance(value, str)
-        else value
-    )
+    if isinstance(value, str):
+        return type(value)("\n".join(map(printable, value.split("\n"))))
+    return value
 
 
 def _facts_of(source: Any, space: Spaces | None, delta: float | None) -> dict[str, Any]:
@@ -281,11 +279,10 @@ def _cost(cost: Guarantee) -> str:
 
 
 def _budget(use: BudgetUse, ledger: Ledger) -> dict[str, Any]:
-    left = (
-        None
-        if not use.epsilon_left
-        else f"epsilon {format_down(use.epsilon_left)} at delta {ledger.budget.delta:g}"
-    )
+    if not use.epsilon_left:
+        left = None
+    else:
+        left = f"epsilon {format_down(use.epsilon_left)} at delta {ledger.budget.delta:g}"
     bars = budget_bars(float(use.spent_share), float(use.reserved_share))
     accounting = ledger.accounting
     if isinstance(accounting, Planned):
@@ -341,11 +338,10 @@ class Search:
         x = released.X if points is None else points
         parameters = _parameters(x[best].tolist(), released.space if named else None)
         single = len(released.X) == 1
-        mean = (
-            with_noise(float(released.mean[best]), float(stds[best]))
-            if single
-            else f"{float(released.mean[best]):.4g}"
-        )
+        if single:
+            mean = with_noise(float(released.mean[best]), float(stds[best]))
+        else:
+            mean = f"{float(released.mean[best]):.4g}"
         chart = None if single else ConvergenceChart.of(released)
         return cls(
             released.name, chart, parameters, mean, best + 1, f"{float(stds.max()):.2g}", named
@@ -366,7 +362,9 @@ def _answers(records: Sequence[Record]) -> dict[str, list[Mapping[str, Any]]]:
 
 def _point(value: Mapping[str, Any]) -> Any:
     """The point at which a value was released, if it has one."""
-    return value["details"].get("x") if isinstance(value.get("details"), dict) else None
+    if isinstance(value.get("details"), dict):
+        return value["details"].get("x")
+    return None
 
 
 def _space_of(
@@ -455,9 +453,10 @@ def _selected(
         record.body["entry"]: record.body["values"] for record in records if record.kind == "value"
     }
     for record in records:
-        slots = (
-            record.body.get("slots", []) if record.kind == "charge" and record.seq in values else []
-        )
+        if record.kind == "charge" and record.seq in values:
+            slots = record.body.get("slots", [])
+        else:
+            slots = []
         if [slot.get("query") for slot in slots] == [_SELECTION]:
             name = record.body["plan"]
             (value,) = values[record.seq]
@@ -476,7 +475,9 @@ def _score(value: Mapping[str, Any], noise: float | None) -> str | None:
     """A winner's score with the noise of one run's score, where it has one."""
     if not value["value"]:
         return None
-    return f"{value['value'][0]:.4g}" if noise is None else with_noise(value["value"][0], noise)
+    if noise is None:
+        return f"{value['value'][0]:.4g}"
+    return with_noise(value["value"][0], noise)
 
 
 def _releases(
@@ -554,9 +555,10 @@ def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
     if slot.get("query") == _SELECTION:
         return _best_run(drawn)
     if not variance:
-        chosen = (
-            f"candidate {value[0] + 1:,.0f}" if len(value) == 1 else f"candidate {_short(value)}"
-        )
+        if len(value) == 1:
+            chosen = f"candidate {value[0] + 1:,.0f}"
+        else:
+            chosen = f"candidate {_short(value)}"
         candidates = slot.get("public", {}).get("candidates")
         if isinstance(candidates, int):
             chosen += f" of {candidates:,}"
@@ -619,8 +621,6 @@ def _short(value: Any) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
-    return (
-        text
-        if len(text) <= longest
-        else f"{text[:longest]} ... ({len(text) - longest} more letters in the ledger)"
-    )
+    if len(text) <= longest:
+        return text
+    return f"{text[:longest]} ... ({len(text) - longest} more letters in the ledger)"

@@ -434,9 +434,10 @@ class _Axis:
             float(space.bounds[0, i]), float(space.bounds[1, i]), 101, dtype=torch.float64
         )
         self.coordinates = steps if listed is None else torch.tensor(listed, dtype=torch.float64)
-        self.ticks = (
-            [str(value) for value in self._values(self.coordinates)] if i in space.cat_dims else []
-        )
+        if i in space.cat_dims:
+            self.ticks = [str(value) for value in self._values(self.coordinates)]
+        else:
+            self.ticks = []
         self.places = self.at(self.coordinates)
         low, middle, high = (float(self.places[place]) for place in (0, len(self.places) // 2, -1))
         self.logarithmic = (
@@ -448,11 +449,9 @@ class _Axis:
 
     def at(self, coordinates: torch.Tensor) -> NDArray[np.float64]:
         """Places on the axis: the parameter's values, or of words their numbers."""
-        return (
-            coordinates.numpy()
-            if self.ticks or self._i in self._space.cat_dims
-            else np.array(self._values(coordinates), dtype=float)
-        )
+        if self.ticks or self._i in self._space.cat_dims:
+            return coordinates.numpy()
+        return np.array(self._values(coordinates), dtype=float)
 
     def marks(self) -> list[tuple[float, str]]:
         """Height in [0, 1] and text of the values to name: all words, else the ends."""
@@ -492,7 +491,9 @@ def _colours(values: NDArray[np.float64]) -> Any:
 
 
 def _axes(ax: Any) -> Any:
-    return _pyplot().subplots(figsize=(7.5, 4.5), layout="constrained")[1] if ax is None else ax
+    if ax is None:
+        return _pyplot().subplots(figsize=(7.5, 4.5), layout="constrained")[1]
+    return ax
 
 
 def _pyplot() -> Any:

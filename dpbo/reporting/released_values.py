@@ -131,11 +131,10 @@ class ReleasedValues:
                 "the study has no released value: give one whose TrialObjective has released a"
                 " value."
             )
-        space = (
-            Space(**{name: _spec(one) for name, one in trials[0].distributions.items()})
-            if space is None
-            else space
-        )
+        if space is None:
+            space = Space(**{name: _spec(one) for name, one in trials[0].distributions.items()})
+        else:
+            space = space
         values = torch.tensor(
             [[trial.value, trial.user_attrs[YVAR]] for trial in trials], dtype=torch.float64
         )
@@ -173,7 +172,9 @@ class ReleasedValues:
     @cached_property
     def mean(self) -> torch.Tensor:
         """Posterior mean at the points, `t`; of a single value, the value."""
-        return self.Y[:, 0] if len(self.X) == 1 else self.posterior(self.X)[0]
+        if len(self.X) == 1:
+            return self.Y[:, 0]
+        return self.posterior(self.X)[0]
 
     @property
     def best(self) -> int:
@@ -193,8 +194,6 @@ def _spec(distribution: Any) -> Any:
     high = distribution.high
     if isinstance(low, int):
         return list(range(low, high + 1, distribution.step))
-    return (
-        scipy.stats.loguniform(low, high)
-        if distribution.log
-        else scipy.stats.uniform(low, high - low)
-    )
+    if distribution.log:
+        return scipy.stats.loguniform(low, high)
+    return scipy.stats.uniform(low, high - low)

@@ -143,7 +143,9 @@ def _spec_in_words(spec: Any) -> str:
 def _term_in_words(name: str, value: Any, terms: Mapping[str, Any]) -> str:
     match name, value:
         case _, bool():
-            return "yes" if value else "no"
+            if value:
+                return "yes"
+            return "no"
         case "budget", str() if re.fullmatch(r"[0-9]+(/[1-9][0-9]*)?", value):
             return f"{float(100 * Fraction(value)):.4g} %"
         case "candidates", str():

@@ -34,9 +34,10 @@ class SearchRelease(NamedTuple):
     noise_std: float | None = None
 
     def __str__(self) -> str:
-        score = (
-            "" if self.score is None else f"score {self.score:.4g}, noise {self.noise_std:.2g}, "
-        )
+        if self.score is None:
+            score = ""
+        else:
+            score = f"score {self.score:.4g}, noise {self.noise_std:.2g}, "
         parameters = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
         return f"{self.part} {self.number}/{self.planned}: {score}{parameters}"
 

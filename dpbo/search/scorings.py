@@ -185,7 +185,9 @@ class Brier:
     def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
         squares = (np.asarray(model.predict_proba(features)) ** 2).sum(1)
         score = squares - 2 * _likelihood(model, features, labels) + 1
-        return -score / 2 if self.two else -score
+        if self.two:
+            return -score / 2
+        return -score
 
 
 def _squared_error(model: Any, features: Any, labels: NDArray[Any]) -> Any:
@@ -202,11 +204,10 @@ class Correctness:
 
     def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
         own = labels[:, None] == np.asarray(self.classes)[None, :]
-        wrong = (
-            np.ones(len(labels), dtype=bool)
-            if model is None
-            else ~_correct(model, features, labels)
-        )
+        if model is None:
+            wrong = np.ones(len(labels), dtype=bool)
+        else:
+            wrong = ~_correct(model, features, labels)
         return np.where(own.any(1), own.argmax(1) + len(self.classes) * wrong, -1)
 
 

@@ -335,7 +335,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
 
     @property
     def _protection(self) -> Privacy:
-        return Privacy() if self.privacy is None else self.privacy
+        if self.privacy is None:
+            return Privacy()
+        return self.privacy
 
     def _trainer(self, X: Any, y: Any) -> Trainer:
         if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "get_params"):
@@ -578,7 +580,9 @@ def _accounting(privacy: Privacy, strategy: "Strategy", budget: Budget) -> Accou
     """
     if privacy.accounting is not None:
         return privacy.accounting
-    return PureFilter() if strategy.few_releases and budget.epsilon is not None else GDPFilter()
+    if strategy.few_releases and budget.epsilon is not None:
+        return PureFilter()
+    return GDPFilter()
 
 
 def _in_form(form: Form, X: Any, y: Any) -> Any:

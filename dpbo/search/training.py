@@ -185,11 +185,9 @@ def _with_floats(form: Leaf) -> Leaf:
     floats = NumberForm(np.dtype(np.float64), 0.0)
     if isinstance(form, ArrayForm) and isinstance(form.column, NumberForm):
         return ArrayForm(floats)
-    return (
-        SeriesForm(form.label, floats)
-        if isinstance(form, SeriesForm) and isinstance(form.column, NumberForm)
-        else form
-    )
+    if isinstance(form, SeriesForm) and isinstance(form.column, NumberForm):
+        return SeriesForm(form.label, floats)
+    return form
 
 
 def _are_texts(X: Any) -> bool:
@@ -198,14 +196,18 @@ def _are_texts(X: Any) -> bool:
 
 def sliced(table: Any) -> Any:
     """The table in a form whose rows can be taken: sparse matrices become CSR."""
-    return table.tocsr() if hasattr(table, "tocsr") else table
+    if hasattr(table, "tocsr"):
+        return table.tocsr()
+    return table
 
 
 def rows_at(table: Any, places: Any) -> Any:
     """The rows of a table at these places."""
     if hasattr(table, "iloc"):
         return table.iloc[places]
-    return table[places] if hasattr(table, "shape") else [table[place] for place in places]
+    if hasattr(table, "shape"):
+        return table[places]
+    return [table[place] for place in places]
 
 
 def in_parallel(
@@ -303,7 +305,9 @@ class Trainer:
 
     def table(self) -> Any:
         """All training records."""
-        return self._X if self._y is None else (self._X, self._y)
+        if self._y is None:
+            return self._X
+        return (self._X, self._y)
 
     def labels(self) -> Any:
         """The labels of all training records."""
@@ -319,11 +323,15 @@ class Trainer:
     def point(self, x: Configuration) -> torch.Tensor:
         """How the ledger tells of x: its point, or -1, which no space has, for the estimator as
         given."""
-        return torch.full((len(self.space.names),), -1.0, dtype=torch.float64) if x is None else x
+        if x is None:
+            return torch.full((len(self.space.names),), -1.0, dtype=torch.float64)
+        return x
 
     def configuration(self, point: Configuration) -> Configuration:
         """The configuration of which the ledger tells by this point."""
-        return None if point is None or bool((point < 0).all()) else point
+        if point is None or bool((point < 0).all()):
+            return None
+        return point
 
     def configured(self, x: Configuration) -> Any:
         """The estimator with the parameters of x, not fitted."""
@@ -332,7 +340,9 @@ class Trainer:
 
     def _fit(self, estimator: Any) -> Any:
         try:
-            return estimator.fit(self._X) if self._y is None else estimator.fit(self._X, self._y)
+            if self._y is None:
+                return estimator.fit(self._X)
+            return estimator.fit(self._X, self._y)
         except Exception as error:
             if self._error_score == "raise":
                 raise
@@ -342,4 +352,6 @@ class Trainer:
 
 
 def _key(x: Configuration) -> tuple[float, ...] | None:
-    return None if x is None else tuple(x.tolist())
+    if x is None:
+        return None
+    return tuple(x.tolist())

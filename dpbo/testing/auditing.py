@@ -115,7 +115,9 @@ def audit(
         direction = np.linalg.lstsq(covariance, ones.mean(0) - zeros.mean(0), rcond=None)[0]
 
     def score(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
-        return outputs @ direction if statistic is None else statistic(outputs)
+        if statistic is None:
+            return outputs @ direction
+        return statistic(outputs)
 
     chosen = _best_threshold(
         np.sort(score(learned[0])), np.sort(score(learned[1])), runs, level, delta
@@ -147,11 +149,10 @@ def _counted(
 
 def _measured(true_hits: int, false_hits: int, runs: int, level: float) -> Audit:
     lower = float(beta.ppf(level / 2, true_hits, runs - true_hits + 1)) if true_hits else 0.0
-    upper = (
-        float(beta.ppf(1 - level / 2, false_hits + 1, runs - false_hits))
-        if false_hits < runs
-        else 1.0
-    )
+    if false_hits < runs:
+        upper = float(beta.ppf(1 - level / 2, false_hits + 1, runs - false_hits))
+    else:
+        upper = 1.0
     mu = float(ndtri(lower) - ndtri(upper)) if lower > 0.0 and upper < 1.0 else 0.0
     return Audit(max(mu, 0.0), lower, upper, runs, level)
 

@@ -186,11 +186,10 @@ class QueryContract(abc.ABC):
             answers = [
                 self._of_units(query, [*others, unit], torch.float64, public) for unit in units
             ]
-            few = (
-                [self._of_units(query, others, torch.float64, None)]
-                if public is None
-                else [*answers[: len(_ENDS)], *answers[-len(_ENDS) :]]
-            )
+            if public is None:
+                few = [self._of_units(query, others, torch.float64, None)]
+            else:
+                few = [*answers[: len(_ENDS)], *answers[-len(_ENDS) :]]
             for before in few:
                 for after in answers:
                     _require_within(before, after, query.sensitivity(adjacency))

@@ -89,11 +89,10 @@ class RecordingCurator(Curator):
             "sensitivity": sensitivity,
         }
         place = len(self.steps)
-        value = (
-            self._frozen[place].release
-            if place < len(self._frozen)
-            else super()._draw(handle, distribution, mechanism, event, entry)
-        )
+        if place < len(self._frozen):
+            value = self._frozen[place].release
+        else:
+            value = super()._draw(handle, distribution, mechanism, event, entry)
         release = dataclasses.replace(value, entry=entry)
         self.steps.append(
             Step(question, tuple(answer.numerators.tolist()), answer.quanta, sensitivity, release)

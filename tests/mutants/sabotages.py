@@ -859,14 +859,16 @@ SABOTAGES = (
             "        with self._connected():\n"
             "            dist.reduce(moved, dst=self._members[0], group=self._data if on_device "
             "else self._control)\n"
-            "            return moved.cpu() if"
+            "            if self.rank == 0:\n"
+            "                return moved.cpu()"
         ),
         new=(
             "moved = numbers.to(device, torch.float64, copy=True).contiguous()\n"
             "        with self._connected():\n"
             "            dist.reduce(moved, dst=self._members[0], group=self._data if on_device "
             "else self._control)\n"
-            "            return moved.cpu().to(numbers.dtype) if"
+            "            if self.rank == 0:\n"
+            "                return moved.cpu().to(numbers.dtype)"
         ),
         test="tests/slow/ranks/test_failures.py::test_partial_sums_are_added_in_whole_numbers",
     ),
@@ -1140,8 +1142,8 @@ SABOTAGES = (
     Sabotage(
         "the paper's constants are charged as if they held",
         where="dpbo.papers.kusner.regularised:RegularisedBest.release_event",
-        old='NotPrivateEvent(count=event.count) if self.constants == "paper" else event',
-        new="event",
+        old="return NotPrivateEvent(count=event.count)",
+        new="return event",
         test=(
             "tests/attacks/test_holes_statements.py"
             "::test_the_papers_constants_are_never_vouched_for"
@@ -1160,10 +1162,7 @@ SABOTAGES = (
     Sabotage(
         "private factor analysis divides by the exact private number of records",
         where="dpbo.papers.em.factor_analysis:DPFactorAnalysis.fit",
-        old=(
-            "count = (float(public) if public is not None"
-            " else max(float(value[0]), 1.0 + 3.0 * float(std[0])))"
-        ),
+        old="count = max(float(value[0]), 1.0 + 3.0 * float(std[0]))",
         new="count = float(curator._Curator__view.units)",
         test=(
             "tests/unit/papers/test_em_kmeans_factors.py"
@@ -1570,7 +1569,7 @@ SABOTAGES = (
     Sabotage(
         "iterators on a module move on",
         where="dpbo.dpsgd.reached:_inside",
-        old="return [operator.length_hint(thing)] if kind in ITERATORS else []",
+        old="return [operator.length_hint(thing)]",
         new="return []",
         test=(
             "tests/attacks/test_released_models.py"

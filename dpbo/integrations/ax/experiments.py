@@ -117,7 +117,9 @@ class ClientObjective:
         """
         self._require_suitable()
         room = min(at_most, self.objective.remaining - len(self.running))
-        return sorted(self.client.get_next_trials(max_trials=room)) if room > 0 else []
+        if room > 0:
+            return sorted(self.client.get_next_trials(max_trials=room))
+        return []
 
     def point(self, index: int) -> torch.Tensor:
         """The point of a trial, `d`."""

@@ -72,7 +72,9 @@ class Suggestions(ParameterEncoding):
 
     def points(self, shown: list[dict[str, Any]]) -> torch.Tensor:
         """The points of several such parameters, `n x d`."""
-        return torch.stack([self.point(one) for one in shown]) if shown else self.space.bounds[:0]
+        if shown:
+            return torch.stack([self.point(one) for one in shown])
+        return self.space.bounds[:0]
 
     def suggest(self, trial: optuna.Trial) -> torch.Tensor:
         """The point, `d`, that a trial suggests."""
@@ -324,7 +326,9 @@ def _require_other_file(study: optuna.Study, ledger: str | None) -> None:
 def _file(url: str | None) -> pathlib.Path | None:
     parsed = None if url is None else sa.make_url(url)
     named = parsed is not None and parsed.get_backend_name() == "sqlite" and parsed.database
-    return pathlib.Path(named).resolve() if named else None
+    if named:
+        return pathlib.Path(named).resolve()
+    return None
 
 
 def _stop(study: optuna.Study) -> None:

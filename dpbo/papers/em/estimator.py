@@ -109,7 +109,9 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         return self.statement_
 
     def _facts(self) -> dict[str, Any]:
-        return self.statement_.facts() if hasattr(self, "statement_") else {}
+        if hasattr(self, "statement_"):
+            return self.statement_.facts()
+        return {}
 
     def _open(self, X: Any) -> tuple[Curator, int]:
         """Checks the settings; the curator, and the public dimension of the records."""
@@ -174,17 +176,15 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
             except ValueError:
                 raise InputError("X", type(X).__name__, "rows of one length") from None
             if rows.dtype.kind not in "biufO" or rows.ndim != 2:
-                kind = (
-                    "Complex data not supported."
-                    if rows.dtype.kind == "c"
-                    else "Reshape your data if it is one-dimensional."
-                )
+                if rows.dtype.kind == "c":
+                    kind = "Complex data not supported."
+                else:
+                    kind = "Reshape your data if it is one-dimensional."
                 raise InputError("X", rows, "a table of real numbers, n x d", kind)
-            numbers = (
-                np.vectorize(_number, otypes=[np.float64])(rows)
-                if rows.dtype.kind == "O" and rows.size
-                else rows.astype(np.float64)
-            )
+            if rows.dtype.kind == "O" and rows.size:
+                numbers = np.vectorize(_number, otypes=[np.float64])(rows)
+            else:
+                numbers = rows.astype(np.float64)
         validate_data(self, X, skip_check_array=True)
         return check_array(
             numbers, ensure_all_finite=False, ensure_min_samples=least, estimator=self
@@ -198,11 +198,10 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
                 "a public number",
                 "Records beyond it are clipped; fix it without looking at the data.",
             )
-        center = (
-            None
-            if self.center is None
-            else torch.as_tensor(np.asarray(self.center, dtype=np.float64))
-        )
+        if self.center is None:
+            center = None
+        else:
+            center = torch.as_tensor(np.asarray(self.center, dtype=np.float64))
         ball = Ball(float(self.radius), center=center, norm=norm)
         ball.require_dimension(d)
         return ball
@@ -215,7 +214,9 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
             return int(self.random_state)
         known = curator.ledger.reservation(self.name)
         drawn = None if known is None else known.terms.get("random_state")
-        return int(self._generator().random_sample() * 2**31) if drawn is None else int(drawn)
+        if drawn is None:
+            return int(self._generator().random_sample() * 2**31)
+        return int(drawn)
 
     def _generator(self) -> np.random.RandomState:
         return check_random_state(self.random_state)

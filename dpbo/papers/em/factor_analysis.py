@@ -97,11 +97,10 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
             (value,), (std,) = self._release(
                 reservation, ClusterSums(d, ball=ball, centers=origin, vectors=self.vectors), "mean"
             )
-            count = (
-                float(public)
-                if public is not None
-                else max(float(value[0]), 1.0 + 3.0 * float(std[0]))
-            )
+            if public is not None:
+                count = float(public)
+            else:
+                count = max(float(value[0]), 1.0 + 3.0 * float(std[0]))
             mean = value[1:] / count
             mean = mean / max(1.0, float(mean.norm()))
             ball = Ball(ball.radius, center=ball.outward(mean.unsqueeze(0))[0])

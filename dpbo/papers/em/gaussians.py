@@ -88,11 +88,10 @@ class Gaussians:
         """Covariances as matrices, `K x d x d`."""
         if self.kind == "full":
             return self.covariances
-        diagonal = (
-            self.covariances
-            if self.kind == "diag"
-            else self.covariances.unsqueeze(1).expand_as(self.means)
-        )
+        if self.kind == "diag":
+            diagonal = self.covariances
+        else:
+            diagonal = self.covariances.unsqueeze(1).expand_as(self.means)
         return torch.diag_embed(diagonal)
 
     def outward(self, ball: Ball) -> Gaussians:
@@ -132,7 +131,9 @@ def outer(means: torch.Tensor, kind: str) -> torch.Tensor:
     """mean mean' in the shape of covariances."""
     if kind == "full":
         return means.unsqueeze(2) * means.unsqueeze(1)
-    return means.square() if kind == "diag" else means.square().mean(1)
+    if kind == "diag":
+        return means.square()
+    return means.square().mean(1)
 
 
 def per(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -229,11 +230,11 @@ def mixture_of(
     weights = (counts + prior.alpha - 1.0) / (counts + prior.alpha - 1.0).sum()
     own = per(counts, covariances) * floored(covariances, kind, 0.0, 1.0)
     pull = per(prior.k0 * counts / (prior.k0 + counts), covariances) * outer(means, kind)
-    scale = (
-        (prior.s0 * torch.eye(d, dtype=means.dtype)).expand_as(covariances)
-        if kind == "full"
-        else prior.s0
-    )
+    scale: float | torch.Tensor
+    if kind == "full":
+        scale = (prior.s0 * torch.eye(d, dtype=means.dtype)).expand_as(covariances)
+    else:
+        scale = prior.s0
     covariances = (scale + own + pull) / per(counts + 2 * d + 3, covariances)
     return Gaussians(
         weights,

@@ -79,11 +79,10 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
             query = ClusterSums(d, ball=ball, centers=centers, vectors=self.vectors, keep=True)
             value, std = self._release(reservation, query, "k-means", K)
             means = value[:, 1:] / torch.maximum(value[:, 0], std[:, 0].clamp(min=1.0)).unsqueeze(1)
-            centers = (
-                means.clamp(-1.0, 1.0)
-                if ball.norm == "linf"
-                else means / means.norm(dim=1, keepdim=True).clamp(min=1.0)
-            )
+            if ball.norm == "linf":
+                centers = means.clamp(-1.0, 1.0)
+            else:
+                centers = means / means.norm(dim=1, keepdim=True).clamp(min=1.0)
         self.cluster_centers_ = ball.outward(centers).numpy()
         self.statement_, self.n_iter_, self._n_features_out = curator.statement(), self.max_iter, K
         return self

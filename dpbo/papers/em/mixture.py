@@ -216,7 +216,9 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
 
     def _reach(self, d: int) -> float:
         """Radius of the frame's ball in standard deviations of all records."""
-        return math.sqrt(d) + _MARGIN if self.reach is None else float(self.reach)
+        if self.reach is None:
+            return math.sqrt(d) + _MARGIN
+        return float(self.reach)
 
     def _weights(self, d: int) -> tuple[float, float, float]:
         """The noise weights of counts, means and second moments.
@@ -249,11 +251,10 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
                 d, ball=ball, natural=natural, covariance=kind, vectors=self.vectors
             )
             value, std = self._release(reservation, query, "frame")
-            count = (
-                float(units)
-                if units is not None
-                else max(float(value[0, 0]), 1.0 + 3.0 * float(std[0, 0]))
-            )
+            if units is not None:
+                count = float(units)
+            else:
+                count = max(float(value[0, 0]), 1.0 + 3.0 * float(std[0, 0]))
             mean, whitening = frame_of(value, std, count, d, kind)
             before = identity if ball.matrix is None else ball.matrix
             center = ball.outward(mean.unsqueeze(0))[0]

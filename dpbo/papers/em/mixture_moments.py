@@ -151,4 +151,6 @@ def responsibilities(logits: torch.Tensor, valid: torch.Tensor, bits: int) -> to
     gamma.mul_(whole / gamma.sum(0)).round_()
     gamma.scatter_add_(0, largest.unsqueeze(0), (whole - gamma.sum(0)).unsqueeze(0))
     valid = valid & (gamma.amin(0) >= 0.0) & (gamma.sum(0) == whole)
-    return gamma if not valid.is_cuda and bool(valid.all()) else torch.where(valid, gamma, 0.0)
+    if not valid.is_cuda and bool(valid.all()):
+        return gamma
+    return torch.where(valid, gamma, 0.0)

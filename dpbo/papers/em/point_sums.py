@@ -163,14 +163,14 @@ class PointSums(Query):
             return self._total_of_view(view, parts).cpu()
 
         total = score_evaluation.score_records(self._points, None, view, self.dimension, reduce)
-        return (
-            total
-            if isinstance(total, Failure)
-            else IntegerSum(total, self.quanta(view.public_units))
-        )
+        if isinstance(total, Failure):
+            return total
+        return IntegerSum(total, self.quanta(view.public_units))
 
     def _points(self, _subject: Any, records: Any) -> Any:
-        return records if self.vectors is None else self.vectors(records)
+        if self.vectors is None:
+            return records
+        return self.vectors(records)
 
     def _total_of_view(self, view: View, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
         """The sum over the pieces that a view's records make."""
@@ -387,7 +387,9 @@ class SecondMoment(PointSums):
             raise InputError("norm", self.ball.norm, "'l2' for second moments")
 
     def squared_l2(self, adjacency: Adjacency) -> float:
-        return 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
+        if adjacency is Adjacency.REPLACE_ONE:
+            return 2.0
+        return 1.0
 
     def coordinate_scale(self) -> torch.Tensor:
         i, j = torch.triu_indices(self.dimension, self.dimension)

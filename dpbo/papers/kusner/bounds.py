@@ -211,11 +211,10 @@ def theorem_4(
         delta=delta,
         constants=constants,
     )
-    log = (
-        4.0 * math.log(1.0 / delta)
-        if constants == "paper"
-        else math.log(8.0 * evaluations / (3.0 * delta))
-    )
+    if constants == "paper":
+        log = 4.0 * math.log(1.0 / delta)
+    else:
+        log = math.log(8.0 * evaluations / (3.0 * delta))
     return math.sqrt(2.0 * noise * log) + found + a * (sensitivity / epsilon)
 
 

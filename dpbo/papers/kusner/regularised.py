@@ -208,10 +208,14 @@ class RegularisedBest(Query):
         )
 
     def release_event(self, event: Event, adjacency: Adjacency) -> Event:
-        return NotPrivateEvent(count=event.count) if self.constants == "paper" else event
+        if self.constants == "paper":
+            return NotPrivateEvent(count=event.count)
+        return event
 
     def data_assumptions(self) -> Mapping[str, str]:
-        return {} if self.adaptive is None else _LIPSCHITZ
+        if self.adaptive is None:
+            return {}
+        return _LIPSCHITZ
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         if adjacency is not Adjacency.REPLACE_ONE:
@@ -240,11 +244,9 @@ class RegularisedBest(Query):
             "gap": self.gap,
         }
         inputs = {**shared, "least": self.grid[0], "most": self.grid[-1], "visited": self._visits}
-        return (
-            inputs
-            if self.adaptive is None
-            else {**inputs, "constants": self.constants or "corrected"}
-        )
+        if self.adaptive is None:
+            return inputs
+        return {**inputs, "constants": self.constants or "corrected"}
 
     def prepare(self) -> Any:
         return [
@@ -283,7 +285,9 @@ class RegularisedBest(Query):
 
     @property
     def _visits(self) -> int:
-        return len(self.grid) if self.adaptive is None else self.adaptive.evaluations
+        if self.adaptive is None:
+            return len(self.grid)
+        return self.adaptive.evaluations
 
     def _mean(self, w: Any) -> ClippedMean:
         def value(fitted: Any, records: Any) -> torch.Tensor:

@@ -242,7 +242,9 @@ def _gained(search: KusnerSearch, x: torch.Tensor, view: View) -> float:
         if ctrl_c_pressed():
             raise
         value = lower
-    return lower if math.isnan(value) else min(max(value, lower), upper)
+    if math.isnan(value):
+        return lower
+    return min(max(value, lower), upper)
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +266,9 @@ class _SearchQuery(Query):
         return self.search.delta
 
     def release_event(self, event: Event, adjacency: Adjacency) -> Event:
-        return NotPrivateEvent(count=event.count) if self.search.constants == "paper" else event
+        if self.search.constants == "paper":
+            return NotPrivateEvent(count=event.count)
+        return event
 
     def public_inputs(self) -> dict[str, Any]:
         return self.search.public_inputs()
@@ -321,11 +325,10 @@ class KusnerValue(_SearchQuery):
             if self.rule == _LARGEST:
                 value = max(self.search.run(view)[1])
             else:
-                value = (
-                    max(self.search.run_all(view))
-                    if self.rule == _ALL
-                    else self.search.run_branch_and_bound(view)[-1]
-                )
+                if self.rule == _ALL:
+                    value = max(self.search.run_all(view))
+                else:
+                    value = self.search.run_branch_and_bound(view)[-1]
             return torch.tensor([value], dtype=torch.float64)
 
         return _on_lattice(result)

@@ -64,9 +64,9 @@ class Modeler:
         history: Iterable[tuple[int, float]] = (),
     ) -> None:
         self._model = FiniteGP(Z, kernel, noise, mean=mean)
-        self._schedule = (
-            SrinivasFinite(count=len(Z), delta=_DELTA) if schedule is None else schedule
-        )
+        if schedule is None:
+            schedule = SrinivasFinite(count=len(Z), delta=_DELTA)
+        self._schedule = schedule
         self._repeats = repeats
         self._history: list[tuple[int, float]] = []
         self._pending: list[int] = []

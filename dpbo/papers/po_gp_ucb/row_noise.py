@@ -70,9 +70,10 @@ class RowNoise:
         above.
         """
         ratio = self.variance / lengthscale**2
-        d, k = (
-            (self.dimension, self.dimension) if self.projection is None else self.projection.shape
-        )
+        if self.projection is None:
+            d, k = (self.dimension, self.dimension)
+        else:
+            d, k = self.projection.shape
         return math.sqrt(2 * (d - k) / (k * (d + 2)) + 8 * ratio + 8 * k * ratio**2)
 
     def remaining_correlation(self, lengthscale: Length) -> float:
@@ -84,9 +85,10 @@ class RowNoise:
 
     def __str__(self) -> str:
         name = self.mechanism.kind.mechanism
-        onto = (
-            "" if self.projection is None else f" of a projection onto {self.dimension} dimensions"
-        )
+        if self.projection is None:
+            onto = ""
+        else:
+            onto = f" of a projection onto {self.dimension} dimensions"
         return f"{name}{onto}: standard deviation {math.sqrt(self.variance):.4g} a coordinate"
 
 

@@ -112,15 +112,15 @@ class RowTable(Query):
     @property
     def dimension(self) -> int:
         """k, numbers in a released row."""
-        return len(self.center) if self.projection is None else self.projection.shape[1]
+        if self.projection is None:
+            return len(self.center)
+        return self.projection.shape[1]
 
     def spectral_norm(self) -> float:
         """|A|, rounded up."""
-        return (
-            1.0
-            if self.projection is None
-            else float(torch.linalg.matrix_norm(self.projection, 2)) * _UP
-        )
+        if self.projection is None:
+            return 1.0
+        return float(torch.linalg.matrix_norm(self.projection, 2)) * _UP
 
     def moves(self, adjacency: Adjacency) -> float:
         """How far a row's exact z moves, without the rounding of float64 and of the lattice."""
@@ -135,9 +135,10 @@ class RowTable(Query):
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         k = self.dimension
         most = self.moves(adjacency)
-        converted = (
-            0.0 if self._box() == _WHOLE else math.sqrt(len(self.center)) * 2.0**-53 * self._box()
-        )
+        if self._box() == _WHOLE:
+            converted = 0.0
+        else:
+            converted = math.sqrt(len(self.center)) * 2.0**-53 * self._box()
         rounding = (
             2 * ((len(self.center) + 16) * 2.0**-50 * self.radius + converted) * self._frobenius()
         )
@@ -181,15 +182,15 @@ class RowTable(Query):
             )
 
         found = score_evaluation.score_records(self._rows, None, view, len(self.center), reduce)
-        return (
-            found
-            if isinstance(found, Failure)
-            else IntegerSum(found.reshape(-1), (quantum,) * self.dimension)
-        )
+        if isinstance(found, Failure):
+            return found
+        return IntegerSum(found.reshape(-1), (quantum,) * self.dimension)
 
     def _rows(self, _: Any, records: Any) -> Any:
         key = self.table if self.row_change is None else self.row_change.table
-        return records if key is None else records[key]
+        if key is None:
+            return records
+        return records[key]
 
     def _mapped(self, rows: torch.Tensor) -> torch.Tensor:
         """z of each row, `n x k`, float64."""
@@ -203,7 +204,9 @@ class RowTable(Query):
         # from 1 to sqrt(d), or 0: nothing overflows before it is compared
         length = unit.norm(dim=1, keepdim=True)
         z = torch.where(largest * length > self.radius, unit / length * self.radius, v)
-        return z if self.projection is None else z @ self.projection.to(z.device)
+        if self.projection is None:
+            return z
+        return z @ self.projection.to(z.device)
 
     def _box(self) -> float:
         """W, the same for whole numbers and floats: one row of a list may decide which of the two
@@ -221,11 +224,9 @@ class RowTable(Query):
         """|A|_F, rounded up. A pairwise sum, because `norm` of millions of entries loses more than
         _UP makes up for.
         """
-        return (
-            math.sqrt(self.dimension)
-            if self.projection is None
-            else math.sqrt(float(self.projection.square().sum())) * _UP
-        )
+        if self.projection is None:
+            return math.sqrt(self.dimension)
+        return math.sqrt(float(self.projection.square().sum())) * _UP
 
 
 @checked_constructor
@@ -281,7 +282,9 @@ class RowOutcome(Query):
             raise InputError(
                 "declassified", self.declassified, "given for exact outcomes, and for no others"
             )
-        return DeclassifiedEvent(count=event.count) if exact else event
+        if exact:
+            return DeclassifiedEvent(count=event.count)
+        return event
 
     def data_assumptions(self) -> Mapping[str, str]:
         if self.declassified is None:

@@ -51,11 +51,10 @@ def curate(options: argparse.Namespace) -> None:
         pathlib.Path(options.out).mkdir(parents=True, exist_ok=True)
     curator = _curator(options)
     chosen = _noise(options, curator)
-    protection = (
-        {"declassified": options.declassify}
-        if options.declassify
-        else {"budget": options.outcome_share}
-    )
+    if options.declassify:
+        protection = {"declassified": options.declassify}
+    else:
+        protection = {"budget": options.outcome_share}
     outcomes = Outcomes(
         curator,
         operator.itemgetter("outcome"),
@@ -163,11 +162,10 @@ def _curator(options: argparse.Namespace) -> Curator:
 
 def _noise(options: argparse.Namespace, curator: Curator) -> RowNoise:
     """The least noise for the rows, from the share of the budget that outcomes leave."""
-    rest = (
-        Fraction(1)
-        if options.declassify
-        else 1 - exact_share(options.outcome_share, "outcome-share")
-    )
+    if options.declassify:
+        rest = Fraction(1)
+    else:
+        rest = 1 - exact_share(options.outcome_share, "outcome-share")
     if rest == 0:
         raise InputError(
             "outcome-share", options.outcome_share, "below 1", "The rest pays for the rows."
@@ -184,11 +182,9 @@ def _noise(options: argparse.Namespace, curator: Curator) -> RowNoise:
 
 
 def _row_change(options: argparse.Namespace) -> RowChange | None:
-    return (
-        None
-        if options.row_change is None
-        else RowChange(options.row_change, diameter=2 * options.radius, table=_TABLE)
-    )
+    if options.row_change is None:
+        return None
+    return RowChange(options.row_change, diameter=2 * options.radius, table=_TABLE)
 
 
 def _constants(

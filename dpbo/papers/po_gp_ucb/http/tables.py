@@ -82,7 +82,9 @@ def _require(columns: Sequence[str], known: Any) -> None:
 
 def _number(text: str | None) -> float:
     try:
-        return float(text) if text else math.nan
+        if text:
+            return float(text)
+        return math.nan
     except ValueError:
         return math.nan
 
