@@ -18,16 +18,12 @@ from dpbo.accounting import calibrate
 from dpbo.gibo import posterior_of_one_unit, suggest_gradient_points
 from dpbo.mechanisms import GaussianMechanism
 
-D, BUDGET, BOX = (
-    6,
-    Budget(epsilon=2.0, delta=1e-6),
-    torch.tensor([[0.0] * 6, [1.0] * 6], dtype=torch.float64),
-)
+D = 6
+BUDGET = Budget(epsilon=2.0, delta=1e-6)
+BOX = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
 generator = torch.Generator().manual_seed(0)
-PUBLIC, PEOPLE = (
-    torch.normal(at, 0.1, (n, D), dtype=torch.float64, generator=generator)
-    for at, n in ((0.4, 100), (0.6, 3000))
-)
+PUBLIC = torch.normal(0.4, 0.1, (100, D), dtype=torch.float64, generator=generator)
+PEOPLE = torch.normal(0.6, 0.1, (3000, D), dtype=torch.float64, generator=generator)
 
 
 def loss(x: torch.Tensor, people: torch.Tensor) -> torch.Tensor:

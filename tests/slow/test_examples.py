@@ -118,7 +118,7 @@ def test_ten_length_scales_by_private_gradients():
 def test_a_variant_of_dp_gibo_takes_another_model_and_another_optimizer():
     from examples.gibo_variant import PEOPLE, tuned
 
-    assert statements(EXAMPLES / "gibo_variant.py") <= 32
+    assert statements(EXAMPLES / "gibo_variant.py") <= 36
     x, statement = tuned(iterations=20)
     assert (x - PEOPLE.mean(0)).abs().max() < 0.1
     assert "(2.000, 1e-06)-DP" in str(statement)
