@@ -35,10 +35,12 @@ class Adjacency(enum.Enum):
     BOUNDED_ROW_CHANGE = "bounded-row-change"
 
     @classmethod
-    def of(cls, value: Adjacency | str) -> Adjacency:
-        """The relation itself, or the one of this name ("replace-one"). Raises InputError on any
-        other text.
+    def of(cls, value: Adjacency | RowChange | str) -> Adjacency:
+        """The relation itself, the one of this name ("replace-one"), or that of a RowChange. Raises
+        InputError on any other text.
         """
+        if isinstance(value, RowChange):
+            return cls.BOUNDED_ROW_CHANGE
         try:
             return cls(value)
         except ValueError:
@@ -71,8 +73,8 @@ _BudgetDelta = Annotated[
 @checked
 @dataclass(frozen=True)
 class RowChange:
-    """How far a row may move under BOUNDED_ROW_CHANGE: by at most `norm`, while the rest of the
-    record may change at will.
+    """The relation BOUNDED_ROW_CHANGE with how far the row may move: by at most `norm`, while the
+    rest of the record may change at will.
 
     Args:
         norm: bound in l2, in the units of the table that the curator holds; at least 2^-24 of the

@@ -111,8 +111,7 @@ def hospital(*, declassified: bool) -> dpbo.Curator:
     return dpbo.Curator(
         {"rows": patients, "response": response},
         unit=dpbo.PrivacyUnit("patient"),
-        adjacency=dpbo.Adjacency.BOUNDED_ROW_CHANGE,
-        row_change=move,
+        adjacency=move,
         budget=dpbo.Budget(3.0 if declassified else 6.0, 0.0),
         accounting=PureFilter(),
         role="candidate",

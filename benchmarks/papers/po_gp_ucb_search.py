@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.papers.po_gp_ucb_problems import Problem
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
+from dpbo import Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import GDPFilter, PureFilter, calibrate
 from dpbo.accounting.filters import Accounting
 from dpbo.acquisition.ucb import SrinivasFinite, suggest_ucb
@@ -91,12 +91,14 @@ def released(
     )
     accounting: Accounting = PureFilter() if pure else GDPFilter()
     budget = Budget(epsilon, 0.0 if pure else delta)
-    terms: dict[str, Any] = {
-        "adjacency": Adjacency.BOUNDED_ROW_CHANGE,
-        "row_change": CHANGE,
-        "role": "candidate",
-    }
-    curator = Curator(X, unit=PrivacyUnit("row"), budget=budget, accounting=accounting, **terms)
+    curator = Curator(
+        X,
+        unit=PrivacyUnit("row"),
+        adjacency=CHANGE,
+        budget=budget,
+        accounting=accounting,
+        role="candidate",
+    )
     law: type[AdditiveMechanism] = L2LaplaceMechanism if pure else GaussianMechanism
     mechanism = law(calibrate(budget, releases=1, accounting=accounting, event=law.kind))
     table = RowTable((0.0,) * d, CHANGE.diameter / 2, row_change=CHANGE, projection=projection)

@@ -63,19 +63,12 @@ class Birth:
         if self.role not in ROLES:
             raise InputError("role", self.role, f"one of {ROLES}")
         bounded = self.adjacency is Adjacency.BOUNDED_ROW_CHANGE
-        if bounded and self.row_change is None:
+        if bounded != (self.row_change is not None):
             raise InputError(
-                "row_change",
-                None,
-                "a RowChange under BOUNDED_ROW_CHANGE",
+                "adjacency",
+                self.adjacency.value,
+                "a RowChange where a row may only move so far",
                 "For example RowChange(1.0, diameter=50.0).",
-            )
-        if not bounded and self.row_change is not None:
-            raise InputError(
-                "row_change",
-                self.row_change,
-                f"omitted under {self.adjacency.name}",
-                "Use Adjacency.BOUNDED_ROW_CHANGE.",
             )
         if bounded and self.grouped:
             raise UsageError(

@@ -73,8 +73,8 @@ class Curator(Opaque):
             that the score understands, or a `Source`.
         unit: who is protected; with `PrivacyUnit(name, groups=labels)` all records of one label
             together. A name alone protects one record.
-        adjacency: REPLACE_ONE (the number of units is public), ADD_OR_REMOVE_ONE, or
-            BOUNDED_ROW_CHANGE with its `row_change`; also by name, such as "replace-one".
+        adjacency: REPLACE_ONE (the number of units is public) or ADD_OR_REMOVE_ONE, also by name,
+            such as "replace-one"; or a `RowChange`, how far one row may move.
         budget: the cap on everything that this ledger ever releases. A delta above 1/units warns
             (`DeltaWarning`) where their number is public.
         dataset: name of what is protected; required with `ledger`. Two studies on one data set
@@ -100,7 +100,6 @@ class Curator(Opaque):
             millisecond a record with scikit-learn, a tenth of that with a small network. Only for
             queries whose user's code can be called so, such as means, sums, cells, candidates,
             quantiles, gradients and outcomes. A ledger is for one way of scoring.
-        row_change: how far a row moves under BOUNDED_ROW_CHANGE.
         allow_conditional: True permits queries whose sensitivity is proven only under an assumption
             about the data, such as `dpbo.papers.kusner.KusnerSearch`, which assumes that scores are
             drawn from a Gaussian process. The statement names the assumption, and says what holds
@@ -130,7 +129,7 @@ class Curator(Opaque):
         records: Any,
         *,
         unit: PrivacyUnit | str,
-        adjacency: Adjacency | str,
+        adjacency: Adjacency | RowChange | str,
         budget: Budget,
         dataset: str | None = None,
         ledger: str | pathlib.Path | None = None,
@@ -139,7 +138,6 @@ class Curator(Opaque):
         example: Any = None,
         schema: Any = None,
         one_at_a_time: bool = False,
-        row_change: RowChange | None = None,
         allow_conditional: bool = False,
         allow_repeated: bool = False,
         entropy: Entropy = system_entropy,
@@ -179,7 +177,7 @@ class Curator(Opaque):
             budget=budget,
             accounting=chosen,
             role=role,
-            row_change=row_change,
+            row_change=adjacency if isinstance(adjacency, RowChange) else None,
             one_at_a_time=one_at_a_time,
         )
         if example is not None:

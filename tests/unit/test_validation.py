@@ -255,7 +255,7 @@ def test_a_refusal_says_what_is_taken_and_how_to_make_it():
             3,
             (
                 "must be Adjacency.REPLACE_ONE or Adjacency.ADD_OR_REMOVE_ONE or"
-                " Adjacency.BOUNDED_ROW_CHANGE or a text"
+                " Adjacency.BOUNDED_ROW_CHANGE or a RowChange or a text"
             ),
         ),
         ("accounting", "gdp", "must be an Accounting or None"),

@@ -769,7 +769,7 @@ def test_bad_input_names_the_parameter_and_the_remedy():
         ("unit", {"unit": 7}),
         ("name", {"unit": ""}),
         ("adjacency", {"adjacency": "replace"}),
-        ("row_change", {"adjacency": "bounded-row-change"}),
+        ("adjacency", {"adjacency": "bounded-row-change"}),
         ("budget", {"budget": 3.0}),
         ("delta", {"budget": Budget(1.0, 0.0)}),
         ("role", {"role": "everything"}),

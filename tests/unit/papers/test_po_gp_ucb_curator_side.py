@@ -36,8 +36,7 @@ def terms(**changed):
         "budget": Budget(4.0, 0.0),
         "accounting": PureFilter(),
         "role": "candidate",
-        "adjacency": Adjacency.BOUNDED_ROW_CHANGE,
-        "row_change": CHANGE,
+        "adjacency": CHANGE,
     }
     return {**given, **changed}
 

@@ -68,8 +68,7 @@ def curator(records, **changed):
         "budget": Budget(8.0, 0.0),
         "accounting": PureFilter(),
         "role": "candidate",
-        "adjacency": Adjacency.BOUNDED_ROW_CHANGE,
-        "row_change": CHANGE,
+        "adjacency": CHANGE,
     }
     return Curator(records, **{**terms, **changed})
 
@@ -153,7 +152,7 @@ def test_rows_of_every_kind_of_number_count_the_same_beside_rows_of_other_kinds(
 
 def test_the_relation_is_about_one_table():
     records = {"rows": rows_of(5, 2), "salary": rows_of(5, 2, seed=1)}
-    private = curator(records, row_change=OF_ROWS)
+    private = curator(records, adjacency=OF_ROWS)
     with pytest.raises(InputError, match="row_change"):
         private.evaluate(
             RowTable((0.0, 0.0), 25.0, row_change=RowChange(1.0, diameter=50.0, table="salary"))
@@ -193,7 +192,7 @@ def test_parallel_plans_need_public_places():
         {"adjacency": Adjacency.ADD_OR_REMOVE_ONE},
         {"adjacency": Adjacency.REPLACE_ONE, "unit": PrivacyUnit("p", groups=[0, 0, 1])},
     ):
-        private = curator(rows_of(3, 2), row_change=None, **terms)
+        private = curator(rows_of(3, 2), **terms)
         with pytest.raises(InputError, match="parallel"):
             private.reserve("y", LaplaceMechanism.of(1.0).event(), slots=1, terms={}, parallel=True)
 
@@ -335,7 +334,7 @@ def test_declassified_outcomes_are_exact_and_conditional():
     refused = curator(records)
     with pytest.raises(InputError, match="outcomes-declassified"):
         refused.release(query, EXACT)
-    private = curator(records, allow_conditional=True, row_change=OF_ROWS)
+    private = curator(records, allow_conditional=True, adjacency=OF_ROWS)
     private.release(RowTable((0.0, 0.0), 25.0, row_change=OF_ROWS), L2LaplaceMechanism.of(3.0))
     assert float(private.release(query, EXACT).value) == 0.25
     statement = private.statement()
@@ -416,15 +415,14 @@ def test_relations_that_a_row_or_its_curator_does_not_keep_are_refused():
         lambda: RowTable((0.0,), 30.0, row_change=CHANGE),
         lambda: RowTable((0.0, 0.0), 1.0).sensitivity(Adjacency.BOUNDED_ROW_CHANGE),
         lambda: curator(rows_of(5, 2)).evaluate(sampled),
-        lambda: curator(rows_of(5, 2), row_change=None),
-        lambda: curator(rows_of(5, 2), adjacency=Adjacency.REPLACE_ONE),
+        lambda: curator(rows_of(5, 2), adjacency=Adjacency.BOUNDED_ROW_CHANGE),
         lambda: curator(rows_of(5, 2), unit=grouped),
         lambda: curator(rows_of(5, 2)).evaluate(
             RowTable((0.0, 0.0), 25.0, row_change=RowChange(2.0, diameter=50.0))
         ),
-        lambda: curator(
-            rows_of(5, 2), adjacency=Adjacency.REPLACE_ONE, row_change=None, unit=grouped
-        ).evaluate(about_one),
+        lambda: curator(rows_of(5, 2), adjacency=Adjacency.REPLACE_ONE, unit=grouped).evaluate(
+            about_one
+        ),
     ):
         with pytest.raises(UsageError):
             make()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
+from dpbo import Budget, Curator, PrivacyUnit, RowChange
 from dpbo.errors import InputError
 from dpbo.mechanisms import L2LaplaceMechanism
 from dpbo.papers.po_gp_ucb import RowTable, bounds, release_rows, row_noises
@@ -111,8 +111,7 @@ def released(X, kind, epsilon):
     curator = Curator(
         X,
         unit=PrivacyUnit("row"),
-        adjacency=Adjacency.BOUNDED_ROW_CHANGE,
-        row_change=change,
+        adjacency=change,
         **terms,
     )
     rows = release_rows(
