@@ -33,7 +33,6 @@ from dpbo.curator.evaluation import (
     Job,
     as_it_is_now,
     code_of,
-    public_error,
     require_askable,
     submit_job,
 )
@@ -57,7 +56,7 @@ from dpbo.notebook import facts_table
 from dpbo.privacy import Adjacency, Budget, DeltaWarning, PrivacyUnit, RowChange, warn_of_delta
 from dpbo.queries.query import Failure, IntegerSum, Query
 from dpbo.release import Release
-from dpbo.statement import Guarantee, Statement, format_down
+from dpbo.statement import Guarantee, Statement
 from dpbo.validation import Count, Index, Name, checked, printable, require_json
 
 if TYPE_CHECKING:
@@ -334,21 +333,11 @@ class Curator(Opaque):
         # as they are now, whatever becomes of them while a worker is busy
         details = copy.deepcopy(details)
         asked = as_it_is_now(query)
-        job = self._job(asked)
-        promised: Future[Handle] = Future()
 
-        def finish(done: Future[IntegerSum | Failure]) -> None:
-            try:
-                if (error := done.exception()) is not None:
-                    promised.set_exception(public_error(error))
-                else:
-                    promised.set_result(self._accept(asked, details, reservation, done.result()))
-            except BaseException as error:  # the waiting caller gets it
-                promised.set_exception(error)
+        def accept(outcome: IntegerSum | Failure) -> Handle:
+            return self._accept(asked, details, reservation, outcome)
 
-        promised.set_running_or_notify_cancel()
-        submit_job(job, executor).add_done_callback(finish)
-        return promised
+        return submit_job(self._job(asked), executor, accept)
 
     def release(self, question: Query | Handle, mechanism: Mechanism) -> Release:
         """Charge, then draw, then store, then return one answer. A handle released twice gives its
@@ -782,22 +771,8 @@ class Curator(Opaque):
         return BudgetUse.of(self.ledger, self.ledger.chain(), self.budget.delta)
 
     def _repr_html_(self) -> str:
-        use, statement = self._budget_use(), compose_statement(self.ledger, units=self.units)
-        left = f"{100 * statement.remaining:g} %"
-        facts = {
-            **statement.facts(),
-            "Budget": use.budget,
-            "Used by releases": f"{100 * float(use.spent_share):.4g} %: {use.spent}",
-            "Reserved, including those": f"{100 * float(use.reserved_share):.4g} %: {use.reserved}",
-            "Left": (
-                left
-                if use.epsilon_left is None
-                else (
-                    f"{left}: epsilon {format_down(use.epsilon_left)} at delta"
-                    f" {self.budget.delta:g}"
-                )
-            ),
-        }
+        statement = compose_statement(self.ledger, units=self.units)
+        facts = {**statement.facts(), **self._budget_use().facts(self.budget)}
         return facts_table(facts, title=f"Curator of {self._dataset()} records: opaque")
 
     def __repr__(self) -> str:

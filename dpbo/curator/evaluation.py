@@ -4,9 +4,10 @@ import copy
 import functools
 import os
 import uuid
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,6 +20,7 @@ from dpbo.errors import InputError, PrivacyError, PrivateFailure, ScoreError, Us
 from dpbo.isolation import PrivateGenerators, ctrl_c_pressed, mute_warnings, watch_ctrl_c
 from dpbo.queries.query import Failure, IntegerSum, Query, require_per_unit
 
+T = TypeVar("T")
 LOST = (BrokenExecutor, CancelledError)
 """What an executor raises for a job that was lost with its worker."""
 private_generators = PrivateGenerators(system_entropy)
@@ -133,12 +135,32 @@ class Job:
             )
 
 
-def submit_job(job: Job, executor: Executor) -> Future[IntegerSum | Failure]:
-    """The job on an executor. Raises `public_error` of what that raises at once."""
+def submit_job(
+    job: Job, executor: Executor, accept: Callable[[IntegerSum | Failure], T]
+) -> Future[T]:
+    """The job on an executor: a future of what `accept` makes of its outcome. Raises `public_error`
+    of what the executor raises at once.
+    """
+    promised: Future[T] = Future()
+
+    def finish(done: Future[IntegerSum | Failure]) -> None:
+        try:
+            if (error := done.exception()) is not None:
+                promised.set_exception(public_error(error))
+            else:
+                promised.set_result(accept(done.result()))
+        except BaseException as error:
+            # The waiting caller gets it.
+            promised.set_exception(error)
+
+    promised.set_running_or_notify_cancel()
     try:
-        return executor.submit(job)
+        submitted = executor.submit(job)
     except Exception as raised:
         error = public_error(raised)
+    else:
+        submitted.add_done_callback(finish)
+        return promised
     raise error
 
 

@@ -18,8 +18,8 @@ from dpbo.accounting.gdp import true_positive_rate
 from dpbo.curator.birth import ROLES
 from dpbo.curator.chain import Chain, Tally
 from dpbo.errors import InputError
-from dpbo.privacy import Adjacency, RowChange
-from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, conditional, format_up
+from dpbo.privacy import Adjacency, Budget, RowChange
+from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, conditional, format_down, format_up
 
 if TYPE_CHECKING:
     from dpbo.curator.ledger import Ledger
@@ -143,6 +143,24 @@ class BudgetUse:
             epsilon_left=epsilon_left(total, ledger.cap, ledger.budget, accounting),
         )
 
+    @property
+    def left_share(self) -> float:
+        """The share of the cap that is neither charged nor reserved, rounded down."""
+        return math.floor((1 - self.reserved_share) * 10_000) / 10_000
+
+    def facts(self, budget: Budget) -> dict[str, str]:
+        """The same in words, for a table."""
+        left = f"{100 * self.left_share:g} %"
+        if self.epsilon_left is not None:
+            left += f": epsilon {format_down(self.epsilon_left)} at delta {budget.delta:g}"
+        reserved = f"{100 * float(self.reserved_share):.4g} %"
+        return {
+            "Budget": self.budget,
+            "Used by releases": f"{100 * float(self.spent_share):.4g} %: {self.spent}",
+            "Reserved, including those": f"{reserved}: {self.reserved}",
+            "Left": left,
+        }
+
 
 def compose_statement(
     ledger: Ledger,
@@ -222,7 +240,7 @@ def compose_statement(
         counted=counted,
         conditions=tuple(conditions),
         failure_probability=failing,
-        remaining=math.floor((1 - use.reserved_share) * 10_000) / 10_000,
+        remaining=use.left_share,
     )
 
 
