@@ -29,7 +29,7 @@ def options(
     description: str | None, arguments: Sequence[str] | None, **own: Any
 ) -> argparse.Namespace:
     """The arguments of a benchmark, by default this process's; `own` are its own options with their
-    defaults.
+    defaults; one that is False is a switch.
     """
     # Benchmarks release about the same public records again and again.
     warnings.simplefilter("ignore", RepeatedRecordsWarning)
@@ -49,6 +49,9 @@ def options(
         help="write pictures where the benchmark has any",
     )
     for name, default in own.items():
+        if isinstance(default, bool):
+            parser.add_argument(f"--{name}", action="store_true")
+            continue
         parser.add_argument(
             f"--{name}", type=type(default), default=default, help="default: %(default)s"
         )

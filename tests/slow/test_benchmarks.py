@@ -27,6 +27,7 @@ DEEP = [
     "selection",
     "small_data",
     "strategies",
+    "zoo.__main__",
 ]
 
 

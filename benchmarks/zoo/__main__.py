@@ -1,0 +1,338 @@
+"""DPSearch's default on many small tasks, with and without a shift, beside the default model, the
+free choice, and the open choice.
+
+Tasks, and which of them are kept back, are in `benchmarks.zoo`: without `--locked` these are not
+run. A figure is the gain of the mean test score over the default model, times 100: Brier score,
+squared error (of labels whose range is about 1) and the true class' probability. "Free": the best
+cross-validated candidate. "Openly": the best candidate by exact scores of the n protected records.
+"Said": the gain that the rehearsal expects of what it takes. A cell is a task, a score, n and
+epsilon. A few tasks are scored by ROC AUC, too, which DPSearch searches on noised scores.
+
+Every candidate is fitted once and kept in `--folder`. The tables come from packages (`pip install
+-r benchmarks/zoo/requirements.txt`); the smoke run takes the demo's.
+
+    python -m benchmarks.zoo [--locked] [--only TEXT] [--json FILE] [--plot DIR]
+"""
+
+import collections
+import concurrent.futures
+import json
+import pathlib
+import tempfile
+import unittest.mock
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.metrics import roc_auc_score
+
+from benchmarks.harness import mean_and_error, named, options, record, table, with_bar
+from benchmarks.zoo.caches import (
+    CANDIDATES,
+    FOLDER,
+    Cache,
+    Split,
+    cached,
+    range_of,
+    scoring_of,
+    split_of,
+)
+from benchmarks.zoo.models import forget_fits
+from benchmarks.zoo.tasks import TASKS, Task, demo_task
+from dpbo import Budget, DPSearch, Privacy, Space
+from dpbo.isolation import mute_warnings
+from dpbo.search.public_scores import out_of_fold
+from dpbo.search.scorings import label_array
+
+CELLS = [(n, epsilon) for n in (300, 1000) for epsilon in (0.4, 1.0)]
+FREE = "free"
+AUTO = "DPSearch"
+OPEN = "openly"
+SAID = "said"
+AUC = "roc_auc"
+SHOWN = (FREE, AUTO, OPEN)
+HEADER = (
+    "task",
+    "kept back",
+    "score",
+    "n",
+    "epsilon",
+    *SHOWN,
+    "its error",
+    "minus free",
+    "error",
+    "worst split",
+    SAID,
+    "taken",
+)
+
+
+def search_of(split: Split, score: str, n: int, epsilon: float, seed: int) -> DPSearch:
+    """DPSearch with its defaults, fitted."""
+    search = DPSearch(
+        split.model,
+        split.space,
+        budget=Budget(epsilon, 1e-6),
+        n_iter=split.candidates,
+        scoring=score,
+        score_range=range_of(score),
+        random_state=seed,
+        privacy=Privacy(allow_repeated=True),
+    )
+    with mute_warnings():
+        search.fit(split.X, split.y, split.protected_x[:n], split.protected_y[:n])
+    return search
+
+
+class Truth:
+    """The gain of any parameters on the protected records that are to test on."""
+
+    def __init__(self, split: Split, cache: Cache, score: str) -> None:
+        self.split = split
+        self.score = score
+        self.rows = cache[f"pool_{score}"]
+        space = Space(**split.space)
+        self.known = [split.model.get_params()]
+        self.known += [space.decode(x) for x in torch.from_numpy(cache["points"])]
+        self.gains = 100 * (self.rows - self.rows[0])[:, split.tuning :].mean(1)
+
+    def of(self, parameters: dict[str, Any]) -> float:
+        """Of these parameters, which need not be a candidate's."""
+        for place, known in enumerate(self.known):
+            if all(known[name] == parameters[name] for name in self.split.space):
+                return float(self.gains[place])
+        split = self.split
+        test = slice(split.tuning, None)
+        with mute_warnings():
+            model = clone(split.model).set_params(**parameters)
+            model.fit(split.X, split.y)
+            scoring = scoring_of(self.score, split.y)
+            scores = scoring(model, (split.protected_x[test], split.protected_y[test]))
+        found = np.clip(label_array(scores).reshape(-1), *scoring.bounds).mean()
+        return 100 * float(found - self.rows[0, test].mean())
+
+
+def one_score(
+    task: Task, split: Split, cache: Cache, score: str, cells: list[tuple[int, float]], seed: int
+) -> list[dict[str, Any]]:
+    """The gains in each cell of this score."""
+    truth = Truth(split, cache, score)
+    rows = cache[f"oof_{score}"]
+
+    def public_scores(*arguments: Any, **how: Any) -> Any:
+        configurations = [x for x in arguments[2] if x is not None]
+        if len(configurations) < len(arguments[2]):
+            assert np.array_equal(np.array([x.numpy() for x in configurations]), cache["points"])
+            return rows, cache["described"]
+        return out_of_fold(*arguments, **how)
+
+    found = []
+    # A cache, not a stand-in: the searches of a split cross-validate the same candidates.
+    with unittest.mock.patch("dpbo.search.public_scores.out_of_fold", public_scores):
+        for n, epsilon in cells:
+            search = search_of(split, score, n, epsilon, seed)
+            best = search.rehearsal_.best
+            openly = int(cache[f"pool_{score}"][:, :n].mean(1).argmax())
+            found.append(
+                {
+                    "task": task.name,
+                    "locked": task.locked,
+                    "score": score,
+                    "n": n,
+                    "epsilon": epsilon,
+                    "seed": seed,
+                    FREE: float(truth.gains[rows.mean(1).argmax()]),
+                    AUTO: truth.of(search.best_params_),
+                    OPEN: float(truth.gains[openly]),
+                    SAID: 100 * best.gain,
+                    "taken": best.strategy.name,
+                }
+            )
+    return found
+
+
+def auc_cells(
+    task: Task, split: Split, cells: list[tuple[int, float]], seed: int
+) -> list[dict[str, Any]]:
+    """The gains in ROC AUC, by a search on noised scores: nothing is cross-validated, so that there
+    is no free choice.
+    """
+
+    def auc(parameters: dict[str, Any], records: slice) -> float:
+        with mute_warnings():
+            model = clone(split.model).set_params(**parameters)
+            model.fit(split.X, split.y)
+            probability = model.predict_proba(split.protected_x[records])[:, 1]
+        return 100 * float(roc_auc_score(split.protected_y[records], probability))
+
+    test = slice(split.tuning, None)
+    all_parameters = split.model.get_params()
+    defaults = {name: all_parameters[name] for name in split.space}
+    reference = auc(defaults, test)
+    found = []
+    for n, epsilon in cells:
+        search = search_of(split, AUC, n, epsilon, seed)
+        tried = [defaults, *({k: one[k] for k in split.space} for one in search.results_["params"])]
+        openly = max(tried, key=lambda one: auc(one, slice(n)))
+        found.append(
+            {
+                "task": task.name,
+                "locked": task.locked,
+                "score": AUC,
+                "n": n,
+                "epsilon": epsilon,
+                "seed": seed,
+                FREE: 0.0,
+                AUTO: auc(search.best_params_, test) - reference,
+                OPEN: auc(openly, test) - reference,
+                SAID: 0.0,
+                "taken": "bo",
+            }
+        )
+    return found
+
+
+def one_split(
+    task: Task, seed: int, folder: pathlib.Path, *, locked: bool, smoke: bool
+) -> list[dict[str, Any]]:
+    """The gains of every method in each cell of this task and split."""
+    split = split_of(task, seed, locked=locked, smoke=smoke)
+    cache = cached(task, split, seed, folder)
+    cells = [(60, 1.0)] if smoke else [(n, e) for n, e in CELLS if n <= split.tuning]
+    found = []
+    for score in task.scores:
+        found += one_score(task, split, cache, score, cells, seed)
+    if task.auc:
+        found += auc_cells(task, split, cells, seed)
+    forget_fits()
+    return found
+
+
+def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Tables of all cells and of how often each claim holds."""
+    runs: dict[Any, list[dict[str, Any]]] = collections.defaultdict(list)
+    for cell in found:
+        runs[cell["task"], cell["locked"], cell["score"], cell["n"], cell["epsilon"]].append(cell)
+    rows = []
+    for key, cells in runs.items():
+        values = {arm: np.array([cell[arm] for cell in cells]) for arm in (*SHOWN, SAID)}
+        _, error = mean_and_error(values[AUTO].tolist())
+        over_free, error_free = mean_and_error((values[AUTO] - values[FREE]).tolist())
+        taken = collections.Counter(cell["taken"] for cell in cells).most_common(1)[0][0]
+        rows.append(
+            [
+                *key,
+                *(float(values[arm].mean()) for arm in SHOWN),
+                error,
+                over_free,
+                error_free,
+                float(values[AUTO].min()),
+                float(values[SAID].mean()),
+                taken,
+            ]
+        )
+    print(table(HEADER, rows))
+    claims = []
+    figures = named(HEADER, rows)
+    for locked in sorted({row["kept back"] for row in figures}):
+        for score in dict.fromkeys(row["score"] for row in figures):
+            chosen = [r for r in figures if r["score"] == score and r["kept back"] == locked]
+            singles = [c for c in found if c["score"] == score and c["locked"] == locked]
+            if chosen:
+                claims.append([locked, score, *claims_of(chosen, singles)])
+    print("\n" + table(CLAIMS, claims))
+    return {"cells": figures, "claims": named(CLAIMS, claims)}
+
+
+CLAIMS = (
+    "kept back",
+    "score",
+    "cells",
+    *SHOWN,
+    "below default, %",
+    "below free, %",
+    "worst cell",
+    "95 % of single losses",
+    SAID,
+)
+
+
+def claims_of(cells: list[dict[str, Any]], singles: list[dict[str, Any]]) -> list[Any]:
+    """Means over the cells, the shares of them that are below by more than a standard error, the
+    lowest mean, and the 95th percentile of what a single search lost to the default model.
+    """
+    below = [row[AUTO] < -row["its error"] for row in cells]
+    below_free = [row["minus free"] < -row["error"] for row in cells]
+    return [
+        len(cells),
+        *(float(np.mean([row[arm] for row in cells])) for arm in SHOWN),
+        100 * float(np.mean(below)),
+        100 * float(np.mean(below_free)),
+        min(row[AUTO] for row in cells),
+        float(np.quantile([max(0.0, -cell[AUTO]) for cell in singles], 0.95)),
+        float(np.mean([row[SAID] for row in cells])),
+    ]
+
+
+def picture(folder: pathlib.Path, cells: list[dict[str, Any]]) -> None:
+    """The gain of each method for every task, a panel a score, as zoo.png; tasks that are kept back
+    stand below a line."""
+    from matplotlib.figure import Figure
+
+    shown = sorted(cells, key=lambda row: row["kept back"])
+    scores = list(dict.fromkeys(row["score"] for row in shown))
+    names = {score: [r for r in shown if r["score"] == score] for score in scores}
+    tasks = {s: list(dict.fromkeys(r["task"] for r in rows)) for s, rows in names.items()}
+    most = max(len(each) for each in tasks.values())
+    size = (6.5 * len(scores), 1.5 + 0.25 * most)
+    figure = Figure(figsize=size, layout="constrained")
+    for axes, score in zip(np.atleast_1d(figure.subplots(1, len(scores))), scores, strict=True):
+        rows = names[score]
+        for arm, mark in zip(SHOWN, "x.|", strict=True):
+            places = [tasks[score].index(row["task"]) for row in rows]
+            axes.plot([row[arm] for row in rows], places, mark, label=arm)
+        axes.axvline(0.0, color="gray", linewidth=0.5)
+        kept_back = {row["task"] for row in rows if row["kept back"]}
+        if kept_back:
+            axes.axhline(len(tasks[score]) - len(kept_back) - 0.5, color="black", linewidth=0.5)
+        axes.set_yticks(range(len(tasks[score])), tasks[score])
+        axes.invert_yaxis()
+        axes.set_xlabel(f"{score}: gain over the default model x 100, each n and epsilon")
+        axes.legend()
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / "zoo.png", dpi=120)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    chosen = options(
+        __doc__, arguments, seeds=10, workers=1, only="", folder=str(FOLDER), locked=False
+    )
+    tasks = [task for task in TASKS if chosen.only in task.name]
+    if not chosen.only and not chosen.locked:
+        tasks = [task for task in tasks if not task.locked]
+    found = []
+    if chosen.smoke:
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            found += one_split(demo_task(), chosen.seed, folder, locked=False, smoke=True)
+    else:
+        folder = pathlib.Path(chosen.folder)
+        with concurrent.futures.ProcessPoolExecutor(chosen.workers) as workers:
+            jobs = [
+                workers.submit(one_split, task, seed, folder, locked=chosen.locked, smoke=False)
+                for seed in range(chosen.seed, chosen.seed + chosen.seeds)
+                for task in tasks
+            ]
+            for job in with_bar(jobs):
+                found += (cells := job.result())
+                print(json.dumps(cells), flush=True)
+    figures = summary(found)
+    if chosen.plot is not None:
+        picture(chosen.plot, figures["cells"])
+    figures["candidates"] = CANDIDATES
+    record("zoo", figures, chosen)
+
+
+if __name__ == "__main__":
+    main()
