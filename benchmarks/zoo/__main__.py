@@ -35,6 +35,7 @@ from benchmarks.zoo.caches import (
     Split,
     cached,
     range_of,
+    refuse_if_locked,
     scoring_of,
     split_of,
 )
@@ -311,6 +312,9 @@ def main(arguments: list[str] | None = None) -> None:
     tasks = [task for task in TASKS if chosen.only in task.name]
     if not chosen.only and not chosen.locked:
         tasks = [task for task in tasks if not task.locked]
+    if not chosen.locked:
+        for task in tasks:
+            refuse_if_locked(task)
     found = []
     if chosen.smoke:
         with tempfile.TemporaryDirectory() as name:

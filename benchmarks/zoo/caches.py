@@ -57,17 +57,27 @@ class Split:
     candidates: int
 
 
+def refuse_if_locked(task: Task) -> None:
+    """Do nothing for an open task.
+
+    Raises:
+        UsageError: the task is kept back.
+    """
+    if task.locked:
+        raise UsageError(
+            f"The task {task.name!r} is kept back: run it once, when the method is final, with"
+            " --locked."
+        )
+
+
 def split_of(task: Task, seed: int, *, locked: bool = False, smoke: bool = False) -> Split:
     """The task's records at this seed, and its model.
 
     Raises:
         UsageError: the task is kept back and `locked` is not given.
     """
-    if task.locked and not locked:
-        raise UsageError(
-            f"The task {task.name!r} is kept back: run it once, when the method is final, with"
-            " --locked."
-        )
+    if not locked:
+        refuse_if_locked(task)
     model, space = model_and_space(task.model, classes=task.classes)
     if smoke:
         found = demo_records()

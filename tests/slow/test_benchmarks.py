@@ -7,6 +7,12 @@ import pathlib
 import pytest
 import torch
 
+from benchmarks.zoo import LISTED, is_locked
+from benchmarks.zoo.__main__ import main as run_zoo
+from benchmarks.zoo.caches import split_of
+from benchmarks.zoo.tasks import LOCKED, OPEN, TASKS
+from dpbo.errors import UsageError
+
 FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
 FILES = [file for file in sorted(FOLDER.rglob("*.py")) if "def main(arguments" in file.read_text()]
 NAMES = [".".join(file.relative_to(FOLDER).with_suffix("").parts) for file in FILES]
@@ -55,3 +61,19 @@ def test_benchmark_smoke(name, tmp_path, capsys):
     result = json.loads((tmp_path / "r.json").read_text())
     assert result["smoke"] is True
     assert result["figures"]
+
+
+def test_the_zoo_keeps_half_of_its_data_sets_back(tmp_path):
+    assert [task.locked for task in (*OPEN, *LOCKED)] == [False] * len(OPEN) + [True] * len(LOCKED)
+    assert len(OPEN) >= 12
+    assert len(LOCKED) >= 10
+    # The hash of the first is even, that of the second odd.
+    assert not is_locked("CPS1988")
+    assert is_locked("SmokeBan")
+    listed = " ".join(LISTED.values()).split()
+    assert {task.table.rpartition("/")[2] for task in TASKS} <= set(listed)
+    for task in LOCKED:
+        with pytest.raises(UsageError, match="kept back"):
+            split_of(task, 0)
+    with pytest.raises(UsageError, match="kept back"):
+        run_zoo(["--only", LOCKED[0].name, "--folder", str(tmp_path)])
