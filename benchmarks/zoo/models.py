@@ -18,6 +18,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.svm import SVC, SVR
 
+from benchmarks import small_data
 from benchmarks.small_data import SPACE, Boosting
 
 _fits: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -56,6 +57,7 @@ class BoostingRegressor(Remembers, HistGradientBoostingRegressor):  # type: igno
 def forget_fits() -> None:
     """Free what models remember."""
     _fits.clear()
+    small_data._models.clear()
 
 
 WEIGHT = [None, "balanced"]
