@@ -7,8 +7,9 @@ calls it. Of a locked data set only sizes, columns, values of the columns that s
 values are known. No method runs on a locked task, and no model is fitted to its protected records,
 until the method is final. The command refuses locked tasks without `--locked`.
 
-The data sets below were listed before their hashes were computed; `tasks.py` uses 36 of them, 20
-open and 16 locked. PROVENANCE.md says where they come from.
+The data sets below were listed before their hashes were computed. `tasks.py` uses 36 of them, 20
+open and 16 locked: those whose sizes and columns suit, chosen with the hashes known and before
+anything was run. PROVENANCE.md says where they come from.
 """
 
 import hashlib

