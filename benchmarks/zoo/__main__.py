@@ -223,7 +223,9 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     for key, cells in runs.items():
         values = {arm: np.array([cell[arm] for cell in cells]) for arm in (*SHOWN, SAID)}
         _, error = mean_and_error(values[AUTO].tolist())
-        over_free, error_free = mean_and_error((values[AUTO] - values[FREE]).tolist())
+        over_free = error_free = math.nan
+        if key[2] != AUC:
+            over_free, error_free = mean_and_error((values[AUTO] - values[FREE]).tolist())
         taken = collections.Counter(cell["taken"] for cell in cells).most_common(1)[0][0]
         rows.append(
             [
@@ -323,7 +325,8 @@ def main(arguments: list[str] | None = None) -> None:
     if chosen.smoke:
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            found += one_split(demo_task(), chosen.seed, folder, locked=False, smoke=True)
+            for seed in (chosen.seed, chosen.seed + 1):
+                found += one_split(demo_task(), seed, folder, locked=False, smoke=True)
     else:
         folder = pathlib.Path(chosen.folder)
         with concurrent.futures.ProcessPoolExecutor(chosen.workers) as workers:

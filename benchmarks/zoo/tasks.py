@@ -140,7 +140,7 @@ def demo_records() -> Records:
 
 def demo_task() -> Task:
     """Stands for the zoo where its packages are missing."""
-    return Task("demo", "dpbo/demo", "", True, "", "", "boosting", "education")
+    return Task("demo", "dpbo/demo", "", True, "", "", "boosting", "education", auc=True)
 
 
 TASKS = (
