@@ -283,8 +283,9 @@ def claims_of(cells: list[dict[str, Any]], singles: list[dict[str, Any]]) -> lis
 
 
 def picture(folder: pathlib.Path, cells: list[dict[str, Any]]) -> None:
-    """The gain of each method for every task, a panel a score, as zoo.png; tasks that are kept back
-    stand below a line."""
+    """The gain of each method for every task, at each n and epsilon, a panel a score, as zoo.png.
+    Tasks that are kept back stand below a line.
+    """
     from matplotlib.figure import Figure
 
     shown = sorted(cells, key=lambda row: row["kept back"])
@@ -305,8 +306,9 @@ def picture(folder: pathlib.Path, cells: list[dict[str, Any]]) -> None:
             axes.axhline(len(tasks[score]) - len(kept_back) - 0.5, color="black", linewidth=0.5)
         axes.set_yticks(range(len(tasks[score])), tasks[score])
         axes.invert_yaxis()
-        axes.set_xlabel(f"{score}: gain over the default model x 100, each n and epsilon")
-        axes.legend()
+        axes.set_title(score)
+        axes.set_xlabel("gain over the default model x 100")
+    figure.axes[0].legend()
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "zoo.png", dpi=120)
 
