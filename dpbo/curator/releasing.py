@@ -11,7 +11,8 @@ import torch
 from dpbo.curator.handle import Handle
 from dpbo.errors import UsageError
 from dpbo.events import Event
-from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseDistribution
+from dpbo.mechanisms.choice import ChoiceMechanism
+from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseDistribution
 from dpbo.privacy import Adjacency
 from dpbo.queries.query import IntegerSum, Query
 
@@ -79,8 +80,30 @@ def noised(
     charged, and one of underflow, or a warning, would tell of records.
     """
     with torch.device("cpu"), np.errstate(all="ignore"):
-        drawn = mechanism._sample(answer.numerators, answer.quanta, distribution, entropy)
-        published = mechanism.publish(drawn, distribution, query.affine(units))
+        affine = query.affine(units)
+        numerators = answer.numerators
+        if isinstance(mechanism, ChoiceMechanism):
+            numerators = _with_offsets(numerators, answer.quanta, affine)
+        drawn = mechanism._sample(numerators, answer.quanta, distribution, entropy)
+        published = mechanism.publish(drawn, distribution, affine)
         sampled = np.asarray(query.sampling_variance(units), dtype=np.float64)
     value, variance = map(torch.from_numpy, published)
     return drawn, value, variance + torch.from_numpy(sampled)
+
+
+def _with_offsets(
+    numerators: torch.Tensor, quanta: Sequence[float], affine: Affine
+) -> torch.Tensor:
+    """The utilities with their public offsets, in quanta: added here, once, after the sum over all
+    parts of the records. Neighbours have the same offsets, so their utilities differ as before.
+    """
+    offsets, gain = affine
+    if not any(offsets):
+        return numerators
+    # A sum is at most 2^61 quanta; with as much again it stays in int64.
+    most = 1 << 61
+    steps = [
+        min(max(round(offset / (gain * quantum)), -most), most)
+        for offset, quantum in zip(offsets, quanta, strict=True)
+    ]
+    return numerators + torch.tensor(steps, device=numerators.device)

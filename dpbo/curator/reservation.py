@@ -106,10 +106,15 @@ class Reservation:
         return chain.used[self.name] - len(chain.values.get(self.name, ()))
 
     @property
+    def query(self) -> Query:
+        """The question that it was reserved for."""
+        assert self._query is not None
+        return self._query
+
+    @property
     def noise_std(self) -> torch.Tensor:
         """Standard deviation of a release of the question that it was reserved for, `m`."""
-        assert self._query is not None
-        return self.std_of(self._query)
+        return self.std_of(self.query)
 
     def std_of(self, query: Query) -> torch.Tensor:
         """Standard deviation of a release of this question, `m`: one whose noise its public numbers

@@ -192,8 +192,8 @@ class Query(abc.ABC):
 
     @abc.abstractmethod
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
-        """(offset, gain): the published value is `offset + gain * sum`. `units` is their number
-        where it is public, else None.
+        """(offset, gain): the published value is `offset + gain * sum`, and a choice compares
+        these numbers. `units` is their number where it is public, else None.
         """
 
     @abc.abstractmethod

@@ -54,6 +54,12 @@ class CandidateScores(Query):
         reference, largest_difference: as in `ClippedScores`: utilities are then sums of score
             differences to the reference, clipped to [-c, c], so D = 2c (REPLACE_ONE) or c. A small
             c needs little noise; the clip moves the mean where differences are skewed.
+        offsets: public numbers, one a candidate, in units of a sum of scores: what is added to
+            each sum before the choice, such as a handicap below zero for candidates that need more
+            evidence. They are the same for neighbours, so D is as without them.
+
+    Raises:
+        InputError: no candidate, or offsets that are not one finite number for each.
     """
 
     per_unit = True
@@ -63,12 +69,18 @@ class CandidateScores(Query):
     fit: Callable[[Any], Any] | None = field(default=None, kw_only=True)
     reference: Any = field(default=None, repr=False, kw_only=True)
     largest_difference: Positive | None = field(default=None, kw_only=True)
+    offsets: Sequence[float] | None = field(default=None, kw_only=True)
     _template: ClippedMean = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "candidates", tuple(map(copy_mutable, self.candidates)))
         if not self.candidates:
             raise InputError("candidates", 0, "one or more")
+        if self.offsets is not None:
+            offsets = tuple(float(offset) for offset in self.offsets)
+            if len(offsets) != len(self.candidates) or not all(map(math.isfinite, offsets)):
+                raise InputError("offsets", offsets, "one finite number for each candidate")
+            object.__setattr__(self, "offsets", offsets)
         template = ClippedMean(
             self.score,
             score_range=self.score_range,
@@ -82,13 +94,16 @@ class CandidateScores(Query):
         return Sensitivity.of_linf(self._template.sensitivity(adjacency).linf, len(self.candidates))
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
-        return (0.0,) * len(self.candidates), 1.0
+        return self.offsets or (0.0,) * len(self.candidates), 1.0
 
     def public_inputs(self) -> dict[str, Any]:
         stated = self._template.public_inputs()
         for name in ("weights", "max_records_per_unit", "worst", "divisor"):
             del stated[name]
-        return {**stated, "candidates": len(self.candidates), "score_range": [*self.score_range]}
+        stated.update(candidates=len(self.candidates), score_range=[*self.score_range])
+        if self.offsets is not None:
+            stated["offsets"] = list(self.offsets)
+        return stated
 
     def sums_over_units(self) -> bool:
         return True

@@ -10,13 +10,14 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
+from dpbo.curator.releasing import noised
 from dpbo.errors import InputError
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.choice import _LARGEST
 from dpbo.queries import CandidateScores, QuantileUtilities
 from dpbo.queries.integers import MOST_UNITS
 from dpbo.queries.utilities import _FINE
-from dpbo.testing import QueryContract
+from dpbo.testing import QueryContract, SeededEntropy
 from tests.contracts.bases import exact_sum, tries
 
 
@@ -80,6 +81,43 @@ def test_the_best_candidate_is_chosen_from_its_fitted_model(kind):
     assert fitted == candidates
     assert curator.ledger.head().body["values"][0]["value"] == [1.0]
     assert "candidates 3" in str(curator.statement())
+
+
+@pytest.mark.attack("A8", "A9")
+def test_offsets_change_who_is_ahead_and_not_what_a_unit_moves():
+    """The mechanism gets the totals and the public offsets, which do not depend on the number of
+    records; and a large handicap outweighs a better score.
+    """
+    offsets = [0.0, 2.0, -7.5]
+    query = CandidateScores(
+        lambda c, r: 0.0 * r + c, [0.2, 0.5, 0.9], score_range=(0.0, 1.0), offsets=offsets
+    )
+    sensitivity = query.sensitivity(Adjacency.ADD_OR_REMOVE_ONE)
+    received = []
+
+    class Watched(PermuteAndFlipMechanism):
+        def _sample(self, numerators, *rest):
+            received.append(numerators)
+            return super()._sample(numerators, *rest)
+
+    mechanism = Watched.of(1.0)
+    for count in (40, 39):
+        answer = exact_sum(query, torch.zeros(count, dtype=torch.float64), public=False)
+        law = mechanism.distribution(sensitivity, answer.quanta)
+        noised(query, answer, law, mechanism, SeededEntropy(0), units=None)
+        added = (received[-1] - answer.numerators) * answer.quanta[0]
+        assert added.tolist() == pytest.approx(offsets)
+    handicapped = CandidateScores(
+        lambda c, r: 0.0 * r + c, [0.2, 0.9], score_range=(0.0, 1.0), offsets=[0.0, -1e6]
+    )
+    released = make(torch.zeros(1000)).release(handicapped, PermuteAndFlipMechanism.of(1.0))
+    assert int(released.value) == 0
+
+
+@pytest.mark.parametrize("offsets", [[0.0], [0.0, math.nan], [0.0, math.inf]])
+def test_offsets_are_one_finite_number_a_candidate(offsets):
+    with pytest.raises(InputError, match=r"^offsets="):
+        CandidateScores(norms, [0, 1], score_range=(0.0, 1.0), offsets=offsets)
 
 
 def test_the_chosen_candidate_is_near_the_quantile():
