@@ -18,6 +18,7 @@ import numpy as np
 from sklearn.model_selection import cross_val_predict
 
 from benchmarks.harness import mean_and_error, options, record, table, with_bar
+from benchmarks.small_data import chosen_of
 from dpbo import Budget, Privacy
 from dpbo.demo import CANDIDATES, Census, compare, search, split
 from dpbo.search import Choice
@@ -37,7 +38,7 @@ def few(census: Census) -> Census:
 
 
 def one_seed(census: Census, candidates: int, seed: int) -> dict[str, Any]:
-    """Test accuracies in percent, the method that the rehearsal chose, and how far the private
+    """Test accuracies in percent, which candidate was chosen, and how far the private
     estimate is from the truth.
     """
     found = search(
@@ -58,7 +59,7 @@ def one_seed(census: Census, candidates: int, seed: int) -> dict[str, Any]:
     error = (found.best_score_ or 0.0) - float(found.best_estimator_.score(*census.protected))
     return {
         **run,
-        "chosen": found.rehearsal_.best.strategy.name,
+        "chosen": chosen_of(found),
         "estimate error / se": error / (found.best_score_std_ or 1.0),
     }
 

@@ -2,15 +2,12 @@
 search and each fixed method.
 
 Tasks with a real shift, from Adult and LendingClub (DPBO_DATA): 1,500 public training records of
-one population, n protected ones of another, and up to 4,000 others of that one to test on. The
-settings of the rehearsal were chosen after looking at other splits of the first four tasks, and at
-three splits of these and of two tasks that are not here (manual work to offices, small loans to
-large ones). The last two, hours and debt, were held out: DPSearch's default had never run on them.
-Scores are Brier scores; a figure is the gain of the mean test score over the default model, times
-100. "Tuned openly": the best candidate by exact scores of the n records. "Free": the best
-cross-validated candidate; "free, more fits": after half as many configurations again, proposed by
-qLogNEI on the cross-validated scores, as weighted_cv does on the weighted ones. Without DPBO_DATA:
-the demo's records alone.
+one population, n protected ones of another, and up to 4,000 others of that one to test on. All six
+were seen while the methods were made; `benchmarks.zoo` has tasks that were not. Scores are Brier
+scores; a figure is the gain of the mean test score over the default model, times 100. "Tuned
+openly": the best candidate by exact scores of the n records. "Free": the best cross-validated
+candidate. "Weighted_cv" alone is not compared with the default model. Without DPBO_DATA: the demo's
+records alone.
 """
 
 import collections
@@ -21,20 +18,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.stats import loguniform
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from benchmarks.harness import mean_and_error, named, options, record, rows_of, table, with_bar
-from dpbo import Budget, DPSearch, Privacy, Space, demo
-from dpbo.acquisition import suggest
-from dpbo.acquisition.expected_improvement import posterior_mean
+from dpbo import Budget, DPSearch, Privacy, demo
 from dpbo.isolation import mute_warnings
 from dpbo.search import Choice, WeightedCV
-from dpbo.search.public_scores import out_of_fold, public_candidates
-from dpbo.search.scorings import scoring_named
-from dpbo.search.training import Trainer
+from dpbo.search.public_scores import out_of_fold
 
 TRAIN = 1500
 TEST = 4000
@@ -47,10 +39,8 @@ MOST = 3000
 FIXED: dict[str, dict[str, Any]] = {
     "weighted_cv 8": {"strategy": WeightedCV(cells=8)},
     "list, all": {"strategy": Choice(CANDIDATES + 1)},
-    "list, all, paired .25": {"strategy": Choice(CANDIDATES + 1, largest_difference=0.25)},
 }
 FREE = "free"
-MORE = "free, more fits"
 OPEN = "tuned openly"
 PLAIN = "plain search"
 AUTO = "DPSearch's default"
@@ -164,25 +154,13 @@ def tasks() -> dict[str, Table]:
     }
 
 
-def _free_search(model: Boosting, X: Any, y: Any, candidates: int, seed: int) -> dict[str, Any]:
-    """The configuration of highest posterior mean of the cross-validated score, after half as many
-    configurations again.
-    """
-    space = Space(**SPACE)
-    trainer = Trainer(model, space, X, y, "raise")
-    scoring = scoring_named("neg_brier_score", None, y)
-    points = public_candidates(space, candidates, seed)
-    values = torch.empty(0, 1, dtype=torch.float64)
-    while len(values) < candidates + candidates // 2:
-        if len(values) == len(points):
-            points = torch.cat(
-                [points, suggest(space, points, values, torch.zeros_like(values), seed=len(points))]
-            )
-        scores = out_of_fold(trainer, scoring, [*points[len(values) :]], None, seed)[0].mean(1)
-        values = torch.cat([values, torch.from_numpy(scores).unsqueeze(1)])
-    return space.decode(
-        points[posterior_mean(space, points, values, torch.zeros_like(values)).argmax()]
-    )
+def chosen_of(search: DPSearch) -> str:
+    """Which of the favoured candidates the default strategy recommends, if any."""
+    columns = search.results_
+    favoured = {"default": 0, "free": int(np.argmax(columns["cv_score"]))}
+    if "weighted_cv_score" in columns:
+        favoured["weighted_cv"] = int(np.argmax(columns["weighted_cv_score"]))
+    return next((name for name, row in favoured.items() if row == search.best_index_), "other")
 
 
 def one_split(name: str, seed: int, smoke: bool) -> list[dict[str, Any]]:
@@ -207,7 +185,6 @@ def one_split(name: str, seed: int, smoke: bool) -> list[dict[str, Any]]:
         found = model.set_params(**parameters).fit(X[train], y[train]).predict_proba(X[rows])[:, 1]
         return -100 * float(((found - y[rows]) ** 2).mean())
 
-    more = brier(_free_search(model, X[train], y[train], candidates, seed))
     defaults = {name: model.get_params()[name] for name in SPACE}
     found = []
     reference = brier(defaults)
@@ -215,7 +192,7 @@ def one_split(name: str, seed: int, smoke: bool) -> list[dict[str, Any]]:
     with unittest.mock.patch("dpbo.search.public_scores.out_of_fold", public_scores):
         for n, epsilon in [(60, 1.0)] if smoke else [*CELLS, *LARGER]:
             arms = {AUTO: {}, PLAIN: {"strategy": "bo", "n_iter": 4 if smoke else EVALUATIONS}}
-            cell = {"task": name, "n": n, "epsilon": epsilon, "seed": seed, MORE: more - reference}
+            cell = {"task": name, "n": n, "epsilon": epsilon, "seed": seed}
             for arm, terms in arms.items() if (n, epsilon) in LARGER else (arms | FIXED).items():
                 settings = {
                     "n_iter": candidates,
@@ -230,10 +207,8 @@ def one_split(name: str, seed: int, smoke: bool) -> list[dict[str, Any]]:
                     search.fit(X[train], y[train], X[pool[:n]], y[pool[:n]])
                 cell[arm] = brier(search.best_params_) - reference
                 if arm == AUTO:
-                    cell["chosen"], cell[FREE] = (
-                        search.rehearsal_.best.strategy.name,
-                        brier(search.free_params_) - reference,
-                    )
+                    cell["chosen"] = chosen_of(search)
+                    cell[FREE] = brier(search.free_params_) - reference
                     tried = [
                         defaults,
                         *({name: one[name] for name in SPACE} for one in search.results_["params"]),
@@ -255,7 +230,7 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
         means[cell["n"], cell["epsilon"]][cell["seed"]].append(cell)
     rows = []
     checks = collections.Counter[str]()
-    shown = (FREE, MORE, OPEN, PLAIN, AUTO)
+    shown = (FREE, OPEN, PLAIN, AUTO)
     for (task, n, epsilon), cells in runs.items():
         values = {
             arm: np.array([cell[arm] for cell in cells])
@@ -264,7 +239,6 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
         }
         gain, error = mean_and_error(values[AUTO].tolist())
         over_free, error_free = mean_and_error((values[AUTO] - values[FREE]).tolist())
-        over_more, error_more = mean_and_error((values[AUTO] - values[MORE]).tolist())
         over_plain, error_plain = mean_and_error((values[AUTO] - values[PLAIN]).tolist())
         checks.update(
             {
@@ -273,9 +247,6 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
                 "above plain search": int(over_plain > 0),
                 "above free by more than a standard error": int(over_free > error_free),
                 "below free by more than a standard error": int(over_free < -error_free),
-                "below free, more fits, by more than a standard error": int(
-                    over_more < -error_more
-                ),
             }
         )
         best = ""

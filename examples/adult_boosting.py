@@ -57,7 +57,7 @@ if __name__ == "__main__":
     free = search.estimator.set_params(**search.free_params_).fit(X[:2_000], y[:2_000])
     print(
         search.best_params_,
-        search.best_score_,
+        search.best_gain_,
         *(m.score(X[5_000:], y[5_000:]) for m in (search, free)),
         search.statement(),
         sep="\n",

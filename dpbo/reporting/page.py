@@ -224,14 +224,17 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
             facts["searches"] = [Search.of(ReleasedValues.of(search))]
     if not facts["searches"]:
         facts["configurations"] = _configurations(search)
-    score = None
+    score = gain = None
     if search.best_score_ is not None and search.best_score_std_ is not None:
         score = with_noise(search.best_score_, search.best_score_std_)
+    if search.best_gain_ is not None and search.best_gain_std_ is not None:
+        gain = with_noise(search.best_gain_, search.best_gain_std_)
     names = (search.name, f"{search.name}: search")
     return facts | {
         "recommended": {
             "parameters": _texts(search.best_params_),
             "score": score,
+            "gain": gain,
             "searches": names,
         }
     }

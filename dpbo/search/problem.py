@@ -1,24 +1,37 @@
 """What a search is given: the protected records' owner, the training side, and its share of the
 budget."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Self
 
+import torch
 from tqdm import tqdm
 
+from dpbo.accounting.calibration import parts_of
 from dpbo.curator.curator import Curator
+from dpbo.curator.pricing import noise_std, priced
+from dpbo.curator.reservation import Reservation
+from dpbo.errors import InputError, ReleaseLost
+from dpbo.mechanisms.gaussian import GaussianMechanism
+from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.objective import PrivateObjective
 from dpbo.queries.clipped import ClippedMean
+from dpbo.search.public_scores import Array
+from dpbo.search.rehearsal import gain_clip
 from dpbo.search.results import Callback, SearchRelease
 from dpbo.search.scorings import Scoring
-from dpbo.search.training import Configuration, Trainer
+from dpbo.search.training import Configuration, Trainer, same_point
 from dpbo.space import Space
 
 # Of a search's reservations in the ledger.
-PARTS = ("final", "search", "choice", "cells")
+PARTS = ("final", "gain", "search", "choice", "cells")
+# A score is released at the end if the standard deviation of its noise is at most this share of
+# its range.
+_PLAIN = 1 / 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +43,13 @@ class Problem:
         n_iter: number of configurations to fit.
         mechanism: `NoNoise` for a baseline without privacy, else None.
         terms: public facts of the search, for the ledger.
+        by_name: whether the user named the strategy.
         alike: whether public and protected records are one table's, so that the populations are the
             same.
         begun: the terms with which an earlier session began this search; None for a new one.
         public: the `PublicScores` of its candidates, for strategies that cross-validate.
         strategy: what was decided.
-        rehearsal: by which `Auto` decided.
+        rehearsal: what `Auto` simulated.
     """
 
     curator: Curator
@@ -51,6 +65,7 @@ class Problem:
     name: str
     terms: Mapping[str, Any]
     groups_train: Any
+    by_name: bool
     alike: bool
     n_jobs: int | None
     verbose: int
@@ -66,9 +81,29 @@ class Problem:
         return self.scoring.bounds[1] - self.scoring.bounds[0]
 
     @property
-    def units(self) -> float | None:
-        """The public number of units, where there is one."""
-        return self.curator.units or self.divisor
+    def public_units(self) -> float:
+        """The public number of units that means are divided by.
+
+        Raises:
+            InputError: there is none.
+        """
+        units = self.divisor or self.curator.units
+        if units is None:
+            raise InputError(
+                "divisor",
+                None,
+                "a public number of units, where adjacency keeps their number private",
+            )
+        return float(units)
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the default model can be copied, so that scores can be paired with its own."""
+        try:
+            copy.deepcopy(self.trainer.unscored(None))
+        except Exception:
+            return False
+        return True
 
     def cross_validated(self) -> Self:
         """The same with its candidates' public scores."""
@@ -77,26 +112,16 @@ class Problem:
 
         return replace(self, public=PublicScores.of(self))
 
-    def objective(
-        self,
-        part: str,
-        evaluations: int,
-        share: Fraction,
-        *,
-        query: ClippedMean | None = None,
-        progress: bool = True,
-    ) -> PrivateObjective:
-        """A private objective with so many evaluations, reserved or resumed; of the scoring, or of
-        another query.
-        """
+    def objective(self, part: str, evaluations: int, share: Fraction) -> PrivateObjective:
+        """A private objective of the scoring, with so many evaluations, reserved or resumed."""
         return PrivateObjective(
             self.curator,
-            self.scoring.query(fit=self.trainer, divisor=self.divisor) if query is None else query,
+            self.scoring.query(fit=self.trainer, divisor=self.divisor),
             evaluations=evaluations,
             budget=share,
             mechanism=self.mechanism,
             name=f"{self.name}: {part}",
-            progress=progress and self.verbose > 0,
+            progress=self.verbose > 0,
             terms=self.terms,
         )
 
@@ -112,26 +137,110 @@ class Problem:
         answers = [callback(release) for callback in self.callbacks]
         return any(answer is True for answer in answers)
 
-    def final_score(
-        self, final: PrivateObjective, x: Configuration
+    def reserved(self, part: str, share: Fraction, query: ClippedMean) -> Reservation:
+        """The reservation of one release, made now or resumed."""
+        budget = None if self.mechanism else share
+        return self.curator.reserve(
+            f"{self.name}: {part}",
+            self.mechanism or (GaussianMechanism, LaplaceMechanism),
+            slots=1,
+            budget=budget,
+            query=query,
+            given={},
+            terms=self.terms,
+        )
+
+    def last_releases(self) -> dict[str, Reservation]:
+        """The reservations of what is released of the recommended configuration: its "gain" over
+        the default model, its score ("final"), or both.
+
+        The gain needs little noise, because differences are clipped. Half of the final share goes
+        to the score where its noise is small beside its range. A search without cross-validated
+        candidates, or whose default model cannot be copied, releases the score alone.
+        """
+        share = self.final_share
+        if not share:
+            return {}
+        score = self._score()
+        if self.public is None or not self.has_reference:
+            return {"final": self.reserved("final", share, score)}
+        half, rest = parts_of(self.curator.accounting, share, Fraction(1, 2))
+        if released_std(self.curator, score, rest) > _PLAIN * self.width:
+            return {"gain": self.reserved("gain", share, score)}
+        return {
+            "gain": self.reserved("gain", half, score),
+            "final": self.reserved("final", rest, score),
+        }
+
+    def _score(self) -> ClippedMean:
+        return self.scoring.query(fit=self.trainer, divisor=self.divisor)
+
+    def gains_of(self, x: Configuration) -> Array | None:
+        """Score differences of x to the default model on the public records; None if it was not
+        cross-validated."""
+        if self.public is None:
+            return None
+        configurations = self.public.configurations
+        rows = (row for row, each in enumerate(configurations) if same_point(each, x))
+        row = next(rows, None)
+        return None if row is None else self.public.gains[row]
+
+    def _gain(self, reservation: Reservation, x: Configuration) -> ClippedMean:
+        """The question of x's gain over the default model, clipped by what the public records
+        say."""
+        clip = self.width
+        gains = self.gains_of(x)
+        if gains is not None:
+            scale = float(reservation.noise_std[0]) / self.width
+            populations = None if self.rehearsal is None else self.rehearsal.populations
+            clip = gain_clip(gains, scale, self.width, populations)
+        return ClippedMean(
+            self.scoring,
+            score_range=self.scoring.bounds,
+            fit=self.trainer,
+            divisor=self.divisor,
+            reference=self.trainer(None),
+            largest_difference=clip,
+        )
+
+    def release_last(
+        self, part: str, reservation: Reservation, x: Configuration
     ) -> tuple[Configuration, float | None, float | None]:
-        """Release the score of x, or read the one that was released earlier.
+        """Release a number of x, or read the one that was released earlier.
+
+        The default model's gain over itself is 0, which needs no release.
 
         Returns:
-            The configuration that was scored, its score and the standard deviation of the noise; x
-            and None twice where the release was lost.
+            The configuration that was asked about, the number and the standard deviation of its
+            noise; x and None twice where the release was lost.
         """
-        fresh = final.remaining > 0
-        if fresh:
-            final(self.trainer.point(x).unsqueeze(0))
-        released, Y, Yvar = final.history()
-        if not len(released):
+        fresh = reservation.remaining > 0
+        if part == "gain" and fresh and x is None:
+            return x, 0.0, 0.0
+        query = self._score() if part == "final" else self._gain(reservation, x)
+        point = None if x is None else x.tolist()
+        try:
+            row = reservation.release(query.about(x), x=point)
+        except ReleaseLost:
             return x, None, None
-        x = self.trainer.configuration(released[0])
-        observed, variance = self.scoring.observed(Y, Yvar)
-        lower, upper = self.scoring.bounds
-        score = min(max(observed.item(), lower), upper)
-        noise_std = variance.sqrt().item()
+        point = row["details"]["x"]
+        x = None if point is None else torch.tensor(point, dtype=torch.float64)
+        value = torch.tensor([row["value"]], dtype=torch.float64)
+        variance = reservation.std_of(query).unsqueeze(0) ** 2
+        if part == "final":
+            value, variance = self.scoring.observed(value, variance)
+            value = value.clamp(*self.scoring.bounds)
+        number, noise_std = value.item(), variance.sqrt().item()
         if fresh:
-            self.report("final", 1, 1, x, score, noise_std)
-        return x, score, noise_std
+            self.report(part, 1, 1, x, number, noise_std)
+        return x, number, noise_std
+
+
+def released_std(curator: Curator, query: ClippedMean, share: Fraction, releases: int = 1) -> float:
+    """Standard deviation of the query's first mean in one of so many releases, which this share of
+    the budget pays for together.
+    """
+    kinds = (GaussianMechanism, LaplaceMechanism)
+    std = noise_std(curator, next(priced(curator, kinds, share, releases, query)), query)
+    assert std is not None
+    return float(std[0])

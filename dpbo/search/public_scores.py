@@ -8,7 +8,7 @@ it.
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -148,12 +148,6 @@ class Shares:
         share = np.maximum(public + trust * shift, 0.0)
         return np.asarray(share / share.sum(-1, keepdims=True).clip(1e-9))
 
-    def variance(self, scores: Array, share: Array) -> Array:
-        """Variance of the weighted means of scores (`... x records`) that comes from the public
-        records being a sample."""
-        spread = np.maximum(self.means(scores**2) - self.means(scores) ** 2, 0.0)
-        return np.asarray((spread / np.maximum(self.inside.sum(0), 1.0)) @ share**2)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PublicScores:
@@ -235,20 +229,9 @@ class PublicScores:
             self._cells[most] = cells, Shares(inside.astype(np.float64))
         return self._cells[most]
 
-    def with_candidate(self, problem: "Problem", x: torch.Tensor) -> "PublicScores":
-        """The same and one more, a point of shape `1 x d`."""
-        row, _ = out_of_fold(
-            problem.trainer,
-            problem.scoring,
-            [*x],
-            None,
-            problem.seed,
-            problem.groups_train,
-            n_jobs=problem.n_jobs,
-        )
-        return replace(
-            self, points=torch.cat([self.points, x]), scores=np.concatenate([self.scores, row])
-        )
+    def has_cells(self, most: int) -> bool:
+        """Whether there are two or more: the candidates differ by more than a constant."""
+        return len(self.cells(most)[0].leaves) > 1
 
 
 def ordered(means: Array) -> list[int]:

@@ -18,12 +18,12 @@ class SearchRelease(NamedTuple):
     """One release of a search, as a callback of DPSearch is given it.
 
     Attributes:
-        part: "search", "cells" (the shares of `WeightedCV`), "choice" or "final" (the recommended
-            configuration's score).
+        part: "search", "cells" (the shares of `WeightedCV`), "choice", "gain" (of the recommended
+            configuration over the default model) or "final" (its score).
         number, planned: the release's number within its part, from 1, and how many that part has.
         parameters: the configuration that was evaluated or chosen.
-        score, noise_std: the released score and the standard deviation of its noise; None where no
-            score is released.
+        score, noise_std: the released score, or gain, and the standard deviation of its noise; None
+            where no number is released.
     """
 
     part: str
@@ -37,7 +37,8 @@ class SearchRelease(NamedTuple):
         if self.score is None:
             score = ""
         else:
-            score = f"score {self.score:.4g}, noise {self.noise_std:.2g}, "
+            kind = "gain" if self.part == "gain" else "score"
+            score = f"{kind} {self.score:.4g}, noise {self.noise_std:.2g}, "
         parameters = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
         return f"{self.part} {self.number}/{self.planned}: {score}{parameters}"
 

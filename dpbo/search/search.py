@@ -39,7 +39,7 @@ from dpbo.search.problem import PARTS, Problem
 from dpbo.search.refit import Recommended
 from dpbo.search.results import results_table
 from dpbo.search.scorings import Scoring, scoring_named
-from dpbo.search.training import Tables, Trainer, split_once
+from dpbo.search.training import Tables, Trainer, same_point, split_once
 from dpbo.space import Space
 from dpbo.statement import Statement
 from dpbo.validation import (
@@ -148,15 +148,17 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             `decision_function`).
         score_range: public (lower, upper) of one record's score; scores outside are clipped.
         strategy: an object, or a name for it with its defaults. "auto", `Auto`, cross-validates
-            `n_iter` candidates on the training records, rehearses the next three on them (see
-            `rehearsal_`), and takes what is expected to win under its assumption of a shift, or the
-            free choice, the best cross-validated candidate. "weighted_cv", `WeightedCV`: one
-            release of how the protected records differ, by which the cross-validated scores are
-            weighted. "choice", `Choice`: one private choice among the best cross-validated
-            candidates, or among all. "bo", `NoisedSearch`: a search on noised scores, which F1,
-            balanced accuracy, ROC AUC, a baseline without privacy and unlabelled records need.
-        final_share: share of the budget kept back to release the recommended configuration's score;
-            None releases no such score.
+            `n_iter` candidates on the training records, releases how the protected records differ,
+            and lets one private choice decide between the default model, the best cross-validated
+            candidate, the one that is best by the weights so found, and others; see `rehearsal_`.
+            "weighted_cv", `WeightedCV`: that first release alone. "choice", `Choice`: one private
+            choice among the best cross-validated candidates, or among all. "bo", `NoisedSearch`: a
+            search on noised scores, which F1, balanced accuracy, ROC AUC, a baseline without
+            privacy and unlabelled records need.
+        final_share: share of the budget kept back for the last release: the recommended
+            configuration's gain over the default model, and with half of it its score, if that
+            half's noise is at most a twentieth of the score's range. "bo" releases the score alone.
+            None: no last release.
         test_size: for one table in `fit`, the size of its protected validation part, as in
             train_test_split: a fraction in (0, 1), or a number of rows. The table is split once, by
             position.
@@ -186,9 +188,15 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
     Attributes:
         best_params_, best_estimator_: the recommended configuration, and the estimator fitted with
             it on the training records.
+        best_gain_, best_gain_std_: its released gain over the default model, the mean over units of
+            clipped score differences, and the standard deviation of that noise alone; 0.0 where
+            the default model is recommended; None where none was released ("bo", no
+            `final_share`) or the release was lost.
+        best_gain_range_: where the gain lies by what was released and the rehearsal's populations
+            (`Range`); None where there is no rehearsal or no gain.
         best_score_, best_score_std_: its separately released score, the mean over units of each
             one's mean, and the standard deviation of that noise alone (an estimate for F1 and the
-            like, see scorings.py); None without `final_share`, or where the release was lost.
+            like, see scorings.py); None where none was released (see `final_share`).
         results_: the configurations, as a dict of columns like `cv_results_`
             (`pandas.DataFrame(search.results_)` is a table). `params`; `param_NAME`, masked arrays;
             `mean_test_score`, the released score, with noise; `std_test_score`, the standard
@@ -310,18 +318,23 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         given = {"estimator": self.estimator, "scoring": self.scoring}
         kept = {"training records": trainer.table()}
         curator.bind(f"{self.name}: whole", given, tables=kept, begun=problem.begun is not None)
-        # Reserved first, so that the search cannot spend its share.
-        final = problem.objective("final", 1, problem.final_share) if problem.final_share else None
+        # Reserved first, so that the search cannot spend their share.
+        last = problem.last_releases()
         found = problem.strategy.run(problem)
         best = found.configurations[found.best]
-        self.best_score_ = self.best_score_std_ = None
-        if final is not None:
-            best, self.best_score_, self.best_score_std_ = problem.final_score(final, best)
-        point = trainer.point(best)
-        places = [
-            row for row, x in enumerate(found.configurations) if trainer.point(x).equal(point)
-        ]
-        self.best_index_ = places[0] if places else None
+        numbers: dict[str, Any] = {"gain": (None, None), "final": (None, None)}
+        for part, reservation in last.items():
+            best, *numbers[part] = problem.release_last(part, reservation, best)
+        self.best_gain_, self.best_gain_std_ = numbers["gain"]
+        self.best_score_, self.best_score_std_ = numbers["final"]
+        self.best_gain_range_ = None
+        places = (row for row, x in enumerate(found.configurations) if same_point(x, best))
+        self.best_index_ = next(places, None)
+        gains = problem.gains_of(best)
+        if self.rehearsal_ is not None and self.best_gain_ is not None and gains is not None:
+            self.best_gain_range_ = self.rehearsal_.range_after(
+                gains, self.best_gain_, self.best_gain_std_
+            )
         self.best_params_ = trainer.parameters(best)
         parameters = [trainer.parameters(x) for x in found.configurations]
         self.results_ = results_table(parameters, **found.columns)
@@ -469,6 +482,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             name=self.name,
             terms=terms,
             groups_train=groups_train,
+            by_name=self.strategy != "auto",
             alike=split,
             n_jobs=self.n_jobs,
             verbose=int(self.verbose),
@@ -492,13 +506,13 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
     def _facts(self) -> dict[str, Any]:
         if not hasattr(self, "statement_"):
             return {}
-        score, std = self.best_score_, self.best_score_std_
         found = {name: str(value) for name, value in self.best_params_.items()}
         return {
             "Recommended": "\n".join(f"{name} = {value}" for name, value in found.items()),
-            "Its released score": (
-                None if score is None else f"{score:.4g}, standard deviation of the noise {std:.2g}"
+            "Its released gain over the default model": _with_std(
+                self.best_gain_, self.best_gain_std_
             ),
+            "Its released score": _with_std(self.best_score_, self.best_score_std_),
             **self.statement_.facts(),
         }
 
@@ -555,7 +569,7 @@ def rehearse(
     training.require_labels("y", y, X)
     if groups is not None and len(training.require_labels("groups", groups, X)) < 2:
         raise InputError("groups", 1, "two or more different labels")
-    strategy = Auto(shift)
+    strategy = Auto(shift=shift)
     privacy = search._protection
     curator = Curator.rehearsal(
         torch.zeros(units),
@@ -572,6 +586,13 @@ def rehearse(
     )
     strategy.fits(problem)
     return strategy.rehearsal(problem.cross_validated())
+
+
+def _with_std(value: float | None, std: float | None) -> str | None:
+    """A released number and its noise, in words."""
+    if value is None:
+        return None
+    return f"{value:.4g}, standard deviation of the noise {std:.2g}"
 
 
 def _accounting(privacy: Privacy, strategy: "Strategy", budget: Budget) -> Accounting:

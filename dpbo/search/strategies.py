@@ -1,63 +1,57 @@
 """The strategies of DPSearch: what a search's share of the budget buys.
 
-`Auto` rehearses the next three on the public records and runs the one that is expected to win.
 `WeightedCV`: one histogram of the protected records over a few cells, by which public
 cross-validated scores are weighted. `Choice`: one private choice among the first candidates by
-public cross-validation, on exact mean scores, perhaps paired; or among all. `NoisedSearch`: noised
-scores, first at Sobol points, then where qLogNEI proposes, perhaps within a trust region.
+public cross-validation, on exact mean scores, perhaps paired; or among all. `Auto`, the default:
+the first, then a choice between what it recommends, the default model and others. `NoisedSearch`:
+noised scores, first at Sobol points, then where qLogNEI proposes, perhaps within a trust region.
 
 Each sees released values and public points only, and resumes from the ledger by the search's name.
 A strategy of one's own is a subclass of `Strategy`.
 """
 
-import contextlib
-import copy
 import dataclasses
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import FitFailedWarning
 
+from dpbo.accounting.calibration import parts_of
 from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.acquisition.trust_region import suggest_in_trust_region
 from dpbo.curator.curator import Curator
 from dpbo.curator.examples import MostlyClipped, examine
-from dpbo.curator.pricing import noise_std, priced
+from dpbo.curator.pricing import priced
 from dpbo.curator.records import count_records
-from dpbo.errors import InputError, ReleaseLost
+from dpbo.curator.reservation import Reservation
+from dpbo.errors import InputError, UsageError
 from dpbo.fingerprint import fingerprint
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
-from dpbo.mechanisms.gaussian import GaussianMechanism
-from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.objective import NoiseWarning, PrivateObjective
 from dpbo.queries.cells import CellMeans
-from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.queries.utilities import CandidateScores
 from dpbo.search import rehearsal
-from dpbo.search.problem import Problem
+from dpbo.search.problem import Problem, released_std
 from dpbo.search.public_scores import PublicScores, Shares, public_candidates
-from dpbo.search.rehearsal import Noise, Population, Rehearsal
+from dpbo.search.rehearsal import DRAWS, Comparison, Noise, Population, Rehearsal
 from dpbo.search.results import SearchResult
+from dpbo.search.training import Configuration
 from dpbo.validation import Count, at_least, between, require, require_settings, warn
 
-# What `Auto` compares: numbers of cells; numbers of candidates beside all; largest differences, as
-# shares of the score range's width, beside plain scores.
-CELLS, LISTS, DIFFERENCES = (4, 8, 16), (4, 16), (0.05, 0.1, 0.25)
-# The own search of weighted_cv adds to the gain by these scores; by accuracy it took from it.
-_SMOOTH = ("true_class_probability", "neg_brier_score")
-# Of the gain (benchmarks.small_data, main_job).
-_CLOSE = 0.1
-# Differences of 0/1 scores are -1, 0 or 1; those of log losses are skewed, so a clip misleads.
-_UNPAIRED = ("accuracy", "neg_log_loss")
+# Of the search's share, what `Auto` pays for the shares of the cells; the rest pays for its choice
+# (benchmarks/zoo: from .3 to .5 the gain is within a hundredth).
+CELLS_SHARE = Fraction(2, 5)
+
+# Of a score's range, the standard deviation of noise that is warned of, half of the share at which
+# PrivateObjective warns, because ROC AUC uses half of its range; and that hides any difference.
+_LARGE, _HIDES = 0.05, 0.25
 
 Several = Annotated[int, at_least(2, 10_000)]
 
@@ -132,65 +126,114 @@ class Strategy(BaseEstimator):  # type: ignore[misc]
 
 @dataclass(repr=False)
 class Auto(Strategy):
-    """What is expected to win: the free choice, `WeightedCV`, `Choice` or `NoisedSearch`, by a
-    rehearsal on the public records.
+    """Weighted cross-validation, then one private choice between what it recommends, the default
+    model, the free choice and every other candidate.
+
+    The choice compares mean scores on the protected records, paired with those of the default
+    model. So what is recommended has been compared with the default model, or is the default model.
+    Only the first three are compared as they are. Each other candidate must be better by
+    `handicap` standard deviations, those of the choice's noise and of n protected records together
+    (`Comparison`): where differences are small beside the noise, one of many candidates would often
+    win by chance.
+
+    If the protected and the public records are drawn alike (`test_size` in DPSearch, or shift=0)
+    and the rehearsal expects the free choice to win, it is taken, and nothing is released.
 
     Args:
-        shift: the largest simulated difference of the protected population from the public one, in
-            standard deviations.
+        handicap: in standard deviations.
+        cells: as in `WeightedCV`.
+        shift: of the rehearsal, the largest simulated difference of the protected population from
+            the public one, in standard deviations.
     """
 
     name: ClassVar[str] = "auto"
+    handicap: Annotated[float, between(0.0, 100.0)] = 4.0
+    cells: Several = 8
     shift: Annotated[float, between(0.0, 10.0)] = 1.0
 
     def decided(self, problem: Problem) -> Problem:
         found = self.rehearsal(problem)
-        strategy = found.best.strategy
+        free = found.shift == 0 and isinstance(found.methods[0].strategy, FreeChoice)
         # What the ledger holds decides, not another rehearsal.
-        if problem.begun is not None and problem.begun.get("strategy") in BY_NAME:
-            strategy = BY_NAME[problem.begun["strategy"]](**problem.begun["options"])
-        return dataclasses.replace(strategy.decided(problem), rehearsal=found)
+        if problem.begun is not None:
+            free = problem.begun.get("strategy") == FreeChoice.name
+        taken = super().decided(problem)
+        if free:
+            taken = FreeChoice().decided(problem)
+        return dataclasses.replace(taken, rehearsal=found)
+
+    def fixed(self, public: PublicScores) -> Sequence[Any]:
+        if public.has_cells(self.cells):
+            return WeightedCV(self.cells).fixed(public)
+        return ()
 
     def rehearsal(self, problem: Problem) -> Rehearsal:
         """The strategies in the order of their simulated gain."""
-        public = problem.public
-        units = problem.units
-        if units is None:
-            raise InputError(
-                "divisor",
-                None,
-                "a public number of units, where adjacency keeps their number private",
-            )
-        noise = _noise(problem, float(problem.divisor or units))
-        count = len(public.scores)
-        differences: list[float | None] = [None]
-        if problem.terms["scoring"] not in _UNPAIRED:
-            # A reference must be copied.
-            with contextlib.suppress(Exception):
-                copy.deepcopy(problem.trainer(None))
-                differences += [share * problem.width for share in DIFFERENCES]
-        sizes = sorted({min(size, count) for size in (*LISTS, count)})
-        found = rehearsal.simulate(
-            [
-                FreeChoice(),
-                *(
-                    WeightedCV(number)
-                    for number in CELLS
-                    if len(public.cells(number)[0].leaves) > 1
-                ),
-                *(Choice(size, largest) for largest in differences for size in sizes),
-                NoisedSearch(),
-            ],
-            public,
-            noise,
+        strategies: list[Strategy] = [FreeChoice(), self, Choice()]
+        if problem.public.has_cells(self.cells):
+            strategies.append(WeightedCV(self.cells))
+        return rehearsal.simulate(
+            strategies,
+            problem.public,
+            _noise(problem),
             width=problem.width,
-            units=round(units),
+            units=round(problem.public_units),
             shift=0.0 if problem.alike else float(self.shift),
             seed=problem.seed,
         )
-        return dataclasses.replace(
-            found, close=_CLOSE if problem.terms["scoring"] in _SMOOTH else 0.0
+
+    def rehearse(self, population: Population, noise: Noise) -> Any:
+        public, rows = population.public, np.arange(DRAWS)
+        comparison = Comparison.of(
+            public.gains,
+            population.units,
+            noise.second_choice,
+            population.width,
+            paired=noise.paired,
         )
+        offsets = np.tile(-self.handicap * comparison.stds, (DRAWS, 1))
+        if public.has_cells(self.cells):
+            weighted = WeightedCV(self.cells).rehearse(
+                population, noise._replace(cells=noise.first_cells)
+            )
+            offsets[rows, weighted] = 0.0
+        offsets[:, [0, population.order[0]]] = 0.0
+        second = noise._replace(choice=noise.second_choice)
+        means = population.noised_means(second, comparison.largest_difference)
+        return (means + offsets).argmax(1)
+
+    def run(self, problem: Problem) -> SearchResult:
+        public = problem.public
+        # Reserved first, so that the first release cannot be paid for in vain.
+        first, rest = parts_of(problem.curator.accounting, problem.share, CELLS_SHARE)
+        weighs = public.has_cells(self.cells)
+        choice = _reserved_choice(problem, rest if weighs else problem.share, {})
+        favoured = {0, public.order[0]}
+        columns: dict[str, Any] = {"cv_score": public.means}
+        if weighs:
+            own = dataclasses.replace(problem, share=first)
+            scores = WeightedCV(self.cells).weighted_scores(own)
+            favoured.add(int(scores.argmax()))
+            columns["weighted_cv_score"] = scores
+        scale = _choice_scale(problem, choice.event.noise_multiplier)
+        comparison = Comparison.of(
+            public.gains,
+            problem.public_units,
+            scale,
+            problem.width,
+            paired=problem.has_reference,
+        )
+        offsets = -self.handicap * comparison.stds * problem.public_units
+        offsets[sorted(favoured)] = 0.0
+        best, columns["chosen"] = _chosen(
+            problem,
+            choice,
+            public.configurations,
+            range(len(public.configurations)),
+            comparison.largest_difference,
+            offsets.tolist(),
+        )
+        return SearchResult(best, public.configurations, columns)
 
 
 @dataclass(repr=False)
@@ -204,16 +247,28 @@ class FreeChoice(Strategy):
 
     def run(self, problem: Problem) -> SearchResult:
         public = problem.public
-        return SearchResult(public.order[0], public.configurations, {"cv_score": public.means})
+        columns = {"cv_score": public.means}
+        return SearchResult(public.order[0], public.configurations, columns)
+
+
+class Weighed(NamedTuple):
+    """What `WeightedCV` finds.
+
+    Attributes:
+        public: the candidates, with those that were proposed after the release.
+        best: the recommended one's row.
+        scores: the weighted cross-validated score of each.
+    """
+
+    public: PublicScores
+    best: int
+    scores: Any
 
 
 @dataclass(repr=False)
 class WeightedCV(Strategy):
     """One release of how the protected records differ, by which the cross-validated scores are
-    weighted.
-
-    Then a Bayesian optimisation of the weighted score, which is public: half as many configurations
-    again.
+    weighted. No candidate is compared on the protected records themselves.
 
     Args:
         cells: number of cells whose shares are released, at most.
@@ -224,7 +279,7 @@ class WeightedCV(Strategy):
 
     def fixed(self, public: PublicScores) -> Sequence[Any]:
         cells, _ = public.cells(self.cells)
-        if len(cells.leaves) < 2:
+        if not public.has_cells(self.cells):
             allowed = "another one for these training records"
             remedy = "All configurations score the same in all cells: nothing can be chosen."
             raise InputError("strategy", self.name, allowed, remedy)
@@ -243,44 +298,25 @@ class WeightedCV(Strategy):
 
     def run(self, problem: Problem) -> SearchResult:
         public = problem.public
+        scores = self.weighted_scores(problem)
+        columns = {"cv_score": public.means, "weighted_cv_score": scores}
+        return SearchResult(int(scores.argmax()), public.configurations, columns)
+
+    def weighted_scores(self, problem: Problem) -> Any:
+        """The weighted cross-validated score of each candidate, after the release."""
+        public = problem.public
         cells, shares = public.cells(self.cells)
         query = CellMeans(
             cells, cells=len(cells.leaves), fit=problem.trainer, divisor=problem.divisor
         )
-        objective = problem.objective("cells", 1, problem.share, query=query, progress=False)
-        more = problem.n_iter // 2
-        if objective.remaining:
-            objective(problem.trainer.point(None).unsqueeze(0))
-            if problem.report("cells", 1, 1, None):
-                more = 0
-        _, released, variance = objective.history()
-        if not len(released):
-            told = (
-                f"the shares of {problem.name!r} were charged but never delivered. Search under"
-                " another name."
-            )
-            raise ReleaseLost(told)
-        noise_std = float(variance[0, 0]) ** 0.5
-        share = shares.shrunk(released[0].numpy(), noise_std, float(problem.units or 1.0))
-        for _ in range(more):
-            try:
-                seed = 1000 * problem.seed + len(public.scores)
-                x = suggest(
-                    problem.space, public.points, *_weighted(public, shares, share), seed=seed
-                )
-                public = public.with_candidate(problem, x)
-            except Exception as error:
-                # The shares are paid for.
-                told = f"the search on the weighted score ended early: {error!r}"
-                warnings.warn(told, FitFailedWarning, stacklevel=2)
-                break
-        smooth = posterior_mean(problem.space, public.points, *_weighted(public, shares, share))
-        best = 0 if float(smooth.max()) < 0 else 1 + int(smooth.argmax())
-        columns = {
-            "cv_score": public.means,
-            "weighted_cv_score": shares.means(public.scores) @ share,
-        }
-        return SearchResult(best, public.configurations, columns)
+        reservation = problem.reserved("cells", problem.share, query)
+        fresh = reservation.remaining > 0
+        released = np.array(reservation.release(query)["value"])
+        if fresh:
+            problem.report("cells", 1, 1, None)
+        noise_std = float(reservation.noise_std[0])
+        share = shares.shrunk(released, noise_std, problem.public_units)
+        return shares.means(public.scores) @ share
 
 
 @dataclass(repr=False)
@@ -321,33 +357,10 @@ class Choice(Strategy):
         else:
             configurations = [*public_candidates(problem.space, problem.n_iter, problem.seed)]
             rows = list(range(len(configurations)))
-        paired: dict[str, Any] = {}
-        if self.largest_difference is not None:
-            paired = {
-                "reference": problem.trainer(None),
-                "largest_difference": self.largest_difference,
-            }
-        query = CandidateScores(
-            problem.scoring,
-            rows,
-            score_range=problem.scoring.bounds,
-            fit=lambda row: problem.trainer(configurations[row]),
-            **paired,
+        choice = _reserved_choice(problem, problem.share, {"rows": rows})
+        best, columns["chosen"] = _chosen(
+            problem, choice, configurations, rows, self.largest_difference, None
         )
-        choice = problem.curator.reserve(
-            f"{problem.name}: choice",
-            _choice(problem.curator, problem.share),
-            slots=1,
-            given={},
-            terms={**problem.terms, "rows": rows},
-        )
-        fresh = choice.remaining > 0
-        if fresh:
-            problem.trainer.fit_ahead([configurations[row] for row in rows], problem.n_jobs)
-        best = rows[int(choice.release(query)["value"][0])]
-        if fresh:
-            problem.report("choice", 1, 1, configurations[best])
-        columns["chosen"] = np.arange(len(configurations)) == best
         return SearchResult(best, configurations, columns)
 
 
@@ -376,15 +389,11 @@ class NoisedSearch(Strategy):
 
     def try_out(self, problem: Problem) -> None:
         _score_examples(problem, problem.space.sample(3, seed=problem.seed))
+        _judge_noise(problem)
         if problem.n_iter > max(self.n_initial, 2):
             X = problem.space.sample(2, seed=problem.seed)
             invented = X.sum(1, keepdim=True)
             self._propose(problem, X, invented, torch.ones_like(invented), initial=2)
-
-    def rehearse(self, population: Population, noise: Noise) -> Any:
-        means = population.means()[:, 1:]
-        values = means + noise.search * population.random.standard_normal(means.shape)
-        return 1 + ((values - values.mean(1, keepdims=True)) @ noise.smoother.T).argmax(1)
 
     def run(self, problem: Problem) -> SearchResult:
         objective = problem.objective("search", problem.n_iter, problem.share)
@@ -393,8 +402,6 @@ class NoisedSearch(Strategy):
         design = problem.space.sample(initial, seed=problem.seed)
         X, y, yvar = _released(problem, objective)
         problem.trainer.fit_ahead(design[len(X) :], problem.n_jobs)
-        if not len(X):
-            _warn_of_noise(problem, objective, design[0])
         while objective.remaining:
             t = len(X)
             objective(
@@ -460,77 +467,118 @@ def _released(
     return X, *problem.scoring.observed(Y, Yvar)
 
 
-def _weighted(
-    public: PublicScores, shares: Shares, share: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weighted means of the gains of the points, and their variances: `n x 1` each."""
-    gains = public.gains[1:]
-    columns = (shares.means(gains) @ share, shares.variance(gains, share))
-    mean, variance = (
-        torch.as_tensor(column, dtype=torch.float64).reshape(-1, 1) for column in columns
-    )
-    return mean, variance
-
-
 def _choice(curator: Curator, share: Fraction) -> ChoiceMechanism:
     """The choice mechanism with the least noise that the share pays for."""
     payable = priced(curator, (PermuteAndFlipMechanism, ExponentialMechanism), share)
     return min(payable, key=lambda mechanism: mechanism.noise_multiplier)
 
 
-def _noise(problem: Problem, units: float) -> Noise:
+def _choice_scale(problem: Problem, noise_multiplier: float) -> float:
+    """Scale of the noise of a choice among mean scores of range 1."""
+    # Of the range, by one unit.
+    moved = 1.0 if problem.curator.adjacency.replaces else 0.5
+    return moved * noise_multiplier / problem.public_units
+
+
+def _reserved_choice(problem: Problem, share: Fraction, terms: dict[str, Any]) -> Reservation:
+    """The reservation of a private choice, made now or resumed."""
+    return problem.curator.reserve(
+        f"{problem.name}: choice",
+        _choice(problem.curator, share),
+        slots=1,
+        given={},
+        terms={**problem.terms, **terms},
+    )
+
+
+def _chosen(
+    problem: Problem,
+    choice: Reservation,
+    configurations: Sequence[Configuration],
+    rows: Sequence[int],
+    largest_difference: float | None,
+    offsets: list[float] | None,
+) -> tuple[int, Any]:
+    """The row that is chosen, now or in an earlier session, and whether each row is that one.
+
+    Args:
+        rows: the candidates' places among the configurations.
+        largest_difference: as in `Choice`.
+        offsets: as in `CandidateScores`.
+    """
+    paired: dict[str, Any] = {}
+    if largest_difference is not None:
+        paired = {
+            "reference": problem.trainer(None),
+            "largest_difference": largest_difference,
+        }
+    query = CandidateScores(
+        problem.scoring,
+        rows,
+        score_range=problem.scoring.bounds,
+        fit=lambda row: problem.trainer(configurations[row]),
+        offsets=offsets,
+        **paired,
+    )
+    fresh = choice.remaining > 0
+    if fresh:
+        problem.trainer.fit_ahead([configurations[row] for row in rows], problem.n_jobs)
+    best = rows[int(choice.release(query)["value"][0])]
+    if fresh:
+        problem.report("choice", 1, 1, configurations[best])
+    return best, np.arange(len(configurations)) == best
+
+
+def _noise(problem: Problem) -> Noise:
     """The noise of each strategy, from the mechanisms that the curator's accounting pays for with
     the search's share."""
     curator = problem.curator
+    first, rest = parts_of(curator.accounting, problem.share, CELLS_SHARE)
 
-    def released(query: ClippedMean, releases: int) -> float:
-        """Standard deviation of one of so many releases."""
-        mechanism = next(
-            priced(curator, (GaussianMechanism, LaplaceMechanism), problem.share, releases, query)
-        )
-        std = noise_std(curator, mechanism, query)
-        assert std is not None
-        return float(std[0])
-
-    mean = ClippedMean(problem.scoring, score_range=problem.scoring.bounds, divisor=units)
-    search = released(mean, problem.n_iter)
-    mechanism = _choice(curator, problem.share)
-    # Of the range, by one unit.
-    moved = 1.0 if curator.adjacency.replaces else 0.5
+    query = CellMeans(problem.scoring, cells=2, divisor=problem.public_units)
+    whole, second = _choice(curator, problem.share), _choice(curator, rest)
     return Noise(
-        cells=released(CellMeans(problem.scoring, cells=2, divisor=units), 1),
-        choice=moved * mechanism.noise_multiplier / units,
-        gumbel=isinstance(mechanism, ExponentialMechanism),
-        search=search,
-        smoother=rehearsal.smoother(problem.space, problem.public, search),
+        cells=released_std(curator, query, problem.share),
+        choice=_choice_scale(problem, whole.noise_multiplier),
+        gumbel=isinstance(whole, ExponentialMechanism),
+        first_cells=released_std(curator, query, first),
+        second_choice=_choice_scale(problem, second.noise_multiplier),
+        paired=problem.has_reference,
     )
 
 
-def _warn_of_noise(problem: Problem, objective: PrivateObjective, x: torch.Tensor) -> None:
-    """Warn where the score made from cells will have large noise, though the cells' shares have
-    little: as on the training records."""
-    if (
-        problem.scoring.cells is None
-        or problem.mechanism is not None
-        or problem.trainer.labels() is None
-    ):
+def _judge_noise(problem: Problem) -> None:
+    """Warn where a score made from cells will have large noise, though the cells' shares have
+    little: as on the training records, with the model of the first point.
+
+    Raises:
+        UsageError: the noise hides any difference, and the search was not asked for by name.
+    """
+    scoring = problem.scoring
+    if scoring.cells is None or problem.mechanism is not None or problem.trainer.labels() is None:
         return
-    model = problem.trainer(x)
+    model = problem.trainer(problem.space.sample(2, seed=problem.seed)[0])
     if model is None:
         return
-    places = tensor_of(problem.scoring(model, problem.trainer.table())).long()
-    shares = torch.bincount(places[places >= 0], minlength=objective.metrics).double() / len(places)
-    _, variance = problem.scoring.observed(
-        shares.unsqueeze(0), objective.noise_std.unsqueeze(0) ** 2
+    places = tensor_of(scoring(model, problem.trainer.table())).long()
+    shares = torch.bincount(places[places >= 0], minlength=scoring.cells).double() / len(places)
+    query = scoring.query(divisor=problem.divisor)
+    noise = released_std(problem.curator, query, problem.share, problem.n_iter)
+    variance = torch.full_like(shares, noise**2)
+    std = float(scoring.observed(shares.unsqueeze(0), variance.unsqueeze(0))[1].sqrt())
+    lower, upper = scoring.bounds
+    told = (
+        f"each score by scoring={problem.terms['scoring']!r} will have noise of standard deviation "
+        f"about {std:.2g}, in a range of ({lower:g}, {upper:g})"
     )
-    std = float(variance.sqrt())
-    # Half of the share at which PrivateObjective warns: ROC AUC uses half of its range.
-    if std > problem.width / 20:
-        lower, upper = problem.scoring.bounds
-        text = (
-            f"each score by scoring={problem.terms['scoring']!r} will have noise of standard "
-            f"deviation about {std:.2g}, more than a twentieth of its range ({lower:g}, "
-            f"{upper:g}): plan fewer evaluations, a larger budget or more units, or tune a score "
-            "of single records, such as 'neg_brier_score'."
+    remedy = (
+        "plan fewer evaluations, a larger budget or more units, or tune a score of single records, "
+        "such as 'neg_brier_score'."
+    )
+    if std > _HIDES * problem.width and not problem.by_name:
+        raise UsageError(
+            f"{told}, which hides any difference. Nothing was charged. To search nevertheless, "
+            f"pass strategy='bo'; or {remedy}"
         )
-        warn(text, NoiseWarning)
+    if std > _LARGE * problem.width:
+        warn(f"{told}: {remedy}", NoiseWarning)

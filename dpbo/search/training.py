@@ -258,7 +258,7 @@ class Trainer:
         self._ahead: dict[Any, Any] = {}
 
     def __call__(self, x: Configuration) -> Any:
-        model = twin = self.unscored(self.configuration(x))
+        model = twin = self.unscored(x)
         # A model that holds a lock or a library's handle cannot be copied.
         with contextlib.suppress(Exception):
             twin = copy.deepcopy(model)
@@ -320,19 +320,6 @@ class Trainer:
         given = self.estimator.get_params()
         return {name: given[name] for name in self.space.names}
 
-    def point(self, x: Configuration) -> torch.Tensor:
-        """How the ledger tells of x: its point, or -1, which no space has, for the estimator as
-        given."""
-        if x is None:
-            return torch.full((len(self.space.names),), -1.0, dtype=torch.float64)
-        return x
-
-    def configuration(self, point: Configuration) -> Configuration:
-        """The configuration of which the ledger tells by this point."""
-        if point is None or bool((point < 0).all()):
-            return None
-        return point
-
     def configured(self, x: Configuration) -> Any:
         """The estimator with the parameters of x, not fitted."""
         parameters = {name: clone(value, safe=False) for name, value in self.parameters(x).items()}
@@ -349,6 +336,11 @@ class Trainer:
             told = f"a configuration could not be fitted and counts as worst: {error!r}"
             warnings.warn(told, FitFailedWarning, stacklevel=2)
             return None
+
+
+def same_point(x: Configuration, other: Configuration) -> bool:
+    """Whether two configurations are one."""
+    return _key(x) == _key(other)
 
 
 def _key(x: Configuration) -> tuple[float, ...] | None:

@@ -1,5 +1,7 @@
 """DPSearch on few records: rehearsed on public ones, paid for once."""
 
+import json
+import re
 import threading
 from typing import Any
 
@@ -18,9 +20,9 @@ from sklearn.tree import DecisionTreeClassifier
 import dpbo
 from dpbo import Budget, Curator, Privacy, PrivacyUnit
 from dpbo.accounting import GDPFilter
-from dpbo.errors import InputError, LedgerMismatch
+from dpbo.errors import InputError, LedgerMismatch, UsageError
 from dpbo.objective import NoiseWarning
-from dpbo.search import Auto, Choice, NoisedSearch, WeightedCV, rehearsal
+from dpbo.search import Auto, Choice, WeightedCV, rehearsal
 from dpbo.search.public_scores import Features, PublicScores
 from dpbo.search.scorings import scoring_named
 from dpbo.search.strategies import FreeChoice
@@ -59,13 +61,40 @@ def test_it_tunes_for_the_protected_population_where_the_free_choice_does_not():
     def score(parameters):
         return probability(LogisticRegression(**parameters).fit(*TRAIN), TEST).mean()
 
-    assert isinstance(search.rehearsal_.best.strategy, (WeightedCV, Choice))
     assert score(search.best_params_) > score(search.free_params_) + 0.05
-    assert search.best_score_ == pytest.approx(
-        score(search.best_params_), abs=6 * search.best_score_std_
-    )
+    gain = score(search.best_params_) - score({})
+    assert search.best_gain_ == pytest.approx(gain, abs=6 * search.best_gain_std_)
+    assert search.best_score_ is None, "its noise would be a large part of its range"
     assert str(search.statement().guarantee).startswith("(1.000, 0.0)-DP")
-    assert len(search.results_["cv_score"]) == len(search.results_["params"]) >= 7
+    assert len(search.results_["cv_score"]) == len(search.results_["params"]) == 7
+    (offsets,) = re.findall(r'"offsets": (\[[^\]]*\])', search.statement().to_json())
+    free, weighted = (np.argmax(search.results_[f"{kind}cv_score"]) for kind in ("", "weighted_"))
+    as_they_are = {0, free, weighted}
+    assert {row for row, each in enumerate(json.loads(offsets)) if each == 0.0} == as_they_are
+    assert len(as_they_are) == 3
+    assert max(json.loads(offsets)) == 0.0
+
+
+def test_with_much_budget_the_score_is_released_beside_the_gain():
+    search = make(budget=Budget(10.0, 1e-6)).fit(*TRAIN, *PROTECTED)
+    assert search.best_gain_std_ == 2 * search.best_score_std_, "half of the share each, c = 1"
+    used = {name for name in search.statement().to_json().split('"') if name.startswith("search: ")}
+    assert {"search: gain", "search: final", "search: cells", "search: choice"} <= used
+
+
+def test_the_default_model_stays_where_nothing_is_better_and_gains_nothing():
+    """The protected records are of one class of which the default model is sure."""
+    sure = LogisticRegression(C=1e2, class_weight={0: 1.0, 1: 16.0})
+    worse = {"C": [1e-4, 1e-3], "class_weight": [None]}
+    ones = TEST[0][TEST[1] == 1][:300]
+    search = searched(
+        sure, worse, n_iter=4, budget=Budget(3.0, 1e-6), scoring="true_class_probability"
+    ).fit(*TRAIN, ones, np.ones(len(ones), dtype=int))
+    assert search.best_index_ == 0
+    assert search.best_params_ == {"C": 1e2, "class_weight": {0: 1.0, 1: 16.0}}
+    assert (search.best_gain_, search.best_gain_std_) == (0.0, 0.0)
+    stated = search.statement().to_json()
+    assert "search: gain" in stated, "its budget stays reserved"
 
 
 WAYS = [
@@ -84,12 +113,9 @@ def test_it_is_resumed_and_pays_once(strategy, tmp_path):
         "strategy": strategy,
     }
     first, again = (make(**kept).fit(*TRAIN, *PROTECTED) for _ in range(2))
-    if strategy == "auto":
-        assert isinstance(first.rehearsal_.best.strategy, WeightedCV), (
-            "which is tried here by way of auto"
-        )
     assert again.best_params_ == first.best_params_
-    assert again.best_score_ == first.best_score_
+    assert again.best_gain_ == first.best_gain_
+    assert again.best_gain_std_ == first.best_gain_std_
     assert again.statement().entries == first.statement().entries
 
 
@@ -133,8 +159,9 @@ def test_few_records_drawn_alike_are_told_to_cross_validate():
     found = dpbo.rehearse(
         LogisticRegression(), SPACE, *TRAIN, units=50, budget=Budget(0.2, 0.0), n_iter=8, shift=0.0
     )
-    assert found.best.strategy == FreeChoice()
-    assert found.best.gain == found.best.gain_alike
+    best = found.methods[0]
+    assert best.strategy == FreeChoice()
+    assert best.gain == best.alike
     assert "Nothing needs to be released" in str(found)
     curator = Curator(
         PROTECTED,
@@ -144,32 +171,9 @@ def test_few_records_drawn_alike_are_told_to_cross_validate():
         allow_repeated=True,
     )
     search = make(budget=1.0, strategy=Auto(shift=0.0), final_share=None).fit(*TRAIN, curator)
-    if search.rehearsal_.best.strategy == FreeChoice():
-        assert search.best_params_ == search.free_params_
-        assert not curator.ledger.used(), "nothing is released"
-
-
-def test_weighted_cv_is_taken_where_it_is_close_to_a_list_but_not_to_a_free_choice():
-    def best(first, gain, close=0.1):
-        methods = (
-            rehearsal.Method(first, 1.0, 0.0, 0.1),
-            rehearsal.Method(FOUR_CELLS, gain, 0.0, 0.1),
-        )
-        found = rehearsal.Rehearsal(methods, 300, 1.0, close)
-        assert ("weighted_cv is taken" in str(found)) is (found.best.strategy is FOUR_CELLS)
-        return found.best.strategy
-
-    search, free = NoisedSearch(), FreeChoice()
-    assert best(PAIRED, 0.91) is FOUR_CELLS
-    assert best(search, 0.91) is FOUR_CELLS
-    assert best(PAIRED, 0.89) is PAIRED
-    assert best(free, 0.99) is free
-    assert best(PAIRED, 0.99, close=0.0) is PAIRED
-    closes = [
-        make(scoring=scoring).fit(*TRAIN, *PROTECTED).rehearsal_.close
-        for scoring in ("accuracy", "neg_brier_score")
-    ]
-    assert closes == [0.0, 0.1]
+    assert search.rehearsal_.methods[0].strategy == FreeChoice()
+    assert search.best_params_ == search.free_params_
+    assert not curator.ledger.used(), "nothing is released"
 
 
 def test_a_rehearsal_without_records_agrees_with_the_search_in_each_adjacency():
@@ -178,12 +182,8 @@ def test_a_rehearsal_without_records_agrees_with_the_search_in_each_adjacency():
     assert found.methods == make(adjacency="replace-one").fit(*TRAIN, *PROTECTED).rehearsal_.methods
     settings["privacy"] = Privacy(adjacency="add-or-remove-one")
     other = dpbo.rehearse(LogisticRegression(), SPACE, *TRAIN, units=300, budget=BUDGET, **settings)
-    assert {method.strategy.name for method in other.methods} == {
-        "free",
-        "weighted_cv",
-        "choice",
-        "bo",
-    }
+    names = {method.strategy.name for method in other.methods}
+    assert names == {"free", "weighted_cv", "choice", "auto"}
     with pytest.raises(InputError, match=r"^shift="):
         dpbo.rehearse(LogisticRegression(), SPACE, *TRAIN, units=300, budget=BUDGET, shift=-1.0)
 
@@ -206,11 +206,13 @@ def test_the_simulation_draws_what_the_mechanisms_draw():
     )
     gains += means[:, None] - gains.mean(1, keepdims=True)
     public = scored(gains, np.zeros((2000, 1)), np.zeros(2000, dtype=np.int64))
-    noise = rehearsal.Noise(cells=0.01, choice=0.02, gumbel=False, search=0.05, smoother=np.eye(3))
+    noise = rehearsal.Noise(
+        cells=0.01, choice=0.02, gumbel=False, first_cells=0.02, second_choice=0.04, paired=True
+    )
     plain, paired = Choice(candidates=4), Choice(candidates=4, largest_difference=0.1)
     strategies = [FreeChoice(), plain, paired]
     found = rehearsal.simulate(strategies, public, noise, width=1.0, units=500, shift=0.0, seed=0)
-    simulated = {repr(method.strategy): method.gain for method in found.methods}
+    simulated = {repr(method.strategy): method.gain.mean for method in found.methods}
     draws = 4000
     for strategy, c, reach in ((plain, None, 1.0), (paired, 0.1, 0.2)):
         kept = gains if c is None else np.clip(gains, -c, c)
@@ -223,6 +225,41 @@ def test_the_simulation_draws_what_the_mechanisms_draw():
         assert simulated[repr(strategy)] == pytest.approx(expected, abs=5 * error)
     assert 0.01 < simulated[repr(FreeChoice())] <= 0.02 + 1e-12, (
         "the public sample is mostly right about the best of the four"
+    )
+
+
+def test_what_was_released_narrows_where_the_gain_lies():
+    """By hand: a normal prior of the populations' gains, of twice their spread, and the noise with
+    the sampling of 400 units.
+    """
+    differences = np.array([0.1, -0.1, 0.3, -0.3])
+    populations = np.array([[0.25] * 4, [0.5, 0.0, 0.5, 0.0]])
+    found = rehearsal.Rehearsal((), 400, 1.0, populations)
+    prior = scipy.stats.norm(0.1, 2 * 0.1)
+    variance = 0.05**2 + differences.var() / 400
+    weight = prior.var() / (prior.var() + variance)
+    posterior = scipy.stats.norm(weight * 0.3 + (1 - weight) * 0.1, np.sqrt(weight * variance))
+    given = found.range_after(differences, 0.3, 0.05)
+    assert (given.low, given.high) == pytest.approx(posterior.interval(0.8), abs=1e-4)
+    same = found.range_after(np.zeros(4), 0.0, 0.0)
+    assert (same.low, same.high) == (0.0, 0.0)
+
+
+def test_a_clip_is_as_wide_as_the_bias_and_the_noise_ask_for():
+    """Of few large differences a narrow clip takes the gain, unless the noise would be larger."""
+    gains = np.zeros((2, 1000))
+    gains[1, :50] = 0.9
+    rare = np.full((1, 1000), 1e-3)
+    assert rehearsal.gain_clip(gains[1], 1e-4, 1.0, None) == 1.0
+    assert rehearsal.gain_clip(gains[1], 1e-4, 1.0, rare) == 1.0
+    assert rehearsal.gain_clip(gains[1], 1.0, 1.0, None) == 0.02
+    # Where pairing is of no use, plain scores have half of the noise.
+    assert rehearsal.Comparison.of(gains, 1e6, 1e-4, 1.0, paired=True).largest_difference is None
+    small = np.clip(gains, 0.0, 0.04)
+    paired = rehearsal.Comparison.of(small, 1e6, 1e-2, 1.0, paired=True)
+    assert paired.largest_difference in (0.02, 0.05)
+    assert rehearsal.Comparison.of(small, 1e6, 1e-2, 1.0, paired=False).stds[1] == pytest.approx(
+        1e-2, rel=1e-3
     )
 
 
@@ -313,27 +350,7 @@ def test_one_odd_label_in_a_list_moves_no_other_record_to_another_cell():
     assert np.array_equal(features(model, PROTECTED[0], labels), features(model, *PROTECTED))
 
 
-def test_fits_that_fail_after_the_release_end_the_search_and_lose_nothing(tmp_path):
-    """Fits of proposed points fail, where the candidates' did not; and some candidates' that count
-    as worst.
-    """
-
-    class Picky(LogisticRegression):  # type: ignore[misc]
-        limit = 7 * 6  # configurations and folds that are fitted before the release
-
-        def fit(self, X, y):
-            type(self).limit -= 1
-            if type(self).limit < 0 and len(X) < 600:
-                raise ValueError("no more")
-            return super().fit(X, y)
-
-    for error_score in ("raise", "worst"):
-        Picky.limit = 7 * 6
-        search = make(strategy=FOUR_CELLS, error_score=error_score)
-        search.estimator = Picky()
-        with pytest.warns(FitFailedWarning):
-            search.fit(*TRAIN, *PROTECTED)
-        assert search.best_score_ is not None
+def test_a_default_configuration_that_cannot_be_fitted_is_refused():
     for default in (None, -1.0):
         search = make(error_score="worst")
         search.estimator = LogisticRegression(C=default)
@@ -350,8 +367,9 @@ def test_a_model_that_cannot_be_copied_is_never_a_reference():
     search = make()
     search.estimator = Locked()
     search.fit(*TRAIN, *PROTECTED)
-    strategies = [method.strategy for method in search.rehearsal_.methods]
-    assert {one.largest_difference for one in strategies if isinstance(one, Choice)} == {None}
+    assert search.best_gain_ is None
+    assert search.best_score_ is not None
+    assert "largest_difference" not in search.statement().to_json()
 
 
 def test_a_score_that_cannot_be_rehearsed_and_one_that_has_large_noise_are_warned_of():
@@ -367,9 +385,20 @@ def test_a_score_that_cannot_be_rehearsed_and_one_that_has_large_noise_are_warne
             match="each score by scoring='roc_auc' will have noise of standard deviation about",
         ),
     ):
-        search.set_params(scoring="roc_auc").fit(*TRAIN, *PROTECTED)
+        search.set_params(scoring="roc_auc", budget=Budget(3.0, 1e-6)).fit(*TRAIN, *PROTECTED)
     assert {warning.filename for warning in told} == {__file__}
     assert search.rehearsal_ is search.free_params_ is None
+    little = Budget(0.4, 1e-6)
+    curator = Curator(
+        PROTECTED, unit="record", adjacency="replace-one", budget=little, allow_repeated=True
+    )
+    with (
+        pytest.warns(UserWarning, match="cannot rehearse"),
+        pytest.raises(UsageError, match=r"deviation about .*which hides any difference. Nothing"),
+    ):
+        make(n_iter=4, scoring="roc_auc", budget=1.0).fit(*TRAIN, curator)
+    assert not curator.ledger.used()
+    assert not curator.spent.epsilon
     # little noise: no warning
     make(n_iter=4, strategy="bo", scoring="roc_auc", budget=Budget.gdp(100.0)).fit(
         *TRAIN, *PROTECTED
@@ -386,9 +415,8 @@ def test_a_resumed_search_keeps_its_method_and_refuses_other_cells(tmp_path):
     ):
         with pytest.raises(LedgerMismatch):
             make(**kept, **changed).fit(*TRAIN, *PROTECTED)
-    assert first.best_params_ == make(**kept).fit(*TRAIN, *PROTECTED).best_params_, (
-        "what the ledger holds decides, not another rehearsal"
-    )
+    again = make(**kept, strategy=FOUR_CELLS).fit(*TRAIN, *PROTECTED)
+    assert first.best_params_ == again.best_params_
 
 
 def test_rare_classes_and_useless_parameters_are_no_crash():
@@ -401,7 +429,7 @@ def test_rare_classes_and_useless_parameters_are_no_crash():
     assert {method.strategy.name for method in useless.rehearsal_.methods} == {
         "free",
         "choice",
-        "bo",
+        "auto",
     }
     with pytest.raises(InputError, match=r"^strategy='weighted_cv' .*nothing can be chosen"):
         useless.set_params(strategy="weighted_cv").fit(*TRAIN, *PROTECTED)

@@ -437,6 +437,37 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "offsets grow with the private number of units",
+        where="dpbo.curator.releasing:_with_offsets",
+        old="return numerators + torch.tensor(steps, device=numerators.device)",
+        new="return numerators + torch.tensor(steps, device=numerators.device) * numerators.abs()"
+        ".max().clamp(1) // 2**30",
+        test=(
+            "tests/contracts/test_utilities_contract.py"
+            "::test_offsets_change_who_is_ahead_and_not_what_a_unit_moves"
+        ),
+    ),
+    Sabotage(
+        "what the default search recommends is not compared with the default model",
+        where="dpbo.search.strategies:Auto.run",
+        old="favoured = {0, public.order[0]}",
+        new="favoured = {public.order[0]}",
+        test=(
+            "tests/integration/test_search_small.py"
+            "::test_it_tunes_for_the_protected_population_where_the_free_choice_does_not"
+        ),
+    ),
+    Sabotage(
+        "a gain is released whose clip takes it away",
+        where="dpbo.search.rehearsal:gain_clip",
+        old="return float((bias**2).max() + (2 * c * scale) ** 2)",
+        new="return float((2 * c * scale) ** 2)",
+        test=(
+            "tests/integration/test_search_small.py"
+            "::test_a_clip_is_as_wide_as_the_bias_and_the_noise_ask_for"
+        ),
+    ),
+    Sabotage(
         "utilities are scaled by a quarter of l1",
         where="dpbo.mechanisms.choice:ChoiceMechanism.distribution",
         old="Fraction(sensitivity.linf) * _ROUND_UP",

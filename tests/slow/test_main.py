@@ -85,7 +85,8 @@ def test_the_ledger_can_be_shown_verified_and_exported(job):
     status, out, _ = printed("ledger", "export", file)
     records = [json.loads(line) for line in out.splitlines()]
     assert status == 0
-    assert [r["kind"] for r in records].count("charge") == 2
+    charges = [r["kind"] for r in records].count("charge")
+    assert charges == 4, "cells, choice, gain and score"
     assert printed("ledger", "verify", file, "--expect", records[-1]["hash"])[0] == 0
     status, _, err = printed("ledger", "verify", file, "--expect", "0" * 64)
     assert status == 6
