@@ -120,6 +120,9 @@ def describe_scoring(scoring: Any) -> str:
     """
     if isinstance(scoring, str):
         return scoring
+    if hasattr(scoring, "_score_func"):
+        # What scikit-learn's make_scorer makes names its function and settings.
+        return str(scoring)
     return f"own {getattr(scoring, '__qualname__', type(scoring).__name__)} {_code_digest(scoring)}"
 
 

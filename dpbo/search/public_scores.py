@@ -40,7 +40,9 @@ Array = NDArray[np.float64]
 def public_candidates(space: Space, most: int, seed: int) -> torch.Tensor:
     """Every point of a space of lists if there are at most `most`, else that many different Sobol
     points: `n x d`."""
-    axes = [space.discrete_dims.get(i) or space.cat_dims.get(i) for i in range(len(space.names))]
+    axes = [
+        space.discrete_dims.get(i) or space.cat_dims.get(i) for i in range(space.bounds.shape[1])
+    ]
     sizes = [len(axis) if axis else most + 1 for axis in axes]
     if np.prod(sizes, dtype=float) <= most:
         points = itertools.product(*(axis or [] for axis in axes))

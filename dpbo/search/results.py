@@ -78,11 +78,13 @@ def results_table(
     """
     count = len(parameters)
     table: dict[str, Any] = {}
-    for name in parameters[0] if count else ():
-        table[f"param_{name}"] = np.ma.array(np.empty(count, dtype=object))
+    for name in dict.fromkeys(name for given in parameters for name in given):
+        column = np.ma.array(np.empty(count, dtype=object), mask=True)
         # One by one: a value may be a sequence.
         for row, given in enumerate(parameters):
-            table[f"param_{name}"][row] = given[name]
+            if name in given:
+                column[row] = given[name]
+        table[f"param_{name}"] = column
     ranks = np.ma.array(np.zeros(count, dtype=np.int32), mask=True)
     if score is None:
         score = noise_std = np.full(count, np.nan)

@@ -2,15 +2,19 @@
 the number that is maximised.
 
 Accuracy and clipped losses are means of per-record scores, so the released mean is the number
-itself. Balanced accuracy, F1 and ROC AUC are not means and have no useful sensitivity. Instead each
-record falls into one of a few cells, the shares of the cells are released together, and the number
-is computed from those in public. Its variance comes from the delta method at the released shares,
-so it is an estimate, while that of a mean is known.
+itself. Balanced accuracy, precision, recall, F1, ROC AUC and average precision are not means and
+have no useful sensitivity. Instead each record falls into one of a few cells, the shares of the
+cells are released together, and the number is computed from those in public. Its variance comes
+from the delta method at the released shares, so it is an estimate, while that of a mean is known.
+
+A protected record whose class training lacks is counted nowhere by balanced accuracy and macro F1,
+and as one that is not of the positive class by the others.
 
 Warnings that a model gives on private records are muted: they can reveal a record, as "unknown
 category" does.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import expit
+from sklearn.base import is_classifier, is_regressor
 
 from dpbo.errors import InputError
 from dpbo.isolation import mute_warnings
@@ -52,12 +57,14 @@ class Scoring:
             record's score.
         cells: number of cells, or None for a mean.
         value: function from shares of cells (`... x m`) to the number that is maximised.
+        positive: the class that it is about, where it is about one.
     """
 
     measure: Measure
     bounds: tuple[float, float]
     cells: int | None = None
     value: Value | None = None
+    positive: Any = None
 
     def __call__(self, model: Any, records: Any) -> Any:
         """The score that `PrivateObjective` calls; a model that could not be fitted has the worst
@@ -93,15 +100,18 @@ class Scoring:
 
 
 def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
-    """The scoring of this scikit-learn name, or of a function `scoring(model, X, y)` that returns
-    one number a record.
+    """The scoring of this scikit-learn name or `make_scorer` object, or of a function
+    `scoring(model, X, y)` that returns one number a record.
 
     Args:
         score_range: the public range of one record's score, for scorings that have none of their
             own.
         labels: training labels, which define the classes.
     """
-    if score_range is None and (callable(scoring) or scoring == "neg_mean_squared_error"):
+    settings: dict[str, Any] = {}
+    if hasattr(scoring, "_score_func"):
+        scoring, settings = _unwrapped(scoring)
+    if score_range is None and (callable(scoring) or scoring in _UNBOUNDED):
         what = "a scoring of your own" if callable(scoring) else scoring
         remedy = (
             "Fix it without looking at the validation records, for example (-c, 0.0) for an error"
@@ -113,6 +123,9 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
     given: Any = None if score_range is None else require("score_range", score_range, ScoreRange)
     if callable(scoring):
         return Scoring(scoring, given)
+    if scoring in _COUNTED:
+        positive = _positive(labels, settings.get("pos_label"), scoring)
+        return Scoring(Confusion(positive), (0.0, 1.0), 3, _COUNTED[scoring], positive)
     match scoring:
         case "accuracy":
             return Scoring(_correct, (0.0, 1.0))
@@ -125,36 +138,134 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
             return Scoring(Brier(two), (-1.0 if two else -2.0, 0.0))
         case "neg_mean_squared_error":
             return Scoring(_squared_error, given)
+        case "neg_mean_absolute_error":
+            return Scoring(_absolute_error, given)
         case "balanced_accuracy":
-            return Scoring(
-                Correctness(tuple(np.unique(labels).tolist())),
-                (0.0, 1.0),
-                2 * len(np.unique(labels)),
-                _balanced,
-            )
-        case "f1":
-            return Scoring(Confusion(_positive(labels)), (0.0, 1.0), 3, _f1)
+            classes = np.unique(labels).tolist()
+            return Scoring(Correctness(tuple(classes)), (0.0, 1.0), 2 * len(classes), _balanced)
+        case "f1_macro":
+            classes = np.unique(labels).tolist()
+            measure = ConfusionMatrix(tuple(classes))
+            return Scoring(measure, (0.0, 1.0), len(classes) ** 2, _f1_macro)
         case "roc_auc":
-            return Scoring(Histogram(_positive(labels)), (0.0, 1.0), 2 * BINS, _auc)
-    known = (
-        "'accuracy', 'true_class_probability', 'neg_brier_score', 'neg_log_loss', "
-        "'neg_mean_squared_error', 'balanced_accuracy', 'f1', 'roc_auc'"
-    )
+            # The same for either class.
+            positive = _two_classes(labels)[1]
+            return Scoring(Histogram(positive), (0.0, 1.0), 2 * BINS, _auc)
+        case "average_precision":
+            positive = _positive(labels, settings.get("pos_label"), scoring)
+            return Scoring(Histogram(positive), (0.0, 1.0), 2 * BINS, _average_precision, positive)
     raise InputError(
-        "scoring", scoring, f"{known}, or scoring(model, X, y) giving one number a record"
+        "scoring", scoring, f"{_KNOWN}, or scoring(model, X, y) giving one number a record"
     )
 
 
-def _positive(labels: Any) -> Any:
-    classes = np.unique(labels)
+# Scores of single records whose range only the user knows.
+_UNBOUNDED = ("neg_mean_squared_error", "neg_mean_absolute_error")
+_KNOWN = ", ".join(
+    map(
+        repr,
+        (
+            "accuracy",
+            "true_class_probability",
+            "neg_brier_score",
+            "neg_log_loss",
+            *_UNBOUNDED,
+            "balanced_accuracy",
+            "precision",
+            "recall",
+            "f1",
+            "f1_macro",
+            "roc_auc",
+            "average_precision",
+        ),
+    )
+)
+# scikit-learn's functions, by name, as scorings.
+_OF_SCORERS = {
+    "accuracy_score": "accuracy",
+    "brier_score_loss": "neg_brier_score",
+    "log_loss": "neg_log_loss",
+    "mean_squared_error": "neg_mean_squared_error",
+    "mean_absolute_error": "neg_mean_absolute_error",
+    "balanced_accuracy_score": "balanced_accuracy",
+    "precision_score": "precision",
+    "recall_score": "recall",
+    "f1_score": "f1",
+    "roc_auc_score": "roc_auc",
+    "average_precision_score": "average_precision",
+}
+
+
+def require_kind(scoring: Any, estimator: Any) -> None:
+    """Refuse a score of classes for a regressor, which would count equal floats, and an error on a
+    line for a classifier.
+
+    Raises:
+        InputError: the score is not for this kind of estimator.
+    """
+    name = _unwrapped(scoring)[0] if hasattr(scoring, "_score_func") else scoring
+    if callable(name):
+        return
+    if is_regressor(estimator) and name not in _UNBOUNDED:
+        allowed = f"one of {_UNBOUNDED} for a regressor, or a function"
+        raise InputError("scoring", name, allowed, "Give score_range=(-c, 0.0), too.")
+    if is_classifier(estimator) and name in _UNBOUNDED:
+        allowed = "a score of classes for a classifier, such as 'accuracy'"
+        raise InputError("scoring", name, allowed)
+
+
+def _unwrapped(scorer: Any) -> tuple[str, dict[str, Any]]:
+    """The name of what `sklearn.metrics.make_scorer` made, and its settings.
+
+    Raises:
+        InputError: of another function, or with settings that change more than the positive class
+            or the average of F1.
+    """
+    name = _OF_SCORERS.get(scorer._score_func.__name__)
+    settings = {key: value for key, value in scorer._kwargs.items() if value is not None}
+    average = settings.pop("average", "binary")
+    if name == "f1" and average == "macro":
+        name, average = "f1_macro", "binary"
+    minimised = name is not None and name.startswith("neg_")
+    odd = set(settings) - {"pos_label"} or average != "binary" or (scorer._sign < 0) != minimised
+    if name is None or odd:
+        allowed = (
+            f"make_scorer of one of {', '.join(_OF_SCORERS)}, with its usual sign and no other "
+            "settings than pos_label=, or average='macro' of F1"
+        )
+        raise InputError("scoring", scorer, allowed)
+    return name, settings
+
+
+def _two_classes(labels: Any) -> list[Any]:
+    classes: list[Any] = np.unique(labels).tolist()
     if len(classes) != 2:
         raise InputError(
             "scoring",
             len(classes),
             "a scoring for this number of classes",
-            "F1 and ROC AUC need two.",
+            "Precision, recall, F1, ROC AUC and average precision need two. Or use 'f1_macro'.",
         )
-    return classes.tolist()[1]
+    return classes
+
+
+def _positive(labels: Any, given: Any, scoring: str) -> Any:
+    """The class that a score is about: the one that is given, or 1 or True."""
+    classes = _two_classes(labels)
+    if given is not None:
+        if given not in classes:
+            raise InputError("pos_label", given, f"one of the training labels {classes}")
+        return given
+    if classes in ([0, 1], [-1, 1]):
+        return classes[1]
+    function = {"average_precision": "average_precision_score"}.get(scoring, f"{scoring}_score")
+    remedy = (
+        f"Say which class it is about: scoring=make_scorer({function}, pos_label={classes[1]!r}), "
+        "of sklearn.metrics."
+    )
+    raise InputError(
+        "scoring", scoring, f"a score that says which of {classes} it is about", remedy
+    )
 
 
 def _correct(model: Any, features: Any, labels: NDArray[Any]) -> Any:
@@ -196,6 +307,12 @@ def _squared_error(model: Any, features: Any, labels: NDArray[Any]) -> Any:
     )
 
 
+def _absolute_error(model: Any, features: Any, labels: NDArray[Any]) -> Any:
+    return -np.abs(
+        np.asarray(model.predict(features), dtype=np.float64) - labels.astype(np.float64)
+    )
+
+
 @dataclass(frozen=True)
 class Correctness:
     """Two cells a class: right, then wrong. A class that training lacks has no cell."""
@@ -227,6 +344,25 @@ class Confusion:
                 labels_predicted == labels_predicted, labels_predicted == self.positive, ~true
             )
         return np.select([predicted & true, predicted & ~true, ~predicted & true], [0, 1, 2], -1)
+
+
+@dataclass(frozen=True)
+class ConfusionMatrix:
+    """A cell for each pair of a true and a predicted class. A class that training lacks has no
+    cell; a prediction that is none of the classes counts as the class after the true one.
+    """
+
+    classes: tuple[Any, ...]
+
+    def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
+        classes = np.asarray(self.classes)
+        own = labels[:, None] == classes[None, :]
+        wrong = (own.argmax(1) + 1) % len(classes)
+        predicted = wrong
+        if model is not None:
+            found = np.asarray(model.predict(features))[:, None] == classes[None, :]
+            predicted = np.where(found.any(1), found.argmax(1), wrong)
+        return np.where(own.any(1), own.argmax(1) * len(classes) + predicted, -1)
 
 
 @dataclass(frozen=True)
@@ -279,9 +415,31 @@ def _balanced(cells: torch.Tensor) -> torch.Tensor:
     return (right / (right + wrong)).mean(-1)
 
 
+def _precision(cells: torch.Tensor) -> torch.Tensor:
+    true, false, _ = _at_least_empty(cells).unbind(-1)
+    return true / (true + false)
+
+
+def _recall(cells: torch.Tensor) -> torch.Tensor:
+    true, _, missed = _at_least_empty(cells).unbind(-1)
+    return true / (true + missed)
+
+
 def _f1(cells: torch.Tensor) -> torch.Tensor:
     true, false, missed = _at_least_empty(cells).unbind(-1)
     return 2 * true / (2 * true + false + missed)
+
+
+def _f1_macro(cells: torch.Tensor) -> torch.Tensor:
+    count = math.isqrt(cells.shape[-1])
+    table = cells.reshape(*cells.shape[:-1], count, count)
+    right = table.diagonal(dim1=-2, dim2=-1)
+    both = _at_least_empty(table.sum(-1) + table.sum(-2))
+    return (2 * _at_least_empty(right) / both).clamp_max(1.0).mean(-1)
+
+
+# Of true positives, false positives and false negatives.
+_COUNTED = {"precision": _precision, "recall": _recall, "f1": _f1}
 
 
 def _auc(cells: torch.Tensor) -> torch.Tensor:
@@ -296,3 +454,12 @@ def _auc(cells: torch.Tensor) -> torch.Tensor:
     return (positive * below).sum(-1) / (
         _at_least_empty(positive.sum(-1)) * _at_least_empty(other.sum(-1))
     )
+
+
+def _average_precision(cells: torch.Tensor) -> torch.Tensor:
+    """The mean precision at the ends of the bins, from the highest down, weighted by the positive
+    records in each."""
+    positive, other = (half.flip(-1) for half in cells.chunk(2, -1))
+    above = positive.cumsum(-1)
+    precision = above / _at_least_empty(above + other.cumsum(-1))
+    return (positive * precision).sum(-1) / _at_least_empty(positive.sum(-1))

@@ -11,7 +11,6 @@ releases only; `results_` and `best_score_` hold released values and their noise
 """
 
 import pathlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -35,12 +34,12 @@ from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.search import training
+from dpbo.search.listing import candidates_of, given_names
 from dpbo.search.problem import PARTS, Problem
 from dpbo.search.refit import Recommended
 from dpbo.search.results import results_table
-from dpbo.search.scorings import Scoring, scoring_named
+from dpbo.search.scorings import Scoring, require_kind, scoring_named
 from dpbo.search.training import Tables, Trainer, same_point, split_once
-from dpbo.space import Space
 from dpbo.statement import Statement
 from dpbo.validation import (
     Count,
@@ -116,6 +115,8 @@ class Privacy:
         allow_repeated: allow validation records that this process has queried under another ledger
             in memory, as cross_val_score and GridSearchCV do; the statement then says that the
             other budgets add to this one.
+        share: of the search's `budget`, what this search may spend. The rest is left on the ledger
+            for later searches over the same records, with the same `budget`.
         mechanism: `NoNoise(allow_not_private=True)` runs "bo" without privacy, as a baseline.
     """
 
@@ -127,6 +128,7 @@ class Privacy:
     ledger: str | pathlib.Path | None = field(default=None, repr=False)
     accounting: Accounting | None = None
     allow_repeated: bool = False
+    share: Annotated[float, between(1e-6, 1.0)] = 1.0
     mechanism: NoNoise | None = None
 
 
@@ -137,15 +139,18 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         estimator: any scikit-learn estimator or pipeline. Give it a random_state, because it is
             fitted again at the end.
         param_distributions: name -> frozen scipy.stats distribution or list, as in
-            RandomizedSearchCV.
+            RandomizedSearchCV. A list of such dicts, or objects that only have `rvs`, give `n_iter`
+            configurations that are drawn once, which "bo" cannot search.
         budget: a `Budget`, or with a Curator a share in (0, 1] of its budget. Left out only for a
             baseline without privacy.
         n_iter: number of configurations to fit.
         scoring: "accuracy", "true_class_probability", "neg_brier_score", "neg_log_loss" (clipped at
-            -3 unless `score_range` says otherwise), "neg_mean_squared_error", or `scoring(model, X,
-            y)` that returns one number a record, each record scored by itself; with "bo" also
-            "balanced_accuracy", "f1" and "roc_auc" (by `predict_proba`, or else by
-            `decision_function`).
+            -3 unless `score_range` says otherwise), "neg_mean_squared_error",
+            "neg_mean_absolute_error", or `scoring(model, X, y)` that returns one number a record,
+            each record scored by itself. With "bo" also "balanced_accuracy", "precision", "recall",
+            "f1", "f1_macro", "roc_auc" and "average_precision" (the last two by `predict_proba`,
+            or else by `decision_function`). Of labels other than 0 and 1, -1 and 1, or bools say
+            which class a score is about: `make_scorer(f1_score, pos_label="good")`.
         score_range: public (lower, upper) of one record's score; scores outside are clipped.
         strategy: an object, or a name for it with its defaults. "auto", `Auto`, cross-validates
             `n_iter` candidates on the training records, releases how the protected records differ,
@@ -218,7 +223,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
     def __init__(
         self,
         estimator: Any,
-        param_distributions: Mapping[str, Any],
+        param_distributions: Any,
         *,
         budget: Any = None,
         n_iter: Count = 40,
@@ -297,6 +302,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             tables = split_once(tables, groups, self.test_size, int(self.random_state), adjacency)
         tables.require_apart(groups, groups_train)
         trainer = self._trainer(tables.X_train, tables.y_train)
+        require_kind(self.scoring, self.estimator)
         scoring = scoring_named(self.scoring, self.score_range, tables.y_train)
         strategy = self._strategy(scoring, tables.y_train)
         curator = self._curator(tables, groups, trainer, strategy, split=split)
@@ -355,16 +361,10 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
     def _trainer(self, X: Any, y: Any) -> Trainer:
         if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "get_params"):
             raise InputError("estimator", type(self.estimator).__name__, "a scikit-learn estimator")
-        given = self.param_distributions
-        if not isinstance(given, Mapping):
-            remedy = "Search several dicts one by one."
-            raise InputError(
-                "param_distributions", given, "a dict of distributions and lists", remedy
-            )
-        space = Space(**given)
+        space = candidates_of(self.param_distributions, int(self.n_iter), int(self.random_state))
         if bool((space.bounds[0] == space.bounds[1]).all()):
             allowed = "of two values or more, in one parameter at least"
-            raise InputError("param_distributions", list(space.names), allowed)
+            raise InputError("param_distributions", list(given_names(space)), allowed)
         trainer = Trainer(self.estimator, space, X, y, self.error_score)
         # A parameter that the estimator lacks is found before anything is reserved.
         trainer.configured(space.sample(1, seed=0)[0])
@@ -452,7 +452,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                 "final_share", self.final_share, "below 1", "The rest pays for the search."
             )
         privacy = self._protection
-        whole = Fraction(1)
+        whole = exact_share(privacy.share, "share")
         if not own and privacy.mechanism is None:
             whole = share_of_cap(curator, self.budget)
         share, rest = parts_of(curator.accounting, whole, 1 - kept)
@@ -463,11 +463,13 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         terms = {
             "scoring": describe_scoring(self.scoring),
             "estimator": describe_estimator(self.estimator),
-            "parameters": list(trainer.space.names),
+            "parameters": list(given_names(trainer.space)),
             "space": trainer.space.to_json(),
             "seed": seed,
             SPLIT: test_size if split else False,
         }
+        if scoring.positive is not None:
+            terms["positive class"] = str(scoring.positive)
         return Problem(
             curator=curator,
             space=trainer.space,
@@ -533,7 +535,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
 @checked
 def rehearse(
     estimator: Any,
-    param_distributions: Mapping[str, Any],
+    param_distributions: Any,
     X: Any,
     y: Any,
     *,
@@ -580,10 +582,10 @@ def rehearse(
     )
     if not curator.adjacency.replaces:
         search.privacy = replace(privacy, divisor=float(units))
+    trainer = search._trainer(X, y)
+    require_kind(search.scoring, estimator)
     scoring = scoring_named(search.scoring, search.score_range, y)
-    problem = search._problem(
-        curator, search._trainer(X, y), scoring, groups, split=False, own=True
-    )
+    problem = search._problem(curator, trainer, scoring, groups, split=False, own=True)
     strategy.fits(problem)
     return strategy.rehearsal(problem.cross_validated())
 

@@ -38,6 +38,7 @@ from dpbo.queries.cells import CellMeans
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.queries.utilities import CandidateScores
 from dpbo.search import rehearsal
+from dpbo.search.listing import Listing
 from dpbo.search.problem import Problem, released_std
 from dpbo.search.public_scores import PublicScores, Shares, public_candidates
 from dpbo.search.rehearsal import DRAWS, Comparison, Noise, Population, Rehearsal
@@ -51,7 +52,7 @@ CELLS_SHARE = Fraction(2, 5)
 
 # Of a score's range, the standard deviation of noise that is warned of, half of the share at which
 # PrivateObjective warns, because ROC AUC uses half of its range; and that hides any difference.
-_LARGE, _HIDES = 0.05, 0.25
+_LARGE, _HIDES = 0.05, 0.1
 
 Several = Annotated[int, at_least(2, 10_000)]
 
@@ -386,6 +387,10 @@ class NoisedSearch(Strategy):
 
     def fits(self, problem: Problem) -> None:
         require_settings(self)
+        if isinstance(problem.space, Listing):
+            allowed = "one dict of scipy.stats distributions and lists, with strategy 'bo'"
+            remedy = "Several dicts, and objects that are only drawn from, have no distances."
+            raise InputError("param_distributions", list(problem.space.parameters), allowed, remedy)
 
     def try_out(self, problem: Problem) -> None:
         _score_examples(problem, problem.space.sample(3, seed=problem.seed))

@@ -33,6 +33,7 @@ from dpbo.curator.public_form import (
 from dpbo.curator.records import count_records, require_disjoint
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
+from dpbo.search.listing import given_names
 from dpbo.space import Space
 
 T = TypeVar("T")
@@ -318,7 +319,7 @@ class Trainer:
         if x is not None:
             return self.space.decode(x)
         given = self.estimator.get_params()
-        return {name: given[name] for name in self.space.names}
+        return {name: given[name] for name in given_names(self.space)}
 
     def configured(self, x: Configuration) -> Any:
         """The estimator with the parameters of x, not fitted."""

@@ -10,18 +10,27 @@ import pickle
 import subprocess
 import sys
 import threading
+import types
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
+import torch
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
 from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import get_scorer
+from sklearn.metrics import (
+    average_precision_score,
+    f1_score,
+    get_scorer,
+    make_scorer,
+    mean_absolute_error,
+    r2_score,
+)
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -182,11 +191,27 @@ class Middle(Strategy):
         )
 
 
-@pytest.mark.parametrize("scoring", ["neg_log_loss", "balanced_accuracy", "f1", "roc_auc"])
+SCORINGS = [
+    "neg_log_loss",
+    "balanced_accuracy",
+    "precision",
+    "recall",
+    "f1",
+    "f1_macro",
+    "roc_auc",
+    "average_precision",
+    make_scorer(f1_score, pos_label=0),
+    make_scorer(average_precision_score, response_method="predict_proba"),
+]
+
+
+@pytest.mark.parametrize("scoring", SCORINGS, ids=str)
 def test_scorings_agree_with_scikit_learns(scoring):
     search = fitted(scoring=scoring, budget=Budget.gdp(200.0), n_iter=6)
-    bins = 0.02 if scoring == "roc_auc" else 0.0
-    own = get_scorer(scoring)(search.best_estimator_, *VALIDATION)
+    binned = str(scoring).startswith(("roc_auc", "average_precision", "make_scorer(average"))
+    bins = 0.02 if binned else 0.0
+    scorer = get_scorer(scoring) if isinstance(scoring, str) else scoring
+    own = scorer(search.best_estimator_, *VALIDATION)
     if scoring == "neg_log_loss":
         likelihood = search.predict_proba(VALIDATION[0])[np.arange(1200), VALIDATION[1]]
         own = np.log(np.maximum(likelihood, np.exp(-3.0))).mean()
@@ -197,7 +222,11 @@ def test_scorings_agree_with_scikit_learns(scoring):
 def test_regression_and_a_scoring_of_ones_own():
     rng = np.random.default_rng(0)
     y = X @ rng.normal(size=8)
-    for scoring, ends in (("neg_mean_squared_error", (-4.0, 0.0)), (within_one, (0.0, 1.0))):
+    for scoring, ends in (
+        ("neg_mean_squared_error", (-4.0, 0.0)),
+        ("neg_mean_absolute_error", (-2.0, 0.0)),
+        (within_one, (0.0, 1.0)),
+    ):
         terms = {
             "param_distributions": {"alpha": scipy.stats.loguniform(1e-2, 1e5)},
             "scoring": scoring,
@@ -209,6 +238,89 @@ def test_regression_and_a_scoring_of_ones_own():
         make(estimator=Ridge(), param_distributions={"alpha": [1.0, 2.0]}, scoring=within_one).fit(
             *TRAIN, *VALIDATION
         )
+
+
+def test_macro_f1_of_three_classes_is_scikit_learns():
+    """From the exact shares of the nine cells; a class that training lacks has none."""
+    random = np.random.default_rng(1)
+    labels, predicted = random.integers(0, 3, (2, 500))
+    model = types.SimpleNamespace(predict=lambda _: predicted)
+    scoring = scoring_named("f1_macro", None, labels)
+    places = scoring.measure(model, None, labels)
+    shares = torch.bincount(torch.as_tensor(places), minlength=9).double() / 500
+    assert scoring.value is not None
+    expected = f1_score(labels, predicted, average="macro")
+    assert scoring.value(shares).item() == pytest.approx(expected, rel=1e-4)
+    assert scoring.measure(model, None, np.full(500, 7)).tolist() == [-1] * 500
+    wrong = scoring.measure(None, None, labels)
+    assert not (wrong // 3 == wrong % 3).any()
+
+
+@pytest.mark.parametrize(
+    ("scoring", "words"),
+    [
+        pytest.param(name, "says which of", id=name)
+        for name in ("f1", "precision", "recall", "average_precision")
+    ],
+)
+def test_which_class_a_score_is_about_is_asked_for(scoring, words):
+    names = np.where(Y == 1, "good", "bad")
+    with pytest.raises(InputError, match=words):
+        make(scoring=scoring).fit(X[:400], names[:400], X[400:], names[400:])
+
+
+def test_the_statement_names_the_class_that_a_score_is_about():
+    names = np.where(Y == 1, "good", "bad")
+    search = make(scoring=make_scorer(f1_score, pos_label="good"), n_iter=2)
+    search.fit(X[:400], names[:400], X[400:], names[400:])
+    assert '"positive class": "good"' in search.statement().to_json()
+
+
+@pytest.mark.parametrize(
+    "scoring",
+    [
+        pytest.param(make_scorer(r2_score), id="unknown"),
+        pytest.param(make_scorer(f1_score, average="micro"), id="micro"),
+        pytest.param(make_scorer(f1_score, pos_label=7), id="no class"),
+        pytest.param(make_scorer(mean_absolute_error), id="sign"),
+    ],
+)
+def test_other_scorers_are_refused_before_anything_is_reserved(scoring):
+    with pytest.raises(InputError, match=r"^(scoring|pos_label)="):
+        make(scoring=scoring, score_range=(-1.0, 0.0)).fit(*TRAIN, *VALIDATION)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "scoring"),
+    [
+        pytest.param(Ridge(), "accuracy", id="the default for a regressor"),
+        pytest.param(Ridge(), "neg_brier_score", id="probabilities of a regressor"),
+        pytest.param(Ridge(), make_scorer(f1_score), id="a scorer of classes"),
+        pytest.param(TREE, "neg_mean_absolute_error", id="an error of a classifier"),
+    ],
+)
+def test_a_score_of_the_other_kind_of_estimator_is_refused(estimator, scoring):
+    space = {"alpha": [0.1, 1.0]} if isinstance(estimator, Ridge) else NUMBERS
+    search = make(estimator=estimator, param_distributions=space, scoring=scoring)
+    with pytest.raises(InputError, match=r"^scoring="):
+        search.fit(*TRAIN, *VALIDATION)
+
+
+def test_a_share_of_the_budget_leaves_the_rest_for_next_week(tmp_path):
+    kept = {
+        "dataset": "customers",
+        "ledger": str(tmp_path / "l.db"),
+        "strategy": "choice",
+        "allow_repeated": False,
+    }
+    first = fitted(**kept, share=0.5, name="this week")
+    spent = first.statement().spent.epsilon
+    assert spent is not None
+    assert 0 < spent <= 1.5
+    second = fitted(**kept, share=0.5, name="next week", random_state=1)
+    assert second.best_params_
+    with pytest.raises(BudgetExceeded):
+        fitted(**kept, share=0.1, name="a third")
 
 
 def within_one(model, features, labels):
@@ -350,7 +462,7 @@ def test_data_frames_and_word_labels():
         pandas.DataFrame(X, columns=list("abcdefgh")),
         pandas.Series(np.where(Y == 1, "ill", "well"), index=np.arange(1600) + 7),
     )
-    for scoring in ("accuracy", "neg_log_loss", "f1", "balanced_accuracy"):
+    for scoring in ("accuracy", "neg_log_loss", "f1_macro", "balanced_accuracy"):
         search = make(scoring=scoring, n_iter=2).fit(
             frame[:400], words[:400], frame[400:], words[400:]
         )

@@ -11,7 +11,6 @@ import scipy.stats as st
 import torch
 from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import Ridge
-from sklearn.metrics import f1_score, make_scorer
 from sklearn.utils.estimator_checks import check_estimator
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
@@ -39,23 +38,24 @@ FEW = NoisedSearch(n_initial=2)
 NEARBY = NoisedSearch(n_initial=2, trust_region=True)
 EXACT = NoNoise(allow_not_private=True)
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"scoring": "recall"}, "^scoring="),
+    ({"scoring": "fbeta"}, "^scoring="),
     ({"final_share": 1.0}, "^final_share="),
     ({"budget": 0.5}, "^budget="),
-    ({"param_distributions": [MIXED]}, "^param_distributions="),
+    ({"param_distributions": [MIXED]}, "^param_distributions=.* with strategy 'bo'"),
+    ({"param_distributions": [1]}, "^param_distributions="),
+    ({"param_distributions": "max_depth", "strategy": ALL}, "^param_distributions="),
     ({"strategy": "grid"}, "^strategy="),
     ({"strategy": ALL, "scoring": "f1"}, "^scoring="),
     ({"strategy": ALL, "n_iter": 1}, "^n_iter="),
     ({"strategy": ALL, "mechanism": EXACT}, "^mechanism="),
     ({"strategy": NoisedSearch(n_initial=0)}, "^n_initial="),
-    ({"scoring": make_scorer(f1_score), "score_range": (0.0, 1.0)}, "one real number a record"),
     (
         {
             "estimator": Ridge(),
             "param_distributions": {"alpha": [1.0, 2.0]},
             "scoring": "neg_log_loss",
         },
-        "predict_proba",
+        "^scoring=",
     ),
     ({"name": "x" * 193}, "name="),
     ({"error_score": "zero"}, "^error_score="),

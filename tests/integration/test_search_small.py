@@ -405,6 +405,38 @@ def test_a_score_that_cannot_be_rehearsed_and_one_that_has_large_noise_are_warne
     )
 
 
+class Drawn:
+    """An object that can be drawn from, and has no quantiles."""
+
+    def rvs(self, random_state=None):
+        return float(10 ** random_state.uniform(-3, 2))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(
+            [{"solver": ["lbfgs"], "C": [0.01, 1.0]}, {"class_weight": SPACE["class_weight"]}],
+            id="several dicts",
+        ),
+        pytest.param({"C": Drawn(), "class_weight": SPACE["class_weight"]}, id="rvs"),
+    ],
+)
+def test_candidates_need_no_space(given, tmp_path):
+    kept = {"dataset": "few", "ledger": str(tmp_path / "l.db"), "allow_repeated": False}
+    first, again = (make(**kept) for _ in range(2))
+    for search in (first, again):
+        search.param_distributions = given
+        search.fit(*TRAIN, *PROTECTED)
+    assert first.best_params_ == again.best_params_
+    assert first.best_estimator_.get_params().items() >= first.best_params_.items()
+    columns = {name for name in first.results_ if name.startswith("param_")}
+    assert columns >= {"param_C", "param_class_weight"}
+    assert len(first.results_["params"]) == 7
+    if isinstance(given, list):
+        assert first.results_["param_C"].mask.any(), "of the other dict"
+
+
 def test_a_resumed_search_keeps_its_method_and_refuses_other_cells(tmp_path):
     kept = {"dataset": "few", "ledger": str(tmp_path / "l.db"), "allow_repeated": False}
     first = make(**kept, strategy=FOUR_CELLS).fit(*TRAIN, *PROTECTED)
