@@ -66,6 +66,8 @@ _tables = ProtectedTables()
 class ProtectedRecords(Opaque):
     """The records of all roles that one ledger pays for.
 
+    What its methods answer depends on the records, and is for the operator alone.
+
     Args:
         own: the curator's records.
         role: what they are for.
@@ -136,8 +138,7 @@ class ProtectedRecords(Opaque):
         ledger = self._ledger
         if ledger.storage.persistent or self._remembered or ledger.void:
             return False
-        budget = ledger.storage.identity
-        return any(_tables.hold(sketch, but_for=budget) for sketch in self._sketches())
+        return self._others_protect(self._sketches())
 
     def before_charge(self, event: Event) -> list[Sketch]:
         """Fingerprints to `remember` once the ledger's first event is charged. None for a void
@@ -147,9 +148,7 @@ class ProtectedRecords(Opaque):
         if self._remembered or event.free or ledger.void:
             return []
         sketches = self._sketches()
-        budget = ledger.storage.identity
-        repeated = any(_tables.hold(sketch, but_for=budget) for sketch in sketches)
-        if repeated and not self._repetition_allowed:
+        if self._others_protect(sketches) and not self._repetition_allowed:
             text = (
                 "this process has already released results about some of these records under"
                 " another Curator, such as each search and each `tune` makes. The total privacy"
@@ -165,6 +164,11 @@ class ProtectedRecords(Opaque):
         for sketch in sketches:
             _tables.add(sketch, self._ledger.storage.identity)
             self._remembered = True
+
+    def _others_protect(self, sketches: list[Sketch]) -> bool:
+        """Whether another budget of this process protects some of these records."""
+        budget = self._ledger.storage.identity
+        return any(_tables.hold(sketch, but_for=budget) for sketch in sketches)
 
     def _sketches(self) -> list[Sketch]:
         own = Sketch.of(self.__own)

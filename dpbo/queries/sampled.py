@@ -27,6 +27,7 @@ class PoissonSampled(Query):
 
     Sensitivity. One unit contributes a vector of l2 norm at most C, the inner query's sensitivity
     under ADD_OR_REMOVE_ONE (scores are measured from the middle of their range, cells from zero).
+    Of `CellMeans` C is 1: a unit's shares of the cells are at least 0 and add up to at most 1.
     For a fixed sample the sum moves between neighbours by C (add or remove) or 2 C (replace). With
     noise of standard deviation M C the release is dominated, under either relation, by the
     subsampled Gaussian pair of `dpbo.accounting`, and is charged as that event.
@@ -51,7 +52,7 @@ class PoissonSampled(Query):
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         bound = self.scale(adjacency)
-        times = 1.0 + adjacency.replaces
+        times = 2.0 if adjacency.replaces else 1.0
         return Sensitivity(times * bound.l1, times * bound.l2, times * bound.linf, bound.scale)
 
     def scale(self, adjacency: Adjacency) -> Sensitivity:
@@ -74,7 +75,7 @@ class PoissonSampled(Query):
     def sampling_variance(self, units: int | None) -> Sequence[float]:
         gain = self.query.affine(units)[1]
         # a private number is replaced by the divisor
-        number = units or 1 / gain
+        number = 1 / gain if units is None else units
         shares = []
         for (lower, upper), origin in zip(self.query.ranges, self.query.origins(), strict=True):
             # an origin may be rounded toward either end

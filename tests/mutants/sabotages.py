@@ -347,6 +347,27 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "a sampled cell is taken to vary as a score measured from its middle does",
+        where="dpbo.queries.sampled:PoissonSampled.sampling_variance",
+        old="max(origin - lower, upper - origin)",
+        new="(upper - lower) / 2",
+        test=(
+            "tests/contracts/test_sensitivities.py"
+            "::test_sampled_cells_move_by_no_more_than_declared"
+        ),
+    ),
+    Sabotage(
+        "a sampled unit of many cells is charged as half of one",
+        where="dpbo.queries.sampled:PoissonSampled.scale",
+        old="return self.query.sensitivity(Adjacency.ADD_OR_REMOVE_ONE)",
+        new="full = self.query.sensitivity(Adjacency.ADD_OR_REMOVE_ONE)\n"
+        "        return dataclasses.replace(full, l2=full.l2 / 2)",
+        test=(
+            "tests/contracts/test_sensitivities.py"
+            "::test_sampled_cells_move_by_no_more_than_declared"
+        ),
+    ),
+    Sabotage(
         "every Poisson release of a curator scores the sample that the first one drew",
         where="dpbo.queries.sampled:PoissonSampled._evaluate",
         old=(
