@@ -37,7 +37,7 @@ def search() -> str:
     return (
         GIVEN
         + _SEARCH
-        + shorter.replace('(unit="customer")', '(unit="customer", allow_repeated=True)')
+        + shorter.replace('(unit="customer", ', '(unit="customer", allow_repeated=True, ')
     )
 
 

@@ -11,7 +11,7 @@ releases only; `results_` and `best_score_` hold released values and their noise
 """
 
 import pathlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -89,6 +89,8 @@ _REPEATED = (
     "Privacy(dataset=..., ledger=...), or one Curator and a share of its budget each; or set "
     "Privacy(allow_repeated=True), and the statement will say so."
 )
+# Of `Privacy`: what may be given beside a Curator. Repeated records are its own matter.
+_OF_SEARCH = ("divisor", "mechanism", "allow_repeated")
 _IN_THE_OPEN = (
     "Models are fitted to training records in the open, and may reproduce them, whatever the "
     "budget: take protected records out of the training table."
@@ -98,8 +100,8 @@ _IN_THE_OPEN = (
 @checked
 @dataclass(frozen=True)
 class Privacy:
-    """How a search protects validation records. With a `Curator` only `divisor` and `mechanism`
-    count.
+    """How a search protects validation records. Beside a `Curator` only `divisor` and `mechanism`
+    count, and what would say otherwise than the Curator is refused.
 
     Args:
         unit: what is protected, in a word; with `groups` in `fit`, all records with one label
@@ -181,8 +183,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         verbose: 0 shows nothing; 1 bars on a terminal, without times; 2 also a line for each
             release, with its value and its noise.
         callbacks: functions that are called with a `SearchRelease` after each release: its
-            parameters, and the score and its noise where one is released. If one returns True, the
-            search ends there and the recommended score is released. What was planned stays
+            parameters, and the score and its noise where one is released. If one returns True, a
+            search by "bo" ends there and the recommended score is released. What was planned stays
             reserved: a later `fit` on the same ledger is charged for the rest, and keeps the
             recommendation.
 
@@ -398,6 +400,11 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                 raise InputError(
                     "groups", type(groups).__name__, "given to the Curator, in its PrivacyUnit"
                 )
+            for each in fields(privacy):
+                value = getattr(privacy, each.name)
+                if each.name not in _OF_SEARCH and value != each.default:
+                    remedy = "The Curator that is X_val has its own; its share is `budget`."
+                    raise InputError(each.name, value, "left out with a Curator", remedy)
             X_val.protected.require_apart("X_train", trainer.table(), _IN_THE_OPEN)
             return X_val
         form = trainer.form()

@@ -13,7 +13,7 @@ from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import Ridge
 from sklearn.utils.estimator_checks import check_estimator
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Adjacency, Budget, Curator, Privacy, PrivacyUnit
 from dpbo.curator import Ledger
 from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.mechanisms import NoNoise
@@ -217,3 +217,24 @@ def test_a_search_in_which_nothing_can_be_fitted_still_states_what_it_spent():
         search.fit(*TRAIN, *VALIDATION)
     assert search.statement().units == 1200
     assert len(search.results_["params"]) == 3
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"unit": "patient"}, {"adjacency": "add-or-remove-one"}, {"dataset": "d"}, {"share": 0.5}],
+    ids=str,
+)
+def test_what_is_the_curators_own_is_refused_beside_it(given):
+    curator = Curator(
+        VALIDATION,
+        unit="record",
+        adjacency="replace-one",
+        budget=Budget(1.0, 1e-6),
+        allow_repeated=True,
+    )
+    search = make(budget=0.5, strategy=FEW)
+    search.privacy = Privacy(**given)
+    (name,) = given
+    with pytest.raises(InputError, match=f"^{name}=.*left out with a Curator"):
+        search.fit(*TRAIN, curator)
+    assert not curator.ledger.used()

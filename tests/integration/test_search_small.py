@@ -481,7 +481,8 @@ def test_rare_classes_and_useless_parameters_are_no_crash():
     ],
 )
 def test_what_it_cannot_do_is_refused_before_anything_is_reserved(name, settings):
-    adjacency = settings.get("adjacency", "replace-one")
+    settings = dict(settings)
+    adjacency = settings.pop("adjacency", "replace-one")
     curator = Curator(
         PROTECTED, unit="record", adjacency=adjacency, budget=BUDGET, allow_repeated=True
     )
