@@ -18,6 +18,7 @@ Every release is Gaussian with the same multiplier M, so J of them are exactly s
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
@@ -29,7 +30,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError
-from dpbo.papers.em.estimator import Components, Floats, Iterations, PrivateEstimator
+from dpbo.papers.em.estimator import Components, Floats, Iterations, PrivateEstimator, public_count
 from dpbo.papers.em.gaussians import Averaged, Gaussians, Prior, frame_of, mixture_of
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.moment_features import COVARIANCES, width_of
@@ -116,24 +117,23 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
             BudgetExceeded: the budget is not left.
         """
         curator, d = self._open(X)
-        ball, K, kind, seed = (
-            self._ball(d),
-            self.n_components,
-            self.covariance_type,
-            self._seed(curator),
-        )
-        weights, blank = self._weights(d), torch.zeros(K, width_of(kind, d), dtype=torch.float64)
+        ball = self._ball(d)
+        K = self.n_components
+        kind = self.covariance_type
+        seed = self._seed(curator)
+        blank = torch.zeros(K, width_of(kind, d), dtype=torch.float64)
         moments = MixtureMoments(
-            d, ball=ball, natural=blank, covariance=kind, weights=weights, vectors=self.vectors
+            d,
+            ball=ball,
+            natural=blank,
+            covariance=kind,
+            weights=self._weights(d),
+            vectors=self.vectors,
         )
-        sums = ClusterSums(
-            d, ball=ball, centers=torch.zeros(K, d, dtype=torch.float64), vectors=self.vectors
-        )
-        for query in (moments, sums):  # what they refuse is refused before anything is reserved
-            query.sensitivity(curator.adjacency)
+        sums = ClusterSums(d, ball=ball, centers=blank[:, :d], vectors=self.vectors)
         terms = {"random_state": seed, **{name: getattr(self, name) for name in _TERMS}}
         slots = self.frame_iter + (self.init_iter if K > 1 else 0) + self.max_iter
-        reservation = self._reserve(X, curator, slots, terms)
+        reservation = self._reserve(X, curator, slots, [moments, sums], terms)
         ball, covariance = self._frame(reservation, ball, d)
         mixture = self._start(reservation, ball, covariance, d, np.random.RandomState(seed))
         floor = (
@@ -146,17 +146,11 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         averaged = Averaged(self.max_iter if self.settle is None else self.settle, curator.units)
         prior = Prior() if self.method == "map" else None
         for _ in range(self.max_iter):
-            query = MixtureMoments(
-                d,
-                ball=ball,
-                natural=mixture.natural(),
-                covariance=kind,
-                weights=weights,
-                vectors=self.vectors,
-            )
+            query = dataclasses.replace(moments, ball=ball, natural=mixture.natural())
             answer, std = averaged.add(*self._release(reservation, query, "em", K))
             mixture = mixture_of(answer, std, d, kind, floor, prior)
-        self._mixture, self._ball_ = mixture, ball
+        self._mixture = mixture
+        self._ball_ = ball
         outside = mixture.outward(ball)
         self.weights_, self.means_, self.covariances_ = (
             part.numpy() for part in (outside.weights, outside.means, outside.covariances)
@@ -251,10 +245,7 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
                 d, ball=ball, natural=natural, covariance=kind, vectors=self.vectors
             )
             value, std = self._release(reservation, query, "frame")
-            if units is not None:
-                count = float(units)
-            else:
-                count = max(float(value[0, 0]), 1.0 + 3.0 * float(std[0, 0]))
+            count = public_count(units, value[0, 0], std[0, 0])
             mean, whitening = frame_of(value, std, count, d, kind)
             before = identity if ball.matrix is None else ball.matrix
             center = ball.outward(mean.unsqueeze(0))[0]
