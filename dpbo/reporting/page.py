@@ -363,6 +363,13 @@ def _answers(records: Sequence[Record]) -> dict[str, list[Mapping[str, Any]]]:
     return found
 
 
+def _values(records: Sequence[Record]) -> dict[int, list[Mapping[str, Any]]]:
+    """The released values by the number of the charge that paid for them."""
+    return {
+        record.body["entry"]: record.body["values"] for record in records if record.kind == "value"
+    }
+
+
 def _point(value: Mapping[str, Any]) -> Any:
     """The point at which a value was released, if it has one."""
     if isinstance(value.get("details"), dict):
@@ -452,9 +459,7 @@ def _selected(
     spaces: Mapping[str, Space | None],
 ) -> Iterator[dict[str, Any]]:
     """The winner of each private selection."""
-    values = {
-        record.body["entry"]: record.body["values"] for record in records if record.kind == "value"
-    }
+    values = _values(records)
     for record in records:
         if record.kind == "charge" and record.seq in values:
             slots = record.body.get("slots", [])
@@ -489,9 +494,7 @@ def _releases(
     """A row for each release; successive charges that keep no slots, such as the steps of DP-SGD,
     are one row.
     """
-    values = {
-        record.body["entry"]: record.body["values"] for record in records if record.kind == "value"
-    }
+    values = _values(records)
     charges = [record for record in records if record.kind == "charge"]
     for _, group in itertools.groupby(
         charges, lambda r: (r.name, r.body["plan"], "slots" in r.body or r.seq)

@@ -80,7 +80,7 @@ def plot_convergence(
         alpha=0.6,
         label="released value ± standard deviation of its noise",
     )
-    best_so_far = released.mean.cummax(0).values.numpy()
+    best_so_far = released.best_so_far.numpy()
     axes.step(
         t,
         best_so_far,
