@@ -340,12 +340,12 @@ class Search:
         stds = released.Yvar[:, 0].sqrt()
         x = released.X if points is None else points
         parameters = _parameters(x[best].tolist(), released.space if named else None)
-        single = len(released.X) == 1
-        if single:
+        if len(released.X) == 1:
             mean = with_noise(float(released.mean[best]), float(stds[best]))
+            chart = None
         else:
             mean = f"{float(released.mean[best]):.4g}"
-        chart = None if single else ConvergenceChart.of(released)
+            chart = ConvergenceChart.of(released)
         return cls(
             released.name, chart, parameters, mean, best + 1, f"{float(stds.max()):.2g}", named
         )
@@ -421,14 +421,9 @@ def _searches(
         )
         if not own or not all(single):
             continue
-        X, Y, Yvar = (
-            torch.tensor(column, dtype=torch.float64)
-            for column in (
-                points,
-                [value["value"] for value in own],
-                [value["variance"] for value in own],
-            )
-        )
+        X = torch.tensor(points, dtype=torch.float64)
+        Y = torch.tensor([value["value"] for value in own], dtype=torch.float64)
+        Yvar = torch.tensor([value["variance"] for value in own], dtype=torch.float64)
         yield Search.of(
             ReleasedValues.at(X, Y, Yvar, name, spaces[name]),
             named=spaces[name] is not None,

@@ -109,11 +109,9 @@ class ReleasedValues:
             )
         space = Space(**search.param_distributions)
         X = torch.stack([space.encode(parameters) for parameters in columns["params"]])
-        Y, std = (
-            torch.as_tensor(columns[name], dtype=torch.float64).unsqueeze(1)
-            for name in ("mean_test_score", "std_test_score")
-        )
-        return cls(search.name, space, X, Y, std**2, default_gp)
+        Y = torch.as_tensor(columns["mean_test_score"], dtype=torch.float64)
+        std = torch.as_tensor(columns["std_test_score"], dtype=torch.float64)
+        return cls(search.name, space, X, Y.unsqueeze(1), std.unsqueeze(1) ** 2)
 
     @classmethod
     def _of_study(cls, study: Any, space: Space | None) -> Self:
