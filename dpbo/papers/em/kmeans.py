@@ -83,7 +83,9 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
             else:
                 centers = means / means.norm(dim=1, keepdim=True).clamp(min=1.0)
         self.cluster_centers_ = ball.outward(centers).numpy()
-        self.statement_, self.n_iter_, self._n_features_out = curator.statement(), self.max_iter, K
+        self.statement_ = curator.statement()
+        self.n_iter_ = self.max_iter
+        self._n_features_out = K
         return self
 
     def predict(self, X: Any) -> Any:

@@ -136,13 +136,12 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         reservation = self._reserve(X, curator, slots, [moments, sums], terms)
         ball, covariance = self._frame(reservation, ball, d)
         mixture = self._start(reservation, ball, covariance, d, np.random.RandomState(seed))
-        floor = (
-            self.reg_covar
-            if self.reg_covar is not None
-            else 0.05 / self._reach(d) ** 2
-            if self.frame_iter
-            else 1e-3
-        )
+        if self.reg_covar is not None:
+            floor = self.reg_covar
+        elif self.frame_iter:
+            floor = 0.05 / self._reach(d) ** 2
+        else:
+            floor = 1e-3
         averaged = Averaged(self.max_iter if self.settle is None else self.settle, curator.units)
         prior = Prior() if self.method == "map" else None
         for _ in range(self.max_iter):
@@ -157,7 +156,8 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         )
         self.weights_ = self.weights_ / self.weights_.sum()
         self.noise_multiplier_ = getattr(reservation.mechanism, "noise_multiplier", 0.0)
-        self.statement_, self.n_iter_ = curator.statement(), self.max_iter
+        self.statement_ = curator.statement()
+        self.n_iter_ = self.max_iter
         return self
 
     def score_samples(self, X: Any) -> Floats:
@@ -233,11 +233,9 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         """The ball around all records in which they are white, and their covariance in x's units; a
         guess where nothing is released.
         """
-        kind, units, identity = (
-            self.covariance_type,
-            reservation.curator.units,
-            torch.eye(d, dtype=torch.float64),
-        )
+        kind = self.covariance_type
+        units = reservation.curator.units
+        identity = torch.eye(d, dtype=torch.float64)
         inner = identity / (d + 2)  # of the uniform law on the unit ball
         for _ in range(self.frame_iter):
             natural = torch.zeros(1, width_of(kind, d), dtype=torch.float64)
@@ -270,7 +268,8 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         center = torch.zeros(d, dtype=torch.float64) if ball.center is None else ball.center
         cloud = torch.from_numpy(generator.standard_normal((K, d))) @ root.T
         centers = _SEPARATION * cloud
-        weights, units = torch.full((K,), 1.0 / K, dtype=torch.float64), reservation.curator.units
+        weights = torch.full((K,), 1.0 / K, dtype=torch.float64)
+        units = reservation.curator.units
         near = Ball(
             0.75 * self._reach(d) * float(torch.linalg.eigvalsh(covariance)[-1]) ** 0.5,
             center=center,
@@ -290,13 +289,12 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         matrix = torch.eye(d, dtype=torch.float64) if ball.matrix is None else ball.matrix
         inside = within * matrix @ matrix.T / ball.radius**2
         kind = self.covariance_type
-        shape = (
-            inside
-            if kind == "full"
-            else inside.diagonal()
-            if kind == "diag"
-            else inside.diagonal().mean()
-        )
+        if kind == "full":
+            shape = inside
+        elif kind == "diag":
+            shape = inside.diagonal()
+        else:
+            shape = inside.diagonal().mean()
         return Gaussians(
             weights, ball.inward(centers + center), shape.expand(K, *shape.shape).clone(), kind
         )
