@@ -276,18 +276,21 @@ def utility(samples: dict[int, Any]) -> Figures:
 
 def _promises(count: int, epsilon: float) -> list[tuple[str, float, float]]:
     """(quantity, bound, probability with which it may fail)."""
-    shared: dict[str, Any] = {
-        "count": count,
-        "kappa": KAPPA,
-        "delta": DELTA,
-        "epsilon": epsilon,
-        "a": A,
-    }
-    second = bounds.theorem_2(
-        count=count, sensitivity=sensitivities(count, "corrected")["1"], epsilon=epsilon, a=A
+    moved = sensitivities(count, "corrected")
+    regret = bounds.regret(
+        count=count, evaluations=EVALUATIONS, noise=NOISE, gamma=gamma_of(count), delta=DELTA
     )
-    fourth = bounds.theorem_4(evaluations=EVALUATIONS, noise=NOISE, gamma=gamma_of(count), **shared)
-    sixth = bounds.theorem_6(regret=0.0, **shared)
+    second = bounds.theorem_2(count=count, sensitivity=moved["1"], epsilon=epsilon, a=A)
+    fourth = bounds.theorem_4(
+        evaluations=EVALUATIONS,
+        noise=NOISE,
+        delta=DELTA,
+        regret=regret,
+        sensitivity=moved["3"],
+        epsilon=epsilon,
+        a=A,
+    )
+    sixth = bounds.theorem_6(regret=0.0, sensitivity=moved["5"], epsilon=epsilon, a=A)
     return [("mu", second, 0.05), ("v", fourth, DELTA + 0.05), ("v2", sixth, DELTA + 0.05)]
 
 

@@ -61,16 +61,11 @@ class ConvergenceChart:
     @classmethod
     def of(cls, released: ReleasedValues) -> "ConvergenceChart":
         """The chart of a search."""
-        y = released.Y[:, 0].tolist()
-        std = released.Yvar[:, 0].sqrt().tolist()
-        best_so_far = released.mean.cummax(0).values.tolist()
-        low, high = (
-            sign * max(sign * v for v in values)
-            for sign, values in (
-                (-1, [*(v - s for v, s in zip(y, std, strict=True)), *best_so_far]),
-                (1, [*(v + s for v, s in zip(y, std, strict=True)), *best_so_far]),
-            )
-        )
+        y = released.Y[:, 0]
+        std = released.Yvar[:, 0].sqrt()
+        best_so_far = released.best_so_far.tolist()
+        low = min(float((y - std).min()), *best_so_far)
+        high = max(float((y + std).max()), *best_so_far)
         margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
         low = low - margin
         high = high + margin
@@ -83,12 +78,15 @@ class ConvergenceChart:
                 HEIGHT - _BOTTOM - (value - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM), 1
             )
 
-        dots = [
-            Dot(across(t), up(v), up(v - s), up(v + s), f"evaluation {t}: {with_noise(v, s)}")
-            for t, (v, s) in enumerate(zip(y, std, strict=True), 1)
-        ]
-        steps = [f"H{across(t)}V{up(mean)}" for t, mean in enumerate(best_so_far, 1)]
-        path = f"M{across(1)} {up(best_so_far[0])}{''.join(steps)}H{across(len(y) + 0.5)}"
+        dots = []
+        path = f"M{across(1)} {up(best_so_far[0])}"
+        for t, (v, s, mean) in enumerate(
+            zip(y.tolist(), std.tolist(), best_so_far, strict=True), 1
+        ):
+            text = f"evaluation {t}: {with_noise(v, s)}"
+            dots.append(Dot(across(t), up(v), up(v - s), up(v + s), text))
+            path += f"H{across(t)}V{up(mean)}"
+        path += f"H{across(len(y) + 0.5)}"
         return cls(
             tuple(dots),
             path,
@@ -114,16 +112,14 @@ def budget_bars(spent: float | None, reserved: float) -> tuple[Bar, ...]:
     """Used, reserved and left, as shares of the budget; what is used is None where it is not known
     apart from what is reserved.
     """
-    # what rounding leaves is nothing
-    used, held = (
-        1.0 if share > 1.0 - 1e-9 else max(share, 0.0) for share in (spent or 0.0, reserved)
-    )
-    held = max(held, used)
-    parts = [("used", 0.0, used), ("reserved", used, held), ("left", held, 1.0)]
-    return tuple(
-        Bar(kind, 100 * start, 100 * (end - start), percent(end - start))
-        for kind, start, end in parts
-    )
+    bars = []
+    start = 0.0
+    for kind, end in (("used", spent or 0.0), ("reserved", reserved), ("left", 1.0)):
+        # what rounding leaves is nothing
+        end = 1.0 if end > 1.0 - 1e-9 else max(end, start)
+        bars.append(Bar(kind, 100 * start, 100 * (end - start), percent(end - start)))
+        start = end
+    return tuple(bars)
 
 
 def ticks(low: float, high: float, most: int) -> Sequence[float]:

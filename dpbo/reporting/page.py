@@ -340,12 +340,12 @@ class Search:
         stds = released.Yvar[:, 0].sqrt()
         x = released.X if points is None else points
         parameters = _parameters(x[best].tolist(), released.space if named else None)
-        single = len(released.X) == 1
-        if single:
+        if len(released.X) == 1:
             mean = with_noise(float(released.mean[best]), float(stds[best]))
+            chart = None
         else:
             mean = f"{float(released.mean[best]):.4g}"
-        chart = None if single else ConvergenceChart.of(released)
+            chart = ConvergenceChart.of(released)
         return cls(
             released.name, chart, parameters, mean, best + 1, f"{float(stds.max()):.2g}", named
         )
@@ -361,6 +361,13 @@ def _answers(records: Sequence[Record]) -> dict[str, list[Mapping[str, Any]]]:
         if record.kind == "value" and (name := plans[record.body["entry"]]) is not None:
             found[name] += record.body["values"]
     return found
+
+
+def _values(records: Sequence[Record]) -> dict[int, list[Mapping[str, Any]]]:
+    """The released values by the number of the charge that paid for them."""
+    return {
+        record.body["entry"]: record.body["values"] for record in records if record.kind == "value"
+    }
 
 
 def _point(value: Mapping[str, Any]) -> Any:
@@ -414,14 +421,9 @@ def _searches(
         )
         if not own or not all(single):
             continue
-        X, Y, Yvar = (
-            torch.tensor(column, dtype=torch.float64)
-            for column in (
-                points,
-                [value["value"] for value in own],
-                [value["variance"] for value in own],
-            )
-        )
+        X = torch.tensor(points, dtype=torch.float64)
+        Y = torch.tensor([value["value"] for value in own], dtype=torch.float64)
+        Yvar = torch.tensor([value["variance"] for value in own], dtype=torch.float64)
         yield Search.of(
             ReleasedValues.at(X, Y, Yvar, name, spaces[name]),
             named=spaces[name] is not None,
@@ -452,9 +454,7 @@ def _selected(
     spaces: Mapping[str, Space | None],
 ) -> Iterator[dict[str, Any]]:
     """The winner of each private selection."""
-    values = {
-        record.body["entry"]: record.body["values"] for record in records if record.kind == "value"
-    }
+    values = _values(records)
     for record in records:
         if record.kind == "charge" and record.seq in values:
             slots = record.body.get("slots", [])
@@ -489,9 +489,7 @@ def _releases(
     """A row for each release; successive charges that keep no slots, such as the steps of DP-SGD,
     are one row.
     """
-    values = {
-        record.body["entry"]: record.body["values"] for record in records if record.kind == "value"
-    }
+    values = _values(records)
     charges = [record for record in records if record.kind == "charge"]
     for _, group in itertools.groupby(
         charges, lambda r: (r.name, r.body["plan"], "slots" in r.body or r.seq)

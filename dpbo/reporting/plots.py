@@ -80,7 +80,7 @@ def plot_convergence(
         alpha=0.6,
         label="released value ± standard deviation of its noise",
     )
-    best_so_far = released.mean.cummax(0).values.numpy()
+    best_so_far = released.best_so_far.numpy()
     axes.step(
         t,
         best_so_far,
@@ -195,18 +195,23 @@ def plot_parallel_coordinates(
         column := next((c for c in PUBLIC_SCORES if c in getattr(source, "results_", {})), None)
     ):
         label = PUBLIC_SCORES[column]
-        scores = np.asarray(source.results_[column])
-        chosen = repr(source.best_params_)
         title = source.name
         shown = Space(**source.param_distributions)
-        kept = [
-            (p, score)
-            for p, score in zip(source.results_["params"], scores, strict=True)
-            if _is_inside(shown, p)
-        ]
-        X = torch.stack([shown.encode(p) for p, _ in kept])
-        colours = np.array([score for _, score in kept])
-        best = next((i for i, (p, _) in enumerate(kept) if repr(p) == chosen), None)
+        points = []
+        scores = list[float]()
+        best = None
+        results = source.results_
+        for parameters, score in zip(results["params"], results[column], strict=True):
+            try:
+                points.append(shown.encode(parameters))
+            except InputError:
+                # a search also knows the estimator's own parameters, which may lie outside
+                continue
+            if best is None and repr(parameters) == repr(source.best_params_):
+                best = len(scores)
+            scores.append(score)
+        X = torch.stack(points)
+        colours = np.array(scores)
     else:
         released = ReleasedValues.of(source, space, metric)
         title = released.name
@@ -265,14 +270,8 @@ def plot_budget(curator: Curator, *, ax: Any = None) -> Any:
     counts = np.cumsum([record.event.count for record in records if record.kind == "charge"])
     if not len(counts):
         raise UsageError("the curator has released no value yet.")
-    steps = sorted(
-        {
-            *np.linspace(0, len(counts) - 1, min(len(counts), _MOST_STEPS))
-            .round()
-            .astype(int)
-            .tolist()
-        }
-    )
+    spread = np.linspace(0, len(counts) - 1, min(len(counts), _MOST_STEPS))
+    steps = np.unique(spread.round().astype(int))
     chain = Chain()
     uses = list[BudgetUse]()
     charges = 0
@@ -467,17 +466,6 @@ class _Axis:
         x = self._space.bounds[0].repeat(len(coordinates), 1)
         x[:, self._i] = coordinates
         return [self._space.decode(point)[self._space.names[self._i]] for point in x]
-
-
-def _is_inside(space: Space, parameters: Mapping[str, Any]) -> bool:
-    """Whether the space has these parameters; a search also knows the estimator's own, which may
-    lie outside.
-    """
-    try:
-        space.encode(dict(parameters))
-    except InputError:
-        return False
-    return True
 
 
 def _colours(values: NDArray[np.float64]) -> Any:

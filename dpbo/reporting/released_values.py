@@ -109,23 +109,16 @@ class ReleasedValues:
             )
         space = Space(**search.param_distributions)
         X = torch.stack([space.encode(parameters) for parameters in columns["params"]])
-        Y, std = (
-            torch.as_tensor(columns[name], dtype=torch.float64).unsqueeze(1)
-            for name in ("mean_test_score", "std_test_score")
-        )
-        return cls(search.name, space, X, Y, std**2, default_gp)
+        Y = torch.as_tensor(columns["mean_test_score"], dtype=torch.float64)
+        std = torch.as_tensor(columns["std_test_score"], dtype=torch.float64)
+        return cls(search.name, space, X, Y.unsqueeze(1), std.unsqueeze(1) ** 2)
 
     @classmethod
     def _of_study(cls, study: Any, space: Space | None) -> Self:
-        from dpbo.integrations.optuna.trials import ENTRY, YVAR, Suggestions
+        from dpbo.integrations.optuna.sampling import columns_of, released_trials
+        from dpbo.integrations.optuna.trials import Suggestions
 
-        complete = [
-            trial
-            for trial in study.get_trials(deepcopy=False)
-            if trial.value is not None and YVAR in trial.user_attrs
-        ]
-        # each value once
-        trials = [*{trial.user_attrs[ENTRY]: trial for trial in complete}.values()]
+        trials = released_trials(study)
         if not trials:
             raise UsageError(
                 "the study has no released value: give one whose TrialObjective has released a"
@@ -133,18 +126,7 @@ class ReleasedValues:
             )
         if space is None:
             space = Space(**{name: _spec(one) for name, one in trials[0].distributions.items()})
-        else:
-            space = space
-        values = torch.tensor(
-            [[trial.value, trial.user_attrs[YVAR]] for trial in trials], dtype=torch.float64
-        )
-        return cls.at(
-            Suggestions(space).points([trial.params for trial in trials]),
-            values[:, :1],
-            values[:, 1:],
-            study.study_name,
-            space,
-        )
+        return cls.at(*columns_of(trials, Suggestions(space)), study.study_name, space)
 
     @cached_property
     def model(self) -> SingleTaskGP:
@@ -175,6 +157,11 @@ class ReleasedValues:
         if len(self.X) == 1:
             return self.Y[:, 0]
         return self.posterior(self.X)[0]
+
+    @property
+    def best_so_far(self) -> torch.Tensor:
+        """The highest posterior mean of each point and those before it, `t`."""
+        return self.mean.cummax(0).values
 
     @property
     def best(self) -> int:

@@ -1214,7 +1214,7 @@ SABOTAGES = (
     Sabotage(
         "private factor analysis divides by the exact private number of records",
         where="dpbo.papers.em.factor_analysis:DPFactorAnalysis.fit",
-        old="count = max(float(value[0]), 1.0 + 3.0 * float(std[0]))",
+        old="count = public_count(public, value[0], std[0])",
         new="count = float(curator._Curator__view.units)",
         test=(
             "tests/unit/papers/test_em_kmeans_factors.py"

@@ -56,7 +56,7 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """The next point as Optuna parameters."""
         finished = _observed(study, self._suggestions)
-        X, Y, Yvar = _columns(finished, self._suggestions)
+        X, Y, Yvar = columns_of(finished, self._suggestions)
         if trial.number < self._initial or len(X) < 2:
             return self._suggestions.shown(
                 self._space.sample(trial.number + 1, seed=self._seed)[-1]
@@ -99,19 +99,24 @@ def recommended_trial(study: optuna.Study, space: Space) -> Recommendation:
         InputError: no trial of the study has a released value.
     """
     suggestions = Suggestions(space)
-    return recommended(space, *_columns(_observed(study, suggestions), suggestions))
+    return recommended(space, *columns_of(_observed(study, suggestions), suggestions))
 
 
 def _observed(study: optuna.Study, suggestions: Suggestions) -> list[FrozenTrial]:
-    """Complete trials over this space that have a released value, each value once."""
-    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    ours = [
-        t for t in complete if {ENTRY, YVAR} <= t.user_attrs.keys() and suggestions.holds(t.params)
-    ]
-    return list({t.user_attrs[ENTRY]: t for t in ours}.values())
+    """Those of the released trials that are over this space."""
+    return [trial for trial in released_trials(study) if suggestions.holds(trial.params)]
 
 
-def _columns(
+def released_trials(study: optuna.Study) -> list[FrozenTrial]:
+    """Complete trials that have a released value, each value once."""
+    released = {}
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        if {ENTRY, YVAR} <= trial.user_attrs.keys():
+            released[trial.user_attrs[ENTRY]] = trial
+    return list(released.values())
+
+
+def columns_of(
     trials: list[FrozenTrial], suggestions: Suggestions
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """X `t x d`, Y `t x 1`, Yvar `t x 1`."""

@@ -24,7 +24,7 @@ import dataclasses
 import hashlib
 import json
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from numbers import Integral
@@ -148,21 +148,15 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
             )
         # how many there are is private otherwise
         rows = self._as_table(X, 1 if adjacency is Adjacency.REPLACE_ONE else 0)
-        records, unit = (
+        curator = Curator(
             torch.from_numpy(rows if rows.flags.writeable else rows.copy()),
-            PrivacyUnit("record"),
+            unit=PrivacyUnit("record"),
+            adjacency=adjacency,
+            budget=cap,
+            accounting=self.accounting,
+            role="training",
         )
-        return (
-            Curator(
-                records,
-                unit=unit,
-                adjacency=adjacency,
-                budget=cap,
-                accounting=self.accounting,
-                role="training",
-            ),
-            rows.shape[1],
-        )
+        return curator, rows.shape[1]
 
     def _as_table(self, X: Any, least: int) -> Floats:
         """An array as float64. Refused by its dtype and shape alone; a cell that is no number
@@ -226,12 +220,15 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         X: Any,
         curator: Curator,
         slots: int,
+        asked: Sequence[PointSums],
         terms: Mapping[str, Any],
         noise: type[AdditiveMechanism] = GaussianMechanism,
     ) -> Reservation:
         """Reserves the releases. On an array they take all of the budget, which is that of the
-        curator.
+        curator. What a query like those of `asked` would refuse is refused before.
         """
+        for query in asked:
+            query.sensitivity(curator.adjacency)
         center = None if self.center is None else np.asarray(self.center).tolist()
         shared = {"radius": self.radius, "center": center, "dimension": self.n_features_in_}
         stated = {"records": curator.units, "role": "training", **shared, **terms}
@@ -284,6 +281,15 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True  # the noise is fresh in every fit
         return tags
+
+
+def public_count(units: float | None, value: torch.Tensor, std: torch.Tensor) -> float:
+    """The public number of records; where it is private, the released one, at least 1 and three
+    standard deviations of its noise.
+    """
+    if units is not None:
+        return float(units)
+    return max(float(value), 1.0 + 3.0 * float(std))
 
 
 def _number(cell: Any) -> float:

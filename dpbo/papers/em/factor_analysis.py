@@ -20,6 +20,7 @@ d(d+1)/2 numbers: at d = 1,000 a fit takes seconds, at 4,096 (8.4 million of the
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
@@ -30,7 +31,13 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpbo.errors import InputError
-from dpbo.papers.em.estimator import Components, Floats, Iterations, PrivateEstimator
+from dpbo.papers.em.estimator import (
+    Components,
+    Floats,
+    Iterations,
+    PrivateEstimator,
+    public_count,
+)
 from dpbo.papers.em.gaussians import matrix_of
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
 from dpbo.queries.ball import Ball
@@ -77,7 +84,8 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
             BudgetExceeded: the budget is not left.
         """
         curator, d = self._open(X)
-        ball, seed = self._ball(d), self._seed(curator)
+        ball = self._ball(d)
+        seed = self._seed(curator)
         public = curator.units if curator.units is not None else self.divisor
         if self.center is not None and public is None:
             raise InputError(
@@ -86,10 +94,10 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
                 "the public number of records",
                 "Their number is private, and `center` is given.",
             )
-        # refused, if at all, before anything is reserved
-        SecondMoment(d, ball=ball, vectors=self.vectors).sensitivity(curator.adjacency)
+        second_moment = SecondMoment(d, ball=ball, vectors=self.vectors)
         terms = {"divisor": self.divisor, "random_state": seed}
-        reservation = self._reserve(X, curator, 1 if self.center is not None else 2, terms)
+        slots = 1 if self.center is not None else 2
+        reservation = self._reserve(X, curator, slots, [second_moment], terms)
         if self.center is not None:
             count = float(public or 1.0)
         else:
@@ -97,34 +105,26 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
             (value,), (std,) = self._release(
                 reservation, ClusterSums(d, ball=ball, centers=origin, vectors=self.vectors), "mean"
             )
-            if public is not None:
-                count = float(public)
-            else:
-                count = max(float(value[0]), 1.0 + 3.0 * float(std[0]))
+            count = public_count(public, value[0], std[0])
             mean = value[1:] / count
             mean = mean / max(1.0, float(mean.norm()))
             ball = Ball(ball.radius, center=ball.outward(mean.unsqueeze(0))[0])
-        value, std = self._release(
-            reservation, SecondMoment(d, ball=ball, vectors=self.vectors), "second moment"
-        )
-        A, noise = matrix_of(value / count, d)[0], std / count
-        rank, start = min(d - 1, 2 * self.n_components + 5), self._generator().standard_normal(d)
+            second_moment = dataclasses.replace(second_moment, ball=ball)
+        value, std = self._release(reservation, second_moment, "second moment")
+        A = matrix_of(value / count, d)[0]
+        noise = std / count
+        rank = min(d - 1, 2 * self.n_components + 5)
+        start = np.random.RandomState(seed).standard_normal(d)
         basis, values, rest = low_rank_plus_diagonal(
             A, float(noise.min()), float(noise.max()), rank, start
         )
         L, psi = factors_of(basis, values, rest, self.n_components, self.max_iter)
-        self.components_, self.noise_variance_ = (
-            (L.T * ball.radius).numpy(),
-            (psi * ball.radius**2).numpy(),
-        )
-        self.mean_ = (
-            torch.zeros(d, dtype=torch.float64) if ball.center is None else ball.center
-        ).numpy()
-        self.kept_, self.n_iter_, self._n_features_out = (
-            int((values > 0).sum()),
-            self.max_iter,
-            len(self.components_),
-        )
+        self.components_ = (L.T * ball.radius).numpy()
+        self.noise_variance_ = (psi * ball.radius**2).numpy()
+        self.mean_ = np.zeros(d) if ball.center is None else ball.center.numpy()
+        self.kept_ = int((values > 0).sum())
+        self.n_iter_ = self.max_iter
+        self._n_features_out = len(self.components_)
         self.statement_ = curator.statement()
         return self
 

@@ -43,21 +43,19 @@ class Gaussians:
         d = self.means.shape[1]
         match self.kind:
             case "full":
-                precision = torch.cholesky_inverse(
-                    factor := torch.linalg.cholesky(self.covariances)
-                )
+                factor = torch.linalg.cholesky(self.covariances)
+                precision = torch.cholesky_inverse(factor)
                 linear = (precision @ self.means.unsqueeze(2)).squeeze(2)
                 half = factor.diagonal(dim1=1, dim2=2).log().sum(1)
                 i, j = torch.triu_indices(d, d)
                 square = -precision[:, i, j] * torch.where(i == j, 0.5, 1.0).to(precision.dtype)
             case "diag":
-                linear, half = self.means / self.covariances, 0.5 * self.covariances.log().sum(1)
+                linear = self.means / self.covariances
+                half = 0.5 * self.covariances.log().sum(1)
                 square = -0.5 / self.covariances
             case _:
-                linear, half = (
-                    self.means / self.covariances.unsqueeze(1),
-                    0.5 * d * self.covariances.log(),
-                )
+                linear = self.means / self.covariances.unsqueeze(1)
+                half = 0.5 * d * self.covariances.log()
                 square = -0.5 / self.covariances.unsqueeze(1)
         constant = (
             self.weights.log()
@@ -124,7 +122,11 @@ def second(moments: torch.Tensor, d: int, kind: str) -> torch.Tensor:
     coordinates).
     """
     block = moments[:, 1 + d :]
-    return matrix_of(block, d) if kind == "full" else block if kind == "diag" else block[:, 0] / d
+    if kind == "full":
+        return matrix_of(block, d)
+    if kind == "diag":
+        return block
+    return block[:, 0] / d
 
 
 def outer(means: torch.Tensor, kind: str) -> torch.Tensor:

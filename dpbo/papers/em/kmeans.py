@@ -12,6 +12,7 @@ the ball or cube; the start does not depend on the records.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
@@ -66,17 +67,15 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
             BudgetExceeded: the budget is not left.
         """
         curator, d = self._open(X)
-        ball, K, seed = self._ball(d, self._norm), self.n_clusters, self._seed(curator)
-        # what the query refuses is refused before anything is reserved
-        blank = torch.zeros(K, d, dtype=torch.float64)
-        ClusterSums(d, ball=ball, centers=blank, vectors=self.vectors).sensitivity(
-            curator.adjacency
-        )
-        terms = {"n_clusters": K, "random_state": seed}
-        reservation = self._reserve(X, curator, self.max_iter, terms, self._noise)
+        ball = self._ball(d, self._norm)
+        K = self.n_clusters
+        seed = self._seed(curator)
         centers = spread_centers(K, d, self._norm, np.random.RandomState(seed))
+        query = ClusterSums(d, ball=ball, centers=centers, vectors=self.vectors, keep=True)
+        terms = {"n_clusters": K, "random_state": seed}
+        reservation = self._reserve(X, curator, self.max_iter, [query], terms, self._noise)
         for _ in range(self.max_iter):
-            query = ClusterSums(d, ball=ball, centers=centers, vectors=self.vectors, keep=True)
+            query = dataclasses.replace(query, centers=centers)
             value, std = self._release(reservation, query, "k-means", K)
             means = value[:, 1:] / torch.maximum(value[:, 0], std[:, 0].clamp(min=1.0)).unsqueeze(1)
             if ball.norm == "linf":
@@ -84,7 +83,9 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
             else:
                 centers = means / means.norm(dim=1, keepdim=True).clamp(min=1.0)
         self.cluster_centers_ = ball.outward(centers).numpy()
-        self.statement_, self.n_iter_, self._n_features_out = curator.statement(), self.max_iter, K
+        self.statement_ = curator.statement()
+        self.n_iter_ = self.max_iter
+        self._n_features_out = K
         return self
 
     def predict(self, X: Any) -> Any:

@@ -18,6 +18,7 @@ Every release is Gaussian with the same multiplier M, so J of them are exactly s
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
@@ -29,7 +30,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError
-from dpbo.papers.em.estimator import Components, Floats, Iterations, PrivateEstimator
+from dpbo.papers.em.estimator import Components, Floats, Iterations, PrivateEstimator, public_count
 from dpbo.papers.em.gaussians import Averaged, Gaussians, Prior, frame_of, mixture_of
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.moment_features import COVARIANCES, width_of
@@ -116,54 +117,47 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
             BudgetExceeded: the budget is not left.
         """
         curator, d = self._open(X)
-        ball, K, kind, seed = (
-            self._ball(d),
-            self.n_components,
-            self.covariance_type,
-            self._seed(curator),
-        )
-        weights, blank = self._weights(d), torch.zeros(K, width_of(kind, d), dtype=torch.float64)
+        ball = self._ball(d)
+        K = self.n_components
+        kind = self.covariance_type
+        seed = self._seed(curator)
+        blank = torch.zeros(K, width_of(kind, d), dtype=torch.float64)
         moments = MixtureMoments(
-            d, ball=ball, natural=blank, covariance=kind, weights=weights, vectors=self.vectors
+            d,
+            ball=ball,
+            natural=blank,
+            covariance=kind,
+            weights=self._weights(d),
+            vectors=self.vectors,
         )
-        sums = ClusterSums(
-            d, ball=ball, centers=torch.zeros(K, d, dtype=torch.float64), vectors=self.vectors
-        )
-        for query in (moments, sums):  # what they refuse is refused before anything is reserved
-            query.sensitivity(curator.adjacency)
+        sums = ClusterSums(d, ball=ball, centers=blank[:, :d], vectors=self.vectors)
         terms = {"random_state": seed, **{name: getattr(self, name) for name in _TERMS}}
         slots = self.frame_iter + (self.init_iter if K > 1 else 0) + self.max_iter
-        reservation = self._reserve(X, curator, slots, terms)
+        reservation = self._reserve(X, curator, slots, [moments, sums], terms)
         ball, covariance = self._frame(reservation, ball, d)
         mixture = self._start(reservation, ball, covariance, d, np.random.RandomState(seed))
-        floor = (
-            self.reg_covar
-            if self.reg_covar is not None
-            else 0.05 / self._reach(d) ** 2
-            if self.frame_iter
-            else 1e-3
-        )
+        if self.reg_covar is not None:
+            floor = self.reg_covar
+        elif self.frame_iter:
+            floor = 0.05 / self._reach(d) ** 2
+        else:
+            floor = 1e-3
         averaged = Averaged(self.max_iter if self.settle is None else self.settle, curator.units)
         prior = Prior() if self.method == "map" else None
         for _ in range(self.max_iter):
-            query = MixtureMoments(
-                d,
-                ball=ball,
-                natural=mixture.natural(),
-                covariance=kind,
-                weights=weights,
-                vectors=self.vectors,
-            )
+            query = dataclasses.replace(moments, ball=ball, natural=mixture.natural())
             answer, std = averaged.add(*self._release(reservation, query, "em", K))
             mixture = mixture_of(answer, std, d, kind, floor, prior)
-        self._mixture, self._ball_ = mixture, ball
+        self._mixture = mixture
+        self._ball_ = ball
         outside = mixture.outward(ball)
         self.weights_, self.means_, self.covariances_ = (
             part.numpy() for part in (outside.weights, outside.means, outside.covariances)
         )
         self.weights_ = self.weights_ / self.weights_.sum()
         self.noise_multiplier_ = getattr(reservation.mechanism, "noise_multiplier", 0.0)
-        self.statement_, self.n_iter_ = curator.statement(), self.max_iter
+        self.statement_ = curator.statement()
+        self.n_iter_ = self.max_iter
         return self
 
     def score_samples(self, X: Any) -> Floats:
@@ -239,11 +233,9 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         """The ball around all records in which they are white, and their covariance in x's units; a
         guess where nothing is released.
         """
-        kind, units, identity = (
-            self.covariance_type,
-            reservation.curator.units,
-            torch.eye(d, dtype=torch.float64),
-        )
+        kind = self.covariance_type
+        units = reservation.curator.units
+        identity = torch.eye(d, dtype=torch.float64)
         inner = identity / (d + 2)  # of the uniform law on the unit ball
         for _ in range(self.frame_iter):
             natural = torch.zeros(1, width_of(kind, d), dtype=torch.float64)
@@ -251,10 +243,7 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
                 d, ball=ball, natural=natural, covariance=kind, vectors=self.vectors
             )
             value, std = self._release(reservation, query, "frame")
-            if units is not None:
-                count = float(units)
-            else:
-                count = max(float(value[0, 0]), 1.0 + 3.0 * float(std[0, 0]))
+            count = public_count(units, value[0, 0], std[0, 0])
             mean, whitening = frame_of(value, std, count, d, kind)
             before = identity if ball.matrix is None else ball.matrix
             center = ball.outward(mean.unsqueeze(0))[0]
@@ -279,7 +268,8 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         center = torch.zeros(d, dtype=torch.float64) if ball.center is None else ball.center
         cloud = torch.from_numpy(generator.standard_normal((K, d))) @ root.T
         centers = _SEPARATION * cloud
-        weights, units = torch.full((K,), 1.0 / K, dtype=torch.float64), reservation.curator.units
+        weights = torch.full((K,), 1.0 / K, dtype=torch.float64)
+        units = reservation.curator.units
         near = Ball(
             0.75 * self._reach(d) * float(torch.linalg.eigvalsh(covariance)[-1]) ** 0.5,
             center=center,
@@ -299,13 +289,12 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         matrix = torch.eye(d, dtype=torch.float64) if ball.matrix is None else ball.matrix
         inside = within * matrix @ matrix.T / ball.radius**2
         kind = self.covariance_type
-        shape = (
-            inside
-            if kind == "full"
-            else inside.diagonal()
-            if kind == "diag"
-            else inside.diagonal().mean()
-        )
+        if kind == "full":
+            shape = inside
+        elif kind == "diag":
+            shape = inside.diagonal()
+        else:
+            shape = inside.diagonal().mean()
         return Gaussians(
             weights, ball.inward(centers + center), shape.expand(K, *shape.shape).clone(), kind
         )

@@ -299,7 +299,8 @@ class ClusterSums(PointSums):
     def _total_of_view(self, view: View, pieces: Iterable[torch.Tensor]) -> torch.Tensor:
         if not self.keep or self.vectors is not None or view.device.type != "cpu":
             return super()._total_of_view(view, pieces)
-        resolution, rows = self.resolution(view.public_units), self.rows_together("cpu")
+        resolution = self.resolution(view.public_units)
+        rows = self.rows_together("cpu")
 
         def places() -> list[tuple[torch.Tensor, torch.Tensor]]:
             return [
@@ -308,10 +309,8 @@ class ClusterSums(PointSums):
                 for Z, valid in self.places(piece, resolution)
             ]
 
-        total, sum_of = (
-            torch.zeros(len(self.coordinate_scale()), dtype=torch.int64),
-            self.chunk_sum(resolution, view.device),
-        )
+        total = torch.zeros(len(self.coordinate_scale()), dtype=torch.int64)
+        sum_of = self.chunk_sum(resolution, view.device)
         Z = torch.empty(rows, self.dimension, dtype=torch.float64).T
         for whole, valid in view.keep((self.ball, self.dimension, resolution.bits, rows), places):
             total += sum_of(Z.copy_(whole), valid)

@@ -156,44 +156,6 @@ def theorem_3(
     "paper": c of share 3, beta of confidence delta/2 and its q; its failures add up to 5/3 delta
     even if q held. "corrected": two regrets, c (share 4) and q at delta/4 each [derived].
     """
-    c = neighbour_gap(
-        count=count, kappa=kappa, delta=delta, share=3.0 if constants == "paper" else 4.0
-    )
-    q = noise_gap(evaluations=evaluations, noise=noise, delta=delta, constants=constants)
-    return (
-        regret(
-            count=count,
-            evaluations=evaluations,
-            noise=noise,
-            gamma=gamma,
-            delta=delta,
-            constants=constants,
-        )
-        + c
-        + q
-    )
-
-
-@checked
-def theorem_4(
-    *,
-    count: int,
-    evaluations: int,
-    kappa: float,
-    noise: float,
-    gamma: float,
-    delta: float,
-    epsilon: Positive,
-    a: Positive,
-    constants: str = "corrected",
-) -> float:
-    """|released value - f(x*)| with probability 1 - (delta + e^-a), for Laplace noise of scale
-    theorem_3 / epsilon.
-
-    noise term + Omega/T + a theorem_3 / epsilon. The noise term is sigma sqrt(8 log(1/delta)) in
-    "paper", which fails for large T; "corrected" is the workshop's sigma sqrt(2 log(2 T / delta'))
-    with delta' = 3/4 delta beside the regret's delta/4 [derived].
-    """
     found = regret(
         count=count,
         evaluations=evaluations,
@@ -202,20 +164,42 @@ def theorem_4(
         delta=delta,
         constants=constants,
     )
-    sensitivity = theorem_3(
-        count=count,
-        evaluations=evaluations,
-        kappa=kappa,
-        noise=noise,
-        gamma=gamma,
-        delta=delta,
-        constants=constants,
+    share = 3.0 if constants == "paper" else 4.0
+    c = neighbour_gap(count=count, kappa=kappa, delta=delta, share=share)
+    return (
+        found
+        + c
+        + noise_gap(evaluations=evaluations, noise=noise, delta=delta, constants=constants)
     )
+
+
+@checked
+def theorem_4(
+    *,
+    evaluations: Count,
+    noise: Positive,
+    delta: Probability,
+    regret: NotNegative,
+    sensitivity: Positive,
+    epsilon: Positive,
+    a: Positive,
+    constants: Constants = "corrected",
+) -> float:
+    """|released value - f(x*)| with probability 1 - (delta + e^-a), for Laplace noise of scale
+    sensitivity / epsilon.
+
+    `regret`: of the function of that name; `sensitivity`: of `theorem_3`; both with the same
+    `constants` and delta.
+
+    noise term + Omega/T + a sensitivity / epsilon. The noise term is sigma sqrt(8 log(1/delta)) in
+    "paper", which fails for large T; "corrected" is the workshop's sigma sqrt(2 log(2 T / delta'))
+    with delta' = 3/4 delta beside the regret's delta/4 [derived].
+    """
     if constants == "paper":
         log = 4.0 * math.log(1.0 / delta)
     else:
         log = math.log(8.0 * evaluations / (3.0 * delta))
-    return math.sqrt(2.0 * noise * log) + found + a * (sensitivity / epsilon)
+    return math.sqrt(2.0 * noise * log) + regret + a * (sensitivity / epsilon)
 
 
 @checked
@@ -258,22 +242,12 @@ def theorem_5(
 
 @checked
 def theorem_6(
-    *,
-    count: int,
-    kappa: float,
-    delta: float,
-    regret: float,
-    epsilon: Positive,
-    a: Positive,
-    constants: str = "corrected",
+    *, regret: NotNegative, sensitivity: Positive, epsilon: Positive, a: Positive
 ) -> float:
-    """|released value - f(x*)| <= Omega + a theorem_5 / epsilon with probability 1 - (delta +
-    e^-a); arguments as in `theorem_5`.
+    """|released value - f(x*)| <= Omega + a sensitivity / epsilon with probability 1 - (delta +
+    e^-a); `regret` as in `theorem_5`, `sensitivity` of it.
     """
-    return regret + a * (
-        theorem_5(count=count, kappa=kappa, delta=delta, regret=regret, constants=constants)
-        / epsilon
-    )
+    return regret + a * (sensitivity / epsilon)
 
 
 def require_demonstration(constants: str, allow_not_private: bool) -> None:

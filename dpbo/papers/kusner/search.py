@@ -324,11 +324,10 @@ class KusnerValue(_SearchQuery):
         def result() -> torch.Tensor:
             if self.rule == _LARGEST:
                 value = max(self.search.run(view)[1])
+            elif self.rule == _ALL:
+                value = max(self.search.run_all(view))
             else:
-                if self.rule == _ALL:
-                    value = max(self.search.run_all(view))
-                else:
-                    value = self.search.run_branch_and_bound(view)[-1]
+                value = self.search.run_branch_and_bound(view)[-1]
             return torch.tensor([value], dtype=torch.float64)
 
         return _on_lattice(result)

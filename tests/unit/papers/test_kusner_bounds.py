@@ -86,8 +86,23 @@ def test_theorems_5_6_and_8():
     assert bounds.theorem_5(**shared, regret=0.0) == pytest.approx(
         bounds.neighbour_gap(**shared, share=3.0)
     )
-    released = bounds.theorem_6(**shared, regret=omega, epsilon=0.5, a=3.0, constants="paper")
+    released = bounds.theorem_6(regret=omega, sensitivity=paper, epsilon=0.5, a=3.0)
     assert released == pytest.approx(omega + 3.0 * paper / 0.5)
+
+
+def _theorem_4(constants: str, gamma: float) -> float:
+    """With the regret and the sensitivity of these constants; epsilon 2, a 3."""
+    chosen: dict[str, Any] = {**SETTING, "gamma": gamma, "constants": constants}
+    return bounds.theorem_4(
+        evaluations=EVALUATIONS,
+        noise=NOISE,
+        delta=DELTA,
+        regret=bounds.regret(**chosen),
+        sensitivity=bounds.theorem_3(**chosen, kappa=KAPPA),
+        epsilon=2.0,
+        a=3.0,
+        constants=constants,
+    )
 
 
 def test_theorem_4_as_printed():
@@ -101,13 +116,11 @@ def test_theorem_4_as_printed():
         / EVALUATIONS
     )
     c = 2 * math.sqrt((1 - KAPPA) * math.log(3 * COUNT / DELTA))
-    utility = bounds.theorem_4(
-        **SETTING, kappa=KAPPA, gamma=gamma, epsilon=2.0, a=3.0, constants="paper"
-    )
+    utility = _theorem_4("paper", gamma)
     assert utility == pytest.approx(
         math.sqrt(NOISE * 8 * math.log(1 / DELTA)) + found + 3.0 * (found + c + q) / 2.0
     )
-    corrected = bounds.theorem_4(**SETTING, kappa=KAPPA, gamma=gamma, epsilon=2.0, a=3.0)
+    corrected = _theorem_4("corrected", gamma)
     assert corrected > utility, "what the noise's maximum and the union of failures cost"
 
 
@@ -118,7 +131,7 @@ def test_corrected_theorems_3_and_4_as_derived():
     q = 2 * math.sqrt(NOISE) * math.sqrt(2 * math.log(8 * EVALUATIONS / DELTA))
     assert bounds.theorem_3(**SETTING, kappa=KAPPA, gamma=5.0) == pytest.approx(found + c + q)
     one = math.sqrt(NOISE) * math.sqrt(2 * math.log(2 * EVALUATIONS / (0.75 * DELTA)))
-    utility = bounds.theorem_4(**SETTING, kappa=KAPPA, gamma=5.0, epsilon=2.0, a=3.0)
+    utility = _theorem_4("corrected", 5.0)
     assert utility == pytest.approx(one + found + 3.0 * (found + c + q) / 2.0)
 
 
