@@ -300,11 +300,12 @@ def claims_of(cells: list[dict[str, Any]], singles: list[dict[str, Any]]) -> lis
 
 def picture(folder: pathlib.Path, cells: list[dict[str, Any]]) -> None:
     """The gain of each method for every task, at each n and epsilon, a panel a score, as zoo.png.
-    Tasks that are kept back stand below a line.
+    Tasks that are kept back stand below a line;
+    ROC AUC is left out.
     """
     from matplotlib.figure import Figure
 
-    shown = sorted(cells, key=lambda row: row["kept back"])
+    shown = sorted((row for row in cells if row["score"] != AUC), key=lambda r: r["kept back"])
     scores = list(dict.fromkeys(row["score"] for row in shown))
     names = {score: [r for r in shown if r["score"] == score] for score in scores}
     tasks = {s: list(dict.fromkeys(r["task"] for r in rows)) for s, rows in names.items()}

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from sklearn.model_selection import ParameterSampler
 
 from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
@@ -53,6 +52,9 @@ def candidates_of(given: Any, most: int, seed: int) -> Space:
     if not isinstance(dicts, Sequence) or not all(isinstance(one, Mapping) for one in dicts):
         allowed = "a dict of distributions and lists, or a list of such dicts"
         raise InputError("param_distributions", given, allowed)
+    # This loads all of scikit-learn's metrics.
+    from sklearn.model_selection import ParameterSampler
+
     try:
         drawn = [*ParameterSampler(dicts, most, random_state=seed)]
     except (TypeError, ValueError) as cause:

@@ -5,7 +5,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from tqdm import tqdm
@@ -20,12 +20,13 @@ from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.objective import PrivateObjective
 from dpbo.queries.clipped import ClippedMean
-from dpbo.search.public_scores import Array
-from dpbo.search.rehearsal import gain_clip
 from dpbo.search.results import Callback, SearchRelease
 from dpbo.search.scorings import Scoring
 from dpbo.search.training import Configuration, Trainer, same_point
 from dpbo.space import Space
+
+if TYPE_CHECKING:
+    from dpbo.search.public_scores import Array
 
 # Of a search's reservations in the ledger.
 PARTS = ("final", "gain", "search", "choice", "cells")
@@ -175,7 +176,7 @@ class Problem:
     def _score(self) -> ClippedMean:
         return self.scoring.query(fit=self.trainer, divisor=self.divisor)
 
-    def gains_of(self, x: Configuration) -> Array | None:
+    def gains_of(self, x: Configuration) -> "Array | None":
         """Score differences of x to the default model on the public records; None if it was not
         cross-validated."""
         if self.public is None:
@@ -188,6 +189,9 @@ class Problem:
     def _gain(self, reservation: Reservation, x: Configuration) -> ClippedMean:
         """The question of x's gain over the default model, clipped by what the public records
         say."""
+        # With scikit-learn's trees, which only a fit needs.
+        from dpbo.search.rehearsal import gain_clip
+
         clip = self.width
         gains = self.gains_of(x)
         if gains is not None:
