@@ -34,6 +34,7 @@ DEEP = [
     "small_data",
     "strategies",
     "zoo.__main__",
+    "zoo.ways",
 ]
 
 
