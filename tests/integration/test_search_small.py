@@ -148,7 +148,7 @@ def test_no_fit_sees_a_protected_record():
             strangers.extend(row for row in np.asarray(X) if row.tobytes() not in allowed)
             return super().fit(X, y)
 
-    for strategy in (PAIRED, FOUR_CELLS):
+    for strategy in (PAIRED, FOUR_CELLS, "auto"):
         search = make(strategy=strategy)
         search.estimator = Watched()
         search.fit(*TRAIN, *PROTECTED)

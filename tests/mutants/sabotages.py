@@ -219,7 +219,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "the reference of paired scores is fitted to protected records",
-        where="dpbo.search.strategies:Choice.run",
+        where="dpbo.search.strategies:_chosen",
         old='"reference": problem.trainer(None)',
         new=(
             '"reference":'
