@@ -150,23 +150,14 @@ def run(options: argparse.Namespace) -> None:
     print(f"{'test accuracy on graduates':46s}")
     for name, accuracy in accuracies.items():
         print(f"  {name:44s} {100 * accuracy:6.1f} %")
-    estimate = "none"
-    if found.best_score_ is not None and found.best_score_std_ is not None:
-        estimate = (
-            f"{100 * found.best_score_:6.1f} %, standard error {100 * found.best_score_std_:.1f}"
-            " from its noise"
-        )
-    gain = "none"
-    if found.best_gain_ is not None and found.best_gain_std_ is not None:
-        gain = (
-            f"{100 * found.best_gain_:+6.1f} points, standard error"
-            f" {100 * found.best_gain_std_:.1f} from its noise"
-        )
-    print(f"\n  {'its gain over the default model, released':44s} {gain}")
-    print(
-        f"  {'its accuracy, released':44s} {estimate}\n\nparameters:"
-        f" {found.best_params_}\n\nRehearsal on the public records:"
-    )
+    for name, value, std in (
+        ("its gain over the default model, released", found.best_gain_, found.best_gain_std_),
+        ("its accuracy, released", found.best_score_, found.best_score_std_),
+    ):
+        if value is not None and std is not None:
+            error = f"standard error {100 * std:.1f} from its noise"
+            print(f"\n  {name:44s} {100 * value:6.1f} %, {error}")
+    print(f"\nparameters: {found.best_params_}\n\nRehearsal on the public records:")
     print(f"{found.rehearsal_}\n\n{statement}")
     note = (
         "The statement covers the private search alone. The third accuracy could be shown only"
@@ -179,8 +170,6 @@ def run(options: argparse.Namespace) -> None:
             "accuracies": accuracies,
             "gain": found.best_gain_,
             "gain's standard error": found.best_gain_std_,
-            "estimate": found.best_score_,
-            "standard error": found.best_score_std_,
             "parameters": {name: str(value) for name, value in found.best_params_.items()},
             "statement": json.loads(statement.to_json()),
         }

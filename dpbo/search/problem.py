@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PARTS = ("final", "gain", "search", "choice", "cells")
 # A score is released at the end if the standard deviation of its noise is at most this share of
 # its range.
-_PLAIN = 1 / 20
+_PLAIN = 1 / 100
 
 
 @dataclass(frozen=True, kw_only=True)

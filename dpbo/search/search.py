@@ -164,7 +164,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             privacy and unlabelled records need.
         final_share: share of the budget kept back for the last release: the recommended
             configuration's gain over the default model, and with half of it its score, if that
-            half's noise is at most a twentieth of the score's range. "bo" releases the score alone.
+            half's noise is at most a hundredth of the score's range. "bo" releases the score alone.
             None: no last release.
         test_size: for one table in `fit`, the size of its protected validation part, as in
             train_test_split: a fraction in (0, 1), or a number of rows. The table is split once, by

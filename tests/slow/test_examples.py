@@ -68,11 +68,11 @@ def test_without_adult_it_says_where_it_looked(monkeypatch):
 )
 def test_the_same_on_adult(capsys):
     runpy.run_path(str(EXAMPLES / "adult_boosting.py"), run_name="__main__")
-    _, estimate, truth, free, statement, *_ = capsys.readouterr().out.splitlines()
+    _, gain, truth, free, statement, *_ = capsys.readouterr().out.splitlines()
     assert float(truth) > float(free) + 0.03, (
         "tuning for the protected graduates beats cross-validating on others"
     )
-    assert abs(float(estimate) - float(truth)) < 0.03
+    assert 0.0 < float(gain) < 0.2
     assert statement.startswith("This process only")
 
 
