@@ -115,6 +115,13 @@ class Rehearsal:
         """The method whose strategy has this name."""
         return next(method for method in self.methods if method.strategy.name == name)
 
+    @property
+    def free_wins(self) -> bool:
+        """Whether the records are drawn alike, and the default strategy is expected to gain no more
+        than the free choice."""
+        gains = {method.strategy.name: method.gain.mean for method in self.methods}
+        return not self.shift and gains["free"] >= gains["auto"]
+
     def range_after(self, differences: Array, released: float, noise_std: float) -> Range:
         """Where the gain of one configuration lies, after its gain was released: a normal posterior
         whose prior has the mean of the simulated populations and twice their spread.
@@ -148,7 +155,7 @@ class Rehearsal:
             ranges = (method.gain, method.alike)[: len(titles)]
             shown = (f"{one} ({one.mean:+.4f})" for one in ranges)
             lines.append(f"{method.strategy!s:24s}" + "".join(f" {one:>30s}" for one in shown))
-        if not self.shift and self.methods[0].strategy.name == "free":
+        if self.free_wins:
             lines.append(
                 "The free choice is expected to win: cross-validate on the public records. Nothing"
                 " needs to be released."

@@ -154,7 +154,7 @@ class Auto(Strategy):
 
     def decided(self, problem: Problem) -> Problem:
         found = self.rehearsal(problem)
-        free = found.shift == 0 and isinstance(found.methods[0].strategy, FreeChoice)
+        free = found.free_wins
         # What the ledger holds decides, not another rehearsal.
         if problem.begun is not None:
             free = problem.begun.get("strategy") == FreeChoice.name
