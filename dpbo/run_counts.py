@@ -12,12 +12,11 @@ complement u because the tail of good scores is where digits matter.
 
     distribution        P(K = k)                                        f'(1 - u)
     negative binomial   (1-g)^k / (g^-s - 1) prod_{l<k} (l+s)/(l+1)     m (g / (g + (1-g) u))^(1+s)
-                        for k >= 1
     Poisson             e^-m m^k / k!                                   m e^(-m u)
     binomial            C(n, k) c^k (1-c)^(n-k)                         n c (1 - c u)^(n-1)
     fixed               1 at n                                          n (1 - u)^(n-1)
 
-Parameters are taken exactly as floats. Sources: Liu & Talwar 2019; Papernot & Steinke 2022.
+The first has k >= 1. Parameters are taken exactly as floats. Sources: Liu & Talwar 2019; Papernot & Steinke 2022.
 """
 
 import abc

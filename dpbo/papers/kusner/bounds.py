@@ -1,9 +1,7 @@
 """Kusner et al.'s Theorems 1 to 6: sensitivities and utility bounds as functions of public numbers,
 on a finite set and on a box.
 
-    sensitivity = theorem_3(
-        count=1000, evaluations=30, kappa=0.9, noise=0.01, gamma=12.0, delta=0.01
-    )
+    theorem_3(count=1000, evaluations=30, kappa=0.9, noise=0.01, gamma=12.0, delta=0.01)
 
 A sensitivity bounds how far one released number moves between data sets that differ in one record;
 a utility bound says how far the release is from the best value. Both hold with the stated
