@@ -16,7 +16,8 @@ complement u because the tail of good scores is where digits matter.
     binomial            C(n, k) c^k (1-c)^(n-k)                         n c (1 - c u)^(n-1)
     fixed               1 at n                                          n (1 - u)^(n-1)
 
-The first has k >= 1. Parameters are taken exactly as floats. Sources: Liu & Talwar 2019; Papernot & Steinke 2022.
+The first has k >= 1. Parameters are taken exactly as floats. Sources: Liu & Talwar 2019; Papernot &
+Steinke 2022.
 """
 
 import abc
