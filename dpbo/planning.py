@@ -42,6 +42,8 @@ _HOPELESS = 0.5
 # dimensions, and units times mu, where DP-GIBO was no worse than BO (benchmarks.papers.dpgibo)
 _MANY = 8
 _FEW = 300.0
+# epsilon, above which nothing changes any more
+_NEXT_TO_NONE = 100.0
 # noise multiplier of a private choice of epsilon 0.01
 _LARGEST = 200.0
 
@@ -297,6 +299,9 @@ def _choice(
 ) -> StrategyPlan:
     accounting = GDPFilter()
     width = score_range[1] - score_range[0]
+    if budget.epsilon is not None and budget.epsilon > _NEXT_TO_NONE:
+        # A larger epsilon is next to no privacy, and a choice of it has next to no noise.
+        budget = Budget(_NEXT_TO_NONE, budget.delta)
     multiplier = accounting.multiplier(PermuteAndFlipEvent, 1, accounting.cap(budget) * share)
     if multiplier is None or multiplier > _LARGEST:
         return StrategyPlan(

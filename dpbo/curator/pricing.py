@@ -15,7 +15,7 @@ from dpbo.accounting.calibration import budget_cost, exact_share
 from dpbo.accounting.planned import Planned
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.events import Event, PoissonGaussianEvent
-from dpbo.mechanisms.additive import AdditiveMechanism
+from dpbo.mechanisms.additive import LEAST, AdditiveMechanism
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.privacy import Budget
@@ -94,7 +94,8 @@ def priced(
         multiplier = accounting.multiplier(with_noise, slots, available)
         if multiplier is not None:
             found = True
-            yield kind(multiplier)
+            # A budget that pays for less noise than can be drawn is spent in part.
+            yield kind(max(multiplier, LEAST))
     if not found:
         remedy = (
             "Take another mechanism, or give the Curator another accounting=, for example"

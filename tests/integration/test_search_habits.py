@@ -16,6 +16,7 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.metrics import roc_auc_score
 from sklearn.tree import DecisionTreeClassifier
 
+import dpbo
 from dpbo import Budget, Curator, progress
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
@@ -245,3 +246,20 @@ def test_no_notebook_shows_a_databases_password():
     shown = search._repr_mimebundle_()["text/html"]
     assert "p&amp;w" not in shown
     assert "p&w" not in shown
+
+
+@pytest.mark.parametrize("epsilon", [150.0, 2000.0, 1e4])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_epsilon_that_is_next_to_no_privacy_gives_the_least_noise_that_is_drawn(epsilon):
+    """Some set it to switch privacy off: nothing is refused, and no more is spent."""
+    budget = Budget(epsilon, 1e-6)
+    for strategy in ("auto", "choice", "bo"):
+        search = fitted(budget=budget, strategy=strategy)
+        released = search.best_gain_std_ if strategy != "bo" else search.best_score_std_
+        # of 1,200 records, differences of accuracy: at a noise multiplier of 0.01 about 2e-5
+        assert released is not None
+        assert released < 1e-3 or search.best_index_ == 0, strategy
+        spent = search.statement().spent.epsilon
+        assert spent is None or spent <= epsilon, strategy
+    (_, *rest) = dpbo.plan(1000, budget, evaluations=3).strategies
+    assert rest
