@@ -145,11 +145,14 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
             return Scoring(Correctness(tuple(classes)), (0.0, 1.0), 2 * len(classes), _balanced)
         case "f1_macro":
             classes = np.unique(labels).tolist()
+            if len(classes) > _MOST_CLASSES:
+                allowed = f"a score of {len(classes)} classes: it takes at most {_MOST_CLASSES}"
+                raise InputError("scoring", scoring, allowed)
             measure = ConfusionMatrix(tuple(classes))
             return Scoring(measure, (0.0, 1.0), len(classes) ** 2, _f1_macro)
         case "roc_auc":
             # The same for either class.
-            positive = _two_classes(labels)[1]
+            positive = _two_classes(labels, scoring)[1]
             return Scoring(Histogram(positive), (0.0, 1.0), 2 * BINS, _auc)
         case "average_precision":
             positive = _positive(labels, settings.get("pos_label"), scoring)
@@ -159,6 +162,8 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
     )
 
 
+# A cell for each pair of them: as many as a release may have.
+_MOST_CLASSES = 100
 # Scores of single records whose range only the user knows.
 _UNBOUNDED = ("neg_mean_squared_error", "neg_mean_absolute_error")
 _KNOWN = ", ".join(
@@ -237,21 +242,17 @@ def _unwrapped(scorer: Any) -> tuple[str, dict[str, Any]]:
     return name, settings
 
 
-def _two_classes(labels: Any) -> list[Any]:
+def _two_classes(labels: Any, scoring: str) -> list[Any]:
     classes: list[Any] = np.unique(labels).tolist()
     if len(classes) != 2:
-        raise InputError(
-            "scoring",
-            len(classes),
-            "a scoring for this number of classes",
-            "Precision, recall, F1, ROC AUC and average precision need two. Or use 'f1_macro'.",
-        )
+        allowed = f"a score of {len(classes)} classes, such as 'f1_macro': it needs two"
+        raise InputError("scoring", scoring, allowed)
     return classes
 
 
 def _positive(labels: Any, given: Any, scoring: str) -> Any:
     """The class that a score is about: the one that is given, or 1 or True."""
-    classes = _two_classes(labels)
+    classes = _two_classes(labels, scoring)
     if given is not None:
         if given not in classes:
             raise InputError("pos_label", given, f"one of the training labels {classes}")

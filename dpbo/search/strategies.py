@@ -137,6 +137,9 @@ class Auto(Strategy):
     (`Comparison`): where differences are small beside the noise, one of many candidates would often
     win by chance.
 
+    Clip and handicaps follow from public scores, and who is compared without one from these and the
+    first release: so the two releases compose as any two do.
+
     If the protected and the public records are drawn alike (`test_size` in DPSearch, or shift=0)
     and the rehearsal expects the free choice to win, it is taken, and nothing is released.
 

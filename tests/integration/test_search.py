@@ -269,6 +269,14 @@ def test_which_class_a_score_is_about_is_asked_for(scoring, words):
         make(scoring=scoring).fit(X[:400], names[:400], X[400:], names[400:])
 
 
+@pytest.mark.parametrize(
+    ("scoring", "classes"), [("roc_auc", 3), ("f1", 3), ("average_precision", 1), ("f1_macro", 101)]
+)
+def test_a_score_of_another_number_of_classes_is_refused_by_its_name(scoring, classes):
+    with pytest.raises(InputError, match=f"^scoring='{scoring}' is not allowed.*{classes} classes"):
+        scoring_named(scoring, None, np.arange(300) % classes)
+
+
 def test_the_statement_names_the_class_that_a_score_is_about():
     names = np.where(Y == 1, "good", "bad")
     search = make(scoring=make_scorer(f1_score, pos_label="good"), n_iter=2)
