@@ -77,7 +77,8 @@ def test_it_tunes_for_the_protected_population_where_the_free_choice_does_not():
 
 def test_with_much_budget_the_score_is_released_beside_the_gain():
     search = make(budget=Budget(10.0, 1e-6)).fit(*TRAIN, *PROTECTED)
-    assert search.best_gain_std_ == 2 * search.best_score_std_, "half of the share each, c = 1"
+    assert search.best_gain_std_ > 0.0
+    assert 0.0 < search.best_score_std_ <= 0.01
     used = {name for name in search.statement().to_json().split('"') if name.startswith("search: ")}
     assert {"search: gain", "search: final", "search: cells", "search: choice"} <= used
 
