@@ -112,6 +112,7 @@ _OUTPUTS = (
 _CLASS = "Tensors of another class run code of their own in the optimizer's step."
 # Numbers of records that a module is tried on before it is trained.
 _TRIED = (11, 13)
+_LARGE = 30.0
 _PRECISE = {torch.float32, torch.float64, torch.complex64, torch.complex128}
 
 
@@ -579,11 +580,15 @@ def _made_up(inputs: Any, axis: int, count: int, which: int) -> Any:
 def _numbers(like: torch.Tensor, axis: int, count: int, which: int) -> torch.Tensor:
     """Made-up numbers for so many records; whole numbers are 0 and 1, which any table of words
     has.
+
+    The second records are large, so that a layer that mixes a little of them into the first shows.
     """
     shape = [count if place == axis else length for place, length in enumerate(like.shape)]
     numbers = torch.sin(
         1.0 + 0.7 * which + torch.arange(math.prod(shape), dtype=torch.float64) * (2.3 + which)
     ).reshape(shape)
+    if which == 2:
+        numbers *= _LARGE
     kept = numbers if _is_float(like) else numbers > 0
     return kept.to(like.device, like.dtype)
 
