@@ -6,10 +6,12 @@ trace (DP-GIBO's Algorithm 2). With no history a closed-form design is returned 
 the search starts from the closed form turned and stretched along the gradient's posterior
 covariance, and L-BFGS improves it by the analytic gradient of `GradientTrace`, in whitened
 coordinates; nothing passes through autograd. A step costs one value and gradient, 15 MFLOP at N =
-400, b = 34, d = 33, on some 1.5 MB that stay in cache.
+400, b = 34, d = 33, on some 1.5 MB that stay in cache: wherever theta lies, the search is on the
+CPU. (On an H100 its many small operations took longer, and ended elsewhere: docs/measured.md.)
 """
 
 import math
+from typing import Any
 
 import numpy as np
 import scipy
@@ -55,7 +57,7 @@ def suggest_gradient_points(
 
     Args:
         posterior: kernel, noise and history, of one run.
-        theta: where the gradient is wanted, `d`.
+        theta: where the gradient is wanted, `d`; the points lie on its device.
         b: how many points.
 
     Keyword args: bounds: lower and upper ends, `2 x d`; theta lies between them. start: a design to
@@ -73,6 +75,27 @@ def suggest_gradient_points(
         start = start.to(theta.device)
     _require(posterior, theta, b, start)
     box = _box(theta, bounds)
+    here, at, box, start = _on_cpu(posterior, theta, box, start)
+    Z = _suggested(here, at, b, box, start, steps=steps, close=close, generator=generator)
+    return Z.to(theta.device)
+
+
+def _on_cpu(posterior: GradientPosterior, *tensors: Tensor | None) -> tuple[Any, ...]:
+    """The same where the search runs."""
+    return posterior.to("cpu"), *(None if each is None else each.cpu() for each in tensors)
+
+
+def _suggested(
+    posterior: GradientPosterior,
+    theta: Tensor,
+    b: int,
+    box: Tensor,
+    start: Tensor | None = None,
+    *,
+    steps: int,
+    close: float = _CLOSE,
+    generator: torch.Generator | None,
+) -> Tensor:
     trace = GradientTrace(posterior, theta)
     turned = starting_design(trace, b, generator)
     Z = _reflect(turned, box)
@@ -113,17 +136,16 @@ def fewest_gradient_points(
         InputError: as in `suggest_gradient_points`.
     """
     _require(posterior, theta, 1, None)
-    _box(theta, bounds)
+    box = _box(theta, bounds)
     if most is None:
         most = len(theta) + 1
-    trace = GradientTrace(posterior, theta)
+    here, at, box = _on_cpu(posterior, theta, box)
+    trace = GradientTrace(here, at)
     if float(trace.prior) <= tolerance:
         return theta.new_empty(0, len(theta))
 
     def attempt(b: int) -> tuple[Tensor, bool]:
-        Z = suggest_gradient_points(
-            posterior, theta, b, bounds=bounds, steps=steps, generator=generator
-        )
+        Z = _suggested(here, at, b, box, steps=steps, generator=generator)
         return Z, float(trace.value(Z)) <= tolerance
 
     short = 0
@@ -141,7 +163,7 @@ def fewest_gradient_points(
             best = Z
         else:
             short = middle
-    return best
+    return best.to(theta.device)
 
 
 class GradientTrace:
@@ -223,7 +245,6 @@ def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | N
     unit = designs.directions(b, d)
     if generator is not None:
         unit = unit @ designs.rotation(d, generator)
-    unit = unit.to(theta.device)
     lengths = lengths_at(posterior.derivatives, theta)
     if len(posterior):
         eigenvalues, vectors = torch.linalg.eigh(lengths.unsqueeze(-1) * trace.covariance * lengths)
@@ -235,7 +256,7 @@ def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | N
             radial[0], b, d, posterior.noise / float(radial[1]) + posterior.jitter
         )
     else:
-        radii = torch.logspace(-3.0, 0.0, 25, dtype=unit.dtype, device=unit.device)
+        radii = torch.logspace(-3.0, 0.0, 25, dtype=unit.dtype)
         radius = float(radii[trace.value(theta + radii[:, None, None] * (unit * lengths)).argmin()])
     return theta + radius * unit * lengths
 
@@ -267,12 +288,12 @@ def _radial(kernel: KernelDerivatives) -> tuple[Radial, Tensor | float] | None:
 
 
 def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: float) -> Tensor:
-    """SciPy's L-BFGS-B from Z within the box, `b x d`; values and gradients where theta lies."""
+    """SciPy's L-BFGS-B from Z within the box, `b x d`."""
     theta = trace.theta
     lengths = lengths_at(trace.posterior.derivatives, theta)
 
     def flat(part: Tensor) -> np.ndarray:
-        return ((part - theta) / lengths).expand_as(Z).flatten().cpu().numpy()
+        return ((part - theta) / lengths).expand_as(Z).flatten().numpy()
 
     # the search's many small operations cost a tenth less without autograd's records
     with torch.inference_mode():
@@ -281,11 +302,11 @@ def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: fl
         per_unit = lengths / unit
 
         def place(u: np.ndarray) -> Tensor:
-            return torch.addcmul(theta, torch.from_numpy(u).to(theta.device).view_as(Z), lengths)
+            return torch.addcmul(theta, torch.from_numpy(u).view_as(Z), lengths)
 
         def objective(u: np.ndarray) -> tuple[float, np.ndarray]:
             alpha, slope = trace.value_and_gradient(place(u))
-            return float(alpha / unit), (slope * per_unit).flatten().cpu().numpy()
+            return float(alpha / unit), (slope * per_unit).flatten().numpy()
 
         found = scipy.optimize.minimize(
             objective,

@@ -71,6 +71,15 @@ class GradientPosterior:
             return 0
         return len(self._X)
 
+    def to(self, device: torch.device | str) -> GradientPosterior:
+        """A copy with kernel and points on this device."""
+        twin = copy.copy(self)
+        twin.derivatives = self.derivatives.to(device)
+        if self._X is not None and self._L is not None:
+            twin._X = self._X.to(device)
+            twin._L = self._L.to(device)
+        return twin
+
     def points(self, like: Tensor) -> Tensor:
         """The observed X, `N x d`; before the first point, none of `like`'s (`... x d`) kind."""
         if self._X is None:

@@ -86,6 +86,13 @@ class KernelDerivatives(abc.ABC):
     def variances(self, X: Tensor) -> Tensor:
         """k(x, x) for each row of X, `... x n`."""
 
+    def to(self, device: torch.device | str) -> KernelDerivatives:
+        """A copy whose tensors, kernels and parts are on this device."""
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            setattr(twin, name, _moved(value, device))
+        return twin
+
     def value(self, X: Tensor, Z: Tensor) -> Tensor:
         """k(X, Z), `... x n x m`."""
         return self.values(X, Z)[0]
@@ -113,6 +120,17 @@ class KernelDerivatives(abc.ABC):
                 parts.
         """
         return self.mixed(theta, theta.unsqueeze(-2)).squeeze(-3)
+
+
+def _moved(value: Any, device: torch.device | str) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_moved(part, device) for part in value]
+    # a module moves in place
+    if isinstance(value, torch.nn.Module):
+        return copy.deepcopy(value).to(device)
+    if isinstance(value, (Tensor, KernelDerivatives)):
+        return value.to(device)
+    return value
 
 
 class Scaled(KernelDerivatives):

@@ -37,7 +37,7 @@ from dpbo.gibo import (
     posterior_of_one_unit,
     suggest_gradient_points,
 )
-from dpbo.gibo.gradient_points import GradientTrace, fewest_gradient_points
+from dpbo.gibo.gradient_points import fewest_gradient_points
 from dpbo.mechanisms import ExponentialMechanism, NoNoise, PermuteAndFlipMechanism
 from dpbo.models import FiniteGP, default_gp, noisy_inputs, sparse_gp
 from dpbo.models.builders import unfitted_gp
@@ -456,30 +456,25 @@ def test_a_gradient_posterior_waits_for_a_device_twice_at_most(device):
         lambda: found.conditioned_on(X_there),
         lambda: found.weights(theta),
         lambda: found.covariance(theta),
-        lambda: fewest_gradient_points(found, theta, 50.0),
     ):
         device.forget()
         step()
         assert len(device.syncs) <= 2, device.syncs
 
 
-def test_a_search_for_gradient_points_waits_three_times_a_value(device, monkeypatch):
-    values = []
-    whole = GradientTrace.value_and_gradient
-
-    def counted(trace, Z):
-        values.append(Z)
-        return whole(trace, Z)
-
-    monkeypatch.setattr(GradientTrace, "value_and_gradient", counted)
-    history = posterior(device)
+def test_a_search_for_gradient_points_is_on_the_cpu_and_waits_for_copies_alone(device):
+    found = posterior(device)
     theta = device.put(THETA)
-    bounds = device.put(BOX)
-    device.forget()
-    suggest_gradient_points(history, theta, 3, bounds=bounds)
-    assert values
-    assert len(device.syncs) <= 8 + 3 * len(values), device.syncs
-    assert len(device.uploads) <= 4 + len(values), device.uploads
+    for search in (
+        lambda steps: suggest_gradient_points(found, theta, 4, steps=steps),
+        lambda steps: fewest_gradient_points(found, theta, 1e-9, steps=steps),
+    ):
+        waits = []
+        for steps in (1, 20):
+            device.forget()
+            search(steps)
+            waits.append(len(device.syncs))
+        assert waits[0] == waits[1] <= 10, device.syncs
 
 
 def test_a_step_of_gp_ucb_never_waits_for_a_device(device):
