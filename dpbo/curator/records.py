@@ -23,7 +23,7 @@ from dpbo.curator.labels import as_values, folded, is_missing, kind_of
 from dpbo.errors import InputError, Unshown
 from dpbo.isolation import mute_warnings
 from dpbo.privacy import PrivacyUnit
-from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
+from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS, require_true_products
 from dpbo.validation import checked
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ class PrivateView:
         device = _device(records)
         if device.type == "meta":
             raise InputError("records", Unshown(records), "tensors that hold numbers")
+        require_true_products(device)
         if groups is not None and rows is not None:
             groups, rows = groups.to(device), rows.to(device)
         if streamed_to is not None:
@@ -159,6 +160,7 @@ class PrivateView:
                 raise InputError(
                     "device", str(streamed_to), "'cpu' or a CUDA device that torch finds here"
                 )
+            require_true_products(streamed_to)
         public_units = units if units_are_public else None
         return cls(
             records,

@@ -14,8 +14,13 @@ hold: no conversion is needed.
 Sensitivity: a unit's vector depends on its own numbers, W and the shape of a block alone, so
 rounding, whatever its size, moves each unit's vector by itself. It comes before the clip, and what
 is summed is at most floor(B / q) long by exact integers. But rounding moves every unit's vector, so
-whether this path is taken must depend on public things: device and dimension, never the dtype or
-layout of a loss, which may depend on whether the loss failed on some record.
+whether this path is taken must depend on public things: device, weights and clip, never the dtype
+or layout of a loss, which may depend on whether the loss failed on some record.
+
+Range: losses are float32 here, so one above 3e38 counts as not finite and one below 1e-38 as zero.
+W and the clip B are divided by one power of two near B, exactly, so that a vector as long as the
+clip has length 1. Taken only where max |W| / B lies within 2^-64 and 2^64: losses that matter, near
+B / max |W|, are then far from float32's ends.
 
 Reads each loss (4 bytes) once. Operations a unit: 6 m d in bfloat16, then for each of the
 `width_of(d)` padded coordinates one conversion, six in float64 and about fifteen on integers. A
@@ -26,6 +31,7 @@ import functools
 import math
 import warnings
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -34,33 +40,50 @@ from dpbo.extras import needs
 MOST_DIMENSION = 256
 # float32 numbers that the kernel reads at once
 _ALIGNED = 4
-# per multiprocessor
-_PROGRAMS = 2
-# padded dimension -> units a block, columns a step, blocks together, warps: compiled for sm_80 and
-# sm_90 nothing spills (test_compiled.py)
+# of the largest weight over the clip, either way
+_MOST_RATIO = 2.0**64
+
+
+class Launch(NamedTuple):
+    """How a kernel of one padded dimension runs."""
+
+    # units a block
+    rows: int
+    # columns a step
+    depth: int
+    # blocks added in 32 bits
+    together: int
+    warps: int
+    # buffers of losses are one less
+    stages: int
+    # per multiprocessor
+    programs: int
+
+
+# compiled for sm_80 and sm_90 nothing spills (test_compiled.py)
 LAUNCHES = {
-    16: (128, 32, 7, 4),
-    32: (64, 32, 7, 4),
-    64: (64, 32, 7, 4),
-    128: (128, 16, 1, 8),
-    256: (32, 32, 1, 8),
+    16: Launch(128, 32, 7, 4, 3, 2),
+    32: Launch(64, 32, 7, 4, 3, 2),
+    64: Launch(64, 32, 7, 4, 3, 2),
+    128: Launch(128, 16, 1, 8, 3, 2),
+    256: Launch(32, 32, 1, 8, 3, 2),
 }
 
 
-def can_sum_in_one_pass(device: torch.device, dimension: int) -> bool:
-    """Whether gradients of this dimension on this device are summed in one pass."""
-    return (
-        device.type == "cuda"
-        and dimension <= MOST_DIMENSION
-        and _works(device, width_of(dimension))
-    )
+def can_sum_in_one_pass(device: torch.device, weights: torch.Tensor, clip: float) -> bool:
+    """Whether gradients by these weights `d x N` on this device are summed in one pass."""
+    if device.type != "cuda" or len(weights) > MOST_DIMENSION:
+        return False
+    ratio = float(weights.abs().max()) / clip
+    in_range = ratio == 0.0 or 1.0 / _MOST_RATIO <= ratio <= _MOST_RATIO
+    return in_range and _works(device, width_of(len(weights)))
 
 
 @functools.cache
 def _works(device: torch.device, width: int) -> bool:
     """Whether kernels of this width compile and sum rightly, tried once; a warning says why not."""
     # a whole block, and a ragged one
-    units = LAUNCHES[width][0] + 1
+    units = LAUNCHES[width].rows + 1
     weights = torch.zeros(width, 2, dtype=torch.float64)
     weights[0] = 1.0
     reason = "its sums were wrong"
@@ -106,47 +129,54 @@ def one_pass_sum(
     units = slabs[0].shape[1]
     columns = sum(map(len, slabs))
     width = width_of(len(weights))
-    rows, depth, together, warps = LAUNCHES[width]
-    steps = math.ceil(columns / depth)
-    W = torch.zeros(width, steps * depth, dtype=torch.float64, device=device)
-    W[: len(weights), :columns] = weights
+    launch = LAUNCHES[width]
+    steps = math.ceil(columns / launch.depth)
+    # the clip is about 1 then; a power of two, so nothing is rounded
+    unit = math.ldexp(1.0, math.frexp(clip)[1])
+    W = torch.zeros(width, steps * launch.depth, dtype=torch.float64)
+    W[: len(weights), :columns] = weights.cpu() / unit
     lead = W.to(torch.bfloat16)
     # Triton's interpreter has no products of bfloat16
     on_gpu = device.type == "cuda"
     factor = torch.bfloat16 if on_gpu else torch.float32
     pair = torch.stack([lead, (W - lead.to(torch.float64)).to(torch.bfloat16)]).to(factor)
-    whole, rest = divmod(units, rows)
+    whole, rest = divmod(units, launch.rows)
     # all in memory and in one copy: as arguments floats would be float32, and Triton compiles anew
     # for what divides a number of units
-    numbers = torch.tensor([clip, clip / quantum, aim], dtype=torch.float64)
+    numbers = torch.tensor([clip / unit, clip / quantum, aim], dtype=torch.float64)
     sizes = torch.tensor([math.floor(clip / quantum) ** 2, units, whole])
     places = [
         slab.data_ptr() + slab.stride(0) * slab.element_size() * torch.arange(len(slab))
         for slab in slabs
     ]
-    there = torch.cat([numbers.view(torch.int64), sizes, *places]).to(device)
-    public = torch.cat([there[:3].view(torch.float64), W.sum(1)])
+    # W begins at a multiple of 16 bytes
+    gap = torch.zeros(columns % 2, dtype=torch.int64)
+    parts = [numbers, W.sum(1), sizes, *places, gap, pair.flatten()]
+    there = torch.cat([part.view(torch.int64) for part in parts]).to(device)
+    first = len(numbers) + width
+    table = there[first + len(sizes) :]
     total = torch.zeros(width, dtype=torch.int64, device=device)
     for blocks, ragged in ((whole, False), (int(rest > 0), True)):
         if blocks:
-            programs = min(blocks, _PROGRAMS * _multiprocessors(device))
+            programs = min(blocks, launch.programs * _multiprocessors(device))
             # Triton launches on the current device.
             with torch.cuda.device_of(slabs[0]):  # type: ignore[no-untyped-call]
                 gradient_sum[(programs,)](
-                    there[6:],
-                    pair,
+                    table,
+                    table[columns + len(gap) :].view(factor),
                     total,
-                    public,
-                    there[3:6],
+                    there.view(torch.float64),
+                    there[first:],
                     columns,
                     steps,
                     RAGGED=ragged,
-                    ROWS=rows,
-                    DEPTH=depth,
+                    ROWS=launch.rows,
+                    DEPTH=launch.depth,
                     WIDTH=width,
-                    TOGETHER=together,
+                    TOGETHER=launch.together,
                     FACTOR=tl.bfloat16 if on_gpu else tl.float32,
-                    num_warps=warps,
+                    num_warps=launch.warps,
+                    num_stages=launch.stages,
                     enable_fp_fusion=False,
                 )
     return total[: len(weights)]

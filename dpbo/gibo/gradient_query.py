@@ -183,7 +183,7 @@ class ClippedGradient(Query):
         return IntegerSum(total.cpu(), self.quanta(), kept)
 
     def _in_one_pass(self, view: View) -> bool:
-        return can_sum_in_one_pass(view.device, len(self.weights))
+        return can_sum_in_one_pass(view.device, self.weights, self.clip)
 
     def _unit_losses(
         self, pieces: Iterable[torch.Tensor], view: View, own: frozenset[int]
@@ -278,7 +278,7 @@ def clipped_sum(
         weights: W, `d x N`, float64.
         clip, quantum: B and q.
     """
-    if can_sum_in_one_pass(losses[0].device, len(weights)):
+    if can_sum_in_one_pass(losses[0].device, weights, clip):
         aim = aim_of(math.floor(clip / quantum), len(weights))
         return one_pass_sum(losses, weights, clip, quantum, aim=aim)
     columns = [column for part in losses for column in by_points(part)]

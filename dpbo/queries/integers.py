@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,7 +23,7 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 
 MOST_ROWS_PER_UNIT = 1 << 22
 MOST_UNITS = 1 << 32
@@ -32,6 +33,7 @@ _EXACT_BLOCK = 1 << 13
 # rows, by type of device
 _CHUNK = {"cpu": 1 << 18}
 _DEVICE_CHUNK = 1 << 22
+_EMULATION = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,17 @@ def _power_of_two(value: Fraction) -> float:
     while Fraction(2) ** exponent < value:
         exponent += 1
     return math.ldexp(1.0, exponent)
+
+
+def require_true_products(device: torch.device) -> None:
+    """Raise UsageError where float64 products would be emulated from narrower ones: how many bits
+    are kept may follow the largest entry, so that one record moves the terms of others.
+    """
+    if device.type == "cuda" and os.environ.get(_EMULATION, "0") not in ("", "0"):
+        raise UsageError(
+            f"{_EMULATION} is set, so float64 products on {device} would be emulated, and sums of"
+            " private records would no longer be exact. Unset it before the process starts."
+        )
 
 
 def deterministic_matmul(A: torch.Tensor, X: torch.Tensor) -> torch.Tensor:

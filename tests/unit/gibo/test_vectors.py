@@ -142,7 +142,7 @@ def test_no_vector_is_lost_to_rounding():
 
 
 def test_a_fused_sum_is_given_the_length_that_this_one_aims_at(monkeypatch):
-    monkeypatch.setattr(gradient, "can_sum_in_one_pass", lambda device, dimension: dimension == 4)
+    monkeypatch.setattr(gradient, "can_sum_in_one_pass", lambda device, W, clip: len(W) == 4)
     monkeypatch.setattr(gradient, "one_pass_sum", lambda *given, aim: aim)
     W = torch.ones(4, 1, dtype=DOUBLE)
     assert gradient.clipped_sum([torch.ones(3)], W, 10.7, 0.5) == 21 * (1.0 - 2.0**-40) - 1.0

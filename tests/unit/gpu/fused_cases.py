@@ -39,6 +39,8 @@ AT_AN_EDGE = (68, 33, 16, 0.3)
 CENTER = 3.0
 # with the second, floats fail to shorten, and what is too long must count as nothing
 AIMS = (clipped._SHORTER, 1.1)
+# of weights and clip, beyond the ends of float32
+UNITS = (2.0**-300, 2.0**300)
 
 
 def at_the_edge(X):
@@ -68,12 +70,13 @@ def sign_kept_apart(X):
     return torch.complex(torch.zeros_like(X), -X).conj().imag
 
 
-def both_sums(case, aim, device="cpu", changed=lambda column: column):
+def both_sums(case, aim, device="cpu", changed=lambda column: column, unit=1.0):
     """The sum in one pass, and the CPU's, of columns with a NaN, an infinity and a zero record."""
     units, columns, dimension, clip = case
     generator = torch.Generator().manual_seed(units)
     Y = torch.randint(-60, 60, (columns, units), generator=generator).float()
-    W = torch.randint(-7, 8, (dimension, columns), generator=generator).double()
+    W = unit * torch.randint(-7, 8, (dimension, columns), generator=generator).double()
+    clip *= unit
     if units > 5:
         Y[0, 3], Y[-1, 4], Y[:, 5] = math.nan, -math.inf, 0.0
     quantum, before = clipped.quantum_of(clip, dimension), clipped._SHORTER
@@ -200,14 +203,16 @@ if __name__ == "__main__":
     cpu = torch.device("cpu")
     if tuple(map(int, importlib.metadata.version("triton").split(".")[:2])) < (3, 7):
         read_bounds_of_loops()
-    pairs = [both_sums(case, aim) for case in SUMS for aim in AIMS] + [
-        both_sums(AT_AN_EDGE, AIMS[0], changed=at_the_edge)
-    ]
+    pairs = [both_sums(case, aim) for case in SUMS for aim in AIMS]
+    pairs += [both_sums(case, AIMS[0], unit=unit) for case in SUMS for unit in UNITS]
+    pairs += [both_sums(AT_AN_EDGE, AIMS[0], changed=at_the_edge)]
     same = [fused_sum == own for fused_sum, own in pairs]
     same += [
         all(gradient._works(cpu, width) for width in gradient.LAUNCHES),
-        not gradient.can_sum_in_one_pass(cpu, 2),
+        not gradient.can_sum_in_one_pass(cpu, torch.ones(2, 3), 1.0),
     ]
     with unittest.mock.patch.object(np, "matmul", product_in_one_order):
-        removed = [removals_apart(width, rows) for width, (rows, *_) in gradient.LAUNCHES.items()]
+        removed = [
+            removals_apart(width, launch.rows) for width, launch in gradient.LAUNCHES.items()
+        ]
     print(json.dumps([same, center_errors(), removed]))

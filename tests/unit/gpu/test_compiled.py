@@ -42,13 +42,13 @@ def machine_code(capability, width, *, ragged, folder):
 
     from dpbo.gibo.gradient_triton import gradient_sum
 
-    rows, depth, together, warps = LAUNCHES[width]
+    launch = LAUNCHES[width]
     constants = {
         "RAGGED": ragged,
-        "ROWS": rows,
-        "DEPTH": depth,
+        "ROWS": launch.rows,
+        "DEPTH": launch.depth,
         "WIDTH": width,
-        "TOGETHER": together,
+        "TOGETHER": launch.together,
         "FACTOR": triton.language.bfloat16,
     }
     names = gradient_sum.arg_names
@@ -61,9 +61,12 @@ def machine_code(capability, width, *, ragged, folder):
     values = {(names.index(name),): value for name, value in constants.items()}
     source = ASTSource(fn=gradient_sum, signature=signature, constexprs=values, attrs=aligned)
     target = GPUTarget("cuda", capability, 32)
-    found = triton.compile(
-        source, target=target, options={"num_warps": warps, "enable_fp_fusion": False}
-    )
+    options = {
+        "num_warps": launch.warps,
+        "num_stages": launch.stages,
+        "enable_fp_fusion": False,
+    }
+    found = triton.compile(source, target=target, options=options)
     (file := folder / "kernel.cubin").write_bytes(found.asm["cubin"])
     tools = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin"
     usage = subprocess.run(
@@ -93,7 +96,7 @@ def share_of_reading(width, instructions, loops):
     """Time to read over time to issue the instructions of the loop with tensor-core products and of
     the one around it.
     """
-    rows, depth, _, warps = LAUNCHES[width]
+    launch = LAUNCHES[width]
     products = [
         loop for loop in loops if any("MMA" in name for name in instructions[loop[0] : loop[1] + 1])
     ]
@@ -103,7 +106,7 @@ def share_of_reading(width, instructions, loops):
         key=lambda loop: loop[1] - loop[0],
     )
     steps, once = inner[1] - inner[0] + 1, around[1] - around[0] - (inner[1] - inner[0])
-    cycles = UNITS / rows * warps * (POINTS / depth * steps + once) / 4
+    cycles = UNITS / launch.rows * launch.warps * (POINTS / launch.depth * steps + once) / 4
     return 4.0 * UNITS * POINTS / READ / (cycles / MULTIPROCESSORS / CLOCK)
 
 

@@ -19,7 +19,7 @@ from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.moment_features import width_of
 from dpbo.queries.ball import Ball
 from tests.contracts.bases import exact_sum
-from tests.unit.gpu.fused_cases import AIMS, SUMS, both_sums, removals_apart, sign_kept_apart
+from tests.unit.gpu.fused_cases import AIMS, SUMS, UNITS, both_sums, removals_apart, sign_kept_apart
 
 pytestmark = pytest.mark.gpu
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -42,7 +42,7 @@ def test_interpreted_it_gives_the_cpus_integers():
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     same, (error, of_center, of_levels), removed = json.loads(done.stdout)
-    assert same == [True] * (len(SUMS) * len(AIMS) + 3)
+    assert same == [True] * (len(SUMS) * (len(AIMS) + len(UNITS)) + 3)
     assert removed == [[]] * len(gradient.LAUNCHES), (
         "a unit adds the same at every row and in whole and ragged blocks"
     )
@@ -100,9 +100,9 @@ def test_a_column_is_copied_where_the_kernel_could_not_read_it_and_only_there():
 @pytest.mark.attack("A4")
 def test_on_a_gpu_it_gives_the_cpus_integers():
     for case in (*SUMS, (100_003, 34, 33, 9.0)):
-        for aim in AIMS:
-            found, own = both_sums(case, aim, "cuda")
-            assert found == own, (case, aim)
+        for aim, unit in (*((aim, 1.0) for aim in AIMS), *((AIMS[0], unit) for unit in UNITS)):
+            found, own = both_sums(case, aim, "cuda", unit=unit)
+            assert found == own, (case, aim, unit)
 
 
 @pytest.mark.attack("A4")
@@ -112,7 +112,7 @@ def test_a_unit_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks(device
     ADD_OR_REMOVE_ONE rests.
     """
     widths = (
-        {width: rows for width, (rows, *_) in gradient.LAUNCHES.items()}
+        {width: launch.rows for width, launch in gradient.LAUNCHES.items()}
         if device == "cuda"
         else dict.fromkeys((1, 33), _ROWS["cpu"])
     )
@@ -168,9 +168,20 @@ def test_a_record_that_the_loss_fails_on_changes_no_others_path(device):
 @pytest.mark.filterwarnings("ignore:the one-pass:RuntimeWarning")  # where there is no GPU
 def test_the_path_is_chosen_by_public_things_alone():
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert not gradient.can_sum_in_one_pass(cpu, 2)
-    assert gradient.can_sum_in_one_pass(gpu, 256) == torch.cuda.is_available()
-    assert not gradient.can_sum_in_one_pass(gpu, 257)
+    W = torch.ones(257, 3, dtype=torch.float64)
+    assert not gradient.can_sum_in_one_pass(cpu, W[:2], 1.0)
+    assert gradient.can_sum_in_one_pass(gpu, W[:256], 1.0) == torch.cuda.is_available()
+    assert not gradient.can_sum_in_one_pass(gpu, W, 1.0)
+
+
+@pytest.mark.parametrize("unit", [1e-80, 1.0, 1e80])
+def test_weights_far_from_the_clip_go_another_way(unit, monkeypatch):
+    """There float32 could lose all or keep nothing of a loss that matters."""
+    monkeypatch.setattr(gradient, "_works", lambda device, width: True)
+    gpu, W = torch.device("cuda"), torch.tensor([[unit, 0.0]], dtype=torch.float64)
+    for ratio, fits in ((1e-20, False), (1e-18, True), (1.0, True), (1e18, True), (1e20, False)):
+        assert gradient.can_sum_in_one_pass(gpu, W * ratio, unit) == fits
+    assert gradient.can_sum_in_one_pass(gpu, 0 * W, unit)
 
 
 @pytest.mark.attack("A4")
