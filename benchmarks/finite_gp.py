@@ -39,7 +39,7 @@ def by_finite_gp(candidates: Tensor, kernel: Any, values: Tensor, steps: int) ->
     """The indices chosen from the first candidate on, `steps`."""
     model = FiniteGP(candidates, kernel, NOISE, capacity=steps)
     schedule = SrinivasFinite(count=len(candidates), delta=DELTA)
-    index = torch.tensor(0)
+    index = torch.tensor(0, device=candidates.device)
     chosen = [index]
     for _ in range(steps - 1):
         model.observe(index, values[index])

@@ -2,9 +2,9 @@
 
 Law of a step: p.grad = h floor((S + N) / h + 1/2) / batch_size, where S is the sum of the sample's
 gradients, each clipped to norm C, and N is Gaussian of standard deviation noise_multiplier * C,
-rounded up; h is a power of two with that deviation in [2^20 h, 2^21 h). N is drawn exactly, from
-the operating system's entropy (`mechanisms.rounding`), for any device; rounding and what follows is
-post-processing.
+rounded up; h is a power of two with that deviation in [2^20 h, 2^21 h). N is drawn exactly: on the
+CPU from the operating system's entropy (`mechanisms.rounding`), on a GPU from ChaCha20 keyed with
+it (device_noise.py). Rounding and what follows is post-processing.
 
 Sensitivity of the float sum S: a record moves it by at most C, although it is rounded. Proof. Let
 g_1 ... g_n be the sample's gradients, as Opacus has computed them, with d coordinates each, n <=
@@ -52,6 +52,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dpbo.curator.entropy import bernoulli, system_entropy
 from dpbo.dpsgd._opacus import load_opacus
+from dpbo.dpsgd.device_noise import can_draw_on, rounded_on_device
 from dpbo.dpsgd.reached import is_own_class
 from dpbo.dpsgd.rebuilding import PublicCopy, equal_things, same_numbers
 from dpbo.errors import InputError, UsageError
@@ -70,6 +71,7 @@ _LOST = 2.0**-126
 _BELOW_ONE = 1 - 2.0**-53
 # How many numbers are converted to float64 at a time.
 _CACHED = 1 << 16
+_DEVICE_CACHED = 1 << 26
 _DRAWS = 1 << 14
 _REMEDY = (
     "Take the next batch from the loader before each step, one optimizer a model, and look no batch"
@@ -339,10 +341,13 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
             )
         self._charge(self)
         self._samples.note_step()
-        for parameter in self.params:
-            parameter.grad = _noised(parameter.summed_grad, self.noise_multiplier * self._norm).to(
-                parameter.dtype
-            )
+        # All parameters together: a model of many layers takes as long as one of few.
+        sums = [parameter.summed_grad.reshape(-1) for parameter in self.params]
+        total = torch.cat([part.to(sums[0].device) for part in sums])
+        noised = _noised(total, self.noise_multiplier * self._norm)
+        parts = torch.split(noised, [len(part) for part in sums])
+        for parameter, part in zip(self.params, parts, strict=True):
+            parameter.grad = part.view(parameter.shape).to(parameter)
             parameter.summed_grad = None
         self._begin_step()
 
@@ -419,7 +424,8 @@ def _weighted_sum(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
     if not bool((factors > 0).all()):
         rows = rows.masked_fill((factors == 0).unsqueeze(1), 0.0)
     count, length = rows.shape
-    width = length if rows.is_cuda else max(_CACHED // max(count, 1), 64)
+    most = _DEVICE_CACHED if rows.is_cuda else _CACHED
+    width = max(most // max(count, 1), 64)
     held = factors.new_empty(count, min(width, length))
     total = factors.new_empty(length)
     for part, into in zip(torch.split(rows, width, dim=1), torch.split(total, width), strict=True):
@@ -428,10 +434,16 @@ def _weighted_sum(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
 
 
 def _noised(total: torch.Tensor, std: float) -> torch.Tensor:
-    """The sum with its noise, float64, on the sum's device."""
+    """The sum, of one dimension, with its noise, float64, on the sum's device."""
     scale = std * ROUND_UP
     grid = grid_of(scale)
-    flat = total.detach().cpu().reshape(-1).numpy()
+    if can_draw_on(total.device):
+        # `grid` is a power of two, so nothing is rounded.
+        steps = total / grid
+        below = steps.floor()
+        drawn = rounded_on_device((steps - below).clamp_(max=_BELOW_ONE), scale / grid)
+        return (below + drawn) * grid
+    flat = total.cpu().numpy()
 
     def draw(start: int) -> NDArray[Any]:
         # `grid` is a power of two, so nothing is rounded.
@@ -451,4 +463,4 @@ def _noised(total: torch.Tensor, std: float) -> torch.Tensor:
     else:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             parts = list(pool.map(draw, starts))
-    return torch.from_numpy(np.concatenate(parts)).view(total.shape).to(total.device)
+    return torch.from_numpy(np.concatenate(parts)).to(total.device)

@@ -27,8 +27,8 @@ from dpbo._mpmath import precision
 from dpbo.errors import InputError
 from dpbo.mechanisms.mechanism import Entropy
 
-_WIDEN = 2.0**-40
-_SLACK = 2.0**-24
+WIDEN = 2.0**-40
+SLACK = 2.0**-24
 _WORD = 8
 _FEW = np.uint64(1 << 47)
 
@@ -76,38 +76,41 @@ def rounded(
         entropy: source of unpredictable bytes.
     """
     words = random_words(len(fractions), entropy)
-    negative = (words >> np.uint64(63)).astype(bool)
-    k = words & np.uint64((1 << 63) - 1)
+    negative, k = _sign_and_size(words)
     # Negative or zero; -inf at k = 0.
     z = distribution.quantile(np.ldexp(k.astype(np.float64), -64))
-    wide = scale * _WIDEN
+    wide = scale * WIDEN
     with np.errstate(invalid="ignore"):
         centre = np.where(negative, z, -z) * scale + (fractions + 0.5)
-        slack = _SLACK - z * wide
+        slack = SLACK - z * wide
         result = np.floor(centre - slack)
         close = np.flatnonzero((k < _FEW) | (result != np.floor(centre + slack)))
         lattice = np.where(np.isfinite(result), result, 0.0).astype(np.int64)
-    lattice[close] = _by_both_ends(
-        distribution, k[close], negative[close], fractions[close], scale[close], entropy
+    lattice[close] = by_both_ends(
+        distribution, words[close], fractions[close], scale[close], entropy
     )
     return lattice
 
 
-def _by_both_ends(
+def _sign_and_size(words: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+    return (words >> np.uint64(63)).astype(bool), words & np.uint64((1 << 63) - 1)
+
+
+def by_both_ends(
     distribution: SymmetricDistribution,
-    k: Any,
-    negative: Any,
+    words: NDArray[np.uint64],
     fractions: Any,
     scale: Any,
     entropy: Entropy,
 ) -> NDArray[np.int64]:
-    """The same for draws near an edge of the grid or far in the tail; what both ends leave
-    undecided gets more bits.
+    """The same from given words, for draws near an edge of the grid or far in the tail; what both
+    ends leave undecided gets more bits.
     """
+    negative, k = _sign_and_size(words)
     # Near zero, far from zero: both negative, |near| <= |far|.
     near, far = ends_of(distribution, k)
-    low = np.where(negative, far, -near) * scale + (fractions + 0.5) - _SLACK
-    high = np.where(negative, near, -far) * scale + (fractions + 0.5) + _SLACK
+    low = np.where(negative, far, -near) * scale + (fractions + 0.5) - SLACK
+    high = np.where(negative, near, -far) * scale + (fractions + 0.5) + SLACK
     with np.errstate(invalid="ignore"):
         result = np.floor(low)
         undecided = np.flatnonzero(
@@ -136,7 +139,7 @@ def ends_of(
     above = np.minimum(np.nextafter(np.ldexp((k + np.uint64(1)).astype(np.float64), -64), 1.0), 0.5)
     far = distribution.quantile(below)
     near = distribution.quantile(above)
-    return near + np.abs(near) * _WIDEN, far - np.abs(far) * _WIDEN
+    return near + np.abs(near) * WIDEN, far - np.abs(far) * WIDEN
 
 
 def decide(

@@ -334,11 +334,7 @@ def test_steps_follow_from_noised_sums_alone(monkeypatch):
             )
         )
     assert public[0] == public[1]
-    first, second = (
-        torch.stack([torch.cat([a.flatten(), b]) for a, b in zip(x[::2], x[1::2], strict=True)])
-        for x in sums
-    )
-    moved = (first - second).norm(dim=1)
+    moved = (torch.stack(sums[0]) - torch.stack(sums[1])).norm(dim=1)
     assert len(moved) == 3
     assert 0 < float(moved.min()) <= float(moved.max()) <= 2.0
 

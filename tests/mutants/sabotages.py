@@ -1349,6 +1349,20 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "noise that a GPU draws has one key for all steps",
+        where="dpbo.dpsgd.device_noise:rounded_on_device",
+        old="entropy(32)",
+        new="bytes(32)",
+        test="tests/unit/gpu/test_noise.py::test_interpreted_it_gives_the_cpus_integers",
+    ),
+    Sabotage(
+        "noise that a GPU draws has nine tenths of its size",
+        where="dpbo.dpsgd.noise:_noised",
+        old="drawn = rounded_on_device((steps - below).clamp_(max=_BELOW_ONE), scale / grid)",
+        new="drawn = rounded_on_device((steps - below).clamp_(max=_BELOW_ONE), 0.9 * scale / grid)",
+        test="tests/unit/gpu/test_noise.py::test_interpreted_it_gives_the_cpus_integers",
+    ),
+    Sabotage(
         "gradients of DP-SGD are clipped block by block of coordinates",
         where="dpbo.dpsgd.noise:_factors",
         old="squares = squares + part",
