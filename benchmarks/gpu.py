@@ -12,6 +12,7 @@ the next. Without a GPU the sizes are tiny and the figures mean nothing: it then
 
 from __future__ import annotations
 
+import datetime
 import functools
 import traceback
 from collections.abc import Callable, Sequence
@@ -36,6 +37,8 @@ class Sizes(NamedTuple):
     streamed: Sequence[int]
     kept: int
     many: int
+    steps: Sequence[tuple[int, int]]
+    draws: Sequence[int]
 
 
 LARGE = Sizes(
@@ -48,6 +51,8 @@ LARGE = Sizes(
     streamed=(1_000_000, 4_000_000),
     kept=256,
     many=10**8,
+    steps=((100, 64), (1000, 64), (1000, 256), (5000, 32)),
+    draws=(10**5, 10**6, 10**7, 10**8),
 )
 TINY = Sizes(
     bytes=1 << 20,
@@ -59,6 +64,8 @@ TINY = Sizes(
     streamed=(500,),
     kept=4,
     many=10**5,
+    steps=((40, 16),),
+    draws=(10**4,),
 )
 
 
@@ -70,8 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit("There is no GPU here; --smoke shows on a CPU that it runs.")
     sizes = TINY if chosen.smoke else LARGE
     compiled = device.type == "cuda" and not chosen.smoke
-    ceilings = Ceilings.of(device, sizes.bytes, sizes.matrix)
-    figures: dict[str, Any] = {"device": name, "ceilings": vars(ceilings)}
+    figures: dict[str, Any] = {"device": name, "date": datetime.date.today().isoformat()}
     failed = []
 
     def part(what: str, header: list[str], measure: Callable[[], dict[str, float]]) -> None:
@@ -86,7 +92,15 @@ def main(arguments: list[str] | None = None) -> None:
             figures[what] = found
             record("gpu", figures, chosen)
 
-    print(table([name, "ceiling"], ceilings.rows()), "\n", flush=True)
+    # Unknown until they are measured, and if that fails.
+    ceilings = Ceilings.unknown()
+
+    def measured_ceilings() -> dict[str, float]:
+        nonlocal ceilings
+        ceilings = Ceilings.of(device, sizes.bytes, sizes.matrix)
+        return dict(ceilings.rows())
+
+    part("ceilings", [name, "ceiling"], measured_ceilings)
     # Each by itself, so that a shape that does not compile loses only its own row.
     for size in sizes.shapes:
         measure = functools.partial(
@@ -117,6 +131,13 @@ def main(arguments: list[str] | None = None) -> None:
     )
     header = [f"moments of {many:,} x 2 records, K = 5", "seconds"]
     part("mixture", header, lambda: gpu_runs.mixture(many, ceilings, device, compiled=compiled))
+    for parameters, records in sizes.steps:
+        what = f"DP-SGD, width {parameters}, {records} records"
+        measure = functools.partial(gpu_runs.dpsgd_step, parameters, records, device)
+        part(what, [what, ""], measure)
+    for draws in sizes.draws:
+        what = f"noise, {draws:,} draws"
+        part(what, [what, "seconds"], functools.partial(gpu_runs.noise, draws, device))
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 

@@ -2,15 +2,18 @@
 moments of a mixture.
 """
 
+import warnings
 from typing import Any
 
 import torch
 
+from benchmarks.dpsgd_step import HEADER, compared
 from benchmarks.finite_gp import LENGTH, by_botorch, by_finite_gp, values_of
 from benchmarks.gibo_step import walked
 from benchmarks.gpu_sums import Ceilings, seconds
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.curator.handle import Handle
+from dpbo.dpsgd.noise import _noised
 from dpbo.gibo import ClippedGradient, suggest_gradient_points
 from dpbo.mechanisms import PermuteAndFlipMechanism
 from dpbo.models.fixed_kernels import squared_exponential
@@ -34,6 +37,21 @@ def ucb(count: int, steps: int, device: torch.device) -> dict[str, float]:
         repetitions=3,
     )
     return {"run": run, "botorch": loop, "faster": loop / run}
+
+
+def dpsgd_step(width: int, records: int, device: torch.device) -> dict[str, float]:
+    """Milliseconds of a step of DP-SGD by Opacus alone and by dpbo, with the loader's work."""
+    # Of Opacus' generators and hooks.
+    warnings.simplefilter("ignore")
+    return dict(zip(HEADER, compared(width, records, 15, str(device.type)), strict=True))
+
+
+def noise(draws: int, device: torch.device) -> dict[str, float]:
+    """Seconds of so many exact normal draws, and of as many by torch's own generator."""
+    sums = torch.zeros(draws, dtype=torch.float64, device=device)
+    plain = torch.empty(draws, device=device)
+    exact, torchs = seconds(device, lambda: _noised(sums, 1.0), plain.normal_, repetitions=5)
+    return {"exact": exact, "torch": torchs, "ns a draw": 1e9 * exact / draws}
 
 
 def iteration(units: int, d: int, history: int, device: torch.device) -> dict[str, float]:

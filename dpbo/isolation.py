@@ -126,14 +126,16 @@ class GeneratorStates:
 
     def seed(self, entropy: Callable[[int], bytes]) -> None:
         """Seed them all from `entropy`."""
-        # Where torch is built for the CPU alone, `torch.manual_seed` would keep a traceback each
-        # time, for GPUs that never come.
-        if self._accelerated:
-            seed_torch_too = torch.manual_seed
-        else:
-            seed_torch_too = torch.default_generator.manual_seed
+        torch_seed = int.from_bytes(entropy(8), "little") >> 1
         with _generator:
-            seed_torch_too(int.from_bytes(entropy(8), "little") >> 1)
+            # `torch.manual_seed` keeps a traceback each time for every kind of device that has not
+            # been used, which takes most of a millisecond: only where GPUs may yet come.
+            if self._accelerated and not self._gpus:
+                torch.manual_seed(torch_seed)
+            else:
+                torch.default_generator.manual_seed(torch_seed)
+            if self._gpus:
+                torch.cuda.manual_seed_all(torch_seed)
             mtrand.set_bit_generator(np.random.MT19937(int.from_bytes(entropy(32), "little")))
             random.seed(entropy(64))
 

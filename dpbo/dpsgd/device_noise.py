@@ -1,14 +1,14 @@
-"""Exact Gaussian noise where a GPU holds the sums: `mechanisms.rounding.rounded` in one kernel.
+"""Where a GPU holds the gradients: sums of clipped ones, and exact noise, each in one kernel.
 
 Randomness: the 64-bit words are the stream of ChaCha20 (Bernstein 2008; RFC 8439 with its block
 counter and nonce read as one counter of 64 bits and zeros), keyed with 256 bits of the operating
 system's entropy for each call. Linux's own source is the same cipher. A word is as hard to tell
 from a fair one as the cipher is to break.
 
-Law: the same as on the CPU, word for word. A word gives a sign and k < 2^63, and the result is
-floor(fraction + scale z + 1/2) wherever both ends of [k, k + 1] / 2^64, pushed outward, round
-alike. The inverse cdf is another one, Wichura's AS 241 (1988; 1e-16 relative), for which the same
-2^-41 suffices (tested at 10^5 points, on the device too). Where the ends differ or k < 2^47, about
+Law: that of `mechanisms.rounding.rounded`, word for word. A word gives a sign and k < 2^63, and the
+result is floor(fraction + scale z + 1/2) wherever both ends of [k, k + 1] / 2^64, pushed outward,
+round alike. The inverse cdf is another one, Wichura's AS 241 (1988; 1e-16 relative), for which the
+same 2^-46 suffices (tested at 10^5 points). Where the ends differ or k < 2^47, about
 twice in 10^5 draws, the kernel hands its word to the host, which settles it as `rounded` does.
 
 Bytes a number: 8 read, 9 written; some 120 float64 and 150 integer operations.
@@ -35,6 +35,8 @@ _DRAWS = 8
 # "expand 32-byte k", as little-endian words
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4")
 _TRIAL_KEY = bytes(range(32))
+# columns a program
+_WIDTH = 512
 # AS 241: |p - 1/2| up to .425 by a polynomial quotient in .425^2 - (p - 1/2)^2, below that in
 # sqrt(-log p) - 1.6; numerator, then denominator, lowest first
 _CENTRAL, _MOVED = 0.425, 1.6
@@ -76,18 +78,23 @@ _FAR = (
 )
 
 
-def can_draw_on(device: torch.device) -> bool:
-    """Whether noise is drawn on this device; it is drawn on the CPU otherwise."""
+def runs_on(device: torch.device) -> bool:
+    """Whether this device sums and draws so; otherwise torch sums, and the CPU draws."""
     return device.type == "cuda" and _works(device)
 
 
 @functools.cache
 def _works(device: torch.device) -> bool:
-    """Whether the kernel compiles and gives the integers of the CPU, tried once; a warning says why
-    not.
+    """Whether the kernels compile, sum and give the integers of the CPU, tried once; a warning says
+    why not.
     """
-    reason = "its draws were wrong"
+    reason = "its sums or draws were wrong"
     try:
+        rows = torch.arange(3.0 * (_WIDTH + 1), device=device).view(3, _WIDTH + 1)
+        rows[1, 0] = math.nan
+        factors = torch.tensor([0.5, 0.0, 0.25], dtype=torch.float64, device=device)
+        total = (0.5 * rows[0] + 0.25 * rows[2]).tolist()
+        summed = weighted_sum_on_device(rows, factors).tolist() == total
         count = 2 * _DRAWS * LANES + 3
         scale = 1.5 * 2.0**20
         fractions = np.arange(count) / count
@@ -95,7 +102,7 @@ def _works(device: torch.device) -> bool:
         found = rounded_on_device(there, scale, lambda _: _TRIAL_KEY).tolist()
         words = stream(_TRIAL_KEY, count)
         wanted = rounded(NORMALS, fractions, np.full(count, scale), lambda _: words.tobytes())
-        if found == wanted.tolist():
+        if summed and found == wanted.tolist():
             return True
     except torch.OutOfMemoryError:
         # says nothing of the next trial: there may be memory then
@@ -103,12 +110,36 @@ def _works(device: torch.device) -> bool:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
     warnings.warn(
-        f"the kernel that draws noise does not run on {device} ({reason}). Noise is drawn on the"
-        " CPU, which is as exact but slower.",
+        f"the kernels of DP-SGD do not run on {device} ({reason}). Noise is drawn on the CPU, which"
+        " is as exact but slower.",
         RuntimeWarning,
         stacklevel=2,
     )
     return False
+
+
+def weighted_sum_on_device(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """The sum of the rows times their factors, in float64; a row with factor zero counts as zero
+    even if it is not finite. Each number is read once.
+    """
+    with needs("gpu"):
+        from dpbo.dpsgd.noise_triton import weighted_rows
+
+    count, length = rows.shape
+    total = factors.new_empty(length)
+    # Triton launches on the current device
+    with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
+        weighted_rows[(math.ceil(length / _WIDTH),)](
+            rows.contiguous(),
+            factors,
+            total,
+            count,
+            length,
+            WIDTH=_WIDTH,
+            num_warps=4,
+            enable_fp_fusion=False,
+        )
+    return total
 
 
 def rounded_on_device(

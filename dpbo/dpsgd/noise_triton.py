@@ -1,4 +1,4 @@
-"""The Triton kernel of device_noise.py, which imports this module only when it runs the kernel."""
+"""The Triton kernels of device_noise.py, which imports this module only when it runs them."""
 
 # mypy: ignore-errors
 
@@ -112,3 +112,18 @@ def rounded_normals(fractions, lattice, undecided, key, numbers, count, LANES: t
     _round(x12 + s12, x13 + s13, at, count, fractions, lattice, undecided, numbers)
     at += LANES
     _round(x14, x15, at, count, fractions, lattice, undecided, numbers)
+
+
+# what was tried once is then what runs
+@triton.jit(do_not_specialize=["count", "length"])
+def weighted_rows(rows, factors, total, count, length, WIDTH: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    inside = at < length
+    own = tl.zeros((WIDTH,), dtype=tl.float64)
+    for _ in range(count):
+        factor = tl.load(factors)
+        row = tl.load(rows + at, mask=inside, other=0.0).to(tl.float64)
+        own += tl.where(factor > 0.0, row, 0.0) * factor
+        factors += 1
+        rows += length
+    tl.store(total + at, own, mask=inside)

@@ -27,14 +27,19 @@ def gradient_sum(
     WIDTH: tl.constexpr,
     TOGETHER: tl.constexpr,
     FACTOR: tl.constexpr,
+    SLAB: tl.constexpr,
 ):
     across, padded = tl.arange(0, WIDTH), steps * DEPTH
     clip, bound, aim = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
     longest, units, whole = tl.load(sizes), tl.load(sizes + 1), tl.load(sizes + 2)
     first, last = (whole, whole + 1) if RAGGED else (whole * 0, whole)
-    latest = tl.load(places + columns - 1).to(tl.pointer_type(tl.float32))
+    if SLAB:
+        origin = tl.load(places).to(tl.pointer_type(tl.float32))
+        stride = tl.load(places + 1)
+        latest = origin + (columns - 1) * stride
+    else:
+        latest = tl.load(places + columns - 1).to(tl.pointer_type(tl.float32))
     sums = tl.load(numbers + 3 + across).to(tl.float32)
-    gathered = tl.zeros((WIDTH,), dtype=tl.int64)
     turns = tl.cdiv(last - first - tl.program_id(0), tl.num_programs(0))
     for start in range(0, turns, TOGETHER):
         own = tl.zeros((ROWS, WIDTH), dtype=tl.int32)
@@ -51,22 +56,23 @@ def gradient_sum(
             else:
                 level = tl.load(latest + rows)
             p = level[:, None] * sums[None, :]
-            deep = tl.arange(0, DEPTH)
-            starts = tl.load(places + deep, mask=deep < columns, other=0)
-            for _ in range(steps):
+            for step in range(steps):
+                deep = step * DEPTH + tl.arange(0, DEPTH)
+                # addresses that are computed let the compiler copy further ahead than loaded ones
+                if SLAB:
+                    starts = origin + deep * stride
+                else:
+                    starts = tl.load(places + deep, mask=deep < columns, other=0).to(
+                        tl.pointer_type(tl.float32)
+                    )
+                there = tl.multiple_of(starts, 16)[None, :] + rows[:, None]
                 here = deep[None, :] < columns
                 if RAGGED:
                     here = here & (rows[:, None] < units)
-                there = (
-                    tl.multiple_of(starts.to(tl.pointer_type(tl.float32)), 16)[None, :]
-                    + rows[:, None]
-                )
                 losses = tl.load(there, mask=here, other=0.0) - level[:, None]
-                at = W + across[None, :] * padded + deep[:, None]
-                deep += DEPTH
-                starts = tl.load(places + deep, mask=deep < columns, other=0)
                 high = losses.to(tl.bfloat16)
                 low = (losses - high.to(tl.float32)).to(tl.bfloat16)
+                at = W + across[None, :] * padded + deep[:, None]
                 lead, rest = tl.load(at), tl.load(at + WIDTH * padded)
                 p = tl.dot(high.to(FACTOR), lead, p)
                 p = tl.dot(high.to(FACTOR), rest, p)
@@ -88,5 +94,4 @@ def gradient_sum(
             counted = k.to(tl.int64, bitcast=True).to(tl.int32)
             size = tl.abs(counted).to(tl.uint32).to(tl.int64)
             own += tl.where((tl.sum(size * size, axis=1) <= longest)[:, None], counted, 0)
-        gathered += tl.sum(own.to(tl.int64), axis=0)
-    tl.atomic_add(total + across, gathered)
+        tl.atomic_add(total + across, tl.sum(own.to(tl.int64), axis=0))

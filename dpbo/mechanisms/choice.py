@@ -109,7 +109,7 @@ class ChoiceMechanism(Mechanism):
         best = max(int(chunk.max()) for _, chunk in _chunks(utilities)) // distribution.width
         counts = torch.zeros(LEVELS, dtype=torch.int64, device=utilities.device)
         for _, chunk in _chunks(utilities):
-            counts += torch.bincount(_distances(chunk, best, distribution.width), minlength=LEVELS)
+            counts += _counted(_distances(chunk, best, distribution.width))
         filled = counts.cpu().numpy()
         distance = self.choose(filled, distribution.rate, entropy)
         nth = draw_below(int(filled[distance]), entropy)
@@ -147,6 +147,17 @@ def _distances(chunk: torch.Tensor, best: int, width: int) -> torch.Tensor:
     else:
         chunk.div_(width, rounding_mode="floor")
     return chunk.neg_().add_(best).clamp_(max=LEVELS - 1)
+
+
+def _counted(distances: torch.Tensor) -> torch.Tensor:
+    """How many utilities lie at each of the levels."""
+    if distances.device.type == "cpu":
+        return torch.bincount(distances, minlength=LEVELS)
+    # On a GPU additions to one address wait for each other, and most lie at the last level.
+    near = distances[distances < LEVELS - 1]
+    counts = torch.bincount(near, minlength=LEVELS)
+    counts[-1] = len(distances) - len(near)
+    return counts
 
 
 def _nth(utilities: torch.Tensor, best: int, width: int, distance: int, nth: int) -> int:

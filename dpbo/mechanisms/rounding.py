@@ -5,13 +5,13 @@ Rounding is post-processing, so the result inherits the continuous mechanism's g
 any dimension; float noise on a float value does not (its low bits give the value away).
 
 z is the inverse cdf of a uniform number of which 64 bits are drawn: a sign and k < 2^63, so p in
-[k/2^64, (k+1)/2^64]. Both ends of that interval are pushed outward (p by one float, z by 2^-40
-relative, the sum by 2^-24 absolute) and rounded; when both round alike, which fails 3 times in
-10^6, the rest of the bits cannot matter. Otherwise 64 more bits are drawn until mpmath decides. One
+[k/2^64, (k+1)/2^64]. Both ends of that interval are pushed outward (p by one float, z by 2^-45
+relative, the sum by 2^-24 absolute) and rounded; when both round alike, which fails 2 times in
+10^7, the rest of the bits cannot matter. Otherwise 64 more bits are drawn until mpmath decides. One
 evaluation usually does for both ends: dz/dp <= 1.26/p for every law here (Gaussian: p/phi(z) <=
 sqrt(pi/2); Laplace: 1), so at k >= 2^47 the interval and the rounding of p, 2^-47 + 2^-52 of p in
 all, move s z by less than 2^-25, which the 2^-24 cover. Assumption: each law's float inverse cdf is
-within 2^-41 relative of the truth (measured far below; tested at 10^5 points).
+within 2^-46 relative of the truth (measured far below; tested at 10^5 points).
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from dpbo._mpmath import precision
 from dpbo.errors import InputError
 from dpbo.mechanisms.mechanism import Entropy
 
-WIDEN = 2.0**-40
+WIDEN = 2.0**-45
 SLACK = 2.0**-24
 _WORD = 8
 _FEW = np.uint64(1 << 47)

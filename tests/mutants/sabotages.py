@@ -584,7 +584,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "noise never reaches its far tails",
-        where="dpbo.mechanisms.rounding:_by_both_ends",
+        where="dpbo.mechanisms.rounding:by_both_ends",
         old="near, far = ends_of(distribution, k)",
         new="k = np.maximum(k, np.uint64(1 << 40))\n    near, far = ends_of(distribution, k)",
         test=(

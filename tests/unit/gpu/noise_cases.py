@@ -1,4 +1,4 @@
-"""Draws of the kernel of DP-SGD's noise in Triton's interpreter, where there is no GPU
+"""Sums and draws of the kernels of DP-SGD in Triton's interpreter, where there is no GPU
 (TRITON_INTERPRET=1): `python -m tests.unit.gpu.noise_cases` prints what test_noise.py asks.
 """
 
@@ -12,6 +12,7 @@ from dpbo.dpsgd import device_noise, noise
 from dpbo.mechanisms.additive import ROUND_UP, grid_of
 from dpbo.mechanisms.gaussian import NORMALS
 from dpbo.mechanisms.rounding import rounded
+from tests.unit.gpu.fused_cases import read_bounds_of_loops
 
 SCALE = 1.7 * 2.0**20
 # two of its first 20,000 words are so far in the tail that the host settles them
@@ -52,7 +53,7 @@ def noised(count):
     """What is added to sums: in whole steps of the grid, and its standard deviation in theirs."""
     total = torch.linspace(-5.0, 5.0, count, dtype=torch.float64)
     grid = grid_of(ROUND_UP)
-    with unittest.mock.patch("dpbo.dpsgd.noise.can_draw_on", return_value=True):
+    with unittest.mock.patch("dpbo.dpsgd.noise.runs_on", return_value=True):
         first, second = (noise._noised(total, 1.0) for _ in range(2))
     return [
         bool(((first / grid) % 1.0 == 0.0).all()),
@@ -63,5 +64,6 @@ def noised(count):
 
 
 if __name__ == "__main__":
+    read_bounds_of_loops()
     works = device_noise._works(torch.device("cpu"))
     print(json.dumps([works, differing(20_000), noised(8_000)]))

@@ -1,4 +1,4 @@
-"""DP-SGD's noise drawn on a GPU: the CPU's integers from the same words, in Triton's interpreter
+"""DP-SGD's sums and noise on a GPU: the CPU's integers from the same words, in Triton's interpreter
 everywhere, and on a GPU where there is one.
 """
 
@@ -46,8 +46,7 @@ def test_the_inverse_cdf_is_as_close_as_the_proof_needs():
     near = q * quotient(device_noise._CENTRAL**2 - q * q, np.array(device_noise._NEAR))
     far = -quotient(np.sqrt(-np.log(p)) - device_noise._MOVED, np.array(device_noise._FAR))
     z = np.where(-q <= device_noise._CENTRAL, near, far)
-    assert np.abs(z - scipy.special.ndtri(p)).max() < 2.0**-41 * 1e-2
-    assert np.abs(z / scipy.special.ndtri(p) - 1.0)[p < 0.499].max() < 2.0**-41 * 1e-2
+    assert np.abs(z / scipy.special.ndtri(p) - 1.0).max() < 2.0**-47
 
 
 @pytest.mark.attack("A14", "A17", "A25")
@@ -74,14 +73,14 @@ def test_a_kernel_that_does_not_run_is_warned_of_once_and_the_cpu_draws():
     with pytest.warns(RuntimeWarning, match="Noise is drawn on the CPU, which is as exact"):
         assert not device_noise._works(host)
     assert not device_noise._works(host)
-    assert not device_noise.can_draw_on(host)
+    assert not device_noise.runs_on(host)
     device_noise._works.cache_clear()
 
 
 @pytest.mark.cuda
 @pytest.mark.attack("A14", "A25")
 def test_on_a_gpu_it_gives_the_cpus_integers():
-    assert device_noise.can_draw_on(torch.device("cuda", 0))
+    assert device_noise.runs_on(torch.device("cuda", 0))
     apart, settled = differing(4_000_003, "cuda")
     assert apart == 0
     assert settled > 0

@@ -73,7 +73,7 @@ def test_a_vector_near_an_edge_asks_for_more_bits_and_no_other_does():
         with mpmath.workdps(60):
             x = [coordinate * scale for coordinate in _coordinates(words)]
             for j in range(3):
-                error = float(abs(x[j])) * 2.0**-38 + 2.0**-20
+                error = float(abs(x[j])) * 2.0**-39 + 2.0**-20
                 for distance in (0.7 * error, -0.7 * error, 1.4 * error, -1.4 * error):
                     fractions = [
                         float((mpmath.mpf(0.3) - mpmath.mpf(1) / 2 - value) % 1) for value in x
