@@ -2,9 +2,9 @@
 known all the same.
 
 Counts of instructions bound the time from below. Gradients of 256 losses a unit: so many for each
-step of a block, and so many around it, take less time than reading the losses does on an H100 (4.3
+step of a block, and so many around it, take less time than reading the losses does on an H100 (3.0
 TB/s, 132 multiprocessors, a warp's instruction each quarter of a cycle), for up to 64 dimensions;
-half as fast as reading suffices for 128. The real speed only a GPU can tell.
+half as fast as reading suffices for 128. The real speed only a GPU can tell (docs/measured.md).
 """
 
 import pathlib
@@ -27,7 +27,7 @@ TYPES = {
     "columns": "i32",
     "steps": "i32",
 }
-CLOCK, READ, MULTIPROCESSORS, UNITS, POINTS = 1.83e9, 4.3e12, 132, 4_000_000, 256
+CLOCK, READ, MULTIPROCESSORS, UNITS, POINTS = 1.83e9, 3.0e12, 132, 4_000_000, 256
 # least share of reading's own speed, as far as issuing instructions goes
 ROOF = {16: 0.85, 32: 0.85, 64: 0.85, 128: 0.4, 256: 0.2}
 
