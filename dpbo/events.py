@@ -50,10 +50,6 @@ class Event:
         """
         return frozenset()
 
-    def under(self, _: object) -> Self:
-        """The event, whatever the adjacency: it was made for one."""
-        return self
-
     def repeated(self, count: int) -> Self:
         """The same event with another count."""
         return dataclasses.replace(self, count=count)

@@ -6,25 +6,22 @@ A module of its own: ledgers load no torch.
 
 import collections
 import contextvars
-from collections.abc import Callable
 from typing import Any
 
 in_hidden_run: contextvars.ContextVar[collections.Counter[Any] | None] = contextvars.ContextVar(
     "in_hidden_run", default=None
 )
-"""None outside hidden runs; else how many slots the run has drawn, by what gives the event of one
-under an adjacency.
-"""
+"""None outside hidden runs; else how often the run has drawn what."""
 
 
-def note_drawn(event: Callable[[Any], Any], slots: int = 1) -> None:
+def note_drawn(what: Any) -> None:
     """In a hidden run, count noise that is drawn for protected records: the selection's event must
     pay for it.
 
     Args:
-        event: `event(adjacency)`; equal ones are counted together.
-        slots: how often.
+        what: a `birth.Drawn` of a ledger's; or, of a training whose records no ledger knows,
+            `what(adjacency)`, which gives the event. Equal ones are counted together.
     """
     drawn = in_hidden_run.get()
     if drawn is not None:
-        drawn[event] += slots
+        drawn[what] += 1

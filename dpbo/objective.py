@@ -411,9 +411,12 @@ class PrivateObjective:
         return Y.to(device), Yvar.to(device)
 
     def _log_resumed(self, done: int) -> None:
-        if not done or self.curator.rank:
+        if not done:
             return
+        # Of all ranks, which deliver together what waits.
         lost = self._reservation.lost
+        if self.curator.rank:
+            return
         level = logging.INFO
         told = "0"
         if lost:

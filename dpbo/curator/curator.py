@@ -45,7 +45,14 @@ from dpbo.curator.protected_records import ProtectedRecords
 from dpbo.curator.public_form import Form, form_of, require_known_form
 from dpbo.curator.record_fingerprints import TableDigest, order_digest, rows_of
 from dpbo.curator.records import PrivateView, count_records, map_leaves
-from dpbo.curator.releasing import conditions_of, event_of, noised, slot_of, terms_of
+from dpbo.curator.releasing import (
+    conditions_of,
+    event_of,
+    noised,
+    require_expressible,
+    slot_of,
+    terms_of,
+)
 from dpbo.curator.reporting import BudgetUse, compose_statement
 from dpbo.curator.reservation import Reservation
 from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure
@@ -371,9 +378,12 @@ class Curator(Opaque):
             sketches = []
             if handles:
                 sketches = self.protected.before_charge(mechanism.event(len(handles)))
-            released = self._released(list(handles), mechanism, name, reservation, used)
-            self.protected.remember(sketches)
-            return released
+            try:
+                return self._released(list(handles), mechanism, name, reservation, used)
+            finally:
+                # also where an interrupt came after the charge
+                if any(map(self._pending.is_charged, handles)):
+                    self.protected.remember(sketches)
 
     def deliver(self) -> None:
         """Store what was charged and drawn while the ledger was out of reach. Every release begins
@@ -647,10 +657,9 @@ class Curator(Opaque):
         laws = []
         queries = [self._answer(handle)[0] for handle in handles]
         for query, answer in map(self._answer, handles):
-            # an error of a user's query must come before the charge, or its value would be lost
-            query.affine(self.units)
-            query.sampling_variance(self.units)
-            laws.append(mechanism.distribution(query.scale(self.adjacency), answer.quanta))
+            law = mechanism.distribution(query.scale(self.adjacency), answer.quanta)
+            require_expressible(query, answer.quanta, law, mechanism, self.units)
+            laws.append(law)
         event = event_of(queries, mechanism, self.adjacency)
         self._require_allowed({name for query in queries for name in conditions_of(query)})
         entry = self._charge(handles, name, event, reservation, used)

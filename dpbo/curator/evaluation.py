@@ -85,10 +85,14 @@ class Job:
         with watch_ctrl_c(), private_generators, mute_warnings():
             try:
                 outcome = self._score(subject, self.view)
-            except BaseException:
-                # between two calls of the score, with private numbers in its frames
+            except BaseException as error:
+                # With private numbers in its frames: between two calls of the score, or in the
+                # code of a query of the user's own, whose text may show a record, too.
                 if not ctrl_c_pressed():
-                    raise
+                    public = isinstance(error, PrivacyError) or is_of_dpbo(self.query)
+                    if public or not isinstance(error, Exception):
+                        raise
+                    return Failure("exception")
             if ctrl_c_pressed():
                 return Failure("interrupted")
             return outcome
@@ -232,6 +236,13 @@ def code_of(query: Query) -> Any:
     return getattr(score, "__code__", score if isinstance(score, type) else type(score))
 
 
+def is_of_dpbo(query: Query) -> bool:
+    """Whether the query's class, and that of the one that it samples, is of this package."""
+    inner = getattr(query, "query", None)
+    classes = [type(part) for part in (query, inner) if isinstance(part, Query)]
+    return all(kind.__module__.startswith("dpbo.") for kind in classes)
+
+
 def as_it_is_now(query: Query) -> Query:
     """The query, or a copy of it where its class is the caller's own.
 
@@ -239,9 +250,7 @@ def as_it_is_now(query: Query) -> Query:
     keeps in the query, such as the number of units, goes with another copy; and what the caller
     changes after the evaluation changes neither.
     """
-    inner = getattr(query, "query", None)
-    classes = [type(part) for part in (query, inner) if isinstance(part, Query)]
-    if all(kind.__module__.startswith("dpbo.") for kind in classes):
+    if is_of_dpbo(query):
         return query
     try:
         return copy.deepcopy(query)

@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dpbo.curator.birth import Drawn
 from dpbo.curator.handle import Opaque
 from dpbo.curator.releasing import conditions_of, noised
 from dpbo.errors import InputError, UsageError
 from dpbo.events import RolesEvent, SelectionEvent
-from dpbo.hidden_run import note_drawn
+from dpbo.hidden_run import in_hidden_run, note_drawn
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.queries.query import Failure, Query
 
@@ -51,11 +52,17 @@ class HiddenDraws(Opaque):
         answer.
 
         Raises:
+            UsageError: called outside a run, whose selection pays for it.
             InputError: the query rests on data assumptions, may fail with some probability, or is
                 answered exactly. The statement would have to say so from the start, and no sum of
                 the failure probabilities of so many runs is known. In a run this error counts as a
                 failure of the run.
         """
+        if in_hidden_run.get() is None:
+            raise UsageError(
+                "this draws within a run of a private selection alone: no other charge pays for it."
+                " Use release() elsewhere."
+            )
         curator = self._curator
         event = query.release_event(mechanism.event(), curator.adjacency)
         if conditions_of(query) or event.free:
@@ -71,5 +78,5 @@ class HiddenDraws(Opaque):
         _, value, _ = noised(
             query, outcome, distribution, mechanism, curator.entropy, units=curator.units
         )
-        note_drawn(event.under)
+        note_drawn(Drawn.under(curator.ledger.birth, event))
         return value

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Self
 import sqlalchemy as sa
 
 from dpbo.accounting.planned import Planned
-from dpbo.curator.birth import Birth
+from dpbo.curator.birth import Birth, Drawn
 from dpbo.curator.chain import Chain, Record, ReservationEvent, State, dump, names_same_handles
 from dpbo.curator.plan_fingerprints import keep_head, kept_head, require_kept_head
 from dpbo.curator.storage import Storage, Taken, table
@@ -231,8 +231,8 @@ class Ledger:
             entry = self._write(
                 connection, "charge", name, {**details, "event": event.to_json(), "plan": plan}
             )
-        if not self.void:
-            note_drawn(event.under)
+        # Of records that are protected elsewhere, whatever this ledger's own noise is worth.
+        note_drawn(Drawn.under(self.birth, event))
         return entry.seq
 
     def store(self, entry: int, name: str, values: Sequence[Mapping[str, Any]]) -> None:

@@ -44,6 +44,9 @@ class PendingReleases:
                 self.value(handle)
         return [handle for handle in distinct if handle not in self._charged]
 
+    def is_charged(self, handle: Handle) -> bool:
+        return handle in self._charged
+
     def mark_charged(self, handles: Iterable[Handle]) -> None:
         """From here on each is delivered once, or lost."""
         self._charged.update(dict.fromkeys(handles))

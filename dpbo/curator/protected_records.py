@@ -52,6 +52,16 @@ class ProtectedTables:
             if (sketch.whole, budget) not in known:
                 self._tables.append((sketch, budget))
 
+    def now(self) -> list[tuple[Sketch, str]]:
+        """What is noted, for `put_back`."""
+        with self._lock:
+            return list(self._tables)
+
+    def put_back(self, noted: list[tuple[Sketch, str]]) -> None:
+        """Hidden runs leave nothing here: it would tell how many there were."""
+        with self._lock:
+            self._tables = collections.deque(noted, maxlen=_TABLES)
+
     def hold(self, sketch: Sketch | None, *, but_for: str = "") -> bool:
         """Whether a budget other than `but_for` protects some of these records."""
         with self._lock:
@@ -59,7 +69,7 @@ class ProtectedTables:
         return sketch is not None and any(table.is_of_people_of(sketch) for table in others)
 
 
-_tables = ProtectedTables()
+protected_tables = ProtectedTables()
 """Of this process: ledgers know nothing of one another."""
 
 
@@ -162,13 +172,13 @@ class ProtectedRecords(Opaque):
     def remember(self, sketches: list[Sketch]) -> None:
         """The event was charged: this process knows the records as protected."""
         for sketch in sketches:
-            _tables.add(sketch, self._ledger.storage.identity)
+            protected_tables.add(sketch, self._ledger.storage.identity)
             self._remembered = True
 
     def _others_protect(self, sketches: list[Sketch]) -> bool:
         """Whether another budget of this process protects some of these records."""
         budget = self._ledger.storage.identity
-        return any(_tables.hold(sketch, but_for=budget) for sketch in sketches)
+        return any(protected_tables.hold(sketch, but_for=budget) for sketch in sketches)
 
     def _sketches(self) -> list[Sketch]:
         own = Sketch.of(self.__own)
@@ -179,7 +189,7 @@ def note_trained(records: Any) -> None:
     """Note records of a private training that charges no ledger by itself, and warn where a ledger
     of this process protects some of them: its statement does not count the training."""
     sketch = Sketch.of(rows_of(records))
-    if _tables.hold(sketch, but_for=_TRAININGS):
+    if protected_tables.hold(sketch, but_for=_TRAININGS):
         text = (
             "this process has already released results about some of these records under a Curator,"
             " and a session by itself is charged to no ledger. The total privacy loss is larger"
@@ -188,13 +198,13 @@ def note_trained(records: Any) -> None:
         )
         warn(text, RepeatedRecordsWarning)
     if sketch is not None:
-        _tables.add(sketch, _TRAININGS)
+        protected_tables.add(sketch, _TRAININGS)
 
 
 def holds_protected(records: Any) -> bool:
     """Whether a budget of this process protects some of these records; False where their form
     cannot be compared."""
-    return _tables.hold(Sketch.of(rows_of(records)))
+    return protected_tables.hold(Sketch.of(rows_of(records)))
 
 
 def require_other_rows(name: str, records: Any, own: Rows | None, role: str, why: str) -> None:

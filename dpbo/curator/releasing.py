@@ -9,12 +9,14 @@ import numpy as np
 import torch
 
 from dpbo.curator.handle import Handle
-from dpbo.errors import UsageError
+from dpbo.errors import InputError, UsageError
 from dpbo.events import Event
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseDistribution
 from dpbo.privacy import Adjacency
 from dpbo.queries.query import IntegerSum, Query
+
+_MOST_STEPS = 1 << 61
 
 
 def conditions_of(query: Query) -> dict[str, str]:
@@ -91,19 +93,56 @@ def noised(
     return drawn, value, variance + torch.from_numpy(sampled)
 
 
+def require_expressible(
+    query: Query,
+    quanta: Sequence[float],
+    distribution: NoiseDistribution,
+    mechanism: Mechanism,
+    units: int | None,
+) -> None:
+    """Refuse before the charge what could not be kept after it, or an error of a user's query would
+    lose what was paid for.
+
+    Raises:
+        InputError: offsets too large for whole numbers.
+        UsageError: the query's public part does not give one finite number for each of its numbers.
+    """
+    affine = query.affine(units)
+    if isinstance(mechanism, ChoiceMechanism):
+        _steps(affine, quanta)
+        return
+    with np.errstate(all="ignore"):
+        value, variance = mechanism.publish(
+            np.zeros(len(quanta), dtype=np.int64), distribution, affine
+        )
+        sampled = np.asarray(query.sampling_variance(units), dtype=np.float64)
+    for found in (value, variance + sampled):
+        if found.shape != (len(quanta),) or not np.isfinite(found).all():
+            raise UsageError(
+                f"affine and sampling_variance of {type(query).__name__} must give a finite value"
+                f" and variance for each of its {len(quanta)} numbers."
+            )
+
+
 def _with_offsets(
     numerators: torch.Tensor, quanta: Sequence[float], affine: Affine
 ) -> torch.Tensor:
     """The utilities with their public offsets, in quanta: added here, once, after the sum over all
     parts of the records. Neighbours have the same offsets, so their utilities differ as before.
     """
-    offsets, gain = affine
-    if not any(offsets):
+    if not any(affine[0]):
         return numerators
-    # A sum is at most 2^61 quanta; with as much again it stays in int64.
-    most = 1 << 61
-    steps = [
-        min(max(round(offset / (gain * quantum)), -most), most)
-        for offset, quantum in zip(offsets, quanta, strict=True)
-    ]
-    return numerators + torch.tensor(steps, device=numerators.device)
+    return numerators + torch.tensor(_steps(affine, quanta), device=numerators.device)
+
+
+def _steps(affine: Affine, quanta: Sequence[float]) -> list[int]:
+    """Offsets in quanta, at most 2^61: a sum is at most as much, and both together fit int64."""
+    offsets, gain = affine
+    steps = []
+    for offset, quantum in zip(offsets, quanta, strict=True):
+        unit = gain * quantum
+        if not abs(offset) <= unit * _MOST_STEPS:
+            allowed = f"numbers from {-unit * _MOST_STEPS:g} to {unit * _MOST_STEPS:g}"
+            raise InputError("offsets", offset, allowed)
+        steps.append(round(offset / unit))
+    return steps

@@ -61,6 +61,7 @@ import numpy as np
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from dpbo.curator.protected_records import protected_tables
 from dpbo.dpsgd.reached import BYTES, ITERATORS, NEXT, PLAIN, is_opaque, is_own_class, parts, slots
 from dpbo.errors import InputError
 from dpbo.fingerprint import attributes, is_own, is_own_module
@@ -178,6 +179,7 @@ class ProcessState:
                 self._own.append((holder, before))
         self._settings = [(read, write, read()) for read, write in _SETTINGS]
         self._tables = [(table, table.copy()) for table in _shared_tables()]
+        self._protected = protected_tables.now()
 
     def _take_libraries(self) -> None:
         """The numbers, counts and generators of the libraries loaded since the last call."""
@@ -240,6 +242,7 @@ class ProcessState:
             if table != entries:
                 table.clear()
                 table.update(entries)
+        protected_tables.put_back(self._protected)
         self._take_libraries()
 
     def leave(self) -> None:

@@ -27,6 +27,7 @@ dpbo/accounting/selection_bounds.py.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +37,7 @@ from typing import Annotated, Any
 import torch
 
 from dpbo.accounting.event_costs import covers
-from dpbo.curator.birth import ROLES
+from dpbo.curator.birth import ROLES, Birth, Drawn
 from dpbo.curator.curator import Curator
 from dpbo.dpsgd.hidden_runs import DensityRatioProposals, best_of
 from dpbo.dpsgd.process_state import ProcessState
@@ -45,7 +46,6 @@ from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.hidden_run import in_hidden_run
 from dpbo.mechanisms.additive import AdditiveMechanism
-from dpbo.privacy import Adjacency
 from dpbo.queries.clipped import ClippedMean, ScoreRanges
 from dpbo.queries.query import copy_mutable
 from dpbo.queries.score_evaluation import Score
@@ -197,7 +197,7 @@ def private_selection(
         slot = {"query": "PrivateSelection", "public": {}, "details": {}}
         entry = reservation.charge({"units": curator.units, "slots": [slot]}, used=0)
         work = train if score is None else _scored(curator, train, score, name)
-        work = _paid(work, event, curator.adjacency)
+        work = _paid(work, event, curator.ledger.birth)
         best = best_of(
             work,
             space,
@@ -300,21 +300,36 @@ def _terms(
 
 
 def _paid(
-    work: Callable[..., Any], event: SelectionEvent | RolesEvent, adjacency: Adjacency
+    work: Callable[..., Any], event: SelectionEvent | RolesEvent, birth: Birth
 ) -> Callable[[dict[str, Any]], Any]:
-    """`work`, with a UsageError where a run drew more than the selection's event pays for."""
+    """`work`, with a UsageError where a run drew more than the selection's event pays for, of the
+    records of any role.
+    """
     if isinstance(event, RolesEvent):
-        selections = [each for role in event.roles for each in event.of(role)]
+        selections = {role: event.of(role) for role in event.roles}
+        # A training whose records no ledger knows is none of the curator's own.
+        unknown = next((role for role in event.roles if role != birth.role), birth.role)
     else:
-        selections = [event]
-    paid = [one for each in selections if isinstance(each, SelectionEvent) for one in each.run()]
+        selections = {birth.role: (event,)}
+        unknown = birth.role
+    paid = {
+        role: [one for each in events if isinstance(each, SelectionEvent) for one in each.run()]
+        for role, events in selections.items()
+    }
 
     def run(parameters: dict[str, Any]) -> Any:
         result = work(parameters)
-        drawn = [
-            (source(adjacency), times) for source, times in (in_hidden_run.get() or {}).items()
-        ]
-        if not covers(paid, [one.repeated(one.count * times) for one, times in drawn]):
+        drawn = collections.defaultdict[str, list[Event]](list)
+        for source, times in (in_hidden_run.get() or {}).items():
+            if isinstance(source, Drawn):
+                one = source.counted_for(birth)
+                # Without roles all are the same records.
+                role = source.role if isinstance(event, RolesEvent) else birth.role
+            else:
+                one = source(birth.adjacency)
+                role = unknown
+            drawn[role].append(one.repeated(one.count * times))
+        if not all(covers(paid.get(role, []), events) for role, events in drawn.items()):
             raise UsageError(
                 "a run draws more than base= names: name each Session and each release of train's."
             )

@@ -389,8 +389,9 @@ class _Study:
         for x in unscored:
             objective(x.unsqueeze(0))
         while objective.remaining and models.remaining:
-            # Includes runs that were killed: their points are not tried again.
-            begun = objective.evaluations - models.remaining
+            # Runs that were killed count: their points are not tried again. So do scores of a model
+            # that was trained before, as of a point that a small space's design has twice.
+            begun = objective.evaluations - min(objective.remaining, models.remaining)
             X, Y, Yvar = objective.history()
             if begun < len(self.design) or len(X) < 2:
                 x = self.design[begun]

@@ -4,9 +4,11 @@ nobody vouches for is refused on groups.
 
 import ast
 import functools
+import math
 import pathlib
 import re
 import textwrap
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +20,11 @@ import dpbo.mechanisms
 import dpbo.queries
 import dpbo.testing
 from dpbo import Adjacency, PrivacyUnit
-from dpbo.errors import InputError
+from dpbo.errors import InputError, PrivateFailure, UsageError
+from dpbo.mechanisms import PermuteAndFlipMechanism
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.queries import (
+    CandidateScores,
     ClippedMean,
     ClippedSum,
     IntegerSum,
@@ -145,7 +149,7 @@ class CountsRows(Query):
     who thinks of no groups.
     """
 
-    threshold: float
+    threshold: Any
 
     def sensitivity(self, adjacency):
         return Sensitivity(l1=1.0, l2=1.0, linf=1.0)
@@ -247,6 +251,77 @@ def test_a_query_that_needs_the_private_number_of_units_fails_before_it_is_charg
     before = curator.ledger.head()
     with pytest.raises(TypeError):
         curator.release(handle, NOISE)
+    assert curator.ledger.head() == before
+
+
+class Fails(CountsRows):
+    """Its code fails on one record, and says on which."""
+
+    def _evaluate(self, view, subject):
+        if float(view.records.max()) > 5.0:
+            raise self.threshold(f"record {float(view.records.max())}")
+        return super()._evaluate(view, subject)
+
+
+@pytest.mark.attack("A21", "A36")
+@pytest.mark.parametrize("kind", [ValueError, KeyError, RuntimeError, AssertionError])
+def test_an_error_of_a_users_query_shows_no_record(kind):
+    records = torch.ones(9, 1)
+    records[3] = 7.25
+    curator = owner(records)
+    with pytest.raises(PrivateFailure) as shown:
+        curator.evaluate(Fails(kind))
+    text = "".join(traceback.format_exception(shown.value))
+    assert "7.25" not in text
+    frames = [frame.f_locals for frame, _ in traceback.walk_tb(shown.value.__traceback__)]
+    assert not any("view" in names for names in frames)
+
+
+class Spread(CountsRows):
+    """The threshold stands for what `affine` gives."""
+
+    def _evaluate(self, view, subject):
+        return IntegerSum(torch.tensor([7 << 30]), quanta=(2.0**-30,))
+
+    def affine(self, units):
+        return self.threshold
+
+    def public_inputs(self):
+        return {}
+
+
+UNFIT = {
+    "NaN": ([math.nan], 1.0),
+    "infinite": ([0.0], math.inf),
+    "too large for a variance": ([0.0], 1e200),
+    "too many": ([0.0, 1.0], 1.0),
+    "nested": ([[0.0, 1.0]], 1.0),
+}
+
+
+@pytest.mark.attack("A36")
+@pytest.mark.parametrize("kind", UNFIT)
+def test_a_value_that_no_ledger_keeps_is_refused_before_a_charge(kind):
+    """It was charged, and hindered every later release of the curator."""
+    curator = owner(torch.ones(9, 1))
+    before = curator.ledger.head()
+    with pytest.raises((UsageError, ValueError)):
+        curator.release(Spread(UNFIT[kind]), NOISE)
+    assert curator.ledger.head() == before
+    curator.release(ClippedSum(first_column, score_range=(0.0, 1.0)), NOISE)
+
+
+@pytest.mark.attack("A36")
+@pytest.mark.parametrize("offsets", [(0.0, -1e300), (1e9, 1e9)])
+def test_offsets_beyond_whole_numbers_are_refused_before_a_charge(offsets):
+    """One raised after its charge, the other made a coin of the choice."""
+    curator = owner(torch.ones(9, 1))
+    before = curator.ledger.head()
+    query = CandidateScores(
+        lambda x, rows: x * rows[:, 0], [0.2, 0.9], score_range=(0.0, 1.0), offsets=offsets
+    )
+    with pytest.raises(InputError, match=r"^offsets=.* is not allowed"):
+        curator.release(query, PermuteAndFlipMechanism.of(1.0))
     assert curator.ledger.head() == before
 
 

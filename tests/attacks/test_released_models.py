@@ -13,6 +13,7 @@ import io
 import itertools
 import math
 import operator
+import secrets
 import types
 from typing import Any
 
@@ -23,15 +24,17 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpbo import Budget, Curator, Space
+from dpbo import Budget, Curator, PrivacyUnit, Space
 from dpbo.accounting import Planned, RDPFilter
+from dpbo.curator.birth import Drawn
+from dpbo.curator.protected_records import protected_tables
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, noise, tune
 from dpbo.dpsgd.planning import TuningPlan
 from dpbo.dpsgd.rebuilding import PublicCopy
 from dpbo.errors import InputError, UsageError
 from dpbo.events import GaussianEvent, RolesEvent
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.privacy import Adjacency
+from dpbo.privacy import Adjacency, RowChange
 from dpbo.queries import ClippedMean
 from tests.attacks.setups import TERMS, best_run, kinds, of, owner, owner_of_runs
 
@@ -549,6 +552,82 @@ def test_a_hidden_run_whose_base_does_not_pay_for_its_releases_fails(way, paid):
         return Curator(X, **{**TERMS, **terms}).release(question, mechanism).value, 1.0
 
     assert (best_run(curator, one_run, base, space=RATES).output is not None) == paid
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "the same": {},
+    "add or remove": {"adjacency": Adjacency.ADD_OR_REMOVE_ONE},
+    "another unit": {"unit": PrivacyUnit("visit")},
+    "random noise of its own": {"entropy": secrets.token_bytes},
+    "a rehearsal": {},
+}
+
+
+@pytest.mark.attack("A9", "A19", "A24")
+@pytest.mark.parametrize("paid", [False, True])
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_a_run_draws_counts_for_the_selections_units(kind, paid):
+    """Under another relation, for other units or by a ledger without a guarantee an answer of
+    epsilon 2 to 200 was paid for as one of epsilon 1, or not at all.
+    """
+    question = ClippedMean(lambda _, rows: rows[:, 0] / 100, score_range=(0.0, 1.0), divisor=60.0)
+    terms = of(budget=Budget(8.0, 1e-5), accounting=RDPFilter(8.0), allow_repeated=True)
+    curator = owner(X, **terms)
+    make = Curator.rehearsal if kind == "a rehearsal" else Curator
+
+    def one_run(_):
+        own = make(X, **{**TERMS, **terms, **OTHERS[kind]})
+        return own.release(question, GaussianMechanism(1e3)).value, 1.0
+
+    base = [GaussianEvent(1e3 if paid else 1e6)]
+    best = best_run(curator, one_run, base, space=RATES)
+    same = kind in ("the same", "random noise of its own", "a rehearsal")
+    assert (best.output is not None) == (paid and same)
+
+
+@pytest.mark.attack("A9", "A24")
+def test_what_a_row_of_bounded_change_costs_is_nothing_that_a_unit_may_pay():
+    terms = of(budget=Budget(8.0, 1e-5), accounting=RDPFilter(8.0), allow_repeated=True)
+    change = RowChange(0.01, diameter=2.0)
+    own = Curator(X, **{**TERMS, **terms, "adjacency": change}).ledger.birth
+    with pytest.raises(UsageError, match="no conversion is known"):
+        Drawn.under(own, GaussianEvent(1e3)).counted_for(owner(X, **terms).ledger.birth)
+
+
+@pytest.mark.attack("A24", "A35")
+@pytest.mark.parametrize("role", ["training", "validation"])
+def test_a_run_draws_of_a_role_what_is_paid_for_that_role(role):
+    """Four answers about validation records were paid for as four about training records."""
+    event = GaussianEvent(1e3, 4)
+    terms = of(budget=Budget(8.0, 1e-5), accounting=RDPFilter(8.0), allow_repeated=True)
+    curator = owner(X, **terms)
+    question = ClippedMean(lambda _, rows: rows[:, 0] / 100, score_range=(0.0, 1.0))
+
+    def one_run(_):
+        draw = curator.hidden_draws("selection")
+        return [draw(question, GaussianMechanism(1e3)) for _ in range(4)], 1.0
+
+    best = best_run(curator, one_run, {role: [event]}, space=RATES)
+    assert (best.output is not None) == (role == curator.ledger.birth.role)
+
+
+@pytest.mark.attack("A32")
+def test_hidden_runs_leave_no_table_among_the_protected_ones():
+    """Their number told how many runs there were, and pushed out what was protected before."""
+    counts = []
+    terms = of(budget=Budget(8.0, 1e-5), accounting=RDPFilter(8.0), allow_repeated=True)
+    question = ClippedMean(lambda _, rows: rows[:, 0] / 100, score_range=(0.0, 1.0))
+
+    def one_run(_):
+        own = Curator(torch.randn(30, 4), **{**TERMS, **terms})
+        counts.append(len(protected_tables.now()))
+        return own.release(question, GaussianMechanism(1e3)).value, 1.0
+
+    curator = owner(X, **terms)
+    before = len(protected_tables.now())
+    best_run(curator, one_run, [GaussianEvent(1e3)], 5, space=RATES)
+    assert len(set(counts)) == 1
+    assert len(protected_tables.now()) <= before + 1
 
 
 MIXED = {

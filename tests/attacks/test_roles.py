@@ -11,8 +11,9 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from dpbo import Adjacency, Budget, Space
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
 from dpbo.accounting import Planned
+from dpbo.curator import Ledger
 from dpbo.curator.protected_records import (
     RepeatedRecordsWarning,
     holds_protected,
@@ -21,6 +22,7 @@ from dpbo.curator.protected_records import (
 from dpbo.curator.record_fingerprints import rows_of
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
 from dpbo.errors import InputError, PlanChanged
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from tests.attacks import setups
 from tests.attacks.setups import NOISE, owner, right
@@ -92,6 +94,33 @@ def unwarned():
     with warnings.catch_warnings():
         warnings.simplefilter("error", RepeatedRecordsWarning)
         yield
+
+
+def test_a_release_that_was_interrupted_after_its_charge_counts_as_a_budget(monkeypatch):
+    """Another curator over the same records was not warned of."""
+    records = people(11)
+
+    def made():
+        return Curator(
+            records,
+            unit=PrivacyUnit("record"),
+            adjacency=Adjacency.REPLACE_ONE,
+            budget=Budget.gdp(1.0),
+        )
+
+    curator = made()
+    stored = Ledger.store
+
+    def interrupted(ledger, *given):
+        stored(ledger, *given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Ledger, "store", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        curator.release(LABELS_MEAN, GaussianMechanism(20.0))
+    monkeypatch.undo()
+    with warned():
+        made().release(LABELS_MEAN, GaussianMechanism(20.0))
 
 
 LABELS_MEAN = ClippedMean(lambda _, records: records[1], score_range=(0, 1))

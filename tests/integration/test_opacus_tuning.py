@@ -5,6 +5,7 @@ resume, selections that stay hidden.
 import collections
 import dataclasses
 import inspect
+import itertools
 import math
 import pathlib
 import zipfile
@@ -266,6 +267,21 @@ class TestTuning:
         assert found.parameters in FITS
         assert found.model is not None
         assert "validation and training records" in str(found.statement)
+
+    def test_a_point_that_a_small_space_gives_twice_costs_one_score(self, four):
+        """All scores that were left went to the model of that point, and runs that were paid for
+        were never begun.
+        """
+        space = Space(lr=[0.5, 1.0, 2.0], clip=[1.0])
+        for seed in itertools.count():
+            design = space.sample(3, seed=seed)
+            if torch.equal(design[0], design[1]) and not torch.equal(design[1], design[2]):
+                break
+        FITS.clear()
+        found = tuned(four["search"], space=space, initial=3, seed=seed)
+        assert torch.equal(found.X[:3], design)
+        assert len(found.X) == 4
+        assert len(FITS) == len({tuple(x) for x in found.X.tolist()})
 
     def test_once_is_one_run_of_given_parameters_inside_the_space(self, four, where):
         for name, given in [

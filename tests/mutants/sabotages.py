@@ -137,8 +137,8 @@ SABOTAGES = (
     Sabotage(
         "a query fails after it was charged",
         where="dpbo.curator.curator:Curator._release_fresh",
-        old="query.affine(self.units)\n            query.sampling",
-        new="query.sampling",
+        old="require_expressible(query, answer.quanta, law, mechanism, self.units)",
+        new="pass",
         test=(
             "tests/attacks/test_own_queries.py"
             "::test_a_query_that_needs_the_private_number_of_units_fails_before_it_is_charged"
@@ -1552,8 +1552,8 @@ SABOTAGES = (
     Sabotage(
         "a hidden run's session need not be paid for",
         where="dpbo.dpsgd.selection:_paid",
-        old="if not covers(paid,",
-        new="if False and not covers(paid,",
+        old="if not all(covers(",
+        new="if False and not all(covers(",
         test=(
             "tests/attacks/test_released_models.py"
             "::test_a_hidden_run_whose_base_does_not_pay_for_its_session_fails[nothing declared]"
@@ -1562,7 +1562,7 @@ SABOTAGES = (
     Sabotage(
         "a hidden run's own curator need not be paid for",
         where="dpbo.curator.ledger:Ledger.charge",
-        old="note_drawn(event.under)",
+        old="note_drawn(Drawn.under(self.birth, event))",
         new="pass",
         test=(
             "tests/attacks/test_released_models.py"
@@ -1572,11 +1572,41 @@ SABOTAGES = (
     Sabotage(
         "a hidden draw need not be paid for",
         where="dpbo.curator.hidden_draws:HiddenDraws.__call__",
-        old="note_drawn(event.under)",
+        old="note_drawn(Drawn.under(curator.ledger.birth, event))",
         new="",
         test=(
             "tests/attacks/test_released_models.py"
             "::test_a_hidden_run_whose_base_does_not_pay_for_its_releases_fails[hidden draws-False]"
+        ),
+    ),
+    Sabotage(
+        "what draws for hidden runs draws outside them, too",
+        where="dpbo.curator.hidden_draws:HiddenDraws.__call__",
+        old="if in_hidden_run.get() is None:",
+        new="if False:",
+        test=(
+            "tests/unit/dpsgd/test_private_selection.py"
+            "::test_what_draws_for_hidden_runs_draws_for_nothing_else[after]"
+        ),
+    ),
+    Sabotage(
+        "a draw for other units counts as one for the selection's",
+        where="dpbo.curator.birth:Drawn.counted_for",
+        old="return convert_adjacency(self.event, self.adjacency, birth.adjacency)",
+        new="return self.event",
+        test=(
+            "tests/attacks/test_released_models.py"
+            "::test_what_a_run_draws_counts_for_the_selections_units[add or remove-True]"
+        ),
+    ),
+    Sabotage(
+        "an error of a user's query shows a record",
+        where="dpbo.curator.evaluation:Job.__call__",
+        old='return Failure("exception")',
+        new="raise",
+        test=(
+            "tests/attacks/test_own_queries.py"
+            "::test_an_error_of_a_users_query_shows_no_record[ValueError]"
         ),
     ),
     Sabotage(

@@ -291,6 +291,26 @@ def resumed_with_others(ranks, folder):
     return first, again, other, holds_protected(fresh)
 
 
+def resumed_after_a_release(ranks, folder):
+    """In each session one value more; what was lost is asked for on all ranks."""
+    whole = rows()
+    left = []
+    for _ in range(2):
+        curator = Curator(
+            whole[dealt(N, ranks)],
+            unit=PrivacyUnit("record"),
+            adjacency=Adjacency.REPLACE_ONE,
+            budget=Budget.gdp(1.0),
+            ranks=ranks,
+            allow_repeated=True,
+            **on_disk(folder),
+        )
+        asked = objective(curator)
+        asked(at(0.1))
+        left.append(asked.remaining)
+    return left
+
+
 def words_and_numbers(ranks, folder):
     """In tuples, which is the harder case."""
     labels = np.empty(1, dtype=object)
@@ -617,6 +637,7 @@ JOBS: dict[str, tuple[int, Any]] = {
     "words and numbers": (SIZE, words_and_numbers),
     "written in another way": (2, written_in_another_way),
     "resumed with others": (3, resumed_with_others),
+    "resumed after a release": (2, resumed_after_a_release),
     "other questions": (SIZE, other_questions),
     "other models": (2, other_models),
     "lies": (2, lies),

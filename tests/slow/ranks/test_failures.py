@@ -102,6 +102,12 @@ def test_ranks_resume_with_the_same_records_however_they_are_dealt(met):
         assert "began with other validation records" in other[1]
 
 
+def test_ranks_resume_after_a_release(met):
+    """The first rank alone asked what was lost, and all others went on without it."""
+    for rank in met("resumed after a release").values():
+        assert rank["value"] == [2, 1]
+
+
 @pytest.mark.deep
 def test_other_kinds_of_labels_other_terms_and_no_records_are_refused_on_all(met):
     assert refusal(met, "words and numbers")[0] == "InputError"

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import contextvars
 import ctypes
 import gc
 import logging
@@ -27,8 +28,16 @@ from dpbo.curator.curator import Curator
 from dpbo.dpsgd import NoisedScore, hidden_runs, private_selection
 from dpbo.dpsgd.hidden_runs import coin
 from dpbo.dpsgd.selection import selection_event
-from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable, ReleaseLost
+from dpbo.errors import (
+    BudgetExceeded,
+    InputError,
+    LedgerMismatch,
+    LedgerUnavailable,
+    ReleaseLost,
+    UsageError,
+)
 from dpbo.events import GaussianEvent, SelectionEvent
+from dpbo.hidden_run import in_hidden_run
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.queries import CandidateScores
@@ -665,6 +674,42 @@ def under_way(**changed):
     return curator
 
 
+def in_a_run(work):
+    """`work()`, as within a run of the selection."""
+    context = contextvars.copy_context()
+    context.run(in_hidden_run.set, collections.Counter())
+    return context.run(work)
+
+
+@pytest.mark.attack("A22", "A24")
+@pytest.mark.parametrize("when", ["before", "after", "interrupted"])
+def test_what_draws_for_hidden_runs_draws_for_nothing_else(when):
+    """4,000 draws, none charged, gave the exact mean of the records."""
+    draws = []
+
+    def train(_):
+        draws.append(curator.hidden_draws("selection"))
+        if when == "interrupted":
+            raise KeyboardInterrupt
+        return 0.5
+
+    query = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {}).query(0.7)
+    if when == "before":
+        draws.append(under_way().hidden_draws("s"))
+    else:
+        curator = Curator(RECORDS, **{**TERMS, "accounting": RDPFilter(6.0)})
+        with contextlib.suppress(KeyboardInterrupt):
+            private_selection(
+                curator,
+                train,
+                space=Space(t=scipy.stats.uniform()),
+                run_count=FixedRuns(2),
+                score=NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0)),
+            )
+    with pytest.raises(UsageError, match="within a run of a private selection alone"):
+        draws[0](query, GaussianMechanism(20.0))
+
+
 @pytest.mark.parametrize(
     ("adjacency", "deviation"),
     [(Adjacency.REPLACE_ONE, 0.01), (Adjacency.ADD_OR_REMOVE_ONE, 0.005)],
@@ -675,7 +720,8 @@ def test_scores_inside_carry_the_noise_that_is_charged(adjacency, deviation):
     """
     curator = under_way(adjacency=adjacency, entropy=SeededEntropy(9))
     query = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0}).query(0.7)
-    values = [curator.hidden_draws("s")(query, GaussianMechanism(20.0)) for _ in range(1000)]
+    draw = curator.hidden_draws("s")
+    values = in_a_run(lambda: [draw(query, GaussianMechanism(20.0)) for _ in range(1000)])
     scores = torch.stack([value for value in values if value is not None])
     assert len(scores) == 1000
     assert float(scores.std()) == pytest.approx(deviation, rel=0.06)
@@ -718,7 +764,8 @@ def test_underflow_inside_is_no_failure_whatever_numpy_is_told_to_do_then():
     query = CandidateScores(lambda x, r: x * torch.ones_like(r), [0.0, 1.0], score_range=(0.0, 1.0))
     curator = under_way()
     with np.errstate(all="raise"):
-        chosen = curator.hidden_draws("s")(query, ExponentialMechanism.of(2.0))
+        draw = curator.hidden_draws("s")
+        chosen = in_a_run(lambda: draw(query, ExponentialMechanism.of(2.0)))
     assert chosen is not None
     assert chosen.item() == 1.0
 
