@@ -460,9 +460,8 @@ SABOTAGES = (
     Sabotage(
         "offsets grow with the private number of units",
         where="dpbo.curator.releasing:_with_offsets",
-        old="return numerators + torch.tensor(steps, device=numerators.device)",
-        new="return numerators + torch.tensor(steps, device=numerators.device) * numerators.abs()"
-        ".max().clamp(1) // 2**30",
+        old="torch.tensor(_steps(affine, quanta), device=numerators.device)",
+        new="torch.tensor(_steps(affine, quanta)) * numerators.abs().max().clamp(1) // 2**30",
         test=(
             "tests/contracts/test_utilities_contract.py"
             "::test_offsets_change_who_is_ahead_and_not_what_a_unit_moves"
