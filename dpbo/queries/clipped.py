@@ -78,15 +78,23 @@ class PairedScore:
     worst: str
 
     def __call__(self, subject: Any, records: Any) -> torch.Tensor:
-        own = self._clipped(self.score(subject, records))
-        other = self._clipped(self.score(self.reference, records))
+        own, other = (self.score(each, records) for each in self.sides(subject))
+        return self.difference(*map(score_evaluation.tensor_of, (own, other)))
+
+    def sides(self, subject: Any) -> tuple[Any, Any]:
+        """The two that are compared. Where one cannot take a record, that one has the worst score
+        there, and the other its own.
+        """
+        return subject, self.reference
+
+    def difference(self, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Of scores of the two sides; NaN counts as the worst on its side."""
         # else one record's difference would be another's, too
         if own.shape != other.shape:
             raise ValueError("the score has another shape for the reference")
-        return own - other
+        return self._clipped(own.double()) - self._clipped(other.double())
 
-    def _clipped(self, result: Any) -> torch.Tensor:
-        scores = score_evaluation.tensor_of(result).double()
+    def _clipped(self, scores: torch.Tensor) -> torch.Tensor:
         lower, upper = torch.tensor(self.ranges, dtype=torch.float64, device=scores.device).T
         if scores.ndim == 1:
             lower, upper = lower[0], upper[0]
@@ -113,7 +121,9 @@ class ClippedScores(Query):
         max_records_per_unit: a unit counts as its records' mean times min(this, its number of
             records). 1: every unit counts alike.
         worst: what NaN and failures count as: the "lower" end of the range (for scores that are
-            maximised), the "upper" one, or a number inside every range.
+            maximised), the "upper" one, or a number inside every range. With a reference each of
+            the two has it where it fails itself; a record that the public form has no value for
+            counts as no difference.
         role: the role of the curator's records, such as "validation", where the study's other
             records have another role: the release is then charged to records of this role only.
         reference: if given, scores are paired: a record counts as score(subject) -
@@ -277,7 +287,8 @@ class ClippedScores(Query):
             Lattice.over(
                 *ends,
                 origin=origin,
-                worst=self.worst,
+                # where neither side has a score, neither is better
+                worst=self.worst if self._paired is None else 0.0,
                 units=units,
                 repeats=self.max_records_per_unit,
             )

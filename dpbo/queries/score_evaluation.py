@@ -190,6 +190,8 @@ def _scores(score: Score, subject: Any, view: View, metrics: int) -> torch.Tenso
     Failure. But a shard or a sample may hold a single unit, which must not end the evaluation for
     all.
     """
+    if hasattr(score, "sides"):
+        return _compared(score, subject, view, metrics)
     found = (_one_by_one if view.one_at_a_time else _isolated)(score, subject, view, metrics)
     if isinstance(found, Failure):
         return found
@@ -203,6 +205,20 @@ def _scores(score: Score, subject: Any, view: View, metrics: int) -> torch.Tenso
     if isinstance(worst, Failure):
         return worst
     return scores.where(known[:, None], worst)
+
+
+def _compared(paired: Any, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
+    """Score differences where the score fails on some record: each side is scored by itself, so
+    that a record which one side cannot take counts as its worst against the other's own score.
+    """
+    sides = []
+    for each in paired.sides(subject):
+        scores = _scores(paired.score, each, view, metrics)
+        if isinstance(scores, Failure):
+            return scores
+        sides.append(scores)
+    difference: torch.Tensor = paired.difference(*sides)
+    return difference
 
 
 def _one_by_one(score: Score, subject: Any, view: View, metrics: int) -> _Found | Failure:

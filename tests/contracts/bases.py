@@ -42,11 +42,11 @@ def tries(examples, *, neighbours=None):
     return decorated
 
 
-def exact_sum(query, records, unit=None, *, public=True):
+def exact_sum(query, records, unit=None, *, public=True, **how):
     """The whole numbers that a question is answered with before noise; `public`: whether the number
     of units is.
     """
-    view = PrivateView.of(records, unit or PrivacyUnit("record"), units_are_public=public)
+    view = PrivateView.of(records, unit or PrivacyUnit("record"), units_are_public=public, **how)
     found = query._evaluate(view, query.prepare())
     assert isinstance(found, IntegerSum)
     return found

@@ -64,6 +64,41 @@ def test_each_score_is_clipped_then_their_difference():
     assert values_of(candidates) == pytest.approx([-1.175, 0.0], abs=1e-6)
 
 
+class Refuses(Model):
+    """Cannot take records from a number on."""
+
+    limit = 1.0
+
+    def __rmul__(self, records):
+        if bool((records >= self.limit).any()):
+            raise ValueError(f"{records.max()}")
+        return records * self.slope
+
+    def __mul__(self, records):
+        return self.__rmul__(records)
+
+
+def side(model, records):
+    return model * records if isinstance(model, Refuses) else score(model, records)
+
+
+@pytest.mark.parametrize("one_at_a_time", [False, True])
+@pytest.mark.parametrize("refused", [True, False], ids=["reference", "subject"])
+def test_a_record_that_one_side_cannot_take_is_the_others_gain(refused, one_at_a_time):
+    """It counted as a loss on both, so a model that can take it seemed the worse one."""
+    records = torch.tensor([0.0, 0.25, 0.5, 0.75], dtype=torch.float64)
+    able, unable = Model(0.5), Refuses(1.0)
+    unable.limit = 0.5
+    subject, reference = (able, unable) if refused else (unable, able)
+    query = ClippedMean(
+        side, subject, score_range=(0.0, 1.0), reference=reference, largest_difference=1.0
+    )
+    found = exact_sum(query, records, one_at_a_time=one_at_a_time)
+    total = float(found.numerators) * found.quanta[0]
+    expected = [0.0, 0.125 - 0.25, 0.25 - 0.0, 0.375 - 0.0]
+    assert total == pytest.approx(sum(expected) * (1 if refused else -1), abs=1e-6)
+
+
 def test_a_reference_that_changes_later_changes_nothing():
     reference = Model(2.0)
     query = mean(reference, c=0.4)
