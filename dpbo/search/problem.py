@@ -99,12 +99,13 @@ class Problem:
 
     @property
     def has_reference(self) -> bool:
-        """Whether the default model can be copied, so that scores can be paired with its own."""
+        """Whether the default model can be fitted and copied, so that scores can be paired with
+        its own.
+        """
         try:
-            copy.deepcopy(self.trainer.unscored(None))
+            return copy.deepcopy(self.trainer.unscored(None)) is not None
         except Exception:
             return False
-        return True
 
     def cross_validated(self) -> Self:
         """The same with its candidates' public scores."""

@@ -15,8 +15,13 @@ records are a sample themselves (Bayesian bootstrap). The range of s is an assum
 public records cannot test, and so are the directions: the simulated people are the public ones with
 other weights. People of kinds that the public records lack, and labels that depend on the features
 in another way, are not simulated. Every population draws its training side, from which the free
-choice, the order and the cells' means come, from the public records with replacement. In
-benchmarks.zoo the ranges held the gain in about 83 of 100 searches.
+choice, the order and the cells' means come, from the public records with replacement.
+
+From a population's gains is taken what chance gave the candidates that look best (`optimism_of`).
+The range of populations that are alike has twice the simulated spread: no model is fitted anew, and
+a new fit moves a gain about as much as the records do. The other range reaches over it. So made,
+the first held the gain in 218 of 235 searches on one table that was split (trees, boosting and
+logistic regression), and before that in 57 of 100.
 
 Weighted cross-validation ("weighted_cv"). A tree splits the public records by label and the default
 model's predictions into cells within which the candidates' score differences vary little. The
@@ -53,6 +58,8 @@ if TYPE_CHECKING:
 POPULATIONS, DRAWS = 60, 10
 # Eight of ten normal numbers are within so many standard deviations.
 _NORMAL = 1.2816
+# No simulation fits a model anew, which moves a gain about as much as the records do.
+_SPREAD = 2.0
 
 
 @dataclass(frozen=True)
@@ -69,10 +76,17 @@ class Range:
     mean: float
 
     @classmethod
-    def of(cls, gains: Array) -> "Range":
-        """Of simulated gains, all alike likely."""
-        low, high = np.quantile(gains, (0.1, 0.9))
-        return cls(float(low), float(high), float(gains.mean()))
+    def of(cls, gains: Array, spread: float = 1.0) -> "Range":
+        """Of simulated gains, all alike likely, with so many times their spread."""
+        mean = float(gains.mean())
+        low, high = map(float, np.quantile(gains, (0.1, 0.9)))
+        return cls(
+            min(low, mean + spread * (low - mean)), max(high, mean + spread * (high - mean)), mean
+        )
+
+    def reaching(self, other: "Range") -> "Range":
+        """The same, wide enough to hold the other one."""
+        return Range(min(self.low, other.low), max(self.high, other.high), self.mean)
 
     def __str__(self) -> str:
         return f"{self.low:+.4f} to {self.high:+.4f}"
@@ -84,7 +98,7 @@ class Method:
 
     Attributes:
         strategy: with its settings.
-        gain: on populations that differ from the public one as `shift` says.
+        gain: on populations that differ from the public one by anything up to `shift`.
         alike: on populations that do not differ.
         error: standard error of the mean gain minus that of the free choice, from the simulation.
     """
@@ -124,7 +138,7 @@ class Rehearsal:
 
     def range_after(self, differences: Array, released: float, noise_std: float) -> Range:
         """Where the gain of one configuration lies, after its gain was released: a normal posterior
-        whose prior has the mean of the simulated populations and twice their spread.
+        whose prior has the mean of the simulated populations and `_SPREAD` times their spread.
 
         Args:
             differences: its score differences to the default on the public records.
@@ -133,7 +147,7 @@ class Rehearsal:
         truth = self.populations @ differences
         sampling = float(differences.var()) / self.units
         of_release = noise_std**2 + sampling
-        of_simulation = (2 * float(truth.std())) ** 2
+        of_simulation = (_SPREAD * float(truth.std())) ** 2
         if not of_release + of_simulation:
             return Range(released, released, released)
         weight = of_simulation / (of_release + of_simulation)
@@ -288,7 +302,7 @@ class Population:
         counts = random.multinomial(units, weights, DRAWS).astype(np.float64)
         count = len(weights)
         training = random.multinomial(count, np.full(count, 1 / count)).astype(np.float64)
-        truth = public.gains @ weights
+        truth = public.gains @ weights - optimism_of(public)
         return cls(public, truth, counts, training, units, width, weights, random)
 
     @functools.cached_property
@@ -342,12 +356,28 @@ def simulate(
     shifted = gains[alike:] if shift > 0 else same
     means = shifted.mean(2)
     errors = np.std(means - means[:, :1], axis=0, ddof=1) / math.sqrt(len(means))
-    methods = [
-        Method(one, Range.of(shifted[:, place]), Range.of(same[:, place]), float(errors[place]))
-        for place, one in enumerate(strategies)
-    ]
+    methods = []
+    for place, one in enumerate(strategies):
+        equal = Range.of(same[:, place], _SPREAD)
+        wide = Range.of(shifted[:, place]).reaching(equal)
+        methods.append(Method(one, wide, equal, float(errors[place])))
     methods.sort(key=lambda method: -method.gain.mean)
     return Rehearsal(tuple(methods), units, shift, weights)
+
+
+def optimism_of(public: PublicScores) -> Array:
+    """How much of each candidate's public mean gain is chance: public means differ by what the
+    candidates are worth and by which records were drawn, and what is best among them owes more to
+    the second than others do.
+
+    The share that is kept is that of a normal model of both (empirical Bayes): 1 - sampling
+    variance of a mean over the variance of the means.
+    """
+    centred = public.scores - public.scores.mean(0)
+    spread = float(centred.mean(1).var(ddof=1))
+    sampling = float(centred.var(1, ddof=1).mean()) / public.scores.shape[1]
+    kept = max(0.0, 1.0 - sampling / spread) if spread > 0 else 1.0
+    return np.asarray((1.0 - kept) * public.gains.mean(1))
 
 
 def _weights(public: PublicScores, strength: float, random: np.random.Generator) -> Array:

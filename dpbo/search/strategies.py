@@ -10,6 +10,7 @@ Each sees released values and public points only, and resumes from the ledger by
 A strategy of one's own is a subclass of `Strategy`.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from dpbo.curator.examples import MostlyClipped, examine
 from dpbo.curator.pricing import priced
 from dpbo.curator.records import count_records
 from dpbo.curator.reservation import Reservation
-from dpbo.errors import InputError, UsageError
+from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.fingerprint import fingerprint
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
@@ -64,10 +65,12 @@ class Strategy(BaseEstimator):  # type: ignore[misc]
     Attributes:
         name: a shorthand for the strategy with its defaults, and its name in the ledger.
         few_releases: whether it releases once, so that pure DP needs the least noise.
+        needs_default: whether it compares with the default model, which must be fitted.
     """
 
     name: ClassVar[str]
     few_releases: ClassVar[bool] = True
+    needs_default: ClassVar[bool] = False
 
     @property
     def cross_validates(self) -> bool:
@@ -97,6 +100,10 @@ class Strategy(BaseEstimator):  # type: ignore[misc]
     def try_out(self, problem: Problem) -> None:
         """Fit the first points and score public rows with them, so that what cannot work raises
         before anything is reserved."""
+        if self.needs_default and problem.trainer.unscored(None) is None:
+            allowed = "one that can be fitted as it is given, to all training records"
+            remedy = "Others are compared with it."
+            raise InputError("estimator", type(problem.trainer.estimator).__name__, allowed, remedy)
         points = public_candidates(problem.space, problem.n_iter, problem.seed)[:3]
         _score_examples(problem, points)
 
@@ -151,6 +158,7 @@ class Auto(Strategy):
     """
 
     name: ClassVar[str] = "auto"
+    needs_default: ClassVar[bool] = True
     handicap: Annotated[float, between(0.0, 100.0)] = 4.0
     cells: Several = 8
     shift: Annotated[float, between(0.0, 10.0)] = 1.0
@@ -216,9 +224,11 @@ class Auto(Strategy):
         columns: dict[str, Any] = {"cv_score": public.means}
         if weighs:
             own = dataclasses.replace(problem, share=first)
-            scores = WeightedCV(self.cells).weighted_scores(own)
-            favoured.add(int(scores.argmax()))
-            columns["weighted_cv_score"] = scores
+            # Where their release was lost, the choice is paid for all the same.
+            with contextlib.suppress(ReleaseLost):
+                scores = WeightedCV(self.cells).weighted_scores(own)
+                favoured.add(int(scores.argmax()))
+                columns["weighted_cv_score"] = scores
         scale = _choice_scale(problem, choice.event.noise_multiplier)
         comparison = Comparison.of(
             public.gains,
@@ -279,6 +289,7 @@ class WeightedCV(Strategy):
     """
 
     name: ClassVar[str] = "weighted_cv"
+    needs_default: ClassVar[bool] = True
     cells: Several = 8
 
     def fixed(self, public: PublicScores) -> Sequence[Any]:

@@ -319,7 +319,8 @@ class Trainer:
         if x is not None:
             return self.space.decode(x)
         given = self.estimator.get_params()
-        return {name: given[name] for name in given_names(self.space)}
+        # In a list of dicts one may set what only the model of another one has.
+        return {name: given[name] for name in given_names(self.space) if name in given}
 
     def configured(self, x: Configuration) -> Any:
         """The estimator with the parameters of x, not fitted."""

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 import scipy.stats
 from sklearn.exceptions import FitFailedWarning
-from sklearn.linear_model import RidgeClassifier
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import Pipeline
 from sklearn.tree import DecisionTreeClassifier
 
 import dpbo
@@ -263,3 +264,73 @@ def test_an_epsilon_that_is_next_to_no_privacy_gives_the_least_noise_that_is_dra
         assert spent is None or spent <= epsilon, strategy
     (_, *rest) = dpbo.plan(1000, budget, evaluations=3).strategies
     assert rest
+
+
+MODELS = Pipeline([("model", DecisionTreeClassifier(random_state=0))])
+EITHER = [
+    {"model": [LogisticRegression()], "model__C": scipy.stats.loguniform(1e-3, 1e2)},
+    {"model": [DecisionTreeClassifier(random_state=0)], "model__max_depth": [1, 2, 5]},
+]
+
+
+@pytest.mark.parametrize("strategy", ["auto", "weighted_cv", "choice"])
+def test_a_list_of_dicts_may_be_about_several_models(strategy):
+    """As in scikit-learn; each dict sets what only its own model has."""
+    search = fitted(estimator=MODELS, param_distributions=EITHER, n_iter=6, strategy=strategy)
+    assert set(search.best_params_) <= {"model", "model__C", "model__max_depth"}
+    assert isinstance(search.best_estimator_, Pipeline)
+
+
+class Small(LogisticRegression):  # type: ignore[misc]
+    """Its default cannot be fitted to all training records, and to folds of them it can."""
+
+    def fit(self, X, y):
+        if self.C == 1.0 and len(X) > 0.9 * len(TRAIN[0]):
+            raise ValueError("too many records")
+        return super().fit(X, y)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.FitFailedWarning")
+@pytest.mark.parametrize("strategy", ["auto", "weighted_cv", "choice"])
+def test_a_default_that_is_too_small_for_all_records_is_met_before_a_release(strategy, tmp_path):
+    """What was reserved was lost to a search that could never end."""
+    url = str(tmp_path / "l.db")
+    terms = {
+        "estimator": Small(),
+        "param_distributions": {"C": [0.01, 0.1, 0.5]},
+        "scoring": "true_class_probability",
+        "error_score": "worst",
+        "strategy": strategy,
+        "dataset": "d",
+        "ledger": url,
+    }
+    if strategy == "choice":
+        assert fitted(**terms).best_params_["C"] < 1.0
+        return
+    with pytest.raises(InputError, match=r"^estimator=.* to all training records"):
+        fitted(**terms)
+    kinds = {record.kind for record in Ledger.open(url).records()}
+    assert not kinds & {"reserve", "charge"}
+
+
+def test_a_search_whose_cells_are_lost_goes_on_with_its_choice(tmp_path, monkeypatch):
+    """The choice was reserved and could neither be drawn nor paid for again."""
+    terms = {
+        "strategy": "auto",
+        "n_iter": 6,
+        "scoring": "neg_brier_score",
+        "dataset": "d",
+        "ledger": str(tmp_path / "l.db"),
+    }
+
+    def dies(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dpbo.curator.curator.noised", dies)
+        with pytest.raises(KeyboardInterrupt):
+            fitted(**terms)
+    parts = list[str]()
+    search = fitted(**terms, callbacks=lambda release: parts.append(release.part))
+    assert "cells" not in parts
+    assert search.best_gain_ is not None or search.best_score_ is not None
