@@ -379,11 +379,14 @@ class Curator(Opaque):
             if handles:
                 sketches = self.protected.before_charge(mechanism.event(len(handles)))
             try:
-                return self._released(list(handles), mechanism, name, reservation, used)
-            finally:
-                # also where an interrupt came after the charge
+                released = self._released(list(handles), mechanism, name, reservation, used)
+            except BaseException:
+                # an interrupt may come after the charge
                 if any(map(self._pending.is_charged, handles)):
                     self.protected.remember(sketches)
+                raise
+            self.protected.remember(sketches)
+            return released
 
     def deliver(self) -> None:
         """Store what was charged and drawn while the ledger was out of reach. Every release begins
