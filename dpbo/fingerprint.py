@@ -77,7 +77,14 @@ _CONSTANTS = (
 )
 
 
-def fingerprint(value: Any, *, detail: Detail = "names", key: bytes = b"", size: int = 32) -> bytes:
+def fingerprint(
+    value: Any,
+    *,
+    detail: Detail = "names",
+    key: bytes = b"",
+    size: int = 32,
+    modules: bool = False,
+) -> bytes:
     """The BLAKE2b digest of a value's content: the same in every process, whatever the order of
     sets.
 
@@ -86,8 +93,10 @@ def fingerprint(value: Any, *, detail: Detail = "names", key: bytes = b"", size:
         detail: how closely to look at functions and other objects, as the module's text says.
         key: at most 64 secret bytes, where the content is private.
         size: bytes of the digest, at most 32.
+        modules: whether torch modules, and attributes of the caller's own objects, count as well,
+            as in `Reached`.
     """
-    return _Walk(detail, key).digest(value)[:size]
+    return _Walk(detail, key, modules=modules).digest(value)[:size]
 
 
 class Reached:

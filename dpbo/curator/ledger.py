@@ -283,12 +283,15 @@ class Ledger:
         """Every value released from a reservation, a slot each, in the order of release; but for
         the first `skip`, as many as an earlier call returned."""
         with self._transaction(self.storage.reading()) as connection:
-            new = self._chain.values.get(plan, [])[skip:]
-            return [
+            records = self._chain.values.get(plan, [])
+            new = records[skip:]
+            found = [
                 value
                 for record in _numbered(connection, dict.fromkeys(new))
                 for value in record.body["values"]
             ]
+            # a record holds the values of all slots that were released together
+            return found[len(found) - len(new) :]
 
     def used(self, *, newest: bool = True) -> dict[str, int]:
         """Slots charged so far, by reservation; for a parallel one, those of the part that was

@@ -44,6 +44,7 @@ from dpbo.dpsgd.process_state import ProcessState
 from dpbo.dpsgd.releasable import copied_by_pickle
 from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.events import Event, RolesEvent, SelectionEvent
+from dpbo.fingerprint import is_own
 from dpbo.hidden_run import in_hidden_run
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.queries.clipped import ClippedMean, ScoreRanges
@@ -190,7 +191,10 @@ def private_selection(
     terms = _terms(curator, run_count, space, base, score, threshold, pad_to)
     # An object of the caller's that hinders it does so before anything is charged.
     ProcessState(train)
-    reservation = curator.reserve(name, event, slots=1, given={}, terms=terms)
+    # Of functions of this package's own, such as `tune`'s, others have fixed what decides.
+    functions = {"train": train, "score": None if score is None else score.score}
+    given = {each: function for each, function in functions.items() if is_own(function)}
+    reservation = curator.reserve(name, event, slots=1, given=given, terms=terms)
     if reservation.remaining:
         for assumed in ("runs-hidden", "runs-attested"):
             curator.ledger.note("assume", assumed)

@@ -225,7 +225,8 @@ def tune(
             "ledger", None, "one file or URL for all calls with the same records", _REPEATED
         )
     begun = bool({_SELECTION, _TRAINING} & set(curator.ledger.used()))
-    curator.bind("tuning", {}, tables={"training records": training}, begun=begun)
+    given = {"fit": fit, "score": score}
+    curator.bind("tuning", given, tables={"training records": training}, begun=begun)
     # Otherwise a score's range would be examined on `example` in runs that are paid for.
     curator.mark_probed(study.scored.query(None))
     curator.ledger.note("assume", "dpsgd-attested")

@@ -425,7 +425,7 @@ def choose_start(
     )
     mechanism = next(priced(curator, [ExponentialMechanism], budget))
     return candidates[
-        _choose(curator, query, mechanism, name, {"candidates": candidates.tolist()})
+        _choose(curator, query, mechanism, name, {"candidates": candidates.tolist()}, loss)
     ].clone()
 
 
@@ -495,11 +495,17 @@ def choose_clip(
         "kernel": describe_kernel(kernel),
         "settings": str(settings),
     }
-    return float(candidates[_choose(curator, query, mechanism, name, terms)])
+    return float(candidates[_choose(curator, query, mechanism, name, terms, loss)])
 
 
 def _choose(
-    curator: Curator, query: Query, mechanism: ChoiceMechanism, name: str, terms: dict[str, Any]
+    curator: Curator,
+    query: Query,
+    mechanism: ChoiceMechanism,
+    name: str,
+    terms: dict[str, Any],
+    loss: Loss,
 ) -> int:
-    reservation = curator.reserve(name, mechanism, slots=1, query=query, given={}, terms=terms)
+    given = {"loss": loss}
+    reservation = curator.reserve(name, mechanism, slots=1, query=query, given=given, terms=terms)
     return int(reservation.release(query)["value"][0])

@@ -10,12 +10,15 @@ from threading import Barrier
 import pytest
 import torch
 
-from dpbo import Curator
+from dpbo import Curator, PrivateObjective
 from dpbo.__main__ import main
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import LedgerRolledBack, LedgerUnavailable, PlanChanged
-from dpbo.mechanisms import L2LaplaceMechanism
+from dpbo.gibo import choose_start
+from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism
+from dpbo.papers.em import DPKMeans
 from dpbo.papers.po_gp_ucb import Outcomes, release_rows
+from dpbo.queries import ClippedMean
 from tests.attacks.setups import DOUBLE, FIRST_MEAN, NOISE, owner
 from tests.unit.papers.test_po_gp_ucb_curator_side import rows_of, terms
 from tests.unit.papers.test_po_gp_ucb_curator_side import table as row_table
@@ -171,3 +174,86 @@ def test_a_table_in_another_order_does_not_answer_a_record_again(file):
     again = opened(places)
     assert asked_of(again).value(7, request="a") == first
     assert rows_by(again) == rows
+
+
+class Held:
+    """A score that is an object, with a number of its own."""
+
+    def __init__(self, limit):
+        self.limit = limit
+
+    def __call__(self, _, records):
+        return records[:, 0] > self.limit
+
+    method = __call__
+
+
+def over_an_object(limit):
+    held = Held(limit)
+    return lambda x, records: held(x, records)
+
+
+def over_a_network(limit):
+    net = torch.nn.Linear(2, 1).double()
+    torch.nn.init.constant_(net.weight, limit)
+    return lambda _, records: net(records)[:, 0].detach()
+
+
+MADE = {
+    "an object": Held,
+    "a method": lambda limit: Held(limit).method,
+    "over an object": over_an_object,
+    "over a network": over_a_network,
+}
+
+
+@pytest.mark.attack("A30")
+@pytest.mark.parametrize("kind", MADE)
+def test_a_score_that_holds_another_number_is_another_score(kind, file):
+    """Values of both stood in one history."""
+
+    def objective(limit):
+        score = MADE[kind](limit)
+        return PrivateObjective(curator(file), score, score_range=(0.0, 1.0), evaluations=3)
+
+    torch.manual_seed(0)
+    objective(0.2)(torch.zeros(1, 1, dtype=DOUBLE))
+    torch.manual_seed(0)
+    assert objective(0.2).remaining == 2
+    with pytest.raises(PlanChanged):
+        objective(0.9)
+
+
+@pytest.mark.attack("A30")
+def test_another_loss_or_other_vectors_are_another_question(file):
+    """An earlier choice was given for another loss, and k-means went on with other vectors."""
+    start = torch.linspace(0.0, 1.0, 4, dtype=DOUBLE).unsqueeze(1)
+
+    def choose(loss):
+        choose_start(curator(file), loss, start, loss_range=(0.0, 1.0), budget=0.2)
+
+    def cluster(vectors):
+        means = DPKMeans(2, radius=2.0, dimension=2, vectors=vectors, budget=0.2)
+        means.fit(curator(file))
+
+    choose(lambda x, records: (records[:, 0] - x[0]) ** 2)
+    with pytest.raises(PlanChanged, match="another loss"):
+        choose(lambda x, records: (records[:, 1] - x[0]) ** 2)
+    cluster(lambda records: records)
+    with pytest.raises(PlanChanged, match="another vectors"):
+        cluster(lambda records: -records)
+
+
+def test_slots_that_were_released_together_are_read_one_by_one(file):
+    """Each later slot gave the first one's value."""
+    owned = curator(file)
+    question = ClippedMean(lambda s, rows: s * rows[:, 0], 1.0, score_range=(0.0, 1.0))
+
+    def reserved(owner):
+        return owner.reserve("run", GaussianMechanism, slots=4, budget=0.5, query=question)
+
+    handles = [owned.evaluate(question.about(s), s=s) for s in (1.0, 2.0, 3.0)]
+    reserved(owned).release_all(handles)
+    again = reserved(curator(file))
+    told = [again.release(question.about(s), s=s)["details"]["s"] for s in (1.0, 2.0, 3.0, 4.0)]
+    assert told == [1.0, 2.0, 3.0, 4.0]

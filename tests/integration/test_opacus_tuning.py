@@ -23,7 +23,14 @@ from dpbo import Budget, Space
 from dpbo.accounting import compose
 from dpbo.curator import Ledger
 from dpbo.dpsgd import DPSGDConfig, Session, plan_tuning, tune, tuning
-from dpbo.errors import InputError, LedgerMismatch, ReleaseLost, ScoreError, UsageError
+from dpbo.errors import (
+    InputError,
+    LedgerMismatch,
+    PlanChanged,
+    ReleaseLost,
+    ScoreError,
+    UsageError,
+)
 from dpbo.events import RolesEvent, SelectionEvent
 from dpbo.privacy import Adjacency
 from dpbo.run_counts import FixedRuns
@@ -40,6 +47,8 @@ Y = (X[:, 0] + 0.3 * X[:, 1] > 0).long()
 TRAINING, VALIDATION = TensorDataset(X[:300], Y[:300]), (X[300:500], Y[300:500])
 FITS: list[dict[str, Any]] = []
 STOP: list[bool] = []
+# Before how many fits one is interrupted.
+KILL: list[int] = []
 
 
 def private(session, net, lr=0.1, clip=1.0, **settings):
@@ -56,14 +65,13 @@ def train(net, optimizer, batches):
 
 
 def fit(parameters, session):
+    if KILL and KILL[0] == len(FITS):
+        KILL.clear()
+        raise KeyboardInterrupt
     net, optimizer, loader = private(session, nn.Linear(4, 2), **parameters)
     train(net, optimizer, loader)
     FITS.append(parameters)
     return net
-
-
-def interrupted(*_):
-    raise KeyboardInterrupt
 
 
 def right(net, records):
@@ -297,12 +305,9 @@ class TestTuning:
         assert tuned(four["once"], parameters=GIVEN).parameters == pytest.approx(GIVEN)
 
     def test_a_search_goes_on_from_its_ledger_and_keeps_its_models(self, four, where):
+        KILL.append(2)
         with pytest.raises(KeyboardInterrupt):
-            tuned(
-                four["search"],
-                fit=lambda *given: (interrupted if len(FITS) == 2 else fit)(*given),
-                **where,
-            )
+            tuned(four["search"], **where)
         FITS.clear()
         found = tuned(four["search"], **where)
         assert len(found.X) == 3, "the interrupted run is paid for and not run again"
@@ -399,8 +404,9 @@ class TestTuning:
 
     @pytest.mark.attack("A16")
     def test_a_selection_that_was_killed_is_lost_not_drawn_again(self, four, where):
+        KILL.append(0)
         with pytest.raises(KeyboardInterrupt):
-            tuned(four["selection"], fit=interrupted, **where)
+            tuned(four["selection"], **where)
         with pytest.raises(ReleaseLost):
             tuned(four["selection"], **where)
         assert FITS == []
@@ -410,12 +416,9 @@ class TestTuning:
         ("killed", "told"), [(2, "runs resumed: 2, lost: 1"), (3, "runs resumed: 3, lost: 1")]
     )
     def test_the_log_tells_of_a_run_that_was_killed(self, four, where, killed, told, caplog):
+        KILL.append(killed)
         with pytest.raises(KeyboardInterrupt):
-            tuned(
-                four["search"],
-                fit=lambda *given: (interrupted if len(FITS) == killed else fit)(*given),
-                **where,
-            )
+            tuned(four["search"], **where)
         with caplog.at_level("INFO", "dpbo.dpsgd"):
             tuned(four["search"], **where)
         left = 4 - killed - 1
@@ -425,11 +428,25 @@ class TestTuning:
 
     @pytest.mark.attack("A16")
     def test_a_study_whose_only_run_was_killed_is_lost(self, four, where):
+        KILL.append(0)
         with pytest.raises(KeyboardInterrupt):
-            tuned(four["once"], fit=interrupted, parameters=GIVEN, **where)
+            tuned(four["once"], parameters=GIVEN, **where)
         with pytest.raises(ReleaseLost, match="every training run"):
             tuned(four["once"], parameters=GIVEN, **where)
         assert FITS == []
+
+    @pytest.mark.attack("A30")
+    @pytest.mark.parametrize("strategy", ["search", "selection"])
+    @pytest.mark.parametrize("other", ["fit", "score"])
+    def test_another_fit_or_score_is_refused_on_the_same_ledger(self, four, where, strategy, other):
+        """A search mixed models of two kinds, a selection gave the earlier one."""
+        tuned(four[strategy], **where)
+        others: dict[str, Any] = {
+            "fit": lambda parameters, session: fit({**parameters, "lr": 0.1}, session),
+            "score": careless,
+        }
+        with pytest.raises(PlanChanged, match=f"began with another {other}"):
+            tuned(four[strategy], **{other: others[other]}, **where)
 
     @pytest.mark.parametrize("strategy", ["search", "selection"])
     def test_another_space_or_plan_on_the_same_ledger_is_refused_uncharged(

@@ -239,7 +239,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         # numbers and arrays of numpy
         plain = json.loads(json.dumps(stated, default=operator.methodcaller("tolist")))
         reservation = curator.reserve(
-            self.name, law, slots=slots, budget=budget, given={}, terms=plain
+            self.name, law, slots=slots, budget=budget, given={"vectors": self.vectors}, terms=plain
         )
         reservation.show_progress()
         return reservation

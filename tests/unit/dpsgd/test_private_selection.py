@@ -33,6 +33,7 @@ from dpbo.errors import (
     InputError,
     LedgerMismatch,
     LedgerUnavailable,
+    PlanChanged,
     ReleaseLost,
     UsageError,
 )
@@ -318,24 +319,32 @@ def test_a_score_that_is_no_finite_number_is_the_worst():
 def test_no_run_releases_nothing():
     law = PoissonRuns(0.05)
     curator = made(run_count=law, base=(GaussianEvent(50.0),), seed=4)
-    best = select(
-        curator,
-        lambda p: pytest.fail("no run was drawn"),
-        run_count=law,
-        base=(GaussianEvent(50.0),),
-    )
+    terms = {"run_count": law, "base": (GaussianEvent(50.0),)}
+
+    def never(_):
+        pytest.fail("no run was drawn")
+
+    best = select(curator, never, **terms)
     assert best.nothing
     assert best.score is None
-    assert select(curator, run_count=law, base=(GaussianEvent(50.0),)).nothing
+    assert select(curator, never, **terms).nothing
     curator.ledger.verify()
 
 
 def test_asked_again_it_gives_the_same_and_runs_nothing(tmp_path):
     terms = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "entropy": SeededEntropy(3)}
     curator, axes = made(**terms), SPACE.specs
-    best = select(curator)
-    assert select(curator, lambda p: pytest.fail("ran again")) is best
-    again = select(made(**terms), lambda p: pytest.fail("ran again"), space=Space(**axes))
+    ran = list[Any]()
+
+    def once(parameters):
+        ran.append(parameters)
+        return parameters["lr"]
+
+    best = select(curator, once)
+    ran.clear()
+    assert select(curator, once) is best
+    again = select(made(**terms), once, space=Space(**axes))
+    assert not ran
     assert (again.parameters, again.score, again.output) == (best.parameters, best.score, None)
     # the ledger keeps a coordinate: in another space it would stand for parameters that no run ever
     # had
@@ -347,7 +356,9 @@ def test_asked_again_it_gives_the_same_and_runs_nothing(tmp_path):
     others: list[dict[str, Any]] = [{"space": Space(**other)} for other in spaces]
     for other in ({"score": NoisedScore(near, (0.0, 2.0), GaussianMechanism(20.0))}, *others):
         with pytest.raises(LedgerMismatch):
-            select(made(**terms), **other)
+            select(made(**terms), once, **other)
+    with pytest.raises(PlanChanged, match="began with another train"):
+        select(made(**terms), lambda parameters: 2 * parameters["lr"])
 
 
 @pytest.mark.attack("A16")
@@ -369,7 +380,8 @@ def test_a_killed_selection_is_charged_lost_and_never_drawn_again(tmp_path):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
     curator = made(dataset="d", ledger=path)
     with pytest.raises(ReleaseLost):
-        select(curator, lambda p: pytest.fail("drawn again"))
+        select(curator, work)
+    assert not done, "drawn again"
     with pytest.raises(BudgetExceeded):
         select(curator, name="another")
     curator.ledger.verify()
