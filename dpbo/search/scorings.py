@@ -7,8 +7,9 @@ have no useful sensitivity. Instead each record falls into one of a few cells, t
 cells are released together, and the number is computed from those in public. Its variance comes
 from the delta method at the released shares, so it is an estimate, while that of a mean is known.
 
-A protected record whose class training lacks is counted nowhere by balanced accuracy and macro F1,
-and as one that is not of the positive class by the others.
+A protected record whose class training lacks is counted nowhere by these, and as the worst score by
+means. A class that no protected record has and no model predicts counts nowhere, as in
+scikit-learn, and a ratio of nothing to nothing is 0.
 
 Warnings that a model gives on private records are muted: they can reveal a record, as "unknown
 category" does.
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import sklearn.metrics
 import torch
 from numpy.typing import NDArray
 from scipy.special import expit
@@ -226,17 +228,23 @@ def _unwrapped(scorer: Any) -> tuple[str, dict[str, Any]]:
         InputError: of another function, or with settings that change more than the positive class
             or the average of F1.
     """
-    name = _OF_SCORERS.get(scorer._score_func.__name__)
-    settings = {key: value for key, value in scorer._kwargs.items() if value is not None}
-    average = settings.pop("average", "binary")
+    function = scorer._score_func
+    own = function is not getattr(sklearn.metrics, function.__name__, None)
+    name = None if own else _OF_SCORERS.get(function.__name__)
+    # scikit-learn's would rank records by their predicted classes.
+    unranked = name in ("roc_auc", "average_precision") and scorer._response_method == "predict"
+    settings = {key: value for key, value in scorer._kwargs.items() if key != "average"}
+    settings = {key: value for key, value in settings.items() if value is not None}
+    average = scorer._kwargs.get("average", "binary")
     if name == "f1" and average == "macro":
         name, average = "f1_macro", "binary"
     minimised = name is not None and name.startswith("neg_")
     odd = set(settings) - {"pos_label"} or average != "binary" or (scorer._sign < 0) != minimised
+    odd = odd or unranked
     if name is None or odd:
         allowed = (
             f"make_scorer of one of {', '.join(_OF_SCORERS)}, with its usual sign and no other "
-            "settings than pos_label=, or average='macro' of F1"
+            "settings than pos_label=, or average='macro' of F1; by name for ROC AUC"
         )
         raise InputError("scoring", scorer, allowed)
     return name, settings
@@ -395,48 +403,66 @@ class Histogram:
 
 
 class _AtLeast(torch.autograd.Function):
-    """max(x, _EMPTY) with slope 1 everywhere: a share that noise made small is as uncertain as any
+    """max(x, least) with slope 1 everywhere: a share that noise made small is as uncertain as any
     other."""
 
     @staticmethod
-    def forward(_context: Any, shares: torch.Tensor) -> torch.Tensor:
-        return shares.clamp_min(_EMPTY)
+    def forward(_context: Any, shares: torch.Tensor, least: float) -> torch.Tensor:
+        return shares.clamp_min(least)
 
     @staticmethod
     def backward(_context: Any, *slopes: Any) -> Any:
-        return slopes[0]
+        return slopes[0], None
+
+
+def _at_least(shares: torch.Tensor, least: float) -> torch.Tensor:
+    return _AtLeast.apply(shares, least)  # type: ignore[no-untyped-call]
 
 
 def _at_least_empty(shares: torch.Tensor) -> torch.Tensor:
-    return _AtLeast.apply(shares)  # type: ignore[no-untyped-call]
+    return _at_least(shares, _EMPTY)
+
+
+def _share_of(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """part / whole, from 0 to 1; 0 where both are empty, as scikit-learn has it."""
+    share = _at_least(part, 0.0) / _at_least_empty(whole)
+    return 1.0 - _at_least(1.0 - share, 0.0)
+
+
+def _mean_of_present(values: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    """The mean over the classes that there are, as scikit-learn takes it."""
+    there = size > _EMPTY
+    # Where noise made all empty, nothing is known of any.
+    counted = (there | ~there.any(-1, keepdim=True)).to(values)
+    return (values * counted).sum(-1) / counted.sum(-1)
 
 
 def _balanced(cells: torch.Tensor) -> torch.Tensor:
-    right, wrong = _at_least_empty(cells).chunk(2, -1)
-    return (right / (right + wrong)).mean(-1)
+    right, wrong = _at_least(cells, 0.0).chunk(2, -1)
+    return _mean_of_present(_share_of(right, right + wrong), right + wrong)
 
 
 def _precision(cells: torch.Tensor) -> torch.Tensor:
-    true, false, _ = _at_least_empty(cells).unbind(-1)
-    return true / (true + false)
+    true, false, _ = _at_least(cells, 0.0).unbind(-1)
+    return _share_of(true, true + false)
 
 
 def _recall(cells: torch.Tensor) -> torch.Tensor:
-    true, _, missed = _at_least_empty(cells).unbind(-1)
-    return true / (true + missed)
+    true, _, missed = _at_least(cells, 0.0).unbind(-1)
+    return _share_of(true, true + missed)
 
 
 def _f1(cells: torch.Tensor) -> torch.Tensor:
-    true, false, missed = _at_least_empty(cells).unbind(-1)
-    return 2 * true / (2 * true + false + missed)
+    true, false, missed = _at_least(cells, 0.0).unbind(-1)
+    return _share_of(2 * true, 2 * true + false + missed)
 
 
 def _f1_macro(cells: torch.Tensor) -> torch.Tensor:
     count = math.isqrt(cells.shape[-1])
     table = cells.reshape(*cells.shape[:-1], count, count)
+    both = table.sum(-1) + table.sum(-2)
     right = table.diagonal(dim1=-2, dim2=-1)
-    both = _at_least_empty(table.sum(-1) + table.sum(-2))
-    return (2 * _at_least_empty(right) / both).clamp_max(1.0).mean(-1)
+    return _mean_of_present(_share_of(2 * right, both), both)
 
 
 # Of true positives, false positives and false negatives.

@@ -2,14 +2,18 @@
 variance what a simulation finds.
 """
 
+import functools
 import itertools
 
 import numpy as np
 import pytest
+import sklearn.metrics
 import torch
+from sklearn.metrics import make_scorer
 from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import CellMeans
 from dpbo.search.scorings import scoring_named
@@ -150,3 +154,91 @@ def test_no_model_is_worse_than_any():
             assert scored.observed(shares, 1e-8 * torch.ones_like(shares))[
                 0
             ].item() == pytest.approx(0.0, abs=1e-4), scoring
+
+
+TWO_CLASSES = {
+    "precision": sklearn.metrics.precision_score,
+    "recall": sklearn.metrics.recall_score,
+    "f1": sklearn.metrics.f1_score,
+}
+THREE_CLASSES = {
+    "balanced_accuracy": sklearn.metrics.balanced_accuracy_score,
+    "f1_macro": functools.partial(sklearn.metrics.f1_score, average="macro"),
+}
+EDGES = {
+    "ordinary": ([0, 1, 1, 0, 1], [0, 1, 0, 1, 1]),
+    "never positive": ([0, 1, 1, 0, 0], [0, 0, 0, 0, 0]),
+    "no positives": ([0, 0, 0, 0, 0], [0, 1, 0, 0, 0]),
+    "neither": ([0, 0, 0, 0, 0], [0, 0, 0, 0, 0]),
+    "all right": ([0, 1, 1, 0, 1], [0, 1, 1, 0, 1]),
+}
+
+
+class Says:
+    """A model with these predictions."""
+
+    classes_ = np.arange(3)
+
+    def __init__(self, predictions):
+        self.predictions = np.array(predictions)
+
+    def predict(self, _):
+        return self.predictions
+
+
+@pytest.mark.filterwarnings(
+    "ignore:y_pred contains classes not in y_true:UserWarning",
+    "ignore:A single label was found:UserWarning",
+)
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("scoring", [*TWO_CLASSES, *THREE_CLASSES])
+def test_without_noise_scores_of_cells_are_scikit_learns(scoring, edge):
+    """A ratio of nothing to nothing was .5, and a class that nobody has counted as right."""
+    labels, predictions = map(np.array, EDGES[edge])
+    classes = [0, 1] if scoring in TWO_CLASSES else [0, 1, 2]
+    scored = scoring_named(scoring, None, classes)
+    cells = np.asarray(scored(Says(predictions), (np.zeros((5, 1)), labels)))
+    assert scored.cells is not None
+    shares = np.bincount(cells[cells >= 0].astype(int), minlength=scored.cells) / len(labels)
+    exact = torch.from_numpy(shares).unsqueeze(0)
+    value, _ = scored.observed(exact, torch.zeros_like(exact))
+    expected = (
+        TWO_CLASSES[scoring](labels, predictions, zero_division=0)
+        if scoring in TWO_CLASSES
+        else THREE_CLASSES[scoring](labels, predictions)
+    )
+    assert value.item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_macro_f1s_noise_is_what_a_simulation_finds_with_a_rare_class():
+    """A rare class that noise made larger than it can be was said to be certain."""
+    scored = scoring_named("f1_macro", None, [0, 1, 2])
+    shares = [0.5, 0.05, 0.01, 0.05, 0.3, 0.02, 0.01, 0.02, 0.04]
+    exact = torch.tensor([shares], dtype=torch.float64)
+    true = scored.observed(exact, torch.zeros_like(exact))[0].item()
+    for noise in (0.002, 0.02):
+        draw = torch.Generator().manual_seed(0)
+        drawn = exact + noise * torch.randn(20_000, 9, dtype=torch.float64, generator=draw)
+        values, variances = scored.observed(drawn, torch.full_like(drawn, noise**2))
+        errors = (values - true).abs() / variances.sqrt()
+        assert errors.square().mean().sqrt().item() == pytest.approx(1.0, abs=0.2)
+        assert (errors > 5.0).double().mean().item() < 1e-3
+
+
+def accuracy_score(y, predicted):
+    return float((y == predicted).min())
+
+
+@pytest.mark.parametrize(
+    "scorer",
+    [
+        make_scorer(accuracy_score),
+        make_scorer(sklearn.metrics.roc_auc_score),
+        make_scorer(sklearn.metrics.f1_score, average=None),
+        make_scorer(sklearn.metrics.f1_score, average="micro"),
+    ],
+    ids=["own function of that name", "ranks of predictions", "no average", "micro"],
+)
+def test_a_scorer_that_means_something_else_is_refused(scorer):
+    with pytest.raises(InputError, match="make_scorer of one of"):
+        scoring_named(scorer, None, [0, 1])
