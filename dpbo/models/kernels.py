@@ -49,8 +49,10 @@ def kernel_derivatives(kernel: Kernel) -> KernelDerivatives:
     Raises:
         InputError: a hyperparameter is not float64.
     """
-    for name, parameter in kernel.named_parameters():
-        require_float64(name, parameter)
+    dtypes = {parameter.dtype for parameter in kernel.parameters()}
+    if dtypes - {torch.float64}:
+        kind = f"{type(kernel).__name__}, {', '.join(sorted(map(str, dtypes)))}"
+        raise InputError("kernel", kind, "in float64", "Call kernel.double().")
     return _derivatives(kernel)
 
 

@@ -168,6 +168,7 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
 _MOST_CLASSES = 100
 # Scores of single records whose range only the user knows.
 _UNBOUNDED = ("neg_mean_squared_error", "neg_mean_absolute_error")
+_OF_PROBABILITIES = ("true_class_probability", "neg_brier_score", "neg_log_loss")
 _KNOWN = ", ".join(
     map(
         repr,
@@ -204,8 +205,8 @@ _OF_SCORERS = {
 
 
 def require_kind(scoring: Any, estimator: Any) -> None:
-    """Refuse a score of classes for a regressor, which would count equal floats, and an error on a
-    line for a classifier.
+    """Refuse a score of classes for a regressor, which would count equal floats, an error on a line
+    for a classifier, and a score of probabilities for a model that gives none.
 
     Raises:
         InputError: the score is not for this kind of estimator.
@@ -213,6 +214,10 @@ def require_kind(scoring: Any, estimator: Any) -> None:
     name = _unwrapped(scoring)[0] if hasattr(scoring, "_score_func") else scoring
     if callable(name):
         return
+    if name in _OF_PROBABILITIES and not hasattr(estimator, "predict_proba"):
+        allowed = "a score of predictions, such as 'accuracy', for a model without predict_proba"
+        remedy = "Or give it probabilities: sklearn.calibration.CalibratedClassifierCV(model)."
+        raise InputError("scoring", name, allowed, remedy)
     if is_regressor(estimator) and name not in _UNBOUNDED:
         allowed = f"one of {_UNBOUNDED} for a regressor, or a function"
         raise InputError("scoring", name, allowed, "Give score_range=(-c, 0.0), too.")

@@ -277,7 +277,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                 With `test_size` and without X_val, they are one table that is split once, and only
                 its validation part is protected.
             X_val, y_val: the private validation records; X_val may be a Curator over (X, y),
-                without y_val.
+                without y_val. Labels may be one column of a table.
             groups: one label a validation record; all records with one label are protected
                 together. Private.
             groups_train: labels of the training records, where they are known: none may be among
@@ -297,6 +297,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             if name == "sample_weight":
                 remedy = _WEIGHTS
             raise InputError(name, type(value).__name__, "left out of fit", remedy)
+        y_train = training.one_column("y_train", y_train)
+        y_val = training.one_column("y_val", y_val)
         tables = Tables(training.sliced(X_train), y_train, training.sliced(X_val), y_val)
         split = X_val is None
         if split:

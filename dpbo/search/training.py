@@ -43,6 +43,20 @@ _EXAMPLES = 5
 Configuration = torch.Tensor | None
 
 
+def one_column(name: str, labels: Any) -> Any:
+    """Labels of one dimension, also of a table with one column, as scikit-learn takes them.
+
+    Raises:
+        InputError: `name` has several columns.
+    """
+    shape: tuple[int, ...] = tuple(getattr(labels, "shape", ()))
+    if len(shape) != 2:
+        return labels
+    if shape[1] != 1:
+        raise InputError(name, shape, "one label a record", "Tune one target at a time.")
+    return labels.iloc[:, 0] if hasattr(labels, "iloc") else labels[:, 0]
+
+
 class Tables(NamedTuple):
     """Training and validation records. `X_val` may be a Curator, which then holds the labels."""
 

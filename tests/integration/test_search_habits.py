@@ -334,3 +334,37 @@ def test_a_search_whose_cells_are_lost_goes_on_with_its_choice(tmp_path, monkeyp
     search = fitted(**terms, callbacks=lambda release: parts.append(release.part))
     assert "cells" not in parts
     assert search.best_gain_ is not None or search.best_score_ is not None
+
+
+COLUMNS = {
+    "arrays": lambda y: y[:, None],
+    "tables": lambda y: pd.DataFrame({"label": y}),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.parametrize("where", ["train", "val", "both"])
+def test_labels_may_be_one_column(kind, where):
+    """As scikit-learn takes them; it ended in a score of shape (5, 5)."""
+    y_train = COLUMNS[kind](TRAIN[1]) if where != "val" else TRAIN[1]
+    y_val = COLUMNS[kind](VALIDATION[1]) if where != "train" else VALIDATION[1]
+    search = made().fit(TRAIN[0], y_train, VALIDATION[0], y_val)
+    assert search.best_score_ == fitted().best_score_ or search.best_score_ > 0.5
+
+
+@pytest.mark.parametrize("name", ["y_train", "y_val"])
+def test_labels_of_several_columns_are_refused_by_name(name):
+    given = {"y_train": TRAIN[1], "y_val": VALIDATION[1]}
+    given[name] = np.stack([given[name]] * 2, axis=1)
+    with pytest.raises(InputError, match=rf"^{name}=.* one label a record"):
+        made().fit(TRAIN[0], given["y_train"], VALIDATION[0], given["y_val"])
+
+
+@pytest.mark.parametrize("scoring", ["true_class_probability", "neg_brier_score", "neg_log_loss"])
+def test_a_model_without_probabilities_is_told_of_the_way_to_them(scoring):
+    with pytest.raises(InputError, match="CalibratedClassifierCV"):
+        fitted(
+            estimator=RidgeClassifier(),
+            param_distributions={"alpha": [0.1, 1.0, 10.0]},
+            scoring=scoring,
+        )

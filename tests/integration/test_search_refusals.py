@@ -94,7 +94,7 @@ def test_a_validation_table_of_another_form_and_unused_arguments_are_refused(tmp
     frame = pandas.DataFrame(X, columns=FRAME_COLUMNS)
     rows, labels = VALIDATION
     for parameter, tables in (
-        ("y_val", (*TRAIN, rows, labels[:, None])),
+        ("y_val", (*TRAIN, rows, np.stack([labels, labels], axis=1))),
         ("X_val", (*TRAIN, rows[:, :4], labels)),
         ("X_val", (*TRAIN, rows.tolist(), labels)),
         ("X_val", (TRAIN[0].tolist(), TRAIN[1], X.tolist(), Y)),

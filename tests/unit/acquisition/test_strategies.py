@@ -265,3 +265,13 @@ def test_a_point_is_the_one_that_gains_most_beside_those_pending(kind):
     assert (pending <= space.bounds[1]).all()
     for i, grid in {**space.discrete_dims, **space.cat_dims}.items():
         assert all(min(abs(float(u) - g) for g in grid) < 1e-9 for u in pending[:, i])
+
+
+def test_a_history_without_values_is_told_how_to_begin():
+    space, none = Space(a=scipy.stats.uniform()), torch.empty(0, 1, dtype=torch.float64)
+    for propose in (suggest, suggest_in_trust_region):
+        with pytest.raises(InputError, match=r"Begin with space.sample\(8, seed=0\)"):
+            propose(space, none, none, none, seed=0)
+    for fit in (default_gp, sparse_gp):
+        with pytest.raises(InputError, match=r"Begin with space.sample\(8, seed=0\)"):
+            fit(space, none, none, none)

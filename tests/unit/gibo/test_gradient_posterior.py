@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from dpbo.errors import InputError, UsageError
 from dpbo.gibo import GradientPosterior
@@ -128,3 +129,9 @@ def test_what_is_refused():
     with pytest.raises(UsageError, match="jitter"):
         tiny.append(torch.zeros(3, D, dtype=DOUBLE))
     assert (len(posterior), len(tiny)) == (4, 0)
+
+
+@pytest.mark.parametrize("kernel", [RBFKernel(), ScaleKernel(RBFKernel().double())])
+def test_a_kernel_in_float32_is_told_the_way_to_float64(kernel):
+    with pytest.raises(InputError, match=r"^kernel=.*Call kernel.double\(\)"):
+        GradientPosterior(kernel, 0.0)
