@@ -107,14 +107,10 @@ class Storage:
     """
 
     def __init__(self, url: str | pathlib.Path | None, *, create: bool = True) -> None:
-        url = str(url) if isinstance(url, pathlib.Path) else url
-        if url is not None and "://" not in url:
-            url = f"sqlite:///{url}"
-        self.url = url
         self.lock = threading.RLock()
         self._home = os.getpid()
-        self._engine = _engine(self.url)
-        self.persistent = self.url is not None and not _is_in_memory(self._engine.url)
+        self._engine = _engine(_url_of(url))
+        self.persistent = url is not None and not _is_in_memory(self._engine.url)
         self.file = _file_of(self._engine.url)
         # The file as the last transaction left it.
         self._left: tuple[int, ...] | None = None
@@ -127,6 +123,7 @@ class Storage:
         if self._exists():
             self.require_whole()
         elif create:
+            self._require_own()
             self._create()
         else:
             self._require_visible()
@@ -245,6 +242,19 @@ class Storage:
             )
         with self._errors_translated():
             return sa.inspect(self._engine).has_table(table.name)
+
+    def _require_own(self) -> None:
+        """Raises InputError for a file of SQLite's that another program has made."""
+        if self.file is None or self._found() is None:
+            return
+        with self._errors_translated(creating=True):
+            names = sa.inspect(self._engine).get_table_names()
+        # Another process may have made the ledger meanwhile.
+        others = [name for name in names if name != table.name]
+        if others:
+            allowed = "a new file, or one that dpbo made"
+            remedy = f"This one has other tables: {printable(', '.join(others[:3]))}."
+            raise InputError("ledger", self._place(), allowed, remedy)
 
     def _require_visible(self) -> None:
         """Raises LedgerUnavailable where the system does not even say whether the file exists, such
@@ -403,12 +413,24 @@ def _dispose(engine: sa.Engine, home: int) -> None:
         engine.dispose()
 
 
-def _engine(url: str | None) -> sa.Engine:
+def _url_of(place: str | pathlib.Path | None) -> sa.URL | str:
+    """An SQLAlchemy URL as it is; a file name as one, whatever characters it has, from the home
+    directory where it begins with ~.
+    """
+    if place is None:
+        return "sqlite://"
+    if "\0" in str(place):
+        raise InputError("ledger", Unshown(place), "a file name or an SQLAlchemy URL, without NUL")
+    if isinstance(place, str) and "://" in place:
+        return place
+    file = str(pathlib.Path(place).expanduser()) if place else ""
+    return sa.URL.create("sqlite", database=file)
+
+
+def _engine(url: sa.URL | str) -> sa.Engine:
     """The engine, which begins every transaction as its database needs it."""
-    if url is not None and "\0" in url:
-        raise InputError("ledger", Unshown(url), "a file name or an SQLAlchemy URL, without NUL")
     try:
-        parsed = sa.make_url(url or "sqlite://")
+        parsed = sa.make_url(url)
         if (file := _file_of(parsed)) is not None:
             # Every transaction opens it anew, wherever the process has moved meanwhile.
             parsed = parsed.set(database=str(file.absolute()))

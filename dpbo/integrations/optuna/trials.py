@@ -229,7 +229,7 @@ class TrialObjective:
         loop will return its own.
         """
         ledger = self.objective.curator.ledger
-        _require_other_file(study, ledger.storage.url)
+        _require_other_file(study, ledger.storage.file)
         values = ledger.values(self.objective.name)
         # nothing is written: this is a lock between processes
         with ledger.storage.writing():
@@ -312,13 +312,12 @@ def _require_no_reports(trial: FrozenTrial) -> None:
         )
 
 
-def _require_other_file(study: optuna.Study, ledger: str | None) -> None:
+def _require_other_file(study: optuna.Study, ledger: pathlib.Path | None) -> None:
     """SQLite allows one writer a file, and the ledger holds that lock while the study is
     compared.
     """
     storage = getattr(study._storage, "_backend", study._storage)
-    file = _file(ledger)
-    if file is not None and _file(getattr(storage, "url", None)) == file:
+    if ledger is not None and _file(getattr(storage, "url", None)) == ledger.resolve():
         remedy = "Keep the Optuna study and the ledger in two different files."
         raise InputError("storage", storage, "another file or database than the ledger's", remedy)
 

@@ -1,5 +1,10 @@
-"""PostgreSQL: fingerprints of plans in the operator's own folder, and one schema for all roles."""
+"""Where a ledger lies: any file name is the file; PostgreSQL with fingerprints of plans in the
+operator's own folder, and one schema for all roles.
+"""
 
+import contextlib
+import pathlib
+import sqlite3
 import stat
 import urllib.parse
 
@@ -173,3 +178,36 @@ def test_whatever_becomes_of_the_fingerprints_nothing_is_charged_twice(
         for slot in record.body["slots"]
     ]
     assert len(charged) == len(set(charged)) == 2
+
+
+NAMES = ["what?.db", "50%20off.db", "a#b.db", "plus+.db", "käse.db", "x y.db", "a:b.db", "?/in.db"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", [str, pathlib.Path])
+def test_a_file_name_is_the_files_name_whatever_is_in_it(name, kind, tmp_path, monkeypatch):
+    """Part of it was read as a URL's: another file was made, in another folder."""
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("?").mkdir()
+    ledger = Ledger(kind(name), BIRTH)
+    assert (tmp_path / name).exists()
+    assert ledger.storage.file == tmp_path / name
+    assert Ledger.open(kind(name)).head() == ledger.head()
+
+
+def test_a_name_may_begin_with_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Ledger("~/l.db", BIRTH)
+    assert (tmp_path / "l.db").exists()
+
+
+def test_another_programs_database_is_refused_and_left_as_it_was(tmp_path):
+    """It got dpbo's tables without a word."""
+    file = tmp_path / "patients.db"
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute("create table patients (name)")
+        connection.commit()
+    before = file.read_bytes()
+    with pytest.raises(InputError, match=r"has other tables: patients"):
+        Ledger(str(file), BIRTH)
+    assert file.read_bytes() == before

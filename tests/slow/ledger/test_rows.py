@@ -113,7 +113,7 @@ def with_leaf(value, path, other):
     return copied
 
 
-def test_every_fact_of_every_record_is_under_its_hash(ledger, measured):
+def test_every_fact_of_every_record_is_under_its_hash(ledger, url, measured):
     """Also where the changed record gets the hash that its new content asks for: the next one, or
     the head kept elsewhere, tells.
     """
@@ -132,7 +132,7 @@ def test_every_fact_of_every_record_is_under_its_hash(ledger, measured):
                         .values({**vars(row), "body": dump(body)})
                     )
                 with pytest.raises(LedgerError):
-                    Ledger.open(ledger.storage.url).verify(expect=head)
+                    Ledger.open(url).verify(expect=head)
                 tried += 1
         with ledger.storage.writing() as connection:
             connection.execute(sa.update(table).where(table.c.seq == seq).values(row_of(record)))
