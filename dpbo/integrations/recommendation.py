@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dpbo.acquisition.expected_improvement import posterior_mean
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.space import Space
 from dpbo.validation import checked
 
@@ -34,19 +34,34 @@ class Recommendation:
 
 @checked
 def recommended(
-    space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor
+    space: Space,
+    X: torch.Tensor,
+    Y: torch.Tensor,
+    Yvar: torch.Tensor,
+    *,
+    feasible: torch.Tensor | None = None,
 ) -> Recommendation:
     """The released point of highest posterior mean; `recommended(space, *objective.history())`
     recommends from the ledger alone.
 
     Args:
         X: `t x d`, Y: `t x 1`, Yvar: `t x 1`; Y is maximised.
+        feasible: `t` bools, the points that may be recommended; omitted, all. The others still tell
+            the posterior mean.
 
     Raises:
         InputError: nothing was released yet.
+        UsageError: no released point is feasible.
     """
     if X.shape[:1] == (0,):
         raise InputError("X", (0,), "one released point or more")
     mean = posterior_mean(space, X, Y, Yvar)
+    if feasible is not None:
+        if not bool(feasible.any()):
+            raise UsageError(
+                "no released point is known to meet every constraint, so none is recommended:"
+                " release values at points that do, or recommend from `objective.history()`."
+            )
+        mean = mean.where(feasible, -torch.inf)
     best = int(mean.argmax())
     return Recommendation(space.decode(X[best]), X[best], float(mean[best]))

@@ -4,6 +4,7 @@ lost, also by several processes.
 
 import contextlib
 import itertools
+import math
 import pathlib
 import sqlite3
 import threading
@@ -25,6 +26,8 @@ from dpbo.integrations.optuna import (
     recommended_trial,
 )
 from dpbo.integrations.optuna.trials import BudgetSpent, Suggestions
+from dpbo.integrations.recommendation import recommended
+from dpbo.mechanisms import NoNoise
 from dpbo.queries import CellMeans
 from dpbo.testing import replay
 from tests.integration.processes import started
@@ -351,15 +354,29 @@ def test_a_mixed_space_is_searched_and_stored(tmp_path):
         assert parameters["sizes"] in SPECS["sizes"]
 
 
-def add(study, x, value, variance, entry):
+def add(study, x, value, variance, entry, constraints=None):
     suggestions = Suggestions(SPACE)
-    params = suggestions.shown(torch.tensor(x, dtype=torch.float64))
-    attrs = {"entry": entry, "yvar": variance}
     study.add_trial(
         optuna.trial.create_trial(
-            params=params, distributions=suggestions.distributions, value=value, user_attrs=attrs
+            params=suggestions.shown(torch.tensor(x, dtype=torch.float64)),
+            distributions=suggestions.distributions,
+            value=value,
+            user_attrs={"entry": entry, "yvar": variance},
+            system_attrs=stored(constraints or {}),
         )
     )
+
+
+def stored(constraints):
+    """Constraints as Optuna stores them, which has no public way for all versions."""
+    if hasattr(optuna.trial.Trial, "set_constraint"):
+        return {f"constraints:{name}": value for name, value in constraints.items()}
+    return {"constraints": list(constraints.values())}
+
+
+def constrain(study, trial_id, constraints):
+    for name, value in stored(constraints).items():
+        study._storage.set_trial_system_attr(trial_id, name, value)
 
 
 def grid_study(sampler=None):
@@ -395,6 +412,105 @@ def test_the_luckiest_trial_is_not_recommended():
     assert recommended_trial(study, SPACE).x[0] == pytest.approx(0.375)
     with pytest.raises(InputError, match="one released point"):
         recommended_trial(a_study(), SPACE)
+
+
+def size(params):
+    """A public constraint, broken where the rate is above 0.01: the score is best at 0.1."""
+    return math.log10(params["rate"]) + 2
+
+
+def told_before(private, trial):
+    trial.suggest_float("rate", 1e-3, 1e1, log=True)
+    trial.set_constraint("size", size(trial.params))
+    return private(trial)
+
+
+def told_after(private, trial):
+    value = private(trial)
+    trial.set_constraint("size", size(trial.params))
+    trial.set_constraint("always met", -math.inf)
+    return value
+
+
+def told_by_sampler(private, trial):
+    return private(trial)
+
+
+new_in_5 = pytest.mark.skipif(
+    not hasattr(optuna.trial.Trial, "set_constraint"), reason="Optuna 5 has set_constraint"
+)
+
+
+@pytest.mark.filterwarnings("ignore:.*constraints_func.*")
+@pytest.mark.parametrize(
+    ("told_how", "sampler"),
+    [
+        pytest.param(told_before, NoiseAwareSampler, marks=new_in_5, id="before"),
+        pytest.param(told_after, NoiseAwareSampler, marks=new_in_5, id="after"),
+        pytest.param(told_by_sampler, optuna.samplers.TPESampler, id="TPE"),
+        pytest.param(told_by_sampler, optuna.samplers.GPSampler, id="GP"),
+        pytest.param(told_by_sampler, optuna.samplers.NSGAIISampler, id="NSGA-II"),
+    ],
+)
+def test_a_trial_that_breaks_a_constraint_is_not_recommended(tmp_path, told_how, sampler):
+    """The highest posterior mean of all trials breaks it, whichever way Optuna was told."""
+
+    def fresh():
+        if sampler is NoiseAwareSampler:
+            return sampler(SPACE, initial=6)
+        return sampler(seed=1, constraints_func=lambda trial: (size(trial.params),))
+
+    owner = curator()
+    for url in (None, f"sqlite:///{tmp_path / 'study.db'}"):
+        settings = {"evaluations": 9, "mechanism": NoNoise(allow_not_private=True)}
+        private = TrialObjective(objective(owner, name=f"{url is None}", **settings), SPACE)
+        study = a_study(url, fresh())
+        study.optimize(lambda trial, private=private: told_how(private, trial))
+        assert len(study.trials) == 9
+        best = recommended_trial(study, SPACE)
+        assert size(best.parameters) <= 0
+        assert size(recommended(SPACE, *private.objective.history()).parameters) > 0, "no power"
+        highest = max(trial.value for trial in study.trials if size(trial.params) <= 0)
+        assert best.mean == pytest.approx(highest, abs=1e-2)
+
+
+def test_a_trial_that_lacks_a_constraint_does_not_count_as_meeting_it():
+    study = a_study()
+    for u, value, constraints in (
+        (0.1, 0.2, {"size": -1.0, "time": 0.0}),
+        (0.4, 0.9, {"size": -1.0}),
+        (0.5, 0.9, {}),
+        (0.6, 0.9, {"size": -1.0, "time": 1e-9}),
+    ):
+        add(study, [u, 0.5], value, 1e-6, f"known {u}", constraints)
+    assert recommended_trial(study, SPACE).x[0] == pytest.approx(0.1)
+    # the value of a killed worker's trial, which resume added without its constraints
+    late = study.ask()
+    late.set_user_attr("entry", "known 0.5")
+    constrain(study, late._trial_id, {"size": -1.0, "time": -1.0})
+    assert recommended_trial(study, SPACE).x[0] == pytest.approx(0.5)
+    none = a_study()
+    add(none, [0.1, 0.5], 0.2, 1e-6, "broken", {"size": 1.0})
+    with pytest.raises(UsageError, match="no released point is known to meet every constraint"):
+        recommended_trial(none, SPACE)
+
+
+def test_the_sampler_proposes_where_constraints_are_met():
+    """The values alone are best at 0.7, and the constraint holds below 0.5."""
+    bounds = {"none": math.inf, "plain": 1.0, "huge": 1e300, "infinite": math.inf}
+    for kind, largest in bounds.items():
+        study = a_study(sampler=NoiseAwareSampler(SPACE, seed=3, initial=2))
+        for i, u in enumerate(torch.linspace(0, 1, 9).tolist()):
+            broken = {"size": (u - 0.45) * (largest if u > 0.45 else 1.0)}
+            broken["constant"] = 0.0
+            # a constraint that one trial has: too few for a model
+            if i == 0:
+                broken["rare"] = -1.0
+            constraints = {} if kind == "none" else broken
+            add(study, [u, 0.5], 1 - (u - 0.7) ** 2, 1e-6, f"known {i}", constraints)
+        points = torch.stack([Suggestions(SPACE).suggest(study.ask()) for _ in range(2)])
+        outside = points[:, 0] > 0.5
+        assert bool(outside.all() if kind == "none" else (~outside).all()), (kind, points)
 
 
 def test_the_sampler_draws_one_sobol_design_and_then_asks_dpbos_gp():

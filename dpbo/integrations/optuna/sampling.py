@@ -11,12 +11,18 @@ from typing import Annotated, Any
 
 import optuna
 import torch
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.acquisition.objective import LinearMCObjective
+from botorch.models import ModelListGP
+from botorch.sampling import SobolQMCNormalSampler
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from dpbo.acquisition.expected_improvement import suggest
+from dpbo.acquisition.expected_improvement import maximize, suggest
 from dpbo.integrations.optuna.trials import ENTRY, YVAR, Suggestions
 from dpbo.integrations.recommendation import Recommendation, recommended
+from dpbo.isolation import seed_torch
+from dpbo.models.builders import default_gp, mute_optimizer_warnings
 from dpbo.space import Space
 from dpbo.validation import Seed, at_least, checked
 
@@ -70,7 +76,12 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
         pending = self._suggestions.points(
             [t.params for t in others if self._suggestions.holds(t.params)]
         )
-        x = suggest(self._space, X, Y, Yvar, seed=1000 * self._seed + trial.number, pending=pending)
+        seed = 1000 * self._seed + trial.number
+        constraints = _constraint_values(study, finished)
+        if constraints.shape[1] == 0:
+            x = suggest(self._space, X, Y, Yvar, seed=seed, pending=pending)
+        else:
+            x = _suggest_feasible(self._space, X, Y, Yvar, constraints, pending, seed)
         return self._suggestions.shown(x[0])
 
     def sample_independent(
@@ -95,11 +106,19 @@ def recommended_trial(study: optuna.Study, space: Space) -> Recommendation:
     """The released point of highest posterior mean. Use it instead of `study.best_trial`, which is
     the luckiest one.
 
+    Only a trial that meets all constraints of the study (`trial.set_constraint`, or a sampler's
+    `constraints_func`) is recommended. One that lacks a constraint that others have, such as one
+    that `resume` added, does not count as meeting it.
+
     Raises:
         InputError: no trial of the study has a released value.
+        UsageError: no trial is known to meet all constraints.
     """
     suggestions = Suggestions(space)
-    return recommended(space, *columns_of(_observed(study, suggestions), suggestions))
+    trials = _observed(study, suggestions)
+    # NaN is not below 0
+    feasible = (_constraint_values(study, trials) <= 0).all(1)
+    return recommended(space, *columns_of(trials, suggestions), feasible=feasible)
 
 
 def _observed(study: optuna.Study, suggestions: Suggestions) -> list[FrozenTrial]:
@@ -124,3 +143,60 @@ def columns_of(
         [[t.value, t.user_attrs[YVAR]] for t in trials], dtype=torch.float64
     ).reshape(-1, 2)
     return suggestions.points([t.params for t in trials]), values[:, :1], values[:, 1:]
+
+
+def _constraint_values(study: optuna.Study, trials: list[FrozenTrial]) -> torch.Tensor:
+    """The k constraints that released trials of the study have, `t x k`, NaN where one lacks it.
+
+    A value may be in the study twice, as a killed worker's trial and as what `resume` made of it,
+    and either may hold the constraints.
+    """
+    known: dict[str, dict[str, float]] = {trial.user_attrs[ENTRY]: {} for trial in trials}
+    for trial in study.get_trials(deepcopy=False):
+        entry = trial.user_attrs.get(ENTRY)
+        if entry in known:
+            known[entry].update(_constraints(trial))
+    names = sorted(set().union(*known.values()))
+    rows = [[values.get(name, torch.nan) for name in names] for values in known.values()]
+    return torch.tensor(rows, dtype=torch.float64).reshape(len(trials), len(names))
+
+
+def _constraints(trial: FrozenTrial) -> dict[str, float]:
+    """The trial's constraints by name, met where they are 0 or less."""
+    if hasattr(trial, "constraints"):
+        return dict(trial.constraints)
+    # Optuna 4 has those of a sampler's `constraints_func` only
+    values = trial.system_attrs.get("constraints") or ()
+    return {str(i): value for i, value in enumerate(values)}
+
+
+def _suggest_feasible(
+    space: Space,
+    X: torch.Tensor,
+    Y: torch.Tensor,
+    Yvar: torch.Tensor,
+    constraints: torch.Tensor,
+    pending: torch.Tensor,
+    seed: int,
+) -> torch.Tensor:
+    """The next point, `1 x d`, by qLogNEI under constraints, `t x k`, NaN where one is unknown."""
+    with mute_optimizer_warnings(), seed_torch(seed):
+        models = [default_gp(space, X, Y, Yvar)]
+        for values in constraints.T:
+            known = ~values.isnan()
+            # a model needs two values
+            if int(known.sum()) < 2:
+                continue
+            # only the sign says what is feasible, so the scale is free, and infinity is its end
+            largest = float(values.where(values.isfinite(), 0.0).abs().max())
+            scaled = (values[known] / (largest or 1.0)).clamp(-1.0, 1.0).unsqueeze(1)
+            models.append(default_gp(space, X[known], scaled, torch.zeros_like(scaled)))
+        acquisition = qLogNoisyExpectedImprovement(
+            ModelListGP(*models),
+            X,
+            sampler=SobolQMCNormalSampler(torch.Size([64]), seed=seed),
+            objective=LinearMCObjective(torch.eye(len(models), dtype=torch.float64)[0]),
+            constraints=[lambda Z, k=k: Z[..., k] for k in range(1, len(models))] or None,
+            X_pending=pending if len(pending) else None,
+        )
+        return maximize(acquisition, space, space.bounds)
