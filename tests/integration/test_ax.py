@@ -19,7 +19,13 @@ from botorch.models import SingleTaskGP
 from dpbo import PrivateObjective, Space
 from dpbo.acquisition import GPUCB, SrinivasFinite
 from dpbo.acquisition.ucb import SrinivasCompact
-from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivateFailure
+from dpbo.errors import (
+    BudgetExceeded,
+    InputError,
+    LedgerUnavailable,
+    PrivateFailure,
+    UsageError,
+)
 from dpbo.gibo import GradientInformation, GradientPosterior
 from dpbo.integrations.ax import ClientObjective, gp_ucb, gradient_information, noisy_improvement
 from dpbo.mechanisms import NoNoise
@@ -39,6 +45,11 @@ from tests.integration.searches import (
 from tests.integration.test_wording import SPECS
 
 Client = importlib.import_module("ax.api.client").Client
+Arm = importlib.import_module("ax.core.arm").Arm
+_configs = importlib.import_module("ax.api.configs")
+ChoiceParameterConfig = _configs.ChoiceParameterConfig
+DerivedParameterConfig = _configs.DerivedParameterConfig
+RangeParameterConfig = _configs.RangeParameterConfig
 Status = importlib.import_module("ax.core.trial_status").TrialStatus
 # a stalled line search, which BoTorch tries again
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -252,12 +263,230 @@ def test_what_does_not_fit_and_what_has_no_gradient_are_refused():
         gp_ucb(lambda t: 2.0)  # type: ignore[arg-type]
 
 
+RATE = RangeParameterConfig("rate", (1e-3, 1e1), "float", scaling="log")
+SHIFT = RangeParameterConfig("shift", (-1.0, 1.0), "float")
+
+
+def configured(parameters=(RATE, SHIFT), parameter_constraints=None, **goal):
+    """A client that a user has configured."""
+    client = Client(random_seed=1)
+    client.configure_experiment(parameters, parameter_constraints=parameter_constraints)
+    client.configure_optimization(**{"objective": "score", **goal})
+    client.set_generation_strategy(noisy_improvement(initial=3))
+    return client
+
+
+def with_trial(rate=1.0, data=None, state="complete_trial", **details):
+    """A client with one trial that the user attached."""
+    client = configured()
+    index = client.attach_trial({"rate": rate, "shift": 0.0})
+    if data is not None:
+        client.attach_data(index, raw_data=data, **details)
+    if state is not None:
+        getattr(client, state)(index)
+    return client
+
+
+def with_two_arms():
+    client = configured()
+    trial = client._experiment.new_batch_trial()
+    for rate in (0.1, 1.0):
+        trial.add_arm(Arm({"rate": rate, "shift": 0.0}))
+    trial.mark_running(no_runner_required=True)
+    return client
+
+
+STOPPED = "mark_trial_early_stopped"
+
+
+@pytest.mark.parametrize(
+    ("client", "words"),
+    [
+        pytest.param(
+            lambda: configured(outcome_constraints=["latency <= 3"]),
+            "outcome_constraints='OutcomeConstraint.latency <= 3.' is not allowed",
+            id="constraint",
+        ),
+        pytest.param(
+            lambda: configured(outcome_constraints=["latency <= 0.9 * baseline"]),
+            "Only 'score' is released",
+            id="relative constraint",
+        ),
+        pytest.param(
+            lambda: configured(objective="score + latency"), "maximises 'score'", id="two metrics"
+        ),
+        pytest.param(
+            lambda: configured(objective="score, -latency"), "maximises 'score'", id="two goals"
+        ),
+        pytest.param(
+            lambda: configured((RangeParameterConfig("rate", (1e-3, 1e6), "float"), SHIFT)),
+            "'rate'.* must be a number from 0.001 to 10",
+            id="wider range",
+        ),
+        pytest.param(
+            lambda: configured((RATE, RangeParameterConfig("shift", (-1, 2), "int"))),
+            "'shift'.* must be a number from -1 to 1",
+            id="wider whole numbers",
+        ),
+        pytest.param(
+            lambda: configured(
+                (ChoiceParameterConfig("rate", [0.1, 1.0, 99.0], "float", is_ordered=True), SHIFT)
+            ),
+            "'rate'.*=99",
+            id="a choice outside",
+        ),
+        pytest.param(
+            lambda: configured(
+                (ChoiceParameterConfig("rate", ["low", "high"], "str", is_ordered=True), SHIFT)
+            ),
+            "'rate'",
+            id="choices of names",
+        ),
+        pytest.param(
+            lambda: configured(
+                (RATE, DerivedParameterConfig("shift", "0.1 * rate", parameter_type="float"))
+            ),
+            "shift=.* must be a range, a choice or a fixed value",
+            id="derived",
+        ),
+        pytest.param(
+            lambda: with_trial(rate=1e7, state=None), "trial 0 is outside the space", id="outside"
+        ),
+        pytest.param(
+            lambda: with_trial(data={"score": (0.5, 0.1)}, state=None),
+            "trial 0 has data before its release",
+            id="data of a running trial",
+        ),
+        pytest.param(with_two_arms, "trial 0 has 2 arms", id="two arms"),
+        pytest.param(with_trial, "completed without a value of 'score'", id="no data"),
+        pytest.param(
+            lambda: with_trial(data={"latency": (0.5, 0.1)}),
+            "completed without a value of 'score'",
+            id="data of another metric",
+        ),
+        pytest.param(
+            lambda: with_trial(data={"score": 0.5}), "without its standard error", id="no error"
+        ),
+        pytest.param(
+            lambda: with_trial(data={"score": 0.5}, state=STOPPED, progression=1),
+            "without its standard error",
+            id="stopped early",
+        ),
+    ],
+)
+def test_what_ax_could_not_go_on_from_is_refused_before_a_charge(client, words):
+    """Ax's own error came after some releases: it looks at trials and metrics once it fits."""
+
+    def never(x):
+        raise AssertionError("fitted")
+
+    private = objective(fit=never)
+    for workers in (1, 3):
+        with pytest.raises(UsageError, match=words):
+            ClientObjective(private, SPACE, client()).run(workers=workers)
+    with pytest.raises(UsageError, match=words):
+        ClientObjective(private, SPACE, client()).next()
+    assert private.remaining == 6
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param(
+            lambda: configured((RangeParameterConfig("rate", (0.01, 1.0), "float"), SHIFT)),
+            id="narrower range",
+        ),
+        pytest.param(
+            lambda: configured((RATE, RangeParameterConfig("shift", (-1, 1), "int"))),
+            id="whole numbers",
+        ),
+        pytest.param(
+            lambda: configured(
+                (RATE, ChoiceParameterConfig("shift", [0.0, 0.5, 1.0], "float", is_ordered=True))
+            ),
+            id="choices inside",
+        ),
+        pytest.param(lambda: with_trial(data={"score": (0.5, 0.1)}), id="public value"),
+        pytest.param(
+            lambda: with_trial(data={"score": (0.5, 0.1)}, state=STOPPED, progression=1),
+            id="public value, stopped early",
+        ),
+        pytest.param(
+            lambda: with_trial(data={"score": 0.5}, state="mark_trial_abandoned"), id="abandoned"
+        ),
+        pytest.param(
+            lambda: with_trial(data={"score": 0.5}, state="mark_trial_failed"), id="failed"
+        ),
+        pytest.param(
+            lambda: with_trial(data={"score": (0.5, 0.1), "latency": 3.0}), id="further metric"
+        ),
+    ],
+)
+def test_an_experiment_that_a_user_configured_runs(client):
+    loop = a_loop(5, client=client())
+    loop.run()
+    assert loop.objective.remaining == 0
+
+
+def test_a_trial_that_was_charged_before_the_experiment_changed_is_refused_too():
+    loop = a_loop()
+    (index,) = loop.next()
+    handle = loop.evaluate(index)
+    loop.client.configure_optimization("score", outcome_constraints=["latency <= 3"])
+    with pytest.raises(InputError, match="outcome_constraints"):
+        loop.complete(index, handle)
+    assert loop.objective.remaining == 6
+    loop.client.configure_optimization("score")
+    loop.complete(index, handle)
+    assert_told(loop, 1)
+
+
+def test_constraints_on_parameters_hold_for_proposals_and_the_recommendation():
+    parameters = [RangeParameterConfig("rate", (1e-3, 1e1), "float"), SHIFT]
+    client = configured(parameters, ["rate + shift <= 0.0"])
+    loop = a_loop(6, client=client, mechanism=NoNoise(allow_not_private=True))
+    # the best point breaks the constraint
+    loop.objective(SPACE.encode({"rate": 0.1, "shift": 0.0}).unsqueeze(0))
+    with pytest.raises(UsageError, match="known to meet every constraint"):
+        loop.recommended()
+    loop.run()
+    shown = [trial.arm.parameters for trial in loop.client._experiment.trials.values()]
+    assert len(shown) == 5
+    for parameters in (*shown, loop.recommended().parameters):
+        assert parameters["rate"] + parameters["shift"] <= 1e-6
+
+
+def test_more_trials_than_a_list_has_points_are_refused_before_a_charge():
+    def fit(x):
+        return torch.tensor([0.4, 0.5], dtype=torch.float64)
+
+    for space, points in ((Space(k=["a", "b"]), 2), (Space(k=scipy.stats.randint(0, 3)), 3)):
+        loop = a_loop(6, space, noisy_improvement(initial=3), fit=fit)
+        for trials in (None, points + 1):
+            with pytest.raises(UsageError, match=f"{points} points, of which {points} are new"):
+                loop.run(trials)
+        assert loop.objective.remaining == 6
+        loop.run(points)
+        assert loop.objective.remaining == 6 - points
+        with pytest.raises(UsageError, match="of which 0 are new"):
+            loop.run(1)
+
+
+def test_a_strategy_that_waits_for_values_gets_them():
+    """Ax's own strategy asked for data when more workers than its Sobol points were free."""
+    client = configured()
+    client.configure_generation_strategy(initialization_budget=3)
+    loop = a_loop(8, client=client)
+    loop.run(workers=6)
+    assert_told(loop, 8)
+
+
 @pytest.mark.attack("A21")
 def test_a_trial_with_raw_data_is_never_released():
     loop = a_loop()
     (index,) = loop.next()
     loop.client.attach_data(index, raw_data={"score": 0.5}, progression=1)
-    with pytest.raises(InputError, match="without data"):
+    with pytest.raises(UsageError, match="trial 0 has data before its release"):
         loop.complete(index, loop.evaluate(index))
     assert loop.objective.remaining == 6
 

@@ -15,21 +15,32 @@ tried again.
 """
 
 import contextlib
+import itertools
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
 from ax.api.client import Client
 from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+from ax.core.parameter import ChoiceParameter, FixedParameter, ParameterType, RangeParameter
 from ax.core.trial_status import TrialStatus
+from ax.exceptions.core import DataRequiredError
+from ax.exceptions.generation_strategy import MaxParallelismReachedException
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 
 from dpbo.curator.evaluation import LOST
 from dpbo.curator.handle import Handle
-from dpbo.errors import BudgetExceeded, InputError, LedgerUnavailable, PrivacyError, PrivateFailure
+from dpbo.errors import (
+    BudgetExceeded,
+    InputError,
+    LedgerUnavailable,
+    PrivacyError,
+    PrivateFailure,
+    UsageError,
+)
 from dpbo.integrations.ax.strategies import noisy_improvement
 from dpbo.integrations.parameter_encoding import Kind, Parameter, ParameterEncoding
 from dpbo.integrations.recommendation import Recommendation, recommended
@@ -42,6 +53,8 @@ ENTRY = "entry"
 METRIC = "score"
 # a private record may also crash a worker
 _PRIVATE = (PrivateFailure, *LOST)
+# Ax's models leave out what these trials have
+_LEFT_OUT = (TrialStatus.FAILED, TrialStatus.ABANDONED)
 # in a row: failed fits cost nothing, so nothing else would stop them
 _MOST_FAILURES = 10
 
@@ -65,7 +78,7 @@ class ClientObjective:
 
     Raises:
         InputError: an objective of several metrics, a space that has no Ax form, an experiment over
-            another space or direction, or one that stops trials early.
+            another space or direction, with outcome constraints, or one that stops trials early.
     """
 
     def __init__(
@@ -114,8 +127,13 @@ class ClientObjective:
     def next(self, at_most: Count = 1) -> list[int]:
         """Generate trials and return their indices: at most as many as the budget covers beside
         those running, so perhaps none.
+
+        Raises:
+            UsageError: an experiment with trials that this objective cannot complete, or with
+                scores of unknown noise.
         """
         self._require_suitable()
+        self._require_suitable_trials()
         room = min(at_most, self.objective.remaining - len(self.running))
         if room > 0:
             return sorted(self.client.get_next_trials(max_trials=room))
@@ -152,7 +170,8 @@ class ClientObjective:
         public: it must not depend on durations.
 
         Raises:
-            InputError: the trial has data, or the handle is another trial's; nothing was charged.
+            UsageError: the trial has data, the handle is another trial's, or Ax could not go on
+                with the experiment; nothing was charged.
             BudgetExceeded: another process took the last evaluation; the trial is abandoned.
             LedgerUnavailable: the drawn value waits for the ledger; `run`, or `evaluate` and
                 `complete`, continue with it.
@@ -160,13 +179,8 @@ class ClientObjective:
                 The trial stays running.
             Any exception of the fit: the trial is abandoned, and nothing was charged.
         """
-        if not self.client._experiment.lookup_data(trial_indices=[index]).df.empty:
-            raise InputError(
-                "trial",
-                index,
-                "without data",
-                "Its data were not released by this objective: begin a new experiment.",
-            )
+        self._require_suitable()
+        self._require_suitable_trials()
         try:
             ready = handle.result() if isinstance(handle, Future) else handle
         except Exception as error:
@@ -213,6 +227,10 @@ class ClientObjective:
                 assumption `durations-tell-nothing` (see `AsynchronousBO`).
             catch: exceptions of a fit that end only their trial, up to ten in a row. Others are
                 raised, and so are dpbo's own errors and those of a worker that died.
+
+        Raises:
+            UsageError: an experiment in which Ax could not go on after a release; nothing was
+                fitted or charged.
         """
         for kind in catch:
             if issubclass(PrivateFailure, kind):
@@ -222,6 +240,9 @@ class ClientObjective:
                     "errors that only fit raises",
                     "For example (FloatingPointError,).",
                 )
+        self._require_suitable()
+        self._require_suitable_trials()
+        self._require_points(trials)
         queue = deque(self.running)
         jobs = dict[Future[Handle], int]()
         begun = 0
@@ -234,7 +255,13 @@ class ClientObjective:
                 wanted = min(
                     workers - len(jobs) - len(queue), workers if trials is None else trials - begun
                 )
-                fresh = self.next(wanted) if wanted > 0 else []
+                try:
+                    fresh = self.next(wanted) if wanted > 0 else []
+                except (DataRequiredError, MaxParallelismReachedException):
+                    # the strategy waits for values of trials that are running
+                    if not jobs and not queue:
+                        raise
+                    fresh = []
                 begun = begun + len(fresh)
                 queue = deque([*queue, *fresh])
                 while queue and len(jobs) < workers:
@@ -281,9 +308,13 @@ class ClientObjective:
 
     def recommended(self) -> Recommendation:
         """The released point of highest posterior mean, which is not the trial of highest score:
-        that one is the luckiest.
+        that one is the luckiest. It meets the experiment's constraints on parameters.
         """
-        return recommended(self.space, *self.objective.history())
+        X, Y, Yvar = self.objective.history()
+        constraints = self.client._experiment.search_space.parameter_constraints
+        shown = map(self._encoding.shown, X)
+        feasible = [all(limit.check(one) for limit in constraints) for one in shown]
+        return recommended(self.space, X, Y, Yvar, feasible=torch.tensor(feasible))
 
     def _complete_trial(self, index: int, mean: float, variance: float) -> None:
         self.client.complete_trial(index, raw_data={METRIC: (mean, math.sqrt(variance))})
@@ -298,14 +329,19 @@ class ClientObjective:
         self.client.mark_trial_abandoned(index)
 
     def _require_suitable(self) -> None:
+        """Raises InputError unless the experiment is over this space, asks for the score's maximum
+        and for no other metric, and stops no trial early.
+        """
         experiment = self.client._experiment
+        parameters = experiment.search_space.parameters
         names = [parameter.name for parameter in self._encoding.parameters]
-        if sorted(experiment.search_space.parameters) != sorted(names):
+        if sorted(parameters) != sorted(names):
             raise InputError(
-                "client",
-                ", ".join(experiment.search_space.parameters),
-                f"an experiment over {', '.join(names)}",
+                "client", ", ".join(parameters), f"an experiment over {', '.join(names)}"
             )
+        for ours in self._encoding.parameters:
+            for value in _examples(parameters[ours.name], ours):
+                ours.coordinate(value)
         goal = getattr(experiment.optimization_config, "objective", None)
         if goal is None or goal.metric_names != [METRIC] or goal.minimize:
             raise InputError(
@@ -313,6 +349,15 @@ class ClientObjective:
                 str(goal),
                 f"an experiment that maximises {METRIC!r}",
                 f"configure_optimization({METRIC!r}).",
+            )
+        constraints = experiment.optimization_config.all_constraints
+        if constraints:
+            raise InputError(
+                "outcome_constraints",
+                "; ".join(map(str, constraints)),
+                "omitted",
+                f"Only {METRIC!r} is released, so Ax would have no values for them. Limit"
+                " parameters by `parameter_constraints`.",
             )
         stopping = self.client._maybe_early_stopping_strategy
         if stopping is not None:
@@ -322,6 +367,79 @@ class ClientObjective:
                 "omitted",
                 "It reads intermediate values, which are never released.",
             )
+
+    def _require_suitable_trials(self) -> None:
+        """Raises UsageError unless every running trial can be completed, and Ax's model can use
+        every trial that ended: an error of Ax between two releases would come after a charge.
+        """
+        experiment = self.client._experiment
+        data = experiment.lookup_data().df
+        for index in self.running:
+            arms = len(experiment.trials[index].arms)
+            if arms != 1:
+                raise UsageError(
+                    f"trial {index} has {arms} arms, and a release is of one point: mark it"
+                    " abandoned, and attach a trial for each."
+                )
+            if not self._encoding.holds(experiment.trials[index].arm.parameters):
+                raise UsageError(
+                    f"trial {index} is outside the space: mark it abandoned, or attach trials"
+                    " inside the space only."
+                )
+            if (data["trial_index"] == index).any():
+                raise UsageError(
+                    f"trial {index} has data before its release: call `resume`, which completes it"
+                    " where they are of this ledger, or mark it abandoned."
+                )
+        scores = data[data["metric_name"] == METRIC]
+        for index in experiment.trial_indices_by_status[TrialStatus.COMPLETED]:
+            if not (scores["trial_index"] == index).any():
+                raise UsageError(
+                    f"trial {index} was completed without a value of {METRIC!r}, which Ax's model"
+                    " needs: begin a new experiment, and mark such a trial abandoned."
+                )
+        unknown = scores.loc[scores["sem"].isna(), "trial_index"]
+        for index in unknown:
+            if experiment.trials[index].status not in _LEFT_OUT:
+                raise UsageError(
+                    f"trial {index} has a value of {METRIC!r} without its standard error, and Ax's"
+                    " model takes all with one or none: begin a new experiment, and attach public"
+                    " values as (mean, sem)."
+                )
+
+    def _require_points(self, trials: int | None) -> None:
+        """Raises UsageError if the search space has fewer points than trials to generate: Ax ends
+        with an error when none is left, after the others were released.
+        """
+        experiment = self.client._experiment
+        wanted = self.objective.remaining - len(self.running)
+        if trials is not None:
+            wanted = min(wanted, trials)
+        points = math.prod(p.cardinality() for p in experiment.search_space.parameters.values())
+        left = points - len(experiment.arms_by_signature)
+        if wanted > max(left, 0):
+            raise UsageError(
+                f"{wanted} trials are to be run, but the search space has {points} points, of which"
+                f" {max(left, 0)} are new, and Ax ends with an error when none is left: run fewer"
+                " by run(trials=...), or reserve fewer evaluations."
+            )
+
+
+def _examples(parameter: Any, ours: Parameter) -> Iterable[Any]:
+    """Values of a parameter of Ax's, of which one lies outside ours if any does."""
+    if isinstance(parameter, FixedParameter):
+        return [parameter.value]
+    if isinstance(parameter, ChoiceParameter):
+        return parameter.values
+    if not isinstance(parameter, RangeParameter):
+        raise InputError(ours.name, parameter, "a range, a choice or a fixed value")
+    low, high = parameter.lower, parameter.upper
+    if parameter.parameter_type is ParameterType.INT:
+        # of more whole numbers than there are labels, one of the first has none
+        most = max(len(ours.labels) + 1, 2)
+        return [*itertools.islice(range(int(low), int(high) + 1), most), int(high)]
+    # a number between the ends, which no list and no whole number takes
+    return [low, low + (high - low) / math.e, high]
 
 
 def _config(parameter: Parameter) -> Any:
