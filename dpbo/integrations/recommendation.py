@@ -56,12 +56,19 @@ def recommended(
     if X.shape[:1] == (0,):
         raise InputError("X", (0,), "one released point or more")
     mean = posterior_mean(space, X, Y, Yvar)
-    if feasible is not None:
-        if not bool(feasible.any()):
-            raise UsageError(
-                "no released point is known to meet every constraint, so none is recommended:"
-                " release values at points that do, or recommend from `objective.history()`."
-            )
-        mean = mean.where(feasible, -torch.inf)
-    best = int(mean.argmax())
+    best = highest(mean, feasible)
     return Recommendation(space.decode(X[best]), X[best], float(mean[best]))
+
+
+def highest(mean: torch.Tensor, feasible: torch.Tensor | None) -> int:
+    """The row of the highest mean, `t`, among those that are feasible (None: all). Raises
+    UsageError where none is.
+    """
+    if feasible is None:
+        return int(mean.argmax())
+    if not bool(feasible.any()):
+        raise UsageError(
+            "no released point is known to meet every constraint, so none is recommended: release"
+            " values at points that do, or recommend from `objective.history()`."
+        )
+    return int(mean.where(feasible, -torch.inf).argmax())

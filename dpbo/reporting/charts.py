@@ -64,7 +64,8 @@ class ConvergenceChart:
         y = released.Y[:, 0]
         std = released.Yvar[:, 0].sqrt()
         best_so_far = released.best_so_far.tolist()
-        low = min(float((y - std).min()), *best_so_far)
+        recommended = float(released.mean[released.best])
+        low = min(float((y - std).min()), *best_so_far, recommended)
         high = max(float((y + std).max()), *best_so_far)
         margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
         low = low - margin
@@ -90,7 +91,7 @@ class ConvergenceChart:
         return cls(
             tuple(dots),
             path,
-            (across(released.best + 1), up(best_so_far[released.best])),
+            (across(released.best + 1), up(recommended)),
             tuple(Tick(across(t), f"{t:.0f}") for t in ticks(1, len(y), 10) if t == int(t)),
             tuple(Tick(up(v), f"{v:.6g}") for v in ticks(low, high, 6)),
         )

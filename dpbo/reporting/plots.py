@@ -91,7 +91,7 @@ def plot_convergence(
     )
     axes.plot(
         t[released.best],
-        best_so_far[released.best],
+        float(released.mean[released.best]),
         "*",
         color="C1",
         ms=14,

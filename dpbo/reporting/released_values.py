@@ -12,6 +12,7 @@ import torch
 from botorch.models import SingleTaskGP
 
 from dpbo.errors import InputError, UsageError
+from dpbo.integrations.recommendation import highest
 from dpbo.isolation import seed_torch
 from dpbo.models.builders import ModelBuilder, default_gp, mute_optimizer_warnings
 from dpbo.objective import PrivateObjective
@@ -42,6 +43,7 @@ class ReleasedValues:
         X: points, `t x d`. Y: values, `t x 1`, larger is better. Yvar: variance of their noise, `t
             x 1`.
         builder: makes the model.
+        feasible: which points may be recommended, `t` bools; None: all.
     """
 
     name: str
@@ -50,6 +52,7 @@ class ReleasedValues:
     Y: torch.Tensor
     Yvar: torch.Tensor
     builder: ModelBuilder = default_gp
+    feasible: torch.Tensor | None = None
 
     @classmethod
     def of(cls, source: Any, space: Space | None = None, metric: int = 0) -> Self:
@@ -115,7 +118,7 @@ class ReleasedValues:
 
     @classmethod
     def _of_study(cls, study: Any, space: Space | None) -> Self:
-        from dpbo.integrations.optuna.sampling import columns_of, released_trials
+        from dpbo.integrations.optuna.sampling import columns_of, feasible_trials, released_trials
         from dpbo.integrations.optuna.trials import Suggestions
 
         trials = released_trials(study)
@@ -126,7 +129,9 @@ class ReleasedValues:
             )
         if space is None:
             space = Space(**{name: _spec(one) for name, one in trials[0].distributions.items()})
-        return cls.at(*columns_of(trials, Suggestions(space)), study.study_name, space)
+        X, Y, Yvar = columns_of(trials, Suggestions(space))
+        feasible = feasible_trials(study, trials)
+        return cls(study.study_name, space, X, Y, Yvar, feasible=feasible)
 
     @cached_property
     def model(self) -> SingleTaskGP:
@@ -165,8 +170,10 @@ class ReleasedValues:
 
     @property
     def best(self) -> int:
-        """Row of the point to recommend: that of the highest posterior mean."""
-        return int(self.mean.argmax())
+        """Row of the point to recommend: that of the highest posterior mean, of those that meet a
+        study's constraints. Raises UsageError where none does.
+        """
+        return highest(self.mean, self.feasible)
 
     def parameters(self, row: int) -> Mapping[str, Any]:
         """The parameters of a point, by name."""

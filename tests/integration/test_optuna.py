@@ -29,6 +29,7 @@ from dpbo.integrations.optuna.trials import BudgetSpent, Suggestions
 from dpbo.integrations.recommendation import recommended
 from dpbo.mechanisms import NoNoise
 from dpbo.queries import CellMeans
+from dpbo.reporting.released_values import ReleasedValues
 from dpbo.testing import replay
 from tests.integration.processes import started
 from tests.integration.searches import (
@@ -441,7 +442,7 @@ new_in_5 = pytest.mark.skipif(
 )
 
 
-@pytest.mark.filterwarnings("ignore:.*constraints_func.*")
+@pytest.mark.filterwarnings("ignore:.*constraints_func.*", "ignore:.*is experimental")
 @pytest.mark.parametrize(
     ("told_how", "sampler"),
     [
@@ -472,6 +473,8 @@ def test_a_trial_that_breaks_a_constraint_is_not_recommended(tmp_path, told_how,
         assert size(recommended(SPACE, *private.objective.history()).parameters) > 0, "no power"
         highest = max(trial.value for trial in study.trials if size(trial.params) <= 0)
         assert best.mean == pytest.approx(highest, abs=1e-2)
+        shown = ReleasedValues.of(study)
+        assert size(shown.parameters(shown.best)) <= 0, "the report's"
 
 
 def test_a_trial_that_lacks_a_constraint_does_not_count_as_meeting_it():
@@ -493,6 +496,8 @@ def test_a_trial_that_lacks_a_constraint_does_not_count_as_meeting_it():
     add(none, [0.1, 0.5], 0.2, 1e-6, "broken", {"size": 1.0})
     with pytest.raises(UsageError, match="no released point is known to meet every constraint"):
         recommended_trial(none, SPACE)
+    with pytest.raises(UsageError, match="no released point is known to meet every constraint"):
+        _ = ReleasedValues.of(none).best
 
 
 def test_the_sampler_proposes_where_constraints_are_met():

@@ -116,9 +116,8 @@ def recommended_trial(study: optuna.Study, space: Space) -> Recommendation:
     """
     suggestions = Suggestions(space)
     trials = _observed(study, suggestions)
-    # NaN is not below 0
-    feasible = (_constraint_values(study, trials) <= 0).all(1)
-    return recommended(space, *columns_of(trials, suggestions), feasible=feasible)
+    X, Y, Yvar = columns_of(trials, suggestions)
+    return recommended(space, X, Y, Yvar, feasible=feasible_trials(study, trials))
 
 
 def _observed(study: optuna.Study, suggestions: Suggestions) -> list[FrozenTrial]:
@@ -143,6 +142,12 @@ def columns_of(
         [[t.value, t.user_attrs[YVAR]] for t in trials], dtype=torch.float64
     ).reshape(-1, 2)
     return suggestions.points([t.params for t in trials]), values[:, :1], values[:, 1:]
+
+
+def feasible_trials(study: optuna.Study, trials: list[FrozenTrial]) -> torch.Tensor:
+    """Which released trials are known to meet all constraints that any of them has, `t` bools."""
+    # NaN is not below 0
+    return (_constraint_values(study, trials) <= 0).all(1)
 
 
 def _constraint_values(study: optuna.Study, trials: list[FrozenTrial]) -> torch.Tensor:
