@@ -109,7 +109,7 @@ def require_values(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.T
     """Raises InputError unless X is `t x d`, Y and Yvar `t x m`, float64, finite and on one device,
     d the space's, no variance below 0.
     """
-    if len(X) == 0:
+    if X.ndim and len(X) == 0:
         remedy = "Begin with space.sample(8, seed=0)."
         raise InputError("X", tuple(X.shape), "of one released value or more", remedy)
     for name, value in (("X", X), ("Y", Y), ("Yvar", Yvar)):
