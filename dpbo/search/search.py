@@ -28,7 +28,7 @@ from dpbo.curator.protected_records import require_other_rows
 from dpbo.curator.public_form import Form
 from dpbo.curator.record_fingerprints import rows_of
 from dpbo.curator.reporting import SPLIT
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.fingerprint import describe_estimator, describe_scoring
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
@@ -355,6 +355,19 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             remedy = "The recommended configuration cannot be fitted."
             raise InputError("error_score", self.error_score, "'raise' to see why", remedy)
         return self
+
+    def set_callbacks(self, *_callbacks: Any) -> Self:
+        """Refused: scikit-learn's callbacks would see scores before their noise.
+
+        Raises:
+            UsageError: always. Set them on the estimator, whose fits see the training records
+                alone, or give functions of releases as `callbacks`.
+        """
+        raise UsageError(
+            "scikit-learn's callbacks of a search would see scores before their noise. Set them on"
+            " the estimator, whose fits see the training records alone, or give DPSearch"
+            " callbacks=, functions that are told each release."
+        )
 
     @property
     def _protection(self) -> Privacy:

@@ -20,7 +20,7 @@ from sklearn.tree import DecisionTreeClassifier
 import dpbo
 from dpbo import Budget, Curator, progress
 from dpbo.curator import Ledger
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.search import NoisedSearch, SearchRelease
 from dpbo.search.results import results_table
 from dpbo.search.scorings import scoring_named
@@ -368,3 +368,30 @@ def test_a_model_without_probabilities_is_told_of_the_way_to_them(scoring):
             param_distributions={"alpha": [0.1, 1.0, 10.0]},
             scoring=scoring,
         )
+
+
+class Tells:
+    """A callback of scikit-learn's, from 1.9 on."""
+
+    def __init__(self):
+        self.told = list[str]()
+
+    def setup(self, *_, **__):
+        self.told.append("setup")
+
+    def teardown(self, *_, **__):
+        self.told.append("teardown")
+
+    on_fit_task_begin = on_fit_task_end = on_fit_begin = on_fit_end = setup
+
+
+def test_scikit_learns_callbacks_are_for_the_estimator_alone():
+    """Its fits are public; the search's own would be told scores before their noise."""
+    with pytest.raises(UsageError, match="before their noise"):
+        made().set_callbacks(Tells())
+    model, tells = LogisticRegression(), Tells()
+    if not hasattr(model, "set_callbacks"):
+        pytest.skip("scikit-learn before 1.9 has no callbacks")
+    space = {"C": scipy.stats.loguniform(1e-2, 1e1)}
+    fitted(estimator=model.set_callbacks(tells), param_distributions=space)
+    assert "teardown" in tells.told
