@@ -186,6 +186,43 @@ def test_studies_that_do_not_fit_are_refused_before_anything_is_fitted():
         TrialObjective(objective(score=CellMeans(score, cells=3), score_range=None), SPACE)
 
 
+PRUNERS = {
+    "MedianPruner": {},
+    "PatientPruner": {"wrapped_pruner": optuna.pruners.NopPruner(), "patience": 1},
+    "PercentilePruner": {"percentile": 50.0},
+    "SuccessiveHalvingPruner": {},
+    "HyperbandPruner": {},
+    "ThresholdPruner": {"upper": 1.0},
+    "WilcoxonPruner": {},
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*is experimental")
+def test_every_pruner_and_every_second_value_is_refused_before_a_charge():
+    known = {
+        name
+        for name, kind in vars(optuna.pruners).items()
+        if isinstance(kind, type) and issubclass(kind, optuna.pruners.BasePruner)
+    }
+    assert known - {"BasePruner", "NopPruner"} == PRUNERS.keys()
+    private = TrialObjective(objective(), SPACE)
+    for name, settings in PRUNERS.items():
+        study = a_study(pruner=getattr(optuna.pruners, name)(**settings))
+        with pytest.raises(InputError, match=f"pruner='{name}' is not allowed.*never released"):
+            study.optimize(private, n_trials=1)
+    for directions in (["maximize", "minimize"], ["minimize"], ["maximize"] * 3):
+        study = a_study(direction=None, directions=directions)
+        with pytest.raises(InputError, match=r"direction=.*set_constraint"):
+            study.optimize(lambda trial: (private(trial), 1.0), n_trials=1)
+    assert private.objective.remaining == 6
+
+    def two(x, records):
+        return torch.stack([score(x, records), records], 1)
+
+    with pytest.raises(InputError, match=r"of one metric.*Optuna's front"):
+        TrialObjective(objective(score=two, score_range=[(0.0, 1.0), (0.0, 1.0)]), SPACE)
+
+
 @pytest.mark.attack("A21")
 def test_a_report_from_within_the_fit_is_never_released():
     def reporting(x):

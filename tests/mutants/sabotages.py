@@ -1276,6 +1276,36 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "the recommended trial may break the study's constraints",
+        where="dpbo.integrations.recommendation:highest",
+        old="return int(mean.where(feasible, -torch.inf).argmax())",
+        new="return int(mean.argmax())",
+        test=(
+            "tests/integration/test_optuna.py"
+            "::test_a_trial_that_breaks_a_constraint_is_not_recommended"
+        ),
+    ),
+    Sabotage(
+        "a trial without a study's constraint counts as meeting it",
+        where="dpbo.integrations.optuna.sampling:feasible_trials",
+        old="(_constraint_values(study, trials) <= 0).all(1)",
+        new="~(_constraint_values(study, trials) > 0).any(1)",
+        test=(
+            "tests/integration/test_optuna.py"
+            "::test_a_trial_that_lacks_a_constraint_does_not_count_as_meeting_it"
+        ),
+    ),
+    Sabotage(
+        "Ax finds out after a charge that a metric is missing",
+        where="dpbo.integrations.ax.experiments:ClientObjective._require_suitable",
+        old="if constraints:",
+        new="if False:",
+        test=(
+            "tests/integration/test_ax.py"
+            "::test_what_ax_could_not_go_on_from_is_refused_before_a_charge"
+        ),
+    ),
+    Sabotage(
         "a tuned model is handed out, and kept, with what Opacus left on it",
         where="dpbo.dpsgd.tuning:_trainer",
         old="return session.released()",

@@ -145,7 +145,8 @@ class TrialObjective:
                 "objective",
                 objective.metrics,
                 "one of one metric",
-                "Combine metrics in a loop of your own.",
+                "Optuna's front takes noisy values as exact and keeps the luckiest. Combine metrics"
+                " in a loop of your own.",
             )
         self.objective = objective
         self.space = space
@@ -292,7 +293,8 @@ def require_suitable(study: optuna.Study) -> None:
             "direction",
             directions,
             "'maximize', of one value",
-            "Use create_study(direction='maximize').",
+            "Use create_study(direction='maximize'). A public number beside the score may be a"
+            " constraint: trial.set_constraint.",
         )
     if not isinstance(study.pruner, optuna.pruners.NopPruner):
         remedy = (
