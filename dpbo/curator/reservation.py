@@ -20,7 +20,7 @@ import torch
 
 from dpbo.curator.handle import Handle
 from dpbo.curator.pricing import noise_std
-from dpbo.errors import ReleaseLost
+from dpbo.errors import ReleaseLost, UsageError
 from dpbo.events import Event
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.choice import ChoiceMechanism
@@ -103,7 +103,8 @@ class Reservation:
         """
         self.curator.deliver()  # a value may wait here
         chain = self.curator.ledger.chain()
-        return chain.used[self.name] - len(chain.values.get(self.name, ()))
+        # of a parallel reservation more values are known than the busiest part has slots
+        return max(0, chain.used[self.name] - len(chain.values.get(self.name, ())))
 
     @property
     def query(self) -> Query:
@@ -152,7 +153,14 @@ class Reservation:
             ReleaseLost: a slot was charged earlier, but its value was never stored.
             BudgetExceeded: there are no more slots.
             LedgerError: another process released meanwhile; nothing was charged.
+            UsageError: the reservation is a parallel one, whose slots have no order.
         """
+        reserved = self.curator.ledger.reservation(self.name)
+        if reserved is not None and reserved.parallel:
+            raise UsageError(
+                f"the slots of the parallel reservation {self.name!r} have no order: use"
+                " release_all."
+            )
         if self.used <= self._turn:
             self.release_all([self.curator.evaluate(query, **details)], used=self._turn)
         if self.lost:

@@ -3,10 +3,18 @@
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
-from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, PlanChanged, ReleaseLost
+from dpbo.errors import (
+    BudgetExceeded,
+    InputError,
+    LedgerMismatch,
+    PlanChanged,
+    ReleaseLost,
+    UsageError,
+)
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
+from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import ClippedMean
 
 RECORDS = torch.linspace(0, 1, 200, dtype=torch.float64)
@@ -120,3 +128,26 @@ def test_exact_answers_need_no_budget():
     reservation = reserve(curator, NoNoise(allow_not_private=True), budget=None)
     assert reservation.release(QUERY)["value"] == pytest.approx([0.5])
     assert curator.statement().void
+
+
+def test_the_slots_of_a_parallel_reservation_have_no_order():
+    """One by one, the second part's value was charged and stored, and said to be lost."""
+    curator = Curator(
+        torch.arange(10.0).reshape(10, 1) / 10,
+        unit=PrivacyUnit("record"),
+        adjacency=Adjacency.REPLACE_ONE,
+        budget=Budget.gdp(1.0),
+    )
+
+    def question(row):
+        return RowOutcome(lambda rows: float(rows[0, 0]), row=row, value_range=(0.0, 1.0))
+
+    reservation = curator.reserve(
+        "rows", GaussianMechanism, slots=1, budget=0.5, query=question(0), parallel=True
+    )
+    with pytest.raises(UsageError, match="have no order"):
+        reservation.release(question(0))
+    assert not reservation.used
+    reservation.release_all([curator.evaluate(question(row)) for row in range(3)])
+    assert len(reservation.values) == 3
+    assert reservation.lost == 0
