@@ -109,7 +109,9 @@ def require_expressible(
     """
     affine = query.affine(units)
     if isinstance(mechanism, ChoiceMechanism):
-        _steps(affine, quanta)
+        # a choice may be among 10^8 candidates
+        if any(affine[0]):
+            _steps(affine, quanta)
         return
     with np.errstate(all="ignore"):
         value, variance = mechanism.publish(
