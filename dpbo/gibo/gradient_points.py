@@ -82,7 +82,10 @@ def suggest_gradient_points(
 
 def _on_cpu(posterior: GradientPosterior, *tensors: Tensor | None) -> tuple[Any, ...]:
     """The same where the search runs."""
-    return posterior.to("cpu"), *(None if each is None else each.cpu() for each in tensors)
+    if any(each is not None and each.device.type != "cpu" for each in tensors):
+        # a copy of the kernel, which would cost a run on the CPU for nothing
+        posterior = posterior.to("cpu")
+    return posterior, *(None if each is None else each.cpu() for each in tensors)
 
 
 def _suggested(
