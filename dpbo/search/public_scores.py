@@ -206,6 +206,21 @@ class PublicScores:
         """Score differences to the default configuration."""
         return np.asarray(self.scores - self.scores[0])
 
+    @functools.cached_property
+    def optimism(self) -> Array:
+        """How much of each candidate's mean gain is chance: public means differ by what the
+        candidates are worth and by which records were drawn, and what is best among them owes more
+        to the second than others do.
+
+        The share that is kept is that of a normal model of both (empirical Bayes): 1 - sampling
+        variance of a mean over the variance of the means.
+        """
+        centred = self.scores - self.scores.mean(0)
+        spread = float(centred.mean(1).var(ddof=1))
+        sampling = float(centred.var(1, ddof=1).mean()) / self.scores.shape[1]
+        kept = max(0.0, 1.0 - sampling / spread) if spread > 0 else 1.0
+        return np.asarray((1.0 - kept) * self.gains.mean(1))
+
     @property
     def order(self) -> list[int]:
         """Candidates by their public mean score; the default comes second if it is not the best."""

@@ -17,11 +17,11 @@ other weights. People of kinds that the public records lack, and labels that dep
 in another way, are not simulated. Every population draws its training side, from which the free
 choice, the order and the cells' means come, from the public records with replacement.
 
-From a population's gains is taken what chance gave the candidates that look best (`optimism_of`).
-The range of populations that are alike has twice the simulated spread: no model is fitted anew, and
-a new fit moves a gain about as much as the records do. The other range reaches over it. So made,
-the first held the gain in 218 of 235 searches on one table that was split (trees, boosting and
-logistic regression), and before that in 57 of 100.
+From a population's gains is taken what chance gave the candidates that look best
+(`PublicScores.optimism`). The range of populations that are alike has twice the simulated spread:
+no model is fitted anew, and a new fit moves a gain about as much as the records do. The other range
+reaches over it. So made, the first held the gain in 218 of 235 searches on one table that was split
+(trees, boosting and logistic regression), and before that in 57 of 100.
 
 Weighted cross-validation ("weighted_cv"). A tree splits the public records by label and the default
 model's predictions into cells within which the candidates' score differences vary little. The
@@ -302,7 +302,7 @@ class Population:
         counts = random.multinomial(units, weights, DRAWS).astype(np.float64)
         count = len(weights)
         training = random.multinomial(count, np.full(count, 1 / count)).astype(np.float64)
-        truth = public.gains @ weights - optimism_of(public)
+        truth = public.gains @ weights - public.optimism
         return cls(public, truth, counts, training, units, width, weights, random)
 
     @functools.cached_property
@@ -363,21 +363,6 @@ def simulate(
         methods.append(Method(one, wide, equal, float(errors[place])))
     methods.sort(key=lambda method: -method.gain.mean)
     return Rehearsal(tuple(methods), units, shift, weights)
-
-
-def optimism_of(public: PublicScores) -> Array:
-    """How much of each candidate's public mean gain is chance: public means differ by what the
-    candidates are worth and by which records were drawn, and what is best among them owes more to
-    the second than others do.
-
-    The share that is kept is that of a normal model of both (empirical Bayes): 1 - sampling
-    variance of a mean over the variance of the means.
-    """
-    centred = public.scores - public.scores.mean(0)
-    spread = float(centred.mean(1).var(ddof=1))
-    sampling = float(centred.var(1, ddof=1).mean()) / public.scores.shape[1]
-    kept = max(0.0, 1.0 - sampling / spread) if spread > 0 else 1.0
-    return np.asarray((1.0 - kept) * public.gains.mean(1))
 
 
 def _weights(public: PublicScores, strength: float, random: np.random.Generator) -> Array:
