@@ -11,8 +11,9 @@ functions. `detail` says how closely it looks at functions and at objects of oth
     "references"  the caller's own functions and classes by their code, constants and bases, and by
                   what they refer to: functions, numbers, text, tables, and lists, dicts and sets
                   that they do not fill themselves; also in other modules of the caller's.
-                  Estimators by their parameters, libraries by names: does a plan go on with what it
-                  began with?
+                  Torch modules by their parameters, buffers and mode, the caller's own objects by
+                  their attributes, estimators by their parameters, libraries by names: does a plan
+                  go on with what it began with?
     "content"     everything that can be reached: code with closures, the order of mappings, pickles
                   of other objects: did two runs do the same in public?
 
@@ -83,7 +84,6 @@ def fingerprint(
     detail: Detail = "names",
     key: bytes = b"",
     size: int = 32,
-    modules: bool = False,
 ) -> bytes:
     """The BLAKE2b digest of a value's content: the same in every process, whatever the order of
     sets.
@@ -93,17 +93,14 @@ def fingerprint(
         detail: how closely to look at functions and other objects, as the module's text says.
         key: at most 64 secret bytes, where the content is private.
         size: bytes of the digest, at most 32.
-        modules: whether torch modules, and attributes of the caller's own objects, count as well,
-            as in `Reached`.
     """
-    return _Walk(detail, key, modules=modules).digest(value)[:size]
+    return _Walk(detail, key).digest(value)[:size]
 
 
 class Reached:
     """A value that counts, in a fingerprint, with everything lasting that its code refers to.
 
-    Besides "references" these are torch modules, by their parameters, buffers and mode, and
-    attributes of the caller's own objects. Ranks compare by it what they evaluate.
+    Ranks compare by it what they evaluate.
     """
 
     def __init__(self, value: Any) -> None:
@@ -113,7 +110,7 @@ class Reached:
         """The digest, computed when it is asked for."""
         # A rank that raised here would leave the others waiting.
         try:
-            return (_Walk("references", b"", modules=True).digest(self._value),)
+            return (fingerprint(self._value, detail="references"),)
         except Exception as error:
             return (type(error).__name__.encode(),)
 
@@ -144,10 +141,9 @@ class _Walk:
     parts.
     """
 
-    def __init__(self, detail: Detail, key: bytes, *, modules: bool = False) -> None:
+    def __init__(self, detail: Detail, key: bytes) -> None:
         self.detail = detail
         self.key = key
-        self.modules = modules
         # Functions and classes met so far; None while one is being looked at.
         self.functions: dict[Any, bytes | None] = {}
         # Containers and objects that are being looked at.
@@ -239,12 +235,12 @@ class _Walk:
             return self.items(value)
         if self.detail == "content":
             return self.object(value, raw=_pickled(value))
-        if self.modules and isinstance(value, torch.nn.Module):
+        if self.detail == "references" and isinstance(value, torch.nn.Module):
             settings = [self.settings(layer) for layer in value.modules()]
             return self.object(
                 value, value.state_dict(), [*value.buffers()], settings, raw=repr(value).encode()
             )
-        if self.modules and is_own(type(value)):
+        if self.detail == "references" and is_own(type(value)):
             held = {
                 name: part
                 for name, part in attributes(value).items()
@@ -290,7 +286,8 @@ class _Walk:
         if isinstance(value, _CONTAINERS):
             return name not in changed
         return _lasts(value) or (
-            self.modules and (isinstance(value, torch.nn.Module) or is_own(type(value)))
+            self.detail == "references"
+            and (isinstance(value, torch.nn.Module) or is_own(type(value)))
         )
 
     def changed_by(self, kind: type) -> set[str]:

@@ -95,9 +95,7 @@ def require_same(
     key = key_of(ledger)
     file = file_of(ledger.storage)
     current = {
-        f"{name}{_PYTHON}": fingerprint(
-            thing, detail="references", key=key, size=16, modules=True
-        ).hex()
+        f"{name}{_PYTHON}": fingerprint(thing, detail="references", key=key, size=16).hex()
         for name, thing in things.items()
     }
     current |= {name: digest for name, digest in tables.items() if digest is not None}
