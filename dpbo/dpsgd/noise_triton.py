@@ -98,20 +98,13 @@ def rounded_normals(fractions, lattice, undecided, key, numbers, count, LANES: t
         x3, x4, x9, x14 = _quarter_round(x3, x4, x9, x14)
     at = program * (8 * LANES) + lane
     _round(x0 + s0, x1 + s1, at, count, fractions, lattice, undecided, numbers)
-    at += LANES
-    _round(x2 + s2, x3 + s3, at, count, fractions, lattice, undecided, numbers)
-    at += LANES
-    _round(x4 + s4, x5 + s5, at, count, fractions, lattice, undecided, numbers)
-    at += LANES
-    _round(x6 + s6, x7 + s7, at, count, fractions, lattice, undecided, numbers)
-    at += LANES
-    _round(x8 + s8, x9 + s9, at, count, fractions, lattice, undecided, numbers)
-    at += LANES
-    _round(x10 + s10, x11 + s11, at, count, fractions, lattice, undecided, numbers)
-    at += LANES
-    _round(x12 + s12, x13 + s13, at, count, fractions, lattice, undecided, numbers)
-    at += LANES
-    _round(x14, x15, at, count, fractions, lattice, undecided, numbers)
+    _round(x2 + s2, x3 + s3, at + LANES, count, fractions, lattice, undecided, numbers)
+    _round(x4 + s4, x5 + s5, at + 2 * LANES, count, fractions, lattice, undecided, numbers)
+    _round(x6 + s6, x7 + s7, at + 3 * LANES, count, fractions, lattice, undecided, numbers)
+    _round(x8 + s8, x9 + s9, at + 4 * LANES, count, fractions, lattice, undecided, numbers)
+    _round(x10 + s10, x11 + s11, at + 5 * LANES, count, fractions, lattice, undecided, numbers)
+    _round(x12 + s12, x13 + s13, at + 6 * LANES, count, fractions, lattice, undecided, numbers)
+    _round(x14, x15, at + 7 * LANES, count, fractions, lattice, undecided, numbers)
 
 
 # what was tried once is then what runs

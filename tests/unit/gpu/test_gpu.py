@@ -2,11 +2,7 @@
 is one.
 """
 
-import json
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -20,6 +16,7 @@ from dpbo.papers.em.moment_features import width_of
 from dpbo.queries.ball import Ball
 from tests.contracts.bases import exact_sum
 from tests.unit.gpu.fused_cases import AIMS, SUMS, UNITS, both_sums, removals_apart, sign_kept_apart
+from tests.unit.gpu.interpreted import interpreted
 
 pytestmark = pytest.mark.gpu
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -35,13 +32,7 @@ def moments(dimension, **vectors):
 
 @pytest.mark.attack("A4")
 def test_interpreted_it_gives_the_cpus_integers():
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    # in a process of its own, whose kernels are interpreted
-    command = [sys.executable, "-m", "tests.unit.gpu.fused_cases"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
-    same, (error, of_center, of_levels), removed = json.loads(done.stdout)
+    same, (error, of_center, of_levels), removed = interpreted("tests.unit.gpu.fused_cases")
     assert same == [True] * (len(SUMS) * (len(AIMS) + len(UNITS)) + 3)
     assert removed == [[]] * len(gradient.LAUNCHES), (
         "a unit adds the same at every row and in whole and ragged blocks"

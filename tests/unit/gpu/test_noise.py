@@ -2,17 +2,13 @@
 everywhere, and on a GPU where there is one.
 """
 
-import json
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import scipy
 import torch
 
 from dpbo.dpsgd import device_noise
+from tests.unit.gpu.interpreted import interpreted
 from tests.unit.gpu.noise_cases import differing
 
 pytestmark = pytest.mark.gpu
@@ -51,12 +47,8 @@ def test_the_inverse_cdf_is_as_close_as_the_proof_needs():
 
 @pytest.mark.attack("A14", "A17", "A25")
 def test_interpreted_it_gives_the_cpus_integers():
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.unit.gpu.noise_cases"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
-    works, (apart, settled), (on_grid, first, second, together) = json.loads(done.stdout)
+    works, (apart, settled), drawn = interpreted("tests.unit.gpu.noise_cases")
+    on_grid, first, second, together = drawn
     assert works
     assert apart == 0
     assert settled > 0, "also the draws that the host settles"
