@@ -12,7 +12,6 @@ the next. Without a GPU the sizes are tiny and the figures mean nothing: it then
 
 from __future__ import annotations
 
-import datetime
 import functools
 import traceback
 from collections.abc import Callable, Sequence
@@ -77,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit("There is no GPU here; --smoke shows on a CPU that it runs.")
     sizes = TINY if chosen.smoke else LARGE
     compiled = device.type == "cuda" and not chosen.smoke
-    figures: dict[str, Any] = {"device": name, "date": datetime.date.today().isoformat()}
+    figures: dict[str, Any] = {"device": name}
     failed = []
 
     def part(what: str, header: list[str], measure: Callable[[], dict[str, float]]) -> None:

@@ -236,11 +236,7 @@ def require_history(
     """Raises InputError unless X is `t x d` of the space, Y and Yvar are `t x 1`, all float64 and
     finite, and t is at least `least`.
     """
-    require_values(space, X, Y, Yvar)
-    if len(X) < least:
-        raise InputError(
-            "X", tuple(X.shape), f"of {least} points or more", "Begin with space.sample(8, seed=0)."
-        )
+    require_values(space, X, Y, Yvar, least=least)
     if Y.shape[1] != 1:
         raise InputError(
             "Y", tuple(Y.shape), f"of shape ({len(X)}, 1), one released score for each point"

@@ -105,13 +105,15 @@ def mute_optimizer_warnings() -> contextlib.AbstractContextManager[None]:
     return mute_warnings(RuntimeWarning, BotorchWarning)
 
 
-def require_values(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> None:
+def require_values(
+    space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, *, least: int = 1
+) -> None:
     """Raises InputError unless X is `t x d`, Y and Yvar `t x m`, float64, finite and on one device,
-    d the space's, no variance below 0.
+    d the space's, t at least `least`, no variance below 0.
     """
-    if X.ndim and len(X) == 0:
+    if X.ndim and len(X) < least:
         remedy = "Begin with space.sample(8, seed=0)."
-        raise InputError("X", tuple(X.shape), "of one released value or more", remedy)
+        raise InputError("X", tuple(X.shape), f"of {least} released values or more", remedy)
     for name, value in (("X", X), ("Y", Y), ("Yvar", Yvar)):
         require(name, value, Annotated[torch.Tensor, POINTS])
         require_constant(name, value)

@@ -238,9 +238,9 @@ def _unwrapped(scorer: Any) -> tuple[str, dict[str, Any]]:
     name = None if own else _OF_SCORERS.get(function.__name__)
     # scikit-learn's would rank records by their predicted classes.
     unranked = name in ("roc_auc", "average_precision") and scorer._response_method == "predict"
-    settings = {key: value for key, value in scorer._kwargs.items() if key != "average"}
-    settings = {key: value for key, value in settings.items() if value is not None}
-    average = scorer._kwargs.get("average", "binary")
+    given = dict(scorer._kwargs)
+    average = given.pop("average", "binary")
+    settings = {key: value for key, value in given.items() if value is not None}
     if name == "f1" and average == "macro":
         name, average = "f1_macro", "binary"
     minimised = name is not None and name.startswith("neg_")

@@ -132,7 +132,6 @@ class ClientObjective:
             UsageError: an experiment with trials that this objective cannot complete, or with
                 scores of unknown noise.
         """
-        self._require_suitable()
         self._require_suitable_trials()
         room = min(at_most, self.objective.remaining - len(self.running))
         if room > 0:
@@ -179,7 +178,6 @@ class ClientObjective:
                 The trial stays running.
             Any exception of the fit: the trial is abandoned, and nothing was charged.
         """
-        self._require_suitable()
         self._require_suitable_trials()
         try:
             ready = handle.result() if isinstance(handle, Future) else handle
@@ -240,7 +238,6 @@ class ClientObjective:
                     "errors that only fit raises",
                     "For example (FloatingPointError,).",
                 )
-        self._require_suitable()
         self._require_suitable_trials()
         self._require_points(trials)
         queue = deque(self.running)
@@ -371,7 +368,9 @@ class ClientObjective:
     def _require_suitable_trials(self) -> None:
         """Raises UsageError unless every running trial can be completed, and Ax's model can use
         every trial that ended: an error of Ax between two releases would come after a charge.
+        InputError as `_require_suitable`.
         """
+        self._require_suitable()
         experiment = self.client._experiment
         data = experiment.lookup_data().df
         for index in self.running:
