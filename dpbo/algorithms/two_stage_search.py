@@ -152,9 +152,11 @@ def search_then_choose(
     query = bounds.argmax_query(
         score, candidates, score_range=score_range, finalists=finalists, fit=fit
     )
-    ranked = bounds.best_of(candidates, finalists).tolist()
-    row = choice.release(query, finalists=ranked)
-    among = row["details"]["finalists"]
+    among = bounds.best_of(candidates, finalists).tolist()
+    # Those of an earlier session, should the model rank others now.
+    for earlier in choice.values:
+        among = earlier["details"]["finalists"]
+    row = choice.release(query, finalists=among)
     index = among[int(row["value"][0])]
     return Chosen(index, candidates[index].clone(), tuple(among), *objective.history())
 

@@ -13,6 +13,7 @@ process and by later ones.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ import torch
 
 from dpbo.curator.handle import Handle
 from dpbo.curator.pricing import noise_std
-from dpbo.errors import ReleaseLost, UsageError
+from dpbo.errors import LedgerMismatch, ReleaseLost, UsageError
 from dpbo.events import Event
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.choice import ChoiceMechanism
@@ -147,9 +148,10 @@ class Reservation:
 
         Args:
             query: what the slot answers. It is evaluated only if the slot is free.
-            details: as in `Curator.evaluate`.
+            details: as in `Curator.evaluate`; what tells this slot's question from others.
 
         Raises:
+            LedgerMismatch: the slot was released with other details.
             ReleaseLost: a slot was charged earlier, but its value was never stored.
             BudgetExceeded: there are no more slots.
             LedgerError: another process released meanwhile; nothing was charged.
@@ -170,6 +172,15 @@ class Reservation:
             )
             raise ReleaseLost(f"{what} Start again under another name; the charge stays.")
         row = self.curator.ledger.values(self.name, skip=self._turn)[0]
+        # as the ledger keeps them
+        asked = json.loads(json.dumps(details))
+        if row["details"] != asked:
+            raise LedgerMismatch(
+                f"details of release {self._turn + 1} of {self.name!r}",
+                row["details"],
+                asked,
+                "Ask again what was asked there, or begin under another name.",
+            )
         self._turn += 1
         return row
 

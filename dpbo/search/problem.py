@@ -222,14 +222,15 @@ class Problem:
         fresh = reservation.remaining > 0
         if part == "gain" and fresh and x is None:
             return x, 0.0, 0.0
+        # The configuration that an earlier session asked about, should this one prefer another.
+        for row in reservation.values:
+            asked = row["details"]["x"]
+            x = None if asked is None else torch.tensor(asked, dtype=torch.float64)
         query = self._score() if part == "final" else self._gain(reservation, x)
-        point = None if x is None else x.tolist()
         try:
-            row = reservation.release(query.about(x), x=point)
+            row = reservation.release(query.about(x), x=None if x is None else x.tolist())
         except ReleaseLost:
             return x, None, None
-        point = row["details"]["x"]
-        x = None if point is None else torch.tensor(point, dtype=torch.float64)
         value = torch.tensor([row["value"]], dtype=torch.float64)
         variance = reservation.std_of(query).unsqueeze(0) ** 2
         if part == "final":

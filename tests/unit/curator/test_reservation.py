@@ -130,6 +130,20 @@ def test_exact_answers_need_no_budget():
     assert curator.statement().void
 
 
+@pytest.mark.parametrize(
+    ("asked", "later"),
+    [({"x": [0.5]}, {"x": [0.25]}), ({"x": None}, {"x": [0.5]}), ({}, {"x": 1}), ({"x": 1}, {})],
+)
+def test_what_one_question_released_does_not_answer_another(asked, later, on_disk):
+    row = reserve(make(**on_disk)).release(QUERY, **asked)
+    resumed = reserve(make(**on_disk))
+    with pytest.raises(LedgerMismatch, match="details of release 1 of 'search'"):
+        resumed.release(QUERY, **later)
+    # the slot is asked for again
+    assert resumed.release(QUERY, **asked) == row
+    assert resumed.used == 1
+
+
 def test_the_slots_of_a_parallel_reservation_have_no_order():
     """One by one, the second part's value was charged and stored, and said to be lost."""
     curator = Curator(
