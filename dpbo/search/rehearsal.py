@@ -20,8 +20,8 @@ choice, the order and the cells' means come, from the public records with replac
 From a population's gains is taken what chance gave the candidates that look best
 (`PublicScores.optimism`). The range of populations that are alike has twice the simulated spread:
 no model is fitted anew, and a new fit moves a gain about as much as the records do. The other range
-reaches over it. So made, the first held the gain in 218 of 235 searches on one table that was split
-(trees, boosting and logistic regression), and before that in 57 of 100.
+reaches over it. So made, the first held the gain in nine of ten searches on made records that were
+drawn alike (`python -m benchmarks.ranges`).
 
 Weighted cross-validation ("weighted_cv"). A tree splits the public records by label and the default
 model's predictions into cells within which the candidates' score differences vary little. The

@@ -30,6 +30,7 @@ DEEP = [
     "papers.dpgibo",
     "papers.kusner",
     "papers.po_gp_ucb",
+    "ranges",
     "selection",
     "small_data",
     "strategies",
