@@ -74,6 +74,10 @@ class Rows(Protocol):
         """Number of units."""
 
     @property
+    def groups(self) -> torch.Tensor | None:
+        """The unit of each record; None where each record is one."""
+
+    @property
     def can_take(self) -> bool:
         """Whether single records can be taken out."""
 
@@ -93,6 +97,7 @@ class _Samples:
         return len(self.records)
 
     units = count
+    groups: None = None
 
     def take(self, positions: torch.Tensor) -> Any:
         """The parts of the samples, each as a tensor or array where all have one shape, else as a
@@ -264,10 +269,15 @@ class TableDigest:
 
     @classmethod
     def of(cls, rows: Rows, key: bytes) -> TableDigest | None:
-        """None where single records cannot be read."""
+        """None where single records cannot be read. Where units are groups, what counts is the sum
+        of each unit's rows: records that belong together otherwise are other ones."""
         found = row_digests(rows, key)
         if found is None:
             return None
+        if rows.groups is not None:
+            of_units = np.zeros(rows.units, dtype=np.uint64)
+            np.add.at(of_units, rows.groups.cpu().numpy(), _mixed(found))
+            found = of_units
         mixing = np.frombuffer(hashlib.shake_128(b"table" + key).digest(8 * _SUMS), dtype="<u8")
         sums = [_mixed(found ^ one).sum(dtype=np.uint64) for one in mixing]
         return cls(torch.from_numpy(np.array([*sums, rows.units], dtype=np.uint64).view(np.int64)))

@@ -117,6 +117,22 @@ def test_other_terms_things_or_records_do_not_resume_it(on_disk):
         reserve(make(RECORDS.flip(0) / 2, **on_disk))
 
 
+def test_records_that_belong_together_otherwise_are_other_records(on_disk):
+    pairs = torch.arange(200) // 2
+
+    def grouped(labels, order):
+        unit = PrivacyUnit("person", groups=labels[order])
+        return make(RECORDS[order], unit=unit, **on_disk)
+
+    as_they_were = torch.arange(200)
+    released = reserve(grouped(pairs, as_they_were)).release(QUERY)
+    with pytest.raises(PlanChanged, match="other validation records"):
+        reserve(grouped(torch.arange(200) % 100, as_they_were))
+    # in another order, and under other names
+    resumed = reserve(grouped(-pairs, torch.arange(199, -1, -1)))
+    assert resumed.release(QUERY) == released
+
+
 def test_a_handle_knows_the_reservation_that_it_was_made_for():
     curator = make()
     assert curator.evaluate(QUERY).reservation is None
