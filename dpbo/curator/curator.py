@@ -191,6 +191,7 @@ class Curator(Opaque):
         form = form_of(schema, example)
         self.__view = self._read(records, protected, birth, form, device)
         self._ledger = self._opened(ledger, dataclasses.replace(birth, units=self.units))
+        self.__versions = self.__view.versions_in_memory()
         self._pending = PendingReleases(self._ledger)
         self.protected = ProtectedRecords(
             self.__view, role, self.ledger, repetition_allowed=allow_repeated
@@ -735,7 +736,7 @@ class Curator(Opaque):
 
     def _job(self, query: Query) -> Job:
         self._require_askable(query)
-        if self._mutated:
+        if self._mutated or self.__view.versions_in_memory() != self.__versions:
             raise PrivateFailure(FAILURES["mutated"])
         earlier = []
         for handle in query.handles():

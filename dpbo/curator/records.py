@@ -194,6 +194,10 @@ class PrivateView:
         """Changes when a score changes a tensor in place."""
         return versions(self._loaded())
 
+    def versions_in_memory(self) -> tuple[int, ...]:
+        """The same between evaluations, if the records are not a Source."""
+        return () if isinstance(self.container, Source) else self.versions()
+
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` makes of these records, kept in place of what was kept before; made again for
         another key or changed records.

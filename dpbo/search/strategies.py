@@ -29,7 +29,7 @@ from dpbo.curator.examples import MostlyClipped, examine
 from dpbo.curator.pricing import priced
 from dpbo.curator.records import count_records
 from dpbo.curator.reservation import Reservation
-from dpbo.errors import InputError, ReleaseLost, UsageError
+from dpbo.errors import InputError, LedgerMismatch, ReleaseLost, UsageError
 from dpbo.fingerprint import fingerprint
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
@@ -109,7 +109,11 @@ class Strategy(BaseEstimator):  # type: ignore[misc]
 
     def decided(self, problem: Problem) -> Problem:
         """The same with the strategy that runs, of which the terms tell: a search is resumed with
-        the same alone."""
+        the same alone. Raises LedgerMismatch where it began with another."""
+        begun = problem.begun or {}
+        if begun.get("strategy", self.name) != self.name:
+            remedy = "Give that one, or another name= for this search."
+            raise LedgerMismatch("strategy", begun["strategy"], self.name, remedy)
         settings = self.get_params(deep=False)
         content: list[Any] = [settings, problem.n_iter]
         if self.cross_validates:
@@ -169,9 +173,7 @@ class Auto(Strategy):
         # What the ledger holds decides, not another rehearsal.
         if problem.begun is not None:
             free = problem.begun.get("strategy") == FreeChoice.name
-        taken = super().decided(problem)
-        if free:
-            taken = FreeChoice().decided(problem)
+        taken = FreeChoice().decided(problem) if free else super().decided(problem)
         return dataclasses.replace(taken, rehearsal=found)
 
     def fixed(self, public: PublicScores) -> Sequence[Any]:

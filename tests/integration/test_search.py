@@ -179,6 +179,16 @@ def test_a_strategy_of_ones_own_runs_and_is_resumed_by_its_name(tmp_path):
         fitted(**{**terms, "strategy": SHORT})
 
 
+@pytest.mark.parametrize("later", [ALL, "auto", "weighted_cv"], ids=str)
+def test_another_strategy_under_its_name_is_refused_before_it_reserves_anything(later):
+    curator = Curator(VALIDATION, **TERMS)
+    make(budget=0.3, strategy=SHORT, final_share=0.5).fit(*TRAIN, curator)
+    before = curator.ledger.used()
+    with pytest.raises(LedgerMismatch, match="strategy='bo'"):
+        make(budget=0.3, strategy=later, final_share=0.5).fit(*TRAIN, curator)
+    assert curator.ledger.used() == before
+
+
 class Middle(Strategy):
     """It takes the candidate in the middle."""
 

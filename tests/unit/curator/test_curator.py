@@ -519,6 +519,15 @@ def test_a_score_that_changes_records_in_place_is_refused():
         make(RECORDS.numpy().copy()).evaluate(mean(lambda _m, r: np.multiply(r, 0.5, out=r)))
 
 
+def test_records_that_change_between_evaluations_are_refused():
+    records = RECORDS.clone()
+    curator = make(records)
+    curator.evaluate(mean())
+    records.sub_(records.mean())
+    with pytest.raises(PrivateFailure, match="in place, by the score or from outside"):
+        curator.evaluate(mean())
+
+
 @pytest.mark.attack("A5", "A8")
 def test_an_empty_data_set_is_an_ordinary_neighbour_where_the_number_is_private():
     def needs_someone(_m, r):
