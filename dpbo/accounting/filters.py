@@ -313,6 +313,9 @@ class RDPFilter(Filter):
     def guarantee_of(self, total: Fraction, delta: float | None) -> Guarantee:
         if delta is None:
             epsilon = None
+        elif total == 0:
+            # a divergence of 0 is that of equal distributions
+            epsilon = 0.0
         else:
             epsilon = max(float(total) + renyi.conversion(self.order, delta), 0.0) * (1 + 1e-15)
         return Guarantee(None, epsilon, delta)

@@ -9,14 +9,16 @@ from fractions import Fraction
 import dp_accounting
 import mpmath
 import pytest
+import torch
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from dpbo import Budget
+from dpbo import Budget, Curator
 from dpbo.accounting import (
     GDPFilter,
+    Planned,
     PureFilter,
     RDPFilter,
     ZCDPFilter,
@@ -211,6 +213,18 @@ def test_a_renyi_reading_is_rounded_up():
 
 
 @pytest.mark.attack("A15")
+@pytest.mark.parametrize(
+    "accounting", [*FILTERS, Planned([GaussianEvent(10.0, 3)])], ids=lambda one: type(one).__name__
+)
+def test_nothing_released_costs_nothing(accounting):
+    budget = Budget(2.0, 0.0 if isinstance(accounting, PureFilter) else 1e-5)
+    records = torch.zeros(10, dtype=torch.float64)
+    curator = Curator(
+        records, unit="record", adjacency="replace-one", budget=budget, accounting=accounting
+    )
+    assert curator.spent.epsilon == 0.0
+
+
 def test_no_release_gives_budget_back():
     """A selection that hardly ever runs anything costs hardly anything, and not less."""
     event = SelectionEvent(base=(GaussianEvent(1e6),), run_count=BinomialRuns(1, 1e-6), count=10**9)
