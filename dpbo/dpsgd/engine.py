@@ -164,6 +164,13 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
             "max_grad_norm", max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)]
         )
         trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        given = set(map(id, trained))
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in given:
+                raise UsageError(
+                    f"the optimizer does not have the module's trainable parameter {name!r}: give"
+                    " it all of them, or freeze the others with requires_grad_(False)."
+                )
         self._public = PublicCopy(module, trained)
         with warnings.catch_warnings():
             # About hooks.

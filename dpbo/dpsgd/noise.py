@@ -236,6 +236,13 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
             if id(parameter) not in noised
         ):
             parameter.grad = None
+        for parameter in self.params:
+            if parameter.grad_sample is None:
+                raise UsageError(
+                    f"the parameter {self._model.name_of(parameter)!r} has no gradient. Call"
+                    " backward() before each step, and freeze with requires_grad_(False) what the"
+                    " loss does not depend on, before make_private."
+                )
         done: float | None = super().pre_step(closure)
         return done
 

@@ -203,6 +203,10 @@ class PublicCopy:
                 "module", type(self._module).__name__, "called before each step", remedy
             )
 
+    def name_of(self, parameter: nn.Parameter) -> str:
+        """The name of a parameter of the module."""
+        return next(name for name, own in self._module.named_parameters() if own is parameter)
+
     def _hooks_now(self) -> list[list[Any]]:
         """The hooks that run in passes, but for `begin`'s own: each layer's, the wrapper's, and
         those of all modules.

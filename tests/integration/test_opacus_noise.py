@@ -186,6 +186,53 @@ def test_a_second_step_on_one_sample_is_refused_and_charges_nothing():
 
 
 @pytest.mark.attack("A27")
+class Spare(nn.Module):
+    """A classifier with a layer that its output does not depend on."""
+
+    def __init__(self):
+        super().__init__()
+        self.used = nn.Linear(4, 2)
+        self.spare = nn.Linear(2, 3)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+class Other(Spare):
+    """A second output, which the loss leaves out."""
+
+    def forward(self, x):
+        output = self.used(x)
+        return output, self.spare(output)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ew"])
+@pytest.mark.parametrize("kind", [Spare, Other])
+def test_a_parameter_without_a_gradient_is_named_before_a_charge(kind, mode):
+    curator, model, made, loader = private(module=kind(), grad_sample_mode=mode)
+    x, y = next(iter(loader))
+    output = model(x)
+    nn.functional.cross_entropy(output[0] if kind is Other else output, y).backward()
+    with pytest.raises(UsageError, match=r"'spare\.weight' has no gradient.*requires_grad_"):
+        made.step()
+    assert curator.ledger.used() == {"dp-sgd": 0}
+
+
+@pytest.mark.parametrize("kind", [Spare, Other])
+def test_a_trainable_parameter_that_the_optimizer_lacks_is_named_before_anything_is_reserved(kind):
+    module = kind()
+    curator = owner((X, Y))
+
+    def of_one_layer(*_):
+        return torch.optim.SGD(module.used.parameters(), 0.1)
+
+    with pytest.raises(UsageError, match=r"'spare\.weight'.*freeze the others"):
+        private(curator, module=module, optimizer=of_one_layer)
+    assert curator.ledger.used() == {}
+    module.spare.requires_grad_(False)
+    private(curator, module=module, optimizer=of_one_layer)
+
+
 def test_a_hook_of_the_users_displaces_no_charge():
     curator, module, noised, loader = private()
     batches = iter(loader)
