@@ -4,6 +4,9 @@ qLogNEHVI for several.
     x = suggest(space, X, Y, Yvar, seed=7)                                  # 1 x d
     # P, `k x d`, is being evaluated by others
     x = suggest(space, X, Y, Yvar, seed=7, pending=P)
+    # 4 x d, all with x_0 + x_1 <= 1
+    at_most_one = (torch.tensor([0, 1]), torch.tensor([-1.0, -1.0]), -1.0)
+    x = suggest(space, X, Y, Yvar, seed=7, q=4, inequality_constraints=[at_most_one])
     best = X[posterior_mean(space, X, Y, Yvar).argmax()]
 
     # accuracy, released, and minus latency, public
@@ -38,9 +41,13 @@ from dpbo.models.builders import (
     require_values,
 )
 from dpbo.space import Space
-from dpbo.validation import POINTS, checked
+from dpbo.validation import POINTS, Count, checked
 
 _PublicValues = Annotated[torch.Tensor, POINTS]
+# Indices of coordinates, their coefficients, and what the weighted sum is at least.
+LinearConstraint = tuple[torch.Tensor, torch.Tensor, float]
+# by which an optimizer's point may miss a constraint
+_ROUNDING = 1e-6
 
 
 @checked
@@ -51,31 +58,51 @@ def suggest(
     Yvar: torch.Tensor,
     *,
     seed: int,
+    q: Count = 1,
     pending: torch.Tensor | None = None,
+    inequality_constraints: Sequence[LinearConstraint] | None = None,
     model: ModelBuilder = default_gp,
 ) -> torch.Tensor:
-    """The next point, `1 x d`, by noisy expected improvement: the same values give the same point.
+    """The next points, `q x d`, by noisy expected improvement: the same values give the same ones.
 
-    Where the model is a SingleTaskGP or MixedSingleTaskGP of these values, row by row, the
-    improvement is computed in closed form (`NoisyImprovement`), else by qLogNEI.
+    Of several each is the one that gains most beside those before it, as in `optimize_acqf` with
+    sequential=True. Where the model is a SingleTaskGP or MixedSingleTaskGP of these values, row by
+    row, the improvement is computed in closed form (`NoisyImprovement`), else by qLogNEI.
 
     Args:
         X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2, all on one device, where the point will
             lie, too; Y is maximised.
 
-    Keyword args: seed: of the search's starts and of the samples of the values at the points.
-        pending: points that are being evaluated, `k x d`; the new point is the one that gains most
-        beside them. None or `0 x d`: none. model: what is fitted to the values, e.g. `sparse_gp`
-        where few of many coordinates matter.
+    Keyword args: seed: of the search's starts and of the samples of the values at the points. q:
+        how many points. pending: points that are being evaluated, `k x d`; the new point is the one
+        that gains most beside them. None or `0 x d`: none. inequality_constraints: as in
+        `optimize_acqf`, on coordinates: `(indices, coefficients, rhs)` for sum of coefficients
+        times coordinates at least rhs; public. The coordinate of a distribution is its cdf, so of
+        a log-uniform one it is linear in the logarithm. What is improved on is the best of the
+        points that keep them. model: what is fitted to the values, e.g.
+        `sparse_gp` where few of many coordinates matter.
 
     Raises:
         InputError: fewer than two values, or shapes that do not fit.
+        botorch.exceptions.errors.InfeasibilityError: no point of the space keeps the constraints.
     """
     require_history(space, X, Y, Yvar, least=2)
     require_pending(space, pending)
-    # a fit that fails is tried again from a random start
-    with mute_optimizer_warnings(), seed_torch(seed):
-        return best_point(space, model(space, X, Y, Yvar), X, pending, seed=seed)
+    constraints = [
+        (indices.to(X.device), coefficients.to(X), float(rhs))
+        for indices, coefficients, rhs in inequality_constraints or ()
+    ]
+    waiting = X[:0] if pending is None else pending.to(X.device)
+    points = X[:0]
+    with mute_optimizer_warnings():
+        # a fit that fails is tried again from a random start
+        with seed_torch(seed):
+            gp = model(space, X, Y, Yvar)
+        for _ in range(q):
+            beside = torch.cat([waiting, points])
+            x = best_point(space, gp, X, beside, seed=seed, constraints=constraints)
+            points = torch.cat([points, x])
+    return points
 
 
 @checked
@@ -173,29 +200,42 @@ def best_point(
     *,
     seed: int,
     bounds: torch.Tensor | None = None,
+    constraints: Sequence[LinearConstraint] = (),
 ) -> torch.Tensor:
     """Where the noisy expected improvement by this model is largest within bounds (`2 x d`; the
     space's own if None), `1 x d`.
     """
-    if pending is not None:
-        pending = pending.to(X.device) if len(pending) else None
+    if pending is not None and not len(pending):
+        pending = None
     if bounds is None:
         bounds = space.bounds.to(X.device)
+    counted = torch.ones_like(X[:, 0], dtype=torch.bool)
+    for indices, coefficients, rhs in constraints:
+        counted &= X[:, indices] @ coefficients >= rhs - _ROUNDING
+    if not counted.any():
+        counted |= True
     acquisition: AcquisitionFunction
     if NoisyImprovement.takes(gp, X):
-        acquisition = NoisyImprovement(gp, X, pending, seed=seed)
+        acquisition = NoisyImprovement(gp, X, pending, seed=seed, counted=counted)
     else:
         sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
-        acquisition = qLogNoisyExpectedImprovement(gp, X, sampler=sampler, X_pending=pending)
+        acquisition = qLogNoisyExpectedImprovement(
+            gp, X[counted], sampler=sampler, X_pending=pending
+        )
     with seed_torch(seed):
-        return maximize(acquisition, space, bounds)
+        return maximize(acquisition, space, bounds, constraints)
 
 
 # BoTorch's L-BFGS needs gradients, also where the caller has turned them off
 @torch.enable_grad()
-def maximize(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tensor) -> torch.Tensor:
-    """The acquisition's best point, `1 x d`, within bounds (`2 x d`); steps and categories keep to
-    the space's own.
+def maximize(
+    acquisition: AcquisitionFunction,
+    space: Space,
+    bounds: torch.Tensor,
+    constraints: Sequence[LinearConstraint] = (),
+) -> torch.Tensor:
+    """The acquisition's best point, `1 x d`, within bounds (`2 x d`) and constraints; steps and
+    categories keep to the space's own.
 
     A coordinate with one value left is fixed: BoTorch looks for neighbours of each category, and
     fails where there is none.
@@ -215,6 +255,7 @@ def maximize(acquisition: AcquisitionFunction, space: Space, bounds: torch.Tenso
         "num_restarts": 4,
         "raw_samples": 64,
         "fixed_features": fixed or None,
+        "inequality_constraints": list(constraints) or None,
     }
     if {*steps, *space.cat_dims} <= fixed.keys():
         x, _ = optimize_acqf(acquisition, bounds, **settings, options={"maxiter": 50})

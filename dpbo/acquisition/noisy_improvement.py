@@ -49,10 +49,18 @@ class NoisyImprovement(AcquisitionFunction):  # type: ignore[misc]
 
     Keyword args:
         seed, samples: of the quasi-random samples of f_s.
+        counted: `t` bools, which of the points so far best is the maximum over; omitted, all.
     """
 
     def __init__(
-        self, gp: SingleTaskGP, X: Tensor, pending: Tensor | None, *, seed: int, samples: int = 64
+        self,
+        gp: SingleTaskGP,
+        X: Tensor,
+        pending: Tensor | None,
+        *,
+        seed: int,
+        samples: int = 64,
+        counted: Tensor | None = None,
     ) -> None:
         super().__init__(gp)
         self.points = X if pending is None else torch.cat([X, pending])
@@ -80,6 +88,8 @@ class NoisyImprovement(AcquisitionFunction):  # type: ignore[misc]
             f = means.unsqueeze(-1) + root @ normal.mT
             self._factor = torch.linalg.cholesky(K + eye)
             self._weights = torch.cholesky_solve(f - prior.unsqueeze(-1), self._factor)
+            if counted is not None:
+                f = torch.cat([f[:n][counted], f[n:]])
             self._best = f.amax(0)
 
     @staticmethod

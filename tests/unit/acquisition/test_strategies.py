@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.exceptions.errors import InfeasibilityError
 from botorch.sampling import SobolQMCNormalSampler
 
 from dpbo import Space
@@ -22,6 +23,7 @@ from dpbo.models.builders import default_gp, mute_optimizer_warnings, sparse_gp
 CONTINUOUS = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform(), c=scipy.stats.uniform())
 PAIR = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform())
 MIXED = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(1, 9), kind=["x", "y", "z"])
+MIXED_PAIR = Space(a=scipy.stats.uniform(), n=[1, 2, 3, 4], k=["p", "q"])
 STD = 0.02
 
 
@@ -239,11 +241,7 @@ def test_a_point_is_the_one_that_gains_most_beside_those_pending(kind):
     """With little known, so that there is something to gain everywhere: BoTorch's plain joint
     samples say how much.
     """
-    space = (
-        PAIR
-        if kind == "continuous"
-        else Space(a=scipy.stats.uniform(), n=[1, 2, 3, 4], k=["p", "q"])
-    )
+    space = PAIR if kind == "continuous" else MIXED_PAIR
     data = _observed(space, 6, value=_bowl, std=0.2)
 
     gain = joint_gain(space, data)
@@ -265,6 +263,53 @@ def test_a_point_is_the_one_that_gains_most_beside_those_pending(kind):
     assert (pending <= space.bounds[1]).all()
     for i, grid in {**space.discrete_dims, **space.cat_dims}.items():
         assert all(min(abs(float(u) - g) for g in grid) < 1e-9 for u in pending[:, i])
+
+
+@pytest.mark.parametrize("kind", ["continuous", "mixed"])
+def test_several_points_are_those_that_gain_most_one_beside_the_other(kind):
+    space = PAIR if kind == "continuous" else MIXED_PAIR
+    data = _observed(space, 6, value=_bowl, std=0.2)
+    together = suggest(space, *data, seed=1, q=2)
+    second = suggest(space, *data, seed=1, pending=together[:1])
+    assert torch.equal(together[:1], suggest(space, *data, seed=1))
+    assert torch.equal(together[1:], second)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [("continuous", default_gp), ("mixed", default_gp), ("continuous", sparse_gp)],
+    ids=["continuous", "mixed", "by samples"],
+)
+def test_points_keep_public_constraints_and_improve_on_the_best_that_keeps_them(kind, model):
+    """The best of all lies beyond the constraint, where values are known: what improves on those
+    alone lies far from them.
+    """
+    space = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform())
+    if kind == "mixed":
+        space = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform(), k=["p", "q"])
+    X = space.sample(12, seed=0)
+    Y = -((X[:, :2] - 0.85) ** 2).sum(1, keepdim=True)
+    at_most_one = (torch.tensor([0, 1]), torch.tensor([-1.0, -1.0]), -1.0)
+    assert (X[:, :2].sum(1) > 1.0).any()
+    points = suggest(
+        space,
+        X,
+        Y,
+        torch.full_like(Y, 1e-4),
+        seed=1,
+        q=2,
+        inequality_constraints=[at_most_one],
+        model=model,
+    )
+    assert (points[:, :2].sum(1) <= 1.0 + 1e-6).all()
+    assert (points[0, :2] - 0.5).abs().max() < 0.15, "the best that keeps it lies at a half"
+
+
+def test_constraints_that_no_point_keeps_are_refused():
+    data = _observed(PAIR, 6, value=_bowl, std=0.2)
+    beyond = (torch.tensor([0, 1]), torch.tensor([1.0, 1.0]), 5.0)
+    with pytest.raises(InfeasibilityError):
+        suggest(PAIR, *data, seed=1, inequality_constraints=[beyond])
 
 
 def test_a_history_without_values_is_told_how_to_begin():
