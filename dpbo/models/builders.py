@@ -48,6 +48,16 @@ def default_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tenso
     return _fitted(unfitted_gp(space, X, Y, Yvar), optimizer_kwargs={"options": FIT})
 
 
+def gp_of_unknown_noise(
+    space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor
+) -> SingleTaskGP:
+    """As `default_gp`, but its noise is fitted, whatever Yvar is: of values such as cross-validated
+    scores.
+    """
+    require_values(space, X, Y, Yvar)
+    return _fitted(_gp(space, X, Y, None), optimizer_kwargs={"options": FIT})
+
+
 @checked
 def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
     """SAAS, for many coordinates of which few matter: four fits under its half-Cauchy prior with
@@ -81,7 +91,10 @@ def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor
 
 def unfitted_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
     """`default_gp` before its fit."""
-    noise = _noise(Y, Yvar)
+    return _gp(space, X, Y, _noise(Y, Yvar))
+
+
+def _gp(space: Space, X: torch.Tensor, Y: torch.Tensor, noise: torch.Tensor | None) -> SingleTaskGP:
     if space.cat_dims:
         return MixedSingleTaskGP(X, Y, [*space.cat_dims], noise)
     return SingleTaskGP(X, Y, noise)

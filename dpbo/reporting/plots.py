@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from dpbo.curator.chain import Chain
 from dpbo.curator.curator import Curator
 from dpbo.curator.reporting import BudgetUse
-from dpbo.errors import InputError, UsageError
+from dpbo.errors import UsageError
 from dpbo.extras import needs
 from dpbo.planning import noise_per_evaluation, plan
 from dpbo.privacy import Budget
-from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues
-from dpbo.search import DPSearch
+from dpbo.reporting.released_values import ReleasedValues
 from dpbo.space import Space
 from dpbo.validation import Count, Index, Probability, ScoreRange, Within, checked
 
@@ -51,9 +50,13 @@ def plot_convergence(
     """Draw each released value with the standard deviation of its noise, and the posterior mean of
     the best point so far.
 
+    Of a `DPSearch` that released no scores, the values are the cross-validated ones by which it
+    knew its configurations, in their order, and the line is the highest so far. They are public or,
+    with weighted cross-validation, computed from what was released.
+
     Args:
-        source: a PrivateObjective, a search that has one, a fitted DPSearch that released scores,
-            or an Optuna study of a TrialObjective.
+        source: a PrivateObjective, a search that has one, a fitted DPSearch, or an Optuna study of
+            a TrialObjective.
         space: of the points, for the model; omitted, the source's own, or all coordinates are
             numbers.
         metric: which one, of several metrics.
@@ -69,17 +72,14 @@ def plot_convergence(
     axes = _axes(ax)
     t = np.arange(1, len(released.X) + 1)
     y = released.Y[:, 0].numpy()
-    std = released.Yvar[:, 0].sqrt().numpy()
-    axes.errorbar(
-        t,
-        y,
-        yerr=std,
-        fmt="o",
-        ms=4,
-        lw=1,
-        alpha=0.6,
-        label="released value ± standard deviation of its noise",
-    )
+    std = None
+    label = released.what
+    line = "highest so far"
+    if released.released:
+        std = released.Yvar[:, 0].sqrt().numpy()
+        label = "released value ± standard deviation of its noise"
+        line = "posterior mean of the best point so far"
+    axes.errorbar(t, y, yerr=std, fmt="o", ms=4, lw=1, alpha=0.6, label=label)
     best_so_far = released.best_so_far.numpy()
     axes.step(
         t,
@@ -87,7 +87,7 @@ def plot_convergence(
         where="post",
         color="C1",
         lw=2,
-        label="posterior mean of the best point so far",
+        label=line,
     )
     axes.plot(
         t[released.best],
@@ -95,9 +95,10 @@ def plot_convergence(
         "*",
         color="C1",
         ms=14,
-        label="recommended point",
+        label=released.best_is,
     )
-    axes.set(xlabel="evaluation", ylabel="score", title=released.name)
+    counted = "evaluation" if released.released else "configuration"
+    axes.set(xlabel=counted, ylabel="score", title=released.name)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False)
     return axes
@@ -163,7 +164,7 @@ def plot_slices(
             s=14,
             c="C0",
             alpha=near.tolist(),
-            label="released",
+            label=released.what,
         )
         axes.axvline(axis.at(x[[i]])[0], color="grey", lw=1, ls=":")
         axes.set(xlabel=name)
@@ -171,7 +172,7 @@ def plot_slices(
         axes.remove()
     for axes in grid[:, 0]:
         axes.set_ylabel("score")
-    figure.suptitle(f"{released.name}: the model through the recommended point")
+    figure.suptitle(f"{released.name}: the model through one point ({released.best_is})")
     return figure
 
 
@@ -182,8 +183,7 @@ def plot_parallel_coordinates(
     """Draw each configuration as a line over its parameters, coloured by its posterior mean; the
     recommended one is thick.
 
-    Of a fitted `DPSearch` that released no scores, the colour is the cross-validated score, which
-    is public or, with the strategy "weighted_cv", computed from what was released.
+    Of a fitted `DPSearch` that released no scores, the colour is the cross-validated score.
 
     Args:
         source, space, metric, ax: as in `plot_convergence`.
@@ -191,46 +191,20 @@ def plot_parallel_coordinates(
     Returns:
         The Axes.
     """
-    if isinstance(source, DPSearch) and (
-        column := next((c for c in PUBLIC_SCORES if c in getattr(source, "results_", {})), None)
-    ):
-        label = PUBLIC_SCORES[column]
-        title = source.name
-        shown = Space(**source.param_distributions)
-        points = []
-        scores = list[float]()
-        best = None
-        results = source.results_
-        for parameters, score in zip(results["params"], results[column], strict=True):
-            try:
-                points.append(shown.encode(parameters))
-            except InputError:
-                # a search also knows the estimator's own parameters, which may lie outside
-                continue
-            if best is None and repr(parameters) == repr(source.best_params_):
-                best = len(scores)
-            scores.append(score)
-        X = torch.stack(points)
-        colours = np.array(scores)
-    else:
-        released = ReleasedValues.of(source, space, metric)
-        title = released.name
-        shown = released.space
-        label = "posterior mean"
-        X = released.X
-        colours = released.mean.numpy()
-        best = released.best
+    released = ReleasedValues.of(source, space, metric)
+    shown = released.space
+    colours = released.mean.numpy()
+    label = "posterior mean" if released.released else released.what
     axes = _axes(ax)
     low, high = shown.bounds
-    heights = ((X - low) / (high - low).clamp_min(1e-12)).numpy()
+    heights = ((released.X - low) / (high - low).clamp_min(1e-12)).numpy()
     places = np.arange(len(shown.names))
     mappable = _colours(colours)
     axes.figure.colorbar(mappable, ax=axes, label=label)
     for row in np.argsort(colours):
         axes.plot(places, heights[row], color=mappable.to_rgba(colours[row]), lw=1.2, alpha=0.8)
-    if best is not None:
-        axes.plot(places, heights[best], color="C3", lw=3, marker="o", label="recommended")
-        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)
+    axes.plot(places, heights[released.best], color="C3", lw=3, marker="o", label=released.best_is)
+    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)
     for i in places:
         axes.axvline(i, color="grey", lw=0.8, zorder=0)
         axis = _Axis(shown, int(i))
@@ -245,8 +219,37 @@ def plot_parallel_coordinates(
             )
     axes.set_xticks(places, shown.names)
     axes.set(yticks=[], ylim=(-0.05, 1.05), xlim=(-0.2, len(places) - 0.4))
-    axes.set_title(title, loc="left")
+    axes.set_title(released.name, loc="left")
     axes.spines[:].set_visible(False)
+    return axes
+
+
+@checked
+def plot_importances(
+    source: Any, *, space: Space | None = None, metric: Index = 0, ax: Any = None
+) -> Any:
+    """Draw how much of the scores' variation over the space each parameter explains by itself, by
+    Optuna's fANOVA of the posterior means, or of a `DPSearch`'s cross-validated scores.
+
+    Of few or very noisy values it says little.
+
+    Args:
+        source, space, metric, ax: as in `plot_convergence`.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        InputError: as in `plot_convergence`.
+        MissingLibrary: without Optuna.
+        UsageError: fewer than four values, or values that are all equal.
+    """
+    released = ReleasedValues.of(source, space, metric)
+    found = released.importances()
+    axes = _axes(ax)
+    axes.barh([*found][::-1], [*found.values()][::-1])
+    of = "posterior means" if released.released else released.what + "s"
+    axes.set(xlim=(0, 1), xlabel=f"share of the variation of {of}", title=released.name)
     return axes
 
 

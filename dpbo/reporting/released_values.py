@@ -1,7 +1,8 @@
-"""The released values of a search, wherever they are kept: what pictures and reports read. Nothing
-here sees a record.
+"""The values of a search, wherever they are kept: what pictures and reports read. They were
+released, or are cross-validated scores of public records. Nothing here sees a record.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +13,15 @@ import torch
 from botorch.models import SingleTaskGP
 
 from dpbo.errors import InputError, UsageError
+from dpbo.extras import needs
 from dpbo.integrations.recommendation import highest
 from dpbo.isolation import seed_torch
-from dpbo.models.builders import ModelBuilder, default_gp, mute_optimizer_warnings
+from dpbo.models.builders import (
+    ModelBuilder,
+    default_gp,
+    gp_of_unknown_noise,
+    mute_optimizer_warnings,
+)
 from dpbo.objective import PrivateObjective
 from dpbo.search import DPSearch
 from dpbo.space import Space
@@ -32,18 +39,26 @@ _ALLOWED = (
 )
 
 
+# values, for importances
+_FEWEST = 4
+
+
 @dataclass(frozen=True, eq=False)
 class ReleasedValues:
     """Values in the order of release, with the variance of their noise, and the model of them.
 
     Attributes:
         name: of the search.
+        what: what the values are.
         space: of the points. Where none is known, its parameters are x0, x1, ... over the unit
             cube, or over the range of the points.
         X: points, `t x d`. Y: values, `t x 1`, larger is better. Yvar: variance of their noise, `t
             x 1`.
         builder: makes the model.
         feasible: which points may be recommended, `t` bools; None: all.
+        released: whether they were released; else their noise is not known, and the search may
+            recommend another point than the highest.
+        best_is: what the point at row `best` is.
     """
 
     name: str
@@ -53,6 +68,9 @@ class ReleasedValues:
     Yvar: torch.Tensor
     builder: ModelBuilder = default_gp
     feasible: torch.Tensor | None = None
+    what: str = "released value"
+    released: bool = True
+    best_is: str = "recommended"
 
     @classmethod
     def of(cls, source: Any, space: Space | None = None, metric: int = 0) -> Self:
@@ -104,17 +122,40 @@ class ReleasedValues:
     @classmethod
     def _of_search(cls, search: DPSearch) -> Self:
         columns = getattr(search, "results_", {})
-        if "posterior_mean" not in columns:
-            raise UsageError(
-                f"the DPSearch of strategy {search.strategy!r} has released no score: give a fitted"
-                " search of strategy 'bo'. `results_` holds what the others know of each"
-                " configuration."
-            )
         space = Space(**search.param_distributions)
-        X = torch.stack([space.encode(parameters) for parameters in columns["params"]])
-        Y = torch.as_tensor(columns["mean_test_score"], dtype=torch.float64)
-        std = torch.as_tensor(columns["std_test_score"], dtype=torch.float64)
-        return cls(search.name, space, X, Y.unsqueeze(1), std.unsqueeze(1) ** 2)
+        if "posterior_mean" in columns:
+            X = torch.stack([space.encode(parameters) for parameters in columns["params"]])
+            Y = torch.as_tensor(columns["mean_test_score"], dtype=torch.float64)
+            std = torch.as_tensor(columns["std_test_score"], dtype=torch.float64)
+            return cls(search.name, space, X, Y.unsqueeze(1), std.unsqueeze(1) ** 2)
+        column = next((name for name in PUBLIC_SCORES if name in columns), None)
+        if column is None:
+            raise UsageError(
+                f"the DPSearch of strategy {search.strategy!r} is not fitted, or knows no score of"
+                " its configurations: it neither released nor cross-validated any."
+            )
+        points = []
+        scores = []
+        recommended = []
+        for parameters, score in zip(columns["params"], columns[column], strict=True):
+            # The estimator's own parameters are a configuration, too, and may lie outside.
+            with contextlib.suppress(InputError):
+                points.append(space.encode(parameters))
+                scores.append([score])
+                recommended.append(repr(parameters) == repr(search.best_params_))
+        Y = torch.tensor(scores, dtype=torch.float64)
+        return cls(
+            search.name,
+            space,
+            torch.stack(points),
+            Y,
+            torch.zeros_like(Y),
+            builder=gp_of_unknown_noise,
+            feasible=torch.tensor(recommended) if any(recommended) else None,
+            best_is="recommended" if any(recommended) else "highest; the default is recommended",
+            what=PUBLIC_SCORES[column],
+            released=False,
+        )
 
     @classmethod
     def _of_study(cls, study: Any, space: Space | None) -> Self:
@@ -139,9 +180,7 @@ class ReleasedValues:
         one.
         """
         if len(self.X) < 2:
-            raise UsageError(
-                f"{self.name!r} has released one value only, and a model needs two or more."
-            )
+            raise UsageError(f"{self.name!r} has one value only, and a model needs two or more.")
         with mute_optimizer_warnings(), seed_torch(0):
             return self.builder(self.space, self.X, self.Y, self.Yvar)
 
@@ -158,8 +197,10 @@ class ReleasedValues:
 
     @cached_property
     def mean(self) -> torch.Tensor:
-        """Posterior mean at the points, `t`; of a single value, the value."""
-        if len(self.X) == 1:
+        """Posterior mean at the points, `t`; of a single value, and of what was not released, the
+        value.
+        """
+        if len(self.X) == 1 or not self.released:
             return self.Y[:, 0]
         return self.posterior(self.X)[0]
 
@@ -171,9 +212,53 @@ class ReleasedValues:
     @property
     def best(self) -> int:
         """Row of the point to recommend: that of the highest posterior mean, of those that meet a
-        study's constraints. Raises UsageError where none does.
+        study's constraints. Raises UsageError where none does. Of values that were not released,
+        that of the search's own recommendation; of the highest, where that lies outside the space.
         """
         return highest(self.mean, self.feasible)
+
+    def importances(self) -> dict[str, float]:
+        """How much of the scores' variation over the space each parameter explains by itself: the
+        shares, highest first, sum to 1.
+
+        Optuna's fANOVA (Hutter, Hoos & Leyton-Brown 2014) of the posterior means at the points, or
+        of scores that were not released. Its trees split coordinates, on which the space is
+        uniform.
+
+        Raises:
+            MissingLibrary: without Optuna.
+            UsageError: fewer than four values, or values that are all equal.
+        """
+        with needs("optuna"):
+            import optuna
+            from optuna.distributions import CategoricalDistribution, FloatDistribution
+        if len(self.X) < _FEWEST or bool((self.mean == self.mean[0]).all()):
+            raise UsageError(
+                f"importances need {_FEWEST} values or more that differ: {self.name!r} has"
+                f" {len(self.X)}."
+            )
+        distributions: dict[str, Any] = {}
+        for i, (name, (low, high)) in enumerate(
+            zip(self.space.names, self.space.bounds.T.tolist(), strict=True)
+        ):
+            if i in self.space.cat_dims:
+                distributions[name] = CategoricalDistribution(self.space.cat_dims[i])
+            elif high > low:
+                distributions[name] = FloatDistribution(low, high)
+        verbosity = optuna.logging.get_verbosity()
+        # It tells of every study that is made.
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = optuna.create_study(direction="maximize")
+        optuna.logging.set_verbosity(verbosity)
+        for x, score in zip(self.X.tolist(), self.mean.tolist(), strict=True):
+            point = dict(zip(self.space.names, x, strict=True))
+            chosen = {name: point[name] for name in distributions}
+            study.add_trial(
+                optuna.create_trial(params=chosen, distributions=distributions, value=score)
+            )
+        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+        found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+        return {name: float(share) for name, share in found.items()}
 
     def parameters(self, row: int) -> Mapping[str, Any]:
         """The parameters of a point, by name."""

@@ -11,11 +11,11 @@ import torch
 from sklearn.svm import SVC
 
 from dpbo import Budget, Curator, DPSearch, Privacy, PrivateObjective, Space
-from dpbo.errors import InputError, MissingLibrary, UsageError
+from dpbo.errors import MissingLibrary, UsageError
 from dpbo.integrations.optuna import NoiseAwareSampler, TrialObjective
 from dpbo.planning import noise_per_evaluation
 from dpbo.reporting import plots
-from dpbo.reporting.released_values import ReleasedValues
+from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues
 from dpbo.search import Choice, NoisedSearch
 
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -74,7 +74,7 @@ def test_convergence_shows_every_value_its_noise_and_the_best_mean_so_far(run):
         drawn["posterior mean of the best point so far"][:, 1],
         np.maximum.accumulate(released.mean.numpy()),
     )
-    assert drawn["recommended point"].tolist() == [[released.best + 1, float(released.mean.max())]]
+    assert drawn["recommended"].tolist() == [[released.best + 1, float(released.mean.max())]]
     ours = plt.subplots()[1]
     assert plots.plot_convergence(run, ax=ours) is ours
 
@@ -143,8 +143,8 @@ def test_an_optuna_study_and_a_search_draw_the_same_values(run):
                 ReleasedValues.of(search).best
             ) == pytest.approx(search.best_params_)
             plots.plot_convergence(search)
-        else:
-            with pytest.raises(InputError, match="released scores"):
+        elif strategy is among_all:
+            with pytest.raises(UsageError, match="knows no score of its configurations"):
                 plots.plot_convergence(search)
         if strategy is not among_all:
             (chosen,) = [
@@ -153,6 +153,51 @@ def test_an_optuna_study_and_a_search_draw_the_same_values(run):
                 if line.get_label() == "recommended"
             ]
             assert len(chosen.get_ydata()) == 2
+
+
+@pytest.mark.parametrize("strategy", ["auto", "weighted_cv", Choice()], ids=str)
+def test_a_search_that_released_no_score_draws_what_it_cross_validated(strategy):
+    X = np.random.default_rng(0).normal(size=(400, 3))
+    y = X[:, 0] + X[:, 1] ** 2 > 0.5
+    spaces = {"C": scipy.stats.loguniform(1e-2, 1e2), "kernel": ["rbf", "linear"]}
+    search = DPSearch(
+        SVC(random_state=0),
+        spaces,
+        budget=Budget(8.0, 1e-6),
+        strategy=strategy,
+        n_iter=6,
+        verbose=0,
+        privacy=Privacy(allow_repeated=True),
+    ).fit(X[:150], y[:150], X[150:], y[150:])
+    shown = ReleasedValues.of(search)
+    column = next(name for name in PUBLIC_SCORES if name in search.results_)
+    assert shown.what == PUBLIC_SCORES[column]
+    assert set(shown.Y[:, 0].tolist()) <= set(search.results_[column].tolist())
+    drawn = lines(plots.plot_convergence(search))
+    assert drawn["highest so far"][:, 1].tolist() == shown.Y[:, 0].cummax(0).values.tolist()
+    assert drawn[shown.best_is][0].tolist() == [shown.best + 1, float(shown.Y[shown.best])]
+    if shown.best_is == "recommended":
+        assert repr(shown.parameters(shown.best)["kernel"]) == repr(search.best_params_["kernel"])
+    assert len(plots.plot_slices(search).axes) == 2
+    bars = plots.plot_importances(search).patches
+    assert sum(bar.get_width() for bar in bars) == pytest.approx(1.0)
+
+
+def test_importances_name_the_parameter_that_matters():
+    def of_one(x, records):
+        return (0.2 + 0.6 * x[0] + 0.5 * (records - 0.6)).clamp(0, 1)
+
+    made = PrivateObjective(
+        objective().curator, of_one, score_range=(0.0, 1.0), evaluations=30, budget=0.1, name="one"
+    )
+    made(SPACE.sample(30, seed=0))
+    found = ReleasedValues.of(made, SPACE).importances()
+    assert [*found] == ["rate", *[name for name in found if name != "rate"]]
+    assert found["rate"] > 0.8
+    few = objective()
+    few(SPACE.sample(3, seed=0))
+    with pytest.raises(UsageError, match="4 values or more"):
+        plots.plot_importances(few, space=SPACE)
 
 
 def test_budget_and_noise(run):
