@@ -28,6 +28,8 @@ from dpbo.validation import Delta, Within, checked, checked_constructor
 # of (noise_multiplier, slots): an event's class, or a partial of one that needs more
 EventKind = Callable[..., Event]
 _GRAIN = 1 << 128
+# noise multiplier of an event, and one over the largest
+_LEAST = 1e-100
 # bits of a denominator
 _LONGEST = 512
 # two machines' caps of one budget differ by less, by rounding
@@ -189,7 +191,13 @@ class Filter(Accounting):
     def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
         if self.amount(kind(1.0, slots)) is None:
             return None
-        return least_scale(lambda multiplier: self.cost(kind(multiplier, slots)) <= available)
+
+        def fits(multiplier: float) -> bool:
+            # of hardly any noise it may know no cost
+            price = self.price(kind(multiplier, slots))
+            return price is not None and price <= available
+
+        return max(least_scale(fits, least=2.0 * _LEAST, most=0.5 / _LEAST), _LEAST)
 
 
 @checked_constructor

@@ -13,7 +13,7 @@ import torch
 
 from dpbo.accounting.calibration import budget_cost, exact_share
 from dpbo.accounting.planned import Planned
-from dpbo.errors import BudgetExceeded, InputError
+from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.events import Event, PoissonGaussianEvent
 from dpbo.mechanisms.additive import LEAST, AdditiveMechanism
 from dpbo.mechanisms.choice import ChoiceMechanism
@@ -77,7 +77,8 @@ def priced(
             says.
 
     Raises:
-        InputError: the accounting can pay for none of these kinds.
+        UsageError: the accounting can pay for none of these kinds, or for more noise than can be
+            drawn.
     """
     accounting = curator.accounting
     available = budget_cost(budget, accounting, curator.ledger.cap)
@@ -94,8 +95,7 @@ def priced(
         multiplier = accounting.multiplier(with_noise, slots, available)
         if multiplier is not None:
             found = True
-            # A budget that pays for less noise than can be drawn is spent in part.
-            yield kind(max(multiplier, LEAST))
+            yield _drawable(kind, multiplier, slots)
     if not found:
         remedy = (
             "Take another mechanism, or give the Curator another accounting=, for example"
@@ -109,7 +109,21 @@ def priced(
         if accounting.events:
             remedy = "The plan must list this event, with as many slots as there are releases."
         names = " or ".join(kind.__name__ for kind in kinds)
-        raise InputError("mechanism", names, f"one that {accounting.name} can pay for", remedy)
+        raise UsageError(f"{type(accounting).__name__} cannot pay for {names}. {remedy}")
+
+
+def _drawable(kind: type[Kind], multiplier: float, slots: int) -> Kind:
+    """The mechanism with this multiplier. Raises UsageError where that is too large."""
+    try:
+        # A budget that pays for less noise than can be drawn is spent in part.
+        return kind(max(multiplier, LEAST))
+    except InputError as error:
+        count = "one release" if slots == 1 else f"{slots} releases"
+        raise UsageError(
+            f"the budget is too small: within it {count} by {kind.__name__} need noise of"
+            f" {multiplier:.3g} times the sensitivity, where {error.allowed} can be drawn. Raise"
+            " epsilon, or plan fewer releases."
+        ) from None
 
 
 def planned(
@@ -119,8 +133,8 @@ def planned(
     (`Curator.reserve`).
 
     Raises:
-        InputError: no budget for a class of mechanisms, an accounting that can pay for none of
-            them, or noise that cannot be drawn.
+        InputError: no budget for a class of mechanisms, or noise that cannot be drawn.
+        UsageError: an accounting that can pay for none of them.
     """
     mechanism: Mechanism
     if isinstance(noise, Event):

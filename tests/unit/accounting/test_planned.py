@@ -115,7 +115,7 @@ def test_a_plan_carries_an_objective_and_its_final_release():
     assert objective.noise_multiplier == 9.0
     objective(torch.rand(4, 1, dtype=torch.float64))
     curator.release(MEAN, GaussianMechanism(12.0))
-    with pytest.raises(InputError, match="as many slots"):
+    with pytest.raises(UsageError, match="as many slots"):
         PrivateObjective(
             make(), lambda x, r: r, score_range=(0.0, 1.0), evaluations=4, name="other"
         )

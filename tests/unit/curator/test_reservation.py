@@ -1,10 +1,12 @@
 """A reservation prices its noise, is resumed by its name, and never draws twice."""
 
+import re
+
 import pytest
 import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.accounting import PureFilter
+from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.errors import (
     BudgetExceeded,
     InputError,
@@ -13,9 +15,14 @@ from dpbo.errors import (
     ReleaseLost,
     UsageError,
 )
-from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
+from dpbo.mechanisms import (
+    GaussianMechanism,
+    LaplaceMechanism,
+    NoNoise,
+    PermuteAndFlipMechanism,
+)
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
-from dpbo.queries import ClippedMean
+from dpbo.queries import CandidateScores, ClippedMean
 
 RECORDS = torch.linspace(0, 1, 200, dtype=torch.float64)
 
@@ -62,7 +69,7 @@ def test_of_several_classes_the_first_that_the_accounting_pays_for_is_taken():
     assert isinstance(
         reserve(pure, (GaussianMechanism, LaplaceMechanism)).mechanism, LaplaceMechanism
     )
-    with pytest.raises(InputError, match="can pay for"):
+    with pytest.raises(UsageError, match="PureFilter cannot pay for GaussianMechanism"):
         reserve(make(accounting=PureFilter(), budget=Budget(1.0, 0.0)))
 
 
@@ -101,6 +108,31 @@ def test_a_value_that_was_charged_and_lost_is_not_drawn_again(on_disk):
     with pytest.raises(ReleaseLost, match="never drawn twice"):
         again.release(QUERY)
     assert again.used == 1
+
+
+TINY = [Budget(1e-9, 1e-6), Budget(1e-3, 0.0), Budget(1e-3, 1e-300)]
+HUGE = [Budget(300.0, 1e-6), Budget(1e9, 1e-6), Budget(1e12, 1e-6), Budget(1e12, 0.0)]
+
+
+@pytest.mark.parametrize("budget", [*TINY, *HUGE], ids=str)
+@pytest.mark.parametrize("accounting", [GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(8.0)])
+@pytest.mark.parametrize("kind", [GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism])
+def test_noise_that_follows_from_the_budget_is_drawn_or_the_budget_is_named(
+    budget, accounting, kind
+):
+    """An error never names the noise multiplier, which nobody wrote."""
+    query = CandidateScores(score, range(3), score_range=(0.0, 1.0))
+    if kind is not PermuteAndFlipMechanism:
+        query = QUERY
+    told = ""
+    try:
+        curator = make(budget=budget, accounting=accounting)
+        reserve(curator, kind, slots=1000, budget=1.0, query=query)
+    except UsageError as error:
+        told = str(error)
+    assert re.match(
+        "$|the budget is too small: .* Raise epsilon|[A-Za-z]+ cannot pay for|(delta|order)=", told
+    )
 
 
 def test_other_terms_things_or_records_do_not_resume_it(on_disk):

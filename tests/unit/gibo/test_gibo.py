@@ -17,7 +17,7 @@ import torch
 
 from dpbo import DPGIBO, Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
 from dpbo.accounting import Planned, PureFilter
-from dpbo.errors import InputError, LedgerError, LedgerMismatch
+from dpbo.errors import InputError, LedgerError, LedgerMismatch, UsageError
 from dpbo.events import GaussianEvent
 from dpbo.gibo import GIBOSettings, choose_clip, choose_start
 from dpbo.gibo.gradient_posterior import GradientPosterior
@@ -301,7 +301,7 @@ def test_the_accounting_may_be_a_plan_or_refuse_and_what_cannot_work_charges_not
     plan = Planned([GaussianEvent(9.0, 12), GaussianEvent(30.0)])
     search = gibo(make(accounting=plan, budget=Budget(4.0, 1e-5)))
     assert search.noise_std == pytest.approx(9.0 * 2 / 400)
-    with pytest.raises(InputError, match="Gaussian"):
+    with pytest.raises(UsageError, match="PureFilter cannot pay for GaussianMechanism"):
         gibo(make(accounting=PureFilter(), budget=Budget(4.0, 0.0)))
     curator = make()
     for change in (
