@@ -121,9 +121,8 @@ def test_noise_that_follows_from_the_budget_is_drawn_or_the_budget_is_named(
     budget, accounting, kind
 ):
     """An error never names the noise multiplier, which nobody wrote."""
-    query = CandidateScores(score, range(3), score_range=(0.0, 1.0))
-    if kind is not PermuteAndFlipMechanism:
-        query = QUERY
+    choice = CandidateScores(score, range(3), score_range=(0.0, 1.0))
+    query = choice if kind is PermuteAndFlipMechanism else QUERY
     told = ""
     try:
         curator = make(budget=budget, accounting=accounting)
