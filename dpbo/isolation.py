@@ -1,10 +1,11 @@
-"""Seven tools that keep private work from being seen or disturbed, in a process that several
+"""Eight tools that keep private work from being seen or disturbed, in a process that several
 threads share.
 
 - `mute_warnings`: no warning is shown, in any thread: `warnings.catch_warnings` of two threads
   would undo each other
 - `seed_torch`: torch's generators, seeded for a while by one thread at a time, as BoTorch's
   searches need it
+- `without_default_device`: other libraries' tensors lie on the CPU unless these say where
 - `isolate_generators`: fresh generators of torch, its GPUs, numpy and Python, and the old ones back
   afterwards
 - `PrivateGenerators`: fresh generators that all threads share which see private records at once
@@ -24,6 +25,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import torch
@@ -91,6 +93,16 @@ def seed_torch(seed: int) -> Iterator[None]:
             torch.random.set_rng_state(before[0])
             if gpus:
                 torch.cuda.set_rng_state_all(before[1])
+
+
+def without_default_device() -> contextlib.AbstractContextManager[Any]:
+    """What other libraries make meanwhile lies on the CPU unless they say where, also if the caller
+    has set another default device: as dpbo itself never takes a device from there, its own tensors
+    would meet theirs on two devices.
+    """
+    cpu = torch.device("cpu")
+    # it slows each call of torch
+    return contextlib.nullcontext() if torch.get_default_device() == cpu else cpu
 
 
 @contextlib.contextmanager

@@ -176,7 +176,7 @@ class PrivateObjective:
         # at this object's last release; None after one that failed
         self._left: int | None = self.remaining
         # how many of the ledger's values were read, and X, Y and Yvar of those
-        none = torch.empty(0, self.metrics, dtype=torch.float64)
+        none = torch.empty(0, self.metrics, dtype=torch.float64, device="cpu")
         self._known = (0, none[:, :0], none, none)
         # of x; fixed by the first release
         self._dimension: int | None = None

@@ -106,7 +106,7 @@ class Space:
         self.names = tuple(self._axes)
         self.specs = dict(parameters)
         ends = [(axis.lower, axis.upper) for axis in self._axes.values()]
-        self.bounds = torch.tensor(ends, dtype=torch.float64).T.contiguous()
+        self.bounds = torch.tensor(ends, dtype=torch.float64, device="cpu").T.contiguous()
         self.discrete_dims: dict[int, list[float]] = {}
         self.cat_dims: dict[int, list[float]] = {}
         for i, axis in enumerate(self._axes.values()):
@@ -150,7 +150,7 @@ class Space:
                 point.append(axis.encode(parameters[name]))
             except (ValueError, TypeError, OverflowError):
                 raise InputError(f"parameters[{name!r}]", parameters[name], axis.allowed) from None
-        return torch.tensor(point, dtype=torch.float64)
+        return torch.tensor(point, dtype=torch.float64, device="cpu")
 
     def to_json(self) -> str:
         """The parameters as JSON, from which `from_json` makes the space again: two spaces with the

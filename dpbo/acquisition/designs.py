@@ -25,15 +25,15 @@ from dpbo.models.kernels import Radial
 def simplex(d: int) -> Tensor:
     """The d + 1 unit vectors of a regular simplex centred at 0, `d + 1 x d`."""
     corner = (
-        math.sqrt(1.0 + 1.0 / d) * torch.eye(d, dtype=torch.float64)
+        math.sqrt(1.0 + 1.0 / d) * torch.eye(d, dtype=torch.float64, device="cpu")
         - (math.sqrt(d + 1.0) + 1.0) * d**-1.5
     )
-    return torch.cat([corner, torch.full((1, d), d**-0.5, dtype=torch.float64)])
+    return torch.cat([corner, torch.full((1, d), d**-0.5, dtype=torch.float64, device="cpu")])
 
 
 def central(d: int) -> Tensor:
     """The 2 d vectors e_1, -e_1, e_2, ..., `2 d x d`."""
-    unit = torch.eye(d, dtype=torch.float64)
+    unit = torch.eye(d, dtype=torch.float64, device="cpu")
     return torch.stack([unit, -unit], dim=1).reshape(2 * d, d)
 
 
@@ -55,13 +55,15 @@ def directions(b: int, d: int) -> Tensor:
 
 def midpoint_grid(count: int, d: int, side: float) -> Tensor:
     """The middles of `count` equal parts of [0, side] in each of d coordinates, `count^d x d`."""
-    middles = (torch.arange(count, dtype=torch.float64) + 0.5) * (side / count)
+    middles = (torch.arange(count, dtype=torch.float64, device="cpu") + 0.5) * (side / count)
     return torch.cartesian_prod(*[middles] * d).reshape(-1, d)
 
 
 def rotation(d: int, generator: torch.Generator) -> Tensor:
     """A uniformly random orthogonal `d x d`: the QR of Gaussians, signs fixed (Mezzadri 2007)."""
-    Q, R = torch.linalg.qr(torch.randn(d, d, dtype=torch.float64, generator=generator))
+    Q, R = torch.linalg.qr(
+        torch.randn(d, d, dtype=torch.float64, generator=generator, device="cpu")
+    )
     return Q * R.diagonal().sign()
 
 
@@ -73,7 +75,7 @@ def share_left(kernel: Radial, c: float, s2: float) -> Callable[[float], float]:
     def share(r: float) -> float:
         # of squared distances
         kappa, phi, _ = kernel.profile(
-            torch.tensor([0.0, r * r, 2.0 * c * r * r], dtype=torch.float64)
+            torch.tensor([0.0, r * r, 2.0 * c * r * r], dtype=torch.float64, device="cpu")
         )
         return float(phi[0] - c * r * r * phi[1] ** 2 / (kappa[0] + s2 - kappa[2]))
 

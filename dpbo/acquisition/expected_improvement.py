@@ -31,7 +31,7 @@ from botorch.utils.multi_objective.pareto import is_non_dominated
 
 from dpbo.acquisition.noisy_improvement import NoisyImprovement
 from dpbo.errors import InputError
-from dpbo.isolation import seed_torch
+from dpbo.isolation import seed_torch, without_default_device
 from dpbo.models.builders import (
     FARTHEST,
     ModelBuilder,
@@ -135,7 +135,7 @@ def suggest_pareto(
             len(reference),
             f"of {1 + public.shape[1]} values, the released objective's first",
         )
-    with mute_optimizer_warnings(), seed_torch(seed):
+    with mute_optimizer_warnings(), seed_torch(seed), without_default_device():
         public_models = [
             default_gp(space, X, public[:, k : k + 1], torch.zeros_like(Y))
             for k in range(public.shape[1])
@@ -215,15 +215,16 @@ def best_point(
     if not counted.any():
         counted |= True
     acquisition: AcquisitionFunction
-    if NoisyImprovement.takes(gp, X):
-        acquisition = NoisyImprovement(gp, X, pending, seed=seed, counted=counted)
-    else:
-        sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
-        acquisition = qLogNoisyExpectedImprovement(
-            gp, X[counted], sampler=sampler, X_pending=pending
-        )
-    with seed_torch(seed):
-        return maximize(acquisition, space, bounds, constraints)
+    with without_default_device():
+        if NoisyImprovement.takes(gp, X):
+            acquisition = NoisyImprovement(gp, X, pending, seed=seed, counted=counted)
+        else:
+            sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
+            acquisition = qLogNoisyExpectedImprovement(
+                gp, X[counted], sampler=sampler, X_pending=pending
+            )
+        with seed_torch(seed):
+            return maximize(acquisition, space, bounds, constraints)
 
 
 # BoTorch's L-BFGS needs gradients, also where the caller has turned them off
@@ -247,7 +248,7 @@ def maximize(
         lower, upper = bounds[:, i].tolist()
         steps[i] = [step for step in grid if lower - 1e-9 <= step <= upper + 1e-9]
         # BoTorch wants these to end on steps
-        bounds[:, i] = torch.tensor([steps[i][0], steps[i][-1]], dtype=torch.float64)
+        bounds[:, i] = torch.tensor([steps[i][0], steps[i][-1]], dtype=torch.float64, device="cpu")
     fixed = {i: lower for i, (lower, upper) in enumerate(bounds.T.tolist()) if lower == upper}
     bounds = bounds.to(device)
     settings: dict[str, Any] = {

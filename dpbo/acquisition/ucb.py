@@ -17,6 +17,7 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from dpbo.errors import InputError
+from dpbo.isolation import without_default_device
 from dpbo.models.finite import FiniteGP
 from dpbo.queries.score_evaluation import Score
 from dpbo.queries.utilities import CandidateScores
@@ -118,7 +119,8 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]
     def __init__(self, model: Model, schedule: Schedule) -> None:
         beta = schedule(int(model.train_inputs[0].shape[-2]) + 1)
         require("schedule", beta, NotNegative)
-        super().__init__(model, beta=beta)
+        with without_default_device():
+            super().__init__(model, beta=beta)
 
     def argmax_query(
         self,

@@ -37,6 +37,7 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import priced, require_left, share_of_cap
 from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
+from dpbo.isolation import without_default_device
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import Budget
@@ -139,7 +140,9 @@ def search_then_choose(
     }
     choice = curator.reserve(f"{name}: choice", mechanism, slots=1, given={}, terms=terms)
 
-    order = torch.randperm(len(candidates), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(
+        len(candidates), generator=torch.Generator().manual_seed(seed), device="cpu"
+    )
     while objective.remaining:
         X, Y, Yvar = objective.history()
         if len(X) < initial:
@@ -163,8 +166,9 @@ def search_then_choose(
 
 def _bounds(X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor, beta: float) -> GPUCB:
     """GP-UCB over BoTorch's SingleTaskGP on released values, with inputs scaled to the unit box."""
-    model = SingleTaskGP(
-        X, Y, Yvar, input_transform=Normalize(X.shape[1]), outcome_transform=Standardize(1)
-    )
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    with without_default_device():
+        model = SingleTaskGP(
+            X, Y, Yvar, input_transform=Normalize(X.shape[1]), outcome_transform=Standardize(1)
+        )
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
     return GPUCB(model, lambda _: beta)

@@ -138,7 +138,7 @@ class Ranks:
             InputError: on all ranks: a unit has records on two of them, or there are no units, or
                 too many to be summed exactly.
         """
-        total = int(self.reduce_tensor(torch.tensor([view.units]))[0])
+        total = int(self.reduce_tensor(torch.tensor([view.units], device="cpu"))[0])
 
         def public_total() -> int | None:
             if total > MOST_UNITS:
@@ -254,13 +254,13 @@ class Ranks:
         raises that.
         """
         packed = _pack(value, error, source) if self.rank == source else b""
-        size = torch.tensor([len(packed)])
+        size = torch.tensor([len(packed)], device="cpu")
         with self._connected():
             dist.broadcast(size, src=self._members[source], group=self._control)
             if packed:
                 content = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
             else:
-                content = torch.empty(int(size), dtype=torch.uint8)
+                content = torch.empty(int(size), dtype=torch.uint8, device="cpu")
             dist.broadcast(content, src=self._members[source], group=self._control)
         if error is not None:
             raise error

@@ -111,7 +111,7 @@ class Job:
         return Failure("mutated")
 
     def _sum_over_blocks(self, subject: Any, view: PrivateView) -> IntegerSum | Failure:
-        total, quanta, kept = torch.tensor(0), tuple[float, ...](), []
+        total, quanta, kept = torch.tensor(0, device="cpu"), tuple[float, ...](), []
         for block in blocks(view):
             answer = self._score(subject, block)
             if isinstance(answer, Failure):

@@ -120,7 +120,7 @@ def examine_pair(score: Score, subject: Any, example: Any) -> None:
     if not whole.can_take or not whole.count:
         return
     form = _form_of(example)
-    pair = whole.take(torch.tensor([0, whole.count - 1]))
+    pair = whole.take(torch.tensor([0, whole.count - 1], device="cpu"))
     first = _with_row(pair, 0, form, None)
     second = _with_row(pair, 1, form, _HUGE)
     records = [pair, first, second, None if first is None else _with_row(first, 1, form, _HUGE)]
@@ -130,7 +130,7 @@ def examine_pair(score: Score, subject: Any, example: Any) -> None:
             _checked_or_none(result, each) for result, each in zip(results, records, strict=True)
         ]
         if found[2] is None:
-            records[2] = whole.take(torch.tensor([0, 0]))
+            records[2] = whole.take(torch.tensor([0, 0], device="cpu"))
             found[2:] = _scores_or_none(score, subject, records[2], _plainly), None
         if _moved_in_pair(found) is None:
             return
@@ -242,7 +242,9 @@ def require_per_record(
             compared += _require_unmoved(score, subject, _view(gap), changed, rng, form, wild)
         if turn < 2:
             _require_unmoved_among_alike(score, subject, view, changed, form)
-        copies = _scores_or_none(score, subject, view.take(torch.full((view.count,), changed)))
+        copies = _scores_or_none(
+            score, subject, view.take(torch.full((view.count,), changed, device="cpu"))
+        )
         if copies is not None:
             _require_equal(
                 before[[changed]],
@@ -359,11 +361,11 @@ def _replacements(
 ) -> Iterator[tuple[str, Any]]:
     """The records with one of them replaced: by another one of them, by numbers in tensors and
     arrays, by hostile cells elsewhere."""
-    positions = torch.arange(view.count)
+    positions = torch.arange(view.count, device="cpu")
     positions[changed] = (changed + int(rng.integers(1, view.count))) % view.count
     yield "another one", view.take(positions)
     for name, value in (("zeros", 0.0), *((f"{end:g}", end) for end in _EXTREMES)):
-        neighbour = view.take(torch.arange(view.count))
+        neighbour = view.take(torch.arange(view.count, device="cpu"))
         if [part for part in leaves(neighbour) if _overwrite(part, changed, value, wild)]:
             yield name, neighbour
     for cell in _HOSTILE:
@@ -502,7 +504,7 @@ def _overwrite(part: Any, changed: int, value: float, wild: bool) -> bool:
         if part.is_floating_point():
             kind = "f"
         else:
-            kind = torch.empty(0, dtype=part.dtype).numpy().dtype.kind
+            kind = torch.empty(0, dtype=part.dtype, device="cpu").numpy().dtype.kind
     if kind == "f":
         part[changed] = value
         return True

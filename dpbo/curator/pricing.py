@@ -166,5 +166,6 @@ def noise_std(curator: Curator, mechanism: Mechanism, query: Query) -> torch.Ten
     if quanta is None or isinstance(mechanism, ChoiceMechanism):
         return None
     distribution: Any = mechanism.distribution(query.scale(curator.adjacency), quanta)
-    variance = (torch.tensor(distribution.std, dtype=torch.float64) * query.affine(units)[1]) ** 2
-    return (variance + torch.as_tensor(query.sampling_variance(units), dtype=torch.float64)).sqrt()
+    std = torch.tensor(distribution.std, dtype=torch.float64, device="cpu")
+    sampled = torch.tensor(query.sampling_variance(units), dtype=torch.float64, device="cpu")
+    return ((std * query.affine(units)[1]) ** 2 + sampled).sqrt()

@@ -214,7 +214,9 @@ class TensorForm(Leaf):
             )
         if not self.may_be_unfit:
             return part.to(self.dtype)
-        whole = ArrayForm(NumberForm(torch.empty(0, dtype=self.dtype).numpy().dtype, 0))
+        whole = ArrayForm(
+            NumberForm(torch.empty(0, dtype=self.dtype, device="cpu").numpy().dtype, 0)
+        )
         return torch.from_numpy(whole.cast(part.detach().double().cpu().numpy(), unfit, name)).to(
             part.device
         )

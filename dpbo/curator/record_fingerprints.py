@@ -116,14 +116,13 @@ def rows_of(records: Any) -> Rows | None:
         if type(records) is Subset:
             if (whole := rows_of(records.dataset)) is None:
                 return None
-            return PrivateView.of(
-                whole.take(torch.as_tensor(records.indices)), _RECORD, units_are_public=True
-            )
+            rows = whole.take(torch.as_tensor(records.indices, device="cpu"))
+            return PrivateView.of(rows, _RECORD, units_are_public=True)
         if type(records) is TensorDataset:
             records = records.tensors
         elif isinstance(records, Dataset):
             samples = _Samples(records)
-            few = torch.arange(min(samples.count, _READ_TWICE))
+            few = torch.arange(min(samples.count, _READ_TWICE), device="cpu")
             first = row_digests(samples, PROCESS_KEY, few)
             second = row_digests(samples, PROCESS_KEY, few)
             if first is not None and second is not None and np.array_equal(first, second):
@@ -311,7 +310,7 @@ def row_digests(
 
     `columns` is given the same words.
     """
-    places = torch.arange(view.count) if positions is None else positions
+    places = torch.arange(view.count, device="cpu") if positions is None else positions
     found = [np.empty(0, np.uint64)]
     try:
         if not view.can_take:

@@ -292,7 +292,12 @@ class PrivateView:
         """
         unfit = None if self.unfit is None else self.unfit[row : row + 1]
         return PrivateView(
-            copy.deepcopy(self.take(torch.tensor([row]))), 1, None, None, 1, unfit=unfit
+            copy.deepcopy(self.take(torch.tensor([row], device="cpu"))),
+            1,
+            None,
+            None,
+            1,
+            unfit=unfit,
         )
 
     def zeros(self) -> Any | None:

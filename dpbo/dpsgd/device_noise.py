@@ -159,7 +159,7 @@ def rounded_on_device(
     count = len(fractions)
     key = np.concatenate([_CONSTANTS, np.frombuffer(entropy(32), dtype="<u4")]).astype(np.int64)
     constants = [2.0**-64, 0.5, _CENTRAL**2, _MOVED, _CENTRAL, scale, WIDEN, SLACK]
-    numbers = torch.tensor([*constants, *_NEAR, *_FAR], dtype=torch.float64)
+    numbers = torch.tensor([*constants, *_NEAR, *_FAR], dtype=torch.float64, device="cpu")
     # in one copy
     there = torch.cat([torch.from_numpy(key), numbers.view(torch.int64)]).to(device)
     lattice = torch.empty(count, dtype=torch.int64, device=device)

@@ -101,7 +101,7 @@ def uniform(space: Space) -> Proposals:
 
     def proposal(_: Sequence[Run], entropy: Entropy) -> torch.Tensor:
         unit = [(random_word(entropy) >> 11) * 2.0**-53 for _ in space.names]
-        return space.placed(torch.tensor([unit], dtype=torch.float64))[0]
+        return space.placed(torch.tensor([unit], dtype=torch.float64, device="cpu"))[0]
 
     return proposal
 
@@ -350,9 +350,9 @@ class DensityRatioProposals:
         """
         known = [run for run in runs if not run.failed]
         if len(known) < 2:
-            return torch.zeros(len(points), dtype=torch.float64)
+            return torch.zeros(len(points), dtype=torch.float64, device="cpu")
         X = torch.stack([run.x for run in known])
-        Y = torch.tensor([[run.score] for run in known], dtype=torch.float64)
+        Y = torch.tensor([[run.score] for run in known], dtype=torch.float64, device="cpu")
         Yvar = torch.full_like(Y, self.noise_std**2)
         try:
             with mute_optimizer_warnings(), isolate_generators(entropy), torch.no_grad():
@@ -366,7 +366,7 @@ class DensityRatioProposals:
             usable = False
         if usable:
             return scaled
-        return torch.zeros(len(points), dtype=torch.float64)
+        return torch.zeros(len(points), dtype=torch.float64, device="cpu")
 
 
 def integer_weights(interests: torch.Tensor, spread: tuple[float, float]) -> list[int]:

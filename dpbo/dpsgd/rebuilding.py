@@ -589,7 +589,9 @@ def _numbers(like: torch.Tensor, axis: int, count: int, which: int) -> torch.Ten
     """
     shape = [count if place == axis else length for place, length in enumerate(like.shape)]
     numbers = torch.sin(
-        1.0 + 0.7 * which + torch.arange(math.prod(shape), dtype=torch.float64) * (2.3 + which)
+        1.0
+        + 0.7 * which
+        + torch.arange(math.prod(shape), dtype=torch.float64, device="cpu") * (2.3 + which)
     ).reshape(shape)
     if which == 2:
         numbers *= _LARGE
@@ -600,7 +602,7 @@ def _numbers(like: torch.Tensor, axis: int, count: int, which: int) -> torch.Ten
 def _repeated(inputs: Any, axis: int, count: int, which: int) -> Any:
     """Inputs for the first of these records, and for another one, repeated."""
     given = next(tensor.shape[axis] for tensor in _tensors(inputs) if tensor.dim() > axis)
-    places = torch.tensor([0] + [which] * (count - 1))
+    places = torch.tensor([0] + [which] * (count - 1), device="cpu")
 
     def records(tensor: torch.Tensor) -> torch.Tensor:
         is_of_records = tensor.dim() > axis and tensor.shape[axis] == given

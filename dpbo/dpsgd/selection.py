@@ -382,5 +382,5 @@ def _delivered(curator: Curator, space: Space, name: str) -> Selected:
         )
     if values[0]["details"]["x"] is None:
         return Selected(None, None, None)
-    x = torch.tensor(values[0]["details"]["x"], dtype=torch.float64)
+    x = torch.tensor(values[0]["details"]["x"], dtype=torch.float64, device="cpu")
     return Selected(space.decode(x), x, values[0]["value"][0] if values[0]["value"] else None)

@@ -355,7 +355,7 @@ class _Study:
                 _save(model, file)
             elif file.exists():
                 model = _load(file)
-        empty = torch.empty(0, len(self.space.names), dtype=torch.float64)
+        empty = torch.empty(0, len(self.space.names), dtype=torch.float64, device="cpu")
         return TunedModel(
             best.parameters,
             model,
@@ -565,7 +565,7 @@ class _Models:
         """Points of runs that were killed before their score, and whose models are kept."""
         scored = {_key(x) for x in X}
         begun = [
-            torch.tensor(record.body["x"], dtype=torch.float64)
+            torch.tensor(record.body["x"], dtype=torch.float64, device="cpu")
             for record in self._curator.ledger.charges(_TRAINING)
         ]
         return [x for x in begun if _key(x) not in scored and self.kept(x) is not None]
@@ -602,7 +602,7 @@ class _CopyScore:
 
     def __call__(self, model: Any, records: Any) -> Any:
         if model is None:
-            return torch.full((count_records(records),), math.nan)
+            return torch.full((count_records(records),), math.nan, device="cpu")
         return self.score(copy.deepcopy(model), records)
 
 

@@ -50,6 +50,7 @@ from dpbo.errors import InputError, LedgerError, LedgerMismatch, LedgerUnavailab
 from dpbo.gibo.design import BOUNDS, Frame, GIBODesign, GIBOSettings
 from dpbo.gibo.gradient_posterior import GradientPosterior
 from dpbo.gibo.gradient_query import ClippedGradient, Loss, lengths
+from dpbo.isolation import without_default_device
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
@@ -197,7 +198,8 @@ class DPGIBO:
             )
             warn(text, NoiseWarning)
         lr = self.settings.step_size(self.rho)
-        self._optimizer = self.settings.optimizer([self._theta], lr=lr)
+        with without_default_device():
+            self._optimizer = self.settings.optimizer([self._theta], lr=lr)
         self._used = self._reservation.used
         curator.deliver()
         for value in self._reservation.values:
@@ -342,13 +344,14 @@ class DPGIBO:
         if self.settings.history:
             # its losses are computed again, which is free
             earlier = self.curator.evaluate(self._query())
-        self._advance(torch.tensor(value["value"], dtype=torch.float64), earlier)
+        self._advance(torch.tensor(value["value"], dtype=torch.float64, device="cpu"), earlier)
 
     def _advance(self, gradient: torch.Tensor, handle: Handle | None) -> None:
         """One step of the optimizer, projected into the box."""
         gradient = gradient.to(self._theta.device, copy=True)
         self._theta.grad = gradient.clone()
-        self._optimizer.step()
+        with without_default_device():
+            self._optimizer.step()
         with torch.no_grad():
             self._theta.clamp_(*self._frame.box)
         self._iterates.append(self._theta.detach().clone())
@@ -364,9 +367,10 @@ class DPGIBO:
 def _kernel_on(device: torch.device, kernel: Kernel | None) -> Kernel:
     """A copy of the kernel, or an RBF of length scale 1, on this device."""
     if kernel is None:
-        kernel = RBFKernel().double()
-        # GPyTorch begins at log 2
-        kernel.lengthscale = 1.0
+        with without_default_device():
+            kernel = RBFKernel().double()
+            # GPyTorch begins at log 2
+            kernel.lengthscale = 1.0
     return copy.deepcopy(kernel).to(device)
 
 

@@ -13,6 +13,7 @@ from dpbo.acquisition.designs import directions, rotation
 from dpbo.errors import InputError
 from dpbo.gibo.gradient_points import fewest_gradient_points, suggest_gradient_points
 from dpbo.gibo.gradient_posterior import GradientPosterior
+from dpbo.isolation import without_default_device
 from dpbo.validation import Positive, Seed, Within, checked
 
 BOUNDS = Within(
@@ -79,10 +80,11 @@ class GIBOSettings:
     tail: float | None = None
 
     def __post_init__(self) -> None:
-        probe = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        probe = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64, device="cpu"))
         probe.grad = torch.zeros_like(probe)
         try:
-            self.optimizer([probe], lr=1.0).step()
+            with without_default_device():
+                self.optimizer([probe], lr=1.0).step()
         except TypeError:
             name = getattr(self.optimizer, "__name__", type(self.optimizer).__name__)
             raise InputError(

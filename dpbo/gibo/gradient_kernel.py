@@ -84,7 +84,7 @@ def _works(device: torch.device, width: int) -> bool:
     """Whether kernels of this width compile and sum rightly, tried once; a warning says why not."""
     # a whole block, and a ragged one
     units = LAUNCHES[width].rows + 1
-    weights = torch.zeros(width, 2, dtype=torch.float64)
+    weights = torch.zeros(width, 2, dtype=torch.float64, device="cpu")
     weights[0] = 1.0
     reason = "its sums were wrong"
     try:
@@ -133,7 +133,7 @@ def one_pass_sum(
     steps = math.ceil(columns / launch.depth)
     # the clip is about 1 then; a power of two, so nothing is rounded
     unit = math.ldexp(1.0, math.frexp(clip)[1])
-    W = torch.zeros(width, steps * launch.depth, dtype=torch.float64)
+    W = torch.zeros(width, steps * launch.depth, dtype=torch.float64, device="cpu")
     W[: len(weights), :columns] = weights.cpu() / unit
     lead = W.to(torch.bfloat16)
     # Triton's interpreter has no products of bfloat16
@@ -143,16 +143,19 @@ def one_pass_sum(
     whole, rest = divmod(units, launch.rows)
     # all in memory and in one copy: as arguments floats would be float32, and Triton compiles anew
     # for what divides a number of units
-    numbers = torch.tensor([clip / unit, clip / quantum, aim], dtype=torch.float64)
-    sizes = torch.tensor([math.floor(clip / quantum) ** 2, units, whole])
+    numbers = torch.tensor([clip / unit, clip / quantum, aim], dtype=torch.float64, device="cpu")
+    sizes = torch.tensor([math.floor(clip / quantum) ** 2, units, whole], device="cpu")
     if len(slabs) == 1:
-        places = torch.tensor([slabs[0].data_ptr(), slabs[0].stride(0)])
+        places = torch.tensor([slabs[0].data_ptr(), slabs[0].stride(0)], device="cpu")
     else:
         size = slabs[0].element_size()
-        rows = [slab.data_ptr() + slab.stride(0) * size * torch.arange(len(slab)) for slab in slabs]
+        rows = [
+            slab.data_ptr() + slab.stride(0) * size * torch.arange(len(slab), device="cpu")
+            for slab in slabs
+        ]
         places = torch.cat(rows)
     # W begins at a multiple of 16 bytes
-    gap = torch.zeros(len(places) % 2, dtype=torch.int64)
+    gap = torch.zeros(len(places) % 2, dtype=torch.int64, device="cpu")
     parts = [numbers, W.sum(1), sizes, places, gap, pair.flatten()]
     there = torch.cat([part.view(torch.int64) for part in parts]).to(device)
     first = len(numbers) + width

@@ -259,7 +259,7 @@ def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | N
             radial[0], b, d, posterior.noise / float(radial[1]) + posterior.jitter
         )
     else:
-        radii = torch.logspace(-3.0, 0.0, 25, dtype=unit.dtype)
+        radii = torch.logspace(-3.0, 0.0, 25, dtype=unit.dtype, device="cpu")
         radius = float(radii[trace.value(theta + radii[:, None, None] * (unit * lengths)).argmin()])
     return theta + radius * unit * lengths
 

@@ -233,9 +233,10 @@ def grown(L: Tensor, cross: Tensor, corner: Tensor) -> Tensor:
 
 def cholesky(A: Tensor) -> Tensor:
     """The lower factor of A, `... x n x n`. Raises UsageError where A is not positive definite."""
+    L: Tensor
     L, info = torch.linalg.cholesky_ex(A)
     require_positive_definite(bool(info.any()))
-    return torch.as_tensor(L)
+    return L
 
 
 def require_positive_definite(failed: bool) -> None:

@@ -61,7 +61,11 @@ class Parameter:
         if self._axis is None:
             value = u
         else:
-            value = next(iter(self._axis.decode(torch.tensor([u], dtype=torch.float64)).values()))
+            value = next(
+                iter(
+                    self._axis.decode(torch.tensor([u], dtype=torch.float64, device="cpu")).values()
+                )
+            )
         if self.kind is Kind.WHOLE:
             return int(value)
         return min(max(float(value), self.low), self.high)
@@ -122,7 +126,9 @@ class ParameterEncoding:
                 "The study or experiment must be over this Space.",
             )
         return torch.tensor(
-            [p.coordinate(shown[p.name]) for p in self.parameters], dtype=torch.float64
+            [p.coordinate(shown[p.name]) for p in self.parameters],
+            dtype=torch.float64,
+            device="cpu",
         )
 
     def holds(self, shown: Mapping[str, Any]) -> bool:
@@ -143,11 +149,14 @@ def _parameter(name: str, spec: Any, space: Space, expressible: Expressible) -> 
     i = space.names.index(name)
     lower, upper = space.bounds[:, i].tolist()
     if axis.cat_dims:
-        choices = tuple(axis.decode(torch.tensor([u]))[name] for u in axis.cat_dims[0])
+        choices = tuple(
+            axis.decode(torch.tensor([u], device="cpu"))[name] for u in axis.cat_dims[0]
+        )
         return Parameter(name, Kind.CATEGORY, labels=_labels(name, choices, expressible))
     if axis.discrete_dims:
         numbers = tuple(
-            axis.decode(torch.tensor([u], dtype=torch.float64))[name] for u in axis.discrete_dims[0]
+            axis.decode(torch.tensor([u], dtype=torch.float64, device="cpu"))[name]
+            for u in axis.discrete_dims[0]
         )
         whole = all(isinstance(number, int) for number in numbers)
         steps = {b - a for a, b in itertools.pairwise(numbers)}

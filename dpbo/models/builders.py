@@ -16,7 +16,7 @@ from botorch.models.map_saas import EnsembleMapSaasSingleTaskGP
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo.errors import InputError
-from dpbo.isolation import mute_warnings
+from dpbo.isolation import mute_warnings, without_default_device
 from dpbo.space import Space
 from dpbo.validation import POINTS, checked, require
 
@@ -84,9 +84,12 @@ def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor
         )
     # quantiles of its prior
     shrinkage = 0.1 * torch.tan(
-        math.pi / 2 * torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64)
+        math.pi / 2 * torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64, device="cpu")
     )
-    return _fitted(EnsembleMapSaasSingleTaskGP(X, Y, _noise(Y, Yvar), taus=shrinkage.to(X.device)))
+    noise = _noise(Y, Yvar)
+    with without_default_device():
+        gp = EnsembleMapSaasSingleTaskGP(X, Y, noise, taus=shrinkage.to(X.device))
+    return _fitted(gp)
 
 
 def unfitted_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
@@ -95,9 +98,10 @@ def unfitted_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tens
 
 
 def _gp(space: Space, X: torch.Tensor, Y: torch.Tensor, noise: torch.Tensor | None) -> SingleTaskGP:
-    if space.cat_dims:
-        return MixedSingleTaskGP(X, Y, [*space.cat_dims], noise)
-    return SingleTaskGP(X, Y, noise)
+    with without_default_device():
+        if space.cat_dims:
+            return MixedSingleTaskGP(X, Y, [*space.cat_dims], noise)
+        return SingleTaskGP(X, Y, noise)
 
 
 def _noise(Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:

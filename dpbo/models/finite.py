@@ -116,7 +116,7 @@ class FiniteGP(torch.nn.Module):
                 raise InputError("exclude", tuple(exclude.shape), "of shape k")
             upper[self._index("exclude", exclude)] = -math.inf
         if on_cpu:
-            return torch.tensor(int(upper.numpy().argmax()))
+            return torch.tensor(int(upper.numpy().argmax()), device="cpu")
         return upper.max(-1).indices
 
     @torch.no_grad()
@@ -137,8 +137,8 @@ class FiniteGP(torch.nn.Module):
                 are not checked, since the host would have to wait: there CUDA's own assertion stops
                 a wrong index, and a value that is not finite makes the posterior NaN.
         """
-        at = self._index("index", torch.as_tensor(index).reshape(-1))
-        y = torch.as_tensor(value, dtype=self._mean.dtype).reshape(-1)
+        at = self._index("index", _tensor(index).reshape(-1))
+        y = _tensor(value).to(self._mean.dtype).reshape(-1)
         if len(at) != 1 or len(y) != 1:
             raise InputError("index", tuple(at.shape), "one number, and one value")
         if y.device.type == "cpu" and not bool(y.isfinite()):
@@ -184,6 +184,14 @@ class FiniteGP(torch.nn.Module):
         self.register_buffer("_V", V)
 
 
+def _tensor(number: float | Tensor) -> Tensor:
+    if isinstance(number, Tensor):
+        return number
+    # a bare float would pass through float32
+    dtype = torch.float64 if isinstance(number, float) else torch.int64
+    return torch.tensor(number, dtype=dtype, device="cpu")
+
+
 def _subtract(row: Tensor, past: Tensor, index: Tensor) -> None:
     """row -= V^T V_index: a row `n`, V `t x n`, an index (`1`)."""
     if len(past) == 0:
@@ -221,7 +229,9 @@ def information_gain_bound(
     Raises:
         InputError: an argument out of range.
     """
-    gains = torch.tensor(greedy_gains(candidates, kernel, noise, evaluations), dtype=torch.float64)
+    gains = torch.tensor(
+        greedy_gains(candidates, kernel, noise, evaluations), dtype=torch.float64, device="cpu"
+    )
     before = gains.cumsum(0) - gains
     return min(
         float(gains.sum()) / (1.0 - math.exp(-1.0)), float((before + evaluations * gains).min())

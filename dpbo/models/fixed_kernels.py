@@ -9,6 +9,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel
 from torch import Tensor
 
 from dpbo.errors import InputError
+from dpbo.isolation import without_default_device
 from dpbo.models.kernels import require_float64
 from dpbo.validation import checked
 
@@ -36,10 +37,11 @@ def _fixed(kind: Any, lengthscale: float | Tensor, **settings: Any) -> Any:
     if isinstance(lengthscale, Tensor):
         lengths = lengthscale
     else:
-        lengths = torch.as_tensor(float(lengthscale), dtype=torch.float64)
+        lengths = torch.tensor(lengthscale, dtype=torch.float64, device="cpu")
     require_float64("lengthscale", lengths)
     if lengths.dim() > 1 or not bool((lengths > 0).all()):
         raise InputError("lengthscale", tuple(lengths.shape), "one positive number, or d of them")
-    kernel = kind(ard_num_dims=len(lengths) if lengths.dim() else None, **settings).double()
+    with without_default_device():
+        kernel = kind(ard_num_dims=len(lengths) if lengths.dim() else None, **settings).double()
     kernel.lengthscale = lengths
-    return kernel.requires_grad_(False)
+    return kernel.to(lengths.device).requires_grad_(False)

@@ -39,6 +39,7 @@ from gpytorch.kernels import AdditiveKernel, Kernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
 from dpbo.errors import InputError
+from dpbo.isolation import without_default_device
 from dpbo.models.kernels import require_float64
 from dpbo.validation import POINTS, Positive, at_least, checked
 
@@ -115,25 +116,20 @@ def noisy_inputs(
             "within reach of the length-scales",
             "Rows this noisy say nothing of each other.",
         )
-    far = (
-        RBFKernel(ard_num_dims=len(enlarged) if len(enlarged) > 1 else None)
-        .double()
-        .to(lengths.device)
-    )
-    far.lengthscale = enlarged
-    shared = _scaled(far, outputscale * share)
-    # no noise: no row has a value of its own
-    if share == 1.0:
-        return shared.requires_grad_(False)
-    return AdditiveKernel(
-        shared, _scaled(SameRow().to(lengths.device), outputscale * (1.0 - share))
-    ).requires_grad_(False)
+    with without_default_device():
+        far = RBFKernel(ard_num_dims=len(enlarged) if len(enlarged) > 1 else None).double()
+        far.lengthscale = enlarged
+        found = _scaled(far, outputscale * share)
+        # without noise no row has a value of its own
+        if share < 1.0:
+            found = AdditiveKernel(found, _scaled(SameRow(), outputscale * (1.0 - share)))
+    return found.to(lengths.device).requires_grad_(False)
 
 
-def _scaled(kernel: Any, outputscale: float) -> Any:
-    scaled = ScaleKernel(kernel).double().to(kernel.device)
+def _scaled(kernel: Kernel, outputscale: float) -> Any:
+    scaled = ScaleKernel(kernel).double()
     # a bare number would pass through float32
-    scaled.outputscale = torch.tensor(outputscale, dtype=torch.float64)
+    scaled.outputscale = torch.tensor(outputscale, dtype=torch.float64, device="cpu")
     return scaled
 
 

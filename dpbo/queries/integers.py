@@ -125,7 +125,7 @@ def sum_records(pieces: Iterable[torch.Tensor], grids: Sequence[Lattice]) -> tor
     """Sum of the records' lattice numbers, where each record is a unit: pieces of shape `rows x m`
     to int64 of shape `m`.
     """
-    totals = torch.zeros(len(grids), dtype=torch.int64)
+    totals = torch.zeros(len(grids), dtype=torch.int64, device="cpu")
     for chunk, buffer in _chunks(pieces):
         sums = [_exact_sum(quantise(chunk[:, j], grid, buffer)) for j, grid in enumerate(grids)]
         totals = totals.to(chunk.device) + torch.stack(sums)
@@ -159,7 +159,7 @@ def unit_means(
     """Each unit's mean lattice number of a metric, truncated toward zero: int64, `units`."""
     if groups is not None and rows is not None:
         return _scaled_mean(_unit_sums(pieces, [grid], groups, rows)[0], rows, 1)
-    numbers = [torch.zeros(0, dtype=torch.int64)]
+    numbers = [torch.zeros(0, dtype=torch.int64, device="cpu")]
     for chunk, buffer in _chunks(pieces):
         numbers.append(quantise(chunk[:, 0], grid, buffer).to(torch.int64))
         numbers[0] = numbers[0].to(chunk.device)
@@ -266,7 +266,9 @@ def _equal_columns_agree(
     """Whether a product of this shape, on so many threads, gives equal columns equal bits."""
     # no short sums
     A, x = (
-        torch.arange(1.0, depth * size + 1.0, dtype=torch.float64).sin().reshape(depth, size)
+        torch.arange(1.0, depth * size + 1.0, dtype=torch.float64, device="cpu")
+        .sin()
+        .reshape(depth, size)
         for size in (rows, 1)
     )
     found = A.T.contiguous().to(device) @ x.expand(depth, columns).contiguous().to(device)

@@ -262,18 +262,20 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> _Found | 
     scores, known = _nothing(view, metrics)
     kind = ""
     # unit i holds the records order[ends[i]:ends[i + 1]]
-    order = torch.arange(view.count)
-    ends = torch.arange(view.units + 1)
+    order = torch.arange(view.count, device="cpu")
+    ends = torch.arange(view.units + 1, device="cpu")
     if view.groups is not None and view.rows is not None:
         order = torch.argsort(view.groups.cpu(), stable=True)
-        ends = torch.cat([torch.zeros(1, dtype=torch.int64), view.rows.cpu().cumsum(0)])
+        ends = torch.cat(
+            [torch.zeros(1, dtype=torch.int64, device="cpu"), view.rows.cpu().cumsum(0)]
+        )
     waiting = collections.deque([(0, view.units)])
     for calls in range(_MOST_CALLS):
         if not waiting or (calls >= _FRUITLESS_CALLS and not known.any()):
             break
         first, last = waiting.popleft()
         positions = order[int(ends[first]) : int(ends[last])].sort().values
-        padded = torch.full((view.count,), int(positions[0]))
+        padded = torch.full((view.count,), int(positions[0]), device="cpu")
         padded[positions] = positions
         try:
             found = _joined(score(subject, view.take(padded)), view.count, metrics)
@@ -293,8 +295,8 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> _Found | 
 
 def _nothing(view: View, metrics: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores of no record yet, and which records have one."""
-    scores = torch.full((view.count, metrics), torch.nan, dtype=torch.float64)
-    return scores, torch.zeros(view.count, dtype=torch.bool)
+    scores = torch.full((view.count, metrics), torch.nan, dtype=torch.float64, device="cpu")
+    return scores, torch.zeros(view.count, dtype=torch.bool, device="cpu")
 
 
 def _joined(result: Any, count: int, metrics: int) -> torch.Tensor:

@@ -242,7 +242,7 @@ class QuantileUtilities(Query):
         ).cpu()
         share = self._fraction()
         numerators = -(share.denominator * below - share.numerator * view.units).abs()
-        cost = round(self.step_cost * _FINE) * torch.arange(len(steps))
+        cost = round(self.step_cost * _FINE) * torch.arange(len(steps), device="cpu")
         return IntegerSum(
             numerators * (_FINE // share.denominator) - cost, (1.0 / _FINE,) * len(steps)
         )

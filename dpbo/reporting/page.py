@@ -396,7 +396,7 @@ def _space_of(
 
 def _holds(space: Space, points: Sequence[Sequence[float]]) -> bool:
     """Whether all points, of one dimension, lie in a space."""
-    X = torch.tensor(points, dtype=torch.float64)
+    X = torch.tensor(points, dtype=torch.float64, device="cpu")
     return X.shape[1] == len(space.names) and bool(
         ((X >= space.bounds[0]) & (X <= space.bounds[1])).all()
     )
@@ -406,7 +406,7 @@ def _parameters(point: Sequence[float], space: Space | None) -> dict[str, str]:
     """A point's parameters by name; its coordinates where no space is known."""
     if space is None:
         return {f"x{i}": f"{u:.4g}" for i, u in enumerate(point)}
-    return _texts(space.decode(torch.tensor(point, dtype=torch.float64)))
+    return _texts(space.decode(torch.tensor(point, dtype=torch.float64, device="cpu")))
 
 
 def _searches(
@@ -421,9 +421,9 @@ def _searches(
         )
         if not own or not all(single):
             continue
-        X = torch.tensor(points, dtype=torch.float64)
-        Y = torch.tensor([value["value"] for value in own], dtype=torch.float64)
-        Yvar = torch.tensor([value["variance"] for value in own], dtype=torch.float64)
+        X = torch.tensor(points, dtype=torch.float64, device="cpu")
+        Y = torch.tensor([value["value"] for value in own], dtype=torch.float64, device="cpu")
+        Yvar = torch.tensor([value["variance"] for value in own], dtype=torch.float64, device="cpu")
         yield Search.of(
             ReleasedValues.at(X, Y, Yvar, name, spaces[name]),
             named=spaces[name] is not None,
@@ -564,10 +564,10 @@ def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
         if isinstance(candidates, int):
             chosen += f" of {candidates:,}"
         return f"{chosen} was chosen"
-    rows = torch.tensor(value, dtype=torch.float64)
+    rows = torch.tensor(value, dtype=torch.float64, device="cpu")
     if rows.ndim == 1 and len(rows) <= _FEW:
         return ", ".join(with_noise(v, math.sqrt(s)) for v, s in zip(value, variance, strict=True))
-    stds = torch.tensor(variance, dtype=torch.float64).sqrt()
+    stds = torch.tensor(variance, dtype=torch.float64, device="cpu").sqrt()
     noise = f"{float(stds.min()):.2g}"
     highest = f"{float(stds.max()):.2g}"
     if highest != noise:

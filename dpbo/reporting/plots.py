@@ -433,9 +433,15 @@ class _Axis:
         self._i = i
         listed = space.discrete_dims.get(i) or space.cat_dims.get(i)
         steps = torch.linspace(
-            float(space.bounds[0, i]), float(space.bounds[1, i]), 101, dtype=torch.float64
+            float(space.bounds[0, i]),
+            float(space.bounds[1, i]),
+            101,
+            dtype=torch.float64,
+            device="cpu",
         )
-        self.coordinates = steps if listed is None else torch.tensor(listed, dtype=torch.float64)
+        self.coordinates = (
+            steps if listed is None else torch.tensor(listed, dtype=torch.float64, device="cpu")
+        )
         if i in space.cat_dims:
             self.ticks = [str(value) for value in self._values(self.coordinates)]
         else:

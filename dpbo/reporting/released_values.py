@@ -125,8 +125,8 @@ class ReleasedValues:
         space = Space(**search.param_distributions)
         if "posterior_mean" in columns:
             X = torch.stack([space.encode(parameters) for parameters in columns["params"]])
-            Y = torch.as_tensor(columns["mean_test_score"], dtype=torch.float64)
-            std = torch.as_tensor(columns["std_test_score"], dtype=torch.float64)
+            Y = torch.from_numpy(columns["mean_test_score"])
+            std = torch.from_numpy(columns["std_test_score"])
             return cls(search.name, space, X, Y.unsqueeze(1), std.unsqueeze(1) ** 2)
         column = next((name for name in PUBLIC_SCORES if name in columns), None)
         if column is None:
@@ -143,7 +143,7 @@ class ReleasedValues:
                 points.append(space.encode(parameters))
                 scores.append([score])
                 recommended.append(repr(parameters) == repr(search.best_params_))
-        Y = torch.tensor(scores, dtype=torch.float64)
+        Y = torch.tensor(scores, dtype=torch.float64, device="cpu")
         return cls(
             search.name,
             space,
@@ -151,7 +151,7 @@ class ReleasedValues:
             Y,
             torch.zeros_like(Y),
             builder=gp_of_unknown_noise,
-            feasible=torch.tensor(recommended) if any(recommended) else None,
+            feasible=torch.tensor(recommended, device="cpu") if any(recommended) else None,
             best_is="recommended" if any(recommended) else "highest; the default is recommended",
             what=PUBLIC_SCORES[column],
             released=False,

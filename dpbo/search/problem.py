@@ -225,13 +225,13 @@ class Problem:
         # The configuration that an earlier session asked about, should this one prefer another.
         for row in reservation.values:
             asked = row["details"]["x"]
-            x = None if asked is None else torch.tensor(asked, dtype=torch.float64)
+            x = None if asked is None else torch.tensor(asked, dtype=torch.float64, device="cpu")
         query = self._score() if part == "final" else self._gain(reservation, x)
         try:
             row = reservation.release(query.about(x), x=None if x is None else x.tolist())
         except ReleaseLost:
             return x, None, None
-        value = torch.tensor([row["value"]], dtype=torch.float64)
+        value = torch.tensor([row["value"]], dtype=torch.float64, device="cpu")
         variance = reservation.std_of(query).unsqueeze(0) ** 2
         if part == "final":
             value, variance = self.scoring.observed(value, variance)

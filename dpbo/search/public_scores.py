@@ -46,9 +46,9 @@ def public_candidates(space: Space, most: int, seed: int) -> torch.Tensor:
     sizes = [len(axis) if axis else most + 1 for axis in axes]
     if np.prod(sizes, dtype=float) <= most:
         points = itertools.product(*(axis or [] for axis in axes))
-        return torch.tensor([*points], dtype=torch.float64)
+        return torch.tensor([*points], dtype=torch.float64, device="cpu")
     different = dict.fromkeys(tuple(x) for x in space.sample(16 * most, seed=seed).tolist())
-    return torch.tensor([*itertools.islice(different, most)], dtype=torch.float64)
+    return torch.tensor([*itertools.islice(different, most)], dtype=torch.float64, device="cpu")
 
 
 class Features:

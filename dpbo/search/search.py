@@ -596,7 +596,7 @@ def rehearse(
     strategy = Auto(shift=shift)
     privacy = search._protection
     curator = Curator.rehearsal(
-        torch.zeros(units),
+        torch.zeros(units, device="cpu"),
         unit="record",
         adjacency=privacy.adjacency,
         budget=budget,

@@ -200,7 +200,9 @@ class QueryContract(abc.ABC):
         """
         query = self.query(_identity)
         for count, rows in itertools.product(_COUNTS, (1, 2) if self._per_unit() else (1,)):
-            ends = torch.tensor(_ENDS[:2], dtype=torch.float64).repeat(count // 2 + 1)[:count]
+            ends = torch.tensor(_ENDS[:2], dtype=torch.float64, device="cpu").repeat(
+                count // 2 + 1
+            )[:count]
             records = ends.repeat_interleave(rows).unsqueeze(1).repeat(1, self.metrics)
             labels = np.arange(count).repeat(rows)
             for adjacency in self.adjacencies:
@@ -250,7 +252,7 @@ class QueryContract(abc.ABC):
         query = self.query(_identity)
         straight, permuted = (
             self._answer(query, records[o], labels[o.numpy()], len(units))
-            for o in (torch.arange(len(labels)), order)
+            for o in (torch.arange(len(labels), device="cpu"), order)
         )
         assert straight.numerators.tolist() == permuted.numerators.tolist()
 
@@ -444,7 +446,7 @@ def _raising(_subject: Any, records: Any) -> Any:
 def _flat(units: list[Unit], dtype: torch.dtype) -> tuple[torch.Tensor, np.ndarray[Any, Any]]:
     rows = [row for unit in units for row in unit]
     labels = [index for index, unit in enumerate(units) for _ in unit]
-    return torch.tensor(rows, dtype=torch.float64).to(dtype), np.array(labels)
+    return torch.tensor(rows, dtype=torch.float64, device="cpu").to(dtype), np.array(labels)
 
 
 def _answer(
@@ -467,4 +469,9 @@ def _require_within(a: IntegerSum, b: IntegerSum, declared: Sensitivity) -> None
 
 
 def _of_rows(query: Query, rows: list[Row]) -> IntegerSum:
-    return _answer(query, torch.tensor(rows, dtype=torch.float64), np.arange(len(rows)), len(rows))
+    return _answer(
+        query,
+        torch.tensor(rows, dtype=torch.float64, device="cpu"),
+        np.arange(len(rows)),
+        len(rows),
+    )

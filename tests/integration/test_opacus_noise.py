@@ -120,8 +120,8 @@ def test_sums_are_what_opacus_would_sum():
     assert torch.allclose(summed(rows).float(), expected, rtol=0.005, atol=0.005)
 
 
-def session():
-    module = nn.Linear(4, 2)
+def session(module=None):
+    module = module or nn.Linear(4, 2)
     return Session(TensorDataset(X, Y), TERMS).make_private(
         module, torch.optim.SGD(module.parameters(), 0.1), max_grad_norm=1.0
     )

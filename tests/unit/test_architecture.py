@@ -8,6 +8,8 @@ import pkgutil
 import re
 from typing import Any
 
+from torch.utils._device import _device_constructors
+
 import dpbo
 from dpbo.mechanisms import NoNoise
 from dpbo.mechanisms.mechanism import Mechanism
@@ -125,6 +127,18 @@ def test_no_clock_that_can_be_set_is_read():
         r"|(datetime|date)\.(now|utcnow|today))\("
     )
     assert [path for path in FILES if clock.search(path.read_text())] == []
+
+
+def test_every_tensor_that_is_made_names_its_device():
+    """Else it would lie on the default device of the caller."""
+    makers = {function.__name__ for function in _device_constructors()}
+    for path in FILES:
+        for node in _nodes(path):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch."):
+                made = ast.unparse(node.func).removeprefix("torch.") in makers
+                assert not made or "device" in {given.arg for given in node.keywords}, (
+                    f"{path.relative_to(ROOT)}:{node.lineno}"
+                )
 
 
 def _all_subclasses(cls):

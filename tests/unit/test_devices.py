@@ -3,6 +3,7 @@ else on a device that is not there.
 """
 
 import copy
+import functools
 from concurrent.futures import Executor, Future
 from typing import Any
 
@@ -53,6 +54,7 @@ from tests.shadow import MixedDevices, Shadow
 
 pytestmark = pytest.mark.gpu
 DOUBLE = torch.float64
+CPU = torch.device("cpu")
 EXACT = NoNoise(allow_not_private=True)
 LINE = Space(a=scipy.stats.uniform())
 MIXED = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(1, 4), kind=["x", "y"])
@@ -82,7 +84,14 @@ class AtOnce(Executor):
 
 
 def draw(*shape):
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=DOUBLE)
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.rand(*shape, generator=generator, dtype=DOUBLE, device="cpu")
+
+
+def made(build, *args):
+    """GPyTorch's and BoTorch's modules, which they make on the default device, on the CPU."""
+    with CPU:
+        return build(*args).double()
 
 
 THETA = torch.full((3,), 0.5, dtype=DOUBLE)
@@ -94,7 +103,11 @@ OFF_BALL = {"center": THETA, "matrix": torch.eye(3, dtype=DOUBLE)}
 
 
 def rbf():
-    return RBFKernel().double()
+    return made(RBFKernel)
+
+
+def matern():
+    return made(lambda: ScaleKernel(MaternKernel(nu=2.5)))
 
 
 def score(x, records):
@@ -148,7 +161,7 @@ def gibo(at, bounds, **more):
 
 
 def posterior(at, kernel=None):
-    found = GradientPosterior(at.put(rbf() if kernel is None else kernel.double()), 1e-4)
+    found = GradientPosterior(at.put(rbf() if kernel is None else kernel), 1e-4)
     found.append(at.put(draw(6, 3)))
     return found
 
@@ -171,7 +184,11 @@ def released(at, space=LINE, count=4):
 
 
 def model(at):
-    return at.put(SingleTaskGP(draw(6, 3), draw(6, 1), torch.full((6, 1), 1e-3, dtype=DOUBLE)))
+    return at.put(
+        made(
+            SingleTaskGP, draw(6, 3), draw(6, 1), torch.full((6, 1), 1e-3, dtype=DOUBLE, device=CPU)
+        )
+    )
 
 
 def asynchronous(at):
@@ -220,7 +237,7 @@ def mixture(at):
 
 
 def density(at):
-    points = at.put(X).requires_grad_()
+    points = at.put(X.clone()).requires_grad_()
     mixture(Cpu()).log_density(points).sum().backward()
     return points.grad
 
@@ -234,9 +251,11 @@ def information(at):
 def guided(at):
     X, Y, Yvar = released(at)
     bounds = at.put(LINE.bounds)
-    improvement = LogExpectedImprovement(default_gp(LINE, X, Y, Yvar), Y.max())
+    with bounds.device:
+        improvement = LogExpectedImprovement(default_gp(LINE, X, Y, Yvar), Y.max())
     acquisition = prior_guided(improvement, lambda x: -x.square().sum(-1), t=2, bounds=bounds)
-    return optimize_acqf(acquisition, bounds, q=1, num_restarts=1, raw_samples=4)[0]
+    with bounds.device:
+        return optimize_acqf(acquisition, bounds, q=1, num_restarts=1, raw_samples=4)[0]
 
 
 def proposed(at):
@@ -257,7 +276,7 @@ def pareto(at):
 
 def permute_and_flip(at):
     mechanism = PermuteAndFlipMechanism.of(1.0)
-    utilities = at.put((torch.arange(5000) * 7919 % 5000) << 20)
+    utilities = at.put((torch.arange(5000, device=CPU) * 7919 % 5000) << 20)
     law = mechanism.distribution(
         ClippedMean(score, score_range=(0.0, 1.0)).sensitivity(Adjacency.REPLACE_ONE), [2.0**-20]
     )
@@ -270,7 +289,7 @@ THERE = {
         at, at.put(X), bounds=at.put(BOX), reference=at.put(THETA), largest_difference=0.5
     ),
     "objective of groups": lambda at: objective(
-        at, at.put(X), curator(at, groups=at.put(torch.arange(300) % 50))
+        at, at.put(X), curator(at, groups=at.put(torch.arange(300, device=CPU) % 50))
     ),
     "objective, add or remove": lambda at: objective(
         at, at.put(X), curator(at, Adjacency.ADD_OR_REMOVE_ONE), divisor=300.0
@@ -288,16 +307,16 @@ THERE = {
     "gradient points": lambda at: points(at, bounds=at.put(BOX), start=at.put(X[:3])),
     "gradient points in a box on the CPU": lambda at: points(at, bounds=BOX, start=X[:3]),
     "gradient points, turned": lambda at: points(
-        at, ScaleKernel(MaternKernel(nu=2.5)), generator=torch.Generator().manual_seed(0)
+        at, matern(), generator=torch.Generator().manual_seed(0)
     ),
-    "gradient points, any kernel": lambda at: points(at, RQKernel(), steps=3),
+    "gradient points, any kernel": lambda at: points(at, made(RQKernel), steps=3),
     "fewest gradient points": lambda at: fewest_gradient_points(
         posterior(at), at.put(THETA), 0.5, bounds=BOX
     ),
     "gradient information": information,
     "finite, RBF": lambda at: finite(at, rbf()),
-    "finite, Matern": lambda at: finite(at, ScaleKernel(MaternKernel(nu=2.5)).double()),
-    "finite, any kernel": lambda at: finite(at, RQKernel().double()),
+    "finite, Matern": lambda at: finite(at, matern()),
+    "finite, any kernel": lambda at: finite(at, made(RQKernel)),
     "modeler": modeler,
     "GPUCB": (
         lambda at: GPUCB(model(at), SrinivasFinite(count=9, delta=0.1)).best_of(
@@ -336,7 +355,8 @@ HERE = {
     "objective at points on the CPU": lambda at: objective(at, X),
     "DPGIBO in a box on the CPU": lambda at: gibo(at, BOX),
     "choose_clip": lambda at: torch.tensor(
-        choose_clip(curator(at), loss, bounds=at.put(BOX), candidates=[0.1, 1.0], budget=0.1)
+        choose_clip(curator(at), loss, bounds=at.put(BOX), candidates=[0.1, 1.0], budget=0.1),
+        device=CPU,
     ),
     "clipped gradient": lambda at: ask(
         at, ClippedGradient(loss, at.put(X), weights=at.put(WEIGHTS), clip=1.0)
@@ -399,14 +419,41 @@ SLOW = {
 }
 
 
-@pytest.mark.parametrize(
+EACH = pytest.mark.parametrize(
     "name", [{"Pareto": PARETO, **SLOW}.get(name, name) for name in (*THERE, *HERE)]
 )
+
+
+@functools.cache
+def on_the_cpu(name):
+    return (THERE | HERE)[name](Cpu())
+
+
+@EACH
+def test_no_tensor_lies_on_the_callers_default_device(name):
+    """`meta` here: whatever is made there has no numbers, and fails."""
+    with torch.device("meta"):
+        found = (THERE | HERE)[name](Cpu())
+    torch.testing.assert_close(found, on_the_cpu(name), rtol=1e-6, atol=1e-9)
+
+
+def test_a_score_sees_the_callers_default_device():
+    seen = set()
+
+    def default(x, records):
+        seen.add(torch.get_default_device().type)
+        return score(x, records)
+
+    with torch.device("meta"):
+        ask(Cpu(), ClippedMean(default, THETA, score_range=(0.0, 1.0)))
+    assert seen == {"meta"}
+
+
+@EACH
 def test_results_are_the_cpus_and_lie_where_the_inputs_do(name, request):
-    case = (THERE | HERE)[name]
     there = Gpu() if torch.cuda.is_available() else request.getfixturevalue("device")
-    found = case(there)
-    expected = case(Cpu())
+    found = (THERE | HERE)[name](there)
+    expected = on_the_cpu(name)
     assert (str(found.device), found.shape) == (
         there.name if name in THERE else "cpu",
         expected.shape,

@@ -44,6 +44,7 @@ from dpbo.errors import (
 from dpbo.integrations.ax.strategies import noisy_improvement
 from dpbo.integrations.parameter_encoding import Kind, Parameter, ParameterEncoding
 from dpbo.integrations.recommendation import Recommendation, recommended
+from dpbo.isolation import without_default_device
 from dpbo.objective import PrivateObjective
 from dpbo.space import Space
 from dpbo.validation import Count, checked
@@ -135,7 +136,8 @@ class ClientObjective:
         self._require_suitable_trials()
         room = min(at_most, self.objective.remaining - len(self.running))
         if room > 0:
-            return sorted(self.client.get_next_trials(max_trials=room))
+            with without_default_device():
+                return sorted(self.client.get_next_trials(max_trials=room))
         return []
 
     def point(self, index: int) -> torch.Tensor:
@@ -297,7 +299,9 @@ class ClientObjective:
             index = begun.get(value["handle"])
             if index is None:
                 index = self.client.attach_trial(
-                    self._encoding.shown(torch.tensor(value["details"]["x"], dtype=torch.float64))
+                    self._encoding.shown(
+                        torch.tensor(value["details"]["x"], dtype=torch.float64, device="cpu")
+                    )
                 )
                 trials[index].update_run_metadata({ENTRY: value["handle"]})
             self._complete_trial(index, value["value"][0], value["variance"][0])
@@ -311,7 +315,7 @@ class ClientObjective:
         constraints = self.client._experiment.search_space.parameter_constraints
         shown = map(self._encoding.shown, X)
         feasible = [all(limit.check(one) for limit in constraints) for one in shown]
-        return recommended(self.space, X, Y, Yvar, feasible=torch.tensor(feasible))
+        return recommended(self.space, X, Y, Yvar, feasible=torch.tensor(feasible, device="cpu"))
 
     def _complete_trial(self, index: int, mean: float, variance: float) -> None:
         self.client.complete_trial(index, raw_data={METRIC: (mean, math.sqrt(variance))})

@@ -83,7 +83,7 @@ def _gradient_information(
             theta = X[model.posterior(X).mean[..., 0].argmax()]
     return {
         "model": model,
-        "theta": torch.as_tensor(theta, dtype=torch.float64),
+        "theta": torch.as_tensor(theta, dtype=torch.float64, device="cpu"),
         "X_pending": X_pending,
     }
 

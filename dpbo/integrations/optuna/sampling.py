@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 from dpbo.acquisition.expected_improvement import maximize, suggest
 from dpbo.integrations.optuna.trials import ENTRY, YVAR, Suggestions
 from dpbo.integrations.recommendation import Recommendation, recommended
-from dpbo.isolation import seed_torch
+from dpbo.isolation import seed_torch, without_default_device
 from dpbo.models.builders import default_gp, mute_optimizer_warnings
 from dpbo.space import Space
 from dpbo.validation import Seed, at_least, checked
@@ -139,7 +139,7 @@ def columns_of(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """X `t x d`, Y `t x 1`, Yvar `t x 1`."""
     values = torch.tensor(
-        [[t.value, t.user_attrs[YVAR]] for t in trials], dtype=torch.float64
+        [[t.value, t.user_attrs[YVAR]] for t in trials], dtype=torch.float64, device="cpu"
     ).reshape(-1, 2)
     return suggestions.points([t.params for t in trials]), values[:, :1], values[:, 1:]
 
@@ -163,7 +163,7 @@ def _constraint_values(study: optuna.Study, trials: list[FrozenTrial]) -> torch.
             known[entry].update(_constraints(trial))
     names = sorted(set().union(*known.values()))
     rows = [[values.get(name, torch.nan) for name in names] for values in known.values()]
-    return torch.tensor(rows, dtype=torch.float64).reshape(len(trials), len(names))
+    return torch.tensor(rows, dtype=torch.float64, device="cpu").reshape(len(trials), len(names))
 
 
 def _constraints(trial: FrozenTrial) -> dict[str, float]:
@@ -185,7 +185,7 @@ def _suggest_feasible(
     seed: int,
 ) -> torch.Tensor:
     """The next point, `1 x d`, by qLogNEI under constraints, `t x k`, NaN where one is unknown."""
-    with mute_optimizer_warnings(), seed_torch(seed):
+    with mute_optimizer_warnings(), seed_torch(seed), without_default_device():
         models = [default_gp(space, X, Y, Yvar)]
         for values in constraints.T:
             known = ~values.isnan()
@@ -200,7 +200,9 @@ def _suggest_feasible(
             ModelListGP(*models),
             X,
             sampler=SobolQMCNormalSampler(torch.Size([64]), seed=seed),
-            objective=LinearMCObjective(torch.eye(len(models), dtype=torch.float64)[0]),
+            objective=LinearMCObjective(
+                torch.eye(len(models), dtype=torch.float64, device="cpu")[0]
+            ),
             constraints=[lambda Z, k=k: Z[..., k] for k in range(1, len(models))] or None,
             X_pending=pending if len(pending) else None,
         )

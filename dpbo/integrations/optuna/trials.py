@@ -245,7 +245,7 @@ class TrialObjective:
             ]
             for value in missing:
                 shown = self.suggestions.shown(
-                    torch.tensor(value["details"]["x"], dtype=torch.float64)
+                    torch.tensor(value["details"]["x"], dtype=torch.float64, device="cpu")
                 )
                 marks = {ENTRY: value["handle"], YVAR: value["variance"][0]}
                 distributions = self.suggestions.distributions

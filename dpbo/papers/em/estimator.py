@@ -195,7 +195,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         if self.center is None:
             center = None
         else:
-            center = torch.as_tensor(np.asarray(self.center, dtype=np.float64))
+            center = torch.from_numpy(np.array(self.center, dtype=np.float64))
         ball = Ball(float(self.radius), center=center, norm=norm)
         ball.require_dimension(d)
         return ball
@@ -265,7 +265,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
             "question": hashlib.sha256("\n".join(_public_text(query)).encode()).hexdigest()[:16],
         }
         row = reservation.release(query, **asked)
-        value = torch.tensor(row["value"], dtype=torch.float64)
+        value = torch.tensor(row["value"], dtype=torch.float64, device="cpu")
         return value.reshape(rows, -1), reservation.std_of(query).reshape(rows, -1)
 
     def _points(self, X: Any) -> torch.Tensor:

@@ -101,7 +101,7 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
         if self.center is not None:
             count = float(public or 1.0)
         else:
-            origin = torch.zeros(1, d, dtype=torch.float64)
+            origin = torch.zeros(1, d, dtype=torch.float64, device="cpu")
             (value,), (std,) = self._release(
                 reservation, ClusterSums(d, ball=ball, centers=origin, vectors=self.vectors), "mean"
             )
@@ -192,7 +192,7 @@ def factors_of(
     """
     full = rest + (V.square() * values).sum(1)
     order = values.argsort(descending=True)[:m]
-    L = torch.zeros(len(full), m, dtype=torch.float64)
+    L = torch.zeros(len(full), m, dtype=torch.float64, device="cpu")
     L[:, : len(order)] = V[:, order] * values[order].sqrt()
     psi = rest.clone()
     for _ in range(iterations):
@@ -237,5 +237,5 @@ def embedding(analysis: DPFactorAnalysis) -> LinearEmbedding:
 def _posterior(L: torch.Tensor, psi: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, G): E[z|x] = B x and its covariance G = (I + L' Psi^-1 L)^-1."""
     scaled = L.T / psi
-    G = torch.linalg.inv(torch.eye(L.shape[1], dtype=L.dtype) + scaled @ L)
+    G = torch.linalg.inv(torch.eye(L.shape[1], dtype=L.dtype, device="cpu") + scaled @ L)
     return G @ scaled, G

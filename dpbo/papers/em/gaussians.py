@@ -47,7 +47,7 @@ class Gaussians:
                 precision = torch.cholesky_inverse(factor)
                 linear = (precision @ self.means.unsqueeze(2)).squeeze(2)
                 half = factor.diagonal(dim1=1, dim2=2).log().sum(1)
-                i, j = torch.triu_indices(d, d)
+                i, j = torch.triu_indices(d, d, device="cpu")
                 square = -precision[:, i, j] * torch.where(i == j, 0.5, 1.0).to(precision.dtype)
             case "diag":
                 linear = self.means / self.covariances
@@ -110,7 +110,7 @@ def matrix_of(upper: torch.Tensor, d: int) -> torch.Tensor:
     """Symmetric matrices from their upper triangles row by row: `batch x d(d+1)/2` to `batch x d x
     d`.
     """
-    i, j = torch.triu_indices(d, d)
+    i, j = torch.triu_indices(d, d, device="cpu")
     full = upper.new_zeros(len(upper), d, d)
     full[:, i, j] = upper
     full[:, j, i] = upper
@@ -234,7 +234,7 @@ def mixture_of(
     pull = per(prior.k0 * counts / (prior.k0 + counts), covariances) * outer(means, kind)
     scale: float | torch.Tensor
     if kind == "full":
-        scale = (prior.s0 * torch.eye(d, dtype=means.dtype)).expand_as(covariances)
+        scale = (prior.s0 * torch.eye(d, dtype=means.dtype, device="cpu")).expand_as(covariances)
     else:
         scale = prior.s0
     covariances = (scale + own + pull) / per(counts + 2 * d + 3, covariances)

@@ -121,7 +121,7 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         K = self.n_components
         kind = self.covariance_type
         seed = self._seed(curator)
-        blank = torch.zeros(K, width_of(kind, d), dtype=torch.float64)
+        blank = torch.zeros(K, width_of(kind, d), dtype=torch.float64, device="cpu")
         moments = MixtureMoments(
             d,
             ball=ball,
@@ -235,10 +235,10 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         """
         kind = self.covariance_type
         units = reservation.curator.units
-        identity = torch.eye(d, dtype=torch.float64)
+        identity = torch.eye(d, dtype=torch.float64, device="cpu")
         inner = identity / (d + 2)  # of the uniform law on the unit ball
         for _ in range(self.frame_iter):
-            natural = torch.zeros(1, width_of(kind, d), dtype=torch.float64)
+            natural = torch.zeros(1, width_of(kind, d), dtype=torch.float64, device="cpu")
             query = MixtureMoments(
                 d, ball=ball, natural=natural, covariance=kind, vectors=self.vectors
             )
@@ -265,10 +265,14 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         """
         K = self.n_components
         root = torch.linalg.cholesky(covariance)
-        center = torch.zeros(d, dtype=torch.float64) if ball.center is None else ball.center
+        center = (
+            torch.zeros(d, dtype=torch.float64, device="cpu")
+            if ball.center is None
+            else ball.center
+        )
         cloud = torch.from_numpy(generator.standard_normal((K, d))) @ root.T
         centers = _SEPARATION * cloud
-        weights = torch.full((K,), 1.0 / K, dtype=torch.float64)
+        weights = torch.full((K,), 1.0 / K, dtype=torch.float64, device="cpu")
         units = reservation.curator.units
         near = Ball(
             0.75 * self._reach(d) * float(torch.linalg.eigvalsh(covariance)[-1]) ** 0.5,
@@ -286,7 +290,9 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         between_centers = float((weights * centers.square().sum(1)).sum())
         total = float(covariance.trace())
         within = max(total - between_centers, 0.1 * total) / d
-        matrix = torch.eye(d, dtype=torch.float64) if ball.matrix is None else ball.matrix
+        matrix = (
+            torch.eye(d, dtype=torch.float64, device="cpu") if ball.matrix is None else ball.matrix
+        )
         inside = within * matrix @ matrix.T / ball.radius**2
         kind = self.covariance_type
         if kind == "full":

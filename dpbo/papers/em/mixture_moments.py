@@ -103,7 +103,7 @@ class MixtureMoments(PointSums):
         return max(two_components, distance_squared((q, m, c), self.covariance))
 
     def coordinate_scale(self) -> torch.Tensor:
-        weights = torch.tensor(self.weights, dtype=torch.float64)[
+        weights = torch.tensor(self.weights, dtype=torch.float64, device="cpu")[
             statistic_degrees(self.covariance, self.dimension)
         ]
         return (min(self.weights) / (weights * isometry(self.covariance, self.dimension))).repeat(

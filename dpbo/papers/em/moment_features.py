@@ -44,16 +44,22 @@ def features(Z: torch.Tensor, covariance: str) -> torch.Tensor:
 def statistic_degrees(covariance: str, d: int) -> torch.Tensor:
     """Degree of each statistic in z: `F`, int64."""
     rest = width_of(covariance, d) - 1 - d
-    return torch.cat([torch.zeros(1), torch.ones(d), torch.full((rest,), 2.0)]).long()
+    return torch.cat(
+        [
+            torch.zeros(1, device="cpu"),
+            torch.ones(d, device="cpu"),
+            torch.full((rest,), 2.0, device="cpu"),
+        ]
+    ).long()
 
 
 def isometry(covariance: str, d: int) -> torch.Tensor:
     """The factor of each statistic in svec coordinates: 1, or sqrt 2 off the diagonal. Shape
     `F`.
     """
-    ones = torch.ones(width_of(covariance, d), dtype=torch.float64)
+    ones = torch.ones(width_of(covariance, d), dtype=torch.float64, device="cpu")
     if covariance == "full":
-        i, j = torch.triu_indices(d, d)
+        i, j = torch.triu_indices(d, d, device="cpu")
         ones[1 + d :][i != j] = math.sqrt(2.0)
     return ones
 

@@ -183,7 +183,7 @@ class PointSums(Query):
             part = self.sum_points(piece, resolution)
             total = part if total is None else total.add_(part)
         if total is None:
-            return torch.zeros(len(self.coordinate_scale()), dtype=torch.int64)
+            return torch.zeros(len(self.coordinate_scale()), dtype=torch.int64, device="cpu")
         return total << self._shifts(resolution).to(total.device)
 
     def _shifts(self, resolution: Resolution) -> torch.Tensor:
@@ -272,12 +272,12 @@ class ClusterSums(PointSums):
 
     def coordinate_scale(self) -> torch.Tensor:
         q, m = self._scaled_weights()
-        return torch.tensor([1.0 / q] + [1.0 / m] * self.dimension, dtype=torch.float64).repeat(
-            len(self.centers)
-        )
+        return torch.tensor(
+            [1.0 / q] + [1.0 / m] * self.dimension, dtype=torch.float64, device="cpu"
+        ).repeat(len(self.centers))
 
     def degrees(self) -> torch.Tensor:
-        return torch.tensor([0] + [1] * self.dimension).repeat(len(self.centers))
+        return torch.tensor([0] + [1] * self.dimension, device="cpu").repeat(len(self.centers))
 
     def rows_together(self, device: str) -> int:
         return chunk_rows(self.dimension + len(self.centers), device, _MOST_TOGETHER)
@@ -309,9 +309,9 @@ class ClusterSums(PointSums):
                 for Z, valid in self.places(piece, resolution)
             ]
 
-        total = torch.zeros(len(self.coordinate_scale()), dtype=torch.int64)
+        total = torch.zeros(len(self.coordinate_scale()), dtype=torch.int64, device="cpu")
         sum_of = self.chunk_sum(resolution, view.device)
-        Z = torch.empty(rows, self.dimension, dtype=torch.float64).T
+        Z = torch.empty(rows, self.dimension, dtype=torch.float64, device="cpu").T
         for whole, valid in view.keep((self.ball, self.dimension, resolution.bits, rows), places):
             total += sum_of(Z.copy_(whole), valid)
         return total << self._shifts(resolution)
@@ -334,7 +334,7 @@ class ClusterSums(PointSums):
             return on_device
         rows = self.rows_together("cpu")
         # a place for the distances of each chunk, and what becomes of them
-        nearest = torch.empty(len(C), rows, dtype=torch.float64)
+        nearest = torch.empty(len(C), rows, dtype=torch.float64, device="cpu")
 
         def on_cpu(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
             k, marks = Z.numpy(), nearest.numpy()
@@ -391,9 +391,9 @@ class SecondMoment(PointSums):
         return 1.0
 
     def coordinate_scale(self) -> torch.Tensor:
-        i, j = torch.triu_indices(self.dimension, self.dimension)
+        i, j = torch.triu_indices(self.dimension, self.dimension, device="cpu")
         # torch.where of two numbers would be float32
-        scale = torch.full((len(i),), math.sqrt(0.5), dtype=torch.float64)
+        scale = torch.full((len(i),), math.sqrt(0.5), dtype=torch.float64, device="cpu")
         scale[i == j] = 1.0
         return scale
 
@@ -401,7 +401,7 @@ class SecondMoment(PointSums):
         return self.dimension
 
     def degrees(self) -> torch.Tensor:
-        return torch.full((self.dimension * (self.dimension + 1) // 2,), 2)
+        return torch.full((self.dimension * (self.dimension + 1) // 2,), 2, device="cpu")
 
     def chunk_sum(
         self, resolution: Resolution, device: torch.device

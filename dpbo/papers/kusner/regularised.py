@@ -262,7 +262,9 @@ class RegularisedBest(Query):
         model = None
         if self.adaptive is not None:
             points = torch.tensor(
-                [[math.log(regularisation)] for regularisation in self.grid], dtype=torch.float64
+                [[math.log(regularisation)] for regularisation in self.grid],
+                dtype=torch.float64,
+                device="cpu",
             )
             model = FiniteGP(points, self.adaptive.kernel, self.adaptive.noise)
         mean = self._mean(None)

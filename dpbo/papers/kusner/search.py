@@ -328,7 +328,7 @@ class KusnerValue(_SearchQuery):
                 value = max(self.search.run_all(view))
             else:
                 value = self.search.run_branch_and_bound(view)[-1]
-            return torch.tensor([value], dtype=torch.float64)
+            return torch.tensor([value], dtype=torch.float64, device="cpu")
 
         return _on_lattice(result)
 

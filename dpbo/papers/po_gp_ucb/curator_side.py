@@ -180,7 +180,7 @@ def release_rows(
     row = curator.reserve(name, mechanism, slots=1, given={}, ordered=True, terms=held).release(
         table
     )
-    Z = torch.tensor(row["value"], dtype=torch.float64)
+    Z = torch.tensor(row["value"], dtype=torch.float64, device="cpu")
     return ReleasedRows(Z, max(row["variance"]), row["distribution"], table.projection)
 
 

@@ -172,7 +172,11 @@ def random_projection(dimension: Count, k: Count, *, seed: int) -> torch.Tensor:
             "A projection to more dimensions only adds noise.",
         )
     directions = torch.randn(
-        dimension, k, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+        dimension,
+        k,
+        dtype=torch.float64,
+        generator=torch.Generator().manual_seed(seed),
+        device="cpu",
     )
     frame, upper = torch.linalg.qr(directions)
     return (frame * upper.diagonal().sign() * math.sqrt(dimension / k) * 2.0**30).round() / 2.0**30

@@ -25,7 +25,7 @@ from dpbo.validation import Index, ScoreRange, Within, between, checked_construc
 _BITS = 34  # log2 of the sensitivity over the quantum
 _WHOLE = 2.0**53  # beyond it, float64 cannot represent every whole number
 _UP = 1 + 2.0**-40  # makes up for the rounding of long sums
-_NOTHING = torch.tensor([[torch.nan]], dtype=torch.float64)
+_NOTHING = torch.tensor([[torch.nan]], dtype=torch.float64, device="cpu")
 _CENTER = Within(
     "one number or more, each within 1e100 of zero",
     lambda center: (
@@ -146,7 +146,7 @@ class RowTable(Query):
         return Sensitivity.of_l2(l2, (1.0,) * k, k)
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
-        center = torch.tensor(self.center, dtype=torch.float64)
+        center = torch.tensor(self.center, dtype=torch.float64, device="cpu")
         return (center if self.projection is None else center @ self.projection).tolist(), 1.0
 
     def public_inputs(self) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def po_gp_ucb_transform(
         raise InputError("X", tuple(X.shape), "finite, of shape n x d with n > d")
     omega = po_gp_ucb_omega(epsilon=epsilon, delta=delta, r=r)
     d = X.shape[1]
-    M = torch.randn(d, r, generator=generator, dtype=torch.float64).to(X.device)
+    M = torch.randn(d, r, generator=generator, dtype=torch.float64, device="cpu").to(X.device)
     centred = X.detach() - X.detach().mean(0)
     U, S, Vh = torch.linalg.svd(centred, full_matrices=False)
     inflated = float(S[-1]) < omega

@@ -106,8 +106,8 @@ def model(options: argparse.Namespace) -> None:
     lower, upper = facts["outcome"]["range"]
     deviation = options.deviation or (upper - lower) / 4
     prior = ScaleKernel(RBFKernel()).double()
-    prior.base_kernel.lengthscale = torch.tensor(options.length_scale).double()
-    prior.outputscale = torch.tensor(deviation**2).double()
+    prior.base_kernel.lengthscale = torch.tensor(options.length_scale, device="cpu").double()
+    prior.outputscale = torch.tensor(deviation**2, device="cpu").double()
     modeler = Modeler(
         rows.Z,
         kernel=noisy_inputs(prior, rows.variance, dimension=rows.Z.shape[1]),
@@ -190,7 +190,7 @@ def _constants(
     name: str, given: Sequence[float] | None, X: torch.Tensor, default: float
 ) -> torch.Tensor:
     values = torch.tensor(
-        given if given is not None else [default] * X.shape[1], dtype=torch.float64
+        given if given is not None else [default] * X.shape[1], dtype=torch.float64, device="cpu"
     )
     if values.shape != X.shape[1:] or not bool(values.isfinite().all()):
         raise InputError(
