@@ -2,6 +2,7 @@
 only, so nothing needs escaping.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ _LEFT = 56.0
 _RIGHT = 12.0
 _TOP = 12.0
 _BOTTOM = 34.0
+# of one chart; more would cover each other
+_MOST_DOTS = 2000
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,11 @@ class ConvergenceChart:
     best point so far.
 
     Attributes:
-        dots: in the order of release.
+        dots: in the order of release; of many values, every `step`-th one.
         path: of the posterior mean, as an SVG path.
         best: place of the recommended point on that path.
         x_ticks, y_ticks: marks of the axes.
+        step: how many values there are for each dot.
         left, right, bottom: ends of the plotting area.
     """
 
@@ -54,6 +58,7 @@ class ConvergenceChart:
     best: tuple[float, float]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
+    step: int = 1
     left: float = _LEFT
     right: float = WIDTH - _RIGHT
     bottom: float = HEIGHT - _BOTTOM
@@ -79,14 +84,17 @@ class ConvergenceChart:
                 HEIGHT - _BOTTOM - (value - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM), 1
             )
 
+        step = math.ceil(len(y) / _MOST_DOTS)
         dots = []
-        path = f"M{across(1)} {up(best_so_far[0])}"
-        for t, (v, s, mean) in enumerate(
-            zip(y.tolist(), std.tolist(), best_so_far, strict=True), 1
-        ):
+        for t in range(1, len(y) + 1, step):
+            v = float(y[t - 1])
+            s = float(std[t - 1])
             text = f"evaluation {t}: {with_noise(v, s)}"
             dots.append(Dot(across(t), up(v), up(v - s), up(v + s), text))
-            path += f"H{across(t)}V{up(mean)}"
+        path = f"M{across(1)} {up(best_so_far[0])}"
+        for t, (known, better) in enumerate(itertools.pairwise(best_so_far), 2):
+            if better > known:
+                path += f"H{across(t)}V{up(better)}"
         path += f"H{across(len(y) + 0.5)}"
         return cls(
             tuple(dots),
@@ -94,6 +102,7 @@ class ConvergenceChart:
             (across(released.best + 1), up(recommended)),
             tuple(Tick(across(t), f"{t:.0f}") for t in ticks(1, len(y), 10) if t == int(t)),
             tuple(Tick(up(v), f"{v:.6g}") for v in ticks(low, high, 6)),
+            step,
         )
 
 

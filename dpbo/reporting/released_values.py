@@ -33,6 +33,14 @@ PUBLIC_SCORES = {
 """Columns of `DPSearch.results_` that rank configurations where no score was released, and what
 they are.
 """
+# Points that a model is fitted to, and whose values then stand for those of all points.
+_MOST_FITTED = 500
+# As a share of the values' variance.
+_LEAST_NOISE = 1e-6
+# Added to a prior's variances, as a share of these, so that its factor can be computed.
+_JITTER = 1e-6
+# Points whose covariance with others is in memory at once.
+_BLOCK = 1024
 _ALLOWED = (
     "a PrivateObjective, a search that has one, a fitted DPSearch, or an Optuna study of a"
     " TrialObjective"
@@ -54,7 +62,6 @@ class ReleasedValues:
             cube, or over the range of the points.
         X: points, `t x d`. Y: values, `t x 1`, larger is better. Yvar: variance of their noise, `t
             x 1`.
-        builder: makes the model.
         feasible: which points may be recommended, `t` bools; None: all.
         released: whether they were released; else their noise is not known, and the search may
             recommend another point than the highest.
@@ -66,7 +73,6 @@ class ReleasedValues:
     X: torch.Tensor
     Y: torch.Tensor
     Yvar: torch.Tensor
-    builder: ModelBuilder = default_gp
     feasible: torch.Tensor | None = None
     what: str = "released value"
     released: bool = True
@@ -175,34 +181,98 @@ class ReleasedValues:
         return cls(study.study_name, space, X, Y, Yvar, feasible=feasible)
 
     @cached_property
-    def model(self) -> SingleTaskGP:
-        """The Gaussian process fitted to all values. Raises UsageError where there is a single
-        one.
+    def _merged(self) -> tuple[torch.Tensor, ...]:
+        """X, Y and Yvar with equal points as one, and the row in these of each point.
+
+        The mean of a point's values, weighted by their precisions, tells a model of known noise as
+        much as the values themselves.
         """
-        if len(self.X) < 2:
-            raise UsageError(f"{self.name!r} has one value only, and a model needs two or more.")
+        X, rows = torch.unique(self.X, dim=0, return_inverse=True)
+        # A model without noise could not be computed with.
+        least = _LEAST_NOISE * float(self.Y.var(correction=0)) + 1e-18
+        precision = self.Yvar.clamp_min(least).reciprocal()
+        total = X.new_zeros(len(X), 1).index_add_(0, rows, precision)
+        weighted = torch.zeros_like(total).index_add_(0, rows, precision * self.Y)
+        return X, weighted / total, total.reciprocal(), rows
+
+    @cached_property
+    def model(self) -> SingleTaskGP:
+        """The Gaussian process fitted to all values, or to `_MOST_FITTED` points drawn from more.
+        Raises UsageError where there is a single point.
+        """
+        X, Y, Yvar, _ = self._merged
+        if len(X) < 2:
+            raise UsageError(
+                f"{self.name!r} has values at one point only, and a model needs two or"
+                " more."
+            )
         with mute_optimizer_warnings(), seed_torch(0):
-            return self.builder(self.space, self.X, self.Y, self.Yvar)
+            drawn = torch.randperm(len(X), device="cpu")[:_MOST_FITTED].sort().values
+            return self.builder(self.space, X[drawn], Y[drawn], Yvar[drawn])
+
+    @cached_property
+    def _conditioned(self) -> tuple[torch.Tensor, ...]:
+        """What all values tell of those at the fitted points z, where there are more points, by
+        Titsias 2009.
+
+        With K the prior covariance at z and B the sum of k(z, x) k(x, z) / variance over all x, the
+        values at z have posterior mean K (K + B)^-1 b and covariance K (K + B)^-1 K; returned are
+        the factors of K and of K + B, and (K + B)^-1 b. The sums need one block of points at once.
+        """
+        X, Y, Yvar, _ = self._merged
+        gp = self.model
+        (z,) = gp.train_inputs
+        y, noise = gp.outcome_transform(Y, Yvar)
+        prior = gp.covar_module(z).to_dense()
+        prior.diagonal().add_(_JITTER * float(prior.diagonal().mean()))
+        both = prior.clone()
+        weighted = X.new_zeros(len(z), 1)
+        for rows in torch.split(torch.arange(len(X), device="cpu"), _BLOCK):
+            x = X[rows]
+            variance = noise[rows]
+            scaled = gp.covar_module(z, x).to_dense() / variance.sqrt().T
+            both.addmm_(scaled, scaled.T)
+            weighted.addmm_(scaled, (y[rows] - gp.mean_module(x).unsqueeze(1)) / variance.sqrt())
+        factor = torch.linalg.cholesky(both)
+        return torch.linalg.cholesky(prior), factor, torch.cholesky_solve(weighted, factor)
 
     def posterior(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and standard deviation of the score at points (`n x d`), `n` each; the noise of a
         release is not in it.
         """
         with torch.no_grad():
-            found = self.model.posterior(X)
-        mean, variance = (
-            getattr(found, f"mixture_{name}", getattr(found, name)) for name in ("mean", "variance")
+            blocks = [self._posterior(block) for block in torch.split(X, _BLOCK)]
+        mean, variance = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+        return mean, variance.sqrt()
+
+    def _posterior(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance at a block of points."""
+        gp = self.model
+        if len(self._merged[0]) <= _MOST_FITTED:
+            found = gp.posterior(X)
+            return found.mean[:, 0], found.variance[:, 0]
+        prior, both, weights = self._conditioned
+        covariance = gp.covar_module(*gp.train_inputs, X).to_dense()
+        mean = gp.mean_module(X) + (covariance.T @ weights)[:, 0]
+        explained, left = (
+            torch.linalg.solve_triangular(factor, covariance, upper=False).square().sum(0)
+            for factor in (prior, both)
         )
-        return mean.reshape(-1), variance.reshape(-1).sqrt()
+        variance = gp.covar_module(X, diag=True) - explained + left
+        scale = gp.outcome_transform.stdvs[0]
+        return gp.outcome_transform.means[0] + scale * mean, scale**2 * variance.clamp_min(0)
 
     @cached_property
     def mean(self) -> torch.Tensor:
-        """Posterior mean at the points, `t`; of a single value, and of what was not released, the
-        value.
+        """Posterior mean at the points, `t`; at a single point, that of its values, and of what was
+        not released, the values.
         """
-        if len(self.X) == 1 or not self.released:
+        X, Y, _, rows = self._merged
+        if not self.released:
             return self.Y[:, 0]
-        return self.posterior(self.X)[0]
+        if len(X) == 1:
+            return Y[rows, 0]
+        return self.posterior(X)[0][rows]
 
     @property
     def best_so_far(self) -> torch.Tensor:
