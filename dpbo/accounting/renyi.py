@@ -6,6 +6,7 @@ a)/(a-1) (Canonne, Kamath & Steinke 2020, Proposition 12), and rho-zCDP is (a, a
 a > 1. Every order gives a valid bound, so a search over orders is loose at worst.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -163,11 +164,13 @@ def sampled_gaussian(sigma: float, rate: float, relation: str, orders: Array) ->
         return unsampled
     sampled = [
         _quadrature(sigma, rate, relation, max(a, _LEAST_ORDER)) if a <= _MOST_ORDER else np.inf
-        for a in orders
+        for a in orders.tolist()
     ]
     return np.minimum(np.array(sampled) * _UP_SAMPLED, unsampled)
 
 
+# A statement reads one curve at a dozen deltas.
+@functools.lru_cache(maxsize=1 << 14)
 def _quadrature(sigma: float, rate: float, relation: str, order: float) -> float:
     """Trapezoids on an analytic integrand, in steps of a sixteenth of its narrowest feature: exact
     but for float rounding. Infinite where these are too many.

@@ -107,6 +107,8 @@ def pairs_of(events: tuple[Event, ...], as_gaussian: bool, reverse: bool) -> dic
     return {**pairs, **({GaussianPair(root_up(mu_squared)): 1} if mu_squared else {})}
 
 
+# A refined composition asks once for each of its grids.
+@functools.lru_cache(maxsize=128)
 def selection_epsilon(event: SelectionEvent, delta: float) -> float:
     """Smallest epsilon of one selection at this delta > 0 by its profile, to one part in a million
     and rounded up.
