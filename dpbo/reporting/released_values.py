@@ -62,6 +62,7 @@ class ReleasedValues:
             cube, or over the range of the points.
         X: points, `t x d`. Y: values, `t x 1`, larger is better. Yvar: variance of their noise, `t
             x 1`.
+        builder: makes the model.
         feasible: which points may be recommended, `t` bools; None: all.
         released: whether they were released; else their noise is not known, and the search may
             recommend another point than the highest.
@@ -73,6 +74,7 @@ class ReleasedValues:
     X: torch.Tensor
     Y: torch.Tensor
     Yvar: torch.Tensor
+    builder: ModelBuilder = default_gp
     feasible: torch.Tensor | None = None
     what: str = "released value"
     released: bool = True
@@ -203,8 +205,7 @@ class ReleasedValues:
         X, Y, Yvar, _ = self._merged
         if len(X) < 2:
             raise UsageError(
-                f"{self.name!r} has values at one point only, and a model needs two or"
-                " more."
+                f"{self.name!r} has values at one point only, and a model needs two or more."
             )
         with mute_optimizer_warnings(), seed_torch(0):
             drawn = torch.randperm(len(X), device="cpu")[:_MOST_FITTED].sort().values
