@@ -95,6 +95,10 @@ def seed_torch(seed: int) -> Iterator[None]:
                 torch.cuda.set_rng_state_all(before[1])
 
 
+# A forked process has none of its parent's threads, for which torch would wait for ever.
+os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+
 def without_default_device() -> contextlib.AbstractContextManager[Any]:
     """What other libraries make meanwhile lies on the CPU unless they say where, also if the caller
     has set another default device: as dpbo itself never takes a device from there, its own tensors
