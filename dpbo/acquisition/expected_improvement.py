@@ -17,12 +17,14 @@ Public objectives must come from public things: the model and public records, ne
 ones. They cost no budget.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.acquisition.multi_objective import logei
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.optim import optimize_acqf, optimize_acqf_mixed_alternating
@@ -142,9 +144,10 @@ def suggest_pareto(
         ]
         model = ModelListGP(default_gp(space, X, Y, Yvar), *public_models)
         sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
-        acquisition = qLogNoisyExpectedHypervolumeImprovement(
-            model, list(reference), X, sampler=sampler, prune_baseline=True
-        )
+        with _without_compiler():
+            acquisition = qLogNoisyExpectedHypervolumeImprovement(
+                model, list(reference), X, sampler=sampler, prune_baseline=True
+            )
         return maximize(acquisition, space, space.bounds.to(X.device))
 
 
@@ -190,6 +193,20 @@ def pareto_front(
     require_history(space, X, Y, Yvar, least=1)
     _require_public_values(X, public)
     return is_non_dominated(torch.cat([posterior_mean(space, X, Y, Yvar).unsqueeze(1), public], 1))
+
+
+@contextlib.contextmanager
+def _without_compiler() -> Iterator[None]:
+    """BoTorch compiles a kernel of qLogNEHVI when it is first used: silently, for most of
+    a minute, and waiting without end for a lock that a killed process left. Here it does not; what
+    is loaded already is used.
+    """
+    before = getattr(logei, "_load_attempted", False)
+    logei._load_attempted = True
+    try:
+        yield
+    finally:
+        logei._load_attempted = before
 
 
 def best_point(

@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.acquisition.multi_objective import logei
 from botorch.exceptions.errors import InfeasibilityError
 from botorch.sampling import SobolQMCNormalSampler
 
@@ -303,6 +304,19 @@ def test_points_keep_public_constraints_and_improve_on_the_best_that_keeps_them(
     )
     assert (points[:, :2].sum(1) <= 1.0 + 1e-6).all()
     assert (points[0, :2] - 0.5).abs().max() < 0.15, "the best that keeps it lies at a half"
+
+
+def test_several_objectives_need_no_compiler_and_wait_for_no_lock(tmp_path, monkeypatch):
+    """As a killed process leaves it."""
+    monkeypatch.setattr(logei, "_load_attempted", False, raising=False)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    lock = tmp_path / "logei_fused_ext" / "lock"
+    lock.parent.mkdir()
+    lock.touch()
+    X, Y, Yvar = _observed(PAIR, 6)
+    suggest_pareto(PAIR, X, Y, Yvar, -X[:, :1], reference=(0.0, -1.0), seed=0)
+    assert [*tmp_path.rglob("*")] == [lock.parent, lock], "nothing was built"
+    assert not logei._load_attempted, "a caller's own acquisition may still compile"
 
 
 def test_constraints_that_no_point_keeps_are_refused():
