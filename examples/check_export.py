@@ -254,6 +254,13 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
         ["guarantee"] * bool(exact or under) + ["spent"] * ("charge" in exact), math.inf
     )
     taken = {"under": sorted(under), "taken as stated": sorted(unknown)}
+    if planned:
+        # not a mistake in the ledger
+        taken["why null"] = [
+            "what slots of a Planned cost together has no short formula: its guarantee is the"
+            f" budget's, at the budget's delta {budget['delta']:g}, and dpbo itself computes the"
+            " rest: python -m dpbo ledger show FILE"
+        ]
     return {"records": seq + 1, "head": head, "delta": at, "epsilon": told, **noted, **taken}
 
 

@@ -254,6 +254,8 @@ def test_it_counts_the_slots_of_a_planned_ledger_and_takes_its_epsilon_as_stated
     assert told["epsilon"] == {"spent": None, "reserved": None, "guarantee": 20.0}
     assert statement.guarantee.epsilon <= 20.0
     assert told["taken as stated"] == ["the budget's epsilon"]
+    (reason,) = told["why null"]
+    assert "at the budget's delta" in reason
     assert summary(lines, 1e-9)["epsilon"]["guarantee"] is None, (
         "which is stated at the budget's delta alone"
     )
