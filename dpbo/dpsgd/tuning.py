@@ -112,6 +112,7 @@ class TunedModel:
             averages over runs and has less.
         statement: the guarantee for both roles.
         X, Y: all runs of a search, points `t x d` and noised scores `t x 1`; else empty.
+        file: where the model is kept, as `torch.save` writes it; None without `folder`.
     """
 
     parameters: dict[str, Any] | None
@@ -121,6 +122,7 @@ class TunedModel:
     statement: Statement = field(repr=False)
     X: torch.Tensor = field(repr=False)
     Y: torch.Tensor = field(repr=False)
+    file: pathlib.Path | None = None
 
 
 @checked
@@ -348,6 +350,7 @@ class _Study:
             name=_SELECTION,
         )
         model = best.output
+        file = None
         if self.folder is not None and best.score is not None and best.x is not None:
             # Named by released numbers, which no other study has.
             file = self.folder / f"{fingerprint((best.x, best.score), size=16).hex()}.pt"
@@ -355,6 +358,8 @@ class _Study:
                 _save(model, file)
             elif file.exists():
                 model = _load(file)
+            else:
+                file = None
         empty = torch.empty(0, len(self.space.names), dtype=torch.float64, device="cpu")
         return TunedModel(
             best.parameters,
@@ -364,6 +369,7 @@ class _Study:
             curator.statement(),
             empty,
             empty[:, :0],
+            file,
         )
 
     def search(self, curator: Curator) -> TunedModel:
@@ -416,6 +422,7 @@ class _Study:
             curator.statement(),
             X,
             Y,
+            models.file(X[best]),
         )
 
 
@@ -572,12 +579,16 @@ class _Models:
 
     def kept(self, x: torch.Tensor) -> nn.Module | None:
         """The model at x, from memory or the folder."""
-        if _key(x) in self._in_memory or self._study.folder is None:
-            return self._in_memory.get(_key(x))
-        files = [path for path in self._files(x) if path.exists()]
-        if files:
-            return _load(files[-1])
-        return None
+        if _key(x) in self._in_memory:
+            return self._in_memory[_key(x)]
+        file = self.file(x)
+        return None if file is None else _load(file)
+
+    def file(self, x: torch.Tensor) -> pathlib.Path | None:
+        """The file of the model at x, if one is kept."""
+        if self._study.folder is None:
+            return None
+        return next((path for path in reversed(self._files(x)) if path.exists()), None)
 
     def _files(self, x: torch.Tensor) -> list[pathlib.Path]:
         """Files of the runs at x that this ledger has charged. Names are random, because a folder

@@ -35,7 +35,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -79,15 +79,23 @@ class GIBOResult:
         iterates: theta_0, theta_1, ..., `t + 1 x d`.
         gradients: as released, `t x d`, in the algorithm's coordinates.
         rho: length of one gradient's noise over the clip.
-        statement: returns the ledger's statement at the time of the call.
+        statement: returns the ledger's statement at the time of the call; of a pickled result, at
+            the time when it was pickled.
     """
 
     x: torch.Tensor
-    last: torch.Tensor
-    iterates: torch.Tensor
-    gradients: torch.Tensor
+    last: torch.Tensor = field(repr=False)
+    iterates: torch.Tensor = field(repr=False)
+    gradients: torch.Tensor = field(repr=False)
     rho: float
-    statement: Callable[[], Statement]
+    statement: Callable[[], Statement] = field(repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "statement": self.statement()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        stated = state["statement"]
+        vars(self).update(state, statement=lambda: stated)
 
 
 @checked

@@ -266,6 +266,7 @@ class TestTuning:
         if strategy == "selection":
             again = tuned(four[strategy], **where)
             assert torch.equal(again.model.weight, found.model.weight), "kept in the folder"
+            assert again.file in [*where["folder"].iterdir()]
             assert (again.score, again.score_std) == (found.score, four[strategy].score_std)
 
     def test_a_search_pays_for_each_run_and_hands_out_a_paid_model(self, four):
@@ -316,6 +317,9 @@ class TestTuning:
         FITS.clear()
         again = tuned(four["search"], **where)
         assert FITS == []
+        assert again.file == found.file
+        kept = torch.load(found.file, weights_only=False)
+        assert torch.equal(kept.weight, found.model.weight), "the recommended model's file"
         assert torch.equal(again.Y, found.Y)
         assert torch.equal(right(again.model, VALIDATION), right(found.model, VALIDATION))
 

@@ -3,10 +3,12 @@ at nothing it may not see.
 """
 
 import concurrent.futures
+import copy
 import dataclasses
 import functools
 import inspect
 import math
+import pickle
 import sys
 from typing import Any
 
@@ -81,6 +83,18 @@ def test_it_walks_to_the_minimum_and_says_what_it_spent():
         assert "dpgibo: evaluations 12" in str(result.statement())
         with pytest.raises(BudgetExceeded):
             search.tell(search.ask(), search.evaluate(search.ask()))
+
+
+def test_a_result_is_short_to_read_and_may_be_pickled():
+    run = gibo(make())
+    result = run.run()
+    assert repr(result).startswith("GIBOResult(x=tensor(")
+    assert "iterates" not in repr(result)
+    for read in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result)):
+        assert torch.equal(read.x, result.x)
+        assert torch.equal(read.iterates, result.iterates)
+        assert str(read.statement()) == str(result.statement())
+        assert pickle.dumps(read)
 
 
 def test_without_noise_it_is_the_same_search_and_exact():
