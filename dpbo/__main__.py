@@ -185,10 +185,11 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     ledger = commands.add_parser(
-        "ledger", help="show, verify or export a ledger, or print a form to sign"
+        "ledger",
+        help="show, verify or export a ledger, print a form to sign, or a line of metrics",
     )
     ledger.set_defaults(run=_ledger, typed={"ledger": "FILE_OR_URL"})
-    ledger.add_argument("action", choices=["show", "verify", "export", "form"])
+    ledger.add_argument("action", choices=["show", "verify", "export", "form", "metrics"])
     ledger.add_argument("ledger", metavar="FILE_OR_URL")
     ledger.add_argument(
         "--json",
@@ -317,6 +318,8 @@ def _ledger(options: argparse.Namespace) -> None:
     elif options.action == "export":
         for record in ledger.records():
             print(json.dumps(vars(record), sort_keys=True))
+    elif options.action == "metrics":
+        print(json.dumps(_metrics(ledger, chain), allow_nan=False))
     elif options.action == "form":
         print(form(compose_statement(ledger, verified=chain)))
     elif options.as_json:
@@ -332,6 +335,7 @@ def _show(ledger: "Ledger", chain: "Chain") -> None:
 
     records = ledger.records()
     lost = _lost(records)
+    run_by = None
     for record in records:
         note = "  value lost" if record.seq in lost else ""
         print(
@@ -340,6 +344,9 @@ def _show(ledger: "Ledger", chain: "Chain") -> None:
         )
         for value in record.body["values"] if record.kind == "value" else ():
             print(f"       {_shown(value)}")
+        if record.body.get("run_by") != run_by:
+            run_by = record.body.get("run_by")
+            print(f"       from here on by {printable(run_by or 'nobody who is named')}")
     use = BudgetUse.of(ledger, chain, ledger.budget.delta)
     if use.epsilon_left is None:
         left = ""
@@ -375,6 +382,7 @@ def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
                 "name": record.name,
                 "hash": record.hash,
                 "lost": record.seq in lost,
+                "run_by": record.body.get("run_by"),
                 "values": (
                     [_released(value) for value in record.body["values"]]
                     if record.kind == "value"
@@ -391,6 +399,29 @@ def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
             "epsilon_left": use.epsilon_left,
         },
         "statement": json.loads(compose_statement(ledger, verified=chain).to_json()),
+    }
+
+
+def _metrics(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
+    """Numbers for a collector of logs: one line of JSON."""
+    from dpbo.curator.reporting import BudgetUse
+
+    records = ledger.records()
+    use = BudgetUse.of(ledger, chain, ledger.budget.delta)
+    return {
+        "dataset": ledger.birth.dataset,
+        "role": ledger.birth.role,
+        "records": len(records),
+        "head": ledger.head().hash,
+        "released": sum(len(one.body["values"]) for one in records if one.kind == "value"),
+        "lost": len(_lost(records)),
+        "spent_share": float(use.spent_share),
+        "reserved_share": float(use.reserved_share),
+        "epsilon_left": use.epsilon_left,
+        "reservations": {
+            name: {"slots": reserved.slots, "used": chain.used[name]}
+            for name, reserved in chain.reservations.items()
+        },
     }
 
 

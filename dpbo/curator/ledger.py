@@ -13,12 +13,17 @@ process wrote, read as the head or verified: whatever is read or written to afte
 A ledger in a file must also hold the newest record that the file of fingerprints beside it tells of
 (plan_fingerprints.py). A charge stands whatever happens next. A charge without a value is a lost
 release and never drawn again.
+
+Who wrote a record, when and why stands in it, under its hash, if the operator says so in the
+environment variable DPBO_RUN_BY before the ledger is opened. dpbo writes no time of its own: when a
+value was released tells how long the private scores took.
 """
 
 import contextlib
 import itertools
 import json
 import logging
+import os
 import pathlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
@@ -37,6 +42,7 @@ from dpbo.errors import (
     LedgerMismatch,
     LedgerMissing,
     LedgerRolledBack,
+    Unshown,
 )
 from dpbo.events import Event
 from dpbo.hidden_run import in_hidden_run, note_drawn
@@ -44,6 +50,9 @@ from dpbo.validation import PRINTABLE, Count, Within, checked, require_json
 
 _LOG = logging.getLogger(__name__)
 SCHEMA = 1
+# The variable of the environment that names who runs this process, and its longest text.
+RUN_BY = "DPBO_RUN_BY"
+_LONGEST_SIGNATURE = 200
 # Records that are read together.
 _AT_ONCE = 500
 NOTES = ("assume", "void")
@@ -157,6 +166,7 @@ class Ledger:
         self._seen = first.seq, first.hash
         self.fingerprints = dict[str, Any]()
         self._made_in_hidden_run = in_hidden_run.get() is not None
+        self._signature = _signature()
         # Of the storage that holds the chain's records and no others.
         self._version: tuple[object, int, int] | None = None
         if (kept := kept_head(self.storage)) is not None:
@@ -494,10 +504,21 @@ class Ledger:
                 f"{text} The selection's base= says what a run costs. Release outside the"
                 " selection."
             )
-        record, state = _next(self._chain, kind, name, body)
+        record, state = _next(self._chain, kind, name, {**body, **self._signature})
         insert(connection, record)
         self._written.append((record, state))
         return record
+
+
+def _signature() -> dict[str, str]:
+    """What the operator has records say of who writes them, and when. Raises InputError."""
+    text = os.environ.get(RUN_BY, "")
+    if not text:
+        return {}
+    if len(text) > _LONGEST_SIGNATURE or not text.isprintable():
+        allowed = f"{PRINTABLE} and at most {_LONGEST_SIGNATURE} characters long"
+        raise InputError(RUN_BY, Unshown(text), allowed, "It is a variable of the environment.")
+    return {"run_by": text}
 
 
 def _next(chain: Chain, kind: str, name: str, body: Mapping[str, Any]) -> tuple[Record, State]:

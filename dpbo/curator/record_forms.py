@@ -132,6 +132,8 @@ _RESERVED: dict[str, Check] = {
 }
 _CHARGE: dict[str, Check] = {"event": _is_event, "plan": _or_none(_TEXT)}
 _CHARGED: dict[str, Check] = {"units": _or_none(_is_count), "slots": _are_slots}
+# Who wrote the record, as the operator says, in any.
+_SIGNED: dict[str, Check] = {"run_by": _TEXT}
 # Fields that a record needs, others that it may have, and whether it may have any other.
 _FORMS: dict[str, tuple[dict[str, Check], dict[str, Check], bool]] = {
     "birth": (_BIRTH, {}, False),
@@ -148,7 +150,7 @@ def require_form(kind: str, body: Mapping[str, Any]) -> None:
     if kind not in _FORMS:
         raise InputError("kind", kind, f"one of {tuple(_FORMS)}")
     needed, allowed, others = _FORMS[kind]
-    if (wrong := _fits(body, needed, allowed, others=others)) is not None:
+    if (wrong := _fits(body, needed, {**allowed, **_SIGNED}, others=others)) is not None:
         raise InputError(
             wrong, type(body.get(wrong)).__name__, f"as a record of the kind {kind!r} has it"
         )

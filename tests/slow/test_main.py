@@ -20,9 +20,11 @@ from dpbo import Budget, Curator
 from dpbo.__main__ import EXIT_STATUS, main
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.po_gp_ucb import Outcomes
 from dpbo.papers.po_gp_ucb.http import client
 from dpbo.papers.po_gp_ucb.http.server import serve
+from dpbo.queries import ClippedMean
 
 
 def printed(*arguments):
@@ -311,6 +313,70 @@ def test_a_ledger_is_shown_as_json(tmp_path):
     assert shown["budget"]["spent_share"] == pytest.approx(0.5)
     assert 0 < shown["budget"]["epsilon_left"] < 3
     assert shown["statement"] == json.loads(curator.statement().to_json())
+
+
+def test_records_say_who_writes_them_if_the_operator_does(tmp_path, monkeypatch):
+    url = str(tmp_path / "l.db")
+
+    def opened():
+        return Curator(
+            np.zeros((999, 1)),
+            unit="record",
+            adjacency="replace-one",
+            budget=Budget(3.0, 1e-6),
+            dataset="d",
+            ledger=url,
+            allow_repeated=True,
+        )
+
+    def release(curator):
+        query = ClippedMean(lambda _, records: records[:, 0], score_range=(0.0, 1.0))
+        curator.release(curator.evaluate(query), GaussianMechanism(10.0))
+
+    release(opened())
+    monkeypatch.setenv("DPBO_RUN_BY", "Ada, 2026-11-26")
+    curator = opened()
+    monkeypatch.setenv("DPBO_RUN_BY", "later")
+    release(curator)
+    _, out, _ = printed("ledger", "show", url, "--json")
+    by = [record["run_by"] for record in json.loads(out)["records"] if record["kind"] == "value"]
+    assert by == [None, "Ada, 2026-11-26"]
+    _, out, _ = printed("ledger", "show", url)
+    assert out.count("from here on by Ada, 2026-11-26") == 1
+    assert printed("ledger", "verify", url)[0] == 0
+    assert curator.statement().entries == len(curator.ledger.records())
+    for refused in ("a\nb", "x" * 201):
+        monkeypatch.setenv("DPBO_RUN_BY", refused)
+        with pytest.raises(InputError, match="DPBO_RUN_BY=<str> is not allowed"):
+            opened()
+
+
+def test_metrics_are_one_line_of_json(tmp_path):
+    url = str(tmp_path / "l.db")
+    curator = Curator(
+        np.zeros((999, 1)),
+        unit="record",
+        adjacency="replace-one",
+        budget=Budget(3.0, 1e-6),
+        dataset="d",
+        ledger=url,
+    )
+    objective = dpbo.PrivateObjective(
+        curator,
+        lambda x, records: torch.zeros(len(records)),
+        score_range=(0, 1),
+        evaluations=3,
+        budget=0.5,
+        name="tuning",
+    )
+    objective(torch.zeros(2, 1, dtype=torch.float64))
+    status, out, _ = printed("ledger", "metrics", url)
+    told = json.loads(out)
+    assert (status, out.count("\n")) == (0, 1)
+    assert (told["released"], told["lost"], told["dataset"]) == (2, 0, "d")
+    assert told["reservations"] == {"tuning": {"slots": 3, "used": 2}}
+    assert told["reserved_share"] == pytest.approx(0.5)
+    assert told["head"] == curator.ledger.head().hash
 
 
 def test_help_and_version_name_the_command_as_it_was_called(monkeypatch):
