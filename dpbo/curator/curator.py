@@ -191,6 +191,8 @@ class Curator(Opaque):
         form = form_of(schema, example)
         self.__view = self._read(records, protected, birth, form, device)
         self._ledger = self._opened(ledger, dataclasses.replace(birth, units=self.units))
+        # now: a Source may not load again
+        self._device = self.__view.device
         self.__versions = self.__view.versions_in_memory()
         self._pending = PendingReleases(self._ledger)
         self.protected = ProtectedRecords(
@@ -262,7 +264,7 @@ class Curator(Opaque):
         """Where records are scored: `device`, or the device of the first tensor among them; the CPU
         without tensors.
         """
-        return self.__view.device
+        return self._device
 
     @property
     def spent(self) -> Guarantee:
@@ -744,6 +746,7 @@ class Curator(Opaque):
                 raise InputError("earlier", handle, "handles of answers that were kept")
             earlier.append(per_unit)
         probed = self._probed_all or code_of(query) in self._probed
+        query.try_on(self.device)
         return Job(
             as_it_is_now(query),
             dataclasses.replace(self.__view, earlier=tuple(earlier)),

@@ -34,6 +34,10 @@ FAILURES = {
         "The score failed on private records, beyond single units. Let it return NaN for records"
         " that it cannot score."
     ),
+    "sum": (
+        "The scores of private records could not be added up where the records are, for example"
+        " because a GPU has too little memory or is in error: the score did not fail."
+    ),
     "mutated": (
         "The private records were changed in place, by the score or from outside. Score a copy, and"
         " make a new Curator."

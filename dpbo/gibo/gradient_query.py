@@ -121,6 +121,9 @@ class ClippedGradient(Query):
             "loss_range": self.loss_range and list(self.loss_range),
         }
 
+    def try_on(self, device: torch.device) -> None:
+        can_sum_in_one_pass(device, self.weights, self.clip)
+
     def probe(self, example: Any, count: int, subject: Any) -> None:
         score_evaluation.probe_score(
             self.loss,
@@ -153,16 +156,24 @@ class ClippedGradient(Query):
             raise InputError(
                 "loss_range", None, "a public pair (lower, upper) where units are groups of records"
             )
+        in_one_pass = can_sum_in_one_pass(view.device, self.weights, self.clip)
+        # The dtype is public, as every unit's numbers are rounded to it: float32 where the kernel
+        # reads them.
+        dtype = torch.float32 if in_one_pass else torch.float64
         fresh: list[torch.Tensor] = []
         own = view.storages()
         for x in self.X:
             column = score_evaluation.score_records(
-                self.loss, x.clone(), view, 1, lambda pieces: self._unit_losses(pieces, view, own)
+                self.loss,
+                x.clone(),
+                view,
+                1,
+                lambda pieces: self._unit_losses(pieces, view, own, dtype),
             )
             if isinstance(column, Failure):
                 return column
             fresh.append(column)
-        if self._in_one_pass(view):
+        if in_one_pass:
             fresh = [torch.stack(fresh, out=empty_slab(len(fresh), len(fresh[0]), fresh[0].device))]
         losses = list[torch.Tensor]()
         for center, *earlier in view.earlier:
@@ -182,18 +193,16 @@ class ClippedGradient(Query):
         kept = (self.center, *fresh) if self.keep else None
         return IntegerSum(total.cpu(), self.quanta(), kept)
 
-    def _in_one_pass(self, view: View) -> bool:
-        return can_sum_in_one_pass(view.device, self.weights, self.clip)
-
     def _unit_losses(
-        self, pieces: Iterable[torch.Tensor], view: View, own: frozenset[int]
+        self,
+        pieces: Iterable[torch.Tensor],
+        view: View,
+        own: frozenset[int],
+        dtype: torch.dtype,
     ) -> torch.Tensor:
         """Each unit's loss at one point, less the center, which could drown it in float32; NaN
         where one of its records has none.
         """
-        # the dtype is public, as every unit's numbers are rounded to it: float32 where the GPU's
-        # kernel reads them
-        dtype = torch.float32 if self._in_one_pass(view) else torch.float64
         if self.loss_range is None:
             return loss_column(pieces, view.device, own, dtype, self.center)
         losses = loss_column(pieces, view.device, own, dtype)

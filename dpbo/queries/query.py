@@ -256,6 +256,12 @@ class Query(abc.ABC):
         """
         return None
 
+    def try_on(self, device: torch.device) -> None:
+        """Tries on public numbers what will add up the scores on this device: here its warnings are
+        shown, and its errors are its own.
+        """
+        return None
+
     def probe(self, example: Any, count: int, subject: Any) -> None:
         """Tries the query on `count` public stand-in records. ScoreError if it cannot work."""
         return None

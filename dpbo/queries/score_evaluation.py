@@ -73,7 +73,11 @@ def score_records(
     scores = _scores(score, subject, view, metrics)
     if isinstance(scores, Failure):
         return scores
-    return guarded(lambda: _fit([scores], view))
+    result = guarded(lambda: _fit([scores], view))
+    # with every score at hand: the sum failed, not the score
+    if isinstance(result, Failure) and result.kind == "exception":
+        return Failure("sum")
+    return result
 
 
 def _together(score: Score, subject: Any, view: View, metrics: int) -> Iterable[torch.Tensor]:

@@ -5,6 +5,7 @@ with the curator.
 import concurrent.futures
 import dataclasses
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -217,6 +218,30 @@ def test_a_loss_that_is_not_finite_silences_its_whole_unit():
                 lambda x, r: r[:, 0] if not (r > 100).any() else 1 / 0, X, weights=W, clip=1.0
             )
         )
+
+
+@pytest.mark.attack("A5")
+def test_what_a_trial_of_the_kernel_warns_of_or_raises_is_no_fault_of_the_loss(monkeypatch):
+    asked = ClippedGradient(
+        column,
+        torch.eye(2, dtype=torch.float64),
+        weights=torch.eye(2, dtype=torch.float64),
+        clip=1.0,
+    )
+
+    def slow(*_):
+        warnings.warn("the kernel does not run", RuntimeWarning, stacklevel=2)
+        return False
+
+    def full(*_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(gradient, "can_sum_in_one_pass", slow)
+    with pytest.warns(RuntimeWarning, match="the kernel does not run"):
+        make(numbers(5, 2, seed=0)).evaluate(asked)
+    monkeypatch.setattr(gradient, "can_sum_in_one_pass", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        make(numbers(5, 2, seed=0)).evaluate(asked)
 
 
 def test_losses_are_clipped_averaged_over_a_unit_and_exact_far_from_zero():
