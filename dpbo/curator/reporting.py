@@ -24,6 +24,11 @@ from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, conditional, forma
 if TYPE_CHECKING:
     from dpbo.curator.ledger import Ledger
 
+# where a unit more or less, or another one, may change the number of records
+_OF_ANY_NUMBER = (
+    "a record's score depends on no other unit's records nor, to the last bit, on how many records"
+    " are scored with it, and the score modifies no record"
+)
 _ASSUMPTIONS = {
     "score-per-record": (
         "a record's score depends on no other unit's records, and the score modifies no record"
@@ -195,6 +200,10 @@ def compose_statement(
         name: _ASSUMPTIONS.get(name, _NOTED)
         for name in (of_scores, "score-total", "timing-not-observed", *noted)
     }
+    if "score-per-record" in assumed and (
+        birth.grouped or birth.adjacency is Adjacency.ADD_OR_REMOVE_ONE
+    ):
+        assumed["score-per-record"] = _OF_ANY_NUMBER
     failing = float(min(tally.failing, Decimal(1)))
     protected = _guarantee(ledger, ledger.cap, at)
     guarantee = Guarantee.none() if tally.exact or failing >= 1.0 else protected

@@ -98,6 +98,19 @@ def test_every_field_is_there_in_text_json_and_html(tmp_path):
     assert statement.head in statement._repr_html_()
 
 
+@pytest.mark.attack("A8", "A19")
+def test_where_the_number_of_records_is_private_no_score_may_depend_on_it():
+    of_pairs = PrivacyUnit("patient", groups=torch.arange(200) // 2)
+    for terms, private in (
+        ({}, False),
+        ({"adjacency": Adjacency.ADD_OR_REMOVE_ONE}, True),
+        ({"unit": of_pairs}, True),
+    ):
+        text = make(**terms).statement().assumptions["score-per-record"]
+        assert ("on how many records are scored with it" in text) == private, terms
+        assert "no other unit's records" in text
+
+
 def test_delta_can_be_chosen_only_for_a_budget_of_mu():
     assert make(budget=Budget.gdp(1.0)).statement().guarantee.epsilon is None
     assert "exactly" not in str(make(budget=Budget.gdp(1.0)).statement().guarantee)
