@@ -7,8 +7,11 @@ own, so they are refused by name. Labels of different kinds are refused too: 1 a
 units.
 """
 
+import collections
 import datetime
+import functools
 import hashlib
+import itertools
 import math
 import numbers
 import unicodedata
@@ -19,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dpbo.errors import InputError, UsageError
 
@@ -34,6 +38,10 @@ LOOKALIKES = (
 _EXACT = {2: 2**11, 4: 2**24}
 
 
+# Types whose equal labels are equal values.
+_PLAIN = {str, bytes, int, bool}
+
+
 class _Date(str):
     """A date or time without a zone, as text of one resolution."""
 
@@ -42,11 +50,11 @@ class _Instant(str):
     """A time with a zone, as text in UTC."""
 
 
-def as_values(name: str, labels: Any) -> np.ndarray[Any, Any]:
-    """The labels as a 1-d array that compares by value: of numbers, text or bytes in their own
-    dtype, else of objects.
+def numbered(name: str, labels: Any) -> tuple[list[Any], NDArray[np.int64]]:
+    """The distinct labels, as values, and the place among them of each record's label.
 
-    Missing labels (None, NaN, NaT) are kept, as None or NaN.
+    Missing labels (None, NaN, NaT) are kept, as None or NaN. Numbers and arrays of text or bytes
+    are sorted; others come in the order in which they first occur.
 
     Raises:
         InputError: labels that do not compare by value, or of different kinds. It names types and
@@ -68,33 +76,88 @@ def as_values(name: str, labels: Any) -> np.ndarray[Any, Any]:
                 f" {_REMEDY}"
             )
         array = array.astype(np.float64)
-    elif array.dtype.kind not in "biu":
-        values = list[Any]()
-        refused = set[str]()
-        for label in array:
-            try:
-                values.append(_value(label))
-            except Exception:
-                # Its text may show the label.
-                refused.add(type(label).__name__)
-        if refused:
-            raise InputError(name, min(refused), ALLOWED, _REMEDY)
-        distinct = set(values)
-        if len({kind_of(value) for value in values if not is_missing(value)}) > 1:
-            raise UsageError(
-                f"{name} must be {ALLOWED}, but has labels of different kinds. {_REMEDY}"
-            )
-        if len(set(map(folded, distinct))) < len(distinct):
-            warnings.warn(f"{name}: {LOOKALIKES}", UserWarning, stacklevel=2)
-        if array.dtype.kind not in "US":
-            array = _listed(values)
-    return array
+    if array.dtype.kind in "biuf":
+        return _sorted_numbers(array)
+    parts, places = _distinct(array.tolist() if array.dtype.kind in "OUS" else list(array))
+    values = list[Any]()
+    refused = set[str]()
+    for part in parts:
+        try:
+            values.append(_value(part))
+        except Exception:
+            # Its text may show the label.
+            refused.add(type(part).__name__)
+    if refused:
+        raise InputError(name, min(refused), ALLOWED, _REMEDY)
+    # Also of equal values: a date is kept as text.
+    if len({kind_of(value) for value in values if not is_missing(value)}) > 1:
+        raise UsageError(f"{name} must be {ALLOWED}, but has labels of different kinds. {_REMEDY}")
+    distinct, of_values = _places(values)
+    if len(set(map(folded, distinct))) < len(distinct):
+        warnings.warn(f"{name}: {LOOKALIKES}", UserWarning, stacklevel=2)
+    if array.dtype.kind in "US":
+        order = sorted(range(len(distinct)), key=distinct.__getitem__)
+        distinct = [distinct[place] for place in order]
+        of_values = np.argsort(order)[of_values]
+    return distinct, of_values[places]
+
+
+def _sorted_numbers(array: np.ndarray[Any, Any]) -> tuple[list[Any], NDArray[np.int64]]:
+    """`np.unique` with places, by counting where integers lie close together."""
+    if array.dtype.kind in "iu" and len(array):
+        low = int(array.min())
+        if int(array.max()) - low < 4 * len(array):
+            # Differences from the least one, also of 64 bits without a sign.
+            offsets = (array.astype(np.uint64) - np.uint64(low % 2**64)).astype(np.int64)
+            present = np.bincount(offsets) > 0
+            return [low + int(k) for k in np.flatnonzero(present)], (present.cumsum() - 1)[offsets]
+    distinct, places = np.unique(array, return_inverse=True)
+    return distinct.tolist(), places.astype(np.int64)
+
+
+def _distinct(parts: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+    """The different labels of a type whose equality is that of values, and the place of each label
+    among them; labels of other types, or of several, stay one by one.
+
+    1, 1.0 and True are equal, and not all of them are allowed wherever one is.
+    """
+    kinds = {*map(type, parts)}
+    if len(kinds) != 1 or not kinds <= _PLAIN:
+        return parts, np.arange(len(parts))
+    return _places(parts)
+
+
+def _places(labels: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+    """The different labels in the order in which they first occur, and the place of each label.
+
+    Sorting Python's hashes is twice as fast as a dict; every label is then compared with the one
+    that it is taken for.
+    """
+    hashes = np.fromiter(map(hash, labels), np.int64, len(labels))
+    _, first, places = np.unique(hashes, return_index=True, return_inverse=True)
+    order = first.argsort()
+    given = _listed(labels)
+    distinct = given[first[order]]
+    places = order.argsort()[places]
+    if bool((distinct[places] == given).all()):
+        return distinct.tolist(), places
+    # Different labels of one hash, such as -1 and -2.
+    found = collections.defaultdict[Any, int](itertools.count().__next__)
+    places = np.fromiter(map(found.__getitem__, labels), np.int64, len(labels))
+    return list(found), places
 
 
 def kind_of(value: Any) -> tuple[Any, ...]:
     """What kind of value a label is; only labels of one kind can be compared."""
     if isinstance(value, tuple):
         return ("tuple", *map(kind_of, value))
+    # The quick tests first; a date is a text of its own kind.
+    # mypy does not know that types are hashable.
+    return (_kind_of_type(type(value)),)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _kind_of_type(given: type) -> str:
     kinds = (
         (numbers.Real, "number"),
         (_Date, "date"),
@@ -102,7 +165,7 @@ def kind_of(value: Any) -> tuple[Any, ...]:
         (str, "text"),
         (bytes, "bytes"),
     )
-    return (next((kind for type_, kind in kinds if isinstance(value, type_)), "missing"),)
+    return next((kind for type_, kind in kinds if issubclass(given, type_)), "missing")
 
 
 def is_missing(value: Any) -> bool:
@@ -120,6 +183,8 @@ def folded(value: Any) -> Any:
         return tuple(map(folded, value))
     if not isinstance(value, str):
         return value
+    if value.isascii() and value.isprintable():
+        return value.lower().replace(" ", "")
     plain = unicodedata.normalize("NFKC", value).casefold()
     return "".join(
         letter for letter in plain if unicodedata.category(letter) not in ("Cf", "Zs", "Cc")
@@ -137,11 +202,7 @@ def hash_labels(labels: Any, key: bytes, *, as_read: bool = False) -> tuple[torc
     Raises:
         InputError: labels that cannot be compared between processes.
     """
-    flat = as_values("groups", labels)
-    if flat.dtype.kind == "O":
-        distinct = list(dict.fromkeys(flat.tolist()))
-    else:
-        distinct = np.unique(flat).tolist()
+    distinct, _ = numbered("groups", labels)
     if as_read:
         distinct = list(dict.fromkeys(map(folded, distinct)))
     hashed = b"".join(
@@ -189,17 +250,15 @@ def _array(labels: Any) -> np.ndarray[Any, Any] | None:
 
 def _listed(labels: Any) -> np.ndarray[Any, Any]:
     """A 1-d array of objects; tuples stay whole."""
-    parts = list(labels)
-    array = np.empty(len(parts), dtype=object)
-    for i, part in enumerate(parts):
-        array[i] = part
-    return array
+    return np.fromiter(labels, dtype=object)
 
 
 def _value(label: Any) -> Any:
     """The label as one of Python's own types, equal for equal labels alone. Raises TypeError for
     what may compare by identity.
     """
+    if type(label) in _PLAIN:
+        return label
     if isinstance(label, (torch.Tensor, np.ndarray)) and label.ndim == 0:
         label = label.detach().cpu().numpy()[()] if isinstance(label, torch.Tensor) else label[()]
     if isinstance(label, np.datetime64):

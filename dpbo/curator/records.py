@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from dpbo.curator.entropy import bernoulli
-from dpbo.curator.labels import as_values, folded, is_missing, kind_of
+from dpbo.curator.labels import folded, is_missing, kind_of, numbered
 from dpbo.errors import InputError, Unshown
 from dpbo.isolation import mute_warnings
 from dpbo.privacy import PrivacyUnit
@@ -382,11 +382,9 @@ def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
         groups, groups_train: labels of the validation and of the training records.
         trained: number of training records.
     """
-    private, public = (
-        as_values(name, labels).tolist()
-        for name, labels in (("groups", groups), ("groups_train", groups_train))
-    )
-    if len(public) != trained:
+    private, _ = numbered("groups", groups)
+    public, places = numbered("groups_train", groups_train)
+    if len(places) != trained:
         raise InputError(
             "groups_train",
             Unshown(groups_train),
@@ -406,23 +404,16 @@ def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
 
 def _group(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Unit index of each record, and number of records of each unit."""
-    flat = as_values("groups", labels)
-    if len(flat) != count:
+    distinct, units = numbered("groups", labels)
+    if len(units) != count:
         raise InputError(
             "groups", Unshown(labels), "one label for each record, in the records' order"
         )
-    if flat.dtype.kind in "Of" and any(map(is_missing, flat.tolist())):
+    if any(map(is_missing, distinct)):
         allowed = "present for every record, not None or NaN"
         raise InputError(
             "groups", Unshown(labels), allowed, "Give each such record a label of its own."
         )
-    if flat.dtype.kind == "O":
-        numbers: dict[Hashable, int] = {}
-        units = np.array(
-            [numbers.setdefault(label, len(numbers)) for label in flat], dtype=np.int64
-        )
-    else:
-        units = np.unique(flat, return_inverse=True)[1].astype(np.int64)
     rows = np.bincount(units)
     if rows.max(initial=0) > MOST_ROWS_PER_UNIT:
         raise InputError(

@@ -903,6 +903,16 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "labels of several types are merged before they are read",
+        where="dpbo.curator.labels:_distinct",
+        old="if len(kinds) != 1 or not kinds <= _PLAIN:",
+        new="if False:",
+        test=(
+            "tests/unit/curator/test_labels.py"
+            "::test_labels_of_one_and_of_two_kinds_have_the_units_of_labels_read_one_by_one"
+        ),
+    ),
+    Sabotage(
         "partial sums of ranks are added in floats",
         where="dpbo.curator.distributed:Ranks.reduce_tensor",
         old=(
