@@ -112,6 +112,9 @@ class Problem:
         # It loads scikit-learn's trees, which only a fit needs.
         from dpbo.search.public_scores import PublicScores
 
+        if self.verbose > 1:
+            # It may take most of the time, and a bar is shown on a terminal alone.
+            tqdm.write(f"cross-validating up to {self.n_iter + 1} configurations on public records")
         return replace(self, public=PublicScores.of(self))
 
     def objective(self, part: str, evaluations: int, share: Fraction) -> PrivateObjective:

@@ -180,8 +180,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             cross-validation, the candidates of a choice, Sobol points. None: as joblib's context
             says, else 1; -1: all processors. Results are the same for any number, given a
             random_state. Protected records are scored in this process alone.
-        verbose: 0 shows nothing; 1 bars on a terminal, without times; 2 also a line for each
-            release, with its value and its noise.
+        verbose: 0 shows nothing; 1 bars on a terminal, without times; 2 also a line before the
+            public cross-validation and one for each release, with its value and its noise.
         callbacks: functions that are called with a `SearchRelease` after each release: its
             parameters, and the score and its noise where one is released. If one returns True, a
             search by "bo" ends there and the recommended score is released. What was planned stays

@@ -130,11 +130,9 @@ def test_verbose_shows_released_values_and_no_times(monkeypatch, capsys):
             patched.setattr(sys, "stderr", terminal := Terminal())
             search = fitted(verbose=verbose)
             fitted(verbose=verbose, strategy="choice")
-        told = [
-            line
-            for line in capsys.readouterr().out.splitlines()
-            if line.startswith(("search", "final"))
-        ]
+        said = capsys.readouterr().out
+        assert ("cross-validating up to" in said) is (verbose == 2), "also into a file"
+        told = [line for line in said.splitlines() if line.startswith(("search", "final"))]
         assert len(told) == lines + (verbose == 2), "the list's final score, too"
         assert ("cross-validation: " in terminal.getvalue()) is (verbose > 0)
         assert not re.search(r"\d:\d\d|it/s|s/it", terminal.getvalue())
