@@ -9,8 +9,10 @@ optimises.
 
 Every parameter is one coordinate. The coordinate of a continuous distribution is its cdf, so a
 log-uniform one is linear in the logarithm; whole-number distributions and lists or arrays of
-numbers are evenly spaced steps in [0, 1]; other lists are categories 0, 1, ... Every decoded value
-can be encoded again. A value outside the space is refused, not moved into it.
+numbers are evenly spaced steps in [0, 1], but the cdf where a distribution has more than 1000 of
+them; other lists are categories 0, 1, ... Every decoded value can be encoded again. A value outside
+the space is refused, not moved into it. Whole numbers on a logarithmic scale are a list:
+`numpy.unique(numpy.geomspace(5, 5000, 40).astype(int))`.
 """
 
 import json
@@ -28,6 +30,7 @@ from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
 from dpbo.validation import FINITE, POINTS, Seed, at_least, checked
 
+# of a discrete distribution, of which each is a step
 _MOST_STEPS = 1000
 # an unbounded distribution is searched between these quantiles
 _TAIL = 1e-3
@@ -53,6 +56,29 @@ class _Continuous:
     def encode(self, value: Any) -> float:
         u = float(self.distribution.cdf(clamp_rounding(value, *self.ends)))
         return min(max(u, self.lower), self.upper)
+
+
+class _Whole(_Continuous):
+    """Whole numbers, too many to be steps: a number's coordinate is the middle of its part of the
+    cdf.
+    """
+
+    def __init__(self, distribution: Any) -> None:
+        super().__init__(distribution)
+        low, high = distribution.support()
+        # the quantile of 0 lies below the support
+        self.ends = max(self.ends[0], low), min(self.ends[1], high)
+        self.allowed = f"a whole number from {self.ends[0]:g} to {self.ends[1]:g}"
+
+    def decode(self, u: float) -> int:
+        return int(super().decode(u))
+
+    def encode(self, value: Any) -> float:
+        number = clamp_rounding(value, *self.ends)
+        if number != value or number != round(number) or not self.distribution.pmf(number) > 0:
+            raise ValueError("none of them")
+        below, up_to = self.distribution.cdf([number - 1.0, number])
+        return min(max(float(below + up_to) / 2.0, self.lower), self.upper)
 
 
 class _Listed:
@@ -96,7 +122,7 @@ class Space:
 
     Raises:
         InputError: no parameter, or one that is none of these, such as a distribution without its
-            arguments, an empty list, or a discrete distribution of more than 1000 values.
+            arguments, an empty list, or a discrete distribution of other than whole numbers.
     """
 
     def __init__(self, **parameters: Any) -> None:
@@ -227,15 +253,13 @@ def _axis(name: str, spec: Any) -> _Continuous | _Listed:
             raise InputError(name, spec, "a distribution whose arguments scipy.stats allows")
         if not hasattr(spec, "pmf"):
             return _Continuous(spec)
-        if not (math.isfinite(low) and math.isfinite(high)) or high - low >= _MOST_STEPS:
-            allowed = f"a discrete distribution with a finite range of at most {_MOST_STEPS} values"
-            raise InputError(
-                name,
-                spec,
-                allowed,
-                "Give a list of values, or a continuous distribution whose value your code rounds.",
-            )
-        steps = tuple(k for k in range(math.ceil(low), math.floor(high) + 1) if spec.pmf(k) > 0)
+        if high - low < _MOST_STEPS:
+            steps = tuple(k for k in range(math.ceil(low), math.floor(high) + 1) if spec.pmf(k) > 0)
+        else:
+            steps = tuple(spec.ppf(np.linspace(_TAIL, 1.0 - _TAIL, _MOST_STEPS)))
+            if all(step == round(step) for step in steps):
+                return _Whole(spec)
+            steps = ()
         if not steps:
             raise InputError(
                 name,

@@ -169,6 +169,9 @@ def _parameter(name: str, spec: Any, space: Space, expressible: Expressible) -> 
     low, high = map(float, spec.support())
     if distribution == "uniform":
         return Parameter(name, Kind.REAL, low, high, _axis=axis)
+    if distribution == "randint":
+        # too many to be steps
+        return Parameter(name, Kind.WHOLE, int(low), int(high), 1, _axis=axis)
     logarithmic = distribution in ("loguniform", "reciprocal") and low > 0
     # not shifted
     if logarithmic and math.isclose(spec.ppf(0.5), math.sqrt(low * high), rel_tol=1e-9):

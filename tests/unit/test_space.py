@@ -96,10 +96,11 @@ def test_dimensions_are_what_botorch_takes():
         pytest.param(np.array(3), id="0-d"),
         pytest.param("rbf", id="word"),
         pytest.param(np.eye(2), id="2-d"),
-        pytest.param(scipy.stats.poisson(3), id="unbounded"),
-        pytest.param(scipy.stats.randint(0, 10**6), id="many-values"),
         pytest.param(
             scipy.stats.rv_discrete(values=([0.5, 1.5], [0.5, 0.5])), id="no-whole-numbers"
+        ),
+        pytest.param(
+            scipy.stats.rv_discrete(values=([0.5, 5000.5], [0.5, 0.5])), id="wide-no-whole-numbers"
         ),
         pytest.param(scipy.stats.uniform(0, -1), id="negative-width"),
     ],
@@ -168,6 +169,12 @@ LAWS = [
     scipy.stats.rv_histogram(([1, 0, 2], [0.0, 1.0, 2.0, 3.0])),
     scipy.stats.randint(-3, 40),
     scipy.stats.binom(9, 0.4),
+    scipy.stats.randint(5, 5000),
+    scipy.stats.randint(-(10**9), 10**9),
+    scipy.stats.poisson(3),
+    scipy.stats.geom(1e-4),
+    scipy.stats.nbinom(5, 0.5, loc=-2),
+    scipy.stats.rv_discrete(values=([1, 10, 100_000], [0.2, 0.3, 0.5])),
     [0.1, 0.3, 0.7],
 ]
 SPACES = [Space(a=law) for law in LAWS]
@@ -186,6 +193,24 @@ def test_whatever_a_point_decodes_to_encodes_again(space, u):
     value = space.decode(torch.tensor([u], dtype=torch.float64))
     x = space.encode(value)
     assert bool(((space.bounds[0] <= x) & (x <= space.bounds[1])).all())
+
+
+@pytest.mark.parametrize(
+    "law",
+    [law for law in LAWS if hasattr(law, "pmf") and law.support()[1] - law.support()[0] >= 1000],
+)
+def test_of_many_whole_numbers_each_is_its_own_point(law):
+    space = Space(n=law)
+    numbers = law.rvs(200, random_state=0)
+    for number in numbers[law.cdf(numbers) < 0.999].tolist():
+        decoded = space.decode(space.encode({"n": number}))["n"]
+        assert (type(decoded), decoded) == (int, number)
+    low, high = space.decode(space.bounds[0])["n"], space.decode(space.bounds[1])["n"]
+    for refused in (low - 1, high + 1, low + 0.5, "a"):
+        with pytest.raises(InputError, match="must be a whole number from"):
+            space.encode({"n": refused})
+    drawn = [space.decode(x)["n"] for x in space.sample(512, seed=0)]
+    assert abs(np.mean([law.cdf(n) >= 0.5 for n in drawn]) - 0.5) < 0.35, "as the law is"
 
 
 @pytest.mark.parametrize(
