@@ -28,7 +28,7 @@ import torch
 
 from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
-from dpbo.validation import FINITE, POINTS, Seed, at_least, checked
+from dpbo.validation import FINITE, POINTS, Dtype, Seed, at_least, checked
 
 # of a discrete distribution, of which each is a step
 _MOST_STEPS = 1000
@@ -203,10 +203,17 @@ class Space:
                 "text", text, "written by Space.to_json, of values that JSON can hold"
             ) from None
 
-    def sample(self, q: Annotated[int, at_least(1, 2**20)], *, seed: Seed) -> torch.Tensor:
+    def sample(
+        self,
+        q: Annotated[int, at_least(1, 2**20)],
+        *,
+        seed: Seed,
+        device: torch.device | str = "cpu",
+        dtype: Dtype = torch.float64,
+    ) -> torch.Tensor:
         """`q x d` scrambled Sobol points on allowed values: a public initial design."""
         engine = torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=seed)
-        return self.placed(engine.draw(q, dtype=torch.float64))
+        return self.placed(engine.draw(q, dtype=dtype)).to(device)
 
     def placed(self, unit: Annotated[torch.Tensor, POINTS]) -> torch.Tensor:
         """`q x d` points of the space from points of the unit cube, such that uniform ones are

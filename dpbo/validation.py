@@ -116,6 +116,9 @@ Name = Annotated[
     ),
 ]
 PRINTABLE = "of printable characters alone"
+Dtype = Annotated[
+    Any, Within("torch.float64, as all points of dpbo", lambda value: str(value) == "torch.float64")
+]
 ScoreRange = Annotated[
     tuple[float, float],
     Within(
@@ -232,9 +235,12 @@ def require(name: str, value: Any, hint: Any) -> Any:
     """
     own = _own(value, hint)
     if not _test(hint)(own):
-        raise InputError(
-            name, Unshown(value) if str in _alternatives(hint) else value, *_allowed(own, hint)
-        )
+        allowed, remedy = _allowed(own, hint)
+        # what torch makes unless it is told
+        if "float64" in allowed and str(getattr(own, "dtype", "")) == "torch.float32":
+            remedy = f"Use {name}.double()."
+        shown = Unshown(value) if str in _alternatives(hint) else value
+        raise InputError(name, shown, allowed, remedy)
     return own
 
 

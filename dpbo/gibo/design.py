@@ -14,6 +14,7 @@ from dpbo.errors import InputError
 from dpbo.gibo.gradient_points import fewest_gradient_points, suggest_gradient_points
 from dpbo.gibo.gradient_posterior import GradientPosterior
 from dpbo.isolation import without_default_device
+from dpbo.models.kernels import require_float64
 from dpbo.validation import Positive, Seed, Within, checked
 
 BOUNDS = Within(
@@ -149,10 +150,8 @@ class Frame:
         """`start` in x, or the box's centre. Raises InputError if it is no point of the box."""
         if start is None:
             return self.bounds.mean(0)
-        if start.shape != self.bounds[0].shape or start.dtype != torch.float64:
-            raise InputError(
-                "start", tuple(start.shape), f"a float64 tensor of shape ({self.bounds.shape[1]},)"
-            )
+        if require_float64("start", start).shape != self.bounds[0].shape:
+            raise InputError("start", tuple(start.shape), f"of shape ({self.bounds.shape[1]},)")
         start = start.detach().to(self.bounds.device, copy=True)
         if not bool(((self.bounds[0] <= start) & (start <= self.bounds[1])).all()):
             raise InputError("start", tuple(start.tolist()), "inside the bounds")

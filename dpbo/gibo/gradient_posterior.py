@@ -28,7 +28,7 @@ from torch import Tensor
 from dpbo.errors import InputError, UsageError
 from dpbo.gibo.gradient_query import ClippedGradient, Loss
 from dpbo.models.kernels import KernelDerivatives, kernel_derivatives, require_finite
-from dpbo.validation import Finite, Positive, between, checked
+from dpbo.validation import Dtype, Finite, Positive, between, checked
 
 
 @checked
@@ -71,13 +71,15 @@ class GradientPosterior:
             return 0
         return len(self._X)
 
-    def to(self, device: torch.device | str) -> GradientPosterior:
+    def to(
+        self, device: torch.device | str | None = None, dtype: Dtype | None = None
+    ) -> GradientPosterior:
         """A copy with kernel and points on this device."""
         twin = copy.copy(self)
         twin.derivatives = self.derivatives.to(device)
         if self._X is not None and self._L is not None:
-            twin._X = self._X.to(device)
-            twin._L = self._L.to(device)
+            twin._X = self._X.to(device=device)
+            twin._L = self._L.to(device=device)
         return twin
 
     def points(self, like: Tensor) -> Tensor:

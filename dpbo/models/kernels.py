@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from dpbo.errors import InputError
-from dpbo.validation import checked
+from dpbo.validation import Dtype, checked
 
 Pull = Callable[[Tensor], Tensor]
 
@@ -88,7 +88,10 @@ class KernelDerivatives(abc.ABC):
     def variances(self, X: Tensor) -> Tensor:
         """k(x, x) for each row of X, `... x n`."""
 
-    def to(self, device: torch.device | str) -> KernelDerivatives:
+    @checked
+    def to(
+        self, device: torch.device | str | None = None, dtype: Dtype | None = None
+    ) -> KernelDerivatives:
         """A copy whose tensors, kernels and parts are on this device."""
         twin = copy.copy(self)
         for name, value in vars(self).items():
@@ -124,14 +127,14 @@ class KernelDerivatives(abc.ABC):
         return self.mixed(theta, theta.unsqueeze(-2)).squeeze(-3)
 
 
-def _moved(value: Any, device: torch.device | str) -> Any:
+def _moved(value: Any, device: torch.device | str | None) -> Any:
     if isinstance(value, (list, tuple)):
         return [_moved(part, device) for part in value]
     # a module moves in place
     if isinstance(value, torch.nn.Module):
-        return copy.deepcopy(value).to(device)
+        return copy.deepcopy(value).to(device=device)
     if isinstance(value, (Tensor, KernelDerivatives)):
-        return value.to(device)
+        return value.to(device=device)
     return value
 
 

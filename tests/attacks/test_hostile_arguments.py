@@ -5,6 +5,7 @@ charges nothing, no call hangs, and no canary of the private records shows in a 
 warning, a log line or the output.
 """
 
+import copy
 import fnmatch
 import functools
 import inspect
@@ -179,6 +180,46 @@ def test_a_hostile_argument_is_refused_by_name_or_works(name, tmp_path, monkeypa
             used.update(LIVE)
     failed += [fault for owner in used for fault in seen_in(owner)]
     assert not failed, f"{len(failed)}: {failed[:20]}"
+
+
+def in_float32(good):
+    if isinstance(good, torch.Tensor) and good.dtype == DOUBLE:
+        return good.float()
+    if isinstance(good, torch.nn.Module):
+        return copy.deepcopy(good).float()
+    return None
+
+
+@pytest.mark.attack("A5")
+@pytest.mark.filterwarnings("ignore")
+def test_float32_which_torch_makes_by_default_is_taken_or_refused_with_the_way_to_float64(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+
+    def refusal(argument, value):
+        call, good = good_call(name)
+        try:
+            call(**{**good, argument: value})
+        except InputError as error:
+            return error
+        return None
+
+    refused = 0
+    for name in NAMES:
+        call, good = good_call(name)
+        for argument, parameter in inspect.signature(call).parameters.items():
+            double = good.get(argument, parameter.default)
+            if double is None:
+                double = VALUES.get(argument)
+            single = in_float32(double)
+            error = None if single is None else refusal(argument, single)
+            if error is None:
+                continue
+            told = "float64" in error.allowed and ".double()" in error.remedy
+            assert told or refusal(argument, double), (name, argument, error)
+            refused += told
+    assert refused > 50
 
 
 def test_the_watch_sees_a_leak_a_charge_and_an_untyped_error():

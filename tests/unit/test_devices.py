@@ -42,6 +42,7 @@ from dpbo.gibo.gradient_points import fewest_gradient_points
 from dpbo.mechanisms import ExponentialMechanism, NoNoise, PermuteAndFlipMechanism
 from dpbo.models import FiniteGP, default_gp, noisy_inputs, sparse_gp
 from dpbo.models.builders import unfitted_gp
+from dpbo.models.kernels import kernel_derivatives
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, embedding
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
@@ -461,6 +462,51 @@ def test_results_are_the_cpus_and_lie_where_the_inputs_do(name, request):
     # Whose last digits may lead a search elsewhere.
     if not isinstance(there, Gpu):
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-9)
+
+
+def observed(model):
+    model.observe(model.argmax_upper(2.0), 0.1)
+    return model
+
+
+# BoTorch's habit: one dict for every constructor and every `.to`.
+MOVED = {
+    "posterior": lambda t: posterior(Cpu()).to(**t).weights(THETA.to(**t)),
+    "derivatives": lambda t: kernel_derivatives(matern()).to(**t).value(X.to(**t), X.to(**t)),
+    "finite": lambda t: observed(observed(FiniteGP(X, rbf(), 1e-2)).to(**t)).mean,
+    "sample": lambda t: MIXED.sample(4, seed=0, **t),
+    "embedding": lambda t: embedding(em(Cpu(), DPFactorAnalysis)).to(**t)(X.to(**t)),
+    "mixture": lambda t: torch.as_tensor(mixture(Cpu()).means_, **t),
+    "density": lambda t: mixture(Cpu()).log_density(X.to(**t)),
+}
+# Arrays, and what is read on the CPU, may come from anywhere.
+TAKEN = {
+    "center of a ball": lambda t: Ball(1.0, center=THETA.to(**t)).center,
+    "center of a mixture": lambda t: torch.from_numpy(
+        em(Cpu(), DPGaussianMixture, center=THETA.to(**t), init_iter=1, max_iter=1).means_
+    ),
+    "rows of a mixture": lambda t: torch.from_numpy(
+        DPGaussianMixture(2, radius=2.0, mechanism=EXACT, random_state=0, max_iter=1)
+        .fit(draw(50, 3).to(**t))
+        .score_samples(X.to(**t))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*MOVED, *TAKEN])
+def test_what_holds_tensors_takes_a_dict_of_device_and_dtype(name, request):
+    there = Gpu() if torch.cuda.is_available() else request.getfixturevalue("device")
+    case = (MOVED | TAKEN)[name]
+    found = case({"dtype": torch.double, "device": there.name})
+    expected = case({"dtype": torch.double, "device": "cpu"})
+    assert str(found.device) == (there.name if name in MOVED else "cpu")
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["posterior", "derivatives", "sample"])
+def test_what_needs_float64_goes_to_no_other_dtype(name):
+    with pytest.raises(InputError, match=r"^dtype=.* must be torch.float64, as all points"):
+        MOVED[name]({"dtype": torch.float32})
 
 
 def test_a_device_refuses_tensors_of_two_devices_and_lists_what_happens(device):

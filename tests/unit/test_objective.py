@@ -292,7 +292,7 @@ def test_private_counts_need_a_divisor_and_work_with_one():
 def test_bad_points_and_plans_are_refused_and_cost_nothing():
     search = objective(make())
     for bad, message in (
-        (X.float(), r"dtype=torch\.float64"),
+        (X.float(), r"Use X\.double\(\)"),
         (X[0], r"unsqueeze\(0\)"),
         (X[:0], "q x d"),
         ([[0.1, 0.2]], "q x d"),

@@ -279,7 +279,7 @@ def test_of_an_array_the_dtype_and_dimensions_are_told_and_never_how_many_rows()
             InputError,
             match=(
                 r"float64 tensor, finite, of shape q x d, with one row and one column or more. Use"
-                r" torch.as_tensor\(X"
+                r" (torch.as_tensor\(X|X.double\(\))"
             ),
         ) as caught:
             objective(cast(Any, given))

@@ -54,9 +54,14 @@ from dpbo.statement import Statement
 from dpbo.validation import Count, Name, Positive, Within, at_least, require, require_settings
 
 
+def _on_host(value: Any) -> Any:
+    """A tensor of any device as one that numpy reads; another value as it is."""
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else value
+
+
 def _are_numbers(value: Any) -> bool:
     try:
-        numbers = np.asarray([] if value is None else value)
+        numbers = np.asarray([] if value is None else _on_host(value))
         return numbers.dtype.kind in "biuf" and bool(np.isfinite(numbers.astype(np.float64)).all())
     except Exception:
         return False
@@ -162,6 +167,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         """An array as float64. Refused by its dtype and shape alone; a cell that is no number
         counts as NaN, as any broken record does.
         """
+        X = _on_host(X)
         if issparse(X):
             validate_data(self, X)  # scikit-learn's refusal, which quotes no cell
         with np.errstate(all="ignore"):
@@ -195,7 +201,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         if self.center is None:
             center = None
         else:
-            center = torch.from_numpy(np.array(self.center, dtype=np.float64))
+            center = torch.from_numpy(np.asarray(_on_host(self.center)).astype(np.float64))
         ball = Ball(float(self.radius), center=center, norm=norm)
         ball.require_dimension(d)
         return ball
@@ -229,7 +235,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         """
         for query in asked:
             query.sensitivity(curator.adjacency)
-        center = None if self.center is None else np.asarray(self.center).tolist()
+        center = None if self.center is None else np.asarray(_on_host(self.center)).tolist()
         shared = {"radius": self.radius, "center": center, "dimension": self.n_features_in_}
         stated = {"records": curator.units, "role": "training", **shared, **terms}
         law: AdditiveMechanism | NoNoise | type[AdditiveMechanism] = noise
@@ -271,7 +277,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
     def _points(self, X: Any) -> torch.Tensor:
         """The caller's own rows, for predictions; these must be finite."""
         check_is_fitted(self)
-        rows = validate_data(self, X, dtype=np.float64, reset=False)
+        rows = validate_data(self, _on_host(X), dtype=np.float64, reset=False)
         return torch.from_numpy(np.array(rows))
 
     def __sklearn_tags__(self) -> Any:
