@@ -1,12 +1,19 @@
 """Keyed fingerprints of private records: do two tables share records, and are these the records of
 before?
 
-A row counts as its 32-bit words w_j, numbers rounded to float32 whatever their dtype. Its
-fingerprint is 64 bits: the upper halves of two sums k_0 + sum of k_j w_j modulo 2^64 with secret
-64-bit keys, which are strongly universal (Lemire & Kaser 2014): two different rows agree with
-probability 2^-64. A table counts as the sum of its rows' fingerprints, mixed once more by each of
-four secret keys, so neither the order of rows nor how they are dealt to ranks matters
-(`TableDigest`).
+A row counts as two 32-bit words for each of its cells. Those of a number are its float32, whatever
+its dtype, and 0. A row's fingerprint is 64 bits: the upper halves of two sums k_0 + sum of k_j w_j
+modulo 2^64 over its words w_j, with secret 64-bit keys, which are strongly universal (Lemire &
+Kaser 2014): two different rows agree with probability 2^-64.
+
+The words of a text of at most 64 letters are such a fingerprint themselves, with other keys, of its
+letters, each as its code point, and its length. Two texts of different lengths differ in that word;
+two of one length differ in a letter. So different texts have equal words with probability 2^-64,
+and rows that differ in a text agree with probability 2^-63 at most. The words of any other cell are
+a keyed BLAKE2b of 64 bits.
+
+A table counts as the sum of its rows' fingerprints, mixed once more by each of four secret keys, so
+neither the order of rows nor how they are dealt to ranks matters (`TableDigest`).
 
 Fingerprints of records are private: a reader who could try keys or compare them over time would
 learn of records. None enters a ledger. They stay in memory (protected_records.py), or in a file
@@ -18,8 +25,9 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
+import itertools
 import numbers
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -35,8 +43,12 @@ from dpbo.isolation import isolate_generators
 from dpbo.privacy import PrivacyUnit
 
 Digests = NDArray[np.uint64]
+_Words = tuple[Digests, Digests | None]
 MOST_ROWS = 1 << 16
-_CHUNK_WORDS = 1 << 21
+# In a block of rows.
+_BLOCK_CELLS = 1 << 18
+# Letters of a text that are compared at once with those of others.
+_SHORT = 64
 # Sums of 64 bits in the digest of a table.
 _SUMS = 4
 # So many values in the first rows of a column, not sorted, are no code and no row number.
@@ -81,7 +93,7 @@ class Rows(Protocol):
     def can_take(self) -> bool:
         """Whether single records can be taken out."""
 
-    def take(self, positions: torch.Tensor, /) -> Any:
+    def take(self, positions: torch.Tensor | slice, /) -> Any:
         """The records at these positions, as a table."""
 
 
@@ -99,11 +111,13 @@ class _Samples:
     units = count
     groups: None = None
 
-    def take(self, positions: torch.Tensor) -> Any:
+    def take(self, positions: torch.Tensor | slice) -> Any:
         """The parts of the samples, each as a tensor or array where all have one shape, else as a
         list."""
         with isolate_generators(system_entropy):
             # Samples may be changed at random.
+            if isinstance(positions, slice):
+                positions = torch.arange(self.count, device="cpu")[positions]
             samples = [leaves(self.records[place]) for place in positions.tolist()]
         return tuple(_stacked(list(parts)) for parts in zip(*samples, strict=True))
 
@@ -270,15 +284,26 @@ class TableDigest:
     def of(cls, rows: Rows, key: bytes) -> TableDigest | None:
         """None where single records cannot be read. Where units are groups, what counts is the sum
         of each unit's rows: records that belong together otherwise are other ones."""
-        found = row_digests(rows, key)
-        if found is None:
-            return None
-        if rows.groups is not None:
-            of_units = np.zeros(rows.units, dtype=np.uint64)
-            np.add.at(of_units, rows.groups.cpu().numpy(), _mixed(found))
-            found = of_units
         mixing = np.frombuffer(hashlib.shake_128(b"table" + key).digest(8 * _SUMS), dtype="<u8")
-        sums = [_mixed(found ^ one).sum(dtype=np.uint64) for one in mixing]
+        sums = np.zeros(_SUMS, dtype=np.uint64)
+        grouped = rows.groups is not None
+        of_units = np.zeros(rows.units if grouped else 0, dtype=np.uint64)
+        begun = 0
+
+        def add_to_sums(found: Digests) -> None:
+            found_sums = [_mixed(found ^ one).sum(dtype=np.uint64) for one in mixing]
+            np.add(sums, found_sums, out=sums)
+
+        def add_to_units(found: Digests) -> None:
+            nonlocal begun
+            units = rows.groups[begun : begun + len(found)].cpu().numpy()  # type: ignore[index]
+            np.add.at(of_units, units, _mixed(found))
+            begun += len(found)
+
+        if not _read(rows, key, add_to_units if grouped else add_to_sums):
+            return None
+        if grouped:
+            add_to_sums(of_units)
         return cls(torch.from_numpy(np.array([*sums, rows.units], dtype=np.uint64).view(np.int64)))
 
     def hex(self, key: bytes) -> str:
@@ -288,10 +313,10 @@ class TableDigest:
 
 def order_digest(rows: Rows, key: bytes) -> str | None:
     """Digest of all records in their order; None where single records cannot be read."""
-    found = row_digests(rows, key)
-    if found is None:
+    hashed = hashlib.blake2b(key=key, digest_size=16)
+    if not _read(rows, key, lambda found: hashed.update(found.data)):
         return None
-    return hashlib.blake2b(found.tobytes(), key=key, digest_size=16).hexdigest()
+    return hashed.hexdigest()
 
 
 def _mixed(numbers: Digests) -> Digests:
@@ -310,79 +335,130 @@ def row_digests(
 
     `columns` is given the same words.
     """
-    places = torch.arange(view.count, device="cpu") if positions is None else positions
     found = [np.empty(0, np.uint64)]
+    if _read(view, key, found.append, positions, columns):
+        return np.concatenate(found)
+    return None
+
+
+def _read(
+    view: Rows,
+    key: bytes,
+    use: Callable[[Digests], Any],
+    positions: torch.Tensor | None = None,
+    columns: _Columns | None = None,
+) -> bool:
+    """Give the fingerprints of rows, block by block, to `use`; False where single records cannot be
+    read."""
+    count = view.count if positions is None else len(positions)
     try:
         if not view.can_take:
-            return None
-        if len(places):
-            wide = sum(_words(part, 1, key).shape[1] for part in leaves(view.take(places[:1])))
-        else:
-            wide = 1
-        keys = np.frombuffer(hashlib.shake_128(key).digest(16 * (wide + 1)), dtype="<u8").reshape(
-            -1, 2
-        )
-        for chunk in torch.split(places, max(_CHUNK_WORDS // max(wide, 1), 1)):
-            if len(chunk):
-                words = np.hstack(
-                    [_words(part, len(chunk), key) for part in leaves(view.take(chunk))]
+            return False
+        wide = sum(first.shape[1] for first, _ in _words_of(view, slice(0, 1), 1, key))
+        keys = np.frombuffer(hashlib.shake_128(key).digest(16 + 32 * wide), dtype="<u8")
+        step = max(_BLOCK_CELLS // max(wide, 1), 1)
+        for start in range(0, count, step):
+            block = slice(start, min(start + step, count))
+            rows = block if positions is None else positions[block]
+            words = _words_of(view, rows, block.stop - start, key)
+            if columns is not None:
+                columns.add(
+                    np.hstack([part for pair in words for part in pair if part is not None])
                 )
-                if columns is not None:
-                    columns.add(words)
-                # Modulo 2^64.
-                sums = words @ keys[1:] + keys[0]
-                found.append(
-                    (sums[:, 0] & np.uint64(0xFFFFFFFF00000000)) | (sums[:, 1] >> np.uint64(32))
-                )
+            # Modulo 2^64.
+            sums = np.tile(keys[:2], (block.stop - start, 1))
+            place = 0
+            own = keys[2:].reshape(wide, 2, 2)
+            for first, second in words:
+                of_part = own[place : place + first.shape[1]]
+                sums += first @ of_part[:, 0]
+                if second is not None:
+                    sums += second @ of_part[:, 1]
+                place += first.shape[1]
+            use(_upper(sums))
     except Exception:
         # Its text may hold records.
-        return None
-    return np.concatenate(found)
+        return False
+    return True
 
 
-def _words(part: Any, count: int, key: bytes) -> Digests:
-    """`count x m` 32-bit words, equal for equal rows."""
+def _upper(sums: Digests) -> Digests:
+    """The upper halves of two sums as one number, `n x 2` to `n`."""
+    return (sums[:, 0] & np.uint64(0xFFFFFFFF00000000)) | (sums[:, 1] >> np.uint64(32))
+
+
+def _words_of(view: Rows, rows: torch.Tensor | slice, count: int, key: bytes) -> list[_Words]:
+    """The words of some rows of a table."""
+    return [words for part in leaves(view.take(rows)) for words in _words(part, count, key)]
+
+
+def _words(part: Any, count: int, key: bytes) -> list[_Words]:
+    """The first and the second words of `count x m` cells, equal for equal cells; None in place of
+    second words that are all 0."""
     if hasattr(part, "iloc"):
         if part.ndim == 1:
             columns = [part]
         else:
             columns = [part.iloc[:, place] for place in range(part.shape[1])]
-        return np.hstack(
-            [
-                np.empty((count, 0), np.uint64),
-                *(_words(column.to_numpy(), count, key) for column in columns),
-            ]
-        )
+        return [words for column in columns for words in _words(column.to_numpy(), count, key)]
     if isinstance(part, torch.Tensor):
         part = part.detach().cpu()
-        part = (torch.view_as_real(part) if part.is_complex() else part).double().numpy()
+        part = (torch.view_as_real(part) if part.is_complex() else part).float().numpy()
     if isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
-        return _singles(part.reshape(count, -1)).view("<u4").astype(np.uint64)
+        return [(_singles(part.reshape(count, -1)), None)]
     if hasattr(part, "tocsr"):
         part = [(row.indices, row.data.astype(np.float64)) for row in part.sorted_indices()]
-    if isinstance(part, np.ndarray):
-        cells = part.reshape(count, -1).tolist()
+    if isinstance(part, np.ndarray) and part.dtype.kind in "mM":
+        words = np.ascontiguousarray(part).view("<u4").astype(np.uint64)
+    elif isinstance(part, np.ndarray):
+        words = _cell_words(part.reshape(-1).tolist(), key)
     else:
-        cells = [[cell] for cell in part]
-    found = b"".join(_cell(cell, key) for row in cells for cell in row)
-    return np.frombuffer(found, dtype="<u4").reshape(count, -1).astype(np.uint64)
+        words = _cell_words(list(part), key)
+    words = words.reshape(count, -1, 2)
+    return [(words[:, :, 0], words[:, :, 1])]
 
 
-def _singles(numbers: Any) -> NDArray[np.float64]:
-    """Rounded to float32, with one zero and one NaN."""
+def _cell_words(cells: list[Any], key: bytes) -> Digests:
+    """Two words for each cell."""
+    if any(issubclass(kind, np.generic) for kind in {*map(type, cells)}):
+        cells = [cell.item() if isinstance(cell, np.generic) else cell for cell in cells]
+    short = [type(cell) is str and len(cell) <= _SHORT for cell in cells]
+    if cells and all(short):
+        return _text_words(cells, key)
+    words = np.empty((len(cells), 2), np.uint64)
+    if any(short):
+        words[short] = _text_words([*itertools.compress(cells, short)], key)
+    other = [not is_short for is_short in short]
+    found = b"".join(_cell(cell, key) for cell in itertools.compress(cells, other))
+    words[other] = np.frombuffer(found, dtype="<u4").reshape(-1, 2)
+    return words
+
+
+def _text_words(texts: list[str], key: bytes) -> Digests:
+    """Two words for each text of at most `_SHORT` letters."""
+    keys = np.frombuffer(hashlib.shake_128(b"text" + key).digest(16 * (_SHORT + 2)), dtype="<u8")
+    lengths = np.fromiter(map(len, texts), np.uint64, len(texts))
+    longest = max(int(lengths.max()), 1)
+    # Shorter ones end in zeros, which the length tells from letters.
+    letters = np.array(texts, dtype=f"<U{longest}").view("<u4").reshape(-1, longest)
+    words = np.hstack([np.ones_like(lengths)[:, None], lengths[:, None], letters.astype(np.uint64)])
+    return (words @ keys.reshape(-1, 2)[: longest + 2]) >> np.uint64(32)
+
+
+def _singles(numbers: Any) -> Digests:
+    """The bits of numbers rounded to float32, with one zero and one NaN."""
     with np.errstate(over="ignore"):
-        rounded = np.ascontiguousarray(numbers, dtype=np.float32).astype(np.float64) + 0.0
+        rounded = np.asarray(numbers, dtype=np.float32) + np.float32(0.0)
     rounded[np.isnan(rounded)] = np.nan
-    return rounded
+    return rounded.view(np.uint32).astype(np.uint64)
 
 
 def _cell(cell: Any, key: bytes) -> bytes:
     """8 bytes: a number as in a table of numbers."""
-    cell = cell.item() if isinstance(cell, np.generic) else cell
     if isinstance(cell, (int, float)):
         with contextlib.suppress(OverflowError):
             # An integer beyond the largest float.
-            return _singles(np.array([[float(cell)]])).tobytes()
+            return _singles(np.array([float(cell)])).tobytes()
     if cell is not None and not isinstance(cell, _CELLS):
         raise TypeError("the content of such a record is not known")
     return fingerprint(cell, key=key, size=8)

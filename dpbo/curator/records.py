@@ -251,8 +251,10 @@ class PrivateView:
         """Whether single records can be taken out."""
         return all(map(_can_be_taken, leaves(self._loaded())))
 
-    def take(self, positions: torch.Tensor) -> Any:
-        """The records at these positions, in the same container."""
+    def take(self, positions: torch.Tensor | slice) -> Any:
+        """The records at these positions, in the same container; of a slice, views where they can
+        be.
+        """
         return map_leaves(self.records, lambda part: _rows(part, positions))
 
     def storages(self) -> frozenset[int]:
@@ -529,7 +531,11 @@ def _is_csr(part: Any) -> bool:
     return getattr(part, "format", None) == "csr" and hasattr(part, "tocsr")
 
 
-def _rows(part: Any, positions: torch.Tensor) -> Any:
+def _rows(part: Any, positions: torch.Tensor | slice) -> Any:
+    if isinstance(positions, slice):
+        if hasattr(part, "iloc"):
+            return part.iloc[positions].reset_index(drop=True)
+        return part[positions]
     if isinstance(part, torch.Tensor):
         return part[positions.to(part.device)]
     if isinstance(part, list):

@@ -903,6 +903,26 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "a fingerprint takes a text for one that ends in zeros",
+        where="dpbo.curator.record_fingerprints:_text_words",
+        old="lengths[:, None], letters",
+        new="0 * lengths[:, None], letters",
+        test=(
+            "tests/unit/curator/test_record_fingerprints.py"
+            "::test_texts_that_differ_have_other_words"
+        ),
+    ),
+    Sabotage(
+        "a table's digest leaves out all blocks but the last",
+        where="dpbo.curator.record_fingerprints:TableDigest.of",
+        old="np.add(sums, found_sums, out=sums)",
+        new="sums[:] = found_sums",
+        test=(
+            "tests/unit/curator/test_record_fingerprints.py"
+            "::test_the_digest_of_a_table_knows_every_row_and_no_order"
+        ),
+    ),
+    Sabotage(
         "labels of several types are merged before they are read",
         where="dpbo.curator.labels:_distinct",
         old="if len(kinds) != 1 or not kinds <= _PLAIN:",

@@ -1,0 +1,134 @@
+"""Fingerprints of tables: the words and sums of their definition, in any form of the same cells."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import torch
+
+from dpbo import PrivacyUnit
+from dpbo.curator import record_fingerprints
+from dpbo.curator.record_fingerprints import TableDigest, order_digest, row_digests
+from dpbo.curator.records import PrivateView
+from dpbo.fingerprint import fingerprint
+
+KEY = bytes(range(32))
+TEXTS = ["", "a", "a\x00", "\x00", "\x00a", "b", "aa", "ä", "a\u0308", "\ud800", "\U0010ffff"]
+TEXTS += ["x" * 64, "x" * 65, "x" * 63 + "\x00", "x" * 64 + "\x00"]
+# A block holds fewer rows of one cell.
+MANY = 300_000
+
+
+def rows_of(records: Any) -> Any:
+    return record_fingerprints.rows_of(records)
+
+
+def digests_of(records: Any) -> list[int]:
+    found = row_digests(rows_of(records), KEY)
+    assert found is not None
+    return found.tolist()
+
+
+def table_digest(rows: Any) -> str:
+    digest: Any = TableDigest.of(rows, KEY)
+    return digest.hex(KEY)
+
+
+def keys(prefix, count):
+    drawn = hashlib.shake_128(prefix + KEY).digest(8 * count)
+    return [int.from_bytes(drawn[i : i + 8], "little") for i in range(0, len(drawn), 8)]
+
+
+def upper_halves(own, words):
+    """Of the two sums k_0 + sum of k_j w_j, with the keys of both taken in turns."""
+    sums = (
+        own[side] + sum(k * w for k, w in zip(own[2 + side :: 2], words, strict=False))
+        for side in range(2)
+    )
+    return [total % 2**64 >> 32 for total in sums]
+
+
+def words_of(cell):
+    if isinstance(cell, float):
+        return [int(np.array([cell], np.float32).view(np.uint32)[0]), 0]
+    if len(cell) <= 64:
+        return upper_halves(keys(b"text", 132), [len(cell), *map(ord, cell)])
+    return [int(word) for word in np.frombuffer(fingerprint(cell, key=KEY, size=8), "<u4")]
+
+
+def test_rows_have_the_fingerprints_of_their_definition():
+    numbers = [float(i) for i in range(len(TEXTS))]
+    table = pd.DataFrame({"a": numbers, "b": pd.Series(TEXTS, dtype=object)})
+    found = digests_of(table)
+    own = keys(b"", 2 + 2 * 4)
+    for number, text, digest in zip(numbers, TEXTS, found, strict=True):
+        # The keys of a cell: both sums' of its first word, then of its second word.
+        high, low = upper_halves(own, [*words_of(number), *words_of(text)])
+        assert digest == high << 32 | low, text
+    assert len({*found}) == len(found)
+
+
+def test_texts_that_differ_have_other_words():
+    found = digests_of(TEXTS)
+    assert len({*found}) == len(TEXTS)
+
+
+def test_one_table_has_one_digest_in_every_form():
+    texts = ["b", "a", "b", "xyz"]
+    alike = [
+        texts,
+        np.array(texts),
+        np.array([np.str_(text) for text in texts], dtype=object),
+        pd.Series(texts),
+        pd.Series(texts, dtype=object),
+        pd.DataFrame({"t": pd.Series(texts).astype("category")}),
+    ]
+    assert len({order_digest(rows_of(form), KEY) for form in alike}) == 1
+    numbers = [[1.0, -0.0], [float("nan"), 2.5]]
+    alike = [
+        torch.tensor(numbers),
+        torch.tensor(numbers, dtype=torch.float64),
+        np.array(numbers, dtype=object),
+        np.abs(np.array(numbers)),
+        pd.DataFrame(numbers, dtype=object),
+        pd.DataFrame({"a": np.array([1, np.nan], np.float32), "b": [0.0, 2.5]}),
+    ]
+    assert len({order_digest(rows_of(form), KEY) for form in alike}) == 1
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(torch.arange(MANY, dtype=torch.float32), id="tensor"),
+        pytest.param(pd.DataFrame({"t": [f"p{i}" for i in range(MANY)]}), id="frame"),
+        pytest.param(scipy.sparse.eye_array(3000, format="csr"), id="sparse"),
+    ],
+)
+def test_the_digest_of_a_table_knows_every_row_and_no_order(table):
+    count = table.shape[0]
+    order = np.random.default_rng(0).permutation(count)
+    turned, changed = (
+        table.iloc[places] if hasattr(table, "iloc") else table[places]
+        for places in (order, np.concatenate([[1], np.arange(1, count)]))
+    )
+    first, other, third = (table_digest(rows_of(each)) for each in (table, turned, changed))
+    assert first == other != third
+    digests = [order_digest(rows_of(each), KEY) for each in (table, turned, changed)]
+    assert len({*digests}) == 3
+
+
+def test_the_rows_of_a_unit_count_together_across_blocks():
+    records = torch.arange(MANY, dtype=torch.float32)
+    groups = torch.arange(MANY) % 1000
+    units = {}
+    for name, labels in (
+        ("same", groups),
+        ("renamed", 999 - groups),
+        ("other", groups.sort().values),
+    ):
+        view = PrivateView.of(records, PrivacyUnit("p", groups=labels), units_are_public=True)
+        units[name] = table_digest(view)
+    assert units["same"] == units["renamed"] != units["other"]
