@@ -206,7 +206,7 @@ def test_an_objective_over_samples_keeps_its_plan():
     assert torch.allclose(Yvar, (objective.noise_std**2).expand(2, 1))
     assert (Y - 0.5).abs().max() < 6 * objective.noise_std.max()
     assert objective.remaining == 3
-    with pytest.raises(InputError, match="Planned"):
+    with pytest.raises(UsageError, match="Planned"):
         PrivateObjective(make(records(), accounting=None), query, evaluations=5)
     event = PoissonGaussianEvent(6.0, 5, rate=0.5, relation="replace-one")
     planned = make(records(), accounting=Planned([event, GaussianEvent(20.0)]))
