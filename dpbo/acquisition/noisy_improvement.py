@@ -11,6 +11,7 @@ two matrix products.
 import math
 import types
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -24,6 +25,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from dpbo.models.kernels import Radial, Scaled, kernel_derivatives
+from dpbo.models.plain_covariance import covariance, is_plain, variances
 
 # of the prior variance; keeps the noiseless covariance of points that lie close together invertible
 _JITTER = 1e-7
@@ -132,4 +134,6 @@ def _functions(
         isinstance(derivatives, Scaled) and isinstance(derivatives.base, Radial)
     ):
         return derivatives.value, derivatives.variances
+    if is_plain(kernel):
+        return partial(covariance, kernel), partial(variances, kernel)
     return lambda A, B: kernel(A, B).to_dense(), lambda A: kernel(A, diag=True)

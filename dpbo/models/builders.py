@@ -17,6 +17,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo.errors import InputError
 from dpbo.isolation import mute_warnings, without_default_device
+from dpbo.models.plain_covariance import plain_closure
 from dpbo.space import Space
 from dpbo.validation import POINTS, checked, require
 
@@ -110,8 +111,9 @@ def _noise(Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:
 
 
 def _fitted(gp: SingleTaskGP, **how: Any) -> SingleTaskGP:
+    mll = ExactMarginalLogLikelihood(gp.likelihood, gp)
     with torch.enable_grad(), contextlib.suppress(ModelFittingError):
-        fit_gpytorch_mll(ExactMarginalLogLikelihood(gp.likelihood, gp), **how)
+        fit_gpytorch_mll(mll, closure=plain_closure(mll), **how)
     return gp.eval()
 
 
