@@ -71,13 +71,22 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.protected_records import RepeatedRecordsWarning, note_trained
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.dpsgd.accountant import LedgerAccountant
-from dpbo.dpsgd.noise import LEAST_NORM, MOST_NORM, NoisedOptimizer, PoissonSamples
+from dpbo.dpsgd.noise import (
+    LEAST_NORM,
+    MOST_NORM,
+    LoaderAhead,
+    NoisedOptimizer,
+    PoissonSamples,
+    SeedWorker,
+)
 from dpbo.dpsgd.planning import DPSGDConfig
 from dpbo.dpsgd.rebuilding import PublicCopy, map_parts
 from dpbo.errors import InputError, UsageError
 from dpbo.hidden_run import note_drawn
 from dpbo.validation import Count, between, checked, require
 
+# Whose modules share gradients or parameters among processes.
+_SPREAD = ("torch.nn.parallel.distributed", "torch.distributed.", "opacus.distributed")
 _OWN = frozenset(
     {"noise_multiplier", "poisson_sampling", "noise_generator", "clipping", "rand_on_empty"}
 )
@@ -122,8 +131,9 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
                 such as batch norm in training mode.
             optimizer: a library's, such as torch.optim's: code of the caller's in a step, also a
                 hook, is refused.
-            data_loader: its records and collate function are used. It must have no workers, because
-                samples are counted where they are drawn.
+            data_loader: its records, collate function and workers are used, and whether it pins
+                memory. Workers load samples ahead of the step, each with fresh generators; Opacus'
+                BatchMemoryManager is for loaders without workers.
             max_grad_norm: clip bound of one record's gradient, 1e-15 to 1e15.
             example: the module's inputs for three different public records, a tuple or a dict by
                 keyword. Whether it mixes records is tried on them; omitted, on made-up numbers of
@@ -146,19 +156,23 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
                 opacus["grad_sample_mode"],
                 "a mode with per-record gradients, such as 'hooks'",
             )
+        for part in module.modules():
+            if any(kind.__module__.startswith(_SPREAD) for kind in type(part).__mro__):
+                raise InputError(
+                    "module",
+                    type(part).__name__,
+                    "in one process",
+                    "Several would each draw samples and noise of their own. Give the module"
+                    " without that wrapper, in one process.",
+                )
         if not {parameter.device.type for parameter in module.parameters()} <= {"cpu", "cuda"}:
             raise InputError(
                 "module", module, "on the CPU or CUDA devices", "Move it there before make_private."
             )
-        if (
-            data_loader.num_workers
-            or isinstance(data_loader.dataset, IterableDataset)
-            or not len(data_loader.dataset)  # type: ignore[arg-type]
-        ):
+        records: Any = data_loader.dataset
+        if isinstance(records, IterableDataset) or not len(records):
             raise InputError(
-                "data_loader",
-                type(data_loader).__name__,
-                "a DataLoader of records with places, with num_workers=0",
+                "data_loader", type(data_loader).__name__, "a DataLoader of records with places"
             )
         norm = require(
             "max_grad_norm", max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)]
@@ -209,19 +223,30 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         return self._samples.stepped
 
     def _prepare_data_loader(
-        self, data_loader: Any, *, distributed: bool, batch_first: bool = True, **_: Any
+        self, data_loader: Any, *, batch_first: bool = True, **_: Any
     ) -> DataLoader[Any]:
-        if distributed:
-            raise UsageError("the module must be in one process, not distributed.")
         records = data_loader.dataset
         length = self.config.batches if self._most is None else self.config.steps
-        self._samples = PoissonSamples(len(records), self.config.rate, length, self._most)
-        collate = _Collate(data_loader.collate_fn, records[0], 0 if batch_first else 1)
-        return DataLoader(
+        workers = data_loader.num_workers
+        self._samples = PoissonSamples(
+            len(records), self.config.rate, length, self._most, ahead=workers > 0
+        )
+        settings = {
+            "batch_sampler": self._samples,
+            "collate_fn": _Collate(data_loader.collate_fn, records[0], 0 if batch_first else 1),
+            "pin_memory": data_loader.pin_memory,
+        }
+        if not workers:
+            return DataLoader(records, **settings)
+        return LoaderAhead(
             records,
-            batch_sampler=self._samples,
-            collate_fn=collate,
-            pin_memory=data_loader.pin_memory,
+            **settings,
+            num_workers=workers,
+            worker_init_fn=SeedWorker(data_loader.worker_init_fn),
+            prefetch_factor=data_loader.prefetch_factor,
+            persistent_workers=data_loader.persistent_workers,
+            multiprocessing_context=data_loader.multiprocessing_context,
+            timeout=data_loader.timeout,
         )
 
     def _prepare_optimizer(
@@ -271,6 +296,8 @@ class PrivateEngine(NoisedEngine):
     """
 
     def __init__(self, curator: Curator, config: DPSGDConfig, *, name: str = "dp-sgd") -> None:
+        if curator.ranks > 1:
+            raise UsageError("DP-SGD trains in one process: give a curator of one process.")
         super().__init__(config, self._charge_step)
         self._curator = curator
         self.accountant = LedgerAccountant(

@@ -32,13 +32,14 @@ module's trial have float32 or float64.
 Each step takes one whole fresh Poisson sample: k steps on one sample cost more than k sampled
 steps, and a batch whose gradients are not one a record may move the sum further. And each sample
 takes a step: one that is left out, for what one record did to the loss, moves the sum by the
-gradients of all others, which noise in its place would not hide. So samples are counted where they
-are drawn, records where they are clipped, and steps where their noise is drawn; none of these
+gradients of all others, which noise in its place would not hide. So samples are counted where the
+loop gets them, records where they are clipped, and steps where their noise is drawn; none of these
 counts stands in a hook, which another hook could replace.
 """
 
+import collections
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
@@ -49,6 +50,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.data import DataLoader
 
 from dpbo.curator.entropy import bernoulli, system_entropy
 from dpbo.dpsgd._opacus import load_opacus
@@ -104,6 +106,8 @@ class PoissonSamples:
         records: number of records; each is in a sample with probability `rate`.
         length: number of samples in one pass.
         most: number of samples in all passes together; omitted, no limit.
+        ahead: whether workers load samples before the last one's step: a sample then counts when
+            `counted` hands it to the loop, and not when it is drawn.
 
     Attributes:
         drawn: number of samples so far.
@@ -114,11 +118,22 @@ class PoissonSamples:
         InputError: asked for a sample before a step on the last one. (It comes from the iterator.)
     """
 
-    def __init__(self, records: int, rate: float, length: int, most: int | None = None) -> None:
+    def __init__(
+        self,
+        records: int,
+        rate: float,
+        length: int,
+        most: int | None = None,
+        *,
+        ahead: bool = False,
+    ) -> None:
         self._records = records
         self._rate = rate
         self._length = length
         self._most = most
+        self._ahead = ahead
+        # the sizes of samples that are drawn and not counted yet, in the newest pass
+        self._waiting = collections.deque[int]()
         self.drawn = 0
         self.stepped = 0
         self.size = 0
@@ -129,9 +144,28 @@ class PoissonSamples:
         return self._length
 
     def __iter__(self) -> Iterator[list[int]]:
+        if self._ahead:
+            return self._samples()
+        return self.counted(self._samples)
+
+    def counted(self, load: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+        """A pass of `load()`, which draws samples and may load their records: each is counted as it
+        is handed to the loop.
+        """
+        self._waiting = collections.deque()
+        return self._counted(load(), self._waiting)
+
+    def _samples(self) -> Iterator[list[int]]:
+        waiting = self._waiting
+        for _ in range(self._length):
+            places = np.flatnonzero(bernoulli(self._records, self._rate)).tolist()
+            waiting.append(len(places))
+            yield places
+
+    def _counted(self, samples: Iterable[Any], waiting: collections.deque[int]) -> Iterator[Any]:
         self._passing = True
         try:
-            for _ in range(self._length):
+            for sample in samples:
                 if self.drawn == self._most:
                     return
                 if self.stepped != self.drawn:
@@ -139,11 +173,10 @@ class PoissonSamples:
                         "the loader was asked for a sample before a step on the last one."
                         f" {_SKIPPED}"
                     )
-                places = np.flatnonzero(bernoulli(self._records, self._rate)).tolist()
                 self.drawn += 1
-                self.size = len(places)
+                self.size = waiting.popleft()
                 self._hide_generators()
-                yield places
+                yield sample
         finally:
             self._passing = False
             self._show_generators()
@@ -164,6 +197,31 @@ class PoissonSamples:
         if self._before is not None and not self._passing and self.stepped == self.drawn:
             self._before.restore()
             self._before = None
+
+
+class LoaderAhead(DataLoader[Any]):
+    """A DataLoader of `PoissonSamples` with workers, which load samples before the loop asks for
+    them.
+
+    Workers' generators are seeded from the operating system's entropy, after what the caller does
+    in a new worker: PyTorch would seed them from the caller's own.
+    """
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        samples: Any = self.batch_sampler
+        return samples.counted(super().__iter__)
+
+
+class SeedWorker:
+    """What a new worker does: the caller's own, then it forgets every seed."""
+
+    def __init__(self, own: Callable[[int], None] | None) -> None:
+        self._own = own
+
+    def __call__(self, worker: int) -> None:
+        if self._own is not None:
+            self._own(worker)
+        GeneratorStates().seed(system_entropy)
 
 
 class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]

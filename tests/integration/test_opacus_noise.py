@@ -3,6 +3,7 @@ fresh sample a step.
 """
 
 import math
+import random
 from fractions import Fraction
 from typing import Any
 
@@ -20,7 +21,7 @@ from dpbo.dpsgd import DPSGDConfig, LedgerAccountant, PrivateEngine, Session, no
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.dpsgd.noise import NoisedOptimizer, PoissonSamples
 from dpbo.dpsgd.rebuilding import PublicCopy
-from dpbo.errors import InputError, UsageError
+from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.testing.mechanism_contract import assert_law
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -336,6 +337,88 @@ def test_parts_of_a_sample_that_fit_into_memory_are_one_step():
     assert len(sizes) > TERMS.batches == steps_charged(curator)
 
 
+class Told(TensorDataset):
+    """Records that say what a worker drew when it read them."""
+
+    def __getitem__(self, place):
+        drawn = (torch.rand(()), np.random.rand(), random.random())
+        return (*super().__getitem__(place), torch.tensor([float(number) for number in drawn]))
+
+
+def seed_all(_worker):
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+
+
+@pytest.mark.attack("A17", "A27")
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_load_ahead_and_a_sample_counts_where_the_loop_gets_it(persistent):
+    workers: dict[str, Any] = {
+        "num_workers": 2,
+        "persistent_workers": persistent,
+        "worker_init_fn": seed_all,
+        "prefetch_factor": 2,
+    }
+    drawn = []
+    left = []
+    for _ in range(2):
+        curator = owner(records := Told(X, Y))
+        _, module, optimizer, loader = private(curator, data_loader=DataLoader(records, **workers))
+        torch.manual_seed(5)
+        for _ in range(TERMS.epochs):
+            for batch in loader:
+                assert len(batch[0]) == loader.batch_sampler.size
+                assert all(bool((X == row).all(1).any()) for row in batch[0])
+                drawn.append(batch[2])
+                backward(module, optimizer, batch)
+                optimizer.step()
+        left.append(torch.get_rng_state())
+        assert steps_charged(curator) == TERMS.steps
+        backward(module, optimizer, next(iter(loader)))
+        with pytest.raises(BudgetExceeded):
+            optimizer.step()
+    numbers = torch.cat(drawn)
+    assert all(len(column.unique()) == len(numbers) for column in numbers.T), (
+        "workers draw by no seed of the caller's, and by none twice"
+    )
+    assert torch.equal(*left), "records do not move the caller's generators"
+
+
+@pytest.mark.attack("A27")
+def test_a_sample_that_was_loaded_ahead_is_no_second_chance():
+    _, module, noised, loader = private(data_loader=DataLoader(TensorDataset(X, Y), num_workers=1))
+    batch = next(iter(loader))
+    backward(module, noised, batch)
+    noised.step()
+    backward(module, noised, batch)
+    with pytest.raises(UsageError, match="next batch"):
+        noised.step()
+    noised.zero_grad()
+    # what was loaded ahead in a pass that ended early is not used
+    batches = iter(loader)
+    backward(module, noised, next(batches))
+    noised.step()
+    next(batches)
+    with pytest.raises(UsageError, match="step on each sample"):
+        next(batches)
+
+
+@pytest.mark.attack("A27")
+def test_workers_and_opacus_parts_of_a_sample_go_together_only_without_a_step():
+    """Opacus' loader takes the places of ours, which then counts no sample."""
+    curator, module, noised, loader = private(
+        data_loader=DataLoader(TensorDataset(X, Y), num_workers=1)
+    )
+    with BatchMemoryManager(
+        data_loader=loader, max_physical_batch_size=64, optimizer=noised
+    ) as parts:
+        backward(module, noised, next(iter(parts)))
+        with pytest.raises(UsageError, match="before the first sample"):
+            noised.step()
+    assert steps_charged(curator) == 0
+
+
 @pytest.mark.attack("A6", "A7")
 def test_steps_follow_from_noised_sums_alone(monkeypatch):
     """The same noised sums on neighbouring records: the same weights and ledger. And each exact sum
@@ -409,8 +492,6 @@ def test_what_the_engine_decides_or_cannot_count_is_refused():
     ):
         with pytest.raises(UsageError, match=next(iter(wrong))):
             private(**wrong)
-    with pytest.raises(InputError, match="num_workers"):
-        private(data_loader=DataLoader(TensorDataset(X), num_workers=1))
     with pytest.raises(InputError, match="max_grad_norm"):
         private(max_grad_norm=1e-20)
 

@@ -1839,7 +1839,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a sample may be skipped",
-        where="dpbo.dpsgd.noise:PoissonSamples.__iter__",
+        where="dpbo.dpsgd.noise:PoissonSamples._counted",
         old="if self.stepped != self.drawn:",
         new="if False:",
         test=(
@@ -1908,6 +1908,16 @@ SABOTAGES = (
         test=(
             "tests/attacks/test_holes_training.py"
             "::test_a_seed_before_or_between_samples_does_not_make_masks_known[session]"
+        ),
+    ),
+    Sabotage(
+        "a loader's workers draw by a seed of the caller's",
+        where="dpbo.dpsgd.noise:SeedWorker.__call__",
+        old="GeneratorStates().seed(system_entropy)",
+        new="pass",
+        test=(
+            "tests/integration/test_opacus_noise.py"
+            "::test_workers_load_ahead_and_a_sample_counts_where_the_loop_gets_it[False]"
         ),
     ),
     Sabotage(

@@ -527,6 +527,41 @@ def no_hidden_runs(ranks, folder):
     return [*met, curator.ledger.head().seq]
 
 
+def trains_together(ranks, folder):
+    """A module that several processes share is refused, and so is a curator of several."""
+    from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import TensorDataset
+
+    from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session
+
+    config = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=2, batch_size=2)
+
+    class OwnParallel(DistributedDataParallel):
+        """As a subclass it is not one of those that Opacus knows."""
+
+    def train(spread):
+        module = spread(torch.nn.Linear(2, 2))
+        session = Session(TensorDataset(torch.rand(4, 2)), config)
+        session.make_private(module, torch.optim.SGD(module.parameters()), max_grad_norm=1.0)
+
+    kinds = (
+        DistributedDataParallel,
+        OwnParallel,
+        DifferentiallyPrivateDistributedDataParallel,
+        fully_shard,
+        lambda module: torch.nn.Sequential(DistributedDataParallel(module)),
+    )
+    curator = held(ranks, 4, role="training")
+    before = curator.ledger.head().seq
+    met = met_by(
+        *(functools.partial(train, kind) for kind in kinds),
+        lambda: PrivateEngine(curator, config),
+    )
+    return [*met, curator.ledger.head().seq - before]
+
+
 def comes_late(ranks, folder):
     patient = Ranks(timeout=datetime.timedelta(seconds=5))
     curator = opened(patient)
@@ -646,6 +681,7 @@ JOBS: dict[str, tuple[int, Any]] = {
     "fail in two ways": (2, fail_in_two_ways),
     "fails on one shard": (3, fails_on_one_shard),
     "no hidden runs": (2, no_hidden_runs),
+    "trains together": (2, trains_together),
     "comes late": (SIZE, comes_late),
     "no records": (SIZE, lambda ranks, _: held(ranks, 0)),
     "refused before it is asked": (2, refused_before_it_is_asked),

@@ -229,6 +229,20 @@ def test_hidden_runs_are_refused_on_ranks_before_they_cost(met):
         assert last == 2, "birth and two notes"
 
 
+@pytest.mark.attack("A17", "A27")
+def test_a_training_that_several_processes_share_is_refused(met):
+    for rank in met("trains together").values():
+        *modules, curator, noted = rank["value"]
+        assert len(modules) == 5
+        for kind, text in modules:
+            assert (kind, "must be in one process" in text) == ("InputError", True), text
+        assert curator == [
+            "UsageError",
+            "DP-SGD trains in one process: give a curator of one process.",
+        ]
+        assert noted == 0
+
+
 @pytest.mark.deep
 def test_a_rank_that_comes_late_is_given_up(met):
     """By its own limit: the group's is an hour."""
