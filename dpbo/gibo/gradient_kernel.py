@@ -4,12 +4,14 @@ vector in memory.
 A program takes ROWS units at a time. With y_N a unit's own loss at the last point and s = W 1, its
 vector is s y_N + W (y - y_N), where the tensor cores multiply the differences. Differences and W
 are each a sum of two bfloat16 numbers, high and low, and three products of these are summed in
-float32, so an error is about 3e-6 of |W| |y - y_N|. Rows of W nearly cancel (s is nearly 0):
-products of y itself would drown the gradient of a unit whose losses are large but differ little.
-The vector then goes through the steps of `clipped_sum` in float64 and integers. So from equal
-vectors it makes the same whole numbers as the CPU, and int64 sums are the same in every order.
-Adding and subtracting 1.5 x 2^52 rounds a float64 to a whole number, which its low 32 bits then
-hold: no conversion is needed.
+float32. So an error is at most 3 2^-18 of |W| |y - y_N|, and 2^-23 more for each of the 3 N / 16
+blocks of products, where a tensor core cuts a sum off instead of rounding it. Emulated so, it is
+2e-6 for terms of any signs and 3e-6 for terms of one sign, from N = 34 to 1,024. Rows of W nearly
+cancel (s is nearly 0): products of y itself would drown the gradient of a unit whose losses are
+large but differ little. The vector then goes through the steps of `clipped_sum` in float64 and
+integers. So from equal vectors it makes the same whole numbers as the CPU, and int64 sums are the
+same in every order. Adding and subtracting 1.5 x 2^52 rounds a float64 to a whole number, which its
+low 32 bits then hold: no conversion is needed.
 
 Sensitivity: a unit's vector depends on its own numbers, W and the shape of a block alone, so
 rounding, whatever its size, moves each unit's vector by itself. It comes before the clip, and what

@@ -173,6 +173,30 @@ def center_errors():
     ]
 
 
+def vector_errors(device="cpu"):
+    """Over |W| |y - y_N|, how far a unit's vector W y is from the one in float64 at most, by the
+    number of columns N: of any signs, and where all terms have the same one.
+    """
+    found = {}
+    for columns in (34, 256, 1024):
+        draw = torch.Generator().manual_seed(columns)
+        Y = torch.randn(columns, 6, generator=draw).double()
+        W = torch.randn(8, columns, generator=draw, dtype=torch.float64)
+        Y[-1] = 0.0
+        found[columns] = 0.0
+        for losses, weights in ((Y, W), (Y.abs(), W.abs())):
+            exact = weights @ losses
+            clip = 2.0 * float(exact.norm(dim=0).max())
+            quantum = clipped.quantum_of(clip, len(weights))
+            goal = clipped.aim_of(math.floor(clip / quantum), len(weights))
+            for y, truth in zip(losses.T, exact.T, strict=True):
+                column = y.unsqueeze(1).float().to(device)
+                own = gradient.one_pass_sum([column], weights, clip, quantum, aim=goal).cpu()
+                error = (own * quantum - truth).norm() / (weights.norm() * y.norm())
+                found[columns] = max(found[columns], float(error))
+    return found
+
+
 def product_in_one_order(a, b, dtype):
     """What stands in for a GPU's product in the interpreter: numpy's own adds the terms of some
     rows in another order than others.
@@ -218,4 +242,4 @@ if __name__ == "__main__":
         removed = [
             removals_apart(width, launch.rows) for width, launch in gradient.LAUNCHES.items()
         ]
-    print(json.dumps([same, center_errors(), removed]))
+    print(json.dumps([same, center_errors(), removed, [*vector_errors().values()]]))
