@@ -15,9 +15,9 @@ class Release:
     """What `Curator.release` returns: one noised vector of m numbers, or a table of n rows.
 
     Attributes:
-        value: float64, shape `m` (`n x m` of a table); of a selection, the index that was chosen.
+        value: float64, shape `m` (`n x m` of a table); of a choice, the index that was chosen.
         variance: of the noise, float64, shape `m`, the same for every row; known, not estimated.
-            Empty for a selection.
+            Empty for a choice.
         lattice: what was drawn, in whole numbers, row after row: the value in multiples of
             `distribution.grid`, or the index.
         distribution: of the noise.

@@ -135,7 +135,7 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]
         over all units; free and public.
 
         The model ranks (it has seen released values only, so the finalists are public), the records
-        decide: release it by a selection mechanism, which gives an index into `best_of(candidates,
+        decide: release it by a choice mechanism, which gives an index into `best_of(candidates,
         finalists)`. Few finalists cost few fits, and lose less to the choice's noise, which grows
         with the logarithm of their number. The sensitivity is that of `CandidateScores`, proven
         there.

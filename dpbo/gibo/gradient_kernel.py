@@ -1,4 +1,4 @@
-"""`queries.gradient.clipped_sum` in one pass on a GPU: W y, whole numbers, clip and sum, without a
+"""`gradient_query.clipped_sum` in one pass on a GPU: W y, whole numbers, clip and sum, without a
 vector in memory.
 
 A program takes ROWS units at a time. With y_N a unit's own loss at the last point and s = W 1, its
@@ -118,7 +118,7 @@ def one_pass_sum(
     *,
     aim: float,
 ) -> torch.Tensor:
-    """As `queries.gradient.clipped_sum` with center 0; `aim` is the length in quanta that long
+    """As `gradient_query.clipped_sum`; `aim` is the length in quanta that long
     vectors are shortened to (`aim_of`).
     """
     with needs("gpu"):

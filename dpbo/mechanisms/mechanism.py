@@ -82,7 +82,7 @@ class Mechanism(abc.ABC):
     def _sample(
         self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
     ) -> NDArray[np.int64]:
-        """A draw in whole numbers: multiples of `distribution.grid`, or the selected index."""
+        """A draw in whole numbers: multiples of `distribution.grid`, or the index of a choice."""
 
 
 def on_the_host(numerators: Numerators) -> NDArray[np.int64]:

@@ -70,7 +70,7 @@ def rounded(
     """floor(fraction + scale * z + 1/2) for independent z of the law.
 
     Args:
-        law: of z.
+        distribution: the law of z.
         fractions: exact, in [0, 1).
         scale: scale parameters in units of the result, in [2^20, 2^21).
         entropy: source of unpredictable bytes.
