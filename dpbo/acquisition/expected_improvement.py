@@ -67,22 +67,26 @@ def suggest(
 ) -> torch.Tensor:
     """The next points, `q x d`, by noisy expected improvement: the same values give the same ones.
 
-    Of several each is the one that gains most beside those before it, as in `optimize_acqf` with
-    sequential=True. Where the model is a SingleTaskGP or MixedSingleTaskGP of these values, row by
-    row, the improvement is computed in closed form (`NoisyImprovement`), else by qLogNEI.
+    With q > 1 points are chosen one after another, each as if those before it were pending, as in
+    `optimize_acqf` with sequential=True. Where the model is a SingleTaskGP or MixedSingleTaskGP of
+    these values, row by row, the improvement is computed in closed form (`NoisyImprovement`), else
+    by qLogNEI.
 
     Args:
-        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2, all on one device, where the point will
-            lie, too; Y is maximised.
+        X: `t x d`, t at least 2, on the device where the new points will lie, too.
+        Y: `t x 1`, released values, which are maximised.
+        Yvar: `t x 1`, the variance of their noise.
 
-    Keyword args: seed: of the search's starts and of the samples of the values at the points. q:
-        how many points. pending: points that are being evaluated, `k x d`; the new point is the one
-        that gains most beside them. None or `0 x d`: none. inequality_constraints: as in
-        `optimize_acqf`, on coordinates: `(indices, coefficients, rhs)` for sum of coefficients
-        times coordinates at least rhs; public. The coordinate of a distribution is its cdf, so of
-        a log-uniform one it is linear in the logarithm. What is improved on is the best of the
-        points that keep them. model: what is fitted to the values, e.g.
-        `sparse_gp` where few of many coordinates matter.
+    Keyword args:
+        seed: of the optimizer's starts and of the samples of the values at the points.
+        q: how many points.
+        pending: points that are being evaluated, `k x d`, so that others are proposed. None or `0 x
+            d`: none.
+        inequality_constraints: as in `optimize_acqf`, on coordinates: `(indices, coefficients,
+            rhs)` for sum of coefficients times coordinates at least rhs; public. The coordinate of
+            a distribution is its cdf, so of a log-uniform one it is linear in the logarithm. The
+            improvement is over the best of the points that satisfy them.
+        model: fits a model to the values, e.g. `sparse_gp` where few of many coordinates matter.
 
     Raises:
         InputError: fewer than two values, or shapes that do not fit.

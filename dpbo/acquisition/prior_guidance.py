@@ -47,6 +47,7 @@ def prior_guided(
         beta: how many evaluations the density is worth; about a tenth of the planned ones (Hvarfner
             et al.).
         bounds, share: as in `Prior`.
+
     Raises:
         InputError: an argument out of range, or an acquisition that is no logarithm.
     """

@@ -60,12 +60,15 @@ def suggest_gradient_points(
         theta: where the gradient is wanted, `d`; the points lie on its device.
         b: how many points.
 
-    Keyword args: bounds: lower and upper ends, `2 x d`; theta lies between them. start: a design to
-        improve, `b x d`, e.g. the previous one moved by theta's last step; used if it beats the
-        stretched design. steps: most L-BFGS steps. close: a step that gains less, as a share of the
-        start's trace, is the last; 1e-6 for the last half per cent. generator: source of the
-        start's rotation, on the CPU; without it there is none. Local optima differ by a few per
-        cent.
+    Keyword args:
+        bounds: lower and upper ends, `2 x d`; theta lies between them.
+        start: a design to improve, `b x d`, e.g. the previous one moved by theta's last step; used
+            if it beats the stretched design.
+        steps: most L-BFGS steps.
+        close: a step that gains less, as a share of the start's trace, is the last; 1e-6 for the
+            last half per cent.
+        generator: source of the start's rotation, on the CPU; without it there is none. Local
+            optima differ by a few per cent.
 
     Raises:
         InputError: an argument out of range, of another shape, not float64, or theta or start not

@@ -157,12 +157,15 @@ class GradientPosterior:
             X: points where the losses are computed, `b x d`, as from `suggest_gradient_points`.
             loss: `loss(x, records)`, one number a record, smaller is better; each record by itself.
 
-        Keyword args: clip: length to which a unit's gradient is clipped, in units of the loss over
-            those of theta. loss_points: the same points in the loss's own coordinates, `b x d`,
-            where they differ from this posterior's. earlier: handles of the answers at the points
-            observed before, in their order; required if there are any. keep: whether this answer's
-            losses stay with the curator for later queries. divisor, loss_range: as in
-            `ClippedGradient`.
+        Keyword args:
+            clip: length to which a unit's gradient is clipped, in units of the loss over those of
+                theta.
+            loss_points: the same points in the loss's own coordinates, `b x d`, where they differ
+                from this posterior's.
+            earlier: handles of the answers at the points observed before, in their order; required
+                if there are any.
+            keep: whether this answer's losses stay with the curator for later queries.
+            divisor, loss_range: as in `ClippedGradient`.
 
         Raises:
             InputError: an argument out of range, or points without an earlier answer.

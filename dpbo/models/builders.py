@@ -39,8 +39,8 @@ def default_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tenso
     the prior's lengths stay.
 
     Args:
-        X: `t x d`, float64, points of the space. Y, Yvar: `t x m`, values and the variance of their
-            noise.
+        X: `t x d`, float64, points of the space.
+        Y, Yvar: `t x m`, values and the variance of their noise.
 
     Raises:
         InputError: shapes that do not fit, or numbers that are not finite or float64.

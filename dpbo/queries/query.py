@@ -50,12 +50,6 @@ class View(Protocol):
             such a record counts as the worst value, whatever is computed of it.
         one_at_a_time: whether a score gets one record at a time.
 
-    Methods: take: the records at these positions, in the records' own container. storages: data
-        pointers of the records' tensors, to recognise a score that is a view of the records.
-        single: the view of one record. keep: `keep(key, make)` gives what `make()` computed, which
-        is kept until another key is asked for or the records change. poisson_sample: the view of a
-        fresh sample that takes each unit with probability `rate`; `public_units` stays that of all
-        units.
     """
 
     @property
@@ -82,11 +76,24 @@ class View(Protocol):
     def unfit(self) -> torch.Tensor | None: ...
     @property
     def one_at_a_time(self) -> bool: ...
-    def take(self, positions: torch.Tensor) -> Any: ...
-    def storages(self) -> frozenset[int]: ...
-    def keep(self, key: Hashable, make: Callable[[], T]) -> T: ...
-    def poisson_sample(self, rate: float) -> View: ...
-    def single(self, row: int) -> View: ...
+    def take(self, positions: torch.Tensor) -> Any:
+        """The records at these positions, in the records' own container."""
+
+    def storages(self) -> frozenset[int]:
+        """Data pointers of the records' tensors, to recognise a score that is a view of the
+        records.
+        """
+
+    def keep(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make()` computed, kept until another key is asked for or the records change."""
+
+    def poisson_sample(self, rate: float) -> View:
+        """The view of a fresh sample that takes each unit with probability `rate`; `public_units`
+        stays that of all units.
+        """
+
+    def single(self, row: int) -> View:
+        """The view of one record."""
 
 
 @dataclass(frozen=True, eq=False)
