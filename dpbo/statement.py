@@ -117,7 +117,7 @@ class Statement:
         public_inputs: name of a reservation -> what the caller declared public when it was made
             (score range, divisor, ...), and how many releases it has. A query that declared
             something else than its reservation has an entry of its own, "NAME, question 1", and so
-            has each release without a reservation, "release 1".
+            has each kind of release without a reservation, "release 1" by the first one.
         entries, head: number of ledger records, and the hash of the newest one.
         meaning: what the guarantee means, in sentences, and warnings.
         radius: under BOUNDED_ROW_CHANGE, how far a row may move, and what share of the diameter

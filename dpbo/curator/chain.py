@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -217,6 +217,20 @@ class _Charged:
     times: int = 0
 
 
+@dataclass
+class Declared:
+    """What some releases without a reservation declared, all of them alike.
+
+    Attributes:
+        inputs: what they declared. first: which release was the first of them, from 1. times: how
+            many there are.
+    """
+
+    inputs: dict[str, Any]
+    first: int
+    times: int = 0
+
+
 class Tally:
     """Running totals of charges and reservations, for the statement.
 
@@ -230,8 +244,10 @@ class Tally:
         units: the newest number of units that a charge names.
         declared: by reservation, what questions under it declared otherwise than it says: each kind
             once, by its text.
-        unplanned: what each release without a reservation declared.
+        unplanned: what releases without a reservation declared, each kind once, by its text.
     """
+
+    _kind: Declared
 
     def __init__(self) -> None:
         self.exact = False
@@ -240,7 +256,8 @@ class Tally:
         self.conditions = dict[str, dict[str, None]](), dict[str, dict[str, None]]()
         self.units: int | None = None
         self.declared = dict[str, dict[str, dict[str, Any]]]()
-        self.unplanned = list[dict[str, Any]]()
+        self.unplanned = dict[str, Declared]()
+        self._loose = 0
         # Most questions declare what the one before did.
         self._last = dict[str | None, dict[str, Any]]()
 
@@ -276,11 +293,15 @@ class Tally:
             asked = {"query": slot.get("query"), **slot.get("public", {})}
             if self._last.get(plan) != asked:
                 self._last[plan] = asked
-                if reserved is not None:
+                if reserved is None:
+                    new = Declared(asked, self._loose + 1)
+                    self._kind = self.unplanned.setdefault(dump(asked), new)
+                else:
                     self._declare(reserved, asked)
             if reserved is None:
                 self.failing += Decimal(repr(slot.get(FAILURE_PROBABILITY, 0)))
-                self.unplanned.append(self._last[plan])
+                self._loose += 1
+                self._kind.times += 1
 
     def _declare(self, reserved: ReservationEvent, asked: Mapping[str, Any]) -> None:
         """Note what a question declared otherwise than its reservation says."""
@@ -692,6 +713,21 @@ def names_same_handles(charge: Record, values: Sequence[Mapping[str, Any]]) -> b
 def dump(value: Any) -> str:
     """Canonical JSON: one text for one value, so that hashes are stable."""
     return _encode(value)
+
+
+def require_hashes(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+    """The hashes of records as they are stored, oldest first, each computed anew from what it
+    covers. Raises LedgerCorrupt where one does not match, or does not follow from the last.
+
+    What hashes cover is not looked at: where they end in that of a record that a chain holds, all
+    records are those that the chain followed, unless two texts have one SHA-256.
+    """
+    last = _ORIGIN
+    for place, (seq, kind, name, body, previous, hash) in enumerate(rows):
+        if (seq, previous) != (place, last) or hash != _digest(seq, kind, name, body, previous):
+            raise LedgerCorrupt(f"record {seq} was changed, moved or put in.")
+        last = hash
+        yield hash
 
 
 def _digest(seq: int, kind: str, name: str, body: str, previous: str) -> str:

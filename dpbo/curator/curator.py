@@ -540,7 +540,9 @@ class Curator(Opaque):
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon
         for a budget given as mu.
         """
-        return compose_statement(self._ledger, delta=delta, units=self.units)
+        # Another thread's release would come between what is read of the chain.
+        with self._ledger.storage.lock:
+            return compose_statement(self._ledger, delta=delta, units=self.units)
 
     # What several processes that share the records do together: see `ShardedCurator`.
 

@@ -32,7 +32,15 @@ import sqlalchemy as sa
 
 from dpbo.accounting.planned import Planned
 from dpbo.curator.birth import Birth, Drawn
-from dpbo.curator.chain import Chain, Record, ReservationEvent, State, dump, names_same_handles
+from dpbo.curator.chain import (
+    Chain,
+    Record,
+    ReservationEvent,
+    State,
+    dump,
+    names_same_handles,
+    require_hashes,
+)
 from dpbo.curator.plan_fingerprints import keep_head, kept_head, require_kept_head
 from dpbo.curator.storage import Storage, Taken, table
 from dpbo.errors import (
@@ -343,7 +351,10 @@ class Ledger:
             return self._chain
 
     def verified(self, *, expect: str | None = None) -> Chain:
-        """The whole chain, read again, every hash and total recomputed.
+        """The whole chain, read again, every hash recomputed. Read it, change nothing.
+
+        Every total was recomputed when this process first read or wrote its record. The hashes end
+        in that of the newest one, so these are the same records.
 
         Raises LedgerCorrupt where a record does not follow from the last, or the newest one that
         this process saw is not among them.
@@ -355,12 +366,16 @@ class Ledger:
         if expect is not None and len(expect) != 64:
             raise InputError("expect", expect, "a whole head hash of 64 characters")
         self.storage.require_whole()
-        chain = Chain()
         found = expect is None
         with self._transaction(self.storage.reading()) as connection:
-            for row in itertools.chain.from_iterable(connection.execute(_ALL).partitions(_AT_ONCE)):
-                chain.follow(record := Record.stored(*row))
-                found |= record.hash == expect
+            last = ""
+            rows = connection.execute(_ALL).partitions(_AT_ONCE)
+            for last in require_hashes(itertools.chain.from_iterable(rows)):
+                found |= last == expect
+            chain = self._chain
+            assert chain.head is not None
+            if last != chain.head.hash:
+                raise LedgerCorrupt("the ledger's records are not those that this process read.")
         if not found:
             raise LedgerRolledBack(
                 "the expected head is not in the chain: it was rolled back or rewritten since that"

@@ -107,6 +107,8 @@ _FALSE_POSITIVES = 0.01  # rate of the membership test in the statement
 _DELTAS = (1e-4, 1e-3, 3e-3, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
 # kinds of question that are listed under one plan, where they declare what its terms do not say
 _LISTED = 5
+# kinds of release without a reservation that are listed
+_LISTED_LOOSE = 20
 
 
 @dataclass(frozen=True)
@@ -386,7 +388,8 @@ def _guarantee(ledger: Ledger, cost: Cost, delta: float | None) -> Guarantee:
 
 def _public_inputs(chain: Chain) -> dict[str, dict[str, Any]]:
     """By reservation: its terms; what queries under it declared otherwise than its terms say (each
-    kind of question once, the first few of them); and what releases without one declared."""
+    kind of question once, the first few of them); and what releases without one declared, each kind
+    once with the number of its first release and how many there are."""
     inputs = {name: plan.public_inputs() for name, plan in chain.reservations.items()}
     for plan, found in chain.tally.declared.items():
         more = {"of other kinds": len(found) - _LISTED, "listed": "in the ledger alone"}
@@ -394,10 +397,14 @@ def _public_inputs(chain: Chain) -> dict[str, dict[str, Any]]:
             [*found.values()][:_LISTED] + [more] * (len(found) > _LISTED), 1
         ):
             inputs[_free_name(inputs, f"{plan}, question {number}", "not a plan")] = other
-    loose = enumerate(chain.tally.unplanned, 1)
-    return inputs | {
-        _free_name(inputs, f"release {number}", "of no plan"): dict(each) for number, each in loose
-    }
+    kinds = [*chain.tally.unplanned.values()]
+    for kind in kinds[:_LISTED_LOOSE]:
+        counted = {"releases": kind.times} if kind.times > 1 else {}
+        inputs[_free_name(inputs, f"release {kind.first}", "of no plan")] = counted | kind.inputs
+    if left := sum(kind.times for kind in kinds[_LISTED_LOOSE:]):
+        name = _free_name(inputs, "other releases", "of no plan")
+        inputs[name] = {"releases": left, "listed": "in the ledger alone"}
+    return inputs
 
 
 def _free_name(plans: Mapping[str, Any], name: str, mark: str) -> str:

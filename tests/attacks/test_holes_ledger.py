@@ -4,6 +4,7 @@ once.
 
 import contextlib
 import gc
+import json
 import os
 import pickle
 import signal
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from dpbo import DPGIBO, Budget, BudgetExceeded, PrivateObjective
-from dpbo.curator.chain import Record
+from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import Ledger
 from dpbo.dpsgd.accountant import LedgerAccountant
 from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch
@@ -296,3 +297,44 @@ def test_a_result_does_not_lead_to_the_records():
             waiting += gc.get_referents(thing)
     assert str(result.statement().guarantee) == str(held.statement().guarantee)
     assert result.statement().units == 200
+
+
+@pytest.mark.attack("A16")
+def test_an_open_ledger_sees_every_change_of_records_that_it_has_read(on_disk):
+    """Verified again are their hashes alone."""
+    held = curator(**on_disk)
+    for _ in range(3):
+        held.release(MEAN, NOISE)
+    ledger = held.ledger
+    with contextlib.closing(sqlite3.connect(on_disk["ledger"], isolation_level=None)) as file:
+        rows = file.execute("SELECT * FROM dpbo_ledger ORDER BY seq").fetchall()
+
+        def write(changed):
+            file.execute("DELETE FROM dpbo_ledger")
+            file.executemany("INSERT INTO dpbo_ledger VALUES (?, ?, ?, ?, ?, ?)", changed)
+
+        def last_digit(row, column):
+            parts = [*row]
+            digits = [place for place, letter in enumerate(parts[column]) if letter.isdigit()]
+            place = digits[-1] if digits else len(parts[column])
+            new = str((int(parts[column][place]) + 1) % 10) if digits else "1"
+            parts[column] = parts[column][:place] + new + parts[column][place + 1 :]
+            return parts
+
+        forged = []
+        for place, row in enumerate(rows):
+            for column in range(1, 6):
+                forged.append([*rows[:place], last_digit(row, column), *rows[place + 1 :]])
+            forged.append(rows[:place] + rows[place + 1 :])
+        # From the first charge on, each hash follows from what is there: the chain of other values.
+        later = [Record.stored(*row) for row in rows[:1]]
+        for _, kind, name, body, *_ in rows[1:]:
+            later.append(Record.following(later[-1], kind, f"{name}'", json.loads(body)))
+        forged.append([[*vars(one).values()] for one in later])
+        forged[-1] = [[*row[:3], dump(row[3]), *row[4:]] for row in forged[-1]]
+        for rewritten in forged:
+            write(rewritten)
+            with pytest.raises(LedgerCorrupt):
+                ledger.verified()
+        write(rows)
+        assert ledger.verified().head == ledger.head()

@@ -747,6 +747,16 @@ SABOTAGES = (
         test="tests/slow/ledger/test_rows.py::test_the_predecessor_is_under_the_hash[sqlite]",
     ),
     Sabotage(
+        "an open ledger takes stored hashes at their word",
+        where="dpbo.curator.chain:require_hashes",
+        old=" or hash != _digest(seq, kind, name, body, previous):",
+        new=":",
+        test=(
+            "tests/attacks/test_holes_ledger.py"
+            "::test_an_open_ledger_sees_every_change_of_records_that_it_has_read"
+        ),
+    ),
+    Sabotage(
         "verification believes the totals it is told",
         where="dpbo.curator.chain:Chain.follow",
         old='or self.carried(state) != record.body["state"]:',

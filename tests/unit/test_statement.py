@@ -305,13 +305,25 @@ def test_a_plan_named_as_a_release_keeps_what_it_declared():
         PrivateObjective(
             curator, score, score_range=(0.0, 1.0), evaluations=4, budget=0.1, name=name
         )
-    for _ in range(2):
-        curator.release(ClippedMean(score, score_range=(0.0, 2.0)), GaussianMechanism(50.0))
+    for upper in (2.0, 3.0, 2.0):
+        curator.release(ClippedMean(score, score_range=(0.0, upper)), GaussianMechanism(50.0))
     told = curator.statement().public_inputs
     assert [told[name]["score_range"] for name in names] == [[[0.0, 1.0]]] * 3
-    loose = ["release 1 (of no plan) (of no plan)", "release 2 (of no plan)"]
-    assert [told[name]["score_range"] for name in loose] == [[[0.0, 2.0]]] * 2
+    loose = [told["release 1 (of no plan) (of no plan)"], told["release 2 (of no plan)"]]
+    assert [each["score_range"] for each in loose] == [[[0.0, 2.0]], [[0.0, 3.0]]]
+    assert [each.get("releases") for each in loose] == [2, None], "the third is like the first"
     assert len(told) == 5
+
+
+def test_releases_of_many_kinds_are_counted_and_the_first_are_listed():
+    curator = make(budget=Budget(3.0, 1e-6))
+    for i in range(50):
+        query = ClippedMean(score, score_range=(0.0, 1.0 + i // 2))
+        curator.release(query, GaussianMechanism(500.0))
+    told = curator.statement().public_inputs
+    assert len(told) == 21
+    assert told["release 39"]["releases"] == 2
+    assert told["other releases"] == {"releases": 10, "listed": "in the ledger alone"}
 
 
 def test_a_membership_test_is_bounded_by_all_that_the_cap_says_and_not_by_one_delta():
