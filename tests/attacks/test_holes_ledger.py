@@ -326,6 +326,9 @@ def test_an_open_ledger_sees_every_change_of_records_that_it_has_read(on_disk):
             for column in range(1, 6):
                 forged.append([*rows[:place], last_digit(row, column), *rows[place + 1 :]])
             forged.append(rows[:place] + rows[place + 1 :])
+            forged.append(
+                [*rows[:place], [*row[:3], row[3].encode(), *row[4:]], *rows[place + 1 :]]
+            )
         # From the first charge on, each hash follows from what is there: the chain of other values.
         later = [Record.stored(*row) for row in rows[:1]]
         for _, kind, name, body, *_ in rows[1:]:

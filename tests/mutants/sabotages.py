@@ -749,8 +749,8 @@ SABOTAGES = (
     Sabotage(
         "an open ledger takes stored hashes at their word",
         where="dpbo.curator.chain:require_hashes",
-        old=" or hash != _digest(seq, kind, name, body, previous):",
-        new=":",
+        old="holds = follows and hash == _digest(seq, kind, name, body, previous)",
+        new="holds = follows",
         test=(
             "tests/attacks/test_holes_ledger.py"
             "::test_an_open_ledger_sees_every_change_of_records_that_it_has_read"
