@@ -4,7 +4,7 @@ import copy
 import functools
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -106,17 +106,20 @@ class Job:
             before = view.versions()
         except BaseException:  # a Source may name records in what it raises
             return Failure("source")
-        if view.streamed_to is None:
-            outcome = self.query._evaluate(view, subject)
+        most = self.query.rows_at_once()
+        if view.streamed_to is not None:
+            outcome = self._sum_over_blocks(subject, blocks(view))
+        elif most is not None and view.count > most and view.can_be_views:
+            outcome = self._sum_over_blocks(subject, blocks(view, most))
         else:
-            outcome = self._sum_over_blocks(subject, view)
+            outcome = self.query._evaluate(view, subject)
         if view.versions() == before:
             return outcome
         return Failure("mutated")
 
-    def _sum_over_blocks(self, subject: Any, view: PrivateView) -> IntegerSum | Failure:
+    def _sum_over_blocks(self, subject: Any, parts: Iterator[PrivateView]) -> IntegerSum | Failure:
         total, quanta, kept = torch.tensor(0, device="cpu"), tuple[float, ...](), []
-        for block in blocks(view):
+        for block in parts:
             answer = self._score(subject, block)
             if isinstance(answer, Failure):
                 return answer

@@ -251,6 +251,16 @@ class PrivateView:
         """Whether single records can be taken out."""
         return all(map(_can_be_taken, leaves(self._loaded())))
 
+    @property
+    def can_be_views(self) -> bool:
+        """Whether blocks of the records are views: of dense tensors on the CPU, each a unit."""
+        return self.groups is None and all(
+            isinstance(part, torch.Tensor)
+            and part.layout is torch.strided
+            and part.device.type == "cpu"
+            for part in leaves(self._loaded())
+        )
+
     def take(self, positions: torch.Tensor | slice) -> Any:
         """The records at these positions, in the same container; of a slice, views where they can
         be.

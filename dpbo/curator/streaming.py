@@ -12,9 +12,13 @@ as among all. But a score that fails on nearly all records of one block fails th
 go back to pinned memory of the host, where torch rounds sizes up to powers of two, and come again
 with their block.
 
-Blocks pass through two buffers on the device. A stream of its own copies the next block while the
-present one is worked on; it waits until the work on the block before, which lay in that buffer, is
-done. Without pinned memory copy and work take turns.
+Blocks of records that lie on the device already, as they do for device="cpu", are views: only the
+scores of one block are in memory at once. So it is without `device=` for large tables of tensors on
+the CPU, where a query says how many records it asks at once (`Query.rows_at_once`).
+
+Other blocks pass through two buffers on the device. A stream of its own copies the next block while
+the present one is worked on; it waits until the work on the block before, which lay in that buffer,
+is done. Without pinned memory copy and work take turns.
 
 Cost of a question on n records of r bytes, with N float32 losses a unit kept from earlier ones: n
 (r + 4 N) bytes over the link once, however many points it asks about, and two blocks of memory:
@@ -39,14 +43,18 @@ _BYTES, _ROWS = 1 << 28, 1 << 22  # of a block's records, at most
 _LEAST_ROWS = 1 << 8
 
 
-def blocks(view: PrivateView) -> Iterator[PrivateView]:
+def blocks(view: PrivateView, most: int | None = None) -> Iterator[PrivateView]:
     """Views of the blocks, one after the other; there is one even without records. Their size is
     public.
+
+    Args:
+        most: records in a block; omitted, what fits a device.
     """
-    assert view.streamed_to is not None
     records = view.records
     row = sum(part.element_size() * part.shape[1:].numel() for part in leaves(records))  # bytes
-    size = min(_ROWS, max(_LEAST_ROWS, 1 << max(0, (_BYTES // max(row, 1)).bit_length() - 1)))
+    size = min(
+        most or _ROWS, max(_LEAST_ROWS, 1 << max(0, (_BYTES // max(row, 1)).bit_length() - 1))
+    )
     starts = range(0, max(view.count, 1), size)
 
     def container(number: int, start: int) -> tuple[Any, tuple[Any, ...]]:
@@ -56,9 +64,11 @@ def blocks(view: PrivateView) -> Iterator[PrivateView]:
 
     containers = [container(number, start) for number, start in enumerate(starts)]
     shard = view.shard or len(starts) > 1
-    for start, (block, earlier) in zip(
-        starts, on_device(containers, view.streamed_to), strict=True
-    ):
+    lie_there = view.streamed_to is None or all(
+        part.device == view.streamed_to for part in leaves(records)
+    )
+    there = containers if lie_there else on_device(containers, view.device)
+    for start, (block, earlier) in zip(starts, there, strict=True):
         count = min(size, view.count - start)
         unfit = None if view.unfit is None else view.unfit[start : start + size]
         yield dataclasses.replace(
@@ -77,7 +87,7 @@ def on_device(containers: Sequence[Any], device: torch.device) -> Iterator[Any]:
     """The containers one after the other with their tensors on the device, each until the next one
     is taken.
 
-    The first container must be the largest. On the CPU the walk is the same, without streams.
+    The first container must be the largest. To the CPU the walk is the same, without streams.
     """
     buffers = [
         [

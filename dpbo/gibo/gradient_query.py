@@ -31,6 +31,8 @@ Matrix = Annotated[
 # units in a chunk: a multiple of 12, 16 and 24, the widths of a product's tiles
 _ROWS = {"cpu": 3840}
 _DEVICE_ROWS = 1 << 16
+# units whose losses at all points are in memory at once
+_ROWS_AT_ONCE = 1 << 16
 _BITS = 28
 _SHORTER = 1.0 - 2.0**-40
 
@@ -54,6 +56,9 @@ class ClippedGradient(Query):
     whose loss is not finite at any of the points makes its unit contribute the zero vector. With
     `loss_range` losses are clipped to it, and a unit's loss is the mean of its records', on a
     lattice.
+
+    On the CPU the losses of 2^16 units at all points are in memory at once. Where answers are kept,
+    those of all units stay there: 8 bytes a unit and point.
 
     Args:
         loss: `loss(x, records)` returns one number a record, smaller is better, each record on its
@@ -144,6 +149,10 @@ class ClippedGradient(Query):
 
     def sums_over_units(self) -> bool:
         return True
+
+    def rows_at_once(self) -> int | None:
+        # Losses that are kept for later are in memory in any case.
+        return None if self.keep or self.earlier else _ROWS_AT_ONCE
 
     def quanta(self, units: int | None = None) -> tuple[float, ...]:
         return (quantum_of(self.clip, len(self.weights)),) * len(self.weights)

@@ -246,6 +246,9 @@ class ClippedScores(Query):
     def sums_over_units(self) -> bool:
         return True
 
+    def rows_at_once(self) -> int | None:
+        return score_evaluation.ROWS_AT_ONCE
+
     def prepare(self) -> Any:
         if self.fit is None:
             return self.subject

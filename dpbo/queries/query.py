@@ -257,6 +257,13 @@ class Query(abc.ABC):
         """
         return False
 
+    def rows_at_once(self) -> int | None:
+        """How many records are asked at once where more lie in the CPU's memory as tensors; None:
+        all. The answers on blocks must add up (`sums_over_units`), and no `per_unit` value is kept
+        or used.
+        """
+        return None
+
     def prepare(self) -> Any:
         """Public work that comes before any private record is used, such as fitting a model.
         Returns the subject of `_evaluate`.

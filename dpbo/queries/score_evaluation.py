@@ -22,6 +22,8 @@ Score = Callable[[Any, Any], Any]
 T = TypeVar("T")
 # scores, which records have one, and how the last call failed
 _Found = tuple[torch.Tensor, torch.Tensor, str]
+# Records of which scores are in memory at once.
+ROWS_AT_ONCE = 1 << 22
 _MOST_CALLS = 1 << 12
 _FRUITLESS_CALLS = 1 << 8
 _UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}

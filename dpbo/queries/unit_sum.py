@@ -87,6 +87,9 @@ class UnitSum(Query):
     def sums_over_units(self) -> bool:
         return True
 
+    def rows_at_once(self) -> int | None:
+        return self._sum.rows_at_once()
+
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self._sum.probe(example, count, subject)
 

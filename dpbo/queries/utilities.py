@@ -108,6 +108,9 @@ class CandidateScores(Query):
     def sums_over_units(self) -> bool:
         return True
 
+    def rows_at_once(self) -> int | None:
+        return self._template.rows_at_once()
+
     def prepare(self) -> Any:
         # a score may write into its argument
         return [self._template.about(copy.deepcopy(each)).prepare() for each in self.candidates]

@@ -862,7 +862,17 @@ SABOTAGES = (
         new="iter(buffers[0])",
         test=(
             "tests/unit/curator/test_streaming.py"
-            "::test_blocks_give_the_bits_of_resident_records[65-cpu]"
+            "::test_the_next_block_is_copied_beside_the_one_that_is_worked_on"
+        ),
+    ),
+    Sabotage(
+        "a unit's rows are asked in two blocks",
+        where="dpbo.curator.records:PrivateView.can_be_views",
+        old="self.groups is None and all(",
+        new="all(",
+        test=(
+            "tests/unit/curator/test_streaming.py"
+            "::test_what_has_no_views_for_blocks_is_asked_as_a_whole[groups]"
         ),
     ),
     Sabotage(
@@ -875,7 +885,7 @@ SABOTAGES = (
         ),
         test=(
             "tests/unit/curator/test_streaming.py"
-            "::test_blocks_give_the_bits_of_resident_records[313-cpu]"
+            "::test_the_next_block_is_copied_beside_the_one_that_is_worked_on"
         ),
     ),
     Sabotage(

@@ -49,7 +49,9 @@ def test_a_covariance_and_a_likelihood_are_gpytorchs_with_the_same_gradients(kin
     several = covariance(gp.covar_module, A.expand(3, 5, -1), B)
     assert torch.allclose(several, dense.expand(3, -1, -1), atol=1e-12)
     assert torch.allclose(variances(gp.covar_module, A), gp.covar_module(A, diag=True), atol=1e-12)
-    mine = plain_loss(mll)()
+    plain = plain_loss(mll)
+    assert plain is not None
+    mine = plain()
     theirs = own_loss(mll)
     assert mine.item() == pytest.approx(theirs.item(), abs=1e-9)
     for one, other in zip(
