@@ -81,7 +81,7 @@ def test_noise_may_be_fitted_as_well():
     )
     gp = gp_of_unknown_noise(SPACES["numbers"], X, Y, torch.zeros_like(Y))
     std = gp.likelihood.noise.sqrt() * gp.outcome_transform.stdvs.flatten()
-    assert 0.05 < float(std) < 0.2
+    assert 0.05 < std.item() < 0.2
 
 
 def test_of_other_models_botorch_fits_its_own_likelihood():
