@@ -2366,4 +2366,34 @@ SABOTAGES = (
             "::test_a_statistic_of_a_group_is_noticed_where_no_two_public_records_share_one"
         ),
     ),
+    Sabotage(
+        "a stored value answers whatever is asked",
+        "dpbo.curator.reservation:Reservation.release",
+        old='if row["details"] != asked:',
+        new="if not row:",
+        test=(
+            "tests/unit/curator/test_reservation.py"
+            "::test_what_one_question_released_does_not_answer_another"
+        ),
+    ),
+    Sabotage(
+        "records are compared one by one where units are groups",
+        "dpbo.curator.record_fingerprints:TableDigest.of",
+        old="grouped = rows.groups is not None",
+        new="grouped = False",
+        test=(
+            "tests/unit/curator/test_reservation.py"
+            "::test_records_that_belong_together_otherwise_are_other_records"
+        ),
+    ),
+    Sabotage(
+        "records may change between evaluations",
+        "dpbo.curator.curator:Curator._job",
+        old=" or self.__view.versions_in_memory() != self.__versions",
+        new="",
+        test=(
+            "tests/unit/curator/test_curator.py"
+            "::test_records_that_change_between_evaluations_are_refused"
+        ),
+    ),
 )
