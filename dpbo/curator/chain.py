@@ -222,8 +222,9 @@ class Declared:
     """What some releases without a reservation declared, all of them alike.
 
     Attributes:
-        inputs: what they declared. first: which release was the first of them, from 1. times: how
-            many there are.
+        inputs: what they declared.
+        first: which release was the first of them, from 1.
+        times: how many there are.
     """
 
     inputs: dict[str, Any]
@@ -373,8 +374,8 @@ class Chain:
         verified follow from this alone.
 
         Raises:
-            BudgetExceeded: it would pass the cap, or its reservation. InputError, LedgerMismatch:
-                it may not follow for another reason.
+            BudgetExceeded: it would pass the cap, or its reservation.
+            InputError, LedgerMismatch, UsageError: it may not follow for another reason.
         """
         if (kind == "birth") is not (self.head is None):
             raise InputError("kind", kind, "a birth as the first record, and only there")

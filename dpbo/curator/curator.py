@@ -447,11 +447,9 @@ class Curator(Opaque):
 
         Raises:
             InputError: an accounting that cannot pay for this noise; terms with data assumptions
-                that this curator does not allow, with an
-            unknown role, or that count what the ledger counts; a parallel reservation where places
-                mean nothing.
-            BudgetExceeded: more than
-            is left.
+                that this curator does not allow, with an unknown role, or that count what the
+                ledger counts; a parallel reservation where places mean nothing.
+            BudgetExceeded: more than is left.
             LedgerMismatch: a reservation of this name has other terms, or (PlanChanged) it began
                 with other things.
         """

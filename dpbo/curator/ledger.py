@@ -95,8 +95,9 @@ class Ledger:
 
     Raises:
         InputError: a budget that the accounting cannot serve.
-        LedgerMismatch: names what it was
-        made for otherwise. LedgerUnavailable, LedgerCorrupt: it cannot be reached, or was damaged.
+        LedgerMismatch: it was made for something else; the error names what differs.
+        LedgerUnavailable: it cannot be reached.
+        LedgerCorrupt: it was damaged.
         LedgerRolledBack: it is an older copy.
     """
 

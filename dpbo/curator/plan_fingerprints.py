@@ -80,14 +80,16 @@ def require_same(
     begins now.
 
     Args:
-        ledger: the plan's ledger. plan: name of the plan. things: scores, functions and estimators,
-        by name. tables: digests of records by `key_of` the ledger, by name; None for records that
-        cannot be compared. begun: whether the ledger knows the plan already.
+        ledger: the plan's ledger.
+        plan: name of the plan.
+        things: scores, functions and estimators, by name.
+        tables: digests of records by `key_of` the ledger, by name; None for records that cannot be
+            compared.
+        begun: whether the ledger knows the plan already.
 
     Raises:
         PlanChanged: names what differs.
-        LedgerUnavailable: the file of fingerprints cannot be read
-        or written.
+        LedgerUnavailable: the file of fingerprints cannot be read or written.
     """
     # With torch, which opening a ledger does not need.
     from dpbo.fingerprint import fingerprint

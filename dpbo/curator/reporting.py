@@ -185,7 +185,8 @@ def compose_statement(
         verified: the chain, as `Ledger.verified` has just returned it.
 
     Raises:
-        InputError: a delta that is not the budget's. LedgerCorrupt: the chain does not hold.
+        InputError: a delta that is not the budget's.
+        LedgerCorrupt: the chain does not hold.
     """
     at = _delta(ledger, delta)
     chain, birth = verified if verified is not None else ledger.verified(), ledger.birth

@@ -100,10 +100,11 @@ class Storage:
 
     Raises:
         InputError: no such URL, or one of PostgreSQL in which the role's settings choose the
-        schema. MissingLibrary: the URL's driver is not installed. LedgerMissing: there is none,
-        and none may be made.
-        LedgerUnavailable: it cannot be reached. LedgerCorrupt: its file is
-        damaged.
+            schema.
+        MissingLibrary: the URL's driver is not installed.
+        LedgerMissing: there is none, and none may be made.
+        LedgerUnavailable: it cannot be reached.
+        LedgerCorrupt: its file is damaged.
     """
 
     def __init__(self, url: str | pathlib.Path | None, *, create: bool = True) -> None:

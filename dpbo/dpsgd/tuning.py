@@ -182,14 +182,14 @@ def tune(
 
     Raises:
         InputError: an argument outside its range, records that zeros cannot stand in for, or
-            repeated
-        records. PlanChanged: the ledger's plan began with other records. ScoreError, or what `fit`
-            raises: in the
-        trial; nothing was charged. BudgetExceeded, LedgerMismatch, ReleaseLost: as in
-            private_selection and PrivateObjective. A run in
-        which `fit` fails on private records, takes too few steps or returns another thing, is paid
-            for and has the worst score, without a
-        word.
+            repeated records.
+        PlanChanged: the ledger's plan began with other records.
+        ScoreError: in the trial, as whatever else `fit` raises there; nothing was charged.
+        BudgetExceeded, LedgerMismatch, ReleaseLost: as in `private_selection` and
+            `PrivateObjective`.
+
+    A run in which `fit` fails on private records, takes too few steps or returns another thing is
+    paid for and has the worst score, without a word.
     """
     if (plan.strategy == "once") != (parameters is not None):
         raise InputError("parameters", parameters, "given for the plan 'once', and only there")

@@ -130,8 +130,9 @@ def ball_radius(
     it by at most eta (C sqrt(trace) + M / B).
 
     Args:
-        distance: |theta_0 - theta*|. trace: the largest of all steps. longest_noise: M / B, with
-            its delta.
+        distance: |theta_0 - theta*|.
+        trace: the largest of all steps.
+        longest_noise: M / B, with its delta.
     """
     return max(distance, (norm * math.sqrt(trace) + longest_noise) / convexity)
 

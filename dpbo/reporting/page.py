@@ -85,8 +85,9 @@ def report(
         The page. Write it to a file, or show it in a notebook by `IPython.display.HTML`.
 
     Raises:
-        InputError: another source. LedgerUnavailable, LedgerCorrupt: the ledger cannot be read, or
-            was damaged.
+        InputError: another source.
+        LedgerUnavailable: the ledger cannot be read.
+        LedgerCorrupt: it was damaged.
     """
     page = (
         importlib.resources.files("dpbo.reporting")
@@ -317,8 +318,9 @@ class Search:
 
     Attributes:
         chart: None for a single value.
-        parameters: the recommended point's, by name. mean: its posterior mean. best: its
-            evaluation, from 1.
+        parameters: the recommended point's, by name.
+        mean: its posterior mean.
+        best: its evaluation, from 1.
         noise: standard deviation of one release.
         named: whether the names are those of a space.
     """

@@ -60,8 +60,9 @@ class ReleasedValues:
         what: what the values are.
         space: of the points. Where none is known, its parameters are x0, x1, ... over the unit
             cube, or over the range of the points.
-        X: points, `t x d`. Y: values, `t x 1`, larger is better. Yvar: variance of their noise, `t
-            x 1`.
+        X: points, `t x d`.
+        Y: values, `t x 1`, larger is better.
+        Yvar: variance of their noise, `t x 1`.
         builder: makes the model.
         feasible: which points may be recommended, `t` bools; None: all.
         released: whether they were released; else their noise is not known, and the search may

@@ -11,6 +11,7 @@ from typing import Any
 from torch.utils._device import _device_constructors
 
 import dpbo
+from dpbo import errors
 from dpbo.mechanisms import NoNoise
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.papers.kusner import RegularisedBest
@@ -203,3 +204,32 @@ def test_public_names_have_docstrings():
         for node in _nodes(path):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 assert ast.get_docstring(node), f"{path.name}: {node.name}"
+
+
+def test_each_argument_and_each_error_of_a_docstring_begins_a_line():
+    """The reference shows an entry that begins within another one's text as part of that text."""
+    section = re.compile(r"(Args|Keyword args|Attributes|Raises):")
+    entry = re.compile(r"    ( |[\w., *]+:(\s|$))")
+    for path in FILES:
+        for node in _nodes(path):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                continue
+            docstring = ast.get_docstring(node) or ""
+            if not section.search(docstring):
+                continue
+            names = set(vars(errors))
+            for each in ast.walk(node):
+                if isinstance(each, ast.arg):
+                    names.add(each.arg)
+                elif isinstance(each, ast.AnnAssign):
+                    names.add(ast.unparse(each.target))
+            within = re.compile(rf"[.;] ({'|'.join(map(re.escape, names))}): ")
+            kind = None
+            for line in docstring.split("\n"):
+                where = f"{path.relative_to(ROOT)}: {line}"
+                if not line.startswith("    "):
+                    kind = section.match(line)
+                    assert not kind or line == kind[0], where
+                elif kind:
+                    assert entry.match(line), where
+                    assert not within.search(line), where

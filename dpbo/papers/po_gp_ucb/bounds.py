@@ -118,8 +118,11 @@ def theorem_3(
     covariances of all visited inputs.
 
     Args:
-        error: epsilon_ucb. evaluations: T. beta: beta_T of `SrinivasFinite` at delta_ucb / 2.
-        gamma: a bound on gamma_T, in nats. noise: sigma_n^2, in units where sigma_y = 1.
+        error: epsilon_ucb.
+        evaluations: T.
+        beta: beta_T of `SrinivasFinite` at delta_ucb / 2.
+        gamma: a bound on gamma_T, in nats.
+        noise: sigma_n^2, in units where sigma_y = 1.
         c1, c2: C1 = O(sigma_y sqrt(sigma_y^2 + sigma_n^2) (sigma_y^2 / sigma_n^2 + 1)) and C2 = O(L
             sigma_y^2 / sigma_n^2): not explicit.
     """

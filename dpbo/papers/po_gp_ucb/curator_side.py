@@ -169,8 +169,7 @@ def release_rows(
     Raises:
         BudgetExceeded: more than is left.
         ReleaseLost: it was charged, but its value was lost.
-        LedgerMismatch: other terms, or
-        (PlanChanged) other records, or another order of them.
+        LedgerMismatch: other terms, or (PlanChanged) other records, or another order of them.
     """
     held = plan_terms(
         {**table.public_inputs(), "records": curator.units},
@@ -210,9 +209,8 @@ class Outcomes:
     Raises:
         InputError: an argument outside its range.
         BudgetExceeded: the budget is not left.
-        LedgerMismatch: the name belongs to another plan, or
-        (PlanChanged) to one that began with other records, another order of them, or another
-            outcome.
+        LedgerMismatch: the name belongs to another plan, or (PlanChanged) to one that began with
+            other records, another order of them, or another outcome.
     """
 
     def __init__(
@@ -278,8 +276,8 @@ class Outcomes:
 
         Raises:
             InputError: no such row, or a name that was used for another row.
-            BudgetExceeded: the row, or the whole plan, was asked as
-            often as is allowed; nothing was charged.
+            BudgetExceeded: the row, or the whole plan, was asked as often as is allowed; nothing
+                was charged.
             ReleaseLost: the answer to this request was charged, but its value was lost.
         """
         with self._lock:
