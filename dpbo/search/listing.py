@@ -40,8 +40,9 @@ def given_names(space: Space) -> tuple[str, ...]:
     return space.names
 
 
-def candidates_of(given: Any, most: int, seed: int) -> Space:
-    """The space of a dict, or `most` configurations drawn from what has none.
+def space_of(given: Any, most: int, seed: int) -> Space:
+    """The space of a dict of distributions and lists; of other things, a `Listing` of `most`
+    configurations that are drawn from them.
 
     Raises:
         InputError: neither a dict nor a list of dicts of distributions and lists.

@@ -28,7 +28,7 @@ from dpbo.space import Space
 if TYPE_CHECKING:
     from dpbo.search.public_scores import Array
 
-# Of a search's reservations in the ledger.
+# A search's reservations in the ledger are named "NAME: PART".
 PARTS = ("final", "gain", "search", "choice", "cells")
 # A score is released at the end if the standard deviation of its noise is at most this share of
 # its range.
@@ -44,13 +44,14 @@ class Problem:
         n_iter: number of configurations to fit.
         mechanism: `NoNoise` for a baseline without privacy, else None.
         terms: public facts of the search, for the ledger.
+        groups_train: labels of the training records, if they are known.
         by_name: whether the user named the strategy.
         alike: whether public and protected records are one table's, so that the populations are the
             same.
         begun: the terms with which an earlier session began this search; None for a new one.
         public: the `PublicScores` of its candidates, for strategies that cross-validate.
-        strategy: what was decided.
-        rehearsal: what `Auto` simulated.
+        strategy: the one that runs; None until it is decided.
+        rehearsal: what `Auto` simulated; None for others.
     """
 
     curator: Curator
@@ -121,7 +122,7 @@ class Problem:
         """A private objective of the scoring, with so many evaluations, reserved or resumed."""
         return PrivateObjective(
             self.curator,
-            self.scoring.query(fit=self.trainer, divisor=self.divisor),
+            self._score(),
             evaluations=evaluations,
             budget=share,
             mechanism=self.mechanism,
@@ -178,6 +179,7 @@ class Problem:
         }
 
     def _score(self) -> ClippedMean:
+        """The question of a configuration's score."""
         return self.scoring.query(fit=self.trainer, divisor=self.divisor)
 
     def gains_of(self, x: Configuration) -> "Array | None":

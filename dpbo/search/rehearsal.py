@@ -37,7 +37,7 @@ rests on the release of the shares.
 
 A private choice ("choice"). The candidates are ordered by the public score, the default second; one
 choice mechanism chooses among the first ones, on exact mean scores, plain or paired with the
-default (`ClippedScores`, largest_difference).
+default (`CandidateScores`, largest_difference).
 
 The default ("auto") takes both in turn: strategies.py.
 """
@@ -55,7 +55,9 @@ from dpbo.search.public_scores import Array, PublicScores, ordered
 if TYPE_CHECKING:
     from dpbo.search.strategies import Strategy
 
-POPULATIONS, DRAWS = 60, 10
+POPULATIONS = 60
+# Of protected records, from each population.
+DRAWS = 10
 # Eight of ten normal numbers are within so many standard deviations.
 _NORMAL = 1.2816
 # No simulation fits a model anew, which moves a gain about as much as the records do.

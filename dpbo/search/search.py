@@ -34,9 +34,9 @@ from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.search import training
-from dpbo.search.listing import candidates_of, given_names
+from dpbo.search.listing import given_names, space_of
 from dpbo.search.problem import PARTS, Problem
-from dpbo.search.refit import Recommended
+from dpbo.search.recommended import Recommended
 from dpbo.search.results import results_table
 from dpbo.search.scorings import Scoring, require_kind, scoring_named
 from dpbo.search.training import Tables, Trainer, same_point, split_once
@@ -89,8 +89,9 @@ _REPEATED = (
     "Privacy(dataset=..., ledger=...), or one Curator and a share of its budget each; or set "
     "Privacy(allow_repeated=True), and the statement will say so."
 )
-# Of `Privacy`: what may be given beside a Curator. Repeated records are its own matter.
-_OF_SEARCH = ("divisor", "mechanism", "allow_repeated")
+# Settings of `Privacy` that may be given beside a Curator. allow_repeated has no effect there: the
+# Curator says itself whether its records may be repeated.
+_BESIDE_A_CURATOR = ("divisor", "mechanism", "allow_repeated")
 _IN_THE_OPEN = (
     "Models are fitted to training records in the open, and may reproduce them, whatever the "
     "budget: take protected records out of the training table."
@@ -312,7 +313,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         curator = self._curator(tables, groups, trainer, strategy, split=split)
         own = curator is not X_val
         problem = self._problem(curator, trainer, scoring, groups_train, split=split, own=own)
-        strategy.fits(problem)
+        strategy.require_suitable(problem)
         if problem.begun is None:
             if problem.mechanism is None:
                 require_left(
@@ -334,17 +335,19 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         best = found.configurations[found.best]
         numbers: dict[str, Any] = {"gain": (None, None), "final": (None, None)}
         for part, reservation in last.items():
-            best, *numbers[part] = problem.release_last(part, reservation, best)
+            # Of a search that is resumed, the configuration that the earlier session asked about.
+            best, number, noise_std = problem.release_last(part, reservation, best)
+            numbers[part] = (number, noise_std)
         self.best_gain_, self.best_gain_std_ = numbers["gain"]
         self.best_score_, self.best_score_std_ = numbers["final"]
         self.best_gain_range_ = None
-        places = (row for row, x in enumerate(found.configurations) if same_point(x, best))
-        self.best_index_ = next(places, None)
         gains = problem.gains_of(best)
         if self.rehearsal_ is not None and self.best_gain_ is not None and gains is not None:
             self.best_gain_range_ = self.rehearsal_.range_after(
                 gains, self.best_gain_, self.best_gain_std_
             )
+        places = (row for row, x in enumerate(found.configurations) if same_point(x, best))
+        self.best_index_ = next(places, None)
         self.best_params_ = trainer.parameters(best)
         parameters = [trainer.parameters(x) for x in found.configurations]
         self.results_ = results_table(parameters, **found.columns)
@@ -378,7 +381,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
     def _trainer(self, X: Any, y: Any) -> Trainer:
         if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "get_params"):
             raise InputError("estimator", type(self.estimator).__name__, "a scikit-learn estimator")
-        space = candidates_of(self.param_distributions, int(self.n_iter), int(self.random_state))
+        space = space_of(self.param_distributions, int(self.n_iter), int(self.random_state))
         if bool((space.bounds[0] == space.bounds[1]).all()):
             allowed = "of two values or more, in one parameter at least"
             raise InputError("param_distributions", list(given_names(space)), allowed)
@@ -417,7 +420,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                 )
             for each in fields(privacy):
                 value = getattr(privacy, each.name)
-                if each.name not in _OF_SEARCH and value != each.default:
+                if each.name not in _BESIDE_A_CURATOR and value != each.default:
                     remedy = "The Curator that is X_val has its own; its share is `budget`."
                     raise InputError(each.name, value, "left out with a Curator", remedy)
             X_val.protected.require_apart("X_train", trainer.table(), _IN_THE_OPEN)
@@ -480,8 +483,16 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         share, rest = parts_of(curator.accounting, whole, 1 - kept)
         seed = int(self.random_state)
         callbacks = (self.callbacks,) if callable(self.callbacks) else tuple(self.callbacks or ())
-        test_size = getattr(self.test_size, "item", lambda: self.test_size)()
-        reserved = (curator.ledger.reservation(f"{self.name}: {part}") for part in PARTS)
+        test_size = self.test_size
+        # A number of numpy's is no JSON value.
+        if hasattr(test_size, "item"):
+            test_size = test_size.item()
+        begun = None
+        for part in PARTS:
+            reserved = curator.ledger.reservation(f"{self.name}: {part}")
+            if reserved is not None:
+                begun = reserved.terms
+                break
         terms = {
             "scoring": describe_scoring(self.scoring),
             "estimator": describe_estimator(self.estimator),
@@ -511,7 +522,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             n_jobs=self.n_jobs,
             verbose=int(self.verbose),
             callbacks=callbacks,
-            begun=next((one.terms for one in reserved if one is not None), None),
+            begun=begun,
         )
 
     @property
@@ -541,16 +552,17 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         }
 
     def __sklearn_tags__(self) -> Any:
-        tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
-        tags.estimator_type, tags.classifier_tags, tags.regressor_tags = (
-            own.estimator_type,
-            own.classifier_tags,
-            own.regressor_tags,
-        )
+        tags = super().__sklearn_tags__()
+        own = get_tags(self.estimator)
+        tags.estimator_type = own.estimator_type
+        tags.classifier_tags = own.classifier_tags
+        tags.regressor_tags = own.regressor_tags
         tags.input_tags = own.input_tags
         if tags.classifier_tags is not None:
-            tags.classifier_tags.multi_label = False  # one label a record
-        tags.non_deterministic = True  # the noise is fresh in every fit
+            # One label a record.
+            tags.classifier_tags.multi_label = False
+        # The noise is fresh in every fit.
+        tags.non_deterministic = True
         return tags
 
 
@@ -608,7 +620,7 @@ def rehearse(
     require_kind(search.scoring, estimator)
     scoring = scoring_named(search.scoring, search.score_range, y)
     problem = search._problem(curator, trainer, scoring, groups, split=False, own=True)
-    strategy.fits(problem)
+    strategy.require_suitable(problem)
     return strategy.rehearsal(problem.cross_validated())
 
 

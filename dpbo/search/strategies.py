@@ -1,10 +1,13 @@
 """The strategies of DPSearch: what a search's share of the budget buys.
 
-`WeightedCV`: one histogram of the protected records over a few cells, by which public
-cross-validated scores are weighted. `Choice`: one private choice among the first candidates by
-public cross-validation, on exact mean scores, perhaps paired; or among all. `Auto`, the default:
-the first, then a choice between what it recommends, the default model and others. `NoisedSearch`:
-noised scores, first at Sobol points, then where qLogNEI proposes, perhaps within a trust region.
+- `WeightedCV`: one histogram of the protected records over a few cells, by which public
+  cross-validated scores are weighted.
+- `Choice`: one private choice among the first candidates by public cross-validation, on exact mean
+  scores, perhaps paired; or among all.
+- `Auto`, the default: `WeightedCV`, then a choice between what it recommends, the default model and
+  others.
+- `NoisedSearch`: noised scores, first at Sobol points, then where qLogNEI proposes, perhaps within
+  a trust region.
 
 Each sees released values and public points only, and resumes from the ledger by the search's name.
 A strategy of one's own is a subclass of `Strategy`.
@@ -15,7 +18,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -51,9 +54,11 @@ from dpbo.validation import Count, at_least, between, require, require_settings,
 # (benchmarks/zoo: from .3 to .5 the gain is within a hundredth).
 CELLS_SHARE = Fraction(2, 5)
 
-# Of a score's range, the standard deviation of noise that is warned of, half of the share at which
-# PrivateObjective warns, because ROC AUC uses half of its range; and that hides any difference.
-_LARGE, _HIDES = 0.05, 0.1
+# A score is warned of if the standard deviation of its noise is above this share of its range: half
+# of the share at which PrivateObjective warns, because ROC AUC uses half of its range.
+_LARGE = 0.05
+# Noise above this share hides any difference.
+_HIDES = 0.1
 
 Several = Annotated[int, at_least(2, 10_000)]
 
@@ -77,10 +82,10 @@ class Strategy(BaseEstimator):  # type: ignore[misc]
         """Whether it needs `problem.public`."""
         return True
 
-    def fits(self, problem: Problem) -> None:
+    def require_suitable(self, problem: Problem) -> None:
         """Raises InputError if the strategy cannot serve the problem. Nothing has been reserved.
 
-        These are the bounds of those that compare means of one number per record.
+        This one is for strategies that compare means of one number per record.
         """
         require_settings(self)
         require("n_iter", problem.n_iter, Annotated[int, at_least(2)])
@@ -108,8 +113,11 @@ class Strategy(BaseEstimator):  # type: ignore[misc]
         _score_examples(problem, points)
 
     def decided(self, problem: Problem) -> Problem:
-        """The same with the strategy that runs, of which the terms tell: a search is resumed with
-        the same alone. Raises LedgerMismatch where it began with another."""
+        """The problem with the strategy that will run, and with terms that name it: a search is
+        resumed only with the strategy that it began with.
+
+        Raises LedgerMismatch where that was another one.
+        """
         begun = problem.begun or {}
         if begun.get("strategy", self.name) != self.name:
             remedy = "Give that one, or another name= for this search."
@@ -117,14 +125,17 @@ class Strategy(BaseEstimator):  # type: ignore[misc]
         settings = self.get_params(deep=False)
         content: list[Any] = [settings, problem.n_iter]
         if self.cross_validates:
-            content += [problem.public.points.numpy(), *self.fixed(problem.public)]
+            content += [problem.public.points.numpy(), *self.resumed_with(problem.public)]
         digest = fingerprint(content).hex()[:16]
         own = {"strategy": self.name, "options": settings, "candidates": digest}
         return dataclasses.replace(problem, strategy=self, terms={**problem.terms, **own})
 
-    def fixed(self, public: PublicScores) -> Sequence[Any]:
-        """What else the meaning of its releases depends on. Raises InputError where there would be
-        none."""
+    def resumed_with(self, public: PublicScores) -> Sequence[Any]:
+        """What else must be the same when a search is resumed, because earlier releases mean
+        nothing without it.
+
+        Raises InputError where the public scores leave nothing to release.
+        """
         return ()
 
     def rehearse(self, population: Population, noise: Noise) -> Any:
@@ -176,9 +187,9 @@ class Auto(Strategy):
         taken = FreeChoice().decided(problem) if free else super().decided(problem)
         return dataclasses.replace(taken, rehearsal=found)
 
-    def fixed(self, public: PublicScores) -> Sequence[Any]:
+    def resumed_with(self, public: PublicScores) -> Sequence[Any]:
         if public.has_cells(self.cells):
-            return WeightedCV(self.cells).fixed(public)
+            return WeightedCV(self.cells).resumed_with(public)
         return ()
 
     def rehearsal(self, problem: Problem) -> Rehearsal:
@@ -197,7 +208,8 @@ class Auto(Strategy):
         )
 
     def rehearse(self, population: Population, noise: Noise) -> Any:
-        public, rows = population.public, np.arange(DRAWS)
+        public = population.public
+        rows = np.arange(DRAWS)
         comparison = Comparison.of(
             public.gains,
             population.units,
@@ -267,20 +279,6 @@ class FreeChoice(Strategy):
         return SearchResult(public.order[0], public.configurations, columns)
 
 
-class Weighed(NamedTuple):
-    """What `WeightedCV` finds.
-
-    Attributes:
-        public: the candidates, with those that were proposed after the release.
-        best: the recommended one's row.
-        scores: the weighted cross-validated score of each.
-    """
-
-    public: PublicScores
-    best: int
-    scores: Any
-
-
 @dataclass(repr=False)
 class WeightedCV(Strategy):
     """One release of how the protected records differ, by which the cross-validated scores are
@@ -294,7 +292,7 @@ class WeightedCV(Strategy):
     needs_default: ClassVar[bool] = True
     cells: Several = 8
 
-    def fixed(self, public: PublicScores) -> Sequence[Any]:
+    def resumed_with(self, public: PublicScores) -> Sequence[Any]:
         cells, _ = public.cells(self.cells)
         if not public.has_cells(self.cells):
             allowed = "another one for these training records"
@@ -356,8 +354,8 @@ class Choice(Strategy):
     def cross_validates(self) -> bool:
         return self.candidates is not None
 
-    def fits(self, problem: Problem) -> None:
-        super().fits(problem)
+    def require_suitable(self, problem: Problem) -> None:
+        super().require_suitable(problem)
         bounds = between(1e-9 * problem.width, problem.width)
         require("largest_difference", self.largest_difference, Annotated[float, bounds] | None)
 
@@ -401,7 +399,7 @@ class NoisedSearch(Strategy):
     def cross_validates(self) -> bool:
         return False
 
-    def fits(self, problem: Problem) -> None:
+    def require_suitable(self, problem: Problem) -> None:
         require_settings(self)
         if isinstance(problem.space, Listing):
             allowed = "one dict of scipy.stats distributions and lists, with strategy 'bo'"
