@@ -24,7 +24,7 @@ from botorch.utils.transforms import t_batch_mode_transform
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from dpbo.models.kernels import Radial, Scaled, kernel_derivatives
+from dpbo.models.kernels import kernel_derivatives, radial_part
 from dpbo.models.plain_covariance import covariance, is_plain, variances
 
 # of the prior variance; keeps the noiseless covariance of points that lie close together invertible
@@ -130,9 +130,7 @@ def _functions(
     twice the cost.
     """
     derivatives = kernel_derivatives(kernel)
-    if isinstance(derivatives, Radial) or (
-        isinstance(derivatives, Scaled) and isinstance(derivatives.base, Radial)
-    ):
+    if radial_part(derivatives) is not None:
         return derivatives.value, derivatives.variances
     if is_plain(kernel):
         return partial(covariance, kernel), partial(variances, kernel)

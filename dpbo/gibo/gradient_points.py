@@ -25,8 +25,7 @@ from dpbo.models.builders import require_constant
 from dpbo.models.kernels import (
     KernelDerivatives,
     Pull,
-    Radial,
-    Scaled,
+    radial_part,
     require_finite,
     require_float64,
 )
@@ -256,7 +255,7 @@ def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | N
         eigenvalues, vectors = torch.linalg.eigh(lengths.unsqueeze(-1) * trace.covariance * lengths)
         shares = (eigenvalues / eigenvalues[-1].clamp_min(1e-300)).clamp(_LEAST_SHARE, 1.0)
         unit = unit @ (shares.pow(_STRETCH).unsqueeze(-1) * vectors.mT)
-    radial = _radial(posterior.derivatives)
+    radial = radial_part(posterior.derivatives)
     if radial is not None:
         radius = designs.radius(
             radial[0], b, d, posterior.noise / float(radial[1]) + posterior.jitter
@@ -269,7 +268,7 @@ def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | N
 
 def _is_closed_form(posterior: GradientPosterior, b: int, d: int) -> bool:
     """Whether the starting design of b points in d dimensions leaves the least trace there is."""
-    radial = _radial(posterior.derivatives) is not None
+    radial = radial_part(posterior.derivatives) is not None
     return radial and len(posterior) == 0 and b in (d + 1, 2 * d)
 
 
@@ -277,20 +276,11 @@ def lengths_at(kernel: KernelDerivatives, theta: Tensor) -> Tensor:
     """The scale on which the kernel changes in each coordinate, `d`: its length-scales, or
     sqrt(variance / gradient's variance).
     """
-    radial = _radial(kernel)
+    radial = radial_part(kernel)
     if radial is not None:
         return radial[0].lengthscale.flatten().expand(len(theta))
     slopes = kernel.prior(theta).diagonal()
     return (kernel.variances(theta.unsqueeze(0)) / slopes.clamp_min(1e-12 * slopes.max())).sqrt()
-
-
-def _radial(kernel: KernelDerivatives) -> tuple[Radial, Tensor | float] | None:
-    """The radial kernel and its variance, if it is one."""
-    if isinstance(kernel, Scaled) and isinstance(kernel.base, Radial):
-        return kernel.base, kernel.scale
-    if isinstance(kernel, Radial):
-        return kernel, 1.0
-    return None
 
 
 def _improve(trace: GradientTrace, Z: Tensor, box: Tensor, steps: int, close: float) -> Tensor:

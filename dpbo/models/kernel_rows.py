@@ -20,7 +20,7 @@ import torch
 from gpytorch.kernels import AdditiveKernel, ScaleKernel
 from torch import Tensor
 
-from dpbo.models.kernels import Radial, Scaled, kernel_derivatives
+from dpbo.models.kernels import Radial, kernel_derivatives, radial_part
 from dpbo.models.noisy_inputs import SameRow
 
 # of r^2: a polynomial times an exponential must not meet an infinity
@@ -44,11 +44,9 @@ def rows_of(kernel: Any, candidates: Tensor) -> Rows:
                 rows_of(shared, candidates),
                 sum(variance for variance in own if variance is not None),
             )
-    known = kernel_derivatives(kernel)
-    if isinstance(known, Radial):
-        return RadialRows(known, 1.0, candidates)
-    if isinstance(known, Scaled) and isinstance(known.base, Radial):
-        return RadialRows(known.base, float(known.scale), candidates)
+    radial = radial_part(kernel_derivatives(kernel))
+    if radial is not None:
+        return RadialRows(radial[0], float(radial[1]), candidates)
     return CalledRows(copy.deepcopy(kernel).requires_grad_(False), candidates)
 
 

@@ -402,6 +402,15 @@ class Autodiff(KernelDerivatives):
         return torch.where(length.isfinite() & (length > 0.0), length, 1.0)
 
 
+def radial_part(kernel: KernelDerivatives) -> tuple[Radial, Tensor] | None:
+    """The radial kernel of variance 1 and the factor before it, if the kernel is their product."""
+    if isinstance(kernel, Scaled) and isinstance(kernel.base, Radial):
+        return kernel.base, kernel.scale
+    if isinstance(kernel, Radial):
+        return kernel, torch.ones_like(kernel.lengthscale[..., :1])
+    return None
+
+
 def require_float64(name: str, value: Tensor) -> Tensor:
     """`value` if it is float64, else InputError: a jitter of 1e-6 is lost in float32's rounding."""
     if value.dtype != torch.float64:
