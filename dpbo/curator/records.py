@@ -23,7 +23,8 @@ from dpbo.curator.labels import folded, is_missing, kind_of, numbered
 from dpbo.errors import InputError, Unshown
 from dpbo.isolation import mute_warnings
 from dpbo.privacy import PrivacyUnit
-from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS, require_true_products
+from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
+from dpbo.queries.products import require_true_products
 from dpbo.validation import checked
 
 if TYPE_CHECKING:

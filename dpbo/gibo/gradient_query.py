@@ -18,7 +18,8 @@ from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.ball import FLOAT64
 from dpbo.queries.clipped import Divisor
-from dpbo.queries.integers import Lattice, deterministic_matmul, unit_means
+from dpbo.queries.integers import Lattice, unit_means
+from dpbo.queries.products import deterministic_matmul
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 from dpbo.validation import Finite, ScoreRange, Within, between, checked_constructor
 

@@ -25,7 +25,8 @@ import numpy as np
 import torch
 
 from dpbo.errors import InputError
-from dpbo.queries.integers import MOST_UNITS, deterministic_matmul, truncate
+from dpbo.queries.integers import MOST_UNITS, truncate
+from dpbo.queries.products import deterministic_matmul
 from dpbo.validation import Within, between, checked
 
 # rows, on a GPU

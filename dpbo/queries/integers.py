@@ -1,5 +1,4 @@
-"""From float scores to exact integers, record by record and unit by unit, and matrix products that
-treat every record alike.
+"""From float scores to exact integers, record by record and unit by unit.
 
 Each score becomes a whole multiple of a public power-of-two quantum: truncated toward zero, then
 clipped in integers. So the bound on a unit's contribution is exact, and int64 sums have the same
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,7 +21,7 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from dpbo.errors import InputError, UsageError
+from dpbo.errors import InputError
 
 MOST_ROWS_PER_UNIT = 1 << 22
 MOST_UNITS = 1 << 32
@@ -33,7 +31,6 @@ _EXACT_BLOCK = 1 << 13
 # rows, by type of device
 _CHUNK = {"cpu": 1 << 18}
 _DEVICE_CHUNK = 1 << 22
-_EMULATION = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 
 
 @dataclass(frozen=True)
@@ -223,53 +220,3 @@ def _power_of_two(value: Fraction) -> float:
     while Fraction(2) ** exponent < value:
         exponent += 1
     return math.ldexp(1.0, exponent)
-
-
-def require_true_products(device: torch.device) -> None:
-    """Raise UsageError where float64 products would be emulated from narrower ones: how many bits
-    are kept may follow the largest entry, so that one record moves the terms of others.
-    """
-    if device.type == "cuda" and os.environ.get(_EMULATION, "0") not in ("", "0"):
-        raise UsageError(
-            f"{_EMULATION} is set, so float64 products on {device} would be emulated, and sums of"
-            " private records would no longer be exact. Unset it before the process starts."
-        )
-
-
-def deterministic_matmul(A: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
-    """A X for float64 `a x n` and `n x columns`, where the bits of a column of A X depend on that
-    column of X alone.
-
-    X holds one record a column. A library may compute some columns by another kernel than the
-    others, for example those left over beside whole tiles, or those at a thread's edge: their terms
-    are then added in another order, and which column a record stands in depends on the other
-    records. So each shape is tried once on equal columns. If the results differ, elementwise
-    operations replace the product.
-    """
-    if _equal_columns_agree(*A.shape, X.shape[1], A.device, torch.get_num_threads()):
-        return A @ X
-    return elementwise_matmul(A, X)
-
-
-def elementwise_matmul(A: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
-    """A X by elementwise multiplications and additions in one fixed order."""
-    total = torch.zeros(len(A), X.shape[1], dtype=X.dtype, device=X.device)
-    for j, row in enumerate(X):
-        total.add_(A[:, j : j + 1] * row)
-    return total
-
-
-@functools.cache
-def _equal_columns_agree(
-    rows: int, depth: int, columns: int, device: torch.device, _threads: int
-) -> bool:
-    """Whether a product of this shape, on so many threads, gives equal columns equal bits."""
-    # no short sums
-    A, x = (
-        torch.arange(1.0, depth * size + 1.0, dtype=torch.float64, device="cpu")
-        .sin()
-        .reshape(depth, size)
-        for size in (rows, 1)
-    )
-    found = A.T.contiguous().to(device) @ x.expand(depth, columns).contiguous().to(device)
-    return torch.equal(found, found[:, :1].expand_as(found))

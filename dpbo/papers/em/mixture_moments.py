@@ -21,7 +21,7 @@ from dpbo.papers.em.moment_features import (
 from dpbo.papers.em.point_sums import BlockWeight, PointSums
 from dpbo.privacy import Adjacency
 from dpbo.queries.ball import FLOAT64, Resolution, product
-from dpbo.queries.integers import deterministic_matmul
+from dpbo.queries.products import deterministic_matmul
 from dpbo.validation import checked_constructor
 
 # of a logit below the largest: e^-700 rounds to no weight, and exp_ takes ten times as long where

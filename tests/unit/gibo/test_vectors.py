@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dpbo.gibo import gradient_query as gradient
-from dpbo.queries.integers import deterministic_matmul, elementwise_matmul
+from dpbo.queries.products import deterministic_matmul, elementwise_matmul
 
 DOUBLE = torch.float64
 SHAPES = [
