@@ -385,9 +385,9 @@ PARTS: tuple[Callable[[bool], list[list[Any]]], ...] = (
 )
 
 
-def written(page: pathlib.Path, text: str) -> None:
+def written(page: pathlib.Path, text: str, marks: tuple[str, str] = MARKS) -> None:
     """Replace what stands between the page's marks."""
-    begin, end = MARKS
+    begin, end = marks
     old = page.read_text()
     page.write_text(
         re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n{text}\n{end}", old, flags=re.DOTALL)

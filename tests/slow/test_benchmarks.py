@@ -22,6 +22,7 @@ DEEP = [
     "asynchronous",
     "dpsearch",
     "dpsgd_tuning",
+    "end_to_end",
     "gibo_step",
     "machines",
     "main_job",

@@ -1,0 +1,289 @@
+"""What a user waits for, and the memory that it takes: whole reports, statements, tables and
+evaluations, beside what a user would call otherwise.
+
+Times are medians of runs in turn, one thread; without a peer the processor's, so that other work on
+the machine does not count. "Wanted" is the largest ratio, time or memory that the project allows
+itself. The report runs in a process of its own, whose memory includes 360 MiB of imports; other
+memory is what comes on top of the records. `--large` adds a report of 100,000 values, whose ledger
+takes minutes to make.
+
+    python -m benchmarks.end_to_end [--smoke] [--large] [--json FILE] [--write docs/measured.md]
+                                    [--only TEXT]
+"""
+
+import datetime
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import uniform
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from benchmarks.__main__ import fresh, written
+from benchmarks.harness import interleaved, named, options, ratio, record, table, with_bar
+from benchmarks.overhead import curator_of, peak_memory
+from dpbo import Adjacency, Budget, Curator, PrivateObjective, Space
+from dpbo.accounting import Planned
+from dpbo.curator.labels import numbered
+from dpbo.curator.record_fingerprints import TableDigest, rows_of
+from dpbo.events import PoissonGaussianEvent
+from dpbo.gibo import ClippedGradient
+from dpbo.mechanisms import GaussianMechanism
+from dpbo.queries import ClippedMean
+
+HEADER = ("work", "peer", "s", "s of the peer", "ratio", "MiB", "wanted", "reached")
+MARKS = ("<!-- whole runs: begin -->", "<!-- whole runs: end -->")
+REPORT = """
+import resource, time
+from dpbo.__main__ import main
+start = time.process_time()
+main(["report", {file!r}, "--output", {page!r}])
+print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+KEY = bytes(32)
+
+
+def line(
+    work: str,
+    mine: Sequence[float],
+    *,
+    peer: str = "",
+    theirs: Sequence[float] = (),
+    memory: float | None = None,
+    wanted: dict[str, float],
+) -> list[Any]:
+    """One line of the table; `wanted` holds limits of `ratio`, `s` and `MiB`."""
+    found: dict[str, Any] = {"s": statistics.median(mine), "ratio": "", "MiB": ""}
+    if theirs:
+        found["ratio"] = ratio(mine, theirs)
+    if memory is not None:
+        found["MiB"] = round(memory)
+    limits = ", ".join(
+        f"{limit:g}" if name == "ratio" else f"{limit:g} {name}" for name, limit in wanted.items()
+    )
+    reached = all(found[name] <= limit for name, limit in wanted.items())
+    of_peer = statistics.median(theirs) if theirs else ""
+    return [
+        work,
+        peer,
+        found["s"],
+        of_peer,
+        found["ratio"],
+        found["MiB"],
+        limits,
+        "yes" if reached else "no",
+    ]
+
+
+def processor_times(work: Callable[[], Any], repetitions: int) -> list[float]:
+    """Seconds of the processor for each repetition, after a first one."""
+    times = []
+    for _ in range(repetitions + 1):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return times[1:]
+
+
+def reports(smoke: bool) -> list[list[Any]]:
+    """Pages of one objective's released values, by the command."""
+    limits: dict[int, dict[str, float]] = {1000: {"s": 5}, 10_000: {"s": 10, "MiB": 500}}
+    return _reports({100: {"s": 5}} if smoke else limits)
+
+
+def large_report(smoke: bool) -> list[list[Any]]:
+    """The same, larger."""
+    return _reports({1000 if smoke else 100_000: {"s": 60}})
+
+
+def _reports(limits: dict[int, dict[str, float]]) -> list[list[Any]]:
+    rows = []
+    space = Space(**{f"x{i}": uniform(0, 1) for i in range(3)})
+    for count, limit in limits.items():
+        with tempfile.TemporaryDirectory() as folder:
+            file = f"{folder}/ledger.db"
+            curator = Curator(
+                torch.rand(2000, dtype=torch.float64),
+                unit="record",
+                adjacency=Adjacency.REPLACE_ONE,
+                budget=Budget(3.0, 1e-6),
+                dataset="records",
+                ledger=file,
+            )
+            objective = PrivateObjective(
+                curator,
+                lambda x, records: records * (1 - (x - 0.4).square().sum()),
+                score_range=(0.0, 1.0),
+                evaluations=count,
+            )
+            for points in torch.split(space.sample(count, seed=0), 1000):
+                objective(points)
+            code = REPORT.format(file=file, page=f"{folder}/report.html")
+            seconds, memory = map(float, fresh(code).split()[-2:])
+        rows.append(
+            line(f"report, {count:,} released values", [seconds], memory=memory, wanted=limit)
+        )
+    return rows
+
+
+def statements(smoke: bool) -> list[list[Any]]:
+    """Statements under `Planned`, and of many releases."""
+    repetitions = 2 if smoke else 5
+    noise = iter(np.linspace(2.0, 2.1, repetitions + 1).tolist())
+
+    def planned() -> None:
+        # Each is new, or what was composed before would be told again.
+        event = PoissonGaussianEvent(next(noise), 100, rate=0.1, relation="replace-one")
+        Curator(
+            torch.ones(100),
+            unit="record",
+            adjacency=Adjacency.REPLACE_ONE,
+            budget=Budget(6.0, 1e-5),
+            accounting=Planned([event]),
+        ).statement()
+
+    times = processor_times(planned, repetitions)
+    rows = [line("statement of 100 steps of DP-SGD under Planned", times, wanted={"s": 0.5})]
+    releases = 20 if smoke else 2000
+    curator = curator_of(torch.rand(100))
+    for _ in range(releases):
+        curator.release(
+            ClippedMean(lambda _, records: records, score_range=(0.0, 1.0)),
+            GaussianMechanism(1000.0),
+        )
+    times = processor_times(curator.statement, repetitions)
+    rows.append(
+        line(f"statement of {releases:,} releases", times, wanted={"s": 0.01 + 1e-5 * releases})
+    )
+    return rows
+
+
+def labels(smoke: bool) -> list[list[Any]]:
+    """Labels of groups."""
+    count = 10**4 if smoke else 3 * 10**6
+    ids = np.random.default_rng(0).integers(0, count // 6, count)
+    texts = [f"customer-{i}" for i in ids.tolist()]
+    rows = []
+    for name, given in (("text", texts), ("whole-number", ids)):
+        array = np.array(given, dtype=object) if name == "text" else ids
+        mine, theirs = interleaved(
+            lambda given=given: numbered("groups", given),  # type: ignore[misc]
+            lambda array=array: pd.factorize(array),  # type: ignore[misc]
+            repetitions=3,
+        )
+        work = f"{count:,} {name} labels"
+        rows.append(line(work, mine, peer="pandas.factorize", theirs=theirs, wanted={"ratio": 2}))
+    return rows
+
+
+def fingerprints(smoke: bool) -> list[list[Any]]:
+    """Digests of tables, as a plan keeps them."""
+    count = 10**3 if smoke else 10**6
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "age": draw.integers(0, 90, count),
+            "x": draw.normal(size=count),
+            "name": [f"person {i}" for i in draw.integers(0, count // 2, count)],
+        }
+    )
+    tensor = torch.randn(10 * count, 4)
+    rows = []
+    tables: tuple[tuple[str, Any, str, Callable[[], Any]], ...] = (
+        (
+            f"fingerprint of a frame, {count:,} rows, one of text",
+            frame,
+            "pandas.util.hash_pandas_object",
+            lambda: pd.util.hash_pandas_object(frame, index=False),
+        ),
+        (f"fingerprint of {10 * count:,} x 4 numbers", tensor, "their sum", tensor.sum),
+    )
+    for work, records, peer, read in tables:
+        held: Any = rows_of(records)
+
+        def digest(held: Any = held) -> Any:
+            return TableDigest.of(held, KEY)
+
+        memory = peak_memory(digest)
+        mine, theirs = interleaved(digest, read, repetitions=3)
+        rows.append(
+            line(
+                work, mine, peer=peer, theirs=theirs, memory=memory, wanted={"ratio": 3, "MiB": 100}
+            )
+        )
+    return rows
+
+
+def evaluations(smoke: bool) -> list[list[Any]]:
+    """Memory and time of scores and losses of many records."""
+    count = 10**4 if smoke else 2 * 10**7
+    records = torch.randn(count, 4)
+    mean = ClippedMean(lambda _, r: r[:, 0] * r[:, 1], score_range=(-1.0, 1.0))
+    curator = curator_of(records)
+    curator_of(records[:1000]).evaluate(mean)
+    memory = peak_memory(lambda: curator.evaluate(mean))
+    mine, theirs = interleaved(
+        lambda: curator.evaluate(mean),
+        lambda: (records[:, 0] * records[:, 1]).mean(),
+        repetitions=3,
+    )
+    name = f"one evaluation on {count:,} records"
+    rows = [
+        line(
+            name, mine, peer="mean", theirs=theirs, memory=memory, wanted={"ratio": 1.5, "MiB": 100}
+        )
+    ]
+    users = torch.rand(10**3 if smoke else 10**6, 2)
+    d = 33
+    X = torch.rand(d + 1, d, dtype=torch.float64)
+
+    def loss(x: torch.Tensor, users: torch.Tensor) -> torch.Tensor:
+        return (users[:, 0] - x[0]).abs() + users[:, 1] * x[1]
+
+    weights = torch.randn(d, d + 1, dtype=torch.float64)
+    gradient = ClippedGradient(loss, X, weights=weights, clip=1.0)
+    curator = curator_of(users)
+    memory = peak_memory(lambda: curator.evaluate(gradient))
+    mine, theirs = interleaved(
+        lambda: curator.evaluate(gradient), lambda: [loss(x, users) for x in X], repetitions=3
+    )
+    name = f"clipped gradient, {len(users):,} users, d = {d}"
+    rows.append(
+        line(name, mine, peer="the losses", theirs=theirs, memory=memory, wanted={"MiB": 100})
+    )
+    return rows
+
+
+PARTS: tuple[Callable[[bool], list[list[Any]]], ...] = (
+    reports,
+    statements,
+    labels,
+    fingerprints,
+    evaluations,
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    chosen = options(__doc__, arguments, only="", write="", large=False)
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+    rows = []
+    parts = [*PARTS, large_report] if chosen.large else PARTS
+    for part in with_bar([part for part in parts if chosen.only in part.__name__]):
+        rows += part(chosen.smoke)
+    print(table(HEADER, rows))
+    if chosen.write:
+        day = datetime.datetime.now(datetime.UTC).date().isoformat()
+        text = f"`python -m benchmarks.end_to_end`, {day}, one thread:\n\n{table(HEADER, rows)}"
+        written(pathlib.Path(chosen.write), text, MARKS)
+    record("end_to_end", {"rows": named(HEADER, rows)}, chosen)
+
+
+if __name__ == "__main__":
+    main()
