@@ -41,7 +41,7 @@ def main(version: str, extra: str = "") -> None:
     assert not refused & there, f"installed, and yet refused: {refused & there}"
     try_extras(there)
     if not extra:
-        for block in (readme.search(), readme.loop()):
+        for block, _ in readme.examples():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 exec(compile(block, "README.md", "exec"), {})

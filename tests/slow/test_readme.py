@@ -7,7 +7,6 @@ import pathlib
 import re
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import scipy.stats
@@ -15,7 +14,7 @@ import scipy.stats
 from dpbo import Budget, Curator
 from dpbo.accounting import GDPFilter, PureFilter
 from tools import readme
-from tools.readme import blocks
+from tools.readme import blocks, form
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Two seconds and more each.
@@ -56,24 +55,17 @@ def test_each_how_to_page_runs_after_the_lines_of_the_first(long, tmp_path, monk
             exec(compile(code, page.name, "exec"), {})
 
 
-def test_the_search_in_scikit_learns_words(capsys):
-    exec(compile(readme.search(), "README.md", "exec"), {})
-    assert (
-        "each customer (all records with one label together; 749, a public number) of the"
-        " validation records" in capsys.readouterr().out
-    )
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("code", "printed"), readme.examples(), ids=["search", "loop"])
+def test_what_the_readme_prints_has_the_form_that_it_shows(code, printed, capsys):
+    exec(compile(code, "README.md", "exec"), {})
+    assert form(capsys.readouterr().out) == form(printed)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:train_Yvar:UserWarning", "ignore::botorch.exceptions.InputDataWarning"
-)
-def test_the_loops_block(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(compile(readme.loop(), "README.md", "exec"), names)
-    assert names["Y"].shape == names["Yvar"].shape == (3, 1)
-    who = "each patient (all records with one label together; 749, a public number)"
-    assert f"{who} of the validation records 'readmissions-2026q3'" in capsys.readouterr().out
+def test_the_readme_is_short_and_its_code_fits_a_page():
+    text = (ROOT / "README.md").read_text()
+    assert text.count("\n") < 100
+    assert max(len(line) for block in blocks("README.md") for line in block.splitlines()) <= 88
 
 
 def test_the_table_of_what_an_epsilon_means():
