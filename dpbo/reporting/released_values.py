@@ -217,26 +217,33 @@ class ReleasedValues:
         """What all values tell of those at the fitted points z, where there are more points, by
         Titsias 2009.
 
-        With K the prior covariance at z and B the sum of k(z, x) k(x, z) / variance over all x, the
-        values at z have posterior mean K (K + B)^-1 b and covariance K (K + B)^-1 K; returned are
-        the factors of K and of K + B, and (K + B)^-1 b. The sums need one block of points at once.
+        With L the factor of the prior covariance at z and A the sum of a a' / variance over all x,
+        a = L^-1 k(z, x), the values at z have posterior covariance L (I + A)^-1 L'; returned are L,
+        the factor of I + A, and (I + A)^-1 applied to the sum of a (y - mean) / variance. No
+        eigenvalue of I + A is below 1, however small the noise is. The sums need one block of
+        points at once.
         """
         X, Y, Yvar, _ = self._merged
         gp = self.model
         (z,) = gp.train_inputs
         y, noise = gp.outcome_transform(Y, Yvar)
+        if not self.released:
+            # Its noise was fitted.
+            noise = gp.likelihood.noise.expand_as(noise)
         prior = gp.covar_module(z).to_dense()
         prior.diagonal().add_(_JITTER * float(prior.diagonal().mean()))
-        both = prior.clone()
+        prior = torch.linalg.cholesky(prior)
+        both = torch.eye(len(z), dtype=X.dtype, device=X.device)
         weighted = X.new_zeros(len(z), 1)
         for rows in torch.split(torch.arange(len(X), device="cpu"), _BLOCK):
             x = X[rows]
-            variance = noise[rows]
-            scaled = gp.covar_module(z, x).to_dense() / variance.sqrt().T
+            std = noise[rows].sqrt()
+            covariance = gp.covar_module(z, x).to_dense() / std.T
+            scaled = torch.linalg.solve_triangular(prior, covariance, upper=False)
             both.addmm_(scaled, scaled.T)
-            weighted.addmm_(scaled, (y[rows] - gp.mean_module(x).unsqueeze(1)) / variance.sqrt())
-        factor = torch.linalg.cholesky(both)
-        return torch.linalg.cholesky(prior), factor, torch.cholesky_solve(weighted, factor)
+            weighted.addmm_(scaled, (y[rows] - gp.mean_module(x).unsqueeze(1)) / std)
+        both = torch.linalg.cholesky(both)
+        return prior, both, torch.cholesky_solve(weighted, both)
 
     def posterior(self, X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and standard deviation of the score at points (`n x d`), `n` each; the noise of a
@@ -255,12 +262,10 @@ class ReleasedValues:
             return found.mean[:, 0], found.variance[:, 0]
         prior, both, weights = self._conditioned
         covariance = gp.covar_module(*gp.train_inputs, X).to_dense()
-        mean = gp.mean_module(X) + (covariance.T @ weights)[:, 0]
-        explained, left = (
-            torch.linalg.solve_triangular(factor, covariance, upper=False).square().sum(0)
-            for factor in (prior, both)
-        )
-        variance = gp.covar_module(X, diag=True) - explained + left
+        scaled = torch.linalg.solve_triangular(prior, covariance, upper=False)
+        left = torch.linalg.solve_triangular(both, scaled, upper=False)
+        mean = gp.mean_module(X) + (scaled.T @ weights)[:, 0]
+        variance = gp.covar_module(X, diag=True) - scaled.square().sum(0) + left.square().sum(0)
         scale = gp.outcome_transform.stdvs[0]
         return gp.outcome_transform.means[0] + scale * mean, scale**2 * variance.clamp_min(0)
 
