@@ -2,7 +2,7 @@
 budget."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Self
@@ -15,11 +15,15 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import noise_std, priced
 from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError, ReleaseLost
+from dpbo.mechanisms.choice import ChoiceMechanism
+from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.no_noise import NoNoise
+from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.objective import PrivateObjective
 from dpbo.queries.clipped import ClippedMean
+from dpbo.queries.utilities import CandidateScores
 from dpbo.search.results import Callback, SearchRelease
 from dpbo.search.scorings import Scoring
 from dpbo.search.training import Configuration, Trainer, same_point
@@ -144,7 +148,7 @@ class Problem:
         return any(answer is True for answer in answers)
 
     def reserved(self, part: str, share: Fraction, query: ClippedMean) -> Reservation:
-        """The reservation of one release, made now or resumed."""
+        """The reservation of one noised answer to this question, made now or resumed."""
         budget = None if self.mechanism else share
         return self.curator.reserve(
             f"{self.name}: {part}",
@@ -155,6 +159,74 @@ class Problem:
             given={},
             terms=self.terms,
         )
+
+    def choice_mechanism(self, share: Fraction) -> ChoiceMechanism:
+        """The choice mechanism with the least noise that this share of the budget pays for."""
+        kinds = (PermuteAndFlipMechanism, ExponentialMechanism)
+        payable = priced(self.curator, kinds, share)
+        return min(payable, key=lambda mechanism: mechanism.noise_multiplier)
+
+    def choice_scale(self, noise_multiplier: float) -> float:
+        """Scale of the noise of a choice among mean scores of range 1, by a mechanism with this
+        multiplier."""
+        # Of the range, by one unit.
+        moved = 1.0 if self.curator.adjacency.replaces else 0.5
+        return moved * noise_multiplier / self.public_units
+
+    def reserved_choice(self, share: Fraction, **terms: Any) -> Reservation:
+        """The reservation of one private choice (`choose`), made now or resumed.
+
+        Args:
+            terms: what the ledger is to tell of it, and a later session to repeat.
+        """
+        return self.curator.reserve(
+            f"{self.name}: choice",
+            self.choice_mechanism(share),
+            slots=1,
+            given={},
+            terms={**self.terms, **terms},
+        )
+
+    def choose(
+        self,
+        reservation: Reservation,
+        configurations: Sequence[Configuration],
+        rows: Sequence[int],
+        *,
+        largest_difference: float | None = None,
+        offsets: Sequence[float] | None = None,
+    ) -> int:
+        """The row of the configuration that one private choice takes by the mean scores on the
+        protected records, now or in an earlier session.
+
+        Args:
+            reservation: from `reserved_choice`.
+            rows: the candidates' places among the configurations.
+            largest_difference: scores are paired with the default model's, and the differences
+                clipped to [-c, c]; None: plain scores.
+            offsets: as in `CandidateScores`.
+        """
+        paired: dict[str, Any] = {}
+        if largest_difference is not None:
+            paired = {
+                "reference": self.trainer(None),
+                "largest_difference": largest_difference,
+            }
+        query = CandidateScores(
+            self.scoring,
+            rows,
+            score_range=self.scoring.bounds,
+            fit=lambda row: self.trainer(configurations[row]),
+            offsets=offsets,
+            **paired,
+        )
+        fresh = reservation.remaining > 0
+        if fresh:
+            self.trainer.fit_ahead([configurations[row] for row in rows], self.n_jobs)
+        best = rows[int(reservation.release(query)["value"][0])]
+        if fresh:
+            self.report("choice", 1, 1, configurations[best])
+        return best
 
     def last_releases(self) -> dict[str, Reservation]:
         """The reservations of what is released of the recommended configuration: its "gain" over

@@ -10,7 +10,7 @@
   a trust region.
 
 Each sees released values and public points only, and resumes from the ledger by the search's name.
-A strategy of one's own is a subclass of `Strategy`.
+A strategy of one's own is a subclass of `Strategy`; what it may release stands in `Problem`.
 """
 
 import contextlib
@@ -27,27 +27,20 @@ from sklearn.base import BaseEstimator
 from dpbo.accounting.calibration import parts_of
 from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.acquisition.trust_region import suggest_in_trust_region
-from dpbo.curator.curator import Curator
 from dpbo.curator.examples import MostlyClipped, examine
-from dpbo.curator.pricing import priced
 from dpbo.curator.records import count_records
-from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError, LedgerMismatch, ReleaseLost, UsageError
 from dpbo.fingerprint import fingerprint
-from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
-from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.objective import NoiseWarning, PrivateObjective
 from dpbo.queries.cells import CellMeans
 from dpbo.queries.score_evaluation import tensor_of
-from dpbo.queries.utilities import CandidateScores
 from dpbo.search import rehearsal
 from dpbo.search.listing import Listing
 from dpbo.search.problem import Problem, released_std
 from dpbo.search.public_scores import PublicScores, Shares, public_candidates
 from dpbo.search.rehearsal import DRAWS, Comparison, Noise, Population, Rehearsal
 from dpbo.search.results import SearchResult
-from dpbo.search.training import Configuration
 from dpbo.validation import Count, at_least, between, require, require_settings, warn
 
 # Of the search's share, what `Auto` pays for the shares of the cells; the rest pays for its choice
@@ -233,7 +226,7 @@ class Auto(Strategy):
         # Reserved first, so that the first release cannot be paid for in vain.
         first, rest = parts_of(problem.curator.accounting, problem.share, CELLS_SHARE)
         weighs = public.has_cells(self.cells)
-        choice = _reserved_choice(problem, rest if weighs else problem.share, {})
+        choice = problem.reserved_choice(rest if weighs else problem.share)
         favoured = {0, public.order[0]}
         columns: dict[str, Any] = {"cv_score": public.means}
         if weighs:
@@ -243,7 +236,7 @@ class Auto(Strategy):
                 scores = WeightedCV(self.cells).weighted_scores(own)
                 favoured.add(int(scores.argmax()))
                 columns["weighted_cv_score"] = scores
-        scale = _choice_scale(problem, choice.event.noise_multiplier)
+        scale = problem.choice_scale(choice.event.noise_multiplier)
         comparison = Comparison.of(
             public.gains,
             problem.public_units,
@@ -253,14 +246,15 @@ class Auto(Strategy):
         )
         offsets = -self.handicap * comparison.stds * problem.public_units
         offsets[sorted(favoured)] = 0.0
-        best, columns["chosen"] = _chosen(
-            problem,
+        rows = range(len(public.configurations))
+        best = problem.choose(
             choice,
             public.configurations,
-            range(len(public.configurations)),
-            comparison.largest_difference,
-            offsets.tolist(),
+            rows,
+            largest_difference=comparison.largest_difference,
+            offsets=offsets.tolist(),
         )
+        columns["chosen"] = np.array(rows) == best
         return SearchResult(best, public.configurations, columns)
 
 
@@ -372,10 +366,11 @@ class Choice(Strategy):
         else:
             configurations = [*public_candidates(problem.space, problem.n_iter, problem.seed)]
             rows = list(range(len(configurations)))
-        choice = _reserved_choice(problem, problem.share, {"rows": rows})
-        best, columns["chosen"] = _chosen(
-            problem, choice, configurations, rows, self.largest_difference, None
+        choice = problem.reserved_choice(problem.share, rows=rows)
+        best = problem.choose(
+            choice, configurations, rows, largest_difference=self.largest_difference
         )
+        columns["chosen"] = np.arange(len(configurations)) == best
         return SearchResult(best, configurations, columns)
 
 
@@ -486,82 +481,20 @@ def _released(
     return X, *problem.scoring.observed(Y, Yvar)
 
 
-def _choice(curator: Curator, share: Fraction) -> ChoiceMechanism:
-    """The choice mechanism with the least noise that the share pays for."""
-    payable = priced(curator, (PermuteAndFlipMechanism, ExponentialMechanism), share)
-    return min(payable, key=lambda mechanism: mechanism.noise_multiplier)
-
-
-def _choice_scale(problem: Problem, noise_multiplier: float) -> float:
-    """Scale of the noise of a choice among mean scores of range 1."""
-    # Of the range, by one unit.
-    moved = 1.0 if problem.curator.adjacency.replaces else 0.5
-    return moved * noise_multiplier / problem.public_units
-
-
-def _reserved_choice(problem: Problem, share: Fraction, terms: dict[str, Any]) -> Reservation:
-    """The reservation of a private choice, made now or resumed."""
-    return problem.curator.reserve(
-        f"{problem.name}: choice",
-        _choice(problem.curator, share),
-        slots=1,
-        given={},
-        terms={**problem.terms, **terms},
-    )
-
-
-def _chosen(
-    problem: Problem,
-    choice: Reservation,
-    configurations: Sequence[Configuration],
-    rows: Sequence[int],
-    largest_difference: float | None,
-    offsets: list[float] | None,
-) -> tuple[int, Any]:
-    """The row that is chosen, now or in an earlier session, and whether each row is that one.
-
-    Args:
-        rows: the candidates' places among the configurations.
-        largest_difference: as in `Choice`.
-        offsets: as in `CandidateScores`.
-    """
-    paired: dict[str, Any] = {}
-    if largest_difference is not None:
-        paired = {
-            "reference": problem.trainer(None),
-            "largest_difference": largest_difference,
-        }
-    query = CandidateScores(
-        problem.scoring,
-        rows,
-        score_range=problem.scoring.bounds,
-        fit=lambda row: problem.trainer(configurations[row]),
-        offsets=offsets,
-        **paired,
-    )
-    fresh = choice.remaining > 0
-    if fresh:
-        problem.trainer.fit_ahead([configurations[row] for row in rows], problem.n_jobs)
-    best = rows[int(choice.release(query)["value"][0])]
-    if fresh:
-        problem.report("choice", 1, 1, configurations[best])
-    return best, np.arange(len(configurations)) == best
-
-
 def _noise(problem: Problem) -> Noise:
     """The noise of each strategy, from the mechanisms that the curator's accounting pays for with
     the search's share."""
     curator = problem.curator
     first, rest = parts_of(curator.accounting, problem.share, CELLS_SHARE)
-
     query = CellMeans(problem.scoring, cells=2, divisor=problem.public_units)
-    whole, second = _choice(curator, problem.share), _choice(curator, rest)
+    whole = problem.choice_mechanism(problem.share)
+    second = problem.choice_mechanism(rest)
     return Noise(
         cells=released_std(curator, query, problem.share),
-        choice=_choice_scale(problem, whole.noise_multiplier),
+        choice=problem.choice_scale(whole.noise_multiplier),
         gumbel=isinstance(whole, ExponentialMechanism),
         first_cells=released_std(curator, query, first),
-        second_choice=_choice_scale(problem, second.noise_multiplier),
+        second_choice=problem.choice_scale(second.noise_multiplier),
         paired=problem.has_reference,
     )
 

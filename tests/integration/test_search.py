@@ -201,6 +201,32 @@ class Middle(Strategy):
         )
 
 
+@dataclasses.dataclass(repr=False)
+class FirstPoints(Strategy):
+    """One private choice among the first k points of the space."""
+
+    name = "first points"
+    cross_validates = False
+    k: int = 3
+
+    def run(self, problem):
+        points = list(problem.space.sample(self.k, seed=problem.seed))
+        choice = problem.reserved_choice(problem.share)
+        return SearchResult(problem.choose(choice, points, range(self.k)), points, {})
+
+
+def test_a_strategy_of_ones_own_makes_one_private_choice_and_resumes_it():
+    curator = Curator(VALIDATION, **TERMS)
+    first = make(budget=0.3, strategy=FirstPoints(), final_share=None).fit(*TRAIN, curator)
+    again = make(budget=0.3, strategy=FirstPoints(), final_share=None).fit(*TRAIN, curator)
+    assert len(first.results_["params"]) == 3
+    assert again.best_params_ == first.best_params_
+    (charge,) = curator.ledger.charges("search: choice")
+    assert charge.body["slots"][0]["query"] == "CandidateScores"
+    with pytest.raises(LedgerMismatch, match="options"):
+        make(budget=0.3, strategy=FirstPoints(k=4), final_share=None).fit(*TRAIN, curator)
+
+
 SCORINGS = [
     "neg_log_loss",
     "balanced_accuracy",

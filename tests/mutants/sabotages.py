@@ -219,12 +219,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "the reference of paired scores is fitted to protected records",
-        where="dpbo.search.strategies:_chosen",
-        old='"reference": problem.trainer(None)',
-        new=(
-            '"reference":'
-            " problem.trainer.configured(None).fit(*problem.curator._Curator__view.records)"
-        ),
+        where="dpbo.search.problem:Problem.choose",
+        old='"reference": self.trainer(None)',
+        new='"reference": self.trainer.configured(None).fit(*self.curator._Curator__view.records)',
         test="tests/integration/test_search_small.py::test_no_fit_sees_a_protected_record",
     ),
     Sabotage(
