@@ -302,7 +302,7 @@ def _plan(options: argparse.Namespace) -> None:
 
 def _ledger(options: argparse.Namespace) -> None:
     from dpbo.curator.ledger import Ledger
-    from dpbo.curator.reporting import compose_statement
+    from dpbo.curator.statements import compose_statement
     from dpbo.statement import form
 
     ledger = Ledger.open(options.ledger)
@@ -330,7 +330,7 @@ def _ledger(options: argparse.Namespace) -> None:
 
 def _show(ledger: "Ledger", chain: "Chain") -> None:
     """Print the records, what is used of the budget, and the statement."""
-    from dpbo.curator.reporting import BudgetUse, compose_statement
+    from dpbo.curator.statements import BudgetUse, compose_statement
     from dpbo.statement import format_down
 
     records = ledger.records()
@@ -368,7 +368,7 @@ def _show(ledger: "Ledger", chain: "Chain") -> None:
 
 def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
     """What `ledger show` prints, as JSON values: nothing is cut or rounded."""
-    from dpbo.curator.reporting import BudgetUse, compose_statement
+    from dpbo.curator.statements import BudgetUse, compose_statement
 
     records = ledger.records()
     lost = _lost(records)
@@ -404,7 +404,7 @@ def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
 
 def _metrics(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
     """Numbers for a collector of logs: one line of JSON."""
-    from dpbo.curator.reporting import BudgetUse
+    from dpbo.curator.statements import BudgetUse
 
     records = ledger.records()
     use = BudgetUse.of(ledger, chain, ledger.budget.delta)

@@ -14,12 +14,11 @@ from dpbo.privacy import Adjacency, Budget, RowChange
 from dpbo.validation import checked
 
 ROLES = ("validation", "training", "candidate")
-# What the statement counts.
-COUNTED = EVALUATIONS, OF_EACH_ROW, IN_ALL = (
-    "evaluations",
-    "evaluations of each row",
-    "in all at most",
-)
+# What the ledger counts of a reservation, and the statement shows.
+EVALUATIONS = "evaluations"
+OF_EACH_ROW = "evaluations of each row"
+IN_ALL = "in all at most"
+COUNTED = (EVALUATIONS, OF_EACH_ROW, IN_ALL)
 # Of one release under a reservation.
 FAILURE_PROBABILITY = "failure_probability"
 _STATED = ("assumptions", FAILURE_PROBABILITY, "attested", "parallel", "records", "role", *COUNTED)

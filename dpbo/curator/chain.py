@@ -113,7 +113,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class ReservationEvent:
+class Reserved:
     """Budget that is set aside under a name.
 
     Attributes:
@@ -167,7 +167,7 @@ class ReservationEvent:
             counts = {OF_EACH_ROW: self.slots, IN_ALL: self.limit or "all rows"}
         return {**counts, **self.terms, **counts}
 
-    def require_same(self, wanted: ReservationEvent) -> None:
+    def require_same(self, wanted: Reserved) -> None:
         """Raises LedgerMismatch, naming the first term that differs; the event comes last, because
         it often follows from the others.
 
@@ -262,7 +262,7 @@ class Tally:
         # Most questions declare what the one before did.
         self._last = dict[str | None, dict[str, Any]]()
 
-    def reserve(self, reserved: ReservationEvent) -> None:
+    def reserve(self, reserved: Reserved) -> None:
         """Count a reservation."""
         assumptions = reserved.terms.get("assumptions")
         self._assume(0, assumptions)
@@ -272,9 +272,7 @@ class Tally:
             isinstance(reserved.event, DeclassifiedEvent) and assumptions
         )
 
-    def charge(
-        self, body: Mapping[str, Any], event: Event, reserved: ReservationEvent | None
-    ) -> None:
+    def charge(self, body: Mapping[str, Any], event: Event, reserved: Reserved | None) -> None:
         """Count a charge."""
         slots = body.get("slots", [])
         declassified = (
@@ -304,7 +302,7 @@ class Tally:
                 self._loose += 1
                 self._kind.times += 1
 
-    def _declare(self, reserved: ReservationEvent, asked: Mapping[str, Any]) -> None:
+    def _declare(self, reserved: Reserved, asked: Mapping[str, Any]) -> None:
         """Note what a question declared otherwise than its reservation says."""
         terms = reserved.public_inputs()
         other = {
@@ -355,7 +353,7 @@ class Chain:
     def __init__(self) -> None:
         self.head: Record | None = None
         self.used = dict[str, int]()
-        self.reservations = dict[str, ReservationEvent]()
+        self.reservations = dict[str, Reserved]()
         self.paid = dict[str, Cost]()
         self.parts = dict[str, Counter[int]]()
         self.unanswered = dict[int, Record]()
@@ -502,7 +500,7 @@ class Chain:
                 self.tally = Tally()
             case "reserve":
                 event = self._charged(body["event"]).event
-                reserved = ReservationEvent(
+                reserved = Reserved(
                     record.name,
                     event,
                     body["slots"],
@@ -635,7 +633,7 @@ class Chain:
         return max(self.used[plan], after)
 
     def _parts_with(
-        self, event: Event, reserved: ReservationEvent, body: Mapping[str, Any]
+        self, event: Event, reserved: Reserved, body: Mapping[str, Any]
     ) -> Counter[int]:
         """How often a charge to a parallel reservation is for each part of the records."""
         records = reserved.terms.get("records")

@@ -53,8 +53,8 @@ from dpbo.curator.releasing import (
     slot_of,
     terms_of,
 )
-from dpbo.curator.reporting import BudgetUse, compose_statement
 from dpbo.curator.reservation import Reservation
+from dpbo.curator.statements import BudgetUse, compose_statement
 from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure
 from dpbo.events import Event
 from dpbo.isolation import mute_warnings
@@ -173,12 +173,12 @@ class Curator(Opaque):
                 " such as 'readmissions-2026q3'"
             )
             raise InputError("dataset", dataset, allowed)
-        protected = PrivacyUnit.of(unit)
+        own_unit = PrivacyUnit.of(unit)
         chosen = accounting if accounting is not None else GDPFilter()
         birth = Birth(
             dataset=dataset or "",
-            unit=protected.name,
-            grouped=protected.groups is not None,
+            unit=own_unit.name,
+            grouped=own_unit.groups is not None,
             adjacency=Adjacency.of(adjacency),
             budget=budget,
             accounting=chosen,
@@ -189,9 +189,9 @@ class Curator(Opaque):
         if example is not None:
             count_records(example)
         form = form_of(schema, example)
-        self.__view = self._read(records, protected, birth, form, device)
+        self.__view = self._read(records, own_unit, birth, form, device)
         self._ledger = self._opened(ledger, dataclasses.replace(birth, units=self.units))
-        # now: a Source may not load again
+        # Kept now, because a Source may not load again.
         self._device = self.__view.device
         self.__versions = self.__view.versions_in_memory()
         self._pending = PendingReleases(self._ledger)
@@ -207,21 +207,25 @@ class Curator(Opaque):
                 self._example,
                 lambda part: part.to(self.device) if isinstance(part, torch.Tensor) else part,
             )
+        # Code of the questions whose score was tried on public records.
         self._probed: set[Any] = set()
-        # a run that is resumed may begin at a bad point
+        # Whether none need be tried: without an example, or because a run that is resumed may begin
+        # at a bad point.
         self._probed_all = example is None or any(self.ledger.used().values())
         if allow_conditional:
             self.assume("conditional-allowed")
         if allow_repeated:
             self.assume("repeated-records")
-        if self.ranks > 1 and protected.groups is None:
+        if self.ranks > 1 and own_unit.groups is None:
             self.assume("shards-are-disjoint")
         if self._can_be_repeated():
             self._note("void", "noise came from a source that can be repeated")
-        if not (self.rank or isinstance(chosen, PureFilter)):  # whose guarantee has no delta
+        # The guarantee of pure DP has no delta.
+        if not (self.rank or isinstance(chosen, PureFilter)):
             warn_of_delta(budget, self.units, birth.unit)
 
-    # with the signature of `__init__`, which a checker of types and a reader look at
+    # `Curator(ranks=...)` makes a ShardedCurator. Type checkers do not see `__new__`, and `wraps`
+    # shows others its signature as that of `__init__`.
     if not TYPE_CHECKING:
 
         @functools.wraps(__init__)

@@ -55,7 +55,8 @@ class Handle(Opaque):
     ) -> None:
         require_json("details", details)
         self.reservation = reservation
-        self._id, self._query = name or uuid.uuid4().hex, query
+        self._id = name or uuid.uuid4().hex
+        self._query = query
         # read anew for each caller, who may change what they get
         self._details = json.dumps(dict(details))
 

@@ -35,7 +35,7 @@ from dpbo.curator.birth import Birth, Drawn
 from dpbo.curator.chain import (
     Chain,
     Record,
-    ReservationEvent,
+    Reserved,
     State,
     dump,
     names_same_handles,
@@ -208,7 +208,7 @@ class Ledger:
         machine it may differ in its last digits; the first one stands.
         """
         require_json("terms", terms)
-        wanted = ReservationEvent(
+        wanted = Reserved(
             name,
             event,
             slots,
@@ -323,7 +323,7 @@ class Ledger:
         with self._newest() if newest else self.storage.lock:
             return dict(self._chain.used)
 
-    def reservation(self, name: str) -> ReservationEvent | None:
+    def reservation(self, name: str) -> Reserved | None:
         """The reservation of this name; None where there is none."""
         with self._newest():
             return self._chain.reservations.get(name)

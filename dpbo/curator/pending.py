@@ -16,7 +16,7 @@ from dpbo.release import Release
 if TYPE_CHECKING:
     from dpbo.curator.ledger import Ledger
 
-Drawn = Sequence[tuple[Handle, Release]]
+DrawnReleases = Sequence[tuple[Handle, Release]]
 
 
 class PendingReleases:
@@ -32,7 +32,7 @@ class PendingReleases:
         self._charged: weakref.WeakKeyDictionary[Handle, Release | None] = (
             weakref.WeakKeyDictionary()
         )
-        self._drawn: list[tuple[int, str, Drawn]] = []
+        self._drawn: list[tuple[int, str, DrawnReleases]] = []
 
     def uncharged(self, handles: Iterable[Handle]) -> list[Handle]:
         """Those that were never charged, each once. Raises ReleaseLost where another one's value is
@@ -41,6 +41,7 @@ class PendingReleases:
         distinct = list(dict.fromkeys(handles))
         for handle in distinct:
             if handle in self._charged:
+                # For its error alone.
                 self.value(handle)
         return [handle for handle in distinct if handle not in self._charged]
 
@@ -56,7 +57,7 @@ class PendingReleases:
         for handle in handles:
             del self._charged[handle]
 
-    def add(self, entry: int, name: str, drawn: Drawn) -> None:
+    def add(self, entry: int, name: str, drawn: DrawnReleases) -> None:
         """Keep what was drawn until the ledger has it."""
         self._drawn.append((entry, name, drawn))
 

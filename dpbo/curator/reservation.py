@@ -58,18 +58,18 @@ class Reservation:
         *,
         begun: bool,
     ) -> None:
-        self.curator, self.name, self.event, self.slots, self.begun = (
-            curator,
-            name,
-            event,
-            slots,
-            begun,
-        )
+        self.curator = curator
+        self.name = name
+        self.event = event
+        self.slots = slots
+        self.begun = begun
         if isinstance(mechanism, (AdditiveMechanism, ChoiceMechanism)):
             # The ledger's: recomputed on another machine it may differ in its last digits.
             mechanism = dataclasses.replace(mechanism, noise_multiplier=event.noise_multiplier)
-        self._mechanism, self._query = mechanism, query
-        self._turn = 0  # of `release`
+        self._mechanism = mechanism
+        self._query = query
+        # Slots that `release` has answered in this process.
+        self._turn = 0
         self._bar: Any = None
 
     @property
@@ -102,9 +102,10 @@ class Reservation:
         """Slots that are charged, and whose values were never delivered. They are never drawn
         again.
         """
-        self.curator.deliver()  # a value may wait here
+        # A value may wait here for the ledger.
+        self.curator.deliver()
         chain = self.curator.ledger.chain()
-        # of a parallel reservation more values are known than the busiest part has slots
+        # Of a parallel reservation more values are known than the busiest part has slots.
         return max(0, chain.used[self.name] - len(chain.values.get(self.name, ())))
 
     @property

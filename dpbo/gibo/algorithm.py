@@ -45,7 +45,7 @@ from gpytorch.kernels import Kernel, RBFKernel
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.curator.pricing import priced
-from dpbo.curator.reporting import compose_statement
+from dpbo.curator.statements import compose_statement
 from dpbo.errors import InputError, LedgerError, LedgerMismatch, LedgerUnavailable, PrivacyError
 from dpbo.gibo.design import BOUNDS, Frame, GIBODesign, GIBOSettings
 from dpbo.gibo.gradient_posterior import GradientPosterior

@@ -26,10 +26,10 @@ import torch
 from dpbo._version import __version__
 from dpbo.accounting import Planned, PureFilter
 from dpbo.accounting.calibration import budget_in_words
-from dpbo.curator.chain import Record, ReservationEvent
+from dpbo.curator.chain import Record, Reserved
 from dpbo.curator.curator import Curator
 from dpbo.curator.ledger import Ledger
-from dpbo.curator.reporting import BudgetUse, compose_statement, largest_share
+from dpbo.curator.statements import BudgetUse, compose_statement, largest_share
 from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.objective import PrivateObjective
 from dpbo.reporting.charts import HEIGHT, WIDTH, ConvergenceChart, budget_bars, percent, with_noise
@@ -380,7 +380,7 @@ def _point(value: Mapping[str, Any]) -> Any:
 
 
 def _space_of(
-    reserved: ReservationEvent | None, values: Sequence[Mapping[str, Any]], given: Spaces | None
+    reserved: Reserved | None, values: Sequence[Mapping[str, Any]], given: Spaces | None
 ) -> Space | None:
     """The space of a reservation's points: the caller's, else the one that its terms describe. None
     unless all points lie in it.
@@ -452,7 +452,7 @@ def _is_point(x: Any, first: Any) -> TypeGuard[list[float]]:
 
 def _selected(
     records: Sequence[Record],
-    reservations: Mapping[str, ReservationEvent],
+    reservations: Mapping[str, Reserved],
     spaces: Mapping[str, Space | None],
 ) -> Iterator[dict[str, Any]]:
     """The winner of each private selection."""
@@ -587,7 +587,7 @@ def _best_run(drawn: Mapping[str, Any]) -> str:
     return f"the best run, score {score}"
 
 
-def _most(reserved: ReservationEvent) -> str:
+def _most(reserved: Reserved) -> str:
     """How many releases a reservation allows."""
     if not reserved.parallel:
         return f"{reserved.slots:,}"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dpbo.curator.chain import Chain
 from dpbo.curator.curator import Curator
-from dpbo.curator.reporting import BudgetUse
+from dpbo.curator.statements import BudgetUse
 from dpbo.errors import UsageError
 from dpbo.extras import needs
 from dpbo.planning import noise_per_evaluation, plan

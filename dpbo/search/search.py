@@ -27,7 +27,7 @@ from dpbo.curator.pricing import require_left, share_of_cap
 from dpbo.curator.protected_records import require_other_rows
 from dpbo.curator.public_form import Form
 from dpbo.curator.record_fingerprints import rows_of
-from dpbo.curator.reporting import SPLIT
+from dpbo.curator.statements import SPLIT
 from dpbo.errors import InputError, UsageError
 from dpbo.fingerprint import describe_estimator, describe_scoring
 from dpbo.mechanisms.no_noise import NoNoise

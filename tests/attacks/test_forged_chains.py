@@ -15,7 +15,7 @@ from dpbo import PrivateObjective, report
 from dpbo.__main__ import main
 from dpbo.curator.chain import Chain, Record
 from dpbo.curator.ledger import Ledger, insert
-from dpbo.curator.reporting import compose_statement
+from dpbo.curator.statements import compose_statement
 from dpbo.curator.storage import Storage
 from dpbo.errors import InputError, LedgerCorrupt, PrivacyError, UsageError
 from dpbo.events import GaussianEvent

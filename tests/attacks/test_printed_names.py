@@ -13,7 +13,7 @@ from dpbo import PrivacyUnit, PrivateObjective, report
 from dpbo.__main__ import main
 from dpbo.curator.chain import Chain, Record
 from dpbo.curator.ledger import SCHEMA, Ledger, insert
-from dpbo.curator.reporting import compose_statement
+from dpbo.curator.statements import compose_statement
 from dpbo.curator.storage import Storage
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent

@@ -806,7 +806,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a plan is resumed without the terms that it was made with",
-        where="dpbo.curator.chain:ReservationEvent.require_same",
+        where="dpbo.curator.chain:Reserved.require_same",
         old="for term in {**wanted.terms, **self.terms}]",
         new="for term in wanted.terms]",
         test=(
@@ -980,14 +980,14 @@ SABOTAGES = (
     # statement
     Sabotage(
         "the statement prints what was spent",
-        where="dpbo.curator.reporting:compose_statement",
+        where="dpbo.curator.statements:compose_statement",
         old="protected = _guarantee(ledger, ledger.cap, at)",
         new="protected = _guarantee(ledger, chain.spent, at)",
         test="tests/unit/test_statement.py::test_the_guarantee_is_the_cap_whatever_was_spent",
     ),
     Sabotage(
         "conditional releases are told as unconditional",
-        where="dpbo.curator.reporting:_lines",
+        where="dpbo.curator.statements:_lines",
         old="if not conditions and guarantee == protected:",
         new="if guarantee == protected:",
         test="tests/unit/curator/test_conditional.py::test_three_lines_tell_three_guarantees",
@@ -1034,7 +1034,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a release may fail more probably than its plan states",
-        where="dpbo.curator.chain:ReservationEvent.require_failure_probability",
+        where="dpbo.curator.chain:Reserved.require_failure_probability",
         old="if probability > self.terms.get(FAILURE_PROBABILITY, 0.0):",
         new="if False:",
         test=(

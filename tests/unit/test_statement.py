@@ -13,7 +13,7 @@ from dpbo.accounting import Planned, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.accounting.gdp import true_positive_rate
 from dpbo.curator.chain import Record
 from dpbo.curator.ledger import Ledger, insert
-from dpbo.curator.reporting import compose_statement
+from dpbo.curator.statements import compose_statement
 from dpbo.dpsgd import LedgerAccountant
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, PoissonGaussianEvent

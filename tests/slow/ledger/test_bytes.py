@@ -15,7 +15,7 @@ import pytest
 
 from dpbo.__main__ import main
 from dpbo.curator.ledger import Ledger
-from dpbo.curator.reporting import compose_statement
+from dpbo.curator.statements import compose_statement
 from dpbo.errors import LedgerCorrupt, LedgerError, LedgerUnavailable
 from dpbo.events import GaussianEvent
 from dpbo.testing.ledger_contract import BIRTH

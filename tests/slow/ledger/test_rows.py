@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import SCHEMA, Ledger
 from dpbo.curator.plan_fingerprints import file_of
-from dpbo.curator.reporting import compose_statement
+from dpbo.curator.statements import compose_statement
 from dpbo.curator.storage import table
 from dpbo.errors import LedgerCorrupt, LedgerError, LedgerMismatch, PrivacyError
 from dpbo.events import GaussianEvent
