@@ -27,11 +27,11 @@ from dpbo.validation import Delta, Within, checked, checked_constructor
 
 # of (noise_multiplier, slots): an event's class, or a partial of one that needs more
 EventKind = Callable[..., Event]
-_GRAIN = 1 << 128
-# noise multiplier of an event, and one over the largest
+# The least noise multiplier of an event; one over it is the largest.
 _LEAST = 1e-100
-# bits of a denominator
+# A sum of costs whose denominator has more bits is rounded up to a multiple of 1 / _GRAIN.
 _LONGEST = 512
+_GRAIN = 1 << 128
 # two machines' caps of one budget differ by less, by rounding
 _ANOTHER_MACHINE = 1 + Fraction(1, 10**9)
 

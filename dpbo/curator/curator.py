@@ -40,7 +40,7 @@ from dpbo.curator.handle import Handle, Opaque
 from dpbo.curator.hidden_draws import HiddenDraws
 from dpbo.curator.pending import PendingReleases
 from dpbo.curator.plan_fingerprints import key_of, require_same
-from dpbo.curator.pricing import Noise, planned
+from dpbo.curator.pricing import Noise, slot_noise
 from dpbo.curator.protected_records import ProtectedRecords
 from dpbo.curator.public_form import Form, form_of, require_known_form
 from dpbo.curator.record_fingerprints import TableDigest, order_digest, rows_of
@@ -461,7 +461,7 @@ class Curator(Opaque):
         if query is not None:
             self._require_askable(query)
             stated = {**terms_of(query), **stated}
-        mechanism, event = planned(self, noise, budget, slots, query)
+        mechanism, event = slot_noise(self, noise, budget, slots, query)
         if budget is not None and not isinstance(noise, (Event, Mechanism)):
             stated = {"budget": describe_budget(budget), **stated}
 

@@ -50,7 +50,10 @@ from dpbo.queries.query import Failure, IntegerSum
 from dpbo.validation import warn
 
 T = TypeVar("T")
-_DIGEST, _ID, _TITLE = 32, 16, 80  # bytes
+# Bytes of each part of a message.
+_DIGEST = 32
+_ID = 16
+_TITLE = 80
 _FINE, _FAILURE, _ERROR = range(3)  # an error on one rank goes before a failure on another
 
 
@@ -91,7 +94,9 @@ class Ranks:
             raise InputError("group", group, "one that this process belongs to")
         self._members = dist.get_process_group_ranks(self._data)
         self.world_size = len(self._members)
-        self._id, self._step, self._lost = "", "meet", False
+        self._id = ""
+        self._step = "meet"
+        self._lost = False
         self.steps = 0
         self._control: Any = None
         with self._connected():

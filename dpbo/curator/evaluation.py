@@ -118,12 +118,15 @@ class Job:
         return Failure("mutated")
 
     def _sum_over_blocks(self, subject: Any, parts: Iterator[PrivateView]) -> IntegerSum | Failure:
-        total, quanta, kept = torch.tensor(0, device="cpu"), tuple[float, ...](), []
+        total = torch.tensor(0, device="cpu")
+        quanta = tuple[float, ...]()
+        kept = []
         for block in parts:
             answer = self._score(subject, block)
             if isinstance(answer, Failure):
                 return answer
-            total, quanta = total + answer.numerators, answer.quanta
+            total = total + answer.numerators
+            quanta = answer.quanta
             kept.append(map_leaves(answer.per_unit, to_host))
         return IntegerSum(total, quanta, None if kept[0] is None else tuple(kept))
 

@@ -50,7 +50,8 @@ def require_left(curator: Curator, budget: BudgetOrShare, what: str) -> None:
     """
     if isinstance(curator.accounting, Planned):
         return
-    total, cap = curator.ledger.head().total, curator.ledger.cap
+    total = curator.ledger.head().total
+    cap = curator.ledger.cap
     wanted = budget_cost(budget, curator.accounting, cap)
     if not total + wanted <= cap:
         part = (total + wanted).first_beyond(cap)
@@ -126,7 +127,7 @@ def _drawable(kind: type[Kind], multiplier: float, slots: int) -> Kind:
         ) from None
 
 
-def planned(
+def slot_noise(
     curator: Curator, noise: Noise, budget: BudgetOrShare | None, slots: int, query: Query | None
 ) -> tuple[Mechanism | None, Event]:
     """The mechanism of each slot of a reservation, if it has one, and what a slot costs

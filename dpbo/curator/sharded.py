@@ -46,7 +46,8 @@ class LedgerCopy(Ledger):
 
     def __init__(self, chain: Sequence[Record], *, persistent: bool, identity: str) -> None:
         self.storage = Storage(None)
-        self.storage.persistent, self.storage.identity = persistent, identity
+        self.storage.persistent = persistent
+        self.storage.identity = identity
         self.append(chain)
         self._bind(chain[0])
 
@@ -152,7 +153,8 @@ class ShardedCurator(Curator):
 
     def _evaluated(self, *question: Any) -> IntegerSum | Failure:
         query = question[0]
-        title, asked = f"evaluate {type(query).__name__}", (*question, Reached(query))
+        title = f"evaluate {type(query).__name__}"
+        asked = (*question, Reached(query))
         return self._ranks.reduce(title, asked, functools.partial(super()._evaluated, *question))
 
     def _released(self, *question: Any) -> tuple[Release, ...]:
@@ -207,7 +209,9 @@ class ShardedCurator(Curator):
         last = copy.head().seq
 
         def attempt() -> tuple[T | None, PrivacyError | None, list[Record]]:
-            value, refused, added = None, None, list[Record]()
+            value = None
+            refused = None
+            added = list[Record]()
             try:
                 value = work()
             except PrivacyError as error:

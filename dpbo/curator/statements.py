@@ -135,7 +135,9 @@ class BudgetUse:
     @classmethod
     def of(cls, ledger: Ledger, chain: Chain, delta: float | None) -> Self:
         """From the ledger's chain, with guarantees at this delta."""
-        total, paid, accounting = chain.total, chain.spent, ledger.accounting
+        total = chain.total
+        paid = chain.spent
+        accounting = ledger.accounting
         return cls(
             budget=(
                 f"{budget_in_words(ledger.budget)}, by"
@@ -189,8 +191,10 @@ def compose_statement(
         LedgerCorrupt: the chain does not hold.
     """
     at = _delta(ledger, delta)
-    chain, birth = verified if verified is not None else ledger.verified(), ledger.birth
-    head, tally = chain.head, chain.tally
+    chain = verified if verified is not None else ledger.verified()
+    birth = ledger.birth
+    head = chain.head
+    tally = chain.tally
     assert head is not None
     conditions = _conditions(tally)
     noted = [
@@ -381,7 +385,8 @@ def _guarantee(ledger: Ledger, cost: Cost, delta: float | None) -> Guarantee:
     """The guarantee of everything that cost this much. Within a cap that was rounded down, the
     budget's own epsilon is a bound as well.
     """
-    bound, stated = ledger.accounting.guarantee(cost, delta), ledger.budget.epsilon
+    bound = ledger.accounting.guarantee(cost, delta)
+    stated = ledger.budget.epsilon
     if bound.epsilon is None or stated is None or not ledger.accounting.cap_is_budget:
         return bound
     return dataclasses.replace(bound, epsilon=min(bound.epsilon, stated))
@@ -443,9 +448,11 @@ def _meaning(
     With records of other roles there are more units than `units`, so a delta above 1 / `units`
     still is too large.
     """
-    birth, rate = ledger.birth, _true_positive_rate(ledger, guarantee)
+    birth = ledger.birth
+    rate = _true_positive_rate(ledger, guarantee)
     # 99.4 % is not 100 %
-    change, shown = birth.row_change, format_up(100 * rate, 4 if 0.99 <= rate < 1.0 else 2)
+    change = birth.row_change
+    shown = format_up(100 * rate, 4 if 0.99 <= rate < 1.0 else 2)
     if change is None:
         test = f"membership test of one {birth.unit}"
     else:

@@ -38,7 +38,9 @@ import torch
 
 from dpbo.curator.records import PrivateView, leaves, map_leaves
 
-_BYTES, _ROWS = 1 << 28, 1 << 22  # of a block's records, at most
+# Of a block's records, at most.
+_BYTES = 1 << 28
+_ROWS = 1 << 22
 # or a score that fails on all of a block's records would count as worst (score_evaluation.py)
 _LEAST_ROWS = 1 << 8
 

@@ -313,7 +313,8 @@ class Problem:
         if part == "final":
             value, variance = self.scoring.observed(value, variance)
             value = value.clamp(*self.scoring.bounds)
-        number, noise_std = value.item(), variance.sqrt().item()
+        number = value.item()
+        noise_std = variance.sqrt().item()
         if fresh:
             self.report(part, 1, 1, x, number, noise_std)
         return x, number, noise_std

@@ -35,8 +35,10 @@ from dpbo.validation import ScoreRange, require
 
 Measure = Callable[[Any, Any, Any], Any]
 Value = Callable[[torch.Tensor], torch.Tensor]
-LOG_FLOOR, BINS = -3.0, 16
-_EMPTY = 1e-6  # smaller shares, which noise can produce, count as this
+LOG_FLOOR = -3.0
+BINS = 16
+# Smaller shares, which noise can produce, count as this.
+_EMPTY = 1e-6
 
 
 def label_array(labels: Any) -> NDArray[Any]:
@@ -242,7 +244,8 @@ def _unwrapped(scorer: Any) -> tuple[str, dict[str, Any]]:
     average = given.pop("average", "binary")
     settings = {key: value for key, value in given.items() if value is not None}
     if name == "f1" and average == "macro":
-        name, average = "f1_macro", "binary"
+        name = "f1_macro"
+        average = "binary"
     minimised = name is not None and name.startswith("neg_")
     odd = set(settings) - {"pos_label"} or average != "binary" or (scorer._sign < 0) != minimised
     odd = odd or unranked

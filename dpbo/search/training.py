@@ -7,7 +7,6 @@ raised, or the configuration counts as worst on every record. A model may keep w
 so private records are scored with a copy that is never handed out.
 """
 
-import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Iterable
@@ -163,7 +162,8 @@ def split_once(
 def require_labels(name: str, labels: Any, X: Any) -> Any:
     """The different labels. Raises InputError unless there is one label for each row of X."""
     try:
-        count, found = count_records(X), np.asarray(labels)
+        count = count_records(X)
+        found = np.asarray(labels)
         if found.shape == (count,):
             return np.unique(found)
     except Exception as cause:
@@ -273,10 +273,12 @@ class Trainer:
         self._ahead: dict[Any, Any] = {}
 
     def __call__(self, x: Configuration) -> Any:
-        model = twin = self.unscored(x)
-        # A model that holds a lock or a library's handle cannot be copied.
-        with contextlib.suppress(Exception):
+        model = self.unscored(x)
+        try:
             twin = copy.deepcopy(model)
+        except Exception:
+            # One that holds a lock or a library's handle cannot be copied.
+            twin = model
         if twin is model:
             # Private records are scored with the only copy: fit again for the next use.
             self._newest = {}
