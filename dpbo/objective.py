@@ -40,7 +40,7 @@ from dpbo.queries.query import Query
 from dpbo.queries.sampled import PoissonSampled
 from dpbo.queries.score_evaluation import Score
 from dpbo.space import Space
-from dpbo.validation import POINTS, Count, Name, Within, checked, warn
+from dpbo.validation import POINT, POINTS, Count, Name, Within, checked, warn
 
 if TYPE_CHECKING:
     # the private side runs without BoTorch, which `model` loads
@@ -58,11 +58,6 @@ _STATED = (
     "score_range",
     "weights",
     "worst",
-)
-_POINT = Within(
-    "a float64 tensor, finite, of shape d",
-    lambda x: x.ndim == 1 and x.dtype == torch.float64 and bool(x.isfinite().all()),
-    "Use torch.as_tensor(x, dtype=torch.float64).",
 )
 _BOUNDS = Within(
     "a finite float64 tensor of shape 2 x d, lower ends in the first row",
@@ -173,10 +168,10 @@ class PrivateObjective:
         )
         self.noise_multiplier = self._reservation.event.noise_multiplier
         self.noise_std = self._reservation.noise_std
-        # at this object's last release; None after one that failed
+        # evaluations left after this object's last release; None after one that failed
         self._left: int | None = self.remaining
-        # how many of the ledger's values were read, and X, Y and Yvar of those
         none = torch.empty(0, self.metrics, dtype=torch.float64, device="cpu")
+        # how many of the ledger's values were read, and X, Y and Yvar of those
         self._known = (0, none[:, :0], none, none)
         # of x; fixed by the first release
         self._dimension: int | None = None
@@ -219,7 +214,7 @@ class PrivateObjective:
         handles = [self._evaluated(x, point) for x, point in zip(X, points, strict=True)]
         return self._released(handles, X.device)
 
-    def evaluate(self, x: Annotated[torch.Tensor, _POINT]) -> Handle:
+    def evaluate(self, x: Annotated[torch.Tensor, POINT]) -> Handle:
         """Fit and score at one point (`d`), for a later release. Free; may be repeated."""
         return self._evaluated(x, x.detach().cpu())
 
@@ -237,7 +232,7 @@ class PrivateObjective:
             )
             raise type(error)(f"{error} {where}") from error
 
-    def submit(self, x: Annotated[torch.Tensor, _POINT], executor: Executor) -> Future[Handle]:
+    def submit(self, x: Annotated[torch.Tensor, POINT], executor: Executor) -> Future[Handle]:
         """`evaluate` on an executor. Release the future's handle when it is done, in any order.
 
         The order of release is public. If jobs are released as they finish, it depends on how long
@@ -275,10 +270,10 @@ class PrivateObjective:
         """Everything released so far under this name, also by earlier processes: X `t x d`, Y `t x
         m`, Yvar `t x m`.
 
-        Queries of other kinds may be released under this plan as well (`Curator.release_all`).
-        Their values are left out if they have no x, an x of another length than the first one's, or
-        another number of metrics. They took evaluations of the plan, and the statement lists what
-        they declared.
+        Queries of other kinds may be released from this reservation as well
+        (`Curator.release_all`). Their values are left out if they have no x, an x of another length
+        than the first one's, or another number of metrics. They took evaluations of the
+        reservation, and the statement lists what they declared.
         """
         # copies: the caller may change them
         X, Y, Yvar = self._columns()
@@ -304,7 +299,8 @@ class PrivateObjective:
             The model in eval mode, of m outputs.
 
         Raises:
-            InputError: no value was released yet, or the space has another number of coordinates.
+            UsageError: no value was released yet.
+            InputError: the space has another number of coordinates.
         """
         X, Y, Yvar = self.history()
         if not len(X):

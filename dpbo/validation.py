@@ -140,6 +140,13 @@ POINTS = Within(
     ),
     f"{_TO_TENSOR}, and X.unsqueeze(0) for one point.",
 )
+POINT = Within(
+    "a float64 tensor, finite, of shape d, with one number or more",
+    lambda x: (
+        x.ndim == 1 and len(x) > 0 and str(x.dtype) == "torch.float64" and bool(x.isfinite().all())
+    ),
+    "Use torch.as_tensor(x, dtype=torch.float64).",
+)
 FINITE = Within("finite numbers", lambda value: bool(value.isfinite().all()))
 FLOATS = Within(
     "a tensor of a floating-point dtype, finite",

@@ -13,15 +13,11 @@ from dpbo.accounting.roots import least_scale
 from dpbo.acquisition.designs import midpoint_grid, rotation, simplex
 from dpbo.errors import InputError
 from dpbo.gibo.gradient_posterior import GradientPosterior
-from dpbo.validation import Positive, Within, checked
+from dpbo.validation import POINT, Positive, checked
 
 # of the design's Gaussian process, which the theorem takes to be without any
 _JITTER = 1e-10
 _MOST_POINTS = 10**7
-_START = Within(
-    "a finite float64 tensor of shape d",
-    lambda x: x.ndim == 1 and len(x) > 0 and x.dtype == torch.float64,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +38,7 @@ class LatticeDesign:
 
 @checked
 def lattice_design(
-    kernel: Kernel, start: Annotated[torch.Tensor, _START], *, tolerance: Positive, radius: Positive
+    kernel: Kernel, start: Annotated[torch.Tensor, POINT], *, tolerance: Positive, radius: Positive
 ) -> LatticeDesign:
     """Public points after which the trace is below the tolerance everywhere within 2 `radius` of
     the start.

@@ -182,6 +182,8 @@ def test_the_lattice_keeps_the_trace_below_the_tolerance_everywhere(d):
         lattice_design(PolynomialKernel(power=2).double(), start, tolerance=0.2, radius=0.5)
     with pytest.raises(InputError, match=r"^tolerance=.*points"):
         lattice_design(kernel, torch.zeros(9, dtype=torch.float64), tolerance=0.2, radius=50.0)
+    with pytest.raises(InputError, match=r"^start=.*finite"):
+        lattice_design(kernel, start * torch.nan, tolerance=0.2, radius=0.5)
 
 
 def test_theorem_b_2s_numbers_reach_the_target_and_fewer_units_do_not():
