@@ -15,7 +15,7 @@ from dpbo.accounting.calibration import budget_cost, exact_share
 from dpbo.accounting.planned import Planned
 from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.events import Event, PoissonGaussianEvent
-from dpbo.mechanisms.additive import LEAST, AdditiveMechanism
+from dpbo.mechanisms.additive import LEAST_MULTIPLIER, AdditiveMechanism
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.privacy import Budget
@@ -117,7 +117,7 @@ def _drawable(kind: type[Kind], multiplier: float, slots: int) -> Kind:
     """The mechanism with this multiplier. Raises UsageError where that is too large."""
     try:
         # A budget that pays for less noise than can be drawn is spent in part.
-        return kind(max(multiplier, LEAST))
+        return kind(max(multiplier, LEAST_MULTIPLIER))
     except InputError as error:
         count = "one release" if slots == 1 else f"{slots} releases"
         raise UsageError(

@@ -31,7 +31,7 @@ from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.composition import compose
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, RolesEvent, SelectionEvent
-from dpbo.mechanisms.additive import LEAST, MOST
+from dpbo.mechanisms.additive import LEAST_MULTIPLIER, MOST_MULTIPLIER
 from dpbo.privacy import Adjacency, Budget
 from dpbo.progress import progress_bar
 from dpbo.run_counts import RunCountDistribution, TruncatedNegativeBinomial
@@ -61,7 +61,7 @@ class DPSGDConfig:
             which `batches` does.
     """
 
-    noise_multiplier: Annotated[float, between(LEAST, MOST)] = 1.0
+    noise_multiplier: Annotated[float, between(LEAST_MULTIPLIER, MOST_MULTIPLIER)] = 1.0
     epochs: Count
     batches: Count
     batch_size: Count

@@ -20,6 +20,7 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbo.accounting.gdp import rounded_up
 from dpbo.errors import InputError
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import (
@@ -36,7 +37,8 @@ from dpbo.privacy import Sensitivity
 from dpbo.validation import between, checked, checked_constructor
 
 _GRID_BITS = 20
-LEAST, MOST = 0.01, 2.0**20
+LEAST_MULTIPLIER = 0.01
+MOST_MULTIPLIER = 2.0**20
 # Far from where float64 loses digits.
 _SMALLEST = 1e-150
 # Covers every float rounding between the public numbers and the scale.
@@ -52,7 +54,7 @@ class AdditiveMechanism(Mechanism):
         noise_multiplier: from 0.01 to 2^20; `dpbo.accounting.calibrate` computes it from a budget.
     """
 
-    noise_multiplier: Annotated[float, between(LEAST, MOST)]
+    noise_multiplier: Annotated[float, between(LEAST_MULTIPLIER, MOST_MULTIPLIER)]
     kind: ClassVar[type[Event]]
 
     @staticmethod
@@ -132,12 +134,7 @@ class PureNoise(AdditiveMechanism):
     @checked
     def of(cls, epsilon: Annotated[float, between(1e-300, 1e300)]) -> Self:
         """The mechanism of this pure epsilon: noise_multiplier 1 / epsilon, rounded up."""
-        multiplier = 1.0 / epsilon
-        return cls(
-            multiplier
-            if 1 / Fraction(multiplier) <= Fraction(epsilon)
-            else math.nextafter(multiplier, math.inf)
-        )
+        return cls(rounded_up(1 / Fraction(epsilon)))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dpbo.accounting.gdp import rounded_up
 from dpbo.errors import UsageError
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, Numerators, Published
 from dpbo.privacy import Sensitivity
@@ -64,7 +65,7 @@ class ChoiceDistribution:
 @checked_constructor
 @dataclass(frozen=True)
 class ChoiceMechanism(Mechanism):
-    """Selection with noise of scale `noise_multiplier` times the utilities' linf sensitivity: pure
+    """A choice with noise of scale `noise_multiplier` times the utilities' linf sensitivity: pure
     epsilon = 2 / noise_multiplier.
 
     Args:
@@ -77,12 +78,7 @@ class ChoiceMechanism(Mechanism):
     @checked
     def of(cls, epsilon: Annotated[float, between(1e-300, 1e300)]) -> Self:
         """The mechanism of this pure epsilon: noise_multiplier 2 / epsilon, rounded up."""
-        multiplier = 2.0 / epsilon
-        return cls(
-            multiplier
-            if Fraction(2) / Fraction(multiplier) <= Fraction(epsilon)
-            else math.nextafter(multiplier, math.inf)
-        )
+        return cls(rounded_up(2 / Fraction(epsilon)))
 
     @abc.abstractmethod
     def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:

@@ -75,7 +75,7 @@ def score_records(
     scores = _scores(score, subject, view, metrics)
     if isinstance(scores, Failure):
         return scores
-    result = guarded(lambda: _fit([scores], view))
+    result = guarded(lambda: _with_unfit_as_nan([scores], view))
     # with every score at hand: the sum failed, not the score
     if isinstance(result, Failure) and result.kind == "exception":
         return Failure("sum")
@@ -86,7 +86,8 @@ def _together(score: Score, subject: Any, view: View, metrics: int) -> Iterable[
     """The scores of all records by one call."""
     if view.count == 0:
         return []
-    return _fit(_pieces(score(subject, view.records), view.count, metrics), view)
+    pieces = _pieces(score(subject, view.records), view.count, metrics)
+    return _with_unfit_as_nan(pieces, view)
 
 
 def probe_score(
@@ -239,7 +240,7 @@ def _one_by_one(score: Score, subject: Any, view: View, metrics: int) -> _Found 
     from generators with a fresh seed (`PrivateGenerators`): they are independent of those of
     earlier calls, however many they drew. An exception is that record's own.
     """
-    scores, known = _nothing(view, metrics)
+    scores, known = _no_scores_yet(view, metrics)
     kind = ""
     for row in range(view.count):
         try:
@@ -265,7 +266,7 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> _Found | 
     A record that is scored as NaN keeps it: it counts the same whether or not the score fails on
     another record.
     """
-    scores, known = _nothing(view, metrics)
+    scores, known = _no_scores_yet(view, metrics)
     kind = ""
     # unit i holds the records order[ends[i]:ends[i + 1]]
     order = torch.arange(view.count, device="cpu")
@@ -299,7 +300,7 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> _Found | 
     return (scores, known, kind)
 
 
-def _nothing(view: View, metrics: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _no_scores_yet(view: View, metrics: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores of no record yet, and which records have one."""
     scores = torch.full((view.count, metrics), torch.nan, dtype=torch.float64, device="cpu")
     return scores, torch.zeros(view.count, dtype=torch.bool, device="cpu")
@@ -314,7 +315,7 @@ def _joined(result: Any, count: int, metrics: int) -> torch.Tensor:
     )
 
 
-def _fit(pieces: Iterable[torch.Tensor], view: View) -> Iterable[torch.Tensor]:
+def _with_unfit_as_nan(pieces: Iterable[torch.Tensor], view: View) -> Iterable[torch.Tensor]:
     """The pieces with NaN, the worst value, for records that the public form has no value for.
 
     Where a record can be unfit, all whole numbers become floats, so that no record's number depends

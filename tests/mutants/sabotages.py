@@ -2096,7 +2096,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a record without a value in the public form is scored as its stand-in",
-        where="dpbo.queries.score_evaluation:_fit",
+        where="dpbo.queries.score_evaluation:_with_unfit_as_nan",
         old="yield floats.masked_fill(unfit.unsqueeze(1), torch.nan)",
         new="yield floats",
         test="tests/attacks/test_tables.py::test_only_an_unfit_record_counts_as_the_worst",
