@@ -13,6 +13,7 @@ from scipy.special import ndtri
 
 from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
+from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.laplace import LAPLACE
 from dpbo.mechanisms.rounding import decide, ends_of, rounded
@@ -23,6 +24,26 @@ from tests.unit.mechanisms.words import Words
 _MASK = (1 << 63) - 1
 CDF = {NORMAL: mpmath.ncdf, LAPLACE: lambda z: mpmath.exp(z) / 2}
 LAWS = pytest.mark.parametrize("law", CDF, ids=["normal", "laplace"])
+
+
+def test_the_laws_tested_here_are_those_of_all_mechanisms():
+    laws = {
+        kind.base_distribution
+        for kind in IndependentNoise.__subclasses__()
+        if kind.__module__.startswith("dpbo.")
+    }
+    assert laws == set(CDF)
+
+
+@LAWS
+def test_the_inverse_cdf_is_as_flat_as_assumed(law):
+    """dz/dp <= 1.26/p: else the interval of one word may be wider than the slack."""
+    with mpmath.workdps(50):
+        for exponent in range(1, 65):
+            p = mpmath.mpf(2) ** -exponent
+            # at 1/2 from the left, where laws are defined
+            slope = mpmath.diff(law.exact, p, direction=-1)
+            assert 0 < slope * p <= 1.26, f"p = 2^-{exponent}"
 
 
 @pytest.mark.parametrize("count", [6000, pytest.param(100_000, marks=pytest.mark.deep)])
