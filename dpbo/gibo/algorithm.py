@@ -164,19 +164,21 @@ class DPGIBO:
         self._loss = loss
         self._options: dict[str, Any] = {"clip": clip, "divisor": divisor, "loss_range": loss_range}
         self._frame = Frame(bounds, self.settings.unit_box)
+        # In the algorithm's coordinates z, as are all points and gradients that are kept here.
+        # `theta`, `ask` and `tell` speak of x: `Frame` goes between them.
         self._theta = torch.nn.Parameter(self._frame.inward(self._frame.start(start)))
         self._iterates = [self._theta.detach().clone()]
         self._gradients = list[torch.Tensor]()
         kernel = _kernel_on(bounds.device, kernel)
         self._posterior = GradientPosterior(kernel, noise, mean=mean, jitter=self.settings.jitter)
         self._design = GIBODesign(self._frame.box, batch_size, self.settings)
-        # the points of this iteration
+        # the points of this iteration, once they are chosen
         self._Z: torch.Tensor | None = None
-        # with history: one for each iteration
+        # answers of earlier iterations, whose losses are used again; none without history
         self._earlier = list[Handle]()
-        # of this iteration
+        # what `evaluate` asked in this iteration: `tell` takes no other handle
         self._queries = set[ClippedGradient]()
-        # may be charged, but is not stored
+        # a handle that may be charged, and whose value is not stored
         self._pending: Handle | None = None
         self._step_complete = True
         terms = {
@@ -289,7 +291,7 @@ class DPGIBO:
         """The result so far. Raises LedgerError as `ask` does."""
         self._require_complete_step()
         path = torch.stack(self._iterates)
-        averaged = path[-self.settings.averaged(self.rho, len(path) - 1) :].mean(0)
+        averaged = path[-self.settings.averaged_iterates(self.rho, len(path) - 1) :].mean(0)
         gradients = torch.stack(self._gradients) if self._gradients else path[:0]
         # without the curator's records
         statement = functools.partial(

@@ -120,7 +120,7 @@ class GIBOSettings:
             return 0.1
         return 0.2
 
-    def averaged(self, rho: float, iterations: int) -> int:
+    def averaged_iterates(self, rho: float, iterations: int) -> int:
         """Number of last iterates whose mean is the result."""
         share = self.tail
         if share is None:
