@@ -667,7 +667,7 @@ class Curator(Opaque):
         laws = []
         queries = [self._answer(handle)[0] for handle in handles]
         for query, answer in map(self._answer, handles):
-            law = mechanism.distribution(query.scale(self.adjacency), answer.quanta)
+            law = mechanism.distribution(query.noise_sensitivity(self.adjacency), answer.quanta)
             require_expressible(query, answer.quanta, law, mechanism, self.units)
             laws.append(law)
         event = event_of(queries, mechanism, self.adjacency)

@@ -74,7 +74,9 @@ class HiddenDraws(Opaque):
             if outcome.kind == "interrupted":
                 raise KeyboardInterrupt
             return None
-        distribution = mechanism.distribution(query.scale(curator.adjacency), outcome.quanta)
+        distribution = mechanism.distribution(
+            query.noise_sensitivity(curator.adjacency), outcome.quanta
+        )
         _, value, _ = noised(
             query, outcome, distribution, mechanism, curator.entropy, units=curator.units
         )

@@ -166,7 +166,7 @@ def noise_std(curator: Curator, mechanism: Mechanism, query: Query) -> torch.Ten
     quanta = query.quanta(units)
     if quanta is None or isinstance(mechanism, ChoiceMechanism):
         return None
-    distribution: Any = mechanism.distribution(query.scale(curator.adjacency), quanta)
+    distribution: Any = mechanism.distribution(query.noise_sensitivity(curator.adjacency), quanta)
     std = torch.tensor(distribution.std, dtype=torch.float64, device="cpu")
     sampled = torch.tensor(query.sampling_variance(units), dtype=torch.float64, device="cpu")
     return ((std * query.affine(units)[1]) ** 2 + sampled).sqrt()

@@ -269,7 +269,7 @@ def _noise_of(curator: Curator, score: NoisedScore) -> tuple[ClippedMean, Any]:
             "score_range", query.metrics, "of one metric", "A selection maximises one number."
         )
     quanta = [grid.quantum for grid in query.lattices(curator.units)]
-    return query, score.mechanism.distribution(query.scale(curator.adjacency), quanta)
+    return query, score.mechanism.distribution(query.noise_sensitivity(curator.adjacency), quanta)
 
 
 def _terms(

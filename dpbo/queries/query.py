@@ -207,7 +207,7 @@ class Query(abc.ABC):
     def public_inputs(self) -> dict[str, Any]:
         """What the user declares public, as JSON values, for the ledger and the statement."""
 
-    def scale(self, adjacency: Adjacency) -> Sensitivity:
+    def noise_sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         """The bound that the noise multiplier multiplies. It is the sensitivity, except where
         `release_event` accounts otherwise.
         """

@@ -51,11 +51,11 @@ class PoissonSampled(Query):
         return dataclasses.replace(self, query=self.query.about(subject))
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        bound = self.scale(adjacency)
+        bound = self.noise_sensitivity(adjacency)
         times = 2.0 if adjacency.replaces else 1.0
         return Sensitivity(times * bound.l1, times * bound.l2, times * bound.linf, bound.scale)
 
-    def scale(self, adjacency: Adjacency) -> Sensitivity:
+    def noise_sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         """The bound on one unit's contribution, under either relation."""
         return self.query.sensitivity(Adjacency.ADD_OR_REMOVE_ONE)
 

@@ -199,7 +199,7 @@ def told(query):
     assert isinstance(answer, IntegerSum)
     declared = (
         query.sensitivity(Adjacency.REPLACE_ONE),
-        query.scale(Adjacency.REPLACE_ONE),
+        query.noise_sensitivity(Adjacency.REPLACE_ONE),
         query.affine(12),
         query.sampling_variance(12),
     )

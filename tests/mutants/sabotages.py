@@ -355,7 +355,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a sampled unit of many cells is charged as half of one",
-        where="dpbo.queries.sampled:PoissonSampled.scale",
+        where="dpbo.queries.sampled:PoissonSampled.noise_sensitivity",
         old="return self.query.sensitivity(Adjacency.ADD_OR_REMOVE_ONE)",
         new="full = self.query.sensitivity(Adjacency.ADD_OR_REMOVE_ONE)\n"
         "        return dataclasses.replace(full, l2=full.l2 / 2)",
