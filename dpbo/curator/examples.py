@@ -289,13 +289,32 @@ def _require_unmoved(
             _require_equal(before[others], after[others], f"replacing record {changed} by {name}")
         return after is not None
 
+    failed: list[Any] = []
     for name, neighbour in _replacements(view, changed, rng, form, wild):
         if stays(name, neighbour):
             compared += 1
-        else:
-            # It cannot take all of these cells at once.
-            compared += sum(stays(*single) for single in _hostile_cells(view, changed, form, name))
+            continue
+        # It cannot take all of these cells at once. Many are alike once they are cast: among
+        # numbers each text is missing.
+        if not any(_are_alike(neighbour, earlier) for earlier in failed):
+            failed.append(neighbour)
+            singles = _hostile_cells(view, form, name, neighbour)
+            compared += sum(stays(*single) for single in singles)
     return compared
+
+
+def _are_alike(records: Any, others: Any) -> bool:
+    """Whether tables, columns and numbers have the same cells; what else there is counts as
+    different."""
+
+    def alike(part: Any, other: Any) -> bool:
+        if hasattr(part, "iloc"):
+            return bool(part.equals(other))
+        if isinstance(part, torch.Tensor):
+            return torch.equal(part, other)
+        return isinstance(part, np.ndarray) and part.dtype.kind in "biuf" and _equal(part, other)
+
+    return all(map(alike, leaves(records), leaves(others)))
 
 
 def _require_unmoved_among_alike(
@@ -388,32 +407,53 @@ def _with_row(records: Any, row: int, form: Form | None, cell: Any) -> Any:
     return None
 
 
-def _with_cells(
-    records: Any, row: int, form: Form | None, cell: Any, column: int | None = None
-) -> Iterator[tuple[str, Any]]:
-    """The records with this in the cells of one of them, or in one column: in tables, lists and
-    arrays of anything but numbers."""
-    fitting = [_put(part, row, cell, column) for part in leaves(records)]
+def _with_cells(records: Any, row: int, form: Form | None, cell: Any) -> Iterator[tuple[str, Any]]:
+    """The records with this in the cells of one of them: in tables, lists and arrays of anything
+    but numbers."""
+    fitting = [_put(part, row, cell) for part in leaves(records)]
     if all(part is None for part in fitting):
         return
     parts = iter(fitting)
     neighbour = map_leaves(records, lambda part: part if (new := next(parts)) is None else new)
-    where = "" if column is None else f" in column {column}"
-    yield f"{cell!r}{where}", neighbour if form is None else form.cast(neighbour)[0]
+    yield repr(cell), neighbour if form is None else form.cast(neighbour)[0]
 
 
 def _hostile_cells(
-    view: PrivateView, row: int, form: Form | None, name: str
+    view: PrivateView, form: Form | None, name: str, hostile: Any
 ) -> Iterator[tuple[str, Any]]:
-    """The hostile replacement of this name in one column at a time."""
-    widths = [
-        part.shape[1]
-        for part in leaves(view.records)
-        if getattr(part, "ndim", 0) == 2 and _is_loose(part)
-    ]
-    for cell in _HOSTILE:
-        for column in range(max(widths, default=0)) if repr(cell) == name else ():
-            yield from _with_cells(view.records, row, form, cell, column)
+    """A hostile replacement in one column at a time. A form casts each column by itself, so
+    `hostile`, the replacement in all columns, has each of them already."""
+    widths = [part.shape[1] for part in leaves(view.records) if _has_loose_columns(part)]
+    if name not in map(repr, _HOSTILE) or not widths:
+        return
+    plain = view.records if form is None else form.cast(view.records)[0]
+    for column in range(max(widths)):
+        yield f"{name} in column {column}", _with_column_of(plain, hostile, column)
+
+
+def _has_loose_columns(part: Any) -> bool:
+    return getattr(part, "ndim", 0) == 2 and not hasattr(part, "tocsr") and _is_loose(part)
+
+
+def _with_column_of(records: Any, hostile: Any, column: int) -> Any:
+    """The records with one column of the hostile ones, and with all of those where there are no
+    columns."""
+    others = iter(leaves(hostile))
+
+    def mixed(part: Any) -> Any:
+        other = next(others)
+        if not _has_loose_columns(part):
+            return other
+        if column >= part.shape[1]:
+            return part
+        changed = part.copy()
+        if _is_frame(part):
+            changed.isetitem(column, other.iloc[:, column])
+        else:
+            changed[:, column] = other[:, column]
+        return changed
+
+    return map_leaves(records, mixed)
 
 
 def _is_loose(part: Any) -> bool:
@@ -422,11 +462,10 @@ def _is_loose(part: Any) -> bool:
     return hasattr(part, "iloc") or isinstance(part, list) or kind not in "biufc"
 
 
-def _put(part: Any, row: int, cell: Any, column: int | None) -> Any:
-    """The part with this in the cells of a row, or in one column; None where it cannot be put
-    there."""
+def _put(part: Any, row: int, cell: Any) -> Any:
+    """The part with this in the cells of a row; None where it cannot be put there."""
     if hasattr(part, "tocsr"):
-        if column is not None or isinstance(cell, str):
+        if isinstance(cell, str):
             return None
         matrix = part.tolil(copy=True)
         with np.errstate(all="ignore"):
@@ -444,8 +483,8 @@ def _put(part: Any, row: int, cell: Any, column: int | None) -> Any:
         return None
     if hasattr(part, "iloc") and part.ndim == 2:
         table = part.astype(object)
-        for place in _places(part.shape[1], column):
-            table.isetitem(place, _put(part.iloc[:, place], row, cell, None))
+        for place in range(part.shape[1]):
+            table.isetitem(place, _put(part.iloc[:, place], row, cell))
         return table
     if hasattr(part, "iloc"):
         cells = list(part)
@@ -459,18 +498,9 @@ def _put(part: Any, row: int, cell: Any, column: int | None) -> Any:
     # numpy makes whole numbers of dates that become objects, so they are taken one by one
     objects = np.fromiter(part.reshape(-1), object, part.size).reshape(part.shape)
     flat = objects.reshape(len(objects), -1)
-    for place in _places(flat.shape[1], column):
+    for place in range(flat.shape[1]):
         flat[row, place] = cell
     return flat.reshape(objects.shape)
-
-
-def _places(width: int, column: int | None) -> Sequence[int]:
-    """All columns, or this one where there is one."""
-    if column is None:
-        return range(width)
-    if column < width:
-        return [column]
-    return []
 
 
 def _sample_of(sample: Any, cell: Any) -> Any:
