@@ -771,9 +771,15 @@ class Curator(Opaque):
             self._mutated |= outcome.kind == "mutated"
             # nothing is noted: readers of the ledger would learn that the score failed, which
             # `score-total` of every statement covers
+            tried = ""
+            if self._example is None and outcome.kind in ("shape", "exception"):
+                tried = (
+                    " The score was not tried on public records before: give a few of the same"
+                    " form, Curator(..., example=), on which its errors are shown."
+                )
             raise PrivateFailure(
                 f"{FAILURES[outcome.kind]} Nothing was charged or noted. Tell only those who may"
-                " see the records."
+                f" see the records.{tried}"
             )
         self.mark_probed(query)
         handle = Handle(query, details, self._new_id(), reservation)

@@ -569,6 +569,14 @@ def _length(part: Any) -> int:
             "a tensor, array, DataFrame, or anything with a length",
             remedy,
         )
+    if hasattr(type(part), "__iter__") and not hasattr(type(part), "__getitem__"):
+        # The length of a DataLoader counts its batches, each of which would be taken for a record.
+        raise InputError(
+            "records",
+            type(part).__name__,
+            "a container that gives its records by their places, records[0] and so on",
+            "Give the data set of a loader, loader.dataset, or wrap what loads it in dpbo.Source.",
+        )
     return length
 
 

@@ -115,6 +115,13 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         multiplier, _, steps = self._planned
         terms = {"attested": "Poisson", "sample_rate": float(sample_rate)}
         step = self._event(multiplier, sample_rate)
+        accounting = self._curator.accounting
+        if accounting.price(step) is None:
+            raise UsageError(
+                f"the curator's {accounting.name} cannot pay for steps on samples of the records:"
+                " make the Curator with accounting=RDPFilter(8.0) of dpbo.accounting, or with"
+                " Planned, which is tighter."
+            )
         self._reservation = self._curator.reserve(
             self._name, step, slots=steps, given={}, tables=self._tables, terms=terms
         )

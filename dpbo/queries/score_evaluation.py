@@ -115,7 +115,8 @@ def probe_score(
         result = score(subject, example)
         reduce(_pieces(result, count, metrics))
     except Exception as cause:
-        if result is _NOT_CALLED or isinstance(result, Iterator):
+        of_batches = isinstance(result, Iterator) and not isinstance(cause, _WrongShape)
+        if result is _NOT_CALLED or of_batches:
             raise ScoreError(f"{must} raised {cause!r}. {remedy}") from cause
         one_number = isinstance(result, (int, float)) or getattr(result, "shape", None) == ()
         if one_number and not scorer:
@@ -128,7 +129,7 @@ def describe_result(result: Any, scores: torch.Tensor | None = None) -> str:
     their range.
     """
     if isinstance(result, Iterator):
-        kind = "batches"
+        kind = "an iterator, which is taken for one of batches"
     elif hasattr(result, "shape") and hasattr(result, "dtype"):
         kind = f"a {type(result).__name__} of {result.dtype}, shape {tuple(result.shape)}"
     elif isinstance(result, (list, tuple)):

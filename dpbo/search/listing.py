@@ -47,6 +47,9 @@ def space_of(given: Any, most: int, seed: int) -> Space:
     Raises:
         InputError: neither a dict nor a list of dicts of distributions and lists.
     """
+    if isinstance(given, (Mapping, list, tuple)) and not any(given):
+        allowed = "of at least one named distribution or list"
+        raise InputError("param_distributions", given, allowed)
     if isinstance(given, Mapping) and not any(map(_only_drawn, given.values())):
         return Space(**given)
     dicts = [given] if isinstance(given, Mapping) else given

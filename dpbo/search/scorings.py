@@ -16,7 +16,7 @@ category" does.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +115,9 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
     settings: dict[str, Any] = {}
     if hasattr(scoring, "_score_func"):
         scoring, settings = _unwrapped(scoring)
+    if isinstance(scoring, (Mapping, list, tuple, set)):
+        remedy = "Several scores are released by dpbo.PrivateObjective, with one range each."
+        raise InputError("scoring", scoring, "one score: it alone decides what is chosen", remedy)
     if score_range is None and (callable(scoring) or scoring in _UNBOUNDED):
         what = "a scoring of your own" if callable(scoring) else scoring
         remedy = (

@@ -10,6 +10,7 @@ classes reveal them. Validation records are held by a curator and influence the 
 releases only; `results_` and `best_score_` hold released values and their noise.
 """
 
+import inspect
 import pathlib
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
@@ -64,12 +65,27 @@ _NAME = Within(
     lambda name: 0 < len(name) <= 150 and name.isprintable(),
 )
 _WORKERS = Within("a number of workers, or -1 for all processors", lambda value: value != 0)
+
+
+def _takes_a_release(function: Any) -> bool:
+    """Whether it can be called with one argument, as far as it says: its error would come after the
+    first release was paid for."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        # It says nothing, as some functions written in C.
+        return True
+    return True
+
+
 _CALLBACKS = Within(
     "a function of one SearchRelease, or a list of them",
     lambda given: (
         given is None
-        or callable(given)
-        or (isinstance(given, (list, tuple)) and all(map(callable, given)))
+        or (isinstance(given, (list, tuple)) and all(map(_takes_a_release, given)))
+        or _takes_a_release(given)
     ),
 )
 _WEIGHTS = (
@@ -384,7 +400,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         space = space_of(self.param_distributions, int(self.n_iter), int(self.random_state))
         if bool((space.bounds[0] == space.bounds[1]).all()):
             allowed = "of two values or more, in one parameter at least"
-            raise InputError("param_distributions", list(given_names(space)), allowed)
+            raise InputError("param_distributions", self.param_distributions, allowed)
         trainer = Trainer(self.estimator, space, X, y, self.error_score)
         # A parameter that the estimator lacks is found before anything is reserved.
         trainer.configured(space.sample(1, seed=0)[0])

@@ -266,7 +266,7 @@ def test_each_relation_and_filter_pays_for_steps_in_its_own_way():
     curator = make(accounting=RDPFilter(6.0))
     train(private(curator), 2)
     assert curator.statement().guarantee.epsilon <= 8.0
-    with pytest.raises(InputError, match="GDPFilter"):
+    with pytest.raises(UsageError, match="GDPFilter"):
         train(private(make(accounting=GDPFilter())), 1)
 
 

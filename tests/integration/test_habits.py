@@ -1,0 +1,137 @@
+"""What users of other libraries write out of habit is refused before anything is charged, in words
+that name only what they wrote.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import loguniform
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from dpbo import Budget, Curator, DPSearch, Privacy, PrivateObjective
+from dpbo.curator import curator as curators
+from dpbo.dpsgd import DPSGDConfig, PrivateEngine
+from dpbo.errors import InputError, PrivateFailure, ScoreError, UsageError
+
+X = np.random.default_rng(0).normal(size=(60, 2))
+Y = (X[:, 0] > 0).astype(int)
+FEATURES, LABELS = torch.from_numpy(X).float(), torch.from_numpy(Y)
+RECORDS = TensorDataset(FEATURES, LABELS)
+POINT = torch.zeros(1, 1, dtype=torch.float64)
+TERMS: dict[str, Any] = {
+    "unit": "record",
+    "adjacency": "replace-one",
+    "budget": Budget(3.0, 1e-6),
+    "allow_repeated": True,
+}
+
+
+def objective(records, score):
+    return PrivateObjective(Curator(records, **TERMS), score, score_range=(0, 1), evaluations=2)
+
+
+@pytest.mark.attack("A5")
+@pytest.mark.parametrize(
+    "records",
+    [DataLoader(RECORDS, batch_size=8), {1.0, 2.0, 3.0}, {"x": DataLoader(RECORDS)}, {0: 1}.keys()],
+    ids=["a loader", "a set", "a loader in a dict", "keys"],
+)
+def test_what_gives_no_record_by_its_place_is_not_counted_as_records(records):
+    # A loader of 60 records in batches of 8 was taken for 8 records.
+    with pytest.raises(InputError, match=r"by their places.*loader\.dataset") as refused:
+        Curator(records, **TERMS)
+    assert refused.value.parameter == "records"
+
+
+def search(**settings):
+    terms: dict[str, Any] = {
+        "budget": Budget(3.0, 1e-6),
+        "n_iter": 4,
+        "verbose": 0,
+        "privacy": Privacy(allow_repeated=True),
+        "param_distributions": {"C": loguniform(0.01, 10)},
+    }
+    return DPSearch(LogisticRegression(), **(terms | settings))
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("scoring", {"accuracy": "accuracy", "f1": "f1"}),
+        ("scoring", ["accuracy", "f1"]),
+        ("scoring", ("accuracy", "f1")),
+        ("scoring", {"accuracy", "f1"}),
+        ("param_distributions", {}),
+        ("param_distributions", []),
+        ("param_distributions", [{}]),
+        ("param_distributions", {"C": [1.0]}),
+        # as Optuna and Lightning call theirs
+        ("callbacks", lambda study, trial: None),
+        ("callbacks", [lambda: None]),
+    ],
+)
+def test_a_search_names_the_argument_that_was_written_and_releases_nothing(
+    argument, value, monkeypatch
+):
+    charged = []
+    release = curators.Curator.release
+    monkeypatch.setattr(
+        curators.Curator, "release", lambda *args, **named: charged.append(release(*args, **named))
+    )
+    with pytest.raises(InputError) as refused:
+        search(**{argument: value}).fit(X[:30], Y[:30], X[30:], Y[30:])
+    assert refused.value.parameter == argument
+    assert not charged
+
+
+def test_callbacks_of_any_form_that_takes_a_release_are_called():
+    told: list[Any] = []
+    callbacks = [told.append, lambda release, more=None: told.append(release), print]
+    budget = Budget(30.0, 1e-6)
+    search(callbacks=callbacks, strategy="bo", budget=budget).fit(X[:30], Y[:30], X[30:], Y[30:])
+    assert len(told) >= 2 * 4
+    assert told[::2] == told[1::2]
+
+
+def test_an_iterator_of_numbers_is_said_to_be_taken_for_batches():
+    with pytest.raises(ScoreError, match="it returned an iterator, which is taken for one of batc"):
+        objective((X, Y), lambda _, records: (float(x) for x in records[1]))(POINT)
+
+
+@pytest.mark.parametrize("tried", [False, True], ids=["without example=", "with example="])
+def test_a_score_that_no_public_record_tried_is_told_to_be_given_some(tried):
+    # A data set's samples come one by one: it is no tuple of tensors.
+    def score(_, records):
+        features, labels = records
+        return features[:, 0] > labels
+
+    public = TensorDataset(FEATURES[:2] + 0.5, LABELS[:2])
+    if tried:
+        with pytest.raises(ScoreError, match="it raised"):
+            PrivateObjective(
+                Curator(RECORDS, example=public, **TERMS), score, score_range=(0, 1), evaluations=2
+            )(POINT)
+    else:
+        private = objective(RECORDS, score)
+        with pytest.raises(PrivateFailure, match=r"not tried on public records.*example="):
+            private(POINT)
+        assert private.remaining == 2
+
+
+def test_training_with_an_accounting_that_knows_no_samples_says_which_does():
+    curator = Curator(RECORDS, role="training", **TERMS)
+    config = DPSGDConfig(noise_multiplier=5.0, epochs=1, batches=3, batch_size=20)
+    network = nn.Linear(2, 2)
+    with pytest.raises(UsageError, match=r"GDPFilter cannot pay.*accounting=RDPFilter") as refused:
+        PrivateEngine(curator, config).make_private(
+            module=network,
+            optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+            data_loader=DataLoader(RECORDS),
+            max_grad_norm=1.0,
+        )
+    assert "mechanism=" not in str(refused.value)
+    assert not curator.ledger.used()
