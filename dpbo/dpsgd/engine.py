@@ -114,6 +114,18 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         self._most = samples
         self._public: PublicCopy
 
+    def make_private_with_epsilon(self, *_args: Any, **_named: Any) -> Any:
+        """Refused: a run's noise is fixed before it.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            "make_private_with_epsilon would choose the noise of this run, which is planned before:"
+            " call make_private. dpbo.accounting.calibrate finds the noise multiplier of an"
+            " epsilon."
+        )
+
     def make_private(
         self,
         *,

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpbo import Budget, Curator, DPSearch, Privacy, PrivateObjective
+from dpbo.accounting import RDPFilter
 from dpbo.curator import curator as curators
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine
 from dpbo.errors import InputError, PrivateFailure, ScoreError, UsageError
@@ -134,4 +135,22 @@ def test_training_with_an_accounting_that_knows_no_samples_says_which_does():
             max_grad_norm=1.0,
         )
     assert "mechanism=" not in str(refused.value)
+    assert not curator.ledger.used()
+
+
+def test_an_engine_that_is_asked_to_choose_its_noise_names_no_argument_of_opacus():
+    curator = Curator(RECORDS, role="training", accounting=RDPFilter(8.0), **TERMS)
+    config = DPSGDConfig(noise_multiplier=5.0, epochs=1, batches=3, batch_size=20)
+    network = nn.Linear(2, 2)
+    with pytest.raises(UsageError, match="call make_private") as refused:
+        PrivateEngine(curator, config).make_private_with_epsilon(
+            module=network,
+            optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+            data_loader=DataLoader(RECORDS),
+            target_epsilon=3.0,
+            target_delta=1e-5,
+            epochs=1,
+            max_grad_norm=1.0,
+        )
+    assert "noise_generator" not in str(refused.value)
     assert not curator.ledger.used()
