@@ -46,7 +46,7 @@ def default_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tenso
         InputError: shapes that do not fit, or numbers that are not finite or float64.
     """
     require_values(space, X, Y, Yvar)
-    return _fitted(unfitted_gp(space, X, Y, Yvar), optimizer_kwargs={"options": FIT})
+    return _fitted(unfitted_gp(space, X, Y, Yvar), **FIT)
 
 
 def gp_of_unknown_noise(
@@ -56,7 +56,7 @@ def gp_of_unknown_noise(
     scores.
     """
     require_values(space, X, Y, Yvar)
-    return _fitted(_gp(space, X, Y, None), optimizer_kwargs={"options": FIT})
+    return _fitted(_gp(space, X, Y, None), **FIT)
 
 
 @checked
@@ -110,10 +110,13 @@ def _noise(Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:
     return Yvar.clamp_min(_LEAST_NOISE * float(Y.var().clamp_min(1e-12)))
 
 
-def _fitted(gp: SingleTaskGP, **how: Any) -> SingleTaskGP:
+def _fitted(gp: SingleTaskGP, **options: Any) -> SingleTaskGP:
     mll = ExactMarginalLogLikelihood(gp.likelihood, gp)
+    if options and gp.num_outputs > 1:
+        # BoTorch fits each output by itself, with a default factr, which it refuses beside ftol
+        options["factr"] = None
     with torch.enable_grad(), contextlib.suppress(ModelFittingError):
-        fit_gpytorch_mll(mll, closure=plain_closure(mll), **how)
+        fit_gpytorch_mll(mll, closure=plain_closure(mll), optimizer_kwargs={"options": options})
     return gp.eval()
 
 

@@ -9,7 +9,13 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo import Space
-from dpbo.models.builders import FIT, gp_of_unknown_noise, mute_optimizer_warnings, unfitted_gp
+from dpbo.models.builders import (
+    FIT,
+    default_gp,
+    gp_of_unknown_noise,
+    mute_optimizer_warnings,
+    unfitted_gp,
+)
 from dpbo.models.plain_covariance import covariance, is_plain, plain_closure, plain_loss, variances
 
 SPACES = {
@@ -91,3 +97,18 @@ def test_of_other_models_botorch_fits_its_own_likelihood():
         SingleTaskGP(X, X[:, :2]),
     ):
         assert plain_closure(ExactMarginalLogLikelihood(gp.likelihood, gp)) is None
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_a_model_of_several_metrics_is_the_models_of_each(kind):
+    space = SPACES[kind]
+    X = space.sample(14, seed=0)
+    Y = torch.cat([torch.sin(4.0 * X[:, :1]), X.sum(1, keepdim=True) ** 2], 1)
+    Yvar = torch.full_like(Y, 0.01)
+    with mute_optimizer_warnings():
+        both = default_gp(space, X, Y, Yvar).posterior(space.sample(9, seed=1))
+        for k in range(2):
+            alone = default_gp(space, X, Y[:, k : k + 1], Yvar[:, k : k + 1])
+            told = alone.posterior(space.sample(9, seed=1))
+            moved = (both.mean[:, k : k + 1] - told.mean).abs()
+            assert (moved < 0.1 * told.variance.sqrt()).all(), "by a tenth of what is unknown"
