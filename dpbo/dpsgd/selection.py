@@ -378,7 +378,8 @@ def _delivered(curator: Curator, space: Space, name: str) -> Selected:
     if not values:
         raise ReleaseLost(
             f"the selection {name!r} was charged but never delivered, and it is never drawn twice."
-            " Use another name."
+            " What it cost stays charged. Where budget is left, private_selection draws again under"
+            " another name; tune has spent the whole budget."
         )
     if values[0]["details"]["x"] is None:
         return Selected(None, None, None)

@@ -379,7 +379,7 @@ def test_a_killed_selection_is_charged_lost_and_never_drawn_again(tmp_path):
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
     curator = made(dataset="d", ledger=path)
-    with pytest.raises(ReleaseLost):
+    with pytest.raises(ReleaseLost, match="under another name; tune has spent the whole budget"):
         select(curator, work)
     assert not done, "drawn again"
     with pytest.raises(BudgetExceeded):
