@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from botorch.utils.sampling import draw_sobol_samples
-from gpytorch.kernels import Kernel, PolynomialKernel
+from gpytorch.kernels import Kernel, PolynomialKernel, RBFKernel
 from torch import Tensor
 
 from benchmarks.papers import dpgibo_problems as problems
@@ -255,6 +255,8 @@ def location(seed: int, sizes: Sizes) -> Replication:
         done.extra[f"oscillation, mu {mu:g}"] = float(
             (tail - problem.records.mean(0)).norm(dim=1).mean()
         )
+    estimate = problem.records.mean(0)
+    done.curves["coordinate, maximum likelihood estimate"] = [float(estimate[0])] * (steps + 1)
     lengths = _bias_and_noise(problem, 0.5, steps, kernel, seed)
     for quantity, curve in lengths.items():
         done.curves[f"length, {quantity}"] = curve
@@ -284,6 +286,12 @@ def huber(seed: int, sizes: Sizes) -> Replication:
         done.follow(name, problem, iterates)
         gradients = [problems.huber_gradient(x, problem.records).mean(0) for x in iterates]
         done.curves[f"gradient, {name}"] = [float(gradient.norm()) for gradient in gradients]
+    estimated = _estimated_lengths(problem, result.iterates, 2)
+    done.curves["gradient, estimated by GIBO paper, mu 1, before the noise"] = estimated
+    true = done.curves["gradient, GIBO paper, mu 1"]
+    done.extra["estimated length over true, first 5 steps"] = statistics.fmean(
+        a / b for a, b in zip(estimated[:5], true[:5], strict=True)
+    )
     for t in (max(steps // 20, 1), steps // 2, steps):
         done.extra[f"GIBO at {t}"], done.extra[f"DP-GD at {t}"] = (
             problem.value(result.iterates[t]),
@@ -351,7 +359,7 @@ def noisy(seed: int, sizes: Sizes) -> Replication:
                 gibo(seen, 1.0, settings, sizes.steps, b, seed, noise=sigma**2),
             )
     found, done.curves["loss, random"] = peers.openly(
-        seen, peers.random_search, sizes.evaluations, b, seed
+        seen, peers.random_search, sizes.evaluations, b, seed, truth
     )
     done.losses["random"] = truth.value(found)
     _peers(done, seen, sizes.evaluations, b, seed, (1.0,), truth)
@@ -414,9 +422,7 @@ def _bias_and_noise(
     std = 2 * math.sqrt(steps) / (n * mu)
     found = {"bias": list[float](), "noise": list[float]()}
     for t in range(steps):
-        posterior.append(design.points(posterior, theta, t))
-        losses = torch.stack([problem.loss(x, problem.records) for x in posterior.points(theta)], 1)
-        estimated = losses @ posterior.weights(theta).T
+        estimated = _estimated(problem, posterior, design, theta, t)
         true = theta - problem.records
         gradient, exact = (
             each / each.norm(dim=1, keepdim=True).clamp_min(1.0) for each in (estimated, true)
@@ -426,6 +432,33 @@ def _bias_and_noise(
         found["noise"].append(float(noise.norm()))
         theta = (theta - LOCATION_STEP * (gradient.mean(0) + noise)).clamp(*problem.bounds)
     return found
+
+
+def _estimated(
+    problem: Problem, posterior: GradientPosterior, design: GIBODesign, theta: Tensor, t: int
+) -> Tensor:
+    """Each record's gradient at theta as Algorithm 1 estimates it in iteration t, `n x d`, in the
+    open.
+    """
+    posterior.append(design.points(posterior, theta, t))
+    losses = torch.stack([problem.loss(x, problem.records) for x in posterior.points(theta)], 1)
+    return losses @ posterior.weights(theta).T
+
+
+def _estimated_lengths(problem: Problem, path: Tensor, b: int) -> list[float]:
+    """Length of the mean of the estimated gradients, clipped at 1, along a run of the paper's
+    settings: what the run released, without its noise.
+    """
+    kernel = RBFKernel().double()
+    kernel.lengthscale = 1.0
+    posterior = GradientPosterior(kernel, 0.0, jitter=PAPER.jitter)
+    design = GIBODesign(problem.bounds, b, PAPER)
+    lengths = []
+    for t, theta in enumerate(path):
+        each = _estimated(problem, posterior, design, theta, t)
+        clipped = each / each.norm(dim=1, keepdim=True).clamp_min(1.0)
+        lengths.append(float(clipped.mean(0).norm()))
+    return lengths
 
 
 def as_columns(

@@ -93,20 +93,33 @@ class Told:
 
 
 def openly(
-    problem: Problem, search: Search, evaluations: int, q: int, seed: int
+    problem: Problem,
+    search: Search,
+    evaluations: int,
+    q: int,
+    seed: int,
+    truth: Problem | None = None,
 ) -> tuple[Tensor, list[float]]:
-    """The point that a search without privacy recommends, `d`, and the least loss seen after 1, 1 +
-    q, 1 + 2 q, ... evaluations.
+    """The point that a search without privacy recommends, `d`, and the loss of the best point seen
+    after 1, 1 + q, 1 + 2 q, ... evaluations.
+
+    Where the problem's values are noisy, `truth` has them without noise, and the loss is its: the
+    least noisy value would flatter the search.
     """
+    asked: list[Tensor] = []
     seen: list[float] = []
 
     def exact(X: Tensor) -> tuple[Tensor, Tensor]:
         Y = torch.tensor([[-problem.value(x)] for x in X], dtype=torch.float64)
+        asked.extend(X)
         seen.extend((-Y[:, 0]).tolist())
         return Y, torch.zeros_like(Y)
 
     found = _run(problem, exact, search, evaluations, q, seed)
-    return found, torch.tensor(seen, dtype=torch.float64).cummin(0).values[::q].tolist()
+    least, at = torch.tensor(seen, dtype=torch.float64).cummin(0)
+    if truth is None:
+        return found, least[::q].tolist()
+    return found, [truth.value(asked[i]) for i in at[::q].tolist()]
 
 
 def privately(

@@ -60,10 +60,10 @@ Covariance = Annotated[str, Within(f"one of {COVARIANCES}", lambda value: value 
 class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
     """scikit-learn's GaussianMixture, privately; `fit` takes an array or a Curator.
 
-    The DP-EM paper's guarantee (Park et al. 2017) is broken: its sensitivity of a covariance is too
-    small (2/N_k, its authors' code 1/N_k, where 4/N_k is reached). This estimator is the sound
-    method beside it: it releases all moments of an iteration together, and its guarantee holds
-    without assumptions, by the sensitivity proven in `MixtureMoments`.
+    The guarantee of the DP-EM paper's code (Park et al. 2017) is broken: it adds noise for a
+    covariance that moves by 1/N_k where 4/N_k is reached. This estimator is the sound method beside
+    it: it releases all moments of an iteration together, and its guarantee holds without
+    assumptions, by the sensitivity proven in `MixtureMoments`.
 
     Args:
         n_components: K.

@@ -52,8 +52,9 @@ class MixtureMoments(PointSums):
     disjoint coordinates: |s|^2 + |s'|^2 <= 2 A, attained by unit z. The same one: at most B, as the
     counts cancel. One of them zero: |s|^2 <= A. So sqrt 6, sqrt 4.5 and sqrt 3 at equal weights,
     each attained. With one component only records that count as nothing move the count, which is
-    nearly free. Source: Park, Foulds, Chaudhuri & Welling 2017, whose separate releases (2K + 1 an
-    iteration) and whose covariance constant 2/N_k do not hold up: the sup there is 4/N_k.
+    nearly free. Source: Park, Foulds, Chaudhuri & Welling 2017, who release 2K + 1 moments an
+    iteration separately. Their code's covariance constant, 1/N_k, does not hold up: the sup is
+    4/N_k.
 
     Cost: 4 n K F flops for F = 1 + d + d(d+1)/2 statistics, in chunks that stay in cache; nothing
     grows with n.

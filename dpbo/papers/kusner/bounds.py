@@ -90,10 +90,29 @@ def theorem_2(*, count: Count, sensitivity: Positive, epsilon: Positive, a: Posi
     + a), with probability 1 - e^-a.
 
     This is the exponential mechanism's own theorem (McSherry and Talwar 2007). It needs no prior,
-    so no delta is lost; the paper adds one. The workshop version bounds f(x*) - mu_T(chosen)
-    instead, by this plus 2 sqrt(beta_T) + q.
+    so no delta is lost; the paper adds one. The workshop version's is `theorem_2_against_best`.
     """
     return 2.0 * sensitivity / epsilon * (math.log(count) + a)
+
+
+@checked
+def theorem_2_against_best(
+    *, count: Count, delta: Probability, sensitivity: Positive, epsilon: Positive, a: Positive
+) -> float:
+    """f(x*) - mu_T(chosen) <= sqrt(2 log(count / (2 delta))) + (2 sensitivity / epsilon)(log count
+    + a), with probability 1 - (delta + e^-a).
+
+    Proof [derived]. Each evaluated point depends on earlier observations only, so given the T of
+    them f(x) ~ N(mu_T(x), sigma_T(x)^2) at every candidate, with sigma_T <= 1. A Gaussian is more
+    than z deviations above its mean with probability at most e^(-z^2/2) / 2, so f - mu_T <= z at
+    all candidates but for probability count e^(-z^2/2) / 2 = delta; then f(x*) - z <= mu_T(x*) <=
+    max mu_T, and theorem_2. Assumes the prior of f.
+
+    The workshop and arXiv versions have 2 sqrt(beta_T) + q for z. It is larger, so that theorem
+    holds.
+    """
+    high = math.sqrt(2.0 * max(math.log(count / (2.0 * delta)), 0.0))
+    return high + theorem_2(count=count, sensitivity=sensitivity, epsilon=epsilon, a=a)
 
 
 def regret(
@@ -190,8 +209,10 @@ def theorem_4(
     `constants` and delta.
 
     noise term + Omega/T + a sensitivity / epsilon. The noise term is sigma sqrt(8 log(1/delta)) in
-    "paper", which fails for large T; "corrected" is the workshop's sigma sqrt(2 log(2 T / delta'))
-    with delta' = 3/4 delta beside the regret's delta/4 [derived].
+    "paper", which fails for large T: the largest noise exceeds it with probability above delta from
+    T = 11,897 on at delta = 0.1. "corrected" is the workshop's sqrt(2 log(2 T / delta')), which
+    lacks sigma and so holds for sigma <= 1, times sigma, with delta' = 3/4 delta beside the
+    regret's delta/4 [derived].
     """
     if constants == "paper":
         log = 4.0 * math.log(1.0 / delta)

@@ -1,7 +1,7 @@
 """PO-GP-UCB's Algorithm 1 (Kharkovskii et al. 2020) as printed, for reproduction only, and the
 attack that undoes it.
 
-The paper's guarantee is broken: its Theorem 1 is false for n > d, and the transform gives no
+The paper's guarantee is broken: its Theorem 1 is false for every n > d, and the transform gives no
 privacy. The sound method beside it is `release_rows`, which adds noise to each row.
 
 The paper centres the n x d matrix X, raises its singular values to sqrt(s^2 + omega^2) where the
@@ -16,11 +16,13 @@ delta)-differential privacy for one row moved by a norm of at most 1. But:
    independent rows solves for B and, if r >= d, reads every other row, without knowing epsilon,
    omega, M or the branch: to 1e-13 of rows of norm 25 (`recover_rows`).
 3. The branch taken is itself an answer about X: two neighbours on either side of omega are
-   published by different laws.
+   published by different laws. This alone breaks the theorem, for every n > d and already for r =
+   1: with one singular value at omega and the others far above it, the laws of the output are as
+   far apart as N(0, 1) and N(0, 2), for which epsilon = 1 needs delta >= 0.04.
 
 The proof argues by the d singular values of X and misses that the law of Z's columns, N(0, X X^T /
-r), has n - d zero ones, with a kernel that moves with the data. Where n <= d + 1 that kernel does
-not move and 1. does not apply, but then there are next to no rows.
+r), has n - d zero ones, with a kernel that moves with the data. Where n = d + 1 and the centred
+rows have rank d, that kernel is the constant vectors for all X, so 1. does not apply and 3. does.
 """
 
 import math

@@ -160,3 +160,24 @@ def test_units_of_several_records_are_refused():
     curator = make(torch.zeros(3, 2).double(), unit=PrivacyUnit("patient", groups=[0, 0, 1]))
     with pytest.raises(InputError, match="made for units of several records"):
         curator.evaluate(MixtureMoments(2, ball=Ball(1.0), natural=natural(2, 2)))
+
+
+def test_the_authors_covariance_moves_four_times_as_far_as_their_noise_is_for():
+    """Park et al.'s pmkt3/condGaussCpdCreate.m: (S0 + XX + a xbar xbar') / b, noise for 1 / b."""
+    d, kappa = 2, 1.01
+
+    def statistic(X):
+        n = len(X)
+        mean = X.mean(0)
+        a = kappa * n / (kappa + n)
+        scatter = (X - mean).T @ (X - mean)
+        return (0.1 * np.eye(d) + scatter + a * np.outer(mean, mean)) / (n + 2 * d + 3)
+
+    X = np.zeros((1000, d))
+    X[:, 0] = 1.0
+    other = X.copy()
+    other[0] = [-1.0, 0.0]
+    b = 1000 + 2 * d + 3
+    moved = float(np.linalg.norm(statistic(X) - statistic(other)))
+    assert moved * b == pytest.approx(4 * 999 / (1000 + kappa))
+    assert moved * b > 3.99

@@ -289,3 +289,64 @@ def test_never_above_the_trivial_bound_and_a_solvers_gap_is_charged():
     )
     grid: dict[str, Any] = {"least": 1.0, "records": 100, "lipschitz": 0.5, "bound": 10.0}
     assert fixed_grid(**grid, gap=1e-4) == pytest.approx(2 * 0.5 * (1 + math.sqrt(2e-4)) / 100)
+
+
+def test_theorem_2_against_the_best_value_covers_and_is_below_the_workshops():
+    """On posteriors of the prior: f exceeds mu_T anywhere by more than z in at most delta of the
+    draws, whatever was evaluated.
+    """
+    points = torch.linspace(0, 1, 40, dtype=DOUBLE)
+    K = (-0.5 * (points[:, None] - points).square() / 0.05**2).exp()
+    generator = torch.Generator().manual_seed(0)
+    root = torch.linalg.cholesky(K + 1e-9 * torch.eye(40, dtype=DOUBLE))
+    f = torch.randn(4000, 40, generator=generator, dtype=DOUBLE) @ root.mT
+    seen = torch.tensor([3, 20, 33])
+    noise = 0.1 * torch.randn(4000, 3, generator=generator, dtype=DOUBLE)
+    inner = K[seen][:, seen] + 0.01 * torch.eye(3, dtype=DOUBLE)
+    mean = (f[:, seen] + noise) @ torch.linalg.solve(inner, K[seen])
+    bound = bounds.theorem_2_against_best(
+        count=40, delta=0.1, sensitivity=1e-9, epsilon=1.0, a=1e-9
+    )
+    failed = float(((f - mean).amax(1) > bound).double().mean())
+    assert 0.0 < failed <= 0.1
+    for T in (1, 30, 500):
+        workshop = 2.0 * math.sqrt(kusner_beta(40, 0.1, constants="paper")(T))
+        assert bound < workshop
+
+
+def test_the_noise_term_of_theorem_4_needs_a_union_over_the_evaluations():
+    for delta, first in ((0.1, 11_896), (0.01, 15_686_172)):
+        printed = bounds.theorem_4(
+            evaluations=1,
+            noise=1.0,
+            delta=delta,
+            regret=0.0,
+            sensitivity=1e-12,
+            epsilon=1.0,
+            a=1e-12,
+            constants="paper",
+        )
+        once = 0.5 * math.erfc(printed / math.sqrt(2.0))
+        most = math.log1p(-delta) / math.log1p(-once)
+        assert int(most) == pytest.approx(first, rel=1e-6)
+
+
+@pytest.mark.parametrize("records", [2, 5, 100])
+@pytest.mark.parametrize("ratio", [2.0, 3.0, 1e4])
+def test_corollary_4_holds_where_the_range_of_l_is_twofold(records, ratio):
+    """The corrected sensitivity is then within the paper's noise scale, and below it is not."""
+
+    def both(factor):
+        terms: dict[str, Any] = {
+            "least": 0.1,
+            "most": 0.1 * factor,
+            "lipschitz": 0.5,
+            "bound": 100.0,
+            "records": records,
+        }
+        return theorem_7(**terms), theorem_7(**terms, constants="paper")
+
+    corrected, paper = both(ratio)
+    assert corrected <= paper * (1 + 1e-12)
+    corrected, paper = both(1.0)
+    assert corrected == pytest.approx(2 * paper)
