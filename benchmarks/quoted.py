@@ -198,6 +198,12 @@ def _noisy() -> str:
     return table(["true loss, ten seeds", "mean", "standard error", "median"], rows)
 
 
+def _public_design() -> str:
+    """Algorithm 1 after GP-UCB and after a public design."""
+    rows = stored("kusner")["public design"]
+    return table(list(rows[0]), [list(row.values()) for row in rows])
+
+
 def _starts() -> str:
     """4.3 with other settings, on fresh seeds."""
     found = stored("dpgibo_settings")["settings"]
@@ -219,6 +225,7 @@ def _figure_4_of_em() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "regrets by r": _regrets_by_r,
     "noisy observations": _noisy,
+    "public design": _public_design,
     "ways for 4.3": _starts,
     "NICV": _figure_4_of_em,
 }

@@ -448,11 +448,11 @@ def olivetti(data: str | None, smoke: bool, plot: pathlib.Path | None, seed: int
     norm = 2 * 64 * joint(1.0, DELTA, 1) / len(pictures)
     print(
         f"At the paper's 64 x 64 and epsilon 1 the noise's spectral norm is {norm:.2f} squared"
-        " radii; the whole variance is at most 1."
+        " radii. A factor shows from half of it; all of them have at most 1."
     )
     print(
-        "The paper's pictures came from noise 46 times too small: its code hands a variance to a"
-        " generator that takes the deviation."
+        "The authors' code has noise 46 times too small: it hands a variance to a generator that"
+        " takes the deviation."
     )
     if plot is not None:
         faces(loadings, plot / "dpem_figure_5.png")
@@ -517,36 +517,34 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def likelihoods(found: dict[str, dict[str, list[float]]], file: pathlib.Path) -> None:
-    """Mean test log-likelihood against epsilon; what is not private is dotted."""
-    figure = _figure(9, 5.5)
-    axes = figure.subplots()
-    for name, values in found.items():
-        if "-" in values:
-            axes.axhline(
-                statistics.mean(values["-"]),
-                color="k",
-                lw=0.8,
-                ls="--" if "scikit" in name else "-.",
-                label=name,
-            )
-            continue
-        law, composition = name.split(", ")[:2]
-        style: dict[str, Any] = {
-            "color": f"C{COMPOSITIONS.index(composition)}",
-            "ls": "-." if law == "LLG" else "-",
-            "lw": 1.2,
-        }
-        if law == "joint":
-            style = {"color": "k" if name.endswith("plain") else "r", "lw": 3}
-        if name.endswith("paper"):
-            style |= {"ls": ":", "alpha": 0.5 if law == "LLG" else 1.0}
-        x = [float(e) for e in values]
-        y = [statistics.mean(v) for v in values.values()]
-        axes.plot(x, y, label=f"{name} (NOT private)" if name.endswith("paper") else name, **style)
-    axes.set(xscale="log", xlabel="epsilon", ylabel="test log-likelihood a record", ylim=(-30, -17))
-    # Beside the curves, which fill the picture.
-    axes.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    figure.savefig(file, dpi=120)
+    """Mean test log-likelihood against epsilon: the paper's releases with its code's constants and
+    with sound ones, a panel each, the joint release in both.
+    """
+    figure = _figure(14, 5.0)
+    titles = {"paper": "the code's constants: NOT private", "sound": "sound constants"}
+    for axes, (constants, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
+        for name, values in found.items():
+            law, composition, *rest = name.split(", ")
+            y = [statistics.mean(v) for v in values.values()]
+            if "-" in values:
+                dashes = "--" if "scikit" in name else ":"
+                axes.axhline(y[0], color="k", lw=0.8, ls=dashes, label=name)
+                continue
+            x = [float(e) for e in values]
+            if law == "joint":
+                plain = name.endswith("plain")
+                label = "joint release, plain" if plain else "joint release, DPGaussianMixture"
+                axes.plot(x, y, color="k" if plain else "r", lw=3, label=label)
+            elif rest == [constants]:
+                # one entry a composition: LLG has its colour, dashed
+                label = f"GGG, {composition}" if law == "GGG" else None
+                colour = f"C{COMPOSITIONS.index(composition)}"
+                axes.plot(x, y, color=colour, ls="--" if law == "LLG" else "-", label=label)
+        axes.set(xscale="log", xlabel="epsilon", ylim=(-50, -17), title=title)
+        axes.set_ylabel("test log-likelihood a record")
+    axes.plot([], [], "0.5", ls="--", label="LLG, in the same colours")
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.savefig(file, dpi=110)
 
 
 def faces(

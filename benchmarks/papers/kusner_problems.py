@@ -13,6 +13,7 @@ from dpbo.accounting import PureFilter
 from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
 from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import squared_exponential
+from dpbo.papers.kusner import KusnerSearch
 
 SIDES = {100: (10, 10), 1_000: (25, 40), 10_000: (100, 100)}
 LENGTH = 0.2
@@ -97,6 +98,37 @@ def searched_pairs(count: int, runs: int, generator: torch.Generator) -> Pairs:
     found = [_searched(count, f, generator) for f in functions]
     means, observed, noises = zip(*found, strict=True)
     return Pairs(functions, means, observed, noises)
+
+
+def public_search(count: int) -> KusnerSearch:
+    """Algorithm 1's terms on the grid, for its public design."""
+    return KusnerSearch(
+        lambda _x, _records: 0.0,
+        grid_of(count),
+        kernel=squared_exponential(LENGTH),
+        noise=NOISE,
+        evaluations=EVALUATIONS,
+        kappa=KAPPA,
+        delta=DELTA,
+        value_range=(-REACH, REACH),
+    )
+
+
+def designed_means(
+    count: int, functions: tuple[Tensor, Tensor], generator: torch.Generator
+) -> list[Tensor]:
+    """Posterior means after the public design, of noisy evaluations of both functions."""
+    design = public_search(count).design()
+    grid = grid_of(count)
+    kernel = squared_exponential(LENGTH)
+    inner = kernel(grid[design], grid[design]).to_dense()
+    noise = NOISE * torch.eye(len(design), dtype=torch.float64)
+    weights = torch.linalg.solve(inner + noise, kernel(grid[design], grid).to_dense())
+    found = []
+    for f in functions:
+        white = torch.randn(len(f), len(design), generator=generator, dtype=torch.float64)
+        found.append((f[:, design] + NOISE**0.5 * white) @ weights)
+    return found
 
 
 def _searched(

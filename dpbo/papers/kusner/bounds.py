@@ -85,6 +85,26 @@ def theorem_1(
 
 
 @checked
+def theorem_1_public_design(*, count: Candidates, spread: NotNegative, delta: Probability) -> float:
+    """As theorem_1, where the evaluated candidates D were chosen without any value: spread sqrt(2
+    log(count / delta)), with probability 1 - delta.
+
+    spread = max_x sqrt(w_x' C w_x), C = 2 (1 - kappa) K_D + 2 sigma^2 I, w_x = (K_D + sigma^2 I)^-1
+    k2(D, x).
+
+    Proof [derived]. D is the same for V and V', so mu'_T(x) - mu_T(x) = w_x' (y' - y) with the same
+    fixed w_x. Under the prior f' - f ~ GP(0, 2 (1 - k1(V, V')) k2), and both evaluations carry
+    fresh noise, so y' - y ~ N(0, C) at k1 = kappa, and with a smaller covariance above it. A
+    Gaussian leaves z of its deviations to either side with probability at most e^(-z^2/2); over all
+    candidates that is delta at z = sqrt(2 log(count / delta)).
+
+    Theorem 1 compares each posterior with its own function, which costs 2 sqrt(beta): it must, as
+    GP-UCB's points depend on the values.
+    """
+    return spread * math.sqrt(2.0 * math.log(count / delta))
+
+
+@checked
 def theorem_2(*, count: Count, sensitivity: Positive, epsilon: Positive, a: Positive) -> float:
     """Loss of the chosen candidate: max mu_T - mu_T(chosen) <= (2 sensitivity / epsilon)(log count
     + a), with probability 1 - e^-a.

@@ -105,9 +105,16 @@ class KusnerSearch:
                 "Scale the gain instead.",
             )
 
-    def best(self) -> KusnerBest:
-        """Algorithm 1's query for the best candidate: release it by ExponentialMechanism."""
-        return KusnerBest(self)
+    def best(self, *, public_design: bool = False) -> KusnerBest:
+        """Algorithm 1's query for the best candidate: release it by ExponentialMechanism.
+
+        Args:
+            public_design: evaluate, instead of GP-UCB's points, those of largest posterior
+                variance, which are the same for all data sets. The sensitivity is then about a
+                tenth (`bounds.theorem_1_public_design`), and the candidate better at epsilon up to
+                about 100. Above, GP-UCB knows the best region more exactly.
+        """
+        return KusnerBest(self, public_design)
 
     def value(self) -> KusnerValue:
         """Algorithm 1's query for the best evaluation: release it by LaplaceMechanism."""
@@ -167,6 +174,38 @@ class KusnerSearch:
             values.append(_gained(self, self.candidates[index], view))
             model.observe(index, values[-1])
         return model.mean, values
+
+    def design(self) -> list[int]:
+        """T candidates, each of the largest posterior variance after those before it. Public."""
+        model = FiniteGP(self.candidates, self.kernel, self.noise, capacity=self.evaluations)
+        chosen = []
+        for _ in range(self.evaluations):
+            chosen.append(int(model.variance.argmax()))
+            # the variance depends on no value
+            model.observe(chosen[-1], 0.0)
+        return chosen
+
+    def run_design(self, view: View) -> torch.Tensor:
+        """The posterior mean at the candidates after the public design. Private; for the query
+        below.
+        """
+        model = FiniteGP(self.candidates, self.kernel, self.noise, capacity=self.evaluations)
+        for index in self.design():
+            model.observe(index, _gained(self, self.candidates[index], view))
+        return model.mean
+
+    def spread(self) -> float:
+        """The largest deviation, over the candidates, of the difference of two neighbours'
+        posterior means after the public design: `bounds.theorem_1_public_design`.
+        """
+        evaluated = self.candidates[self.design()]
+        with torch.no_grad():
+            inner = self.kernel(evaluated, evaluated).to_dense()
+            cross = self.kernel(evaluated, self.candidates).to_dense()
+        noise = self.noise * torch.eye(len(inner), dtype=inner.dtype, device=inner.device)
+        weights = torch.linalg.solve(inner + noise, cross)
+        apart = 2.0 * (1.0 - self.kappa) * inner + 2.0 * noise
+        return float((weights * (apart @ weights)).sum(0).amax().sqrt())
 
     def run_branch_and_bound(self, view: View) -> list[float]:
         """The values of de Freitas et al.'s Algorithm 1, in order. Private; for the queries below.
@@ -276,22 +315,33 @@ class _SearchQuery(Query):
 
 @dataclass(frozen=True, eq=False)
 class KusnerBest(_SearchQuery):
-    """Utilities mu_T of all candidates after the search: they move by at most theorem_1, under the
-    prior.
+    """Utilities mu_T of all candidates after the search: they move by at most theorem_1, or
+    theorem_1_public_design, under the prior.
     """
 
     # the prior is about the gain on neighbouring data sets, whatever a unit is
     per_unit = True
+    public_design: bool = False
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        return _sensitivity(
-            bounds.theorem_1(**self.search._numbers()), len(self.search.candidates), adjacency
-        )
+        count = len(self.search.candidates)
+        if self.public_design:
+            moved = bounds.theorem_1_public_design(
+                count=count, spread=self.search.spread(), delta=self.search.delta
+            )
+        else:
+            moved = bounds.theorem_1(**self.search._numbers())
+        return _sensitivity(moved, count, adjacency)
+
+    def public_inputs(self) -> dict[str, Any]:
+        return {**super().public_inputs(), "public design": self.public_design}
 
     def affine(self, units: int | None) -> tuple[Sequence[float], float]:
         return (0.0,) * len(self.search.candidates), 1.0
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+        if self.public_design:
+            return _on_lattice(lambda: self.search.run_design(view))
         return _on_lattice(lambda: self.search.run(view)[0])
 
 

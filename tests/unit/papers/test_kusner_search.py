@@ -16,6 +16,7 @@ from dpbo.accounting import PureFilter
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise
+from dpbo.models import FiniteGP
 from dpbo.papers.kusner import (
     AdaptiveLipschitz,
     KusnerSearch,
@@ -390,3 +391,45 @@ def test_a_plan_must_say_from_the_start_what_it_rests_on():
     assert statement.lines[0] == "not bounded"
     assert statement.meaning[0].startswith("only under gp-prior")
     curator.release_all([handle], mechanism, name="open", reservation="open")
+
+
+def test_the_public_design_moves_the_posterior_mean_as_derived():
+    """Against the response of the posterior mean to each observation, and on pairs of the prior."""
+    plan = search(evaluations=12, delta=0.05, kappa=0.9, noise=0.01)
+    design = plan.design()
+    assert design == search(gain=lambda x, r: 0.0, evaluations=12, noise=0.01).design()
+    weights = []
+    for one in range(12):
+        model = FiniteGP(plan.candidates, plan.kernel, plan.noise)
+        for t, index in enumerate(design):
+            model.observe(index, float(t == one))
+        weights.append(model.mean.clone())
+    W = torch.stack(weights)
+    inner = plan.kernel(plan.candidates[design]).to_dense().detach()
+    covariance = 2 * 0.1 * inner + 2 * 0.01 * torch.eye(12, dtype=torch.float64)
+    spread = (W.T @ covariance @ W).diagonal().amax().sqrt()
+    assert plan.spread() == pytest.approx(float(spread), rel=1e-6)
+
+    torch.manual_seed(0)
+    f, other = prior_pairs(4000, 50, 0.9)
+    noise = 0.1 * torch.randn(2, 4000, 12, dtype=torch.float64)
+    moved = ((f[:, design] + noise[0] - other[:, design] - noise[1]) @ W).abs().amax(1)
+    bound = bounds.theorem_1_public_design(count=50, spread=plan.spread(), delta=0.05)
+    assert 0.0 < float((moved > bound).double().mean()) <= 0.05
+    assert float((moved > bound / 2).double().mean()) > 0.3, "half of it would not do"
+    assert bound < bounds.theorem_1(count=50, evaluations=12, kappa=0.9, delta=0.05) / 3
+
+
+def test_a_release_after_the_public_design_has_its_posterior_mean_and_sensitivity():
+    plan = search(evaluations=12)
+    query = plan.best(public_design=True)
+    moved = bounds.theorem_1_public_design(count=50, spread=plan.spread(), delta=0.01)
+    assert query.sensitivity(Adjacency.REPLACE_ONE).linf == pytest.approx(moved)
+    model = FiniteGP(plan.candidates, plan.kernel, plan.noise)
+    records = torch.full((40,), 0.7, dtype=torch.float64)
+    for index in plan.design():
+        model.observe(index, gain(plan.candidates[index], records))
+    released = make().release(query, EXACT).value
+    assert released.tolist() == pytest.approx(model.mean.tolist(), abs=1e-8)
+    with pytest.raises(InputError, match="REPLACE_ONE"):
+        query.sensitivity(Adjacency.ADD_OR_REMOVE_ONE)
