@@ -97,6 +97,42 @@ def theorem_3_needs(
 
 
 @checked
+def remark_2(
+    *,
+    diameter: Positive,
+    lengthscale: Positive,
+    largest: Positive,
+    nu: Nu,
+    sigma_min: Positive,
+    omega: Positive,
+) -> float:
+    """What takes epsilon_ucb's place in `theorem_3` where sigma_min < omega: 2 sqrt(3) L eta, in
+    units of y [derived].
+
+    eta = max(1 - exp(-((1 + nu) C' - 1) d^2 / 2), exp(nu d^2 / 2) - 1), d = diameter / lengthscale.
+    Proof. By Theorem 2 the squared distance of two rows, D^2 <= d^2 in length scales, becomes one
+    between (1 - nu) D^2 and (1 + nu) C' D^2. So k = exp(-D^2 / 2) becomes k times a number between
+    exp(-((1 + nu) C' - 1) d^2 / 2) and exp(nu d^2 / 2), and moves by at most eta k. Theorem 3 has
+    nu d^2 >= eta for C' = 1 and nu d^2 <= 2, and its epsilon_ucb is 2 sqrt(3) L nu d^2.
+
+    The paper's own constant is in its appendix, which was not available, and so is the proof of
+    Theorem 3, on which the rest of that bound depends.
+
+    Args:
+        largest: L >= |y_t|, in units of y.
+        nu, sigma_min, omega: as in `distance_factors`.
+    """
+    d = diameter / lengthscale
+    _, most = distance_factors(nu=nu, sigma_min=sigma_min, omega=omega)
+    shorter = -math.expm1(-(most - 1.0) * d**2 / 2.0)
+    try:
+        longer = math.expm1(nu * d**2 / 2.0)
+    except OverflowError:
+        longer = math.inf
+    return 2.0 * math.sqrt(3.0) * largest * max(shorter, longer)
+
+
+@checked
 def theorem_3(
     *,
     error: NotNegative,

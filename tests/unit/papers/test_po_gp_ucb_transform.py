@@ -251,3 +251,24 @@ def test_the_branch_alone_breaks_the_theorem():
     two = (-x.square() / 4).exp() / math.sqrt(4 * math.pi)
     delta = float(torch.trapezoid((two - math.e * one).clamp_min(0), x))
     assert 0.04 < delta < 0.05
+
+
+@pytest.mark.parametrize("omega", [0.5, 1.5, 4.0])
+@pytest.mark.parametrize("nu", [0.01, 0.3])
+def test_remark_2_bounds_how_far_a_covariance_moves(nu, omega):
+    """Over all distances and all that Theorem 2 lets them become; attained at the diameter."""
+    d = 2.0
+    squared = torch.linspace(0, d**2, 2001, dtype=torch.float64)
+    moved = torch.tensor(0.0, dtype=torch.float64)
+    for scale in (1 - nu, 1.0, *bounds.distance_factors(nu=nu, sigma_min=1.0, omega=omega)):
+        moved = torch.maximum(moved, ((squared * (1 - scale) / 2).exp() - 1).abs().amax())
+    terms = {"diameter": 3 * d, "lengthscale": 3.0, "largest": 0.7, "sigma_min": 1.0}
+    terms |= {"nu": nu, "omega": omega}
+    assert bounds.remark_2(**terms) == pytest.approx(2 * math.sqrt(3) * 0.7 * float(moved))
+    if omega < 1.0:
+        assert bounds.remark_2(**terms) <= 2 * math.sqrt(3) * 0.7 * nu * d**2
+
+
+def test_remark_2_of_a_huge_diameter_promises_nothing():
+    terms = {"diameter": 1e6, "lengthscale": 1.0, "largest": 1.0, "sigma_min": 1.0}
+    assert bounds.remark_2(**terms, nu=0.5, omega=0.5) == math.inf
