@@ -537,9 +537,9 @@ def likelihoods(found: dict[str, dict[str, list[float]]], file: pathlib.Path) ->
                 axes.plot(x, y, color="k" if plain else "r", lw=3, label=label)
             elif rest == [constants]:
                 # one entry a composition: LLG has its colour, dashed
-                label = f"GGG, {composition}" if law == "GGG" else None
+                entry = f"GGG, {composition}" if law == "GGG" else None
                 colour = f"C{COMPOSITIONS.index(composition)}"
-                axes.plot(x, y, color=colour, ls="--" if law == "LLG" else "-", label=label)
+                axes.plot(x, y, color=colour, ls="--" if law == "LLG" else "-", label=entry)
         axes.set(xscale="log", xlabel="epsilon", ylim=(-50, -17), title=title)
         axes.set_ylabel("test log-likelihood a record")
     axes.plot([], [], "0.5", ls="--", label="LLG, in the same colours")

@@ -40,6 +40,7 @@ _EXACT = 1e-8
 _MOST_CANDIDATES = 10**6
 _LARGEST = "largest"
 _LAST = "last"
+_LARGEST_EXACT = "largest of a noise-free search"
 _ALL = "largest of all candidates"
 
 
@@ -121,7 +122,7 @@ class KusnerSearch:
         gamma = information_gain_bound(self.candidates, self.kernel, self.noise, self.evaluations)
         return KusnerValue(self, bounds.theorem_3(noise=self.noise, gamma=gamma, **self._numbers()))
 
-    def last(self, *, amplitude: float, tau: float) -> KusnerValue:
+    def last(self, *, amplitude: float, tau: float, largest: bool = False) -> KusnerValue:
         """Algorithm 2's query for the last value of a noise-free search: release it by
         LaplaceMechanism.
 
@@ -133,6 +134,8 @@ class KusnerSearch:
             amplitude, tau: A and tau of the regret bound A exp(-T tau / (log T)^{d/4}); they must
                 be known without the data and hold for neighbours. 0 only where `evaluations` is the
                 number of candidates or more.
+            largest: release the largest value instead, as the papers' text says, at the same
+                sensitivity: it lies between the last value and f(x*).
 
         Raises:
             InputError: amplitude 0 with fewer evaluations than candidates: a search that misses
@@ -158,9 +161,9 @@ class KusnerSearch:
             f"the search misses the best value by at most {amplitude:g} exp(-T {tau:g} / (log"
             " T)^(d/4)), on every neighbouring data set"
         )
-        return KusnerValue(
-            self, bound, rule=_ALL if everything else _LAST, regret=None if everything else text
-        )
+        if everything:
+            return KusnerValue(self, bound, rule=_ALL)
+        return KusnerValue(self, bound, rule=_LARGEST_EXACT if largest else _LAST, regret=text)
 
     def run(self, view: View) -> tuple[torch.Tensor, list[float]]:
         """GP-UCB on exact gains: the posterior mean at the candidates, and the values. Private; for
@@ -377,7 +380,8 @@ class KusnerValue(_SearchQuery):
             elif self.rule == _ALL:
                 value = max(self.search.run_all(view))
             else:
-                value = self.search.run_branch_and_bound(view)[-1]
+                values = self.search.run_branch_and_bound(view)
+                value = max(values) if self.rule == _LARGEST_EXACT else values[-1]
             return torch.tensor([value], dtype=torch.float64, device="cpu")
 
         return _on_lattice(result)

@@ -171,6 +171,21 @@ def test_branch_and_bound_closes_in_on_the_best_and_drops_it_never():
     assert np.median(early) > 1e-3
 
 
+def test_the_largest_value_of_algorithm_2_lies_between_the_last_and_the_best():
+    torch.manual_seed(2)
+    better = 0
+    for f in prior_pairs(10, 50, 0.9)[0].clamp(-3, 3):
+        plan = search(gain=lambda x, r, f=f: float(f[round(49 * float(x[0]))]), evaluations=8)
+        terms = {"amplitude": 0.5, "tau": 0.1}
+        largest = plan.last(**terms, largest=True)
+        assert largest.bound == plan.last(**terms).bound
+        high = float(make().release(largest, EXACT).value)
+        last = float(make().release(plan.last(**terms), EXACT).value)
+        assert last <= high <= float(f.max()) + 1e-6
+        better += high > last
+    assert better > 2
+
+
 def test_over_a_box_the_candidates_are_a_grid_and_the_theorems_count_its_points():
     grid = grid_of_box(points=30, dimension=1, side=1.0)
     assert grid[[0, -1], 0].tolist() == pytest.approx([1 / 60, 59 / 60])
