@@ -59,6 +59,10 @@ class KusnerSearch:
     exponential or permute-and-flip mechanism: it needs per-record scores in a public range and no
     prior, and is more accurate too. Where fits are dear, use `search_then_choose`.
 
+    These releases are useful at a large epsilon only, and such add up best in a curator with
+    `accounting=PureFilter()`: Gaussian DP, the default, refuses a candidate and a value of epsilon
+    50 each in `Budget(200, 0.5)`.
+
     Trace and model of the search are discarded. Results are rounded to multiples of 2^-30, which
     the declared sensitivities include.
 
