@@ -1231,6 +1231,16 @@ SABOTAGES = (
         test="tests/unit/gibo/test_gibo.py::test_the_released_gradients_carry_exactly_this_noise",
     ),
     Sabotage(
+        "Kusner's public design counts the functions' difference, not the evaluations' noise",
+        where="dpbo.papers.kusner.search:KusnerSearch.spread",
+        old="apart = 2.0 * (1.0 - self.kappa) * inner + 2.0 * noise",
+        new="apart = 2.0 * (1.0 - self.kappa) * inner",
+        test=(
+            "tests/unit/papers/test_kusner_search.py"
+            "::test_the_public_design_moves_the_posterior_mean_as_derived"
+        ),
+    ),
+    Sabotage(
         "Theorem 1's sensitivity is bounded at one candidate and used at all",
         where="dpbo.papers.kusner.bounds:theorem_1",
         old="return 2.0 * math.sqrt(2.0 * math.log(3.0 * count / delta)) + c",
