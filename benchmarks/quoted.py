@@ -231,10 +231,10 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the figures into the pages")
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_args()
     for page in PAGES:
         text = (ROOT / page).read_text()
         new = written(page, text)

@@ -39,9 +39,9 @@ class PendingReleases:
         lost: then none is charged.
         """
         distinct = list(dict.fromkeys(handles))
+        # For an error alone.
         for handle in distinct:
             if handle in self._charged:
-                # For its error alone.
                 self.value(handle)
         return [handle for handle in distinct if handle not in self._charged]
 
