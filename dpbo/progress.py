@@ -2,6 +2,7 @@
 records.
 """
 
+import sys
 from typing import Any
 
 from tqdm import tqdm
@@ -10,6 +11,12 @@ from dpbo.validation import printable
 
 # Seconds before a bar is drawn: what ends sooner draws none.
 DELAY = 0.1
+
+
+def say(text: str) -> None:
+    """Print a line beside the bars, at once, also into a file or a pipe."""
+    tqdm.write(text)
+    sys.stdout.flush()
 
 
 def progress_bar(

@@ -8,7 +8,6 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from tqdm import tqdm
 
 from dpbo.accounting.calibration import parts_of
 from dpbo.curator.curator import Curator
@@ -22,6 +21,7 @@ from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.objective import PrivateObjective
+from dpbo.progress import say
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.utilities import CandidateScores
 from dpbo.search.results import Callback, SearchRelease
@@ -119,7 +119,7 @@ class Problem:
 
         if self.verbose > 1:
             # It may take most of the time, and a bar is shown on a terminal alone.
-            tqdm.write(f"cross-validating up to {self.n_iter + 1} configurations on public records")
+            say(f"cross-validating up to {self.n_iter + 1} configurations on public records")
         return replace(self, public=PublicScores.of(self))
 
     def objective(self, part: str, evaluations: int, share: Fraction) -> PrivateObjective:
@@ -143,7 +143,7 @@ class Problem:
         """
         release = SearchRelease(part, number, planned, self.trainer.parameters(x), *score)
         if self.verbose > 1:
-            tqdm.write(str(release))
+            say(str(release))
         answers = [callback(release) for callback in self.callbacks]
         return any(answer is True for answer in answers)
 

@@ -2,9 +2,12 @@
 clear refusals of what cannot be had.
 """
 
+import concurrent.futures
 import contextlib
 import io
+import os
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -120,6 +123,45 @@ def test_a_table_of_results_has_scikit_learns_columns():
     assert [*table["rank_test_score"]] == [2, 1, 2]
     with pytest.raises(AttributeError, match="not fitted"):
         _ = make().cv_results_
+
+
+WAITS = """
+import sys
+from scipy.stats import randint
+from sklearn.datasets import load_digits
+from sklearn.tree import DecisionTreeClassifier
+from dpbo import Budget, DPSearch
+
+X, y = load_digits(return_X_y=True)
+search = DPSearch(
+    DecisionTreeClassifier(random_state=0), {"max_depth": randint(1, 9)}, verbose=2,
+    budget=Budget(3.0, 1e-6), n_iter=3, callbacks=[lambda _: sys.stdin.readline()],
+)
+search.fit(X[:300], y[:300], X[300:], y[300:])
+"""
+
+
+def test_lines_come_as_they_are_printed_also_through_a_pipe():
+    """The search waits in a callback until its line about that release was read."""
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", WAITS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process, process.stdin, concurrent.futures.ThreadPoolExecutor(1) as reader:
+        for begins in ("cross-validating up to 4", "cells 1/1"):
+            try:
+                line = reader.submit(process.stdout.readline).result(timeout=60)
+            except TimeoutError:
+                process.kill()
+                raise
+            assert line.startswith(begins)
+        process.stdin.write("\n" * 9)
 
 
 @pytest.mark.attack("A21")
