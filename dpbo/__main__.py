@@ -27,6 +27,7 @@ from dpbo.validation import printable
 if TYPE_CHECKING:
     from dpbo.curator.chain import Chain, Record
     from dpbo.curator.ledger import Ledger
+    from dpbo.curator.statements import BudgetUse
 
 EXIT_STATUS: dict[type[PrivacyError], int] = {
     PrivacyError: 1,
@@ -394,9 +395,7 @@ def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
         "budget": {
             "text": use.budget,
             "unit": ledger.accounting.unit.removeprefix("of "),
-            "spent_share": float(use.spent_share),
-            "reserved_share": float(use.reserved_share),
-            "epsilon_left": use.epsilon_left,
+            **_shares(use),
         },
         "statement": json.loads(compose_statement(ledger, verified=chain).to_json()),
     }
@@ -415,13 +414,20 @@ def _metrics(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
         "head": ledger.head().hash,
         "released": sum(len(one.body["values"]) for one in records if one.kind == "value"),
         "lost": len(_lost(records)),
-        "spent_share": float(use.spent_share),
-        "reserved_share": float(use.reserved_share),
-        "epsilon_left": use.epsilon_left,
+        **_shares(use),
         "reservations": {
             name: {"slots": reserved.slots, "used": chain.used[name]}
             for name, reserved in chain.reservations.items()
         },
+    }
+
+
+def _shares(use: "BudgetUse") -> dict[str, float | None]:
+    """How much of the budget is used, and what is left."""
+    return {
+        "spent_share": float(use.spent_share),
+        "reserved_share": float(use.reserved_share),
+        "epsilon_left": use.epsilon_left,
     }
 
 

@@ -269,25 +269,34 @@ def test_the_page_of_errors_lists_every_exit_status():
     assert listed == {kind.__name__: status for kind, status in EXIT_STATUS.items()}
 
 
-def test_a_ledger_is_shown_as_json(tmp_path):
-    url = str(tmp_path / "l.db")
-    points = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
-    budget = Budget(3.0, 1e-6)
-    curator = Curator(
+def opened(url, **settings):
+    return Curator(
         np.zeros((999, 1)),
         unit="record",
         adjacency="replace-one",
-        budget=budget,
+        budget=Budget(3.0, 1e-6),
         dataset="d",
         ledger=url,
+        **settings,
     )
-    objective = dpbo.PrivateObjective(
+
+
+def objective_of(curator, **settings):
+    return dpbo.PrivateObjective(
         curator,
         lambda x, records: torch.zeros(len(records)),
         score_range=(0, 1),
         evaluations=3,
         budget=0.5,
+        **settings,
     )
+
+
+def test_a_ledger_is_shown_as_json(tmp_path):
+    url = str(tmp_path / "l.db")
+    points = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    curator = opened(url)
+    objective = objective_of(curator)
     Y, Yvar = objective(points)
     ledger = Ledger.open(url)
     ledger.charge(
@@ -318,24 +327,13 @@ def test_a_ledger_is_shown_as_json(tmp_path):
 def test_records_say_who_writes_them_if_the_operator_does(tmp_path, monkeypatch):
     url = str(tmp_path / "l.db")
 
-    def opened():
-        return Curator(
-            np.zeros((999, 1)),
-            unit="record",
-            adjacency="replace-one",
-            budget=Budget(3.0, 1e-6),
-            dataset="d",
-            ledger=url,
-            allow_repeated=True,
-        )
-
     def release(curator):
         query = ClippedMean(lambda _, records: records[:, 0], score_range=(0.0, 1.0))
         curator.release(curator.evaluate(query), GaussianMechanism(10.0))
 
-    release(opened())
+    release(opened(url, allow_repeated=True))
     monkeypatch.setenv("DPBO_RUN_BY", "Ada, 2026-11-26")
-    curator = opened()
+    curator = opened(url, allow_repeated=True)
     monkeypatch.setenv("DPBO_RUN_BY", "later")
     release(curator)
     _, out, _ = printed("ledger", "show", url, "--json")
@@ -348,27 +346,13 @@ def test_records_say_who_writes_them_if_the_operator_does(tmp_path, monkeypatch)
     for refused in ("a\nb", "x" * 201):
         monkeypatch.setenv("DPBO_RUN_BY", refused)
         with pytest.raises(InputError, match="DPBO_RUN_BY=<str> is not allowed"):
-            opened()
+            opened(url, allow_repeated=True)
 
 
 def test_metrics_are_one_line_of_json(tmp_path):
     url = str(tmp_path / "l.db")
-    curator = Curator(
-        np.zeros((999, 1)),
-        unit="record",
-        adjacency="replace-one",
-        budget=Budget(3.0, 1e-6),
-        dataset="d",
-        ledger=url,
-    )
-    objective = dpbo.PrivateObjective(
-        curator,
-        lambda x, records: torch.zeros(len(records)),
-        score_range=(0, 1),
-        evaluations=3,
-        budget=0.5,
-        name="tuning",
-    )
+    curator = opened(url)
+    objective = objective_of(curator, name="tuning")
     objective(torch.zeros(2, 1, dtype=torch.float64))
     status, out, _ = printed("ledger", "metrics", url)
     told = json.loads(out)
