@@ -206,17 +206,17 @@ class LedgerMismatch(LedgerError):
 ORDER = "order of the records"
 
 
-class PlanChanged(LedgerMismatch):
+class ReservationChanged(LedgerMismatch):
     """A reservation was resumed with other records, another score or another training than it began
     with. Nothing was charged.
 
     Attributes:
-        plan: the reservation's name.
+        reservation: the reservation's name.
         field: what differs.
     """
 
-    def __init__(self, plan: str, field: str) -> None:
-        self.plan = plan
+    def __init__(self, reservation: str, field: str) -> None:
+        self.reservation = reservation
         self.field = field
         records = field.endswith("records") and field != ORDER
         if records:
@@ -238,8 +238,8 @@ class PlanChanged(LedgerMismatch):
             )
         article, those = ("other", "those") if records else ("another", "that one")
         began = (
-            f"the reservation {plan!r} began with {article} {field}, and its released values belong"
-            f" to {those}. Nothing was charged."
+            f"the reservation {reservation!r} began with {article} {field}, and its released values"
+            f" belong to {those}. Nothing was charged."
         )
         PrivacyError.__init__(self, f"{began} {remedy}")
 

@@ -5,15 +5,15 @@ functions. `detail` says how closely it looks at functions and at objects of oth
 
     "names"       functions by their names, other objects by their types: do all ranks ask for the
                   same?
-    "code"        functions by their code and defaults, estimators by their parameters: is a plan in
-                  the ledger this one? Tensors, bound objects, data classes and what a function
-                  refers to stay out: they may be private, and the ledger is public.
+    "code"        functions by their code and defaults, estimators by their parameters: is this
+                  reservation the one in the ledger? Tensors, bound objects, data classes and what a
+                  function refers to stay out: they may be private, and the ledger is public.
     "references"  the caller's own functions and classes by their code, constants and bases, and by
                   what they refer to: functions, numbers, text, tables, and lists, dicts and sets
                   that they do not fill themselves; also in other modules of the caller's.
                   Torch modules by their parameters, buffers and mode, the caller's own objects by
-                  their attributes, estimators by their parameters, libraries by names: does a plan
-                  go on with what it began with?
+                  their attributes, estimators by their parameters, libraries by names: does a
+                  reservation go on with what it began with?
     "content"     everything that can be reached: code with closures, the order of mappings, pickles
                   of other objects: did two runs do the same in public?
 

@@ -25,7 +25,7 @@ import scipy
 import torch
 
 from dpbo import models
-from dpbo.curator.birth import plan_terms
+from dpbo.curator.birth import reservation_terms
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.errors import BudgetExceeded, InputError, PrivateFailure, ScoreError, UsageError
@@ -123,8 +123,8 @@ class PrivateObjective:
     Raises:
         InputError: an argument outside its range.
         BudgetExceeded: the budget is not left.
-        LedgerMismatch: the name belongs to a reservation with other terms, or (PlanChanged) to one
-            that began with other records, another score or another fit.
+        LedgerMismatch: the name belongs to a reservation with other terms, or (ReservationChanged)
+            to one that began with other records, another score or another fit.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class PrivateObjective:
             budget=budget,
             query=self._query,
             given=mean.given(),
-            terms=plan_terms(self._query.public_inputs(), terms or {}, also=_STATED),
+            terms=reservation_terms(self._query.public_inputs(), terms or {}, also=_STATED),
         )
         self.noise_multiplier = self._reservation.event.noise_multiplier
         self.noise_std = self._reservation.noise_std

@@ -89,7 +89,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
     """The summary of a chain that holds. Raises ValueError, or an error of reading, where one does
     not.
     """
-    spent, before, head, exact, unknown, plans = (
+    spent, before, head, exact, unknown, reserved = (
         0.0,
         Fraction(0),
         "0" * 64,
@@ -105,11 +105,11 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
     )
     charged, noted, under = set[str](), {"void": list[str](), "assume": list[str]()}, set[str]()
     for seq, r in enumerate(map(json.loads, lines)):
-        body, kind, event, plan, slots = (
+        body, kind, event, reservation, slots = (
             r["body"],
             r["kind"],
             r["body"].get("event"),
-            r["body"].get("plan"),
+            r["body"].get("reservation"),
             0,
         )
         text = json.dumps(
@@ -129,14 +129,14 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
                 notion in ("GDPFilter", "PureFilter", "ZCDPFilter", "RDPFilter") or planned != [],
                 "a known accounting",
             )
-            totals = [0.0] * (len(planned) or 1)  # of a plan one for each event: its slots
+            totals = [0.0] * (len(planned) or 1)  # under Planned one for each event: its slots
         elif kind == "reserve":
             require(
                 r,
-                r["name"] not in plans and type(body["slots"]) is int and body["slots"] > 0,
-                "one plan a name",
+                r["name"] not in reserved and type(body["slots"]) is int and body["slots"] > 0,
+                "one reservation a name",
             )
-            plans[r["name"]], used[r["name"]], parts[r["name"]], slots = (
+            reserved[r["name"]], used[r["name"]], parts[r["name"]], slots = (
                 body,
                 0,
                 Counter(),
@@ -154,28 +154,33 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
             )
             waiting[seq] = None if asked is None else [s["handle"] for s in asked], slots
             charged |= handles
-            if plan is not None:
-                parts[plan].update(
-                    s["part"] if plans[plan].get("parallel") else 0 for s in asked or [{}] * slots
+            if reservation is not None:
+                parts[reservation].update(
+                    s["part"] if reserved[reservation].get("parallel") else 0
+                    for s in asked or [{}] * slots
                 )
-                slots, used[plan] = (
-                    max(parts[plan].values()) - used[plan],
-                    max(parts[plan].values()),
+                slots, used[reservation] = (
+                    max(parts[reservation].values()) - used[reservation],
+                    max(parts[reservation].values()),
                 )
                 wrong, limit = (
-                    [p for p in parts[plan] if type(p) is not int or p < 0],
-                    plans[plan].get("limit") or math.inf,
+                    [p for p in parts[reservation] if type(p) is not int or p < 0],
+                    reserved[reservation].get("limit") or math.inf,
                 )
                 require(
                     r,
-                    not wrong and (not plans[plan].get("parallel") or parts[plan].total() <= limit),
+                    not wrong
+                    and (
+                        not reserved[reservation].get("parallel")
+                        or parts[reservation].total() <= limit
+                    ),
                     "its parts and their limit",
                 )
                 require(
                     r,
-                    used[plan] <= plans[plan]["slots"]
-                    and {**event, "count": 1} == {**plans[plan]["event"], "count": 1},
-                    "its plan",
+                    used[reservation] <= reserved[reservation]["slots"]
+                    and {**event, "count": 1} == {**reserved[reservation]["event"], "count": 1},
+                    "its reservation",
                 )
         elif kind == "value":
             (expected, count), given = (
@@ -200,8 +205,8 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
         rate = (
             found
             if found is not None
-            else rates[plan]
-            if plan in rates
+            else rates[reservation]
+            if reservation in rates
             else float(sum(stated) - before) / slots
         )
         rates |= {r["name"]: rate} if kind == "reserve" else {}
@@ -221,14 +226,14 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
             "a cost that is one",
         )
         totals[place], spent = (
-            totals[place] + (paid if plan is None else 0.0),
+            totals[place] + (paid if reservation is None else 0.0),
             spent if kind == "reserve" else spent + paid,
         )
         same, before = (
             [math.isclose(x, y, rel_tol=1e-9) for x, y in zip(stated, totals, strict=True)],
             sum(stated, Fraction(0)),
         )
-        changed = plan if kind == "charge" else r["name"] if kind == "reserve" else None
+        changed = reservation if kind == "charge" else r["name"] if kind == "reserve" else None
         stated_used = {name: count for name, count in used.items() if name == changed}
         require(r, all(same) and body["state"]["used"] == stated_used, "its running total")
     budget, cap = birth["budget"], [float(Fraction(part)) for part in birth["cap"].split(" ")]

@@ -125,7 +125,7 @@ class Birth:
         return cls(**held)
 
 
-def plan_terms(
+def reservation_terms(
     own: Mapping[str, Any], given: Mapping[str, Any], also: Collection[str] = ()
 ) -> dict[str, Any]:
     """A reservation's terms: its own, and those that its caller adds. Raises InputError where one
@@ -145,7 +145,7 @@ def plan_terms(
     return {**given, **own}
 
 
-def require_plan_terms(terms: Mapping[str, Any], units: int | None) -> None:
+def require_reservation_terms(terms: Mapping[str, Any], units: int | None) -> None:
     """Raises InputError where a statement could not be made of a reservation's terms, or would be
     wrong.
     """

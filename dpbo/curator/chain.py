@@ -154,7 +154,7 @@ class Reserved:
                 "Reserve it with terms={'assumptions': ..., 'failure_probability':"
                 " query.failure_probability()}."
             )
-            raise InputError("plan", self.name, allowed, remedy)
+            raise InputError("reservation", self.name, allowed, remedy)
 
     def to_json(self) -> dict[str, Any]:
         """The record's body."""
@@ -245,7 +245,7 @@ class Tally:
         units: the newest number of units that a charge names.
         declared: by reservation, what questions under it declared otherwise than it says: each kind
             once, by its text.
-        unplanned: what releases without a reservation declared, each kind once, by its text.
+        unreserved: what releases without a reservation declared, each kind once, by its text.
     """
 
     _kind: Declared
@@ -257,7 +257,7 @@ class Tally:
         self.conditions = dict[str, dict[str, None]](), dict[str, dict[str, None]]()
         self.units: int | None = None
         self.declared = dict[str, dict[str, dict[str, Any]]]()
-        self.unplanned = dict[str, Declared]()
+        self.unreserved = dict[str, Declared]()
         self._loose = 0
         # Most questions declare what the one before did.
         self._last = dict[str | None, dict[str, Any]]()
@@ -284,17 +284,17 @@ class Tally:
             self.exact = self.exact_charges = True
         if body.get("units") is not None:
             self.units = body["units"]
-        plan = None if reserved is None else reserved.name
-        if plan is not None:
-            self.declared.setdefault(plan, {})
+        reservation = None if reserved is None else reserved.name
+        if reservation is not None:
+            self.declared.setdefault(reservation, {})
         for slot in slots:
             self._assume(1, slot.get("assumptions"))
             asked = {"query": slot.get("query"), **slot.get("public", {})}
-            if self._last.get(plan) != asked:
-                self._last[plan] = asked
+            if self._last.get(reservation) != asked:
+                self._last[reservation] = asked
                 if reserved is None:
                     new = Declared(asked, self._loose + 1)
-                    self._kind = self.unplanned.setdefault(dump(asked), new)
+                    self._kind = self.unreserved.setdefault(dump(asked), new)
                 else:
                     self._declare(reserved, asked)
             if reserved is None:
@@ -337,7 +337,7 @@ class Chain:
         parts: how often each part of the records was charged, by parallel reservation.
         handles: those that were charged.
         unanswered: charges without a value, by number.
-        unplanned: names of releases without a reservation.
+        unreserved: names of releases without a reservation.
         charges: numbers of the charges to each reservation.
         values: number of the record of each value released from a reservation, in the order of
             release.
@@ -357,7 +357,7 @@ class Chain:
         self.paid = dict[str, Cost]()
         self.parts = dict[str, Counter[int]]()
         self.unanswered = dict[int, Record]()
-        self.unplanned = dict[str, None]()
+        self.unreserved = dict[str, None]()
         self.charges = defaultdict[str, list[int]](list)
         self.values = defaultdict[str, list[int]](list)
         self.notes = dict[tuple[str, str], None]()
@@ -402,7 +402,7 @@ class Chain:
             case "charge":
                 charged = self._charged(body["event"])
                 event = charged.event
-                plan = body["plan"]
+                reservation = body["reservation"]
                 if "slots" in body and len(body["slots"]) != event.count:
                     raise InputError(
                         "slots",
@@ -414,9 +414,9 @@ class Chain:
                     raise UsageError(
                         "a handle must be charged once, because what it answers is released once."
                     )
-                if plan is None:
+                if reservation is None:
                     return State(self._total_with(charged, f"the release {name!r}"), {})
-                return State(self.total, {plan: self._slots_with(event, plan, body)})
+                return State(self.total, {reservation: self._slots_with(event, reservation, body)})
         # `require_form` knows no other.
         raise AssertionError(kind)
 
@@ -517,9 +517,9 @@ class Chain:
                 self.handles.update(_handles(body))
                 self._index_charge(record, self._charged(body["event"]))
             case "value":
-                plan = self.unanswered.pop(body["entry"]).body["plan"]
-                if plan is not None:
-                    self.values[plan].extend([record.seq] * len(body["values"]))
+                reservation = self.unanswered.pop(body["entry"]).body["reservation"]
+                if reservation is not None:
+                    self.values[reservation].extend([record.seq] * len(body["values"]))
             case _:
                 self.notes[record.kind, record.name] = None
         self.head = record
@@ -529,17 +529,17 @@ class Chain:
             self._total_text = str(state.total)
 
     def _index_charge(self, record: Record, charged: _Charged) -> None:
-        plan = record.body["plan"]
-        reserved = None if plan is None else self.reservations[plan]
+        reservation = record.body["reservation"]
+        reserved = None if reservation is None else self.reservations[reservation]
         self.tally.charge(record.body, charged.event, reserved)
         if reserved is None:
-            self.unplanned[record.name] = None
+            self.unreserved[record.name] = None
             self._pay(record.name, charged)
         else:
-            self.charges[plan].append(record.seq)
+            self.charges[reservation].append(record.seq)
         if reserved is not None and reserved.parallel:
-            self.parts[plan].update(slot["part"] for slot in record.body["slots"])
-            self._asked[plan] += charged.event.count
+            self.parts[reservation].update(slot["part"] for slot in record.body["slots"])
+            self._asked[reservation] += charged.event.count
         else:
             charged.times += 1
 
@@ -553,9 +553,11 @@ class Chain:
             for charged in self._events.values()
             if charged.times
         ]
-        for plan in self.reservations.values():
-            if plan.parallel and self.used[plan.name]:
-                costs.append(self.birth.accounting.cost(plan.event.repeated(self.used[plan.name])))
+        for reserved in self.reservations.values():
+            if reserved.parallel and self.used[reserved.name]:
+                costs.append(
+                    self.birth.accounting.cost(reserved.event.repeated(self.used[reserved.name]))
+                )
         return sum(costs, self.cap.zero)
 
     def _pay(self, name: str, charged: _Charged) -> None:
@@ -582,22 +584,24 @@ class Chain:
             )
         return total
 
-    def _slots_with(self, event: Event, plan: str, body: Mapping[str, Any]) -> int:
+    def _slots_with(self, event: Event, reservation: str, body: Mapping[str, Any]) -> int:
         """The slots that the reservation has used after this charge.
 
         A reservation pays only for its own event, and under data assumptions that it has stated
         from the start. Slots of a parallel one are counted by the places of the records: another
         number of records has other places.
         """
-        reserved = self.reservations.get(plan)
+        reserved = self.reservations.get(reservation)
         if reserved is None:
-            raise InputError("plan", plan, "the name of a reservation")
+            raise InputError("reservation", reservation, "the name of a reservation")
         # Most charges have the event of the last one.
-        if event is not self._own.get(plan) and event != reserved.event.repeated(event.count):
+        if event is not self._own.get(reservation) and event != reserved.event.repeated(
+            event.count
+        ):
             raise InputError(
-                "mechanism", event, f"the one that the reservation {plan!r} was made for"
+                "mechanism", event, f"the one that the reservation {reservation!r} was made for"
             )
-        self._own[plan] = event
+        self._own[reservation] = event
         slots = body.get("slots", [])
         undeclared = {name for slot in slots for name in slot.get("assumptions", {})} - set(
             reserved.terms.get("assumptions") or {}
@@ -605,7 +609,7 @@ class Chain:
         if undeclared:
             remedy = "Reserve it with terms={'assumptions': dict(query.data_assumptions())}."
             raise InputError(
-                "plan",
+                "reservation",
                 ", ".join(sorted(undeclared)),
                 "reserved for releases under these data assumptions",
                 remedy,
@@ -613,15 +617,15 @@ class Chain:
         reserved.require_failure_probability(
             max((slot.get(FAILURE_PROBABILITY, 0.0) for slot in slots), default=0.0)
         )
-        before = self.used[plan]
+        before = self.used[reservation]
         after = before + event.count
         if reserved.parallel:
             new = self._parts_with(event, reserved, body)
-            known = self.parts[plan]
+            known = self.parts[reservation]
             before = max(known[part] for part in new)
             after = max(known[part] + count for part, count in new.items())
         if after > reserved.slots:
-            what = f"the release from the reservation {plan!r}"
+            what = f"the release from the reservation {reservation!r}"
             raise BudgetExceeded(
                 after - before,
                 reserved.slots - before,
@@ -630,7 +634,7 @@ class Chain:
                 what,
                 self.account(),
             )
-        return max(self.used[plan], after)
+        return max(self.used[reservation], after)
 
     def _parts_with(
         self, event: Event, reserved: Reserved, body: Mapping[str, Any]
@@ -647,7 +651,7 @@ class Chain:
         new = Counter(slot.get("part") for slot in body.get("slots", []))
         if None in new or new.total() != event.count:
             raise InputError(
-                "plan",
+                "reservation",
                 reserved.name,
                 "used for questions about one part of the records each",
                 "See Query.part.",
@@ -672,7 +676,7 @@ class Chain:
         ).event.count and names_same_handles(charge, values)
 
     def _reserved(self, body: Mapping[str, Any]) -> _Charged:
-        """All slots of a reservation of this body: many plans are alike."""
+        """All slots of a reservation of this body: many reservations are alike."""
         # Raises where it is none.
         self._charged(body["event"])
         return self._charged({**body["event"], "count": body["slots"]})

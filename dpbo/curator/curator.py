@@ -25,7 +25,7 @@ import torch
 
 from dpbo.accounting.calibration import describe_budget
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
-from dpbo.curator.birth import Birth, require_plan_terms
+from dpbo.curator.birth import Birth, require_reservation_terms
 from dpbo.curator.distributed import Ranks
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.evaluation import (
@@ -39,7 +39,6 @@ from dpbo.curator.evaluation import (
 from dpbo.curator.handle import Handle, Opaque
 from dpbo.curator.hidden_draws import HiddenDraws
 from dpbo.curator.pending import PendingReleases
-from dpbo.curator.plan_fingerprints import key_of, require_same
 from dpbo.curator.pricing import Noise, slot_noise
 from dpbo.curator.protected_records import ProtectedRecords
 from dpbo.curator.public_form import Form, form_of, require_known_form
@@ -54,6 +53,7 @@ from dpbo.curator.releasing import (
     terms_of,
 )
 from dpbo.curator.reservation import Reservation
+from dpbo.curator.reservation_fingerprints import key_of, require_same
 from dpbo.curator.statements import BudgetUse, compose_statement
 from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure
 from dpbo.events import Event
@@ -454,8 +454,8 @@ class Curator(Opaque):
                 that this curator does not allow, with an unknown role, or that count what the
                 ledger counts; a parallel reservation where places mean nothing.
             BudgetExceeded: more than is left.
-            LedgerMismatch: a reservation of this name has other terms, or (PlanChanged) it began
-                with other things.
+            LedgerMismatch: a reservation of this name has other terms, or (ReservationChanged) it
+                began with other things.
         """
         stated = dict(terms or {})
         if query is not None:
@@ -498,7 +498,7 @@ class Curator(Opaque):
                 places.
 
         Raises:
-            PlanChanged: names what differs. Nothing was charged.
+            ReservationChanged: names what differs. Nothing was charged.
         """
         found: dict[str, str | None] = {}
         # a ledger in memory has one curator, and that its records
@@ -618,7 +618,7 @@ class Curator(Opaque):
         same terms.
         """
         require_json("terms", terms)
-        require_plan_terms(terms, self.units)
+        require_reservation_terms(terms, self.units)
         self._require_allowed(terms.get("assumptions") or {})
         if not parallel:
             return self._ledger.reserve(name, event, slots, terms)

@@ -11,8 +11,8 @@ connection wrote. The loss of the last records, and a chain rewritten as a whole
 against a head hash kept elsewhere; while a ledger is open, against the newest record that this
 process wrote, read as the head or verified: whatever is read or written to afterwards must hold it.
 A ledger in a file must also hold the newest record that the file of fingerprints beside it tells of
-(plan_fingerprints.py). A charge stands whatever happens next. A charge without a value is a lost
-release and never drawn again.
+(reservation_fingerprints.py). A charge stands whatever happens next. A charge without a value is a
+lost release and never drawn again.
 
 Who wrote a record, when and why stands in it, under its hash, if the operator says so in the
 environment variable DPBO_RUN_BY before the ledger is opened. dpbo writes no time of its own: when a
@@ -41,7 +41,7 @@ from dpbo.curator.chain import (
     names_same_handles,
     require_hashes,
 )
-from dpbo.curator.plan_fingerprints import keep_head, kept_head, require_kept_head
+from dpbo.curator.reservation_fingerprints import keep_head, kept_head, require_kept_head
 from dpbo.curator.storage import Storage, Taken, table
 from dpbo.errors import (
     InputError,
@@ -91,7 +91,7 @@ class Ledger:
         birth, budget, accounting: what it was made for.
         cap: what its budget holds, as computed when it was made: another machine's root finder may
             end a float away.
-        fingerprints: of its reservations, where no file keeps them (plan_fingerprints.py).
+        fingerprints: of its reservations, where no file keeps them (reservation_fingerprints.py).
 
     Raises:
         InputError: a budget that the accounting cannot serve.
@@ -229,26 +229,30 @@ class Ledger:
         name: Text,
         event: Event,
         details: Mapping[str, Any],
-        plan: str | None = None,
+        reservation: str | None = None,
         *,
         used: int | None = None,
     ) -> int:
         """Charge one release before its noise is drawn; returns the entry's number once the charge
         is durable.
 
-        With `plan` it takes event.count slots from the reservation of that name, else its cost from
-        the budget. With `used`, only if the reservation has used exactly so many slots before: for
-        runs in which every release builds on the last.
+        With `reservation` it takes event.count slots from the reservation of that name, else its
+        cost from the budget. With `used`, only if the reservation has used exactly so many slots
+        before: for runs in which every release builds on the last.
         """
         require_json("details", details)
         with self._transaction(self.storage.writing()) as connection:
-            if used is not None and self._chain.used.get(str(plan)) != used:
+            if used is not None and self._chain.used.get(str(reservation)) != used:
                 what = (
-                    f"another process released from the reservation {plan!r}; nothing was charged."
+                    f"another process released from the reservation {reservation!r};"
+                    " nothing was charged."
                 )
                 raise LedgerError(f"{what} Open the run again to go on.")
             entry = self._write(
-                connection, "charge", name, {**details, "event": event.to_json(), "plan": plan}
+                connection,
+                "charge",
+                name,
+                {**details, "event": event.to_json(), "reservation": reservation},
             )
         # Of records that are protected elsewhere, whatever this ledger's own noise is worth.
         note_drawn(Drawn.under(self.birth, event))
@@ -268,12 +272,12 @@ class Ledger:
             if entry not in self._chain.unanswered:
                 return
             self._write(connection, "value", name, {"entry": entry, "values": list(values)})
-            plan = self._chain.reservations.get(charge.body["plan"] or "")
-            used = 0 if plan is None else self._chain.used[plan.name]
-        if plan is None:
+            reserved = self._chain.reservations.get(charge.body["reservation"] or "")
+            used = 0 if reserved is None else self._chain.used[reserved.name]
+        if reserved is None:
             _LOG.info("%r: released", name)
         else:
-            _LOG.info("%r: released %d of %d", plan.name, used, plan.slots)
+            _LOG.info("%r: released %d of %d", reserved.name, used, reserved.slots)
 
     def note(self, kind: str, text: Text) -> None:
         """Note once, for every later statement: an assumption ("assume"), or why there is no
@@ -298,11 +302,11 @@ class Ledger:
         with self._transaction(self.storage.reading_after_writers()):
             return handle in self._chain.handles
 
-    def values(self, plan: str, *, skip: int = 0) -> list[dict[str, Any]]:
+    def values(self, reservation: str, *, skip: int = 0) -> list[dict[str, Any]]:
         """Every value released from a reservation, a slot each, in the order of release; but for
         the first `skip`, as many as an earlier call returned."""
         with self._transaction(self.storage.reading()) as connection:
-            records = self._chain.values.get(plan, [])
+            records = self._chain.values.get(reservation, [])
             new = records[skip:]
             found = [
                 value
@@ -328,10 +332,10 @@ class Ledger:
         with self._newest():
             return self._chain.reservations.get(name)
 
-    def charges(self, plan: str) -> list[Record]:
+    def charges(self, reservation: str) -> list[Record]:
         """Every charge to a reservation, oldest first."""
         with self._transaction(self.storage.reading()) as connection:
-            return _numbered(connection, self._chain.charges.get(plan, []))
+            return _numbered(connection, self._chain.charges.get(reservation, []))
 
     def head(self) -> Record:
         """The newest record."""

@@ -17,7 +17,7 @@ neither the order of rows nor how they are dealt to ranks matters (`TableDigest`
 
 Fingerprints of records are private: a reader who could try keys or compare them over time would
 learn of records. None enters a ledger. They stay in memory (protected_records.py), or in a file
-that only the operator may read (plan_fingerprints.py).
+that only the operator may read (reservation_fingerprints.py).
 """
 
 from __future__ import annotations

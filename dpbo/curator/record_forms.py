@@ -1,10 +1,10 @@
 """Which fields a record of the ledger may have, and of what type: what `Chain.next_state` takes in,
 written here or read.
 
-Whatever reads a chain relies on it: a statement, a report, a resumed plan. Other fields, and other
-types, come from a forger, a damaged file or a later version, and would end in an error far from
-their cause, or in a wrong number: a negative failure probability would hide a positive one. The
-caller's own details, terms and public inputs are JSON of any kind.
+Whatever reads a chain relies on it: a statement, a report, a resumed reservation. Other fields, and
+other types, come from a forger, a damaged file or a later version, and would end in an error far
+from their cause, or in a wrong number: a negative failure probability would hide a positive one.
+The caller's own details, terms and public inputs are JSON of any kind.
 """
 
 import math
@@ -130,7 +130,7 @@ _RESERVED: dict[str, Check] = {
     "parallel": _BOOL,
     "limit": _or_none(_is_count),
 }
-_CHARGE: dict[str, Check] = {"event": _is_event, "plan": _or_none(_TEXT)}
+_CHARGE: dict[str, Check] = {"event": _is_event, "reservation": _or_none(_TEXT)}
 _CHARGED: dict[str, Check] = {"units": _or_none(_is_count), "slots": _are_slots}
 # Who wrote the record, as the operator says, in any.
 _SIGNED: dict[str, Check] = {"run_by": _TEXT}

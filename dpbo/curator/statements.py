@@ -105,7 +105,8 @@ SPLIT = "one table, split by position"
 _FALSE_POSITIVES = 0.01  # rate of the membership test in the statement
 # where that test's power is read, beside the budget's own
 _DELTAS = (1e-4, 1e-3, 3e-3, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
-# kinds of question that are listed under one plan, where they declare what its terms do not say
+# kinds of question that are listed under one reservation, where they declare what its terms do
+# not say
 _LISTED = 5
 # kinds of release without a reservation that are listed
 _LISTED_LOOSE = 20
@@ -216,7 +217,9 @@ def compose_statement(
     guarantee = Guarantee.none() if tally.exact or failing >= 1.0 else protected
     use = BudgetUse.of(ledger, chain, at)
     named_roles = [
-        plan.terms["role"] for plan in chain.reservations.values() if "role" in plan.terms
+        reserved.terms["role"]
+        for reserved in chain.reservations.values()
+        if "role" in reserved.terms
     ]
     roles = list(dict.fromkeys([birth.role, *(role for role in named_roles if role in ROLES)]))
     unknown = dict.fromkeys(repr(role) for role in named_roles if role not in ROLES)
@@ -270,7 +273,10 @@ def largest_share(cost: Cost, cap: Cost) -> Fraction:
 
 def _split(chain: Chain) -> list[str]:
     """The public part of each table of which only the validation part is protected."""
-    splits = {plan.terms.get("seed"): plan.terms.get(SPLIT) for plan in chain.reservations.values()}
+    splits = {
+        reserved.terms.get("seed"): reserved.terms.get(SPLIT)
+        for reserved in chain.reservations.values()
+    }
     return [
         "the training part of the one table given: it was split once by position (test_size"
         f" {test_size}, seed {seed}), and only its validation part is protected"
@@ -308,10 +314,10 @@ def _trained(chain: Chain) -> list[str]:
     role = chain.birth.role
     names = [
         name
-        for name, plan in chain.reservations.items()
-        if plan.terms.get("role", role) == "training"
+        for name, reserved in chain.reservations.items()
+        if reserved.terms.get("role", role) == "training"
     ]
-    return list(dict.fromkeys([*names, *(chain.unplanned if role == "training" else ())]))
+    return list(dict.fromkeys([*names, *(chain.unreserved if role == "training" else ())]))
 
 
 def _radius(change: RowChange | None) -> str:
@@ -396,26 +402,30 @@ def _public_inputs(chain: Chain) -> dict[str, dict[str, Any]]:
     """By reservation: its terms; what queries under it declared otherwise than its terms say (each
     kind of question once, the first few of them); and what releases without one declared, each kind
     once with the number of its first release and how many there are."""
-    inputs = {name: plan.public_inputs() for name, plan in chain.reservations.items()}
-    for plan, found in chain.tally.declared.items():
+    inputs = {name: reserved.public_inputs() for name, reserved in chain.reservations.items()}
+    for reservation, found in chain.tally.declared.items():
         more = {"of other kinds": len(found) - _LISTED, "listed": "in the ledger alone"}
         for number, other in enumerate(
             [*found.values()][:_LISTED] + [more] * (len(found) > _LISTED), 1
         ):
-            inputs[_free_name(inputs, f"{plan}, question {number}", "not a plan")] = other
-    kinds = [*chain.tally.unplanned.values()]
+            inputs[_free_name(inputs, f"{reservation}, question {number}", "not a reservation")] = (
+                other
+            )
+    kinds = [*chain.tally.unreserved.values()]
     for kind in kinds[:_LISTED_LOOSE]:
         counted = {"releases": kind.times} if kind.times > 1 else {}
-        inputs[_free_name(inputs, f"release {kind.first}", "of no plan")] = counted | kind.inputs
+        inputs[_free_name(inputs, f"release {kind.first}", "of no reservation")] = (
+            counted | kind.inputs
+        )
     if left := sum(kind.times for kind in kinds[_LISTED_LOOSE:]):
-        name = _free_name(inputs, "other releases", "of no plan")
+        name = _free_name(inputs, "other releases", "of no reservation")
         inputs[name] = {"releases": left, "listed": "in the ledger alone"}
     return inputs
 
 
-def _free_name(plans: Mapping[str, Any], name: str, mark: str) -> str:
-    """`name`, with `mark` until no plan has it."""
-    while name in plans:
+def _free_name(taken: Mapping[str, Any], name: str, mark: str) -> str:
+    """`name`, with `mark` until it is not taken."""
+    while name in taken:
         name += f" ({mark})"
     return name
 

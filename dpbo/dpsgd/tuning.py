@@ -183,7 +183,7 @@ def tune(
     Raises:
         InputError: an argument outside its range, records that zeros cannot stand in for, or
             repeated records.
-        PlanChanged: the ledger's plan began with other records.
+        ReservationChanged: the ledger's reservation began with other records.
         ScoreError: in the trial, as whatever else `fit` raises there; nothing was charged.
         BudgetExceeded, LedgerMismatch, ReleaseLost: as in `private_selection` and
             `PrivateObjective`.

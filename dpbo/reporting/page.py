@@ -151,7 +151,7 @@ def _facts_of_ledger(
     counts = Counter[str | None]()
     for record in records:
         if record.kind == "charge":
-            counts[record.body["plan"]] += record.event.count
+            counts[record.body["reservation"]] += record.event.count
     rows = []
     for name, cost in chain.paid.items():
         reserved = chain.reservations.get(name)
@@ -355,12 +355,14 @@ class Search:
 
 def _answers(records: Sequence[Record]) -> dict[str, list[Mapping[str, Any]]]:
     """The released values of each reservation."""
-    plans = {record.seq: record.body["plan"] for record in records if record.kind == "charge"}
+    reservations = {
+        record.seq: record.body["reservation"] for record in records if record.kind == "charge"
+    }
     found: dict[str, list[Mapping[str, Any]]] = {
-        name: [] for name in plans.values() if name is not None
+        name: [] for name in reservations.values() if name is not None
     }
     for record in records:
-        if record.kind == "value" and (name := plans[record.body["entry"]]) is not None:
+        if record.kind == "value" and (name := reservations[record.body["entry"]]) is not None:
             found[name] += record.body["values"]
     return found
 
@@ -463,7 +465,7 @@ def _selected(
         else:
             slots = []
         if [slot.get("query") for slot in slots] == [_SELECTION]:
-            name = record.body["plan"]
+            name = record.body["reservation"]
             (value,) = values[record.seq]
             noise = reservations[name].terms.get("noise_std")
             point = _point(value)
@@ -494,7 +496,7 @@ def _releases(
     values = _values(records)
     charges = [record for record in records if record.kind == "charge"]
     for _, group in itertools.groupby(
-        charges, lambda r: (r.name, r.body["plan"], "slots" in r.body or r.seq)
+        charges, lambda r: (r.name, r.body["reservation"], "slots" in r.body or r.seq)
     ):
         charged = list(group)
         if "slots" not in charged[0].body:
@@ -504,7 +506,7 @@ def _releases(
             drawn = values.get(record.seq, [])
             for place, slot in enumerate(record.body["slots"]):
                 value = drawn[place] if place < len(drawn) else None
-                yield _release(record, slot, value, spaces.get(record.body["plan"]))
+                yield _release(record, slot, value, spaces.get(record.body["reservation"]))
 
 
 def _charges_alone(charged: Sequence[Record]) -> dict[str, str]:
@@ -517,7 +519,7 @@ def _charges_alone(charged: Sequence[Record]) -> dict[str, str]:
     count = sum(record.event.count for record in charged)
     if count > 1:
         what = f"{count:,} times: {what}"
-    name = str(first.body["plan"] or first.name)
+    name = str(first.body["reservation"] or first.name)
     return {
         "entry": entry,
         "name": name,
@@ -544,7 +546,7 @@ def _release(
         at = [_short(x)]
     return {
         "entry": str(record.seq),
-        "name": record.body["plan"] or record.name,
+        "name": record.body["reservation"] or record.name,
         "what": question_in_words(str(slot.get("query", ""))),
         "at": ", ".join([*at, *(f"{name}: {text}" for name, text in _texts(details).items())]),
         "value": answer,

@@ -13,7 +13,7 @@ from dpbo.accounting.filters import GDPFilter
 from dpbo.curator.birth import Birth
 from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import Ledger
-from dpbo.curator.plan_fingerprints import file_of
+from dpbo.curator.reservation_fingerprints import file_of
 from dpbo.curator.storage import table
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch
 from dpbo.events import GaussianEvent, PoissonGaussianEvent, RolesEvent
@@ -41,11 +41,11 @@ _CALLS: tuple[Callable[[Ledger], Any], ...] = (
     lambda ledger: ledger.records(),
     lambda ledger: ledger.records(after=_ENTRY),
     lambda ledger: ledger.verify(),
-    lambda ledger: ledger.values("plan"),
-    lambda ledger: ledger.charges("plan"),
-    lambda ledger: ledger.reservation("plan"),
+    lambda ledger: ledger.values("objective"),
+    lambda ledger: ledger.charges("objective"),
+    lambda ledger: ledger.reservation("objective"),
     lambda ledger: ledger.charged("a handle"),
-    lambda ledger: ledger.reserve("plan", _TENTH, 2, {}),
+    lambda ledger: ledger.reserve("objective", _TENTH, 2, {}),
     lambda ledger: ledger.charge("release", _TENTH, {}),
     lambda ledger: ledger.store(_ENTRY, "release", [{"value": [0.1]}]),
     lambda ledger: ledger.note("void", _SEEN),
@@ -78,27 +78,27 @@ class LedgerContract(abc.ABC):
         assert refused.value.remaining == 0.0
         assert ledger.verify().seq == 16
 
-    def test_a_plan_takes_its_slots_from_the_budget_at_once(self, url: str) -> None:
+    def test_a_reservation_takes_its_slots_from_the_budget_at_once(self, url: str) -> None:
         ledger = Ledger(url, BIRTH)
-        ledger.reserve("plan", _TENTH, 12, {})
+        ledger.reserve("objective", _TENTH, 12, {})
         with pytest.raises(BudgetExceeded):
             ledger.charge("release", _TENTH.repeated(5), {})
-        ledger.charge("plan", _TENTH.repeated(12), {}, "plan")
+        ledger.charge("objective", _TENTH.repeated(12), {}, "objective")
         with pytest.raises(BudgetExceeded) as refused:
-            ledger.charge("plan", _TENTH, {}, "plan")
+            ledger.charge("objective", _TENTH, {}, "objective")
         assert (refused.value.requested, refused.value.remaining) == (1, 0)
 
     def test_reopening_finds_everything_and_refuses_other_terms(self, url: str) -> None:
         first = Ledger(url, BIRTH)
-        first.reserve("plan", _TENTH, 12, {"score_range": [0.0, 1.0]})
+        first.reserve("objective", _TENTH, 12, {"score_range": [0.0, 1.0]})
         entry = first.charge("release", _TENTH, {})
         first.store(entry, "release", [{"value": [0.1]}])
         again = Ledger(url, BIRTH)
         assert again.records() == first.records()
-        again.reserve("plan", _TENTH, 12, {"score_range": [0.0, 1.0]})
+        again.reserve("objective", _TENTH, 12, {"score_range": [0.0, 1.0]})
         assert again.records() == first.records()
         with pytest.raises(LedgerMismatch, match="score_range"):
-            again.reserve("plan", _TENTH, 12, {"score_range": [0.0, 2.0]})
+            again.reserve("objective", _TENTH, 12, {"score_range": [0.0, 2.0]})
         others: dict[str, Any] = {
             "dataset": "another",
             "unit": "record",
@@ -108,35 +108,38 @@ class LedgerContract(abc.ABC):
             with pytest.raises(LedgerMismatch, match=name):
                 Ledger(url, dataclasses.replace(BIRTH, **{name: other}))
 
-    def test_a_plan_pays_only_for_the_releases_it_was_made_for(self, url: str) -> None:
+    def test_a_reservation_pays_only_for_the_releases_it_was_made_for(self, url: str) -> None:
         ledger = Ledger(url, BIRTH)
-        ledger.reserve("plan", _TENTH, 12, {})
-        for event, plan in ((GaussianEvent(1.0), "plan"), (_TENTH, "another")):
+        ledger.reserve("objective", _TENTH, 12, {})
+        for event, reservation in ((GaussianEvent(1.0), "objective"), (_TENTH, "another")):
             with pytest.raises(InputError):
-                ledger.charge("plan", event, {}, plan)
+                ledger.charge("objective", event, {}, reservation)
         assert ledger.head().kind == "reserve"
 
     def test_a_part_that_is_asked_twice_at_once_takes_two_of_its_slots(self, url: str) -> None:
         ledger = Ledger(url, BIRTH)
-        ledger.reserve("plan", _TENTH, 3, {"records": 5}, parallel=True)
+        ledger.reserve("objective", _TENTH, 3, {"records": 5}, parallel=True)
         ledger.charge(
-            "plan", _TENTH.repeated(2), {"units": 5, "slots": [{"part": 1}, {"part": 1}]}, "plan"
+            "objective",
+            _TENTH.repeated(2),
+            {"units": 5, "slots": [{"part": 1}, {"part": 1}]},
+            "objective",
         )
-        assert ledger.used() == {"plan": 2}
+        assert ledger.used() == {"objective": 2}
         with pytest.raises(BudgetExceeded):
             ledger.charge(
-                "plan",
+                "objective",
                 _TENTH.repeated(2),
                 {"units": 5, "slots": [{"part": 1}, {"part": 1}]},
-                "plan",
+                "objective",
             )
         ledger.charge(
-            "plan",
+            "objective",
             _TENTH.repeated(3),
             {"units": 5, "slots": [{"part": 1}, {"part": 2}, {"part": 2}]},
-            "plan",
+            "objective",
         )
-        assert ledger.verified().used == {"plan": 3}
+        assert ledger.verified().used == {"objective": 3}
 
     def test_what_is_counted_under_another_relation_is_not_charged(self, url: str) -> None:
         ledger = Ledger(url, BIRTH)
@@ -154,7 +157,7 @@ class LedgerContract(abc.ABC):
             with pytest.raises(InputError, match="relation"):
                 ledger.charge("release", event, {})
             with pytest.raises(InputError, match="relation"):
-                ledger.reserve("plan", event, 2, {})
+                ledger.reserve("objective", event, 2, {})
         assert ledger.head().kind == "birth"
 
     @pytest.mark.parametrize("column", ["body", "kind", "previous", "hash"])
@@ -167,24 +170,24 @@ class LedgerContract(abc.ABC):
     @pytest.mark.parametrize(
         ("kind", "body"),
         [
-            ("charge", {"event": GaussianEvent(0.01).to_json(), "plan": None}),
-            ("charge", {"event": _TENTH.to_json(), "plan": None}),
-            ("charge", {"event": {**_TENTH.to_json(), "count": -3}, "plan": None}),
-            ("charge", {"event": _TENTH.to_json(), "plan": "never made"}),
+            ("charge", {"event": GaussianEvent(0.01).to_json(), "reservation": None}),
+            ("charge", {"event": _TENTH.to_json(), "reservation": None}),
+            ("charge", {"event": {**_TENTH.to_json(), "count": -3}, "reservation": None}),
+            ("charge", {"event": _TENTH.to_json(), "reservation": "never made"}),
             ("value", {"entry": 77, "values": []}),
             ("value", {"entry": 1, "values": [{}, {}]}),
             ("birth", {}),
-            ("charge2", {"event": _TENTH.to_json(), "plan": None}),
-            ("charge", {"event": [], "plan": None}),
-            ("charge", {"event": _TENTH.to_json(), "plan": None, "slots": [{}, {}]}),
+            ("charge2", {"event": _TENTH.to_json(), "reservation": None}),
+            ("charge", {"event": [], "reservation": None}),
+            ("charge", {"event": _TENTH.to_json(), "reservation": None, "slots": [{}, {}]}),
             ("reserve", {"event": _TENTH.to_json(), "slots": 100, "terms": {}}),
         ],
     )
     def test_a_rightly_hashed_record_that_breaks_the_rules_is_seen(
         self, url: str, kind: str, body: dict[str, Any]
     ) -> None:
-        """Beyond the cap, not added to the total, below zero, from no plan, for no charge: hashes
-        hold, the sums do not.
+        """Beyond the cap, not added to the total, below zero, from no reservation, for no charge:
+        hashes hold, the sums do not.
         """
         ledger = self._filled(url)
         head = ledger.head()
@@ -228,13 +231,13 @@ class LedgerContract(abc.ABC):
         What others add is no rollback.
         """
         ledger = self._filled(url)
-        ledger.reserve("plan", _TENTH, 2, {})
+        ledger.reserve("objective", _TENTH, 2, {})
         assert ledger.charge("release", _TENTH, {}) == _ENTRY
         if last in ("read", "verified", "noted again"):
             Ledger.open(url).note("void", _SEEN)
         _KNOWN[last](ledger)
-        Ledger.open(url).charge("plan", _TENTH, {}, "plan")
-        assert len(ledger.charges("plan")) == 1
+        Ledger.open(url).charge("objective", _TENTH, {}, "objective")
+        assert len(ledger.charges("objective")) == 1
         _altered(ledger, sa.delete(table).where(table.c.seq > _ENTRY))
         for call in _CALLS:
             with pytest.raises(

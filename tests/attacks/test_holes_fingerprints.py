@@ -13,7 +13,7 @@ import torch
 from dpbo import Curator, PrivateObjective
 from dpbo.__main__ import main
 from dpbo.curator.ledger import Ledger
-from dpbo.errors import LedgerRolledBack, LedgerUnavailable, PlanChanged
+from dpbo.errors import LedgerRolledBack, LedgerUnavailable, ReservationChanged
 from dpbo.gibo import choose_start
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism
 from dpbo.papers.em import DPKMeans
@@ -59,7 +59,7 @@ def test_plans_that_several_writers_begin_at_once_are_all_kept(file, kept, tmp_p
 
     with ThreadPoolExecutor(writers) as pool:
         list(pool.map(begin, range(writers)))
-    assert len(json.loads(kept.read_text().partition("\n")[2])["plans"]) == 36
+    assert len(json.loads(kept.read_text().partition("\n")[2])["reservations"]) == 36
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "l.db",
@@ -105,7 +105,7 @@ def test_the_last_writers_newest_record_is_kept_beside_the_plans(file, kept):
     second.release(FIRST_MEAN, NOISE)
     line, _, rest = kept.read_text().partition("\n")
     assert line.split() == [str(second.ledger.head().seq), second.ledger.head().hash]
-    assert "plan" in json.loads(rest)["plans"]
+    assert "plan" in json.loads(rest)["reservations"]
 
 
 def test_a_file_that_cannot_be_read_is_not_passed_over(file, kept):
@@ -161,15 +161,15 @@ def test_a_table_in_another_order_does_not_answer_a_record_again(file):
     rows = rows_by(held)
     for order in (places.flip(0), places.roll(1)):
         with pytest.raises(
-            PlanChanged,
+            ReservationChanged,
             match=r"'outcomes' began with another order of the records, .*counted by their places",
         ):
             asked_of(opened(order))
-        with pytest.raises(PlanChanged, match="another order of the records"):
+        with pytest.raises(ReservationChanged, match="another order of the records"):
             rows_by(opened(order))
-    with pytest.raises(PlanChanged, match="began with other candidate records"):
+    with pytest.raises(ReservationChanged, match="began with other candidate records"):
         asked_of(opened(places * 0))
-    with pytest.raises(PlanChanged, match="began with another outcome"):
+    with pytest.raises(ReservationChanged, match="began with another outcome"):
         asked_of(held, lambda record: 1 - record["y"])
     again = opened(places)
     assert asked_of(again).value(7, request="a") == first
@@ -220,7 +220,7 @@ def test_a_score_that_holds_another_number_is_another_score(kind, file):
     objective(0.2)(torch.zeros(1, 1, dtype=DOUBLE))
     torch.manual_seed(0)
     assert objective(0.2).remaining == 2
-    with pytest.raises(PlanChanged):
+    with pytest.raises(ReservationChanged):
         objective(0.9)
 
 
@@ -237,10 +237,10 @@ def test_another_loss_or_other_vectors_are_another_question(file):
         means.fit(curator(file))
 
     choose(lambda x, records: (records[:, 0] - x[0]) ** 2)
-    with pytest.raises(PlanChanged, match="another loss"):
+    with pytest.raises(ReservationChanged, match="another loss"):
         choose(lambda x, records: (records[:, 1] - x[0]) ** 2)
     cluster(lambda records: records)
-    with pytest.raises(PlanChanged, match="another vectors"):
+    with pytest.raises(ReservationChanged, match="another vectors"):
         cluster(lambda records: -records)
 
 

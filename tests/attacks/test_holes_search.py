@@ -18,7 +18,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import DPGIBO, DPSearch, Privacy, PrivateObjective
 from dpbo.curator.protected_records import RepeatedRecordsWarning
-from dpbo.errors import InputError, PlanChanged, ScoreError
+from dpbo.errors import InputError, ReservationChanged, ScoreError
 from dpbo.search import NoisedSearch
 from tests.attacks.setups import DOUBLE, FIRST_MEAN, NOISE, TERMS, of, owner, point
 
@@ -135,7 +135,7 @@ def test_a_search_is_resumed_with_what_it_began_with_alone(tmp_path, caplog):
         ("estimator", (*train, X, y), {"estimator": another_stump()(random_state=0)}),
     ):
         with pytest.raises(
-            PlanChanged, match=f"began with (an)?other {name}, .*Nothing was charged"
+            ReservationChanged, match=f"began with (an)?other {name}, .*Nothing was charged"
         ):
             search(**{**ledger, "scoring": within(0.5), **changed}).fit(*tables)
     caplog.set_level(logging.INFO, "dpbo")
@@ -148,10 +148,10 @@ def test_a_search_is_resumed_with_what_it_began_with_alone(tmp_path, caplog):
     assert stat.S_IMODE(beside.stat().st_mode) == 0o600
     kept = json.loads(beside.read_text().partition("\n")[2])
     shown = (tmp_path / "l.db").read_bytes().decode("latin1")
-    assert len(kept["plans"]) == 3
+    assert len(kept["reservations"]) == 3
     assert not any(
         digest in shown
-        for plan in kept["plans"].values()
+        for plan in kept["reservations"].values()
         for digest in [*plan.values(), kept["key"]]
     )
 
@@ -187,7 +187,7 @@ def test_an_objective_and_a_gradient_run_resume_their_own_question_alone(tmp_pat
         ("fit", {"fit": lambda point: point}),
         ("validation records", {"held": records.flip(1)}),
     ):
-        with pytest.raises(PlanChanged, match=f"began with (an)?other {name}, "):
+        with pytest.raises(ReservationChanged, match=f"began with (an)?other {name}, "):
             objective(**changed)
     assert len(objective().history()[1]) == 1
     assert (
@@ -205,7 +205,7 @@ def test_an_objective_and_a_gradient_run_resume_their_own_question_alone(tmp_pat
         DPGIBO(curator(), loss, bounds=box, budget=0.2, iterations=2, batch_size=3, clip=1.0)
 
     gradient_run(shortened)
-    with pytest.raises(PlanChanged, match="began with another loss, "):
+    with pytest.raises(ReservationChanged, match="began with another loss, "):
         gradient_run(distance)
 
 

@@ -86,14 +86,18 @@ def old(tmp_path):
                 "limit": None,
             },
         ),
-        ("charge", name, {"event": EVENT.to_json(), "plan": name, "units": 50, "slots": [slot]}),
+        (
+            "charge",
+            name,
+            {"event": EVENT.to_json(), "reservation": name, "units": 50, "slots": [slot]},
+        ),
         ("value", name, {"entry": 4, "values": [value]}),
         (
             "charge",
             name,
             {
                 "event": EVENT.to_json(),
-                "plan": None,
+                "reservation": None,
                 "units": 50,
                 "slots": [{**slot, "handle": "1" * 32}],
             },

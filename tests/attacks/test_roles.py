@@ -21,7 +21,7 @@ from dpbo.curator.protected_records import (
 )
 from dpbo.curator.record_fingerprints import rows_of
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
-from dpbo.errors import InputError, PlanChanged
+from dpbo.errors import InputError, ReservationChanged
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from tests.attacks import setups
@@ -242,7 +242,7 @@ def test_a_tuning_is_resumed_with_its_own_training_records_alone(once, tmp_path)
     (X, Y), held = people(40), people(41, 100)
     where = {"ledger": str(tmp_path / "l.db"), "dataset": "d", "folder": tmp_path / "models"}
     first = tuned(once, TensorDataset(X, Y), held, **where)
-    with pytest.raises(PlanChanged, match="began with other training records"):
+    with pytest.raises(ReservationChanged, match="began with other training records"):
         tuned(once, TensorDataset(*people(42)), held, **where)
     again = tuned(once, Lines(X.flip(0), Y.flip(0)), held, **where)
     assert torch.equal(again.model.weight, first.model.weight)
@@ -285,7 +285,7 @@ def test_an_engine_knows_the_records_of_other_budgets():
 def test_an_engines_records_are_those_of_its_ledger(on_disk):
     engine(*people(61), **on_disk)
     assert holds_protected(tuple(part[:1].numpy() for part in people(61)))
-    with pytest.raises(PlanChanged, match="began with other"):
+    with pytest.raises(ReservationChanged, match="began with other"):
         engine(*people(62), **on_disk)
 
 

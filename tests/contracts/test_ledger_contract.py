@@ -21,7 +21,7 @@ class TestMemory:
     """In memory every Ledger is its own, so only what needs no reopening applies."""
 
     test_cap = LedgerContract.test_charges_add_up_to_the_cap_and_not_beyond
-    test_plan = LedgerContract.test_a_plan_takes_its_slots_from_the_budget_at_once
+    test_plan = LedgerContract.test_a_reservation_takes_its_slots_from_the_budget_at_once
 
     @pytest.fixture
     def url(self):

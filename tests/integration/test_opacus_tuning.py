@@ -26,8 +26,8 @@ from dpbo.dpsgd import DPSGDConfig, Session, plan_tuning, tune, tuning
 from dpbo.errors import (
     InputError,
     LedgerMismatch,
-    PlanChanged,
     ReleaseLost,
+    ReservationChanged,
     ScoreError,
     UsageError,
 )
@@ -449,7 +449,7 @@ class TestTuning:
             "fit": lambda parameters, session: fit({**parameters, "lr": 0.1}, session),
             "score": careless,
         }
-        with pytest.raises(PlanChanged, match=f"began with another {other}"):
+        with pytest.raises(ReservationChanged, match=f"began with another {other}"):
             tuned(four[strategy], **{other: others[other]}, **where)
 
     @pytest.mark.parametrize("strategy", ["search", "selection"])

@@ -2227,7 +2227,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "an older dump of a server is continued",
-        where="dpbo.curator.plan_fingerprints:kept_head",
+        where="dpbo.curator.reservation_fingerprints:kept_head",
         old="if (file := file_of(storage)) is None:",
         new="if storage.file is None or (file := file_of(storage)) is None:",
         test=(
@@ -2237,7 +2237,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "plans are written without the ledger's lock",
-        where="dpbo.curator.plan_fingerprints:_changed",
+        where="dpbo.curator.reservation_fingerprints:_changed",
         old="with ledger.alone() as newest:\n        kept",
         new="newest = ledger.head()\n    if newest:\n        kept",
         test=(
@@ -2247,7 +2247,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "an older copy of a ledger is continued",
-        where="dpbo.curator.plan_fingerprints:require_kept_head",
+        where="dpbo.curator.reservation_fingerprints:require_kept_head",
         old="if kept is not None and kept[1] != hash_there:",
         new="if kept is not None and hash_there is not None and kept[1] != hash_there:",
         test=(
@@ -2267,7 +2267,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "plans on a server are compared within a process",
-        where="dpbo.curator.plan_fingerprints:file_of",
+        where="dpbo.curator.reservation_fingerprints:file_of",
         old="if not storage.persistent:\n        return None",
         new="if storage.file is None:\n        return None",
         test=(

@@ -139,7 +139,7 @@ MADE = {
         curator(dataset="d", ledger="b.db"),
         curator(dataset="d", ledger="b.db", budget=dpbo.Budget(2.0, 1e-6)),
     ),
-    "PlanChanged": resume_with_another_score,
+    "ReservationChanged": resume_with_another_score,
     "LedgerMissing": lambda: Ledger.open("nowhere.db"),
     "LedgerUnavailable": lambda: Ledger.open("long" * 100),
     "LedgerRolledBack": expect_another_head,

@@ -300,7 +300,7 @@ def test_of_two_roles_the_statement_says_whose_number_it_knows(delta, told):
 
 def test_a_plan_named_as_a_release_keeps_what_it_declared():
     curator = make()
-    names = ["release 1", "release 1 (of no plan)", "release 2"]
+    names = ["release 1", "release 1 (of no reservation)", "release 2"]
     for name in names:
         PrivateObjective(
             curator, score, score_range=(0.0, 1.0), evaluations=4, budget=0.1, name=name
@@ -309,7 +309,10 @@ def test_a_plan_named_as_a_release_keeps_what_it_declared():
         curator.release(ClippedMean(score, score_range=(0.0, upper)), GaussianMechanism(50.0))
     told = curator.statement().public_inputs
     assert [told[name]["score_range"] for name in names] == [[[0.0, 1.0]]] * 3
-    loose = [told["release 1 (of no plan) (of no plan)"], told["release 2 (of no plan)"]]
+    loose = [
+        told["release 1 (of no reservation) (of no reservation)"],
+        told["release 2 (of no reservation)"],
+    ]
     assert [each["score_range"] for each in loose] == [[[0.0, 2.0]], [[0.0, 3.0]]]
     assert [each.get("releases") for each in loose] == [2, None], "the third is like the first"
     assert len(told) == 5

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.curator.birth import plan_terms
+from dpbo.curator.birth import reservation_terms
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import priced
 from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
@@ -169,9 +169,10 @@ def release_rows(
     Raises:
         BudgetExceeded: more than is left.
         ReleaseLost: it was charged, but its value was lost.
-        LedgerMismatch: other terms, or (PlanChanged) other records, or another order of them.
+        LedgerMismatch: other terms, or (ReservationChanged) other records, or another order of
+        them.
     """
-    held = plan_terms(
+    held = reservation_terms(
         {**table.public_inputs(), "records": curator.units},
         terms or {},
         also=("projection", "table"),
@@ -209,8 +210,8 @@ class Outcomes:
     Raises:
         InputError: an argument outside its range.
         BudgetExceeded: the budget is not left.
-        LedgerMismatch: the name belongs to another plan, or (PlanChanged) to one that began with
-            other records, another order of them, or another outcome.
+        LedgerMismatch: the name belongs to another reservation, or (ReservationChanged) to one that
+            began with other records, another order of them, or another outcome.
     """
 
     def __init__(
@@ -247,7 +248,7 @@ class Outcomes:
                 priced(curator, _KINDS, budget, repeats),
                 key=lambda noise: noise.noise_multiplier * noise.std(1),
             )
-        held = plan_terms(query.public_inputs(), terms or {})
+        held = reservation_terms(query.public_inputs(), terms or {})
         self._reservation = curator.reserve(
             name,
             noise,
@@ -276,8 +277,8 @@ class Outcomes:
 
         Raises:
             InputError: no such row, or a name that was used for another row.
-            BudgetExceeded: the row, or the whole plan, was asked as often as is allowed; nothing
-                was charged.
+            BudgetExceeded: the row, or the whole reservation, was asked as often as is allowed;
+                nothing was charged.
             ReleaseLost: the answer to this request was charged, but its value was lost.
         """
         with self._lock:
@@ -331,7 +332,7 @@ class Outcomes:
                 self._limit - len(charged),
                 self._limit,
                 "answers",
-                f"the plan {self.name!r}",
+                f"the reservation {self.name!r}",
                 account(),
             )
         if (done := sum(slot["part"] == row for slot in charged)) >= self.repeats:
@@ -340,7 +341,7 @@ class Outcomes:
                 self.repeats - done,
                 self.repeats,
                 "slots",
-                f"row {row} of the plan {self.name!r}",
+                f"row {row} of the reservation {self.name!r}",
                 account(),
             )
         handle = self.curator.evaluate(self._query(row=row), row=row, request=request)

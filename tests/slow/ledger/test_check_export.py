@@ -192,7 +192,7 @@ FORGERIES = {
     "more slots than the plan has": lambda c: changed(c, 1, slots=2),
     "one handle for two slots": lambda c: changed(c, 2, slots=c[2]["body"]["slots"][:1]),
     "a refund": lambda c: event(c, 6, count=-3),
-    "a plan from nowhere": lambda c: changed(c, 2, plan="another"),
+    "a reservation from nowhere": lambda c: changed(c, 2, reservation="another"),
     "a release without a charge": lambda c: changed(c, 3, entry=1),
     "a value delivered twice": lambda c: [*c, {**c[7]}],
     "another handle's value": lambda c: changed(c, 7, values=c[5]["body"]["values"]),

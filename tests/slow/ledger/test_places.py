@@ -13,8 +13,8 @@ import torch
 
 from dpbo import Curator, PrivateObjective
 from dpbo.curator.ledger import Ledger
-from dpbo.curator.plan_fingerprints import file_of
-from dpbo.errors import InputError, LedgerRolledBack, LedgerUnavailable, PlanChanged
+from dpbo.curator.reservation_fingerprints import file_of
+from dpbo.errors import InputError, LedgerRolledBack, LedgerUnavailable, ReservationChanged
 from dpbo.testing.ledger_contract import BIRTH
 from tests.attacks.setups import TERMS
 
@@ -46,7 +46,7 @@ def test_a_plan_on_a_server_is_resumed_with_what_it_began_with_alone(
     url = server.schema()
     objective(url)(torch.full((1, 2), 0.5, dtype=torch.float64))
     for changed in ({"records": RECORDS + 1}, {"score": other_score}):
-        with pytest.raises(PlanChanged, match=r"began with (an)?other"):
+        with pytest.raises(ReservationChanged, match=r"began with (an)?other"):
             objective(url, **changed)
     assert objective(url, RECORDS.flip(0)).remaining == 2
     (kept,) = (tmp_path / "state" / "dpbo").iterdir()

@@ -85,7 +85,7 @@ def test_eight_processes_share_one_budget(url, measured):
     assert Counter(plan or "none" for plan, _ in charged) == {"none": 40, **PLANS}
     for number, part in enumerate(told):
         assert all(
-            kept[entry].body["by"] == number and kept[entry].body["plan"] == plan
+            kept[entry].body["by"] == number and kept[entry].body["reservation"] == plan
             for plan, entry in part
         )
     kinds = [record.kind for record in records]
@@ -102,7 +102,9 @@ def test_a_child_that_ends_leaves_what_its_parent_is_writing(tmp_path):
     file = tmp_path / "ledger.db"
     ledger, journal = Ledger(str(file), BIRTH), tmp_path / "ledger.db-journal"
     with ledger._transaction(ledger.storage.writing()) as connection:
-        ledger._write(connection, "charge", "release", {"event": SINGLE.to_json(), "plan": None})
+        ledger._write(
+            connection, "charge", "release", {"event": SINGLE.to_json(), "reservation": None}
+        )
         assert journal.exists()
         if (child := os.fork()) == 0:
             ledger.storage._closing()  # as at a normal end

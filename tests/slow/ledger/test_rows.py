@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import SCHEMA, Ledger
-from dpbo.curator.plan_fingerprints import file_of
+from dpbo.curator.reservation_fingerprints import file_of
 from dpbo.curator.statements import compose_statement
 from dpbo.curator.storage import table
 from dpbo.errors import LedgerCorrupt, LedgerError, LedgerMismatch, PrivacyError
@@ -183,12 +183,12 @@ def test_forged_records_are_refused_in_words(ledger, url):
     ]
     bodies: list[dict[str, object]] = [
         {},
-        {"event": 7, "slots": "x", "terms": 7, "plan": 7, "entry": "x", "values": 7},
+        {"event": 7, "slots": "x", "terms": 7, "reservation": 7, "entry": "x", "values": 7},
         {
             "event": {"mechanism": "new"},
             "slots": 4,
             "terms": {},
-            "plan": None,
+            "reservation": None,
             "entry": 1,
             "values": [7],
         },

@@ -11,8 +11,8 @@ from dpbo.errors import (
     BudgetExceeded,
     InputError,
     LedgerMismatch,
-    PlanChanged,
     ReleaseLost,
+    ReservationChanged,
     UsageError,
 )
 from dpbo.mechanisms import (
@@ -140,11 +140,11 @@ def test_other_terms_things_or_records_do_not_resume_it(on_disk):
         ({"terms": {"seed": 1}}, LedgerMismatch),
         ({"budget": 0.25}, LedgerMismatch),
         ({"slots": 2}, LedgerMismatch),
-        ({"given": {"score": lambda _, records: 1 - records}}, PlanChanged),
+        ({"given": {"score": lambda _, records: 1 - records}}, ReservationChanged),
     ):
         with pytest.raises(error):
             reserve(make(**on_disk), **changed)
-    with pytest.raises(PlanChanged, match="other validation records"):
+    with pytest.raises(ReservationChanged, match="other validation records"):
         reserve(make(RECORDS.flip(0) / 2, **on_disk))
 
 
@@ -157,7 +157,7 @@ def test_records_that_belong_together_otherwise_are_other_records(on_disk):
 
     as_they_were = torch.arange(200)
     released = reserve(grouped(pairs, as_they_were)).release(QUERY)
-    with pytest.raises(PlanChanged, match="other validation records"):
+    with pytest.raises(ReservationChanged, match="other validation records"):
         reserve(grouped(torch.arange(200) % 100, as_they_were))
     # in another order, and under other names
     resumed = reserve(grouped(-pairs, torch.arange(199, -1, -1)))

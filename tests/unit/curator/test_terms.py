@@ -196,7 +196,7 @@ def test_a_plan_named_as_a_question_keeps_its_terms_and_a_hidden_range_is_listed
     asked(private, ClippedSum(score, score_range=(0.0, 2.0)))
     told = private.statement().public_inputs
     assert told["objective, question 1"]["evaluations"] == 6
-    assert told["objective, question 1 (not a plan)"]["query"] == "ClippedSum"
+    assert told["objective, question 1 (not a reservation)"]["query"] == "ClippedSum"
     private = make()
     private.ledger.reserve("objective", EVENT, 6, {"score_range": [[0.0, 0.1]]})
     asked(private, ClippedMean(score, score_range=(0.0, 1000.0)))

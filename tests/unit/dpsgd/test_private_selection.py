@@ -33,8 +33,8 @@ from dpbo.errors import (
     InputError,
     LedgerMismatch,
     LedgerUnavailable,
-    PlanChanged,
     ReleaseLost,
+    ReservationChanged,
     UsageError,
 )
 from dpbo.events import GaussianEvent, SelectionEvent
@@ -357,7 +357,7 @@ def test_asked_again_it_gives_the_same_and_runs_nothing(tmp_path):
     for other in ({"score": NoisedScore(near, (0.0, 2.0), GaussianMechanism(20.0))}, *others):
         with pytest.raises(LedgerMismatch):
             select(made(**terms), once, **other)
-    with pytest.raises(PlanChanged, match="began with another train"):
+    with pytest.raises(ReservationChanged, match="began with another train"):
         select(made(**terms), lambda parameters: 2 * parameters["lr"])
 
 

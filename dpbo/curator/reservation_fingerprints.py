@@ -1,21 +1,21 @@
-"""What each plan began with and the newest record of its ledger, in a file that only the operator
-may read.
+"""What each reservation began with and the newest record of its ledger, in a file that only the
+operator may read.
 
 The file is `FILE.fingerprints` beside the ledger in FILE. A ledger on a server has one on each
 machine that uses it, in the folder `dpbo` of the user's state (`XDG_STATE_HOME`, else
 `~/.local/state`), named by the server, the database and the schema: another machine cannot know
-what a plan began with here, and says so. It has mode 0600 and holds a key and, for each plan, keyed
-fingerprints of the records and of what else the plan was given. They are private
-(record_fingerprints.py), so back the file up with the records. Where it is missing, the log warns,
-and a plan is taken to go on with what it began with. Plans of a ledger in memory are compared
-while it is open.
+what a reservation began with here, and says so. It has mode 0600 and holds a key and, for each
+reservation, keyed fingerprints of the records and of what else the reservation was given. They are
+private (record_fingerprints.py), so back the file up with the records. Where it is missing, the log
+warns, and a reservation is taken to go on with what it began with. Reservations of a ledger in
+memory are compared while it is open.
 
 It also holds the number and hash of the newest record that its operator saw. A ledger that lacks
 that record is an older copy: what was charged since is not in it, so it is refused
 (`LedgerRolledBack`). An older copy of both is not noticed: keep them apart.
 
-Plans are read, compared and written while no other process can write to the ledger. The newest
-record takes its place in the file's first line once it is durable.
+Reservations are read, compared and written while no other process can write to the ledger. The
+newest record takes its place in the file's first line once it is durable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpbo.curator.entropy import system_entropy
-from dpbo.errors import LedgerRolledBack, LedgerUnavailable, PlanChanged
+from dpbo.errors import LedgerRolledBack, LedgerUnavailable, ReservationChanged
 
 if TYPE_CHECKING:
     from dpbo.curator.ledger import Ledger
@@ -50,7 +50,7 @@ _LONGEST_NAME = 120
 
 
 def file_of(storage: Storage) -> pathlib.Path | None:
-    """Where the fingerprints of a ledger's plans are kept; None in memory."""
+    """Where the fingerprints of a ledger's reservations are kept; None in memory."""
     if storage.file is not None:
         return storage.file.with_name(f"{storage.file.name}.fingerprints")
     if not storage.persistent:
@@ -70,25 +70,25 @@ def key_of(ledger: Ledger) -> bytes:
 
 def require_same(
     ledger: Ledger,
-    plan: str,
+    reservation: str,
     things: Mapping[str, Any],
     tables: Mapping[str, str | None],
     *,
     begun: bool,
 ) -> None:
-    """Compare what a plan is given with what it began with, or keep the fingerprints where it
-    begins now.
+    """Compare what a reservation is given with what it began with, or keep the fingerprints where
+    it begins now.
 
     Args:
-        ledger: the plan's ledger.
-        plan: name of the plan.
+        ledger: the reservation's ledger.
+        reservation: name of the reservation.
         things: scores, functions and estimators, by name.
         tables: digests of records by `key_of` the ledger, by name; None for records that cannot be
             compared.
-        begun: whether the ledger knows the plan already.
+        begun: whether the ledger knows the reservation already.
 
     Raises:
-        PlanChanged: names what differs.
+        ReservationChanged: names what differs.
         LedgerUnavailable: the file of fingerprints cannot be read or written.
     """
     # With torch, which opening a ledger does not need.
@@ -105,23 +105,23 @@ def require_same(
         _LOG.warning(
             "%r: %s not compared with those it begins or began with, because single records cannot"
             " be read alike twice",
-            plan,
+            reservation,
             name,
         )
     with _changed(ledger) as kept:
-        plans = kept.setdefault("plans", {})
-        if begun and file is not None and plan not in plans:
+        reservations = kept.setdefault("reservations", {})
+        if begun and file is not None and reservation not in reservations:
             _LOG.warning(
                 "%r: resumed unchecked, because %s does not tell which records, score and fit it"
                 " began with",
-                plan,
+                reservation,
                 file.name,
             )
-        first = plans.get(plan, {}) if begun else {}
+        first = reservations.get(reservation, {}) if begun else {}
         for name in current:
             if first.get(name, current[name]) != current[name]:
-                raise PlanChanged(plan, name.removesuffix(_PYTHON))
-        plans[plan] = {**first, **current}
+                raise ReservationChanged(reservation, name.removesuffix(_PYTHON))
+        reservations[reservation] = {**first, **current}
 
 
 def kept_head(storage: Storage) -> tuple[int, str] | None:
@@ -176,7 +176,7 @@ def keep_head(storage: Storage, seq: int, hash: str) -> None:
 
 @contextlib.contextmanager
 def _changed(ledger: Ledger) -> Iterator[dict[str, Any]]:
-    """What is kept of a ledger's plans, to read and change while no other process writes."""
+    """What is kept of a ledger's reservations, to read and change while no other process writes."""
     file = file_of(ledger.storage)
     if file is None:
         ledger.fingerprints.setdefault("key", system_entropy(32).hex())
@@ -285,6 +285,6 @@ def _file_errors(file: pathlib.Path) -> Iterator[None]:
         raise LedgerUnavailable(
             f"the file {file.name!r}, in which the ledger's fingerprints are kept, cannot be read"
             " or written, or is a link. Nothing was charged. Put it back, or delete it: then"
-            " nothing tells whether a plan is resumed with what it began with, or the ledger is an"
-            " older copy."
+            " nothing tells whether a reservation is resumed with what it began with, or the ledger"
+            " is an older copy."
         ) from None
