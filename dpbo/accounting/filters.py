@@ -109,7 +109,7 @@ class Accounting(abc.ABC):
         """Its name in the ledger and the statement, which `accounting_named` reads."""
 
     @abc.abstractmethod
-    def price(self, event: Event) -> Cost | None:
+    def cost_or_none(self, event: Event) -> Cost | None:
         """The cost of an event, or None where this accounting cannot pay for it. Events without
         noise cost nothing.
         """
@@ -139,15 +139,15 @@ class Accounting(abc.ABC):
     @checked
     def cost(self, event: Event) -> Cost:
         """The cost of an event. Raises InputError where this accounting cannot pay for it."""
-        price = self.price(event)
-        if price is None:
+        cost = self.cost_or_none(event)
+        if cost is None:
             raise InputError(
                 "mechanism",
                 event.mechanism,
                 f"one that {self.name} can pay for",
                 "See dpbo.accounting for others.",
             )
-        return price
+        return cost
 
 
 class Filter(Accounting):
@@ -158,7 +158,7 @@ class Filter(Accounting):
         return type(self).__name__
 
     @abc.abstractmethod
-    def amount(self, event: Event) -> Fraction | None:
+    def cost_amount(self, event: Event) -> Fraction | None:
         """The event's cost as one number, or None where this filter cannot pay for it."""
 
     @abc.abstractmethod
@@ -170,8 +170,8 @@ class Filter(Accounting):
         """What events of this total guarantee, at this delta."""
 
     @checked
-    def price(self, event: Event) -> Cost | None:
-        amount = Fraction(0) if event.free else self.amount(event)
+    def cost_or_none(self, event: Event) -> Cost | None:
+        amount = Fraction(0) if event.free else self.cost_amount(event)
         # no release gives budget back
         if amount is None:
             return None
@@ -189,13 +189,13 @@ class Filter(Accounting):
         return self.guarantee_of(cost.parts[0], delta)
 
     def multiplier(self, kind: EventKind, slots: int, available: Cost) -> float | None:
-        if self.amount(kind(1.0, slots)) is None:
+        if self.cost_amount(kind(1.0, slots)) is None:
             return None
 
         def fits(multiplier: float) -> bool:
             # of hardly any noise it may know no cost
-            price = self.price(kind(multiplier, slots))
-            return price is not None and price <= available
+            cost = self.cost_or_none(kind(multiplier, slots))
+            return cost is not None and cost <= available
 
         return max(least_scale(fits, least=2.0 * _LEAST, most=0.5 / _LEAST), _LEAST)
 
@@ -213,7 +213,7 @@ class GDPFilter(Filter):
 
     unit: ClassVar[str] = "mu^2"
 
-    def amount(self, event: Event) -> Fraction | None:
+    def cost_amount(self, event: Event) -> Fraction | None:
         return event_costs.mu_squared(event)
 
     def cap_amount(self, budget: Budget) -> Fraction:
@@ -246,7 +246,7 @@ class PureFilter(Filter):
 
     unit: ClassVar[str] = "epsilon"
 
-    def amount(self, event: Event) -> Fraction | None:
+    def cost_amount(self, event: Event) -> Fraction | None:
         return event_costs.pure(event)
 
     def cap_amount(self, budget: Budget) -> Fraction:
@@ -269,7 +269,7 @@ class ZCDPFilter(Filter):
 
     unit: ClassVar[str] = "rho"
 
-    def amount(self, event: Event) -> Fraction | None:
+    def cost_amount(self, event: Event) -> Fraction | None:
         return event_costs.rho(event)
 
     def cap_amount(self, budget: Budget) -> Fraction:
@@ -302,7 +302,7 @@ class RDPFilter(Filter):
     def name(self) -> str:
         return f"RDPFilter({self.order!r})"
 
-    def amount(self, event: Event) -> Fraction | None:
+    def cost_amount(self, event: Event) -> Fraction | None:
         return renyi.cost(event, self.order)
 
     def cap_amount(self, budget: Budget) -> Fraction:

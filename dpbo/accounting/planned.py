@@ -91,7 +91,7 @@ class Planned(Accounting):
         return cls([event_from_json(body) for body in bodies])
 
     @checked
-    def price(self, event: Event) -> Cost | None:
+    def cost_or_none(self, event: Event) -> Cost | None:
         if event.free:
             return Cost.of(*(0 for _ in self.events))
         same = [event.repeated(1) == planned.repeated(1) for planned in self.events]

@@ -208,7 +208,7 @@ class State(NamedTuple):
 
 @dataclass
 class _Charged:
-    """An event, its price once it was asked for, and how many charges of it count towards what is
+    """An event, its cost once it was asked for, and how many charges of it count towards what is
     spent.
     """
 

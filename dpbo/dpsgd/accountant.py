@@ -116,7 +116,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         terms = {"attested": "Poisson", "sample_rate": float(sample_rate)}
         step = self._event(multiplier, sample_rate)
         accounting = self._curator.accounting
-        if accounting.price(step) is None:
+        if accounting.cost_or_none(step) is None:
             raise UsageError(
                 f"the curator's {accounting.name} cannot pay for steps on samples of the records:"
                 " make the Curator with accounting=RDPFilter(8.0) of dpbo.accounting, or with"

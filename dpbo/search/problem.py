@@ -50,7 +50,7 @@ class Problem:
         terms: public facts of the search, for the ledger.
         groups_train: labels of the training records, if they are known.
         by_name: whether the user named the strategy.
-        alike: whether public and protected records are one table's, so that the populations are the
+        split: whether public and protected records are one table's, so that the populations are the
             same.
         begun: the terms with which an earlier session began this search; None for a new one.
         public: the `PublicScores` of its candidates, for strategies that cross-validate.
@@ -72,7 +72,7 @@ class Problem:
     terms: Mapping[str, Any]
     groups_train: Any
     by_name: bool
-    alike: bool
+    split: bool
     n_jobs: int | None
     verbose: int
     callbacks: tuple[Callback, ...]

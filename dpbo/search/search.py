@@ -534,7 +534,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             terms=terms,
             groups_train=groups_train,
             by_name=self.strategy != "auto",
-            alike=split,
+            split=split,
             n_jobs=self.n_jobs,
             verbose=int(self.verbose),
             callbacks=callbacks,

@@ -196,7 +196,7 @@ class Auto(Strategy):
             _noise(problem),
             width=problem.width,
             units=round(problem.public_units),
-            shift=0.0 if problem.alike else float(self.shift),
+            shift=0.0 if problem.split else float(self.shift),
             seed=problem.seed,
         )
 

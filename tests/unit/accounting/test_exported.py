@@ -58,7 +58,9 @@ def exported(tmp_path, capsys, accounting, sampled=False):
         ledger=url,
         accounting=accounting,
     )
-    if accounting.price(GaussianEvent(9.0)) is not None and not isinstance(accounting, Planned):
+    if accounting.cost_or_none(GaussianEvent(9.0)) is not None and not isinstance(
+        accounting, Planned
+    ):
         share = 0.1
         PrivateObjective(
             curator, lambda x, r: r, score_range=(0.0, 1.0), evaluations=4, budget=share
@@ -72,7 +74,7 @@ def exported(tmp_path, capsys, accounting, sampled=False):
     ]
     for query, mechanism in releases:
         if (
-            accounting.price(query.release_event(mechanism.event(), Adjacency.REPLACE_ONE))
+            accounting.cost_or_none(query.release_event(mechanism.event(), Adjacency.REPLACE_ONE))
             is not None
         ):
             curator.release(query, mechanism)

@@ -87,7 +87,7 @@ def test_a_calibrated_plan_comes_back_within_its_budget_and_wastes_nothing(accou
         [GaussianEvent, LaplaceEvent], [(0.5, 1e-6), (3.0, 1e-5), (8.0, 1e-3)]
     ):
         budget = Budget(epsilon, delta)
-        if accounting.price(event(1.0)) is None:
+        if accounting.cost_or_none(event(1.0)) is None:
             with pytest.raises(InputError, match="can pay for"):
                 calibrate(budget, releases=3, accounting=accounting, event=event)
             continue
@@ -232,7 +232,7 @@ def test_no_release_gives_budget_back():
         assert RDPFilter(order).cost(event).parts[0] > 0
 
     class Generous(PureFilter):
-        def amount(self, event):
+        def cost_amount(self, event):
             return Fraction(-1)
 
     assert Generous().cost(event).parts[0] == 0

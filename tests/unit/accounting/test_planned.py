@@ -288,7 +288,7 @@ def test_mixed_relations_and_exact_answers_are_no_plan():
     ):
         with pytest.raises(InputError, match=parameter):
             Planned(events)  # type: ignore[arg-type]
-    assert PLAN.price(NotPrivateEvent()) == Cost.of(0, 0, 0)
+    assert PLAN.cost_or_none(NotPrivateEvent()) == Cost.of(0, 0, 0)
 
 
 def test_a_budget_is_kept_to_the_last_bit_or_within_the_room_that_is_left():

@@ -88,7 +88,7 @@ def test_filters_charge_the_largest_of_the_roles():
     for accounting in (GDPFilter(), ZCDPFilter(), RDPFilter(4.0)):
         # 2/4 against 1/2.25
         assert accounting.cost(gaussian) == accounting.cost(GaussianEvent(2.0, 2))
-    assert GDPFilter().price(TRIAL) is None, "sampled steps have no GDP price"
+    assert GDPFilter().cost_or_none(TRIAL) is None, "sampled steps have no GDP price"
     assert RDPFilter(8.0).cost(TRIAL).parts[0] >= max(
         RDPFilter(8.0).cost(e).parts[0] for e in (STEPS, SCORE)
     )

@@ -116,7 +116,7 @@ def test_a_base_in_another_relation_is_refused():
 
 def test_which_filters_can_pay():
     for accounting in (GDPFilter(), ZCDPFilter(), PureFilter()):
-        assert accounting.price(MIXED) is None
+        assert accounting.cost_or_none(MIXED) is None
     epsilon = float(PureFilter().cost(PURE).parts[0])
     assert 0.1 < epsilon < 3 * 0.1
     assert float(GDPFilter().cost(PURE).parts[0]) > 0

@@ -351,14 +351,14 @@ def test_the_mechanism_contract_catches_wrong_noise_supports_and_charges(guard):
 @pytest.mark.attack("A16")
 def test_the_ledger_contract_catches_a_dropped_charge_and_a_batch_charged_as_one(monkeypatch):
     contract: Any = test_ledger_contract.TestMemory()
-    price = Filter.price
+    cost = Filter.cost_or_none
     for guard, owner, method, sabotage in (
         (contract.test_cap, Ledger, "charge", lambda ledger, *charged, **how: 1),
         (
             contract.test_plan,
             Filter,
-            "price",
-            lambda accounting, event: price(accounting, event.repeated(1)),
+            "cost_or_none",
+            lambda accounting, event: cost(accounting, event.repeated(1)),
         ),
     ):
         guard(None)
