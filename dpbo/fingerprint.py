@@ -443,17 +443,13 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
 
 def _changed_by(kind: type) -> set[str]:
     """Names of attributes that methods of a class change, but for those that make an object."""
-    functions = [
-        getattr(part, "__func__", part)
-        for each in kind.__mro__
-        if is_own(each)
-        for name, part in _members(each)
-        if name != "__init__"
-    ]
-    codes = [
-        function.__code__ for function in functions if isinstance(function, types.FunctionType)
-    ]
-    return {name for code in codes for name in _bound_and_changed(code)[1]}
+    changed = set[str]()
+    for each in filter(is_own, kind.__mro__):
+        for name, part in _members(each):
+            function = getattr(part, "__func__", part)
+            if name != "__init__" and isinstance(function, types.FunctionType):
+                changed.update(_bound_and_changed(function.__code__)[1])
+    return changed
 
 
 def _lasts(value: Any) -> bool:

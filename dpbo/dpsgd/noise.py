@@ -287,13 +287,10 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         noised = {id(parameter) for parameter in self.params}
         if not noised:
             raise UsageError("no parameter of the module requires a gradient.")
-        for parameter in (
-            parameter
-            for group in self.param_groups
-            for parameter in group["params"]
-            if id(parameter) not in noised
-        ):
-            parameter.grad = None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in noised:
+                    parameter.grad = None
         for parameter in self.params:
             if parameter.grad_sample is None:
                 raise UsageError(

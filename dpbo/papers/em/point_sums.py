@@ -150,17 +150,19 @@ class PointSums(Query):
         )
 
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+        def there(pieces: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+            """On the records' own device. If the score fails on one record, all pieces come from
+            the CPU, and go there in parts that fit.
+            """
+            for piece in pieces:
+                if piece.device == view.device:
+                    yield piece
+                else:
+                    for part in torch.split(piece, LARGEST_CHUNK):
+                        yield part.to(view.device)
+
         def reduce(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
-            # on the records' own device, wherever a piece comes from: if the score fails on one
-            # record, all pieces come from the CPU, and go there in parts that fit
-            parts = (
-                part.to(view.device)
-                for piece in pieces
-                for part in (
-                    [piece] if piece.device == view.device else torch.split(piece, LARGEST_CHUNK)
-                )
-            )
-            return self._total_of_view(view, parts).cpu()
+            return self._total_of_view(view, there(pieces)).cpu()
 
         total = score_evaluation.score_records(self._points, None, view, self.dimension, reduce)
         if isinstance(total, Failure):
