@@ -1,8 +1,8 @@
 """One step of DP-SGD with dpbo's sums and noise, beside Opacus' own on the same batch.
 
-A perceptron of 10^6 parameters, 4 bytes each, and n records: the backward pass writes n gradients,
-4 MB each; both optimizers read them once for norms and once for the sum. dpbo adds the sum in
-float64 and 10^6 exact draws, 8 bytes of the operating system's entropy each.
+A perceptron of 10^5 to 10^7 parameters, 4 bytes each, and n records: the backward pass writes n
+gradients; both optimizers read them once for norms and once for the sum. dpbo adds blocks of the
+sum in float64, and one exact draw a parameter, 8 bytes of a cipher's stream each.
 
     python -m benchmarks.dpsgd_step [--smoke] [--json FILE]
 """
@@ -84,7 +84,9 @@ def compared(width: int, count: int, repetitions: int, device: str) -> list[Any]
 
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(__doc__, arguments, device="cpu")
-    sizes = [(40, 16, 2)] if chosen.smoke else [(100, 64, 30), (1000, 64, 15), (1000, 256, 10)]
+    sizes = [(100, 64, 30), (1000, 64, 15), (1000, 256, 10), (5000, 32, 6)]
+    if chosen.smoke:
+        sizes = [(40, 16, 2)]
     # Of Opacus' generators and hooks.
     warnings.simplefilter("ignore")
     rows = [compared(*size, chosen.device) for size in sizes]

@@ -129,8 +129,8 @@ def seeded_noise(monkeypatch):
     from dpbo.testing import SeededEntropy
 
     torch.manual_seed(0)
-    monkeypatch.setattr(
-        importlib.import_module("dpbo.curator.entropy"),
-        "os",
-        types.SimpleNamespace(urandom=SeededEntropy(0)),
-    )
+    module = importlib.import_module("dpbo.curator.entropy")
+    entropy = SeededEntropy(0)
+    monkeypatch.setattr(module, "os", types.SimpleNamespace(urandom=entropy))
+    ssl = types.SimpleNamespace(RAND_add=lambda *_: None, RAND_bytes=entropy)
+    monkeypatch.setattr(module, "ssl", ssl)

@@ -2,9 +2,10 @@
 
 Law of a step: p.grad = h floor((S + N) / h + 1/2) / batch_size, where S is the sum of the sample's
 gradients, each clipped to norm C, and N is Gaussian of standard deviation noise_multiplier * C,
-rounded up; h is a power of two with that deviation in [2^20 h, 2^21 h). N is drawn exactly: on the
-CPU from the operating system's entropy (`mechanisms.rounding`), on a GPU from ChaCha20 keyed with
-it (device_noise.py). Rounding and what follows is post-processing.
+rounded up; h is a power of two with that deviation in [2^20 h, 2^21 h). N is drawn exactly from a
+cipher keyed with the operating system's entropy for each step: on the CPU AES-256
+(`curator.entropy`, `mechanisms.rounding`), on a GPU ChaCha20 (device_noise.py). Rounding and what
+follows is post-processing.
 
 Sensitivity of the float sum S: a record moves it by at most C, although it is rounded. Proof. Let
 g_1 ... g_n be the sample's gradients, as Opacus has computed them, with d coordinates each, n <=
@@ -17,10 +18,17 @@ g_1 ... g_n be the sample's gradients, as Opacus has computed them, with d coord
 2. The factor is f = min(1, C (1 - 2^-9) / r), zero where r is not finite. So f g has norm at most
    C (1 - 2^-9) (1 + 2^-13).
 3. S = sum of f_i g_i in float64, in any order and in parts, is within 2 n 2^-53 sum |f_i g_i| of
-   the exact sum, coordinate by coordinate, hence in norm within 2 n^2 2^-53 C <= 2^-12 C. What S /
-   h loses of its fraction is below 2^-53 a coordinate, and h <= C: together below 2^-23 C.
-   Neighbours differ by at most C (1 - 2^-9) (1 + 2^-13) + 2 * (2^-12 + 2^-23) C < C; where one
-   record is replaced, by less than 2 C.
+   the exact sum, coordinate by coordinate, hence in norm within 2 n^2 2^-53 C <= 2^-12 C.
+   On the CPU, float32 gradients of a sample of n <= 1024 records are first summed in float32, in
+   blocks of m <= 4096 / n records, with each f_i rounded towards zero: f_i g_i becomes no longer.
+   A block's sum, in any order, with or without fused products, is right within (m + 1) 2^-24 times
+   its sum of |f_i g_i|, and 2 m 2^-126 for what underflows. In norm the blocks together lose at
+   most (m + 1) n 2^-24 C <= (1 + 1/m) 2^-12 C, and m >= 4. The sum of blocks in float64 loses less
+   than 2^-33 C. So S is within 2^-11 C of the exact sum here, too.
+   What S / h loses of its fraction is below 2^-53 a coordinate, and h <= C: together below 2^-23 C.
+   Neighbours differ by at most C (1 - 2^-9) (1 + 2^-13) + 2 * (2^-11 + 2^-23) C < C; where one
+   record is replaced, by less than 2 C. (That n and so m differ between neighbours does not
+   matter: each sum is near its own exact one.)
 
 What is not bounded: a record's gradient that depends on other records of its sample. Layers that do
 so are refused where they are seen (`rebuilding`). A mean loss with class weights or ignored targets
@@ -52,7 +60,7 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.data import DataLoader
 
-from dpbo.curator.entropy import bernoulli, system_entropy
+from dpbo.curator.entropy import bernoulli, keyed_stream, system_entropy
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.dpsgd.device_noise import rounded_on_device, runs_on, weighted_sum_on_device
 from dpbo.dpsgd.reached import is_own_class
@@ -71,6 +79,10 @@ _MARGIN = 1 - 2.0**-9
 _BLOCK = 1024
 _LOST = 2.0**-126
 _BELOW_ONE = 1 - 2.0**-53
+# Rows of a block that is summed in float32, times records of the sample; the most and least rows.
+_BLOCK_TERMS = 1 << 12
+_MOST_ROWS = 32
+_LEAST_ROWS = 4
 # How many numbers are converted to float64 at a time.
 _CACHED = 1 << 16
 _DEVICE_CACHED = 1 << 26
@@ -94,8 +106,8 @@ DPOptimizer: Any = load_opacus("opacus.optimizers").DPOptimizer
 
 
 class PoissonSamples:
-    """A DataLoader's batch sampler that draws Poisson samples from the operating system's entropy,
-    and counts them.
+    """A DataLoader's batch sampler that draws Poisson samples (`curator.entropy.bernoulli`) and
+    counts them.
 
     Until the step on a pass's last sample, torch, numpy and Python draw from fresh generators,
     seeded anew for each sample. With a seed that is known, one record more would give all later
@@ -387,7 +399,7 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         self._norm = max(clip, self._norm)
         factors = _factors(gradients, clip)
         for parameter, gradient in zip(self.params, gradients, strict=True):
-            total = _weighted_sum(gradient, factors).view(parameter.shape)
+            total = _weighted_sum(gradient, factors, self._samples.size).view(parameter.shape)
             if parameter.summed_grad is None:
                 parameter.summed_grad = total
             else:
@@ -483,9 +495,10 @@ def _factors(gradients: list[torch.Tensor], clip: float) -> torch.Tensor:
     return torch.where(squares.isfinite(), factors, 0.0)
 
 
-def _weighted_sum(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+def _weighted_sum(rows: torch.Tensor, factors: torch.Tensor, records: int) -> torch.Tensor:
     """The sum of the rows times their factors, in float64; a row with factor zero counts as zero
-    even if it is not finite.
+    even if it is not finite. `records` is the number in the whole sample, of which these rows may
+    be a part.
     """
     factors = factors.to(rows.device)
     if runs_on(rows.device) and rows.numel():
@@ -493,6 +506,9 @@ def _weighted_sum(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
     if not bool((factors > 0).all()):
         rows = rows.masked_fill((factors == 0).unsqueeze(1), 0.0)
     count, length = rows.shape
+    block = min(_BLOCK_TERMS // max(records, 1), _MOST_ROWS)
+    if rows.dtype == torch.float32 and not rows.is_cuda and block >= _LEAST_ROWS:
+        return _sum_of_blocks(rows.detach().numpy(), factors.numpy(), block)
     most = _DEVICE_CACHED if rows.is_cuda else _CACHED
     width = max(most // max(count, 1), 64)
     held = factors.new_empty(count, min(width, length))
@@ -500,6 +516,20 @@ def _weighted_sum(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
     for part, into in zip(torch.split(rows, width, dim=1), torch.split(total, width), strict=True):
         torch.mv(held[:, : len(into)].copy_(part).T, factors, out=into)
     return total
+
+
+def _sum_of_blocks(
+    rows: NDArray[np.float32], factors: NDArray[np.float64], block: int
+) -> torch.Tensor:
+    """The same, by blocks of rows that are summed in float32."""
+    total = np.zeros(rows.shape[1])
+    # What underflows is too small to matter.
+    with np.errstate(all="ignore"):
+        below = factors.astype(np.float32)
+        below = np.where(below > factors, np.nextafter(below, np.float32(0.0)), below)
+        for start in range(0, len(rows), block):
+            total += below[start : start + block] @ rows[start : start + block]
+    return torch.from_numpy(total)
 
 
 def _noised(total: torch.Tensor, std: float) -> torch.Tensor:
@@ -513,23 +543,21 @@ def _noised(total: torch.Tensor, std: float) -> torch.Tensor:
         drawn = rounded_on_device((steps - below).clamp_(max=_BELOW_ONE), scale / grid)
         return (below + drawn) * grid
     flat = total.cpu().numpy()
+    noised = np.empty(len(flat))
 
-    def draw(start: int) -> NDArray[Any]:
+    def draw(start: int) -> None:
         # `grid` is a power of two, so nothing is rounded.
         exact = flat[start : start + _DRAWS] / grid
         whole = np.floor(exact)
-        lattice = rounded(
-            NORMALS,
-            np.minimum(exact - whole, _BELOW_ONE),
-            np.full(len(exact), scale / grid),
-            system_entropy,
-        )
-        return (whole + lattice) * grid
+        fractions = np.minimum(exact - whole, _BELOW_ONE)
+        scales = np.broadcast_to(scale / grid, len(exact))
+        whole += rounded(NORMALS, fractions, scales, keyed_stream)
+        np.multiply(whole, grid, out=noised[start : start + _DRAWS])
 
-    starts = range(0, max(len(flat), 1), _DRAWS)
+    starts = range(0, len(flat), _DRAWS)
     if len(starts) == 1:
-        parts = [draw(0)]
+        draw(0)
     else:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            parts = list(pool.map(draw, starts))
-    return torch.from_numpy(np.concatenate(parts)).to(total.device)
+            collections.deque(pool.map(draw, starts), maxlen=0)
+    return torch.from_numpy(noised).to(total.device)

@@ -121,6 +121,28 @@ def test_sums_are_what_opacus_would_sum():
     assert torch.allclose(summed(rows).float(), expected, rtol=0.005, atol=0.005)
 
 
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize(
+    ("records", "part"),
+    [(1, 1), (64, 64), (129, 129), (1000, 1000), (1024, 60), (1025, 1025), (20000, 64)],
+)
+def test_sums_are_exact_within_what_the_proof_of_their_sensitivity_allows(records, part):
+    """2^-11 of the clip, for records that are all alike, so that errors have one sign, and for
+    random ones; a sample in parts is no less exact than in one.
+    """
+    generator = torch.Generator().manual_seed(records)
+    alike = torch.full((records, 3), 1 / 3)
+    for rows in (alike, torch.randn(records, 50, generator=generator)):
+        made, parameter = optimizer(rows.shape[1:], count=records)
+        for piece in torch.split(rows, part):
+            parameter.grad_sample = piece
+            made.clip_and_accumulate()
+        factors = noise._factors([rows], CLIP).numpy()
+        terms = factors.astype(np.longdouble)[:, None] * rows.numpy().astype(np.longdouble)
+        error = parameter.summed_grad.numpy() - terms.sum(0)
+        assert exact_norm(error.astype(float)) <= 2.0**-11 * CLIP
+
+
 def session(module=None):
     module = module or nn.Linear(4, 2)
     return Session(TensorDataset(X, Y), TERMS).make_private(

@@ -827,11 +827,12 @@ SABOTAGES = (
     Sabotage(
         "samples of one fixed size",
         where="dpbo.curator.entropy:bernoulli",
-        old='words = np.frombuffer(system_entropy(8 * count), dtype="<u8")',
+        old="heads = np.empty(count, dtype=np.bool_)",
         new=(
-            'words = np.frombuffer(system_entropy(8 * count), dtype="<u8")\n'
+            'words = np.frombuffer(keyed_stream(8 * count), dtype="<u8")\n'
             "    if count:\n"
-            "        return words.argsort().argsort() < round(count * rate)"
+            "        return words.argsort().argsort() < round(count * rate)\n"
+            "    heads = np.empty(count, dtype=np.bool_)"
         ),
         test="tests/unit/queries/test_sampled.py::test_units_are_taken_by_themselves_and_anew",
     ),
@@ -1432,6 +1433,26 @@ SABOTAGES = (
         test=(
             "tests/integration/test_opacus_noise.py"
             "::test_the_noise_is_gaussian_on_a_public_grid_and_fresh_at_every_draw"
+        ),
+    ),
+    Sabotage(
+        "parts of a sample are summed in float32 as if each were the whole",
+        where="dpbo.dpsgd.noise:_weighted_sum",
+        old="_BLOCK_TERMS // max(records, 1)",
+        new="_BLOCK_TERMS // max(count, 1)",
+        test=(
+            "tests/integration/test_opacus_noise.py"
+            "::test_sums_are_exact_within_what_the_proof_of_their_sensitivity_allows[20000-64]"
+        ),
+    ),
+    Sabotage(
+        "a sample is summed in float32 in one block",
+        where="dpbo.dpsgd.noise:_weighted_sum",
+        old="min(_BLOCK_TERMS // max(records, 1), _MOST_ROWS)",
+        new="1 << 20",
+        test=(
+            "tests/integration/test_opacus_noise.py"
+            "::test_sums_are_exact_within_what_the_proof_of_their_sensitivity_allows[1000-1000]"
         ),
     ),
     Sabotage(

@@ -110,7 +110,16 @@ def test_entropy_comes_from_one_place_and_noise_is_shaped_in_mechanisms_alone():
         # a transform without privacy, refused unless its user says so: these coins protect nothing
         "papers/po_gp_ucb/transform.py",
     }
-    generators = ("urandom", "randn", "normal_", "SystemRandom", "randint", "token_bytes", "rand")
+    generators = (
+        "urandom",
+        "RAND_bytes",
+        "randn",
+        "normal_",
+        "SystemRandom",
+        "randint",
+        "token_bytes",
+        "rand",
+    )
     assert _users(*generators) == {"curator/entropy.py"} | public
     computing = {
         "accounting/gdp.py",

@@ -170,7 +170,7 @@ def release_rows(
         BudgetExceeded: more than is left.
         ReleaseLost: it was charged, but its value was lost.
         LedgerMismatch: other terms, or (ReservationChanged) other records, or another order of
-        them.
+            them.
     """
     held = reservation_terms(
         {**table.public_inputs(), "records": curator.units},
