@@ -544,15 +544,15 @@ class ObjectForm(Column):
     def of(cls, public: Sequence[Any]) -> ObjectForm:
         """The form of these cells."""
         plain = [_plain(cell) for cell in public]
-        missing = next((cell for cell in plain if _is_missing(cell)), math.nan)
-        return cls(frozenset(type(cell) for cell in plain if not _is_missing(cell)), missing)
+        missing = next((cell for cell in plain if is_missing(cell)), math.nan)
+        return cls(frozenset(type(cell) for cell in plain if not is_missing(cell)), missing)
 
     def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
         return np.fromiter(map(self._cell, _cells(column)), dtype=object, count=len(column))
 
     def _cell(self, cell: Any) -> Any:
         cell = _plain(cell)
-        if _is_missing(cell):
+        if is_missing(cell):
             return self.missing
         if type(cell) in self.types and not isinstance(cell, _EQUAL_ACROSS_TYPES):
             return cell
@@ -690,19 +690,20 @@ def _plain(cell: Any) -> Any:
     if (
         isinstance(cell, datetime.datetime)
         and hasattr(cell, "to_pydatetime")
-        and not _is_missing(cell)
+        and not is_missing(cell)
     ):
         return cell.to_pydatetime(warn=False)
     if (
         isinstance(cell, datetime.timedelta)
         and hasattr(cell, "to_pytimedelta")
-        and not _is_missing(cell)
+        and not is_missing(cell)
     ):
         return cell.to_pytimedelta()
     return cell
 
 
-def _is_missing(cell: Any) -> bool:
+def is_missing(cell: Any) -> bool:
+    """Whether a cell stands for a missing value, in any of the ways of Python and pandas."""
     if cell is None or type(cell).__name__ in ("NaTType", "NAType"):
         # The missing values of pandas.
         return True

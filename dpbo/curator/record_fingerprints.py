@@ -10,7 +10,8 @@ The words of a text of at most 64 letters are such a fingerprint themselves, wit
 letters, each as its code point, and its length. Two texts of different lengths differ in that word;
 two of one length differ in a letter. So different texts have equal words with probability 2^-64,
 and rows that differ in a text agree with probability 2^-63 at most. The words of any other cell are
-a keyed BLAKE2b of 64 bits.
+a keyed BLAKE2b of 64 bits, of its pickle where it is no value of Python, numpy or torch. A missing
+value is a NaN, whatever stands for it.
 
 A table counts as the sum of its rows' fingerprints, mixed once more by each of four secret keys, so
 neither the order of rows nor how they are dealt to ranks matters (`TableDigest`).
@@ -26,7 +27,9 @@ import contextlib
 import datetime
 import hashlib
 import itertools
+import math
 import numbers
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -37,6 +40,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo.curator.entropy import system_entropy
+from dpbo.curator.public_form import is_missing
 from dpbo.curator.records import PrivateView, leaves
 from dpbo.fingerprint import fingerprint
 from dpbo.isolation import isolate_generators
@@ -454,11 +458,16 @@ def _singles(numbers: Any) -> Digests:
 
 
 def _cell(cell: Any, key: bytes) -> bytes:
-    """8 bytes: a number as in a table of numbers."""
+    """8 bytes: a number as in a table of numbers; a missing value of any kind as NaN; another
+    object by its pickle. Raises for one that has none: its content is not known.
+    """
+    if is_missing(cell):
+        cell = math.nan
     if isinstance(cell, (int, float)):
         with contextlib.suppress(OverflowError):
             # An integer beyond the largest float.
             return _singles(np.array([float(cell)])).tobytes()
-    if cell is not None and not isinstance(cell, _CELLS):
-        raise TypeError("the content of such a record is not known")
-    return fingerprint(cell, key=key, size=8)
+    if not isinstance(cell, _CELLS):
+        cell = pickle.dumps(cell)
+    # "content", since a sample may hold other objects, such as pictures.
+    return fingerprint(cell, detail="content", key=key, size=8)

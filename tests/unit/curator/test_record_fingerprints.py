@@ -1,6 +1,8 @@
 """Fingerprints of tables: the words and sums of their definition, in any form of the same cells."""
 
+import decimal
 import hashlib
+import uuid
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,10 @@ import torch
 
 from dpbo import PrivacyUnit
 from dpbo.curator import record_fingerprints
+from dpbo.curator.protected_records import require_other_rows
 from dpbo.curator.record_fingerprints import TableDigest, order_digest, row_digests
 from dpbo.curator.records import PrivateView
+from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
 
 KEY = bytes(range(32))
@@ -132,3 +136,53 @@ def test_the_rows_of_a_unit_count_together_across_blocks():
         view = PrivateView.of(records, PrivacyUnit("p", groups=labels), units_are_public=True)
         units[name] = table_digest(view)
     assert units["same"] == units["renamed"] != units["other"]
+
+
+class Picture:
+    """As an image library's: its content is neither compared nor shown."""
+
+    def __init__(self, number: int) -> None:
+        self.pixels = np.full(4, number)
+
+
+def odd_tables(number):
+    """Tables of the kinds of cells that are no plain values, which differ by the number."""
+    pictures = [Picture(number + place) for place in range(20)]
+    ids = [uuid.UUID(int=number + place) for place in range(20)]
+    months = [pd.Period("2020-01", "M") + number + place for place in range(20)]
+    return {
+        "pictures": pictures,
+        "pictures with labels": [(picture, 0) for picture in pictures],
+        "pictures in dicts": [{"x": picture} for picture in pictures],
+        "pictures in lists": [[picture] for picture in pictures],
+        "ids": pd.DataFrame({"id": pd.Series(ids, dtype=object)}),
+        "ids in dicts": [{"id": each} for each in ids],
+        "months": pd.DataFrame({"month": months}),
+    }
+
+
+def test_objects_count_by_what_they_hold():
+    first, again, other = ([*odd_tables(number).items()] for number in (0, 0, 100))
+    for (kind, table), (_, same), (_, another) in zip(first, again, other, strict=True):
+        digest = table_digest(rows_of(table))
+        assert digest == table_digest(rows_of(same)), kind
+        assert digest != table_digest(rows_of(another)), kind
+
+
+MISSING = (None, float("nan"), pd.NA, pd.NaT, decimal.Decimal("NaN"))
+
+
+def test_a_missing_value_is_the_same_whatever_stands_for_it():
+    tables = [pd.Series(["a", cell, "b"], dtype=object) for cell in MISSING]
+    tables.append(pd.Series(["a", None, "b"], dtype="string"))
+    assert len({order_digest(rows_of(table), KEY) for table in tables}) == 1
+
+
+@pytest.mark.attack("A22")
+def test_no_cell_hides_that_records_are_protected_already():
+    for cell in (*MISSING, uuid.UUID(int=1), pd.Period("2020-01"), {1, 2}, Picture(0)):
+        names: list[Any] = [f"p{place}" for place in range(100)]
+        names[7] = cell
+        table = pd.DataFrame({"name": pd.Series(names, dtype=object)})
+        with pytest.raises(InputError, match="of other records than the validation records"):
+            require_other_rows("X_train", table.copy(), rows_of(table), "validation", "")
