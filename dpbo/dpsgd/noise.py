@@ -157,8 +157,8 @@ class PoissonSamples:
 
     def __iter__(self) -> Iterator[list[int]]:
         if self._ahead:
-            return self._samples()
-        return self.counted(self._samples)
+            return self._samples(self._waiting)
+        return self.counted(lambda: self._samples(self._waiting))
 
     def counted(self, load: Callable[[], Iterable[Any]]) -> Iterator[Any]:
         """A pass of `load()`, which draws samples and may load their records: each is counted as it
@@ -167,8 +167,8 @@ class PoissonSamples:
         self._waiting = collections.deque()
         return self._counted(load(), self._waiting)
 
-    def _samples(self) -> Iterator[list[int]]:
-        waiting = self._waiting
+    def _samples(self, waiting: collections.deque[int]) -> Iterator[list[int]]:
+        # Given now, because a generator runs at its first sample: another pass may have begun.
         for _ in range(self._length):
             places = np.flatnonzero(bernoulli(self._records, self._rate)).tolist()
             waiting.append(len(places))
@@ -225,15 +225,18 @@ class LoaderAhead(DataLoader[Any]):
 
 
 class SeedWorker:
-    """What a new worker does: the caller's own, then it forgets every seed."""
+    """What a new worker does: the caller's own, and before and after it forgets every seed."""
 
     def __init__(self, own: Callable[[int], None] | None) -> None:
         self._own = own
 
     def __call__(self, worker: int) -> None:
+        generators = GeneratorStates()
+        # Before, because the caller's own may make generators of this seed.
+        generators.seed(system_entropy)
         if self._own is not None:
             self._own(worker)
-        GeneratorStates().seed(system_entropy)
+        generators.seed(system_entropy)
 
 
 class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]

@@ -362,12 +362,17 @@ def test_parts_of_a_sample_that_fit_into_memory_are_one_step():
 class Told(TensorDataset):
     """Records that say what a worker drew when it read them."""
 
+    own = random.Random()
+
     def __getitem__(self, place):
-        drawn = (torch.rand(()), np.random.rand(), random.random())
+        drawn = (torch.rand(()), np.random.rand(), random.random(), self.own.random())
         return (*super().__getitem__(place), torch.tensor([float(number) for number in drawn]))
 
 
 def seed_all(_worker):
+    # The seed that PyTorch's documentation gives other libraries.
+    info: Any = torch.utils.data.get_worker_info()
+    info.dataset.own = random.Random(torch.initial_seed())
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
@@ -405,6 +410,20 @@ def test_workers_load_ahead_and_a_sample_counts_where_the_loop_gets_it(persisten
         "workers draw by no seed of the caller's, and by none twice"
     )
     assert torch.equal(*left), "records do not move the caller's generators"
+
+
+@pytest.mark.attack("A27")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_passes_that_were_begun_together_count_their_own_samples(workers):
+    loader = DataLoader(TensorDataset(X, Y), num_workers=workers)
+    curator, module, optimizer, loader = private(data_loader=loader)
+    passes = [iter(loader) for _ in range(3)]
+    for taken in (*passes, *passes):
+        batch = next(taken)
+        assert len(batch[0]) == loader.batch_sampler.size
+        backward(module, optimizer, batch)
+        optimizer.step()
+    assert steps_charged(curator) == 6
 
 
 @pytest.mark.attack("A27")

@@ -1961,8 +1961,8 @@ SABOTAGES = (
     Sabotage(
         "a loader's workers draw by a seed of the caller's",
         where="dpbo.dpsgd.noise:SeedWorker.__call__",
-        old="GeneratorStates().seed(system_entropy)",
-        new="pass",
+        old="self._own(worker)\n        generators.seed(system_entropy)",
+        new="self._own(worker)",
         test=(
             "tests/integration/test_opacus_noise.py"
             "::test_workers_load_ahead_and_a_sample_counts_where_the_loop_gets_it[False]"
