@@ -14,7 +14,7 @@ delta)-differential privacy for one row moved by a norm of at most 1. But:
    both candidates tells them apart with certainty, from any r >= 1 columns. No omega helps.
 2. z_i - z_j = (x_i - x_j) B with one matrix B for all rows. Anyone who knows d + 1 affinely
    independent rows solves for B and, if r >= d, reads every other row, without knowing epsilon,
-   omega, M or the branch: to 1e-13 of rows of norm 25 (`recover_rows`).
+   omega, M or the branch: to 1e-12 of rows of norm 25 (`recover_rows`).
 3. The branch taken is itself an answer about X: two neighbours on either side of omega are
    published by different laws. This alone breaks the theorem, for every n > d and already for r =
    1: with one singular value at omega and the others far above it, the laws of the output are as
