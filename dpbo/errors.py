@@ -97,10 +97,18 @@ class BudgetExceeded(PrivacyError):
         unit: of these, such as slots or mu^2.
         what: the release or reservation.
         account: the budget in epsilon and delta, and what it was spent on (`Ledger.account`).
+        hint: what would have been paid for, in whole sentences.
     """
 
     def __init__(
-        self, requested: float, remaining: float, budget: float, unit: str, what: str, account: str
+        self,
+        requested: float,
+        remaining: float,
+        budget: float,
+        unit: str,
+        what: str,
+        account: str,
+        hint: str = "",
     ) -> None:
         # Floats of two exact sums that are equal may differ.
         left = remaining if remaining > 1e-12 * budget else 0
@@ -119,8 +127,8 @@ class BudgetExceeded(PrivacyError):
         needed = f"{requested:.6g} {unit.removesuffix('s') if requested == 1 else unit}{share}"
         super().__init__(
             f"{what} needs {needed}; {left:.6g} of {budget:.6g} {unit} are left{rest}. Nothing was"
-            f" charged. {account} Beyond this budget nothing more may be released about these"
-            " records, with this ledger or another."
+            f" charged. {account}{hint and ' ' + hint} Beyond this budget nothing more may be"
+            " released about these records, with this ledger or another."
         )
 
 

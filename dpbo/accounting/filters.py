@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, ClassVar, Self
@@ -32,6 +32,8 @@ _LEAST = 1e-100
 # A sum of costs whose denominator has more bits is rounded up to a multiple of 1 / _GRAIN.
 _LONGEST = 512
 _GRAIN = 1 << 128
+# orders that `filter_within` tries; every one gives a valid filter
+_ORDERS = (1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0, 256.0)
 # two machines' caps of one budget differ by less, by rounding
 _ANOTHER_MACHINE = 1 + Fraction(1, 10**9)
 
@@ -296,7 +298,7 @@ class RDPFilter(Filter):
     order: Annotated[
         float, Within("a number above 1 and at most 1e6", lambda order: 1.0 < order <= 1e6)
     ]
-    unit: ClassVar[str] = "of Renyi divergence"
+    unit: ClassVar[str] = "Renyi divergence"
 
     @property
     def name(self) -> str:
@@ -327,6 +329,41 @@ class RDPFilter(Filter):
         else:
             epsilon = max(float(total) + renyi.conversion(self.order, delta), 0.0) * (1 + 1e-15)
         return Guarantee(None, epsilon, delta)
+
+
+def filter_within(events: Sequence[tuple[Event, int]], budget: Budget) -> Filter | None:
+    """The filter under which so many of each event spend the least share of the budget; None where
+    they pass it under every filter. An RDPFilter only where no other would do.
+
+    It is computed from public events, and says what another choice would have paid for. Whoever
+    chooses a ledger's filter after its releases has no filter: the minimum over several is none.
+    """
+    plain: list[Filter] = [GDPFilter(), ZCDPFilter(), PureFilter()]
+    ordered: list[Filter] = [RDPFilter(order) for order in _ORDERS]
+    # an order is one more thing to choose: only where the plain ones refuse
+    for candidates in (plain, ordered):
+        shares = [_share(each, events, budget) for each in candidates]
+        if min(shares) <= 1:
+            return candidates[shares.index(min(shares))]
+    return None
+
+
+def _share(
+    candidate: Filter, events: Sequence[tuple[Event, int]], budget: Budget
+) -> Fraction | float:
+    """What the events spend of the budget; infinite where the filter cannot say."""
+    try:
+        cap = candidate.cap_amount(budget)
+    except InputError:
+        # it cannot serve this budget
+        return math.inf
+    spent = Fraction(0)
+    for event, times in events:
+        price = candidate.price(event)
+        if price is None:
+            return math.inf
+        spent += price.parts[0] * times
+    return spent / cap
 
 
 def _epsilon_of(budget: Budget, name: str) -> float:

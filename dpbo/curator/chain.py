@@ -20,7 +20,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from dpbo.accounting.calibration import budget_in_words
-from dpbo.accounting.filters import Cost
+from dpbo.accounting.filters import Cost, filter_within
 from dpbo.curator.birth import EVALUATIONS, FAILURE_PROBABILITY, IN_ALL, OF_EACH_ROW, Birth
 from dpbo.curator.record_forms import require_form
 from dpbo.errors import (
@@ -208,13 +208,14 @@ class State(NamedTuple):
 
 @dataclass
 class _Charged:
-    """An event, its cost once it was asked for, and how many charges of it count towards what is
-    spent.
+    """An event, its cost once it was asked for, how many charges of it count towards what is
+    spent, and how often the budget paid for it.
     """
 
     event: Event
     cost: Cost | None = None
     times: int = 0
+    paid: int = 0
 
 
 @dataclass
@@ -563,6 +564,7 @@ class Chain:
     def _pay(self, name: str, charged: _Charged) -> None:
         cost = self._cost(charged)
         self.paid[name] = self.paid[name] + cost if name in self.paid else cost
+        charged.paid += 1
 
     def _cost(self, charged: _Charged) -> Cost:
         if charged.cost is None:
@@ -580,9 +582,28 @@ class Chain:
             part = total.first_beyond(self.cap)
             requested, spent, cap = (float(each.parts[part]) for each in (cost, before, self.cap))
             raise BudgetExceeded(
-                requested, cap - spent, cap, self.birth.accounting.unit, what, self.account()
+                requested,
+                cap - spent,
+                cap,
+                self.birth.accounting.unit,
+                what,
+                self.account(),
+                self._other_filter(charged),
             )
         return total
+
+    def _other_filter(self, wanted: _Charged) -> str:
+        """Which other accounting would have paid for everything so far and for this event, in a
+        sentence; nothing where none would.
+        """
+        paid = [(each.event, each.paid) for each in self._events.values() if each.paid]
+        other = filter_within([*paid, (wanted.event, 1)], self.birth.budget)
+        if other is None or other == self.birth.accounting:
+            return ""
+        return (
+            f"With accounting={other!r} this and all before it would have been within the budget;"
+            " an accounting is chosen when a ledger is made, and stays."
+        )
 
     def _slots_with(self, event: Event, reservation: str, body: Mapping[str, Any]) -> int:
         """The slots that the reservation has used after this charge.

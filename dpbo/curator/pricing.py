@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from dpbo.accounting.calibration import budget_cost, exact_share
+from dpbo.accounting.filters import filter_within
 from dpbo.accounting.planned import Planned
 from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.events import Event, PoissonGaussianEvent
@@ -28,6 +29,8 @@ BudgetOrShare = Budget | float | Fraction
 KindOfNoise = type[AdditiveMechanism | ChoiceMechanism] | tuple[type[AdditiveMechanism], ...]
 Noise = Event | Mechanism | KindOfNoise
 Kind = TypeVar("Kind", bound=AdditiveMechanism | ChoiceMechanism)
+# a multiplier at which a release costs next to nothing, under any filter that knows its cost
+_QUIET = 1e9
 
 
 def share_of_cap(curator: Curator, budget: BudgetOrShare) -> Fraction:
@@ -98,10 +101,10 @@ def priced(
             found = True
             yield _drawable(kind, multiplier, slots)
     if not found:
-        remedy = (
-            "Take another mechanism, or give the Curator another accounting=, for example"
-            " GDPFilter()."
-        )
+        remedy = "Take another mechanism."
+        quiet = with_noise(_QUIET, slots)
+        if (other := filter_within([(quiet, 1)], curator.ledger.budget)) is not None:
+            remedy = f"Take another mechanism, or give the Curator accounting={other!r}."
         if isinstance(event, PoissonGaussianEvent):
             remedy = (
                 "Sampled units need Curator(..., accounting=RDPFilter()), or Planned with this"

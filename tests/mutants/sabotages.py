@@ -1024,6 +1024,14 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "a refusal names an accounting that would not have paid for what was released before",
+        where="dpbo.curator.chain:Chain._other_filter",
+        old="[*paid, (wanted.event, 1)]",
+        new="[(wanted.event, 1)]",
+        test="tests/unit/curator/test_curator.py"
+        "::test_a_refusal_names_the_accounting_that_would_have_paid[Gaussian noise before]",
+    ),
+    Sabotage(
         "a plan states only what was released of its failure probability",
         where="dpbo.curator.chain:Tally.reserve",
         old="Decimal(repr(probability)) * reserved.releases",

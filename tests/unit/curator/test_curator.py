@@ -1,9 +1,11 @@
 """The curator: one door, charged first, drawn once, opaque."""
 
+import contextlib
 import copy
 import itertools
 import os
 import pickle
+import re
 import threading
 import traceback
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -19,7 +21,7 @@ from scipy.sparse import csr_matrix
 from sklearn.utils import Bunch
 
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source
-from dpbo.accounting import GDPFilter, gdp
+from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter, gdp
 from dpbo.curator import records as records_module
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import (
@@ -32,7 +34,7 @@ from dpbo.errors import (
     ScoreError,
 )
 from dpbo.events import GaussianEvent
-from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
 from dpbo.testing import SeededEntropy
 
@@ -828,3 +830,87 @@ def test_a_locked_ledger_charges_and_loses_nothing_and_one_out_of_reach_is_named
     assert curator.release(handle, NOISE).entry == 1
     with pytest.raises(LedgerUnavailable, match="cannot be used"):
         make(ledger=str(tmp_path / "no" / "such" / "folder" / "l.db"), dataset="a")
+
+
+FILTERS = {"GDPFilter": GDPFilter(), "PureFilter": PureFilter(), "ZCDPFilter": ZCDPFilter()}
+
+
+@pytest.mark.parametrize(
+    ("accounting", "budget", "first", "then", "paid"),
+    [
+        pytest.param(
+            GDPFilter(),
+            Budget(200.0, 1e-3),
+            LaplaceMechanism(1 / 30),
+            LaplaceMechanism(1 / 30),
+            "PureFilter()",
+            id="few large ones",
+        ),
+        pytest.param(
+            GDPFilter(),
+            Budget(200.0, 1e-3),
+            GaussianMechanism(1.0),
+            LaplaceMechanism(1 / 30),
+            "ZCDPFilter()",
+            id="Gaussian noise before",
+        ),
+        pytest.param(
+            PureFilter(),
+            Budget(1.0, 1e-3),
+            LaplaceMechanism(20.0),
+            LaplaceMechanism(20.0),
+            "ZCDPFilter()",
+            id="many small ones",
+        ),
+        pytest.param(
+            RDPFilter(3.0),
+            Budget(5.0, 1e-3),
+            GaussianMechanism(2.0),
+            GaussianMechanism(2.0),
+            "GDPFilter()",
+            id="a low order",
+        ),
+        pytest.param(
+            GDPFilter(),
+            Budget(1.0, 1e-6),
+            GaussianMechanism(9.0),
+            GaussianMechanism(9.0),
+            None,
+            id="the best one",
+        ),
+        pytest.param(
+            PureFilter(),
+            Budget(1.0, 0.0),
+            LaplaceMechanism(4.0),
+            LaplaceMechanism(4.0),
+            None,
+            id="the only one",
+        ),
+    ],
+)
+def test_a_refusal_names_the_accounting_that_would_have_paid(accounting, budget, first, then, paid):
+    """One that is named takes the same releases, and the one that was refused; where none is named,
+    none does.
+    """
+    question = ClippedMean(same, None, score_range=(0.0, 1.0))
+
+    def released(accounting, most):
+        """How many releases it takes; the first from a reservation."""
+        curator = make(budget=budget, accounting=accounting, allow_repeated=True)
+        curator.reserve("first", first, slots=1, query=question).release(question)
+        for count in range(1, most):
+            try:
+                curator.release(question, then)
+            except BudgetExceeded as error:
+                return count, str(error)
+        return most, ""
+
+    count, refused = released(accounting, 60)
+    told = re.search(r"With accounting=(\w+)\(\) this and all before it", refused)
+    assert (told and f"{told[1]}()") == paid
+    if told:
+        assert released(FILTERS[told[1]], count + 1) == (count + 1, "")
+        return
+    for other in FILTERS.values():
+        with contextlib.suppress(BudgetExceeded, InputError):
+            assert released(other, count + 1)[0] <= count

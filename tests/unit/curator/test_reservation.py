@@ -69,8 +69,10 @@ def test_of_several_classes_the_first_that_the_accounting_pays_for_is_taken():
     assert isinstance(
         reserve(pure, (GaussianMechanism, LaplaceMechanism)).mechanism, LaplaceMechanism
     )
-    with pytest.raises(UsageError, match="PureFilter cannot pay for GaussianMechanism"):
+    with pytest.raises(UsageError, match=r"PureFilter cannot pay .*\. Take another mechanism\.$"):
         reserve(make(accounting=PureFilter(), budget=Budget(1.0, 0.0)))
+    with pytest.raises(UsageError, match=r"or give the Curator accounting=GDPFilter\(\)\.$"):
+        reserve(make(accounting=PureFilter(), budget=Budget(1.0, 1e-6)))
 
 
 def test_what_cannot_be_reserved_takes_nothing():
