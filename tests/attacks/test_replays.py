@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import scipy.stats
 import torch
+from botorch.acquisition import LogExpectedImprovement
 from botorch.models import SingleTaskGP
 
 from dpbo import DPGIBO, Adjacency, Budget, PrivateObjective, Space
@@ -174,6 +175,16 @@ def kusner_search(curator):
     return chosen, values, search.public_inputs()
 
 
+def improvement(model):
+    return LogExpectedImprovement(model, best_f=model.train_targets.max())
+
+
+def kusner_by_improvement(curator, box=None):
+    terms = of(noise=1e-3, evaluations=4, kappa=0.99, delta=0.01, value_range=(-3.0, 3.0))
+    search = KusnerSearch(gain, GRID, kernel=KERNEL, acquisition=improvement, box=box, **terms)
+    return curator.release(search.best(), ExponentialMechanism.of(2.0))
+
+
 def regularised(curator, adaptive=None):
     return curator.release(best(50, adaptive=adaptive), LaplaceMechanism(1.0))
 
@@ -228,6 +239,13 @@ OTHER_PEOPLE = torch.cat([PEOPLE[:3], torch.tensor([[1.0, -1.0]], dtype=DOUBLE),
     ("run", "tables", "releases"),
     [
         pytest.param(kusner_search, (POINTS, OTHER), 3, id="KusnerSearch"),
+        pytest.param(kusner_by_improvement, (POINTS, OTHER), 1, id="KusnerSearch by improvement"),
+        pytest.param(
+            functools.partial(kusner_by_improvement, box=torch.stack([GRID.amin(0), GRID.amax(0)])),
+            (POINTS, OTHER),
+            1,
+            id="KusnerSearch in a box",
+        ),
         pytest.param(regularised, (PEOPLE, OTHER_PEOPLE), 1, id="RegularisedBest"),
         pytest.param(
             functools.partial(regularised, adaptive=AdaptiveLipschitz(kernel(1.0), 1e-2, 3)),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from botorch.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel, RBFKernel
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
@@ -67,6 +68,13 @@ def regularised(adaptive=None, **given):
         **fixed,
         **given,
     )
+
+
+class Rightmost(AcquisitionFunction):  # type: ignore[misc]
+    """Largest at the upper corner, in whatever order starts are tried."""
+
+    def forward(self, X):
+        return X[:, 0, 0]
 
 
 def searched(question, **given):
@@ -167,7 +175,13 @@ CASES: dict[type, list[tuple[dict[str, Any], Callable[..., Any]]]] = {
             lambda grid, kernel: regularised(AdaptiveLipschitz(kernel, 0.01, 2), grid=grid),
         ),
     ],
-    KusnerBest: [(KUSNER, lambda **g: searched(KusnerSearch.best, **g))],
+    KusnerBest: [
+        (KUSNER, lambda **g: searched(KusnerSearch.best, **g)),
+        (
+            {**KUSNER, "box": torch.tensor([[0.0], [1.0]], dtype=DOUBLE)},
+            lambda **g: searched(KusnerSearch.best, acquisition=Rightmost, **g),
+        ),
+    ],
     KusnerValue: [(KUSNER, lambda **g: searched(KusnerSearch.value, **g))],
 }
 

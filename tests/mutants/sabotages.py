@@ -1240,6 +1240,14 @@ SABOTAGES = (
         test="tests/unit/gibo/test_gibo.py::test_the_released_gradients_carry_exactly_this_noise",
     ),
     Sabotage(
+        "a value found by any acquisition is released by the bound of GP-UCB's regret",
+        where="dpbo.papers.kusner.search:KusnerSearch._require_own_search",
+        old="if self.acquisition is not None:",
+        new="if False:",
+        test="tests/unit/papers/test_kusner_search.py"
+        "::test_where_the_bound_is_that_of_one_search_no_other_is_taken",
+    ),
+    Sabotage(
         "Kusner's public design counts the functions' difference, not the evaluations' noise",
         where="dpbo.papers.kusner.search:KusnerSearch.spread",
         old="apart = 2.0 * (1.0 - self.kappa) * inner + 2.0 * noise",

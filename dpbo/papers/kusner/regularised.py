@@ -34,6 +34,7 @@ from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
 from dpbo.errors import InputError
 from dpbo.events import Event, NotPrivateEvent
 from dpbo.models.finite import FiniteGP
+from dpbo.papers.kusner.acquired import Acquisition, next_index, require_acquisition
 from dpbo.papers.kusner.bounds import Constants, require_demonstration
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean
@@ -106,21 +107,31 @@ def theorem_8(*, sensitivity: Positive, epsilon: Positive, a: Positive) -> float
 @checked
 @dataclass(frozen=True)
 class AdaptiveLipschitz:
-    """An adaptive search for `RegularisedBest`: GP-UCB over log l. It costs Theorem 7's first term,
-    and its guarantee is conditional.
+    """An adaptive search for `RegularisedBest` over log l: GP-UCB, or any BoTorch acquisition
+    function. It costs Theorem 7's first term, and its guarantee is conditional.
+
+    The bound holds for any two l of the range, so it does not matter how they were chosen. They are
+    chosen from the grid: between its points `fit` would have to run at values of l that depend on
+    the records, and what it prints, raises or takes would tell of them. The grid may be fine.
 
     Args:
         kernel: of the values over log l, which are scaled to [-1, 1].
         noise: variance that the model gives an evaluation.
         evaluations: how many l of the grid are evaluated.
+        acquisition: a function that makes BoTorch's acquisition function of a BoTorch model of the
+            values over log l; omitted, GP-UCB.
     """
 
     kernel: Kernel
     noise: float
     evaluations: Count
+    acquisition: Acquisition | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kernel", copy.deepcopy(self.kernel))
+        if self.acquisition is not None:
+            ends = torch.tensor([[0.0], [1.0]], dtype=torch.float64, device="cpu")
+            require_acquisition(self.acquisition, ends, self.kernel, self.noise)
 
 
 @checked_constructor
@@ -259,26 +270,22 @@ class RegularisedBest(Query):
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         if view.public_units != self.records:
             raise InputError("records", self.records, "the public number of units")
-        model = None
-        if self.adaptive is not None:
-            points = torch.tensor(
-                [[math.log(regularisation)] for regularisation in self.grid],
-                dtype=torch.float64,
-                device="cpu",
-            )
-            model = FiniteGP(points, self.adaptive.kernel, self.adaptive.noise)
         mean = self._mean(None)
-        schedule = kusner_beta(len(self.grid), _DELTA)
         best: IntegerSum | None = None
+        search = None if self.adaptive is None else _Search(self.adaptive, self.grid)
         for turn in range(self._visits):
-            index = turn if model is None else int(suggest_ucb(model, schedule))
+            try:
+                index = turn if search is None else search.ask()
+            except BaseException:
+                # an acquisition's error shows what it was computed from
+                return Failure("exception")
             answer = mean._evaluate(view, subject[index])
             if isinstance(answer, Failure):
                 return answer
             if best is None or int(answer.numerators) > int(best.numerators):
                 best = answer
-            if model is not None:
-                model.observe(
+            if search is not None:
+                search.tell(
                     index,
                     2 * int(answer.numerators) * answer.quanta[0] / (self.records * self.bound),
                 )
@@ -302,3 +309,31 @@ class RegularisedBest(Query):
         """Where the theorem has every loss at w_l."""
         reach = self.lipschitz * (1.0 / regularisation + math.sqrt(2.0 * self.gap / regularisation))
         return max(self.at_zero - reach, 0.0), min(self.at_zero + reach, self.bound)
+
+
+class _Search:
+    """Which l of the grid to visit next, from the values at those before. Private."""
+
+    def __init__(self, how: AdaptiveLipschitz, grid: Sequence[float]) -> None:
+        self._points = torch.tensor(
+            [[math.log(regularisation)] for regularisation in grid],
+            dtype=torch.float64,
+            device="cpu",
+        )
+        self._how = how
+        self._model = FiniteGP(self._points, how.kernel, how.noise)
+        self._schedule = kusner_beta(len(grid), _DELTA)
+        self._told = list[tuple[int, float]]()
+
+    def ask(self) -> int:
+        how = self._how
+        if how.acquisition is None:
+            return int(suggest_ucb(self._model, self._schedule))
+        indices = [index for index, _ in self._told]
+        values = [value for _, value in self._told]
+        points = self._points
+        return next_index(how.acquisition, points, indices, values, how.kernel, how.noise)
+
+    def tell(self, index: int, value: float) -> None:
+        self._told.append((index, value))
+        self._model.observe(index, value)

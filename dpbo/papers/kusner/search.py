@@ -24,11 +24,19 @@ from gpytorch.kernels import Kernel
 
 from dpbo.acquisition.designs import midpoint_grid
 from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.events import Event, NotPrivateEvent
 from dpbo.isolation import ctrl_c_pressed
 from dpbo.models.finite import FiniteGP, information_gain_bound
 from dpbo.papers.kusner import bounds
+from dpbo.papers.kusner.acquired import (
+    Acquisition,
+    Box,
+    next_index,
+    next_point,
+    require_acquisition,
+    require_box,
+)
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.query import Failure, IntegerSum, Query, View
 from dpbo.validation import POINTS, Count, Positive, Probability, ScoreRange, checked
@@ -77,13 +85,20 @@ class KusnerSearch:
         kappa: the least k1(V, V') of neighbouring data sets, a modelling constant in [0, 1].
         delta: probability, over the prior, with which the sensitivity may fail.
         value_range: public (lower, upper) that gains are clipped to.
+        acquisition: a function that makes BoTorch's acquisition function of a BoTorch model; its
+            maximiser is evaluated next, in the place of GP-UCB's. For `best` alone: its bound
+            (Theorem 1) holds for any choice from the values before, those of `value` and `last`
+            rest on the regret of their own searches.
+        box: `2 x d`, lower and upper corner, with `acquisition`: what is evaluated is chosen in the
+            whole box; what is released is still one of `candidates`, which the bound counts.
         constants: "corrected", or "paper" for what the ICML paper prints: the proofs of some of its
             bounds do not hold.
         allow_not_private: must be True for the paper's constants, whose guarantee is broken: these
             records then need no protection.
 
     Raises:
-        InputError: an argument outside its range, or a kernel whose variance is not 1.
+        InputError: an argument outside its range, a kernel whose variance is not 1, or a box
+            without an acquisition.
     """
 
     gain: Gain
@@ -94,11 +109,19 @@ class KusnerSearch:
     kappa: bounds.Kappa = field(kw_only=True)
     delta: Probability = field(kw_only=True)
     value_range: ScoreRange = field(kw_only=True)
+    acquisition: Acquisition | None = field(default=None, kw_only=True)
+    box: Box | None = field(default=None, kw_only=True)
     constants: bounds.Constants = field(default="corrected", kw_only=True)
     allow_not_private: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         bounds.require_demonstration(self.constants, self.allow_not_private)
+        if self.box is not None:
+            if self.acquisition is None:
+                remedy = "GP-UCB chooses among `candidates`: give an acquisition, or leave it out."
+                raise InputError("box", tuple(self.box.shape), "given with `acquisition`", remedy)
+            require_box(self.box, self.candidates.shape[1])
+            object.__setattr__(self, "box", self.box.detach().clone())
         object.__setattr__(self, "candidates", self.candidates.detach().clone())
         object.__setattr__(self, "kernel", copy.deepcopy(self.kernel))
         prior = FiniteGP(self.candidates, self.kernel, self.noise).variance
@@ -109,6 +132,8 @@ class KusnerSearch:
                 "of variance 1 at every candidate",
                 "Scale the gain instead.",
             )
+        if self.acquisition is not None:
+            require_acquisition(self.acquisition, self.candidates, self.kernel, self.noise)
 
     def best(self, *, public_design: bool = False) -> KusnerBest:
         """Algorithm 1's query for the best candidate: release it by ExponentialMechanism.
@@ -118,11 +143,24 @@ class KusnerSearch:
                 variance, which are the same for all data sets. The sensitivity is then about a
                 tenth (`bounds.theorem_1_public_design`), and the candidate better at epsilon up to
                 about 100. Above, GP-UCB knows the best region more exactly.
+
+        Raises:
+            UsageError: both a public design and an acquisition.
         """
+        if public_design and self.acquisition is not None:
+            raise UsageError(
+                "a public design is chosen without values, and `acquisition` reads them: leave out"
+                " one of the two."
+            )
         return KusnerBest(self, public_design)
 
     def value(self) -> KusnerValue:
-        """Algorithm 1's query for the best evaluation: release it by LaplaceMechanism."""
+        """Algorithm 1's query for the best evaluation: release it by LaplaceMechanism.
+
+        Raises:
+            UsageError: a search by another acquisition, whose regret Theorem 3 does not bound.
+        """
+        self._require_own_search("value", "GP-UCB", 3)
         gamma = information_gain_bound(self.candidates, self.kernel, self.noise, self.evaluations)
         return KusnerValue(self, bounds.theorem_3(noise=self.noise, gamma=gamma, **self._numbers()))
 
@@ -144,7 +182,9 @@ class KusnerSearch:
         Raises:
             InputError: amplitude 0 with fewer evaluations than candidates: a search that misses
                 some has a regret.
+            UsageError: a search by another acquisition, whose regret Theorem 5 does not bound.
         """
+        self._require_own_search("last", "de Freitas et al.'s branch and bound", 5)
         count = len(self.candidates)
         everything = amplitude == 0.0
         if everything and self.evaluations < count:
@@ -170,9 +210,11 @@ class KusnerSearch:
         return KusnerValue(self, bound, rule=_LARGEST_EXACT if largest else _LAST, regret=text)
 
     def run(self, view: View) -> tuple[torch.Tensor, list[float]]:
-        """GP-UCB on exact gains: the posterior mean at the candidates, and the values. Private; for
-        the queries below.
+        """GP-UCB on exact gains, or the search by `acquisition`: the posterior mean at the
+        candidates, and the values. Private; for the queries below.
         """
+        if self.acquisition is not None:
+            return self._run_acquired(self.acquisition, view)
         model = FiniteGP(self.candidates, self.kernel, self.noise, capacity=self.evaluations)
         schedule = kusner_beta(len(self.candidates), self.delta, constants=self.constants)
         values = []
@@ -205,14 +247,50 @@ class KusnerSearch:
         """The largest deviation, over the candidates, of the difference of two neighbours'
         posterior means after the public design: `bounds.theorem_1_public_design`.
         """
-        evaluated = self.candidates[self.design()]
+        inner, weights = self._weights(self.candidates[self.design()])
+        noise = self.noise * torch.eye(len(inner), dtype=inner.dtype, device=inner.device)
+        apart = 2.0 * (1.0 - self.kappa) * inner + 2.0 * noise
+        return float((weights * (apart @ weights)).sum(0).amax().sqrt())
+
+    def _run_acquired(
+        self, acquisition: Acquisition, view: View
+    ) -> tuple[torch.Tensor, list[float]]:
+        """As `run`. The bound of Theorem 1 holds for this search: each point depends on the values
+        before it and on coins of its own, so given them f(x) ~ N(mu_T(x), sigma_T(x)^2) at every
+        candidate, whichever points they are.
+        """
+        X = self.candidates
+        model = (self.kernel, self.noise)
+        indices = list[int]()
+        points = list[torch.Tensor]()
+        values = list[float]()
+        for _ in range(self.evaluations):
+            if self.box is None:
+                indices.append(next_index(acquisition, X, indices, values, *model))
+                points.append(X[indices[-1]])
+            else:
+                points.append(next_point(acquisition, self.box, points, values, *model))
+            values.append(_gained(self, points[-1], view))
+        _, weights = self._weights(torch.stack(points))
+        return torch.tensor(values, dtype=X.dtype, device=X.device) @ weights, values
+
+    def _weights(self, evaluated: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The evaluated points' prior covariance, and what each of their values adds to the
+        posterior mean at each candidate.
+        """
         with torch.no_grad():
             inner = self.kernel(evaluated, evaluated).to_dense()
             cross = self.kernel(evaluated, self.candidates).to_dense()
         noise = self.noise * torch.eye(len(inner), dtype=inner.dtype, device=inner.device)
-        weights = torch.linalg.solve(inner + noise, cross)
-        apart = 2.0 * (1.0 - self.kappa) * inner + 2.0 * noise
-        return float((weights * (apart @ weights)).sum(0).amax().sqrt())
+        return inner, torch.linalg.solve(inner + noise, cross)
+
+    def _require_own_search(self, method: str, own: str, theorem: int) -> None:
+        """Raises UsageError where the points are chosen by another acquisition."""
+        if self.acquisition is not None:
+            raise UsageError(
+                f"{method}() needs {own}, by whose regret Theorem {theorem} bounds it. Leave out"
+                " `acquisition`, or release best(), whose bound holds for any."
+            )
 
     def run_branch_and_bound(self, view: View) -> list[float]:
         """The values of de Freitas et al.'s Algorithm 1, in order. Private; for the queries below.

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from botorch.acquisition import LogExpectedImprovement, UpperConfidenceBound
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
 from dpbo.curator.records import PrivateView
-from dpbo.errors import InputError
+from dpbo.errors import InputError, PrivateFailure, UsageError
 from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise
 from dpbo.models import FiniteGP
 from dpbo.papers.kusner import (
@@ -38,6 +39,10 @@ def kernel(length=0.2):
 def gain(x, records):
     """A bump whose place is the records' mean."""
     return 2 * math.exp(-20 * float((x[0] - records.mean()) ** 2)) - 1
+
+
+def improvement(model):
+    return LogExpectedImprovement(model, best_f=model.train_targets.max())
 
 
 def search(**changes):
@@ -207,6 +212,98 @@ def test_over_a_box_the_candidates_are_a_grid_and_the_theorems_count_its_points(
         grid_of_box(points=2000, dimension=3, side=1.0)
 
 
+BOX = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("box", [None, BOX], ids=["candidates", "box"])
+def test_any_acquisition_may_choose_the_points_of_algorithm_1(box):
+    """Its bound is GP-UCB's, the released means are the posterior of what was visited, and in a box
+    points between the candidates are visited.
+    """
+    visited = []
+
+    def watched(x, records):
+        visited.append(float(x[0]))
+        return gain(x, records)
+
+    plan = search(gain=watched, acquisition=improvement, box=box)
+    means = make().release(plan.best(), EXACT).value
+    assert abs(float(plan.candidates[int(means.argmax())]) - 0.7) < 0.03
+    X = torch.tensor(visited, dtype=torch.float64).unsqueeze(1)
+    y = torch.tensor([gain(x, torch.tensor([0.7])) for x in X], dtype=torch.float64)
+    K = plan.kernel(X).to_dense() + 1e-3 * torch.eye(15, dtype=torch.float64)
+    expected = plan.kernel(plan.candidates, X).to_dense() @ torch.linalg.solve(K, y)
+    torch.testing.assert_close(means, expected, atol=1e-7, rtol=0.0)
+    between = [x for x in visited if abs(49 * x - round(49 * x)) > 1e-6]
+    assert bool(between) is (box is not None)
+    assert plan.best().sensitivity(Adjacency.REPLACE_ONE) == search().best().sensitivity(
+        Adjacency.REPLACE_ONE
+    )
+
+
+def test_after_any_acquisition_the_posterior_means_of_neighbours_are_within_theorem_1():
+    torch.manual_seed(3)
+    plan = search(evaluations=5, delta=0.05, kappa=0.9, acquisition=improvement)
+    allowed = plan.best().sensitivity(Adjacency.REPLACE_ONE).linf
+    moved = []
+    for pair in zip(*prior_pairs(15, 50, 0.9), strict=True):
+        means = [
+            make()
+            .release(
+                search(
+                    gain=lambda x, r, f=f: (
+                        float(f[round(49 * float(x[0]))]) + math.sqrt(1e-3) * float(torch.randn(()))
+                    ),
+                    evaluations=5,
+                    delta=0.05,
+                    kappa=0.9,
+                    acquisition=improvement,
+                ).best(),
+                EXACT,
+            )
+            .value
+            for f in pair
+        ]
+        moved.append(float((means[0] - means[1]).abs().max()))
+    assert max(moved) <= allowed
+    assert max(moved) > 0.1
+
+
+def test_where_the_bound_is_that_of_one_search_no_other_is_taken():
+    plan = search(acquisition=improvement)
+    for release, needs in (
+        (plan.value, "GP-UCB.*Theorem 3"),
+        (lambda: plan.last(amplitude=0.1, tau=1.0), "branch and bound.*Theorem 5"),
+    ):
+        with pytest.raises(UsageError, match=needs):
+            release()
+    with pytest.raises(UsageError, match="public design"):
+        plan.best(public_design=True)
+    with pytest.raises(InputError, match=r"^box=.*acquisition"):
+        search(box=BOX)
+    with pytest.raises(InputError, match=r"^box=.*corner"):
+        search(acquisition=improvement, box=BOX.flip(0))
+    with pytest.raises(TypeError, match="beta"):
+        search(acquisition=lambda model: UpperConfidenceBound(model))
+
+
+@pytest.mark.attack("A21")
+def test_an_acquisition_that_fails_on_private_values_shows_none_of_them():
+    def fails(model):
+        if len(model.train_targets) > 2:
+            raise ValueError(f"seen {model.train_targets.tolist()}")
+        return improvement(model)
+
+    for query, data in (
+        (search(acquisition=fails).best(), None),
+        (best(40, adaptive=AdaptiveLipschitz(kernel(1.0), 1e-2, 4, fails)), people(40)),
+    ):
+        with pytest.raises(PrivateFailure) as shown:
+            make(data).release(query, EXACT)
+        assert "seen" not in str(shown.value)
+        assert shown.value.__cause__ is None
+
+
 def test_what_a_last_value_rests_on_is_named():
     plan = search()
     assert plan.last(amplitude=0.3, tau=0.5).data_assumptions().keys() == {
@@ -259,7 +356,14 @@ def people(n, seed=0):
     return torch.from_numpy(np.stack([rng.uniform(-1, 1, n), rng.choice([-1.0, 1.0], n)], axis=1))
 
 
-@pytest.mark.parametrize("adaptive", [None, AdaptiveLipschitz(kernel(1.0), 1e-2, 3)])
+SEARCHES = [
+    pytest.param(None, id="whole grid"),
+    pytest.param(AdaptiveLipschitz(kernel(1.0), 1e-2, 3), id="GP-UCB"),
+    pytest.param(AdaptiveLipschitz(kernel(1.0), 1e-2, 3, improvement), id="improvement"),
+]
+
+
+@pytest.mark.parametrize("adaptive", SEARCHES)
 def test_the_best_value_is_found_and_unconditional_over_the_whole_grid(adaptive):
     data = people(200)
     data[:, 1] = data[:, 0].sign()
@@ -287,7 +391,7 @@ def test_the_best_value_is_found_and_unconditional_over_the_whole_grid(adaptive)
     )
 
 
-@pytest.mark.parametrize("adaptive", [None, AdaptiveLipschitz(kernel(1.0), 1e-2, 3)])
+@pytest.mark.parametrize("adaptive", SEARCHES)
 @pytest.mark.attack("A5", "A9")
 def test_no_neighbour_moves_the_best_value_further_than_declared(adaptive):
     """Replaced records of every kind, among them one that is not finite and one that breaks the
