@@ -198,12 +198,6 @@ def _noisy() -> str:
     return table(["true loss, ten seeds", "mean", "standard error", "median"], rows)
 
 
-def _public_design() -> str:
-    """Algorithm 1 after GP-UCB and after a public design."""
-    rows = stored("kusner")["public design"]
-    return table(list(rows[0]), [list(row.values()) for row in rows])
-
-
 def _starts() -> str:
     """4.3 with other settings, on fresh seeds."""
     found = stored("dpgibo_settings")["settings"]
@@ -216,18 +210,23 @@ def _starts() -> str:
     return table(header, rows)
 
 
-def _figure_4_of_em() -> str:
-    """NICV by epsilon and steps."""
-    rows = stored("dpem")["figure 4"]["rows"]
-    return table(list(rows[0]), [list(row.values()) for row in rows])
+def _rows(place: str) -> Callable[[], str]:
+    """The rows at a place, as they are stored."""
+
+    def shown_rows() -> str:
+        rows = looked_up(place)
+        return table(list(rows[0]), [list(row.values()) for row in rows])
+
+    return shown_rows
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "regrets by r": _regrets_by_r,
     "noisy observations": _noisy,
-    "public design": _public_design,
+    "public design": _rows("kusner > public design"),
+    "last and largest": _rows("kusner > last and largest"),
     "ways for 4.3": _starts,
-    "NICV": _figure_4_of_em,
+    "NICV": _rows("dpem > figure 4 > rows"),
 }
 
 

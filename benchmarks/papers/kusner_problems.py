@@ -2,6 +2,7 @@
 prior, and records that carry them.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.accounting import PureFilter
 from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
+from dpbo.curator.records import PrivateView
 from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.kusner import KusnerSearch
@@ -112,6 +114,17 @@ def public_search(count: int) -> KusnerSearch:
         delta=DELTA,
         value_range=(-REACH, REACH),
     )
+
+
+def branch_and_bound(count: int, f: Tensor, evaluations: int) -> list[float]:
+    """The values of Algorithm 2's noise-free search of f, in order."""
+    search = dataclasses.replace(
+        public_search(count),
+        gain=lambda x, _records: float(f[index_in(count, x)]),
+        evaluations=evaluations,
+    )
+    nobody = PrivateView.of(torch.zeros(1), PrivacyUnit("record"), units_are_public=True)
+    return search.run_branch_and_bound(nobody)
 
 
 def designed_means(
