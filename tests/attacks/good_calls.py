@@ -413,8 +413,13 @@ _GROUPED: dict[str, Any] = {
         curator=curator("rdp"), score=NOISED
     ),
     "papers.kusner.RegularisedBest": of(records=40),
-    "papers.em.DPFactorAnalysis papers.em.DPGaussianMixture papers.em.DPKMeans papers.em.DPLloyd": (
-        EM
+    "papers.em.DPFactorAnalysis papers.em.DPKMeans papers.em.DPLloyd": EM,
+    "papers.em.DPGaussianMixture": of(
+        **EM,
+        noise="GGG",
+        n_components=2,
+        means_init=((0.0, 1.0), (1.0, 0.0)),
+        weights_init=(0.5, 0.5),
     ),
     "papers.po_gp_ucb.Outcomes": lambda: of(curator=curator("candidate"), budget=0.5),
     "papers.po_gp_ucb.po_gp_ucb_transform NoNoise": of(allow_not_private=True),

@@ -208,6 +208,14 @@ RUNS: dict[str, Any] = {
     "DPGaussianMixture map": functools.partial(
         fitted, DPGaussianMixture, n_components=2, method="map", covariance_type="diag", max_iter=2
     ),
+    "DPGaussianMixture tied LLG": functools.partial(
+        fitted,
+        DPGaussianMixture,
+        n_components=2,
+        covariance_type="tied",
+        noise="LLG",
+        max_iter=2,
+    ),
     "DPKMeans": functools.partial(fitted, DPKMeans, n_clusters=3, max_iter=2),
     "DPLloyd": functools.partial(fitted, DPLloyd, n_clusters=3, max_iter=2),
     "DPFactorAnalysis": functools.partial(fitted, DPFactorAnalysis, n_components=1),

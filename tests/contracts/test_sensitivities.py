@@ -242,25 +242,39 @@ def test_moments_are_rounded_up_in_the_very_units_that_are_declared(weights):
     """The same; a block counts by the largest of its coordinates' weights, as a root of two is no
     float.
     """
-    for covariance, d, K, adjacency in itertools.product(
-        COVARIANCES, (1, 2, 3, 5), (1, 3), (REPLACE, ADD)
+    for covariance, d, K, adjacency, orders in itertools.product(
+        COVARIANCES, (1, 2, 3, 5), (1, 3), (REPLACE, ADD), ((0, 1, 2), (0, 1), (2,))
     ):
         natural = torch.zeros(K, width_of(covariance, d), dtype=DOUBLE)
-        found = MixtureMoments(
-            d, ball=Ball(1.0), natural=natural, covariance=covariance, weights=weights
-        ).sensitivity(adjacency)
+        question = MixtureMoments(
+            d,
+            ball=Ball(1.0),
+            natural=natural,
+            covariance=covariance,
+            weights=weights,
+            orders=orders,
+        )
+        found = question.sensitivity(adjacency)
         with mpmath.workdps(50):
             root = [
                 mpmath.sqrt(2) if counted > 1 else mpmath.mpf(1)
                 for counted in isometry(covariance, d).tolist()
             ]
+            # of one component, then of all together
+            once = 1 if covariance == "tied" and 2 in orders else 0
+            first = len(found.scale) - once * (len(root) - 1 - d)
+            units = [*found.scale[: first // K], *found.scale[first:]]
+            answered = [
+                root[place]
+                for place, degree in enumerate([0] + [1] * d + [2] * len(root))
+                if place < len(root) and degree in orders
+            ]
             own = [
                 1 / (mpmath.mpf(unit) * counted)
-                for unit, counted in zip(found.scale, root, strict=False)
+                for unit, counted in zip(units, answered, strict=True)
             ]
-            q = own[0]
-            m = max(own[1 : 1 + d])
-            c = max(own[1 + d :])
+            q, m = (own[0], max(own[1 : 1 + d])) if 0 in orders else (0, 0)
+            c = max(own[-(len(root) - 1 - d) :]) if 2 in orders else mpmath.mpf(0)
             alone = q**2 + m**2 + c**2
             apart = (
                 max(min(K, 2) * alone, furthest(m**2, c**2, covariance))
@@ -268,12 +282,19 @@ def test_moments_are_rounded_up_in_the_very_units_that_are_declared(weights):
                 else alone
             )
             assert just_above(found.l2, mpmath.sqrt(apart))
-            assert just_above(found.l1, mpmath.sqrt(apart * natural.numel()))
-            assert found.linf == found.l2
+            if 2 in orders:
+                assert just_above(found.l1, mpmath.sqrt(apart * len(found.scale)))
+                assert found.linf == found.l2
+            else:
+                times = 2 if adjacency is REPLACE else 1
+                assert just_above(found.l1, times * (q + m * mpmath.sqrt(d)))
+                assert just_above(found.linf, max(q, times * m))
 
 
 def furthest(m, c, covariance):
     """`distance_squared` of the squared weights, with all digits."""
+    if c == 0:
+        return 4 * m
     if covariance == "spherical":
         inner = max(1 - 2 * m / c, 0)
         return max((2 - e) ** 2 * (m + c * e**2) for e in (0, (1 + mpmath.sqrt(inner)) / 2))

@@ -314,6 +314,36 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "a tied covariance's second moments count twice",
+        where="dpbo.papers.em.mixture_moments:MixtureMoments.chunk_sum",
+        old="product(gamma.sum(0, keepdim=True), phi[shared])",
+        new="product(2.0 * gamma.sum(0, keepdim=True), phi[shared])",
+        test=(
+            "tests/unit/papers/test_em_mixture_moments.py"
+            "::TestTied::test_worst_case_attains_the_sensitivity"
+        ),
+    ),
+    Sabotage(
+        "means without second moments move as far as those that are answered with them",
+        where="dpbo.papers.em.moment_features:distance_squared",
+        old="return 4.0 * m",
+        new="return 2.0 * m",
+        test=(
+            "tests/unit/papers/test_em_mixture_moments.py"
+            "::TestCountsAndMeans::test_worst_case_attains_the_sensitivity"
+        ),
+    ),
+    Sabotage(
+        "the paper's Laplace noise on weights and means is for one of two components",
+        where="dpbo.papers.em.point_sums:of_counts_and_sums",
+        old="times = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0",
+        new="times = 1.0",
+        test=(
+            "tests/unit/papers/test_em_mixture_moments.py"
+            "::test_counts_and_means_reach_their_l1_sensitivity"
+        ),
+    ),
+    Sabotage(
         "kept places of narrow records answer a question about wider ones",
         where="dpbo.papers.em.point_sums:ClusterSums._total_of_view",
         old="view.keep((self.ball, self.dimension, resolution.bits, rows), places)",

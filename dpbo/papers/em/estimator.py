@@ -41,6 +41,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpbo.accounting.filters import Accounting
 from dpbo.curator.curator import Curator
+from dpbo.curator.pricing import share_of_cap
 from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError
 from dpbo.mechanisms.additive import AdditiveMechanism
@@ -67,12 +68,20 @@ def _are_numbers(value: Any) -> bool:
         return False
 
 
+def as_numbers(value: Any) -> torch.Tensor | None:
+    """A float64 tensor of what passed as finite numbers."""
+    if value is None:
+        return None
+    return torch.from_numpy(np.asarray(_on_host(value)).astype(np.float64))
+
+
 Floats = NDArray[np.float64]
 BudgetOrShare = Budget | float | Fraction | None
 Components = Annotated[int, at_least(1, 10_000)]
 Iterations = Annotated[int, at_least(1, 10**6)]
 RandomState = Annotated[int, at_least(0, 2**32 - 1)] | np.random.RandomState | ModuleType | None
 Center = Annotated[Any, Within("finite numbers, d of them, or None", _are_numbers)]
+FiniteNumbers = Annotated[Any, Within("finite numbers, or None", _are_numbers)]
 
 
 def _public_text(value: Any) -> Iterator[str]:
@@ -98,12 +107,9 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
 
     budget: BudgetOrShare = None
     mechanism: NoNoise | None = None
-    radius: Positive | None = None
-    center: Center = None
     adjacency: Adjacency | str = "replace-one"
     accounting: Accounting | None = None
     dimension: int | None = None
-    vectors: Callable[[Any], Any] | None = None
     name: Name
     random_state: RandomState = None
     statement_: Statement = field(init=False)
@@ -140,8 +146,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
                     "a whole number on several ranks",
                     "They must start alike.",
                 )
-            self.n_features_in_ = require("dimension", self.dimension, Count)
-            return X, self.n_features_in_
+            return X, require("dimension", self.dimension, Count)
         adjacency = Adjacency.of(self.adjacency)
         cap = Budget.gdp(1.0) if self.mechanism is not None else self.budget
         if not isinstance(cap, Budget):
@@ -190,22 +195,6 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
             numbers, ensure_all_finite=False, ensure_min_samples=least, estimator=self
         )
 
-    def _ball(self, d: int, norm: str = "l2") -> Ball:
-        if self.radius is None:
-            raise InputError(
-                "radius",
-                None,
-                "a public number",
-                "Records beyond it are clipped; fix it without looking at the data.",
-            )
-        if self.center is None:
-            center = None
-        else:
-            center = torch.from_numpy(np.asarray(_on_host(self.center)).astype(np.float64))
-        ball = Ball(float(self.radius), center=center, norm=norm)
-        ball.require_dimension(d)
-        return ball
-
     def _seed(self, curator: Curator) -> int:
         """Seed of the start: `random_state`, else what an earlier session of this run drew, else a
         fresh one.
@@ -228,30 +217,38 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         slots: int,
         asked: Sequence[PointSums],
         terms: Mapping[str, Any],
+        given: Mapping[str, Any],
         noise: type[AdditiveMechanism] = GaussianMechanism,
+        *,
+        part: str = "",
+        share: Fraction = Fraction(1),
     ) -> Reservation:
         """Reserves the releases. On an array they take all of the budget, which is that of the
         curator. What a query like those of `asked` would refuse is refused before.
+
+        Args:
+            part: what the name of one of several reservations ends with.
+            share: which this one takes of the estimator's budget.
         """
         for query in asked:
             query.sensitivity(curator.adjacency)
-        center = None if self.center is None else np.asarray(_on_host(self.center)).tolist()
-        shared = {"radius": self.radius, "center": center, "dimension": self.n_features_in_}
-        stated = {"records": curator.units, "role": "training", **shared, **terms}
+        stated = {"records": curator.units, "role": "training", **terms}
         law: AdditiveMechanism | NoNoise | type[AdditiveMechanism] = noise
         budget = self.budget if isinstance(X, Curator) else 1.0
         if self.mechanism is not None:
             law, budget = self.mechanism, None
-        # numbers and arrays of numpy
+        elif share != 1 and budget is not None:
+            budget = share * share_of_cap(curator, budget)
+        # numbers, arrays and tensors
         plain = json.loads(json.dumps(stated, default=operator.methodcaller("tolist")))
         reservation = curator.reserve(
-            self.name, law, slots=slots, budget=budget, given={"vectors": self.vectors}, terms=plain
+            self.name + part, law, slots=slots, budget=budget, given=given, terms=plain
         )
         reservation.show_progress()
         return reservation
 
     def _release(
-        self, reservation: Reservation, query: PointSums, stage: str, rows: int = 1
+        self, reservation: Reservation, query: PointSums, stage: str
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The next release: from the ledger if it was made before, else charged and made now.
 
@@ -272,7 +269,43 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         }
         row = reservation.release(query, **asked)
         value = torch.tensor(row["value"], dtype=torch.float64, device="cpu")
-        return value.reshape(rows, -1), reservation.std_of(query).reshape(rows, -1)
+        return value, reservation.std_of(query)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True  # the noise is fresh in every fit
+        return tags
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PointEstimator(PrivateEstimator):
+    """One of records that are points, clipped to a public ball."""
+
+    radius: Positive | None = None
+    center: Center = None
+    vectors: Callable[[Any], Any] | None = None
+
+    def _open(self, X: Any) -> tuple[Curator, int]:
+        curator, self.n_features_in_ = super()._open(X)
+        return curator, self.n_features_in_
+
+    def _ball(self, d: int, norm: str = "l2") -> Ball:
+        if self.radius is None:
+            raise InputError(
+                "radius",
+                None,
+                "a public number",
+                "Records beyond it are clipped; fix it without looking at the data.",
+            )
+        ball = Ball(float(self.radius), center=as_numbers(self.center), norm=norm)
+        ball.require_dimension(d)
+        return ball
+
+    def _of_points(self, terms: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The terms and what is given of a reservation, with what all estimators of points have."""
+        shared = {"radius": self.radius, "center": as_numbers(self.center)}
+        shared["dimension"] = self.n_features_in_
+        return {**shared, **terms}, {"vectors": self.vectors}
 
     def _points(self, X: Any) -> torch.Tensor:
         """The caller's own rows, for predictions; these must be finite."""
@@ -280,10 +313,29 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         rows = validate_data(self, _on_host(X), dtype=np.float64, reset=False)
         return torch.from_numpy(np.array(rows))
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.non_deterministic = True  # the noise is fresh in every fit
-        return tags
+
+class LabelEstimator(PointEstimator):
+    """One whose `predict` gives labels."""
+
+    def fit_predict(self, X: Any, y: Any = None) -> Any:
+        """Fit, then `predict` these rows. The labels are exact, and not for release.
+
+        Raises:
+            InputError: X is a Curator, whose records nobody reads, or has cells that are not
+                finite, which `predict` refuses; nothing was charged.
+        """
+        if isinstance(X, Curator):
+            raise InputError("X", X, "rows", "Call fit(curator), and predict for rows of your own.")
+        rows = self._as_table(X, 1)
+        if not np.isfinite(rows).all():
+            raise InputError(
+                "X",
+                rows,
+                "finite rows, which `predict` needs",
+                "Call fit, which counts others as nothing, and predict for finite rows.",
+            )
+        estimator: Any = self
+        return estimator.fit(X).predict(X)
 
 
 def public_count(units: float | None, value: torch.Tensor, std: torch.Tensor) -> float:

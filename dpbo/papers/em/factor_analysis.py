@@ -35,7 +35,7 @@ from dpbo.papers.em.estimator import (
     Components,
     Floats,
     Iterations,
-    PrivateEstimator,
+    PointEstimator,
     public_count,
 )
 from dpbo.papers.em.gaussians import matrix_of
@@ -50,7 +50,7 @@ Divisor = Annotated[
 
 
 @dataclass(eq=False, repr=False)
-class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
+class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
     """scikit-learn's FactorAnalysis, privately; `fit` takes an array or a Curator.
 
     The guarantee holds without assumptions: it rests on the sensitivity proven in `SecondMoment`.
@@ -95,14 +95,14 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
                 "Their number is private, and `center` is given.",
             )
         second_moment = SecondMoment(d, ball=ball, vectors=self.vectors)
-        terms = {"divisor": self.divisor, "random_state": seed}
+        terms, given = self._of_points({"divisor": self.divisor, "random_state": seed})
         slots = 1 if self.center is not None else 2
-        reservation = self._reserve(X, curator, slots, [second_moment], terms)
+        reservation = self._reserve(X, curator, slots, [second_moment], terms, given)
         if self.center is not None:
             count = float(public or 1.0)
         else:
             origin = torch.zeros(1, d, dtype=torch.float64, device="cpu")
-            (value,), (std,) = self._release(
+            value, std = self._release(
                 reservation, ClusterSums(d, ball=ball, centers=origin, vectors=self.vectors), "mean"
             )
             count = public_count(public, value[0], std[0])
@@ -111,7 +111,7 @@ class DPFactorAnalysis(TransformerMixin, PrivateEstimator):  # type: ignore[misc
             ball = Ball(ball.radius, center=ball.outward(mean.unsqueeze(0))[0])
             second_moment = dataclasses.replace(second_moment, ball=ball)
         value, std = self._release(reservation, second_moment, "second moment")
-        A = matrix_of(value / count, d)[0]
+        A = matrix_of(value.unsqueeze(0) / count, d)[0]
         noise = std / count
         rank = min(d - 1, 2 * self.n_components + 5)
         start = np.random.RandomState(seed).standard_normal(d)

@@ -30,7 +30,7 @@ from dpbo.queries.ball import Ball
 @dataclass(frozen=True, eq=False)
 class Gaussians:
     """A mixture: weights `K`, means `K x d`, and covariances in the shape of `kind` ("full", "diag"
-    or "spherical").
+    or "spherical"; tied ones are full and alike).
     """
 
     weights: torch.Tensor
@@ -212,8 +212,13 @@ def mixture_of(
     standard deviation of their noise.
 
     With a prior it is the posterior mode: pi = (N_k + alpha - 1)/..., mu = N_k xbar/(N_k + k0) and
-    Sigma = (s0 I + N_k C + k0 N_k/(k0 + N_k) xbar xbar')/(2 d + 3 + N_k).
+    Sigma = (s0 I + N_k C + k0 N_k/(k0 + N_k) xbar xbar')/(2 d + 3 + N_k). Of a tied Sigma numerator
+    and denominator are sums over components, with s0 I and 2 d + 2 once: each component's mean adds
+    its own 1, as it has the prior N(0, Sigma/k0).
     """
+    tied = kind == "tied"
+    if tied:
+        kind = "full"
     counts = torch.maximum(moments[:, 0], (_NOISE_ABOVE * std[:, 0]).clamp(min=1.0))
     means = moments[:, 1 : 1 + d] / counts.unsqueeze(1)
     means = means / means.norm(dim=1, keepdim=True).clamp(min=1.0)
@@ -226,6 +231,8 @@ def mixture_of(
         pooled = (per(counts / counts.sum(), covariances) * covariances).sum(0)
         distance = (covariances - pooled).reshape(len(covariances), -1).square().sum(1)
         kept = (1.0 - _CAUTION * noise / distance.clamp(min=1e-300)).clamp(min=0.0)
+        if tied:
+            kept = torch.zeros_like(kept)
         covariances = pooled + per(kept, covariances) * (covariances - pooled)
     if prior is None:
         return Gaussians(counts / counts.sum(), means, floored(covariances, kind, floor, 1.0), kind)
@@ -237,7 +244,11 @@ def mixture_of(
         scale = (prior.s0 * torch.eye(d, dtype=means.dtype, device="cpu")).expand_as(covariances)
     else:
         scale = prior.s0
-    covariances = (scale + own + pull) / per(counts + 2 * d + 3, covariances)
+    total = counts
+    if tied:
+        own, pull = (part.sum(0).expand_as(part) for part in (own, pull))
+        total = (counts.sum() + len(counts) - 1).expand_as(counts)
+    covariances = (scale + own + pull) / per(total + 2 * d + 3, covariances)
     return Gaussians(
         weights,
         means * (counts / (counts + prior.k0)).unsqueeze(1),

@@ -23,7 +23,7 @@ from sklearn.base import TransformerMixin
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
-from dpbo.papers.em.estimator import Components, Floats, Iterations, PrivateEstimator
+from dpbo.papers.em.estimator import Components, Floats, Iterations, LabelEstimator
 from dpbo.papers.em.point_sums import ClusterSums
 from dpbo.validation import Name
 
@@ -31,7 +31,7 @@ _CLOUD = 4000
 
 
 @dataclass(eq=False, repr=False)
-class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
+class DPKMeans(TransformerMixin, LabelEstimator):  # type: ignore[misc]
     """scikit-learn's KMeans, privately; `fit` takes an array or a Curator. It keeps no labels and
     no inertia of the records.
 
@@ -72,11 +72,13 @@ class DPKMeans(TransformerMixin, PrivateEstimator):  # type: ignore[misc]
         seed = self._seed(curator)
         centers = spread_centers(K, d, self._norm, np.random.RandomState(seed))
         query = ClusterSums(d, ball=ball, centers=centers, vectors=self.vectors, keep=True)
-        terms = {"n_clusters": K, "random_state": seed}
-        reservation = self._reserve(X, curator, self.max_iter, [query], terms, self._noise)
+        terms, given = self._of_points({"n_clusters": K, "random_state": seed})
+        reservation = self._reserve(X, curator, self.max_iter, [query], terms, given, self._noise)
         for _ in range(self.max_iter):
             query = dataclasses.replace(query, centers=centers)
-            value, std = self._release(reservation, query, "k-means", K)
+            value, std = (
+                part.reshape(K, -1) for part in self._release(reservation, query, "k-means")
+            )
             means = value[:, 1:] / torch.maximum(value[:, 0], std[:, 0].clamp(min=1.0)).unsqueeze(1)
             if ball.norm == "linf":
                 centers = means.clamp(-1.0, 1.0)

@@ -11,16 +11,19 @@ There are three stages, all of fixed length and reserved together:
 3. `max_iter` iterations of EM (`MixtureMoments`), whose answers are repaired and averaged
    (`gaussians`).
 
-Every release is Gaussian with the same multiplier M, so J of them are exactly sqrt(J)/M-GDP.
-`frame_iter=0, init_iter=0, settle=None, shares=(1, 1, 1)` is the plain algorithm in the ball of
-`radius`.
+Every release is Gaussian with the same multiplier M, so J of them are exactly sqrt(J)/M-GDP. With
+`noise="LLG"` an iteration of EM is two releases, one of them with Laplace noise. `frame_iter=0,
+init_iter=0, settle=None, shares=(1, 1, 1)` is the plain algorithm in the ball of `radius`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import weakref
 from dataclasses import KW_ONLY, dataclass
+from fractions import Fraction
 from typing import Annotated, Any
 
 import numpy as np
@@ -28,15 +31,26 @@ import torch
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dpbo.curator.curator import Curator
+from dpbo.curator.pricing import require_left
 from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError
-from dpbo.papers.em.estimator import Components, Floats, Iterations, PrivateEstimator, public_count
+from dpbo.mechanisms.laplace import LaplaceMechanism
+from dpbo.papers.em.estimator import (
+    Components,
+    FiniteNumbers,
+    Floats,
+    Iterations,
+    LabelEstimator,
+    as_numbers,
+    public_count,
+)
 from dpbo.papers.em.gaussians import Averaged, Gaussians, Prior, frame_of, mixture_of
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.moment_features import COVARIANCES, width_of
 from dpbo.papers.em.point_sums import ClusterSums
 from dpbo.queries.ball import Ball
-from dpbo.validation import Index, Name, Within, at_least, between, require
+from dpbo.validation import Count, Index, Name, Within, at_least, between, require
 
 _MARGIN = 2.0  # standard deviations beyond sqrt(d)
 _SEPARATION = 0.5  # of the start's centres, in standard deviations of all records
@@ -44,6 +58,7 @@ _TERMS = (
     "n_components",
     "covariance_type",
     "method",
+    "noise",
     "max_iter",
     "init_iter",
     "frame_iter",
@@ -54,10 +69,11 @@ _TERMS = (
 )
 Method = Annotated[str, Within("'mle' or 'map'", lambda value: value in ("mle", "map"))]
 Covariance = Annotated[str, Within(f"one of {COVARIANCES}", lambda value: value in COVARIANCES)]
+NoiseByParameter = Annotated[str, Within("'GGG' or 'LLG'", lambda value: value in ("GGG", "LLG"))]
 
 
 @dataclass(eq=False, repr=False)
-class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
+class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
     """scikit-learn's GaussianMixture, privately; `fit` takes an array or a Curator.
 
     The guarantee of the DP-EM paper's code (Park et al. 2017) is broken: it adds noise for a
@@ -71,8 +87,14 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         mechanism: NoNoise(allow_not_private=True) instead of a budget, for no privacy.
         radius: public; records further from `center` are clipped to that distance.
         center: public, `d`; omitted, zero.
-        covariance_type: "full", "diag" or "spherical".
+        covariance_type: "full", "tied", "diag" or "spherical".
         method: "mle", or "map" with the paper's priors.
+        noise: the paper's two ways, on weights, means and covariances. "GGG": Gaussian noise on
+            all, here in one joint release an iteration. "LLG": Laplace noise on weights and means,
+            in one release of l1 sensitivity 2 (q + m sqrt d), and Gaussian noise on covariances, in
+            another; each kind takes half of the budget. The paper found GGG better, as we did.
+        means_init, weights_init: public start, `K x d` and `K` that sum to 1, or None. With
+            `means_init` there are no steps of k-means, and the budget goes to the other releases.
         max_iter, init_iter, frame_iter: iterations, one release each, of EM, of k-means before it,
             of the frame before that.
         reach: radius of the ball around the frame, in standard deviations of all records; omitted,
@@ -92,14 +114,17 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         random_state: of start and samples, never of noise.
 
     Attributes:
-        weights_, means_, covariances_: as in scikit-learn. statement_: the guarantee. n_iter_:
-            max_iter.
+        weights_, means_, covariances_, precisions_: as in scikit-learn. statement_: the guarantee.
+            n_iter_: max_iter.
     """
 
     n_components: Components = 1
     _: KW_ONLY
     covariance_type: Covariance = "full"
     method: Method = "mle"
+    noise: NoiseByParameter = "GGG"
+    means_init: FiniteNumbers = None
+    weights_init: FiniteNumbers = None
     max_iter: Iterations = 10
     init_iter: Index = 3
     frame_iter: Index = 1
@@ -120,6 +145,9 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         ball = self._ball(d)
         K = self.n_components
         kind = self.covariance_type
+        # the post-processing's: tied covariances are full ones that are alike
+        shape = "full" if kind == "tied" else kind
+        means, weights = self._public_start(d)
         seed = self._seed(curator)
         blank = torch.zeros(K, width_of(kind, d), dtype=torch.float64, device="cpu")
         moments = MixtureMoments(
@@ -131,11 +159,12 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
             vectors=self.vectors,
         )
         sums = ClusterSums(d, ball=ball, centers=blank[:, :d], vectors=self.vectors)
-        terms = {"random_state": seed, **{name: getattr(self, name) for name in _TERMS}}
-        slots = self.frame_iter + (self.init_iter if K > 1 else 0) + self.max_iter
-        reservation = self._reserve(X, curator, slots, [moments, sums], terms)
-        ball, covariance = self._frame(reservation, ball, d)
-        mixture = self._start(reservation, ball, covariance, d, np.random.RandomState(seed))
+        settings = {name: getattr(self, name) for name in _TERMS}
+        settings |= {"random_state": seed, "means_init": means, "weights_init": weights}
+        parts = self._reserve_parts(X, curator, moments, sums, settings)
+        reservation = parts[0][0]
+        ball, covariance = self._frame(reservation, ball, d, shape)
+        mixture = self._start(reservation, ball, covariance, d, shape, np.random.RandomState(seed))
         if self.reg_covar is not None:
             floor = self.reg_covar
         elif self.frame_iter:
@@ -145,8 +174,12 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         averaged = Averaged(self.max_iter if self.settle is None else self.settle, curator.units)
         prior = Prior() if self.method == "map" else None
         for _ in range(self.max_iter):
-            query = dataclasses.replace(moments, ball=ball, natural=mixture.natural())
-            answer, std = averaged.add(*self._release(reservation, query, "em", K))
+            answer = std = blank
+            for reservation, query in parts:
+                query = dataclasses.replace(query, ball=ball, natural=mixture.natural())
+                value, its_std = map(query.table, self._release(reservation, query, "em"))
+                answer, std = answer + value, std + its_std
+            answer, std = averaged.add(answer, std)
             mixture = mixture_of(answer, std, d, kind, floor, prior)
         self._mixture = mixture
         self._ball_ = ball
@@ -155,9 +188,16 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
             part.numpy() for part in (outside.weights, outside.means, outside.covariances)
         )
         self.weights_ = self.weights_ / self.weights_.sum()
+        if kind == "tied":
+            self.covariances_ = self.covariances_[0]
+        whole = shape == "full"
+        self.precisions_ = np.linalg.inv(self.covariances_) if whole else 1.0 / self.covariances_
         self.noise_multiplier_ = getattr(reservation.mechanism, "noise_multiplier", 0.0)
         self.statement_ = curator.statement()
         self.n_iter_ = self.max_iter
+        self._fitted_to = None
+        with contextlib.suppress(TypeError):  # of a list
+            self._fitted_to = weakref.ref(X)
         return self
 
     def score_samples(self, X: Any) -> Floats:
@@ -208,6 +248,107 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         ).squeeze(2)
         return self._ball_.outward(inner).numpy(), labels
 
+    def aic(self, X: Any, *, n_samples: Count | None = None) -> float:
+        """Akaike's criterion for public rows, or for a released likelihood, as in `bic`."""
+        total, _ = self._log_likelihood(X, n_samples)
+        return -2.0 * total + 2.0 * self._n_parameters()
+
+    def bic(self, X: Any, *, n_samples: Count | None = None) -> float:
+        """The Bayesian information criterion, for public rows, or for a released likelihood.
+
+        Args:
+            X: public rows, `n x d`; or, with `n_samples`, the released mean log-density of so many
+                records: that of a `ClippedMean` of `score_samples`, for example.
+            n_samples: the public number of records behind a released mean.
+
+        Raises:
+            InputError: private records, in a Curator or as this model's own rows: their exact
+                likelihood is no release, nor is a choice that follows from it.
+        """
+        total, count = self._log_likelihood(X, n_samples)
+        return -2.0 * total + float(np.log(count)) * self._n_parameters()
+
+    def _log_likelihood(self, X: Any, n_samples: int | None) -> tuple[float, int]:
+        """(log-likelihood, number of records)."""
+        check_is_fitted(self)
+        if n_samples is not None:
+            count = require("n_samples", n_samples, Count)
+            return count * require("X", X, float), count
+        own = self._fitted_to is not None and self._fitted_to() is X
+        if own or isinstance(X, Curator):
+            raise InputError(
+                "X",
+                X,
+                "public rows, or with n_samples a released mean log-density",
+                "The exact likelihood of private records is no release, nor is a choice made by it:"
+                " release a ClippedMean of score_samples.",
+            )
+        found = self.score_samples(X)
+        return float(found.sum()), len(found)
+
+    def _n_parameters(self) -> int:
+        K, d = self.means_.shape
+        own = width_of(self.covariance_type, d) - 1 - d
+        covariances = 1 if self.covariance_type == "tied" else K
+        return K * (d + 1) - 1 + covariances * own
+
+    def __getstate__(self) -> Any:
+        return {**super().__getstate__(), "_fitted_to": None}
+
+    def _steps_of_k_means(self) -> int:
+        if self.n_components == 1 or self.means_init is not None:
+            return 0
+        return self.init_iter
+
+    def _reserve_parts(
+        self,
+        X: Any,
+        curator: Curator,
+        moments: MixtureMoments,
+        sums: ClusterSums,
+        settings: dict[str, Any],
+    ) -> list[tuple[Reservation, MixtureMoments]]:
+        """The reservations, and the question that each answers in every iteration of EM. The first
+        one is of Gaussian noise, and answers what comes before EM, too.
+        """
+        terms, given = self._of_points(settings)
+        slots = self.frame_iter + self._steps_of_k_means() + self.max_iter
+        if self.noise == "GGG":
+            return [(self._reserve(X, curator, slots, [moments, sums], terms, given), moments)]
+        half = Fraction(1, 2)
+        begun = self.name in curator.ledger.used()
+        if isinstance(X, Curator) and self.budget is not None and not begun:
+            # before the first of two reservations
+            require_left(curator, self.budget, f"{self.name!r}")
+        squares = dataclasses.replace(moments, orders=(2,))
+        others = dataclasses.replace(moments, orders=(0, 1))
+        gaussian = self._reserve(X, curator, slots, [squares, sums], terms, given, share=half)
+        laplace = self._reserve(
+            X,
+            curator,
+            self.max_iter,
+            [others],
+            terms,
+            given,
+            LaplaceMechanism,
+            part=", Laplace",
+            share=half,
+        )
+        return [(gaussian, squares), (laplace, others)]
+
+    def _public_start(self, d: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """(`means_init`, `weights_init`) as tensors, once their shapes are those of K and d."""
+        K = self.n_components
+        means, weights = as_numbers(self.means_init), as_numbers(self.weights_init)
+        if means is not None and means.shape != (K, d):
+            raise InputError("means_init", tuple(means.shape), f"of shape {K} x {d}")
+        if weights is not None:
+            if weights.shape != (K,) or not bool((weights > 0.0).all()):
+                raise InputError("weights_init", self.weights_init, f"{K} positive numbers")
+            if abs(float(weights.sum()) - 1.0) > 1e-6:
+                raise InputError("weights_init", self.weights_init, "of sum 1")
+        return means, weights
+
     def _reach(self, d: int) -> float:
         """Radius of the frame's ball in standard deviations of all records."""
         if self.reach is None:
@@ -219,32 +360,37 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
 
         Noise of standard deviation s/a on a block costs w s^2/a^2 nats, with w = (1, 2 d r^2, F_2
         r^4)/4 for a ball of r standard deviations. Among weights a of unit sum of squares, a^2 ~
-        sqrt w costs least.
+        sqrt w costs least. Tied second moments are of all records, about K times those of a
+        component, so noise on them costs 1/K^2 of that.
         """
         if self.shares is not None:
             return self.shares
         r = self._reach(d) if self.frame_iter else 3.0
-        blocks = (1.0, 2.0 * d * r**2, (width_of(self.covariance_type, d) - 1 - d) * r**4)
+        squares = (width_of(self.covariance_type, d) - 1 - d) * r**4
+        if self.covariance_type == "tied":
+            squares /= self.n_components**2
+        blocks = (1.0, 2.0 * d * r**2, squares)
         largest = max(blocks)
         q, m, c = ((block / largest) ** 0.25 for block in blocks)
         return q, m, c
 
-    def _frame(self, reservation: Reservation, ball: Ball, d: int) -> tuple[Ball, torch.Tensor]:
+    def _frame(
+        self, reservation: Reservation, ball: Ball, d: int, shape: str
+    ) -> tuple[Ball, torch.Tensor]:
         """The ball around all records in which they are white, and their covariance in x's units; a
         guess where nothing is released.
         """
-        kind = self.covariance_type
         units = reservation.curator.units
         identity = torch.eye(d, dtype=torch.float64, device="cpu")
         inner = identity / (d + 2)  # of the uniform law on the unit ball
         for _ in range(self.frame_iter):
-            natural = torch.zeros(1, width_of(kind, d), dtype=torch.float64, device="cpu")
+            natural = torch.zeros(1, width_of(shape, d), dtype=torch.float64, device="cpu")
             query = MixtureMoments(
-                d, ball=ball, natural=natural, covariance=kind, vectors=self.vectors
+                d, ball=ball, natural=natural, covariance=shape, vectors=self.vectors
             )
-            value, std = self._release(reservation, query, "frame")
+            value, std = map(query.table, self._release(reservation, query, "frame"))
             count = public_count(units, value[0, 0], std[0, 0])
-            mean, whitening = frame_of(value, std, count, d, kind)
+            mean, whitening = frame_of(value, std, count, d, shape)
             before = identity if ball.matrix is None else ball.matrix
             center = ball.outward(mean.unsqueeze(0))[0]
             ball = Ball(self._reach(d), center=center, matrix=whitening @ before / ball.radius)
@@ -258,10 +404,11 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
         ball: Ball,
         covariance: torch.Tensor,
         d: int,
+        kind: str,
         generator: np.random.RandomState,
     ) -> Gaussians:
-        """K-means in x's own metric around the frame, then one spherical Gaussian a centre, in the
-        ball's coordinates.
+        """K-means in x's own metric around the frame, or the public means, then one spherical
+        Gaussian a centre, in the ball's coordinates.
         """
         K = self.n_components
         root = torch.linalg.cholesky(covariance)
@@ -271,22 +418,27 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
             else ball.center
         )
         cloud = torch.from_numpy(generator.standard_normal((K, d))) @ root.T
-        centers = _SEPARATION * cloud
+        means, own_weights = self._public_start(d)
+        centers = _SEPARATION * cloud if means is None else means - center
         weights = torch.full((K,), 1.0 / K, dtype=torch.float64, device="cpu")
         units = reservation.curator.units
         near = Ball(
             0.75 * self._reach(d) * float(torch.linalg.eigvalsh(covariance)[-1]) ** 0.5,
             center=center,
         )
-        for _ in range(self.init_iter if K > 1 else 0):
+        for _ in range(self._steps_of_k_means()):
             query = ClusterSums(d, ball=near, centers=centers / near.radius, vectors=self.vectors)
-            value, std = self._release(reservation, query, "k-means", K)
+            value, std = (
+                part.reshape(K, -1) for part in self._release(reservation, query, "k-means")
+            )
             if units is not None:
                 value[:, 0] += (units - value[:, 0].sum()) / K
             counts = torch.maximum(value[:, 0], (3.0 * std[:, 0]).clamp(min=1.0))
             found = value[:, 1:] / counts.unsqueeze(1)
             centers = near.radius * found / found.norm(dim=1, keepdim=True).clamp(min=1.0)
             weights = counts / counts.sum()
+        if own_weights is not None:
+            weights = own_weights / own_weights.sum()
         between_centers = float((weights * centers.square().sum(1)).sum())
         total = float(covariance.trace())
         within = max(total - between_centers, 0.1 * total) / d
@@ -294,7 +446,6 @@ class DPGaussianMixture(DensityMixin, PrivateEstimator):  # type: ignore[misc]
             torch.eye(d, dtype=torch.float64, device="cpu") if ball.matrix is None else ball.matrix
         )
         inside = within * matrix @ matrix.T / ball.radius**2
-        kind = self.covariance_type
         if kind == "full":
             shape = inside
         elif kind == "diag":

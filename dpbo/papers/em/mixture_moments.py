@@ -2,6 +2,7 @@
 in one joint answer.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -18,16 +19,18 @@ from dpbo.papers.em.moment_features import (
     statistic_degrees,
     width_of,
 )
-from dpbo.papers.em.point_sums import BlockWeight, PointSums
-from dpbo.privacy import Adjacency
+from dpbo.papers.em.point_sums import BlockWeight, PointSums, of_counts_and_sums
+from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.ball import FLOAT64, Resolution, product
 from dpbo.queries.products import deterministic_matmul
-from dpbo.validation import checked_constructor
+from dpbo.validation import Within, checked_constructor
 
 # of a logit below the largest: e^-700 rounds to no weight, and exp_ takes ten times as long where
 # its result underflows
 _SMALLEST = -700.0
 _MOST_COMPONENTS = 1 << 10  # more would leave too few bits for weights and records
+_ORDERS = ((0, 1, 2), (0, 1), (2,))
+Orders = Annotated[tuple[int, ...], Within(f"one of {_ORDERS}", lambda value: value in _ORDERS)]
 
 
 @checked_constructor
@@ -56,14 +59,24 @@ class MixtureMoments(PointSums):
     iteration separately. Their code's covariance constant, 1/N_k, does not hold up: the sup is
     4/N_k.
 
+    Tied covariances: the second moments of all records stand once, without gamma. The bounds are
+    the same: records of two components have the squared distance 2 (q^2 + m^2) in the other blocks,
+    and here |z z' - y y'|_F^2 <= 2, both at orthogonal unit vectors; of one component, at most B.
+
+    With `orders` a block that is not answered has weight 0 in the theorem. Of counts and means
+    alone l1 is q + m sqrt d, twice that under REPLACE_ONE (`point_sums.of_counts_and_sums`): for
+    the Laplace mechanism.
+
     Cost: 4 n K F flops for F = 1 + d + d(d+1)/2 statistics, in chunks that stay in cache; nothing
     grows with n.
 
     Args:
         natural: theta, shape `K x F`, float64, finite: the log-density of each component, up to a
             term that all share, as a linear function of the statistics of z (moment_features.py).
-        covariance: "full" (z_i z_j for i <= j), "diag" (z_i^2) or "spherical" (|z|^2).
+        covariance: "full" (z_i z_j for i <= j), "tied" (these of all records together, after the
+            components' others), "diag" (z_i^2) or "spherical" (|z|^2).
         weights: (q, m, c), each from 1e-3 to 1e3: a block of twice the weight gets half the noise.
+        orders: which blocks are answered, by their degree in z: (0, 1, 2), (0, 1) or (2,).
         dimension, ball, vectors: as in `PointSums`; the ball's norm must be "l2".
     """
 
@@ -72,6 +85,7 @@ class MixtureMoments(PointSums):
     weights: tuple[BlockWeight, BlockWeight, BlockWeight] = field(
         default=(1.0, 1.0, 1.0), kw_only=True
     )
+    orders: Orders = field(default=(0, 1, 2), kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,24 +109,43 @@ class MixtureMoments(PointSums):
         return len(self.natural)
 
     def squared_l2(self, adjacency: Adjacency) -> float:
-        least = min(self.weights)
-        q, m, c = (weight / least for weight in self.weights)
+        q, m, c = self._answered_weights()
         one_record = q * q + m * m + c * c
         if adjacency is not Adjacency.REPLACE_ONE:
             return one_record
         two_components = one_record if self.components == 1 else 2.0 * one_record
         return max(two_components, distance_squared((q, m, c), self.covariance))
 
+    def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
+        general = super().sensitivity(adjacency)  # its l2 is exact; it refuses other adjacencies
+        if 2 in self.orders:
+            return general
+        q, m, _ = self._answered_weights()
+        return of_counts_and_sums(general, q, m, math.sqrt(self.dimension), adjacency)
+
     def coordinate_scale(self) -> torch.Tensor:
         weights = torch.tensor(self.weights, dtype=torch.float64, device="cpu")[
             statistic_degrees(self.covariance, self.dimension)
         ]
-        return (min(self.weights) / (weights * isometry(self.covariance, self.dimension))).repeat(
-            self.components
-        )
+        scale = min(self.weights) / (weights * isometry(self.covariance, self.dimension))
+        return self._in_order(scale)
 
     def degrees(self) -> torch.Tensor:
-        return statistic_degrees(self.covariance, self.dimension).repeat(self.components)
+        return self._in_order(statistic_degrees(self.covariance, self.dimension))
+
+    def width(self) -> int:
+        return self.natural.shape[1]
+
+    def table(self, answer: torch.Tensor) -> torch.Tensor:
+        """An answer as one row a component, `K x F`: what is not answered is 0, and what all share
+        is divided among them.
+        """
+        own, shared = self._blocks()
+        moments = answer.new_zeros(self.components, self.width())
+        first = self.components * int(own.sum())
+        moments[:, own] = answer[:first].reshape(self.components, -1)
+        moments[:, shared] = answer[first:] / self.components
+        return moments
 
     def public_inputs(self) -> dict[str, Any]:
         return {
@@ -120,6 +153,7 @@ class MixtureMoments(PointSums):
             "components": self.components,
             "covariance": self.covariance,
             "weights": list(self.weights),
+            "orders": list(self.orders),
         }
 
     def chunk_sum(
@@ -129,17 +163,46 @@ class MixtureMoments(PointSums):
         exponents = -resolution.bits * statistic_degrees(self.covariance, self.dimension)
         scaled = self.natural * torch.from_numpy(np.ldexp(1.0, exponents.numpy()))
         natural = scaled.to(device, non_blocking=True)
+        own, shared = (block.to(device) for block in self._blocks())
+        everything = bool(own.all())
 
         def sum_of(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
             phi = features(Z, self.covariance)
             if self.components == 1:
-                return product(valid.to(torch.float64).unsqueeze(0), phi).flatten()
-            return product(
-                responsibilities(deterministic_matmul(natural, phi), valid, resolution.weight_bits),
-                phi,
-            ).flatten()
+                gamma = valid.to(torch.float64).unsqueeze(0)
+            else:
+                logits = deterministic_matmul(natural, phi)
+                gamma = responsibilities(logits, valid, resolution.weight_bits)
+            if everything:
+                return product(gamma, phi).flatten()
+            # a record's weights sum to one whole weight, or to zero if it counts as nothing
+            together = product(gamma.sum(0, keepdim=True), phi[shared])
+            return torch.cat([product(gamma, phi[own]).flatten(), together.flatten()])
 
         return sum_of
+
+    def _answered_weights(self) -> tuple[float, float, float]:
+        """(q, m, c) in units of the smallest, 0 for a block that is not answered."""
+        least = min(self.weights)
+        q, m, c = (
+            weight / least if order in self.orders else 0.0
+            for order, weight in enumerate(self.weights)
+        )
+        return q, m, c
+
+    def _blocks(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which statistics are answered for each component, and which once for all: two masks of
+        length F.
+        """
+        degrees = statistic_degrees(self.covariance, self.dimension)
+        answered = torch.isin(degrees, torch.tensor(self.orders, device="cpu"))
+        shared = answered & (degrees == 2) & (self.covariance == "tied")
+        return answered & ~shared, shared
+
+    def _in_order(self, of_statistics: torch.Tensor) -> torch.Tensor:
+        """Numbers of the F statistics, in the order of the answer."""
+        own, shared = self._blocks()
+        return torch.cat([of_statistics[own].repeat(self.components), of_statistics[shared]])
 
 
 def responsibilities(logits: torch.Tensor, valid: torch.Tensor, bits: int) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""The statistics that a Gaussian needs of a vector z, for three kinds of covariance, and how far
+"""The statistics that a Gaussian needs of a vector z, for four kinds of covariance, and how far
 they can move.
 
-    full: (1, z, z_i z_j for i <= j)        diag: (1, z, z_i^2)        spherical: (1, z, |z|^2)
+    full, tied: (1, z, z_i z_j for i <= j)    diag: (1, z, z_i^2)    spherical: (1, z, |z|^2)
 
 Lengths are in svec coordinates, where z_i z_j with i < j counts sqrt 2 times, so that |svec(A)| is
 the Frobenius norm of A, and with weights (q, m, c) on the three blocks. For |z| <= 1 the squared
@@ -15,13 +15,17 @@ import torch
 
 from dpbo.validation import Within
 
-COVARIANCES = ("full", "diag", "spherical")
+COVARIANCES = ("full", "tied", "diag", "spherical")
+# that keep a whole matrix
+MATRICES = ("full", "tied")
 Covariance = Annotated[str, Within(f"one of {COVARIANCES}", lambda value: value in COVARIANCES)]
 
 
 def width_of(covariance: str, d: int) -> int:
     """F, the number of statistics."""
-    return 1 + d + {"full": d * (d + 1) // 2, "diag": d, "spherical": 1}[covariance]
+    if covariance in MATRICES:
+        return 1 + d + d * (d + 1) // 2
+    return 1 + d + {"diag": d, "spherical": 1}[covariance]
 
 
 def features(Z: torch.Tensor, covariance: str) -> torch.Tensor:
@@ -31,7 +35,7 @@ def features(Z: torch.Tensor, covariance: str) -> torch.Tensor:
     phi[0] = 1.0
     phi[1 : 1 + d] = Z
     match covariance:
-        case "full":
+        case "full" | "tied":
             for i, block in enumerate(torch.split(phi[1 + d :], list(range(d, 0, -1)))):
                 torch.mul(Z[i:], Z[i], out=block)
         case "diag":
@@ -58,7 +62,7 @@ def isometry(covariance: str, d: int) -> torch.Tensor:
     `F`.
     """
     ones = torch.ones(width_of(covariance, d), dtype=torch.float64, device="cpu")
-    if covariance == "full":
+    if covariance in MATRICES:
         i, j = torch.triu_indices(d, d, device="cpu")
         ones[1 + d :][i != j] = math.sqrt(2.0)
     return ones
@@ -67,15 +71,18 @@ def isometry(covariance: str, d: int) -> torch.Tensor:
 def distance_squared(weights: tuple[float, float, float], covariance: str) -> float:
     """Supremum over |z|, |z'| <= 1 of the squared distance of two vectors; q cancels.
 
-    Full: with r = |z|, r' = |z'|, t = -z.z' it is m^2 (r^2 + r'^2 + 2 t) + c^2 (r^4 + r'^4 - 2
-    t^2), |t| <= r r'; turning z' makes t >= 0, and for fixed t both r and r' may grow to 1: 2 m^2
-    (1 + t) + 2 c^2 (1 - t^2), largest at t = min(1, m^2 / 2c^2). Diagonal: a part of the
+    Full and tied: with r = |z|, r' = |z'|, t = -z.z' it is m^2 (r^2 + r'^2 + 2 t) + c^2 (r^4 + r'^4
+    - 2 t^2), |t| <= r r'; turning z' makes t >= 0, and for fixed t both r and r' may grow to 1: 2
+    m^2 (1 + t) + 2 c^2 (1 - t^2), largest at t = min(1, m^2 / 2c^2). Diagonal: a part of the
     coordinates of full, so no more (the same, from two dimensions on). Spherical: at opposite
     vectors m^2 (r + r')^2 + c^2 (r^2 - r'^2)^2, which grows when both are scaled up to r = 1, r' =
     1 - e: (2 - e)^2 (m^2 + c^2 e^2), whose largest value on [0, 1] is at e = 0 or at the larger
-    root of m^2 = 2 c^2 e (1 - e).
+    root of m^2 = 2 c^2 e (1 - e). A weight of 0 leaves a block out; without the last one it is
+    4 m^2, of opposite unit vectors.
     """
     m, c = weights[1] ** 2, weights[2] ** 2
+    if c == 0.0:
+        return 4.0 * m
     if covariance == "spherical":
         inner = 1.0 - 2.0 * m / c
         roots = [0.0] if inner < 0.0 else [0.0, (1.0 + math.sqrt(inner)) / 2.0]

@@ -193,6 +193,21 @@ class PointSums(Query):
         return resolution.lattice_bits - resolution.weight_bits - resolution.bits * self.degrees()
 
 
+def of_counts_and_sums(
+    general: Sensitivity, q: float, m: float, longest: float, adjacency: Adjacency
+) -> Sensitivity:
+    """The sensitivity of counts and sums weighted by q and m, with its l1 and l-infinity norms.
+
+    A record that counts in one component moves its count by q and its sum by m z, so by q + m
+    |z|_1 in l1, where |z|_1 <= `longest`, and by max(q, m) in one number. Replaced, it moves twice
+    as much in l1; in one number 2 m, as the count of one component moves by q alone. Shares of a
+    record among components are averages of these, and norms are convex.
+    """
+    times = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
+    l1 = times * (q + m * longest) * ROUND_UP
+    return Sensitivity(l1, general.l2, max(q, times * m) * ROUND_UP, general.scale)
+
+
 @checked_constructor
 @dataclass(frozen=True, eq=False)
 class ClusterSums(PointSums):
@@ -257,11 +272,8 @@ class ClusterSums(PointSums):
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         general = super().sensitivity(adjacency)  # its l2 is exact; it refuses other adjacencies
         q, m, d = *self._scaled_weights(), self.dimension
-        l1 = q + m * (d if self.ball.norm == "linf" else math.sqrt(d))
-        times = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
-        return Sensitivity(
-            times * l1 * ROUND_UP, general.l2, max(q, times * m) * ROUND_UP, general.scale
-        )
+        longest = float(d) if self.ball.norm == "linf" else math.sqrt(d)
+        return of_counts_and_sums(general, q, m, longest, adjacency)
 
     def squared_l2(self, adjacency: Adjacency) -> float:
         q, m = self._scaled_weights()

@@ -15,13 +15,14 @@ from sklearn.mixture import GaussianMixture
 from sklearn.utils.estimator_checks import check_estimator
 
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
-from dpbo.accounting import Planned, ZCDPFilter
-from dpbo.errors import InputError, LedgerMismatch
+from dpbo.accounting import Planned, PureFilter, ZCDPFilter
+from dpbo.errors import InputError, LedgerMismatch, UsageError
 from dpbo.events import GaussianEvent
-from dpbo.mechanisms import NoNoise
+from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.papers.em.gaussians import Averaged, Prior, mixture_of
-from dpbo.papers.em.moment_features import features
+from dpbo.papers.em.moment_features import COVARIANCES, MATRICES, features
+from dpbo.queries import ClippedMean
 
 EXACT = NoNoise(allow_not_private=True)
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
@@ -55,7 +56,7 @@ def mixture(**changes):
     return DPGaussianMixture(**terms)
 
 
-@pytest.mark.parametrize("covariance", ["full", "diag", "spherical"])
+@pytest.mark.parametrize("covariance", COVARIANCES)
 def test_it_comes_close_to_the_open_fit(covariance):
     X, test = blobs(), blobs(2000, seed=1)
     plain = GaussianMixture(2, covariance_type=covariance, random_state=0).fit(X)
@@ -79,7 +80,7 @@ def test_it_comes_close_to_the_open_fit(covariance):
 
 def test_the_density_is_that_of_its_parameters():
     X = blobs()
-    for covariance in ("full", "diag", "spherical"):
+    for covariance in COVARIANCES:
         private = mixture(covariance_type=covariance, center=[0.5, 0.0]).fit(X)
         twin = GaussianMixture(2, covariance_type=covariance)
         twin.weights_, twin.means_, twin.covariances_ = (
@@ -87,14 +88,14 @@ def test_the_density_is_that_of_its_parameters():
             private.means_,
             private.covariances_,
         )
-        precisions = (
-            np.linalg.inv(private.covariances_)
-            if covariance == "full"
-            else 1 / private.covariances_
-        )
         twin.precisions_cholesky_ = (
-            np.linalg.cholesky(precisions) if covariance == "full" else np.sqrt(precisions)
+            np.linalg.cholesky(private.precisions_)
+            if covariance in MATRICES
+            else np.sqrt(private.precisions_)
         )
+        public = blobs(50, seed=4)
+        assert private.aic(public) == pytest.approx(twin.aic(public)), covariance
+        assert private.bic(public) == pytest.approx(twin.bic(public)), covariance
         assert private.score_samples(X[:50]) == pytest.approx(twin.score_samples(X[:50]), rel=1e-8)
         points = torch.from_numpy(X[:6]).reshape(2, 3, 2).requires_grad_()
         private.log_density(points).sum().backward()
@@ -123,6 +124,108 @@ def test_without_noise_a_step_is_the_textbooks():
         assert torch.allclose(posterior.covariances[k], expected.double())
         assert torch.allclose(posterior.means[k], N * mean / (N + 1.01))
         assert float(posterior.weights[k]) == pytest.approx((N + 1) / (400 + 4 - 2))
+    tied, posterior = (
+        mixture_of(moments, std, 2, "tied", 1e-6, prior) for prior in (None, Prior())
+    )
+    # the pooled covariance, and the mode of (s0 I, d + 1) with N(0, Sigma/k0) for each mean
+    within = Z.T @ Z - sum(gamma[k].sum() * torch.outer(m, m) for k, m in enumerate(mle.means))
+    pulls = [
+        1.01 * n / (1.01 + n) * torch.outer(m, m)
+        for n, m in zip(gamma.sum(1), mle.means, strict=True)
+    ]
+    expected = (0.1 * torch.eye(2).double() + within + sum(pulls)) / (400 + 2 + 3 + 2 + 1)
+    for k in range(2):
+        assert torch.allclose(tied.covariances[k], within / 400)
+        assert torch.allclose(posterior.covariances[k], expected)
+
+
+def test_a_public_start_takes_the_place_of_k_means():
+    means = np.array([[2.0, 1.0], [-2.0, 0.0]])
+    curator = make(blobs())
+    settings: dict[str, Any] = {"means_init": means, "weights_init": [0.6, 0.4], "dimension": 2}
+    fitted = mixture(budget=0.5, max_iter=4, **settings).fit(curator)
+    stages = [
+        row.body["slots"][0]["details"]["stage"]
+        for row in curator.ledger.records()
+        if row.kind == "charge"
+    ]
+    assert stages == ["frame"] + ["em"] * 4
+    # the components keep the places that they were given
+    assert np.abs(fitted.means_ - means).max() < 0.2
+    for wrong in (
+        {"means_init": means[:1]},
+        {"means_init": [[np.nan, 0.0], [0.0, 0.0]]},
+        {"weights_init": [0.5, 0.6]},
+        {"weights_init": [1.0, 0.0]},
+    ):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            mixture(budget=0.5, name="other", **(settings | wrong)).fit(curator)
+    assert list(curator.ledger.used()) == ["dp-em"]
+
+
+@pytest.mark.attack("A5")
+def test_the_exact_likelihood_of_private_records_chooses_no_model():
+    X, public = blobs(600), blobs(50, seed=4)
+    curator = make(X)
+    mine = mixture().fit(X)
+    theirs = mixture(budget=0.5, dimension=2).fit(curator)
+    for fitted, records in ((mine, X), (theirs, curator)):
+        for criterion in (fitted.aic, fitted.bic):
+            with pytest.raises(InputError, match="no release"):
+                criterion(records)
+    released = curator.release(
+        ClippedMean(lambda _, rows: theirs.score_samples(rows), score_range=(-9.0, 0.0)),
+        GaussianMechanism(40.0),
+    )
+    mean, parameters = float(released.value), 2 * 3 + 1 + 2 * 3 - 2
+    assert theirs.aic(mean, n_samples=600) == pytest.approx(2 * parameters - 1200 * mean)
+    assert theirs.bic(mean, n_samples=600) == pytest.approx(
+        parameters * math.log(600) - 1200 * mean
+    )
+    assert pickle.loads(pickle.dumps(mine)).bic(public) == mine.bic(public)
+
+
+@pytest.mark.parametrize("kind", [DPGaussianMixture, DPKMeans])
+def test_fit_predict_charges_nothing_for_rows_that_cannot_be_predicted(kind):
+    X, curator = blobs(300), make(blobs(300))
+    settings: dict[str, Any] = {"budget": Budget(5.0, 1e-6), "radius": 6.0, "random_state": 0}
+    model = kind(2, **settings)
+    assert (model.fit_predict(X) == model.predict(X)).all()
+    broken = X.copy()
+    broken[3] = np.nan
+    for rows in (curator, broken):
+        model = kind(2, dimension=2, **settings)
+        with pytest.raises(InputError, match="X="):
+            model.fit_predict(rows)
+        assert not hasattr(model, "statement_")
+    assert curator.ledger.head().seq == 0
+
+
+def test_laplace_noise_on_weights_and_means_takes_half_of_the_budget():
+    curator = make(blobs())
+    model = mixture(budget=0.5, dimension=2, max_iter=4, noise="LLG")
+    fitted = clone(model).fit(curator)
+    charges = [row.body for row in curator.ledger.records() if row.kind == "charge"]
+    laws = [
+        (
+            body["event"]["mechanism"],
+            body["slots"][0]["details"]["stage"],
+            body["slots"][0]["public"].get("orders"),
+        )
+        for body in charges
+    ]
+    iteration = [("gaussian", "em", [2]), ("laplace", "em", [0, 1])]
+    before = [("gaussian", "frame", [0, 1, 2])] + [("gaussian", "k-means", None)] * 3
+    assert laws == before + iteration * 4
+    again = clone(model).fit(curator)
+    assert np.array_equal(again.means_, fitted.means_), "resumed, without a second charge"
+    with pytest.raises(BudgetExceeded):
+        mixture(budget=0.6, dimension=2, name="more", noise="LLG").fit(curator)
+    assert set(curator.ledger.used()) == {"dp-em", "dp-em, Laplace"}, "no half of it was reserved"
+    pure = make(blobs(100), budget=Budget(1.0, 0.0), accounting=PureFilter())
+    with pytest.raises(UsageError):
+        mixture(budget=0.5, dimension=2, noise="LLG").fit(pure)
+    assert pure.ledger.used() == {}
 
 
 def test_averaging_takes_off_the_noise_it_says():
@@ -269,7 +372,7 @@ def test_bad_input_is_refused_and_reserves_nothing():
         *wrong,
         {"radius": None},
         {"center": [0.0]},
-        {"covariance_type": "tied"},
+        {"covariance_type": "vb"},
         {"method": "vb"},
     ):
         curator = make(blobs(50))

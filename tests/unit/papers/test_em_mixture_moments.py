@@ -2,6 +2,7 @@
 the paper's constant broken.
 """
 
+import dataclasses
 import math
 from typing import Any
 
@@ -94,6 +95,75 @@ class TestSoft(PointContract):
         ]
 
 
+@tries(30, neighbours=150)
+@pytest.mark.attack("A5", "A9")
+class TestTied(PointContract):
+    """Two components and orthogonal records, whose common second moments differ most."""
+
+    covers, metrics = MixtureMoments, 3
+
+    def query(self, score):
+        return MixtureMoments(
+            3,
+            ball=Ball(1.0),
+            natural=split(3, "tied"),
+            covariance="tied",
+            vectors=lambda r: score(None, r),
+        )
+
+    def worst(self, adjacency):
+        rest, half = [[0.3, 0.1, 0.0]], math.sqrt(0.5)
+        other = [[-half, half, 0]] if adjacency is REPLACE else []
+        return [[*rest, [half, half, 0]], rest + other]
+
+
+@tries(30, neighbours=150)
+@pytest.mark.attack("A5", "A9")
+class TestCountsAndMeans(PointContract):
+    """Without second moments opposite records of one component are as far apart as any."""
+
+    covers, metrics = MixtureMoments, 3
+
+    def query(self, score):
+        return MixtureMoments(
+            3,
+            ball=Ball(1.0),
+            natural=split(3),
+            orders=(0, 1),
+            weights=(1.0, 2.0, 1.0),
+            vectors=lambda r: score(None, r),
+        )
+
+    def worst(self, adjacency):
+        rest = [[0.3, 0.1, 0.0]]
+        other = [[0.02, -0.9998, 0]] if adjacency is REPLACE else []
+        return [[*rest, [0.02, 0.9998, 0]], rest + other]
+
+
+@tries(30)
+@pytest.mark.attack("A5", "A9")
+class TestSquares(PointContract):
+    covers, metrics = MixtureMoments, 3
+
+    def query(self, score):
+        return MixtureMoments(
+            3, ball=Ball(1.0), natural=split(3), orders=(2,), vectors=lambda r: score(None, r)
+        )
+
+    def worst(self, adjacency):
+        rest = [[0.3, 0.1, 0.0]]
+        return [[*rest, [1.0, 0, 0]], rest + ([[-1.0, 0, 0]] if adjacency is REPLACE else [])]
+
+
+def test_counts_and_means_reach_their_l1_sensitivity():
+    """Replaced, a record of equal coordinates in one component by its opposite in the other."""
+    query = MixtureMoments(4, ball=Ball(1.0), natural=split(4), orders=(0, 1))
+    X = torch.full((1, 4), 0.5, dtype=torch.float64)
+    one, other = (make(rows).release(query, EXACT).value for rows in (X, -X))
+    assert float((one - other).abs().sum()) == pytest.approx(2 * (1 + math.sqrt(4)), rel=1e-3)
+    assert query.sensitivity(REPLACE).l1 == pytest.approx(2 * (1 + math.sqrt(4)))
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(-200, 200), st.integers(0, 2**32))
 @pytest.mark.attack("A5")
@@ -135,15 +205,21 @@ def test_they_are_the_moments_of_the_clipped_records(covariance):
     X = torch.randn(5000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     X[3] = math.nan
     theta = natural(3, 3, covariance)
-    release = make(X).release(
-        MixtureMoments(3, ball=Ball(1.5), natural=theta, covariance=covariance), EXACT
-    )
+    query = MixtureMoments(3, ball=Ball(1.5), natural=theta, covariance=covariance)
+    found = query.table(make(X).release(query, EXACT).value)
     Z = torch.cat([X[:3], X[4:]]) / 1.5
     Z = Z / Z.norm(dim=1, keepdim=True).clamp(min=1.0)
     phi = features(Z.T, covariance)
     expected = (theta @ phi).softmax(0) @ phi.T
-    assert torch.allclose(release.value.reshape(3, -1), expected, atol=5000 * 2.0**-12)
-    assert release.value.reshape(3, -1)[:, 0].sum() == 4999
+    if covariance == "tied":
+        expected[:, 4:] = expected[:, 4:].mean(0)
+    assert torch.allclose(found, expected, atol=5000 * 2.0**-12)
+    assert found[:, 0].sum() == 4999
+    first, second = (dataclasses.replace(query, orders=orders) for orders in ((0, 1), (2,)))
+    apart = first.table(make(X).release(first, EXACT).value)
+    apart += second.table(make(X).release(second, EXACT).value)
+    # coordinates alone have finer steps
+    assert torch.allclose(apart, found, atol=5000 * 2.0**-12)
 
 
 def test_noise_follows_the_weights():

@@ -78,7 +78,7 @@ REFUSED: list[tuple[type, str, Any]] = [
     (MixtureMoments, "natural", BROKEN.repeat(1, 3)),
     (MixtureMoments, "natural", torch.zeros(1025, 6, dtype=DOUBLE)),
     (MixtureMoments, "natural", torch.ones(2, 5, dtype=DOUBLE)),
-    (MixtureMoments, "covariance", "tied"),
+    (MixtureMoments, "covariance", "vb"),
     (MixtureMoments, "weights", (1.0, 1.0, 0.9e-3)),
     (MixtureMoments, "weights", (1.5e3, 1.0, 1.0)),
     (MixtureMoments, "norm", Ball(1.0, norm="linf")),
