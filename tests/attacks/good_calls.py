@@ -414,6 +414,15 @@ _GROUPED: dict[str, Any] = {
     ),
     "papers.kusner.RegularisedBest": of(records=40),
     "papers.em.DPFactorAnalysis papers.em.DPKMeans papers.em.DPLloyd": EM,
+    "papers.em.DPEM": of(
+        statistics=lambda theta, rows: rows - theta,
+        bound=1.0,
+        m_step=lambda moments, noise: moments,
+        start=torch.zeros(2, dtype=DOUBLE),
+        size=2,
+        max_iter=2,
+        budget=BUDGET,
+    ),
     "papers.em.DPGaussianMixture": of(
         **EM,
         noise="GGG",

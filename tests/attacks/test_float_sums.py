@@ -13,7 +13,7 @@ import torch
 from dpbo import Adjacency
 from dpbo.gibo import ClippedGradient
 from dpbo.papers.em.mixture_moments import MixtureMoments
-from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
+from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.queries import ClippedMean, ClippedSum
 from dpbo.queries.ball import Ball
 from dpbo.testing.query_contract import require_within
@@ -41,6 +41,7 @@ QUERIES = {
     ),
     "moments": MixtureMoments(2, ball=BALL, natural=torch.zeros(2, 6).double(), vectors=plane),
     "second moment": SecondMoment(2, ball=BALL, vectors=plane),
+    "sum of vectors": VectorSum(2, ball=BALL, vectors=plane),
 }
 
 

@@ -47,6 +47,7 @@ REPLAYED = {
     "DPKMeans": STEERS,
     "DPLloyd": STEERS,
     "DPGaussianMixture": STEERS,
+    "DPEM": STEERS,
     "KusnerSearch": CONDITIONAL,
     "AdaptiveLipschitz": CONDITIONAL,
     "RegularisedBest": CONDITIONAL,

@@ -34,7 +34,7 @@ from dpbo.mechanisms import (
 )
 from dpbo.models import noisy_inputs
 from dpbo.models.fixed_kernels import squared_exponential
-from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
+from dpbo.papers.em import DPEM, DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch
 from dpbo.papers.po_gp_ucb import Modeler, Outcomes, RowTable, release_rows
 from dpbo.papers.po_gp_ucb.http import application
@@ -219,6 +219,15 @@ RUNS: dict[str, Any] = {
     "DPKMeans": functools.partial(fitted, DPKMeans, n_clusters=3, max_iter=2),
     "DPLloyd": functools.partial(fitted, DPLloyd, n_clusters=3, max_iter=2),
     "DPFactorAnalysis": functools.partial(fitted, DPFactorAnalysis, n_components=1),
+    "DPEM": lambda curator: DPEM(
+        lambda theta, rows: torch.tanh(rows - theta),
+        1.0,
+        lambda moments, noise: moments,
+        start=torch.zeros(2, dtype=DOUBLE),
+        size=2,
+        max_iter=3,
+        budget=0.9,
+    ).fit(curator),
 }
 
 
@@ -357,6 +366,7 @@ BY_DIVISOR: dict[str, Any] = {
     "k-means": functools.partial(fitted, DPKMeans, n_clusters=2, max_iter=2),
     "lloyd": functools.partial(fitted, DPLloyd, n_clusters=2, max_iter=2),
     "factors": RUNS["DPFactorAnalysis"],
+    "exponential family": RUNS["DPEM"],
 }
 
 

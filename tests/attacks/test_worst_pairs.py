@@ -14,7 +14,7 @@ import torch
 from dpbo import Adjacency
 from dpbo.gibo import ClippedGradient
 from dpbo.papers.em.mixture_moments import MixtureMoments
-from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
+from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.queries import CandidateScores, CellMeans, ClippedMean, ClippedSum, QuantileUtilities
 from dpbo.queries.ball import Ball
 from dpbo.testing.query_contract import moved
@@ -88,6 +88,24 @@ CASES = {
         2**0.5,
         FAR,
         [-9.0, 0.0],
+        FAR,
+    ),
+    "sum of vectors": (
+        VectorSum(2, ball=BALL, weights=(0.5, 1.0)),
+        "l2",
+        4.0,
+        5**0.5,
+        FAR,
+        [-9.0, 0.0],
+        FAR,
+    ),
+    "sum of nonnegative vectors": (
+        VectorSum(2, ball=BALL, weights=(0.5, 1.0), nonnegative=True),
+        "l2",
+        8**0.5,
+        5**0.5,
+        FAR,
+        [0.0, 9.0],
         FAR,
     ),
     "second moment": (SecondMoment(2, ball=BALL), "l2", 2**0.5, 1.0, FAR, [0.0, 9.0], FAR),

@@ -20,7 +20,7 @@ from dpbo.dpsgd import NoisedScore
 from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.papers.em.mixture_moments import MixtureMoments
-from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
+from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest
 from dpbo.papers.kusner.search import KusnerBest, KusnerValue
 from dpbo.papers.po_gp_ucb import Outcomes, RowTable
@@ -161,6 +161,14 @@ CASES: dict[type, list[tuple[dict[str, Any], Callable[..., Any]]]] = {
     SecondMoment: [(PLANE, lambda **g: SecondMoment(2, ball=Ball(1.0, **g)))],
     ClusterSums: [
         ({**PLANE, "centers": torch.eye(2, dtype=DOUBLE), "weights": [1.0, 2.0]}, clusters)
+    ],
+    VectorSum: [
+        (
+            {**PLANE, "weights": [1.0, 2.0]},
+            lambda center, matrix, **g: VectorSum(
+                2, ball=Ball(1.0, center=center, matrix=matrix), **g
+            ),
+        )
     ],
     MixtureMoments: [
         (

@@ -15,7 +15,7 @@ from dpbo import Adjacency, RowChange
 from dpbo.gibo import ClippedGradient
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.moment_features import COVARIANCES, distance_squared, isometry, width_of
-from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
+from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import (
@@ -300,6 +300,20 @@ def furthest(m, c, covariance):
         return max((2 - e) ** 2 * (m + c * e**2) for e in (0, (1 + mpmath.sqrt(inner)) / 2))
     t = min(1, m / (2 * c))
     return 2 * m * (1 + t) + 2 * c * (1 - t**2)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS, ids=str)
+@pytest.mark.attack("A5")
+def test_sums_of_vectors_are_rounded_up_in_the_very_units_that_are_declared(weights):
+    for d, nonnegative, adjacency in itertools.product((1, 3), (False, True), (REPLACE, ADD)):
+        found = VectorSum(
+            d, ball=Ball(1.0), weights=weights[:2], nonnegative=nonnegative
+        ).sensitivity(adjacency)
+        with mpmath.workdps(50):
+            q, m = (1 / mpmath.mpf(unit) for unit in found.scale[:2])
+            alone = q**2 + m**2
+            apart = max((2 if nonnegative else 4) * m**2, alone) if adjacency is REPLACE else alone
+            assert just_above(found.l2, mpmath.sqrt(apart))
 
 
 @pytest.mark.attack("A5")

@@ -334,6 +334,36 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "a replaced record moves a sum of vectors no further than one more does",
+        where="dpbo.papers.em.point_sums:VectorSum.squared_l2",
+        old="return max(furthest * m * m, one_record)",
+        new="return one_record",
+        test=(
+            "tests/unit/papers/test_em_exponential_family.py"
+            "::TestVectorSum::test_worst_case_attains_the_sensitivity"
+        ),
+    ),
+    Sabotage(
+        "vectors that are said not to be negative are taken as they are",
+        where="dpbo.papers.em.point_sums:VectorSum.chunk_sum",
+        old="Z = Z.clamp(min=0.0)",
+        new="pass",
+        test=(
+            "tests/unit/papers/test_em_exponential_family.py"
+            "::TestNonnegative::test_neighbours_stay_within_the_declared_sensitivity"
+        ),
+    ),
+    Sabotage(
+        "EM divides by the exact private number of records",
+        where="dpbo.papers.em.exponential_family:DPEM.fit",
+        old="count = public_count(curator.units, value[0], std[0])",
+        new="count = float(curator._Curator__view.units)",
+        test=(
+            "tests/attacks/test_replays.py"
+            "::test_one_unit_fewer_changes_the_exact_sum_alone[exponential family]"
+        ),
+    ),
+    Sabotage(
         "the paper's Laplace noise on weights and means is for one of two components",
         where="dpbo.papers.em.point_sums:of_counts_and_sums",
         old="times = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0",

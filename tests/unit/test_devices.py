@@ -44,7 +44,7 @@ from dpbo.models.builders import unfitted_gp
 from dpbo.models.kernels import kernel_derivatives
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, embedding
 from dpbo.papers.em.mixture_moments import MixtureMoments
-from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
+from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.papers.kusner import KusnerSearch
 from dpbo.papers.po_gp_ucb import Modeler, RowTable
 from dpbo.queries import CandidateScores, CellMeans, ClippedMean, PoissonSampled, QuantileUtilities
@@ -379,6 +379,10 @@ HERE = {
     ),
     "cluster sums": lambda at: ask(at, ClusterSums(3, ball=BALL, centers=at.put(X))),
     "second moment": lambda at: ask(at, SecondMoment(3, ball=BALL)),
+    "sum of vectors": lambda at: ask(at, VectorSum(3, ball=BALL, nonnegative=True)),
+    "tied moments": lambda at: ask(
+        at, MixtureMoments(3, ball=BALL, natural=draw(3, 10), covariance="tied")
+    ),
     "a sample": lambda at: ask(
         at,
         PoissonSampled(ClippedMean(score, at.put(THETA), score_range=(0.0, 1.0)), rate=1.0 - 1e-15),

@@ -1,3 +1,4 @@
+from .exponential_family import DPEM as DPEM
 from .factor_analysis import DPFactorAnalysis as DPFactorAnalysis
 from .factor_analysis import embedding as embedding
 from .kmeans import DPKMeans as DPKMeans

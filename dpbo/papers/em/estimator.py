@@ -109,9 +109,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
     mechanism: NoNoise | None = None
     adjacency: Adjacency | str = "replace-one"
     accounting: Accounting | None = None
-    dimension: int | None = None
     name: Name
-    random_state: RandomState = None
     statement_: Statement = field(init=False)
 
     def statement(self) -> Statement:
@@ -124,14 +122,10 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
             return self.statement_.facts()
         return {}
 
-    def _open(self, X: Any) -> tuple[Curator, int]:
-        """Checks the settings; the curator, and the public dimension of the records."""
+    def _open(self, X: Any) -> Curator:
+        """Checks the settings; the curator, which for an array is made."""
         require_settings(self)
         if isinstance(X, Curator):
-            if self.dimension is None:
-                raise InputError(
-                    "dimension", None, "the number of columns, when fitting on a Curator"
-                )
             if X.ledger.birth.grouped:  # before anything is reserved
                 raise InputError(
                     "unit",
@@ -139,14 +133,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
                     "one record",
                     "Reduce each unit to one record first.",
                 )
-            if X.ranks > 1 and not isinstance(self.random_state, Integral):
-                raise InputError(
-                    "random_state",
-                    self.random_state,
-                    "a whole number on several ranks",
-                    "They must start alike.",
-                )
-            return X, require("dimension", self.dimension, Count)
+            return X
         adjacency = Adjacency.of(self.adjacency)
         cap = Budget.gdp(1.0) if self.mechanism is not None else self.budget
         if not isinstance(cap, Budget):
@@ -158,7 +145,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
             )
         # how many there are is private otherwise
         rows = self._as_table(X, 1 if adjacency is Adjacency.REPLACE_ONE else 0)
-        curator = Curator(
+        return Curator(
             torch.from_numpy(rows if rows.flags.writeable else rows.copy()),
             unit=PrivacyUnit("record"),
             adjacency=adjacency,
@@ -166,7 +153,6 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
             accounting=self.accounting,
             role="training",
         )
-        return curator, rows.shape[1]
 
     def _as_table(self, X: Any, least: int) -> Floats:
         """An array as float64. Refused by its dtype and shape alone; a cell that is no number
@@ -194,21 +180,6 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         return check_array(
             numbers, ensure_all_finite=False, ensure_min_samples=least, estimator=self
         )
-
-    def _seed(self, curator: Curator) -> int:
-        """Seed of the start: `random_state`, else what an earlier session of this run drew, else a
-        fresh one.
-        """
-        if isinstance(self.random_state, Integral):
-            return int(self.random_state)
-        known = curator.ledger.reservation(self.name)
-        drawn = None if known is None else known.terms.get("random_state")
-        if drawn is None:
-            return int(self._generator().random_sample() * 2**31)
-        return int(drawn)
-
-    def _generator(self) -> np.random.RandomState:
-        return check_random_state(self.random_state)
 
     def _reserve(
         self,
@@ -283,10 +254,26 @@ class PointEstimator(PrivateEstimator):
 
     radius: Positive | None = None
     center: Center = None
+    dimension: int | None = None
     vectors: Callable[[Any], Any] | None = None
+    random_state: RandomState = None
 
-    def _open(self, X: Any) -> tuple[Curator, int]:
-        curator, self.n_features_in_ = super()._open(X)
+    def _open_points(self, X: Any) -> tuple[Curator, int]:
+        """The curator, and the public dimension of its records."""
+        curator = self._open(X)
+        if curator is X:
+            if self.dimension is None:
+                raise InputError(
+                    "dimension", None, "the number of columns, when fitting on a Curator"
+                )
+            self.n_features_in_ = require("dimension", self.dimension, Count)
+            if X.ranks > 1 and not isinstance(self.random_state, Integral):
+                raise InputError(
+                    "random_state",
+                    self.random_state,
+                    "a whole number on several ranks",
+                    "They must start alike.",
+                )
         return curator, self.n_features_in_
 
     def _ball(self, d: int, norm: str = "l2") -> Ball:
@@ -306,6 +293,21 @@ class PointEstimator(PrivateEstimator):
         shared = {"radius": self.radius, "center": as_numbers(self.center)}
         shared["dimension"] = self.n_features_in_
         return {**shared, **terms}, {"vectors": self.vectors}
+
+    def _seed(self, curator: Curator) -> int:
+        """Seed of the start: `random_state`, else what an earlier session of this run drew, else a
+        fresh one.
+        """
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)
+        known = curator.ledger.reservation(self.name)
+        drawn = None if known is None else known.terms.get("random_state")
+        if drawn is None:
+            return int(self._generator().random_sample() * 2**31)
+        return int(drawn)
+
+    def _generator(self) -> np.random.RandomState:
+        return check_random_state(self.random_state)
 
     def _points(self, X: Any) -> torch.Tensor:
         """The caller's own rows, for predictions; these must be finite."""

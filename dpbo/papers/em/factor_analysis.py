@@ -39,7 +39,7 @@ from dpbo.papers.em.estimator import (
     public_count,
 )
 from dpbo.papers.em.gaussians import matrix_of
-from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
+from dpbo.papers.em.point_sums import SecondMoment, VectorSum
 from dpbo.queries.ball import Ball
 from dpbo.validation import Name, Within, checked
 
@@ -83,7 +83,7 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
             InputError: an argument outside its range.
             BudgetExceeded: the budget is not left.
         """
-        curator, d = self._open(X)
+        curator, d = self._open_points(X)
         ball = self._ball(d)
         seed = self._seed(curator)
         public = curator.units if curator.units is not None else self.divisor
@@ -101,10 +101,8 @@ class DPFactorAnalysis(TransformerMixin, PointEstimator):  # type: ignore[misc]
         if self.center is not None:
             count = float(public or 1.0)
         else:
-            origin = torch.zeros(1, d, dtype=torch.float64, device="cpu")
-            value, std = self._release(
-                reservation, ClusterSums(d, ball=ball, centers=origin, vectors=self.vectors), "mean"
-            )
+            total = VectorSum(d, ball=ball, vectors=self.vectors)
+            value, std = self._release(reservation, total, "mean")
             count = public_count(public, value[0], std[0])
             mean = value[1:] / count
             mean = mean / max(1.0, float(mean.norm()))

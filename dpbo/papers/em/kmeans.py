@@ -66,7 +66,7 @@ class DPKMeans(TransformerMixin, LabelEstimator):  # type: ignore[misc]
             InputError: an argument outside its range.
             BudgetExceeded: the budget is not left.
         """
-        curator, d = self._open(X)
+        curator, d = self._open_points(X)
         ball = self._ball(d, self._norm)
         K = self.n_clusters
         seed = self._seed(curator)

@@ -141,7 +141,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
             InputError: an argument outside its range.
             BudgetExceeded: the budget is not left.
         """
-        curator, d = self._open(X)
+        curator, d = self._open_points(X)
         ball = self._ball(d)
         K = self.n_components
         kind = self.covariance_type

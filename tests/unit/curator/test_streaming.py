@@ -11,7 +11,7 @@ from dpbo.errors import InputError, PrivateFailure
 from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import NoNoise
 from dpbo.papers.em.mixture_moments import MixtureMoments
-from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
+from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.queries import CellMeans, ClippedMean, PoissonSampled, QuantileUtilities
 from dpbo.queries.ball import Ball
 
@@ -87,6 +87,7 @@ def answers(curator):
         CellMeans(lambda _, r: (r[:, 0] > 0).long(), cells=2, divisor=200.0),
         ClusterSums(D, ball=ball, centers=X),
         SecondMoment(D, ball=ball),
+        VectorSum(D, ball=ball, nonnegative=True, vectors=lambda r: r.abs()),
         MixtureMoments(
             D, ball=ball, natural=torch.randn(3, 10, generator=draw, dtype=torch.float64)
         ),

@@ -10,7 +10,7 @@ from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError, ScoreError
 from dpbo.gibo import ClippedGradient
 from dpbo.papers.em.mixture_moments import MixtureMoments
-from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
+from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import (
@@ -44,6 +44,7 @@ GOOD: dict[type, dict[str, Any]] = {
     PoissonSampled: {"query": ClippedMean(score, score_range=(0.0, 1.0)), "rate": 0.5},
     RowTable: {"center": [0.0, 0.0], "radius": 1.0},
     SecondMoment: {"dimension": 2, "ball": Ball(1.0)},
+    VectorSum: {"dimension": 2, "ball": Ball(1.0)},
 }
 BROKEN = torch.tensor([[1.0, float("nan")], [1.0, 1.0]], dtype=DOUBLE)
 # just outside what numbers of 64 bits and the proofs allow; wrong types are fuzzed elsewhere
@@ -75,16 +76,20 @@ REFUSED: list[tuple[type, str, Any]] = [
     (ClusterSums, "weights", (1.5e3, 1.0)),
     (ClusterSums, "dimension", MOST_DIMENSION + 1),
     (SecondMoment, "norm", Ball(1.0, norm="linf")),
+    (VectorSum, "norm", Ball(1.0, norm="linf")),
+    (VectorSum, "weights", (1.0, 0.9e-3)),
+    (VectorSum, "dimension", MOST_DIMENSION + 1),
     (MixtureMoments, "natural", BROKEN.repeat(1, 3)),
     (MixtureMoments, "natural", torch.zeros(1025, 6, dtype=DOUBLE)),
     (MixtureMoments, "natural", torch.ones(2, 5, dtype=DOUBLE)),
     (MixtureMoments, "covariance", "vb"),
     (MixtureMoments, "weights", (1.0, 1.0, 0.9e-3)),
     (MixtureMoments, "weights", (1.5e3, 1.0, 1.0)),
+    (MixtureMoments, "orders", (0, 2)),
     (MixtureMoments, "norm", Ball(1.0, norm="linf")),
     *(
         (kind, "center", Ball(1.0, center=torch.zeros(3, dtype=DOUBLE)))
-        for kind in (SecondMoment, ClusterSums, MixtureMoments)
+        for kind in (SecondMoment, ClusterSums, MixtureMoments, VectorSum)
     ),
     (QuantileUtilities, "candidates", [0.0, float("inf")]),
     (QuantileUtilities, "candidates", [0.0, 1.0, 1.0]),
@@ -145,7 +150,14 @@ def test_a_relation_or_units_that_it_says_nothing_about_are_refused():
     bounded = Adjacency.BOUNDED_ROW_CHANGE
     pairs = [
         (kind, bounded)
-        for kind in (ClippedGradient, ClusterSums, MixtureMoments, SecondMoment, RowTable)
+        for kind in (
+            ClippedGradient,
+            ClusterSums,
+            MixtureMoments,
+            SecondMoment,
+            VectorSum,
+            RowTable,
+        )
     ]
     for kind, adjacency in [
         *pairs,
@@ -182,7 +194,10 @@ TRIED: list[tuple[type, str, torch.Tensor]] = [
         for kind in (ClippedMean, CandidateScores, CellMeans, QuantileUtilities)
     ),
     (ClippedGradient, "loss", torch.zeros(5)),
-    *((kind, "vectors", torch.zeros(5, 2)) for kind in (ClusterSums, MixtureMoments, SecondMoment)),
+    *(
+        (kind, "vectors", torch.zeros(5, 2))
+        for kind in (ClusterSums, MixtureMoments, SecondMoment, VectorSum)
+    ),
 ]
 
 

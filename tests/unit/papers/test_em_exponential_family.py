@@ -1,0 +1,234 @@
+"""The general DP-EM: what its question can move by, that its noise is for that, and a mixture of
+Poissons as its third instance.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo.errors import InputError, LedgerMismatch
+from dpbo.mechanisms import NoNoise
+from dpbo.papers.em import DPEM
+from dpbo.papers.em.point_sums import VectorSum
+from dpbo.queries.ball import Ball
+from tests.contracts.bases import PointContract, exact_sum, tries
+
+REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
+EXACT = NoNoise(allow_not_private=True)
+MOST = 20.0  # events that a record counts for, in each of two columns
+START = (torch.tensor([0.5, 0.5]).double(), torch.tensor([[2.0, 8.0], [8.0, 2.0]]).double())
+
+
+def poissons(theta, records):
+    """gamma_k and gamma_k x of two components of two Poisson counts: six numbers, of length sqrt 2
+    at most.
+    """
+    weights, rates = theta
+    x = torch.as_tensor(records, dtype=torch.float64).clamp(0.0, MOST)
+    gamma = torch.softmax(weights.log() + x @ rates.log().T - rates.sum(1), 1)
+    sums = gamma.unsqueeze(2) * x.unsqueeze(1) / (MOST * math.sqrt(2.0))
+    return torch.cat([gamma, sums.flatten(1)], 1)
+
+
+def rates_of(moments, noise):
+    weights = torch.maximum(moments[:2], 3.0 * noise[:2]).clamp(min=1e-3)
+    rates = MOST * math.sqrt(2.0) * moments[2:].reshape(2, 2) / weights.unsqueeze(1)
+    return weights / weights.sum(), rates.clamp(0.1, MOST)
+
+
+def em(**changes):
+    settings: dict[str, Any] = {
+        "statistics": poissons,
+        "bound": math.sqrt(2.0),
+        "m_step": rates_of,
+        "start": START,
+        "size": 6,
+        "budget": Budget(1.0, 1e-6),
+    }
+    return DPEM(**{**settings, **changes})
+
+
+def counts(n=4000, seed=0):
+    rng = np.random.default_rng(seed)
+    first = rng.random(n) < 0.7
+    return rng.poisson(np.where(first[:, None], [1.0, 6.0], [9.0, 3.0])).astype(float)
+
+
+@tries(40, neighbours=200)
+@pytest.mark.attack("A5", "A9")
+class TestVectorSum(PointContract):
+    covers, metrics = VectorSum, 3
+
+    def query(self, score):
+        return VectorSum(
+            3, ball=Ball(2.0), weights=(0.5, 1.0), vectors=lambda records: score(None, records)
+        )
+
+    def worst(self, adjacency):
+        rest = [[1.0, -1.0, 0.0]]
+        other = [[0, -9.0, 0]] if adjacency is REPLACE else []
+        return [[*rest, [0, 2.0, 0]], rest + other]
+
+
+@tries(40, neighbours=200)
+@pytest.mark.attack("A5", "A9")
+class TestNonnegative(PointContract):
+    covers, metrics = VectorSum, 3
+
+    def query(self, score):
+        return VectorSum(
+            3,
+            ball=Ball(2.0),
+            weights=(0.5, 1.0),
+            nonnegative=True,
+            vectors=lambda records: score(None, records),
+        )
+
+    def worst(self, adjacency):
+        rest = [[1.0, -1.0, 0.0]]
+        other = [[9.0, 0, 0]] if adjacency is REPLACE else []
+        return [[*rest, [0, 2.0, 0]], rest + other]
+
+
+@tries(40, neighbours=200)
+@pytest.mark.attack("A5", "A9")
+class TestPoissons(PointContract):
+    """The question of a mixture of Poissons, as `DPEM` asks it."""
+
+    covers, metrics, tight = VectorSum, 2, False
+
+    def query(self, score):
+        asks = em(
+            statistics=lambda theta, records: poissons(theta, score(None, records)),
+            nonnegative=True,
+        )
+        return asks._question(START)
+
+    def worst(self, adjacency):
+        rest = [[1.0, 1.0]]
+        return [[*rest, [0.0, 20.0]], rest + ([[20.0, 0.0]] if adjacency is REPLACE else [])]
+
+
+@pytest.mark.attack("A5", "A9")
+def test_no_two_counts_are_further_apart_than_declared_for_any_parameters():
+    """All pairs of records, whatever theta: sqrt 2 C apart at most, and nearly so for some."""
+    grid = torch.cartesian_prod(*[torch.arange(0.0, 41.0, 2.0, dtype=torch.float64)] * 2)
+    furthest = 0.0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        theta = (
+            torch.from_numpy(rng.dirichlet([1.0, 1.0])),
+            torch.from_numpy(rng.uniform(0.01, MOST, size=(2, 2))),
+        )
+        rows = poissons(theta, grid)
+        assert float(rows.norm(dim=1).max()) <= math.sqrt(2.0) * (1 + 1e-12), seed
+        furthest = max(furthest, float(torch.cdist(rows, rows).max()))
+        asks = em(nonnegative=True)._question(theta)
+        pair = torch.cdist(rows, rows).argmax()
+        ends = [grid[pair // len(grid)], grid[pair % len(grid)]]
+        one, other = (exact_sum(asks, end.unsqueeze(0)) for end in ends)
+        moved = np.subtract(one.numerators.tolist(), other.numerators.tolist()) * one.quanta[0]
+        declared = asks.sensitivity(REPLACE)
+        assert np.linalg.norm(moved / np.array(declared.scale)) <= declared.l2, seed
+    assert furthest > 0.8 * math.sqrt(2.0) * math.sqrt(2.0)
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "nonnegative", "moved"),
+    [
+        (REPLACE, False, 2.0),
+        (REPLACE, True, math.sqrt(2.0)),
+        (ADD, False, math.sqrt(1.25)),
+        (ADD, True, math.sqrt(1.25)),
+    ],
+)
+def test_the_noise_is_for_what_a_record_can_move(adjacency, nonnegative, moved):
+    """Of the mean: 2 C / N where N is public, and of the sum and its divisor where it is not."""
+    seen = []
+
+    def keep(moments, noise):
+        seen.append(noise)
+        return START
+
+    fitted = em(
+        adjacency=adjacency, nonnegative=nonnegative, m_step=keep, bound=3.0, max_iter=2
+    ).fit(counts(400))
+    expected = fitted.noise_multiplier_ * moved * 3.0 / 400
+    near = 1e-6 if adjacency is REPLACE else 0.5
+    assert seen[0].tolist() == pytest.approx([expected] * 6, rel=near)
+    assert seen[0].unique().numel() == 1
+
+
+def test_it_is_em_without_noise_and_close_to_it_with():
+    X = counts()
+    theta = START
+    for _ in range(10):
+        theta = rates_of(poissons(theta, X).mean(0), torch.zeros(6))
+    exact = em(mechanism=EXACT).fit(X).parameters_
+    private = em(nonnegative=True).fit(X)
+    for part, expected, noised in zip(exact, theta, private.parameters_, strict=True):
+        assert torch.allclose(part, expected, rtol=1e-3)
+        assert torch.allclose(noised, expected, atol=0.5)
+    assert "(1.000, 1e-06)-DP" in str(private.statement())
+    assert float(private.parameters_[0].max()) == pytest.approx(0.7, abs=0.05)
+
+
+@pytest.mark.attack("A5")
+def test_statistics_are_cut_whatever_they_are():
+    def lying(theta, records):
+        rows = poissons(theta, records)
+        rows[0] = 1e9
+        rows[1] = math.nan
+        return rows
+
+    X, seen = counts(400), []
+    em(statistics=lying, mechanism=EXACT, max_iter=1, m_step=lambda *m: seen.append(m[0])).fit(X)
+    rest = poissons(START, X)[2:].sum(0)
+    longest = torch.full((6,), math.sqrt(2.0 / 6.0), dtype=torch.float64)
+    assert torch.allclose(400 * seen[0], rest + longest, atol=0.01)
+
+
+@pytest.mark.attack("A16")
+def test_it_resumes_with_what_it_began_with_alone(on_disk):
+    X = counts(400)
+
+    def make(records=X):
+        return Curator(
+            torch.as_tensor(records),
+            unit=PrivacyUnit("record"),
+            adjacency=REPLACE,
+            budget=Budget(1.0, 1e-6),
+            **on_disk,
+        )
+
+    first = em(budget=0.5).fit(make())
+    again = em(budget=0.5).fit(make())
+    assert torch.equal(first.parameters_[1], again.parameters_[1])
+    assert make().ledger.used() == {"em": 10}
+    for changes in (
+        {"m_step": lambda moments, noise: rates_of(2 * moments, noise)},
+        {"statistics": lambda theta, records: 0.5 * poissons(theta, records)},
+        {"start": (START[0], START[1] + 1.0)},
+        {"bound": 1.0},
+    ):
+        with pytest.raises(LedgerMismatch):
+            em(budget=0.5, **changes).fit(make())
+
+
+def test_what_it_cannot_do_is_refused_before_the_budget_is_touched():
+    curator = Curator(
+        torch.from_numpy(counts(100)),
+        unit=PrivacyUnit("patient", groups=np.arange(100) // 2),
+        adjacency=REPLACE,
+        budget=Budget(1.0, 1e-6),
+    )
+    with pytest.raises(InputError, match="one record"):
+        em(budget=0.5).fit(curator)
+    for wrong in ({"bound": 0.0}, {"size": 0}, {"statistics": 3}, {"max_iter": 0}):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            em(**wrong).fit(counts(100))
+    assert curator.ledger.used() == {}
