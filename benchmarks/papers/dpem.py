@@ -237,6 +237,8 @@ def alternatives(parts: list[tuple[Floats, Floats]], seed: int) -> Figures:
         "as in (b), no averaging": {"settle": None},
         "as in (b), equal noise weights": {"shares": (1.0, 1.0, 1.0)},
         "the defaults": {"frame_iter": 1, "reach": None},
+        "the defaults, LLG": {"frame_iter": 1, "reach": None, "noise": "LLG"},
+        "the defaults, tied": {"frame_iter": 1, "reach": None, "covariance_type": "tied"},
     }
     rows = []
     figures = {}

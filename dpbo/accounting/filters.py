@@ -359,10 +359,10 @@ def _share(
         return math.inf
     spent = Fraction(0)
     for event, times in events:
-        price = candidate.price(event)
-        if price is None:
+        cost = candidate.cost_or_none(event)
+        if cost is None:
             return math.inf
-        spent += price.parts[0] * times
+        spent += cost.parts[0] * times
     return spent / cap
 
 
