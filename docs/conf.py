@@ -121,7 +121,8 @@ def _plain(*event: Any) -> None:
     for i, line in enumerate(lines):
         parts = line.split("`")
         parts[::2] = [
-            re.sub(r"(?<=\w)_(?!\w)", r"\\_", part.replace("|", r"\|")) for part in parts[::2]
+            re.sub(r"(?<=\w)_(?!\w)", r"\\_", part.replace("|", r"\|"))
+            for part in parts[::2]
         ]
         lines[i] = "`".join(parts)
 

@@ -38,7 +38,12 @@ rng = np.random.default_rng(0)
 
 def measured(people: int) -> tuple[torch.Tensor, torch.Tensor]:
     X = rng.uniform(-1, 1, size=(people, D))
-    y = np.sin(3 * X[:, 0]) + 0.8 * X[:, 1] ** 2 - X[:, 2] + 0.05 * rng.normal(size=people)
+    y = (
+        np.sin(3 * X[:, 0])
+        + 0.8 * X[:, 1] ** 2
+        - X[:, 2]
+        + 0.05 * rng.normal(size=people)
+    )
     return torch.from_numpy(X), torch.from_numpy(y - 0.27)
 
 
@@ -61,7 +66,8 @@ def kernel(A: torch.Tensor, B: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def loss(x: torch.Tensor, records: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     features, target = records
     weights = torch.linalg.solve(
-        kernel(train_X, train_X, x) + 1e-2 * torch.eye(TRAIN, dtype=torch.float64), train_y
+        kernel(train_X, train_X, x) + 1e-2 * torch.eye(TRAIN, dtype=torch.float64),
+        train_y,
     )
     return (kernel(features, train_X, x) @ weights - target).square().clamp(max=4.0)
 
@@ -147,14 +153,14 @@ figure.tight_layout()
 first, last = (loss(x, people).mean().item() for x in (start, result.x))
 matter, noise = result.x[:3].mean().item(), result.x[3:].mean().item()
 print(
-    f"mean loss {first:.3f} -> {last:.3f}; mean log length-scale {matter:.2f} where it matters,"
-    f" {noise:.2f} where not"
+    f"mean loss {first:.3f} -> {last:.3f}; "
+    f"mean log length-scale {matter:.2f} where it matters, {noise:.2f} where not"
 )
 # scikit-learn warns of length-scales at their bounds
 with warnings.catch_warnings(action="ignore"):
-    free = GaussianProcessRegressor(RBF([0.6] * D, (np.exp(-2), np.exp(3))), alpha=1e-2).fit(
-        train_X, train_y
-    )
+    free = GaussianProcessRegressor(
+        RBF([0.6] * D, (np.exp(-2), np.exp(3))), alpha=1e-2
+    ).fit(train_X, train_y)
 print(
     "mean loss of the free choice, fitted to the public records:"
     f" {loss(torch.from_numpy(free.kernel_.theta), people).mean():.3f}"

@@ -78,7 +78,9 @@ space = dpbo.Space(learning_rate=loguniform(0.01, 0.3), weight=loguniform(0.25, 
 
 def model_of(learning_rate: float, weight: float) -> Any:
     """`weight`: how much an income above 50,000 dollars counts in training."""
-    return census.model().set_params(learning_rate=learning_rate, class_weight={0: 1.0, 1: weight})
+    return census.model().set_params(
+        learning_rate=learning_rate, class_weight={0: 1.0, 1: weight}
+    )
 
 
 def train(x: torch.Tensor) -> Any:
@@ -92,7 +94,9 @@ def right(model: Any, records: Any) -> Any:
 dpbo.testing.check_per_record(right, train(space.sample(1, seed=1)[0]), published)
 
 
-def planned(curator: dpbo.Curator) -> tuple[dpbo.PrivateObjective, dpbo.PrivateObjective]:
+def planned(
+    curator: dpbo.Curator,
+) -> tuple[dpbo.PrivateObjective, dpbo.PrivateObjective]:
     """The search with nine tenths of the budget, and one last release with the rest."""
     terms = {"score_range": (0.0, 1.0), "fit": train}
     search = dpbo.PrivateObjective(
@@ -133,7 +137,8 @@ print(space.decode(best))
 
 # %%
 estimate, variance = final(best.unsqueeze(0))
-print(f"accuracy on customers: {estimate.item():.3f} +- {1.96 * variance.sqrt().item():.3f}")
+margin = 1.96 * variance.sqrt().item()
+print(f"accuracy on customers: {estimate.item():.3f} +- {margin:.3f}")
 print(curator.statement())
 
 # %% [markdown]
@@ -169,7 +174,11 @@ others = [
     for model in (census.model().fit(*published), train(free), train(best))
 ]
 print(f"true accuracy on customers {truth:.3f}")
-print("on other graduates: default {:.3f}, free choice {:.3f}, ours {:.3f}".format(*others))
+print(
+    "on other graduates: default {:.3f}, free choice {:.3f}, ours {:.3f}".format(
+        *others
+    )
+)
 
 figure, axis = plt.subplots(figsize=(7, 3.5))
 axis.errorbar(
@@ -188,7 +197,9 @@ axis.errorbar(
     capsize=3,
     label="the last release",
 )
-axis.axhline(truth, color="0.4", linestyle="--", label="true accuracy of the chosen model")
+axis.axhline(
+    truth, color="0.4", linestyle="--", label="true accuracy of the chosen model"
+)
 axis.set(
     xlabel="evaluation",
     ylabel="accuracy on customers",

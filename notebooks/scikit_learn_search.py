@@ -38,7 +38,13 @@ budget = dpbo.Budget(epsilon=1.0, delta=1e-6)
 # %%
 print(
     dpbo.rehearse(
-        model, space, X_public, y_public, units=len(y_customers), budget=budget, n_iter=CANDIDATES
+        model,
+        space,
+        X_public,
+        y_public,
+        units=len(y_customers),
+        budget=budget,
+        n_iter=CANDIDATES,
     )
 )
 
@@ -50,17 +56,25 @@ print(
 
 # %%
 search = dpbo.DPSearch(
-    model, space, budget=budget, n_iter=CANDIDATES, privacy=dpbo.Privacy(unit="customer")
+    model,
+    space,
+    budget=budget,
+    n_iter=CANDIDATES,
+    privacy=dpbo.Privacy(unit="customer"),
 )
 search.fit(X_public, y_public, X_customers, y_customers)
 print("chosen:", search.best_params_)
 print("the free choice:", search.free_params_)
 print(
-    f"gain over the default model on the customers: {search.best_gain_:.3f}, noise"
-    f" {search.best_gain_std_:.3f}; 8 of 10 such gains are within {search.best_gain_range_}"
+    f"gain over the default model on the customers: {search.best_gain_:.3f}, "
+    f"noise {search.best_gain_std_:.3f}; "
+    f"8 of 10 such gains are within {search.best_gain_range_}"
 )
 if search.best_score_ is not None:
-    print(f"score on the customers: {search.best_score_:.3f}, noise {search.best_score_std_:.3f}")
+    print(
+        f"score on the customers: {search.best_score_:.3f}, "
+        f"noise {search.best_score_std_:.3f}"
+    )
 
 # %% [markdown]
 # ## 3. The guarantee
@@ -77,7 +91,11 @@ print(search.statement())
 # there; in five of the eight it gains less than one point.
 
 # %%
-names = {"default": {}, "free choice": search.free_params_, "DPSearch": search.best_params_}
+names = {
+    "default": {},
+    "free choice": search.free_params_,
+    "DPSearch": search.best_params_,
+}
 accuracies = {name: census.accuracy(parameters) for name, parameters in names.items()}
 error = np.sqrt(0.25 / len(census.test[1]))
 figure, axis = plt.subplots(figsize=(6, 2.5))
@@ -88,7 +106,8 @@ axis.barh(
     capsize=3,
 )
 axis.set(
-    xlabel="accuracy on other graduates, %, with the 95 % interval of this test set", xlim=(50, 100)
+    xlabel="accuracy on other graduates, %, with the 95 % interval of this test set",
+    xlim=(50, 100),
 )
 axis.invert_yaxis()
 figure.tight_layout()

@@ -26,13 +26,24 @@ from sklearn.model_selection import cross_val_score
 
 import dpbo
 from dpbo.accounting import PureFilter
-from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism, NoNoise, PermuteAndFlipMechanism
+from dpbo.mechanisms import (
+    ExponentialMechanism,
+    LaplaceMechanism,
+    NoNoise,
+    PermuteAndFlipMechanism,
+)
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.kusner import KusnerSearch, RegularisedBest, bounds
 from dpbo.queries import CandidateScores
 
 SMALL = bool(os.environ.get("DPBO_SMALL"))
-D, TRAIN, PATIENTS, COUNT, EPSILON = 30, 60, (1000 if SMALL else 5000), (12 if SMALL else 25), 1.0
+D, TRAIN, PATIENTS, COUNT, EPSILON = (
+    30,
+    60,
+    (1000 if SMALL else 5000),
+    (12 if SMALL else 25),
+    1.0,
+)
 
 # %% [markdown]
 # ## Patients and the model
@@ -53,7 +64,7 @@ def measured(people: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def unit(x: torch.Tensor) -> torch.Tensor:
-    """Rows no longer than 1. Part of the loss, so that it holds for every record there could be."""
+    """Rows no longer than 1; part of the loss, so that it holds for every record."""
     return x / x.norm(dim=1, keepdim=True).clamp_min(1.0)
 
 
@@ -89,8 +100,8 @@ def curator(
         budget=dpbo.Budget(epsilon=2 * EPSILON, delta=0.0),
         accounting=PureFilter(),
         allow_conditional=conditional,
-        # the same made-up patients are asked under two budgets here, to compare; the statements say
-        # so
+        # the same made-up patients are asked under two budgets here, to compare;
+        # the statements say so
         allow_repeated=True,
     )
 
@@ -103,8 +114,10 @@ def curator(
 
 
 # %%
-def log_likelihood(x: torch.Tensor, records: tuple[torch.Tensor, torch.Tensor]) -> float:
-    """In units of a prior that somebody believed in: mean -0.6, standard deviation 0.1."""
+def log_likelihood(
+    x: torch.Tensor, records: tuple[torch.Tensor, torch.Tensor]
+) -> float:
+    """In units of a prior that somebody believed in: mean -0.6, deviation 0.1."""
     features, y = records
     margin = y * (features @ fit(10.0 ** float(x[0]))) / D**0.5
     return (float(torch.nn.functional.logsigmoid(margin).mean()) + 0.6) / 0.1
@@ -159,7 +172,8 @@ def chances(records: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
 before, after = chances(patients), chances(mistyped)
 leaked = float((before - after).abs().max())
 print(
-    f"promised for pairs that the prior covers: {EPSILON}; for this pair of data sets: {leaked:.1f}"
+    f"promised for pairs that the prior covers: {EPSILON}; "
+    f"for this pair of data sets: {leaked:.1f}"
 )
 
 # %% [markdown]
@@ -169,8 +183,8 @@ print(
 # %%
 loss_bound = bounds.theorem_2(count=COUNT, sensitivity=moved, epsilon=EPSILON, a=3.0)
 print(
-    f"utilities may move by {moved:.1f} prior deviations; Theorem 2: the choice loses up to"
-    f" {loss_bound:.0f} of them"
+    f"utilities may move by {moved:.1f} prior deviations; "
+    f"Theorem 2: the choice loses up to {loss_bound:.0f} of them"
 )
 
 # %% [markdown]
@@ -183,7 +197,7 @@ print(
 
 # %%
 def ramp(w: torch.Tensor, records: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """clip(1/2 - 2 y w x, 0, 1): the loss of one patient, 2-Lipschitz in w, 1/2 at w = 0."""
+    """clip(1/2 - 2 y w x, 0, 1): a patient's loss, 2-Lipschitz in w, 1/2 at w = 0."""
     features, y = records
     return (0.5 - 2.0 * y * (unit(features) @ w)).clamp(0, 1)
 
@@ -234,7 +248,8 @@ value = RegularisedBest(
 )  # a gradient of at most 1e-10 leaves a gap of at most its square over 2 l
 released = -float(careful.release(value, LaplaceMechanism(1 / EPSILON)).value)
 print(
-    f"best mean ramp loss {released:.4f}, noise of scale {value.value_sensitivity() / EPSILON:.2g}"
+    f"best mean ramp loss {released:.4f}, "
+    f"noise of scale {value.value_sensitivity() / EPSILON:.2g}"
 )
 print(careful.statement())
 
@@ -248,7 +263,9 @@ print(careful.statement())
 # log-probability of each candidate: epsilon = 1 is the shaded band.
 
 # %%
-true = torch.stack([1 - ramp(fit(regularisation), patients).mean() for regularisation in grid])
+true = torch.stack(
+    [1 - ramp(fit(regularisation), patients).mean() for regularisation in grid]
+)
 figure, (choice, pair) = plt.subplots(1, 2, figsize=(10, 3.5))
 choice.plot(grid, true, "k.-", label="true mean score (for demonstration)")
 choice.plot(grid[ours], true[ours], "C0o", markersize=9, label="permute-and-flip")
@@ -258,7 +275,12 @@ choice.set(xscale="log", xlabel="l", ylabel="mean score")
 choice.legend(fontsize=8)
 pair.axhspan(-EPSILON, EPSILON, color="grey", alpha=0.4)
 pair.plot(grid, after - before, "C3x--", label="Algorithm 1")
-pair.plot(grid, sound_after - sound_before, "C0o-", label="exponential mechanism, bounded scores")
+pair.plot(
+    grid,
+    sound_after - sound_before,
+    "C0o-",
+    label="exponential mechanism, bounded scores",
+)
 pair.set(xscale="log", xlabel="l", ylabel="change of log-probability")
 pair.legend(fontsize=8)
 figure.tight_layout()
@@ -268,7 +290,9 @@ figure.tight_layout()
 def held_out(model: LogisticRegression, X: np.ndarray, y: np.ndarray) -> float:
     return float(
         1
-        - ramp(torch.from_numpy(model.coef_[0]), (torch.from_numpy(X), torch.from_numpy(y))).mean()
+        - ramp(
+            torch.from_numpy(model.coef_[0]), (torch.from_numpy(X), torch.from_numpy(y))
+        ).mean()
     )
 
 
@@ -296,8 +320,8 @@ lost, of_uniform, of_theirs = (
     float(before.exp() @ (true.max() - true)),
 )
 print(
-    f"mean score lost: permute-and-flip {lost:.4f}, Algorithm 1 {of_theirs:.4f} on average, a"
-    f" uniform choice {of_uniform:.4f}"
+    f"mean score lost: permute-and-flip {lost:.4f}, "
+    f"Algorithm 1 {of_theirs:.4f} on average, a uniform choice {of_uniform:.4f}"
 )
 assert careless.statement().lines[0] == "not bounded"
 assert leaked > 3 * EPSILON, "the prior's promise does not hold for this pair"

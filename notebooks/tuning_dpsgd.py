@@ -26,7 +26,9 @@ from examples.tuning_dpsgd import BUDGET, DEFAULTS, TERMS, parts, right, tuned
 
 SMALL = bool(os.environ.get("DPBO_SMALL"))
 TRIES = 6 if SMALL else 30
-TERMS = dataclasses.replace(TERMS, epochs=3, batches=1, batch_size=1100) if SMALL else TERMS
+TERMS = (
+    dataclasses.replace(TERMS, epochs=3, batches=1, batch_size=1100) if SMALL else TERMS
+)
 
 # %% [markdown]
 # ## 1. What thirty tries cost
@@ -41,8 +43,8 @@ steps = once.config.event(Adjacency.ADD_OR_REMOVE_ONE)
 for tries in (1, 3, TRIES):
     counted = compose([steps.repeated(steps.count * tries)], delta=1e-5).epsilon
     print(
-        f"{tries:3d} tries: training records at epsilon {counted:.2f}; validation accuracies that"
-        " nobody noised: not bounded at all"
+        f"{tries:3d} tries: training records at epsilon {counted:.2f}; "
+        "validation accuracies that nobody noised: not bounded at all"
     )
 assert compose([steps.repeated(steps.count * TRIES)], delta=1e-5).epsilon > 2 * 6
 
@@ -54,14 +56,16 @@ assert compose([steps.repeated(steps.count * TRIES)], delta=1e-5).epsilon > 2 * 
 # %%
 laws = {
     "geometric": TruncatedNegativeBinomial.of_mean(float(TRIES)),
-    "negative binomial, shape 3": TruncatedNegativeBinomial.of_mean(float(TRIES), shape=3.0),
+    "negative binomial, shape 3": TruncatedNegativeBinomial.of_mean(
+        float(TRIES), shape=3.0
+    ),
     "always as many": FixedRuns(TRIES),
 }
 for name, law in laws.items():
     cost = compose([SelectionEvent(base=(steps,), run_count=law)], delta=1e-5).epsilon
     print(
-        f"{name:28s} {law.mean:5.1f} runs expected, at most {law.quantile(0.95):3d} in 95 %:"
-        f" epsilon {cost:.2f}"
+        f"{name:28s} {law.mean:5.1f} runs expected, "
+        f"at most {law.quantile(0.95):3d} in 95 %: epsilon {cost:.2f}"
     )
 costs = [
     compose([SelectionEvent(base=(steps,), run_count=law)], delta=1e-5).epsilon
@@ -98,9 +102,12 @@ assert (
 # %%
 accuracy = {}
 for strategy in ("once", "selection", "search"):
-    found = tuned(strategy, runs=TRIES, terms=TERMS, allow_repeated=True)  # on purpose, see above
+    # repeated on purpose, see above
+    found = tuned(strategy, runs=TRIES, terms=TERMS, allow_repeated=True)
     accuracy[strategy] = (
-        0.1 if found.model is None else float(right(found.model, parts()[2]).double().mean())
+        0.1
+        if found.model is None
+        else float(right(found.model, parts()[2]).double().mean())
     )
     print(f"{strategy:10s} {found.parameters}: test accuracy {accuracy[strategy]:.3f}")
     if strategy == "selection":

@@ -68,7 +68,9 @@ broken = po_gp_ucb_transform(
 insiders = [0, 1, 2, 3]
 recovered = recover_rows(broken.Z, patients[insiders], insiders)
 worst = float((recovered - patients).abs().max())
-print(f"all {PATIENTS} patients recovered from four known ones, largest error {worst:.1e}")
+print(
+    f"all {PATIENTS} patients recovered from four known ones, largest error {worst:.1e}"
+)
 
 # %% [markdown]
 # The theorem behind it is false whenever there are more rows than columns: every column of the
@@ -82,7 +84,9 @@ print(f"all {PATIENTS} patients recovered from four known ones, largest error {w
 # %%
 move = dpbo.RowChange(1.0, diameter=50.0, table="rows")
 for way in row_noises(3, budget=dpbo.Budget(3.0, 1e-5), sensitivity=move.norm):
-    print(way, f"(keeps {way.remaining_correlation(LENGTH):.0%} of the rows' correlation)")
+    print(
+        way, f"(keeps {way.remaining_correlation(LENGTH):.0%} of the rows' correlation)"
+    )
 
 # %% [markdown]
 # **What that protects.** "A row moves by at most 1" is the paper's relation, used here too:
@@ -94,8 +98,8 @@ for way in row_noises(3, budget=dpbo.Budget(3.0, 1e-5), sensitivity=move.norm):
 # %%
 whole = row_noises(3, budget=dpbo.Budget(3.0, 1e-5), sensitivity=2 * 25.0)[0]
 print(
-    f"any patient for any other: {whole}, which keeps {whole.remaining_correlation(LENGTH):.2%} of"
-    " the correlation"
+    f"any patient for any other: {whole}, "
+    f"which keeps {whole.remaining_correlation(LENGTH):.2%} of the correlation"
 )
 
 # %% [markdown]
@@ -116,28 +120,39 @@ def hospital(*, declassified: bool) -> dpbo.Curator:
         accounting=PureFilter(),
         role="candidate",
         allow_conditional=declassified,
-        # each run below is a hospital of its own with the same made-up patients; the statements say
-        # so
+        # each run below is a hospital of its own with the same made-up patients;
+        # the statements say so
         allow_repeated=True,
     )
 
 
 def released(curator: dpbo.Curator, folder: str, *, declassified: bool) -> Outcomes:
-    """Writes rows and statement into a folder for the modeler; the returned object answers
-    questions.
+    """Writes rows and statement into a folder for the modeler.
+
+    The returned object answers questions.
     """
     share = 1.0 if declassified else 0.5
     way = row_noises(
-        3, budget=curator.budget, sensitivity=move.norm, accounting=curator.accounting, share=share
+        3,
+        budget=curator.budget,
+        sensitivity=move.norm,
+        accounting=curator.accounting,
+        share=share,
     )[0]
-    rows = release_rows(curator, RowTable((0.0, 0.0, 0.0), 25.0, row_change=move), way.mechanism)
+    rows = release_rows(
+        curator, RowTable((0.0, 0.0, 0.0), 25.0, row_change=move), way.mechanism
+    )
     how: Any = (
         {"declassified": "responses are published in the study's register"}
         if declassified
         else {"budget": 0.5}
     )
-    outcomes = Outcomes(curator, lambda records: records["response"], value_range=(0.0, 1.0), **how)
-    write_release(folder, rows, {"outcome_variance": outcomes.variance}, curator.statement())
+    outcomes = Outcomes(
+        curator, lambda records: records["response"], value_range=(0.0, 1.0), **how
+    )
+    write_release(
+        folder, rows, {"outcome_variance": outcomes.variance}, curator.statement()
+    )
     return outcomes
 
 
@@ -150,7 +165,7 @@ def released(curator: dpbo.Curator, folder: str, *, declassified: bool) -> Outco
 
 # %%
 def beta(_: int) -> float:
-    """beta of GP-UCB; the theorem's grows, and explores for longer than these few steps."""
+    """beta of GP-UCB; the theorem's grows, and explores longer than these few steps."""
     return 4.0
 
 
@@ -160,14 +175,22 @@ def search_folder(folder: str, outcomes: Outcomes, first: int, steps: int) -> li
     kernel = noisy_inputs(squared_exponential(LENGTH), rows.variance, dimension=3)
     # in units of a prior deviation of 1/4 around 1/2
     modeler = Modeler(
-        rows.Z, kernel=kernel, noise=max(16 * facts["outcome_variance"], 1e-4), schedule=beta
+        rows.Z,
+        kernel=kernel,
+        noise=max(16 * facts["outcome_variance"], 1e-4),
+        schedule=beta,
     )
     recommended = []
     for step in range(steps):
         row = first if step == 0 else modeler.ask()
-        modeler.tell(row, 4 * (outcomes.value(row, request=f"question {step}").value - 0.5))
+        modeler.tell(
+            row, 4 * (outcomes.value(row, request=f"question {step}").value - 0.5)
+        )
         recommended.append(
-            max((float(modeler.model.mean[index]), index) for index, _ in modeler.history)[1]
+            max(
+                (float(modeler.model.mean[index]), index)
+                for index, _ in modeler.history
+            )[1]
         )
     return recommended
 
@@ -206,7 +229,9 @@ print(curator.statement())
 
 # %%
 def open_search(first: int) -> torch.Tensor:
-    modeler = Modeler(patients, kernel=squared_exponential(LENGTH), noise=1e-4, schedule=beta)
+    modeler = Modeler(
+        patients, kernel=squared_exponential(LENGTH), noise=1e-4, schedule=beta
+    )
     best = []
     for step in range(STEPS):
         row = first if step == 0 else modeler.ask()
@@ -215,7 +240,9 @@ def open_search(first: int) -> torch.Tensor:
     return regret(best)
 
 
-order = torch.stack([torch.randperm(PATIENTS, generator=generator)[:LONGER] for _ in range(200)])
+order = torch.stack(
+    [torch.randperm(PATIENTS, generator=generator)[:LONGER] for _ in range(200)]
+)
 by_chance = (response.max() - response[order].cummax(1).values).mean(0)
 without = torch.stack([open_search(run) for run in range(RUNS)])
 
@@ -227,14 +254,20 @@ for regrets, color, label in (
 ):
     axis.plot(regrets.mean(0), f"{color}-", label=label)
     axis.fill_between(
-        range(regrets.shape[1]), regrets.amin(0), regrets.amax(0), color=color, alpha=0.2
+        range(regrets.shape[1]),
+        regrets.amin(0),
+        regrets.amax(0),
+        color=color,
+        alpha=0.2,
     )
 axis.plot(by_chance, "C7:", label="patients at random, responses seen")
 axis.set(xlabel="patients tried", ylabel="best response missed by", xscale="log")
 axis.legend()
 anybody = float(response.max() - response.mean())
 ends = {"open": without, "rows private": rows_private, "all private": all_private}
-missed = ", ".join(f"{name} {regrets[:, -1].mean():.3f}" for name, regrets in ends.items())
+missed = ", ".join(
+    f"{name} {regrets[:, -1].mean():.3f}" for name, regrets in ends.items()
+)
 print(f"missed by: {missed}; a patient at random {anybody:.3f}")
 
 # %%
@@ -242,16 +275,22 @@ statement = curator.statement()
 assert worst < 1e-9, "the published transform hides nothing"
 assert str(statement.guarantee) == "(6.000, 0.0)-DP"
 assert "2.00 % of the diameter 50" in str(statement)
-assert curator.ledger.used() == {"rows": 1, "outcomes": 1}, "hundreds of patients, each asked once"
+assert curator.ledger.used() == {"rows": 1, "outcomes": 1}, (
+    "hundreds of patients, each asked once"
+)
 assert conditional.statement().lines[0] == "not bounded", (
     "unconditionally: exact responses were published"
 )
 assert "register" in str(conditional.statement())
 assert float(without[:, -1].mean()) < 0.05
-assert float(rows_private[:, -1].mean()) < 0.3 * anybody, "far better than a patient at random"
+assert float(rows_private[:, -1].mean()) < 0.3 * anybody, (
+    "far better than a patient at random"
+)
 assert float(all_private[:, -1].mean()) < 0.5 * anybody, (
     "many noisy answers are as good as a few exact ones"
 )
 assert math.isclose(
-    row_noises(3, budget=dpbo.Budget(3.0, 1e-5), sensitivity=1.0)[0].variance, 4 / 9, rel_tol=1e-6
+    row_noises(3, budget=dpbo.Budget(3.0, 1e-5), sensitivity=1.0)[0].variance,
+    4 / 9,
+    rel_tol=1e-6,
 )

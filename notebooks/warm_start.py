@@ -87,11 +87,16 @@ BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
 
 def tune(optimum: torch.Tensor, guided: bool, seed: int) -> list[float]:
     """Regret after each evaluation."""
-    grid = torch.rand(2000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    grid = torch.rand(
+        2000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
 
     def loss(X: torch.Tensor) -> torch.Tensor:
         return (
-            ((X - optimum) / torch.tensor([0.2, 0.3]).double()).square().sum(1, keepdim=True).sqrt()
+            ((X - optimum) / torch.tensor([0.2, 0.3]).double())
+            .square()
+            .sum(1, keepdim=True)
+            .sqrt()
         )
 
     X = grid[:3]
@@ -113,13 +118,17 @@ def tune(optimum: torch.Tensor, guided: bool, seed: int) -> list[float]:
                 acquisition, private.log_density, t=t, beta=4.0, bounds=BOUNDS
             )
         with torch.no_grad():
-            X = torch.cat([X, grid[acquisition(grid.unsqueeze(1)).argmax()].unsqueeze(0)])
+            X = torch.cat(
+                [X, grid[acquisition(grid.unsqueeze(1)).argmax()].unsqueeze(0)]
+            )
     return loss(X).flatten().cummin(0).values.tolist()
 
 
 optima = torch.from_numpy(fresh[:TASKS])
 paths = {
-    guided: np.array([tune(optimum, guided, seed) for seed, optimum in enumerate(optima)])
+    guided: np.array(
+        [tune(optimum, guided, seed) for seed, optimum in enumerate(optima)]
+    )
     for guided in (False, True)
 }
 stranger = torch.tensor([0.9, 0.9]).double()
@@ -127,15 +136,23 @@ unlike = {
     guided: np.array([tune(stranger, guided, seed) for seed in range(TASKS)])
     for guided in (False, True)
 }
-for name, found in (("clinics like the others", paths), ("a clinic unlike all others", unlike)):
+for name, found in (
+    ("clinics like the others", paths),
+    ("a clinic unlike all others", unlike),
+):
     plain, helped = (float(np.median(found[guided][:, -1])) for guided in (False, True))
-    print(f"{name}: median regret after {EVALUATIONS} evaluations {plain:.3f}, guided {helped:.3f}")
+    print(
+        f"{name}: median regret after {EVALUATIONS} evaluations {plain:.3f}, "
+        f"guided {helped:.3f}"
+    )
 
 # %%
 figure, (density, regret) = plt.subplots(1, 2, figsize=(10, 4))
 x = np.linspace(0, 1, 80)
 square = torch.from_numpy(np.stack(np.meshgrid(x, x), -1))
-density.contourf(x, x, private.log_density(square).exp().numpy(), levels=12, cmap="Blues")
+density.contourf(
+    x, x, private.log_density(square).exp().numpy(), levels=12, cmap="Blues"
+)
 density.plot(*settings[5:200].T, "k.", ms=2, alpha=0.4)
 density.set(
     xlabel="log learning rate, scaled",
@@ -144,7 +161,9 @@ density.set(
 )
 for guided, path in paths.items():
     regret.plot(
-        range(1, EVALUATIONS + 1), np.median(path, 0), label="guided" if guided else "plain"
+        range(1, EVALUATIONS + 1),
+        np.median(path, 0),
+        label="guided" if guided else "plain",
     )
 for guided, path in unlike.items():
     regret.plot(
@@ -162,9 +181,12 @@ assert str(private.statement().guarantee).startswith("(1.000, 1e-05)-DP")
 assert private.score(fresh) > GaussianMixture(1).fit(settings[5:]).score(fresh), (
     "it found that there are two groups"
 )
-guided_regret, plain_regret = (float(paths[guided][:, 3:].mean()) for guided in (True, False))
+guided_regret, plain_regret = (
+    float(paths[guided][:, 3:].mean()) for guided in (True, False)
+)
 print(
-    f"mean regret over all chosen evaluations: plain {plain_regret:.3f}, guided {guided_regret:.3f}"
+    f"mean regret over all chosen evaluations: plain {plain_regret:.3f}, "
+    f"guided {guided_regret:.3f}"
 )
 assert guided_regret < 0.85 * plain_regret, "what others found helps"
 assert np.median(unlike[True][:, -1]) < unlike[True][:, 2].mean(), (
