@@ -19,7 +19,7 @@ from tools.readme import blocks, form
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Two seconds and more each.
-LONG = ("dp-sgd", "loop", "optuna-ax", "other-searches", "tune-dp-sgd")
+LONG = ("dp-sgd", "optuna-ax", "tune-dp-sgd")
 
 
 @pytest.mark.usefixtures("seeded_noise")
