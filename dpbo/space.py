@@ -32,6 +32,8 @@ from dpbo.validation import FINITE, POINTS, Dtype, Seed, at_least, checked
 
 # of a discrete distribution, of which each is a step
 _MOST_STEPS = 1000
+# beyond it, a cdf's floats do not tell neighbours apart
+_MOST_WHOLE = 2**52
 # an unbounded distribution is searched between these quantiles
 _TAIL = 1e-3
 
@@ -66,8 +68,14 @@ class _Whole(_Continuous):
     def __init__(self, distribution: Any) -> None:
         super().__init__(distribution)
         low, high = distribution.support()
+        # an end at which the probability is rounded to 0 counts as infinitely far
+        if math.isfinite(low) and not distribution.pmf(low) > 0:
+            self.lower = _TAIL
+        if math.isfinite(high) and not distribution.pmf(high) > 0:
+            self.upper = 1.0 - _TAIL
+        below, above = map(float, distribution.ppf([self.lower, self.upper]))
         # the quantile of 0 lies below the support
-        self.ends = max(self.ends[0], low), min(self.ends[1], high)
+        self.ends = max(below, low), min(above, high)
         self.allowed = f"a whole number from {self.ends[0]:g} to {self.ends[1]:g}"
 
     def decode(self, u: float) -> int:
@@ -122,7 +130,8 @@ class Space:
 
     Raises:
         InputError: no parameter, or one that is none of these, such as a distribution without its
-            arguments, an empty list, or a discrete distribution of other than whole numbers.
+            arguments, an empty list, or a discrete distribution of other than whole numbers, or of
+            larger ones than 2^52.
     """
 
     def __init__(self, **parameters: Any) -> None:
@@ -263,15 +272,19 @@ def _axis(name: str, spec: Any) -> _Continuous | _Listed:
         if high - low < _MOST_STEPS:
             steps = tuple(k for k in range(math.ceil(low), math.floor(high) + 1) if spec.pmf(k) > 0)
         else:
-            steps = tuple(spec.ppf(np.linspace(_TAIL, 1.0 - _TAIL, _MOST_STEPS)))
-            if all(step == round(step) for step in steps):
+            try:
+                steps = tuple(spec.ppf(np.linspace(_TAIL, 1.0 - _TAIL, _MOST_STEPS)))
+            except RuntimeError:
+                # scipy's, of some wide laws, such as zipf(1.5)
+                steps = ()
+            if steps and all(abs(step) < _MOST_WHOLE and step == round(step) for step in steps):
                 return _Whole(spec)
             steps = ()
         if not steps:
             raise InputError(
                 name,
                 spec,
-                "a discrete distribution of whole numbers",
+                "a discrete distribution of whole numbers below 2^52, with quantiles in scipy",
                 "Give a list of the values instead.",
             )
         return _Listed(steps, categories=False)

@@ -102,6 +102,8 @@ def test_dimensions_are_what_botorch_takes():
         pytest.param(
             scipy.stats.rv_discrete(values=([0.5, 5000.5], [0.5, 0.5])), id="wide-no-whole-numbers"
         ),
+        pytest.param(scipy.stats.randint(0, 2**60), id="too-large-whole-numbers"),
+        pytest.param(scipy.stats.zipf(1.5), id="no-quantiles"),
         pytest.param(scipy.stats.uniform(0, -1), id="negative-width"),
     ],
 )
@@ -172,6 +174,8 @@ LAWS = [
     scipy.stats.randint(5, 5000),
     scipy.stats.randint(-(10**9), 10**9),
     scipy.stats.poisson(3),
+    scipy.stats.poisson(5000),
+    scipy.stats.binom(10**6, 0.5),
     scipy.stats.geom(1e-4),
     scipy.stats.nbinom(5, 0.5, loc=-2),
     scipy.stats.rv_discrete(values=([1, 10, 100_000], [0.2, 0.3, 0.5])),
