@@ -7,7 +7,8 @@ row, and learns its outcome.
 
 This is Algorithm 2 of PO-GP-UCB with two changes for rows that were released with noise: the kernel
 is that of inputs known with noise (`dpbo.models.noisy_inputs`), and a row is asked once, because a
-second answer says nothing about its neighbours. A modeler sees released numbers only, and no
+second answer says little about its neighbours. With the rows' own kernel and `repeats=True` it is
+Algorithm 2 as printed, which may ask a row again. A modeler sees released numbers only, and no
 curator, so no guarantee depends on it.
 
 Rows that were asked and not yet told count as observed at their posterior mean, which leaves the
@@ -44,7 +45,8 @@ class Modeler:
             noise that the curator adds.
         schedule: beta_t of GP-UCB for each t; by default Algorithm 2's, 2 log(n t^2 pi^2 / (6
             delta')) with delta' = 0.025.
-        repeats: whether a row may be asked again.
+        repeats: whether a row may be asked again, as in Algorithm 2. A curator answers again only
+            if its `Outcomes(repeats=)` says so.
         mean: public prior mean of y.
         history: (index, y) of an earlier modeler, to continue from there.
 

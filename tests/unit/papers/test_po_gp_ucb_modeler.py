@@ -40,9 +40,14 @@ def played(asking, Z, steps):
     return [index for index, _ in asking.history]
 
 
-def test_it_is_algorithm_2_written_with_botorch():
-    Z = rows()
-    played_rows = played(Modeler(Z, kernel=kernel(), noise=NOISE), Z, 12)
+@pytest.mark.parametrize(
+    ("repeats", "n", "noise"),
+    [pytest.param(True, 8, 0.3, id="as printed"), pytest.param(False, 60, NOISE, id="each once")],
+)
+def test_it_is_algorithm_2_written_with_botorch(repeats, n, noise):
+    Z = rows(n)
+    asking = Modeler(Z, kernel=kernel(), noise=noise, repeats=repeats)
+    played_rows = played(asking, Z, 12)
     schedule = SrinivasFinite(count=len(Z), delta=0.025)
     chosen = [0]
     for t in range(1, 12):
@@ -50,7 +55,7 @@ def test_it_is_algorithm_2_written_with_botorch():
         model = SingleTaskGP(
             Z[chosen],
             Y,
-            train_Yvar=torch.full_like(Y, NOISE),
+            train_Yvar=torch.full_like(Y, noise),
             covar_module=kernel(),
             mean_module=ZeroMean(),
             outcome_transform=None,
@@ -59,9 +64,11 @@ def test_it_is_algorithm_2_written_with_botorch():
             scores = UpperConfidenceBound(model.double().eval(), beta=schedule(t + 1))(
                 Z.unsqueeze(-2)
             )
-        scores[chosen] = -math.inf
+        if not repeats:
+            scores[chosen] = -math.inf
         chosen.append(int(scores.argmax()))
     assert played_rows == chosen
+    assert (len(set(chosen)) < 12) is repeats
 
 
 def test_a_row_is_asked_once_unless_repeats_are_wanted():
