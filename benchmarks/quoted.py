@@ -227,6 +227,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "last and largest": _rows("kusner > last and largest"),
     "ways for 4.3": _starts,
     "NICV": _rows("dpem > figure 4 > rows"),
+    "factors as coded": _rows("dpem > factors as coded"),
 }
 
 
