@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 
 from dpbo.errors import InputError
@@ -302,8 +303,11 @@ def clipped_sum(
         return one_pass_sum(losses, weights, clip, quantum, aim=aim)
     columns = [column for part in losses for column in by_points(part)]
     total = torch.zeros(len(weights), dtype=torch.int64, device=columns[0].device)
+    whole = None
     for vectors, count in _products(columns, weights):
-        total += _clipped(vectors, clip, quantum)[:, :count].sum(1)
+        if whole is None:
+            whole = torch.empty_like(vectors, dtype=torch.int64)
+        total += _clipped(vectors, clip, quantum, whole)[:, :count].sum(1)
     return total
 
 
@@ -340,24 +344,35 @@ def aim_of(most: int, dimension: int) -> float:
     return most * _SHORTER - math.sqrt(dimension) / 2
 
 
-def _clipped(g: torch.Tensor, clip: float, quantum: float) -> torch.Tensor:
-    """Columns in whole quanta, of squared length at most floor(B/q)^2: `d x units`, int64."""
+def _clipped(g: torch.Tensor, clip: float, quantum: float, whole: torch.Tensor) -> torch.Tensor:
+    """Columns in whole quanta, of squared length at most floor(B/q)^2: `d x units`, int64.
+
+    They are written to `whole`, and `g` is overwritten: memory that is taken anew for each chunk
+    costs three times what is computed in it.
+    """
     most = math.floor(clip / quantum)
-    largest = g.abs().amax(0).clamp_(min=clip)
+    # `aminmax` takes three times as long as both
+    largest = torch.maximum(g.amax(0), -g.amin(0)).clamp_(min=clip)
     finite = largest.isfinite()
     # a Python number would be multiplied by the reciprocal
-    k = g * (g.new_tensor(clip / quantum) / largest)
+    k = g.mul_(g.new_tensor(clip / quantum) / largest)
     # only saves time: finite vectors keep every bit
     if not bool(finite.all()):
-        k = torch.where(finite, k, 0.0)
-    whole, squares = _rounded(k)
+        k[:, ~finite] = 0.0
+    squares = _rounded(k, whole)
     if bool((squares > most**2).any()):
         ratio = g.new_tensor(aim_of(most, len(g))) / squares.to(torch.float64).sqrt()
-        whole, squares = _rounded(k.mul_(torch.where(squares > most**2, ratio, 1.0)))
-    return torch.where(squares > most**2, 0, whole)
+        squares = _rounded(k.mul_(torch.where(squares > most**2, ratio, 1.0)), whole)
+        if bool((squares > most**2).any()):
+            whole[:, squares > most**2] = 0
+    return whole
 
 
-def _rounded(k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Columns rounded, in place and as int64, and their exact squared lengths."""
-    whole = k.round_().to(torch.int64)
-    return whole, whole.square().sum(0)
+def _rounded(k: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """Round columns, in place and to `whole`; returns their exact squared lengths."""
+    whole.copy_(k.round_())
+    if whole.device.type == "cpu":
+        # a third of torch's time
+        numbers = whole.numpy()
+        return torch.from_numpy(np.einsum("ij,ij->j", numbers, numbers))
+    return whole.square().sum(0)

@@ -268,8 +268,8 @@ SABOTAGES = (
     Sabotage(
         "gradients are not clipped in whole numbers",
         where="dpbo.gibo.gradient_query:_clipped",
-        old="return torch.where(squares > most**2, 0, whole)",
-        new="return whole",
+        old="whole[:, squares > most**2] = 0",
+        new="pass",
         test=(
             "tests/unit/gibo/test_gradient_query.py"
             "::test_whole_numbers_are_never_too_long_whatever_the_floats_did"

@@ -306,12 +306,13 @@ def test_whole_numbers_are_never_too_long_whatever_the_floats_did(monkeypatch):
         q = gradient.quantum_of(1.5, d)
         g = numbers(d, 500, seed=0) * torch.logspace(-3, 3, 500).double()
         most, squares = math.floor(1.5 / q), list[list[int]]()
+        whole = torch.empty(g.shape, dtype=torch.int64)
         for shorter in (shortening, 1.1):
             monkeypatch.setattr(gradient, "_SHORTER", shorter)
             squares.append(
                 [
                     sum(int(number) ** 2 for number in column)
-                    for column in gradient._clipped(g, 1.5, q).T
+                    for column in gradient._clipped(g.clone(), 1.5, q, whole).T
                 ]
             )
             assert max(squares[-1]) <= most**2, (d, shorter)
