@@ -55,7 +55,7 @@ _BLOCK_CELLS = 1 << 18
 _SHORT = 64
 # Sums of 64 bits in the digest of a table.
 _SUMS = 4
-# So many values in the first rows of a column, not sorted, are no code and no row number.
+# So many values in the first rows of a column are no code.
 _FEW = 16
 _LOOKED_AT = 256
 # Samples of a Dataset, to see whether it gives the same ones again.
@@ -183,8 +183,8 @@ class Sketch:
             share of other people's rows that equal one of these by chance: 0 for measurements,
             large where a row has only a few words or bits.
         whole: digest of all rows in their order.
-        columns: digests of single columns in their order, but for those of few values and sorted
-            ones, in which other people agree, too.
+        columns: digests of single columns in their order, but for those in which other people
+            agree, too (`_Columns.telling`).
     """
 
     rows: Digests = field(repr=False)
@@ -263,14 +263,37 @@ class _Columns:
 
     def telling(self) -> frozenset[int]:
         """Of the columns that no other people share by chance: not of those with few values, nor of
-        sorted ones.
+        those that follow the rows' order alone, such as row numbers, sines of the day, or hours.
         """
         if self._first is None:
             return frozenset()
-        steps = np.diff(self._first, axis=0)
-        mixed = (steps > 0).any(axis=0) & (steps < 0).any(axis=0)
         many = (np.diff(np.sort(self._first, axis=0), axis=0) != 0).sum(axis=0) >= _FEW
-        return frozenset(self._sums[mixed & many].tolist())
+        telling = many & ~_few_turns(self._first)
+        telling[telling] = ~_periodic(self._first[:, telling])
+        return frozenset(self._sums[telling].tolist())
+
+
+def _few_turns(rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether a column rises or falls for long. One in any order turns at two of three steps."""
+    steps = np.sign(np.diff(rows, axis=0)).astype(np.int8)
+    moves = steps != 0
+    # Where neighbours are equal, it goes on as before.
+    newest = np.maximum.accumulate(np.where(moves, np.arange(len(steps))[:, None], 0), axis=0)
+    ways = np.take_along_axis(steps, newest, axis=0)
+    turns = (ways[1:] * ways[:-1] < 0).sum(axis=0)
+    return turns * 4 < moves.sum(axis=0)
+
+
+def _periodic(rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether a column is the same again after some number of rows, half of them at most."""
+    found = np.zeros(rows.shape[1], dtype=np.bool_)
+    half = len(rows) // 2
+    few = min(_FEW, half)
+    for period in range(1, half + 1):
+        # Most columns differ soon.
+        like = (rows[period : period + few] == rows[:few]).all(axis=0) & ~found
+        found[like] = (rows[period:, like] == rows[:-period, like]).all(axis=0)
+    return found
 
 
 class TableDigest:

@@ -174,8 +174,12 @@ def _released(records):
 
 
 def numbered(X):
-    """With a column of row numbers, which tables of other people have, too."""
-    return torch.cat([X, torch.arange(200.0)[:, None]], dim=1)
+    """With columns that follow the number of the row, which tables of other people have, too."""
+    number = torch.arange(200.0)
+    shifts = torch.tensor([float(7 * k % 20) for k in range(20)])
+    quarters = (number / 4).floor() % 24
+    columns = [number, number % 24, quarters, (number / 58).sin(), shifts.repeat(10)]
+    return torch.cat([X, torch.stack(columns, dim=1)], dim=1)
 
 
 @pytest.mark.parametrize("changed", SAME_PEOPLE)

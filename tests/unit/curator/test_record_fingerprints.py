@@ -14,7 +14,7 @@ import torch
 from dpbo import PrivacyUnit
 from dpbo.curator import record_fingerprints
 from dpbo.curator.protected_records import require_other_rows
-from dpbo.curator.record_fingerprints import TableDigest, order_digest, row_digests
+from dpbo.curator.record_fingerprints import Sketch, TableDigest, order_digest, row_digests
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
@@ -176,6 +176,23 @@ def test_a_missing_value_is_the_same_whatever_stands_for_it():
     tables = [pd.Series(["a", cell, "b"], dtype=object) for cell in MISSING]
     tables.append(pd.Series(["a", None, "b"], dtype="string"))
     assert len({order_digest(rows_of(table), KEY) for table in tables}) == 1
+
+
+def test_columns_of_people_tell_who_they_are_and_those_of_the_rows_order_do_not():
+    random = np.random.default_rng(0)
+    ages = random.normal(size=300)
+    sparse = np.where(random.random(300) < 0.1, ages, 0.0)
+    names = pd.Series([f"p{place}" for place in random.permutation(300)], dtype=object)
+    of_people = [ages, ages[:17], ages.repeat(3), sparse, random.integers(0, 40, 300), names]
+    row = np.arange(300)
+    times = pd.Series([f"{hour:02}:00" for hour in row % 24], dtype=object)
+    of_rows = [row, -row, row % 24, row // 4 % 24, row % 168, row % 16, np.sin(row / 58), times]
+    for place, column in enumerate(of_people):
+        sketch: Any = Sketch.of(rows_of(pd.DataFrame({"c": column})))
+        assert sketch.columns, place
+    for place, column in enumerate([*of_rows, row % 15, random.integers(0, 15, 300)]):
+        sketch = Sketch.of(rows_of(pd.DataFrame({"c": column})))
+        assert not sketch.columns, place
 
 
 @pytest.mark.attack("A22")
