@@ -40,6 +40,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpbo.accounting.filters import Accounting
+from dpbo.accounting.planned import Planned
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import share_of_cap
 from dpbo.curator.reservation import Reservation
@@ -208,7 +209,8 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         budget = self.budget if isinstance(X, Curator) else 1.0
         if self.mechanism is not None:
             law, budget = self.mechanism, None
-        elif share != 1 and budget is not None:
+        elif share != 1 and budget is not None and not isinstance(curator.accounting, Planned):
+            # whose list says what each release takes
             budget = share * share_of_cap(curator, budget)
         # numbers, arrays and tensors
         plain = json.loads(json.dumps(stated, default=operator.methodcaller("tolist")))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.utils.estimator_checks import check_estimator
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.errors import InputError, LedgerMismatch
@@ -16,6 +17,7 @@ from dpbo.papers.em import DPEM
 from dpbo.papers.em.point_sums import VectorSum
 from dpbo.queries.ball import Ball
 from tests.contracts.bases import PointContract, exact_sum, tries
+from tests.unit.papers.test_em_mixture import NOT_APPLICABLE
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
 EXACT = NoNoise(allow_not_private=True)
@@ -217,6 +219,28 @@ def test_it_resumes_with_what_it_began_with_alone(on_disk):
     ):
         with pytest.raises(LedgerMismatch):
             em(budget=0.5, **changes).fit(make())
+
+
+def row_sums(theta, records):
+    return torch.as_tensor(records).sum(1, keepdim=True)
+
+
+def moments_alone(moments, noise):
+    return moments
+
+
+def test_scikit_learns_own_checks():
+    estimator = DPEM(
+        row_sums,
+        1.0,
+        moments_alone,
+        start=0.0,
+        size=1,
+        max_iter=1,
+        budget=Budget.gdp(20.0),
+    )
+    checked = check_estimator(estimator, expected_failed_checks=NOT_APPLICABLE, on_skip=None)
+    assert sum(result["status"] == "passed" for result in checked) > 25
 
 
 def test_what_it_cannot_do_is_refused_before_the_budget_is_touched():

@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
 from dpbo.accounting import Planned, PureFilter, ZCDPFilter
 from dpbo.errors import InputError, LedgerMismatch, UsageError
-from dpbo.events import GaussianEvent
+from dpbo.events import GaussianEvent, LaplaceEvent
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.papers.em.gaussians import Averaged, Prior, mixture_of
@@ -222,6 +222,9 @@ def test_laplace_noise_on_weights_and_means_takes_half_of_the_budget():
     with pytest.raises(BudgetExceeded):
         mixture(budget=0.6, dimension=2, name="more", noise="LLG").fit(curator)
     assert set(curator.ledger.used()) == {"dp-em", "dp-em, Laplace"}, "no half of it was reserved"
+    planned = Planned([GaussianEvent(12.0, 1 + 3 + 4), LaplaceEvent(30.0, 4)])
+    spent = mixture(max_iter=4, noise="LLG", accounting=planned).fit(blobs(100)).statement()
+    assert spent.guarantee is not None, "a list says itself what each release takes"
     pure = make(blobs(100), budget=Budget(1.0, 0.0), accounting=PureFilter())
     with pytest.raises(UsageError):
         mixture(budget=0.5, dimension=2, noise="LLG").fit(pure)
