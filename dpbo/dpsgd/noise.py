@@ -176,10 +176,17 @@ class PoissonSamples:
 
     def _counted(self, samples: Iterable[Any], waiting: collections.deque[int]) -> Iterator[Any]:
         self._passing = True
+        loaded = iter(samples)
         try:
-            for sample in samples:
-                if self.drawn == self._most:
+            while self.drawn != self._most:
+                try:
+                    sample = next(loaded)
+                except StopIteration:
                     return
+                except Exception:
+                    # Perhaps of one record, so the sample may not be left out.
+                    self.drawn += 1
+                    raise
                 if self.stepped != self.drawn:
                     raise UsageError(
                         "the loader was asked for a sample before a step on the last one."

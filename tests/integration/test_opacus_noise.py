@@ -426,6 +426,35 @@ def test_passes_that_were_begun_together_count_their_own_samples(workers):
     assert steps_charged(curator) == 6
 
 
+class Broken(TensorDataset):
+    """Records of which none can be read from some time on."""
+
+    broken = False
+
+    def __getitem__(self, place):
+        if self.broken:
+            raise ValueError("no such file")
+        return super().__getitem__(place)
+
+
+@pytest.mark.attack("A27")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sample_that_could_not_be_loaded_is_not_left_out(workers):
+    records = Broken(X, Y)
+    curator = owner(records)
+    _, module, optimizer, loader = private(
+        curator, data_loader=DataLoader(records, num_workers=workers)
+    )
+    backward(module, optimizer, next(iter(loader)))
+    optimizer.step()
+    records.broken = True
+    with pytest.raises(ValueError, match="no such file"):
+        next(iter(loader))
+    records.broken = False
+    with pytest.raises(UsageError, match="step on each sample"):
+        next(iter(loader))
+
+
 @pytest.mark.attack("A27")
 def test_a_sample_that_was_loaded_ahead_is_no_second_chance():
     _, module, noised, loader = private(data_loader=DataLoader(TensorDataset(X, Y), num_workers=1))

@@ -1972,6 +1972,16 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "a sample with a record that cannot be read is left out",
+        where="dpbo.dpsgd.noise:PoissonSamples._counted",
+        old="self.drawn += 1\n                    raise",
+        new="raise",
+        test=(
+            "tests/integration/test_opacus_noise.py"
+            "::test_a_sample_that_could_not_be_loaded_is_not_left_out[1]"
+        ),
+    ),
+    Sabotage(
         "a training may stop early",
         where="dpbo.dpsgd.engine:Session.released",
         old="if self._engine is None or self._engine.steps != self._most:",
