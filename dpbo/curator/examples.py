@@ -20,7 +20,7 @@ from dpbo.curator.records import PrivateView, count_records, leaves, map_leaves
 from dpbo.errors import ScoreError
 from dpbo.isolation import fix_generators, mute_warnings
 from dpbo.privacy import PrivacyUnit
-from dpbo.queries.score_evaluation import describe_result, tensor_of
+from dpbo.queries.score_evaluation import ask, describe_result, tensor_of
 
 Score = Callable[[Any, Any], Any]
 _EXTREMES = (1e6, -1e6, 1e30, -1e30, float("nan"))
@@ -610,14 +610,14 @@ def _scores(result: Any) -> np.ndarray[Any, Any]:
 
 
 def _plainly(score: Score, subject: Any, records: Any) -> Any:
-    return score(subject, records)
+    return ask(score, subject, records)
 
 
 def _called(score: Score, subject: Any, records: Any) -> Any:
     """What the score returns where every generator is in a fixed state; batches are taken within
     it, too."""
     with fix_generators():
-        result = score(subject, records)
+        result = ask(score, subject, records)
         if isinstance(result, Iterator):
             return iter([tensor_of(batch).clone() for batch in result])
         return result

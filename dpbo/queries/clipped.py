@@ -85,7 +85,7 @@ class PairedScore:
         """The two that are compared. Where one cannot take a record, that one has the worst score
         there, and the other its own.
         """
-        return subject, self.reference
+        return subject, copy_mutable(self.reference)
 
     def difference(self, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """Of scores of the two sides; NaN counts as the worst on its side."""
@@ -252,7 +252,7 @@ class ClippedScores(Query):
     def prepare(self) -> Any:
         if self.fit is None:
             return self.subject
-        return self.fit(self.subject)
+        return self.fit(copy_mutable(self.subject))
 
     def probe(self, example: Any, count: int, subject: Any) -> None:
         grids = self.lattices(count)

@@ -16,7 +16,7 @@ import torch
 
 from dpbo.errors import ScoreError
 from dpbo.isolation import ctrl_c_pressed
-from dpbo.queries.query import Failure, View
+from dpbo.queries.query import Failure, View, copy_mutable
 
 Score = Callable[[Any, Any], Any]
 T = TypeVar("T")
@@ -82,11 +82,21 @@ def score_records(
     return result
 
 
+def ask(score: Score, subject: Any, records: Any) -> Any:
+    """What the score returns about a copy of the subject, if that is of tensors and arrays.
+
+    A score may write into its argument. Were it the same one in the next call, which there is for
+    another block of records, or where one record makes the score fail, then that record would move
+    the scores of others.
+    """
+    return score(copy_mutable(subject), records)
+
+
 def _together(score: Score, subject: Any, view: View, metrics: int) -> Iterable[torch.Tensor]:
     """The scores of all records by one call."""
     if view.count == 0:
         return []
-    pieces = _pieces(score(subject, view.records), view.count, metrics)
+    pieces = _pieces(ask(score, subject, view.records), view.count, metrics)
     return _with_unfit_as_nan(pieces, view)
 
 
@@ -112,7 +122,7 @@ def probe_score(
     remedy = f"{scorer}If zeros are not valid records, give public ones: Curator(..., example=)."
     result = _NOT_CALLED
     try:
-        result = score(subject, example)
+        result = ask(score, subject, example)
         reduce(_pieces(result, count, metrics))
     except Exception as cause:
         of_batches = isinstance(result, Iterator) and not isinstance(cause, _WrongShape)
@@ -286,7 +296,7 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> _Found | 
         padded = torch.full((view.count,), int(positions[0]), device="cpu")
         padded[positions] = positions
         try:
-            found = _joined(score(subject, view.take(padded)), view.count, metrics)
+            found = _joined(ask(score, subject, view.take(padded)), view.count, metrics)
             scores[positions] = found[positions]
             known[positions] = True
         except BaseException as error:

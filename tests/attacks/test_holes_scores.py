@@ -16,8 +16,15 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.curator.evaluation import private_generators
 from dpbo.errors import UsageError
-from dpbo.mechanisms import GaussianMechanism
-from dpbo.queries import ClippedMean, IntegerSum, Query, Sensitivity
+from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.queries import (
+    ClippedMean,
+    ClippedSum,
+    IntegerSum,
+    Query,
+    Sensitivity,
+    score_evaluation,
+)
 
 UNITS = 16
 BAD = 7.0
@@ -119,6 +126,55 @@ def test_threads_share_fresh_generators_and_the_last_restores_the_old(generators
         leave.set()
         done[1].result()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def doubled(x):
+    """Writes into its argument."""
+    x[0] = x[0] * 2
+    return x[0]
+
+
+@pytest.mark.attack("A4", "A36")
+@pytest.mark.parametrize(
+    "subject",
+    [
+        pytest.param(torch.ones(1), id="tensor"),
+        pytest.param(np.ones(1), id="array"),
+        pytest.param([1.0], id="list"),
+        pytest.param({0: 1.0}, id="dict"),
+    ],
+)
+@pytest.mark.parametrize("how", ["score", "fit", "reference", "blocks"])
+def test_what_a_score_writes_into_its_argument_reaches_no_other_call(how, subject, monkeypatch):
+    """Where one record made it fail, it was called again, and all others got other scores."""
+
+    def score(x, records):
+        factor = x if how == "fit" else doubled(x)
+        if records.isnan().any():
+            raise ValueError
+        return records * factor / 16
+
+    def query():
+        given = {"fit": {"fit": doubled}, "reference": {"reference": subject}}.get(how, {})
+        if how == "reference":
+            given["largest_difference"] = 1.0
+        return ClippedSum(score, subject, score_range=(0.0, 1.0), **given)
+
+    if how == "blocks":
+        monkeypatch.setattr(score_evaluation, "ROWS_AT_ONCE", 256)
+    exact = NoNoise(allow_not_private=True)
+    records = torch.full((1000,), 0.5, dtype=torch.float64)
+    curator = curator_of(records)
+    asked = query()
+    sums = [curator.release(asked, exact).value.tolist() for _ in range(2)]
+    records = records.clone()
+    records[300] = torch.nan
+    sums.append(curator_of(records).release(query(), exact).value.tolist())
+    if how == "reference":
+        # it and the subject are alike
+        assert sums == [[0.0]] * 3
+    else:
+        assert sums == [[62.5]] * 2 + [[62.4375]]
 
 
 @pytest.mark.attack("A21")

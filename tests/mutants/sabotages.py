@@ -2265,6 +2265,16 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "what a score writes into its argument is there in the next call",
+        where="dpbo.queries.score_evaluation:ask",
+        old="score(copy_mutable(subject), records)",
+        new="score(subject, records)",
+        test=(
+            "tests/attacks/test_holes_scores.py"
+            "::test_what_a_score_writes_into_its_argument_reaches_no_other_call[score-tensor]"
+        ),
+    ),
+    Sabotage(
         "scores that should get one record at a time get all",
         where="dpbo.queries.score_evaluation:score_records",
         old="if not view.one_at_a_time:",
