@@ -362,18 +362,17 @@ def read_only(records: Any) -> Any:
 
 def versions(records: Any) -> tuple[int, ...]:
     """torch's counters of in-place changes, one a tensor (inference tensors have none), summed over
-    a list of samples.
+    a list of samples and what these are made of.
     """
 
     def version(part: Any) -> int:
+        if isinstance(part, list):
+            return sum(version(leaf) for sample in part for leaf in leaves(sample))
         if isinstance(part, torch.Tensor) and not part.is_inference():
             return part._version
         return 0
 
-    return tuple(
-        sum(map(version, part)) if isinstance(part, list) else version(part)
-        for part in leaves(records)
-    )
+    return tuple(map(version, leaves(records)))
 
 
 def leaves(records: Any) -> list[Any]:
@@ -506,7 +505,7 @@ def _read_only(part: Any) -> Any:
     if hasattr(part, "iloc"):
         return part.copy(deep=False)
     if isinstance(part, list):
-        return [_read_only(sample) for sample in part]
+        return [map_leaves(sample, _read_only) for sample in part]
     return part
 
 

@@ -34,7 +34,7 @@ from dpbo.errors import (
     ScoreError,
 )
 from dpbo.events import GaussianEvent
-from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism, NoNoise
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
 from dpbo.testing import SeededEntropy
 
@@ -519,6 +519,47 @@ def test_a_score_that_changes_records_in_place_is_refused():
         curator.evaluate(mean())
     with pytest.raises(ScoreError, match="read-only"):
         make(RECORDS.numpy().copy()).evaluate(mean(lambda _m, r: np.multiply(r, 0.5, out=r)))
+
+
+HALF = torch.tensor([0.5], dtype=torch.float64)
+SAMPLES = {
+    "tensor": lambda: HALF.clone(),
+    "tensor with label": lambda: (HALF.clone(), 0),
+    "tensor in a dict": lambda: {0: HALF.clone()},
+    "tensor in a list": lambda: [HALF.clone(), 0],
+    "array": lambda: HALF.numpy().copy(),
+    "array with label": lambda: (HALF.numpy().copy(), 0),
+    "array in a dict": lambda: {0: HALF.numpy().copy()},
+    "array in a list": lambda: [HALF.numpy().copy(), 0],
+    "number in a dict": lambda: {0: 0.5},
+    "number in a list": lambda: [0.5],
+}
+
+
+@pytest.mark.attack("A4", "A5")
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_what_a_score_writes_to_samples_is_refused_or_gone_at_the_next_call(kind):
+    """There are no public records on which that is seen."""
+
+    def halve(_, samples):
+        scores = []
+        for sample in samples:
+            part = sample if kind in ("tensor", "array") else sample[0]
+            if isinstance(part, float):
+                sample[0] = part = part / 2
+            else:
+                part /= 2
+            scores.append(np.asarray(part).item())
+        return scores
+
+    exact = NoNoise(allow_not_private=True)
+    curator = make([SAMPLES[kind]() for _ in range(50)])
+    if kind.startswith("number"):
+        values = [curator.release(mean(halve), exact).value.item() for _ in range(2)]
+        assert values == [pytest.approx(0.25)] * 2
+    else:
+        with pytest.raises(PrivateFailure, match=r"in place|score failed"):
+            curator.release(mean(halve), exact)
 
 
 def test_records_that_change_between_evaluations_are_refused():
