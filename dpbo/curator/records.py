@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _EXAMPLES = 5  # zero records to try a score on
+# Rows of an array, to see whether it was changed.
+_LOOKED_AT = 32
 _loaded: dict[str, Any] = {}
 
 
@@ -192,7 +194,7 @@ class PrivateView:
         return records
 
     def versions(self) -> tuple[int, ...]:
-        """Changes when a score changes a tensor in place."""
+        """Changes when a score changes records in place."""
         return versions(self._loaded())
 
     def versions_in_memory(self) -> tuple[int, ...]:
@@ -361,8 +363,9 @@ def read_only(records: Any) -> Any:
 
 
 def versions(records: Any) -> tuple[int, ...]:
-    """torch's counters of in-place changes, one a tensor (inference tensors have none), summed over
-    a list of samples and what these are made of.
+    """Numbers that show in-place changes: torch's counters, one a tensor (inference tensors have
+    none), summed over a list of samples and what these are made of; of an array or the numbers of a
+    sparse matrix, which `torch.from_numpy` and `matrix.data` make writable, a digest of some rows.
     """
 
     def version(part: Any) -> int:
@@ -372,7 +375,19 @@ def versions(records: Any) -> tuple[int, ...]:
             return part._version
         return 0
 
-    return tuple(map(version, leaves(records)))
+    def digest(part: Any) -> int:
+        if not _is_csr(part) and not (isinstance(part, np.ndarray) and part.ndim):
+            return version(part)
+        rows = part[:: max(part.shape[0] // _LOOKED_AT, 1)]
+        if _is_csr(part):
+            rows = rows.copy()
+            # In this form whatever a library sorts in place.
+            rows.sum_duplicates()
+            rows.eliminate_zeros()
+            rows = rows.data
+        return hash(rows.tobytes())
+
+    return tuple(map(digest, leaves(records)))
 
 
 def leaves(records: Any) -> list[Any]:

@@ -562,13 +562,45 @@ def test_what_a_score_writes_to_samples_is_refused_or_gone_at_the_next_call(kind
             curator.release(mean(halve), exact)
 
 
-def test_records_that_change_between_evaluations_are_refused():
-    records = RECORDS.clone()
+@pytest.mark.attack("A4", "A5")
+@pytest.mark.parametrize("kind", [np.array, csr_matrix])
+def test_a_score_that_writes_to_arrays_around_numpy_is_noticed(kind):
+    def halve(_, records):
+        numbers = records if kind is np.array else records.data
+        if kind is np.array:
+            torch.from_numpy(numbers).mul_(0.5)
+        else:
+            numbers *= 0.5
+        return (records if kind is np.array else records.toarray())[:, 0]
+
+    with pytest.raises(PrivateFailure, match="in place"):
+        make(kind(np.full((5000, 2), 0.5))).evaluate(mean(halve))
+
+
+def test_a_score_may_sort_a_sparse_matrix():
+    """As scikit-learn's SVC does."""
+    unsorted = csr_matrix((np.full(6, 0.5), [2, 0, 1, 0, 1, 0], [0, 3, 4, 6]), shape=(3, 3))
+
+    def sort(_, records):
+        records.sum_duplicates()
+        return records.toarray()[:, 0]
+
+    make(unsorted).evaluate(mean(sort))
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, csr_matrix])
+def test_records_that_change_between_evaluations_are_refused(kind):
+    records = kind(np.linspace(0.1, 0.9, 5000)[:, None])
     curator = make(records)
-    curator.evaluate(mean())
-    records.sub_(records.mean())
+
+    def first(_, r):
+        return (r.toarray() if kind is csr_matrix else r)[:, 0]
+
+    curator.evaluate(mean(first))
+    numbers = records.data if kind is csr_matrix else records
+    numbers -= numbers.mean()
     with pytest.raises(PrivateFailure, match="in place, by the score or from outside"):
-        curator.evaluate(mean())
+        curator.evaluate(mean(first))
 
 
 @pytest.mark.attack("A5", "A8")
