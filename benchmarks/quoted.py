@@ -9,32 +9,36 @@ benchmarks/results/dpem.json and the figure's format. In a list, `epsilon=1 & m=
 with these cells; `computed` has what follows from a formula or from many rows. A format that begins
 with `^` leaves out the zero before the point, one with `*` is a percentage, `first` is a text's
 first word, and `interval` a finding's difference. A line that begins with `= ` has figures that
-nothing here measured: settings, what a paper prints, and what a test derives; with `? `, figures of
-runs whose rows are not kept. Whole tables stand on a page between `<!-- rows: NAME -->` and `<!--
-rows end -->`.
+nothing here measured: settings, what a paper prints, and what a test derives. Whole tables stand on
+a page between `<!-- rows: NAME -->` and `<!-- rows end -->` (`quoted_tables`); what stands between
+marks that say "begin" and "end" is written by the command that measures it.
 """
 
 import argparse
+import functools
 import json
 import math
 import pathlib
 import re
+import statistics
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks import quoted_tables
 from benchmarks.harness import table
 from benchmarks.papers.dpem_paper import joint
 
 ROOT = pathlib.Path(__file__).parents[1]
-# each page, and the heading from which on other commands write its figures
-PAGES = {
-    "docs/papers/kusner.md": None,
-    "docs/papers/po_gp_ucb.md": None,
-    "docs/papers/dpem.md": None,
-    "docs/papers/dpgibo.md": None,
-    "docs/choosing.md": "## How much noise to expect",
-    "docs/measured.md": "## Speed beside peers",
-}
+PAGES = (
+    "docs/papers/kusner.md",
+    "docs/papers/po_gp_ucb.md",
+    "docs/papers/dpem.md",
+    "docs/papers/dpgibo.md",
+    "docs/choosing.md",
+    "docs/measured.md",
+)
+# what `python -m benchmarks` and `python -m benchmarks.end_to_end` write into a page
+_WRITTEN = re.compile(r"<!-- (speed|whole runs): begin -->.*?<!-- \1: end -->", re.DOTALL)
 # what a paper and its parts are called
 _NAMES = re.compile(
     r"(?:Theorem|Lemma|Section|Corollary|Assumptions|to|[Ee]xperiment|kernel of) \d\.\d"
@@ -50,11 +54,13 @@ _FACES, _SIDE = 400, 64
 _NOISE = 2 / _FACES * math.sqrt(2 * math.log(1.25 / 1e-4))
 
 
+@functools.cache
 def stored(name: str) -> Any:
     """The figures of one benchmark."""
     return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["figures"]
 
 
+@functools.cache
 def computed() -> dict[str, float]:
     """Figures that follow from a formula or from many rows."""
     found = {name: rows for name, rows in stored("po_gp_ucb").items() if name.startswith("by r, ")}
@@ -71,7 +77,51 @@ def computed() -> dict[str, float]:
     free = runs["free: cross-validated on the public records"]["mean"]
     times = {name: row["wall"] for name, row in stored("asynchronous")["times"].items()}
     machines = stored("machines")
+    gpu = stored("gpu")
+    draws = (1_000_000, 10_000_000, 100_000_000)
+    wives = "zoo > cells > task=wives' insurance, south to north & score=neg_brier_score"
+    wives += " & n=300 & epsilon=0.4 > minus free"
+    single = "zoo > claims > kept back=True & score=neg_brier_score > 95 % of single losses"
+    scored = [row for row in stored("zoo")["cells"] if row["score"] != "roc_auc"]
+    kept_back = [row for row in scored if row["kept back"]]
+    others = [row for row in scored if not row["kept back"]]
+    small = [
+        looked_up(f"small_data > means of the tasks > n={n} & epsilon={epsilon}")
+        for n in (300, 1000)
+        for epsilon in (0.4, 1.0)
+    ]
     return {
+        "read, TB/s": gpu["ceilings"]["read, GB/s"] / 1000,
+        **{f"ms of {n:,} draws": 1000 * gpu[f"noise, {n:,} draws"]["exact"] for n in draws},
+        **{f"torch, ms of {n:,} draws": 1000 * gpu[f"noise, {n:,} draws"]["torch"] for n in draws},
+        "ms of a run of GP-UCB": 1000 * gpu["ucb"]["run"],
+        "ms of a step of DP-GIBO": 1000 * gpu["gibo"]["whole"],
+        "of which choosing, ms": 1000 * gpu["gibo"]["choosing"],
+        "ms of a choice": 1000 * gpu["choice"]["seconds"],
+        "ms of reading it three times": 1000 * gpu["choice"]["seconds"] * gpu["choice"]["share"],
+        "ms of a streamed point": 1000 * gpu["streamed, 4,000,000 users"]["streamed"],
+        "of which copies, ms": 1000 * gpu["streamed, 4,000,000 users"]["copies alone"],
+        "ms of a mixture": 1000 * gpu["mixture"]["own"],
+        "torch, ms of a mixture": 1000 * gpu["mixture"]["torch"],
+        "compiled, ms of a mixture": 1000 * gpu["mixture"]["compiled"],
+        **{
+            f"{kind} with {tables}": sum(
+                row[kind] for row in stored("ranges")["cases"] if row["tables"] == tables
+            )
+            for kind in ("searches", "held", "held after")
+            for tables in ("one", "two")
+        },
+        **{
+            f"{kind} of {name}": statistics.fmean(row[kind] for row in rows)
+            for kind in ("covered, %", "after, %")
+            for name, rows in (("kept back", kept_back), ("others", others))
+        },
+        "zoo, gain": statistics.fmean(row["DPSearch"] for row in kept_back) / 100,
+        "zoo, free gain": statistics.fmean(row["free"] for row in kept_back) / 100,
+        "zoo, lowest": min(row["DPSearch"] for row in kept_back) / 100,
+        "zoo, 95 % of single losses by Brier score": looked_up(single),
+        "zoo, wives' insurance below free": -looked_up(wives),
+        "few records, default": sum(row["DPSearch's default"] for row in small) / len(small),
         **{name: wall / times["serial"] for name, wall in times.items()},
         **{
             f"{work} on {count} ranks": row[work] / machines["one"][work]
@@ -153,7 +203,7 @@ def written(page: str, text: str) -> str:
     Raises ValueError where the page lacks a sentence.
     """
     for sentence in sentences()[page]:
-        bare = sentence.lstrip("=? ")
+        bare = sentence.lstrip("= ")
         count = len(wording(bare).findall(text))
         if count == 0 or (count > 1 and "{" in sentence):
             raise ValueError(f"{page} has {count} times: {sentence}")
@@ -165,10 +215,9 @@ def untied(page: str, text: str) -> list[str]:
     """Figures with a decimal point that no sentence and no table ties to a row, with what stands
     before them.
     """
-    last = PAGES[page]
-    bare = _NAMES.sub("", TABLE.sub("", text if last is None else text[: text.index(last)]))
+    bare = _NAMES.sub("", _WRITTEN.sub("", TABLE.sub("", text)))
     for sentence in sentences()[page]:
-        bare = bare.replace(_NAMES.sub("", filled(sentence.lstrip("=? "))), "")
+        bare = bare.replace(_NAMES.sub("", filled(sentence.lstrip("= "))), "")
     return [
         bare[max(0, found.start() - 30) : found.end()].replace("\n", " ")
         for found in re.finditer(r"(?<![\w.])[-+]?\d*\.\d+", bare)
@@ -210,7 +259,7 @@ def _starts() -> str:
     return table(header, rows)
 
 
-def _rows(place: str) -> Callable[[], str]:
+def rows_at(place: str) -> Callable[[], str]:
     """The rows at a place, as they are stored."""
 
     def shown_rows() -> str:
@@ -223,11 +272,18 @@ def _rows(place: str) -> Callable[[], str]:
 TABLES: dict[str, Callable[[], str]] = {
     "regrets by r": _regrets_by_r,
     "noisy observations": _noisy,
-    "public design": _rows("kusner > public design"),
-    "last and largest": _rows("kusner > last and largest"),
+    "public design": rows_at("kusner > public design"),
+    "last and largest": rows_at("kusner > last and largest"),
     "ways for 4.3": _starts,
-    "NICV": _rows("dpem > figure 4 > rows"),
-    "factors as coded": _rows("dpem > factors as coded"),
+    "NICV": rows_at("dpem > figure 4 > rows"),
+    "factors as coded": rows_at("dpem > factors as coded"),
+    "noise by units": quoted_tables.noise_by_units,
+    "zoo in short": lambda: quoted_tables.zoo_in_short(stored("zoo")["cells"]),
+    "zoo kept back": lambda: quoted_tables.zoo_kept_back(stored("zoo")["cells"]),
+    "zoo ways": lambda: quoted_tables.zoo_ways(stored("zoo_ways")["ways"]),
+    "few records": lambda: quoted_tables.few_records(stored("small_data")["means of the tasks"]),
+    "few records by task": lambda: quoted_tables.few_records_by_task(stored("small_data")["cells"]),
+    "gradients on a GPU": lambda: quoted_tables.gradients_on_a_gpu(stored("gpu")),
 }
 
 

@@ -28,6 +28,11 @@ def test_a_figure_that_no_row_has_is_noticed(page):
         assert quoted.written(page, text.replace(table[0], table[1] + "old\n" + table[3])) == text
 
 
+def test_the_table_of_whole_runs_has_its_rows():
+    """Another command writes it, and stores them."""
+    assert quoted.rows_at("end_to_end > rows")() in (quoted.ROOT / "docs/measured.md").read_text()
+
+
 def test_a_place_without_a_row_is_an_error():
     assert quoted.looked_up("dpem > NICV > epsilon=0.1 > non-private") == 0.005308
     for place in ("dpem > NICV > epsilon=7 > non-private", "dpem > nothing"):

@@ -1,0 +1,163 @@
+"""Whole tables of the pages, from the stored rows of each benchmark; `benchmarks.quoted` writes
+them.
+"""
+
+import contextlib
+import io
+from typing import Any
+
+from benchmarks.harness import table
+from benchmarks.zoo.__main__ import AUC, AUTO, CELLS, FREE, OPEN, ROUNDING
+from dpbo.__main__ import main as command
+
+Rows = list[dict[str, Any]]
+_SCORES = {
+    "neg_brier_score": "Brier",
+    "true_class_probability": "true class",
+    "neg_mean_squared_error": "squared error",
+}
+_WAYS = {
+    "free": "the free choice",
+    "weighted cross-validation": "weighted cross-validation alone: most of what the default was"
+    " before",
+    "one choice": "one choice among all, by differences to the default",
+    "handicap 2": "the same with a handicap of 2",
+    "handicap 4": "... of 4",
+    "handicap 4, public gain added .1 times": "... of 4, and the public gain added to each"
+    " candidate's: .1 times",
+    "handicap 4, public gain added once": "... once",
+    "handicap 4, public gain added 3 times": "... three times",
+    "cells .4, handicap 4: DPSearch": "**two fifths for the cells, then a choice with a handicap of"
+    " 4**",
+    "cells .4, only the three": "... between default, free and weighted alone",
+    "cells .5, handicap 4": "... with half for the cells",
+    "cells .7, handicap 4": "... with seven tenths for the cells",
+    "openly": "the open choice",
+}
+
+
+def noise_by_units() -> str:
+    """What `python -m dpbo plan` prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        command(["plan"])
+    return "\n".join(line for line in out.getvalue().splitlines() if line.startswith("|"))
+
+
+def zoo_in_short(cells: Rows) -> str:
+    """Means over the cells, and how many of them are below the default model and the free choice
+    by more than a standard error.
+    """
+    rows = []
+    for kept_back, name in ((True, "**kept back**"), (False, "seen while it was made")):
+        own = [row for row in cells if row["kept back"] is kept_back and row["score"] != AUC]
+        means = [sum(row[arm] for row in own) / len(own) for arm in (FREE, AUTO, OPEN)]
+        below_free = [row for row in own if row["minus free"] < -row["error"] - ROUNDING]
+        far = sum(row["minus free"] <= -0.25 for row in below_free)
+        lowest = [min(row[arm] for row in own) for arm in (AUTO, FREE, "worst split")]
+        rows.append(
+            [
+                name,
+                str(len(own)),
+                *(_two(mean) for mean in means),
+                str(sum(row[AUTO] < -row["its error"] - ROUNDING for row in own)),
+                ", ".join(map(_two, lowest[:2])),
+                _two(lowest[2]),
+                f"{len(below_free)}, {far}",
+                str(sum(row["minus free"] > row["error"] + ROUNDING for row in own)),
+            ]
+        )
+    header = [
+        "",
+        "cells",
+        "mean gain: free",
+        "DPSearch",
+        "openly",
+        "below the default by more than a standard error",
+        "lowest mean of a cell, free's",
+        "lowest single search",
+        "below the free choice by more than a standard error, of these by .25 or more",
+        "above it",
+    ]
+    return table(header, rows)
+
+
+def zoo_kept_back(cells: Rows) -> str:
+    """Each task that was kept back."""
+    found: dict[tuple[str, str], dict[tuple[int, float], dict[str, Any]]] = {}
+    for row in cells:
+        if row["kept back"] and row["score"] != AUC:
+            place = found.setdefault((row["task"], row["score"]), {})
+            place[row["n"], row["epsilon"]] = row
+    rows = []
+    for (task, score), own in found.items():
+        last = own[max(own)]
+        gains = [
+            f"{_two(own[cell][AUTO])} ({own[cell]['its error']:.2f})" if cell in own else ""
+            for cell in CELLS
+        ]
+        rows.append([f"{task}, {_SCORES[score]}", _two(last[FREE]), *gains, _two(last[OPEN])])
+    sizes = [f"{n:,}, {epsilon:g}" for n, epsilon in CELLS]
+    return table(["task, score", "free", *sizes, "openly"], rows)
+
+
+def zoo_ways(ways: Rows) -> str:
+    """Ways to choose among the candidates of the tasks that were seen."""
+    named = {row["way"]: row for row in ways}
+    rows = []
+    for way, words in _WAYS.items():
+        row = named[way]
+        shares = [f"{row[kind]:.0f} %" for kind in ("below default, %", "below free, %")]
+        rows.append([words, _two(row["kept"]), *shares, _two(row["lowest"])])
+    return table(["way", "kept", "below default", "below free", "lowest"], rows)
+
+
+def few_records(means: Rows) -> str:
+    """Means of the six tasks with a shift."""
+    arms = ("free", "tuned openly", "plain search", "DPSearch's default")
+    rows = [
+        [f"{row['n']:,}, {row['epsilon']:g}", *(_two(row[arm]) for arm in arms), _gap(row)]
+        for row in means
+    ]
+    return table(["n, epsilon", *arms, "minus free (error)"], rows)
+
+
+def few_records_by_task(cells: Rows) -> str:
+    """Each of these tasks."""
+    arms = ("free", "tuned openly", "plain search", "DPSearch's default", "its error")
+    fixed = ("weighted_cv 8", "list, all")
+    rows = []
+    for row in cells:
+        gains = [_two(row[arm]) for arm in arms]
+        others = ["" if row[arm] == "" else _two(row[arm]) for arm in fixed]
+        place = f"{row['n']:,}, {row['epsilon']:g}"
+        rows.append([row["task"], place, *gains, _gap(row), *others, row["chosen"]])
+    return table(["task", "n, epsilon", *arms, "minus free (error)", *fixed, "mostly chosen"], rows)
+
+
+def _two(number: float) -> str:
+    """With two decimals, and no minus before zero."""
+    return f"{round(number, 2) + 0.0:.2f}"
+
+
+def _gap(row: dict[str, Any]) -> str:
+    return f"{_two(row['minus free'])} ({row['error']:.2f})"
+
+
+def gradients_on_a_gpu(figures: dict[str, Any]) -> str:
+    """Clipped gradients of 4 million units."""
+    rows = []
+    for m, sizes in ((64, (8, 16, 33, 64)), (256, (8, 33, 128)), (1024, (8, 16, 33, 64))):
+        for d in sizes:
+            row = figures[f"clipped sum, m = {m}, d = {d}"]
+            kinds = ("ms", "ms where ten wait in a queue", "compiled in tf32, ms")
+            alone, queued, compiled = (f"{row[kind]:#.2g}" for kind in kinds)
+            share = f"{row['share of reading once']:.2f}"
+            rows.append([f"{m:,} losses, {d} dimensions", alone, queued, share, compiled])
+    header = [
+        "clipped gradients of 4 million units",
+        "alone, ms",
+        "ten in a queue, each, ms",
+        "share of reading once, in the queue",
+        "compiled, ms",
+    ]
+    return table(header, rows)
