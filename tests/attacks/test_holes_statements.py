@@ -61,7 +61,8 @@ def test_the_papers_constants_are_never_vouched_for():
     flipped[0, 1] = -1.0
     for refused in (
         lambda: best(constants="paper", adaptive=ONCE),
-        lambda: search(0.1, constants="paper"),
+        lambda: search(0.1, constants="paper").value(),
+        lambda: search(0.1, constants="paper").last(amplitude=1.0, tau=1.0),
     ):
         with pytest.raises(InputError, match="allow_not_private"):
             refused()
@@ -79,6 +80,25 @@ def test_the_papers_constants_are_never_vouched_for():
             == statement.lines[2].split(",")[0]
             == "not bounded"
         )
+
+
+@pytest.mark.attack("A19")
+def test_the_papers_constants_are_no_worse_than_their_proofs():
+    """Theorem 1 holds as printed, and Theorem 7 from lmax = 2 lmin on: there the corrected bounds
+    are no larger.
+    """
+    wide = {"adaptive": ONCE, "grid": [2.0, 4.0]}
+    for query, corrected, mechanism in (
+        (search(0.1, constants="paper").best(), search(0.1).best(), ExponentialMechanism.of(0.5)),
+        (best(constants="paper", **wide), best(**wide), LaplaceMechanism(2.0)),
+    ):
+        bound, other = (one.sensitivity(Adjacency.REPLACE_ONE).linf for one in (query, corrected))
+        assert other <= bound
+        curator = make(torch.ones(5, 2, dtype=DOUBLE))
+        curator.release(query, mechanism)
+        assert not str(curator.statement()).startswith("VOID")
+    with pytest.raises(InputError, match="allow_not_private"):
+        best(constants="paper", adaptive=ONCE, grid=[2.0, 3.9])
 
 
 def test_over_the_whole_grid_no_constants_are_taken_or_shown():

@@ -1341,7 +1341,7 @@ SABOTAGES = (
         new="widest = min(upper - lower for lower, upper in map(self._range, self.grid))",
         test=(
             "tests/unit/papers/test_kusner_search.py"
-            "::test_the_best_value_is_found_and_unconditional_over_the_whole_grid[None]"
+            "::test_the_best_value_is_found_and_unconditional_over_the_whole_grid[whole grid]"
         ),
     ),
     Sabotage(

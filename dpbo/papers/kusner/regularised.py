@@ -165,9 +165,9 @@ class RegularisedBest(Query):
         gap: how far above its minimum a solver may leave the objective.
         adaptive: how to search; omitted, all of the grid is visited.
         constants: of Theorem 7, so with `adaptive` alone: "corrected" (omitted), or "paper", whose
-            second term is too small by a factor 2 unless lmax >= 2 lmin.
-        allow_not_private: must be True for the paper's constants, whose guarantee is broken: these
-            records then need no protection.
+            second term is too small by a factor 2; from lmax = 2 lmin on the first covers that.
+        allow_not_private: must be True for the paper's constants where lmax < 2 lmin, since its
+            guarantee is broken there: these records then need no protection.
     """
 
     loss: Callable[[Any, Any], Any]
@@ -195,7 +195,8 @@ class RegularisedBest(Query):
                 "left out where the whole grid is visited",
                 "No theorem's constants enter there.",
             )
-        require_demonstration(self.constants or "corrected", self.allow_not_private)
+        if self._beyond_the_proof:
+            require_demonstration("paper", self.allow_not_private)
         self.value_sensitivity()
 
     def value_sensitivity(self) -> float:
@@ -219,7 +220,7 @@ class RegularisedBest(Query):
         )
 
     def release_event(self, event: Event, adjacency: Adjacency) -> Event:
-        if self.constants == "paper":
+        if self._beyond_the_proof:
             return NotPrivateEvent(count=event.count)
         return event
 
@@ -291,6 +292,13 @@ class RegularisedBest(Query):
                 )
         assert best is not None, "the grid is not empty"
         return best
+
+    @property
+    def _beyond_the_proof(self) -> bool:
+        """Whether the bound is the paper's where nothing proves it. From lmax = 2 lmin on it is at
+        least the corrected one, as 2 L / lmax <= L / lmin.
+        """
+        return self.constants == "paper" and self.grid[-1] < 2.0 * self.grid[0]
 
     @property
     def _visits(self) -> int:

@@ -91,10 +91,10 @@ class KusnerSearch:
             rest on the regret of their own searches.
         box: `2 x d`, lower and upper corner, with `acquisition`: what is evaluated is chosen in the
             whole box; what is released is still one of `candidates`, which the bound counts.
-        constants: "corrected", or "paper" for what the ICML paper prints: the proofs of some of its
-            bounds do not hold.
-        allow_not_private: must be True for the paper's constants, whose guarantee is broken: these
-            records then need no protection.
+        constants: "corrected", or "paper" for what the ICML paper prints. Its bound for `best`
+            holds; the proofs of those for `value` and `last` do not.
+        allow_not_private: must be True for `value` and `last` with the paper's constants, whose
+            guarantee is not proven: these records then need no protection.
 
     Raises:
         InputError: an argument outside its range, a kernel whose variance is not 1, or a box
@@ -115,7 +115,6 @@ class KusnerSearch:
     allow_not_private: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        bounds.require_demonstration(self.constants, self.allow_not_private)
         if self.box is not None:
             if self.acquisition is None:
                 remedy = "GP-UCB chooses among `candidates`: give an acquisition, or leave it out."
@@ -285,7 +284,10 @@ class KusnerSearch:
         return inner, torch.linalg.solve(inner + noise, cross)
 
     def _require_own_search(self, method: str, own: str, theorem: int) -> None:
-        """Raises UsageError where the points are chosen by another acquisition."""
+        """Raises UsageError where the points are chosen by another acquisition, and InputError for
+        the paper's constants where nobody allowed what they do not guarantee.
+        """
+        bounds.require_demonstration(self.constants, self.allow_not_private)
         if self.acquisition is not None:
             raise UsageError(
                 f"{method}() needs {own}, by whose regret Theorem {theorem} bounds it. Leave out"
@@ -389,11 +391,6 @@ class _SearchQuery(Query):
     def failure_probability(self) -> float:
         return self.search.delta
 
-    def release_event(self, event: Event, adjacency: Adjacency) -> Event:
-        if self.search.constants == "paper":
-            return NotPrivateEvent(count=event.count)
-        return event
-
     def public_inputs(self) -> dict[str, Any]:
         return self.search.public_inputs()
 
@@ -445,6 +442,11 @@ class KusnerValue(_SearchQuery):
     def data_assumptions(self) -> Mapping[str, str]:
         own = {} if self.regret is None else {"regret-bound": self.regret}
         return {**super().data_assumptions(), **own}
+
+    def release_event(self, event: Event, adjacency: Adjacency) -> Event:
+        if self.search.constants == "paper":
+            return NotPrivateEvent(count=event.count)
+        return event
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         return _sensitivity(self.bound, 1, adjacency)
