@@ -85,15 +85,20 @@ def test_the_papers_constants_are_never_vouched_for():
 @pytest.mark.attack("A19")
 def test_the_papers_constants_are_no_worse_than_their_proofs():
     """Theorem 1 holds as printed, and Theorem 7 from lmax = 2 lmin on: there the corrected bounds
-    are no larger.
+    are no larger. Theorem 5 holds where nothing is missed: it then fails with delta / 2.
     """
     wide = {"adaptive": ONCE, "grid": [2.0, 4.0]}
+    every = search(0.1, constants="paper", evaluations=len(CANDIDATES))
     for query, corrected, mechanism in (
         (search(0.1, constants="paper").best(), search(0.1).best(), ExponentialMechanism.of(0.5)),
         (best(constants="paper", **wide), best(**wide), LaplaceMechanism(2.0)),
+        (every.last(amplitude=0.0, tau=1.0), None, LaplaceMechanism(2.0)),
     ):
-        bound, other = (one.sensitivity(Adjacency.REPLACE_ONE).linf for one in (query, corrected))
-        assert other <= bound
+        if corrected is not None:
+            bound, other = (
+                one.sensitivity(Adjacency.REPLACE_ONE).linf for one in (query, corrected)
+            )
+            assert other <= bound
         curator = make(torch.ones(5, 2, dtype=DOUBLE))
         curator.release(query, mechanism)
         assert not str(curator.statement()).startswith("VOID")

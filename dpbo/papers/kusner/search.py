@@ -92,7 +92,8 @@ class KusnerSearch:
         box: `2 x d`, lower and upper corner, with `acquisition`: what is evaluated is chosen in the
             whole box; what is released is still one of `candidates`, which the bound counts.
         constants: "corrected", or "paper" for what the ICML paper prints. Its bound for `best`
-            holds; the proofs of those for `value` and `last` do not.
+            holds; the proofs of those for `value` and `last` do not, but where `last` evaluates all
+            candidates.
         allow_not_private: must be True for `value` and `last` with the paper's constants, whose
             guarantee is not proven: these records then need no protection.
 
@@ -160,6 +161,7 @@ class KusnerSearch:
             UsageError: a search by another acquisition, whose regret Theorem 3 does not bound.
         """
         self._require_own_search("value", "GP-UCB", 3)
+        bounds.require_demonstration(self.constants, self.allow_not_private)
         gamma = information_gain_bound(self.candidates, self.kernel, self.noise, self.evaluations)
         return KusnerValue(self, bounds.theorem_3(noise=self.noise, gamma=gamma, **self._numbers()))
 
@@ -186,6 +188,8 @@ class KusnerSearch:
         self._require_own_search("last", "de Freitas et al.'s branch and bound", 5)
         count = len(self.candidates)
         everything = amplitude == 0.0
+        if not everything:
+            bounds.require_demonstration(self.constants, self.allow_not_private)
         if everything and self.evaluations < count:
             remedy = f"Only after all {count} candidates were evaluated is the regret 0."
             raise InputError(
@@ -284,10 +288,7 @@ class KusnerSearch:
         return inner, torch.linalg.solve(inner + noise, cross)
 
     def _require_own_search(self, method: str, own: str, theorem: int) -> None:
-        """Raises UsageError where the points are chosen by another acquisition, and InputError for
-        the paper's constants where nobody allowed what they do not guarantee.
-        """
-        bounds.require_demonstration(self.constants, self.allow_not_private)
+        """Raises UsageError where the points are chosen by another acquisition."""
         if self.acquisition is not None:
             raise UsageError(
                 f"{method}() needs {own}, by whose regret Theorem {theorem} bounds it. Leave out"
@@ -444,7 +445,8 @@ class KusnerValue(_SearchQuery):
         return {**super().data_assumptions(), **own}
 
     def release_event(self, event: Event, adjacency: Adjacency) -> Event:
-        if self.search.constants == "paper":
+        # where all candidates are evaluated c alone may fail, with probability delta / 2
+        if self.search.constants == "paper" and self.rule != _ALL:
             return NotPrivateEvent(count=event.count)
         return event
 
