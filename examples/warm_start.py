@@ -1,4 +1,5 @@
-"""What others learned privately warms up the next search, twice.
+"""What others learned privately warms up the next search, twice, by the two models of DP-EM (Park,
+Foulds, Chaudhuri & Welling 2016).
 
 (a) 3,000 teams each know their best setting of four hyper-parameters. A mixture of Gaussians is
     released on them at (1, 1e-5), each team

@@ -5,8 +5,10 @@
 # would help the next clinic, but a setting can tell about the patients it was tuned on, and about
 # the clinic. Below, a mixture of Gaussians is released on those settings, each clinic protected at
 # (1, 1e-5), and then used: as a density to look at, to sample from, and to guide Bayesian
-# optimisation. There is no free choice: no clinic's setting is public. All records are made up
-# here, which is why the notebook may look at them.
+# optimisation. The mixture is fitted by DP-EM (Park, Foulds, Chaudhuri and Welling 2016), with a
+# sound joint release in the place of the paper's separate ones: the notebook DP-EM says why. There
+# is no free choice: no clinic's setting is public. All records are made up here, which is why the
+# notebook may look at them.
 
 # %%
 from __future__ import annotations
