@@ -2,6 +2,7 @@
 `make docs`.
 """
 
+import functools
 import importlib
 import inspect
 import pathlib
@@ -13,7 +14,13 @@ from dpbo._version import __version__
 from dpbo.statement import form
 
 project, author, release = "dpbo", "the dpbo authors", __version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+]
+autosummary_generate = False
 exclude_patterns = ["_build"]
 nb_execution_mode = "off"  # the notebooks hold their outputs
 html_theme = "pydata_sphinx_theme"
@@ -31,38 +38,116 @@ html_show_sourcelink = False
 copyright = author
 autodoc_typehints = "none"  # signatures have them
 autodoc_preserve_defaults = True
-autodoc_default_options = {  # not ours, or told as an attribute
-    "exclude-members": "set_fit_request, set_score_request, set_predict_request, optimizer"
-}
 napoleon_custom_sections = [("Keyword args", "params_style")]
 myst_heading_anchors = 3
 
-PACKAGES = (
-    "dpbo.curator",
-    "dpbo.queries",
-    "dpbo.mechanisms",
-    "dpbo.accounting",
-    "dpbo.models",
-    "dpbo.acquisition",
-    "dpbo.algorithms",
-    "dpbo.papers.kusner",
-    "dpbo.gibo",
-    "dpbo.papers.po_gp_ucb",
-    "dpbo.papers.em",
-    "dpbo.integrations",
-    "dpbo.dpsgd",
-    "dpbo.search",
-    "dpbo.papers.po_gp_ucb.http",
-    "dpbo.papers.kusner.bounds",
-    "dpbo.gibo.bounds",
-    "dpbo.papers.po_gp_ucb.bounds",
-    "dpbo.testing",
-    "dpbo.run_counts",
-    "dpbo.events",
-    "dpbo.errors",
-    "dpbo.reporting.plots",
-    "dpbo",
+# The pages of the reference: file, title, what is there, modules.
+PARTS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("dpbo", "dpbo", "the names to start with", ("dpbo",)),
+    (
+        "search",
+        "Search in scikit-learn's words",
+        "`DPSearch`, its strategies, `rehearse`",
+        ("dpbo.search",),
+    ),
+    (
+        "curator",
+        "Curator and ledger",
+        "what holds the records, and what was released",
+        ("dpbo.curator",),
+    ),
+    (
+        "queries",
+        "Queries",
+        "questions about the records, each with a proven sensitivity",
+        ("dpbo.queries",),
+    ),
+    ("mechanisms", "Mechanisms", "laws of noise", ("dpbo.mechanisms",)),
+    (
+        "accounting",
+        "Accounting",
+        "from what releases cost to (epsilon, delta)",
+        ("dpbo.accounting", "dpbo.events"),
+    ),
+    (
+        "models",
+        "Models and acquisition",
+        "Gaussian processes, and the next point",
+        ("dpbo.models", "dpbo.acquisition"),
+    ),
+    (
+        "algorithms",
+        "Algorithms",
+        "loops over the private objective",
+        ("dpbo.algorithms",),
+    ),
+    (
+        "gibo",
+        "DP-GIBO",
+        "private gradients for many parameters",
+        ("dpbo.gibo", "dpbo.gibo.bounds"),
+    ),
+    (
+        "dpsgd",
+        "DP-SGD",
+        "training by Opacus, and its tuning",
+        ("dpbo.dpsgd", "dpbo.run_counts"),
+    ),
+    (
+        "integrations",
+        "Optuna and Ax",
+        "dpbo under their loops",
+        ("dpbo.integrations", "dpbo.integrations.optuna", "dpbo.integrations.ax"),
+    ),
+    (
+        "papers",
+        "Published algorithms",
+        "with what holds of their guarantees",
+        (
+            "dpbo.papers.kusner",
+            "dpbo.papers.kusner.bounds",
+            "dpbo.papers.po_gp_ucb",
+            "dpbo.papers.po_gp_ucb.http",
+            "dpbo.papers.po_gp_ucb.bounds",
+            "dpbo.papers.em",
+        ),
+    ),
+    (
+        "plots",
+        "Pictures",
+        "of released values, budgets and plans",
+        ("dpbo.reporting.plots",),
+    ),
+    (
+        "testing",
+        "Tests",
+        "contracts, audits and replay for code of your own",
+        ("dpbo.testing",),
+    ),
+    ("errors", "Errors", "classes of errors and warnings", ("dpbo.errors",)),
 )
+# Public only because another part of dpbo calls it: no user does.
+INTERNAL = {
+    "Curator": ("bind", "deliver", "hidden_draws", "item", "mark_probed"),
+    "Handle": ("fingerprint_parts", "item"),
+    "Ledger": ("alone", "charged", "verified"),
+    "DPSearch": ("set_callbacks",),
+    "LedgerAccountant": ("get_optimizer_hook_fn", "protect"),
+    "Planned": ("least_beside", "may_hold", "read", "require_kept"),
+    "Query": ("fingerprint_parts", "try_on"),
+    "Ranks": (
+        "all_gather",
+        "all_to_all",
+        "count_units",
+        "new_id",
+        "reduce",
+        "reduce_tensor",
+        "run_on_rank_0",
+        "run_together",
+    ),
+    "Session": ("is_model",),
+    "Statement": ("change", "facts", "opening", "titles", "whose"),
+}
 # Where the site has what a link in a file at the repository's root leads to.
 _PAGES = {
     "](docs/": "](",
@@ -85,34 +170,100 @@ def _public(package: str) -> dict[str, Any]:
     }
 
 
-def _entry(package: str, name: str, value: Any) -> list[str]:
+def _members(value: type, documented: set[type]) -> list[str]:
+    """What a class adds: its own methods and those of bases that have no entry, without what
+    overrides a documented base's method, which that tells of, and without a contract's tests.
+    """
+    own = [
+        kind
+        for kind in value.__mro__
+        if kind is value
+        or (kind.__module__.startswith("dpbo.") and kind not in documented)
+    ]
+    # fields are told in the class's docstring, requests are scikit-learn's
+    told = set(getattr(value, "__dataclass_fields__", ()))
+    told |= set(getattr(value, "_fields", ()))
+    for base in value.__mro__[1:]:
+        told |= set(vars(base)) if base in documented else set()
+    found = [
+        name
+        for kind in reversed(own)
+        for name, member in vars(kind).items()
+        if not name.startswith(("_", "test_"))
+        and not name.endswith("_request")
+        and (callable(member) or hasattr(member, "__get__"))
+        and inspect.getdoc(getattr(value, name, None))
+        and name not in told
+    ]
+    internal = INTERNAL.get(value.__name__, ())
+    if unknown := set(internal) - set(found):
+        raise AttributeError(f"INTERNAL: {value.__name__} has no {sorted(unknown)}")
+    return [name for name in dict.fromkeys(found) if name not in internal]
+
+
+def _entry(name: str, value: Any, documented: set[type]) -> list[str]:
     if inspect.isclass(value):
-        # The docstring tells of a named tuple's fields, which are members too.
-        fields = getattr(value, "_fields", ())
-        excluded = [f"   :exclude-members: {', '.join(fields)}"] if fields else []
-        return [f".. autoclass:: {package}.{name}", "   :members:", *excluded, ""]
+        lines = [f".. autoclass:: {name}", ""]
+        for member in _members(value, documented):
+            of = inspect.getattr_static(value, member)
+            prop = isinstance(of, (property, functools.cached_property))
+            kind = "property" if prop else "method"
+            lines += [f"   .. auto{kind}:: {name}.{member}", ""]
+        return lines
     return (
-        [f".. autofunction:: {package}.{name}", ""]
+        [f".. autofunction:: {name}", ""]
         if inspect.isroutine(value)
-        else [f"``{package}.{name}`` = ``{value}``", ""]
+        else [f"``{name}`` = ``{value}``", ""]
     )
 
 
+def _heading(text: str, mark: str) -> list[str]:
+    return [text, mark * len(text), ""]
+
+
 def _write_reference(folder: pathlib.Path) -> None:
-    """A page a package: its doc, then each public name; a name that has its doc on another page
-    points there.
+    """A page a part: for each module its doc, a sentence a name, then each name in full; a name
+    that has its entry on another page points there.
     """
-    folder.mkdir(exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    modules = [module for *_, held in PARTS for module in held if module != "dpbo"] + [
+        "dpbo"
+    ]
     home: dict[int, str] = {}
-    for package in PACKAGES:
-        lines = [package, "=" * len(package), "", f".. automodule:: {package}", ""]
-        for name, value in _public(package).items():
-            if id(value) in home:
-                lines += [f"``{package}.{name}``: :obj:`{home[id(value)]}`", ""]
-            else:
-                home[id(value)] = f"{package}.{name}"
-                lines += _entry(package, name, value)
-        (folder / f"{package}.rst").write_text("\n".join(lines) + "\n")
+    for module in modules:
+        for name, value in _public(module).items():
+            home.setdefault(id(value), f"{module}.{name}")
+    documented = {
+        value
+        for module in modules
+        for value in _public(module).values()
+        if inspect.isclass(value)
+    }
+    listed = []
+    for file, title, what, held in PARTS:
+        listed += [f":doc:`{title} <{file}>`", f"   {what.replace('`', '``')}", ""]
+        lines = _heading(title, "=")
+        for module in held:
+            lines += _heading(f"``{module}``", "-") if len(held) > 1 else []
+            public = _public(module)
+            lines += [
+                f".. automodule:: {module}",
+                "",
+                ".. autosummary::",
+                "   :nosignatures:",
+                "",
+            ]
+            for value in public.values():
+                lines.append("   ~" + home[id(value)].removeprefix(f"{module}."))
+            lines.append("")
+            for name, value in public.items():
+                if home[id(value)] == f"{module}.{name}":
+                    lines += _entry(f"{module}.{name}", value, documented)
+        (folder / f"{file}.rst").write_text("\n".join(lines) + "\n")
+    tree = [".. toctree::", "   :hidden:", "", *(f"   {file}" for file, *_ in PARTS)]
+    text = [*_heading("Classes and functions", "="), *listed, *tree]
+    (folder / "index.rst").write_text("\n".join(text) + "\n")
 
 
 def _plain(*event: Any) -> None:

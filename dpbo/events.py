@@ -57,8 +57,9 @@ class Event:
 
 @checked
 class GaussianEvent(Event):
-    """Standard deviation over l2 sensitivity: each release is exactly mu-GDP with mu = 1 /
-    noise_multiplier.
+    """Gaussian noise; its multiplier is the standard deviation over the l2 sensitivity.
+
+    Each release is exactly mu-GDP with mu = 1 / noise_multiplier.
     """
 
     mechanism = "gaussian"
@@ -66,15 +67,19 @@ class GaussianEvent(Event):
 
 @checked
 class LaplaceEvent(Event):
-    """Scale over l1 sensitivity: each release is pure epsilon = 1 / noise_multiplier."""
+    """Laplace noise; its multiplier is the scale over the l1 sensitivity.
+
+    Each release is pure epsilon = 1 / noise_multiplier.
+    """
 
     mechanism = "laplace"
 
 
 @checked
 class L2LaplaceEvent(Event):
-    """Scale of the radius over l2 sensitivity: each release is pure epsilon = 1 /
-    noise_multiplier.
+    """Laplace noise of a vector; its multiplier is the radius' scale over the l2 sensitivity.
+
+    Each release is pure epsilon = 1 / noise_multiplier.
     """
 
     mechanism = "l2-laplace"
@@ -82,8 +87,10 @@ class L2LaplaceEvent(Event):
 
 @checked
 class ExponentialEvent(Event):
-    """Scale of the utilities' noise over their sensitivity: each release is pure epsilon = 2 /
-    noise_multiplier, of range epsilon.
+    """A choice by the exponential mechanism; its multiplier is the utilities' scale of noise over
+    their sensitivity.
+
+    Each release is pure epsilon = 2 / noise_multiplier, of range epsilon.
     """
 
     mechanism = "exponential"
@@ -91,8 +98,10 @@ class ExponentialEvent(Event):
 
 @checked
 class PermuteAndFlipEvent(Event):
-    """Scale of the utilities' noise over their sensitivity: each release is pure epsilon = 2 /
-    noise_multiplier.
+    """A choice by permute-and-flip; its multiplier is the utilities' scale of noise over their
+    sensitivity.
+
+    Each release is pure epsilon = 2 / noise_multiplier.
     """
 
     mechanism = "permute-and-flip"

@@ -125,7 +125,9 @@ class RunCountDistribution(StoppingRule):
 @checked_constructor
 @dataclass(frozen=True)
 class TruncatedNegativeBinomial(RunCountDistribution):
-    """At least one run. Shape 1 is geometric, 0 logarithmic; larger shapes are more concentrated.
+    """A negative binomial number of runs, at least one.
+
+    Shape 1 is geometric, 0 logarithmic; larger shapes are more concentrated.
 
     Args:
         shape: above -1 and at most 10,000.

@@ -205,8 +205,10 @@ class Filter(Accounting):
 @checked_constructor
 @dataclass(frozen=True)
 class GDPFilter(Filter):
-    """Gaussian DP with cost mu^2: adaptively chosen mu_1, mu_2, ... stopped before their squares
-    pass mu^2 are mu-GDP.
+    """Gaussian DP with cost mu^2, which adds up under any adaptive choice.
+
+    Releases of adaptively chosen mu_1, mu_2, ... that stop before their squares pass mu^2 are
+    mu-GDP.
 
     Source: Smith & Thakurta 2022, "Fully Adaptive Composition for Gaussian Differential Privacy"
     (each event is fixed before its noise is drawn, as the curator does). For Gaussians fixed in

@@ -219,8 +219,9 @@ class LinearEmbedding(torch.nn.Module):
 
 @checked
 def embedding(analysis: DPFactorAnalysis) -> LinearEmbedding:
-    """The expected factors as a public linear map, `... x d` to `... x m`, for candidates of a
-    later search.
+    """The expected factors as a public linear map, for candidates of a later search.
+
+    It maps points `... x d` to `... x m`.
 
     Args:
         analysis: a fitted DPFactorAnalysis.
