@@ -38,7 +38,19 @@ html_show_sourcelink = False
 copyright = author
 autodoc_typehints = "none"  # signatures have them
 autodoc_preserve_defaults = True
-napoleon_custom_sections = [("Keyword args", "params_style")]
+napoleon_custom_sections = [
+    (f"{group} args", "params_style")
+    for group in (
+        "Keyword",
+        "Ledger",
+        "Score",
+        "Permission",
+        "Machine",
+        "Method",
+        "Privacy",
+        "Run",
+    )
+]
 myst_heading_anchors = 3
 
 # The pages of the reference: file, title, what is there, modules.

@@ -74,6 +74,27 @@ if TYPE_CHECKING:
 class Curator(Opaque):
     """Holds private records and releases noisy answers within a budget.
 
+    Each release is charged to the ledger before its noise is drawn. What the budget
+    cannot pay for is refused.
+
+    ============================  ===================================================
+    `release(query, mechanism)`   an answer with noise: value and variance
+    `evaluate`, `submit`          the exact answer, which stays inside until released
+    `reserve`                     budget for later releases, under a name that resumes
+    `spent`, `remaining_epsilon`  what was paid, and what is left
+    `ledger`, `statement()`       every release, and what all together guarantee
+    ============================  ===================================================
+
+    >>> import dpbo, torch
+    >>> from dpbo.mechanisms import GaussianMechanism
+    >>> from dpbo.queries import ClippedMean
+    >>> ages, budget = 100 * torch.rand(1000, 1), dpbo.Budget(epsilon=1.0, delta=1e-6)
+    >>> curator = dpbo.Curator(ages, unit="person", adjacency="replace-one", budget=budget)
+    >>> adult = ClippedMean(lambda _, records: records[:, 0] >= 18, score_range=(0, 1))
+    >>> share = curator.release(adult, GaussianMechanism(20.0))  # 20 x what one can move
+    >>> print(share.variance.sqrt(), curator.statement().guarantee)
+    tensor([0.0200], dtype=torch.float64) (1.000, 1e-06)-DP, 0.2368-GDP
+
     Args:
         records: a tensor, array, DataFrame, a (nested) tuple or dict of them, anything with `len`
             that the score understands, or a `Source`.
@@ -83,6 +104,8 @@ class Curator(Opaque):
             such as "replace-one"; or a `RowChange`, how far one row may move.
         budget: the cap on everything that this ledger ever releases. A delta above 1/units warns
             (`DeltaWarning`) where their number is public.
+
+    Ledger args:
         dataset: name of what is protected; required with `ledger`. Two studies on one data set
             share one ledger and add up.
         ledger: file name, path or SQLAlchemy URL. Omitted: in memory, and the statement begins
@@ -90,6 +113,8 @@ class Curator(Opaque):
         accounting: the filter that guards the cap, or `Planned` with every event there will be;
             omitted, `GDPFilter()`.
         role: what the records are for: "validation", "training" or "candidate".
+
+    Score args:
         example: a few public records of the same form, on which a score is tried first. It is
             refused, before anything is charged, where it is NaN for all of them, out of its range
             for most, not repeatable, or does not score each by itself; the last is tried for every
@@ -106,6 +131,8 @@ class Curator(Opaque):
             millisecond a record with scikit-learn, a tenth of that with a small network. Only for
             queries whose user's code can be called so, such as means, sums, cells, candidates,
             quantiles, gradients and outcomes. A ledger is for one way of scoring.
+
+    Permission args:
         allow_conditional: True permits queries whose sensitivity is proven only under an assumption
             about the data, such as `dpbo.papers.kusner.KusnerSearch`, which assumes that scores are
             drawn from a Gaussian process. The statement names the assumption, and says what holds
@@ -113,6 +140,8 @@ class Curator(Opaque):
         allow_repeated: True permits records that were already queried under another ledger in this
             process, or that have two roles; the privacy losses add up, and the statement says so.
             Without it such records give a warning (`DPSearch` and `tune` refuse).
+
+    Machine args:
         entropy: source of noise. Anything but the default voids the statement; for tests.
         ranks: `Ranks()`, where the records are this process's shard of what several hold together.
             Then every rank calls the same methods in the same order; `ledger` and `entropy` are the

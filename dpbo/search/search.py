@@ -154,6 +154,27 @@ class Privacy:
 class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """Search hyper-parameters on private validation records.
 
+    Models are fitted to public training records. The protected ones are only asked with
+    noise: how they differ from the public ones, which candidate is best, by how much.
+
+    ============================  ====================================================
+    `fit(X, y, X_val, y_val)`     search; with `groups=` a person's records are one unit
+    `predict`, `best_estimator_`  the recommended model, trained on public records
+    `best_params_`, `best_gain_`  what is recommended, and its noised gain
+    `free_params_`, `rehearsal_`  what costs no privacy, and what to expect
+    `results_`, `statement()`     every candidate, and what is guaranteed
+    ============================  ====================================================
+
+    >>> import dpbo
+    >>> from sklearn.datasets import load_wine
+    >>> from sklearn.tree import DecisionTreeClassifier
+    >>> X, y = load_wine(return_X_y=True)
+    >>> tree, depths = DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2, 3]}
+    >>> search = dpbo.DPSearch(tree, depths, budget=dpbo.Budget(1.0, 1e-6), n_iter=3)
+    >>> search = search.fit(X[::2], y[::2], X[1::2], y[1::2])  # public, then protected
+    >>> print(search.statement().guarantee, "for", sorted(search.best_params_))
+    (1.000, 0.0)-DP for ['max_depth']
+
     Args:
         estimator: any scikit-learn estimator or pipeline. Give it a random_state, because it is
             fitted again at the end.
@@ -171,6 +192,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             or else by `decision_function`). Of labels other than 0 and 1, -1 and 1, or bools say
             which class a score is about: `make_scorer(f1_score, pos_label="good")`.
         score_range: public (lower, upper) of one record's score; scores outside are clipped.
+
+    Method args:
         strategy: an object, or a name for it with its defaults. "auto", `Auto`, cross-validates
             `n_iter` candidates on the training records, releases how the protected records differ,
             and lets one private choice decide between the default model, the best cross-validated
@@ -186,8 +209,12 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         test_size: for one table in `fit`, the size of its protected validation part, as in
             train_test_split: a fraction in (0, 1), or a number of rows. The table is split once, by
             position.
+
+    Privacy args:
         privacy: a `Privacy`: who is protected, where the ledger is kept, how releases add up;
             omitted, `Privacy()`: each record, in memory.
+
+    Run args:
         error_score: "raise" an exception from a fit before anything is charged for it, or count
             that configuration as "worst" (and pay).
         name: name of the search in the ledger.

@@ -217,7 +217,7 @@ def test_public_names_have_docstrings():
 
 def test_each_argument_and_each_error_of_a_docstring_begins_a_line():
     """The reference shows an entry that begins within another one's text as part of that text."""
-    section = re.compile(r"(Args|Keyword args|Attributes|Raises):")
+    section = re.compile(r"(Args|\w+ args|Attributes|Raises):")
     entry = re.compile(r"    ( |[\w., *]+:(\s|$))")
     for path in FILES:
         for node in _nodes(path):
