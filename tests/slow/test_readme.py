@@ -9,12 +9,14 @@ import subprocess
 import sys
 
 import jupytext
+import matplotlib
+import matplotlib.pyplot
 import pytest
 import scipy.stats
 
 from dpbo import Budget, Curator
 from dpbo.accounting import GDPFilter, PureFilter
-from tools import readme
+from tools import pictures, readme
 from tools.readme import blocks, form
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -101,6 +103,28 @@ def test_the_table_of_what_an_epsilon_means():
             accounting=PureFilter(),
         )
         assert f"at most {other.strip()} %" in str(curator.statement())
+
+
+GALLERY = re.findall(r"!\[.*\]\((pictures/\w+\.png)\)", (ROOT / "docs/gallery.md").read_text())
+
+
+@pytest.mark.parametrize("picture", GALLERY)
+def test_the_pictures_of_the_gallery_are_small(picture):
+    assert (ROOT / "docs" / picture).stat().st_size < 60_000
+
+
+@pytest.mark.usefixtures("seeded_noise")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.deep
+def test_the_gallery_draws_its_pictures(tmp_path, monkeypatch):
+    """All but the photograph of the report."""
+    matplotlib.use("Agg")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(pictures.lines(), "gallery.md", "exec"), {})
+    assert (tmp_path / "report.html").exists()
+    drawn = {f"pictures/{path.name}" for path in tmp_path.glob("*.png")}
+    assert drawn == {*GALLERY} - {"pictures/report.png"}
+    matplotlib.pyplot.close("all")
 
 
 @pytest.mark.deep
