@@ -166,7 +166,7 @@ def test_the_noise_is_for_what_a_record_can_move(adjacency, nonnegative, moved):
 
 
 def test_it_is_em_without_noise_and_close_to_it_with():
-    X = counts()
+    X = counts(40_000)
     theta = START
     for _ in range(10):
         theta = rates_of(poissons(theta, X).mean(0), torch.zeros(6))
