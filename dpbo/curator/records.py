@@ -364,8 +364,9 @@ def read_only(records: Any) -> Any:
 
 def versions(records: Any) -> tuple[int, ...]:
     """Numbers that show in-place changes: torch's counters, one a tensor (inference tensors have
-    none), summed over a list of samples and what these are made of; of an array or the numbers of a
-    sparse matrix, which `torch.from_numpy` and `matrix.data` make writable, a digest of some rows.
+    none), summed over a list of samples and what these are made of; of an array and of the numbers
+    of a table or sparse matrix a digest of some rows: `torch.from_numpy` makes a read-only array
+    writable, and pandas 2 writes to a table by any of its views.
     """
 
     def version(part: Any) -> int:
@@ -376,10 +377,14 @@ def versions(records: Any) -> tuple[int, ...]:
         return 0
 
     def digest(part: Any) -> int:
-        if not _is_csr(part) and not (isinstance(part, np.ndarray) and part.ndim):
+        of_table = hasattr(part, "iloc")
+        if not (of_table or _is_csr(part) or (isinstance(part, np.ndarray) and part.ndim)):
             return version(part)
-        rows = part[:: max(part.shape[0] // _LOOKED_AT, 1)]
-        if _is_csr(part):
+        steps = slice(None, None, max(part.shape[0] // _LOOKED_AT, 1))
+        rows = part.iloc[steps] if of_table else part[steps]
+        if of_table:
+            rows = (rows if rows.ndim == 2 else rows.to_frame()).select_dtypes("number").to_numpy()
+        elif _is_csr(part):
             rows = rows.copy()
             # In this form whatever a library sorts in place.
             rows.sum_duplicates()
