@@ -402,8 +402,8 @@ def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
 
 
 def _metrics(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
-    """Numbers for a collector of logs: one line of JSON."""
-    from dpbo.curator.statements import BudgetUse
+    """Numbers for a collector of logs, with the guarantee in words: one line of JSON."""
+    from dpbo.curator.statements import BudgetUse, compose_statement
 
     records = ledger.records()
     use = BudgetUse.of(ledger, chain, ledger.budget.delta)
@@ -414,6 +414,7 @@ def _metrics(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
         "head": ledger.head().hash,
         "released": sum(len(one.body["values"]) for one in records if one.kind == "value"),
         "lost": len(_lost(records)),
+        "guarantee": compose_statement(ledger, verified=chain).stated(),
         **_shares(use),
         "reservations": {
             name: {"slots": reserved.slots, "used": chain.used[name]}

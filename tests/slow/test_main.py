@@ -20,7 +20,7 @@ from dpbo import Budget, Curator
 from dpbo.__main__ import EXIT_STATUS, main
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
-from dpbo.mechanisms import GaussianMechanism
+from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.papers.po_gp_ucb import Outcomes
 from dpbo.papers.po_gp_ucb.http import client
 from dpbo.papers.po_gp_ucb.http.server import serve
@@ -361,6 +361,11 @@ def test_metrics_are_one_line_of_json(tmp_path):
     assert told["reservations"] == {"tuning": {"slots": 3, "used": 2}}
     assert told["reserved_share"] == pytest.approx(0.5)
     assert told["head"] == curator.ledger.head().hash
+    assert told["guarantee"] == curator.statement().stated()
+    mean = ClippedMean(lambda _, records: records, score_range=(0, 1))
+    curator.release(mean, NoNoise(allow_not_private=True))
+    _, out, _ = printed("ledger", "metrics", url)
+    assert json.loads(out)["guarantee"].startswith("none, because this statement is void")
 
 
 def test_help_and_version_name_the_command_as_it_was_called(monkeypatch):
