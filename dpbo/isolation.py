@@ -1,4 +1,4 @@
-"""Eight tools that keep private work from being seen or disturbed, in a process that several
+"""Nine tools that keep private work from being seen or disturbed, in a process that several
 threads share.
 
 - `mute_warnings`: no warning is shown, in any thread: `warnings.catch_warnings` of two threads
@@ -11,7 +11,9 @@ threads share.
 - `PrivateGenerators`: fresh generators that all threads share which see private records at once
 - `fix_generators`: the same generators in one public state, for public work that is repeated
 - `silence_descriptors`: standard output and error closed to C code and subprocesses, too
-- `watch_ctrl_c`: tells the signal Ctrl-C from a KeyboardInterrupt that a score raises on a record
+- `watch_signals`: tells what a signal's handler raises, as at Ctrl-C or a time limit, from what a
+  score raises on a record
+- `raised_by_signal`: the same of one exception, in public work
 """
 
 import collections
@@ -22,6 +24,7 @@ import random
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -254,39 +257,54 @@ def _flush() -> None:
 
 
 @contextlib.contextmanager
-def watch_ctrl_c() -> Iterator[None]:
-    """Within this, `ctrl_c_pressed` tells whether Ctrl-C interrupted the work, which happens to the
-    main thread alone.
+def watch_signals() -> Iterator[None]:
+    """Within this, `interruption` gives what the handler of a signal raised, such as Ctrl-C or
+    `signal.alarm`; Python calls handlers in the main thread alone.
 
-    The signal says nothing of the records and ends the program, whatever a score makes of it. A
-    KeyboardInterrupt that a score raises on one record would tell of that record: it is confined
-    like every other exception.
+    The signal says nothing of the records and ends the program, whatever a score makes of it. The
+    same exception that a score raises on one record would tell of that record: it is confined like
+    every other exception. Taken for the score's own, a time limit would count records as the worst,
+    and the loop that it should end would go on.
     """
+    noting: dict[int, Callable[[int, FrameType | None], None]] = {}
+    handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        handler = signal.getsignal(signal.SIGINT)
-    else:
-        handler = None
-    # The signal is ignored, or ends the process without an exception.
-    if not callable(handler):
+        handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    _watched.raised = None
+    try:
+        for number, handler in handlers.items():
+            # The others are ignored, or end the process without an exception.
+            if callable(handler):
+                noting[number] = _noting(handler)
+                signal.signal(number, noting[number])
         yield
-        return
+    finally:
+        for number, own in noting.items():
+            # The handler may have set another one.
+            if signal.getsignal(number) is own:
+                signal.signal(number, handlers[number])
+        _watched.raised = None
 
+
+def _noting(handler: Callable[[int, FrameType | None], Any]) -> Callable[..., None]:
     def noting(number: int, frame: FrameType | None) -> None:
         try:
             handler(number, frame)
-        except BaseException:
-            _watched.pressed = True
+        except BaseException as error:
+            _watched.raised = error
             raise
 
-    _watched.pressed = False
-    try:
-        signal.signal(signal.SIGINT, noting)
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        _watched.pressed = False
+    return noting
 
 
-def ctrl_c_pressed() -> bool:
-    """Whether the signal came in the `watch_ctrl_c` that this thread is in."""
-    return getattr(_watched, "pressed", False)
+def interruption() -> BaseException | None:
+    """What a signal's handler raised in the `watch_signals` that this thread is in."""
+    return getattr(_watched, "raised", None)
+
+
+def raised_by_signal(error: BaseException) -> bool:
+    """Whether a handler of a signal raised this, in public work."""
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(handler, "__code__", None) for handler in handlers}
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code in codes for frame, _ in frames)

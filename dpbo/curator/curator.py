@@ -795,8 +795,8 @@ class Curator(Opaque):
         outcome: IntegerSum | Failure,
     ) -> Handle:
         if isinstance(outcome, Failure):
-            if outcome.kind == "interrupted":
-                raise KeyboardInterrupt
+            if outcome.interruption is not None:
+                raise outcome.interruption
             self._mutated |= outcome.kind == "mutated"
             # nothing is noted: readers of the ledger would learn that the score failed, which
             # `score-total` of every statement covers

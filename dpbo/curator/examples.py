@@ -18,7 +18,7 @@ import torch
 from dpbo.curator.public_form import Form
 from dpbo.curator.records import PrivateView, count_records, leaves, map_leaves
 from dpbo.errors import ScoreError
-from dpbo.isolation import fix_generators, mute_warnings
+from dpbo.isolation import fix_generators, mute_warnings, raised_by_signal
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.score_evaluation import ask, describe_result, tensor_of
 
@@ -156,6 +156,8 @@ def try_one(score: Score, subject: Any, example: Any) -> None:
         own_score, own_subject = copy.deepcopy((score, subject))
         found = _scores(own_score(own_subject, record))
     except Exception as cause:
+        if raised_by_signal(cause):
+            raise
         remedy = (
             "The curator gives it one record at a time, and a copy of the model (copy.deepcopy)"
             " each time."
@@ -567,7 +569,9 @@ def _result_or_none(
         return result
     except KeyboardInterrupt:
         raise
-    except BaseException:
+    except BaseException as error:
+        if raised_by_signal(error):
+            raise
         # A score may end the program on a record; here it is a public one.
         return None
 

@@ -71,8 +71,8 @@ class HiddenDraws(Opaque):
             raise InputError("query", type(query).__name__, allowed, remedy)
         outcome = curator._job(query)()
         if isinstance(outcome, Failure):
-            if outcome.kind == "interrupted":
-                raise KeyboardInterrupt
+            if outcome.interruption is not None:
+                raise outcome.interruption
             return None
         distribution = mechanism.distribution(
             query.noise_sensitivity(curator.adjacency), outcome.quanta

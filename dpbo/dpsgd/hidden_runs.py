@@ -50,7 +50,12 @@ from dpbo.dpsgd.process_state import ProcessState
 from dpbo.dpsgd.releasable import copied_by_pickle
 from dpbo.errors import ReleaseLost
 from dpbo.events import SPREAD
-from dpbo.isolation import isolate_generators, mute_warnings, silence_descriptors
+from dpbo.isolation import (
+    isolate_generators,
+    mute_warnings,
+    raised_by_signal,
+    silence_descriptors,
+)
 from dpbo.mechanisms.choice import draw_below
 from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.rounding import random_word
@@ -204,7 +209,9 @@ def _outcome(work: Any, parameters: dict[str, Any], x: torch.Tensor) -> Run:
     except KeyboardInterrupt:
         raise
     # Also SystemExit: ending the program would reveal the run.
-    except BaseException:
+    except BaseException as error:
+        if raised_by_signal(error):
+            raise KeyboardInterrupt from None
         number = -math.inf
     if not math.isfinite(number):
         return Run(x, None, -math.inf)

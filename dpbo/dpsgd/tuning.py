@@ -59,7 +59,7 @@ from dpbo.dpsgd.rebuilding import map_parts
 from dpbo.dpsgd.selection import NoisedScore, private_selection
 from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.fingerprint import fingerprint
-from dpbo.isolation import isolate_generators
+from dpbo.isolation import isolate_generators, raised_by_signal
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import PrivacyUnit
@@ -561,7 +561,9 @@ class _Models:
         self._reservation.charge(details)
         try:
             model = self._study.train(self._study.space.decode(x))
-        except Exception:
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
             return None
         self._in_memory[_key(x)] = model
         if self._study.folder is not None:

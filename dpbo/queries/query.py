@@ -115,9 +115,13 @@ class IntegerSum:
 
 @dataclass(frozen=True, eq=False)
 class Failure:
-    """The evaluation failed on private records. Only the operator may see `kind`."""
+    """The evaluation failed on private records. Only the operator may see `kind`.
+
+    `interruption` is what the handler of a signal raised, where one ended the evaluation.
+    """
 
     kind: str = field(repr=False)
+    interruption: BaseException | None = field(default=None, repr=False)
 
 
 class Query(abc.ABC):

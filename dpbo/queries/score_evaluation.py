@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from dpbo.errors import ScoreError
-from dpbo.isolation import ctrl_c_pressed
+from dpbo.isolation import interruption, raised_by_signal
 from dpbo.queries.query import Failure, View, copy_mutable
 
 Score = Callable[[Any, Any], Any]
@@ -125,6 +125,8 @@ def probe_score(
         result = ask(score, subject, example)
         reduce(_pieces(result, count, metrics))
     except Exception as cause:
+        if raised_by_signal(cause):
+            raise
         of_batches = isinstance(result, Iterator) and not isinstance(cause, _WrongShape)
         if result is _NOT_CALLED or of_batches:
             raise ScoreError(f"{must} raised {cause!r}. {remedy}") from cause
@@ -344,7 +346,7 @@ def _with_unfit_as_nan(pieces: Iterable[torch.Tensor], view: View) -> Iterable[t
 
 
 def _kind(error: BaseException) -> str:
-    if ctrl_c_pressed():
+    if interruption() is not None:
         return "interrupted"
     if isinstance(error, _WrongShape):
         return "shape"

@@ -14,6 +14,7 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import noise_std, priced
 from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError, ReleaseLost
+from dpbo.isolation import raised_by_signal
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
@@ -109,7 +110,9 @@ class Problem:
         """
         try:
             return copy.deepcopy(self.trainer.unscored(None)) is not None
-        except Exception:
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
             return False
 
     def cross_validated(self) -> Self:

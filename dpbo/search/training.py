@@ -31,6 +31,7 @@ from dpbo.curator.public_form import (
 )
 from dpbo.curator.records import count_records, require_disjoint
 from dpbo.errors import InputError
+from dpbo.isolation import raised_by_signal
 from dpbo.privacy import Adjacency
 from dpbo.search.listing import given_names
 from dpbo.space import Space
@@ -349,7 +350,7 @@ class Trainer:
                 return estimator.fit(self._X)
             return estimator.fit(self._X, self._y)
         except Exception as error:
-            if self._error_score == "raise":
+            if self._error_score == "raise" or raised_by_signal(error):
                 raise
             told = f"a configuration could not be fitted and counts as worst: {error!r}"
             warnings.warn(told, FitFailedWarning, stacklevel=2)

@@ -12,10 +12,12 @@ import sqlite3
 import traceback
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 
-from dpbo import DPGIBO, Budget, BudgetExceeded, PrivateObjective
+from dpbo import DPGIBO, Budget, BudgetExceeded, DPSearch, PrivateObjective
 from dpbo.curator.chain import Record, dump
 from dpbo.curator.ledger import Ledger
 from dpbo.dpsgd.accountant import LedgerAccountant
@@ -247,26 +249,76 @@ def test_an_interrupt_that_one_record_raises_is_confined():
     assert kinds(held) == ["birth", "charge", "value"]
 
 
+class _TimeIsUp(Exception):
+    """What the handler of a time limit raises."""
+
+
+@pytest.fixture
+def time_limit():
+    """SIGALRM, as `signal.alarm` sends it, raises _TimeIsUp."""
+
+    def ended(_number, _frame):
+        raise _TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, ended)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.attack("A21")
-def test_ctrl_c_within_a_score_interrupts_and_shows_no_frame_of_it(ctrl_c):
+@pytest.mark.parametrize("swallowed", [True, False])
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, _TimeIsUp)]
+)
+def test_a_signal_within_a_score_ends_it_and_shows_no_frame_of_it(
+    ctrl_c, time_limit, number, raised, swallowed
+):
+    """The time limit was taken for the score's own failure: records counted as the worst, and the
+    loop that it should have ended went on."""
+
     def stopped(_x, records):
         if bool((records == 1.0).any()):
-            # A library that does not let an interrupt through.
             try:
-                signal.raise_signal(signal.SIGINT)
-            except KeyboardInterrupt:
+                signal.raise_signal(number)
+            except raised:
+                if not swallowed:
+                    raise
+                # A library that does not let an interrupt through.
                 raise ValueError("private") from None
         return records
 
     held = curator()
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt) as told:
+    handler = signal.getsignal(number)
+    with pytest.raises(raised) as told:
         held.evaluate(ClippedMean(stopped, score_range=(0.0, 1.0)))
     assert (str(told.value), told.value.__context__) == ("", None)
     frames = {frame.f_code.co_name for frame, _ in traceback.walk_tb(told.value.__traceback__)}
     assert not frames & {"stopped", "_evaluate", "_isolated"}
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(number) is handler
     assert kinds(held) == ["birth"]
+
+
+def test_a_time_limit_in_public_work_ends_it(time_limit):
+    def late(*_given):
+        signal.raise_signal(signal.SIGALRM)
+
+    class Late(LogisticRegression):  # type: ignore[misc]
+        def fit(self, X, y):
+            late()
+
+    table = np.arange(40.0)[:, None], np.arange(40) % 2
+    worst = DPSearch(Late(), {"C": [1.0, 2.0]}, budget=Budget(1.0, 1e-6), error_score="worst")
+    one_by_one = curator(one_at_a_time=True)
+    works = {
+        "a score's trial": lambda: curator().evaluate(ClippedMean(late, score_range=(0.0, 1.0))),
+        "the trial of one record": lambda: one_by_one.evaluate(
+            ClippedMean(late, score_range=(0.0, 1.0))
+        ),
+        "a fit that may fail": lambda: worst.fit(*table, table[0] + 100.5, table[1]),
+    }
+    for work in works.values():
+        with pytest.raises(_TimeIsUp):
+            work()
 
 
 @pytest.mark.attack("A21")

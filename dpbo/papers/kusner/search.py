@@ -26,7 +26,7 @@ from dpbo.acquisition.designs import midpoint_grid
 from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event, NotPrivateEvent
-from dpbo.isolation import ctrl_c_pressed
+from dpbo.isolation import interruption
 from dpbo.models.finite import FiniteGP, information_gain_bound
 from dpbo.papers.kusner import bounds
 from dpbo.papers.kusner.acquired import (
@@ -366,7 +366,7 @@ def _gained(search: KusnerSearch, x: torch.Tensor, view: View) -> float:
         value = float(search.gain(x.clone(), view.records))
     except BaseException:
         # whatever it is, it is private
-        if ctrl_c_pressed():
+        if interruption() is not None:
             raise
         value = lower
     if math.isnan(value):
