@@ -19,7 +19,7 @@ import json
 import math
 import numbers
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -118,6 +118,8 @@ class Space:
     """Named parameters, each a frozen scipy.stats distribution, a list or a 1-d array, as
     RandomizedSearchCV takes them.
 
+    `Space({"svc__C": [1, 10]})` takes a dict of them as well.
+
     A tuple is refused: elsewhere `(1e-4, 1e-1)` is a range, and in scikit-learn two values.
 
     Attributes:
@@ -134,7 +136,13 @@ class Space:
             larger ones than 2^52.
     """
 
-    def __init__(self, **parameters: Any) -> None:
+    def __init__(self, given: Any = None, /, **parameters: Any) -> None:
+        if given is not None:
+            if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+                allowed = "distributions or lists by their names"
+                remedy = "For example Space(C=loguniform(1e-2, 1e3)), or a dict of them."
+                raise InputError("parameters", given, allowed, remedy)
+            parameters = {**given, **parameters}
         if not parameters:
             raise InputError("parameters", {}, "at least one named distribution or list")
         self._axes = {name: _axis(name, spec) for name, spec in parameters.items()}

@@ -11,7 +11,7 @@ and says what is allowed.
 `checked` wraps a function, or the constructor, `__call__` and public methods of a class, except
 overrides of another library's methods. `checked_constructor` wraps only the constructor of a class,
 such as a query, whose other public methods dpbo calls; methods that users call are decorated one by
-one. A missing or unknown argument is Python's own TypeError.
+one. A missing or unknown argument is Python's own TypeError, with a note of what a call takes.
 
 What is checked: the type; the range, where the annotation has a `Within`; that numbers are not NaN
 and fit 64 bits, that tensors are dense and real, and that texts are valid Unicode. The elements of
@@ -107,7 +107,14 @@ Probability = Annotated[float, Within("in (0, 1)", lambda value: 0.0 < value < 1
 Delta = Annotated[float, Within("in [0, 1)", lambda value: 0.0 <= value < 1.0)]
 Count = Annotated[int, at_least(1)]
 Index = Annotated[int, at_least(0)]
-Seed = Annotated[int, at_least(0, 2**63 - 1)]
+Seed = Annotated[
+    int,
+    Within(
+        f"a whole number from 0 to {2**63 - 1}",
+        lambda value: 0 <= value <= 2**63 - 1,
+        "Any will do, such as 0: it makes public draws repeatable, and is never of the noise.",
+    ),
+]
 Name = Annotated[
     str,
     Within(
@@ -212,9 +219,36 @@ def _guarded(function: Any, owner: type | None) -> Any:
         for name, value in kwargs.items():
             if name in hints:
                 kwargs[name] = require(name, value, hints[name])
-        return function(*given, **kwargs)
+        try:
+            return function(*given, **kwargs)
+        except TypeError as error:
+            # raised by the call, not in the function
+            if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+                error.add_note(_usage(function, signature, owner))
+            raise
 
     return guarded
+
+
+def _usage(function: Any, signature: inspect.Signature, owner: type | None) -> str:
+    """What a call of this function takes."""
+    needed: list[str] = []
+    known: list[str] = []
+    for parameter in signature.parameters.values():
+        if parameter.name in ("self", "cls") or parameter.kind is parameter.VAR_POSITIONAL:
+            continue
+        name = parameter.name
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            name += "="
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            name = f"{name} by their names"
+        (needed if parameter.default is parameter.empty else known).append(name)
+    told = f"{function.__qualname__.removesuffix('.__init__')} takes"
+    if needed:
+        told += f" {', '.join(needed)}"
+    if known:
+        told += f"{', and' * bool(needed)} if you wish {', '.join(known)}"
+    return f"{told}. {getattr(owner, '_remedy', '')}".rstrip()
 
 
 @functools.cache

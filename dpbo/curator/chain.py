@@ -474,7 +474,7 @@ class Chain:
             how = "used up"
         text = f"The {budget} is {how}, in {birth.accounting.unit}: {', '.join(shown)}."
         if birth.dataset:
-            text += " `python -m dpbo ledger show FILE` lists what was released."
+            text += " `python -m dpbo ledger show FILE_OR_URL` lists what was released."
         if self.reservations and not full and not birth.accounting.events:
             text += (
                 " Unused slots of a reservation cannot be given to another: ask for no more than is"

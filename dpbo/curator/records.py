@@ -34,6 +34,7 @@ T = TypeVar("T")
 _EXAMPLES = 5  # zero records to try a score on
 # Rows of an array, to see whether it was changed.
 _LOOKED_AT = 32
+_MOST_PARTS = 4  # features, labels, groups, weights
 _loaded: dict[str, Any] = {}
 
 
@@ -340,6 +341,7 @@ def count_records(records: Any) -> int:
     """Number of records. Raises InputError where the parts of a nested container have different
     lengths, or none.
     """
+    _require_no_parts(records)
     lengths = {_length(part) for part in leaves(records)}
     if len(lengths) != 1:
         raise InputError(
@@ -349,6 +351,22 @@ def count_records(records: Any) -> int:
             "Each part needs one row a record.",
         )
     return lengths.pop()
+
+
+def _require_no_parts(records: Any) -> None:
+    """Refuse a list of tables that belong together, such as [X, y]: a list is one of samples, and
+    these would be two records."""
+    if not isinstance(records, list) or not 2 <= len(records) <= _MOST_PARTS:
+        return
+    shapes = [tuple(getattr(part, "shape", ())) for part in records]
+    # Samples of one kind, such as pictures of several sizes, have as many dimensions each.
+    if () not in shapes and len(set(map(len, shapes))) > 1 and len({one[0] for one in shapes}) == 1:
+        raise InputError(
+            "records",
+            Unshown(records),
+            "a tuple where features and labels are tables of their own",
+            "Give (X, y). A list has one sample a record, so [X, y] would be two records.",
+        )
 
 
 def read_only(records: Any) -> Any:

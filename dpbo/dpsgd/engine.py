@@ -198,22 +198,33 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
                     " it all of them, or freeze the others with requires_grad_(False)."
                 )
         self._public = PublicCopy(module, trained)
-        with warnings.catch_warnings():
-            # About hooks.
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("always", RepeatedRecordsWarning)
-            prepared: Any = super().make_private(
-                module=module,
-                optimizer=optimizer,
-                data_loader=data_loader,
-                max_grad_norm=norm,
-                noise_multiplier=self.config.noise_multiplier,
-                **opacus,
-            )
-        # Steps are charged where their noise is drawn, not by a hook.
-        prepared[1].step_hook = None
-        self._public.begin(0 if opacus.get("batch_first", True) else 1, prepared[0], example)
+        self._wrapped: Any = None
+        try:
+            with warnings.catch_warnings():
+                # About hooks.
+                warnings.simplefilter("ignore")
+                warnings.simplefilter("always", RepeatedRecordsWarning)
+                prepared: Any = super().make_private(
+                    module=module,
+                    optimizer=optimizer,
+                    data_loader=data_loader,
+                    max_grad_norm=norm,
+                    noise_multiplier=self.config.noise_multiplier,
+                    **opacus,
+                )
+            # Steps are charged where their noise is drawn, not by a hook.
+            prepared[1].step_hook = None
+            self._public.begin(0 if opacus.get("batch_first", True) else 1, prepared[0], example)
+        except BaseException:
+            # The next call would refuse a module with hooks that its caller never wrote.
+            if self._wrapped is not None:
+                self._wrapped.remove_hooks()
+            raise
         return prepared[0], prepared[1], prepared[2]
+
+    def _prepare_model(self, module: nn.Module, **terms: Any) -> Any:
+        self._wrapped = super()._prepare_model(module, **terms)
+        return self._wrapped
 
     def released(self) -> nn.Module:
         """The trained model as it may leave, in evaluation mode.

@@ -48,6 +48,7 @@ from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
 from dpbo.validation import (
     Positive,
     ScoreRange,
+    Within,
     at_least,
     between,
     checked,
@@ -56,7 +57,14 @@ from dpbo.validation import (
 )
 
 # of one metric, or of several
-ScoreRanges = tuple[float, float] | Sequence[tuple[float, float]]
+ScoreRanges = Annotated[
+    tuple[float, float] | Sequence[tuple[float, float]],
+    Within(
+        "a public pair (lower, upper) of numbers, or a list of pairs, one for each metric",
+        lambda _: True,
+        "For example (0, 1), or [(0, 1), (0, 1)] for two metrics.",
+    ),
+]
 Divisor = Annotated[float, between(1.0, 1e18)]
 
 

@@ -115,6 +115,7 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
     settings: dict[str, Any] = {}
     if hasattr(scoring, "_score_func"):
         scoring, settings = _unwrapped(scoring)
+    _require_no_metric(scoring)
     if isinstance(scoring, (Mapping, list, tuple, set)):
         remedy = "Several scores are released by dpbo.PrivateObjective, with one range each."
         raise InputError("scoring", scoring, "one score: it alone decides what is chosen", remedy)
@@ -229,6 +230,18 @@ def require_kind(scoring: Any, estimator: Any) -> None:
     if is_classifier(estimator) and name in _UNBOUNDED:
         allowed = "a score of classes for a classifier, such as 'accuracy'"
         raise InputError("scoring", name, allowed)
+
+
+def _require_no_metric(scoring: Any) -> None:
+    """Refuse a function of `sklearn.metrics`, which compares labels and sees no model."""
+    metric = getattr(scoring, "__name__", "")
+    if not metric or getattr(sklearn.metrics, metric, None) is not scoring:
+        return
+    remedy = "It compares labels, and gives one number for all records."
+    if metric in _OF_SCORERS:
+        remedy = f"It compares labels: give scoring={_OF_SCORERS[metric]!r}."
+    allowed = "a name such as 'accuracy', or scoring(model, X, y) giving one number a record"
+    raise InputError("scoring", metric, allowed, remedy)
 
 
 def _unwrapped(scorer: Any) -> tuple[str, dict[str, Any]]:

@@ -38,7 +38,7 @@ from dpbo.search import training
 from dpbo.search.listing import given_names, space_of
 from dpbo.search.problem import PARTS, Problem
 from dpbo.search.recommended import Recommended
-from dpbo.search.results import results_table
+from dpbo.search.results import SearchRelease, results_table
 from dpbo.search.scorings import Scoring, require_kind, scoring_named
 from dpbo.search.training import Tables, Trainer, same_point, split_once
 from dpbo.statement import Statement
@@ -105,9 +105,8 @@ _REPEATED = (
     "Privacy(dataset=..., ledger=...), or one Curator and a share of its budget each; or set "
     "Privacy(allow_repeated=True), and the statement will say so."
 )
-# Settings of `Privacy` that may be given beside a Curator. allow_repeated has no effect there: the
-# Curator says itself whether its records may be repeated.
-_BESIDE_A_CURATOR = ("divisor", "mechanism", "allow_repeated")
+# Settings of `Privacy` that may be given beside a Curator.
+_BESIDE_A_CURATOR = ("divisor", "mechanism")
 _IN_THE_OPEN = (
     "Models are fitted to training records in the open, and may reproduce them, whatever the "
     "budget: take protected records out of the training table."
@@ -259,6 +258,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             scores may tell of records.
         cv_results_: the same dict, where scikit-learn's users look; nothing in it was
             cross-validated on protected records.
+        releases_: each `SearchRelease`, in order. They stay where a callback's error or Ctrl-C ends
+            `fit`: they are paid for, and a ledger in memory keeps them nowhere else.
         best_index_: the recommended configuration's place in `results_`.
         free_params_: the best cross-validated configuration, which costs no privacy; None where
             nothing was cross-validated.
@@ -463,7 +464,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                 )
             for each in fields(privacy):
                 value = getattr(privacy, each.name)
-                if each.name not in _BESIDE_A_CURATOR and value != each.default:
+                said = each.name == "allow_repeated" and value == X_val._allow_repeated
+                if not said and each.name not in _BESIDE_A_CURATOR and value != each.default:
                     remedy = "The Curator that is X_val has its own; its share is `budget`."
                     raise InputError(each.name, value, "left out with a Curator", remedy)
             X_val.protected.require_apart("X_train", trainer.table(), _IN_THE_OPEN)
@@ -525,6 +527,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             whole = share_of_cap(curator, self.budget)
         share, rest = parts_of(curator.accounting, whole, 1 - kept)
         seed = int(self.random_state)
+        self.releases_: list[SearchRelease] = []
         callbacks = (self.callbacks,) if callable(self.callbacks) else tuple(self.callbacks or ())
         test_size = self.test_size
         # A number of numpy's is no JSON value.
@@ -564,7 +567,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             split=split,
             n_jobs=self.n_jobs,
             verbose=int(self.verbose),
-            callbacks=callbacks,
+            callbacks=(self.releases_.append, *callbacks),
             begun=begun,
         )
 

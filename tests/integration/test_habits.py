@@ -5,10 +5,12 @@ that name only what they wrote.
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.stats import loguniform
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, hamming_loss
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -16,7 +18,7 @@ from dpbo import Budget, Curator, DPSearch, Privacy, PrivateObjective
 from dpbo.accounting import RDPFilter
 from dpbo.curator import curator as curators
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine
-from dpbo.errors import InputError, PrivateFailure, ScoreError, UsageError
+from dpbo.errors import BudgetExceeded, InputError, PrivateFailure, ScoreError, UsageError
 
 X = np.random.default_rng(0).normal(size=(60, 2))
 Y = (X[:, 0] > 0).astype(int)
@@ -66,6 +68,10 @@ def search(**settings):
         ("scoring", ["accuracy", "f1"]),
         ("scoring", ("accuracy", "f1")),
         ("scoring", {"accuracy", "f1"}),
+        # functions of scikit-learn that compare labels
+        ("scoring", accuracy_score),
+        ("scoring", hamming_loss),
+        ("random_state", None),
         ("param_distributions", {}),
         ("param_distributions", []),
         ("param_distributions", [{}]),
@@ -87,6 +93,51 @@ def test_a_search_names_the_argument_that_was_written_and_releases_nothing(
         search(**{argument: value}).fit(X[:30], Y[:30], X[30:], Y[30:])
     assert refused.value.parameter == argument
     assert not charged
+
+
+def test_a_metric_and_a_missing_seed_are_told_what_to_write_instead():
+    for wrong, remedy in (
+        ({"scoring": accuracy_score}, "give scoring='accuracy'"),
+        ({"random_state": None}, "Any will do, such as 0"),
+    ):
+        with pytest.raises(InputError, match=remedy):
+            search(**wrong).fit(X[:30], Y[:30], X[30:], Y[30:])
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_what_was_released_before_a_callback_failed_stays_with_the_search(error):
+    """A ledger in memory keeps it nowhere else, and it is paid for."""
+
+    def failing(release):
+        if release.number == 2:
+            raise error
+
+    held = search(callbacks=failing, strategy="bo", budget=Budget(30.0, 1e-6))
+    with pytest.raises(error):
+        held.fit(X[:30], Y[:30], X[30:], Y[30:])
+    assert [release.number for release in held.releases_] == [1, 2]
+    assert all(release.score is not None for release in held.releases_)
+
+
+@pytest.mark.parametrize(
+    "parts", [[X, Y], [FEATURES, LABELS], [Y, X], [X, Y, Y], [pd.DataFrame(X), pd.Series(Y)]]
+)
+def test_a_list_of_tables_that_belong_together_is_not_taken_for_two_records(parts):
+    with pytest.raises(InputError, match=r"a tuple .* Give \(X, y\)") as refused:
+        Curator(parts, **TERMS)
+    assert refused.value.parameter == "records"
+    # Samples that differ in size, or that are as long as each other.
+    for samples in ([torch.zeros(3, 4, 4), torch.zeros(3, 5, 5)], [Y, Y], [X[:3], X]):
+        assert Curator(samples, **TERMS).units == len(samples)
+
+
+@pytest.mark.parametrize("wrong", [1, "01", (0, 1, 2), [(0, 1), 2], np.eye(2)], ids=repr)
+def test_a_score_range_of_another_form_is_told_the_two_forms(wrong):
+    told = r"a public pair \(lower, upper\) of numbers, or a list of pairs.*example \(0, 1\)"
+    with pytest.raises(InputError, match=told):
+        PrivateObjective(
+            Curator((X, Y), **TERMS), lambda _, r: r[1], score_range=wrong, evaluations=2
+        )
 
 
 def test_callbacks_of_any_form_that_takes_a_release_are_called():
@@ -136,6 +187,30 @@ def test_training_with_an_accounting_that_knows_no_samples_says_which_does():
         )
     assert "mechanism=" not in str(refused.value)
     assert not curator.ledger.used()
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_a_module_that_was_refused_can_be_given_again():
+    """Opacus' hooks stayed on it, and the next call refused hooks that its caller never wrote."""
+    net = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 2))
+
+    def prepared(noise):
+        curator = Curator((FEATURES, LABELS), accounting=RDPFilter(8.0), role="training", **TERMS)
+        config = DPSGDConfig(noise_multiplier=noise, epochs=1, batches=2, batch_size=30)
+        return PrivateEngine(curator, config).make_private(
+            module=net,
+            optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+            data_loader=DataLoader(RECORDS),
+            max_grad_norm=1.0,
+        )
+
+    with pytest.raises(BudgetExceeded):
+        prepared(0.5)
+    module, optimizer, loader = prepared(50.0)
+    for features, labels in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(features), labels).backward()
+        optimizer.step()
 
 
 def test_an_engine_that_is_asked_to_choose_its_noise_names_no_argument_of_opacus():

@@ -654,3 +654,17 @@ def test_a_released_point_outside_the_space_becomes_no_trial():
     study = a_study()
     assert private.resume(study) == 1
     assert len(told(study)) == 1
+
+
+@pytest.mark.parametrize("earlier", [["a", "b"], [0.5, 1.0, 2.0]], ids=str)
+def test_a_study_of_another_space_is_refused_in_our_words_and_uncharged(earlier):
+    """Optuna's own words are of a "dynamic value space"."""
+    study = optuna.create_study(direction="maximize", pruner=optuna.pruners.NopPruner())
+    trial = study.ask()
+    trial.suggest_categorical("kind", earlier)
+    study.tell(trial, 0.5)
+    asked = objective(curator())
+    space = Space(kind=["x", "y", "z"])
+    with pytest.raises(UsageError, match=r"other values of 'kind'.*a study of its own"):
+        study.optimize(TrialObjective(asked, space), n_trials=1)
+    assert asked.remaining == asked.evaluations

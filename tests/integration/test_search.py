@@ -58,6 +58,7 @@ TERMS: dict[str, Any] = {
     "unit": PrivacyUnit("record"),
     "adjacency": Adjacency.REPLACE_ONE,
     "budget": BUDGET,
+    "allow_repeated": True,
 }
 TREE = DecisionTreeClassifier(random_state=0)
 NUMBERS = {"max_depth": scipy.stats.randint(1, 9), "ccp_alpha": scipy.stats.loguniform(1e-4, 1e-1)}

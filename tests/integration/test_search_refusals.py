@@ -221,7 +221,13 @@ def test_a_search_in_which_nothing_can_be_fitted_still_states_what_it_spent():
 
 @pytest.mark.parametrize(
     "given",
-    [{"unit": "patient"}, {"adjacency": "add-or-remove-one"}, {"dataset": "d"}, {"share": 0.5}],
+    [
+        {"unit": "patient"},
+        {"adjacency": "add-or-remove-one"},
+        {"dataset": "d"},
+        {"share": 0.5},
+        {"allow_repeated": True},
+    ],
     ids=str,
 )
 def test_what_is_the_curators_own_is_refused_beside_it(given):
@@ -230,7 +236,7 @@ def test_what_is_the_curators_own_is_refused_beside_it(given):
         unit="record",
         adjacency="replace-one",
         budget=Budget(1.0, 1e-6),
-        allow_repeated=True,
+        allow_repeated="allow_repeated" not in given,
     )
     search = make(budget=0.5, strategy=FEW)
     search.privacy = Privacy(**given)

@@ -350,3 +350,11 @@ def test_other_texts_are_no_space(text):
 )
 def test_different_spaces_have_different_json(first, second):
     assert Space(a=first).to_json() != Space(a=second).to_json()
+
+
+def test_a_dict_of_parameters_is_taken_like_names():
+    """As DPSearch takes it; names of pipelines are seldom written otherwise."""
+    assert repr(Space({"svc__C": [1, 10]}, k=[2, 3])) == repr(Space(svc__C=[1, 10], k=[2, 3]))
+    for wrong in (3, [1, 2], {3: [1, 2]}):
+        with pytest.raises(InputError, match=r"by their names.*Space\(C=loguniform"):
+            Space(wrong)

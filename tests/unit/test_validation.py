@@ -18,6 +18,7 @@ import torch
 from sklearn.model_selection import GridSearchCV
 
 import dpbo
+from dpbo import Budget, Curator, Space, plan
 from dpbo.accounting import compose
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
@@ -319,3 +320,28 @@ def test_neither_records_nor_long_sequences_are_read():
     assert held(records, rows, labels)[1] is rows
     assert records.read == 0
     assert labels.read <= 1000
+
+
+def test_a_call_that_lacks_or_misnames_an_argument_says_what_it_takes():
+    """Python's own words name what is missing, and neither the rest nor an example."""
+    space = Space(x=[1, 2])
+    calls = {
+        "Budget takes epsilon, delta. For example Budget(": lambda: Budget(1.0),  # type: ignore[call-arg]
+        "Space.sample takes q, seed=, and if you wish device=": lambda: space.sample(2),  # type: ignore[call-arg]
+        "Curator takes records, unit=, adjacency=, budget=": lambda: Curator([1.0]),  # type: ignore[call-arg]
+        "plan takes units, budget, and if you wish evaluations=": lambda: plan(bugdet=1.0),  # type: ignore[call-arg]
+    }
+    for told, call in calls.items():
+        with pytest.raises(TypeError) as raised:
+            call()
+        assert raised.value.__notes__[0].startswith(told), raised.value.__notes__
+
+
+def test_an_error_within_a_checked_function_has_no_note():
+    @checked
+    def failing(number: int) -> int:
+        return len(number)  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError) as raised:
+        failing(2)
+    assert not hasattr(raised.value, "__notes__")

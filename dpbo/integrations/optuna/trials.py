@@ -78,9 +78,16 @@ class Suggestions(ParameterEncoding):
 
     def suggest(self, trial: optuna.Trial) -> torch.Tensor:
         """The point, `d`, that a trial suggests."""
-        return self.point(
-            {name: _suggest(trial, name, one) for name, one in self.distributions.items()}
-        )
+        values = {}
+        for name, distribution in self.distributions.items():
+            try:
+                values[name] = _suggest(trial, name, distribution)
+            except ValueError:
+                raise UsageError(
+                    f"the study has trials with other values of {name!r} than this space: give"
+                    " another space a study of its own, by another study_name=."
+                ) from None
+        return self.point(values)
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:

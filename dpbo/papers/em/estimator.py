@@ -132,7 +132,8 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
                     "unit",
                     X.ledger.birth.unit,
                     "one record",
-                    "Reduce each unit to one record first.",
+                    "Reduce each unit to one record first, such as its mean: "
+                    "table.groupby(labels).mean(). Then make a Curator without groups=.",
                 )
             return X
         adjacency = Adjacency.of(self.adjacency)
