@@ -73,7 +73,18 @@ def next_point(
 def require_acquisition(
     acquisition: Acquisition, candidates: Tensor, kernel: Kernel, noise: float
 ) -> None:
-    """Tries it on a made-up value: an error of its own shows here, and not on private values."""
+    """Tries it on a made-up value: an error of its own shows here, and not on private values.
+
+    Raises:
+        InputError: it is an acquisition function itself, of a model that knows no value.
+    """
+    if isinstance(acquisition, AcquisitionFunction):
+        raise InputError(
+            "acquisition",
+            type(acquisition).__name__,
+            "a function that makes one of the model of the values so far",
+            "For example: lambda model: LogExpectedImprovement(model, best_f=0.0).",
+        )
     next_index(acquisition, candidates[:2], [0], [0.0], kernel, noise)
 
 
