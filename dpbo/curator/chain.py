@@ -476,10 +476,9 @@ class Chain:
         if birth.dataset:
             text += " `python -m dpbo ledger show FILE_OR_URL` lists what was released."
         if self.reservations and not full and not birth.accounting.events:
-            text += (
-                " Unused slots of a reservation cannot be given to another: ask for no more than is"
-                " left, for example by budget=0.5."
-            )
+            if any(self.used[name] < held.slots for name, held in self.reservations.items()):
+                text += " Unused slots of a reservation cannot be given to another."
+            text += " Ask for no more than is left, for example by budget=0.5."
         return text
 
     def _paid_for(self, name: str, cost: float) -> str:

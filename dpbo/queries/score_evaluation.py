@@ -112,8 +112,10 @@ def probe_score(
     the score returned, and the fix.
     """
     shape = f"{metrics} numbers a record, shape (n, {metrics})"
+    hint = f"Of {metrics} arrays of n numbers make one: np.stack([...], axis=1), or torch.stack. "
     if metrics == 1:
         shape = "one real number a record, shape (n,)"
+        hint = "Several numbers a record need a range each: score_range=[(0, 1), (0, 1)]. "
     must = (
         f"score must return {shape}. It was tried on {count} public records before any private one"
         " (zeros, or `example`): there it"
@@ -131,8 +133,11 @@ def probe_score(
         if result is _NOT_CALLED or of_batches:
             raise ScoreError(f"{must} raised {cause!r}. {remedy}") from cause
         one_number = isinstance(result, (int, float)) or getattr(result, "shape", None) == ()
+        several = isinstance(result, (list, tuple, dict)) or getattr(result, "ndim", 0) > 1
         if one_number and not scorer:
             remedy = f"{_MEAN} {remedy}"
+        elif several:
+            remedy = f"{hint}{remedy}"
         raise ScoreError(f"{must} returned {describe_result(result)}. {remedy}") from None
 
 

@@ -131,6 +131,23 @@ def test_a_list_of_tables_that_belong_together_is_not_taken_for_two_records(part
         assert Curator(samples, **TERMS).units == len(samples)
 
 
+def test_scores_of_another_number_of_metrics_are_told_to_be_stacked_or_given_ranges():
+    def two(_, records):
+        return records[0]
+
+    columns = "Of 2 arrays of n numbers make one: np.stack"
+    for score, ranges, told in (
+        (two, (0, 1), "Several numbers a record need a range each"),
+        (lambda _, r: [r[0][:, 0], r[0][:, 1]], [(0, 1)] * 2, columns),
+        (lambda _, r: {"a": r[0][:, 0]}, [(0, 1)] * 2, columns),
+        (lambda _, r: r[0].T, [(0, 1)] * 2, columns),
+    ):
+        asked = PrivateObjective(Curator((X, Y), **TERMS), score, score_range=ranges, evaluations=2)
+        with pytest.raises(ScoreError, match=told):
+            asked(POINT)
+        assert asked.remaining == 2
+
+
 @pytest.mark.parametrize("wrong", [1, "01", (0, 1, 2), [(0, 1), 2], np.eye(2)], ids=repr)
 def test_a_score_range_of_another_form_is_told_the_two_forms(wrong):
     told = r"a public pair \(lower, upper\) of numbers, or a list of pairs.*example \(0, 1\)"
