@@ -350,11 +350,20 @@ class Trainer:
                 return estimator.fit(self._X)
             return estimator.fit(self._X, self._y)
         except Exception as error:
-            if self._error_score == "raise" or raised_by_signal(error):
+            if raised_by_signal(error):
+                raise
+            if self._error_score == "raise":
+                error.add_note(_OF_FIT)
                 raise
             told = f"a configuration could not be fitted and counts as worst: {error!r}"
             warnings.warn(told, FitFailedWarning, stacklevel=2)
             return None
+
+
+_OF_FIT = (
+    "Raised by a fit to the training records, before anything was charged for it. Leave such"
+    " parameters out, or let DPSearch(error_score='worst') count the configuration as the worst."
+)
 
 
 def same_point(x: Configuration, other: Configuration) -> bool:

@@ -104,6 +104,14 @@ def test_a_metric_and_a_missing_seed_are_told_what_to_write_instead():
             search(**wrong).fit(X[:30], Y[:30], X[30:], Y[30:])
 
 
+@pytest.mark.parametrize("strategy", ["auto", "choice", "bo"])
+def test_a_fit_that_fails_says_how_to_go_on_without_that_configuration(strategy):
+    held = search(param_distributions={"C": [1.0, -1.0]}, strategy=strategy)
+    with pytest.raises(ValueError, match="'C' parameter") as raised:
+        held.fit(X[:30], Y[:30], X[30:], Y[30:])
+    assert any("DPSearch(error_score='worst')" in note for note in raised.value.__notes__)
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_what_was_released_before_a_callback_failed_stays_with_the_search(error):
     """A ledger in memory keeps it nowhere else, and it is paid for."""
