@@ -22,19 +22,27 @@ class Opaque:
         return self
 
     def __reduce_ex__(self, _protocol: Any) -> NoReturn:
-        self._refuse("pickled")
+        self._refuse(
+            "pickled",
+            "For workers use objective.submit(x, executor), or make a Curator in each process, with"
+            " one ledger file.",
+        )
 
     def __array__(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         self._refuse("turned into an array")
+
+    def __float__(self) -> NoReturn:
+        # other libraries ask for it, such as Ax for a trial's data
+        self._refuse("turned into a number")
 
     def item(self) -> NoReturn:
         """Refused: only `release` lets a number out."""
         self._refuse("read")
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise OpacityError(
-            f"a {type(self).__name__} is opaque and cannot be {what}. Use curator.release(...)."
-        )
+    def _refuse(
+        self, what: str, remedy: str = "Use curator.release(...), or objective.release(handle)."
+    ) -> NoReturn:
+        raise OpacityError(f"a {type(self).__name__} is opaque and cannot be {what}. {remedy}")
 
 
 @checked

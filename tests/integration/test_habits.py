@@ -2,6 +2,7 @@
 that name only what they wrote.
 """
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,14 @@ from dpbo import Budget, Curator, DPSearch, Privacy, PrivateObjective
 from dpbo.accounting import RDPFilter
 from dpbo.curator import curator as curators
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine
-from dpbo.errors import BudgetExceeded, InputError, PrivateFailure, ScoreError, UsageError
+from dpbo.errors import (
+    BudgetExceeded,
+    InputError,
+    OpacityError,
+    PrivateFailure,
+    ScoreError,
+    UsageError,
+)
 
 X = np.random.default_rng(0).normal(size=(60, 2))
 Y = (X[:, 0] > 0).astype(int)
@@ -254,3 +262,18 @@ def test_an_engine_that_is_asked_to_choose_its_noise_names_no_argument_of_opacus
         )
     assert "noise_generator" not in str(refused.value)
     assert not curator.ledger.used()
+
+
+def test_a_handle_and_a_curator_in_other_libraries_hands_say_what_gives_the_value():
+    asked = objective((X, Y), lambda _, records: records[1])
+    handle = asked.evaluate(POINT[0])
+    for use in (float, np.asarray, lambda opaque: opaque.item()):
+        for opaque in (handle, asked.curator):
+            with pytest.raises(OpacityError, match=r"objective\.release\(handle\)"):
+                use(opaque)
+    for opaque in (handle, asked.curator):
+        with pytest.raises(OpacityError, match=r"objective\.submit\(x, executor\)"):
+            pickle.dumps(opaque)
+    # What a library's own error shows, such as that of Ax.
+    assert "release()" in repr(handle)
+    assert asked.remaining == 2
