@@ -19,17 +19,19 @@ ones. They cost no budget.
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.acquisition.multi_objective import logei
 from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
+from botorch.exceptions.errors import InfeasibilityError
 from botorch.models import ModelListGP, SingleTaskGP
-from botorch.optim import optimize_acqf, optimize_acqf_mixed_alternating
+from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.multi_objective.pareto import is_non_dominated
+from botorch.utils.sampling import draw_sobol_samples, get_polytope_samples
 
 from dpbo.acquisition.noisy_improvement import NoisyImprovement
 from dpbo.errors import InputError
@@ -50,6 +52,11 @@ _PublicValues = Annotated[torch.Tensor, POINTS]
 LinearConstraint = tuple[torch.Tensor, torch.Tensor, float]
 # by which an optimizer's point may miss a constraint
 _ROUNDING = 1e-6
+# points that the search for an acquisition's maximum begins with, and along a number's coordinate
+_RAW = 1024
+_ALONG = 20
+# of an acquisition's logarithm, for which the search goes on
+_GAIN = 1e-3
 
 
 @checked
@@ -230,9 +237,7 @@ def best_point(
         pending = None
     if bounds is None:
         bounds = space.bounds.to(X.device)
-    counted = torch.ones_like(X[:, 0], dtype=torch.bool)
-    for indices, coefficients, rhs in constraints:
-        counted &= X[:, indices] @ coefficients >= rhs - _ROUNDING
+    counted = _keep(X, constraints)
     if not counted.any():
         counted |= True
     acquisition: AcquisitionFunction
@@ -256,41 +261,69 @@ def maximize(
     bounds: torch.Tensor,
     constraints: Sequence[LinearConstraint] = (),
 ) -> torch.Tensor:
-    """The acquisition's best point, `1 x d`, within bounds (`2 x d`) and constraints; steps and
-    categories keep to the space's own.
+    """A point where the acquisition, a logarithm, is large, `1 x d`, within bounds (`2 x d`) and
+    constraints; steps and categories keep to the space's own.
 
-    A coordinate with one value left is fixed: BoTorch looks for neighbours of each category, and
-    fails where there is none.
+    The best of many points is moved to where its numbers are best, and then along any one
+    coordinate, until that gains nothing.
+
+    Raises:
+        InfeasibilityError: no point was found that keeps the constraints.
     """
-    steps: dict[int, list[float]] = {}
-    device = bounds.device
-    bounds = bounds.cpu().clone()
-    for i, grid in space.discrete_dims.items():
-        lower, upper = bounds[:, i].tolist()
-        steps[i] = [step for step in grid if lower - 1e-9 <= step <= upper + 1e-9]
-        # BoTorch wants these to end on steps
-        bounds[:, i] = torch.tensor([steps[i][0], steps[i][-1]], dtype=torch.float64, device="cpu")
-    fixed = {i: lower for i, (lower, upper) in enumerate(bounds.T.tolist()) if lower == upper}
-    bounds = bounds.to(device)
-    settings: dict[str, Any] = {
-        "q": 1,
-        "num_restarts": 4,
-        "raw_samples": 64,
-        "fixed_features": fixed or None,
-        "inequality_constraints": list(constraints) or None,
-    }
-    if {*steps, *space.cat_dims} <= fixed.keys():
-        x, _ = optimize_acqf(acquisition, bounds, **settings, options={"maxiter": 50})
+    lower, upper = bounds
+    shares = torch.linspace(0.0, 1.0, _ALONG, dtype=bounds.dtype, device=bounds.device)
+    along = [*(lower + shares[:, None] * (upper - lower)).T]
+    listed = {**space.discrete_dims, **space.cat_dims}
+    for i, grid in listed.items():
+        values = bounds.new_tensor(grid)
+        along[i] = values[(lower[i] - 1e-9 <= values) & (values <= upper[i] + 1e-9)]
+    if constraints:
+        points = get_polytope_samples(_RAW, bounds, [*constraints])
     else:
-        x, _ = optimize_acqf_mixed_alternating(
-            acquisition,
-            bounds,
-            steps,
-            space.cat_dims,
-            **settings,
-            options={"maxiter_continuous": 50},
-        )
-    return x.detach()
+        points = draw_sobol_samples(bounds, _RAW, 1)[:, 0]
+    for i in listed:
+        share = (points[:, i] - lower[i]) / (upper[i] - lower[i]).clamp_min(1e-9)
+        places = (share * len(along[i])).long().clamp_max(len(along[i]) - 1)
+        points[:, i] = along[i][places]
+
+    def values_of(points: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            values = acquisition(points.unsqueeze(1))
+        return values.where(_keep(points, constraints), -torch.inf)
+
+    values = values_of(points)
+    if values.isneginf().all():
+        raise InfeasibilityError("no point was found that keeps the constraints")
+    while True:
+        x = points[values.argmax()][None]
+        moved = x
+        if len(listed) < len(along):
+            moved, _ = optimize_acqf(
+                acquisition,
+                bounds,
+                q=1,
+                num_restarts=1,
+                batch_initial_conditions=x.unsqueeze(1),
+                fixed_features={i: float(x[0, i]) for i in listed} or None,
+                inequality_constraints=[*constraints] or None,
+                options={"maxiter": 50},
+            )
+        points = torch.cat([x, moved.detach()])
+        for i, coordinates in enumerate(along):
+            others = moved.detach().repeat(len(coordinates), 1)
+            others[:, i] = coordinates
+            points = torch.cat([points, others])
+        values = values_of(points)
+        if values[2:].max() <= values[:2].max() + _GAIN:
+            return points[values[:2].argmax()][None]
+
+
+def _keep(points: torch.Tensor, constraints: Sequence[LinearConstraint]) -> torch.Tensor:
+    """Which rows keep the constraints, but for rounding."""
+    kept = torch.ones_like(points[:, 0], dtype=torch.bool)
+    for indices, coefficients, rhs in constraints:
+        kept &= points[:, indices] @ coefficients >= rhs - _ROUNDING
+    return kept
 
 
 def require_history(

@@ -11,7 +11,6 @@ two matrix products.
 import math
 import types
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from botorch.acquisition import AcquisitionFunction
@@ -25,7 +24,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from dpbo.models.kernels import kernel_derivatives, radial_part
-from dpbo.models.plain_covariance import covariance, is_plain, variances
+from dpbo.models.plain_covariance import PlainCovariance, is_plain
 
 # of the prior variance; keeps the noiseless covariance of points that lie close together invertible
 _JITTER = 1e-7
@@ -67,7 +66,7 @@ class NoisyImprovement(AcquisitionFunction):  # type: ignore[misc]
         super().__init__(gp)
         self.points = X if pending is None else torch.cat([X, pending])
         self._mean = gp.mean_module
-        self._covariance, self._variances = _functions(gp.covar_module)
+        self._covariance, self._variances = _functions(gp.covar_module, X.shape[1])
         with torch.no_grad():
             n = len(X)
             prior = self._mean(self.points)
@@ -124,7 +123,7 @@ class NoisyImprovement(AcquisitionFunction):  # type: ignore[misc]
 
 
 def _functions(
-    kernel: Kernel,
+    kernel: Kernel, d: int
 ) -> tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]]:
     """k(A, B) and k(a, a) as plain operations where the kernel is radial, else through GPyTorch, at
     twice the cost.
@@ -133,5 +132,6 @@ def _functions(
     if radial_part(derivatives) is not None:
         return derivatives.value, derivatives.variances
     if is_plain(kernel):
-        return partial(covariance, kernel), partial(variances, kernel)
+        plain = PlainCovariance(kernel, d)
+        return plain, plain.variances
     return lambda A, B: kernel(A, B).to_dense(), lambda A: kernel(A, diag=True)

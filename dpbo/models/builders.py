@@ -5,7 +5,7 @@
 import contextlib
 import math
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from botorch.exceptions.errors import ModelFittingError
@@ -17,7 +17,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo.errors import InputError
 from dpbo.isolation import mute_warnings, without_default_device
-from dpbo.models.plain_covariance import plain_closure
+from dpbo.models.plain_covariance import fit
 from dpbo.space import Space
 from dpbo.validation import POINTS, checked, require
 
@@ -26,8 +26,6 @@ FARTHEST = 1e6
 _LARGEST = 1e100
 # as a share of the values' variance
 _LEAST_NOISE = 1e-6
-# of the likelihood: lengths to about a per cent, in half of the time that scipy's own 2e-9 takes
-FIT = {"maxiter": 200, "ftol": 1e-6}
 
 ModelBuilder = Callable[[Space, torch.Tensor, torch.Tensor, torch.Tensor], SingleTaskGP]
 """Fits a model to X (`t x d`), Y and Yvar (`t x 1`)."""
@@ -35,8 +33,7 @@ ModelBuilder = Callable[[Space, torch.Tensor, torch.Tensor, torch.Tensor], Singl
 
 @checked
 def default_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
-    """A fitted SingleTaskGP, or MixedSingleTaskGP where there are categories. Where the fit fails,
-    the prior's lengths stay.
+    """A fitted SingleTaskGP, or MixedSingleTaskGP where there are categories.
 
     Args:
         X: `t x d`, float64, points of the space.
@@ -46,7 +43,7 @@ def default_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tenso
         InputError: shapes that do not fit, or numbers that are not finite or float64.
     """
     require_values(space, X, Y, Yvar)
-    return _fitted(unfitted_gp(space, X, Y, Yvar), **FIT)
+    return _fitted(unfitted_gp(space, X, Y, Yvar))
 
 
 def gp_of_unknown_noise(
@@ -56,7 +53,7 @@ def gp_of_unknown_noise(
     scores.
     """
     require_values(space, X, Y, Yvar)
-    return _fitted(_gp(space, X, Y, None), **FIT)
+    return _fitted(_gp(space, X, Y, None))
 
 
 @checked
@@ -90,7 +87,11 @@ def sparse_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor
     noise = _noise(Y, Yvar)
     with without_default_device():
         gp = EnsembleMapSaasSingleTaskGP(X, Y, noise, taus=shrinkage.to(X.device))
-    return _fitted(gp)
+    mll = ExactMarginalLogLikelihood(gp.likelihood, gp)
+    # where it fails, the prior's lengths stay
+    with torch.enable_grad(), contextlib.suppress(ModelFittingError):
+        fit_gpytorch_mll(mll)
+    return gp.eval()
 
 
 def unfitted_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tensor) -> SingleTaskGP:
@@ -110,13 +111,8 @@ def _noise(Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:
     return Yvar.clamp_min(_LEAST_NOISE * float(Y.var().clamp_min(1e-12)))
 
 
-def _fitted(gp: SingleTaskGP, **options: Any) -> SingleTaskGP:
-    mll = ExactMarginalLogLikelihood(gp.likelihood, gp)
-    if options and gp.num_outputs > 1:
-        # BoTorch fits each output by itself, with a default factr, which it refuses beside ftol
-        options["factr"] = None
-    with torch.enable_grad(), contextlib.suppress(ModelFittingError):
-        fit_gpytorch_mll(mll, closure=plain_closure(mll), optimizer_kwargs={"options": options})
+def _fitted(gp: SingleTaskGP) -> SingleTaskGP:
+    fit(gp)
     return gp.eval()
 
 

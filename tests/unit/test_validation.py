@@ -325,15 +325,15 @@ def test_neither_records_nor_long_sequences_are_read():
 def test_a_call_that_lacks_or_misnames_an_argument_says_what_it_takes():
     """Python's own words name what is missing, and neither the rest nor an example."""
     space = Space(x=[1, 2])
-    calls = {
-        "Budget takes epsilon, delta. For example Budget(": lambda: Budget(1.0),  # type: ignore[call-arg]
-        "Space.sample takes q, seed=, and if you wish device=": lambda: space.sample(2),  # type: ignore[call-arg]
-        "Curator takes records, unit=, adjacency=, budget=": lambda: Curator([1.0]),  # type: ignore[call-arg]
-        "plan takes units, budget, and if you wish evaluations=": lambda: plan(bugdet=1.0),  # type: ignore[call-arg]
+    calls: dict[str, tuple[Any, ...]] = {
+        "Budget takes epsilon, delta. For example Budget(": (Budget, 1.0),
+        "Space.sample takes q, seed=, and if you wish device=": (space.sample, 2),
+        "Curator takes records, unit=, adjacency=, budget=": (Curator, [1.0]),
+        "plan takes units, budget, and if you wish evaluations=": (plan, 1000),
     }
-    for told, call in calls.items():
+    for told, (function, *given) in calls.items():
         with pytest.raises(TypeError) as raised:
-            call()
+            function(*given)
         assert raised.value.__notes__[0].startswith(told), raised.value.__notes__
 
 
