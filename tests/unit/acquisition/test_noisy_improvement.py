@@ -17,6 +17,7 @@ from dpbo.acquisition.noisy_improvement import NoisyImprovement
 from dpbo.models.builders import default_gp, mute_optimizer_warnings, sparse_gp
 
 PAIR = Space(a=scipy.stats.uniform(), b=scipy.stats.loguniform(1e-3, 1.0))
+STEPS = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(2, 31))
 MIXED = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(1, 6), kind=["x", "y", "z"])
 
 
@@ -59,7 +60,7 @@ def test_the_closed_form_is_what_botorch_samples(space):
         torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.03 * float(theirs.max()))
 
 
-@pytest.mark.parametrize("space", [PAIR, MIXED], ids=["continuous", "mixed"])
+@pytest.mark.parametrize("space", [PAIR, STEPS, MIXED], ids=["continuous", "steps", "mixed"])
 def test_the_search_finds_what_a_dense_grid_finds(space):
     X, Y, Yvar = observed(space)
     gp = default_gp(space, X, Y, Yvar)
