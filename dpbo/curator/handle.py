@@ -89,4 +89,5 @@ class Handle(Opaque):
         return details
 
     def __repr__(self) -> str:
-        return f"<Handle {self.id[:8]} of a {type(self.query).__name__}: opaque>"
+        kind = type(self.query).__name__
+        return f"<Handle {self.id[:8]} of a {kind}: opaque, see release()>"

@@ -83,7 +83,7 @@ def test_workers_find_the_same_and_protected_records_stay_in_this_process():
         for n_jobs in (None, 2):
             SCORED.clear()
             FITTED.clear()
-            curator = Curator(VALIDATION, **TERMS, entropy=SeededEntropy(1), allow_repeated=True)
+            curator = Curator(VALIDATION, **TERMS, entropy=SeededEntropy(1))
             warned = (
                 pytest.warns(FitFailedWarning, match="counts as worst")
                 if "error_score" in settings

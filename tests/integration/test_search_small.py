@@ -136,6 +136,7 @@ def test_nothing_but_releases_steers_it(strategy):
         "adjacency": "replace-one",
         "budget": BUDGET,
         "accounting": GDPFilter(),
+        "allow_repeated": True,
     }
     replay(run, PROTECTED, other, **terms, entropy=SeededEntropy(1))
 

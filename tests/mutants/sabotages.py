@@ -1476,7 +1476,9 @@ SABOTAGES = (
             "self._reservation.charge(details)\n"
             "        try:\n"
             "            model = self._study.train(self._study.space.decode(x))\n"
-            "        except Exception:\n"
+            "        except Exception as error:\n"
+            "            if raised_by_signal(error):\n"
+            "                raise\n"
             "            return None"
         ),
         new=(
@@ -2517,7 +2519,7 @@ SABOTAGES = (
         new="",
         test=(
             "tests/unit/curator/test_curator.py"
-            "::test_records_that_change_between_evaluations_are_refused"
+            "::test_records_that_are_written_to_are_refused"
         ),
     ),
 )
