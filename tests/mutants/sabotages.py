@@ -2517,9 +2517,6 @@ SABOTAGES = (
         "dpbo.curator.curator:Curator._job",
         old=" or self.__view.versions_in_memory() != self.__versions",
         new="",
-        test=(
-            "tests/unit/curator/test_curator.py"
-            "::test_records_that_are_written_to_are_refused"
-        ),
+        test=("tests/unit/curator/test_curator.py::test_records_that_are_written_to_are_refused"),
     ),
 )
