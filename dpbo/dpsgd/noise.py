@@ -20,15 +20,16 @@ g_1 ... g_n be the sample's gradients, as Opacus has computed them, with d coord
 3. S = sum of f_i g_i in float64, in any order and in parts, is within 2 n 2^-53 sum |f_i g_i| of
    the exact sum, coordinate by coordinate, hence in norm within 2 n^2 2^-53 C <= 2^-12 C.
    On the CPU, float32 gradients of a sample of n <= 1024 records are first summed in float32, in
-   blocks of m <= 4096 / n records, with each f_i rounded towards zero: f_i g_i becomes no longer.
-   A block's sum, in any order, with or without fused products, is right within (m + 1) 2^-24 times
-   its sum of |f_i g_i|, and 2 m 2^-126 for what underflows. In norm the blocks together lose at
-   most (m + 1) n 2^-24 C <= (1 + 1/m) 2^-12 C, and m >= 4. The sum of blocks in float64 loses less
-   than 2^-33 C. So S is within 2^-11 C of the exact sum here, too.
+   blocks of m <= 4096 / n records, where no f_i is below 2^-126 but 0. Each f_i is rounded towards
+   zero, which moves the sum by n 2^-23 C <= 2^-13 C at most. A block's sum, in any order, with or
+   without fused products, is right within (m + 1) 2^-24 times its sum of |f_i g_i|, and 2 m 2^-126
+   for what underflows. In norm the blocks together lose at most (m + 1) n 2^-24 C <= (1 + 1/m)
+   2^-12 C, and m >= 4. The sum of blocks in float64 loses less than 2^-33 C. So S is within 2^-11 C
+   of the exact sum here, too.
    What S / h loses of its fraction is below 2^-53 a coordinate, and h <= C: together below 2^-23 C.
    Neighbours differ by at most C (1 - 2^-9) (1 + 2^-13) + 2 * (2^-11 + 2^-23) C < C; where one
-   record is replaced, by less than 2 C. (That n and so m differ between neighbours does not
-   matter: each sum is near its own exact one.)
+   record is replaced, by less than 2 C. (Neighbours may be summed in different ways, as n
+   or an f_i decides: each sum is near its own exact one, of the same f_i g_i for all others.)
 
 What is not bounded: a record's gradient that depends on other records of its sample. Layers that do
 so are refused where they are seen (`rebuilding`). A mean loss with class weights or ignored targets
@@ -517,8 +518,10 @@ def _weighted_sum(rows: torch.Tensor, factors: torch.Tensor, records: int) -> to
         rows = rows.masked_fill((factors == 0).unsqueeze(1), 0.0)
     count, length = rows.shape
     block = min(_BLOCK_TERMS // max(records, 1), _MOST_ROWS)
-    if rows.dtype == torch.float32 and not rows.is_cuda and block >= _LEAST_ROWS:
-        return _sum_of_blocks(rows.detach().numpy(), factors.numpy(), block)
+    normal = bool(((factors == 0) | (factors >= torch.finfo(torch.float32).tiny)).all())
+    on_cpu = rows.dtype == torch.float32 and not rows.is_cuda
+    if on_cpu and normal and block >= _LEAST_ROWS:
+        return _sum_of_blocks(rows.detach().numpy(), factors.detach().numpy(), block)
     most = _DEVICE_CACHED if rows.is_cuda else _CACHED
     width = max(most // max(count, 1), 64)
     held = factors.new_empty(count, min(width, length))

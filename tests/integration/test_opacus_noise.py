@@ -127,12 +127,16 @@ def test_sums_are_what_opacus_would_sum():
     [(1, 1), (64, 64), (129, 129), (1000, 1000), (1024, 60), (1025, 1025), (20000, 64)],
 )
 def test_sums_are_exact_within_what_the_proof_of_their_sensitivity_allows(records, part):
-    """2^-11 of the clip, for records that are all alike, so that errors have one sign, and for
-    random ones; a sample in parts is no less exact than in one.
+    """2^-11 of the clip, for records that are all alike, so that errors have one sign, for random
+    ones, and for some so long that float32 has no normal number for their factor; a sample in parts
+    is no less exact than in one.
     """
     generator = torch.Generator().manual_seed(records)
     alike = torch.full((records, 3), 1 / 3)
-    for rows in (alike, torch.randn(records, 50, generator=generator)):
+    some = torch.randn(records, 50, generator=generator)
+    long = some.clone()
+    long[::2] *= 1e38 / long[::2].abs().amax(1, keepdim=True)
+    for rows in (alike, some, long):
         made, parameter = optimizer(rows.shape[1:], count=records)
         for piece in torch.split(rows, part):
             parameter.grad_sample = piece
