@@ -1524,6 +1524,16 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "a record's factor for which float32 has no normal number is flushed to zero",
+        where="dpbo.dpsgd.noise:_weighted_sum",
+        old="if on_cpu and normal and",
+        new="if on_cpu and",
+        test=(
+            "tests/integration/test_opacus_noise.py"
+            "::test_sums_are_exact_within_what_the_proof_of_their_sensitivity_allows[129-129]"
+        ),
+    ),
+    Sabotage(
         "a sample is summed in float32 in one block",
         where="dpbo.dpsgd.noise:_weighted_sum",
         old="min(_BLOCK_TERMS // max(records, 1), _MOST_ROWS)",
