@@ -535,14 +535,17 @@ def _sum_of_blocks(
     rows: NDArray[np.float32], factors: NDArray[np.float64], block: int
 ) -> torch.Tensor:
     """The same, by blocks of rows that are summed in float32."""
-    total = np.zeros(rows.shape[1])
+    # torch's memory: numpy's asks for huge pages, for which a busy machine may wait
+    total = torch.zeros(rows.shape[1], dtype=torch.float64, device="cpu")
+    part = torch.empty(rows.shape[1], dtype=torch.float32, device="cpu").numpy()
     # What underflows is too small to matter.
     with np.errstate(all="ignore"):
         below = factors.astype(np.float32)
         below = np.where(below > factors, np.nextafter(below, np.float32(0.0)), below)
         for start in range(0, len(rows), block):
-            total += below[start : start + block] @ rows[start : start + block]
-    return torch.from_numpy(total)
+            np.matmul(below[start : start + block], rows[start : start + block], out=part)
+            total.numpy()[:] += part
+    return total
 
 
 def _noised(total: torch.Tensor, std: float) -> torch.Tensor:
@@ -556,7 +559,7 @@ def _noised(total: torch.Tensor, std: float) -> torch.Tensor:
         drawn = rounded_on_device((steps - below).clamp_(max=_BELOW_ONE), scale / grid)
         return (below + drawn) * grid
     flat = total.cpu().numpy()
-    noised = np.empty(len(flat))
+    noised = torch.empty(len(flat), dtype=torch.float64, device="cpu")
 
     def draw(start: int) -> None:
         # `grid` is a power of two, so nothing is rounded.
@@ -565,7 +568,7 @@ def _noised(total: torch.Tensor, std: float) -> torch.Tensor:
         fractions = np.minimum(exact - whole, _BELOW_ONE)
         scales = np.broadcast_to(scale / grid, len(exact))
         whole += rounded(NORMALS, fractions, scales, keyed_stream)
-        np.multiply(whole, grid, out=noised[start : start + _DRAWS])
+        np.multiply(whole, grid, out=noised.numpy()[start : start + _DRAWS])
 
     starts = range(0, len(flat), _DRAWS)
     if len(starts) == 1:
@@ -573,4 +576,4 @@ def _noised(total: torch.Tensor, std: float) -> torch.Tensor:
     else:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             collections.deque(pool.map(draw, starts), maxlen=0)
-    return torch.from_numpy(noised).to(total.device)
+    return noised.to(total.device)
