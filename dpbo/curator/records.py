@@ -399,10 +399,11 @@ def versions(records: Any) -> tuple[int, ...]:
         if not (of_table or _is_csr(part) or (isinstance(part, np.ndarray) and part.ndim)):
             return version(part)
         steps = slice(None, None, max(part.shape[0] // _LOOKED_AT, 1))
-        rows = part.iloc[steps] if of_table else part[steps]
         if of_table:
-            rows = (rows if rows.ndim == 2 else rows.to_frame()).select_dtypes("number").to_numpy()
-        elif _is_csr(part):
+            rows = part.iloc[steps]
+            return _digest_of_table(rows if rows.ndim == 2 else rows.to_frame())
+        rows = part[steps]
+        if _is_csr(part):
             rows = rows.copy()
             # In this form whatever a library sorts in place.
             rows.sum_duplicates()
@@ -411,6 +412,16 @@ def versions(records: Any) -> tuple[int, ...]:
         return hash(rows.tobytes())
 
     return tuple(map(digest, leaves(records)))
+
+
+def _digest_of_table(rows: Any) -> int:
+    """Of its numbers and dates, dtype by dtype: several together would make an array of objects,
+    whose bytes are addresses, and differ from one copy to the next.
+    """
+    dtypes = rows.dtypes
+    plain = [kind for kind in dict.fromkeys(dtypes) if isinstance(kind, np.dtype)]
+    parts = [rows.loc[:, (dtypes == kind).to_numpy()] for kind in plain if kind.kind in "biufcmM"]
+    return hash(tuple(part.to_numpy().tobytes() for part in parts))
 
 
 def leaves(records: Any) -> list[Any]:

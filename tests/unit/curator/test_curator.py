@@ -608,6 +608,27 @@ def test_records_that_are_written_to_are_refused(kind, who):
         curator.evaluate(mean(score))
 
 
+def test_a_table_that_nobody_writes_to_stays_the_same():
+    """Whatever its columns are: those of several kinds together make an array of objects."""
+    times = pd.date_range("2020", periods=500)
+    records = pd.DataFrame(
+        {
+            "number": np.linspace(0.0, 1.0, 500),
+            "whole": range(500),
+            "flag": [True, False] * 250,
+            "time": times,
+            "zoned": times.tz_localize("UTC"),
+            "length": times - times[0],
+            "text": "x",
+            "category": pd.Categorical(["u", "v"] * 250),
+            "object": [(1, 2)] * 500,
+        }
+    )
+    curator = make(records, example=records.head().copy())
+    for _ in range(3):
+        curator.evaluate(mean(lambda _, r: r["number"].to_numpy()))
+
+
 def test_a_score_may_sort_a_sparse_matrix():
     """As scikit-learn's SVC does."""
     unsorted = csr_matrix((np.full(6, 0.5), [2, 0, 1, 0, 1, 0], [0, 3, 4, 6]), shape=(3, 3))
