@@ -41,6 +41,7 @@ _STANDARD = (1, 2)
 _filters = threading.Lock()
 _generator = threading.RLock()
 _muting: collections.defaultdict[type[Warning], set[object]] = collections.defaultdict(set)
+_SIGNALS = tuple(signal.valid_signals())
 _watched = threading.local()
 
 
@@ -269,7 +270,7 @@ def watch_signals() -> Iterator[None]:
     noting: dict[int, Callable[[int, FrameType | None], None]] = {}
     handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        handlers = _signal_handlers()
     _watched.raised = None
     try:
         for number, handler in handlers.items():
@@ -284,6 +285,10 @@ def watch_signals() -> Iterator[None]:
             if signal.getsignal(number) is own:
                 signal.signal(number, handlers[number])
         _watched.raised = None
+
+
+def _signal_handlers() -> dict[int, Any]:
+    return {number: signal.getsignal(number) for number in _SIGNALS}
 
 
 def _noting(handler: Callable[[int, FrameType | None], Any]) -> Callable[..., None]:
@@ -304,7 +309,6 @@ def interruption() -> BaseException | None:
 
 def raised_by_signal(error: BaseException) -> bool:
     """Whether a handler of a signal raised this, in public work."""
-    handlers = map(signal.getsignal, signal.valid_signals())
-    codes = {getattr(handler, "__code__", None) for handler in handlers}
+    codes = {getattr(handler, "__code__", None) for handler in _signal_handlers().values()}
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code in codes for frame, _ in frames)
