@@ -34,8 +34,12 @@ def _quantile(p: NDArray[np.float64]) -> Any:
     )
 
 
-NORMAL = SymmetricDistribution(_quantile, lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1))
-NORMALS = SymmetricDistribution(lambda p: scipy.special.ndtri(p), NORMAL.exact)
+NORMAL = SymmetricDistribution(
+    _quantile,
+    lambda p: mpmath.sqrt(2) * mpmath.erfinv(2 * p - 1),
+    lambda z: mpmath.erfc(-z / mpmath.sqrt(2)) / 2,
+)
+NORMALS = SymmetricDistribution(lambda p: scipy.special.ndtri(p), NORMAL.exact, NORMAL.cdf)
 """The same law for long vectors, a third faster. Its time depends on how many of all draws lie far
 from zero, on no single draw.
 """

@@ -26,7 +26,7 @@ def _quantile(p: NDArray[np.float64]) -> Any:
         return np.log(2 * p)
 
 
-LAPLACE = SymmetricDistribution(_quantile, lambda p: mpmath.log(2 * p))
+LAPLACE = SymmetricDistribution(_quantile, lambda p: mpmath.log(2 * p), lambda z: mpmath.exp(z) / 2)
 
 
 @checked_constructor

@@ -7,16 +7,17 @@ any dimension; float noise on a float value does not (its low bits give the valu
 z is the inverse cdf of a uniform number of which 64 bits are drawn: a sign and k < 2^63, so p in
 [k/2^64, (k+1)/2^64]. Both ends of that interval are pushed outward (p by one float, z by 2^-45
 relative, the sum by 2^-24 absolute) and rounded; when both round alike, which fails 2 times in
-10^7, the rest of the bits cannot matter. Otherwise 64 more bits are drawn until mpmath decides. One
-evaluation usually does for both ends: dz/dp <= 1.26/p for every law here (Gaussian: p/phi(z) <=
-sqrt(pi/2); Laplace: 1), so at k >= 2^47 the interval and the rounding of p, 2^-47 + 2^-52 of p in
-all, move s z by less than 2^-25, which the 2^-24 cover. Assumption: each law's float inverse cdf is
-within 2^-46 relative of the truth (measured far below; tested at 10^5 points).
+10^7, the rest of the bits cannot matter. Otherwise 64 more bits are drawn, and the law's cdf
+decides, in mpmath. One evaluation usually does for both ends: dz/dp <= 1.26/p for every law here
+(Gaussian: p/phi(z) <= sqrt(pi/2); Laplace: 1), so at k >= 2^47 the interval and the rounding of p,
+2^-47 + 2^-52 of p in all, move s z by less than 2^-25, which the 2^-24 cover. Assumption: each
+law's float inverse cdf is within 2^-46 relative of the truth (measured far below; tested at 10^5
+points).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import mpmath
@@ -30,7 +31,7 @@ from dpbo.mechanisms.mechanism import Entropy
 WIDEN = 2.0**-45
 SLACK = 2.0**-24
 _WORD = 8
-_FEW = np.uint64(1 << 47)
+_FEW = 1 << 47
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,12 @@ class SymmetricDistribution:
     Args:
         quantile: float inverse cdf of an array, -inf at 0.
         exact: the same for one mpmath number, at mpmath's working precision.
+        cdf: its inverse, likewise; at numbers above 0 anything of at least 1/2.
     """
 
     quantile: Callable[[NDArray[np.float64]], Any]
     exact: Callable[[mpmath.mpf], mpmath.mpf]
+    cdf: Callable[[mpmath.mpf], mpmath.mpf]
 
 
 def random_word(entropy: Entropy) -> int:
@@ -153,28 +156,29 @@ def decide(
     scale: float,
     entropy: Entropy,
 ) -> int:
-    """The same draw with 64 more bits at a time, in interval arithmetic of rising precision."""
+    """The same draw with 64 more bits at a time.
+
+    Once k >= 2^47 floats leave two integers at most, as in `rounded`, and between these the law's
+    cdf decides: a number z reaches the edge t exactly where its p reaches cdf(t).
+    """
     bits = 64
     while True:
         k = (k << 64) | random_word(entropy)
         bits += 64
-        if k == 0:
+        if k < _FEW:
             continue
-        with precision(2 * bits + 64):
-            low = _floor_at(distribution, Fraction(k, 1 << bits), negative, fraction, scale)
-            high = _floor_at(distribution, Fraction(k + 1, 1 << bits), negative, fraction, scale)
-        if low == high and low is not None:
+        z = float(distribution.quantile(np.array(k / (1 << bits))))
+        centre = (z if negative else -z) * scale + (fraction + 0.5)
+        slack = SLACK - z * scale * WIDEN
+        low, high = math.floor(centre - slack), math.floor(centre + slack)
+        if low == high:
             return low
-
-
-def _floor_at(
-    distribution: SymmetricDistribution, p: Fraction, negative: bool, fraction: float, scale: float
-) -> int | None:
-    """floor(fraction + scale z + 1/2) at one end, or None where the precision cannot tell."""
-    z = distribution.exact(mpmath.mpf(p.numerator) / p.denominator)
-    total = mpmath.mpf(fraction) + mpmath.mpf(scale) * (z if negative else -z) + mpmath.mpf(1) / 2
-    slack = mpmath.ldexp(1, -mpmath.mp.prec // 2)
-    low = mpmath.floor(total - slack)
-    if low != mpmath.floor(total + slack):
-        return None
-    return int(low)
+        with precision(2 * bits + 64):
+            edge = (mpmath.mpf(high) - fraction - mpmath.mpf(1) / 2) / scale
+            at_edge = mpmath.ldexp(distribution.cdf(edge if negative else -edge), bits)
+            # mpmath is right to half of its digits and more
+            lost = mpmath.ldexp(1, -32)
+            if k + 1 < at_edge - lost:
+                return low if negative else high
+            if k > at_edge + lost:
+                return high if negative else low

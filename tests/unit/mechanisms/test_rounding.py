@@ -46,6 +46,14 @@ def test_the_inverse_cdf_is_as_flat_as_assumed(law):
             assert 0 < slope * p <= 1.26, f"p = 2^-{exponent}"
 
 
+@LAWS
+def test_the_cdf_is_the_inverse_of_the_exact_quantile(law):
+    with mpmath.workprec(320):
+        for p in (mpmath.mpf(2) ** -128, mpmath.mpf(2) ** -17, mpmath.mpf(1) / 3, 0.5 - 2.0**-40):
+            assert abs(law.cdf(law.exact(p)) - p) < mpmath.mpf(2) ** -300
+        assert law.cdf(mpmath.mpf(2) ** -60) >= 0.5
+
+
 @pytest.mark.parametrize("count", [6000, pytest.param(100_000, marks=pytest.mark.deep)])
 def test_ndtri_is_as_accurate_as_assumed(count):
     """Relative error of ndtri below 2^-46, also at the joints of its rational pieces and near 1/2:
