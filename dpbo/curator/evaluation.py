@@ -13,7 +13,7 @@ import torch
 
 from dpbo.curator.birth import Birth
 from dpbo.curator.entropy import system_entropy
-from dpbo.curator.examples import examine, examine_pair, try_one
+from dpbo.curator.examples import examine, examine_pair, pair_of, try_one
 from dpbo.curator.records import PrivateView, count_records, map_leaves, read_only, versions
 from dpbo.curator.streaming import blocks, to_host
 from dpbo.errors import InputError, PrivacyError, PrivateFailure, ScoreError, UsageError
@@ -135,13 +135,14 @@ class Job:
     def _probe(self, subject: Any) -> None:
         before = versions(self.example)
         self.query.probe(read_only(self.example), count_records(self.example), subject)
+        pair = functools.cache(functools.partial(pair_of, self.example))
         for place, (score, subject_scored, ranges) in enumerate(
             self.query.per_record_scores(subject)
         ):
             if self.view.one_at_a_time:
                 try_one(score, subject_scored, self.example)
             elif self.probed or place:
-                examine_pair(score, subject_scored, self.example)
+                examine_pair(score, subject_scored, pair())
             else:
                 examine(score, subject_scored, self.example, ranges)
         if versions(self.example) != before:

@@ -10,7 +10,7 @@ mode.
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -104,7 +104,34 @@ def examine(
             ) from None
 
 
-def examine_pair(score: Score, subject: Any, example: Any) -> None:
+class Pair(NamedTuple):
+    """Two public records, changed in four ways.
+
+    Attributes:
+        records: as they are, with the first one missing, with the second one huge, and with both;
+            None where the records' form cannot hold that.
+        alike: the first one twice.
+    """
+
+    records: tuple[Any, Any, Any, Any]
+    alike: Any
+
+
+def pair_of(example: Any) -> Pair | None:
+    """The first and the last of the example records; None where these cannot be taken apart."""
+    whole = PrivateView.of(example, PrivacyUnit("record"), units_are_public=True)
+    if not whole.can_take or not whole.count:
+        return None
+    form = _form_of(example)
+    pair = whole.take(torch.tensor([0, whole.count - 1], device="cpu"))
+    first = _with_row(pair, 0, form, None)
+    second = _with_row(pair, 1, form, _HUGE)
+    both = None if first is None else _with_row(first, 1, form, _HUGE)
+    alike = whole.take(torch.tensor([0, 0], device="cpu"))
+    return Pair((pair, first, second, both), alike)
+
+
+def examine_pair(score: Score, subject: Any, pair: Pair | None) -> None:
     """The cheap part of `examine`, for every model: two public records, the first as it is or
     missing, the second as it is or huge.
 
@@ -116,27 +143,24 @@ def examine_pair(score: Score, subject: Any, example: Any) -> None:
     Raises:
         ScoreError: the other record's score moved, or the score is not repeatable.
     """
-    whole = PrivateView.of(example, PrivacyUnit("record"), units_are_public=True)
-    if not whole.can_take or not whole.count:
+    if pair is None:
         return
-    form = _form_of(example)
-    pair = whole.take(torch.tensor([0, whole.count - 1], device="cpu"))
-    first = _with_row(pair, 0, form, None)
-    second = _with_row(pair, 1, form, _HUGE)
-    records = [pair, first, second, None if first is None else _with_row(first, 1, form, _HUGE)]
+    records = [*pair.records]
     with mute_warnings():
         results = _in_one_transfer([_result_or_none(score, subject, each) for each in records])
         found = [
             _checked_or_none(result, each) for result, each in zip(results, records, strict=True)
         ]
         if found[2] is None:
-            records[2] = whole.take(torch.tensor([0, 0], device="cpu"))
+            records[2] = pair.alike
             found[2:] = _scores_or_none(score, subject, records[2], _plainly), None
         if _moved_in_pair(found) is None:
             return
         records[3] = None if found[3] is None else records[3]
         found = [_scores_or_none(score, subject, each) for each in records]
-        if found[0] is not None and not _equal(found[0], _scores_or_none(score, subject, pair)):
+        if found[0] is not None and not _equal(
+            found[0], _scores_or_none(score, subject, records[0])
+        ):
             raise ScoreError(_NOT_REPEATABLE.format(2))
         if (moved := _moved_in_pair(found)) is not None:
             raise ScoreError(

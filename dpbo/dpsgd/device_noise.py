@@ -1,4 +1,4 @@
-"""Where a GPU holds the gradients: sums of clipped ones, and exact noise, each in one kernel.
+"""Where a GPU holds the gradients: norms, sums of clipped ones and exact noise, a kernel each.
 
 Randomness: the 64-bit words are the stream of ChaCha20 (Bernstein 2008; RFC 8439 with its block
 counter and nonce read as one counter of 64 bits and zeros), keyed with 256 bits of the operating
@@ -35,8 +35,12 @@ _DRAWS = 8
 # "expand 32-byte k", as little-endian words
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4")
 _TRIAL_KEY = bytes(range(32))
-# columns a program
+# columns a program, and rows at a time
 _WIDTH = 512
+_TOGETHER = 4
+# columns at a time of a norm, and how often
+_NORM_WIDTH = 1024
+_NORM_TURNS = 8
 # AS 241: |p - 1/2| up to .425 by a polynomial quotient in .425^2 - (p - 1/2)^2, below that in
 # sqrt(-log p) - 1.6; numerator, then denominator, lowest first
 _CENTRAL, _MOVED = 0.425, 1.6
@@ -88,13 +92,16 @@ def _works(device: torch.device) -> bool:
     """Whether the kernels compile, sum and give the integers of the CPU, tried once; a warning says
     why not.
     """
-    reason = "its sums or draws were wrong"
+    reason = "its norms, sums or draws were wrong"
     try:
-        rows = torch.arange(3.0 * (_WIDTH + 1), device=device).view(3, _WIDTH + 1)
+        # more than a block, each way
+        rows = torch.arange(5.0 * (_WIDTH + 1), device=device).view(5, _WIDTH + 1)
         rows[1, 0] = math.nan
-        factors = torch.tensor([0.5, 0.0, 0.25], dtype=torch.float64, device=device)
-        total = (0.5 * rows[0] + 0.25 * rows[2]).tolist()
+        factors = torch.tensor([0.5, 0.0, 0.25, 0.0, 0.5], dtype=torch.float64, device=device)
+        total = (0.5 * rows[0] + 0.25 * rows[2] + 0.5 * rows[4]).tolist()
         summed = weighted_sum_on_device(rows, factors).tolist() == total
+        squares = rows[::2].double().square().sum(1).tolist()
+        squared = squared_norms_on_device(rows)[::2].tolist() == squares
         count = 2 * _DRAWS * LANES + 3
         scale = 1.5 * 2.0**20
         fractions = np.arange(count) / count
@@ -102,7 +109,7 @@ def _works(device: torch.device) -> bool:
         found = rounded_on_device(there, scale, lambda _: _TRIAL_KEY).tolist()
         words = stream(_TRIAL_KEY, count)
         wanted = rounded(NORMALS, fractions, np.full(count, scale), lambda _: words.tobytes())
-        if summed and found == wanted.tolist():
+        if summed and squared and found == wanted.tolist():
             return True
     except torch.OutOfMemoryError:
         # says nothing of the next trial: there may be memory then
@@ -136,10 +143,27 @@ def weighted_sum_on_device(rows: torch.Tensor, factors: torch.Tensor) -> torch.T
             count,
             length,
             WIDTH=_WIDTH,
+            TOGETHER=_TOGETHER,
             num_warps=4,
             enable_fp_fusion=False,
         )
     return total
+
+
+def squared_norms_on_device(rows: torch.Tensor) -> torch.Tensor:
+    """Each row's sum of squares, in float64. Each number is read once."""
+    with needs("gpu"):
+        from dpbo.dpsgd.noise_triton import squared_rows
+
+    count, length = rows.shape
+    chunks = math.ceil(length / (_NORM_WIDTH * _NORM_TURNS))
+    parts = torch.empty(count, chunks, dtype=torch.float64, device=rows.device)
+    # Triton launches on the current device
+    with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
+        squared_rows[(count, chunks)](
+            rows.contiguous(), parts, length, WIDTH=_NORM_WIDTH, TURNS=_NORM_TURNS, num_warps=4
+        )
+    return parts.sum(1)
 
 
 def rounded_on_device(

@@ -12,9 +12,9 @@ g_1 ... g_n be the sample's gradients, as Opacus has computed them, with d coord
 2^20, d <= 2^60.
 
 1. The norm is taken in blocks of m = 1024 coordinates in the gradients' own precision (float32 at
-   least), and over blocks in float64. A sum of m squares, in any order, is right to a relative
-   (m + 1) 2^-24; squares that underflow lose less than 2^-126 each, which is added. So the true
-   norm is at most (1 + 2^-14) times the computed one, r.
+   least), and over blocks in float64; on a GPU all in float64. A sum of m squares, in any order, is
+   right to a relative (m + 1) 2^-24; squares that underflow lose less than 2^-126 each, which is
+   added. So the true norm is at most (1 + 2^-14) times the computed one, r.
 2. The factor is f = min(1, C (1 - 2^-9) / r), zero where r is not finite. So f g has norm at most
    C (1 - 2^-9) (1 + 2^-13).
 3. S = sum of f_i g_i in float64, in any order and in parts, is within 2 n 2^-53 sum |f_i g_i| of
@@ -63,7 +63,12 @@ from torch.utils.data import DataLoader
 
 from dpbo.curator.entropy import bernoulli, keyed_stream, system_entropy
 from dpbo.dpsgd._opacus import load_opacus
-from dpbo.dpsgd.device_noise import rounded_on_device, runs_on, weighted_sum_on_device
+from dpbo.dpsgd.device_noise import (
+    rounded_on_device,
+    runs_on,
+    squared_norms_on_device,
+    weighted_sum_on_device,
+)
 from dpbo.dpsgd.reached import is_own_class
 from dpbo.dpsgd.rebuilding import PublicCopy, equal_things, same_numbers
 from dpbo.errors import InputError, UsageError
@@ -489,10 +494,8 @@ def _factors(gradients: list[torch.Tensor], clip: float) -> torch.Tensor:
     """Each record's clipping factor, float64; zero if its norm is not finite."""
     squares: Any = 0.0
     for gradient in gradients:
-        if gradient.is_cuda:
-            # In float64 at once, which is closer still; on a CPU it would take 20 times as long.
-            norms = torch.linalg.vector_norm(gradient, dim=1, dtype=torch.float64)
-            squares = squares + norms.square().to(gradients[0].device)
+        if runs_on(gradient.device) and gradient.numel():
+            squares = squares + squared_norms_on_device(gradient).to(gradients[0].device)
             continue
         flat = gradient if gradient.dtype == torch.float64 else gradient.float()
         blocks = flat.shape[1] // _BLOCK
@@ -556,8 +559,8 @@ def _noised(total: torch.Tensor, std: float) -> torch.Tensor:
         # `grid` is a power of two, so nothing is rounded.
         steps = total / grid
         below = steps.floor()
-        drawn = rounded_on_device((steps - below).clamp_(max=_BELOW_ONE), scale / grid)
-        return (below + drawn) * grid
+        drawn = rounded_on_device(steps.sub_(below).clamp_(max=_BELOW_ONE), scale / grid)
+        return below.add_(drawn).mul_(grid)
     flat = total.cpu().numpy()
     noised = torch.empty(len(flat), dtype=torch.float64, device="cpu")
 

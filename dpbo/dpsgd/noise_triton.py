@@ -109,14 +109,28 @@ def rounded_normals(fractions, lattice, undecided, key, numbers, count, LANES: t
 
 # what was tried once is then what runs
 @triton.jit(do_not_specialize=["count", "length"])
-def weighted_rows(rows, factors, total, count, length, WIDTH: tl.constexpr):
+def weighted_rows(rows, factors, total, count, length, WIDTH: tl.constexpr, TOGETHER: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
-    inside = at < length
+    some = tl.arange(0, TOGETHER)
+    places = rows + some.to(tl.int64)[:, None] * length + at[None, :]
+    own = tl.zeros((TOGETHER, WIDTH), dtype=tl.float64)
+    for first in range(0, count, TOGETHER):
+        here = first + some < count
+        factor = tl.load(factors + first + some, mask=here, other=0.0)[:, None]
+        inside = here[:, None] & (at < length)[None, :]
+        part = tl.load(places, mask=inside, other=0.0).to(tl.float64)
+        own += tl.where(factor > 0.0, part, 0.0) * factor
+        places += TOGETHER * length
+    tl.store(total + at, tl.sum(own, axis=0), mask=at < length)
+
+
+@triton.jit(do_not_specialize=["length"])
+def squared_rows(rows, parts, length, WIDTH: tl.constexpr, TURNS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    first = tl.program_id(1).to(tl.int64) * (WIDTH * TURNS)
     own = tl.zeros((WIDTH,), dtype=tl.float64)
-    for _ in range(count):
-        factor = tl.load(factors)
-        row = tl.load(rows + at, mask=inside, other=0.0).to(tl.float64)
-        own += tl.where(factor > 0.0, row, 0.0) * factor
-        factors += 1
-        rows += length
-    tl.store(total + at, own, mask=inside)
+    for turn in range(TURNS):
+        at = first + turn * WIDTH + tl.arange(0, WIDTH)
+        number = tl.load(rows + row * length + at, mask=at < length, other=0.0).to(tl.float64)
+        own += number * number
+    tl.store(parts + row * tl.num_programs(1) + tl.program_id(1), tl.sum(own))

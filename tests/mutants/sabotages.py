@@ -1553,8 +1553,8 @@ SABOTAGES = (
     Sabotage(
         "noise that a GPU draws has nine tenths of its size",
         where="dpbo.dpsgd.noise:_noised",
-        old="drawn = rounded_on_device((steps - below).clamp_(max=_BELOW_ONE), scale / grid)",
-        new="drawn = rounded_on_device((steps - below).clamp_(max=_BELOW_ONE), 0.9 * scale / grid)",
+        old="clamp_(max=_BELOW_ONE), scale / grid)",
+        new="clamp_(max=_BELOW_ONE), 0.9 * scale / grid)",
         test="tests/unit/gpu/test_noise.py::test_interpreted_it_gives_the_cpus_integers",
     ),
     Sabotage(

@@ -49,6 +49,22 @@ def differing(count, device="cpu"):
     return int((found != own).sum()), int(few.sum())
 
 
+def errors(device="cpu"):
+    """The largest relative errors of the squared norms of rows, and of their weighted sums."""
+    random = np.random.default_rng(0)
+    found = []
+    for count, length in ((1, 1), (3, 1025), (5, 513), (9, 9000)):
+        rows = random.normal(size=(count, length)).astype(np.float32)
+        factors = random.random(count) * (np.arange(count) != 1)
+        there = torch.from_numpy(rows).to(device)
+        squares = device_noise.squared_norms_on_device(there).cpu().numpy()
+        total = device_noise.weighted_sum_on_device(there, torch.from_numpy(factors).to(device))
+        wide = rows.astype(float)
+        pairs = ((squares, (wide**2).sum(1)), (total.cpu().numpy(), factors @ wide))
+        found.append([float(np.abs(own - true).max() / np.abs(true).max()) for own, true in pairs])
+    return np.max(found, axis=0).tolist()
+
+
 def noised(count):
     """What is added to sums: in whole steps of the grid, and its standard deviation in theirs."""
     total = torch.linspace(-5.0, 5.0, count, dtype=torch.float64)
@@ -66,4 +82,4 @@ def noised(count):
 if __name__ == "__main__":
     read_bounds_of_loops()
     works = device_noise._works(torch.device("cpu"))
-    print(json.dumps([works, differing(20_000), noised(8_000)]))
+    print(json.dumps([works, differing(20_000), noised(8_000), errors()]))

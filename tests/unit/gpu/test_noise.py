@@ -9,7 +9,7 @@ import torch
 
 from dpbo.dpsgd import device_noise
 from tests.unit.gpu.interpreted import interpreted
-from tests.unit.gpu.noise_cases import differing
+from tests.unit.gpu.noise_cases import differing, errors
 
 pytestmark = pytest.mark.gpu
 
@@ -47,7 +47,7 @@ def test_the_inverse_cdf_is_as_close_as_the_proof_needs():
 
 @pytest.mark.attack("A14", "A17", "A25")
 def test_interpreted_it_gives_the_cpus_integers():
-    works, (apart, settled), drawn = interpreted("tests.unit.gpu.noise_cases")
+    works, (apart, settled), drawn, errors = interpreted("tests.unit.gpu.noise_cases")
     on_grid, first, second, together = drawn
     assert works
     assert apart == 0
@@ -57,6 +57,7 @@ def test_interpreted_it_gives_the_cpus_integers():
     assert first == pytest.approx(1.0, abs=6 / 126)
     assert second == pytest.approx(1.0, abs=6 / 126)
     assert abs(together) < 6 / 89
+    assert max(errors) < 1e-14, "norms and sums"
 
 
 def test_a_kernel_that_does_not_run_is_warned_of_once_and_the_cpu_draws():
@@ -73,6 +74,7 @@ def test_a_kernel_that_does_not_run_is_warned_of_once_and_the_cpu_draws():
 @pytest.mark.attack("A14", "A25")
 def test_on_a_gpu_it_gives_the_cpus_integers():
     assert device_noise.runs_on(torch.device("cuda", 0))
+    assert max(errors("cuda")) < 1e-14
     apart, settled = differing(4_000_003, "cuda")
     assert apart == 0
     assert settled > 0
