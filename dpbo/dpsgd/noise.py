@@ -70,7 +70,7 @@ from dpbo.dpsgd.device_noise import (
     weighted_sum_on_device,
 )
 from dpbo.dpsgd.reached import is_own_class
-from dpbo.dpsgd.rebuilding import PublicCopy, equal_things, same_numbers
+from dpbo.dpsgd.rebuilding import Numbers, PublicCopy, equal_things
 from dpbo.errors import InputError, UsageError
 from dpbo.fingerprint import is_own
 from dpbo.isolation import GeneratorStates
@@ -92,6 +92,9 @@ _LEAST_ROWS = 4
 # How many numbers are converted to float64 at a time.
 _CACHED = 1 << 16
 _DEVICE_CACHED = 1 << 26
+# How many numbers of small gradients are joined.
+_JOINED = 1 << 20
+_DEVICE_JOINED = 1 << 24
 _DRAWS = 1 << 14
 _REMEDY = (
     "Take the next batch from the loader before each step, one optimizer a model, and look no batch"
@@ -413,13 +416,19 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
             )
         self._clipped += count
         self._norm = max(clip, self._norm)
-        factors = _factors(gradients, clip)
-        for parameter, gradient in zip(self.params, gradients, strict=True):
-            total = _weighted_sum(gradient, factors, self._samples.size).view(parameter.shape)
+        groups = _groups(gradients)
+        joined = [group[0] if len(group) == 1 else torch.cat(group, dim=1) for group in groups]
+        factors = _factors(joined, clip)
+        totals = list[torch.Tensor]()
+        for group, rows in zip(groups, joined, strict=True):
+            total = _weighted_sum(rows, factors, self._samples.size)
+            totals += total.split_with_sizes([gradient.shape[1] for gradient in group])
+        for parameter, total in zip(self.params, totals, strict=True):
+            own = total.view(parameter.shape)
             if parameter.summed_grad is None:
-                parameter.summed_grad = total
+                parameter.summed_grad = own
             else:
-                parameter.summed_grad = parameter.summed_grad + total
+                parameter.summed_grad = parameter.summed_grad + own
             # A second step finds no gradients.
             parameter.grad_sample = None
 
@@ -452,20 +461,11 @@ class _State:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._held = _held(optimizer)
-        self._numbers = [
-            thing.detach().clone() if isinstance(thing, torch.Tensor) else None
-            for thing in self._held
-        ]
+        self._numbers = Numbers(thing for thing in self._held if isinstance(thing, torch.Tensor))
 
     def is_state_of(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer has the same objects, with the same numbers."""
-        held = _held(optimizer)
-        if not equal_things(self._held, held):
-            return False
-        return all(
-            numbers is None or same_numbers(thing, numbers)
-            for thing, numbers in zip(held, self._numbers, strict=True)
-        )
+        return equal_things(self._held, _held(optimizer)) and not self._numbers.changed()
 
 
 def _held(optimizer: torch.optim.Optimizer) -> list[Any]:
@@ -488,6 +488,26 @@ def _held(optimizer: torch.optim.Optimizer) -> list[Any]:
     # To look for a parameter's state makes an empty one.
     hold({parameter: state for parameter, state in optimizer.state.items() if state})
     return held
+
+
+def _groups(gradients: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Gradients of few numbers in groups of one dtype and device: a call for each of many small
+    layers would take longer than to copy them together.
+    """
+    groups = list[list[torch.Tensor]]()
+    room = 0
+    for gradient in gradients:
+        alike = groups and (groups[-1][0].dtype, groups[-1][0].device) == (
+            gradient.dtype,
+            gradient.device,
+        )
+        if alike and gradient.numel() <= room:
+            groups[-1].append(gradient)
+        else:
+            groups.append([gradient])
+            room = _DEVICE_JOINED if gradient.is_cuda else _JOINED
+        room -= gradient.numel()
+    return groups
 
 
 def _factors(gradients: list[torch.Tensor], clip: float) -> torch.Tensor:

@@ -33,6 +33,7 @@ arrays outside the module that are written without moving a counter.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import enum
@@ -228,9 +229,7 @@ class PublicCopy:
     def note_step(self) -> None:
         """Call after each step of the optimizer: noised parameters are now as they should be."""
         self._stepped = {place: _position(parameter) for place, parameter in self._noised.items()}
-        self._numbers = {
-            place: parameter.detach().clone() for place, parameter in self._noised.items()
-        }
+        self._numbers = Numbers(self._noised.values())
 
     def require_unchanged(self, *, whole: bool = False) -> None:
         """Raise InputError, with the layer's name, if anything changed outside the optimizer's
@@ -241,11 +240,7 @@ class PublicCopy:
         """
         self._comparisons += 1
         whole = whole or self._comparisons & (self._comparisons - 1) == 0
-        moved = {
-            place
-            for place, parameter in self._noised.items()
-            if not self._is_as_stepped(place, parameter)
-        }
+        moved = self._moved()
         for (name, layer), hooks, hooks_now in zip(
             [*self._hooked, ("", self._module)], self._hooks, self._hooks_now(), strict=True
         ):
@@ -264,11 +259,14 @@ class PublicCopy:
                     _place(name), layer, "unchanged by forward passes and by your loop", _KEPT
                 )
 
-    def _is_as_stepped(self, place: int, parameter: nn.Parameter) -> bool:
-        """Whether a noised parameter is as the last step left it."""
-        return _position(parameter) == self._stepped[place] and same_numbers(
-            parameter, self._numbers[place]
-        )
+    def _moved(self) -> set[int]:
+        """Which noised parameters are not as the last step left them."""
+        places = list(self._noised)
+        return {places[i] for i in self._numbers.changed()} | {
+            place
+            for place, parameter in self._noised.items()
+            if _position(parameter) != self._stepped[place]
+        }
 
     def rebuilt(self) -> nn.Module:
         """A new copy of the public copy with the noised parameters' numbers, in evaluation mode.
@@ -662,6 +660,42 @@ def equal_things(before: list[Any], now: list[Any]) -> bool:
         a is b or (type(a) is type(b) and type(a) in PLAIN and a == b)
         for a, b in zip(before, now, strict=True)
     )
+
+
+class Numbers:
+    """A copy of the numbers of tensors, one for each dtype and device: a GPU is waited for once."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        self._tensors = list(tensors)
+        self._forms = [_form(tensor) for tensor in self._tensors]
+        alike = collections.defaultdict[Any, list[int]](list)
+        for place, (_, *kind) in enumerate(self._forms):
+            alike[tuple(kind)].append(place)
+        self._copies = [(places, self._joined(places)) for places in alike.values()]
+
+    def changed(self) -> list[int]:
+        """The places of tensors with other numbers than then; NaN counts as itself."""
+        now = [_form(tensor) for tensor in self._tensors]
+        if now != self._forms:
+            return [place for place, form in enumerate(self._forms) if now[place] != form]
+        found = []
+        for places, copied in self._copies:
+            if copied.is_cuda and same_numbers(self._joined(places), copied):
+                continue
+            parts = copied.split_with_sizes([self._tensors[place].numel() for place in places])
+            found += [
+                place
+                for place, part in zip(places, parts, strict=True)
+                if not same_numbers(self._tensors[place].detach().reshape(-1), part)
+            ]
+        return found
+
+    def _joined(self, places: list[int]) -> torch.Tensor:
+        return torch.cat([self._tensors[place].detach().reshape(-1) for place in places])
+
+
+def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 def same_numbers(a: Any, b: Any) -> bool:

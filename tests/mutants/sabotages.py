@@ -1587,10 +1587,7 @@ SABOTAGES = (
     Sabotage(
         "parameters may change in a forward pass",
         where="dpbo.dpsgd.rebuilding:PublicCopy.require_unchanged",
-        old=(
-            "moved = {place for place, parameter in self._noised.items() if not"
-            " self._is_as_stepped(place, parameter)}"
-        ),
+        old="moved = self._moved()",
         new="moved = set[int]()",
         test=(
             "tests/attacks/test_released_models.py"
@@ -1599,9 +1596,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "the numbers of noised parameters are not compared",
-        where="dpbo.dpsgd.rebuilding:PublicCopy._is_as_stepped",
-        old="and same_numbers(parameter, self._numbers[place])",
-        new="",
+        where="dpbo.dpsgd.rebuilding:PublicCopy._moved",
+        old="self._numbers.changed()",
+        new="()",
         test=(
             "tests/attacks/test_released_models.py"
             "::test_a_loop_that_writes_to_parameters_gives_no_model[False-data]"
