@@ -17,6 +17,7 @@ import functools
 import gzip
 import importlib.resources
 import json
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
@@ -52,6 +53,9 @@ class Census(NamedTuple):
     protected: Records
     test: Records
     categorical: tuple[bool, ...]
+
+    def __repr__(self) -> str:
+        return f"Census(train={len(self.train[1])} records, protected={len(self.protected[1])})"
 
     def model(self) -> HistGradientBoostingClassifier:
         """The model that is tuned, with scikit-learn's defaults but for fewer trees."""
@@ -154,7 +158,7 @@ def run(options: argparse.Namespace) -> None:
         ("its gain over the default model, released", found.best_gain_, found.best_gain_std_),
         ("its accuracy, released", found.best_score_, found.best_score_std_),
     ):
-        if value is not None and std is not None:
+        if not math.isnan(value):
             error = f"standard error {100 * std:.1f} from its noise"
             print(f"\n  {name:44s} {100 * value:6.1f} %, {error}")
     print(f"\nparameters: {found.best_params_}\n\nRehearsal on the public records:")

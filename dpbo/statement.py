@@ -296,7 +296,9 @@ class Statement:
             filter(None, ("all records with one label together" if self.grouped else single, count))
         )
         name = f" {self.dataset!r}" if self.dataset else ""
-        return f"each {self.unit}{f' ({facts})' if facts else ''} of the {self.role} records{name}"
+        # also of a study without models, where nothing is validated
+        role = "protected" if self.role == "validation" else self.role
+        return f"each {self.unit}{f' ({facts})' if facts else ''} of the {role} records{name}"
 
 
 def conditional(names: Iterable[str], failure_probability: float) -> str:
@@ -347,10 +349,11 @@ def _short(terms: Mapping[str, Any]) -> str:
         given,
         key=lambda name: _SHOWN_FIRST.index(name) if name in _SHOWN_FIRST else len(_SHOWN_FIRST),
     ):
-        if isinstance(given[name], list) and len(given[name]) == 1:
-            value = given[name][0]
-        else:
-            value = given[name]
+        value = given[name]
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        if value is False:
+            value = "no"
         longer = [*shown, f"{_WORDS.get(name, name.replace('_', ' '))} {value}"]
         if len(", ".join(longer)) <= _TWO_LINES:
             shown = longer

@@ -70,7 +70,7 @@ print(
     f"noise {search.best_gain_std_:.3f}; "
     f"8 of 10 such gains are within {search.best_gain_range_}"
 )
-if search.best_score_ is not None:
+if not np.isnan(search.best_score_):
     print(
         f"score on the customers: {search.best_score_:.3f}, "
         f"noise {search.best_score_std_:.3f}"

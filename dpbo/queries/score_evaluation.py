@@ -39,6 +39,7 @@ _SCORER = (
     " function that scores each record, such as `lambda model, records: model.predict(records[0])"
     " == records[1]`, or to DPSearch a name such as scoring='f1'. "
 )
+_POINT = "Without a fit= the score's first argument is the point itself, a tensor. "
 
 
 class _WrongShape(Exception):
@@ -121,7 +122,10 @@ def probe_score(
         " (zeros, or `example`): there it"
     )
     scorer = _SCORER if _is_scorer(score) else ""
-    remedy = f"{scorer}If zeros are not valid records, give public ones: Curator(..., example=)."
+    point = _POINT if isinstance(subject, torch.Tensor) else ""
+    remedy = (
+        f"{scorer}{point}If zeros are not valid records, give public ones: Curator(..., example=)."
+    )
     result = _NOT_CALLED
     try:
         result = ask(score, subject, example)

@@ -226,9 +226,9 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
     if not facts["searches"]:
         facts["configurations"] = _configurations(search)
     score = gain = None
-    if search.best_score_ is not None and search.best_score_std_ is not None:
+    if not math.isnan(search.best_score_):
         score = with_noise(search.best_score_, search.best_score_std_)
-    if search.best_gain_ is not None and search.best_gain_std_ is not None:
+    if not math.isnan(search.best_gain_):
         gain = with_noise(search.best_gain_, search.best_gain_std_)
     names = (search.name, f"{search.name}: search")
     return facts | {

@@ -11,6 +11,7 @@ releases only; `results_` and `best_score_` hold released values and their noise
 """
 
 import inspect
+import math
 import pathlib
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
@@ -96,14 +97,14 @@ _WEIGHTS = (
 )
 _NOT_REHEARSED = (
     "strategy='auto' cannot rehearse scoring={!r}, which is not a mean of one number per record: "
-    "it searches on noised scores, as strategy='bo' does, and rehearsal_ and free_params_ are "
-    "None. Pass strategy='bo', or a scoring such as 'neg_brier_score'."
+    "it can only search on noised scores, as strategy='bo' does, and refuses where their noise "
+    "would hide any difference. Pass strategy='bo', or a scoring such as 'neg_brier_score'."
 )
 _REPEATED = (
-    "This process has already queried some of them under another ledger, and two budgets in "
-    "memory add up to more than either states. Nothing was charged. Give every search the same "
-    "Privacy(dataset=..., ledger=...), or one Curator and a share of its budget each; or set "
-    "Privacy(allow_repeated=True), and the statement will say so."
+    "this process has already queried some of these protected records under another ledger, and "
+    "two budgets add up to more than either statement says. Nothing was charged. Give every search "
+    "the same privacy=Privacy(dataset=..., ledger=...), or one Curator and a share of its budget "
+    "each; or set Privacy(allow_repeated=True), and the statement will say so."
 )
 # Settings of `Privacy` that may be given beside a Curator.
 _BESIDE_A_CURATOR = ("divisor", "mechanism")
@@ -240,13 +241,13 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             it on the training records.
         best_gain_, best_gain_std_: its released gain over the default model, the mean over units of
             clipped score differences, and the standard deviation of that noise alone; 0.0 where
-            the default model is recommended; None where none was released ("bo", no
-            `final_share`) or the release was lost.
+            the default model is recommended, which costs nothing; NaN where none was released
+            ("bo", no `final_share`) or the release was lost.
         best_gain_range_: where the gain lies by what was released and the rehearsal's populations
             (`Range`); None where there is no rehearsal or no gain.
         best_score_, best_score_std_: its separately released score, the mean over units of each
             one's mean, and the standard deviation of that noise alone (an estimate for F1 and the
-            like, see scorings.py); None where none was released (see `final_share`).
+            like, see scorings.py); NaN where none was released (see `final_share`).
         results_: the configurations, as a dict of columns like `cv_results_`
             (`pandas.DataFrame(search.results_)` is a table). `params`; `param_NAME`, masked arrays;
             `mean_test_score`, the released score, with noise; `std_test_score`, the standard
@@ -377,16 +378,18 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         last = problem.last_releases()
         found = problem.strategy.run(problem)
         best = found.configurations[found.best]
-        numbers: dict[str, Any] = {"gain": (None, None), "final": (None, None)}
+        nothing = (math.nan, math.nan)
+        numbers = {"gain": nothing, "final": nothing}
         for part, reservation in last.items():
             # Of a search that is resumed, the configuration that the earlier session asked about.
             best, number, noise_std = problem.release_last(part, reservation, best)
-            numbers[part] = (number, noise_std)
+            if number is not None and noise_std is not None:
+                numbers[part] = (number, noise_std)
         self.best_gain_, self.best_gain_std_ = numbers["gain"]
         self.best_score_, self.best_score_std_ = numbers["final"]
         self.best_gain_range_ = None
         gains = problem.gains_of(best)
-        if self.rehearsal_ is not None and self.best_gain_ is not None and gains is not None:
+        if self.rehearsal_ is not None and not math.isnan(self.best_gain_) and gains is not None:
             self.best_gain_range_ = self.rehearsal_.range_after(
                 gains, self.best_gain_, self.best_gain_std_
             )
@@ -499,8 +502,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         )
         compared = not privacy.allow_repeated and privacy.mechanism is None
         if compared and curator.protected.are_repeated():
-            allowed = "one file or URL for all searches over the same validation records"
-            raise InputError("ledger", None, allowed, _REPEATED)
+            raise UsageError(_REPEATED)
         return curator
 
     def _problem(
@@ -670,9 +672,9 @@ def rehearse(
     return strategy.rehearsal(problem.cross_validated())
 
 
-def _with_std(value: float | None, std: float | None) -> str | None:
+def _with_std(value: float, std: float) -> str | None:
     """A released number and its noise, in words."""
-    if value is None:
+    if math.isnan(value):
         return None
     return f"{value:.4g}, standard deviation of the noise {std:.2g}"
 

@@ -5,6 +5,7 @@ private record.
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import pickle
 import subprocess
@@ -406,7 +407,7 @@ def test_what_is_protected_and_by_what_number_it_is_divided():
         *TRAIN, *VALIDATION, groups=groups, groups_train=np.arange(400) + 1000
     )
     assert (
-        "each patient (all records with one label together; 300, a public number) of the validation"
+        "each patient (all records with one label together; 300, a public number) of the protected"
         " records" in str(search.statement())
     )
     with pytest.raises(InputError, match="groups_train"):
@@ -498,7 +499,7 @@ def test_a_baseline_without_privacy_says_so():
     search = fitted(mechanism=NoNoise(allow_not_private=True), n_iter=6)
     assert "not bounded" in str(search.statement())
     assert search.best_score_ == pytest.approx(search.best_estimator_.score(*VALIDATION), abs=1e-6)
-    assert fitted(final_share=None, n_iter=6).best_score_ is None
+    assert math.isnan(fitted(final_share=None, n_iter=6).best_score_)
 
 
 def test_data_frames_and_word_labels():

@@ -128,10 +128,10 @@ def test_everything_of_one_patient_together():
     from examples.patient_groups import tuned
 
     search = tuned(evaluations=9)
-    assert (search.best_score_ or 0.0) > 0.85
+    assert search.best_score_ > 0.85
     assert (
         "each patient (all records with one label together; 1300, a public number) of the"
-        " validation records" in str(search.statement())
+        " protected records" in str(search.statement())
     )
 
 

@@ -65,7 +65,7 @@ def test_every_field_is_there_in_text_json_and_html(tmp_path):
     text = str(statement)
     for part in (
         "patient",
-        "validation",
+        "of the protected records",
         "readmissions",
         "under replace-one, which compares",
         "own patient; 200, a public",
