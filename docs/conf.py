@@ -51,6 +51,9 @@ napoleon_custom_sections = [
         "Run",
     )
 ]
+# names in docstrings are code, and links where they are documented
+default_role = "py:obj"
+toc_object_entries_show_parents = "hide"
 myst_heading_anchors = 3
 
 # The pages of the reference: file, title, what is there, modules.
