@@ -130,7 +130,7 @@ class PrivateObjective:
     def __init__(
         self,
         curator: Curator,
-        score: Score | ClippedMean | PoissonSampled,
+        score: Score | Query,
         *,
         score_range: ScoreRanges | None = None,
         fit: Any = None,
@@ -432,9 +432,7 @@ class PrivateObjective:
                 warn(text, NoiseWarning)
 
 
-def _query(
-    score: Score | ClippedMean | PoissonSampled, **settings: Any
-) -> ClippedMean | PoissonSampled:
+def _query(score: Score | Query, **settings: Any) -> ClippedMean | PoissonSampled:
     """The query of an objective, without its subject."""
     given = {name: value for name, value in settings.items() if value is not None}
     if isinstance(score, ClippedMean | PoissonSampled):
@@ -442,6 +440,14 @@ def _query(
             remedy = f"Give it to {type(score).__name__}."
             raise InputError(name, value, "omitted where score is a query", remedy)
         return score
+    if isinstance(score, Query):
+        raise InputError(
+            "score",
+            type(score).__name__,
+            "a function, or a ClippedMean, CellMeans or PoissonSampled",
+            "For another query: curator.reserve(...), then curator.evaluate(query, x=...) and"
+            " release_all of the reservation, in a loop of your own.",
+        )
     if "score_range" not in given:
         raise InputError("score_range", None, "a public pair (lower, upper), or one pair a metric")
     return ClippedMean(score, **given)

@@ -475,10 +475,9 @@ class Chain:
         text = f"The {budget} is {how}, in {birth.accounting.unit}: {', '.join(shown)}."
         if birth.dataset:
             text += " `python -m dpbo ledger show FILE_OR_URL` lists what was released."
-        if self.reservations and not full and not birth.accounting.events:
-            if any(self.used[name] < held.slots for name, held in self.reservations.items()):
-                text += " Unused slots of a reservation cannot be given to another."
-            text += " Ask for no more than is left, for example by budget=0.5."
+        unused = any(self.used[name] < held.slots for name, held in self.reservations.items())
+        if unused and not full and not birth.accounting.events:
+            text += " Unused slots of a reservation cannot be given to another."
         return text
 
     def _paid_for(self, name: str, cost: float) -> str:

@@ -127,8 +127,14 @@ class Ledger:
                     # on them.
                     remedy = (
                         "Where the number of units is public it is part of the promise: give all of"
-                        " them. Put a public stand-in record (such as zeros) in the place of a unit"
-                        " that has left."
+                        " them, and no other. Put a public stand-in record (such as zeros) in the"
+                        " place of a unit that has left, and leave out one that has joined."
+                    )
+                if name == "accounting":
+                    remedy = (
+                        f"Give accounting={made_for[name]}, to DPSearch in"
+                        " privacy=Privacy(accounting=...): by itself it takes PureFilter() for few"
+                        " releases and GDPFilter() for many."
                     )
                 raise LedgerMismatch(name, made_for[name], value, remedy)
 

@@ -94,7 +94,9 @@ class Reservation:
 
     @property
     def values(self) -> list[dict[str, Any]]:
-        """The ledger's row of each value that was released, in the order of release."""
+        """The ledger's row of each value that was released, in the order of release: `value`,
+        `variance`, and what `evaluate` was told besides, in `details`.
+        """
         return self.curator.ledger.values(self.name)
 
     @property

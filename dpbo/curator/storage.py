@@ -120,6 +120,7 @@ class Storage:
         self._closing = weakref.finalize(self, _dispose, self._engine, self._home)
         # Whether the transaction under way was sent its commit, which may go unanswered.
         self._committing = False
+        self._schema = ""
         self.identity = self._identity()
         if self._exists():
             self.require_whole()
@@ -210,12 +211,11 @@ class Storage:
             # of a link that leads to itself, too
             return os.path.realpath(self.file)
         url = self._engine.url
-        schema = ""
         if self._engine.dialect.name == "postgresql":
             with self._errors_translated():
-                schema = _named_schema(self._engine)
+                self._schema = _named_schema(self._engine)
         place = ":".join(str(part) for part in (url.host or "", url.port or "") if part)
-        return " ".join(filter(None, (url.get_backend_name(), place, url.database, schema)))
+        return " ".join(filter(None, (url.get_backend_name(), place, url.database, self._schema)))
 
     def _write_connection(self) -> sa.Connection:
         return self._engine.connect().execution_options(**{_WRITE: True})
@@ -287,6 +287,8 @@ class Storage:
 
     def _place(self) -> str:
         place = printable(public_place(self._engine.url))
+        if self._schema:
+            place += f", schema {self._schema!r}"
         if len(place) <= _LONGEST:
             return place
         return f"{place[:_LONGEST]}..."

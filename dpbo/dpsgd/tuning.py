@@ -238,9 +238,10 @@ def tune(
     # This follows from what is released, and from nothing else.
     if found.model is None:
         text = (
-            "tune returns no model: the run failed on the private records, or another process"
-            " trained the model and no folder= kept it. What was charged stays charged. Try fit on"
-            " public records of the same form and number; pass folder= to the next study."
+            "tune returns no model: the run failed on the private records, as one does that stops"
+            " before its last step, or another process trained the model and no folder= kept it."
+            " What was charged stays charged. Try fit on public records of the same form and"
+            " number; pass folder= to the next study."
         )
         warn(text, UserWarning)
     return found

@@ -108,7 +108,11 @@ class AdditiveMechanism(Mechanism):
     def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
         offset, gain = affine
         value = np.asarray(offset) + drawn * np.asarray(distribution.grid) * gain
-        return value, (np.asarray(distribution.std) * gain) ** 2
+        variance = (np.asarray(distribution.std) * gain) ** 2
+        if distribution.block is None:
+            # one scale may serve all coordinates
+            variance = np.broadcast_to(variance, value.shape)
+        return value, variance
 
     def _sample(
         self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy

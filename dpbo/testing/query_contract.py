@@ -72,13 +72,12 @@ def moved(
     sensitivity's `scale`.
     """
     rows = 1 if declared.block is None else len(before) // declared.block
+    units = declared.scale * (len(before) // len(declared.scale))
     steps = [
         Fraction(x - y) * Fraction(q)
         for x, y, q in zip(before, after, [*quanta] * rows, strict=True)
     ]
-    scaled = [
-        abs(step) / Fraction(unit) for step, unit in zip(steps, declared.scale * rows, strict=True)
-    ]
+    scaled = [abs(step) / Fraction(unit) for step, unit in zip(steps, units, strict=True)]
     return sum(scaled, Fraction(0)), sum((s * s for s in scaled), Fraction(0)), max(scaled)
 
 

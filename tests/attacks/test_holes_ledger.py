@@ -152,7 +152,7 @@ def test_what_is_spent_is_named_and_no_new_ledger_is_advised(tmp_path):
             lambda: held.reserve("more", GaussianEvent(1.0), slots=9, terms={}),
             [
                 "of the budget); 0.100502 of 0.201004 mu^2 are left (50 % of the budget)",
-                "Ask for no more than is left, for example by budget=0.5.",
+                "Unused slots of a reservation cannot be given to another.",
             ],
         ),
     ):

@@ -19,7 +19,7 @@ import torch
 import dpbo.mechanisms
 import dpbo.queries
 import dpbo.testing
-from dpbo import Adjacency, PrivacyUnit
+from dpbo import Adjacency, PrivacyUnit, PrivateObjective
 from dpbo.errors import InputError, PrivateFailure, UsageError
 from dpbo.mechanisms import PermuteAndFlipMechanism
 from dpbo.mechanisms.mechanism import Mechanism
@@ -164,6 +164,29 @@ class CountsRows(Query):
 
     def public_inputs(self):
         return {"threshold": self.threshold}
+
+
+class Tails(CountsRows):
+    """Two numbers under one scale: how many records exceed the threshold, and how many do not."""
+
+    def sensitivity(self, adjacency):
+        return Sensitivity(l1=2.0, l2=2.0**0.5, linf=1.0)
+
+    def _evaluate(self, view, subject):
+        above = (view.records > self.threshold).sum()
+        return IntegerSum(torch.stack([above, view.count - above]) << 30, quanta=(2.0**-30,) * 2)
+
+    def affine(self, units):
+        return [0.0, 0.0], 1.0
+
+
+def test_one_scale_serves_all_numbers_of_a_query():
+    curator = owner(torch.arange(100.0))
+    release = curator.release(Tails(50.0), NOISE)
+    assert release.variance.shape == (2,)
+    assert release.variance[0] == release.variance[1] > 0.0
+    with pytest.raises(InputError, match=r"^score='Tails'.*For another query: curator\.reserve"):
+        PrivateObjective(curator, Tails(50.0), evaluations=2)
 
 
 class SummedRows(ClippedSum):
