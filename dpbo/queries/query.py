@@ -362,6 +362,8 @@ def copy_mutable(value: Any) -> Any:
         return value.copy()
     if type(value) in (list, tuple):
         return type(value)(map(copy_mutable, value))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(copy_mutable, value))
     if type(value) is dict:
         return {name: copy_mutable(part) for name, part in value.items()}
     return value

@@ -24,6 +24,7 @@ import torch
 from dpbo.papers.em.estimator import Iterations, PrivateEstimator, public_count
 from dpbo.papers.em.point_sums import VectorSum
 from dpbo.queries.ball import MOST_DIMENSION, Ball
+from dpbo.queries.score_evaluation import ask
 from dpbo.validation import Name, Positive, at_least
 
 # of the number of records, where it is private: this adds a quarter to the variance of a moment
@@ -105,5 +106,5 @@ class DPEM(PrivateEstimator):
             ball=Ball(float(self.bound)),
             weights=(_COUNT_WEIGHT, 1.0),
             nonnegative=self.nonnegative,
-            vectors=functools.partial(self.statistics, theta),
+            vectors=functools.partial(ask, self.statistics, theta),
         )

@@ -149,6 +149,13 @@ class PointSums(Query):
             lambda pieces: self._total(pieces, count),
         )
 
+    def per_record_scores(
+        self, subject: Any
+    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+        if self.vectors is None:
+            return ()
+        return [(self._points, subject, ())]
+
     def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
         def there(pieces: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
             """On the records' own device. If the score fails on one record, all pieces come from

@@ -2,8 +2,9 @@
 Poissons as its third instance.
 """
 
+import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from sklearn.utils.estimator_checks import check_estimator
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
-from dpbo.errors import InputError, LedgerMismatch
+from dpbo.errors import InputError, LedgerMismatch, ScoreError
 from dpbo.mechanisms import NoNoise
 from dpbo.papers.em import DPEM
 from dpbo.papers.em.point_sums import VectorSum
@@ -241,6 +242,50 @@ def test_scikit_learns_own_checks():
     )
     checked = check_estimator(estimator, expected_failed_checks=NOT_APPLICABLE, on_skip=None)
     assert sum(result["status"] == "passed" for result in checked) > 25
+
+
+class Rates(NamedTuple):
+    rates: torch.Tensor
+
+
+@pytest.mark.attack("A4")
+@pytest.mark.parametrize("start", [torch.ones(1).double(), Rates(torch.ones(1).double())])
+def test_what_the_statistics_write_into_theta_reaches_no_other_call(start):
+    """Where one record made them fail, they were called again, and all others' were halved."""
+
+    def halved(theta, records):
+        rates = theta.rates if isinstance(theta, Rates) else theta
+        rates.mul_(0.5)
+        if bool((records < 0.0).any()):
+            raise ValueError
+        return records * rates
+
+    def moment(first):
+        records = np.full((100, 1), 0.5)
+        records[0] = first
+        settings = {"start": start, "size": 1, "max_iter": 1, "mechanism": EXACT}
+        fitted = em(statistics=halved, m_step=moments_alone, **settings).fit(records)
+        return float(fitted.parameters_)
+
+    found = [moment(0.5), moment(0.5), moment(-1.0)]
+    assert found == pytest.approx([0.25, 0.25, 0.2475], abs=1e-5)
+
+
+@pytest.mark.attack("A4")
+def test_statistics_and_vectors_of_several_records_are_refused():
+    """Nothing was tried on public records, as it is of every other score."""
+
+    def of_all(theta, records):
+        return torch.softmax(records, 0)
+
+    asked = VectorSum(2, ball=Ball(1.0), vectors=functools.partial(of_all, None))
+    curator = Curator(
+        torch.from_numpy(counts(100)), unit="person", adjacency=REPLACE, budget=Budget(1.0, 1e-6)
+    )
+    with pytest.raises(ScoreError, match="each record by itself"):
+        curator.evaluate(asked)
+    with pytest.raises(ScoreError, match="each record by itself"):
+        em(statistics=of_all, m_step=moments_alone, size=2).fit(counts(100))
 
 
 def test_what_it_cannot_do_is_refused_before_the_budget_is_touched():
