@@ -130,6 +130,10 @@ def rows_of(records: Any) -> Rows | None:
     """Records of any form as rows that can be compared; None where they cannot, as where a Dataset
     changes its samples at random."""
     try:
+        if isinstance(records, PrivateView):
+            if records.can_take:
+                return records
+            records = records.container
         # A subclass may give other records than these two do.
         if type(records) is Subset:
             if (whole := rows_of(records.dataset)) is None:
@@ -481,8 +485,8 @@ def _singles(numbers: Any) -> Digests:
 
 
 def _cell(cell: Any, key: bytes) -> bytes:
-    """8 bytes: a number as in a table of numbers; a missing value of any kind as NaN; another
-    object by its pickle. Raises for one that has none: its content is not known.
+    """8 bytes: a number as in a table of numbers; a missing value of any kind as NaN. Raises for an
+    object that has no pickle: its content is not known.
     """
     if is_missing(cell):
         cell = math.nan
@@ -491,6 +495,7 @@ def _cell(cell: Any, key: bytes) -> bytes:
             # An integer beyond the largest float.
             return _singles(np.array([float(cell)])).tobytes()
     if not isinstance(cell, _CELLS):
-        cell = pickle.dumps(cell)
-    # "content", since a sample may hold other objects, such as pictures.
+        pickle.dumps(cell)
+    # "content", since a sample may hold other objects, such as pictures. A pickle itself tells of
+    # more: where a tensor lies, in what order a set came, and which texts are one object.
     return fingerprint(cell, detail="content", key=key, size=8)
