@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _TABLES = 64
+_NOT_COMPARED = (
+    "%s records are not compared with others, because single records cannot be read alike twice"
+)
 # The budget of all that no ledger of this process is known to pay for.
 _TRAININGS = "trainings"
 
@@ -93,6 +96,8 @@ class ProtectedRecords(Opaque):
         self._ledger = ledger
         self._repetition_allowed = repetition_allowed
         self._remembered = False
+        # that the own records are not compared
+        self._told = False
         # By role.
         self._others: dict[str, Sketch] = {}
 
@@ -109,11 +114,7 @@ class ProtectedRecords(Opaque):
         """
         sketch = Sketch.of(rows_of(records))
         if sketch is None:
-            _LOG.warning(
-                "%s records are not compared with others, because single records cannot be read"
-                " alike twice",
-                role,
-            )
+            _LOG.warning(_NOT_COMPARED, role)
             return
         self._others[role] = sketch
         self._remembered = False
@@ -126,7 +127,7 @@ class ProtectedRecords(Opaque):
             name: the argument that holds the records.
             why: what is wrong with records of two roles.
         """
-        require_other_rows(name, records, self.__own, self._role, why)
+        require_other_rows(name, records, rows_of(self.__own), self._role, why)
 
     def are(self, records: Any) -> bool:
         """Whether these are the curator's own records, each as often, in any order.
@@ -135,10 +136,10 @@ class ProtectedRecords(Opaque):
         """
         if records is self.__own.container:
             return True
-        rows = rows_of(records)
-        if rows is None:
+        own, rows = rows_of(self.__own), rows_of(records)
+        if own is None or rows is None:
             return False
-        mine = TableDigest.of(self.__own, PROCESS_KEY)
+        mine = TableDigest.of(own, PROCESS_KEY)
         others = TableDigest.of(rows, PROCESS_KEY)
         return mine is not None and others is not None and torch.equal(mine.sums, others.sums)
 
@@ -181,7 +182,10 @@ class ProtectedRecords(Opaque):
         return any(protected_tables.hold(sketch, but_for=budget) for sketch in sketches)
 
     def _sketches(self) -> list[Sketch]:
-        own = Sketch.of(self.__own)
+        own = Sketch.of(rows_of(self.__own))
+        if own is None and self.__own.count and not self._told:
+            self._told = True
+            _LOG.warning(_NOT_COMPARED, self._role)
         return [*([] if own is None else [own]), *self._others.values()]
 
 

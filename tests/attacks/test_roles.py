@@ -20,6 +20,7 @@ from dpbo.curator.protected_records import (
     require_other_rows,
 )
 from dpbo.curator.record_fingerprints import rows_of
+from dpbo.curator.records import leaves
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
 from dpbo.errors import InputError, ReservationChanged
 from dpbo.mechanisms import GaussianMechanism
@@ -124,6 +125,13 @@ def test_a_release_that_was_interrupted_after_its_charge_counts_as_a_budget(monk
 
 
 LABELS_MEAN = ClippedMean(lambda _, records: records[1], score_range=(0, 1))
+
+
+def labels_of_samples(_, samples):
+    return [int(leaves(samples[place])[1]) for place in range(len(samples))]
+
+
+LABELS_MEAN_OF_SAMPLES = ClippedMean(labels_of_samples, score_range=(0, 1))
 
 
 def test_a_second_budget_over_the_same_training_records_is_refused(once):
@@ -259,6 +267,29 @@ def test_samples_that_change_at_random_are_said_not_to_be_compared(once, caplog)
     for seed in (51, 52):
         tuned(once, Lines(X, Y, shaken=True), people(seed, 100))
     assert caplog.text.count("training records are not compared with others") == 2
+
+
+@pytest.mark.parametrize(("kind", "seed"), [(TensorDataset, 53), (Lines, 55)])
+def test_a_dataset_asked_by_two_curators_is_one_table(kind, seed):
+    """Only tables and lists were compared: a Dataset's budget was spent twice, without a word."""
+
+    def ask(X, Y):
+        owner(kind(X, Y)).release(LABELS_MEAN_OF_SAMPLES, NOISE)
+
+    X, Y = people(seed)
+    ask(X, Y)
+    with pytest.warns(RepeatedRecordsWarning, match="under another Curator"):
+        ask(X.flip(0), Y.flip(0))
+    with unwarned():
+        ask(*people(seed + 1))
+
+
+def test_records_that_cannot_be_compared_with_those_of_other_budgets_are_said_once(caplog):
+    X, Y = people(57)
+    curator = owner(Lines(X, Y, shaken=True))
+    for _ in range(2):
+        curator.release(LABELS_MEAN_OF_SAMPLES, NOISE)
+    assert caplog.text.count("records are not compared with others") == 1
 
 
 def test_a_session_knows_the_records_of_other_budgets():
