@@ -10,6 +10,8 @@ curator calls `_evaluate`.
 from __future__ import annotations
 
 import abc
+import collections
+import copy
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -364,6 +366,9 @@ def copy_mutable(value: Any) -> Any:
         return type(value)(map(copy_mutable, value))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*map(copy_mutable, value))
-    if type(value) is dict:
-        return {name: copy_mutable(part) for name, part in value.items()}
+    if type(value) in (dict, collections.OrderedDict):
+        # with the attributes of a state_dict
+        copied = copy.copy(value)
+        copied.update({name: copy_mutable(part) for name, part in value.items()})
+        return copied
     return value

@@ -2,6 +2,7 @@
 it.
 """
 
+import collections
 import copy
 import random
 import threading
@@ -142,6 +143,7 @@ def doubled(x):
         pytest.param(np.ones(1), id="array"),
         pytest.param([1.0], id="list"),
         pytest.param({0: 1.0}, id="dict"),
+        pytest.param(collections.OrderedDict({0: 1.0}), id="ordered dict"),
     ],
 )
 @pytest.mark.parametrize("how", ["score", "fit", "reference", "blocks"])
