@@ -364,6 +364,36 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "statistics of EM get the parameters themselves, and may write to them",
+        where="dpbo.papers.em.exponential_family:DPEM._question",
+        old="functools.partial(ask, self.statistics, theta)",
+        new="functools.partial(self.statistics, theta)",
+        test=(
+            "tests/unit/papers/test_em_exponential_family.py"
+            "::test_what_the_statistics_write_into_theta_reaches_no_other_call"
+        ),
+    ),
+    Sabotage(
+        "vectors of points are not tried on public records",
+        where="dpbo.papers.em.point_sums:PointSums.per_record_scores",
+        old="if self.vectors is None:",
+        new="if True:",
+        test=(
+            "tests/unit/papers/test_em_exponential_family.py"
+            "::test_statistics_and_vectors_of_several_records_are_refused"
+        ),
+    ),
+    Sabotage(
+        "a Dataset's samples are not compared with the records of other budgets",
+        where="dpbo.curator.record_fingerprints:rows_of",
+        old="records = records.container",
+        new="return None",
+        test=(
+            "tests/attacks/test_roles.py"
+            "::test_a_dataset_asked_by_two_curators_is_one_table[TensorDataset-53]"
+        ),
+    ),
+    Sabotage(
         "the paper's Laplace noise on weights and means is for one of two components",
         where="dpbo.papers.em.point_sums:of_counts_and_sums",
         old="times = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0",
