@@ -133,7 +133,7 @@ def rows_of(records: Any) -> Rows | None:
         if isinstance(records, PrivateView):
             if records.can_take:
                 return records
-            records = records.container
+            records = records.records
         # A subclass may give other records than these two do.
         if type(records) is Subset:
             if (whole := rows_of(records.dataset)) is None:

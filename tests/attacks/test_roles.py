@@ -20,7 +20,7 @@ from dpbo.curator.protected_records import (
     require_other_rows,
 )
 from dpbo.curator.record_fingerprints import rows_of
-from dpbo.curator.records import leaves
+from dpbo.curator.records import Source, leaves
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
 from dpbo.errors import InputError, ReservationChanged
 from dpbo.mechanisms import GaussianMechanism
@@ -269,7 +269,11 @@ def test_samples_that_change_at_random_are_said_not_to_be_compared(once, caplog)
     assert caplog.text.count("training records are not compared with others") == 2
 
 
-@pytest.mark.parametrize(("kind", "seed"), [(TensorDataset, 53), (Lines, 55)])
+def loaded(X, Y):
+    return Source(lambda: TensorDataset(X, Y))
+
+
+@pytest.mark.parametrize(("kind", "seed"), [(TensorDataset, 53), (Lines, 55), (loaded, 58)])
 def test_a_dataset_asked_by_two_curators_is_one_table(kind, seed):
     """Only tables and lists were compared: a Dataset's budget was spent twice, without a word."""
 

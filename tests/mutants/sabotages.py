@@ -386,7 +386,7 @@ SABOTAGES = (
     Sabotage(
         "a Dataset's samples are not compared with the records of other budgets",
         where="dpbo.curator.record_fingerprints:rows_of",
-        old="records = records.container",
+        old="records = records.records",
         new="return None",
         test=(
             "tests/attacks/test_roles.py"
