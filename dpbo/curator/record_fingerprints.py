@@ -43,7 +43,7 @@ from dpbo.curator.entropy import system_entropy
 from dpbo.curator.public_form import is_missing
 from dpbo.curator.records import PrivateView, leaves
 from dpbo.fingerprint import fingerprint
-from dpbo.isolation import isolate_generators
+from dpbo.isolation import isolate_generators, mute_warnings
 from dpbo.privacy import PrivacyUnit
 
 Digests = NDArray[np.uint64]
@@ -118,8 +118,8 @@ class _Samples:
     def take(self, positions: torch.Tensor | slice) -> Any:
         """The parts of the samples, each as a tensor or array where all have one shape, else as a
         list."""
-        with isolate_generators(system_entropy):
-            # Samples may be changed at random.
+        # A warning may show a sample, and samples may be changed at random.
+        with mute_warnings(), isolate_generators(system_entropy):
             if isinstance(positions, slice):
                 positions = torch.arange(self.count, device="cpu")[positions]
             samples = [leaves(self.records[place]) for place in positions.tolist()]

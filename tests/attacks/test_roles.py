@@ -288,6 +288,19 @@ def test_a_dataset_asked_by_two_curators_is_one_table(kind, seed):
         ask(*people(seed + 1))
 
 
+class Warned(Lines):
+    def __getitem__(self, place):
+        warnings.warn(f"{self.X[place]}", stacklevel=1)
+        return super().__getitem__(place)
+
+
+def test_what_a_dataset_warns_of_its_samples_is_not_shown():
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        owner(Warned(*people(70))).release(LABELS_MEAN_OF_SAMPLES, NOISE)
+    assert shown == []
+
+
 def test_records_that_cannot_be_compared_with_those_of_other_budgets_are_said_once(caplog):
     X, Y = people(57)
     curator = owner(Lines(X, Y, shaken=True))
