@@ -9,6 +9,7 @@ can load their own.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import uuid
 from collections.abc import Callable, Hashable, Mapping, MutableMapping
@@ -35,6 +36,7 @@ _EXAMPLES = 5  # zero records to try a score on
 # Rows of an array, to see whether it was changed.
 _LOOKED_AT = 32
 _MOST_PARTS = 4  # features, labels, groups, weights
+_PLAIN = {int, float, bool, str, bytes, type(None)}
 _loaded: dict[str, Any] = {}
 
 
@@ -269,7 +271,15 @@ class PrivateView:
         """The records at these positions, in the same container; of a slice, views where they can
         be.
         """
-        return map_leaves(self.records, lambda part: _rows(part, positions))
+        _use_up_warning()
+
+        def taken(part: Any) -> Any:
+            # of a list only these samples are copied
+            if isinstance(part, list):
+                return _read_only(_rows(part, positions))
+            return _rows(_read_only(part), positions)
+
+        return map_leaves(self._loaded(), taken)
 
     def storages(self) -> frozenset[int]:
         """Where the records' tensors lie in memory."""
@@ -389,7 +399,11 @@ def versions(records: Any) -> tuple[int, ...]:
 
     def version(part: Any) -> int:
         if isinstance(part, list):
+            if _are_plain(part):
+                return 0
             return sum(version(leaf) for sample in part for leaf in leaves(sample))
+        if _is_data(part):
+            return sum(version(leaf) for leaf in leaves(_fields_of(part)))
         if isinstance(part, torch.Tensor) and not part.is_inference():
             return part._version
         return 0
@@ -554,8 +568,31 @@ def _read_only(part: Any) -> Any:
     if hasattr(part, "iloc"):
         return part.copy(deep=False)
     if isinstance(part, list):
+        if _are_plain(part):
+            return part.copy()
         return [map_leaves(sample, _read_only) for sample in part]
+    if _is_data(part):
+        copied = copy.copy(part)
+        for name, value in _fields_of(part).items():
+            object.__setattr__(copied, name, map_leaves(value, _read_only))
+        return copied
     return part
+
+
+def _are_plain(parts: list[Any]) -> bool:
+    """Whether these are numbers or texts alone, such as a sample's tokens."""
+    return {*map(type, parts)} <= _PLAIN
+
+
+def _is_data(part: Any) -> bool:
+    """Whether it is of a data class of the caller's, such as one sample of a list."""
+    return dataclasses.is_dataclass(part) and not isinstance(part, (type, torch.nn.Module))
+
+
+def _fields_of(sample: Any) -> dict[str, Any]:
+    """What a data class's object has in its fields."""
+    names = (each.name for each in dataclasses.fields(sample))
+    return {name: getattr(sample, name) for name in names if hasattr(sample, name)}
 
 
 @functools.cache

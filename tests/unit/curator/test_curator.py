@@ -9,6 +9,7 @@ import re
 import threading
 import traceback
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 from unittest.mock import patch
@@ -522,6 +523,19 @@ def test_a_score_that_changes_records_in_place_is_refused():
 
 
 HALF = torch.tensor([0.5], dtype=torch.float64)
+
+
+@dataclass
+class Pixels:
+    part: Any
+
+    def __getitem__(self, _place: int) -> Any:
+        return self.part
+
+    def __setitem__(self, _place: int, part: Any) -> None:
+        self.part = part
+
+
 SAMPLES = {
     "tensor": lambda: HALF.clone(),
     "tensor with label": lambda: (HALF.clone(), 0),
@@ -533,6 +547,9 @@ SAMPLES = {
     "array in a list": lambda: [HALF.numpy().copy(), 0],
     "number in a dict": lambda: {0: 0.5},
     "number in a list": lambda: [0.5],
+    "tensor in a data class": lambda: Pixels(torch.tensor([0.5])),
+    "array in a data class": lambda: Pixels(np.array([0.5])),
+    "number in a data class": lambda: Pixels(0.5),
 }
 
 
@@ -560,6 +577,22 @@ def test_what_a_score_writes_to_samples_is_refused_or_gone_at_the_next_call(kind
     else:
         with pytest.raises(PrivateFailure, match=r"in place|score failed"):
             curator.release(mean(halve), exact)
+
+
+class Counted(dict[str, float]):
+    copies = 0
+
+    def __copy__(self) -> "Counted":
+        Counted.copies += 1
+        return Counted(self)
+
+
+def test_one_sample_at_a_time_copies_each_once():
+    """All were copied for each: a question took the square of their number."""
+    curator = make([Counted(x=0.5) for _ in range(50)], one_at_a_time=True)
+    Counted.copies = 0
+    curator.evaluate(mean(lambda _, samples: [samples[0]["x"]]))
+    assert Counted.copies < 200
 
 
 def column_of(records):
