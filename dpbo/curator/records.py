@@ -423,19 +423,27 @@ def versions(records: Any) -> tuple[int, ...]:
             rows.sum_duplicates()
             rows.eliminate_zeros()
             rows = rows.data
-        return hash(rows.tobytes())
+        return hash((rows.tobytes(), _in_cells(rows)))
 
     return tuple(map(digest, leaves(records)))
 
 
 def _digest_of_table(rows: Any) -> int:
-    """Of its numbers and dates, dtype by dtype: several together would make an array of objects,
-    whose bytes are addresses, and differ from one copy to the next.
+    """Of its numbers, dates and arrays, dtype by dtype: several together would make an array of
+    objects, whose bytes are addresses, and differ from one copy to the next.
     """
     dtypes = rows.dtypes
     plain = [kind for kind in dict.fromkeys(dtypes) if isinstance(kind, np.dtype)]
-    parts = [rows.loc[:, (dtypes == kind).to_numpy()] for kind in plain if kind.kind in "biufcmM"]
-    return hash(tuple(part.to_numpy().tobytes() for part in parts))
+    parts = [rows.loc[:, (dtypes == kind).to_numpy()].to_numpy() for kind in plain]
+    numbers = [part.tobytes() for part in parts if part.dtype.kind in "biufcmM"]
+    return hash((*numbers, *map(_in_cells, parts)))
+
+
+def _in_cells(rows: Any) -> bytes:
+    """The numbers of arrays that cells hold, such as embeddings."""
+    if rows.dtype.kind != "O":
+        return b""
+    return b"".join(cell.tobytes() for cell in rows.flat if isinstance(cell, np.ndarray))
 
 
 def leaves(records: Any) -> list[Any]:

@@ -641,6 +641,29 @@ def test_records_that_are_written_to_are_refused(kind, who):
         curator.evaluate(mean(score))
 
 
+def cells_of(count):
+    cells = np.empty((count, 1), dtype=object)
+    for place in range(count):
+        cells[place, 0] = np.array([0.5])
+    return cells
+
+
+@pytest.mark.attack("A4", "A5")
+@pytest.mark.parametrize("kind", [pd.DataFrame, np.asarray])
+def test_arrays_in_cells_that_are_written_to_are_refused(kind):
+    """Each evaluation halved them again."""
+
+    def halve(_, records):
+        cells = np.asarray(records)[:, 0]
+        for cell in cells:
+            cell *= 0.5
+        return [cell.item() for cell in cells]
+
+    curator = make(kind(cells_of(500)), schema=kind(cells_of(2)))
+    with pytest.raises(PrivateFailure, match="in place"):
+        curator.evaluate(mean(halve))
+
+
 def test_a_table_that_nobody_writes_to_stays_the_same():
     """Whatever its columns are: those of several kinds together make an array of objects."""
     times = pd.date_range("2020", periods=500)
