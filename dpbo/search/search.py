@@ -323,9 +323,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                 With `test_size` and without X_val, they are one table that is split once, and only
                 its validation part is protected. Else take protected rows out yourself, by merging
                 the tables: they are refused only where clearly more rows are equal, label and all,
-                than the rows that repeat within either table explain, or where a whole column is
-                the same. Where no row repeats, one equal row gives a warning. A row that differs in
-                one cell is another row.
+                than the rows that repeat within either table explain, or where a whole column of
+                many values is the same. Where no row repeats, one equal row gives a warning. A row
+                that differs in one cell is another row.
             X_val, y_val: the private validation records; X_val may be a Curator over (X, y),
                 without y_val. Labels may be one column of a table.
             groups: one label a validation record; all records with one label are protected
