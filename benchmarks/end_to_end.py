@@ -46,6 +46,7 @@ from benchmarks.overhead import curator_of, peak_memory
 from dpbo import Adjacency, Budget, Curator, DPSearch, Privacy, PrivateObjective, Space, demo
 from dpbo.accounting import Planned
 from dpbo.curator.labels import numbered
+from dpbo.curator.ledger import Ledger
 from dpbo.curator.record_fingerprints import TableDigest, rows_of
 from dpbo.dpsgd import Session, plan_tuning, tune
 from dpbo.events import PoissonGaussianEvent
@@ -337,7 +338,7 @@ def _reports(limits: dict[int, dict[str, float]]) -> list[list[Any]]:
 
 
 def statements(smoke: bool) -> list[list[Any]]:
-    """Statements under `Planned`, and of many releases."""
+    """Statements under `Planned`, and of many releases, and opening their ledger."""
     repetitions = 2 if smoke else 5
     noise = iter(np.linspace(2.0, 2.1, repetitions + 1).tolist())
 
@@ -355,16 +356,21 @@ def statements(smoke: bool) -> list[list[Any]]:
     (times,) = processor_times(planned, repetitions=repetitions)
     rows = [line("statement of 100 steps of DP-SGD under Planned", times, wanted={"s": 0.5})]
     releases = 20 if smoke else 2000
-    curator = curator_of(torch.rand(100))
-    for _ in range(releases):
-        curator.release(
-            ClippedMean(lambda _, records: records, score_range=(0.0, 1.0)),
-            GaussianMechanism(1000.0),
-        )
-    (times,) = processor_times(curator.statement, repetitions=repetitions)
-    rows.append(
-        line(f"statement of {releases:,} releases", times, wanted={"s": 0.01 + 1e-5 * releases})
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        file = f"{folder}/ledger.db"
+        curator = curator_of(torch.rand(100), dataset="records", ledger=file)
+        for _ in range(releases):
+            curator.release(
+                ClippedMean(lambda _, records: records, score_range=(0.0, 1.0)),
+                GaussianMechanism(1000.0),
+            )
+        for work, call in (
+            ("statement", curator.statement),
+            ("opening", lambda: Ledger.open(file)),
+        ):
+            (times,) = processor_times(call, repetitions=repetitions)
+            name = f"{work} of {releases:,} releases in a file"
+            rows.append(line(name, times, wanted={"s": 0.01 + 1e-5 * releases}))
     return rows
 
 

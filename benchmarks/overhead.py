@@ -11,6 +11,7 @@ import os
 import statistics
 import threading
 import time
+from typing import Any
 
 import psutil
 import torch
@@ -33,10 +34,11 @@ def accuracy(weights: torch.Tensor, records: tuple[torch.Tensor, torch.Tensor]) 
     return (features @ weights).argmax(1) == labels
 
 
-def curator_of(records: object, groups: torch.Tensor | None = None) -> Curator:
-    """A curator in memory with a budget that no benchmark exhausts."""
+def curator_of(records: object, groups: torch.Tensor | None = None, **place: Any) -> Curator:
+    """A curator with a budget that no benchmark exhausts, in memory or at a place."""
     unit = PrivacyUnit("record", groups=groups)
-    return Curator(records, unit=unit, adjacency=Adjacency.REPLACE_ONE, budget=Budget.gdp(100.0))
+    budget = Budget.gdp(100.0)
+    return Curator(records, unit=unit, adjacency=Adjacency.REPLACE_ONE, budget=budget, **place)
 
 
 def peak_memory(work: object) -> float:

@@ -25,7 +25,7 @@ from dpbo.papers.po_gp_ucb.http.commands import curate_options, model_options
 from dpbo.validation import printable
 
 if TYPE_CHECKING:
-    from dpbo.curator.chain import Chain, Record
+    from dpbo.curator.chain import Chain
     from dpbo.curator.ledger import Ledger
     from dpbo.curator.statements import BudgetUse
 
@@ -317,7 +317,7 @@ def _ledger(options: argparse.Namespace) -> None:
             else "Use --expect HEAD to detect tampering or a rollback."
         )
     elif options.action == "export":
-        for record in ledger.records():
+        for record in ledger.each():
             print(json.dumps(vars(record), sort_keys=True))
     elif options.action == "metrics":
         print(json.dumps(_metrics(ledger, chain), allow_nan=False))
@@ -334,10 +334,9 @@ def _show(ledger: "Ledger", chain: "Chain") -> None:
     from dpbo.curator.statements import BudgetUse, compose_statement
     from dpbo.statement import format_down
 
-    records = ledger.records()
-    lost = _lost(records)
+    lost = _lost(chain)
     run_by = None
-    for record in records:
+    for record in ledger.each():
         note = "  value lost" if record.seq in lost else ""
         print(
             f"{record.seq:5d}  {printable(record.kind):8s} {printable(record.name):20s}"
@@ -371,8 +370,7 @@ def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
     """What `ledger show` prints, as JSON values: nothing is cut or rounded."""
     from dpbo.curator.statements import BudgetUse, compose_statement
 
-    records = ledger.records()
-    lost = _lost(records)
+    lost = _lost(chain)
     use = BudgetUse.of(ledger, chain, ledger.budget.delta)
     return {
         "dpbo": __version__,
@@ -390,7 +388,7 @@ def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
                     else []
                 ),
             }
-            for record in records
+            for record in ledger.each()
         ],
         "budget": {
             "text": use.budget,
@@ -405,15 +403,15 @@ def _metrics(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
     """Numbers for a collector of logs, with the guarantee in words: one line of JSON."""
     from dpbo.curator.statements import BudgetUse, compose_statement
 
-    records = ledger.records()
     use = BudgetUse.of(ledger, chain, ledger.budget.delta)
+    head = ledger.head()
     return {
         "dataset": ledger.birth.dataset,
         "role": ledger.birth.role,
-        "records": len(records),
-        "head": ledger.head().hash,
-        "released": sum(len(one.body["values"]) for one in records if one.kind == "value"),
-        "lost": len(_lost(records)),
+        "records": head.seq + 1,
+        "head": head.hash,
+        "released": sum(len(one.body["values"]) for one in ledger.each() if one.kind == "value"),
+        "lost": len(_lost(chain)),
         "guarantee": compose_statement(ledger, verified=chain).stated(),
         **_shares(use),
         "reservations": {
@@ -432,14 +430,11 @@ def _shares(use: "BudgetUse") -> dict[str, float | None]:
     }
 
 
-def _lost(records: "Sequence[Record]") -> set[int]:
+def _lost(chain: "Chain") -> set[int]:
     """Numbers of the charges whose value was never stored: lost, unless a process is releasing it
     now.
     """
-    answered = {record.body["entry"] for record in records if record.kind == "value"}
-    return {
-        record.seq for record in records if record.kind == "charge" and "slots" in record.body
-    } - answered
+    return {number for number, charge in chain.unanswered.items() if "slots" in charge.body}
 
 
 def _released(value: dict[str, Any]) -> dict[str, Any]:

@@ -356,6 +356,15 @@ class Ledger:
         with self._transaction(self.storage.reading()) as connection:
             return _read(connection, sa.true() if after is None else table.c.seq > after)
 
+    def each(self) -> Iterator[Record]:
+        """The whole chain, oldest first, a part in memory at a time; others may write between two
+        parts.
+        """
+        for start in range(0, self.head().seq + 1, _AT_ONCE):
+            with self._transaction(self.storage.reading()) as connection:
+                part = _numbered(connection, range(start, start + _AT_ONCE))
+            yield from part
+
     def chain(self) -> Chain:
         """The chain as verified so far, with what is new; read it, change nothing."""
         with self._newest():

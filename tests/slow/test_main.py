@@ -324,6 +324,24 @@ def test_a_ledger_is_shown_as_json(tmp_path):
     assert shown["statement"] == json.loads(curator.statement().to_json())
 
 
+def test_a_ledger_is_shown_a_part_at_a_time(tmp_path, monkeypatch):
+    """A long one never stands in memory at once, and others may write between two parts."""
+    monkeypatch.setattr("dpbo.curator.ledger._AT_ONCE", 2)
+    url = str(tmp_path / "l.db")
+    objective = objective_of(opened(url))
+    ledger = Ledger.open(url)
+    objective(torch.zeros(1, 1, dtype=torch.float64))
+    read = ledger.each()
+    found = [next(read)]
+    objective(torch.ones(1, 1, dtype=torch.float64))
+    found += read
+    assert found == ledger.records()[: len(found)]
+    assert [record.kind for record in found].count("value") == 1
+    monkeypatch.setattr(Ledger, "records", None)
+    for arguments in (["show"], ["show", "--json"], ["metrics"], ["export"]):
+        assert printed("ledger", arguments[0], url, *arguments[1:])[0] == 0, arguments
+
+
 def test_records_say_who_writes_them_if_the_operator_does(tmp_path, monkeypatch):
     url = str(tmp_path / "l.db")
 
