@@ -23,12 +23,18 @@ from dpbo.privacy import PrivacyUnit
 from dpbo.queries.score_evaluation import ask, describe_result, tensor_of
 
 Score = Callable[[Any, Any], Any]
+# Their places.
+Columns = np.ndarray[Any, np.dtype[np.int64]]
 _EXTREMES = (1e6, -1e6, 1e30, -1e30, float("nan"))
 _HUGE = 1e30
 # a mean over a few records that moves by this is far from all of them
 _LARGE = 1e6
 # texts that come before and after most others, so that they shift the codes of categories
 _FIRST_AND_LAST = ("", "\uffff")
+# Columns of a table that are tried one by one, and tries of a wider one's: each of either costs as
+# much as the table is wide.
+_SINGLY = 32
+_TRIES = 64
 _HOSTILE = (None, math.nan, _HUGE, -_HUGE, 10**9, -(10**9), 0, *_FIRST_AND_LAST)
 _FIX = (
     "Compute each record's score from that record alone: no mean, rank, normalisation or batch"
@@ -324,8 +330,7 @@ def _require_unmoved(
         # numbers each text is missing.
         if not any(_are_alike(neighbour, earlier) for earlier in failed):
             failed.append(neighbour)
-            singles = _hostile_cells(view, form, name, neighbour)
-            compared += sum(stays(*single) for single in singles)
+            compared += _compared_by_columns(stays, view, form, name, neighbour)
     return compared
 
 
@@ -346,55 +351,57 @@ def _are_alike(records: Any, others: Any) -> bool:
 def _require_unmoved_among_alike(
     score: Score, subject: Any, view: PrivateView, changed: int, form: Form | None
 ) -> None:
-    """As `_require_unmoved`, where the records share one column's cell.
+    """As `_require_unmoved`, where the records share the cells of a column.
 
     What is computed over groups, such as the mean income of a zip code, moves where few public
-    records share no group.
+    records share no group. In a wide table they share those of a quarter of the columns: that by
+    which one groups, and not that of which one takes the mean (`_separated`).
     """
     others = np.delete(np.arange(view.count), changed)
+    width = max((part.shape[1] for part in leaves(view.records) if _is_frame(part)), default=0)
+    alike = map_leaves(
+        view.records,
+        lambda part: part.iloc[[changed] * view.count] if _is_frame(part) else part,
+    )
     replaced = {cell: _with_row(view.records, changed, form, cell) for cell in (_LARGE, -_LARGE)}
-    for column in range(
-        max((part.shape[1] for part in leaves(view.records) if _is_frame(part)), default=0)
-    ):
-        shared = [_shared_cells(part, changed, column) for part in leaves(view.records)]
-        before = _scores_or_none(score, subject, _with_column(view.records, shared, column))
+    for columns in _separated(width):
+        before = _scores_or_none(score, subject, _with_columns_of(view.records, alike, columns))
         for cell, neighbour in replaced.items() if before is not None else ():
             if neighbour is None:
                 after = None
             else:
-                after = _scores_or_none(score, subject, _with_column(neighbour, shared, column))
+                after = _scores_or_none(score, subject, _with_columns_of(neighbour, alike, columns))
             if after is not None:
                 what = (
-                    f"replacing record {changed} by {cell:g} among records that share column"
-                    f" {column}"
+                    f"replacing record {changed} by {cell:g} among records that share"
+                    f" {_told(columns)}"
                 )
                 _require_equal(before[others], after[others], what)
 
 
-def _shared_cells(part: Any, row: int, column: int) -> Any:
-    """This record's cell in a column of a table, as often as there are records; None where there is
-    no such column.
+def _separated(width: int) -> list[Columns]:
+    """Sets of columns, such that of any two columns one set has the first and not the second: each
+    alone in a table of few.
+
+    In a wider one, columns whose places have one digit in common, to base 4: two places differ in a
+    digit. That takes sets by the logarithm of the width.
     """
-    if not _is_frame(part) or column >= part.shape[1]:
-        return None
-    cells = part.iloc[:, column].iloc[[row] * len(part)]
-    cells.index = part.index
-    return cells
+    places = np.arange(width)
+    if width <= _SINGLY:
+        return list(places[:, None])
+    sets = []
+    step = 1
+    while step < width:
+        sets += [places[places // step % 4 == digit] for digit in range(4)]
+        step *= 4
+    return [columns for columns in sets if len(columns)]
 
 
-def _with_column(records: Any, columns: Sequence[Any], place: int) -> Any:
-    """The records with these cells in one column of each table."""
-    cells = iter(columns)
-
-    def put(part: Any) -> Any:
-        column = next(cells)
-        if column is None:
-            return part
-        table = part.copy()
-        table.isetitem(place, column.set_axis(part.index))
-        return table
-
-    return map_leaves(records, put)
+def _told(columns: Columns) -> str:
+    """These columns, in words."""
+    if len(columns) == 1:
+        return f"column {columns[0]}"
+    return f"{len(columns)} columns, such as {columns[0]}"
 
 
 def _is_frame(part: Any) -> bool:
@@ -444,40 +451,61 @@ def _with_cells(records: Any, row: int, form: Form | None, cell: Any) -> Iterato
     yield repr(cell), neighbour if form is None else form.cast(neighbour)[0]
 
 
-def _hostile_cells(
-    view: PrivateView, form: Form | None, name: str, hostile: Any
-) -> Iterator[tuple[str, Any]]:
-    """A hostile replacement in one column at a time. A form casts each column by itself, so
-    `hostile`, the replacement in all columns, has each of them already."""
+def _compared_by_columns(
+    stays: Callable[[str, Any], bool], view: PrivateView, form: Form | None, name: str, hostile: Any
+) -> int:
+    """How many replacements that are hostile in some columns alone the score could take. A form
+    casts each column by itself, so `hostile`, the replacement in all columns, has each of them
+    already.
+
+    Each column of a table of few is tried. A wider one's are tried in halves, and what the score
+    cannot take in halves again: among columns that it can take, it finds the few that it cannot.
+    """
     widths = [part.shape[1] for part in leaves(view.records) if _has_loose_columns(part)]
     if name not in map(repr, _HOSTILE) or not widths:
-        return
+        return 0
     plain = view.records if form is None else form.cast(view.records)[0]
-    for column in range(max(widths)):
-        yield f"{name} in column {column}", _with_column_of(plain, hostile, column)
+    places = np.arange(max(widths))
+    untried = np.array_split(places, len(places) if len(places) <= _SINGLY else 2)
+    compared = 0
+    for _ in range(_TRIES):
+        if not untried:
+            break
+        columns = untried.pop(0)
+        if stays(f"{name} in {_told(columns)}", _with_columns_of(plain, hostile, columns)):
+            compared += 1
+        elif len(columns) > 1:
+            untried += np.array_split(columns, 2)
+    return compared
 
 
 def _has_loose_columns(part: Any) -> bool:
     return getattr(part, "ndim", 0) == 2 and not hasattr(part, "tocsr") and _is_loose(part)
 
 
-def _with_column_of(records: Any, hostile: Any, column: int) -> Any:
-    """The records with one column of the hostile ones, and with all of those where there are no
+def _with_columns_of(records: Any, others: Any, columns: Columns) -> Any:
+    """The records with these columns of other ones, and with all of those where there are no
     columns."""
-    others = iter(leaves(hostile))
+    parts = iter(leaves(others))
 
     def mixed(part: Any) -> Any:
-        other = next(others)
+        other = next(parts)
         if not _has_loose_columns(part):
             return other
-        if column >= part.shape[1]:
-            return part
-        changed = part.copy()
-        if _is_frame(part):
-            changed.isetitem(column, other.iloc[:, column])
-        else:
-            changed[:, column] = other[:, column]
-        return changed
+        taken = columns[columns < part.shape[1]]
+        if not _is_frame(part):
+            changed = part.copy()
+            changed[:, taken] = other[:, taken]
+            return changed
+        import pandas as pd
+
+        # One by one they would take time with the square of the width.
+        table = pd.concat([part, other.set_axis(part.index)], axis=1)
+        places = np.arange(part.shape[1])
+        places[taken] += part.shape[1]
+        table = table.iloc[:, places]
+        table.columns = part.columns
+        return table
 
     return map_leaves(records, mixed)
 
@@ -508,10 +536,9 @@ def _put(part: Any, row: int, cell: Any) -> Any:
             return changed
         return None
     if hasattr(part, "iloc") and part.ndim == 2:
-        table = part.astype(object)
-        for place in range(part.shape[1]):
-            table.isetitem(place, _put(part.iloc[:, place], row, cell))
-        return table
+        objects = part.astype(object).to_numpy(copy=True)
+        objects[row] = cell
+        return type(part)(objects, index=part.index, columns=part.columns, dtype=object)
     if hasattr(part, "iloc"):
         cells = list(part)
         cells[row] = cell

@@ -337,22 +337,51 @@ class TableForm(Leaf):
 
         if not hasattr(part, "iloc") or part.ndim != 2:
             raise InputError(name, type(part).__name__, "a DataFrame, as the public records are")
-        places = [part.columns.get_indexer_for([label]) for label in self.names]
-        for label, found in zip(self.names, places, strict=True):
+        if not part.columns.equals(self.names):
+            part = part.iloc[:, self._places_in(part, name)]
+        index = pd.RangeIndex(len(unfit))
+        if (numbers := self._as_floats(part)) is not None:
+            return pd.DataFrame(numbers, index=index, columns=self.names)
+        made = [
+            _series(column, part.iloc[:, place], unfit) for place, column in enumerate(self.columns)
+        ]
+        table = pd.DataFrame(dict(enumerate(made)), index=index, columns=pd.RangeIndex(len(made)))
+        table.columns = self.names
+        return table
+
+    def _places_in(self, part: Any, name: str) -> list[int]:
+        """Where a table has the public columns. Raises InputError where it lacks one."""
+        places = []
+        for label in self.names:
+            found = part.columns.get_indexer_for([label])
             if len(found) != 1 or found[0] < 0:
                 remedy = "Columns may come in any order, and further ones are left out."
                 raise InputError(
                     name, part, f"a table with one column {label!r}, as the public one has", remedy
                 )
-        made = [
-            _series(column, part.iloc[:, found[0]], unfit)
-            for column, found in zip(self.columns, places, strict=True)
-        ]
-        table = pd.DataFrame(
-            dict(enumerate(made)), index=pd.RangeIndex(len(unfit)), columns=pd.RangeIndex(len(made))
-        )
-        table.columns = self.names
-        return table
+            places.append(int(found[0]))
+        return places
+
+    def _as_floats(self, part: Any) -> NDArray[Any] | None:
+        """All cells at once, where the public columns are floats of one dtype: a wide table's
+        columns would take longer one by one than its score. None for other tables.
+        """
+        dtypes = {column.dtype for column in self.columns}
+        kinds = {dtype.kind if isinstance(dtype, np.dtype) else "" for dtype in part.dtypes}
+        if len(dtypes) != 1 or not all(
+            isinstance(column, NumberForm) and not column.may_be_unfit for column in self.columns
+        ):
+            return None
+        if kinds <= set(_NUMBERS):
+            numbers = part.to_numpy(dtype=np.float64).T
+        elif kinds == {"O"}:
+            cells = part.to_numpy().T
+            numbers = _numbers(cells.reshape(-1)).reshape(cells.shape)
+        else:
+            return None
+        # Each column's cells side by side, as a table that is made of columns has them.
+        with np.errstate(all="ignore"):
+            return numbers.astype(dtypes.pop(), order="C").T
 
 
 class Column(abc.ABC):

@@ -271,6 +271,29 @@ def test_a_public_form_whose_dtype_follows_from_missing_values_is_refused(column
         Form.of(column.to_frame("age"))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_a_table_of_floats_is_cast_as_its_columns_are(dtype):
+    """All cells at once, where a column of text beside them has each column cast by itself."""
+    odd = [None, "1e3", "text", decimal.Decimal("0.1"), True, 10**30, float("inf"), 1e-8]
+    tables = [
+        pd.DataFrame({"a": odd, "b": odd[::-1]}, dtype=object),
+        pd.DataFrame({"a": [1, 2**62 + 1], "b": [True, False]}),
+        pd.DataFrame({"b": [0.1, np.nan], "a": np.array([1e-45, 7.0], dtype="float32"), "z": 1}),
+        pd.DataFrame({"a": pd.array([1, None], dtype="Int64"), "b": [1.0, 2.0]}),
+        pd.DataFrame({"a": pd.Series([], dtype=object), "b": pd.Series([], dtype=object)}),
+    ]
+    public = pd.DataFrame({"a": [0.5], "b": [0.25]}, dtype=dtype)
+    for table in tables:
+        given = table.copy()
+        found, unfit = Form.of(public).cast(table)
+        alone, _ = Form.of(public.assign(word="x")).cast(table.assign(word="x"))
+        pd.testing.assert_frame_equal(found, alone.drop(columns="word"), check_exact=True)
+        assert found.to_numpy().flags.f_contiguous
+        assert not unfit.any()
+        found.iloc[:] = 0.0
+        pd.testing.assert_frame_equal(table, given)
+
+
 def test_a_public_form_with_two_columns_of_one_name_is_refused():
     with pytest.raises(InputError, match="columns have different names"):
         Form.of(pd.DataFrame([[1, 2]], columns=["a", "a"]))

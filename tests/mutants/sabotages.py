@@ -2530,6 +2530,16 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "two columns of a wide table are never told apart",
+        "dpbo.curator.examples:_separated",
+        old="step *= 4",
+        new="step *= width",
+        test=(
+            "tests/unit/testing/test_per_record.py"
+            "::test_a_statistic_of_a_group_is_noticed_in_a_wide_table"
+        ),
+    ),
+    Sabotage(
         "a stored value answers whatever is asked",
         "dpbo.curator.reservation:Reservation.release",
         old='if row["details"] != asked:',

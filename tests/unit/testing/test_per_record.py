@@ -277,6 +277,55 @@ def test_a_wide_table_is_tried_without_casting_all_of_it_for_each_cell(monkeypat
     assert counts[0] == counts[1]
 
 
+def wide_table(width):
+    numbers = np.random.default_rng(0).normal(size=(5, width))
+    return pd.DataFrame(numbers).add_prefix("column ")
+
+
+def test_a_wide_table_is_tried_in_few_calls():
+    # Each takes time with the width, so one for each column took its square: hours at 2,000.
+    def refuses_missing(_, table):
+        calls.append(1)
+        if table.isna().any(axis=None):
+            raise ValueError("missing values")
+        return table.to_numpy().mean(1)
+
+    counts = []
+    for width in (64, 512):
+        calls = list[int]()
+        check_per_record(refuses_missing, None, wide_table(width))
+        counts.append(len(calls))
+    assert counts[1] < 1.5 * counts[0]
+
+
+def test_a_statistic_of_a_group_is_noticed_in_a_wide_table():
+    """Whichever two columns it is made of."""
+    table = wide_table(70)
+    for group, value in ((0, 1), (3, 7), (5, 69), (64, 0), (17, 33), (69, 68)):
+
+        def relative(_, table, group=group, value=value):
+            key, number = table.iloc[:, group], table.iloc[:, value]
+            return (number > number.groupby(key).transform("mean") + 0.1).to_numpy()
+
+        with pytest.raises(AssertionError, match="moved other records' scores"):
+            check_per_record(relative, None, table)
+
+
+def test_a_wide_table_is_tried_where_a_column_is_refused():
+    """A column that leaks is found among those that the score can take, wherever the one is that it
+    cannot."""
+    table = wide_table(70)
+    for refused, leaky in ((7, 60), (60, 7), (34, 35)):
+
+        def leaks(_, table, refused=refused, leaky=leaky):
+            if table.iloc[:, refused].isna().any():
+                raise ValueError("missing values")
+            return table.iloc[:, refused] + table.iloc[:, leaky].isna().any()
+
+        with pytest.raises(AssertionError, match="moved other records' scores"):
+            check_per_record(leaks, None, table)
+
+
 def test_columns_are_tried_one_by_one_where_all_at_once_are_refused():
     def refuses_two(fault):
         def score(_, records):
