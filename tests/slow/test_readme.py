@@ -42,21 +42,6 @@ def test_the_whole_loop(tmp_path, monkeypatch, capsys):
     assert 0.7 < accuracy < 1.1
 
 
-@pytest.mark.usefixtures("seeded_noise")
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.deep)])
-def test_each_how_to_page_runs_after_the_lines_of_the_first(long, tmp_path, monkeypatch):
-    for page in sorted((ROOT / "docs" / "how-to").glob("*.md")):
-        if page.stem not in ("index", "pictures-and-report") and (page.stem in LONG) == long:
-            (folder := tmp_path / page.stem).mkdir()
-            monkeypatch.chdir(folder)
-            code = "".join(blocks("docs/how-to/index.md") + blocks(page)).replace(
-                "n_iter=8,\n", "n_iter=8, privacy=dpbo.Privacy(allow_repeated=True),\n"
-            )
-            code = code.replace("evaluations=30", "evaluations=11")
-            exec(compile(code, page.name, "exec"), {})
-
-
 @pytest.fixture
 def unknown_records():
     """Tests before this one may have asked about the same records in this process."""
@@ -64,6 +49,23 @@ def unknown_records():
     protected_tables.put_back([])
     yield
     protected_tables.put_back(before)
+
+
+@pytest.mark.usefixtures("seeded_noise", "unknown_records")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.deep)])
+def test_each_how_to_page_runs_after_the_lines_of_the_first(long, tmp_path, monkeypatch):
+    for page in sorted((ROOT / "docs" / "how-to").glob("*.md")):
+        if page.stem not in ("index", "pictures-and-report") and (page.stem in LONG) == long:
+            (folder := tmp_path / page.stem).mkdir()
+            monkeypatch.chdir(folder)
+            # A reader runs each page in a process of its own.
+            protected_tables.put_back([])
+            code = "".join(blocks("docs/how-to/index.md") + blocks(page)).replace(
+                "n_iter=8,\n", "n_iter=8, privacy=dpbo.Privacy(allow_repeated=True),\n"
+            )
+            code = code.replace("evaluations=30", "evaluations=11")
+            exec(compile(code, page.name, "exec"), {})
 
 
 # By other noise the recommended weights are at times the default's, which are printed as None.
