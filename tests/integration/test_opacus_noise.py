@@ -156,6 +156,21 @@ def test_sums_are_exact_within_what_the_proof_of_their_sensitivity_allows(record
         assert exact_norm(error.astype(float)) <= 2.0**-11 * CLIP
 
 
+@pytest.mark.attack("A4")
+def test_no_records_factor_depends_on_how_many_there_are_or_how_they_lie_in_memory():
+    """Gradients were joined by how many numbers they have. So one record more took each norm in
+    other blocks, and the sum of 2^19 others moved by .05 C of its own.
+    """
+
+    def factor(count):
+        gradients = [torch.full((count, 1), number) for number in (5.3, 2.9)]
+        return noise._factors([torch.cat(group, 1) for group in noise._groups(gradients)], CLIP)[0]
+
+    assert factor(1 << 19) == factor((1 << 19) + 1)
+    rows = torch.randn(64, 1000, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(summed(rows), summed(rows.T.contiguous().T))
+
+
 def session(module=None):
     module = module or nn.Linear(4, 2)
     return Session(TensorDataset(X, Y), TERMS).make_private(

@@ -1588,6 +1588,26 @@ SABOTAGES = (
         test="tests/unit/gpu/test_noise.py::test_interpreted_it_gives_the_cpus_integers",
     ),
     Sabotage(
+        "how many records there are decides which gradients' norms are taken together",
+        where="dpbo.dpsgd.noise:_groups",
+        old="room -= gradient.shape[1]",
+        new="room -= gradient.numel() / 64",
+        test=(
+            "tests/integration/test_opacus_noise.py"
+            "::test_no_records_factor_depends_on_how_many_there_are_or_how_they_lie_in_memory"
+        ),
+    ),
+    Sabotage(
+        "a gradient's norm is summed in the order in which it lies in memory",
+        where="dpbo.dpsgd.noise:NoisedOptimizer.clip_and_accumulate",
+        old="gradient.shape[1:])).contiguous()",
+        new="gradient.shape[1:]))",
+        test=(
+            "tests/integration/test_opacus_noise.py"
+            "::test_no_records_factor_depends_on_how_many_there_are_or_how_they_lie_in_memory"
+        ),
+    ),
+    Sabotage(
         "gradients of DP-SGD are clipped block by block of coordinates",
         where="dpbo.dpsgd.noise:_factors",
         old="squares = squares + part",
