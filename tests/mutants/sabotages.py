@@ -1590,8 +1590,8 @@ SABOTAGES = (
     Sabotage(
         "how many records there are decides which gradients' norms are taken together",
         where="dpbo.dpsgd.noise:_groups",
-        old="room -= gradient.shape[1]",
-        new="room -= gradient.numel() / 64",
+        old="gradient.shape[1] <= room",
+        new="len(gradient) <= 1 << 19",
         test=(
             "tests/integration/test_opacus_noise.py"
             "::test_no_records_factor_depends_on_how_many_there_are_or_how_they_lie_in_memory"
