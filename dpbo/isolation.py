@@ -19,6 +19,7 @@ threads share.
 import collections
 import contextlib
 import ctypes
+import functools
 import os
 import random
 import signal
@@ -41,7 +42,16 @@ _STANDARD = (1, 2)
 _filters = threading.Lock()
 _generator = threading.RLock()
 _muting: collections.defaultdict[type[Warning], set[object]] = collections.defaultdict(set)
-_SIGNALS = tuple(signal.valid_signals())
+# Those that say nothing of the records. The others may follow from what a score does with one, such
+# as SIGCHLD, of which torch's handler raises that a worker of the score's own has died.
+_SIGNALS = tuple(
+    getattr(signal, name)
+    for name in (
+        *("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK", "SIGUSR1", "SIGUSR2"),
+        *("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGXCPU"),
+    )
+    if hasattr(signal, name)
+)
 _watched = threading.local()
 
 
@@ -258,7 +268,7 @@ def _flush() -> None:
 
 
 @contextlib.contextmanager
-def watch_signals() -> Iterator[None]:
+def watch_signals() -> Iterator["SignalWatch"]:
     """Within this, `interruption` gives what the handler of a signal raised, such as Ctrl-C or
     `signal.alarm`; Python calls handlers in the main thread alone.
 
@@ -266,49 +276,93 @@ def watch_signals() -> Iterator[None]:
     same exception that a score raises on one record would tell of that record: it is confined like
     every other exception. Taken for the score's own, a time limit would count records as the worst,
     and the loop that it should end would go on.
+
+    Handlers are called while `raises` of the watch is set. A signal that comes before or afterwards
+    waits for the end of this, so that it interrupts nothing that puts back generators, filters and
+    handlers.
     """
-    noting: dict[int, Callable[[int, FrameType | None], None]] = {}
+    watch = SignalWatch()
+    outer = getattr(_watched, "watch", None)
+    noting: dict[int, Any] = {}
     handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         handlers = _signal_handlers()
-    _watched.raised = None
     try:
+        _watched.watch = watch
         for number, handler in handlers.items():
-            # The others are ignored, or end the process without an exception.
-            if callable(handler):
-                noting[number] = _noting(handler)
-                signal.signal(number, noting[number])
-        yield
+            noting[number] = watch.noting(handler)
+            signal.signal(number, noting[number])
+        yield watch
     finally:
+        _watched.watch = outer
+        _put_back(handlers, noting)
+        for number in watch.waiting:
+            signal.raise_signal(number)
+
+
+class SignalWatch:
+    """A `watch_signals`.
+
+    Attributes:
+        raises: whether handlers are called as signals come.
+        raised: what a handler raised.
+        waiting: signals that came meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.raises = False
+        self.raised: BaseException | None = None
+        self.waiting = list[int]()
+
+    def noting(self, handler: Callable[[int, FrameType | None], Any]) -> Callable[..., None]:
+        """The handler, called and noted here."""
+
+        def noting(number: int, frame: FrameType | None) -> None:
+            if not self.raises:
+                self.waiting.append(number)
+                return
+            try:
+                handler(number, frame)
+            except BaseException as error:
+                self.raised = error
+                raise
+
+        return noting
+
+
+def _put_back(handlers: dict[int, Any], noting: dict[int, Any]) -> None:
+    try:
         for number, own in noting.items():
             # The handler may have set another one.
             if signal.getsignal(number) is own:
                 signal.signal(number, handlers[number])
-        _watched.raised = None
+    except BaseException:
+        # Raised by one that is back.
+        _put_back(handlers, noting)
+        raise
 
 
 def _signal_handlers() -> dict[int, Any]:
-    return {number: signal.getsignal(number) for number in _SIGNALS}
-
-
-def _noting(handler: Callable[[int, FrameType | None], Any]) -> Callable[..., None]:
-    def noting(number: int, frame: FrameType | None) -> None:
-        try:
-            handler(number, frame)
-        except BaseException as error:
-            _watched.raised = error
-            raise
-
-    return noting
+    """The handlers that may raise: the others are ignored, or end the process."""
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    return {number: handler for number, handler in handlers.items() if callable(handler)}
 
 
 def interruption() -> BaseException | None:
     """What a signal's handler raised in the `watch_signals` that this thread is in."""
-    return getattr(_watched, "raised", None)
+    return getattr(getattr(_watched, "watch", None), "raised", None)
 
 
 def raised_by_signal(error: BaseException) -> bool:
     """Whether a handler of a signal raised this, in public work."""
-    codes = {getattr(handler, "__code__", None) for handler in _signal_handlers().values()}
+    codes = [_code(handler) for handler in _signal_handlers().values()]
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code in codes for frame, _ in frames)
+
+
+def _code(handler: Any) -> Any:
+    """What runs first; None where it is not of Python."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    call = type(handler).__call__
+    return getattr(handler, "__code__", getattr(call, "__code__", None))

@@ -17,7 +17,7 @@ from dpbo.curator.examples import examine, examine_pair, pair_of, try_one
 from dpbo.curator.records import PrivateView, count_records, map_leaves, read_only, versions
 from dpbo.curator.streaming import blocks, to_host
 from dpbo.errors import InputError, PrivacyError, PrivateFailure, ScoreError, UsageError
-from dpbo.isolation import PrivateGenerators, interruption, mute_warnings, watch_signals
+from dpbo.isolation import PrivateGenerators, SignalWatch, mute_warnings, watch_signals
 from dpbo.queries.query import Failure, IntegerSum, Query, require_per_unit
 
 T = TypeVar("T")
@@ -85,23 +85,29 @@ class Job:
         if self.example is not None:
             self._probe(subject)
         # A library's warning about a record's value would show that value to the operator's
-        # notebook.
-        with watch_signals(), private_generators, mute_warnings():
-            try:
-                outcome = self._score(subject, self.view)
-            except BaseException as error:
-                # With private numbers in its frames: between two calls of the score, or in the
-                # code of a query of the user's own, whose text may show a record, too.
-                if interruption() is None:
-                    public = isinstance(error, PrivacyError) or is_of_dpbo(self.query)
-                    if public or not isinstance(error, Exception):
-                        raise
-                    return Failure("exception")
-            if (raised := interruption()) is not None:
-                # Its frames, and what it was raised within, may hold records.
-                raised.__traceback__ = raised.__context__ = raised.__cause__ = None
-                return Failure("interrupted", raised)
-            return outcome
+        # notebook. And no frame of what ends this holds an outcome.
+        with watch_signals() as signals, private_generators, mute_warnings():
+            return self._outcome(subject, signals)
+
+    def _outcome(self, subject: Any, signals: SignalWatch) -> IntegerSum | Failure:
+        try:
+            signals.raises = True
+            outcome = self._score(subject, self.view)
+            signals.raises = False
+        except BaseException as error:
+            signals.raises = False
+            # With private numbers in its frames: between two calls of the score, or in the code of
+            # a query of the user's own, whose text may show a record, too.
+            if signals.raised is None:
+                public = isinstance(error, PrivacyError) or is_of_dpbo(self.query)
+                if public or not isinstance(error, Exception):
+                    raise
+                return Failure("exception")
+        if (raised := signals.raised) is not None:
+            # Its frames, and what it was raised within, may hold records.
+            raised.__traceback__ = raised.__context__ = raised.__cause__ = None
+            return Failure("interrupted", raised)
+        return outcome
 
     def _score(self, subject: Any, view: PrivateView) -> IntegerSum | Failure:
         try:

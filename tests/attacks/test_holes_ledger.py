@@ -23,6 +23,7 @@ from dpbo.curator.ledger import Ledger
 from dpbo.dpsgd.accountant import LedgerAccountant
 from dpbo.errors import InputError, LedgerCorrupt, LedgerError, LedgerMismatch
 from dpbo.events import GaussianEvent
+from dpbo.isolation import GeneratorStates
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.testing.ledger_contract import BIRTH
@@ -298,7 +299,99 @@ def test_a_signal_within_a_score_ends_it_and_shows_no_frame_of_it(
     assert kinds(held) == ["birth"]
 
 
-def test_a_time_limit_in_public_work_ends_it(time_limit):
+@pytest.mark.attack("A21")
+@pytest.mark.parametrize("where", ["within", "before"])
+def test_a_signal_is_not_lost_where_a_score_evaluates_something_itself(time_limit, where):
+    """The inner evaluation forgot it: records counted as the worst, and the loop went on."""
+    own = curator()
+
+    def late(_x, records):
+        if bool((records == 1.0).any()):
+            signal.raise_signal(signal.SIGALRM)
+        return records
+
+    def nested(_x, records):
+        if not bool((records == 1.0).any()):
+            return records
+        with contextlib.suppress(_TimeIsUp):
+            if where == "before":
+                late(None, records)
+        own.evaluate(ClippedMean(late if where == "within" else itself, score_range=(0.0, 1.0)))
+        return records
+
+    with pytest.raises(_TimeIsUp):
+        curator().evaluate(ClippedMean(nested, score_range=(0.0, 1.0)))
+
+
+@pytest.fixture
+def children_tell():
+    """SIGCHLD raises, as torch's handler does once a DataLoader has had workers."""
+
+    def died(_number, _frame):
+        raise RuntimeError("a worker is killed")
+
+    before = signal.signal(signal.SIGCHLD, died)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.attack("A21")
+def test_a_record_that_kills_a_worker_of_the_score_is_confined(children_tell):
+    """It ended evaluate, uncharged, with torch's message: that tells that the record is there."""
+
+    def loading(_x, records):
+        if bool((records == 1.0).any()):
+            signal.raise_signal(signal.SIGCHLD)
+        return records * 0 + 0.5
+
+    held = curator(budget=Budget.gdp(1e4))
+    confined = held.release(
+        ClippedMean(loading, score_range=(0.0, 1.0)), GaussianMechanism(0.01)
+    )
+    assert abs(confined.value.item() - 0.5 * 199 / 200) < 1e-3, "as the worst score"
+
+
+@pytest.mark.attack("A21")
+@pytest.mark.parametrize("during", ["generators", "handlers"])
+def test_a_signal_while_things_are_put_back_leaves_nothing(time_limit, monkeypatch, during):
+    """Generators stayed those that private records had drawn from, and handlers dpbo's own."""
+    handler = signal.getsignal(signal.SIGALRM)
+    others = signal.signal(signal.SIGPROF, handler)
+    restore, install = GeneratorStates.restore, signal.signal
+
+    def restored(states):
+        signal.raise_signal(signal.SIGALRM)
+        restore(states)
+
+    def installed(number, given):
+        install(number, given)
+        if (number, given) == (signal.SIGALRM, handler):
+            signal.raise_signal(number)
+
+    if during == "generators":
+        monkeypatch.setattr(GeneratorStates, "restore", restored)
+    else:
+        monkeypatch.setattr(signal, "signal", installed)
+    seed = torch.initial_seed()
+    try:
+        with pytest.raises(_TimeIsUp):
+            curator().evaluate(MEAN)
+        assert torch.initial_seed() == seed
+        assert {signal.getsignal(each) for each in (signal.SIGALRM, signal.SIGPROF)} == {handler}
+    finally:
+        install(signal.SIGPROF, others)
+
+
+class _Ended:
+    def __call__(self, _number, _frame):
+        raise _TimeIsUp
+
+
+@pytest.mark.parametrize("handler", [None, partial(_Ended.__call__, None), _Ended()])
+def test_a_time_limit_in_public_work_ends_it(time_limit, handler):
+    if handler is not None:
+        signal.signal(signal.SIGALRM, handler)
+
     def late(*_given):
         signal.raise_signal(signal.SIGALRM)
 
