@@ -345,9 +345,7 @@ def test_a_record_that_kills_a_worker_of_the_score_is_confined(children_tell):
         return records * 0 + 0.5
 
     held = curator(budget=Budget.gdp(1e4))
-    confined = held.release(
-        ClippedMean(loading, score_range=(0.0, 1.0)), GaussianMechanism(0.01)
-    )
+    confined = held.release(ClippedMean(loading, score_range=(0.0, 1.0)), GaussianMechanism(0.01))
     assert abs(confined.value.item() - 0.5 * 199 / 200) < 1e-3, "as the worst score"
 
 
