@@ -385,7 +385,7 @@ class _Ended:
         raise _TimeIsUp
 
 
-@pytest.mark.parametrize("handler", [None, partial(_Ended.__call__, None), _Ended()])
+@pytest.mark.parametrize("handler", [None, partial(_Ended()), _Ended()])
 def test_a_time_limit_in_public_work_ends_it(time_limit, handler):
     if handler is not None:
         signal.signal(signal.SIGALRM, handler)
