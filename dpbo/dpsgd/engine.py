@@ -40,6 +40,7 @@ What dpbo cannot check stands in the statement as `dpsgd-attested`:
   mean over records. So does a collate function that pads inputs to the sample's longest, where the
   module does not mask what was added: pad to a public length. So does a mean loss under TF32, as of
   cuDNN's convolutions, whose rounding follows the sample's size: sum the loss, or turn TF32 off.
+  Rounding does so in float32, too, where inputs or targets are not standardised (`noise`).
 - Random numbers, such as dropout's masks, come from the global generators of torch, NumPy and
   Python. Each sample seeds them anew. A seed that the loop sets between a sample and its step, or a
   generator of the caller's own, is known, and one record more gives all later ones other numbers.

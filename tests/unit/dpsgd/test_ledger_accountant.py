@@ -248,6 +248,8 @@ def test_bound_to_a_curator_steps_are_planned_first_and_share_its_ledger(tmp_pat
     assert "replace-one" in str(curator.statement())
     assert "dpsgd-attested" in curator.statement().assumptions, "what dpbo cannot check is named"
     assert "each protected record once" in str(curator.statement())
+    # what the proof of the sum's sensitivity leaves: rounding by others' number moved it by 6 clips
+    assert "less than 2^-11 of the clip" in str(curator.statement())
     assert not curator.statement().void
     again = private(make(dataset="d", ledger=str(tmp_path / "l.db")))
     model, _ = train(again, 2)
