@@ -596,13 +596,15 @@ def _noised(total: torch.Tensor, std: float) -> torch.Tensor:
     noised = torch.empty(len(flat), dtype=torch.float64, device="cpu")
 
     def draw(start: int) -> None:
-        # `grid` is a power of two, so nothing is rounded.
-        exact = flat[start : start + _DRAWS] / grid
-        whole = np.floor(exact)
-        fractions = np.minimum(exact - whole, _BELOW_ONE)
-        scales = np.broadcast_to(scale / grid, len(exact))
-        whole += rounded(NORMALS, fractions, scales, keyed_stream)
-        np.multiply(whole, grid, out=noised.numpy()[start : start + _DRAWS])
+        # An error or a warning, such as of underflow, would tell of records.
+        with np.errstate(all="ignore"):
+            # `grid` is a power of two, so nothing is rounded.
+            exact = flat[start : start + _DRAWS] / grid
+            whole = np.floor(exact)
+            fractions = np.minimum(exact - whole, _BELOW_ONE)
+            scales = np.broadcast_to(scale / grid, len(exact))
+            whole += rounded(NORMALS, fractions, scales, keyed_stream)
+            np.multiply(whole, grid, out=noised.numpy()[start : start + _DRAWS])
 
     starts = range(0, len(flat), _DRAWS)
     if len(starts) == 1:

@@ -171,6 +171,12 @@ def test_no_records_factor_depends_on_how_many_there_are_or_how_they_lie_in_memo
     assert torch.equal(summed(rows), summed(rows.T.contiguous().T))
 
 
+@pytest.mark.attack("A4")
+def test_a_sum_that_underflows_raises_nothing_after_its_charge():
+    with np.errstate(all="raise"):
+        noise._noised(torch.full((2,), 1e-305, dtype=torch.float64), noise.MOST_NORM)
+
+
 def session(module=None):
     module = module or nn.Linear(4, 2)
     return Session(TensorDataset(X, Y), TERMS).make_private(
