@@ -9,7 +9,7 @@ mode.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -359,10 +359,10 @@ def _require_unmoved_among_alike(
     """
     others = np.delete(np.arange(view.count), changed)
     width = max((part.shape[1] for part in leaves(view.records) if _is_frame(part)), default=0)
-    alike = map_leaves(
-        view.records,
-        lambda part: part.iloc[[changed] * view.count] if _is_frame(part) else part,
-    )
+    alike = [
+        part.iloc[[changed] * view.count] if _is_frame(part) else None
+        for part in leaves(view.records)
+    ]
     replaced = {cell: _with_row(view.records, changed, form, cell) for cell in (_LARGE, -_LARGE)}
     for columns in _separated(width):
         before = _scores_or_none(score, subject, _with_columns_of(view.records, alike, columns))
@@ -472,7 +472,7 @@ def _compared_by_columns(
         if not untried:
             break
         columns = untried.pop(0)
-        if stays(f"{name} in {_told(columns)}", _with_columns_of(plain, hostile, columns)):
+        if stays(f"{name} in {_told(columns)}", _with_columns_of(plain, leaves(hostile), columns)):
             compared += 1
         elif len(columns) > 1:
             untried += np.array_split(columns, 2)
@@ -483,13 +483,15 @@ def _has_loose_columns(part: Any) -> bool:
     return getattr(part, "ndim", 0) == 2 and not hasattr(part, "tocsr") and _is_loose(part)
 
 
-def _with_columns_of(records: Any, others: Any, columns: Columns) -> Any:
-    """The records with these columns of other ones, and with all of those where there are no
-    columns."""
-    parts = iter(leaves(others))
+def _with_columns_of(records: Any, others: Iterable[Any], columns: Columns) -> Any:
+    """The records with these columns of other parts, and with all of those that have no columns. A
+    part stays where the other one is None."""
+    given = iter(others)
 
     def mixed(part: Any) -> Any:
-        other = next(parts)
+        other = next(given)
+        if other is None:
+            return part
         if not _has_loose_columns(part):
             return other
         taken = columns[columns < part.shape[1]]

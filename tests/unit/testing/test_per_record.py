@@ -311,6 +311,21 @@ def test_a_statistic_of_a_group_is_noticed_in_a_wide_table():
             check_per_record(relative, None, table)
 
 
+def test_a_statistic_of_labels_in_a_group_is_noticed():
+    """Labels lie beside the table whose column groups them."""
+
+    def relative(_, records):
+        table, labels = records
+        return (
+            labels > labels.groupby(table.iloc[:, 1].to_numpy()).transform("mean") + 0.1
+        ).to_numpy()
+
+    for width in (2, 70):
+        records = (wide_table(width), pd.Series([0.0, 1.0, 2.0, 3.0, 4.0]))
+        with pytest.raises(AssertionError, match="moved other records' scores"):
+            check_per_record(relative, None, records)
+
+
 def test_a_wide_table_is_tried_where_a_column_is_refused():
     """A column that leaks is found among those that the score can take, wherever the one is that it
     cannot."""
