@@ -18,7 +18,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import DPGIBO, DPSearch, Privacy, PrivateObjective
 from dpbo.curator.protected_records import RepeatedRecordsWarning
-from dpbo.errors import InputError, ReservationChanged, ScoreError
+from dpbo.errors import InputError, ReservationChanged, ScoreError, UsageError
 from dpbo.search import NoisedSearch
 from tests.attacks.setups import DOUBLE, FIRST_MEAN, NOISE, TERMS, of, owner, point
 
@@ -47,7 +47,7 @@ def test_a_second_budget_in_memory_over_the_same_records_is_refused():
     (X, y), train = table(1), table(2)
     search().fit(*train, X, y)
     for again in ((X, y), (X[::-1].copy(), y[::-1].copy()), (X[100:], y[100:])):
-        with pytest.raises(InputError, match=r"^ledger=.*allow_repeated=True"):
+        with pytest.raises(UsageError, match=r"^this process has already.*allow_repeated=True"):
             search(name="another").fit(*train, *again)
     allowed = search(allow_repeated=True).fit(*train, X, y)
     assert "repeated-records" in str(allowed.statement())
@@ -60,7 +60,7 @@ def test_a_second_budget_over_the_same_records_is_refused_in_cross_validation():
     with pytest.warns(FitFailedWarning, match="allow_repeated=True"):
         scores = cross_val_score(search(test_size=0.5), X, y, cv=3)
     assert np.isnan(scores).sum() == 2
-    with pytest.raises(InputError, match="allow_repeated=True"):
+    with pytest.raises(UsageError, match="allow_repeated=True"):
         GridSearchCV(
             search(test_size=0.5), {"strategy__n_initial": [2, 3]}, cv=3, error_score="raise"
         ).fit(*table(5, 600))
