@@ -77,10 +77,10 @@ _TRIED_POINTS = 4
 _TRIED_STEPS = 2
 _RECORD = PrivacyUnit("record")
 _REPEATED = (
-    "This process has already trained or tuned on some of them under another ledger, and two"
-    " budgets in memory add up to more than either states. Nothing was charged. Give every call the"
-    " same dataset= and ledger=, or set allow_repeated=True, and the statement will say so. Tell"
-    " only those who may see the records."
+    "this process has already trained or tuned on some of these protected records under another"
+    " ledger, and two budgets add up to more than either statement says. Nothing was charged. Give"
+    " every call the same dataset= and ledger=, or set allow_repeated=True, and the statement will"
+    " say so. Tell only those who may see the records."
 )
 _TWO_ROLES = (
     "A record of both roles pays for both, and the budget counts each role alone: take such records"
@@ -223,9 +223,7 @@ def tune(
     )
     curator.protected.add(training, role=_TRAINING)
     if not allow_repeated and curator.protected.are_repeated():
-        raise InputError(
-            "ledger", None, "one file or URL for all calls with the same records", _REPEATED
-        )
+        raise UsageError(_REPEATED)
     begun = bool({_SELECTION, _TRAINING} & set(curator.ledger.used()))
     given = {"fit": fit, "score": score}
     curator.bind("tuning", given, tables={"training records": training}, begun=begun)

@@ -624,7 +624,7 @@ class TestArguments:
         once = {**fresh, "allow_repeated": False}
         tuned(four["once"], **once)
         for same in ({"training": TRAINING}, {"validation": (X[300:500] + 2, Y[300:500])}):
-            with pytest.raises(InputError, match=r"^ledger=.*allow_repeated=True"):
+            with pytest.raises(UsageError, match=r"^this process has.*allow_repeated=True"):
                 tuned(four["once"], **{**once, **same})
         assert "repeated-records" in str(
             tuned(four["once"], allow_repeated=True, **fresh).statement
