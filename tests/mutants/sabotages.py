@@ -1843,7 +1843,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "an error of a user's query shows a record",
-        where="dpbo.curator.evaluation:Job.__call__",
+        where="dpbo.curator.evaluation:Job._outcome",
         old='return Failure("exception")',
         new="raise",
         test=(
