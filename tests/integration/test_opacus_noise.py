@@ -140,12 +140,13 @@ def test_sums_are_exact_within_what_the_proof_of_their_sensitivity_allows(record
     is no less exact than in one.
     """
     generator = torch.Generator().manual_seed(records)
-    alike = torch.full((records, 3), 1 / 3)
+    # For one number alone a processor's order of adding may happen to make no error.
+    alike = [torch.full((records, 3), number) for number in (1 / 3, 0.7, 1.1, 5.3)]
     some = torch.randn(records, 50, generator=generator)
     # A single number has a norm where more would overflow.
     long = some[:, :1].clone()
     long[::2] = 3e38
-    for rows in (alike, some, long):
+    for rows in (*alike, some, long):
         made, parameter = optimizer(rows.shape[1:], count=records)
         for piece in torch.split(rows, part):
             parameter.grad_sample = piece
