@@ -55,10 +55,11 @@ def stepping(
 
     def step() -> None:
         rows, labels = next(samples)
-        optimizer.zero_grad()
         loss: Any = nn.functional.cross_entropy(module(rows.to(device)), labels.to(device))
         loss.backward()
         optimizer.step()
+        # Last, so that the other optimizer's step finds as much free memory as this one's did.
+        optimizer.zero_grad()
 
     return step
 
