@@ -83,7 +83,6 @@ notebooks: $(STAMP)
 	$(BIN)/python -m tools.notebooks $(SOME)
 
 pictures: $(STAMP)
-	$(BIN)/python -m dpbo --plot docs/pictures/main_job.png
 	$(BIN)/python -m dpbo plan --units 5000 --epsilons 1 --plot docs/pictures/plan.png
 	$(BIN)/python -m tools.pictures
 

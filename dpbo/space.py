@@ -36,6 +36,8 @@ _MOST_STEPS = 1000
 _MOST_WHOLE = 2**52
 # an unbounded distribution is searched between these quantiles
 _TAIL = 1e-3
+# by which a coordinate may miss its range, as an optimizer's does in float32
+_ROUNDING = 1e-6
 
 
 class _Continuous:
@@ -160,13 +162,18 @@ class Space:
         return f"Space({', '.join(f'{name}: {axis.allowed}' for name, axis in self._axes.items())})"
 
     def decode(self, x: Annotated[torch.Tensor, FINITE]) -> dict[str, Any]:
-        """The parameters, by name, at a point of shape `d`; a step is the nearest one."""
+        """The parameters, by name, at a point of shape `d`; a step is the nearest one.
+
+        Raises:
+            InputError: another shape, or a coordinate outside its range.
+        """
         if x.shape != (len(self.names),):
             raise InputError(
                 "x",
                 tuple(x.shape),
                 f"of shape ({len(self.names)},), one coordinate for each of {self.names}",
             )
+        self.require_inside("x", x)
         return {
             name: axis.decode(u)
             for (name, axis), u in zip(self._axes.items(), x.tolist(), strict=True)
@@ -231,6 +238,26 @@ class Space:
         """`q x d` scrambled Sobol points on allowed values: a public initial design."""
         engine = torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=seed)
         return self.placed(engine.draw(q, dtype=dtype)).to(device)
+
+    def require_inside(self, name: str, X: torch.Tensor) -> None:
+        """Raises InputError if a coordinate of points (`... x d`) is outside its range by more than
+        rounding. At the nearest end it would have parameters that a model of X does not know of.
+        """
+        upper = self.bounds[1].clamp(min=1.0).to(X)
+        outside = ((X < -_ROUNDING) | (X > upper + _ROUNDING)).nonzero()
+        if len(outside):
+            place = tuple(outside[0].tolist())
+            remedy = (
+                "Clamp an optimizer's points to the space's bounds; Space.encode makes a point of"
+                " parameters' values."
+            )
+            raise InputError(
+                f"{name}[{', '.join(map(str, place))}]",
+                X[place].item(),
+                f"from 0 to {upper[place[-1]].item():g}, as a coordinate of"
+                f" {self.names[place[-1]]!r}",
+                remedy,
+            )
 
     def placed(self, unit: Annotated[torch.Tensor, POINTS]) -> torch.Tensor:
         """`q x d` points of the space from points of the unit cube, such that uniform ones are

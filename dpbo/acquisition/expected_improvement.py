@@ -37,7 +37,6 @@ from dpbo.acquisition.noisy_improvement import NoisyImprovement
 from dpbo.errors import InputError
 from dpbo.isolation import seed_torch, without_default_device
 from dpbo.models.builders import (
-    FARTHEST,
     ModelBuilder,
     default_gp,
     mute_optimizer_warnings,
@@ -344,14 +343,11 @@ def require_pending(space: Space, pending: torch.Tensor | None) -> None:
     if pending is None:
         return
     d = len(space.names)
-    if (
-        pending.shape[1:] != (d,)
-        or pending.dtype != torch.float64
-        or not bool((pending.abs() <= FARTHEST).all())
-    ):
+    if pending.shape[1:] != (d,) or pending.dtype != torch.float64 or pending.isnan().any():
         raise InputError(
             "pending", tuple(pending.shape), f"float64, of shape k x {d}, points of the space"
         )
+    space.require_inside("pending", pending)
 
 
 def _require_public_values(X: torch.Tensor, public: torch.Tensor) -> None:

@@ -86,8 +86,8 @@ _ASSUMPTIONS = {
 }
 _NOTED = "noted by the caller, in these words: dpbo neither makes nor checks this assumption"
 _INPUTS = (
-    "search inputs: the configurations (points x) that were tried, and the ranges that they come"
-    " from"
+    "search inputs, which are no secret: the configurations (points x) that were tried, and the"
+    " ranges that they come from"
 )
 _MODELS = (
     "records that models were trained on, and the models: nothing here bounds what a model reveals"

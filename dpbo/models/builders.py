@@ -21,8 +21,7 @@ from dpbo.models.plain_covariance import fit
 from dpbo.space import Space
 from dpbo.validation import POINTS, checked, require
 
-# largest coordinate and largest value of a model's inputs
-FARTHEST = 1e6
+# largest value of a model's inputs
 _LARGEST = 1e100
 # as a share of the values' variance
 _LEAST_NOISE = 1e-6
@@ -142,10 +141,11 @@ def require_values(
                 f"on the device of X, {X.device}",
                 f"Give {name}.to(X.device).",
             )
-    if X.shape[1] != len(space.names) or float(X.abs().max()) > FARTHEST:
+    if X.shape[1] != len(space.names):
         raise InputError(
             "X", tuple(X.shape), f"of shape t x {len(space.names)}, points of the space"
         )
+    space.require_inside("X", X)
     for name, value in (("Y", Y), ("Yvar", Yvar)):
         if len(value) != len(X) or value.shape != Y.shape or float(value.abs().max()) > _LARGEST:
             raise InputError(

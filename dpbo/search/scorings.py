@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.base import is_classifier, is_regressor
 
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.isolation import mute_warnings
 from dpbo.queries.cells import CellMeans
 from dpbo.queries.clipped import ClippedMean
@@ -174,6 +174,11 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
 _MOST_CLASSES = 100
 # Scores of single records whose range only the user knows.
 _UNBOUNDED = ("neg_mean_squared_error", "neg_mean_absolute_error")
+_FOR_REGRESSORS = (
+    "accuracy, which DPSearch scores by unless scoring= is given, counts equal numbers. For a"
+    " regressor give scoring='neg_mean_squared_error' or 'neg_mean_absolute_error', with"
+    " score_range=(-c, 0.0): no record's error counts as more than c, a public number."
+)
 _OF_PROBABILITIES = ("true_class_probability", "neg_brier_score", "neg_log_loss")
 _KNOWN = ", ".join(
     map(
@@ -215,7 +220,7 @@ def require_kind(scoring: Any, estimator: Any) -> None:
     for a classifier, and a score of probabilities for a model that gives none.
 
     Raises:
-        InputError: the score is not for this kind of estimator.
+        UsageError: the score is not for this kind of estimator.
     """
     name = _unwrapped(scoring)[0] if hasattr(scoring, "_score_func") else scoring
     if callable(name):
@@ -224,6 +229,9 @@ def require_kind(scoring: Any, estimator: Any) -> None:
         allowed = "a score of predictions, such as 'accuracy', for a model without predict_proba"
         remedy = "Or give it probabilities: sklearn.calibration.CalibratedClassifierCV(model)."
         raise InputError("scoring", name, allowed, remedy)
+    if is_regressor(estimator) and name == "accuracy":
+        # the default, which the caller did not write
+        raise UsageError(_FOR_REGRESSORS)
     if is_regressor(estimator) and name not in _UNBOUNDED:
         allowed = f"one of {_UNBOUNDED} for a regressor, or a function"
         raise InputError("scoring", name, allowed, "Give score_range=(-c, 0.0), too.")

@@ -1,18 +1,26 @@
 """Tests whether a score scores each record on its own: the assumption `score-per-record`."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 from dpbo.curator.examples import require_per_record
 from dpbo.curator.public_form import Form
 from dpbo.curator.records import PrivateView
 from dpbo.privacy import Adjacency, PrivacyUnit
-from dpbo.validation import Count, Seed, checked
+from dpbo.validation import Count, Seed, Within, checked
+
+_Score = Annotated[
+    Any,
+    Within(
+        "score(model, records), a function",
+        callable,
+        "Scores that DPSearch has names for treat each record by itself.",
+    ),
+]
 
 
 @checked
 def check_per_record(
-    score: Callable[[Any, Any], Any],
+    score: _Score,
     subject: Any,
     records: Any,
     *,

@@ -40,7 +40,13 @@ from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 from dpbo import Adjacency, Budget, Curator, DPSearch, Privacy, PrivacyUnit
 from dpbo.accounting import Planned
 from dpbo.curator.ledger import Ledger
-from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, LedgerUnavailable
+from dpbo.errors import (
+    BudgetExceeded,
+    InputError,
+    LedgerMismatch,
+    LedgerUnavailable,
+    UsageError,
+)
 from dpbo.events import GaussianEvent
 from dpbo.fingerprint import describe_estimator, describe_scoring
 from dpbo.isolation import mute_warnings
@@ -339,7 +345,6 @@ def test_other_scorers_are_refused_before_anything_is_reserved(scoring):
 @pytest.mark.parametrize(
     ("estimator", "scoring"),
     [
-        pytest.param(Ridge(), "accuracy", id="the default for a regressor"),
         pytest.param(Ridge(), "neg_brier_score", id="probabilities of a regressor"),
         pytest.param(Ridge(), make_scorer(f1_score), id="a scorer of classes"),
         pytest.param(TREE, "neg_mean_absolute_error", id="an error of a classifier"),
@@ -349,6 +354,12 @@ def test_a_score_of_the_other_kind_of_estimator_is_refused(estimator, scoring):
     space = {"alpha": [0.1, 1.0]} if isinstance(estimator, Ridge) else NUMBERS
     search = make(estimator=estimator, param_distributions=space, scoring=scoring)
     with pytest.raises(InputError, match=r"^scoring="):
+        search.fit(*TRAIN, *VALIDATION)
+
+
+def test_a_regressor_needs_a_score_and_is_told_so_though_nobody_wrote_the_default():
+    search = make(estimator=Ridge(), param_distributions={"alpha": [0.1, 1.0]}, scoring="accuracy")
+    with pytest.raises(UsageError, match=r"^accuracy, which DPSearch scores by unless scoring= is"):
         search.fit(*TRAIN, *VALIDATION)
 
 

@@ -117,6 +117,21 @@ def test_a_space_without_parameters_is_refused():
         Space()
 
 
+@pytest.mark.parametrize("i", range(5))
+@pytest.mark.parametrize("by", [-0.2, 1e-5, 50.0])
+def test_a_coordinate_outside_its_range_is_refused_and_its_rounding_is_not(i, by):
+    """It had the parameters of the nearest end, and a model saw it as another point."""
+    upper = max(SPACE.bounds[1, i].item(), 1.0)
+    x = SPACE.sample(1, seed=0)[0]
+    x[i] = by if by < 0 else upper + by
+    with pytest.raises(InputError, match=rf"^x\[{i}\]=.* as a coordinate of '{SPACE.names[i]}'"):
+        SPACE.decode(x)
+    x[i] = upper + 1e-7
+    assert SPACE.decode(x)
+    x[i] = -1e-7
+    assert SPACE.decode(x)
+
+
 def test_points_and_parameters_of_another_space_are_refused():
     with pytest.raises(InputError, match="x="):
         SPACE.decode(torch.zeros(3).double())
@@ -188,7 +203,7 @@ SPACES = [Space(a=law) for law in LAWS]
 @pytest.mark.filterwarnings("ignore:Error in function boost:RuntimeWarning")
 @given(
     st.sampled_from(SPACES),
-    st.floats(-0.5, 1.5)
+    st.floats(-1e-6, 1 + 1e-6)
     | st.sampled_from([0.0, 1.0, 1e-3, 1 - 1e-3, math.nextafter(1, 0), 5e-324]),
 )
 # ppf passes the end there
