@@ -276,10 +276,12 @@ def maximize(
     for i, grid in listed.items():
         values = bounds.new_tensor(grid)
         along[i] = values[(lower[i] - 1e-9 <= values) & (values <= upper[i] + 1e-9)]
-    if constraints:
-        points = get_polytope_samples(_RAW, bounds, [*constraints])
-    else:
-        points = draw_sobol_samples(bounds, _RAW, 1)[:, 0]
+    points = draw_sobol_samples(bounds, 16 * _RAW if constraints else _RAW, 1)[:, 0]
+    points = points[_keep(points, constraints)][:_RAW]
+    if len(points) < _RAW:
+        # starts may depend on each other: BoTorch's 10,000 and 32 take ten times as long
+        steps = {"n_burnin": 1000, "n_thinning": 4}
+        points = get_polytope_samples(_RAW, bounds, [*constraints], **steps)
     for i in listed:
         share = (points[:, i] - lower[i]) / (upper[i] - lower[i]).clamp_min(1e-9)
         places = (share * len(along[i])).long().clamp_max(len(along[i]) - 1)

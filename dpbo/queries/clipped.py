@@ -54,7 +54,6 @@ from dpbo.validation import (
     checked,
     checked_constructor,
     require,
-    warn,
 )
 
 # of one metric, or of several
@@ -267,10 +266,7 @@ class ClippedScores(Query):
         grids = self.lattices(count)
 
         def reduce(pieces: Any) -> torch.Tensor:
-            scores = [*pieces]
-            if self._paired is None:
-                _warn_of_signs(torch.cat(scores), self.ranges)
-            return sum_records(scores, grids)
+            return sum_records(pieces, grids)
 
         score_evaluation.probe_score(self.asked, subject, example, self.metrics, count, reduce)
 
@@ -329,21 +325,6 @@ class ClippedScores(Query):
 
 # every evaluation of a search asks for the same
 @functools.lru_cache(maxsize=64)
-def _warn_of_signs(scores: torch.Tensor, ranges: Sequence[tuple[float, float]]) -> None:
-    """Warn where every score of public stand-in records (`n x m`) lies beyond the end 0 of its
-    range: such as a loss for which (0, c) was given. Each would count as 0.
-    """
-    for column, (lower, upper) in zip(scores.T, ranges, strict=True):
-        below = lower == 0 and bool((column < 0).all())
-        if below or (upper == 0 and bool((column > 0).all())):
-            warn(
-                f"score has the other sign than score_range ({lower:g}, {upper:g}) for each of"
-                f" {len(column)} public stand-in records, and counts as 0 for such records. Of a"
-                " loss return -loss, with score_range=(-c, 0).",
-                UserWarning,
-            )
-
-
 def _box(
     ranges: Sequence[tuple[float, float]],
     origins: Sequence[float],

@@ -9,7 +9,6 @@ import torch
 
 from dpbo import PrivacyUnit
 from dpbo.curator.records import PrivateView
-from dpbo.queries import ClippedMean
 from dpbo.queries.query import Failure
 from dpbo.queries.score_evaluation import score_records, tensor_of
 
@@ -200,18 +199,3 @@ def test_unsigned_numbers_are_numbers():
             found = tensor_of(result)
             expected = [1.0, 255.0 if isinstance(result, torch.Tensor) else float(most)]
             assert (found.tolist(), found.dtype) == (expected, torch.float64)
-
-
-@pytest.mark.parametrize(("ends", "sign"), [((0.0, 3.0), -1), ((-3.0, 0.0), 1)])
-def test_a_loss_with_the_wrong_sign_gives_a_warning(ends, sign):
-    query = ClippedMean(lambda _, records: sign * (records + 1), score_range=ends)
-    with pytest.warns(UserWarning, match="the other sign than score_range"):
-        query.probe(torch.zeros(5), 5, None)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("ends", [(0.0, 3.0), (-3.0, 0.0), (1.0, 3.0), (-0.5, 0.5)])
-@pytest.mark.parametrize("scores", [[0.0, 0.0], [-1.0, 2.0], [math.nan, -1.0], [math.nan, 1.0]])
-def test_scores_that_may_be_right_give_no_warning(ends, scores):
-    query = ClippedMean(lambda _, records: torch.tensor(scores), score_range=ends)
-    query.probe(torch.zeros(2), 2, None)
