@@ -13,6 +13,7 @@ import matplotlib
 import matplotlib.pyplot
 import pytest
 import scipy.stats
+from botorch.acquisition.multi_objective import logei
 
 from dpbo import Budget, Curator
 from dpbo.accounting import GDPFilter, PureFilter
@@ -55,6 +56,8 @@ def unknown_records():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.deep)])
 def test_each_how_to_page_runs_after_the_lines_of_the_first(long, tmp_path, monkeypatch):
+    # BoTorch would compile a kernel of one page's acquisition for most of a minute.
+    monkeypatch.setattr(logei, "_load_attempted", True, raising=False)
     for page in sorted((ROOT / "docs" / "how-to").glob("*.md")):
         if page.stem not in ("index", "pictures-and-report") and (page.stem in LONG) == long:
             (folder := tmp_path / page.stem).mkdir()
