@@ -23,7 +23,7 @@ NAMES = {
     "default": "default model",
     "free: cross-validated on the public records": "free choice",
     "tuned privately": "DPSearch, epsilon 1",
-    "tuned on the protected records, not private": "tuned openly: not private",
+    "tuned on the protected records, not private": "tuned without privacy",
 }
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
 
