@@ -14,6 +14,7 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import noise_std, priced
 from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError, ReleaseLost
+from dpbo.fingerprint import fingerprint
 from dpbo.isolation import raised_by_signal
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
@@ -27,14 +28,12 @@ from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.utilities import CandidateScores
 from dpbo.search.results import Callback, SearchRelease
 from dpbo.search.scorings import Scoring
-from dpbo.search.training import Configuration, Trainer, same_point
+from dpbo.search.training import Configuration, Trainer, point_of, same_point
 from dpbo.space import Space
 
 if TYPE_CHECKING:
     from dpbo.search.public_scores import Array
 
-# A search's reservations in the ledger are named "NAME: PART".
-PARTS = ("final", "gain", "search", "choice", "cells")
 # A score is released at the end if the standard deviation of its noise is at most this share of
 # its range.
 _PLAIN = 1 / 100
@@ -226,7 +225,9 @@ class Problem:
         fresh = reservation.remaining > 0
         if fresh:
             self.trainer.fit_ahead([configurations[row] for row in rows], self.n_jobs)
-        best = rows[int(reservation.release(query)["value"][0])]
+        # Else a second choice of one name would get the answer of the first.
+        asked = fingerprint([point_of(configurations[row]) for row in rows]).hex()[:16]
+        best = rows[int(reservation.release(query, candidates=asked)["value"][0])]
         if fresh:
             self.report("choice", 1, 1, configurations[best])
         return best

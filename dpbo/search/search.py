@@ -37,7 +37,7 @@ from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit
 from dpbo.search import training
 from dpbo.search.listing import given_names, space_of
-from dpbo.search.problem import PARTS, Problem
+from dpbo.search.problem import Problem
 from dpbo.search.recommended import Recommended
 from dpbo.search.results import SearchRelease, results_table
 from dpbo.search.scorings import Scoring, require_kind, scoring_named
@@ -381,6 +381,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         # Reserved first, so that the search cannot spend their share.
         last = problem.last_releases()
         found = problem.strategy.run(problem)
+        if not 0 <= found.best < len(found.configurations):
+            allowed = f"a place among its {len(found.configurations)} configurations, from 0"
+            raise InputError("best, of the strategy's SearchResult,", found.best, allowed)
         best = found.configurations[found.best]
         nothing = (math.nan, math.nan)
         numbers = {"gain": nothing, "final": nothing}
@@ -450,6 +453,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             strategy = strategies.BY_NAME[strategy]()
         if not isinstance(strategy, strategies.Strategy):
             raise InputError("strategy", strategy, f"one of {NAMES}, or a Strategy")
+        if not hasattr(strategy, "name"):
+            allowed = "of a class with a `name`, by which the ledger knows it"
+            raise InputError("strategy", type(strategy).__name__, allowed)
         if not isinstance(strategy, strategies.Auto):
             return strategy
         if scoring.cells is not None:
@@ -539,12 +545,11 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         # A number of numpy's is no JSON value.
         if hasattr(test_size, "item"):
             test_size = test_size.item()
+        # A search's reservations in the ledger are named "NAME: PART", a strategy's own parts, too.
         begun = None
-        for part in PARTS:
-            reserved = curator.ledger.reservation(f"{self.name}: {part}")
-            if reserved is not None:
+        for name, reserved in curator.ledger.chain().reservations.items():
+            if name.rpartition(": ")[0] == self.name:
                 begun = reserved.terms
-                break
         terms = {
             "scoring": describe_scoring(self.scoring),
             "estimator": describe_estimator(self.estimator),

@@ -13,6 +13,7 @@ Each sees released values and public points only, and resumes from the ledger by
 A strategy of one's own is a subclass of `Strategy`; what it may release stands in `Problem`.
 """
 
+import abc
 import contextlib
 import dataclasses
 from collections.abc import Sequence
@@ -57,7 +58,7 @@ Several = Annotated[int, at_least(2, 10_000)]
 
 
 @dataclass(repr=False)
-class Strategy(BaseEstimator):  # type: ignore[misc]
+class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
     """One way to spend a search's budget. As an estimator's, its settings are read and set by name.
 
     Attributes:
@@ -72,7 +73,9 @@ class Strategy(BaseEstimator):  # type: ignore[misc]
 
     @property
     def cross_validates(self) -> bool:
-        """Whether it needs `problem.public`."""
+        """Whether it needs `problem.public`. Without these no gain is known of a configuration, and
+        its score is released in the end.
+        """
         return True
 
     def require_suitable(self, problem: Problem) -> None:
@@ -135,9 +138,9 @@ class Strategy(BaseEstimator):  # type: ignore[misc]
         """The rows of the candidates that it would recommend, one a draw of protected records."""
         raise NotImplementedError
 
+    @abc.abstractmethod
     def run(self, problem: Problem) -> SearchResult:
         """Search, within `problem.share` of the curator's budget."""
-        raise NotImplementedError
 
 
 @dataclass(repr=False)

@@ -287,7 +287,7 @@ class Trainer:
 
     def unscored(self, x: Configuration) -> Any:
         """A model of x that has seen the training records only. The newest one is kept."""
-        key = _key(x)
+        key = point_of(x)
         if key not in self._newest:
             model = self._ahead.pop(key) if key in self._ahead else self._fit(self.configured(x))
             self._newest = {key: model}
@@ -300,7 +300,9 @@ class Trainer:
         if joblib.effective_n_jobs(n_jobs) > 1:
             tasks = [(x,) for x in configurations]
             models = in_parallel(n_jobs, self.on(self._X, self._y).unscored, tasks)
-            self._ahead.update((_key(x), model) for (x,), model in zip(tasks, models, strict=True))
+            self._ahead.update(
+                (point_of(x), model) for (x,), model in zip(tasks, models, strict=True)
+            )
 
     def on(self, X: Any, y: Any) -> "Trainer":
         """The same for other training records."""
@@ -368,10 +370,11 @@ _OF_FIT = (
 
 def same_point(x: Configuration, other: Configuration) -> bool:
     """Whether two configurations are one."""
-    return _key(x) == _key(other)
+    return point_of(x) == point_of(other)
 
 
-def _key(x: Configuration) -> tuple[float, ...] | None:
+def point_of(x: Configuration) -> tuple[float, ...] | None:
+    """Its coordinates; None for the default configuration."""
     if x is None:
         return None
     return tuple(x.tolist())

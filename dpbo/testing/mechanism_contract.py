@@ -10,6 +10,7 @@ neighbours have equal supports. Draws use a seeded source, so outcomes are fixed
 import abc
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -17,8 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.special import logsumexp
 
+from dpbo.accounting import event_costs, renyi
 from dpbo.errors import InputError
+from dpbo.events import Event
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.mechanism import AdditiveDistribution
 from dpbo.privacy import Sensitivity
@@ -35,6 +39,8 @@ _QUANTUM = 2.0**-30
 _VALUES = [
     sign * ((1 << bits) + 12_345) for bits in (0, 28, 41, *range(49, 62)) for sign in (1, -1)
 ]
+
+_ORDERS = (1.0001, 1.5, 2.0, 4.0, 16.0)
 
 Cdf = Callable[[NDArray[np.float64]], Any]
 Samples = NDArray[np.floating[Any]] | torch.Tensor | Sequence[float]
@@ -80,6 +86,45 @@ def _p_value(samples: Samples, cdf: Cdf) -> float:
     if values.ndim != 1 or not len(values) or values.dtype.kind not in "biuf":
         raise InputError("samples", values.shape, "numbers, of one dimension, at least one")
     return float(stats.kstest(values, cdf).pvalue)
+
+
+def _assert_charged(cdf: Cdf, event: Event) -> None:
+    """Asserts that values a sensitivity apart, with noise of this symmetric law at the event's
+    scale, are told apart no better than one slot of the event is charged for in each notion of
+    privacy; and, so that the hunt has power, half as well in one.
+    """
+    scale = float(event.noise_multiplier)
+    # Below 0 the distribution function loses few digits.
+    below = np.asarray(cdf(np.linspace(-10.0 * scale, 0.0, 8001)))
+    cells = np.diff(below)
+    cells = np.concatenate([cells, cells[::-1]])
+    quantiles = stats.norm.ppf(below)
+    quantiles = np.concatenate([quantiles[:-1], -quantiles[::-1]])
+    # One sensitivity in steps, rounded down.
+    moved = math.floor(8000 / (10.0 * scale))
+    p, q = cells[moved:], cells[:-moved]
+    p, q = p[(p > 0) & (q > 0)], q[(p > 0) & (q > 0)]
+    gap = float(np.nanmax(quantiles[moved:] - quantiles[:-moved]))
+    found = {
+        "pure epsilon": (float(np.abs(np.log(p / q)).max()), event_costs.pure(event)),
+        "mu^2": (gap**2, event_costs.mu_squared(event)),
+    }
+    divergences = [
+        float(logsumexp(order * np.log(p) + (1 - order) * np.log(q))) / (order - 1)
+        for order in _ORDERS
+    ]
+    rates = [divergence / order for divergence, order in zip(divergences, _ORDERS, strict=True)]
+    found["rho"] = max(rates), event_costs.rho(event)
+    for order, divergence in zip(_ORDERS, divergences, strict=True):
+        found[f"Renyi divergence of order {order}"] = divergence, renyi.cost(event, order)
+    shares = []
+    for name, (measured, charged) in found.items():
+        if charged is not None:
+            shares.append(measured / float(charged))
+            assert shares[-1] <= 1 + 1e-6, (
+                f"{name} is {measured:.4g}; {float(charged):.4g} is charged"
+            )
+    assert max(shares) >= 0.5, "charged is more than twice what the law gives away"
 
 
 class _NoiseContract(abc.ABC):
@@ -244,6 +289,10 @@ class MechanismContract(_NoiseContract):
         assert len(likely) > 20
         assert set(likely) <= seen[0] & seen[1]
 
+    def test_its_law_tells_neighbours_apart_as_far_as_is_charged(self) -> None:
+        event = self.mechanism().event()
+        _assert_charged(lambda x: self.cdf(x, event.noise_multiplier), event)
+
     def test_each_coordinate_has_its_own_scale(self) -> None:
         distribution = self.mechanism().distribution(
             Sensitivity(7.0, 3.0, 2.0, (1.0, 0.3)), [_QUANTUM] * 2
@@ -312,6 +361,15 @@ class VectorContract(_NoiseContract):
             assert_law(lengths, law)
             for wrong in (0.7, 1.3) if draws == _VECTOR_DRAWS else ():
                 assert_not_law(wrong * lengths, law)
+
+    def test_its_law_tells_neighbours_apart_as_far_as_is_charged(self) -> None:
+        """In one dimension, where the noise is its length with either sign."""
+        event = self.mechanism().event()
+
+        def cdf(noise: NDArray[np.float64]) -> Any:
+            return (1.0 - self.radius(-noise / event.noise_multiplier, 1)) / 2.0
+
+        _assert_charged(cdf, event)
 
     def test_the_direction_is_uniform(self) -> None:
         """In three dimensions each coordinate of a uniform direction is uniform; and no direction

@@ -235,6 +235,61 @@ def test_a_strategy_of_ones_own_makes_one_private_choice_and_resumes_it():
         make(budget=0.3, strategy=FirstPoints(k=4), final_share=None).fit(*TRAIN, curator)
 
 
+@dataclasses.dataclass(repr=False)
+class Twice(FirstPoints):
+    """Two choices, of which the second asks what the first did not."""
+
+    def run(self, problem):
+        points = list(problem.space.sample(3, seed=problem.seed))
+        for rows in ([1, 2], [0, 1, 2]):
+            best = problem.choose(problem.reserved_choice(problem.share / 2), points, rows)
+        return SearchResult(best, points, {})
+
+
+class OwnPart(Strategy):
+    """A search on noised scores, under a name of its own."""
+
+    name = "own part"
+    cross_validates = False
+
+    def run(self, problem):
+        objective = problem.objective("mine", 3, problem.share)
+        if objective.remaining:
+            objective(problem.space.sample(3, seed=problem.seed))
+        X, Y, _ = objective.history()
+        return SearchResult(int(Y.argmax()), [*X], {})
+
+
+class Beyond(FirstPoints):
+    def run(self, problem):
+        return super().run(problem)._replace(best=3)
+
+
+def test_a_second_question_never_gets_the_first_ones_answer():
+    with pytest.raises(LedgerMismatch, match="details of release 1 of 'search: choice'"):
+        fitted(strategy=Twice(), final_share=None)
+
+
+def test_a_strategys_own_part_is_resumed():
+    curator = Curator(VALIDATION, **TERMS)
+    first, again = (
+        make(budget=1.0, strategy=OwnPart(), final_share=None).fit(*TRAIN, curator)
+        for _ in range(2)
+    )
+    assert first.best_params_ == again.best_params_
+    assert curator.ledger.used() == {"search: mine": 3}
+
+
+def test_a_strategy_without_a_name_or_with_a_place_that_is_none_is_told():
+    nameless = type("Nameless", (Strategy,), {"run": FirstPoints.run})
+    with pytest.raises(InputError, match=r"strategy='Nameless' .* a class with a `name`"):
+        fitted(strategy=nameless())
+    with pytest.raises(TypeError, match=r"abstract method '?run"):
+        Strategy()
+    with pytest.raises(InputError, match="a place among its 3 configurations"):
+        fitted(strategy=Beyond())
+
+
 SCORINGS = [
     "neg_log_loss",
     "balanced_accuracy",

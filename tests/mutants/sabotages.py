@@ -706,6 +706,26 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "Laplace noise is charged with a tenth of its pure epsilon",
+        where="dpbo.accounting.event_costs:pure",
+        old="return event.count / Fraction(event.noise_multiplier)",
+        new="return event.count / Fraction(10 * event.noise_multiplier)",
+        test=(
+            "tests/contracts/test_additive_contract.py"
+            "::TestLaplace::test_its_law_tells_neighbours_apart_as_far_as_is_charged"
+        ),
+    ),
+    Sabotage(
+        "a search's second choice gets the answer to its first",
+        where="dpbo.search.problem:Problem.choose",
+        old="reservation.release(query, candidates=asked)",
+        new="reservation.release(query)",
+        test=(
+            "tests/integration/test_search.py"
+            "::test_a_second_question_never_gets_the_first_ones_answer"
+        ),
+    ),
+    Sabotage(
         "the Renyi bound of a selection takes the paper's ln(1/g - 1) for ln(1/g)",
         where="dpbo.accounting.selection_bounds:renyi",
         old="(1 - 1 / inner) * run_curve(inner) - math.log(run_count.gamma) / inner).min()",
