@@ -93,11 +93,16 @@ class _NoiseContract(abc.ABC):
     def mechanism(self) -> AdditiveMechanism:
         """The mechanism under test."""
 
-    @abc.abstractmethod
     def _draw(
         self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy
     ) -> NDArray[np.int64]:
-        """Independent draws around a value: shape `draws`, or `draws x d`."""
+        """Independent draws of a vector around a value, shape `draws x d`."""
+        mechanism = self.mechanism()
+        d = len(distribution.scale)
+        values = np.broadcast_to(np.asarray(value, dtype=np.int64), d)
+        return np.array(
+            [mechanism._sample(values, [_QUANTUM] * d, distribution, entropy) for _ in range(draws)]
+        )
 
     def _law(self, dimension: int) -> AdditiveDistribution:
         """The law for a vector of which each coordinate may move by 1."""
@@ -203,23 +208,17 @@ class MechanismContract(_NoiseContract):
         entropy = SeededEntropy(15)
         for width in self._widths:
             distribution = self._law(width)
-            values = np.zeros(width, np.int64)
             scale = mechanism.event().noise_multiplier * getattr(
                 self._sensitivity(width), self.norm
             )
             draws = max(_FEW_DRAWS, 1000 // width)
-            drawn = np.array(
-                [
-                    mechanism._sample(values, [_QUANTUM] * width, distribution, entropy)
-                    for _ in range(draws)
-                ]
-            )
+            drawn = super()._draw(distribution, 0, draws, entropy)
             # uniform, if it is this law
             shares = np.asarray(self.cdf(drawn * np.asarray(distribution.grid), scale))
             assert_law(shares.reshape(-1), stats.uniform.cdf)
             if width > 1:
-                for values_of in (shares, np.abs(shares - 0.5)):
-                    found = np.corrcoef(values_of.T)[np.triu_indices(width, 1)]
+                for values in (shares, np.abs(shares - 0.5)):
+                    found = np.corrcoef(values.T)[np.triu_indices(width, 1)]
                     assert np.abs(found).max() < _SIGMAS / np.sqrt(draws), (
                         f"two of {width} coordinates go together"
                     )
@@ -235,14 +234,12 @@ class MechanismContract(_NoiseContract):
         """
         grid = 0.5
         distribution = AdditiveDistribution("coarse", (4 * grid,), (4 * grid,), (grid,))
-        neighbours = ((0, SeededEntropy(4)), (round(grid / _QUANTUM), SeededEntropy(5)))
-        seen = [
-            set(self._draw(distribution, value, 200_000, entropy).tolist())
-            for value, entropy in neighbours
-        ]
+        neighbour = round(grid / _QUANTUM)
+        seen = self._draw(distribution, 0, 200_000, SeededEntropy(4)).tolist()
+        seen_there = self._draw(distribution, neighbour, 200_000, SeededEntropy(5)).tolist()
         likely = [step for step in range(-40, 41) if 200_000 * self._cell(step, grid) >= 30]
         assert len(likely) > 20
-        assert set(likely) <= seen[0] & seen[1]
+        assert set(likely) <= set(seen) & set(seen_there)
 
     def test_each_coordinate_has_its_own_scale(self) -> None:
         distribution = self.mechanism().distribution(
@@ -284,6 +281,7 @@ class MechanismContract(_NoiseContract):
     def _draw(
         self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy
     ) -> NDArray[np.int64]:
+        """Independent draws of a number, shape `draws`: the coordinates of one vector."""
         values = np.full(draws, value, dtype=np.int64)
         return self.mechanism()._sample(
             values, [_QUANTUM] * draws, _repeated(distribution, draws), entropy
@@ -379,14 +377,4 @@ class VectorContract(_NoiseContract):
             self._draw(distribution, 0, draws, SeededEntropy(seed))
             * np.array(distribution.grid)
             / np.array(distribution.scale)
-        )
-
-    def _draw(
-        self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy
-    ) -> NDArray[np.int64]:
-        mechanism = self.mechanism()
-        d = len(distribution.scale)
-        values = np.broadcast_to(np.asarray(value, dtype=np.int64), d)
-        return np.array(
-            [mechanism._sample(values, [_QUANTUM] * d, distribution, entropy) for _ in range(draws)]
         )
