@@ -109,13 +109,7 @@ class KernelDerivatives(abc.ABC):
     def mixed(self, theta: Tensor, Z: Tensor) -> Tensor:
         """d2k(theta, z)/dtheta dz^T for each row z of Z, `... x m x d x d`."""
         G, pull = self.gradients(theta, Z)
-        d = G.shape[-2]
-        directions = (
-            torch.eye(d, dtype=G.dtype, device=G.device)
-            .view(d, *(1 for _ in G.shape[:-2]), d, 1)
-            .expand(d, *G.shape)
-        )
-        return torch.func.vmap(pull)(directions).movedim(0, -2)
+        return torch.func.vmap(pull)(_units(G.mT).mT).movedim(0, -2)
 
     def prior(self, theta: Tensor) -> Tensor:
         """Prior covariance of the gradient at theta, d2k/dx dz^T at x = z = theta, `... x d x d`.
@@ -125,6 +119,13 @@ class KernelDerivatives(abc.ABC):
                 parts.
         """
         return self.mixed(theta, theta.unsqueeze(-2)).squeeze(-3)
+
+
+def _units(like: Tensor) -> Tensor:
+    """The unit vectors along the last axis of `... x n`, each as such a tensor: `n x ... x n`."""
+    n = like.shape[-1]
+    units = torch.eye(n, dtype=like.dtype, device=like.device)
+    return units.view(n, *[1] * (like.dim() - 1), n).expand(n, *like.shape)
 
 
 def _moved(value: Any, device: torch.device | str | None) -> Any:
@@ -343,13 +344,7 @@ class Autodiff(KernelDerivatives):
             # one theta a run of Z
             rows = theta.unsqueeze(-2) + torch.zeros_like(Z.sum(-2, keepdim=True))
             row, vjp = torch.func.vjp(lambda x: self._dense(x, Z), rows)[:2]
-            m = row.shape[-1]
-            units = (
-                torch.eye(m, dtype=Z.dtype, device=Z.device)
-                .view(m, *(1 for _ in row.shape[:-1]), m)
-                .expand(m, *row.shape)
-            )
-            return torch.func.vmap(vjp)(units)[0].squeeze(-2).movedim(0, -1)
+            return torch.func.vmap(vjp)(_units(row))[0].squeeze(-2).movedim(0, -1)
 
         G, vjp = torch.func.vjp(by_theta, Z)[:2]
         return G, lambda P: vjp(P.expand(G.shape))[0]

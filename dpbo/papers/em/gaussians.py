@@ -172,13 +172,13 @@ class Averaged:
     value: torch.Tensor | None = field(default=None, init=False)
     std: torch.Tensor | None = field(default=None, init=False)
     _iterations: int = field(default=0, init=False)
-    _total: torch.Tensor | None = field(default=None, init=False)
+    _total: torch.Tensor | float = field(default=0.0, init=False)
 
     def add(self, moments: torch.Tensor, std: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """One more iteration's answer; returns (moments, standard deviation of their noise)."""
         K = len(moments)
         self._iterations += 1
-        self._total = moments.sum(0) if self._total is None else self._total + moments.sum(0)
+        self._total = self._total + moments.sum(0)
         if K > 1:
             total = self._total / self._iterations
             if self.count is not None:
@@ -246,7 +246,8 @@ def mixture_of(
         scale = prior.s0
     total = counts
     if tied:
-        own, pull = (part.sum(0).expand_as(part) for part in (own, pull))
+        own = own.sum(0).expand_as(own)
+        pull = pull.sum(0).expand_as(pull)
         total = (counts.sum() + len(counts) - 1).expand_as(counts)
     covariances = (scale + own + pull) / per(total + 2 * d + 3, covariances)
     return Gaussians(

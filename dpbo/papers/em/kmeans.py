@@ -76,9 +76,7 @@ class DPKMeans(TransformerMixin, LabelEstimator):  # type: ignore[misc]
         reservation = self._reserve(X, curator, self.max_iter, [query], terms, given, self._noise)
         for _ in range(self.max_iter):
             query = dataclasses.replace(query, centers=centers)
-            value, std = (
-                part.reshape(K, -1) for part in self._release(reservation, query, "k-means")
-            )
+            value, std = map(query.table, self._release(reservation, query, "k-means"))
             means = value[:, 1:] / torch.maximum(value[:, 0], std[:, 0].clamp(min=1.0)).unsqueeze(1)
             if ball.norm == "linf":
                 centers = means.clamp(-1.0, 1.0)

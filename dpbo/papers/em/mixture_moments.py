@@ -19,7 +19,7 @@ from dpbo.papers.em.moment_features import (
     statistic_degrees,
     width_of,
 )
-from dpbo.papers.em.point_sums import BlockWeight, PointSums, of_counts_and_sums
+from dpbo.papers.em.point_sums import BlockWeight, PointSums, in_least, of_counts_and_sums
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.ball import FLOAT64, Resolution, product
 from dpbo.queries.products import deterministic_matmul
@@ -89,8 +89,7 @@ class MixtureMoments(PointSums):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.ball.norm != "l2":
-            raise InputError("norm", self.ball.norm, "'l2' for mixture moments")
+        self._require_l2("mixture moments")
         width = width_of(self.covariance, self.dimension)
         if (
             self.natural.ndim != 2
@@ -183,11 +182,10 @@ class MixtureMoments(PointSums):
 
     def _answered_weights(self) -> tuple[float, float, float]:
         """(q, m, c) in units of the smallest, 0 for a block that is not answered."""
-        least = min(self.weights)
-        q, m, c = (
-            weight / least if order in self.orders else 0.0
-            for order, weight in enumerate(self.weights)
-        )
+        weights = in_least(self.weights)
+        for order in {0, 1, 2}.difference(self.orders):
+            weights[order] = 0.0
+        q, m, c = weights
         return q, m, c
 
     def _blocks(self) -> tuple[torch.Tensor, torch.Tensor]:

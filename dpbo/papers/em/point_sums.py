@@ -59,6 +59,10 @@ class PointSums(Query):
     def __post_init__(self) -> None:
         self.ball.require_dimension(self.dimension)
 
+    def _require_l2(self, answer: str) -> None:
+        if self.ball.norm != "l2":
+            raise InputError("norm", self.ball.norm, f"'l2' for {answer}")
+
     @property
     def components(self) -> int:
         """K, the number of weights that a record is shared among. One-hot weights need no bits of
@@ -229,12 +233,10 @@ class VectorSum(PointSums):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.ball.norm != "l2":
-            raise InputError("norm", self.ball.norm, "'l2' for sums of vectors")
+        self._require_l2("sums of vectors")
 
     def squared_l2(self, adjacency: Adjacency) -> float:
-        least = min(self.weights)
-        q, m = (weight / least for weight in self.weights)
+        q, m = in_least(self.weights)
         one_record = q * q + m * m
         if adjacency is not Adjacency.REPLACE_ONE:
             return one_record
@@ -261,6 +263,12 @@ class VectorSum(PointSums):
             return torch.cat([valid.sum().reshape(1), Z.sum(1).to(torch.int64)])
 
         return sum_of
+
+
+def in_least(weights: Sequence[float]) -> list[float]:
+    """Weights in units of the smallest."""
+    least = min(weights)
+    return [weight / least for weight in weights]
 
 
 def of_counts_and_sums(
@@ -341,12 +349,14 @@ class ClusterSums(PointSums):
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         general = super().sensitivity(adjacency)  # its l2 is exact; it refuses other adjacencies
-        q, m, d = *self._scaled_weights(), self.dimension
-        longest = float(d) if self.ball.norm == "linf" else math.sqrt(d)
+        q, m = in_least(self.weights)
+        longest = float(self.dimension)
+        if self.ball.norm != "linf":
+            longest = math.sqrt(longest)
         return of_counts_and_sums(general, q, m, longest, adjacency)
 
     def squared_l2(self, adjacency: Adjacency) -> float:
-        q, m = self._scaled_weights()
+        q, m = in_least(self.weights)
         longest = self.dimension if self.ball.norm == "linf" else 1.0
         one_record = q * q + longest * m * m
         if adjacency is not Adjacency.REPLACE_ONE:
@@ -355,7 +365,7 @@ class ClusterSums(PointSums):
         return max(different_centers, 4.0 * longest * m * m)
 
     def coordinate_scale(self) -> torch.Tensor:
-        q, m = self._scaled_weights()
+        q, m = in_least(self.weights)
         return torch.tensor(
             [1.0 / q] + [1.0 / m] * self.dimension, dtype=torch.float64, device="cpu"
         ).repeat(len(self.centers))
@@ -387,11 +397,11 @@ class ClusterSums(PointSums):
         rows = self.rows_together("cpu")
 
         def places() -> list[tuple[torch.Tensor, torch.Tensor]]:
-            return [
-                (Z.to(torch.int32), valid)
-                for piece in pieces
-                for Z, valid in self.places(piece, resolution)
-            ]
+            kept = []
+            for piece in pieces:
+                for Z, valid in self.places(piece, resolution):
+                    kept.append((Z.to(torch.int32), valid))
+            return kept
 
         total = torch.zeros(len(self.coordinate_scale()), dtype=torch.int64, device="cpu")
         sum_of = self.chunk_sum(resolution, view.device)
@@ -404,7 +414,8 @@ class ClusterSums(PointSums):
         self, resolution: Resolution, device: torch.device
     ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         offset = math.ldexp(0.5, resolution.bits) * self.centers.square().sum(1, keepdim=True)
-        C, offset = (part.to(device, non_blocking=True) for part in (self.centers, offset))
+        offset = offset.to(device, non_blocking=True)
+        C = self.centers.to(device, non_blocking=True)
 
         def on_device(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
             closeness = (C @ Z).sub_(offset)
@@ -438,9 +449,9 @@ class ClusterSums(PointSums):
 
         return on_cpu
 
-    def _scaled_weights(self) -> tuple[float, float]:
-        least = min(self.weights)
-        return self.weights[0] / least, self.weights[1] / least
+    def table(self, answer: torch.Tensor) -> torch.Tensor:
+        """An answer as one row a centre, `K x (1 + d)`."""
+        return answer.reshape(len(self.centers), -1)
 
 
 @checked_constructor
@@ -466,8 +477,7 @@ class SecondMoment(PointSums):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.ball.norm != "l2":
-            raise InputError("norm", self.ball.norm, "'l2' for second moments")
+        self._require_l2("second moments")
 
     def squared_l2(self, adjacency: Adjacency) -> float:
         if adjacency is Adjacency.REPLACE_ONE:
