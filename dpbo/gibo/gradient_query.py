@@ -5,6 +5,7 @@
 clipped integer vectors.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -301,7 +302,7 @@ def clipped_sum(
     if can_sum_in_one_pass(losses[0].device, weights, clip):
         aim = aim_of(math.floor(clip / quantum), len(weights))
         return one_pass_sum(losses, weights, clip, quantum, aim=aim)
-    columns = [column for part in losses for column in by_points(part)]
+    columns = list(itertools.chain.from_iterable(map(by_points, losses)))
     total = torch.zeros(len(weights), dtype=torch.int64, device=columns[0].device)
     whole = None
     for vectors, count in _products(columns, weights):
@@ -313,8 +314,10 @@ def clipped_sum(
 
 def lengths(columns: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
     """|W y| of every unit, shape `units`; each depends on that unit's own numbers alone."""
-    chunks = [vectors[:, :count] for vectors, count in _products(columns, weights)]
-    return torch.cat([vectors.square().sum(0).sqrt() for vectors in chunks])
+    found = []
+    for vectors, count in _products(columns, weights):
+        found.append(vectors[:, :count].square().sum(0).sqrt())
+    return torch.cat(found)
 
 
 def _products(

@@ -1388,11 +1388,8 @@ SABOTAGES = (
     Sabotage(
         "a question asked again under its name is answered and charged anew",
         where="dpbo.papers.po_gp_ucb.curator_side:Outcomes._answer",
-        old=(
-            "charged = [slot for record in self.curator.ledger.charges(self.name) for slot in"
-            ' record.body["slots"]]'
-        ),
-        new="charged: list[dict[str, Any]] = []",
+        old='charged += record.body["slots"]',
+        new="pass",
         test=(
             "tests/unit/papers/test_po_gp_ucb_curator_side.py"
             "::test_an_outcome_is_not_looked_at_where_its_row_has_no_answer_left"

@@ -46,10 +46,7 @@ def next_index(
         return 0
     with torch.no_grad(), mute_warnings():
         wanted = acquisition(_model(candidates[list(indices)], values, kernel, noise))
-        parts = [
-            wanted(candidates[start : start + _CHUNK].unsqueeze(1))
-            for start in range(0, len(candidates), _CHUNK)
-        ]
+        parts = [wanted(chunk.unsqueeze(1)) for chunk in torch.split(candidates, _CHUNK)]
     return int(torch.cat(parts).argmax())
 
 

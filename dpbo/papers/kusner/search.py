@@ -218,7 +218,7 @@ class KusnerSearch:
         """
         if self.acquisition is not None:
             return self._run_acquired(self.acquisition, view)
-        model = FiniteGP(self.candidates, self.kernel, self.noise, capacity=self.evaluations)
+        model = self._model(self.noise)
         schedule = kusner_beta(len(self.candidates), self.delta, constants=self.constants)
         values = []
         for _ in range(self.evaluations):
@@ -229,7 +229,7 @@ class KusnerSearch:
 
     def design(self) -> list[int]:
         """T candidates, each of the largest posterior variance after those before it. Public."""
-        model = FiniteGP(self.candidates, self.kernel, self.noise, capacity=self.evaluations)
+        model = self._model(self.noise)
         chosen = []
         for _ in range(self.evaluations):
             chosen.append(int(model.variance.argmax()))
@@ -241,7 +241,7 @@ class KusnerSearch:
         """The posterior mean at the candidates after the public design. Private; for the query
         below.
         """
-        model = FiniteGP(self.candidates, self.kernel, self.noise, capacity=self.evaluations)
+        model = self._model(self.noise)
         for index in self.design():
             model.observe(index, _gained(self, self.candidates[index], view))
         return model.mean
@@ -287,6 +287,9 @@ class KusnerSearch:
         noise = self.noise * torch.eye(len(inner), dtype=inner.dtype, device=inner.device)
         return inner, torch.linalg.solve(inner + noise, cross)
 
+    def _model(self, noise: float) -> FiniteGP:
+        return FiniteGP(self.candidates, self.kernel, noise, capacity=self.evaluations)
+
     def _require_own_search(self, method: str, own: str, theorem: int) -> None:
         """Raises UsageError where the points are chosen by another acquisition."""
         if self.acquisition is not None:
@@ -304,7 +307,7 @@ class KusnerSearch:
         """
         X = self.candidates
         values = list[float]()
-        model = FiniteGP(X, self.kernel, _EXACT, capacity=self.evaluations)
+        model = self._model(_EXACT)
         schedule = kusner_beta(len(X), self.delta, constants=self.constants)
         nearest = torch.full_like(X[:, 0], math.inf)
         alive = torch.ones(len(X), dtype=torch.bool, device=X.device)
