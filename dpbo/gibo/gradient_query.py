@@ -8,7 +8,7 @@ clipped integer vectors.
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -84,13 +84,14 @@ class ClippedGradient(Query):
     per_unit = True
     loss: Loss
     X: Matrix
-    weights: Matrix = field(kw_only=True)
-    clip: Annotated[float, between(1e-100, 1e100)] = field(kw_only=True)
-    center: Finite = field(default=0.0, kw_only=True)
-    divisor: Divisor | None = field(default=None, kw_only=True)
-    earlier: Sequence[Any] = field(default=(), kw_only=True)
-    keep: bool = field(default=False, kw_only=True)
-    loss_range: ScoreRange | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    weights: Matrix
+    clip: Annotated[float, between(1e-100, 1e100)]
+    center: Finite = 0.0
+    divisor: Divisor | None = None
+    earlier: Sequence[Any] = ()
+    keep: bool = False
+    loss_range: ScoreRange | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "earlier", tuple(self.earlier))

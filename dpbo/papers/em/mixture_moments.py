@@ -4,7 +4,7 @@ in one joint answer.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -80,12 +80,11 @@ class MixtureMoments(PointSums):
         dimension, ball, vectors: as in `PointSums`; the ball's norm must be "l2".
     """
 
-    natural: Annotated[torch.Tensor, FLOAT64] = field(kw_only=True)
-    covariance: Covariance = field(default="full", kw_only=True)
-    weights: tuple[BlockWeight, BlockWeight, BlockWeight] = field(
-        default=(1.0, 1.0, 1.0), kw_only=True
-    )
-    orders: Orders = field(default=(0, 1, 2), kw_only=True)
+    _: KW_ONLY
+    natural: Annotated[torch.Tensor, FLOAT64]
+    covariance: Covariance = "full"
+    weights: tuple[BlockWeight, BlockWeight, BlockWeight] = (1.0, 1.0, 1.0)
+    orders: Orders = (0, 1, 2)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,7 @@ is not whole, so the exact sensitivities would not hold. Reduce each unit to one
 import abc
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -53,8 +53,9 @@ class PointSums(Query):
     """
 
     dimension: Annotated[int, at_least(1, MOST_DIMENSION)]
-    ball: Ball = field(kw_only=True)
-    vectors: Callable[[Any], Any] | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    ball: Ball
+    vectors: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         self.ball.require_dimension(self.dimension)
@@ -228,8 +229,9 @@ class VectorSum(PointSums):
         dimension, ball, vectors: as in `PointSums`; the ball's norm must be "l2".
     """
 
-    weights: tuple[BlockWeight, BlockWeight] = field(default=(1.0, 1.0), kw_only=True)
-    nonnegative: bool = field(default=False, kw_only=True)
+    _: KW_ONLY
+    weights: tuple[BlockWeight, BlockWeight] = (1.0, 1.0)
+    nonnegative: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -326,9 +328,10 @@ class ClusterSums(PointSums):
         dimension, ball, vectors: as in `PointSums`.
     """
 
-    centers: Annotated[torch.Tensor, FLOAT64] = field(kw_only=True)
-    weights: tuple[BlockWeight, BlockWeight] = field(default=(1.0, 1.0), kw_only=True)
-    keep: bool = field(default=False, kw_only=True)
+    _: KW_ONLY
+    centers: Annotated[torch.Tensor, FLOAT64]
+    weights: tuple[BlockWeight, BlockWeight] = (1.0, 1.0)
+    keep: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

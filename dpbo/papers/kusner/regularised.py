@@ -24,7 +24,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import torch
@@ -171,16 +171,17 @@ class RegularisedBest(Query):
     """
 
     loss: Callable[[Any, Any], Any]
-    fit: Callable[[float], Any] = field(kw_only=True)
-    grid: Sequence[Positive] = field(kw_only=True)
-    lipschitz: Positive = field(kw_only=True)
-    bound: Positive = field(kw_only=True)
-    at_zero: float = field(kw_only=True)
-    records: Count = field(kw_only=True)
-    gap: NotNegative = field(default=0.0, kw_only=True)
-    adaptive: AdaptiveLipschitz | None = field(default=None, kw_only=True)
-    constants: Constants | None = field(default=None, kw_only=True)
-    allow_not_private: bool = field(default=False, kw_only=True)
+    _: KW_ONLY
+    fit: Callable[[float], Any]
+    grid: Sequence[Positive]
+    lipschitz: Positive
+    bound: Positive
+    at_zero: float
+    records: Count
+    gap: NotNegative = 0.0
+    adaptive: AdaptiveLipschitz | None = None
+    constants: Constants | None = None
+    allow_not_private: bool = False
 
     def __post_init__(self) -> None:
         grid = tuple(map(float, self.grid))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import torch
@@ -104,16 +104,17 @@ class KusnerSearch:
 
     gain: Gain
     candidates: Annotated[torch.Tensor, POINTS]
-    kernel: Kernel = field(kw_only=True)
-    noise: Positive = field(kw_only=True)
-    evaluations: Count = field(kw_only=True)
-    kappa: bounds.Kappa = field(kw_only=True)
-    delta: Probability = field(kw_only=True)
-    value_range: ScoreRange = field(kw_only=True)
-    acquisition: Acquisition | None = field(default=None, kw_only=True)
-    box: Box | None = field(default=None, kw_only=True)
-    constants: bounds.Constants = field(default="corrected", kw_only=True)
-    allow_not_private: bool = field(default=False, kw_only=True)
+    _: KW_ONLY
+    kernel: Kernel
+    noise: Positive
+    evaluations: Count
+    kappa: bounds.Kappa
+    delta: Probability
+    value_range: ScoreRange
+    acquisition: Acquisition | None = None
+    box: Box | None = None
+    constants: bounds.Constants = "corrected"
+    allow_not_private: bool = False
 
     def __post_init__(self) -> None:
         if self.box is not None:

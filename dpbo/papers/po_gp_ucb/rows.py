@@ -7,7 +7,7 @@ modeler asks for their RowOutcomes.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import torch
@@ -78,9 +78,10 @@ class RowTable(Query):
 
     center: Annotated[Sequence[float], _CENTER]
     radius: Annotated[float, between(1e-100, 1e100)]
-    row_change: RowChange | None = field(default=None, kw_only=True)
-    projection: torch.Tensor | None = field(default=None, kw_only=True)
-    table: str | int | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    row_change: RowChange | None = None
+    projection: torch.Tensor | None = None
+    table: str | int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "center", tuple(map(float, self.center)))
@@ -258,13 +259,14 @@ class RowOutcome(Query):
     """
 
     outcome: Callable[[Any], Any]
-    row: Index = field(kw_only=True)
-    value_range: ScoreRange = field(kw_only=True)
+    _: KW_ONLY
+    row: Index
+    value_range: ScoreRange
     declassified: (
         Annotated[str, Within("a sentence that says why outcomes need no protection", str.strip)]
         | None
-    ) = field(default=None, kw_only=True)
-    worst: str | float = field(default="lower", kw_only=True)
+    ) = None
+    worst: str | float = "lower"
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         if not adjacency.replaces:
