@@ -206,7 +206,7 @@ class GradientTrace:
     def value(self, Z: Tensor) -> Tensor:
         """alpha(Z) for Z `... x b x d`. Raises UsageError where Z needs more noise or jitter."""
         alpha, info, *_ = self._parts(Z)
-        require_positive_definite(bool(info.any()))
+        require_positive_definite(info)
         return alpha
 
     def value_and_gradient(self, Z: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,7 +214,7 @@ class GradientTrace:
         or jitter.
         """
         alpha, info, V, P, pull_values, pull_gradient = self._parts(Z)
-        require_positive_definite(bool(info.any()))
+        require_positive_definite(info)
         Q = P @ P.mT
         C = torch.linalg.solve_triangular(self.L.mT, (self.A - V @ P) @ P.mT, upper=True)
         # D moves with k(z, z)

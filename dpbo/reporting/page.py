@@ -61,6 +61,8 @@ _LONGEST = 160
 _LONGEST_TERM = 4000
 
 Spaces = Space | Mapping[str, Space]
+# a released value as the ledger has it
+Value = Mapping[str, Any]
 
 
 @checked
@@ -368,10 +370,10 @@ class Search:
         return cls(released.name, chart, parameters, mean, best + 1, noise, points is None)
 
 
-def _answers(records: Sequence[Record]) -> dict[str, list[Mapping[str, Any]]]:
+def _answers(records: Sequence[Record]) -> dict[str, list[Value]]:
     """The released values of each reservation."""
-    found = dict[Any, list[Mapping[str, Any]]]()
-    by_charge = dict[int, list[Mapping[str, Any]]]()
+    found = dict[Any, list[Value]]()
+    by_charge = dict[int, list[Value]]()
     for record in records:
         if record.kind == "charge":
             by_charge[record.seq] = found.setdefault(record.body["reservation"], [])
@@ -382,14 +384,14 @@ def _answers(records: Sequence[Record]) -> dict[str, list[Mapping[str, Any]]]:
     return found
 
 
-def _values(records: Sequence[Record]) -> dict[int, list[Mapping[str, Any]]]:
+def _values(records: Sequence[Record]) -> dict[int, list[Value]]:
     """The released values by the number of the charge that paid for them."""
     return {
         record.body["entry"]: record.body["values"] for record in records if record.kind == "value"
     }
 
 
-def _point(value: Mapping[str, Any]) -> Any:
+def _point(value: Value) -> Any:
     """The point at which a value was released, if it has one."""
     if isinstance(value.get("details"), dict):
         return value["details"].get("x")
@@ -397,7 +399,7 @@ def _point(value: Mapping[str, Any]) -> Any:
 
 
 def _space_of(
-    reserved: Reserved | None, values: Sequence[Mapping[str, Any]], given: Spaces | None
+    reserved: Reserved | None, values: Sequence[Value], given: Spaces | None
 ) -> Space | None:
     """The space of a reservation's points: the caller's, else the one that its terms describe. None
     unless all points lie in it.
@@ -432,7 +434,7 @@ def _parameters(point: Sequence[float], space: Space | None) -> dict[str, str]:
 
 
 def _searches(
-    answers: Mapping[str, Sequence[Mapping[str, Any]]], spaces: Mapping[str, Space | None]
+    answers: Mapping[str, Sequence[Value]], spaces: Mapping[str, Space | None]
 ) -> Iterator[Search]:
     """Each reservation whose values are single numbers at points x of one dimension."""
     for name, own in answers.items():
@@ -447,7 +449,7 @@ def _searches(
         yield Search.of(released, X if space is None else None)
 
 
-def _is_single(value: Mapping[str, Any]) -> bool:
+def _is_single(value: Value) -> bool:
     """Whether this is one number and its variance."""
     return len(value.get("variance", [])) == len(value["value"]) == 1 and isinstance(
         value["value"][0], (int, float)
@@ -474,7 +476,7 @@ def _float64(numbers: Any) -> torch.Tensor:
 
 def _selected(
     charges: Sequence[Record],
-    values: Mapping[int, Sequence[Mapping[str, Any]]],
+    values: Mapping[int, Sequence[Value]],
     reservations: Mapping[str, Reserved],
     spaces: Mapping[str, Space | None],
 ) -> Iterator[dict[str, Any]]:
@@ -495,7 +497,7 @@ def _selected(
             }
 
 
-def _score(value: Mapping[str, Any], noise: float | None) -> str | None:
+def _score(value: Value, noise: float | None) -> str | None:
     """A winner's score with the noise of one run's score, where it has one."""
     if not value["value"]:
         return None
@@ -506,7 +508,7 @@ def _score(value: Mapping[str, Any], noise: float | None) -> str | None:
 
 def _releases(
     charges: Sequence[Record],
-    values: Mapping[int, Sequence[Mapping[str, Any]]],
+    values: Mapping[int, Sequence[Value]],
     spaces: Mapping[str, Space | None],
 ) -> Iterator[dict[str, str]]:
     """A row for each release; successive charges that keep no slots, such as the steps of DP-SGD,
@@ -547,7 +549,7 @@ def _charges_alone(charged: Sequence[Record]) -> dict[str, str]:
 
 
 def _release(
-    record: Record, slot: Mapping[str, Any], value: Mapping[str, Any] | None, space: Space | None
+    record: Record, slot: Mapping[str, Any], value: Value | None, space: Space | None
 ) -> dict[str, str]:
     """The row of one slot of a charge, and of the value that was delivered for it, if any."""
     details = dict(slot.get("details", {}))
@@ -571,7 +573,7 @@ def _release(
     }
 
 
-def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
+def _value(drawn: Value, slot: Mapping[str, Any]) -> str:
     """One released answer in a cell of a table."""
     value = drawn["value"]
     variance = drawn.get("variance", [])
@@ -597,7 +599,7 @@ def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
     return f"{' x '.join(map(str, rows.shape))} numbers, noise {noise}"
 
 
-def _best_run(drawn: Mapping[str, Any]) -> str:
+def _best_run(drawn: Value) -> str:
     """The answer of a private selection."""
     if _point(drawn) is None:
         return "no run was released"

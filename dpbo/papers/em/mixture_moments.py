@@ -3,7 +3,6 @@ in one joint answer.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
@@ -19,7 +18,13 @@ from dpbo.papers.em.moment_features import (
     statistic_degrees,
     width_of,
 )
-from dpbo.papers.em.point_sums import BlockWeight, PointSums, in_least, of_counts_and_sums
+from dpbo.papers.em.point_sums import (
+    BlockWeight,
+    ChunkSum,
+    PointSums,
+    in_least,
+    of_counts_and_sums,
+)
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.ball import FLOAT64, Resolution, product
 from dpbo.queries.products import deterministic_matmul
@@ -154,9 +159,7 @@ class MixtureMoments(PointSums):
             "orders": list(self.orders),
         }
 
-    def chunk_sum(
-        self, resolution: Resolution, device: torch.device
-    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def chunk_sum(self, resolution: Resolution, device: torch.device) -> ChunkSum:
         # theta for whole coordinates: column f times 2^(-bits * degree of f), exactly
         exponents = -resolution.bits * statistic_degrees(self.covariance, self.dimension)
         scaled = self.natural * torch.from_numpy(np.ldexp(1.0, exponents.numpy()))

@@ -33,6 +33,8 @@ from dpbo.queries.query import Failure, IntegerSum, Query, View
 from dpbo.validation import at_least, between, checked_constructor
 
 BlockWeight = Annotated[float, between(1e-3, 1e3)]
+# of whole numbers `d x rows`, and of which of these columns are valid records
+ChunkSum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _FARTHEST = 1e100  # a centre this far away is nearest to no record, and far from overflow
 # rows whose coordinates of 20 bits are added in float64, where 2^33 would still be exact
 _MOST_TOGETHER = 1 << 14
@@ -88,12 +90,8 @@ class PointSums(Query):
         """
 
     @abc.abstractmethod
-    def chunk_sum(
-        self, resolution: Resolution, device: torch.device
-    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """The function that sums one chunk, as int64, from whole numbers `d x rows` and which of
-        these columns are valid records.
-        """
+    def chunk_sum(self, resolution: Resolution, device: torch.device) -> ChunkSum:
+        """The function that sums one chunk, as int64."""
 
     def places(
         self, X: torch.Tensor, resolution: Resolution
@@ -256,9 +254,7 @@ class VectorSum(PointSums):
         own = {"weights": list(self.weights), "nonnegative": self.nonnegative}
         return {**super().public_inputs(), **own}
 
-    def chunk_sum(
-        self, resolution: Resolution, device: torch.device
-    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def chunk_sum(self, resolution: Resolution, device: torch.device) -> ChunkSum:
         def sum_of(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
             if self.nonnegative:
                 Z = Z.clamp(min=0.0)
@@ -413,9 +409,7 @@ class ClusterSums(PointSums):
             total += sum_of(Z.copy_(whole), valid)
         return total << self._shifts(resolution)
 
-    def chunk_sum(
-        self, resolution: Resolution, device: torch.device
-    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def chunk_sum(self, resolution: Resolution, device: torch.device) -> ChunkSum:
         offset = math.ldexp(0.5, resolution.bits) * self.centers.square().sum(1, keepdim=True)
         offset = offset.to(device, non_blocking=True)
         C = self.centers.to(device, non_blocking=True)
@@ -500,8 +494,6 @@ class SecondMoment(PointSums):
     def degrees(self) -> torch.Tensor:
         return torch.full((self.dimension * (self.dimension + 1) // 2,), 2, device="cpu")
 
-    def chunk_sum(
-        self, resolution: Resolution, device: torch.device
-    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def chunk_sum(self, resolution: Resolution, device: torch.device) -> ChunkSum:
         i, j = torch.triu_indices(self.dimension, self.dimension, device=device)
         return lambda Z, _valid: product(Z, Z)[i, j]

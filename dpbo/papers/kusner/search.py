@@ -252,8 +252,7 @@ class KusnerSearch:
         posterior means after the public design: `bounds.theorem_1_public_design`.
         """
         inner, weights = self._weights(self.candidates[self.design()])
-        noise = self.noise * torch.eye(len(inner), dtype=inner.dtype, device=inner.device)
-        apart = 2.0 * (1.0 - self.kappa) * inner + 2.0 * noise
+        apart = _with_noise(2.0 * (1.0 - self.kappa) * inner, 2.0 * self.noise)
         return float((weights * (apart @ weights)).sum(0).amax().sqrt())
 
     def _run_acquired(
@@ -285,8 +284,7 @@ class KusnerSearch:
         with torch.no_grad():
             inner = self.kernel(evaluated, evaluated).to_dense()
             cross = self.kernel(evaluated, self.candidates).to_dense()
-        noise = self.noise * torch.eye(len(inner), dtype=inner.dtype, device=inner.device)
-        return inner, torch.linalg.solve(inner + noise, cross)
+        return inner, torch.linalg.solve(_with_noise(inner, self.noise), cross)
 
     def _model(self, noise: float) -> FiniteGP:
         return FiniteGP(self.candidates, self.kernel, noise, capacity=self.evaluations)
@@ -361,6 +359,12 @@ def grid_of_box(*, points: Count, dimension: Count, side: Positive) -> torch.Ten
             "points", points, f"so many that points^dimension is at most {_MOST_CANDIDATES:,}"
         )
     return midpoint_grid(points, dimension, side)
+
+
+def _with_noise(covariance: torch.Tensor, noise: float) -> torch.Tensor:
+    """A covariance `t x t` of values that carry fresh noise of this variance."""
+    unit = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    return covariance + noise * unit
 
 
 def _gained(search: KusnerSearch, x: torch.Tensor, view: View) -> float:
