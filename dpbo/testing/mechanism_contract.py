@@ -186,19 +186,18 @@ class MechanismContract(_NoiseContract):
     def test_law_is_accepted_and_wrong_scales_are_rejected(self) -> None:
         distribution = self._law(1)
         noise = self._draw(distribution, 0, _DRAWS, SeededEntropy(1)) * distribution.grid[0]
-        assert_law(noise, lambda x: self.cdf(x, distribution.scale[0]))
+        law = self._cdf_at(distribution.scale[0])
+        assert_law(noise, law)
         for wrong in (0.7, 1.3):
-            assert_not_law(wrong * noise, lambda x: self.cdf(x, distribution.scale[0]))
+            assert_not_law(wrong * noise, law)
 
     def test_noise_is_added_to_the_exact_value(self) -> None:
         """To every value that a sum can have, of either sign, and all of it."""
         distribution = self._law(1)
         for value in _VALUES:
             drawn = self._draw(distribution, value, 1000, SeededEntropy(2))
-            assert_law(
-                _less(drawn, value, distribution.grid[0]),
-                lambda x: self.cdf(x, distribution.scale[0]),
-            )
+            noise = _less(drawn, value, distribution.grid[0])
+            assert_law(noise, self._cdf_at(distribution.scale[0]))
 
     def test_vectors_of_every_width_get_the_noise_of_their_event(self) -> None:
         """Each coordinate's noise has the scale that the event states, and no two coordinates of a
@@ -251,10 +250,8 @@ class MechanismContract(_NoiseContract):
             np.zeros(2 * half, np.int64), [_QUANTUM] * 2 * half, mixed, SeededEntropy(14)
         )
         for j in (0, 1):
-            assert_law(
-                drawn[j::2] * distribution.grid[j],
-                lambda x, j=j: self.cdf(x, distribution.scale[j]),  # type: ignore[misc]
-            )
+            noise = drawn[j::2] * distribution.grid[j]
+            assert_law(noise, self._cdf_at(distribution.scale[j]))
 
     def test_coordinates_are_independent(self) -> None:
         """Neither the noises of a long vector nor their sizes are correlated, however far apart;
@@ -272,6 +269,9 @@ class MechanismContract(_NoiseContract):
             assert np.abs(lagged / np.sqrt(_DRAWS - np.arange(1, _DRAWS - 100))).max() < _SIGMAS
             mirrored = float(np.corrcoef(values, values[::-1])[0, 1])
             assert abs(mirrored) < 2 * _SIGMAS / np.sqrt(_DRAWS)
+
+    def _cdf_at(self, scale: float) -> Cdf:
+        return lambda noise: self.cdf(noise, scale)
 
     def _cell(self, step: int, grid: float) -> float:
         ends = np.array([step - 0.5, step + 0.5]) * grid
