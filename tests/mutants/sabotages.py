@@ -1340,8 +1340,8 @@ SABOTAGES = (
     Sabotage(
         "Kusner's public design counts the functions' difference, not the evaluations' noise",
         where="dpbo.papers.kusner.search:KusnerSearch.spread",
-        old="apart = 2.0 * (1.0 - self.kappa) * inner + 2.0 * noise",
-        new="apart = 2.0 * (1.0 - self.kappa) * inner",
+        old="_with_noise(2.0 * (1.0 - self.kappa) * inner, 2.0 * self.noise)",
+        new="2.0 * (1.0 - self.kappa) * inner",
         test=(
             "tests/unit/papers/test_kusner_search.py"
             "::test_the_public_design_moves_the_posterior_mean_as_derived"
