@@ -243,7 +243,7 @@ class Radial(KernelDerivatives):
         return (phi * V / self.lengthscale).mT, pull
 
     def variances(self, X: Tensor) -> Tensor:
-        return torch.ones(X.shape[:-1], dtype=X.dtype, device=X.device)
+        return X.new_ones(X.shape[:-1])
 
 
 class RBF(Radial):

@@ -138,17 +138,16 @@ def plot_slices(
         X = x.repeat(len(axis.coordinates), 1)
         X[:, i] = axis.coordinates
         mean, std = (part.numpy() for part in released.posterior(X))
+        band = 1.96 * std
         if axis.ticks:
             axes.errorbar(
-                axis.places, mean, yerr=1.96 * std, fmt="_", color="C1", ms=16, lw=2, label="model"
+                axis.places, mean, yerr=band, fmt="_", color="C1", ms=16, lw=2, label="model"
             )
             axes.set_xticks(axis.places, axis.ticks)
             axes.margins(x=0.25)
         else:
             axes.plot(axis.places, mean, color="C1", label="model")
-            axes.fill_between(
-                axis.places, mean - 1.96 * std, mean + 1.96 * std, color="C1", alpha=0.2, lw=0
-            )
+            axes.fill_between(axis.places, mean - band, mean + band, color="C1", alpha=0.2, lw=0)
             axes.set_xscale("log" if axis.logarithmic else "linear")
         near = (1 - distance / distance.max().clamp_min(1e-12)).clamp(0.15, 1.0)
         axes.scatter(

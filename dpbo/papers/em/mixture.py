@@ -387,7 +387,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         identity = torch.eye(d, dtype=torch.float64, device="cpu")
         inner = identity / (d + 2)  # of the uniform law on the unit ball
         for _ in range(self.frame_iter):
-            natural = torch.zeros(1, width_of(shape, d), dtype=torch.float64, device="cpu")
+            natural = identity.new_zeros(1, width_of(shape, d))
             query = MixtureMoments(
                 d, ball=ball, natural=natural, covariance=shape, vectors=self.vectors
             )
@@ -417,11 +417,11 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         root = torch.linalg.cholesky(covariance)
         center = ball.center
         if center is None:
-            center = torch.zeros(d, dtype=torch.float64, device="cpu")
+            center = covariance.new_zeros(d)
         cloud = torch.from_numpy(generator.standard_normal((K, d))) @ root.T
         means, own_weights = self._public_start(d)
         centers = _SEPARATION * cloud if means is None else means - center
-        weights = torch.full((K,), 1.0 / K, dtype=torch.float64, device="cpu")
+        weights = covariance.new_full((K,), 1.0 / K)
         units = reservation.curator.units
         near = Ball(
             0.75 * self._reach(d) * float(torch.linalg.eigvalsh(covariance)[-1]) ** 0.5,

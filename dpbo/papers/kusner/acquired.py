@@ -94,7 +94,7 @@ def require_box(box: Tensor, dimension: int) -> None:
 
 
 def _model(X: Tensor, values: Sequence[float], kernel: Kernel, noise: float) -> SingleTaskGP:
-    Y = torch.tensor(values, dtype=X.dtype, device=X.device).unsqueeze(1)
+    Y = X.new_tensor(values).unsqueeze(1)
     return SingleTaskGP(
         X,
         Y,

@@ -275,7 +275,7 @@ class KusnerSearch:
                 points.append(next_point(acquisition, self.box, points, values, *model))
             values.append(_gained(self, points[-1], view))
         _, weights = self._weights(torch.stack(points))
-        return torch.tensor(values, dtype=X.dtype, device=X.device) @ weights, values
+        return X.new_tensor(values) @ weights, values
 
     def _weights(self, evaluated: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The evaluated points' prior covariance, and what each of their values adds to the

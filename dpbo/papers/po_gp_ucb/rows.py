@@ -196,9 +196,7 @@ class RowTable(Query):
     def _mapped(self, rows: torch.Tensor) -> torch.Tensor:
         """z of each row, `n x k`, float64."""
         floats = rows.to(torch.float64)
-        v = floats.clamp(-self._box(), self._box()) - torch.tensor(
-            self.center, dtype=torch.float64, device=rows.device
-        )
+        v = floats.clamp(-self._box(), self._box()) - floats.new_tensor(self.center)
         v = torch.where(floats.isfinite().all(1, keepdim=True), v, 0.0)
         largest = v.abs().amax(1, keepdim=True).clamp_min(1e-300)
         unit = v / largest
