@@ -104,11 +104,13 @@ def report(
         finalize=_printable,
     )
     facts = _facts_of(source, space, delta)
-    facts |= {
-        "title": title or facts["statement"].dataset or "Records without a name",
-        "version": __version__,
-    }
-    text = environment.from_string(page).render(**facts, width=WIDTH, height=HEIGHT)
+    text = environment.from_string(page).render(
+        **facts,
+        title=title or facts["statement"].dataset or "Records without a name",
+        version=__version__,
+        width=WIDTH,
+        height=HEIGHT,
+    )
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
