@@ -388,17 +388,16 @@ def describe_kernel(kernel: Any) -> str:
     """The parts of a kernel with their settings and parameters, as text for the ledger."""
     parts = []
     for path, module in kernel.named_modules():
-        settings = {
-            k: v
-            for k, v in vars(module).items()
-            if isinstance(v, (int, float, str)) and not k.startswith("_") and k != "training"
-        }
+        settings = {}
+        for name, value in vars(module).items():
+            public = not name.startswith("_") and name != "training"
+            if public and isinstance(value, (int, float, str)):
+                settings[name] = value
         parts.append(f"{path}:{module.__class__.__name__}{settings}")
-    numbers = {
-        name: value.detach().flatten().tolist()
-        for name, value in kernel.state_dict().items()
-        if isinstance(value, torch.Tensor)
-    }
+    numbers = {}
+    for name, value in kernel.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            numbers[name] = value.detach().flatten().tolist()
     return f"{' '.join(parts)} {numbers}"
 
 

@@ -256,7 +256,7 @@ def _traces(traces: Traces, iterations: int) -> list[float]:
     if isinstance(traces, (int, float)):
         each = [float(traces)] * iterations
     else:
-        each = [float(trace) for trace in traces]
-    if len(each) != iterations or not all(trace >= 0.0 and math.isfinite(trace) for trace in each):
+        each = list(map(float, traces))
+    if len(each) != iterations or not all(0.0 <= trace < math.inf for trace in each):
         raise InputError("traces", len(each), f"a number, or {iterations} numbers, at least 0")
     return each

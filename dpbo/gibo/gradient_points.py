@@ -11,7 +11,6 @@ CPU. (On an H100 its many small operations took longer, and ended elsewhere: doc
 """
 
 import math
-from typing import Any
 
 import numpy as np
 import scipy
@@ -77,17 +76,19 @@ def suggest_gradient_points(
         start = start.to(theta.device)
     _require(posterior, theta, b, start)
     box = _box(theta, bounds)
-    here, at, box, start = _on_cpu(posterior, theta, box, start)
+    here, at, box = _on_cpu(posterior, theta, box)
     Z = _suggested(here, at, b, box, start, steps=steps, close=close, generator=generator)
     return Z.to(theta.device)
 
 
-def _on_cpu(posterior: GradientPosterior, *tensors: Tensor | None) -> tuple[Any, ...]:
+def _on_cpu(
+    posterior: GradientPosterior, theta: Tensor, box: Tensor
+) -> tuple[GradientPosterior, Tensor, Tensor]:
     """The same where the search runs."""
-    if any(each is not None and each.device.type != "cpu" for each in tensors):
+    if theta.device.type != "cpu":
         # a copy of the kernel, which would cost a run on the CPU for nothing
         posterior = posterior.to("cpu")
-    return posterior, *(None if each is None else each.cpu() for each in tensors)
+    return posterior, theta.cpu(), box.cpu()
 
 
 def _suggested(
@@ -105,7 +106,7 @@ def _suggested(
     turned = starting_design(trace, b, generator)
     Z = _reflect(turned, box)
     if start is not None:
-        Z = min(Z, _reflect(start, box), key=lambda design: float(trace.value(design)))
+        Z = min(Z, _reflect(start.cpu(), box), key=lambda design: float(trace.value(design)))
     elif _is_closed_form(posterior, b, len(theta)) and torch.equal(Z, turned):
         return turned
     return _improve(trace, Z, box, steps, close)
@@ -206,7 +207,7 @@ class GradientTrace:
     def value(self, Z: Tensor) -> Tensor:
         """alpha(Z) for Z `... x b x d`. Raises UsageError where Z needs more noise or jitter."""
         alpha, info, *_ = self._parts(Z)
-        require_positive_definite(bool(info.any()))
+        require_positive_definite(info)
         return alpha
 
     def value_and_gradient(self, Z: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,7 +215,7 @@ class GradientTrace:
         or jitter.
         """
         alpha, info, V, P, pull_values, pull_gradient = self._parts(Z)
-        require_positive_definite(bool(info.any()))
+        require_positive_definite(info)
         Q = P @ P.mT
         C = torch.linalg.solve_triangular(self.L.mT, (self.A - V @ P) @ P.mT, upper=True)
         # D moves with k(z, z)

@@ -240,13 +240,15 @@ def cholesky(A: Tensor) -> Tensor:
     """The lower factor of A, `... x n x n`. Raises UsageError where A is not positive definite."""
     L: Tensor
     L, info = torch.linalg.cholesky_ex(A)
-    require_positive_definite(bool(info.any()))
+    require_positive_definite(info)
     return L
 
 
-def require_positive_definite(failed: bool) -> None:
-    """Raises UsageError if a factorisation failed: the diagonal's share is below rounding."""
-    if failed:
+def require_positive_definite(info: Tensor) -> None:
+    """Raises UsageError if a factorisation, by its `info`, failed: the diagonal's share is below
+    rounding.
+    """
+    if bool(info.any()):
         raise UsageError(
             "jitter is too small for a positive definite matrix. Raise the noise or the jitter"
             " (1e-6 or more)."

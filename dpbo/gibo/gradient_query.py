@@ -5,9 +5,10 @@
 clipped integer vectors.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -83,13 +84,14 @@ class ClippedGradient(Query):
     per_unit = True
     loss: Loss
     X: Matrix
-    weights: Matrix = field(kw_only=True)
-    clip: Annotated[float, between(1e-100, 1e100)] = field(kw_only=True)
-    center: Finite = field(default=0.0, kw_only=True)
-    divisor: Divisor | None = field(default=None, kw_only=True)
-    earlier: Sequence[Any] = field(default=(), kw_only=True)
-    keep: bool = field(default=False, kw_only=True)
-    loss_range: ScoreRange | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    weights: Matrix
+    clip: Annotated[float, between(1e-100, 1e100)]
+    center: Finite = 0.0
+    divisor: Divisor | None = None
+    earlier: Sequence[Any] = ()
+    keep: bool = False
+    loss_range: ScoreRange | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "earlier", tuple(self.earlier))
@@ -301,7 +303,7 @@ def clipped_sum(
     if can_sum_in_one_pass(losses[0].device, weights, clip):
         aim = aim_of(math.floor(clip / quantum), len(weights))
         return one_pass_sum(losses, weights, clip, quantum, aim=aim)
-    columns = [column for part in losses for column in by_points(part)]
+    columns = list(itertools.chain.from_iterable(map(by_points, losses)))
     total = torch.zeros(len(weights), dtype=torch.int64, device=columns[0].device)
     whole = None
     for vectors, count in _products(columns, weights):
@@ -313,8 +315,10 @@ def clipped_sum(
 
 def lengths(columns: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
     """|W y| of every unit, shape `units`; each depends on that unit's own numbers alone."""
-    chunks = [vectors[:, :count] for vectors, count in _products(columns, weights)]
-    return torch.cat([vectors.square().sum(0).sqrt() for vectors in chunks])
+    found = []
+    for vectors, count in _products(columns, weights):
+        found.append(vectors[:, :count].square().sum(0).sqrt())
+    return torch.cat(found)
 
 
 def _products(

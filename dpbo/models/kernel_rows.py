@@ -34,16 +34,17 @@ def rows_of(kernel: Any, candidates: Tensor) -> Rows:
         InputError: a hyperparameter is not float64.
     """
     if type(kernel) is AdditiveKernel and kernel.active_dims is None:
-        own = [_own_variance(part) for part in kernel.kernels]
-        rest = [
-            part for part, variance in zip(kernel.kernels, own, strict=True) if variance is None
-        ]
-        if 0 < len(rest) < len(own):
+        own = 0.0
+        rest = []
+        for part in kernel.kernels:
+            variance = _own_variance(part)
+            if variance is None:
+                rest.append(part)
+            else:
+                own += variance
+        if 0 < len(rest) < len(kernel.kernels):
             shared = rest[0] if len(rest) == 1 else AdditiveKernel(*rest)
-            return OwnRows(
-                rows_of(shared, candidates),
-                sum(variance for variance in own if variance is not None),
-            )
+            return OwnRows(rows_of(shared, candidates), own)
     radial = radial_part(kernel_derivatives(kernel))
     if radial is not None:
         return RadialRows(radial[0], float(radial[1]), candidates)

@@ -32,6 +32,8 @@ from dpbo.errors import InputError
 from dpbo.validation import Dtype, checked
 
 Pull = Callable[[Tensor], Tensor]
+# a matrix, and what pulls one of its shape back
+Pulled = tuple[Tensor, Pull]
 
 # of the distance over which the process changes; a smooth kernel's mixed derivative moves by its
 # square
@@ -75,11 +77,11 @@ class KernelDerivatives(abc.ABC):
     """One kernel with fixed hyperparameters. Points are rows; leading dimensions are runs."""
 
     @abc.abstractmethod
-    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+    def values(self, X: Tensor, Z: Tensor) -> Pulled:
         """k(X, Z), `... x n x m`, and C -> sum_n C_ni dk(x_n, z_i)/dz_i, `... x m x d`."""
 
     @abc.abstractmethod
-    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+    def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
         """dk(theta, Z)/dtheta, `... x d x m`, and P -> sum_j P_ji d2k(theta, z_i)/dtheta_j dz_i,
         `... x m x d`.
         """
@@ -109,13 +111,7 @@ class KernelDerivatives(abc.ABC):
     def mixed(self, theta: Tensor, Z: Tensor) -> Tensor:
         """d2k(theta, z)/dtheta dz^T for each row z of Z, `... x m x d x d`."""
         G, pull = self.gradients(theta, Z)
-        d = G.shape[-2]
-        directions = (
-            torch.eye(d, dtype=G.dtype, device=G.device)
-            .view(d, *(1 for _ in G.shape[:-2]), d, 1)
-            .expand(d, *G.shape)
-        )
-        return torch.func.vmap(pull)(directions).movedim(0, -2)
+        return torch.func.vmap(pull)(_units(G.mT).mT).movedim(0, -2)
 
     def prior(self, theta: Tensor) -> Tensor:
         """Prior covariance of the gradient at theta, d2k/dx dz^T at x = z = theta, `... x d x d`.
@@ -125,6 +121,13 @@ class KernelDerivatives(abc.ABC):
                 parts.
         """
         return self.mixed(theta, theta.unsqueeze(-2)).squeeze(-3)
+
+
+def _units(like: Tensor) -> Tensor:
+    """The unit vectors along the last axis of `... x n`, each as such a tensor: `n x ... x n`."""
+    n = like.shape[-1]
+    units = torch.eye(n, dtype=like.dtype, device=like.device)
+    return units.view(n, *[1] * (like.dim() - 1), n).expand(n, *like.shape)
 
 
 def _moved(value: Any, device: torch.device | str | None) -> Any:
@@ -145,11 +148,11 @@ class Scaled(KernelDerivatives):
         self.base = base
         self.scale = scale[..., None, None]
 
-    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+    def values(self, X: Tensor, Z: Tensor) -> Pulled:
         K, pull = self.base.values(X, Z)
         return self.scale * K, lambda C: pull(self.scale * C)
 
-    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+    def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
         G, pull = self.base.gradients(theta, Z)
         return self.scale * G, lambda P: pull(self.scale * P)
 
@@ -166,10 +169,10 @@ class Sum(KernelDerivatives):
     def __init__(self, parts: Sequence[KernelDerivatives]) -> None:
         self.parts = parts
 
-    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+    def values(self, X: Tensor, Z: Tensor) -> Pulled:
         return _add([part.values(X, Z) for part in self.parts])
 
-    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+    def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
         return _add([part.gradients(theta, Z) for part in self.parts])
 
     def variances(self, X: Tensor) -> Tensor:
@@ -179,7 +182,7 @@ class Sum(KernelDerivatives):
         return torch.stack([part.prior(theta) for part in self.parts]).sum(0)
 
 
-def _add(terms: Sequence[tuple[Tensor, Pull]]) -> tuple[Tensor, Pull]:
+def _add(terms: Sequence[Pulled]) -> Pulled:
     matrices, pulls = zip(*terms, strict=True)
     return torch.stack(matrices).sum(0), lambda C: torch.stack([pull(C) for pull in pulls]).sum(0)
 
@@ -208,7 +211,7 @@ class Radial(KernelDerivatives):
     def profile(r2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(kappa, phi, psi) at squared whitened distances."""
 
-    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+    def values(self, X: Tensor, Z: Tensor) -> Pulled:
         # measured from the mean of Z: callers of the pull have Z close together, and |u|^2 + |v|^2
         # - 2uv cancels far from 0
         centre = Z.mean(-2, keepdim=True)
@@ -229,7 +232,7 @@ class Radial(KernelDerivatives):
 
         return kappa, pull
 
-    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+    def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
         V = (Z - theta.unsqueeze(-2)) / self.lengthscale
         _, phi, psi = (part.unsqueeze(-1) for part in self.profile((V * V).sum(-1)))
 
@@ -240,7 +243,7 @@ class Radial(KernelDerivatives):
         return (phi * V / self.lengthscale).mT, pull
 
     def variances(self, X: Tensor) -> Tensor:
-        return torch.ones(X.shape[:-1], dtype=X.dtype, device=X.device)
+        return X.new_ones(X.shape[:-1])
 
 
 class RBF(Radial):
@@ -331,25 +334,19 @@ class Autodiff(KernelDerivatives):
         with gpytorch.settings.trace_mode(True), ClampFromInside():
             return self.kernel(X, torch.cat([Z, Z[..., :1, :] + 1.0], dim=-2)).to_dense()[..., :-1]
 
-    def values(self, X: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+    def values(self, X: Tensor, Z: Tensor) -> Pulled:
         # GPyTorch centres distances at the mean of X
         if X.shape[-2] == 0:
             return Z.new_zeros(*Z.shape[:-2], 0, Z.shape[-2]), lambda _: torch.zeros_like(Z)
         K, vjp = torch.func.vjp(lambda z: self._dense(X, z), Z)[:2]
         return K, lambda C: vjp(C.expand(K.shape))[0]
 
-    def gradients(self, theta: Tensor, Z: Tensor) -> tuple[Tensor, Pull]:
+    def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
         def by_theta(Z: Tensor) -> Tensor:
             # one theta a run of Z
             rows = theta.unsqueeze(-2) + torch.zeros_like(Z.sum(-2, keepdim=True))
             row, vjp = torch.func.vjp(lambda x: self._dense(x, Z), rows)[:2]
-            m = row.shape[-1]
-            units = (
-                torch.eye(m, dtype=Z.dtype, device=Z.device)
-                .view(m, *(1 for _ in row.shape[:-1]), m)
-                .expand(m, *row.shape)
-            )
-            return torch.func.vmap(vjp)(units)[0].squeeze(-2).movedim(0, -1)
+            return torch.func.vmap(vjp)(_units(row))[0].squeeze(-2).movedim(0, -1)
 
         G, vjp = torch.func.vjp(by_theta, Z)[:2]
         return G, lambda P: vjp(P.expand(G.shape))[0]

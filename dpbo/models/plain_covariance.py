@@ -53,7 +53,9 @@ def _terms(kernel: Kernel, dims: Sequence[int]) -> list[_Term]:
         kernel = kernel.base_kernel
     terms: list[_Term] = [([], [(kernel, [*dims])])]
     if isinstance(kernel, AdditiveKernel):
-        terms = [term for part in kernel.kernels for term in _terms(part, dims)]
+        terms = []
+        for part in kernel.kernels:
+            terms += _terms(part, dims)
     if isinstance(kernel, ProductKernel):
         terms = []
         for factors in itertools.product(*(_terms(part, dims) for part in kernel.kernels)):

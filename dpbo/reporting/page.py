@@ -33,7 +33,7 @@ from dpbo.curator.statements import BudgetUse, compose_statement, largest_share
 from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.objective import PrivateObjective
 from dpbo.reporting.charts import HEIGHT, WIDTH, ConvergenceChart, budget_bars, percent, with_noise
-from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues
+from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues, public_column
 from dpbo.reporting.words import (
     accounting_in_words,
     mechanism_in_words,
@@ -61,6 +61,8 @@ _LONGEST = 160
 _LONGEST_TERM = 4000
 
 Spaces = Space | Mapping[str, Space]
+# a released value as the ledger has it
+Value = Mapping[str, Any]
 
 
 @checked
@@ -102,11 +104,13 @@ def report(
         finalize=_printable,
     )
     facts = _facts_of(source, space, delta)
-    facts |= {
-        "title": title or facts["statement"].dataset or "Records without a name",
-        "version": __version__,
-    }
-    text = environment.from_string(page).render(**facts, width=WIDTH, height=HEIGHT)
+    text = environment.from_string(page).render(
+        **facts,
+        title=title or facts["statement"].dataset or "Records without a name",
+        version=__version__,
+        width=WIDTH,
+        height=HEIGHT,
+    )
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
@@ -142,30 +146,40 @@ def _facts_of_ledger(
     records = ledger.records()
     statement = compose_statement(ledger, delta=delta, units=units, verified=chain)
     use = BudgetUse.of(ledger, chain, statement.guarantee.delta if delta is None else delta)
+    charges = [record for record in records if record.kind == "charge"]
     answers = _answers(records)
     spaces = {
-        name: _space_of(chain.reservations.get(name), answers[name], space) for name in answers
+        name: _space_of(chain.reservations.get(name), values, space)
+        for name, values in answers.items()
     }
-    searches = [*_searches(answers, spaces)]
-    releases = [*_releases(records, spaces)]
+    charted = []
+    single = []
+    noises = dict[str, str]()
+    for search in _searches(answers, spaces):
+        noises[search.name] = search.noise
+        if search.chart is None:
+            single.append(search)
+        else:
+            charted.append(search)
+    values = _values(records)
+    releases = [*_releases(charges, values, spaces)]
     counts = Counter[str | None]()
-    for record in records:
-        if record.kind == "charge":
-            counts[record.body["reservation"]] += record.event.count
+    for charge in charges:
+        counts[charge.body["reservation"]] += charge.event.count
     rows = []
     for name, cost in chain.paid.items():
-        reserved = chain.reservations.get(name)
+        made = "without a reservation"
+        mechanism = ""
+        if (reserved := chain.reservations.get(name)) is not None:
+            made = f"{counts[name]:,} of {_most(reserved)}"
+            mechanism = mechanism_in_words(reserved.event)
         rows.append(
             {
                 "name": name,
-                "releases": (
-                    "without a reservation"
-                    if reserved is None
-                    else f"{counts[name]:,} of {_most(reserved)}"
-                ),
-                "mechanism": "" if reserved is None else mechanism_in_words(reserved.event),
+                "releases": made,
+                "mechanism": mechanism,
                 "share": percent(float(largest_share(cost, chain.cap))),
-                "noise": next((found.noise for found in searches if found.name == name), ""),
+                "noise": noises.get(name, ""),
             }
         )
     return {
@@ -173,9 +187,9 @@ def _facts_of_ledger(
         "unused_delta": ledger.budget.delta if statement.guarantee.delta == 0.0 else None,
         "budget": _budget(use, ledger),
         "reservations": rows,
-        "searches": [search for search in searches if search.chart is not None],
-        "single": [search for search in searches if search.chart is None],
-        "selected": [*_selected(records, chain.reservations, spaces)],
+        "searches": charted,
+        "single": single,
+        "selected": [*_selected(charges, values, chain.reservations, spaces)],
         "recommended": None,
         "configurations": None,
         "releases": releases[:_MOST_ROWS],
@@ -190,18 +204,16 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
         raise UsageError("the DPSearch is not fitted: call fit first.")
     statement: Statement = search.statement_
     space = Space(**search.param_distributions)
+    searched = f"{search.name}: search"
+    final = f"{search.name}: final"
     place = None if search.privacy is None else search.privacy.ledger
     if place is not None:
-        ledger = Ledger.open(place)
-        facts = _facts_of_ledger(
-            ledger, {f"{search.name}: {part}": space for part in ("search", "final")}, delta
-        )
+        facts = _facts_of_ledger(Ledger.open(place), {searched: space, final: space}, delta)
         # the recommended point's own
-        facts["single"] = [one for one in facts["single"] if one.name != f"{search.name}: final"]
+        facts["single"] = [one for one in facts["single"] if one.name != final]
     else:
-        bars = budget_bars(None, 1 - statement.remaining)
         budget = {
-            "bars": bars,
+            "bars": budget_bars(None, 1 - statement.remaining),
             "spent": _cost(statement.spent),
             "reserved": _cost(statement.reserved),
             "left": None,
@@ -230,40 +242,47 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
         score = with_noise(search.best_score_, search.best_score_std_)
     if not math.isnan(search.best_gain_):
         gain = with_noise(search.best_gain_, search.best_gain_std_)
-    names = (search.name, f"{search.name}: search")
-    return facts | {
-        "recommended": {
-            "parameters": _texts(search.best_params_),
-            "score": score,
-            "gain": gain,
-            "searches": names,
-        }
+    facts["recommended"] = {
+        "parameters": _texts(search.best_params_),
+        "score": score,
+        "gain": gain,
+        "searches": (search.name, searched),
     }
+    return facts
 
 
 def _promise(statement: Statement) -> dict[str, Any]:
     """What the page says of the guarantee."""
     guarantee = Guarantee.none() if statement.void else statement.guarantee
-    technical = [sentence for sentence in statement.meaning if "-GDP means: " in sentence]
+    technical = list[str]()
+    meaning = list[str]()
+    for sentence in statement.meaning:
+        (technical if "-GDP means: " in sentence else meaning).append(sentence)
+    declared = {}
+    for name, terms in statement.public_inputs.items():
+        words = terms_in_words(terms)
+        declared[name] = {term: _cut(text, _LONGEST_TERM) for term, text in words.items()}
     return {
         "statement": statement,
         "opening": statement.opening(),
         "guarantee": dict(statement.sections())["Guarantee"],
         "condition": statement.condition(),
-        "epsilon": None if guarantee.epsilon in (None, math.inf) else format_up(guarantee.epsilon),
-        "mu": None if guarantee.mu in (None, math.inf) else format_up(guarantee.mu),
+        "epsilon": _finite(guarantee.epsilon),
+        "mu": _finite(guarantee.mu),
         "factor": _factor(guarantee),
         "rarity": rarity(guarantee.delta) if guarantee.delta else None,
-        "meaning": [sentence for sentence in statement.meaning if sentence not in technical],
+        "meaning": meaning,
         "technical": technical,
         "several_lines": len(set(statement.lines)) > 1,
-        "declared": {
-            name: {
-                term: _cut(value, _LONGEST_TERM) for term, value in terms_in_words(terms).items()
-            }
-            for name, terms in statement.public_inputs.items()
-        },
+        "declared": declared,
     }
+
+
+def _finite(bound: float | None) -> str | None:
+    """A bound in a guarantee, rounded up; None where there is none."""
+    if bound is None or bound == math.inf:
+        return None
+    return format_up(bound)
 
 
 def _factor(guarantee: Guarantee) -> str | None:
@@ -277,9 +296,10 @@ def _factor(guarantee: Guarantee) -> str | None:
 
 def _cost(cost: Guarantee) -> str:
     """What releases cost together, in epsilon where there is one."""
-    if cost.epsilon in (None, math.inf):
+    epsilon = _finite(cost.epsilon)
+    if epsilon is None:
         return str(cost)
-    return f"epsilon {format_up(cost.epsilon)} at delta {cost.delta:g}"
+    return f"epsilon {epsilon} at delta {cost.delta:g}"
 
 
 def _budget(use: BudgetUse, ledger: Ledger) -> dict[str, Any]:
@@ -334,47 +354,46 @@ class Search:
     named: bool
 
     @classmethod
-    def of(
-        cls, released: ReleasedValues, *, named: bool = True, points: torch.Tensor | None = None
-    ) -> "Search":
+    def of(cls, released: ReleasedValues, points: torch.Tensor | None = None) -> "Search":
         """From released values; `points` as the ledger has them, where their space is not known."""
         best = released.best
         stds = released.Yvar[:, 0].sqrt()
-        x = released.X if points is None else points
-        parameters = _parameters(x[best].tolist(), released.space if named else None)
+        if points is None:
+            parameters = _texts(released.parameters(best))
+        else:
+            parameters = _parameters(points[best].tolist(), None)
         if len(released.X) == 1:
             mean = with_noise(float(released.mean[best]), float(stds[best]))
             chart = None
         else:
             mean = f"{float(released.mean[best]):.4g}"
             chart = ConvergenceChart.of(released)
-        return cls(
-            released.name, chart, parameters, mean, best + 1, f"{float(stds.max()):.2g}", named
-        )
+        noise = f"{float(stds.max()):.2g}"
+        return cls(released.name, chart, parameters, mean, best + 1, noise, points is None)
 
 
-def _answers(records: Sequence[Record]) -> dict[str, list[Mapping[str, Any]]]:
+def _answers(records: Sequence[Record]) -> dict[str, list[Value]]:
     """The released values of each reservation."""
-    reservations = {
-        record.seq: record.body["reservation"] for record in records if record.kind == "charge"
-    }
-    found: dict[str, list[Mapping[str, Any]]] = {
-        name: [] for name in reservations.values() if name is not None
-    }
+    found = dict[Any, list[Value]]()
+    by_charge = dict[int, list[Value]]()
     for record in records:
-        if record.kind == "value" and (name := reservations[record.body["entry"]]) is not None:
-            found[name] += record.body["values"]
+        if record.kind == "charge":
+            by_charge[record.seq] = found.setdefault(record.body["reservation"], [])
+        elif record.kind == "value":
+            by_charge[record.body["entry"]] += record.body["values"]
+    # of charges without a reservation
+    found.pop(None, None)
     return found
 
 
-def _values(records: Sequence[Record]) -> dict[int, list[Mapping[str, Any]]]:
+def _values(records: Sequence[Record]) -> dict[int, list[Value]]:
     """The released values by the number of the charge that paid for them."""
     return {
         record.body["entry"]: record.body["values"] for record in records if record.kind == "value"
     }
 
 
-def _point(value: Mapping[str, Any]) -> Any:
+def _point(value: Value) -> Any:
     """The point at which a value was released, if it has one."""
     if isinstance(value.get("details"), dict):
         return value["details"].get("x")
@@ -382,25 +401,28 @@ def _point(value: Mapping[str, Any]) -> Any:
 
 
 def _space_of(
-    reserved: Reserved | None, values: Sequence[Mapping[str, Any]], given: Spaces | None
+    reserved: Reserved | None, values: Sequence[Value], given: Spaces | None
 ) -> Space | None:
     """The space of a reservation's points: the caller's, else the one that its terms describe. None
     unless all points lie in it.
     """
     points = [point for point in map(_point, values) if point is not None]
-    if not points or not all(_is_point(point, points[0]) for point in points):
+    if not _are_points(points):
         return None
     terms = {} if reserved is None else reserved.terms
     spaces = [given.get(reserved.name if reserved else "") if isinstance(given, Mapping) else given]
     # There is no space, or another program described it.
     with contextlib.suppress(InputError):
         spaces.append(Space.from_json(terms.get("space", "")))
-    return next((space for space in spaces if space is not None and _holds(space, points)), None)
+    for space in spaces:
+        if space is not None and _holds(space, points):
+            return space
+    return None
 
 
 def _holds(space: Space, points: Sequence[Sequence[float]]) -> bool:
     """Whether all points, of one dimension, lie in a space."""
-    X = torch.tensor(points, dtype=torch.float64, device="cpu")
+    X = _float64(points)
     return X.shape[1] == len(space.names) and bool(
         ((X >= space.bounds[0]) & (X <= space.bounds[1])).all()
     )
@@ -410,63 +432,62 @@ def _parameters(point: Sequence[float], space: Space | None) -> dict[str, str]:
     """A point's parameters by name; its coordinates where no space is known."""
     if space is None:
         return {f"x{i}": f"{u:.4g}" for i, u in enumerate(point)}
-    return _texts(space.decode(torch.tensor(point, dtype=torch.float64, device="cpu")))
+    return _texts(space.decode(_float64(point)))
 
 
 def _searches(
-    answers: Mapping[str, Sequence[Mapping[str, Any]]], spaces: Mapping[str, Space | None]
+    answers: Mapping[str, Sequence[Value]], spaces: Mapping[str, Space | None]
 ) -> Iterator[Search]:
     """Each reservation whose values are single numbers at points x of one dimension."""
     for name, own in answers.items():
-        points = [_point(value) for value in own]
-        single = (
-            _is_point(x, points[0]) and _is_single(value)
-            for x, value in zip(points, own, strict=True)
-        )
-        if not own or not all(single):
+        points = list(map(_point, own))
+        if not _are_points(points) or not all(map(_is_single, own)):
             continue
-        X = torch.tensor(points, dtype=torch.float64, device="cpu")
-        Y = torch.tensor([value["value"] for value in own], dtype=torch.float64, device="cpu")
-        Yvar = torch.tensor([value["variance"] for value in own], dtype=torch.float64, device="cpu")
-        yield Search.of(
-            ReleasedValues.at(X, Y, Yvar, name, spaces[name]),
-            named=spaces[name] is not None,
-            points=X,
-        )
+        X = _float64(points)
+        Y = _float64([value["value"] for value in own])
+        Yvar = _float64([value["variance"] for value in own])
+        space = spaces[name]
+        released = ReleasedValues.at(X, Y, Yvar, name, space)
+        yield Search.of(released, X if space is None else None)
 
 
-def _is_single(value: Mapping[str, Any]) -> bool:
+def _is_single(value: Value) -> bool:
     """Whether this is one number and its variance."""
     return len(value.get("variance", [])) == len(value["value"]) == 1 and isinstance(
         value["value"][0], (int, float)
     )
 
 
-def _is_point(x: Any, first: Any) -> TypeGuard[list[float]]:
-    """Whether this is a point of numbers, as long as the first one."""
-    return (
-        isinstance(x, list)
-        and isinstance(first, list)
-        and 0 < len(x) == len(first)
-        and all(isinstance(u, (int, float)) for u in x)
-    )
+def _are_points(found: Sequence[Any]) -> TypeGuard[Sequence[list[float]]]:
+    """Whether these are points of numbers, one or more, of one dimension."""
+    if not found:
+        return False
+    for x in found:
+        if not isinstance(x, list) or not 0 < len(x) == len(found[0]) or not _are_numbers(x):
+            return False
+    return True
+
+
+def _are_numbers(found: list[Any]) -> bool:
+    return all(isinstance(one, (int, float)) for one in found)
+
+
+def _float64(numbers: Any) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
 
 def _selected(
-    records: Sequence[Record],
+    charges: Sequence[Record],
+    values: Mapping[int, Sequence[Value]],
     reservations: Mapping[str, Reserved],
     spaces: Mapping[str, Space | None],
 ) -> Iterator[dict[str, Any]]:
     """The winner of each private selection."""
-    values = _values(records)
-    for record in records:
-        if record.kind == "charge" and record.seq in values:
-            slots = record.body.get("slots", [])
-        else:
-            slots = []
-        if [slot.get("query") for slot in slots] == [_SELECTION]:
-            name = record.body["reservation"]
-            (value,) = values[record.seq]
+    for charge in charges:
+        slots = charge.body.get("slots", [])
+        if charge.seq in values and len(slots) == 1 and slots[0].get("query") == _SELECTION:
+            name = charge.body["reservation"]
+            (value,) = values[charge.seq]
             noise = reservations[name].terms.get("noise_std")
             point = _point(value)
             yield {
@@ -478,7 +499,7 @@ def _selected(
             }
 
 
-def _score(value: Mapping[str, Any], noise: float | None) -> str | None:
+def _score(value: Value, noise: float | None) -> str | None:
     """A winner's score with the noise of one run's score, where it has one."""
     if not value["value"]:
         return None
@@ -488,13 +509,13 @@ def _score(value: Mapping[str, Any], noise: float | None) -> str | None:
 
 
 def _releases(
-    records: Sequence[Record], spaces: Mapping[str, Space | None]
+    charges: Sequence[Record],
+    values: Mapping[int, Sequence[Value]],
+    spaces: Mapping[str, Space | None],
 ) -> Iterator[dict[str, str]]:
     """A row for each release; successive charges that keep no slots, such as the steps of DP-SGD,
     are one row.
     """
-    values = _values(records)
-    charges = [record for record in records if record.kind == "charge"]
     for _, group in itertools.groupby(
         charges, lambda r: (r.name, r.body["reservation"], "slots" in r.body or r.seq)
     ):
@@ -530,7 +551,7 @@ def _charges_alone(charged: Sequence[Record]) -> dict[str, str]:
 
 
 def _release(
-    record: Record, slot: Mapping[str, Any], value: Mapping[str, Any] | None, space: Space | None
+    record: Record, slot: Mapping[str, Any], value: Value | None, space: Space | None
 ) -> dict[str, str]:
     """The row of one slot of a charge, and of the value that was delivered for it, if any."""
     details = dict(slot.get("details", {}))
@@ -540,20 +561,21 @@ def _release(
         x = x or _point(value)
         answer = _value(value, slot)
     at = []
-    if space is not None and _is_point(x, x) and _holds(space, [x]):
+    if space is not None and _are_points([x]) and _holds(space, [x]):
         at = [f"{name} = {text}" for name, text in _parameters(x, space).items()]
     elif x is not None:
         at = [_short(x)]
+    at += [f"{name}: {text}" for name, text in _texts(details).items()]
     return {
         "entry": str(record.seq),
         "name": record.body["reservation"] or record.name,
         "what": question_in_words(str(slot.get("query", ""))),
-        "at": ", ".join([*at, *(f"{name}: {text}" for name, text in _texts(details).items())]),
+        "at": ", ".join(at),
         "value": answer,
     }
 
 
-def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
+def _value(drawn: Value, slot: Mapping[str, Any]) -> str:
     """One released answer in a cell of a table."""
     value = drawn["value"]
     variance = drawn.get("variance", [])
@@ -568,10 +590,10 @@ def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
         if isinstance(candidates, int):
             chosen += f" of {candidates:,}"
         return f"{chosen} was chosen"
-    rows = torch.tensor(value, dtype=torch.float64, device="cpu")
+    rows = _float64(value)
     if rows.ndim == 1 and len(rows) <= _FEW:
         return ", ".join(with_noise(v, math.sqrt(s)) for v, s in zip(value, variance, strict=True))
-    stds = torch.tensor(variance, dtype=torch.float64, device="cpu").sqrt()
+    stds = _float64(variance).sqrt()
     noise = f"{float(stds.min()):.2g}"
     highest = f"{float(stds.max()):.2g}"
     if highest != noise:
@@ -579,7 +601,7 @@ def _value(drawn: Mapping[str, Any], slot: Mapping[str, Any]) -> str:
     return f"{' x '.join(map(str, rows.shape))} numbers, noise {noise}"
 
 
-def _best_run(drawn: Mapping[str, Any]) -> str:
+def _best_run(drawn: Value) -> str:
     """The answer of a private selection."""
     if _point(drawn) is None:
         return "no run was released"
@@ -602,7 +624,7 @@ def _configurations(search: DPSearch) -> dict[str, Any] | None:
     """The ten best configurations of a search that released no scores, by the score that it chose
     them by.
     """
-    column = next((name for name in PUBLIC_SCORES if name in search.results_), None)
+    column = public_column(search.results_)
     if column is None:
         return None
     rows = sorted(
@@ -621,8 +643,9 @@ def _texts(facts: Mapping[str, Any]) -> dict[str, str]:
 def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    numbers = isinstance(value, list) and all(isinstance(one, (int, float)) for one in value)
-    return _cut(", ".join(f"{one:.4g}" for one in value) if numbers else str(value), _LONGEST)
+    if isinstance(value, list) and _are_numbers(value):
+        return _cut(", ".join(f"{one:.4g}" for one in value), _LONGEST)
+    return _cut(str(value), _LONGEST)
 
 
 def _cut(text: str, longest: int) -> str:

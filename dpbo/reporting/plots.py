@@ -9,6 +9,7 @@ Functions return matplotlib's Axes, or a Figure where they draw several; `ax=` d
 yours.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -80,15 +81,7 @@ def plot_convergence(
         label = "released value ± standard deviation of its noise"
         line = "posterior mean of the best point so far"
     axes.errorbar(t, y, yerr=std, fmt="o", ms=4, lw=1, alpha=0.6, label=label)
-    best_so_far = released.best_so_far.numpy()
-    axes.step(
-        t,
-        best_so_far,
-        where="post",
-        color="C1",
-        lw=2,
-        label=line,
-    )
+    axes.step(t, released.best_so_far.numpy(), where="post", color="C1", lw=2, label=line)
     axes.plot(
         t[released.best],
         float(released.mean[released.best]),
@@ -145,17 +138,16 @@ def plot_slices(
         X = x.repeat(len(axis.coordinates), 1)
         X[:, i] = axis.coordinates
         mean, std = (part.numpy() for part in released.posterior(X))
+        band = 1.96 * std
         if axis.ticks:
             axes.errorbar(
-                axis.places, mean, yerr=1.96 * std, fmt="_", color="C1", ms=16, lw=2, label="model"
+                axis.places, mean, yerr=band, fmt="_", color="C1", ms=16, lw=2, label="model"
             )
             axes.set_xticks(axis.places, axis.ticks)
             axes.margins(x=0.25)
         else:
             axes.plot(axis.places, mean, color="C1", label="model")
-            axes.fill_between(
-                axis.places, mean - 1.96 * std, mean + 1.96 * std, color="C1", alpha=0.2, lw=0
-            )
+            axes.fill_between(axis.places, mean - band, mean + band, color="C1", alpha=0.2, lw=0)
             axes.set_xscale("log" if axis.logarithmic else "linear")
         near = (1 - distance / distance.max().clamp_min(1e-12)).clamp(0.15, 1.0)
         axes.scatter(
@@ -328,13 +320,12 @@ def plot_noise(
         The Axes.
     """
     axes = _axes(ax)
+    budgets = [Budget(epsilon, delta) for epsilon in epsilons]
     for count in evaluations:
-        noise = [
-            noise_per_evaluation(
-                units, Budget(e, delta), evaluations=count, score_range=score_range
-            )
-            for e in epsilons
-        ]
+        noise_of = functools.partial(
+            noise_per_evaluation, units, evaluations=count, score_range=score_range
+        )
+        noise = list(map(noise_of, budgets))
         axes.plot(
             epsilons, noise, marker="o", ms=3, label=f"{count:,} evaluation{'s' * (count > 1)}"
         )
@@ -375,16 +366,18 @@ def plot_plan(
     """
     axes = _axes(ax)
     counts = sorted({*(round(2 ** (i / 2)) for i in range(2, 19)), evaluations})
-    plans = [plan(units, budget, evaluations=count, score_range=score_range) for count in counts]
-    labels = {"bo": "two private evaluations", "choice": "two candidates of one private choice"}
-    for name, label in labels.items():
-        differences = [
-            next(s.detectable_difference for s in each.strategies if s.name == name)
-            for each in plans
-        ]
-        axes.plot(
-            counts, [float("nan") if value is None else value for value in differences], label=label
-        )
+    evaluated = []
+    chosen = []
+    for count in counts:
+        bo, _, choice = plan(units, budget, evaluations=count, score_range=score_range).strategies
+        evaluated.append(bo.detectable_difference)
+        chosen.append(choice.detectable_difference)
+    for differences, label in (
+        (evaluated, "two private evaluations"),
+        (chosen, "two candidates of one private choice"),
+    ):
+        # None becomes NaN, which leaves a gap
+        axes.plot(counts, np.array(differences, dtype=float), label=label)
     axes.axvline(evaluations, color="grey", lw=1, ls=":")
     axes.set(
         xscale="log",
@@ -443,11 +436,11 @@ class _Axis:
             steps if listed is None else torch.tensor(listed, dtype=torch.float64, device="cpu")
         )
         if i in space.cat_dims:
-            self.ticks = [str(value) for value in self._values(self.coordinates)]
+            self.ticks = list(map(str, self._values(self.coordinates)))
         else:
             self.ticks = []
         self.places = self.at(self.coordinates)
-        low, middle, high = (float(self.places[place]) for place in (0, len(self.places) // 2, -1))
+        low, middle, high = self.places[[0, len(self.places) // 2, -1]].tolist()
         self.logarithmic = (
             listed is None
             and low > 0
@@ -457,7 +450,7 @@ class _Axis:
 
     def at(self, coordinates: torch.Tensor) -> NDArray[np.float64]:
         """Places on the axis: the parameter's values, or of words their numbers."""
-        if self.ticks or self._i in self._space.cat_dims:
+        if self._i in self._space.cat_dims:
             return coordinates.numpy()
         return np.array(self._values(coordinates), dtype=float)
 
@@ -465,11 +458,9 @@ class _Axis:
         """Height in [0, 1] and text of the values to name: all words, else the ends."""
         shown = self.coordinates if self.ticks else self.coordinates[[0, -1]]
         low, high = self._space.bounds[:, self._i].tolist()
+        heights = (shown - low) / max(high - low, 1e-12)
         texts = self.ticks or [f"{value:.4g}" for value in self._values(shown)]
-        return [
-            ((float(u) - low) / max(high - low, 1e-12), text)
-            for u, text in zip(shown, texts, strict=True)
-        ]
+        return list(zip(heights.tolist(), texts, strict=True))
 
     def _values(self, coordinates: torch.Tensor) -> list[Any]:
         x = self._space.bounds[0].repeat(len(coordinates), 1)

@@ -137,7 +137,7 @@ class ReleasedValues:
             Y = torch.from_numpy(columns["mean_test_score"])
             std = torch.from_numpy(columns["std_test_score"])
             return cls(search.name, space, X, Y.unsqueeze(1), std.unsqueeze(1) ** 2)
-        column = next((name for name in PUBLIC_SCORES if name in columns), None)
+        column = public_column(columns)
         if column is None:
             raise UsageError(
                 f"the DPSearch of strategy {search.strategy!r} is not fitted, or knows no score of"
@@ -315,9 +315,8 @@ class ReleasedValues:
                 f" {len(self.X)}."
             )
         distributions: dict[str, Any] = {}
-        for i, (name, (low, high)) in enumerate(
-            zip(self.space.names, self.space.bounds.T.tolist(), strict=True)
-        ):
+        bounds = self.space.bounds.T.tolist()
+        for i, (name, (low, high)) in enumerate(zip(self.space.names, bounds, strict=True)):
             if i in self.space.cat_dims:
                 distributions[name] = CategoricalDistribution(self.space.cat_dims[i])
             elif high > low:
@@ -340,6 +339,14 @@ class ReleasedValues:
     def parameters(self, row: int) -> Mapping[str, Any]:
         """The parameters of a point, by name."""
         return self.space.decode(self.X[row])
+
+
+def public_column(results: Mapping[str, Any]) -> str | None:
+    """The column of `PUBLIC_SCORES` that results of a `DPSearch` have, if any."""
+    for column in PUBLIC_SCORES:
+        if column in results:
+            return column
+    return None
 
 
 def _spec(distribution: Any) -> Any:

@@ -85,11 +85,11 @@ def accounting_in_words(accounting: Accounting) -> str:
 def mechanism_in_words(event: Event) -> str:
     """The noise of an event; of several roles, that of each."""
     if isinstance(event, RolesEvent):
-        named = {
-            role: ", ".join(dict.fromkeys(map(mechanism_in_words, event.of(role))))
-            for role in event.roles
-        }
-        return "; ".join(f"{role} records: {noise}" for role, noise in named.items())
+        noises = []
+        for role in event.roles:
+            different = dict.fromkeys(map(mechanism_in_words, event.of(role)))
+            noises.append(f"{role} records: {', '.join(different)}")
+        return "; ".join(noises)
     return _MECHANISMS.get(event.mechanism, event.mechanism)
 
 

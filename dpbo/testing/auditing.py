@@ -28,6 +28,8 @@ _GRID = np.linspace(0.001, 0.999, 200)
 
 Draw = Callable[[int, int], NDArray[Any]]
 Statistic = Callable[[NDArray[Any]], NDArray[np.float64]]
+# outputs on data set 0 and on data set 1
+Sides = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @checked
@@ -103,12 +105,9 @@ def audit(
     if threshold is not None:
         if statistic is None:
             raise InputError("threshold", threshold, "left out without a statistic")
-        return _counted(
-            [_outputs(draw, which, runs) for which in (0, 1)], statistic, threshold, level
-        )
-    learned = [_outputs(draw, which, runs) for which in (0, 1)]
+        return _counted(_outputs(draw, runs), statistic, threshold, level)
+    learned = zeros, ones = _outputs(draw, runs)
     if statistic is None:
-        zeros, ones = learned
         covariance = np.atleast_2d(
             np.cov(np.concatenate([zeros - zeros.mean(0), ones - ones.mean(0)]).T)
         )
@@ -119,10 +118,8 @@ def audit(
             return outputs @ direction
         return statistic(outputs)
 
-    chosen = _best_threshold(
-        np.sort(score(learned[0])), np.sort(score(learned[1])), runs, level, delta
-    )
-    measured = [_outputs(draw, which, runs) for which in (0, 1)]
+    chosen = _best_threshold(np.sort(score(zeros)), np.sort(score(ones)), runs, level, delta)
+    measured = _outputs(draw, runs)
     if any(np.array_equal(old, new) for old, new in zip(learned, measured, strict=True)):
         raise InputError("draw", draw, "independent in every call", "Do not seed inside draw.")
     return _counted(measured, score, chosen, level)
@@ -140,11 +137,9 @@ def reachable(mu: Positive, runs: Count, level: Level = LEVEL) -> float:
     )
 
 
-def _counted(
-    measured: list[NDArray[np.float64]], score: Statistic, threshold: float, level: float
-) -> Audit:
-    hits = [int((score(outputs) > threshold).sum()) for outputs in measured]
-    return _measured(hits[1], hits[0], len(measured[0]), level)
+def _counted(measured: Sides, score: Statistic, threshold: float, level: float) -> Audit:
+    false_hits, true_hits = (int((score(outputs) > threshold).sum()) for outputs in measured)
+    return _measured(true_hits, false_hits, len(measured[0]), level)
 
 
 def _measured(true_hits: int, false_hits: int, runs: int, level: float) -> Audit:
@@ -166,19 +161,22 @@ def _best_threshold(
 ) -> float:
     """The threshold that gives the largest bound on the draws that choose it."""
     cuts = np.unique(np.concatenate([np.quantile(zeros, _GRID), np.quantile(ones, _GRID)]))
-    hits = [
-        (len(side) - np.searchsorted(side, cuts, side="right")).tolist() for side in (ones, zeros)
-    ]
-    tried = [
-        _measured(above_one, above_zero, runs, level)
-        for above_one, above_zero in zip(*hits, strict=True)
-    ]
-    bounds = [attack.mu if delta is None else attack.epsilon(delta) for attack in tried]
+    true_hits = len(ones) - np.searchsorted(ones, cuts, side="right")
+    false_hits = len(zeros) - np.searchsorted(zeros, cuts, side="right")
+    bounds = []
+    for hits in zip(true_hits.tolist(), false_hits.tolist(), strict=True):
+        attack = _measured(*hits, runs, level)
+        bounds.append(attack.mu if delta is None else attack.epsilon(delta))
     return float(cuts[int(np.argmax(bounds))])
 
 
-def _outputs(draw: Draw, which: int, runs: int) -> NDArray[np.float64]:
-    outputs = np.asarray(draw(which, runs), dtype=np.float64)
-    if len(outputs) != runs:
-        raise InputError("draw", len(outputs), f"as many outputs as it is asked for ({runs})")
-    return outputs.reshape(runs, -1)
+def _outputs(draw: Draw, runs: int) -> Sides:
+    """So many outputs on each data set."""
+
+    def of(which: int) -> NDArray[np.float64]:
+        outputs = np.asarray(draw(which, runs), dtype=np.float64)
+        if len(outputs) != runs:
+            raise InputError("draw", len(outputs), f"as many outputs as it is asked for ({runs})")
+        return outputs.reshape(runs, -1)
+
+    return of(0), of(1)

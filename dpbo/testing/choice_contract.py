@@ -91,10 +91,9 @@ class ChoiceContract(abc.ABC):
             for order in _ORDERS:
                 charged = renyi.cost(event, order)
                 assert charged is not None
-                pairs = self._neighbours(epsilon)
                 largest = max(
                     float(logsumexp(order * np.log(p) + (1 - order) * np.log(q))) / (order - 1)
-                    for p, q in pairs
+                    for p, q in self._neighbours(epsilon)
                 )
                 assert largest <= float(charged) * (1 + 1e-6)
 
@@ -142,11 +141,12 @@ class ChoiceContract(abc.ABC):
         )
         order = np.argsort(-expected)
         bins = np.searchsorted(np.cumsum(expected[order]), np.linspace(0, 1, 30)[1:-1])
-        grouped = [
-            np.array([part.sum() for part in np.split(values[order], bins)])
-            for values in (seen, 20_000 * expected)
-        ]
-        assert chisquare(grouped[0], grouped[1] * 20_000 / grouped[1].sum()).pvalue > LEVEL
+
+        def grouped(counts: NDArray[Any]) -> NDArray[Any]:
+            return np.array([part.sum() for part in np.split(counts[order], bins)])
+
+        likely = grouped(20_000 * expected)
+        assert chisquare(grouped(seen), likely * 20_000 / likely.sum()).pvalue > LEVEL
 
     def test_among_many_near_equal_candidates_the_best_is_seldom_chosen(
         self,

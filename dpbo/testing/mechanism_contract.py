@@ -138,11 +138,16 @@ class _NoiseContract(abc.ABC):
     def mechanism(self) -> AdditiveMechanism:
         """The mechanism under test."""
 
-    @abc.abstractmethod
     def _draw(
         self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy
     ) -> NDArray[np.int64]:
-        """Independent draws around a value: shape `draws`, or `draws x d`."""
+        """Independent draws of a vector around a value, shape `draws x d`."""
+        mechanism = self.mechanism()
+        d = len(distribution.scale)
+        values = np.broadcast_to(np.asarray(value, dtype=np.int64), d)
+        return np.array(
+            [mechanism._sample(values, [_QUANTUM] * d, distribution, entropy) for _ in range(draws)]
+        )
 
     def _law(self, dimension: int) -> AdditiveDistribution:
         """The law for a vector of which each coordinate may move by 1."""
@@ -226,19 +231,18 @@ class MechanismContract(_NoiseContract):
     def test_law_is_accepted_and_wrong_scales_are_rejected(self) -> None:
         distribution = self._law(1)
         noise = self._draw(distribution, 0, _DRAWS, SeededEntropy(1)) * distribution.grid[0]
-        assert_law(noise, lambda x: self.cdf(x, distribution.scale[0]))
+        law = self._cdf_at(distribution.scale[0])
+        assert_law(noise, law)
         for wrong in (0.7, 1.3):
-            assert_not_law(wrong * noise, lambda x: self.cdf(x, distribution.scale[0]))
+            assert_not_law(wrong * noise, law)
 
     def test_noise_is_added_to_the_exact_value(self) -> None:
         """To every value that a sum can have, of either sign, and all of it."""
         distribution = self._law(1)
         for value in _VALUES:
             drawn = self._draw(distribution, value, 1000, SeededEntropy(2))
-            assert_law(
-                _less(drawn, value, distribution.grid[0]),
-                lambda x: self.cdf(x, distribution.scale[0]),
-            )
+            noise = _less(drawn, value, distribution.grid[0])
+            assert_law(noise, self._cdf_at(distribution.scale[0]))
 
     def test_vectors_of_every_width_get_the_noise_of_their_event(self) -> None:
         """Each coordinate's noise has the scale that the event states, and no two coordinates of a
@@ -248,23 +252,17 @@ class MechanismContract(_NoiseContract):
         entropy = SeededEntropy(15)
         for width in self._widths:
             distribution = self._law(width)
-            values = np.zeros(width, np.int64)
             scale = mechanism.event().noise_multiplier * getattr(
                 self._sensitivity(width), self.norm
             )
             draws = max(_FEW_DRAWS, 1000 // width)
-            drawn = np.array(
-                [
-                    mechanism._sample(values, [_QUANTUM] * width, distribution, entropy)
-                    for _ in range(draws)
-                ]
-            )
+            drawn = super()._draw(distribution, 0, draws, entropy)
             # uniform, if it is this law
             shares = np.asarray(self.cdf(drawn * np.asarray(distribution.grid), scale))
             assert_law(shares.reshape(-1), stats.uniform.cdf)
             if width > 1:
-                for values_of in (shares, np.abs(shares - 0.5)):
-                    found = np.corrcoef(values_of.T)[np.triu_indices(width, 1)]
+                for values in (shares, np.abs(shares - 0.5)):
+                    found = np.corrcoef(values.T)[np.triu_indices(width, 1)]
                     assert np.abs(found).max() < _SIGMAS / np.sqrt(draws), (
                         f"two of {width} coordinates go together"
                     )
@@ -280,14 +278,12 @@ class MechanismContract(_NoiseContract):
         """
         grid = 0.5
         distribution = AdditiveDistribution("coarse", (4 * grid,), (4 * grid,), (grid,))
-        neighbours = ((0, SeededEntropy(4)), (round(grid / _QUANTUM), SeededEntropy(5)))
-        seen = [
-            set(self._draw(distribution, value, 200_000, entropy).tolist())
-            for value, entropy in neighbours
-        ]
+        neighbour = round(grid / _QUANTUM)
+        seen = self._draw(distribution, 0, 200_000, SeededEntropy(4)).tolist()
+        seen_there = self._draw(distribution, neighbour, 200_000, SeededEntropy(5)).tolist()
         likely = [step for step in range(-40, 41) if 200_000 * self._cell(step, grid) >= 30]
         assert len(likely) > 20
-        assert set(likely) <= seen[0] & seen[1]
+        assert set(likely) <= set(seen) & set(seen_there)
 
     def test_its_law_tells_neighbours_apart_as_far_as_is_charged(self) -> None:
         event = self.mechanism().event()
@@ -303,10 +299,8 @@ class MechanismContract(_NoiseContract):
             np.zeros(2 * half, np.int64), [_QUANTUM] * 2 * half, mixed, SeededEntropy(14)
         )
         for j in (0, 1):
-            assert_law(
-                drawn[j::2] * distribution.grid[j],
-                lambda x, j=j: self.cdf(x, distribution.scale[j]),  # type: ignore[misc]
-            )
+            noise = drawn[j::2] * distribution.grid[j]
+            assert_law(noise, self._cdf_at(distribution.scale[j]))
 
     def test_coordinates_are_independent(self) -> None:
         """Neither the noises of a long vector nor their sizes are correlated, however far apart;
@@ -325,6 +319,9 @@ class MechanismContract(_NoiseContract):
             mirrored = float(np.corrcoef(values, values[::-1])[0, 1])
             assert abs(mirrored) < 2 * _SIGMAS / np.sqrt(_DRAWS)
 
+    def _cdf_at(self, scale: float) -> Cdf:
+        return lambda noise: self.cdf(noise, scale)
+
     def _cell(self, step: int, grid: float) -> float:
         ends = np.array([step - 0.5, step + 0.5]) * grid
         low, high = self.cdf(ends, 4 * grid) if step <= 0 else self.cdf(-ends[::-1], 4 * grid)
@@ -333,6 +330,7 @@ class MechanismContract(_NoiseContract):
     def _draw(
         self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy
     ) -> NDArray[np.int64]:
+        """Independent draws of a number, shape `draws`: the coordinates of one vector."""
         values = np.full(draws, value, dtype=np.int64)
         return self.mechanism()._sample(
             values, [_QUANTUM] * draws, _repeated(distribution, draws), entropy
@@ -398,11 +396,9 @@ class VectorContract(_NoiseContract):
         )
         for value, other in itertools.pairwise(_VALUES):
             drawn = self._draw(distribution, [value, other], _FEW_DRAWS, SeededEntropy(40))
-            noise = [
-                _less(drawn[:, j], x, distribution.grid[j]) / distribution.scale[j]
-                for j, x in enumerate((value, other))
-            ]
-            assert_law(np.hypot(*noise), lambda r: self.radius(r, 2))
+            first = _less(drawn[:, 0], value, distribution.grid[0]) / distribution.scale[0]
+            second = _less(drawn[:, 1], other, distribution.grid[1]) / distribution.scale[1]
+            assert_law(np.hypot(first, second), lambda r: self.radius(r, 2))
 
     def test_what_64_bits_decide_more_bits_decide_alike(self) -> None:
         """The quick path against the slow one on the same words, and words that leave a tail
@@ -437,14 +433,4 @@ class VectorContract(_NoiseContract):
             self._draw(distribution, 0, draws, SeededEntropy(seed))
             * np.array(distribution.grid)
             / np.array(distribution.scale)
-        )
-
-    def _draw(
-        self, distribution: AdditiveDistribution, value: Any, draws: int, entropy: SeededEntropy
-    ) -> NDArray[np.int64]:
-        mechanism = self.mechanism()
-        d = len(distribution.scale)
-        values = np.broadcast_to(np.asarray(value, dtype=np.int64), d)
-        return np.array(
-            [mechanism._sample(values, [_QUANTUM] * d, distribution, entropy) for _ in range(draws)]
         )

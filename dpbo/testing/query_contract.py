@@ -73,11 +73,9 @@ def moved(
     """
     rows = 1 if declared.block is None else len(before) // declared.block
     units = declared.scale * (len(before) // len(declared.scale))
-    steps = [
-        Fraction(x - y) * Fraction(q)
-        for x, y, q in zip(before, after, [*quanta] * rows, strict=True)
-    ]
-    scaled = [abs(step) / Fraction(unit) for step, unit in zip(steps, units, strict=True)]
+    scaled = []
+    for x, y, q, unit in zip(before, after, [*quanta] * rows, units, strict=True):
+        scaled.append(abs(Fraction(x - y)) * Fraction(q) / Fraction(unit))
     return sum(scaled, Fraction(0)), sum((s * s for s in scaled), Fraction(0)), max(scaled)
 
 
@@ -94,13 +92,10 @@ def require_within(
     The error calls the answer `what`, and names the norm.
     """
     if declared.block is not None:
-        places = {
-            i // declared.block
-            for i, (x, y) in enumerate(zip(before, after, strict=True))
-            if x != y
-        }
-        assert len(places) <= 1, (
-            f"{what} moved in {len(places)} blocks, but the declared sensitivity is about a change"
+        places = np.flatnonzero(np.not_equal(before, after))
+        blocks = len(np.unique(places // declared.block))
+        assert blocks <= 1, (
+            f"{what} moved in {blocks} blocks, but the declared sensitivity is about a change"
             " in one"
         )
     l1, l2_squared, linf = moved(before, after, quanta, declared)
@@ -166,10 +161,8 @@ class QueryContract(abc.ABC):
                 neighbour.append(data.draw(self._unit(4 if self._per_unit() else 1)))
             if neighbour:
                 public = len(units) if adjacency is Adjacency.REPLACE_ONE else None
-                before, after = (
-                    self._of_units(query, data_set, dtype, public)
-                    for data_set in (units, neighbour)
-                )
+                before = self._of_units(query, units, dtype, public)
+                after = self._of_units(query, neighbour, dtype, public)
                 _require_within(before, after, query.sensitivity(adjacency))
 
     def test_a_unit_of_any_size_stays_within_the_declared_sensitivity(self) -> None:
@@ -178,8 +171,8 @@ class QueryContract(abc.ABC):
         """
         query = self.query(_identity)
         sizes = _SIZES if self._per_unit() else (1,)
-        others: list[Unit] = [[[end] * self.metrics] for end in _ENDS[:2]]
-        units = [[[end] * self.metrics] * size for size in sizes for end in _ENDS]
+        others = [self._alike(end, 1) for end in _ENDS[:2]]
+        units = [self._alike(end, size) for size, end in itertools.product(sizes, _ENDS)]
         for adjacency in self.adjacencies:
             public = None if adjacency is Adjacency.ADD_OR_REMOVE_ONE else len(others) + 1
             answers = [
@@ -232,12 +225,11 @@ class QueryContract(abc.ABC):
         """A neighbour whose record raises moves the answer no further than any other."""
         units, dtype = self._draw(data)
         victim = data.draw(st.integers(0, len(units) - 1))
-        poisoned = [*units[:victim], *units[victim + 1 :], [[_RAISES] * self.metrics]]
+        poisoned = [*units[:victim], *units[victim + 1 :], self._alike(_RAISES, 1)]
         if len(units) > 1:
             query = self.query(_raising)
-            before, after = (
-                self._of_units(query, data_set, dtype, len(units)) for data_set in (units, poisoned)
-            )
+            before = self._of_units(query, units, dtype, len(units))
+            after = self._of_units(query, poisoned, dtype, len(units))
             _require_within(before, after, query.sensitivity(Adjacency.REPLACE_ONE))
 
     @_SETTINGS
@@ -245,14 +237,11 @@ class QueryContract(abc.ABC):
     def test_order_does_not_change_a_bit(self, data: st.DataObject) -> None:
         units, dtype = self._draw(data)
         records, labels = _flat(units, dtype)
-        order = torch.from_numpy(
-            np.random.default_rng(data.draw(st.integers(0, 2**32))).permutation(len(labels))
-        )
+        rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+        order = rng.permutation(len(labels))
         query = self.query(_identity)
-        straight, permuted = (
-            self._answer(query, records[o], labels[o.numpy()], len(units))
-            for o in (torch.arange(len(labels), device="cpu"), order)
-        )
+        straight = self._answer(query, records, labels, len(units))
+        permuted = self._answer(query, records[torch.from_numpy(order)], labels[order], len(units))
         assert straight.numerators.tolist() == permuted.numerators.tolist()
 
     def _per_unit(self) -> bool:
@@ -270,6 +259,10 @@ class QueryContract(abc.ABC):
         if most_rows == 1:
             return different
         return st.builds(operator.mul, different, st.sampled_from([1, 1, 1, 2, 3, 20]))
+
+    def _alike(self, number: float, rows: int) -> Unit:
+        """A unit of records that are one number throughout."""
+        return [[number] * self.metrics] * rows
 
     def _of_units(
         self, query: Query, units: list[Unit], dtype: torch.dtype, public_units: int | None
@@ -306,13 +299,10 @@ class SumContract(QueryContract):
         query = self.query(_identity)
         sensitivity = query.sensitivity(Adjacency.REPLACE_ONE)
         sizes = (1, 8, _SIZES[-1]) if self._per_unit() else (1,)
-        extremes = [[[[end] * self.metrics] * rows] for end in _ENDS[:2] for rows in sizes]
-        answers = [self._of_units(query, unit, torch.float64, 1) for unit in extremes]
-        reached = max(
-            moved(a.numerators.tolist(), b.numerators.tolist(), a.quanta, sensitivity)[1]
-            for a in answers
-            for b in answers
-        )
+        answers = []
+        for end, rows in itertools.product(_ENDS[:2], sizes):
+            answers.append(self._of_units(query, [self._alike(end, rows)], torch.float64, 1))
+        reached = max(_squared_l2(a, b, sensitivity) for a, b in itertools.combinations(answers, 2))
         assert math.sqrt(reached) >= 0.999 * sensitivity.l2
 
     @_SETTINGS
@@ -321,13 +311,12 @@ class SumContract(QueryContract):
         units, dtype = self._draw(data)
         cut = data.draw(st.integers(0, len(units)))
         query = self.query(_identity)
-        whole = self._of_units(query, units, dtype, len(units))
-        shards = [
-            self._of_units(query, part, dtype, len(units)).numerators
-            for part in (units[:cut], units[cut:])
-            if part
-        ]
-        assert whole.numerators.tolist() == torch.stack(shards).sum(0).tolist()
+        whole = self._of_units(query, units, dtype, len(units)).numerators
+        total = torch.zeros_like(whole)
+        for part in (units[:cut], units[cut:]):
+            if part:
+                total += self._of_units(query, part, dtype, len(units)).numerators
+        assert whole.tolist() == total.tolist()
 
 
 class RowContract(abc.ABC):
@@ -388,7 +377,8 @@ class RowContract(abc.ABC):
             (self.row_change, Adjacency.BOUNDED_ROW_CHANGE),
         ):
             query = self.query(row_change, 0)
-            reached = 0.0
+            sensitivity = query.sensitivity(adjacency)
+            reached = Fraction(0)
             length = 1e9 if row_change is None else row_change.norm * (1 - 2.0**-50)
             for angle in range(720):
                 x = [
@@ -396,13 +386,10 @@ class RowContract(abc.ABC):
                     0.5 * length * math.sin(math.pi * angle / 720),
                 ]
                 x += [0.0] * (self.width - 2)
-                ends = [_of_rows(query, [[sign * number for number in x]]) for sign in (1, -1)]
-                one, other = (end.numerators.tolist() for end in ends)
-                reached = max(
-                    reached,
-                    math.sqrt(moved(one, other, ends[0].quanta, query.sensitivity(adjacency))[1]),
-                )
-            assert reached >= 0.99 * query.sensitivity(adjacency).l2
+                end = _of_rows(query, [x])
+                opposite = _of_rows(query, [[-number for number in x]])
+                reached = max(reached, _squared_l2(end, opposite, sensitivity))
+            assert math.sqrt(reached) >= 0.99 * sensitivity.l2
 
     def _draw(self, data: st.DataObject) -> tuple[list[Row], int, int]:
         """Rows, the place of the one that changes, and of the one that the query is about."""
@@ -416,17 +403,14 @@ class RowContract(abc.ABC):
     def _compare(
         self, rows: list[Row], other: Row, changed: int, query: Query, adjacency: Adjacency
     ) -> None:
-        before, after = (
-            _of_rows(query, table)
-            for table in (rows, [*rows[:changed], other, *rows[changed + 1 :]])
-        )
+        before = _of_rows(query, rows)
+        after = _of_rows(query, [*rows[:changed], other, *rows[changed + 1 :]])
         declared = query.sensitivity(adjacency)
         _require_within(before, after, declared)
-        steps = (before.numerators - after.numerators).tolist()
+        places = (before.numerators != after.numerators).nonzero().flatten()
+        places = places // (declared.block or len(before.numerators))
         own = {changed} if declared.block else {0} if query.part() == changed else set[int]()
-        assert {
-            i // (declared.block or len(steps)) for i, step in enumerate(steps) if step
-        } <= own, "another row's answer moved"
+        assert {*places.tolist()} <= own, "another row's answer moved"
 
     def _row(self) -> st.SearchStrategy[Row]:
         return st.lists(_ROW_NUMBERS, min_size=self.width, max_size=self.width)
@@ -443,9 +427,9 @@ def _raising(_subject: Any, records: Any) -> Any:
 
 
 def _flat(units: list[Unit], dtype: torch.dtype) -> tuple[torch.Tensor, np.ndarray[Any, Any]]:
-    rows = [row for unit in units for row in unit]
-    labels = [index for index, unit in enumerate(units) for _ in unit]
-    return torch.tensor(rows, dtype=torch.float64, device="cpu").to(dtype), np.array(labels)
+    rows = list(itertools.chain.from_iterable(units))
+    labels = np.repeat(np.arange(len(units)), list(map(len, units)))
+    return torch.tensor(rows, dtype=torch.float64, device="cpu").to(dtype), labels
 
 
 def _answer(
@@ -465,6 +449,11 @@ def _require_within(a: IntegerSum, b: IntegerSum, declared: Sensitivity) -> None
         f" {b.quanta}"
     )
     require_within(a.numerators.tolist(), b.numerators.tolist(), a.quanta, declared, "the answer")
+
+
+def _squared_l2(a: IntegerSum, b: IntegerSum, declared: Sensitivity) -> Fraction:
+    """How far apart two answers lie, by `moved`."""
+    return moved(a.numerators.tolist(), b.numerators.tolist(), a.quanta, declared)[1]
 
 
 def _of_rows(query: Query, rows: list[Row]) -> IntegerSum:

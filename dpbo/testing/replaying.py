@@ -148,7 +148,8 @@ def replay(
         )
     _require_same(
         "ledger record",
-        *([_without_ids(record) for record in c.ledger.records()] for c in (first, second)),
+        list(map(_without_ids, first.ledger.records())),
+        list(map(_without_ids, second.ledger.records())),
     )
     assert result == other_result, (
         "what the run returns depends on the records beyond what was released"

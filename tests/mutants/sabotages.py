@@ -1360,8 +1360,8 @@ SABOTAGES = (
     Sabotage(
         "Kusner's public design counts the functions' difference, not the evaluations' noise",
         where="dpbo.papers.kusner.search:KusnerSearch.spread",
-        old="apart = 2.0 * (1.0 - self.kappa) * inner + 2.0 * noise",
-        new="apart = 2.0 * (1.0 - self.kappa) * inner",
+        old="_with_noise(2.0 * (1.0 - self.kappa) * inner, 2.0 * self.noise)",
+        new="2.0 * (1.0 - self.kappa) * inner",
         test=(
             "tests/unit/papers/test_kusner_search.py"
             "::test_the_public_design_moves_the_posterior_mean_as_derived"
@@ -1408,11 +1408,8 @@ SABOTAGES = (
     Sabotage(
         "a question asked again under its name is answered and charged anew",
         where="dpbo.papers.po_gp_ucb.curator_side:Outcomes._answer",
-        old=(
-            "charged = [slot for record in self.curator.ledger.charges(self.name) for slot in"
-            ' record.body["slots"]]'
-        ),
-        new="charged: list[dict[str, Any]] = []",
+        old='charged += record.body["slots"]',
+        new="pass",
         test=(
             "tests/unit/papers/test_po_gp_ucb_curator_side.py"
             "::test_an_outcome_is_not_looked_at_where_its_row_has_no_answer_left"

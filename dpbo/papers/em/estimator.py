@@ -118,6 +118,9 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.statement_
 
+    def _settings(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
+
     def _facts(self) -> dict[str, Any]:
         if hasattr(self, "statement_"):
             return self.statement_.facts()
@@ -228,11 +231,10 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
 
         Args:
             stage: what the release is for, as the ledger shows it.
-            rows: K, the number of components whose statistics the answer holds.
 
         Returns:
-            The noisy answer and the standard deviation of the noise of each of its numbers, `K x F`
-            each, float64.
+            The noisy answer and the standard deviation of the noise of each of its numbers, one
+            vector each, float64.
 
         Raises:
             LedgerMismatch: an earlier session released another question here.

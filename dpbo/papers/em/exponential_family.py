@@ -85,8 +85,8 @@ class DPEM(PrivateEstimator):
         """
         curator = self._open(X)
         query = self._question(self.start)
-        terms = {name: getattr(self, name) for name in ("bound", "size", "nonnegative", "max_iter")}
-        given = {name: getattr(self, name) for name in ("statistics", "m_step", "start")}
+        terms = self._settings("bound", "size", "nonnegative", "max_iter")
+        given = self._settings("statistics", "m_step", "start")
         reservation = self._reserve(X, curator, self.max_iter, [query], terms, given)
         theta = self.start
         for _ in range(self.max_iter):

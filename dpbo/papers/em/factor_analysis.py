@@ -190,7 +190,7 @@ def factors_of(
     """
     full = rest + (V.square() * values).sum(1)
     order = values.argsort(descending=True)[:m]
-    L = torch.zeros(len(full), m, dtype=torch.float64, device="cpu")
+    L = full.new_zeros(len(full), m)
     L[:, : len(order)] = V[:, order] * values[order].sqrt()
     psi = rest.clone()
     for _ in range(iterations):

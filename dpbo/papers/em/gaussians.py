@@ -138,17 +138,22 @@ def outer(means: torch.Tensor, kind: str) -> torch.Tensor:
     return means.square().mean(1)
 
 
+def in_unit_ball(points: torch.Tensor) -> torch.Tensor:
+    """Points `n x d`, those beyond the unit ball moved to its surface."""
+    return points / points.norm(dim=1, keepdim=True).clamp(min=1.0)
+
+
 def per(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """One number a component, shaped to multiply `like`."""
     return values.reshape(-1, *[1] * (like.ndim - 1))
 
 
-def floored(covariances: torch.Tensor, kind: str, least: float, most: float) -> torch.Tensor:
-    """Eigenvalues brought into [least, most]: the nearest such matrices in Frobenius norm."""
+def floored(covariances: torch.Tensor, kind: str, least: float) -> torch.Tensor:
+    """Eigenvalues brought into [least, 1]: the nearest such matrices in Frobenius norm."""
     if kind != "full":
-        return covariances.clamp(least, most)
+        return covariances.clamp(least, 1.0)
     values, vectors = torch.linalg.eigh((covariances + covariances.mT) / 2)
-    return (vectors * values.clamp(least, most).unsqueeze(1)) @ vectors.mT
+    return (vectors * values.clamp(least, 1.0).unsqueeze(1)) @ vectors.mT
 
 
 _NOISE_ABOVE = 3.0
@@ -172,13 +177,13 @@ class Averaged:
     value: torch.Tensor | None = field(default=None, init=False)
     std: torch.Tensor | None = field(default=None, init=False)
     _iterations: int = field(default=0, init=False)
-    _total: torch.Tensor | None = field(default=None, init=False)
+    _total: torch.Tensor | float = field(default=0.0, init=False)
 
     def add(self, moments: torch.Tensor, std: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """One more iteration's answer; returns (moments, standard deviation of their noise)."""
         K = len(moments)
         self._iterations += 1
-        self._total = moments.sum(0) if self._total is None else self._total + moments.sum(0)
+        self._total = self._total + moments.sum(0)
         if K > 1:
             total = self._total / self._iterations
             if self.count is not None:
@@ -220,8 +225,7 @@ def mixture_of(
     if tied:
         kind = "full"
     counts = torch.maximum(moments[:, 0], (_NOISE_ABOVE * std[:, 0]).clamp(min=1.0))
-    means = moments[:, 1 : 1 + d] / counts.unsqueeze(1)
-    means = means / means.norm(dim=1, keepdim=True).clamp(min=1.0)
+    means = in_unit_ball(moments[:, 1 : 1 + d] / counts.unsqueeze(1))
     raw = second(moments, d, kind)
     covariances = raw / per(counts, raw) - outer(means, kind)
     if len(covariances) > 1:
@@ -235,9 +239,9 @@ def mixture_of(
             kept = torch.zeros_like(kept)
         covariances = pooled + per(kept, covariances) * (covariances - pooled)
     if prior is None:
-        return Gaussians(counts / counts.sum(), means, floored(covariances, kind, floor, 1.0), kind)
+        return Gaussians(counts / counts.sum(), means, floored(covariances, kind, floor), kind)
     weights = (counts + prior.alpha - 1.0) / (counts + prior.alpha - 1.0).sum()
-    own = per(counts, covariances) * floored(covariances, kind, 0.0, 1.0)
+    own = per(counts, covariances) * floored(covariances, kind, 0.0)
     pull = per(prior.k0 * counts / (prior.k0 + counts), covariances) * outer(means, kind)
     scale: float | torch.Tensor
     if kind == "full":
@@ -246,13 +250,14 @@ def mixture_of(
         scale = prior.s0
     total = counts
     if tied:
-        own, pull = (part.sum(0).expand_as(part) for part in (own, pull))
+        own = own.sum(0).expand_as(own)
+        pull = pull.sum(0).expand_as(pull)
         total = (counts.sum() + len(counts) - 1).expand_as(counts)
     covariances = (scale + own + pull) / per(total + 2 * d + 3, covariances)
     return Gaussians(
         weights,
         means * (counts / (counts + prior.k0)).unsqueeze(1),
-        floored(covariances, kind, floor, 1.0),
+        floored(covariances, kind, floor),
         kind,
     )
 

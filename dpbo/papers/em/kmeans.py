@@ -24,6 +24,7 @@ from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.papers.em.estimator import Components, Floats, Iterations, LabelEstimator
+from dpbo.papers.em.gaussians import in_unit_ball
 from dpbo.papers.em.point_sums import ClusterSums
 from dpbo.validation import Name
 
@@ -76,14 +77,9 @@ class DPKMeans(TransformerMixin, LabelEstimator):  # type: ignore[misc]
         reservation = self._reserve(X, curator, self.max_iter, [query], terms, given, self._noise)
         for _ in range(self.max_iter):
             query = dataclasses.replace(query, centers=centers)
-            value, std = (
-                part.reshape(K, -1) for part in self._release(reservation, query, "k-means")
-            )
+            value, std = map(query.table, self._release(reservation, query, "k-means"))
             means = value[:, 1:] / torch.maximum(value[:, 0], std[:, 0].clamp(min=1.0)).unsqueeze(1)
-            if ball.norm == "linf":
-                centers = means.clamp(-1.0, 1.0)
-            else:
-                centers = means / means.norm(dim=1, keepdim=True).clamp(min=1.0)
+            centers = means.clamp(-1.0, 1.0) if ball.norm == "linf" else in_unit_ball(means)
         self.cluster_centers_ = ball.outward(centers).numpy()
         self.statement_ = curator.statement()
         self.n_iter_ = self.max_iter

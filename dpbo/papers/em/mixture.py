@@ -47,7 +47,7 @@ from dpbo.papers.em.estimator import (
 )
 from dpbo.papers.em.gaussians import Averaged, Gaussians, Prior, frame_of, mixture_of
 from dpbo.papers.em.mixture_moments import MixtureMoments
-from dpbo.papers.em.moment_features import COVARIANCES, width_of
+from dpbo.papers.em.moment_features import Covariance, width_of
 from dpbo.papers.em.point_sums import ClusterSums
 from dpbo.queries.ball import Ball
 from dpbo.validation import Count, Index, Name, Within, at_least, between, require
@@ -68,7 +68,6 @@ _TERMS = (
     "reg_covar",
 )
 Method = Annotated[str, Within("'mle' or 'map'", lambda value: value in ("mle", "map"))]
-Covariance = Annotated[str, Within(f"one of {COVARIANCES}", lambda value: value in COVARIANCES)]
 NoiseByParameter = Annotated[str, Within("'GGG' or 'LLG'", lambda value: value in ("GGG", "LLG"))]
 
 
@@ -147,7 +146,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         kind = self.covariance_type
         # the post-processing's: tied covariances are full ones that are alike
         shape = "full" if kind == "tied" else kind
-        means, weights = self._public_start(d)
+        means_init, weights_init = self._public_start(d)
         seed = self._seed(curator)
         blank = torch.zeros(K, width_of(kind, d), dtype=torch.float64, device="cpu")
         moments = MixtureMoments(
@@ -159,8 +158,12 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
             vectors=self.vectors,
         )
         sums = ClusterSums(d, ball=ball, centers=blank[:, :d], vectors=self.vectors)
-        settings = {name: getattr(self, name) for name in _TERMS}
-        settings |= {"random_state": seed, "means_init": means, "weights_init": weights}
+        settings = self._settings(*_TERMS)
+        settings |= {
+            "random_state": seed,
+            "means_init": means_init,
+            "weights_init": weights_init,
+        }
         parts = self._reserve_parts(X, curator, moments, sums, settings)
         reservation = parts[0][0]
         ball, covariance = self._frame(reservation, ball, d, shape)
@@ -184,10 +187,10 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         self._mixture = mixture
         self._ball_ = ball
         outside = mixture.outward(ball)
-        self.weights_, self.means_, self.covariances_ = (
-            part.numpy() for part in (outside.weights, outside.means, outside.covariances)
-        )
-        self.weights_ = self.weights_ / self.weights_.sum()
+        weights = outside.weights.numpy()
+        self.weights_ = weights / weights.sum()
+        self.means_ = outside.means.numpy()
+        self.covariances_ = outside.covariances.numpy()
         if kind == "tied":
             self.covariances_ = self.covariances_[0]
         whole = shape == "full"
@@ -384,18 +387,18 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         identity = torch.eye(d, dtype=torch.float64, device="cpu")
         inner = identity / (d + 2)  # of the uniform law on the unit ball
         for _ in range(self.frame_iter):
-            natural = torch.zeros(1, width_of(shape, d), dtype=torch.float64, device="cpu")
+            natural = identity.new_zeros(1, width_of(shape, d))
             query = MixtureMoments(
                 d, ball=ball, natural=natural, covariance=shape, vectors=self.vectors
             )
             value, std = map(query.table, self._release(reservation, query, "frame"))
             count = public_count(units, value[0, 0], std[0, 0])
             mean, whitening = frame_of(value, std, count, d, shape)
-            before = identity if ball.matrix is None else ball.matrix
             center = ball.outward(mean.unsqueeze(0))[0]
-            ball = Ball(self._reach(d), center=center, matrix=whitening @ before / ball.radius)
+            matrix = whitening @ _matrix_of(ball, d) / ball.radius
+            ball = Ball(self._reach(d), center=center, matrix=matrix)
             inner = identity / self._reach(d) ** 2
-        back = identity if ball.matrix is None else torch.linalg.inv(ball.matrix)
+        back = torch.linalg.inv(_matrix_of(ball, d))
         return ball, ball.radius**2 * back @ inner @ back.T
 
     def _start(
@@ -412,15 +415,13 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         """
         K = self.n_components
         root = torch.linalg.cholesky(covariance)
-        center = (
-            torch.zeros(d, dtype=torch.float64, device="cpu")
-            if ball.center is None
-            else ball.center
-        )
+        center = ball.center
+        if center is None:
+            center = covariance.new_zeros(d)
         cloud = torch.from_numpy(generator.standard_normal((K, d))) @ root.T
         means, own_weights = self._public_start(d)
         centers = _SEPARATION * cloud if means is None else means - center
-        weights = torch.full((K,), 1.0 / K, dtype=torch.float64, device="cpu")
+        weights = covariance.new_full((K,), 1.0 / K)
         units = reservation.curator.units
         near = Ball(
             0.75 * self._reach(d) * float(torch.linalg.eigvalsh(covariance)[-1]) ** 0.5,
@@ -428,9 +429,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         )
         for _ in range(self._steps_of_k_means()):
             query = ClusterSums(d, ball=near, centers=centers / near.radius, vectors=self.vectors)
-            value, std = (
-                part.reshape(K, -1) for part in self._release(reservation, query, "k-means")
-            )
+            value, std = map(query.table, self._release(reservation, query, "k-means"))
             if units is not None:
                 value[:, 0] += (units - value[:, 0].sum()) / K
             counts = torch.maximum(value[:, 0], (3.0 * std[:, 0]).clamp(min=1.0))
@@ -442,9 +441,7 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         between_centers = float((weights * centers.square().sum(1)).sum())
         total = float(covariance.trace())
         within = max(total - between_centers, 0.1 * total) / d
-        matrix = (
-            torch.eye(d, dtype=torch.float64, device="cpu") if ball.matrix is None else ball.matrix
-        )
+        matrix = _matrix_of(ball, d)
         inside = within * matrix @ matrix.T / ball.radius**2
         if kind == "full":
             shape = inside
@@ -455,3 +452,10 @@ class DPGaussianMixture(DensityMixin, LabelEstimator):  # type: ignore[misc]
         return Gaussians(
             weights, ball.inward(centers + center), shape.expand(K, *shape.shape).clone(), kind
         )
+
+
+def _matrix_of(ball: Ball, d: int) -> torch.Tensor:
+    """The ball's matrix; the identity where it has none."""
+    if ball.matrix is None:
+        return torch.eye(d, dtype=torch.float64, device="cpu")
+    return ball.matrix

@@ -3,8 +3,7 @@ in one joint answer.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -19,7 +18,13 @@ from dpbo.papers.em.moment_features import (
     statistic_degrees,
     width_of,
 )
-from dpbo.papers.em.point_sums import BlockWeight, PointSums, of_counts_and_sums
+from dpbo.papers.em.point_sums import (
+    BlockWeight,
+    ChunkSum,
+    PointSums,
+    in_least,
+    of_counts_and_sums,
+)
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.ball import FLOAT64, Resolution, product
 from dpbo.queries.products import deterministic_matmul
@@ -80,17 +85,15 @@ class MixtureMoments(PointSums):
         dimension, ball, vectors: as in `PointSums`; the ball's norm must be "l2".
     """
 
-    natural: Annotated[torch.Tensor, FLOAT64] = field(kw_only=True)
-    covariance: Covariance = field(default="full", kw_only=True)
-    weights: tuple[BlockWeight, BlockWeight, BlockWeight] = field(
-        default=(1.0, 1.0, 1.0), kw_only=True
-    )
-    orders: Orders = field(default=(0, 1, 2), kw_only=True)
+    _: KW_ONLY
+    natural: Annotated[torch.Tensor, FLOAT64]
+    covariance: Covariance = "full"
+    weights: tuple[BlockWeight, BlockWeight, BlockWeight] = (1.0, 1.0, 1.0)
+    orders: Orders = (0, 1, 2)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.ball.norm != "l2":
-            raise InputError("norm", self.ball.norm, "'l2' for mixture moments")
+        self._require_l2("mixture moments")
         width = width_of(self.covariance, self.dimension)
         if (
             self.natural.ndim != 2
@@ -156,9 +159,7 @@ class MixtureMoments(PointSums):
             "orders": list(self.orders),
         }
 
-    def chunk_sum(
-        self, resolution: Resolution, device: torch.device
-    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def chunk_sum(self, resolution: Resolution, device: torch.device) -> ChunkSum:
         # theta for whole coordinates: column f times 2^(-bits * degree of f), exactly
         exponents = -resolution.bits * statistic_degrees(self.covariance, self.dimension)
         scaled = self.natural * torch.from_numpy(np.ldexp(1.0, exponents.numpy()))
@@ -183,11 +184,10 @@ class MixtureMoments(PointSums):
 
     def _answered_weights(self) -> tuple[float, float, float]:
         """(q, m, c) in units of the smallest, 0 for a block that is not answered."""
-        least = min(self.weights)
-        q, m, c = (
-            weight / least if order in self.orders else 0.0
-            for order, weight in enumerate(self.weights)
-        )
+        weights = in_least(self.weights)
+        for order in {0, 1, 2}.difference(self.orders):
+            weights[order] = 0.0
+        q, m, c = weights
         return q, m, c
 
     def _blocks(self) -> tuple[torch.Tensor, torch.Tensor]:

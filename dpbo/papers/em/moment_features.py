@@ -48,13 +48,8 @@ def features(Z: torch.Tensor, covariance: str) -> torch.Tensor:
 def statistic_degrees(covariance: str, d: int) -> torch.Tensor:
     """Degree of each statistic in z: `F`, int64."""
     rest = width_of(covariance, d) - 1 - d
-    return torch.cat(
-        [
-            torch.zeros(1, device="cpu"),
-            torch.ones(d, device="cpu"),
-            torch.full((rest,), 2.0, device="cpu"),
-        ]
-    ).long()
+    counts = torch.tensor([1, d, rest], device="cpu")
+    return torch.arange(3, device="cpu").repeat_interleave(counts)
 
 
 def isometry(covariance: str, d: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ is not whole, so the exact sensitivities would not hold. Reduce each unit to one
 import abc
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -33,6 +33,8 @@ from dpbo.queries.query import Failure, IntegerSum, Query, View
 from dpbo.validation import at_least, between, checked_constructor
 
 BlockWeight = Annotated[float, between(1e-3, 1e3)]
+# of whole numbers `d x rows`, and of which of these columns are valid records
+ChunkSum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _FARTHEST = 1e100  # a centre this far away is nearest to no record, and far from overflow
 # rows whose coordinates of 20 bits are added in float64, where 2^33 would still be exact
 _MOST_TOGETHER = 1 << 14
@@ -53,11 +55,16 @@ class PointSums(Query):
     """
 
     dimension: Annotated[int, at_least(1, MOST_DIMENSION)]
-    ball: Ball = field(kw_only=True)
-    vectors: Callable[[Any], Any] | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    ball: Ball
+    vectors: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         self.ball.require_dimension(self.dimension)
+
+    def _require_l2(self, answer: str) -> None:
+        if self.ball.norm != "l2":
+            raise InputError("norm", self.ball.norm, f"'l2' for {answer}")
 
     @property
     def components(self) -> int:
@@ -83,12 +90,8 @@ class PointSums(Query):
         """
 
     @abc.abstractmethod
-    def chunk_sum(
-        self, resolution: Resolution, device: torch.device
-    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """The function that sums one chunk, as int64, from whole numbers `d x rows` and which of
-        these columns are valid records.
-        """
+    def chunk_sum(self, resolution: Resolution, device: torch.device) -> ChunkSum:
+        """The function that sums one chunk, as int64."""
 
     def places(
         self, X: torch.Tensor, resolution: Resolution
@@ -224,17 +227,16 @@ class VectorSum(PointSums):
         dimension, ball, vectors: as in `PointSums`; the ball's norm must be "l2".
     """
 
-    weights: tuple[BlockWeight, BlockWeight] = field(default=(1.0, 1.0), kw_only=True)
-    nonnegative: bool = field(default=False, kw_only=True)
+    _: KW_ONLY
+    weights: tuple[BlockWeight, BlockWeight] = (1.0, 1.0)
+    nonnegative: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.ball.norm != "l2":
-            raise InputError("norm", self.ball.norm, "'l2' for sums of vectors")
+        self._require_l2("sums of vectors")
 
     def squared_l2(self, adjacency: Adjacency) -> float:
-        least = min(self.weights)
-        q, m = (weight / least for weight in self.weights)
+        q, m = in_least(self.weights)
         one_record = q * q + m * m
         if adjacency is not Adjacency.REPLACE_ONE:
             return one_record
@@ -252,15 +254,19 @@ class VectorSum(PointSums):
         own = {"weights": list(self.weights), "nonnegative": self.nonnegative}
         return {**super().public_inputs(), **own}
 
-    def chunk_sum(
-        self, resolution: Resolution, device: torch.device
-    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def chunk_sum(self, resolution: Resolution, device: torch.device) -> ChunkSum:
         def sum_of(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
             if self.nonnegative:
                 Z = Z.clamp(min=0.0)
             return torch.cat([valid.sum().reshape(1), Z.sum(1).to(torch.int64)])
 
         return sum_of
+
+
+def in_least(weights: Sequence[float]) -> list[float]:
+    """Weights in units of the smallest."""
+    least = min(weights)
+    return [weight / least for weight in weights]
 
 
 def of_counts_and_sums(
@@ -318,9 +324,10 @@ class ClusterSums(PointSums):
         dimension, ball, vectors: as in `PointSums`.
     """
 
-    centers: Annotated[torch.Tensor, FLOAT64] = field(kw_only=True)
-    weights: tuple[BlockWeight, BlockWeight] = field(default=(1.0, 1.0), kw_only=True)
-    keep: bool = field(default=False, kw_only=True)
+    _: KW_ONLY
+    centers: Annotated[torch.Tensor, FLOAT64]
+    weights: tuple[BlockWeight, BlockWeight] = (1.0, 1.0)
+    keep: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -341,12 +348,14 @@ class ClusterSums(PointSums):
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         general = super().sensitivity(adjacency)  # its l2 is exact; it refuses other adjacencies
-        q, m, d = *self._scaled_weights(), self.dimension
-        longest = float(d) if self.ball.norm == "linf" else math.sqrt(d)
+        q, m = in_least(self.weights)
+        longest = float(self.dimension)
+        if self.ball.norm != "linf":
+            longest = math.sqrt(longest)
         return of_counts_and_sums(general, q, m, longest, adjacency)
 
     def squared_l2(self, adjacency: Adjacency) -> float:
-        q, m = self._scaled_weights()
+        q, m = in_least(self.weights)
         longest = self.dimension if self.ball.norm == "linf" else 1.0
         one_record = q * q + longest * m * m
         if adjacency is not Adjacency.REPLACE_ONE:
@@ -355,7 +364,7 @@ class ClusterSums(PointSums):
         return max(different_centers, 4.0 * longest * m * m)
 
     def coordinate_scale(self) -> torch.Tensor:
-        q, m = self._scaled_weights()
+        q, m = in_least(self.weights)
         return torch.tensor(
             [1.0 / q] + [1.0 / m] * self.dimension, dtype=torch.float64, device="cpu"
         ).repeat(len(self.centers))
@@ -387,11 +396,11 @@ class ClusterSums(PointSums):
         rows = self.rows_together("cpu")
 
         def places() -> list[tuple[torch.Tensor, torch.Tensor]]:
-            return [
-                (Z.to(torch.int32), valid)
-                for piece in pieces
-                for Z, valid in self.places(piece, resolution)
-            ]
+            kept = []
+            for piece in pieces:
+                for Z, valid in self.places(piece, resolution):
+                    kept.append((Z.to(torch.int32), valid))
+            return kept
 
         total = torch.zeros(len(self.coordinate_scale()), dtype=torch.int64, device="cpu")
         sum_of = self.chunk_sum(resolution, view.device)
@@ -400,11 +409,10 @@ class ClusterSums(PointSums):
             total += sum_of(Z.copy_(whole), valid)
         return total << self._shifts(resolution)
 
-    def chunk_sum(
-        self, resolution: Resolution, device: torch.device
-    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def chunk_sum(self, resolution: Resolution, device: torch.device) -> ChunkSum:
         offset = math.ldexp(0.5, resolution.bits) * self.centers.square().sum(1, keepdim=True)
-        C, offset = (part.to(device, non_blocking=True) for part in (self.centers, offset))
+        offset = offset.to(device, non_blocking=True)
+        C = self.centers.to(device, non_blocking=True)
 
         def on_device(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
             closeness = (C @ Z).sub_(offset)
@@ -438,9 +446,9 @@ class ClusterSums(PointSums):
 
         return on_cpu
 
-    def _scaled_weights(self) -> tuple[float, float]:
-        least = min(self.weights)
-        return self.weights[0] / least, self.weights[1] / least
+    def table(self, answer: torch.Tensor) -> torch.Tensor:
+        """An answer as one row a centre, `K x (1 + d)`."""
+        return answer.reshape(len(self.centers), -1)
 
 
 @checked_constructor
@@ -466,8 +474,7 @@ class SecondMoment(PointSums):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.ball.norm != "l2":
-            raise InputError("norm", self.ball.norm, "'l2' for second moments")
+        self._require_l2("second moments")
 
     def squared_l2(self, adjacency: Adjacency) -> float:
         if adjacency is Adjacency.REPLACE_ONE:
@@ -487,8 +494,6 @@ class SecondMoment(PointSums):
     def degrees(self) -> torch.Tensor:
         return torch.full((self.dimension * (self.dimension + 1) // 2,), 2, device="cpu")
 
-    def chunk_sum(
-        self, resolution: Resolution, device: torch.device
-    ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def chunk_sum(self, resolution: Resolution, device: torch.device) -> ChunkSum:
         i, j = torch.triu_indices(self.dimension, self.dimension, device=device)
         return lambda Z, _valid: product(Z, Z)[i, j]

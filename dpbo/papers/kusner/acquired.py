@@ -46,10 +46,7 @@ def next_index(
         return 0
     with torch.no_grad(), mute_warnings():
         wanted = acquisition(_model(candidates[list(indices)], values, kernel, noise))
-        parts = [
-            wanted(candidates[start : start + _CHUNK].unsqueeze(1))
-            for start in range(0, len(candidates), _CHUNK)
-        ]
+        parts = [wanted(chunk.unsqueeze(1)) for chunk in torch.split(candidates, _CHUNK)]
     return int(torch.cat(parts).argmax())
 
 
@@ -97,7 +94,7 @@ def require_box(box: Tensor, dimension: int) -> None:
 
 
 def _model(X: Tensor, values: Sequence[float], kernel: Kernel, noise: float) -> SingleTaskGP:
-    Y = torch.tensor(values, dtype=X.dtype, device=X.device).unsqueeze(1)
+    Y = X.new_tensor(values).unsqueeze(1)
     return SingleTaskGP(
         X,
         Y,

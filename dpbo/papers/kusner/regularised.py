@@ -24,7 +24,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import torch
@@ -171,19 +171,20 @@ class RegularisedBest(Query):
     """
 
     loss: Callable[[Any, Any], Any]
-    fit: Callable[[float], Any] = field(kw_only=True)
-    grid: Sequence[Positive] = field(kw_only=True)
-    lipschitz: Positive = field(kw_only=True)
-    bound: Positive = field(kw_only=True)
-    at_zero: float = field(kw_only=True)
-    records: Count = field(kw_only=True)
-    gap: NotNegative = field(default=0.0, kw_only=True)
-    adaptive: AdaptiveLipschitz | None = field(default=None, kw_only=True)
-    constants: Constants | None = field(default=None, kw_only=True)
-    allow_not_private: bool = field(default=False, kw_only=True)
+    _: KW_ONLY
+    fit: Callable[[float], Any]
+    grid: Sequence[Positive]
+    lipschitz: Positive
+    bound: Positive
+    at_zero: float
+    records: Count
+    gap: NotNegative = 0.0
+    adaptive: AdaptiveLipschitz | None = None
+    constants: Constants | None = None
+    allow_not_private: bool = False
 
     def __post_init__(self) -> None:
-        grid = tuple(float(regularisation) for regularisation in self.grid)
+        grid = tuple(map(float, self.grid))
         if not grid or not all(a < b for a, b in itertools.pairwise(grid)):
             raise InputError("grid", grid, "increasing numbers above 0")
         object.__setattr__(self, "grid", grid)
@@ -201,23 +202,16 @@ class RegularisedBest(Query):
 
     def value_sensitivity(self) -> float:
         """How far the best value moves when one record is replaced, in units of y."""
+        numbers: dict[str, Any] = {
+            "least": self.grid[0],
+            "lipschitz": self.lipschitz,
+            "bound": self.bound,
+            "records": self.records,
+            "gap": self.gap,
+        }
         if self.adaptive is None:
-            return fixed_grid(
-                least=self.grid[0],
-                lipschitz=self.lipschitz,
-                bound=self.bound,
-                records=self.records,
-                gap=self.gap,
-            )
-        return theorem_7(
-            least=self.grid[0],
-            most=self.grid[-1],
-            lipschitz=self.lipschitz,
-            bound=self.bound,
-            records=self.records,
-            gap=self.gap,
-            constants=self.constants or "corrected",
-        )
+            return fixed_grid(**numbers)
+        return theorem_7(**numbers, most=self.grid[-1], constants=self.constants or "corrected")
 
     def release_event(self, event: Event, adjacency: Adjacency) -> Event:
         if self._beyond_the_proof:
@@ -248,17 +242,19 @@ class RegularisedBest(Query):
         return self._mean(None).affine(self.records)
 
     def public_inputs(self) -> dict[str, Any]:
-        shared = {
+        inputs: dict[str, Any] = {
             "lipschitz": self.lipschitz,
             "bound": self.bound,
             "at_zero": self.at_zero,
             "records": self.records,
             "gap": self.gap,
+            "least": self.grid[0],
+            "most": self.grid[-1],
+            "visited": self._visits,
         }
-        inputs = {**shared, "least": self.grid[0], "most": self.grid[-1], "visited": self._visits}
-        if self.adaptive is None:
-            return inputs
-        return {**inputs, "constants": self.constants or "corrected"}
+        if self.adaptive is not None:
+            inputs["constants"] = self.constants or "corrected"
+        return inputs
 
     def prepare(self) -> Any:
         return [
@@ -324,24 +320,23 @@ class _Search:
 
     def __init__(self, how: AdaptiveLipschitz, grid: Sequence[float]) -> None:
         self._points = torch.tensor(
-            [[math.log(regularisation)] for regularisation in grid],
-            dtype=torch.float64,
-            device="cpu",
-        )
+            list(map(math.log, grid)), dtype=torch.float64, device="cpu"
+        ).unsqueeze(1)
         self._how = how
         self._model = FiniteGP(self._points, how.kernel, how.noise)
         self._schedule = kusner_beta(len(grid), _DELTA)
-        self._told = list[tuple[int, float]]()
+        self._indices = list[int]()
+        self._values = list[float]()
 
     def ask(self) -> int:
         how = self._how
         if how.acquisition is None:
             return int(suggest_ucb(self._model, self._schedule))
-        indices = [index for index, _ in self._told]
-        values = [value for _, value in self._told]
-        points = self._points
-        return next_index(how.acquisition, points, indices, values, how.kernel, how.noise)
+        return next_index(
+            how.acquisition, self._points, self._indices, self._values, how.kernel, how.noise
+        )
 
     def tell(self, index: int, value: float) -> None:
-        self._told.append((index, value))
+        self._indices.append(index)
+        self._values.append(value)
         self._model.observe(index, value)

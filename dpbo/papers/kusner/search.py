@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import torch
@@ -104,16 +104,17 @@ class KusnerSearch:
 
     gain: Gain
     candidates: Annotated[torch.Tensor, POINTS]
-    kernel: Kernel = field(kw_only=True)
-    noise: Positive = field(kw_only=True)
-    evaluations: Count = field(kw_only=True)
-    kappa: bounds.Kappa = field(kw_only=True)
-    delta: Probability = field(kw_only=True)
-    value_range: ScoreRange = field(kw_only=True)
-    acquisition: Acquisition | None = field(default=None, kw_only=True)
-    box: Box | None = field(default=None, kw_only=True)
-    constants: bounds.Constants = field(default="corrected", kw_only=True)
-    allow_not_private: bool = field(default=False, kw_only=True)
+    _: KW_ONLY
+    kernel: Kernel
+    noise: Positive
+    evaluations: Count
+    kappa: bounds.Kappa
+    delta: Probability
+    value_range: ScoreRange
+    acquisition: Acquisition | None = None
+    box: Box | None = None
+    constants: bounds.Constants = "corrected"
+    allow_not_private: bool = False
 
     def __post_init__(self) -> None:
         if self.box is not None:
@@ -218,7 +219,7 @@ class KusnerSearch:
         """
         if self.acquisition is not None:
             return self._run_acquired(self.acquisition, view)
-        model = FiniteGP(self.candidates, self.kernel, self.noise, capacity=self.evaluations)
+        model = self._model(self.noise)
         schedule = kusner_beta(len(self.candidates), self.delta, constants=self.constants)
         values = []
         for _ in range(self.evaluations):
@@ -229,7 +230,7 @@ class KusnerSearch:
 
     def design(self) -> list[int]:
         """T candidates, each of the largest posterior variance after those before it. Public."""
-        model = FiniteGP(self.candidates, self.kernel, self.noise, capacity=self.evaluations)
+        model = self._model(self.noise)
         chosen = []
         for _ in range(self.evaluations):
             chosen.append(int(model.variance.argmax()))
@@ -241,7 +242,7 @@ class KusnerSearch:
         """The posterior mean at the candidates after the public design. Private; for the query
         below.
         """
-        model = FiniteGP(self.candidates, self.kernel, self.noise, capacity=self.evaluations)
+        model = self._model(self.noise)
         for index in self.design():
             model.observe(index, _gained(self, self.candidates[index], view))
         return model.mean
@@ -251,8 +252,7 @@ class KusnerSearch:
         posterior means after the public design: `bounds.theorem_1_public_design`.
         """
         inner, weights = self._weights(self.candidates[self.design()])
-        noise = self.noise * torch.eye(len(inner), dtype=inner.dtype, device=inner.device)
-        apart = 2.0 * (1.0 - self.kappa) * inner + 2.0 * noise
+        apart = _with_noise(2.0 * (1.0 - self.kappa) * inner, 2.0 * self.noise)
         return float((weights * (apart @ weights)).sum(0).amax().sqrt())
 
     def _run_acquired(
@@ -275,7 +275,7 @@ class KusnerSearch:
                 points.append(next_point(acquisition, self.box, points, values, *model))
             values.append(_gained(self, points[-1], view))
         _, weights = self._weights(torch.stack(points))
-        return torch.tensor(values, dtype=X.dtype, device=X.device) @ weights, values
+        return X.new_tensor(values) @ weights, values
 
     def _weights(self, evaluated: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The evaluated points' prior covariance, and what each of their values adds to the
@@ -284,8 +284,10 @@ class KusnerSearch:
         with torch.no_grad():
             inner = self.kernel(evaluated, evaluated).to_dense()
             cross = self.kernel(evaluated, self.candidates).to_dense()
-        noise = self.noise * torch.eye(len(inner), dtype=inner.dtype, device=inner.device)
-        return inner, torch.linalg.solve(inner + noise, cross)
+        return inner, torch.linalg.solve(_with_noise(inner, self.noise), cross)
+
+    def _model(self, noise: float) -> FiniteGP:
+        return FiniteGP(self.candidates, self.kernel, noise, capacity=self.evaluations)
 
     def _require_own_search(self, method: str, own: str, theorem: int) -> None:
         """Raises UsageError where the points are chosen by another acquisition."""
@@ -304,7 +306,7 @@ class KusnerSearch:
         """
         X = self.candidates
         values = list[float]()
-        model = FiniteGP(X, self.kernel, _EXACT, capacity=self.evaluations)
+        model = self._model(_EXACT)
         schedule = kusner_beta(len(X), self.delta, constants=self.constants)
         nearest = torch.full_like(X[:, 0], math.inf)
         alive = torch.ones(len(X), dtype=torch.bool, device=X.device)
@@ -357,6 +359,12 @@ def grid_of_box(*, points: Count, dimension: Count, side: Positive) -> torch.Ten
             "points", points, f"so many that points^dimension is at most {_MOST_CANDIDATES:,}"
         )
     return midpoint_grid(points, dimension, side)
+
+
+def _with_noise(covariance: torch.Tensor, noise: float) -> torch.Tensor:
+    """A covariance `t x t` of values that carry fresh noise of this variance."""
+    unit = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    return covariance + noise * unit
 
 
 def _gained(search: KusnerSearch, x: torch.Tensor, view: View) -> float:

@@ -99,9 +99,9 @@ def write_release(
         place.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise InputError("folder", str(place), "a folder, or where one can be made") from error
-    arrays = {"Z": rows.Z.numpy()} | (
-        {} if rows.projection is None else {"projection": rows.projection.numpy()}
-    )
+    arrays = {"Z": rows.Z.numpy()}
+    if rows.projection is not None:
+        arrays["projection"] = rows.projection.numpy()
     table = io.BytesIO()
     np.savez_compressed(table, **arrays)  # type: ignore[arg-type]
     release = {
@@ -136,10 +136,8 @@ def read_release(folder: str | os.PathLike[str]) -> tuple[ReleasedRows, dict[str
     try:
         facts = json.loads((place / "release.json").read_text())
         with np.load(place / "rows.npz", allow_pickle=False) as arrays:
-            Z, A = (
-                torch.from_numpy(arrays["Z"]),
-                torch.from_numpy(arrays["projection"]) if "projection" in arrays else None,
-            )
+            Z = torch.from_numpy(arrays["Z"])
+            A = torch.from_numpy(arrays["projection"]) if "projection" in arrays else None
         if facts["format"] != FORMAT or list(Z.shape) != facts["rows"]:
             raise ValueError("another format")
         return ReleasedRows(Z, float(facts["variance"]), facts["distribution"], A), facts
@@ -300,21 +298,18 @@ class Outcomes:
 
     def _stored(self) -> dict[str, Answer]:
         """The ledger's answers by request, in order."""
-        stored = self._reservation.values
-        return {
-            value["details"]["request"]: Answer(
-                value["details"]["row"], value["value"][0], value["variance"][0]
-            )
-            for value in stored
-        }
+        stored = {}
+        for value in self._reservation.values:
+            asked = value["details"]
+            answer = Answer(asked["row"], value["value"][0], value["variance"][0])
+            stored[asked["request"]] = answer
+        return stored
 
     def _answer(self, row: int, request: str) -> Answer:
         """An answer that this object does not know: charged before, or made now."""
-        charged = [
-            slot
-            for record in self.curator.ledger.charges(self.name)
-            for slot in record.body["slots"]
-        ]
+        charged = []
+        for record in self.curator.ledger.charges(self.name):
+            charged += record.body["slots"]
         # stored only afterwards, or by another process
         if any(slot["details"]["request"] == request for slot in charged):
             self.curator.deliver()

@@ -143,7 +143,7 @@ class Modeler:
         n = len(self._model.candidates)
         if not 0 <= index < n:
             raise InputError("index", index, f"a whole number from 0 to {n - 1}")
-        if not self._repeats and any(index == known for known, _ in self._history):
+        if not self._repeats and index in dict(self._history):
             raise InputError(
                 "index",
                 index,
@@ -162,5 +162,5 @@ class Modeler:
 
     def _excluded(self) -> list[int]:
         """Rows that may not be asked now."""
-        used = [] if self._repeats else [*(index for index, _ in self._history), *self._pending]
+        used = [] if self._repeats else [*dict(self._history), *self._pending]
         return list(dict.fromkeys([*used, *self._skipped]))

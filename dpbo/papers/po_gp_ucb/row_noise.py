@@ -71,7 +71,7 @@ class RowNoise:
         """
         ratio = self.variance / lengthscale**2
         if self.projection is None:
-            d, k = (self.dimension, self.dimension)
+            d = k = self.dimension
         else:
             d, k = self.projection.shape
         return math.sqrt(2 * (d - k) / (k * (d + 2)) + 8 * ratio + 8 * k * ratio**2)

@@ -7,7 +7,7 @@ modeler asks for their RowOutcomes.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
 import torch
@@ -78,9 +78,10 @@ class RowTable(Query):
 
     center: Annotated[Sequence[float], _CENTER]
     radius: Annotated[float, between(1e-100, 1e100)]
-    row_change: RowChange | None = field(default=None, kw_only=True)
-    projection: torch.Tensor | None = field(default=None, kw_only=True)
-    table: str | int | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    row_change: RowChange | None = None
+    projection: torch.Tensor | None = None
+    table: str | int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "center", tuple(map(float, self.center)))
@@ -195,9 +196,7 @@ class RowTable(Query):
     def _mapped(self, rows: torch.Tensor) -> torch.Tensor:
         """z of each row, `n x k`, float64."""
         floats = rows.to(torch.float64)
-        v = floats.clamp(-self._box(), self._box()) - torch.tensor(
-            self.center, dtype=torch.float64, device=rows.device
-        )
+        v = floats.clamp(-self._box(), self._box()) - floats.new_tensor(self.center)
         v = torch.where(floats.isfinite().all(1, keepdim=True), v, 0.0)
         largest = v.abs().amax(1, keepdim=True).clamp_min(1e-300)
         unit = v / largest
@@ -258,13 +257,14 @@ class RowOutcome(Query):
     """
 
     outcome: Callable[[Any], Any]
-    row: Index = field(kw_only=True)
-    value_range: ScoreRange = field(kw_only=True)
+    _: KW_ONLY
+    row: Index
+    value_range: ScoreRange
     declassified: (
         Annotated[str, Within("a sentence that says why outcomes need no protection", str.strip)]
         | None
-    ) = field(default=None, kw_only=True)
-    worst: str | float = field(default="lower", kw_only=True)
+    ) = None
+    worst: str | float = "lower"
 
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         if not adjacency.replaces:

@@ -52,16 +52,20 @@ def _csv(file: pathlib.Path, columns: list[str]) -> Any:
     with opened(file, "rt", newline="") as lines:
         reader = csv.DictReader(lines)
         _require(columns, reader.fieldnames or [])
-        return np.array(
-            [[_number(row[name]) for name in columns] for row in reader], dtype=np.float64
-        ).reshape(-1, len(columns))
+        rows = []
+        for row in reader:
+            rows.append([_number(row[name]) for name in columns])
+    return np.array(rows, dtype=np.float64).reshape(-1, len(columns))
 
 
 def _npz(file: pathlib.Path, columns: list[str]) -> Any:
     with np.load(file, allow_pickle=False) as arrays:
         _require(columns, arrays.files)
-        parts = [np.asarray(arrays[name], dtype=np.float64) for name in columns]
-    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+        parts = []
+        for name in columns:
+            part = np.asarray(arrays[name], dtype=np.float64)
+            parts.append(part.reshape(len(part), -1))
+    return np.concatenate(parts, axis=1)
 
 
 def _parquet(file: pathlib.Path, columns: list[str]) -> Any:
@@ -82,9 +86,7 @@ def _require(columns: Sequence[str], known: Any) -> None:
 
 def _number(text: str | None) -> float:
     try:
-        if text:
-            return float(text)
-        return math.nan
+        return float(text or math.nan)
     except ValueError:
         return math.nan
 
