@@ -176,7 +176,7 @@ def searched(
             x, c, reference=reference, middle=middle, **{"releases": evaluations, **spent}
         )
         Y, V = (
-            torch.cat([old, torch.tensor([[new]]).double()])
+            torch.cat([old, torch.tensor([[new]], dtype=torch.float64)])
             for old, new in ((Y, y + level), (V, variance))
         )
         if moved and len(Y) >= INITIAL:
@@ -212,7 +212,9 @@ def two_fidelities(study: Study) -> torch.Tensor:
     X, Y, V = searched(study, NARROW, evaluations=study.evaluations - few, share=NARROW_SHARE)
     top = posterior_mean(study.space, X, Y, V).argsort(descending=True)[:few]
     plain = [study.ask(X[i], None, releases=few, share=1 - NARROW_SHARE) for i in top]
-    Z, W = (torch.tensor(part).double().unsqueeze(1) for part in zip(*plain, strict=True))
+    Z, W = (
+        torch.tensor(part, dtype=torch.float64).unsqueeze(1) for part in zip(*plain, strict=True)
+    )
     points = torch.cat(
         [torch.cat([X, torch.zeros(len(X), 1)], 1), torch.cat([X[top], torch.ones(len(top), 1)], 1)]
     ).double()

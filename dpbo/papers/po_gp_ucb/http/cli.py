@@ -106,8 +106,9 @@ def model(options: argparse.Namespace) -> None:
     lower, upper = facts["outcome"]["range"]
     deviation = options.deviation or (upper - lower) / 4
     prior = ScaleKernel(RBFKernel()).double()
-    prior.base_kernel.lengthscale = torch.tensor(options.length_scale, device="cpu").double()
-    prior.outputscale = torch.tensor(deviation**2, device="cpu").double()
+    # GPyTorch would round a plain number to float32.
+    scales = torch.tensor([options.length_scale, deviation**2], dtype=torch.float64, device="cpu")
+    prior.base_kernel.lengthscale, prior.outputscale = scales
     modeler = Modeler(
         rows.Z,
         kernel=noisy_inputs(prior, rows.variance, dimension=rows.Z.shape[1]),
