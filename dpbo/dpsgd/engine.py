@@ -60,6 +60,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -190,7 +191,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         norm = require(
             "max_grad_norm", max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)]
         )
-        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        trained = _parameters_of(optimizer)
         given = set(map(id, trained))
         for name, parameter in module.named_parameters():
             if parameter.requires_grad and id(parameter) not in given:
@@ -283,7 +284,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         **_: Any,
     ) -> NoisedOptimizer:
         plain = getattr(optimizer, "original_optimizer", optimizer)
-        trained = [id(parameter) for group in plain.param_groups for parameter in group["params"]]
+        trained = list(map(id, _parameters_of(plain)))
         closure = inspect.signature(plain.step).parameters.get("closure")
         if len(trained) != len(set(trained)) or (
             closure is not None and closure.default is inspect.Parameter.empty
@@ -303,6 +304,11 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
             expected_batch_size=self.config.batch_size,
             loss_reduction=loss_reduction,
         )
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    groups = (group["params"] for group in optimizer.param_groups)
+    return list(itertools.chain.from_iterable(groups))
 
 
 @checked

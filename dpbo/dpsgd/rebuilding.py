@@ -37,6 +37,7 @@ import collections
 import contextlib
 import copy
 import enum
+import itertools
 import logging
 import math
 import types
@@ -176,7 +177,9 @@ class PublicCopy:
             example: public inputs for the trial; omitted, they are made up.
         """
         note_trained(layer for _, layer in self._layers)
-        self._hooked = [*self._layers, *([("", wrapper)] if isinstance(wrapper, nn.Module) else [])]
+        self._hooked = list(self._layers)
+        if isinstance(wrapper, nn.Module):
+            self._hooked.append(("", wrapper))
         self._hooks = self._hooks_now()
         self._tried = False
 
@@ -212,23 +215,17 @@ class PublicCopy:
         """The hooks that run in passes, but for `begin`'s own: each layer's, the wrapper's, and
         those of all modules.
         """
-        tables = [vars(layer) for _, layer in self._hooked]
-        tables.append(
-            {name: vars(torch.nn.modules.module)[f"_global{name}"] for name in _RUN_IN_PASSES}
-        )
-        return [
-            [
-                hook
-                for name in _RUN_IN_PASSES
-                for hook in table[name].values()
-                if hook is not self._own_hook
-            ]
-            for table in tables
-        ]
+        tables = [[vars(layer)[name] for name in _RUN_IN_PASSES] for _, layer in self._hooked]
+        tables.append([vars(torch.nn.modules.module)[f"_global{name}"] for name in _RUN_IN_PASSES])
+        found = []
+        for hooks in tables:
+            running = itertools.chain.from_iterable(table.values() for table in hooks)
+            found.append([hook for hook in running if hook is not self._own_hook])
+        return found
 
     def note_step(self) -> None:
         """Call after each step of the optimizer: noised parameters are now as they should be."""
-        self._stepped = {place: _position(parameter) for place, parameter in self._noised.items()}
+        self._stepped = self._positions()
         self._numbers = Numbers(self._noised.values())
 
     def require_unchanged(self, *, whole: bool = False) -> None:
@@ -261,12 +258,12 @@ class PublicCopy:
 
     def _moved(self) -> set[int]:
         """Which noised parameters are not as the last step left them."""
+        moved = {place for place, now in self._positions().items() if now != self._stepped[place]}
         places = list(self._noised)
-        return {places[i] for i in self._numbers.changed()} | {
-            place
-            for place, parameter in self._noised.items()
-            if _position(parameter) != self._stepped[place]
-        }
+        return moved.union(places[i] for i in self._numbers.changed())
+
+    def _positions(self) -> dict[int, tuple[int, int]]:
+        return {place: _position(parameter) for place, parameter in self._noised.items()}
 
     def rebuilt(self) -> nn.Module:
         """A new copy of the public copy with the noised parameters' numbers, in evaluation mode.
@@ -348,14 +345,11 @@ class PublicCopy:
         if len(returned) < 2 * len(_TRIED):
             raise InputError("module", name, "one that can be tried on made-up records", _EXAMPLE)
         outputs = [_tensors(each) for each in returned]
-        places = [
-            _axis_of_records(shorter, longer)
-            for shorter, longer in zip(outputs[0], outputs[2], strict=False)
-        ]
-        axes = [place for place in places if place is not None]
+        # As many as the shorter one has: that they have as many is asked below.
+        axes: list[Any] = list(map(_axis_of_records, outputs[0], outputs[2]))
         if (
-            not places
-            or len(axes) < len(places)
+            not axes
+            or None in axes
             or not all(map(_has_tensors_alone, returned))
             or len({*map(len, outputs)}) > 1
         ):
@@ -474,10 +468,13 @@ def _fresh_tensors(module: nn.Module) -> dict[int, Any]:
     """New parameters and buffers, by the id of the old ones: their numbers without gradients or
     attributes.
     """
-    tensors: dict[int, Any] = {id(buffer): buffer.detach().clone() for buffer in module.buffers()}
-    return tensors | {
-        id(p): nn.Parameter(p.detach().clone(), p.requires_grad) for p in module.parameters()
-    }
+    tensors = dict[int, Any]()
+    for buffer in module.buffers():
+        tensors[id(buffer)] = buffer.detach().clone()
+    for parameter in module.parameters():
+        numbers = parameter.detach().clone()
+        tensors[id(parameter)] = nn.Parameter(numbers, parameter.requires_grad)
+    return tensors
 
 
 def _copied(module: nn.Module, tensors: dict[int, Any]) -> nn.Module:
@@ -552,7 +549,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 def _has_tensors_alone(value: Any) -> bool:
     """Whether nested containers have no more than tensors and None."""
     if isinstance(value, Mapping):
-        return all(map(_has_tensors_alone, value.values()))
+        value = list(value.values())
     if isinstance(value, (list, tuple)):
         return all(map(_has_tensors_alone, value))
     return value is None or isinstance(value, torch.Tensor)
@@ -585,7 +582,9 @@ def _numbers(like: torch.Tensor, axis: int, count: int, which: int) -> torch.Ten
 
     The second records are large, so that a layer that mixes a little of them into the first shows.
     """
-    shape = [count if place == axis else length for place, length in enumerate(like.shape)]
+    shape = list(like.shape)
+    if axis < len(shape):
+        shape[axis] = count
     numbers = torch.sin(
         1.0
         + 0.7 * which
@@ -603,8 +602,7 @@ def _repeated(inputs: Any, axis: int, count: int, which: int) -> Any:
     places = torch.tensor([0] + [which] * (count - 1), device="cpu")
 
     def records(tensor: torch.Tensor) -> torch.Tensor:
-        is_of_records = tensor.dim() > axis and tensor.shape[axis] == given
-        if is_of_records:
+        if tensor.dim() > axis and tensor.shape[axis] == given:
             return tensor.index_select(axis, places.to(tensor.device))
         return tensor
 
@@ -615,13 +613,9 @@ def _axis_of_records(shorter: torch.Tensor, longer: torch.Tensor) -> int | None:
     """The axis that follows the number of records; None unless it is the only one that differs."""
     if shorter.dim() != longer.dim():
         return None
-    differ = [
-        (place, lengths)
-        for place, lengths in enumerate(zip(shorter.shape, longer.shape, strict=True))
-        if lengths[0] != lengths[1]
-    ]
-    if len(differ) == 1 and differ[0][1] == _TRIED:
-        return differ[0][0]
+    lengths = list(zip(shorter.shape, longer.shape, strict=True))
+    if [pair for pair in lengths if pair[0] != pair[1]] == [_TRIED]:
+        return lengths.index(_TRIED)
     return None
 
 
@@ -634,10 +628,8 @@ def _is_constant(value: Any, around: tuple[Any, ...] = ()) -> bool:
     if not isinstance(value, _CONSTANT):
         return False
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.CellType, tuple)):
-        inside = parts(value)
-    else:
-        inside = []
-    return all(_is_constant(part, (*around, value)) for part in inside)
+        return all(_is_constant(part, (*around, value)) for part in parts(value))
+    return True
 
 
 def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -671,7 +663,7 @@ class Numbers:
         alike = collections.defaultdict[Any, list[int]](list)
         for place, (_, *kind) in enumerate(self._forms):
             alike[tuple(kind)].append(place)
-        self._copies = [(places, self._joined(places)) for places in alike.values()]
+        self._copies = [(places, torch.cat(self._flat(places))) for places in alike.values()]
 
     def changed(self) -> list[int]:
         """The places of tensors with other numbers than then; NaN counts as itself."""
@@ -680,18 +672,17 @@ class Numbers:
             return [place for place, form in enumerate(self._forms) if now[place] != form]
         found = []
         for places, copied in self._copies:
-            if copied.is_cuda and same_numbers(self._joined(places), copied):
+            flat = self._flat(places)
+            if copied.is_cuda and same_numbers(torch.cat(flat), copied):
                 continue
-            parts = copied.split_with_sizes([self._tensors[place].numel() for place in places])
-            found += [
-                place
-                for place, part in zip(places, parts, strict=True)
-                if not same_numbers(self._tensors[place].detach().reshape(-1), part)
-            ]
+            parts = copied.split_with_sizes([len(each) for each in flat])
+            for place, mine, part in zip(places, flat, parts, strict=True):
+                if not same_numbers(mine, part):
+                    found.append(place)
         return found
 
-    def _joined(self, places: list[int]) -> torch.Tensor:
-        return torch.cat([self._tensors[place].detach().reshape(-1) for place in places])
+    def _flat(self, places: list[int]) -> list[torch.Tensor]:
+        return [self._tensors[place].detach().reshape(-1) for place in places]
 
 
 def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
