@@ -298,9 +298,10 @@ class Trainer:
         of x."""
         self._ahead.clear()
         if joblib.effective_n_jobs(n_jobs) > 1:
-            tasks = [(x,) for x in configurations]
-            models = in_parallel(n_jobs, self.on(self._X, self._y).unscored, tasks)
-            self._ahead.update((_key(x), model) for (x,), model in zip(tasks, models, strict=True))
+            given = list(configurations)
+            fit = self.on(self._X, self._y).unscored
+            models = in_parallel(n_jobs, fit, [(x,) for x in given])
+            self._ahead.update(zip(map(_key, given), models, strict=True))
 
     def on(self, X: Any, y: Any) -> "Trainer":
         """The same for other training records."""
@@ -366,9 +367,12 @@ _OF_FIT = (
 )
 
 
-def same_point(x: Configuration, other: Configuration) -> bool:
-    """Whether two configurations are one."""
-    return _key(x) == _key(other)
+def place_of(x: Configuration, configurations: Iterable[Configuration]) -> int | None:
+    """The first place of x among these configurations; None if it is none of them."""
+    keys = list(map(_key, configurations))
+    if _key(x) in keys:
+        return keys.index(_key(x))
+    return None
 
 
 def _key(x: Configuration) -> tuple[float, ...] | None:
