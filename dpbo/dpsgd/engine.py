@@ -206,7 +206,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
                 # About hooks.
                 warnings.simplefilter("ignore")
                 warnings.simplefilter("always", RepeatedRecordsWarning)
-                prepared: Any = super().make_private(
+                private, noised, loader = super().make_private(
                     module=module,
                     optimizer=optimizer,
                     data_loader=data_loader,
@@ -215,14 +215,14 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
                     **opacus,
                 )
             # Steps are charged where their noise is drawn, not by a hook.
-            prepared[1].step_hook = None
-            self._public.begin(0 if opacus.get("batch_first", True) else 1, prepared[0], example)
+            noised.step_hook = None
+            self._public.begin(0 if opacus.get("batch_first", True) else 1, private, example)
         except BaseException:
             # The next call would refuse a module with hooks that its caller never wrote.
             if self._wrapped is not None:
                 self._wrapped.remove_hooks()
             raise
-        return prepared[0], prepared[1], prepared[2]
+        return private, noised, loader
 
     def _prepare_model(self, module: nn.Module, **terms: Any) -> Any:
         self._wrapped = super()._prepare_model(module, **terms)

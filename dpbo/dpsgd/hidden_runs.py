@@ -106,7 +106,7 @@ def uniform(space: Space) -> Proposals:
 
     def proposal(_: Sequence[Run], entropy: Entropy) -> torch.Tensor:
         unit = [(random_word(entropy) >> 11) * 2.0**-53 for _ in space.names]
-        return space.placed(torch.tensor([unit], dtype=torch.float64, device="cpu"))[0]
+        return space.placed(space.bounds.new_tensor([unit]))[0]
 
     return proposal
 

@@ -37,9 +37,9 @@ import collections
 import contextlib
 import copy
 import enum
-import itertools
 import logging
 import math
+import operator
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -83,6 +83,8 @@ _CONSTANT = (
     torch.memory_format,
 )
 _RUN_IN_PASSES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_in_passes = operator.itemgetter(*_RUN_IN_PASSES)
+_in_passes_of_all = operator.itemgetter(*(f"_global{name}" for name in _RUN_IN_PASSES))
 _OF_STATE_DICTS = (
     "_state_dict_hooks",
     "_state_dict_pre_hooks",
@@ -185,11 +187,10 @@ class PublicCopy:
 
         def before_first_pass(_: nn.Module, args: Any, kwargs: Any) -> None:
             handle.remove()
-            self._try(
-                (args, kwargs) if example is None else _inputs(example),
-                axis,
-                given=example is not None,
-            )
+            if example is None:
+                self._try((args, kwargs), axis, _made_up)
+            else:
+                self._try(_inputs(example), axis, _repeated)
 
         handle = self._module.register_forward_pre_hook(before_first_pass, with_kwargs=True)
         self._own_hook = before_first_pass
@@ -215,12 +216,14 @@ class PublicCopy:
         """The hooks that run in passes, but for `begin`'s own: each layer's, the wrapper's, and
         those of all modules.
         """
-        tables = [[vars(layer)[name] for name in _RUN_IN_PASSES] for _, layer in self._hooked]
-        tables.append([vars(torch.nn.modules.module)[f"_global{name}"] for name in _RUN_IN_PASSES])
+        tables = [_in_passes(vars(layer)) for _, layer in self._hooked]
+        tables.append(_in_passes_of_all(vars(torch.nn.modules.module)))
         found = []
-        for hooks in tables:
-            running = itertools.chain.from_iterable(table.values() for table in hooks)
-            found.append([hook for hook in running if hook is not self._own_hook])
+        for by_kind in tables:
+            hooks = list[Any]()
+            for table in by_kind:
+                hooks += table.values()
+            found.append([hook for hook in hooks if hook is not self._own_hook])
         return found
 
     def note_step(self) -> None:
@@ -312,7 +315,7 @@ class PublicCopy:
             return [*self._layers, ("", self._module)]
         return self._layers
 
-    def _try(self, inputs: Any, axis: int, *, given: bool = False) -> None:
+    def _try(self, inputs: Any, axis: int, records: Callable[..., Any]) -> None:
         """Call two public copies on records that have the first in common, with the same
         generators.
 
@@ -323,7 +326,7 @@ class PublicCopy:
         Args:
             inputs: (args, kwargs) of the module.
             axis: of records, in the inputs.
-            given: the inputs are public records, which are repeated; else others are made up.
+            records: `_repeated`, of inputs that are public records; else `_made_up`.
 
         Raises:
             InputError: a copy has changed or fails, the outputs are no tensors with an axis of
@@ -337,7 +340,7 @@ class PublicCopy:
             for which, module in enumerate((first, trial._copy), start=1):
                 # The error is about numbers that nobody gave.
                 with contextlib.suppress(Exception):
-                    args, kwargs = (_repeated if given else _made_up)(inputs, axis, count, which)
+                    args, kwargs = records(inputs, axis, count, which)
                     with torch.no_grad(), isolate_generators(bytes), seen:
                         returned.append(module(*args, **kwargs))
         trial.require_unchanged(whole=True)
@@ -659,7 +662,7 @@ class Numbers:
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._tensors = list(tensors)
-        self._forms = [_form(tensor) for tensor in self._tensors]
+        self._forms = list(map(_form, self._tensors))
         alike = collections.defaultdict[Any, list[int]](list)
         for place, (_, *kind) in enumerate(self._forms):
             alike[tuple(kind)].append(place)
@@ -667,7 +670,7 @@ class Numbers:
 
     def changed(self) -> list[int]:
         """The places of tensors with other numbers than then; NaN counts as itself."""
-        now = [_form(tensor) for tensor in self._tensors]
+        now = list(map(_form, self._tensors))
         if now != self._forms:
             return [place for place, form in enumerate(self._forms) if now[place] != form]
         found = []

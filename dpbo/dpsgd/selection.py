@@ -384,7 +384,8 @@ def _delivered(curator: Curator, space: Space, name: str) -> Selected:
             " What it cost stays charged. Where budget is left, private_selection draws again under"
             " another name; tune has spent the whole budget."
         )
-    if values[0]["details"]["x"] is None:
+    place = values[0]["details"]["x"]
+    if place is None:
         return Selected(None, None, None)
-    x = torch.tensor(values[0]["details"]["x"], dtype=torch.float64, device="cpu")
-    return Selected(space.decode(x), x, values[0]["value"][0] if values[0]["value"] else None)
+    x = space.bounds.new_tensor(place)
+    return Selected(space.decode(x), x, next(iter(values[0]["value"]), None))

@@ -28,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import io
 import logging
 import math
@@ -464,18 +465,14 @@ def _tell_resumed(begun: int, kept: int, left: int) -> None:
 
 
 class _PaidSession(Session):
-    """A session whose records `tune` has compared, or that are stand-ins.
+    """A session whose records `tune` has compared, or that are stand-ins."""
 
-    Attributes:
-        private: holds fresh generators from `make_private` on: what `fit` draws afterwards may
-            follow from its records.
-    """
-
-    def __init__(
-        self, records: Dataset[Any], config: DPSGDConfig, *, samples: int | None = None
-    ) -> None:
-        super().__init__(records, config, samples=samples)
-        self.private = contextlib.ExitStack()
+    @functools.cached_property
+    def private(self) -> contextlib.ExitStack:
+        """Holds fresh generators from `make_private` on: what `fit` draws afterwards may follow
+        from its records.
+        """
+        return contextlib.ExitStack()
 
     def _note_records(self) -> None:
         """Called last in `make_private`: the module is made, and no sample is drawn."""
