@@ -63,7 +63,7 @@ import inspect
 import itertools
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -74,10 +74,9 @@ from dpbo.curator.protected_records import RepeatedRecordsWarning, note_trained
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.dpsgd.accountant import LedgerAccountant
 from dpbo.dpsgd.noise import (
-    LEAST_NORM,
-    MOST_NORM,
     LoaderAhead,
     NoisedOptimizer,
+    Norm,
     PoissonSamples,
     SeedWorker,
 )
@@ -85,7 +84,7 @@ from dpbo.dpsgd.planning import DPSGDConfig
 from dpbo.dpsgd.rebuilding import PublicCopy, map_parts
 from dpbo.errors import InputError, UsageError
 from dpbo.hidden_run import note_drawn
-from dpbo.validation import Count, between, checked, require
+from dpbo.validation import Count, checked, require
 
 # Whose modules share gradients or parameters among processes.
 _SPREAD = ("torch.nn.parallel.distributed", "torch.distributed.", "opacus.distributed")
@@ -188,9 +187,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
             raise InputError(
                 "data_loader", type(data_loader).__name__, "a DataLoader of records with places"
             )
-        norm = require(
-            "max_grad_norm", max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)]
-        )
+        norm = require("max_grad_norm", max_grad_norm, Norm)
         trained = _parameters_of(optimizer)
         given = set(map(id, trained))
         for name, parameter in module.named_parameters():

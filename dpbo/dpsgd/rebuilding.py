@@ -153,6 +153,8 @@ class PublicCopy:
         self._copies = _fresh_tensors(module)
         self._copy = _copied(module, self._copies)
         self._layers = [*module.named_modules()]
+        # What `_traces` has traces of: the last one's is of all layers.
+        self._traced = [*self._layers, ("", module)]
         self._before = {whole: self._traces(whole) for whole in (False, True)}
         self._require_apart()
         self._hooked: list[tuple[str, nn.Module]] = self._layers
@@ -249,11 +251,10 @@ class PublicCopy:
                     _place(name), layer, "without hooks that make_private did not find", _HOOKS
                 )
         for (name, layer), before, now in zip(
-            self._all_layers(whole=whole), self._before[whole], self._traces(whole), strict=True
+            self._traced, self._before[whole], self._traces(whole), strict=True
         ):
-            same = equal_things(before, now) and not any(
-                id(parameter) in moved for parameter in layer._parameters.values()
-            )
+            own = map(id, layer._parameters.values())
+            same = equal_things(before, now) and moved.isdisjoint(own)
             if not same or (whole and not all(map(self._has_its_numbers, now))):
                 raise InputError(
                     _place(name), layer, "unchanged by forward passes and by your loop", _KEPT
@@ -288,9 +289,7 @@ class PublicCopy:
         """Raise InputError for what the copy would share with the trained module, unless it cannot
         change.
         """
-        for (name, layer), trace in zip(
-            self._all_layers(whole=True), self._before[True], strict=True
-        ):
+        for (name, layer), trace in zip(self._traced, self._before[True], strict=True):
             for value in trace:
                 if is_opaque(value):
                     allowed = (
@@ -308,12 +307,6 @@ class PublicCopy:
                         f" {type(value).__name__}"
                     )
                     raise InputError(_place(name), layer, allowed, _SHARES)
-
-    def _all_layers(self, *, whole: bool) -> list[tuple[str, nn.Module]]:
-        """The layers that `_traces` has traces of."""
-        if whole:
-            return [*self._layers, ("", self._module)]
-        return self._layers
 
     def _try(self, inputs: Any, axis: int, records: Callable[..., Any]) -> None:
         """Call two public copies on records that have the first in common, with the same
@@ -376,7 +369,7 @@ class PublicCopy:
         self._tried = True
 
     def _traces(self, whole: bool) -> list[list[Any]]:
-        """For each layer, what is compared of it; with `whole`, last, what their code refers to."""
+        """For each layer, what is compared of it; last, with `whole`, what their code refers to."""
         seen = {id(layer) for _, layer in self._layers}
         traces = list[list[Any]]()
         code = list[Any]()
@@ -389,8 +382,8 @@ class PublicCopy:
                     self._follow(value, trace, seen, code, whole or name in _STATE, whole)
             traces.append(trace)
             code.append(type(layer))
+        traces.append([])
         if whole:
-            traces.append([])
             # It grows meanwhile.
             for thing in code:
                 self._follow(thing, traces[-1], seen, code, True, True)
