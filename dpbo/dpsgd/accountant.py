@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import itertools
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -195,7 +196,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     @property
     def history(self) -> list[Step]:
         """Every step of all runs, in Opacus' form."""
-        return [step for run in self._runs.values() for step in run]
+        return list(itertools.chain.from_iterable(self._runs.values()))
 
     @history.setter
     def history(self, steps: list[Step]) -> None:

@@ -39,7 +39,6 @@ import copy
 import enum
 import logging
 import math
-import operator
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -83,8 +82,6 @@ _CONSTANT = (
     torch.memory_format,
 )
 _RUN_IN_PASSES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_in_passes = operator.itemgetter(*_RUN_IN_PASSES)
-_in_passes_of_all = operator.itemgetter(*(f"_global{name}" for name in _RUN_IN_PASSES))
 _OF_STATE_DICTS = (
     "_state_dict_hooks",
     "_state_dict_pre_hooks",
@@ -218,14 +215,18 @@ class PublicCopy:
         """The hooks that run in passes, but for `begin`'s own: each layer's, the wrapper's, and
         those of all modules.
         """
-        tables = [_in_passes(vars(layer)) for _, layer in self._hooked]
-        tables.append(_in_passes_of_all(vars(torch.nn.modules.module)))
+        tables = [vars(layer) for _, layer in self._hooked]
+        tables.append(
+            {name: vars(torch.nn.modules.module)[f"_global{name}"] for name in _RUN_IN_PASSES}
+        )
         found = []
-        for by_kind in tables:
-            hooks = list[Any]()
-            for table in by_kind:
-                hooks += table.values()
-            found.append([hook for hook in hooks if hook is not self._own_hook])
+        for table in tables:
+            hooks: list[Any] = []
+            for name in _RUN_IN_PASSES:
+                for hook in table[name].values():
+                    if hook is not self._own_hook:
+                        hooks.append(hook)
+            found.append(hooks)
         return found
 
     def note_step(self) -> None:
