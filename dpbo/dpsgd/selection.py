@@ -249,7 +249,7 @@ def selection_event(
     if not isinstance(base, Mapping):
         return selection([*base, *scored])
     role = curator.ledger.birth.role
-    costs = {name: list(events) for name, events in base.items()}
+    costs = dict(base)
     if scored:
         costs[role] = [*costs.get(role, []), *scored]
     return RolesEvent(

@@ -308,12 +308,13 @@ class _Study:
         # Samples of the expected size, so that memory is tried, too.
         places = [place % len(stand_ins) for place in range(config.batches * config.batch_size)]
         records: Subset[Any] = Subset(stand_ins, places)  # type: ignore[arg-type]
-        terms = {
-            "adjacency": self.plan.adjacency,
-            "budget": self.plan.budget,
-            "example": None if example is None else scored,
-        }
-        curator = Curator.rehearsal(scored, unit=_RECORD, **terms)
+        curator = Curator.rehearsal(
+            scored,
+            unit=_RECORD,
+            adjacency=self.plan.adjacency,
+            budget=self.plan.budget,
+            example=None if example is None else scored,
+        )
         # An initial model that the caller seeded stays the same.
         with isolate_generators(system_entropy):
             for x in self.tried:

@@ -326,10 +326,10 @@ def _require_other_file(study: optuna.Study, ledger: pathlib.Path | None) -> Non
 
 
 def _file(url: str | None) -> pathlib.Path | None:
-    parsed = None if url is None else sa.make_url(url)
-    named = parsed is not None and parsed.get_backend_name() == "sqlite" and parsed.database
-    if named:
-        return pathlib.Path(named).resolve()
+    if url is not None:
+        parsed = sa.make_url(url)
+        if parsed.get_backend_name() == "sqlite" and parsed.database:
+            return pathlib.Path(parsed.database).resolve()
     return None
 
 
