@@ -174,10 +174,12 @@ def _labels(name: str, choices: tuple[Any, ...], expressible: Expressible) -> tu
     by equality.
     """
     numbers = [choice for choice in choices if isinstance(choice, (bool, int, float))]
-    labels = tuple(
-        choice if expressible(choice, choices) and numbers.count(choice) < 2 else repr(choice)
-        for choice in choices
-    )
+    labels = list[Any]()
+    for choice in choices:
+        if expressible(choice, choices) and numbers.count(choice) < 2:
+            labels.append(choice)
+        else:
+            labels.append(repr(choice))
     if len(set(map(repr, labels))) < len(labels) or any(
         isinstance(label, str) and " at 0x" in label for label in labels
     ):
@@ -187,4 +189,4 @@ def _labels(name: str, choices: tuple[Any, ...], expressible: Expressible) -> tu
             "values with distinct `repr`s",
             "List names, and look the values up in `fit`.",
         )
-    return labels
+    return tuple(labels)
