@@ -28,7 +28,7 @@ def simplex(d: int) -> Tensor:
         math.sqrt(1.0 + 1.0 / d) * torch.eye(d, dtype=torch.float64, device="cpu")
         - (math.sqrt(d + 1.0) + 1.0) * d**-1.5
     )
-    return torch.cat([corner, torch.full((1, d), d**-0.5, dtype=torch.float64, device="cpu")])
+    return torch.cat([corner, corner.new_full((1, d), d**-0.5)])
 
 
 def central(d: int) -> Tensor:

@@ -59,6 +59,18 @@ Proposes = Callable[..., torch.Tensor]
 _MOST_BREAKS = 3
 
 
+def require_of_fit(name: str, errors: Sequence[type[Exception]]) -> None:
+    """Raises InputError for a kind of error that a score may raise on private records, too."""
+    for kind in errors:
+        if issubclass(PrivateFailure, kind):
+            raise InputError(
+                name,
+                kind.__name__,
+                "errors that only fit raises",
+                "For example (FloatingPointError,).",
+            )
+
+
 class Pool:
     """Runs jobs on an executor, as `AsynchronousBO.run` describes it. A worker that dies breaks a
     process pool with every job in it.
@@ -187,14 +199,7 @@ class AsynchronousBO:
                 "of one metric",
                 "Combine several metrics in a loop of your own.",
             )
-        for kind in skip:
-            if issubclass(PrivateFailure, kind):
-                raise InputError(
-                    "skip",
-                    kind.__name__,
-                    "errors that only fit raises",
-                    "For example (FloatingPointError,).",
-                )
+        require_of_fit("skip", skip)
         self.objective = objective
         self.space = space
         self._workers = workers

@@ -21,6 +21,8 @@ anyone who has a model and time to compute.
 from __future__ import annotations
 
 import collections
+import copy
+import itertools
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -194,7 +196,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     @property
     def history(self) -> list[Step]:
         """Every step of all runs, in Opacus' form."""
-        return [step for run in self._runs.values() for step in run]
+        return list(itertools.chain.from_iterable(self._runs.values()))
 
     @history.setter
     def history(self, steps: list[Step]) -> None:
@@ -221,7 +223,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         """
         state: dict[str, Any] = collections.OrderedDict() if destination is None else destination
         releases = {key: event.to_json() for key, event in self._releases.items()}
-        runs = {run: list(steps) for run, steps in self._runs.items()}
+        runs = copy.deepcopy(self._runs)
         state.update(history=self.history, mechanism=self.mechanism(), runs=runs, releases=releases)
         return state
 
@@ -244,15 +246,14 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
                 "an accountant that is bound to a curator loads steps alone, and this state has"
                 " releases."
             )
-        loaded = {
-            run: [
-                (float(m), float(rate), require("count", count, Count)) for m, rate, count in steps
-            ]
-            for run, steps in state_dict["runs"].items()
-        }
-        for multiplier, rate, _ in (step for steps in loaded.values() for step in steps):
-            # Raises InputError on numbers outside their range.
-            self._event(multiplier, rate)
+        loaded = dict[str, list[Step]]()
+        for run, steps in state_dict["runs"].items():
+            loaded[run] = []
+            for multiplier, rate, count in steps:
+                step = float(multiplier), float(rate), require("count", count, Count)
+                # Raises InputError on numbers outside their range.
+                self._event(*step[:2])
+                loaded[run].append(step)
         runs = {run: _longer(self._runs.get(run, []), steps) for run, steps in loaded.items()}
         releases = {key: event_from_json(body) for key, body in state_dict["releases"].items()}
         if any(self._releases.get(key, event) != event for key, event in releases.items()):
@@ -266,17 +267,15 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         if self._curator is not None:
             records = self._curator.ledger.records()
             for run, steps in loaded.items():
-                bodies = [
-                    record.body
-                    for record in records
-                    if record.kind == "charge" and record.body.get("run") == run
+                charged = list[tuple[Event, int]]()
+                for record in records:
+                    if record.kind == "charge" and record.body.get("run") == run:
+                        event = event_from_json(record.body["event"])
+                        charged.append((event.repeated(1), event.count))
+                taken = [
+                    (self._event(multiplier, rate), count) for multiplier, rate, count in steps
                 ]
-                events = [event_from_json(body["event"]) for body in bodies]
-                charged = [(event.repeated(1), event.count) for event in events]
-                for event, count in _rest(
-                    charged,
-                    [(self._event(multiplier, rate), count) for multiplier, rate, count in steps],
-                ):
+                for event, count in _rest(charged, taken):
                     self._curator.ledger.charge(self._name, event.repeated(count), _details(run))
         self._runs.update(runs)
         self._releases.update(releases)
@@ -289,7 +288,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
                 " where they are taken."
             )
         self.__dict__.update(state)
-        self._runs = {run: list(steps) for run, steps in self._runs.items()}
+        self._runs = copy.deepcopy(self._runs)
         self._begin_run()
 
     def _begin_run(self) -> None:
@@ -337,32 +336,30 @@ def _append(steps: list[Step], step: Step) -> None:
 
 def _longer(known: list[Step], loaded: list[Step]) -> list[Step]:
     """The longer of two histories of one run, of which one continues the other."""
-    fresh = _rest(
-        [((m, q), count) for m, q, count in known], [((m, q), count) for m, q, count in loaded]
-    )
     whole = list(known)
-    for (multiplier, rate), count in fresh:
-        _append(whole, (multiplier, rate, count))
+    for step in _rest(known, loaded):
+        _append(whole, step)
     return whole
 
 
-def _rest(known: list[tuple[Any, int]], loaded: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
-    """What `loaded` adds to `known`; empty if it is the shorter one. Raises LedgerError if neither
-    continues the other.
+def _rest(known: list[Any], loaded: list[Any]) -> list[Any]:
+    """What `loaded` adds to `known`, of tuples that end with how often; empty if it is the shorter
+    one. Raises LedgerError if neither continues the other.
     """
-    left = [list(part) for part in known]
-    ahead = [list(part) for part in loaded]
+    left = list(known)
+    ahead = list(loaded)
     while left and ahead:
-        if left[0][0] != ahead[0][0]:
+        *before, begun = left.pop(0)
+        *after, count = ahead.pop(0)
+        if before != after:
             raise LedgerError(
                 "the checkpoint contradicts a run that is known here; nothing was loaded."
             )
-        both = min(left[0][1], ahead[0][1])
-        for history in (left, ahead):
-            history[0][1] -= both
-            if not history[0][1]:
-                history.pop(0)
-    return [(entry, count) for entry, count in ahead]
+        if begun > count:
+            left.insert(0, (*before, begun - count))
+        elif count > begun:
+            ahead.insert(0, (*after, count - begun))
+    return ahead
 
 
 load_opacus("opacus.accountants").register_accountant(

@@ -60,9 +60,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -73,10 +74,9 @@ from dpbo.curator.protected_records import RepeatedRecordsWarning, note_trained
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.dpsgd.accountant import LedgerAccountant
 from dpbo.dpsgd.noise import (
-    LEAST_NORM,
-    MOST_NORM,
     LoaderAhead,
     NoisedOptimizer,
+    Norm,
     PoissonSamples,
     SeedWorker,
 )
@@ -84,7 +84,7 @@ from dpbo.dpsgd.planning import DPSGDConfig
 from dpbo.dpsgd.rebuilding import PublicCopy, map_parts
 from dpbo.errors import InputError, UsageError
 from dpbo.hidden_run import note_drawn
-from dpbo.validation import Count, between, checked, require
+from dpbo.validation import Count, checked, require
 
 # Whose modules share gradients or parameters among processes.
 _SPREAD = ("torch.nn.parallel.distributed", "torch.distributed.", "opacus.distributed")
@@ -187,10 +187,8 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
             raise InputError(
                 "data_loader", type(data_loader).__name__, "a DataLoader of records with places"
             )
-        norm = require(
-            "max_grad_norm", max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)]
-        )
-        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        norm = require("max_grad_norm", max_grad_norm, Norm)
+        trained = _parameters_of(optimizer)
         given = set(map(id, trained))
         for name, parameter in module.named_parameters():
             if parameter.requires_grad and id(parameter) not in given:
@@ -205,7 +203,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
                 # About hooks.
                 warnings.simplefilter("ignore")
                 warnings.simplefilter("always", RepeatedRecordsWarning)
-                prepared: Any = super().make_private(
+                private, noised, loader = super().make_private(
                     module=module,
                     optimizer=optimizer,
                     data_loader=data_loader,
@@ -214,14 +212,14 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
                     **opacus,
                 )
             # Steps are charged where their noise is drawn, not by a hook.
-            prepared[1].step_hook = None
-            self._public.begin(0 if opacus.get("batch_first", True) else 1, prepared[0], example)
+            noised.step_hook = None
+            self._public.begin(0 if opacus.get("batch_first", True) else 1, private, example)
         except BaseException:
             # The next call would refuse a module with hooks that its caller never wrote.
             if self._wrapped is not None:
                 self._wrapped.remove_hooks()
             raise
-        return prepared[0], prepared[1], prepared[2]
+        return private, noised, loader
 
     def _prepare_model(self, module: nn.Module, **terms: Any) -> Any:
         self._wrapped = super()._prepare_model(module, **terms)
@@ -283,7 +281,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         **_: Any,
     ) -> NoisedOptimizer:
         plain = getattr(optimizer, "original_optimizer", optimizer)
-        trained = [id(parameter) for group in plain.param_groups for parameter in group["params"]]
+        trained = list(map(id, _parameters_of(plain)))
         closure = inspect.signature(plain.step).parameters.get("closure")
         if len(trained) != len(set(trained)) or (
             closure is not None and closure.default is inspect.Parameter.empty
@@ -303,6 +301,11 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
             expected_batch_size=self.config.batch_size,
             loss_reduction=loss_reduction,
         )
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    groups = (group["params"] for group in optimizer.param_groups)
+    return list(itertools.chain.from_iterable(groups))
 
 
 @checked

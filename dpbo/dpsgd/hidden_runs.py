@@ -106,7 +106,7 @@ def uniform(space: Space) -> Proposals:
 
     def proposal(_: Sequence[Run], entropy: Entropy) -> torch.Tensor:
         unit = [(random_word(entropy) >> 11) * 2.0**-53 for _ in space.names]
-        return space.placed(torch.tensor([unit], dtype=torch.float64, device="cpu"))[0]
+        return space.placed(space.bounds.new_tensor([unit]))[0]
 
     return proposal
 
@@ -356,24 +356,24 @@ class DensityRatioProposals:
         from `entropy`, not from a public seed.
         """
         known = [run for run in runs if not run.failed]
+        flat = points.new_zeros(len(points))
         if len(known) < 2:
-            return torch.zeros(len(points), dtype=torch.float64, device="cpu")
+            return flat
         X = torch.stack([run.x for run in known])
-        Y = torch.tensor([[run.score] for run in known], dtype=torch.float64, device="cpu")
+        Y = points.new_tensor([[run.score] for run in known])
         Yvar = torch.full_like(Y, self.noise_std**2)
         try:
             with mute_optimizer_warnings(), isolate_generators(entropy), torch.no_grad():
                 values = self.interest(default_gp(self.space, X, Y, Yvar), points).double()
                 scaled = self.sharpness * (values - values.mean()) / values.std().clamp_min(1e-12)
-                usable = scaled.shape == (len(points),) and bool(scaled.isfinite().all())
+                if scaled.shape == flat.shape and bool(scaled.isfinite().all()):
+                    return scaled
         except KeyboardInterrupt:
             raise
         # Whether a model can be fitted is as private as the scores.
         except BaseException:
-            usable = False
-        if usable:
-            return scaled
-        return torch.zeros(len(points), dtype=torch.float64, device="cpu")
+            return flat
+        return flat
 
 
 def integer_weights(interests: torch.Tensor, spread: tuple[float, float]) -> list[int]:

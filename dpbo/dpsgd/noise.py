@@ -84,7 +84,9 @@ from dpbo.mechanisms.gaussian import NORMALS
 from dpbo.mechanisms.rounding import rounded
 from dpbo.validation import between, require
 
-LEAST_NORM, MOST_NORM = 1e-15, 1e15
+MOST_NORM = 1e15
+# Of one record's gradient.
+Norm = Annotated[float, between(1e-15, MOST_NORM)]
 _MOST_RECORDS = 1 << 20
 _MARGIN = 1 - 2.0**-9
 _BLOCK = 1024
@@ -320,7 +322,7 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         meanwhile, are thrown away.
         """
         self._require_plain()
-        noised = {id(parameter) for parameter in self.params}
+        noised = set(map(id, self.params))
         if not noised:
             raise UsageError("no parameter of the module requires a gradient.")
         for group in self.param_groups:
@@ -398,9 +400,7 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
             for gradient in self.grad_samples
         ]
         # A schedule may change it.
-        clip = require(
-            "max_grad_norm", self.max_grad_norm, Annotated[float, between(LEAST_NORM, MOST_NORM)]
-        )
+        clip = require("max_grad_norm", self.max_grad_norm, Norm)
         # A mean loss is divided by the sample's size: one record more would round all gradients
         # another way.
         halves = not self._model.is_precise or any(
@@ -410,7 +410,7 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
             raise InputError(
                 "loss_reduction", "mean", "'sum' in half precision, in make_private and the loss"
             )
-        count, *others = {len(gradient) for gradient in gradients}
+        count, *others = set(map(len, gradients))
         if others or self._clipped + count > self._samples.size:
             raise UsageError(
                 f"there are more gradients than the Poisson sample has records. {_REMEDY}"

@@ -252,7 +252,7 @@ def _plan(
         return dataclasses.replace(config, noise_multiplier=multiplier)
 
     fitted = with_noise(least_noise(lambda multiplier: with_noise(multiplier).event(adjacency)))
-    multiplier = least_noise(lambda multiplier: GaussianEvent(multiplier))
+    multiplier = least_noise(GaussianEvent)
     steps = fitted.event(adjacency)
     score = GaussianEvent(multiplier)
     # Hidden runs are charged at once; else training before each run, and its score after it.

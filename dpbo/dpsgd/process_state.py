@@ -172,9 +172,7 @@ class ProcessState:
         self._take_libraries()
         for holder, whole in _holders_within(work, self._generators):
             before = dict(_names(holder))
-            self._moving += [
-                (holder, name, value) for name, value in before.items() if _moves(value)
-            ]
+            self._note_moving(holder, before)
             if whole:
                 self._own.append((holder, before))
         self._settings = [(read, write, read()) for read, write in _SETTINGS]
@@ -190,11 +188,13 @@ class ProcessState:
             self._numbers += [(each, each.now()) for each in numbers]
             for holder, names in others:
                 held = {each: _names(holder).get(each) for each in names}
-                self._moving += [
-                    (holder, each, value) for each, value in held.items() if _moves(value)
-                ]
+                self._note_moving(holder, held)
                 for generator in filter(None, map(_seedable, held.values())):
                     self._generators[id(generator)] = generator
+
+    def _note_moving(self, holder: Any, held: dict[Any, Any]) -> None:
+        """Note the counts, iterators and seeds among what a holder binds."""
+        self._moving += [(holder, name, value) for name, value in held.items() if _moves(value)]
 
     @contextlib.contextmanager
     def first_run(self, entropy: Callable[[int], bytes]) -> Iterator[Callable[..., Any]]:
@@ -266,13 +266,13 @@ class _Numbers:
     def __init__(self, holder: Any, names: list[str]) -> None:
         self._holder = holder
         self._held = _names(holder)
-        self._names = names
         # The first name twice: of one name alone the getter would give no tuple.
-        self._read = operator.itemgetter(names[0], *names)
+        self._names = [names[0], *names]
+        self._read = operator.itemgetter(*self._names)
 
     def now(self) -> tuple[Any, ...]:
         """What the names are bound to, the first one twice; None where nothing is."""
-        return tuple(self._held.get(name) for name in (self._names[0], *self._names))
+        return tuple(map(self._held.get, self._names))
 
     def moved(self, before: tuple[Any, ...]) -> bool:
         """Whether something else is bound now."""
@@ -284,7 +284,7 @@ class _Numbers:
 
     def put_back(self, before: tuple[Any, ...]) -> None:
         """Binds them to these numbers again, except what is no whole number any more."""
-        for name, number in zip(self._names, before[1:], strict=True):
+        for name, number in zip(self._names, before, strict=True):
             now = self._held.get(name)
             if type(now) is type(number) is int and now != number:
                 _put(self._holder, name, number)
@@ -309,21 +309,24 @@ def _found_in(name: str, module: Any) -> _Found:
     if last is None or last[0] is not module or last[1] != len(namespace):
         numbers = list[_Numbers]()
         others = list[tuple[Any, list[str]]]()
-        for holder in [
-            namespace,
-            *(held for held in list(namespace.values()) if issubclass(type(held), type)),
-        ]:
+        holders = [namespace]
+        for held in list(namespace.values()):
             if (
-                holder is not namespace
-                and _first_met.setdefault(id(holder), (holder, name))[1] != name
+                issubclass(type(held), type)
+                and _first_met.setdefault(id(held), (held, name))[1] == name
             ):
-                continue
-            held = list(_names(holder).items())
-            if ints := [each for each, value in held if type(value) is int]:
+                holders.append(held)
+        for holder in holders:
+            ints = []
+            names = []
+            for each, value in list(_names(holder).items()):
+                if type(value) is int:
+                    ints.append(each)
+                elif _is_count(value) or _seedable(value) is not None:
+                    names.append(each)
+            if ints:
                 numbers.append(_Numbers(holder, ints))
-            if names := [
-                each for each, value in held if _is_count(value) or _seedable(value) is not None
-            ]:
+            if names:
                 others.append((holder, names))
         _scanned[name] = last = module, len(namespace), (numbers, others)
     return last[2]
@@ -359,19 +362,19 @@ def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[tuple[Any
             if holder is not thing and id(holder) in seen:
                 continue
             seen[id(holder)] = holder
-            held = _names(holder)
-            bound.update(id(value) for value in held.values() if _moves(value))
-            within = ((each, value) for each, value in held.items() if each not in _OF_IMPORTS)
-            waiting.extend((str(each) if whole else name, True, value) for each, value in within)
+            for each, value in _names(holder).items():
+                if _moves(value):
+                    bound.add(id(value))
+                if each not in _OF_IMPORTS:
+                    waiting.append((str(each) if whole else name, True, value))
             yield holder, whole
         kind = type(thing)
         if kind.__module__.startswith("dpbo.") and not dataclasses.is_dataclass(kind):
             continue
         inside = parts(thing)
         inside.append(kind if mine else None)
-        waiting.extend(
-            (name, own, part) for part in inside if len(inside) <= _LONGEST and id(part) not in seen
-        )
+        if len(inside) <= _LONGEST:
+            waiting.extend((name, own, part) for part in inside if id(part) not in seen)
 
 
 def _holders_of(thing: Any, mine: bool) -> list[tuple[Any, bool]]:
@@ -491,11 +494,9 @@ def _shared_tables() -> list[Any]:
     """Mappings that all of torch's modules and optimizers look into."""
     found = []
     for module in ("torch.nn.modules.module", "torch.optim.optimizer"):
-        found += [
-            held
-            for name, held in vars(sys.modules[module]).items()
-            if name.startswith("_global_") and isinstance(held, dict)
-        ]
+        for name, held in vars(sys.modules[module]).items():
+            if name.startswith("_global_") and isinstance(held, dict):
+                found.append(held)
     return found
 
 
@@ -506,12 +507,13 @@ def _seedable(value: Any) -> Any:
     if issubclass(type(value), np.random.Generator):
         value = value.bit_generator
     kind: Any = type(value)
-    takes_seeds = (
-        issubclass(kind, (torch.Generator, np.random.RandomState, random.Random))
-        and id(value) not in _GLOBAL_GENERATORS
-    )
     if issubclass(kind, np.random.BitGenerator):
         takes_seeds = kind.__module__.startswith("numpy.random.")
+    else:
+        takes_seeds = (
+            issubclass(kind, (torch.Generator, np.random.RandomState, random.Random))
+            and id(value) not in _GLOBAL_GENERATORS
+        )
     if takes_seeds:
         return value
     return None

@@ -61,7 +61,7 @@ def parts(thing: Any) -> list[Any]:
 def _inside(thing: Any, kind: type) -> Iterable[Any]:
     """What is inside beside attributes."""
     if issubclass(kind, dict):
-        return [part for item in dict.items(thing) for part in item]
+        return list(itertools.chain.from_iterable(dict.items(thing)))
     for container in _CONTAINERS:
         if issubclass(kind, container):
             items = [*container.__iter__(thing)]

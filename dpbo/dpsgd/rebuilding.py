@@ -150,6 +150,8 @@ class PublicCopy:
         self._copies = _fresh_tensors(module)
         self._copy = _copied(module, self._copies)
         self._layers = [*module.named_modules()]
+        # What `_traces` has traces of: the last one's is of all layers.
+        self._traced = [*self._layers, ("", module)]
         self._before = {whole: self._traces(whole) for whole in (False, True)}
         self._require_apart()
         self._hooked: list[tuple[str, nn.Module]] = self._layers
@@ -176,17 +178,18 @@ class PublicCopy:
             example: public inputs for the trial; omitted, they are made up.
         """
         note_trained(layer for _, layer in self._layers)
-        self._hooked = [*self._layers, *([("", wrapper)] if isinstance(wrapper, nn.Module) else [])]
+        self._hooked = list(self._layers)
+        if isinstance(wrapper, nn.Module):
+            self._hooked.append(("", wrapper))
         self._hooks = self._hooks_now()
         self._tried = False
 
         def before_first_pass(_: nn.Module, args: Any, kwargs: Any) -> None:
             handle.remove()
-            self._try(
-                (args, kwargs) if example is None else _inputs(example),
-                axis,
-                given=example is not None,
-            )
+            if example is None:
+                self._try((args, kwargs), axis, _made_up)
+            else:
+                self._try(_inputs(example), axis, _repeated)
 
         handle = self._module.register_forward_pre_hook(before_first_pass, with_kwargs=True)
         self._own_hook = before_first_pass
@@ -216,19 +219,19 @@ class PublicCopy:
         tables.append(
             {name: vars(torch.nn.modules.module)[f"_global{name}"] for name in _RUN_IN_PASSES}
         )
-        return [
-            [
-                hook
-                for name in _RUN_IN_PASSES
-                for hook in table[name].values()
-                if hook is not self._own_hook
-            ]
-            for table in tables
-        ]
+        found = []
+        for table in tables:
+            hooks: list[Any] = []
+            for name in _RUN_IN_PASSES:
+                for hook in table[name].values():
+                    if hook is not self._own_hook:
+                        hooks.append(hook)
+            found.append(hooks)
+        return found
 
     def note_step(self) -> None:
         """Call after each step of the optimizer: noised parameters are now as they should be."""
-        self._stepped = {place: _position(parameter) for place, parameter in self._noised.items()}
+        self._stepped = self._positions()
         self._numbers = Numbers(self._noised.values())
 
     def require_unchanged(self, *, whole: bool = False) -> None:
@@ -249,11 +252,10 @@ class PublicCopy:
                     _place(name), layer, "without hooks that make_private did not find", _HOOKS
                 )
         for (name, layer), before, now in zip(
-            self._all_layers(whole=whole), self._before[whole], self._traces(whole), strict=True
+            self._traced, self._before[whole], self._traces(whole), strict=True
         ):
-            same = equal_things(before, now) and not any(
-                id(parameter) in moved for parameter in layer._parameters.values()
-            )
+            own = map(id, layer._parameters.values())
+            same = equal_things(before, now) and moved.isdisjoint(own)
             if not same or (whole and not all(map(self._has_its_numbers, now))):
                 raise InputError(
                     _place(name), layer, "unchanged by forward passes and by your loop", _KEPT
@@ -261,12 +263,12 @@ class PublicCopy:
 
     def _moved(self) -> set[int]:
         """Which noised parameters are not as the last step left them."""
+        moved = {place for place, now in self._positions().items() if now != self._stepped[place]}
         places = list(self._noised)
-        return {places[i] for i in self._numbers.changed()} | {
-            place
-            for place, parameter in self._noised.items()
-            if _position(parameter) != self._stepped[place]
-        }
+        return moved.union(places[i] for i in self._numbers.changed())
+
+    def _positions(self) -> dict[int, tuple[int, int]]:
+        return {place: _position(parameter) for place, parameter in self._noised.items()}
 
     def rebuilt(self) -> nn.Module:
         """A new copy of the public copy with the noised parameters' numbers, in evaluation mode.
@@ -288,9 +290,7 @@ class PublicCopy:
         """Raise InputError for what the copy would share with the trained module, unless it cannot
         change.
         """
-        for (name, layer), trace in zip(
-            self._all_layers(whole=True), self._before[True], strict=True
-        ):
+        for (name, layer), trace in zip(self._traced, self._before[True], strict=True):
             for value in trace:
                 if is_opaque(value):
                     allowed = (
@@ -309,13 +309,7 @@ class PublicCopy:
                     )
                     raise InputError(_place(name), layer, allowed, _SHARES)
 
-    def _all_layers(self, *, whole: bool) -> list[tuple[str, nn.Module]]:
-        """The layers that `_traces` has traces of."""
-        if whole:
-            return [*self._layers, ("", self._module)]
-        return self._layers
-
-    def _try(self, inputs: Any, axis: int, *, given: bool = False) -> None:
+    def _try(self, inputs: Any, axis: int, records: Callable[..., Any]) -> None:
         """Call two public copies on records that have the first in common, with the same
         generators.
 
@@ -326,7 +320,7 @@ class PublicCopy:
         Args:
             inputs: (args, kwargs) of the module.
             axis: of records, in the inputs.
-            given: the inputs are public records, which are repeated; else others are made up.
+            records: `_repeated`, of inputs that are public records; else `_made_up`.
 
         Raises:
             InputError: a copy has changed or fails, the outputs are no tensors with an axis of
@@ -340,7 +334,7 @@ class PublicCopy:
             for which, module in enumerate((first, trial._copy), start=1):
                 # The error is about numbers that nobody gave.
                 with contextlib.suppress(Exception):
-                    args, kwargs = (_repeated if given else _made_up)(inputs, axis, count, which)
+                    args, kwargs = records(inputs, axis, count, which)
                     with torch.no_grad(), isolate_generators(bytes), seen:
                         returned.append(module(*args, **kwargs))
         trial.require_unchanged(whole=True)
@@ -348,14 +342,11 @@ class PublicCopy:
         if len(returned) < 2 * len(_TRIED):
             raise InputError("module", name, "one that can be tried on made-up records", _EXAMPLE)
         outputs = [_tensors(each) for each in returned]
-        places = [
-            _axis_of_records(shorter, longer)
-            for shorter, longer in zip(outputs[0], outputs[2], strict=False)
-        ]
-        axes = [place for place in places if place is not None]
+        # As many as the shorter one has: that they have as many is asked below.
+        axes: list[Any] = list(map(_axis_of_records, outputs[0], outputs[2]))
         if (
-            not places
-            or len(axes) < len(places)
+            not axes
+            or None in axes
             or not all(map(_has_tensors_alone, returned))
             or len({*map(len, outputs)}) > 1
         ):
@@ -379,7 +370,7 @@ class PublicCopy:
         self._tried = True
 
     def _traces(self, whole: bool) -> list[list[Any]]:
-        """For each layer, what is compared of it; with `whole`, last, what their code refers to."""
+        """For each layer, what is compared of it; last, with `whole`, what their code refers to."""
         seen = {id(layer) for _, layer in self._layers}
         traces = list[list[Any]]()
         code = list[Any]()
@@ -392,8 +383,8 @@ class PublicCopy:
                     self._follow(value, trace, seen, code, whole or name in _STATE, whole)
             traces.append(trace)
             code.append(type(layer))
+        traces.append([])
         if whole:
-            traces.append([])
             # It grows meanwhile.
             for thing in code:
                 self._follow(thing, traces[-1], seen, code, True, True)
@@ -474,10 +465,13 @@ def _fresh_tensors(module: nn.Module) -> dict[int, Any]:
     """New parameters and buffers, by the id of the old ones: their numbers without gradients or
     attributes.
     """
-    tensors: dict[int, Any] = {id(buffer): buffer.detach().clone() for buffer in module.buffers()}
-    return tensors | {
-        id(p): nn.Parameter(p.detach().clone(), p.requires_grad) for p in module.parameters()
-    }
+    tensors = dict[int, Any]()
+    for buffer in module.buffers():
+        tensors[id(buffer)] = buffer.detach().clone()
+    for parameter in module.parameters():
+        numbers = parameter.detach().clone()
+        tensors[id(parameter)] = nn.Parameter(numbers, parameter.requires_grad)
+    return tensors
 
 
 def _copied(module: nn.Module, tensors: dict[int, Any]) -> nn.Module:
@@ -552,7 +546,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 def _has_tensors_alone(value: Any) -> bool:
     """Whether nested containers have no more than tensors and None."""
     if isinstance(value, Mapping):
-        return all(map(_has_tensors_alone, value.values()))
+        value = list(value.values())
     if isinstance(value, (list, tuple)):
         return all(map(_has_tensors_alone, value))
     return value is None or isinstance(value, torch.Tensor)
@@ -585,7 +579,9 @@ def _numbers(like: torch.Tensor, axis: int, count: int, which: int) -> torch.Ten
 
     The second records are large, so that a layer that mixes a little of them into the first shows.
     """
-    shape = [count if place == axis else length for place, length in enumerate(like.shape)]
+    shape = list(like.shape)
+    if axis < len(shape):
+        shape[axis] = count
     numbers = torch.sin(
         1.0
         + 0.7 * which
@@ -603,8 +599,7 @@ def _repeated(inputs: Any, axis: int, count: int, which: int) -> Any:
     places = torch.tensor([0] + [which] * (count - 1), device="cpu")
 
     def records(tensor: torch.Tensor) -> torch.Tensor:
-        is_of_records = tensor.dim() > axis and tensor.shape[axis] == given
-        if is_of_records:
+        if tensor.dim() > axis and tensor.shape[axis] == given:
             return tensor.index_select(axis, places.to(tensor.device))
         return tensor
 
@@ -615,13 +610,9 @@ def _axis_of_records(shorter: torch.Tensor, longer: torch.Tensor) -> int | None:
     """The axis that follows the number of records; None unless it is the only one that differs."""
     if shorter.dim() != longer.dim():
         return None
-    differ = [
-        (place, lengths)
-        for place, lengths in enumerate(zip(shorter.shape, longer.shape, strict=True))
-        if lengths[0] != lengths[1]
-    ]
-    if len(differ) == 1 and differ[0][1] == _TRIED:
-        return differ[0][0]
+    lengths = list(zip(shorter.shape, longer.shape, strict=True))
+    if [pair for pair in lengths if pair[0] != pair[1]] == [_TRIED]:
+        return lengths.index(_TRIED)
     return None
 
 
@@ -634,10 +625,8 @@ def _is_constant(value: Any, around: tuple[Any, ...] = ()) -> bool:
     if not isinstance(value, _CONSTANT):
         return False
     if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.CellType, tuple)):
-        inside = parts(value)
-    else:
-        inside = []
-    return all(_is_constant(part, (*around, value)) for part in inside)
+        return all(_is_constant(part, (*around, value)) for part in parts(value))
+    return True
 
 
 def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -667,31 +656,30 @@ class Numbers:
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._tensors = list(tensors)
-        self._forms = [_form(tensor) for tensor in self._tensors]
+        self._forms = list(map(_form, self._tensors))
         alike = collections.defaultdict[Any, list[int]](list)
         for place, (_, *kind) in enumerate(self._forms):
             alike[tuple(kind)].append(place)
-        self._copies = [(places, self._joined(places)) for places in alike.values()]
+        self._copies = [(places, torch.cat(self._flat(places))) for places in alike.values()]
 
     def changed(self) -> list[int]:
         """The places of tensors with other numbers than then; NaN counts as itself."""
-        now = [_form(tensor) for tensor in self._tensors]
+        now = list(map(_form, self._tensors))
         if now != self._forms:
             return [place for place, form in enumerate(self._forms) if now[place] != form]
         found = []
         for places, copied in self._copies:
-            if copied.is_cuda and same_numbers(self._joined(places), copied):
+            flat = self._flat(places)
+            if copied.is_cuda and same_numbers(torch.cat(flat), copied):
                 continue
-            parts = copied.split_with_sizes([self._tensors[place].numel() for place in places])
-            found += [
-                place
-                for place, part in zip(places, parts, strict=True)
-                if not same_numbers(self._tensors[place].detach().reshape(-1), part)
-            ]
+            parts = copied.split_with_sizes([len(each) for each in flat])
+            for place, mine, part in zip(places, flat, parts, strict=True):
+                if not same_numbers(mine, part):
+                    found.append(place)
         return found
 
-    def _joined(self, places: list[int]) -> torch.Tensor:
-        return torch.cat([self._tensors[place].detach().reshape(-1) for place in places])
+    def _flat(self, places: list[int]) -> list[torch.Tensor]:
+        return [self._tensors[place].detach().reshape(-1) for place in places]
 
 
 def _form(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -111,10 +111,8 @@ class _Pickler(pickle.Pickler):
                 " session.released()."
             )
             raise InputError("output", type(thing).__name__, "of what may leave", remedy)
-        is_code = isinstance(thing, (types.FunctionType, types.ModuleType, type)) and not getattr(
-            thing, "__closure__", None
-        )
-        if is_code:
+        is_code = isinstance(thing, (types.FunctionType, types.ModuleType, type))
+        if is_code and not getattr(thing, "__closure__", None):
             return self._keep(thing)
         return None
 

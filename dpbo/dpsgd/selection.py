@@ -249,7 +249,7 @@ def selection_event(
     if not isinstance(base, Mapping):
         return selection([*base, *scored])
     role = curator.ledger.birth.role
-    costs = {name: list(events) for name, events in base.items()}
+    costs = dict(base)
     if scored:
         costs[role] = [*costs.get(role, []), *scored]
     return RolesEvent(
@@ -281,26 +281,28 @@ def _terms(
     threshold: float | None,
     pad_to: float | None,
 ) -> dict[str, Any]:
-    """The public terms of a selection. The space belongs to them: the ledger stores a point, which
-    means other parameters elsewhere.
-    """
+    """The public terms of a selection."""
     others = sorted(set(base) - {curator.ledger.birth.role}) if isinstance(base, Mapping) else []
     if len(others) > 1 or not set(others) <= set(ROLES):
         raise InputError("base", others, f"of one further role, among {ROLES}")
-    scored: dict[str, Any] = {"score": "attested"}
+    terms = {"runs": run_count.to_json(), **terms_of(space), "score": "attested"}
     if score is not None:
         query, distribution = _noise_of(curator, score)
         # Few digits: another machine computes the same.
         noise = float(f"{distribution.std[0] * query.affine(curator.units)[1]:.3g}")
-        scored = {"score": "noised by the curator", **query.public_inputs(), "noise_std": noise}
-    optional = {"threshold": threshold, "pad_to": pad_to, "role": others[0] if others else None}
-    return {
-        "runs": run_count.to_json(),
-        "parameters": list(space.names),
-        "space": space.to_json(),
-        **scored,
-        **{key: value for key, value in optional.items() if value is not None},
-    }
+        terms |= {"score": "noised by the curator", **query.public_inputs(), "noise_std": noise}
+    if threshold is not None:
+        terms["threshold"] = threshold
+    if pad_to is not None:
+        terms["pad_to"] = pad_to
+    if others:
+        terms["role"] = others[0]
+    return terms
+
+
+def terms_of(space: Space) -> dict[str, Any]:
+    """The space as public terms: points in the ledger mean other parameters in another one."""
+    return {"parameters": list(space.names), "space": space.to_json()}
 
 
 def _paid(
@@ -316,10 +318,11 @@ def _paid(
     else:
         selections = {birth.role: (event,)}
         unknown = birth.role
-    paid = {
-        role: [one for each in events if isinstance(each, SelectionEvent) for one in each.run()]
-        for role, events in selections.items()
-    }
+    paid = collections.defaultdict[str, list[Event]](list)
+    for role, events in selections.items():
+        for each in events:
+            if isinstance(each, SelectionEvent):
+                paid[role] += each.run()
 
     def run(parameters: dict[str, Any]) -> Any:
         result = work(parameters)
@@ -381,7 +384,8 @@ def _delivered(curator: Curator, space: Space, name: str) -> Selected:
             " What it cost stays charged. Where budget is left, private_selection draws again under"
             " another name; tune has spent the whole budget."
         )
-    if values[0]["details"]["x"] is None:
+    place = values[0]["details"]["x"]
+    if place is None:
         return Selected(None, None, None)
-    x = torch.tensor(values[0]["details"]["x"], dtype=torch.float64, device="cpu")
-    return Selected(space.decode(x), x, values[0]["value"][0] if values[0]["value"] else None)
+    x = space.bounds.new_tensor(place)
+    return Selected(space.decode(x), x, next(iter(values[0]["value"]), None))

@@ -28,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import io
 import logging
 import math
@@ -56,7 +57,7 @@ from dpbo.dpsgd.hidden_runs import DensityRatioProposals
 from dpbo.dpsgd.planning import DPSGDConfig, TuningPlan
 from dpbo.dpsgd.reached import shared_memory
 from dpbo.dpsgd.rebuilding import map_parts
-from dpbo.dpsgd.selection import NoisedScore, private_selection
+from dpbo.dpsgd.selection import NoisedScore, private_selection, terms_of
 from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.fingerprint import fingerprint
 from dpbo.isolation import isolate_generators, raised_by_signal
@@ -269,9 +270,11 @@ class _Study:
         self.folder = None if folder is None else pathlib.Path(folder)
         self.view = PrivateView.of(validation, _RECORD, units_are_public=False)
         self.divisor = None if plan.adjacency.replaces else plan.validation
-        settings = {} if self.divisor is None else {"divisor": self.divisor}
         self.scored = NoisedScore(
-            _CopyScore(score), plan.score_range, GaussianMechanism(plan.score_multiplier), settings
+            _CopyScore(score),
+            plan.score_range,
+            GaussianMechanism(plan.score_multiplier),
+            {"divisor": self.divisor},
         )
         if parameters is None:
             self.tried = space.sample(_TRIED_POINTS, seed=seed)
@@ -305,12 +308,13 @@ class _Study:
         # Samples of the expected size, so that memory is tried, too.
         places = [place % len(stand_ins) for place in range(config.batches * config.batch_size)]
         records: Subset[Any] = Subset(stand_ins, places)  # type: ignore[arg-type]
-        terms = {
-            "adjacency": self.plan.adjacency,
-            "budget": self.plan.budget,
-            "example": None if example is None else scored,
-        }
-        curator = Curator.rehearsal(scored, unit=_RECORD, **terms)
+        curator = Curator.rehearsal(
+            scored,
+            unit=_RECORD,
+            adjacency=self.plan.adjacency,
+            budget=self.plan.budget,
+            example=None if example is None else scored,
+        )
         # An initial model that the caller seeded stays the same.
         with isolate_generators(system_entropy):
             for x in self.tried:
@@ -359,7 +363,7 @@ class _Study:
                 model = _load(file)
             else:
                 file = None
-        empty = torch.empty(0, len(self.space.names), dtype=torch.float64, device="cpu")
+        empty = self.space.bounds[:0]
         return TunedModel(
             best.parameters,
             model,
@@ -385,7 +389,7 @@ class _Study:
             ),
             evaluations=self.plan.usually,
             name=_SCORES,
-            terms=_terms_of(self.space),
+            terms=terms_of(self.space),
         )
         resumed = objective.history()[0]
         unscored = models.unscored(resumed)[: objective.remaining]
@@ -461,24 +465,15 @@ def _tell_resumed(begun: int, kept: int, left: int) -> None:
         )
 
 
-def _terms_of(space: Space) -> dict[str, Any]:
-    """The space as public terms: points in the ledger mean other parameters in another one."""
-    return {"parameters": list(space.names), "space": space.to_json()}
-
-
 class _PaidSession(Session):
-    """A session whose records `tune` has compared, or that are stand-ins.
+    """A session whose records `tune` has compared, or that are stand-ins."""
 
-    Attributes:
-        private: holds fresh generators from `make_private` on: what `fit` draws afterwards may
-            follow from its records.
-    """
-
-    def __init__(
-        self, records: Dataset[Any], config: DPSGDConfig, *, samples: int | None = None
-    ) -> None:
-        super().__init__(records, config, samples=samples)
-        self.private = contextlib.ExitStack()
+    @functools.cached_property
+    def private(self) -> contextlib.ExitStack:
+        """Holds fresh generators from `make_private` on: what `fit` draws afterwards may follow
+        from its records.
+        """
+        return contextlib.ExitStack()
 
     def _note_records(self) -> None:
         """Called last in `make_private`: the module is made, and no sample is drawn."""
@@ -541,7 +536,7 @@ class _Models:
         self._in_memory: dict[tuple[float, ...], nn.Module] = {}
         settings = dataclasses.asdict(study.plan.config)
         del settings["noise_multiplier"]
-        terms = {"role": _TRAINING, "attested": "Poisson", **_terms_of(study.space), **settings}
+        terms = {"role": _TRAINING, "attested": "Poisson", **terms_of(study.space), **settings}
         run = study.plan.events[0].repeated(1)
         self._reservation = curator.reserve(_TRAINING, run, slots=study.plan.usually, terms=terms)
 
@@ -571,12 +566,13 @@ class _Models:
 
     def unscored(self, X: torch.Tensor) -> list[torch.Tensor]:
         """Points of runs that were killed before their score, and whose models are kept."""
-        scored = {_key(x) for x in X}
-        begun = [
-            torch.tensor(record.body["x"], dtype=torch.float64, device="cpu")
-            for record in self._curator.ledger.charges(_TRAINING)
-        ]
-        return [x for x in begun if _key(x) not in scored and self.kept(x) is not None]
+        scored = set(map(_key, X))
+        found = []
+        for record in self._curator.ledger.charges(_TRAINING):
+            x = X.new_tensor(record.body["x"])
+            if _key(x) not in scored and self.kept(x) is not None:
+                found.append(x)
+        return found
 
     def kept(self, x: torch.Tensor) -> nn.Module | None:
         """The model at x, from memory or the folder."""
@@ -596,12 +592,11 @@ class _Models:
         may hold other studies' models.
         """
         assert self._study.folder is not None
-        charged = [record.body for record in self._curator.ledger.charges(_TRAINING)]
-        return [
-            self._study.folder / f"{body['model']}.pt"
-            for body in charged
-            if body["x"] == x.tolist()
-        ]
+        files = []
+        for record in self._curator.ledger.charges(_TRAINING):
+            if record.body["x"] == x.tolist():
+                files.append(self._study.folder / f"{record.body['model']}.pt")
+        return files
 
 
 @dataclass(frozen=True)

@@ -58,14 +58,7 @@ class Parameter:
         """The value shown for coordinate u."""
         if self.labels:
             return self.labels[min(max(round(u * self._ends), 0), len(self.labels) - 1)]
-        if self._axis is None:
-            value = u
-        else:
-            value = next(
-                iter(
-                    self._axis.decode(torch.tensor([u], dtype=torch.float64, device="cpu")).values()
-                )
-            )
+        value = u if self._axis is None else _decoded(self._axis, u)
         if self.kind is Kind.WHOLE:
             return int(value)
         return min(max(float(value), self.low), self.high)
@@ -125,11 +118,7 @@ class ParameterEncoding:
                 "all given",
                 "The study or experiment must be over this Space.",
             )
-        return torch.tensor(
-            [p.coordinate(shown[p.name]) for p in self.parameters],
-            dtype=torch.float64,
-            device="cpu",
-        )
+        return self.space.bounds.new_tensor([p.coordinate(shown[p.name]) for p in self.parameters])
 
     def holds(self, shown: Mapping[str, Any]) -> bool:
         """Whether the parameters shown are complete and inside the space."""
@@ -149,15 +138,10 @@ def _parameter(name: str, spec: Any, space: Space, expressible: Expressible) -> 
     i = space.names.index(name)
     lower, upper = space.bounds[:, i].tolist()
     if axis.cat_dims:
-        choices = tuple(
-            axis.decode(torch.tensor([u], device="cpu"))[name] for u in axis.cat_dims[0]
-        )
+        choices = tuple(_decoded(axis, u) for u in axis.cat_dims[0])
         return Parameter(name, Kind.CATEGORY, labels=_labels(name, choices, expressible))
     if axis.discrete_dims:
-        numbers = tuple(
-            axis.decode(torch.tensor([u], dtype=torch.float64, device="cpu"))[name]
-            for u in axis.discrete_dims[0]
-        )
+        numbers = tuple(_decoded(axis, u) for u in axis.discrete_dims[0])
         whole = all(isinstance(number, int) for number in numbers)
         steps = {b - a for a, b in itertools.pairwise(numbers)}
         if whole and len(steps) == 1:
@@ -179,15 +163,23 @@ def _parameter(name: str, spec: Any, space: Space, expressible: Expressible) -> 
     return Parameter(f"{name} (quantile)", Kind.REAL, lower, upper)
 
 
+def _decoded(axis: Space, u: float) -> Any:
+    """The value at a coordinate of a space of one parameter."""
+    (value,) = axis.decode(axis.bounds.new_tensor([u])).values()
+    return value
+
+
 def _labels(name: str, choices: tuple[Any, ...], expressible: Expressible) -> tuple[Any, ...]:
     """What is shown of the choices. 1, 1.0 and True are one value to programs that look values up
     by equality.
     """
     numbers = [choice for choice in choices if isinstance(choice, (bool, int, float))]
-    labels = tuple(
-        choice if expressible(choice, choices) and numbers.count(choice) < 2 else repr(choice)
-        for choice in choices
-    )
+    labels = list[Any]()
+    for choice in choices:
+        if expressible(choice, choices) and numbers.count(choice) < 2:
+            labels.append(choice)
+        else:
+            labels.append(repr(choice))
     if len(set(map(repr, labels))) < len(labels) or any(
         isinstance(label, str) and " at 0x" in label for label in labels
     ):
@@ -197,4 +189,4 @@ def _labels(name: str, choices: tuple[Any, ...], expressible: Expressible) -> tu
             "values with distinct `repr`s",
             "List names, and look the values up in `fit`.",
         )
-    return labels
+    return tuple(labels)

@@ -2,6 +2,7 @@
 be drawn from, as RandomizedSearchCV takes them.
 """
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ class Listing(Space):
     def __init__(self, configurations: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(configuration=list(range(len(configurations))))
         self.configurations = [dict(each) for each in configurations]
-        self.parameters = tuple(dict.fromkeys(name for each in configurations for name in each))
+        self.parameters = tuple(dict.fromkeys(itertools.chain.from_iterable(configurations)))
 
     def decode(self, x: torch.Tensor) -> dict[str, Any]:
         """The parameters of the configuration at a point of shape `1`."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-
 from dpbo.accounting.calibration import parts_of
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import noise_std, priced
@@ -28,7 +26,7 @@ from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.utilities import CandidateScores
 from dpbo.search.results import Callback, SearchRelease
 from dpbo.search.scorings import Scoring
-from dpbo.search.training import Configuration, Trainer, point_of, same_point
+from dpbo.search.training import Configuration, Trainer, place_of, point_of
 from dpbo.space import Space
 
 if TYPE_CHECKING:
@@ -151,12 +149,11 @@ class Problem:
 
     def reserved(self, part: str, share: Fraction, query: ClippedMean) -> Reservation:
         """The reservation of one noised answer to this question, made now or resumed."""
-        budget = None if self.mechanism else share
         return self.curator.reserve(
             f"{self.name}: {part}",
             self.mechanism or (GaussianMechanism, LaplaceMechanism),
             slots=1,
-            budget=budget,
+            budget=None if self.mechanism else share,
             query=query,
             given={},
             terms=self.terms,
@@ -208,19 +205,17 @@ class Problem:
                 clipped to [-c, c]; None: plain scores.
             offsets: as in `CandidateScores`.
         """
-        paired: dict[str, Any] = {}
+        reference = None
         if largest_difference is not None:
-            paired = {
-                "reference": self.trainer(None),
-                "largest_difference": largest_difference,
-            }
+            reference = self.trainer(None)
         query = CandidateScores(
             self.scoring,
             rows,
             score_range=self.scoring.bounds,
             fit=lambda row: self.trainer(configurations[row]),
+            reference=reference,
+            largest_difference=largest_difference,
             offsets=offsets,
-            **paired,
         )
         fresh = reservation.remaining > 0
         if fresh:
@@ -263,9 +258,7 @@ class Problem:
         cross-validated."""
         if self.public is None:
             return None
-        configurations = self.public.configurations
-        rows = (row for row, each in enumerate(configurations) if same_point(each, x))
-        row = next(rows, None)
+        row = place_of(x, self.public.configurations)
         return None if row is None else self.public.gains[row]
 
     def _gain(self, reservation: Reservation, x: Configuration) -> ClippedMean:
@@ -306,13 +299,13 @@ class Problem:
         # The configuration that an earlier session asked about, should this one prefer another.
         for row in reservation.values:
             asked = row["details"]["x"]
-            x = None if asked is None else torch.tensor(asked, dtype=torch.float64, device="cpu")
+            x = None if asked is None else self.space.bounds.new_tensor(asked)
         query = self._score() if part == "final" else self._gain(reservation, x)
         try:
             row = reservation.release(query.about(x), x=None if x is None else x.tolist())
         except ReleaseLost:
             return x, None, None
-        value = torch.tensor([row["value"]], dtype=torch.float64, device="cpu")
+        value = self.space.bounds.new_tensor([row["value"]])
         variance = reservation.std_of(query).unsqueeze(0) ** 2
         if part == "final":
             value, variance = self.scoring.observed(value, variance)

@@ -7,7 +7,8 @@ it.
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from dpbo.errors import InputError
 from dpbo.isolation import mute_warnings
 from dpbo.progress import progress_bar
 from dpbo.queries.score_evaluation import tensor_of
-from dpbo.search.scorings import Scoring, label_array
+from dpbo.search.scorings import Scoring, label_array, places_of
 from dpbo.search.training import Configuration, Trainer, in_parallel, rows_at
 from dpbo.space import Space
 
@@ -40,15 +41,14 @@ Array = NDArray[np.float64]
 def public_candidates(space: Space, most: int, seed: int) -> torch.Tensor:
     """Every point of a space of lists if there are at most `most`, else that many different Sobol
     points: `n x d`."""
-    axes = [
-        space.discrete_dims.get(i) or space.cat_dims.get(i) for i in range(space.bounds.shape[1])
-    ]
-    sizes = [len(axis) if axis else most + 1 for axis in axes]
-    if np.prod(sizes, dtype=float) <= most:
-        points = itertools.product(*(axis or [] for axis in axes))
-        return torch.tensor([*points], dtype=torch.float64, device="cpu")
-    different = dict.fromkeys(tuple(x) for x in space.sample(16 * most, seed=seed).tolist())
-    return torch.tensor([*itertools.islice(different, most)], dtype=torch.float64, device="cpu")
+    listed = {**space.discrete_dims, **space.cat_dims}
+    points: Iterable[Sequence[float]]
+    if len(listed) == len(space.names) and math.prod(map(len, listed.values())) <= most:
+        points = itertools.product(*[listed[i] for i in sorted(listed)])
+    else:
+        different = dict.fromkeys(map(tuple, space.sample(16 * most, seed=seed).tolist()))
+        points = itertools.islice(different, most)
+    return space.bounds.new_tensor([*points])
 
 
 class Features:
@@ -68,8 +68,7 @@ class Features:
         regression."""
         if self.classes is None:
             return np.zeros(len(labels), dtype=np.int64)
-        same = label_array(labels)[:, None] == self.classes[None, :]
-        return np.where(same.any(1), same.argmax(1), -1)
+        return places_of(label_array(labels), self.classes)
 
     def __call__(self, model: Any, X: Any, labels: Any) -> Array:
         """`records x (predictions, label)`."""
@@ -78,7 +77,7 @@ class Features:
             predictions = np.asarray(model.predict_proba(X), dtype=np.float64)
             if self.classes is not None:
                 # A fold may lack a class.
-                known = np.asarray(model.classes_)[:, None] == self.classes[None, :]
+                known = np.asarray(model.classes_)[:, None] == self.classes
                 predictions = (predictions @ known)[:, 1:]
         elif self.classes is not None:
             predictions = self.codes(model.predict(X))[:, None].astype(np.float64)
@@ -254,9 +253,10 @@ class PublicScores:
 def ordered(means: Array) -> list[int]:
     """Candidates from the best to the worst; the default, 0, comes second if it is not the best."""
     ranked = np.argsort(-means, kind="stable").tolist()
-    if ranked[0] == 0:
-        return ranked
-    return [ranked[0], 0, *(row for row in ranked[1:] if row != 0)]
+    if ranked[0] != 0:
+        ranked.remove(0)
+        ranked.insert(1, 0)
+    return ranked
 
 
 def out_of_fold(
@@ -337,12 +337,11 @@ def _folds(
     stratified = (
         features.classes is not None and np.unique(codes, return_counts=True)[1].min() >= folds
     )
+    shuffled = {"shuffle": True, "random_state": seed}
+    splitter: Any
     if groups is None:
-        kind = StratifiedKFold if stratified else KFold
-        return kind(folds, shuffle=True, random_state=seed).split(np.zeros(count), codes)
-    folds = min(folds, len(np.unique(np.asarray(groups))))
-    if stratified:
-        return StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(
-            np.zeros(count), codes, groups
-        )
-    return GroupKFold(folds).split(np.zeros(count), codes, groups)
+        splitter = (StratifiedKFold if stratified else KFold)(folds, **shuffled)
+    else:
+        folds = min(folds, len(np.unique(np.asarray(groups))))
+        splitter = StratifiedGroupKFold(folds, **shuffled) if stratified else GroupKFold(folds)
+    return splitter.split(np.zeros(count), codes, groups)

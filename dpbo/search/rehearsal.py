@@ -312,18 +312,15 @@ class Population:
         """The candidates as the training side orders them."""
         return ordered(self.public.gains @ self.training)
 
-    def means(self, largest_difference: float | None = None) -> Array:
+    def noised_means(self, noise: Noise, largest_difference: float | None) -> Array:
         """Mean gains on the protected draws, `DRAWS x candidates`, clipped to the largest
-        difference."""
+        difference, with the noise of a private choice."""
         gains = self.public.gains
+        reach = self.width
         if largest_difference is not None:
             gains = np.clip(gains, -largest_difference, largest_difference)
-        return np.asarray(self.counts @ gains.T / self.units)
-
-    def noised_means(self, noise: Noise, largest_difference: float | None) -> Array:
-        """The same with the noise of a private choice."""
-        means = self.means(largest_difference)
-        reach = self.width if largest_difference is None else 2 * largest_difference
+            reach = 2 * largest_difference
+        means = self.counts @ gains.T / self.units
         draw = self.random.gumbel if noise.gumbel else self.random.exponential
         return np.asarray(means + noise.choice * reach * draw(size=means.shape))
 

@@ -5,6 +5,7 @@ All of it is public: released values, the noise's standard deviation, and config
 shown.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -78,7 +79,7 @@ def results_table(
     """
     count = len(parameters)
     table: dict[str, Any] = {}
-    for name in dict.fromkeys(name for given in parameters for name in given):
+    for name in dict.fromkeys(itertools.chain.from_iterable(parameters)):
         column = np.ma.array(np.empty(count, dtype=object), mask=True)
         # One by one: a value may be a sequence.
         for row, given in enumerate(parameters):

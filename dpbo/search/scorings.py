@@ -272,8 +272,7 @@ def _unwrapped(scorer: Any) -> tuple[str, dict[str, Any]]:
         average = "binary"
     minimised = name is not None and name.startswith("neg_")
     odd = set(settings) - {"pos_label"} or average != "binary" or (scorer._sign < 0) != minimised
-    odd = odd or unranked
-    if name is None or odd:
+    if name is None or odd or unranked:
         allowed = (
             f"make_scorer of one of {', '.join(_OF_SCORERS)}, with its usual sign and no other "
             "settings than pos_label=, or average='macro' of F1; by name for ROC AUC"
@@ -299,14 +298,19 @@ def _positive(labels: Any, given: Any, scoring: str) -> Any:
         return given
     if classes in ([0, 1], [-1, 1]):
         return classes[1]
-    function = {"average_precision": "average_precision_score"}.get(scoring, f"{scoring}_score")
     remedy = (
-        f"Say which class it is about: scoring=make_scorer({function}, pos_label={classes[1]!r}), "
-        "of sklearn.metrics."
+        f"Say which class it is about: scoring=make_scorer({scoring}_score,"
+        f" pos_label={classes[1]!r}), of sklearn.metrics."
     )
     raise InputError(
         "scoring", scoring, f"a score that says which of {classes} it is about", remedy
     )
+
+
+def places_of(labels: NDArray[Any], classes: Any) -> NDArray[np.int64]:
+    """Place of each label among the classes; -1 for one that is none of them."""
+    same = labels[:, None] == np.asarray(classes)
+    return np.where(same.any(1), same.argmax(1), -1)
 
 
 def _correct(model: Any, features: Any, labels: NDArray[Any]) -> Any:
@@ -315,10 +319,8 @@ def _correct(model: Any, features: Any, labels: NDArray[Any]) -> Any:
 
 def _likelihood(model: Any, features: Any, labels: NDArray[Any]) -> Any:
     """Predicted probability of the true class; 0 for a class that training lacks."""
-    return (
-        np.asarray(model.predict_proba(features))
-        * (labels[:, None] == np.asarray(model.classes_)[None, :])
-    ).sum(1)
+    own = labels[:, None] == np.asarray(model.classes_)
+    return (np.asarray(model.predict_proba(features)) * own).sum(1)
 
 
 def _log_likelihood(model: Any, features: Any, labels: NDArray[Any]) -> Any:
@@ -342,16 +344,16 @@ class Brier:
         return -score
 
 
+def _error(model: Any, features: Any, labels: NDArray[Any]) -> Any:
+    return np.asarray(model.predict(features), dtype=np.float64) - labels.astype(np.float64)
+
+
 def _squared_error(model: Any, features: Any, labels: NDArray[Any]) -> Any:
-    return -(
-        (np.asarray(model.predict(features), dtype=np.float64) - labels.astype(np.float64)) ** 2
-    )
+    return -(_error(model, features, labels) ** 2)
 
 
 def _absolute_error(model: Any, features: Any, labels: NDArray[Any]) -> Any:
-    return -np.abs(
-        np.asarray(model.predict(features), dtype=np.float64) - labels.astype(np.float64)
-    )
+    return -np.abs(_error(model, features, labels))
 
 
 @dataclass(frozen=True)
@@ -361,12 +363,12 @@ class Correctness:
     classes: tuple[Any, ...]
 
     def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
-        own = labels[:, None] == np.asarray(self.classes)[None, :]
+        own = places_of(labels, self.classes)
         if model is None:
             wrong = np.ones(len(labels), dtype=bool)
         else:
             wrong = ~_correct(model, features, labels)
-        return np.where(own.any(1), own.argmax(1) + len(self.classes) * wrong, -1)
+        return np.where(own >= 0, own + len(self.classes) * wrong, -1)
 
 
 @dataclass(frozen=True)
@@ -396,14 +398,13 @@ class ConfusionMatrix:
     classes: tuple[Any, ...]
 
     def __call__(self, model: Any, features: Any, labels: NDArray[Any]) -> Any:
-        classes = np.asarray(self.classes)
-        own = labels[:, None] == classes[None, :]
-        wrong = (own.argmax(1) + 1) % len(classes)
-        predicted = wrong
+        count = len(self.classes)
+        own = places_of(labels, self.classes)
+        predicted = wrong = (own + 1) % count
         if model is not None:
-            found = np.asarray(model.predict(features))[:, None] == classes[None, :]
-            predicted = np.where(found.any(1), found.argmax(1), wrong)
-        return np.where(own.any(1), own.argmax(1) * len(classes) + predicted, -1)
+            found = places_of(np.asarray(model.predict(features)), self.classes)
+            predicted = np.where(found >= 0, found, wrong)
+        return np.where(own >= 0, own * count + predicted, -1)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from dpbo.search.problem import Problem
 from dpbo.search.recommended import Recommended
 from dpbo.search.results import SearchRelease, results_table
 from dpbo.search.scorings import Scoring, require_kind, scoring_named
-from dpbo.search.training import Tables, Trainer, same_point, split_once
+from dpbo.search.training import Tables, Trainer, place_of, split_once
 from dpbo.statement import Statement
 from dpbo.validation import (
     Count,
@@ -400,8 +400,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             self.best_gain_range_ = self.rehearsal_.range_after(
                 gains, self.best_gain_, self.best_gain_std_
             )
-        places = (row for row, x in enumerate(found.configurations) if same_point(x, best))
-        self.best_index_ = next(places, None)
+        self.best_index_ = place_of(best, found.configurations)
         self.best_params_ = trainer.parameters(best)
         parameters = [trainer.parameters(x) for x in found.configurations]
         self.results_ = results_table(parameters, **found.columns)
@@ -598,9 +597,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
     def _facts(self) -> dict[str, Any]:
         if not hasattr(self, "statement_"):
             return {}
-        found = {name: str(value) for name, value in self.best_params_.items()}
+        best = self.best_params_.items()
         return {
-            "Recommended": "\n".join(f"{name} = {value}" for name, value in found.items()),
+            "Recommended": "\n".join(f"{name} = {value!s}" for name, value in best),
             "Its released gain over the default model": _with_std(
                 self.best_gain_, self.best_gain_std_
             ),

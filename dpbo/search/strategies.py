@@ -205,7 +205,6 @@ class Auto(Strategy):
 
     def rehearse(self, population: Population, noise: Noise) -> Any:
         public = population.public
-        rows = np.arange(DRAWS)
         comparison = Comparison.of(
             public.gains,
             population.units,
@@ -218,7 +217,7 @@ class Auto(Strategy):
             weighted = WeightedCV(self.cells).rehearse(
                 population, noise._replace(cells=noise.first_cells)
             )
-            offsets[rows, weighted] = 0.0
+            offsets[np.arange(DRAWS), weighted] = 0.0
         offsets[:, [0, population.order[0]]] = 0.0
         second = noise._replace(choice=noise.second_choice)
         means = population.noised_means(second, comparison.largest_difference)

@@ -298,11 +298,10 @@ class Trainer:
         of x."""
         self._ahead.clear()
         if joblib.effective_n_jobs(n_jobs) > 1:
-            tasks = [(x,) for x in configurations]
-            models = in_parallel(n_jobs, self.on(self._X, self._y).unscored, tasks)
-            self._ahead.update(
-                (point_of(x), model) for (x,), model in zip(tasks, models, strict=True)
-            )
+            given = list(configurations)
+            fit = self.on(self._X, self._y).unscored
+            models = in_parallel(n_jobs, fit, [(x,) for x in given])
+            self._ahead.update(zip(map(point_of, given), models, strict=True))
 
     def on(self, X: Any, y: Any) -> "Trainer":
         """The same for other training records."""
@@ -368,9 +367,12 @@ _OF_FIT = (
 )
 
 
-def same_point(x: Configuration, other: Configuration) -> bool:
-    """Whether two configurations are one."""
-    return point_of(x) == point_of(other)
+def place_of(x: Configuration, configurations: Iterable[Configuration]) -> int | None:
+    """The first place of x among these configurations; None if it is none of them."""
+    points = list(map(point_of, configurations))
+    if point_of(x) in points:
+        return points.index(point_of(x))
+    return None
 
 
 def point_of(x: Configuration) -> tuple[float, ...] | None:

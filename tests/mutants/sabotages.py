@@ -220,8 +220,8 @@ SABOTAGES = (
     Sabotage(
         "the reference of paired scores is fitted to protected records",
         where="dpbo.search.problem:Problem.choose",
-        old='"reference": self.trainer(None)',
-        new='"reference": self.trainer.configured(None).fit(*self.curator._Curator__view.records)',
+        old="reference = self.trainer(None)",
+        new="reference = self.trainer.configured(None).fit(*self.curator._Curator__view.records)",
         test="tests/integration/test_search_small.py::test_no_fit_sees_a_protected_record",
     ),
     Sabotage(
@@ -2163,8 +2163,8 @@ SABOTAGES = (
     Sabotage(
         "a module whose trial shows nothing is trained",
         where="dpbo.dpsgd.rebuilding:PublicCopy._try",
-        old="if (not places or len(axes) < len(places) or",
-        new="if (not places and len(axes) < len(places) or",
+        old="if (not axes or None in axes or",
+        new="if (not axes and None in axes or",
         test=(
             "tests/attacks/test_holes_training.py"
             "::test_a_module_that_mixes_records_or_whose_trial_shows_nothing_is_refused[a loss]"

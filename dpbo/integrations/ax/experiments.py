@@ -31,6 +31,7 @@ from ax.exceptions.core import DataRequiredError
 from ax.exceptions.generation_strategy import MaxParallelismReachedException
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 
+from dpbo.algorithms.asynchronous import require_of_fit
 from dpbo.curator.evaluation import LOST
 from dpbo.curator.handle import Handle
 from dpbo.errors import (
@@ -232,14 +233,7 @@ class ClientObjective:
             UsageError: an experiment in which Ax could not go on after a release; nothing was
                 fitted or charged.
         """
-        for kind in catch:
-            if issubclass(PrivateFailure, kind):
-                raise InputError(
-                    "catch",
-                    kind.__name__,
-                    "errors that only fit raises",
-                    "For example (FloatingPointError,).",
-                )
+        require_of_fit("catch", catch)
         self._require_suitable_trials()
         self._require_points(trials)
         queue = deque(self.running)
@@ -261,8 +255,8 @@ class ClientObjective:
                     if not jobs and not queue:
                         raise
                     fresh = []
-                begun = begun + len(fresh)
-                queue = deque([*queue, *fresh])
+                begun += len(fresh)
+                queue.extend(fresh)
                 while queue and len(jobs) < workers:
                     index = queue.popleft()
                     jobs[self.evaluate(index, executor=pool)] = index
@@ -293,19 +287,19 @@ class ClientObjective:
             t.run_metadata.get(ENTRY) for t in trials.values() if t.status is TrialStatus.COMPLETED
         }
         begun = {trials[i].run_metadata.get(ENTRY): i for i in self.running}
-        values = self.objective.curator.ledger.values(self.objective.name)
-        missing = [value for value in values if value["handle"] not in complete]
-        for value in missing:
-            index = begun.get(value["handle"])
+        added = 0
+        for value in self.objective.curator.ledger.values(self.objective.name):
+            entry = value["handle"]
+            if entry in complete:
+                continue
+            index = begun.get(entry)
             if index is None:
-                index = self.client.attach_trial(
-                    self._encoding.shown(
-                        torch.tensor(value["details"]["x"], dtype=torch.float64, device="cpu")
-                    )
-                )
-                trials[index].update_run_metadata({ENTRY: value["handle"]})
+                x = self.space.bounds.new_tensor(value["details"]["x"])
+                index = self.client.attach_trial(self._encoding.shown(x))
+                trials[index].update_run_metadata({ENTRY: entry})
             self._complete_trial(index, value["value"][0], value["variance"][0])
-        return len(missing)
+            added += 1
+        return added
 
     def recommended(self) -> Recommendation:
         """The released point of highest posterior mean, which is not the trial of highest score:

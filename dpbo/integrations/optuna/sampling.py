@@ -68,14 +68,13 @@ class NoiseAwareSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
                 self._space.sample(trial.number + 1, seed=self._seed)[-1]
             )
         entries = {known.user_attrs[ENTRY] for known in finished}
+        waiting = []
         # where a fit failed, it would again
-        others = study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.FAIL))
-        others = [
-            t for t in others if t.number != trial.number and t.user_attrs.get(ENTRY) not in entries
-        ]
-        pending = self._suggestions.points(
-            [t.params for t in others if self._suggestions.holds(t.params)]
-        )
+        for other in study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.FAIL)):
+            known = other.number == trial.number or other.user_attrs.get(ENTRY) in entries
+            if not known and self._suggestions.holds(other.params):
+                waiting.append(other.params)
+        pending = self._suggestions.points(waiting)
         seed = 1000 * self._seed + trial.number
         constraints = _constraint_values(study, finished)
         if constraints.shape[1] == 0:
@@ -138,10 +137,9 @@ def columns_of(
     trials: list[FrozenTrial], suggestions: Suggestions
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """X `t x d`, Y `t x 1`, Yvar `t x 1`."""
-    values = torch.tensor(
-        [[t.value, t.user_attrs[YVAR]] for t in trials], dtype=torch.float64, device="cpu"
-    ).reshape(-1, 2)
-    return suggestions.points([t.params for t in trials]), values[:, :1], values[:, 1:]
+    X = suggestions.points([trial.params for trial in trials])
+    values = X.new_tensor([[t.value, t.user_attrs[YVAR]] for t in trials]).reshape(-1, 2)
+    return X, values[:, :1], values[:, 1:]
 
 
 def feasible_trials(study: optuna.Study, trials: list[FrozenTrial]) -> torch.Tensor:

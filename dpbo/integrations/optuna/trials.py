@@ -245,36 +245,30 @@ class TrialObjective:
                 trial.user_attrs.get(ENTRY)
                 for trial in study.get_trials(deepcopy=False, states=but)
             }
-            missing = [
-                value
-                for value in values
-                if value["handle"] not in known and self._holds(value["details"]["x"])
-            ]
-            for value in missing:
-                shown = self.suggestions.shown(
-                    torch.tensor(value["details"]["x"], dtype=torch.float64, device="cpu")
-                )
-                marks = {ENTRY: value["handle"], YVAR: value["variance"][0]}
-                distributions = self.suggestions.distributions
+            added = 0
+            for value in values:
+                if value["handle"] in known:
+                    continue
+                x = self.space.bounds.new_tensor(value["details"]["x"])
+                if not self._holds(x):
+                    continue
                 study.add_trial(
                     create_trial(
-                        params=shown,
-                        distributions=distributions,
+                        params=self.suggestions.shown(x),
+                        distributions=self.suggestions.distributions,
                         value=value["value"][0],
-                        user_attrs=marks,
+                        user_attrs={ENTRY: value["handle"], YVAR: value["variance"][0]},
                     )
                 )
-        return len(missing)
+                added += 1
+        return added
 
-    def _holds(self, x: list[float]) -> bool:
+    def _holds(self, x: torch.Tensor) -> bool:
         """Whether a released point lies in the space: shown as a trial, another one would be a
         different point.
         """
-        lower, upper = self.space.bounds.tolist()
-        return len(x) == len(lower) and all(
-            low - 1e-9 <= part <= high + 1e-9
-            for low, part, high in zip(lower, x, upper, strict=True)
-        )
+        lower, upper = self.space.bounds
+        return x.shape == lower.shape and bool(((lower - 1e-9 <= x) & (x <= upper + 1e-9)).all())
 
     def _refuse(self, study: optuna.Study) -> NoReturn:
         _stop(study)
@@ -332,10 +326,10 @@ def _require_other_file(study: optuna.Study, ledger: pathlib.Path | None) -> Non
 
 
 def _file(url: str | None) -> pathlib.Path | None:
-    parsed = None if url is None else sa.make_url(url)
-    named = parsed is not None and parsed.get_backend_name() == "sqlite" and parsed.database
-    if named:
-        return pathlib.Path(named).resolve()
+    if url is not None:
+        parsed = sa.make_url(url)
+        if parsed.get_backend_name() == "sqlite" and parsed.database:
+            return pathlib.Path(parsed.database).resolve()
     return None
 
 
