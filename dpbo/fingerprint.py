@@ -212,15 +212,8 @@ class _Walk:
         if isinstance(value, types.CodeType):
             return self.code(value)
         if self.detail == "references" and hasattr(value, "iloc"):
-            if value.ndim == 1:
-                columns = [value]
-            else:
-                columns = [value.iloc[:, place] for place in range(value.shape[1])]
-            return self.join(
-                "table",
-                [*getattr(value, "columns", ())],
-                *(column.to_numpy() for column in columns),
-            )
+            cells = [column.to_numpy() for column in columns_of(value)]
+            return self.join("table", [*getattr(value, "columns", ())], *cells)
         if self.detail == "references" and hasattr(value, "tocsr"):
             rows = value.tocsr()
             return self.join("sparse", rows.shape, rows.indptr, rows.indices, rows.data)
@@ -363,6 +356,13 @@ class _Walk:
         else:
             constants = code.co_consts
         return self.join("code", code.co_names, constants, raw=code.co_code)
+
+
+def columns_of(table: Any) -> list[Any]:
+    """The columns of a pandas DataFrame, each a Series; a Series is its only one."""
+    if table.ndim == 1:
+        return [table]
+    return [table.iloc[:, place] for place in range(table.shape[1])]
 
 
 def names(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

@@ -42,7 +42,7 @@ from dpbo.curator.pending import PendingReleases
 from dpbo.curator.pricing import Noise, slot_noise
 from dpbo.curator.protected_records import ProtectedRecords
 from dpbo.curator.public_form import Form, form_of, require_known_form
-from dpbo.curator.record_fingerprints import TableDigest, order_digest, rows_of
+from dpbo.curator.record_fingerprints import order_digest, rows_of, table_digest
 from dpbo.curator.records import PrivateView, count_records, map_leaves
 from dpbo.curator.releasing import (
     conditions_of,
@@ -186,9 +186,7 @@ class Curator(Opaque):
                 "omitted for a class of your own",
                 "Make it a ShardedCurator.",
             )
-        self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self.__answers = weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]]()
         self._mutated = False
         self._lock = threading.RLock()
         # What the selections of this process released, by their names: the ledger holds no output.
@@ -537,9 +535,7 @@ class Curator(Opaque):
             if ordered:  # which is refused on several ranks
                 found[ORDER] = order_digest(self.__view, key)
             for name, table in (tables or {}).items():
-                rows = rows_of(table)
-                digest = None if rows is None else TableDigest.of(rows, key)
-                found[name] = None if digest is None else digest.hex(key)
+                found[name] = table_digest(rows_of(table), key)
         self._require_same(reservation, things, found, begun)
 
     def mark_probed(self, query: Query) -> None:
@@ -668,10 +664,7 @@ class Curator(Opaque):
 
     def _digest(self, records: PrivateView, key: bytes) -> str | None:
         """The digest of all records; None where some cannot be compared."""
-        digest = TableDigest.of(records, key)
-        if digest is None:
-            return None
-        return digest.hex(key)
+        return table_digest(records, key)
 
     def _require_same(
         self,
@@ -693,19 +686,21 @@ class Curator(Opaque):
         reservation: str | None,
         used: int | None,
     ) -> None:
+        queries = []
         laws = []
-        queries = [self._answer(handle)[0] for handle in handles]
         for query, answer in map(self._answer, handles):
             law = mechanism.distribution(query.noise_sensitivity(self.adjacency), answer.quanta)
             require_expressible(query, answer.quanta, law, mechanism, self.units)
+            queries.append(query)
             laws.append(law)
         event = event_of(queries, mechanism, self.adjacency)
-        self._require_allowed({name for query in queries for name in conditions_of(query)})
+        self._require_allowed(set().union(*map(conditions_of, queries)))
         entry = self._charge(handles, name, event, reservation, used)
-        releases = [
-            self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)
+        drawn = [
+            (handle, self._draw(handle, law, mechanism, event, entry))
+            for handle, law in zip(handles, laws, strict=True)
         ]
-        self._pending.add(entry, name, list(zip(handles, releases, strict=True)))
+        self._pending.add(entry, name, drawn)
         self._pending.store()
 
     def _charge(

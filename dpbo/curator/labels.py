@@ -16,7 +16,7 @@ import math
 import numbers
 import unicodedata
 import warnings
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from fractions import Fraction
 from typing import Any
 
@@ -90,7 +90,7 @@ def numbered(name: str, labels: Any) -> tuple[list[Any], NDArray[np.int64]]:
     if refused:
         raise InputError(name, min(refused), ALLOWED, _REMEDY)
     # Also of equal values: a date is kept as text.
-    if len({kind_of(value) for value in values if not is_missing(value)}) > 1:
+    if of_several_kinds(values):
         raise UsageError(f"{name} must be {ALLOWED}, but has labels of different kinds. {_REMEDY}")
     distinct, of_values = _places(values)
     if len(set(map(folded, distinct))) < len(distinct):
@@ -154,6 +154,11 @@ def kind_of(value: Any) -> tuple[Any, ...]:
     # The quick tests first; a date is a text of its own kind.
     # mypy does not know that types are hashable.
     return (_kind_of_type(type(value)),)  # type: ignore[arg-type]
+
+
+def of_several_kinds(labels: Iterable[Any]) -> bool:
+    """Whether labels cannot be compared; a missing one counts as of any kind."""
+    return len({kind_of(label) for label in labels if not is_missing(label)}) > 1
 
 
 @functools.cache

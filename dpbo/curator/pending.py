@@ -29,9 +29,7 @@ class PendingReleases:
     def __init__(self, ledger: "Ledger") -> None:
         self._ledger = ledger
         # None until it is stored.
-        self._charged: weakref.WeakKeyDictionary[Handle, Release | None] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._charged = weakref.WeakKeyDictionary[Handle, Release | None]()
         self._drawn: list[tuple[int, str, DrawnReleases]] = []
 
     def uncharged(self, handles: Iterable[Handle]) -> list[Handle]:

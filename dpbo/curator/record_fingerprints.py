@@ -42,9 +42,8 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.public_form import is_missing
 from dpbo.curator.records import PrivateView, leaves
-from dpbo.fingerprint import fingerprint
+from dpbo.fingerprint import columns_of, fingerprint
 from dpbo.isolation import isolate_generators, mute_warnings
-from dpbo.privacy import PrivacyUnit
 
 Digests = NDArray[np.uint64]
 _Words = tuple[Digests, Digests | None]
@@ -73,7 +72,6 @@ _CELLS = (
     np.ndarray,
     torch.Tensor,
 )
-_RECORD = PrivacyUnit("record")
 # The secret key of this process.
 PROCESS_KEY = system_entropy(32)
 
@@ -139,7 +137,7 @@ def rows_of(records: Any) -> Rows | None:
             if (whole := rows_of(records.dataset)) is None:
                 return None
             rows = whole.take(torch.as_tensor(records.indices, device="cpu"))
-            return PrivateView.of(rows, _RECORD, units_are_public=True)
+            return PrivateView.of_records(rows)
         if type(records) is TensorDataset:
             records = records.tensors
         elif isinstance(records, Dataset):
@@ -150,7 +148,7 @@ def rows_of(records: Any) -> Rows | None:
             if first is not None and second is not None and np.array_equal(first, second):
                 return samples
             return None
-        view = PrivateView.of(records, _RECORD, units_are_public=True)
+        view = PrivateView.of_records(records)
         if view.can_take:
             return view
         return None
@@ -342,6 +340,12 @@ class TableDigest:
         return hashlib.blake2b(self.sums.numpy().tobytes(), key=key, digest_size=16).hexdigest()
 
 
+def table_digest(rows: Rows | None, key: bytes) -> str | None:
+    """Digest of all records in any order; None where single records cannot be read."""
+    digest = None if rows is None else TableDigest.of(rows, key)
+    return None if digest is None else digest.hex(key)
+
+
 def order_digest(rows: Rows, key: bytes) -> str | None:
     """Digest of all records in their order; None where single records cannot be read."""
     hashed = hashlib.blake2b(key=key, digest_size=16)
@@ -427,11 +431,10 @@ def _words(part: Any, count: int, key: bytes) -> list[_Words]:
     """The first and the second words of `count x m` cells, equal for equal cells; None in place of
     second words that are all 0."""
     if hasattr(part, "iloc"):
-        if part.ndim == 1:
-            columns = [part]
-        else:
-            columns = [part.iloc[:, place] for place in range(part.shape[1])]
-        return [words for column in columns for words in _words(column.to_numpy(), count, key)]
+        found = []
+        for column in columns_of(part):
+            found += _words(column.to_numpy(), count, key)
+        return found
     if isinstance(part, torch.Tensor):
         part = part.detach().cpu()
         part = (torch.view_as_real(part) if part.is_complex() else part).float().numpy()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import itertools
 import uuid
 from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 
 from dpbo.curator.entropy import bernoulli
-from dpbo.curator.labels import folded, is_missing, kind_of, numbered
+from dpbo.curator.labels import folded, is_missing, numbered, of_several_kinds
 from dpbo.errors import InputError, Unshown
 from dpbo.isolation import mute_warnings
 from dpbo.privacy import PrivacyUnit
@@ -120,7 +121,7 @@ class PrivateView:
             else:
                 records = in_form
             unfit = torch.from_numpy(marks) if form.may_be_unfit else None
-        if one_at_a_time and not all(_can_be_taken(part) for part in leaves(_load(records))):
+        if one_at_a_time and not all(map(_can_be_taken, leaves(_load(records)))):
             raise InputError(
                 "one_at_a_time", True, "False for records that cannot be taken one by one"
             )
@@ -144,10 +145,7 @@ class PrivateView:
                     "left out where units are groups of records",
                     "Their rows may be in two blocks.",
                 )
-            if not all(
-                isinstance(part, torch.Tensor) and part.layout is torch.strided
-                for part in leaves(_load(records))
-            ):
+            if not all(map(_is_dense, leaves(_load(records)))):
                 remedy = "Convert arrays with torch.from_numpy."
                 raise InputError(
                     "records",
@@ -179,6 +177,11 @@ class PrivateView:
             unfit=unfit,
             one_at_a_time=one_at_a_time,
         )
+
+    @classmethod
+    def of_records(cls, records: Any) -> PrivateView:
+        """A view of records each of which is a unit, as many as all may know."""
+        return cls.of(records, PrivacyUnit("record"), units_are_public=True)
 
     @property
     def records(self) -> Any:
@@ -261,10 +264,7 @@ class PrivateView:
     def can_be_views(self) -> bool:
         """Whether blocks of the records are views: of dense tensors on the CPU, each a unit."""
         return self.groups is None and all(
-            isinstance(part, torch.Tensor)
-            and part.layout is torch.strided
-            and part.device.type == "cpu"
-            for part in leaves(self._loaded())
+            _is_dense(part) and part.device.type == "cpu" for part in leaves(self._loaded())
         )
 
     def take(self, positions: torch.Tensor | slice) -> Any:
@@ -352,7 +352,7 @@ def count_records(records: Any) -> int:
     lengths, or none.
     """
     _require_no_parts(records)
-    lengths = {_length(part) for part in leaves(records)}
+    lengths = set(map(_length, leaves(records)))
     if len(lengths) != 1:
         raise InputError(
             "records",
@@ -401,9 +401,9 @@ def versions(records: Any) -> tuple[int, ...]:
         if isinstance(part, list):
             if _are_plain(part):
                 return 0
-            return sum(version(leaf) for sample in part for leaf in leaves(sample))
+            return sum(map(version, leaves(tuple(part))))
         if _is_data(part):
-            return sum(version(leaf) for leaf in leaves(_fields_of(part)))
+            return sum(map(version, leaves(_fields_of(part))))
         if isinstance(part, torch.Tensor) and not part.is_inference():
             return part._version
         return 0
@@ -449,9 +449,9 @@ def _in_cells(rows: Any) -> bytes:
 def leaves(records: Any) -> list[Any]:
     """The tensors, arrays and so on that a nested container is made of."""
     if isinstance(records, Mapping):
-        return [leaf for part in records.values() for leaf in leaves(part)]
+        records = tuple(records.values())
     if isinstance(records, tuple):
-        return [leaf for part in records for leaf in leaves(part)]
+        return list(itertools.chain.from_iterable(map(leaves, records)))
     return [records]
 
 
@@ -473,7 +473,7 @@ def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
             Unshown(groups_train),
             "one label for each training record, in the records' order",
         )
-    if len({kind_of(label) for label in (*private, *public) if not is_missing(label)}) > 1:
+    if of_several_kinds((*private, *public)):
         remedy = "Convert both in one way: numbers by int, anything else by str."
         raise InputError(
             "groups_train", Unshown(groups_train), "of the same kind as `groups`", remedy
@@ -514,13 +514,7 @@ class _PackedTensor:
     @classmethod
     def pack(cls, part: Any) -> Any:
         """Tensors that numpy can hold, packed; anything else as it is."""
-        if (
-            not isinstance(part, torch.Tensor)
-            or part.device.type != "cpu"
-            or part.layout is not torch.strided
-        ):
-            return part
-        if part.dtype is torch.bfloat16:
+        if not _is_dense(part) or part.device.type != "cpu" or part.dtype is torch.bfloat16:
             return part
         return cls(part.detach().numpy().copy())
 
@@ -624,6 +618,10 @@ def _device(records: Any) -> torch.device:
 def _can_be_taken(part: Any) -> bool:
     """Whether single records of this part can be taken."""
     return _is_array(part) or hasattr(part, "iloc") or _is_csr(part) or isinstance(part, list)
+
+
+def _is_dense(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and part.layout is torch.strided
 
 
 def _is_array(part: Any) -> bool:

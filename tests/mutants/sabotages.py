@@ -760,12 +760,12 @@ SABOTAGES = (
         where="dpbo.curator.curator:Curator._release_fresh",
         old=(
             "entry = self._charge(handles, name, event, reservation, used)\n"
-            "        releases = [self._draw(*pair, mechanism, event, entry) for pair in "
-            "zip(handles, laws, strict=True)]"
+            "        drawn = [(handle, self._draw(handle, law, mechanism, event, entry)) for "
+            "handle, law in zip(handles, laws, strict=True)]"
         ),
         new=(
-            "releases = [self._draw(*pair, mechanism, event, 0) for pair in zip(handles, laws, "
-            "strict=True)]\n"
+            "drawn = [(handle, self._draw(handle, law, mechanism, event, 0)) for handle, law in "
+            "zip(handles, laws, strict=True)]\n"
             "        entry = self._charge(handles, name, event, reservation, used)"
         ),
         test=(
@@ -2316,8 +2316,8 @@ SABOTAGES = (
     Sabotage(
         "no hostile cells are put into tables and lists",
         where="dpbo.curator.examples:_replacements",
-        old="for cell in _HOSTILE:\n        yield from",
-        new="for cell in ():\n        yield from",
+        old="for cell in _HOSTILE:\n        neighbour",
+        new="for cell in ():\n        neighbour",
         test=(
             "tests/unit/testing/test_per_record.py"
             "::test_scores_that_depend_on_the_batch_are_found_in_every_container"
