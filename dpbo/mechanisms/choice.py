@@ -22,11 +22,10 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dpbo.accounting.gdp import rounded_up
 from dpbo.errors import UsageError
-from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, Numerators, Published
+from dpbo.mechanisms.mechanism import Affine, Entropy, Integers, Mechanism, Numerators, Published
 from dpbo.privacy import Sensitivity
 from dpbo.validation import between, checked, checked_constructor
 
@@ -81,7 +80,7 @@ class ChoiceMechanism(Mechanism):
         return cls(rounded_up(2 / Fraction(epsilon)))
 
     @abc.abstractmethod
-    def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
+    def choose(self, counts: Integers, rate: Fraction, entropy: Entropy) -> int:
         """Draws the distance d below the best level, given the candidates at each distance."""
 
     def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> ChoiceDistribution:
@@ -98,7 +97,7 @@ class ChoiceMechanism(Mechanism):
 
     def _sample(
         self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
-    ) -> NDArray[np.int64]:
+    ) -> Integers:
         if not isinstance(numerators, torch.Tensor):
             numerators = torch.from_numpy(np.array(numerators, dtype=np.int64))
         utilities = numerators.to(torch.int64)
@@ -111,7 +110,7 @@ class ChoiceMechanism(Mechanism):
         nth = draw_below(int(filled[distance]), entropy)
         return np.array([_nth(utilities, best, distribution.width, distance, nth)])
 
-    def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
+    def publish(self, drawn: Integers, distribution: Any, affine: Affine) -> Published:
         return drawn.astype(np.float64), np.empty(0)
 
 
