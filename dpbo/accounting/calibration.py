@@ -5,6 +5,7 @@ one neighbouring relation to another.
 import contextlib
 import dataclasses
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import TypeVar
 
@@ -42,19 +43,18 @@ def convert_adjacency(event: E, given: Adjacency, wanted: Adjacency) -> E:
         raise InputError(
             "wanted", wanted, "REPLACE_ONE, from ADD_OR_REMOVE_ONE", "No other conversion holds."
         )
+
+    def converted(events: Iterable[Event]) -> tuple[Event, ...]:
+        return tuple(convert_adjacency(one, given, wanted) for one in events)
+
     match event:
         case PoissonGaussianEvent():
             return dataclasses.replace(event, relation=wanted.value)
         case RolesEvent():
-            costs = (
-                (role, tuple(convert_adjacency(one, given, wanted) for one in events))
-                for role, events in event.costs
-            )
-            return dataclasses.replace(event, costs=tuple(costs))
+            costs = tuple((role, converted(events)) for role, events in event.costs)
+            return dataclasses.replace(event, costs=costs)
         case SelectionEvent():
-            return dataclasses.replace(
-                event, base=tuple(convert_adjacency(one, given, wanted) for one in event.base)
-            )
+            return dataclasses.replace(event, base=converted(event.base))
     return dataclasses.replace(event, noise_multiplier=event.noise_multiplier / 2)
 
 
@@ -140,12 +140,7 @@ def epsilon_left(total: Cost, cap: Cost, budget: Budget, accounting: Accounting)
     """
     if budget.delta is None or isinstance(accounting, Planned):
         return None
-    left = Cost(
-        tuple(
-            max(whole - used, Fraction(0))
-            for used, whole in zip(total.parts, cap.parts, strict=True)
-        )
-    )
+    left = Cost(tuple(max(whole - used, Fraction(0)) for used, whole in total.beside(cap)))
     if left <= cap * _ROUNDING:
         return 0.0
     # `guarantee` rounds up, so what the cap still pays for may be a little less

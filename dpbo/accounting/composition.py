@@ -24,8 +24,7 @@ import numpy as np
 from dpbo.accounting import event_costs, gdp, pld, renyi
 from dpbo.accounting.gdp import root_up, rounded_up
 from dpbo.accounting.selection_pairs import pairs_of, selection_epsilon
-from dpbo.errors import InputError
-from dpbo.events import Event, ExponentialEvent, RolesEvent, SelectionEvent
+from dpbo.events import Event, ExponentialEvent, RolesEvent, SelectionEvent, require_one_relation
 from dpbo.validation import Delta, checked
 
 _ORDERS = 1.0 + np.exp(np.linspace(math.log(0.02), math.log(1e5), 80))
@@ -63,13 +62,7 @@ def compose(events: Sequence[Event], *, delta: Delta, refine: bool = False) -> C
         refine: uses a loss distribution a hundred times finer, for a report.
     """
     relations = frozenset[str]().union(*(event.relations() for event in events))
-    if len(relations) > 1:
-        raise InputError(
-            "events",
-            sorted(relations),
-            "of one relation",
-            "See dpbo.accounting.calibration.convert_adjacency.",
-        )
+    require_one_relation("events", relations)
     roles = set[str]().union(*(event.roles for event in events if isinstance(event, RolesEvent)))
     by_role = []
     for role in sorted(roles) or [""]:
@@ -143,8 +136,10 @@ def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:
     mu = _mu(choices)
     as_gaussian = mu is not None and gdp.epsilon_at(mu, delta) < _pure(choices)
     directions = {False} | {True for event in events if event.relations()}
-    sides = [pairs_of(events, as_gaussian, reverse) for reverse in directions]
-    return max(
-        math.inf if side is None else pld.epsilon(side, delta, inflation=inflation)
-        for side in sides
-    )
+    bounds = []
+    for reverse in directions:
+        pairs = pairs_of(events, as_gaussian, reverse)
+        if pairs is None:
+            return math.inf
+        bounds.append(pld.epsilon(pairs, delta, inflation=inflation))
+    return max(bounds)

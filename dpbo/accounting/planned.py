@@ -93,7 +93,7 @@ class Planned(Accounting):
     @checked
     def cost_or_none(self, event: Event) -> Cost | None:
         if event.free:
-            return Cost.of(*(0 for _ in self.events))
+            return self._whole().zero
         same = [event.repeated(1) == planned.repeated(1) for planned in self.events]
         if any(same):
             return Cost.of(*(event.count * here for here in same))

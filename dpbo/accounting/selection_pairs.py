@@ -232,7 +232,7 @@ def _composed(
     pairs = pairs_of(events, False, reverse)
     if pairs is None:
         return None
-    deviation = math.sqrt(sum(pair.variance() * count for pair, count in pairs.items()))
+    deviation = math.sqrt(pld.variance(pairs))
     # as read, losses are rounded up
     ends = 2 * sum(pair.span(_FLOOR / 4)[1] * count for pair, count in pairs.items())
     far = min(ends, deviation**2 / 2 + 12 * deviation)

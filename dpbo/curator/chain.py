@@ -306,11 +306,11 @@ class Tally:
     def _declare(self, reserved: Reserved, asked: Mapping[str, Any]) -> None:
         """Note what a question declared otherwise than its reservation says."""
         terms = reserved.public_inputs()
-        other = {
-            name: value
-            for name, value in asked.items()
-            if name != "query" and (name not in terms or terms[name] != value)
-        }
+        other = {}
+        for name, value in asked.items():
+            stated = name in terms and terms[name] == value
+            if name != "query" and not stated:
+                other[name] = value
         if other:
             other = {"query": asked["query"], **other}
             self.declared[reserved.name].setdefault(dump(other), other)
@@ -463,19 +463,14 @@ class Chain:
         shown = [self._paid_for(name, costs[name]) for name in by_cost[:_LISTED]]
         if len(by_cost) > _LISTED:
             shown.append(f"{len(by_cost) - _LISTED} others")
-        full = all(
-            float(part) >= (1 - 1e-9) * cap
-            for part, cap in zip(self.total.parts, self.cap.parts, strict=True)
-        )
-        how = "spent or reserved in full" if full else "spent or reserved in part"
-        if full and all(
-            self.used[name] == reserved.slots for name, reserved in self.reservations.items()
-        ):
-            how = "used up"
+        full = all(float(part) >= (1 - 1e-9) * cap for part, cap in self.total.beside(self.cap))
+        unused = any(self.used[name] < held.slots for name, held in self.reservations.items())
+        how = "spent or reserved in part"
+        if full:
+            how = "spent or reserved in full" if unused else "used up"
         text = f"The {budget} is {how}, in {birth.accounting.unit}: {', '.join(shown)}."
         if birth.dataset:
             text += " `python -m dpbo ledger show FILE_OR_URL` lists what was released."
-        unused = any(self.used[name] < held.slots for name, held in self.reservations.items())
         if unused and not full and not birth.accounting.events:
             text += " Unused slots of a reservation cannot be given to another."
         return text
@@ -547,17 +542,14 @@ class Chain:
         """What the charges cost; under a parallel reservation, what those of the most often used
         part did.
         """
-        costs = [
-            self._cost(charged) * Fraction(charged.times)
-            for charged in self._events.values()
-            if charged.times
-        ]
-        for reserved in self.reservations.values():
-            if reserved.parallel and self.used[reserved.name]:
-                costs.append(
-                    self.birth.accounting.cost(reserved.event.repeated(self.used[reserved.name]))
-                )
-        return sum(costs, self.cap.zero)
+        spent = self.cap.zero
+        for charged in self._events.values():
+            if charged.times:
+                spent += self._cost(charged) * Fraction(charged.times)
+        for name, reserved in self.reservations.items():
+            if reserved.parallel and self.used[name]:
+                spent += self.birth.accounting.cost(reserved.event.repeated(self.used[name]))
+        return spent
 
     def _pay(self, name: str, charged: _Charged) -> None:
         cost = self._cost(charged)
@@ -574,21 +566,17 @@ class Chain:
         if charged.cost is None:
             self.birth.require_relation(charged.event)
         cost = self._cost(charged)
-        before = self.total
-        total = before + cost
+        total = self.total + cost
         if not total <= self.cap:
-            part = total.first_beyond(self.cap)
-            requested, spent, cap = (float(each.parts[part]) for each in (cost, before, self.cap))
-            raise BudgetExceeded(
-                requested,
-                cap - spent,
-                cap,
-                self.birth.accounting.unit,
-                what,
-                self.account(),
-                self._other_filter(charged),
-            )
+            raise self.exceeded(cost, what, self._other_filter(charged))
         return total
+
+    def exceeded(self, cost: Cost, what: str, hint: str = "") -> BudgetExceeded:
+        """The error of what would pass the cap."""
+        part = (self.total + cost).first_beyond(self.cap)
+        requested, spent, cap = (float(each.parts[part]) for each in (cost, self.total, self.cap))
+        unit = self.birth.accounting.unit
+        return BudgetExceeded(requested, cap - spent, cap, unit, what, self.account(), hint)
 
     def _other_filter(self, wanted: _Charged) -> str:
         """Which other accounting would have paid for everything so far and for this event, in a
@@ -622,9 +610,12 @@ class Chain:
             )
         self._own[reservation] = event
         slots = body.get("slots", [])
-        undeclared = {name for slot in slots for name in slot.get("assumptions", {})} - set(
-            reserved.terms.get("assumptions") or {}
-        )
+        undeclared = set[str]()
+        probability = 0.0
+        for slot in slots:
+            undeclared.update(slot.get("assumptions", {}))
+            probability = max(probability, slot.get(FAILURE_PROBABILITY, 0.0))
+        undeclared.difference_update(reserved.terms.get("assumptions") or {})
         if undeclared:
             remedy = "Reserve it with terms={'assumptions': dict(query.data_assumptions())}."
             raise InputError(
@@ -633,9 +624,7 @@ class Chain:
                 "reserved for releases under these data assumptions",
                 remedy,
             )
-        reserved.require_failure_probability(
-            max((slot.get(FAILURE_PROBABILITY, 0.0) for slot in slots), default=0.0)
-        )
+        reserved.require_failure_probability(probability)
         before = self.used[reservation]
         after = before + event.count
         if reserved.parallel:

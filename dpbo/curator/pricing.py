@@ -14,7 +14,8 @@ import torch
 from dpbo.accounting.calibration import budget_cost, exact_share
 from dpbo.accounting.filters import filter_within
 from dpbo.accounting.planned import Planned
-from dpbo.errors import BudgetExceeded, InputError, UsageError
+from dpbo.curator.statements import largest_share
+from dpbo.errors import InputError, UsageError
 from dpbo.events import Event, PoissonGaussianEvent
 from dpbo.mechanisms.additive import LEAST_MULTIPLIER, AdditiveMechanism
 from dpbo.mechanisms.choice import ChoiceMechanism
@@ -44,7 +45,7 @@ def share_of_cap(curator: Curator, budget: BudgetOrShare) -> Fraction:
         raise InputError("budget", str(budget), "1 with accounting=Planned(...)", remedy)
     cap = curator.ledger.cap
     cost = budget_cost(budget, curator.accounting, cap)
-    return max(part / whole for part, whole in zip(cost.parts, cap.parts, strict=True) if whole)
+    return largest_share(cost, cap)
 
 
 def require_left(curator: Curator, budget: BudgetOrShare, what: str) -> None:
@@ -53,15 +54,10 @@ def require_left(curator: Curator, budget: BudgetOrShare, what: str) -> None:
     """
     if isinstance(curator.accounting, Planned):
         return
-    total = curator.ledger.head().total
-    cap = curator.ledger.cap
-    wanted = budget_cost(budget, curator.accounting, cap)
-    if not total + wanted <= cap:
-        part = (total + wanted).first_beyond(cap)
-        requested, spent, whole = (float(cost.parts[part]) for cost in (wanted, total, cap))
-        raise BudgetExceeded(
-            requested, whole - spent, whole, curator.accounting.unit, what, curator.ledger.account()
-        )
+    chain = curator.ledger.chain()
+    wanted = budget_cost(budget, curator.accounting, chain.cap)
+    if not chain.total + wanted <= chain.cap:
+        raise chain.exceeded(wanted, what)
 
 
 def priced(

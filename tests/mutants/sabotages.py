@@ -691,8 +691,8 @@ SABOTAGES = (
     Sabotage(
         "a plan is within its cap as soon as one of its events is",
         where="dpbo.accounting.filters:Cost.__le__",
-        old="return all(a <= b for a, b in zip(self.parts, other.parts, strict=True))",
-        new="return any(a <= b for a, b in zip(self.parts, other.parts, strict=True))",
+        old="return all(a <= b for a, b in self.beside(other))",
+        new="return any(a <= b for a, b in self.beside(other))",
         test="tests/unit/accounting/test_planned.py::test_each_event_has_its_own_slots",
     ),
     Sabotage(
