@@ -114,7 +114,7 @@ class Ranks:
         self._require_same(title, question)
         value, error = _attempt(work)
         mark = _ERROR if error is not None else _FAILURE if isinstance(value, Failure) else _FINE
-        marks = [row[0] for row in self.all_gather(bytes([mark]))]
+        marks = self.gather_mark(mark)
         worst = max(marks)
         if worst == _FINE:
             return cast(T, value)
@@ -189,6 +189,10 @@ class Ranks:
             dist.all_gather(rows, mine, group=self._control)
         return [row.numpy().tobytes() for row in rows]
 
+    def gather_mark(self, mark: int) -> list[int]:
+        """Every rank's number below 256."""
+        return list(b"".join(self.all_gather(bytes([mark]))))
+
     def all_to_all(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Send the first `counts[0]` of the rows `n x m` to rank 0, the next `counts[1]` to rank 1,
         and so on; returns those received.
@@ -240,7 +244,7 @@ class Ranks:
         ).numpy()
         rows = rows[np.lexsort(rows.T)]
         repeated = bool((rows[1:] == rows[:-1]).all(axis=1).any())
-        return any(row[0] for row in self.all_gather(bytes([repeated])))
+        return any(self.gather_mark(repeated))
 
     def _require_same(self, title: str, question: Iterable[Any]) -> None:
         """Raises RanksDisagree, on all ranks, where they ask for different things."""

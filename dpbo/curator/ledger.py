@@ -20,12 +20,13 @@ value was released tells how long the private scores took.
 """
 
 import contextlib
-import itertools
 import json
 import logging
 import os
 import pathlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain as chained
+from itertools import starmap
 from typing import Annotated, Any, Self
 
 import sqlalchemy as sa
@@ -161,10 +162,9 @@ class Ledger:
             first = _read_one(connection, 0)
             if first is None:
                 require_kept_head(self.storage, kept_head(self.storage), None)
-            if first is None and isinstance(birth.accounting, Planned):
-                # Exactly: only a ledger of another machine has room for its rounding.
-                birth.accounting.require_kept(birth.budget)
-            if first is None:
+                if isinstance(birth.accounting, Planned):
+                    # Exactly: only a ledger of another machine has room for its rounding.
+                    birth.accounting.require_kept(birth.budget)
                 first, _ = _next(Chain(), "birth", "", body)
                 insert(connection, first)
             return first
@@ -314,11 +314,9 @@ class Ledger:
         with self._transaction(self.storage.reading()) as connection:
             records = self._chain.values.get(reservation, [])
             new = records[skip:]
-            found = [
-                value
-                for record in _numbered(connection, dict.fromkeys(new))
-                for value in record.body["values"]
-            ]
+            found = list[dict[str, Any]]()
+            for record in _numbered(connection, dict.fromkeys(new)):
+                found += record.body["values"]
             # a record holds the values of all slots that were released together
             return found[len(found) - len(new) :]
 
@@ -390,7 +388,7 @@ class Ledger:
         with self._transaction(self.storage.reading()) as connection:
             last = ""
             rows = connection.execute(_ALL).partitions(_AT_ONCE)
-            for last in require_hashes(itertools.chain.from_iterable(rows)):
+            for last in require_hashes(chained.from_iterable(rows)):
                 found |= last == expect
             chain = self._chain
             assert chain.head is not None
@@ -496,7 +494,7 @@ class Ledger:
         rows = connection.execute(_NEWER, {"head": 0 if last is None else last[0]}).partitions(
             _AT_ONCE
         )
-        for seq, kind, name, body, previous, hash, written in itertools.chain.from_iterable(rows):
+        for seq, kind, name, body, previous, hash, written in chained.from_iterable(rows):
             missing.discard((seq, hash))
             if last in missing:
                 break
@@ -570,20 +568,17 @@ def insert(connection: sa.Connection, record: Record) -> None:
 def _numbered(connection: sa.Connection, numbers: Collection[int]) -> list[Record]:
     """The records of these numbers, which are in order."""
     wanted = list(numbers)
-    parts = (wanted[start : start + _AT_ONCE] for start in range(0, len(wanted), _AT_ONCE))
-    return [
-        Record.stored(*row)
-        for part in parts
-        for row in connection.execute(_NUMBERED, {"numbers": part})
-    ]
+    found = list[Record]()
+    for start in range(0, len(wanted), _AT_ONCE):
+        part = wanted[start : start + _AT_ONCE]
+        found += starmap(Record.stored, connection.execute(_NUMBERED, {"numbers": part}))
+    return found
 
 
 def _read(connection: sa.Connection, where: sa.ColumnElement[bool]) -> list[Record]:
     """These records, oldest first."""
-    return [
-        Record.stored(*row)
-        for row in connection.execute(sa.select(table).where(where).order_by(table.c.seq))
-    ]
+    rows = connection.execute(_ALL.where(where))
+    return list(starmap(Record.stored, rows))
 
 
 def _read_one(connection: sa.Connection, seq: int) -> Record | None:

@@ -3,6 +3,7 @@ Nothing is ever drawn twice.
 """
 
 import dataclasses
+import itertools
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -65,18 +66,7 @@ class PendingReleases:
         """
         while self._drawn:
             entry, name, drawn = self._drawn[0]
-            values = [
-                {
-                    "handle": handle.id,
-                    "value": _listed(release.value),
-                    "variance": _listed(release.variance),
-                    "distribution": release.distribution.to_json(),
-                    "lattice": [str(k) for k in release.lattice],
-                    "details": handle.details,
-                }
-                for handle, release in drawn
-            ]
-            self._ledger.store(entry, name, values)
+            self._ledger.store(entry, name, list(itertools.starmap(_row, drawn)))
             self._charged.update(drawn)
             self._drawn.pop(0)
 
@@ -93,6 +83,18 @@ class PendingReleases:
         return dataclasses.replace(
             release, value=release.value.clone(), variance=release.variance.clone()
         )
+
+
+def _row(handle: Handle, release: Release) -> dict[str, Any]:
+    """A value as the ledger keeps it."""
+    return {
+        "handle": handle.id,
+        "value": _listed(release.value),
+        "variance": _listed(release.variance),
+        "distribution": release.distribution.to_json(),
+        "lattice": list(map(str, release.lattice)),
+        "details": handle.details,
+    }
 
 
 def _listed(numbers: torch.Tensor) -> list[Any]:

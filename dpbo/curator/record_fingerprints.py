@@ -397,9 +397,8 @@ def _read(
             rows = block if positions is None else positions[block]
             words = _words_of(view, rows, block.stop - start, key)
             if columns is not None:
-                columns.add(
-                    np.hstack([part for pair in words for part in pair if part is not None])
-                )
+                found = itertools.chain.from_iterable(words)
+                columns.add(np.hstack([part for part in found if part is not None]))
             # Modulo 2^64.
             sums = np.tile(keys[:2], (block.stop - start, 1))
             place = 0
@@ -424,7 +423,10 @@ def _upper(sums: Digests) -> Digests:
 
 def _words_of(view: Rows, rows: torch.Tensor | slice, count: int, key: bytes) -> list[_Words]:
     """The words of some rows of a table."""
-    return [words for part in leaves(view.take(rows)) for words in _words(part, count, key)]
+    found = []
+    for part in leaves(view.take(rows)):
+        found += _words(part, count, key)
+    return found
 
 
 def _words(part: Any, count: int, key: bytes) -> list[_Words]:

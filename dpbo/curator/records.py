@@ -432,11 +432,13 @@ def _digest_of_table(rows: Any) -> int:
     """Of its numbers, dates and arrays, dtype by dtype: several together would make an array of
     objects, whose bytes are addresses, and differ from one copy to the next.
     """
+    digested = []
     dtypes = rows.dtypes
-    plain = [kind for kind in dict.fromkeys(dtypes) if isinstance(kind, np.dtype)]
-    parts = [rows.loc[:, (dtypes == kind).to_numpy()].to_numpy() for kind in plain]
-    numbers = [part.tobytes() for part in parts if part.dtype.kind in "biufcmM"]
-    return hash((*numbers, *map(_in_cells, parts)))
+    for dtype in dict.fromkeys(dtypes):
+        if isinstance(dtype, np.dtype):
+            part = rows.loc[:, (dtypes == dtype).to_numpy()].to_numpy()
+            digested.append(part.tobytes() if dtype.kind in "biufcmM" else _in_cells(part))
+    return hash(tuple(digested))
 
 
 def _in_cells(rows: Any) -> bytes:
@@ -593,8 +595,11 @@ def _is_data(part: Any) -> bool:
 
 def _fields_of(sample: Any) -> dict[str, Any]:
     """What a data class's object has in its fields."""
-    names = (each.name for each in dataclasses.fields(sample))
-    return {name: getattr(sample, name) for name in names if hasattr(sample, name)}
+    found = {}
+    for each in dataclasses.fields(sample):
+        if hasattr(sample, each.name):
+            found[each.name] = getattr(sample, each.name)
+    return found
 
 
 @functools.cache

@@ -184,7 +184,7 @@ class ShardedCurator(Curator):
         matter.
         """
         mine = TableDigest.of(records, key)
-        if not all(row[0] for row in self._ranks.all_gather(bytes([mine is not None]))):
+        if not all(self._ranks.gather_mark(mine is not None)):
             return None
         assert mine is not None
         return TableDigest(self._ranks.reduce_tensor(mine.sums)).hex(key)

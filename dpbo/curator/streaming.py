@@ -31,6 +31,7 @@ alone, where blocks are large; `benchmarks.gpu` prints both. No GPU has measured
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -64,7 +65,7 @@ def blocks(view: PrivateView, most: int | None = None) -> Iterator[PrivateView]:
             answer[number] for answer in view.earlier
         )
 
-    containers = [container(number, start) for number, start in enumerate(starts)]
+    containers = list(itertools.starmap(container, enumerate(starts)))
     shard = view.shard or len(starts) > 1
     lie_there = view.streamed_to is None or all(
         part.device == view.streamed_to for part in leaves(records)
@@ -91,14 +92,11 @@ def on_device(containers: Sequence[Any], device: torch.device) -> Iterator[Any]:
 
     The first container must be the largest. To the CPU the walk is the same, without streams.
     """
-    buffers = [
-        [
-            torch.empty(part.numel(), dtype=part.dtype, device=device)
-            for part in leaves(containers[0])
-            if isinstance(part, torch.Tensor)
-        ]
-        for _ in containers[:2]
-    ]
+    buffers: list[list[torch.Tensor]] = [[] for _ in containers[:2]]
+    for part in leaves(containers[0]):
+        if isinstance(part, torch.Tensor):
+            for buffer in buffers:
+                buffer.append(torch.empty(part.numel(), dtype=part.dtype, device=device))
     on_cpu = device.type == "cpu"
     working: Any = None if on_cpu else torch.cuda.current_stream(device)
     copying: Any = None if on_cpu else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -1003,7 +1003,7 @@ SABOTAGES = (
     Sabotage(
         "a unit's rows on two ranks pass",
         where="dpbo.curator.distributed:Ranks._meet",
-        old="return any(row[0] for row in self.all_gather(bytes([repeated])))",
+        old="return any(self.gather_mark(repeated))",
         new="return False",
         test=(
             "tests/slow/ranks/test_failures.py"
