@@ -4,7 +4,7 @@ computed in public after the release.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Any
@@ -15,6 +15,7 @@ from dpbo.accounting.gdp import root_up
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean
+from dpbo.queries.query import Affine
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.validation import at_least, checked_constructor
 
@@ -108,7 +109,7 @@ class CellMeans(ClippedMean):
     def origins(self) -> tuple[float, ...]:
         return (0.0,) * self.cells
 
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+    def affine(self, units: int | None) -> Affine:
         return self.origins(), super().affine(units)[1]
 
     def public_inputs(self) -> dict[str, Any]:

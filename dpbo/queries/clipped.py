@@ -44,7 +44,7 @@ from dpbo.fingerprint import fingerprint
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, Lattice, sum_records, sum_units
-from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
+from dpbo.queries.query import Affine, Failure, IntegerSum, Query, ScoreCall, View, copy_mutable
 from dpbo.validation import (
     Positive,
     ScoreRange,
@@ -270,9 +270,7 @@ class ClippedScores(Query):
 
         score_evaluation.probe_score(self.asked, subject, example, self.metrics, count, reduce)
 
-    def per_record_scores(
-        self, subject: Any
-    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(self, subject: Any) -> Sequence[ScoreCall]:
         # most differences may be clipped
         return [(self.asked, subject, () if self._paired else self.ranges)]
 
@@ -294,17 +292,13 @@ class ClippedScores(Query):
 
     def lattices(self, units: int | None) -> list[Lattice]:
         """The public grid of each metric; `units` is their public number, or None."""
-        return [
-            Lattice.over(
-                *ends,
-                origin=origin,
-                # where neither side has a score, neither is better
-                worst=self.worst if self._paired is None else 0.0,
-                units=units,
-                repeats=self.max_records_per_unit,
-            )
-            for ends, origin in zip(self.ranges, self.origins(), strict=True)
-        ]
+        # where neither side has a score, neither is better
+        worst = self.worst if self._paired is None else 0.0
+        most = self.max_records_per_unit
+        grids = []
+        for ends, origin in zip(self.ranges, self.origins(), strict=True):
+            grids.append(Lattice.over(*ends, origin=origin, worst=worst, units=units, repeats=most))
+        return grids
 
     def quanta(self, units: int | None) -> tuple[float, ...]:
         return tuple(grid.quantum for grid in self.lattices(units))
@@ -386,7 +380,7 @@ class ClippedMean(ClippedScores):
             remedy = f"{private} Pass divisor=, a public number fixed without looking at the data."
             raise InputError("divisor", None, "a number of units", remedy)
 
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+    def affine(self, units: int | None) -> Affine:
         divisor = self.divisor or units
         assert divisor is not None, "require_public has run"
         return self.origins(), 1.0 / divisor
@@ -403,5 +397,5 @@ class ClippedSum(ClippedScores):
     def origins(self) -> tuple[float, ...]:
         return (0.0,) * self.metrics
 
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+    def affine(self, units: int | None) -> Affine:
         return self.origins(), 1.0

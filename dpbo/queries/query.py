@@ -26,6 +26,10 @@ from dpbo.privacy import Adjacency, RowChange
 from dpbo.privacy import Sensitivity as Sensitivity
 
 T = TypeVar("T")
+# (offset, gain)
+Affine = tuple[Sequence[float], float]
+# a score, its first argument, and the ranges of its metrics
+ScoreCall = tuple[Any, Any, Sequence[tuple[float, float]]]
 # methods that tell of the question, and answer nothing
 _FREE_TO_REPLACE = frozenset({"public_inputs", "fingerprint_parts"})
 
@@ -204,7 +208,7 @@ class Query(abc.ABC):
         """
 
     @abc.abstractmethod
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+    def affine(self, units: int | None) -> Affine:
         """(offset, gain): the published value is `offset + gain * sum`, and a choice compares
         these numbers. `units` is their number where it is public, else None.
         """
@@ -286,9 +290,7 @@ class Query(abc.ABC):
         """Tries the query on `count` public stand-in records. ScoreError if it cannot work."""
         return None
 
-    def per_record_scores(
-        self, subject: Any
-    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(self, subject: Any) -> Sequence[ScoreCall]:
         """(score, its first argument, the metrics' ranges) for each model or point that the user's
         score is called with on each record; the curator tests all of them on examples."""
         return ()

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import chain
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.integers import Lattice, unit_means
-from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
+from dpbo.queries.query import Affine, Failure, IntegerSum, Query, ScoreCall, View, copy_mutable
 from dpbo.validation import Positive, Probability, ScoreRange, between, checked_constructor
 
 # quantile utilities are whole multiples of 2^-20; a fraction that is none is rounded so that they
@@ -93,7 +94,7 @@ class CandidateScores(Query):
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         return Sensitivity.of_linf(self._template.sensitivity(adjacency).linf, len(self.candidates))
 
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+    def affine(self, units: int | None) -> Affine:
         return self.offsets or (0.0,) * len(self.candidates), 1.0
 
     def public_inputs(self) -> dict[str, Any]:
@@ -118,10 +119,8 @@ class CandidateScores(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self._template.probe(example, count, subject[0])
 
-    def per_record_scores(
-        self, subject: Any
-    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
-        return [each for model in subject for each in self._template.per_record_scores(model)]
+    def per_record_scores(self, subject: Any) -> Sequence[ScoreCall]:
+        return list(chain.from_iterable(map(self._template.per_record_scores, subject)))
 
     def scores_one_at_a_time(self) -> bool:
         return True
@@ -195,7 +194,7 @@ class QuantileUtilities(Query):
             bound = math.nextafter(float(max(share, 1 - share)), math.inf)
         return Sensitivity.of_linf(bound, len(self.candidates))
 
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+    def affine(self, units: int | None) -> Affine:
         return (0.0,) * len(self.candidates), 1.0
 
     def public_inputs(self) -> dict[str, Any]:
@@ -219,9 +218,7 @@ class QuantileUtilities(Query):
     def prepare(self) -> Any:
         return self.subject
 
-    def per_record_scores(
-        self, subject: Any
-    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(self, subject: Any) -> Sequence[ScoreCall]:
         return [(self.score, subject, ())]
 
     def scores_one_at_a_time(self) -> bool:
