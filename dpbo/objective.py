@@ -363,14 +363,22 @@ class PrivateObjective:
         """`history`, shared; of the ledger, only what is new is read."""
         read, X, Y, Yvar = self._known
         values = self.curator.ledger.values(self.name, skip=read)
-        own = [v for v in values if "x" in v["details"] and len(v["value"]) == self.metrics]
-        if own and not len(X):
-            X = X.new_empty(0, len(own[0]["details"]["x"]))
-        own = [v for v in own if len(v["details"]["x"]) == X.shape[1]]
-        if own:
-            X = torch.cat([X, X.new_tensor([v["details"]["x"] for v in own])])
-            Y = torch.cat([Y, Y.new_tensor([v["value"] for v in own])])
-            Yvar = torch.cat([Yvar, Yvar.new_tensor([v["variance"] for v in own])])
+        points, found, variances = [], [], []
+        d = X.shape[1]
+        for value in values:
+            if "x" not in value["details"] or len(value["value"]) != self.metrics:
+                continue
+            x = value["details"]["x"]
+            # none was read so far
+            d = d or len(x)
+            if len(x) == d:
+                points.append(x)
+                found.append(value["value"])
+                variances.append(value["variance"])
+        if points:
+            X = torch.cat([X.reshape(-1, d), X.new_tensor(points)])
+            Y = torch.cat([Y, Y.new_tensor(found)])
+            Yvar = torch.cat([Yvar, Yvar.new_tensor(variances)])
         # in one step, because other threads read it
         self._known = (read + len(values), X, Y, Yvar)
         return X, Y, Yvar
