@@ -178,7 +178,7 @@ class SelectionEvent(Event):
                 given,
                 "a distribution of the number of runs, where spread is not (1, 1)",
             )
-        require_one_relation("base", self.relations())
+        _require_one_relation("base", self.relations())
         # Raises InputError where noise is out of its range.
         self.run()
 
@@ -245,7 +245,7 @@ class RolesEvent(Event):
                 "one event or more for each of several roles, none of them exact or of roles"
                 " itself",
             )
-        require_one_relation("costs", self.relations())
+        _require_one_relation("costs", self.relations())
         for role in self.roles:
             # Raises InputError where noise is out of its range.
             self.of(role)
@@ -325,7 +325,7 @@ class DeclassifiedEvent(ExactEvent):
     mechanism = "declassified"
 
 
-def require_one_relation(parameter: str, relations: frozenset[str]) -> None:
+def _require_one_relation(parameter: str, relations: frozenset[str]) -> None:
     """Raises InputError for events of several neighbouring relations."""
     if len(relations) > 1:
         remedy = "See dpbo.accounting.calibration.convert_adjacency."

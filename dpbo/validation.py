@@ -86,6 +86,11 @@ def printable(text: str) -> str:
     )
 
 
+def is_finite_float64(tensor: Any) -> bool:
+    """Whether a tensor is of float64 and has finite numbers alone."""
+    return str(tensor.dtype) == "torch.float64" and bool(tensor.isfinite().all())
+
+
 # One object for one range: what an annotation means is remembered by it.
 @functools.cache
 def at_least(least: int, most: int = 2**31) -> Within:
@@ -140,19 +145,12 @@ ScoreRange = Annotated[
 _TO_TENSOR = "Use torch.as_tensor(X, dtype=torch.float64)"
 POINTS = Within(
     "a float64 tensor, finite, of shape q x d, with one row and one column or more",
-    lambda X: (
-        X.ndim == 2
-        and 0 not in X.shape
-        and str(X.dtype) == "torch.float64"
-        and bool(X.isfinite().all())
-    ),
+    lambda X: X.ndim == 2 and 0 not in X.shape and is_finite_float64(X),
     f"{_TO_TENSOR}, and X.unsqueeze(0) for one point.",
 )
 POINT = Within(
     "a float64 tensor, finite, of shape d, with one number or more",
-    lambda x: (
-        x.ndim == 1 and len(x) > 0 and str(x.dtype) == "torch.float64" and bool(x.isfinite().all())
-    ),
+    lambda x: x.ndim == 1 and len(x) > 0 and is_finite_float64(x),
     "Use torch.as_tensor(x, dtype=torch.float64).",
 )
 FINITE = Within("finite numbers", lambda value: bool(value.isfinite().all()))
@@ -450,7 +448,7 @@ def _test(hint: Any) -> Callable[[Any], bool]:
         ranges = [within.test for within in parts[1:]]
         return lambda value: typed(value) and all(inside(value) for inside in ranges)
     if origin in (Union, types.UnionType):
-        tests = [_test(part) for part in parts]
+        tests = list(map(_test, parts))
         return lambda value: any(test(value) for test in tests)
     kind: Any = origin or hint
     if not isinstance(kind, type) or hint is Any:

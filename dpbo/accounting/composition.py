@@ -24,7 +24,8 @@ import numpy as np
 from dpbo.accounting import event_costs, gdp, pld, renyi
 from dpbo.accounting.gdp import root_up, rounded_up
 from dpbo.accounting.selection_pairs import pairs_of, selection_epsilon
-from dpbo.events import Event, ExponentialEvent, RolesEvent, SelectionEvent, require_one_relation
+from dpbo.errors import InputError
+from dpbo.events import Event, ExponentialEvent, RolesEvent, SelectionEvent
 from dpbo.validation import Delta, checked
 
 _ORDERS = 1.0 + np.exp(np.linspace(math.log(0.02), math.log(1e5), 80))
@@ -62,7 +63,9 @@ def compose(events: Sequence[Event], *, delta: Delta, refine: bool = False) -> C
         refine: uses a loss distribution a hundred times finer, for a report.
     """
     relations = frozenset[str]().union(*(event.relations() for event in events))
-    require_one_relation("events", relations)
+    if len(relations) > 1:
+        remedy = "See dpbo.accounting.calibration.convert_adjacency."
+        raise InputError("events", sorted(relations), "of one relation", remedy)
     roles = set[str]().union(*(event.roles for event in events if isinstance(event, RolesEvent)))
     by_role = []
     for role in sorted(roles) or [""]:
@@ -135,7 +138,7 @@ def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:
     # less is taken
     mu = _mu(choices)
     as_gaussian = mu is not None and gdp.epsilon_at(mu, delta) < _pure(choices)
-    directions = {False} | {True for event in events if event.relations()}
+    directions = {False, any(event.relations() for event in events)}
     bounds = []
     for reverse in directions:
         pairs = pairs_of(events, as_gaussian, reverse)

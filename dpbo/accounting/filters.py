@@ -339,7 +339,7 @@ def filter_within(events: Sequence[tuple[Event, int]], budget: Budget) -> Filter
     chooses a ledger's filter after its releases has no filter: the minimum over several is none.
     """
     plain: list[Filter] = [GDPFilter(), ZCDPFilter(), PureFilter()]
-    ordered: list[Filter] = [RDPFilter(order) for order in _ORDERS]
+    ordered: list[Filter] = list(map(RDPFilter, _ORDERS))
     # an order is one more thing to choose: only where the plain ones refuse
     for candidates in (plain, ordered):
         shares = [_share(each, events, budget) for each in candidates]

@@ -88,7 +88,7 @@ class Planned(Accounting):
                 "text that the attribute `name` of a Planned gave",
                 "Copy it unchanged.",
             ) from None
-        return cls([event_from_json(body) for body in bodies])
+        return cls(list(map(event_from_json, bodies)))
 
     @checked
     def cost_or_none(self, event: Event) -> Cost | None:

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dpbo.accounting.gdp import rounded_up
 from dpbo.errors import UsageError
@@ -98,7 +99,7 @@ class ChoiceMechanism(Mechanism):
     def _sample(
         self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
     ) -> Integers:
-        if not isinstance(numerators, torch.Tensor):
+        if not isinstance(numerators, Tensor):
             numerators = torch.from_numpy(np.array(numerators, dtype=np.int64))
         utilities = numerators.to(torch.int64)
         best = max(int(chunk.max()) for _, chunk in _chunks(utilities)) // distribution.width
@@ -125,7 +126,7 @@ def draw_below(count: int, entropy: Entropy) -> int:
     return number % count
 
 
-def _chunks(utilities: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+def _chunks(utilities: Tensor) -> Iterator[tuple[int, Tensor]]:
     """The start of each chunk and a copy of its utilities. No query's sum is larger than the clamp,
     which keeps distances in int64.
     """
@@ -134,7 +135,7 @@ def _chunks(utilities: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         yield start, utilities[start : start + size].clamp(-_LARGEST, _LARGEST)
 
 
-def _distances(chunk: torch.Tensor, best: int, width: int) -> torch.Tensor:
+def _distances(chunk: Tensor, best: int, width: int) -> Tensor:
     """How many levels each utility lies below the best one, in the chunk's own memory."""
     # Torch divides whole numbers one at a time.
     if chunk.device.type == "cpu":
@@ -144,7 +145,7 @@ def _distances(chunk: torch.Tensor, best: int, width: int) -> torch.Tensor:
     return chunk.neg_().add_(best).clamp_(max=LEVELS - 1)
 
 
-def _counted(distances: torch.Tensor) -> torch.Tensor:
+def _counted(distances: Tensor) -> Tensor:
     """How many utilities lie at each of the levels."""
     if distances.device.type == "cpu":
         return torch.bincount(distances, minlength=LEVELS)
@@ -155,7 +156,7 @@ def _counted(distances: torch.Tensor) -> torch.Tensor:
     return counts
 
 
-def _nth(utilities: torch.Tensor, best: int, width: int, distance: int, nth: int) -> int:
+def _nth(utilities: Tensor, best: int, width: int, distance: int, nth: int) -> int:
     """Index of the nth candidate at this distance."""
     for start, chunk in _chunks(utilities):
         found = (_distances(chunk, best, width) == distance).nonzero()

@@ -11,7 +11,14 @@ from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, NotPrivateEvent, PoissonGaussianEvent
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean
-from dpbo.queries.query import Affine, Failure, IntegerSum, Query, ScoreCall, View, require_per_unit
+from dpbo.queries.query import (
+    Affine,
+    Outcome,
+    Query,
+    ScoreCall,
+    View,
+    require_per_unit,
+)
 from dpbo.validation import between, checked_constructor
 
 
@@ -111,7 +118,7 @@ class PoissonSampled(Query):
     def scores_one_at_a_time(self) -> bool:
         return self.query.scores_one_at_a_time()
 
-    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+    def _evaluate(self, view: View, subject: Any) -> Outcome:
         require_per_unit(self.query, grouped=view.groups is not None)
         if not view.can_take:
             raise InputError(

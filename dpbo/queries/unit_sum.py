@@ -13,8 +13,7 @@ from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedSum, ScoreRanges
 from dpbo.queries.query import (
     Affine,
-    Failure,
-    IntegerSum,
+    Outcome,
     Query,
     ScoreCall,
     View,
@@ -105,7 +104,7 @@ class UnitSum(Query):
     def per_record_scores(self, subject: Any) -> Sequence[ScoreCall]:
         return self._sum.per_record_scores(subject)
 
-    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+    def _evaluate(self, view: View, subject: Any) -> Outcome:
         return self._sum._evaluate(view, subject)
 
     @functools.cached_property

@@ -22,7 +22,16 @@ from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.integers import Lattice, unit_means
-from dpbo.queries.query import Affine, Failure, IntegerSum, Query, ScoreCall, View, copy_mutable
+from dpbo.queries.query import (
+    Affine,
+    Failure,
+    IntegerSum,
+    Outcome,
+    Query,
+    ScoreCall,
+    View,
+    copy_mutable,
+)
 from dpbo.validation import Positive, Probability, ScoreRange, between, checked_constructor
 
 # quantile utilities are whole multiples of 2^-20; a fraction that is none is rounded so that they
@@ -78,7 +87,7 @@ class CandidateScores(Query):
         if not self.candidates:
             raise InputError("candidates", 0, "one or more")
         if self.offsets is not None:
-            offsets = tuple(float(offset) for offset in self.offsets)
+            offsets = tuple(map(float, self.offsets))
             if len(offsets) != len(self.candidates) or not all(map(math.isfinite, offsets)):
                 raise InputError("offsets", offsets, "one finite number for each candidate")
             object.__setattr__(self, "offsets", offsets)
@@ -125,7 +134,7 @@ class CandidateScores(Query):
     def scores_one_at_a_time(self) -> bool:
         return True
 
-    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+    def _evaluate(self, view: View, subject: Any) -> Outcome:
         sums = []
         for model in subject:
             answer = self._template._evaluate(view, model)
@@ -172,7 +181,7 @@ class QuantileUtilities(Query):
     step_cost: Annotated[float, between(0.0, 1e6)] = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        values = [float(value) for value in self.candidates]
+        values = list(map(float, self.candidates))
         gaps = np.diff(values)
         if len(values) < 2 or not np.isfinite(gaps).all() or not (gaps > 0).all():
             raise InputError("candidates", values, "two or more increasing finite numbers")
@@ -224,7 +233,7 @@ class QuantileUtilities(Query):
     def scores_one_at_a_time(self) -> bool:
         return True
 
-    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+    def _evaluate(self, view: View, subject: Any) -> Outcome:
         grid = self._grid(view.public_units)
 
         def reduce(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
