@@ -349,7 +349,7 @@ class Chain:
     cap: Cost
     total: Cost
     tally: Tally
-    _newest: _Charged
+    _last_charged: _Charged
 
     def __init__(self) -> None:
         self.head: Record | None = None
@@ -365,8 +365,14 @@ class Chain:
         self.handles = set[str]()
         self._asked = Counter[str]()
         self._events = dict[str, _Charged]()
-        self._newest_body: Mapping[str, Any] | None = None
+        self._last_body: Mapping[str, Any] | None = None
         self._own = dict[str, Event]()
+
+    @property
+    def newest(self) -> Record:
+        """The newest record of a chain that has one."""
+        assert self.head is not None
+        return self.head
 
     def next_state(self, kind: str, name: str, body: Mapping[str, Any]) -> State:
         """The state after a record of this content; nothing is changed. What is charged and what is
@@ -693,13 +699,13 @@ class Chain:
         """The event of this body, which is read once: most records of a chain hold that of the
         last.
         """
-        if body != self._newest_body:
+        if body != self._last_body:
             key = repr(body)
             if key not in self._events:
                 self._events[key] = _Charged(event_from_json(body))
-            self._newest = self._events[key]
-            self._newest_body = body
-        return self._newest
+            self._last_charged = self._events[key]
+            self._last_body = body
+        return self._last_charged
 
 
 def _place_after(head: Record | None) -> tuple[int, str]:

@@ -61,7 +61,7 @@ from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseDistribution
 from dpbo.notebook import facts_table
 from dpbo.privacy import Adjacency, Budget, DeltaWarning, PrivacyUnit, RowChange, warn_of_delta
-from dpbo.queries.query import Failure, IntegerSum, Query
+from dpbo.queries.query import Failure, IntegerSum, Outcome, Query
 from dpbo.release import Release
 from dpbo.statement import Guarantee, Statement
 from dpbo.validation import Count, Index, Name, checked, printable, require_json
@@ -375,7 +375,7 @@ class Curator(Opaque):
         details = copy.deepcopy(details)
         asked = as_it_is_now(query)
 
-        def accept(outcome: IntegerSum | Failure) -> Handle:
+        def accept(outcome: Outcome) -> Handle:
             return self._accept(asked, details, reservation, outcome)
 
         return submit_job(self._job(asked), executor, accept)
@@ -610,7 +610,7 @@ class Curator(Opaque):
         """A random name for a handle."""
         return uuid.uuid4().hex
 
-    def _evaluated(self, query: Query, details: Mapping[str, Any]) -> IntegerSum | Failure:
+    def _evaluated(self, query: Query, details: Mapping[str, Any]) -> Outcome:
         """The exact answer on the records."""
         outcome = self._job(query)()
         self._mutated |= isinstance(outcome, Failure) and outcome.kind == "mutated"
@@ -787,7 +787,7 @@ class Curator(Opaque):
         query: Query,
         details: Mapping[str, Any],
         reservation: str | None,
-        outcome: IntegerSum | Failure,
+        outcome: Outcome,
     ) -> Handle:
         if isinstance(outcome, Failure):
             if outcome.interruption is not None:

@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from dpbo.curator.labels import on_host
 from dpbo.curator.public_form import Form
 from dpbo.curator.records import PrivateView, count_records, leaves, map_leaves
 from dpbo.errors import ScoreError
@@ -23,7 +26,7 @@ from dpbo.queries.score_evaluation import ask, describe_result, tensor_of
 
 Score = Callable[[Any, Any], Any]
 # Their places.
-Columns = np.ndarray[Any, np.dtype[np.int64]]
+Columns = NDArray[np.int64]
 _EXTREMES = (1e6, -1e6, 1e30, -1e30, float("nan"))
 _HUGE = 1e30
 # a mean over a few records that moves by this is far from all of them
@@ -339,7 +342,7 @@ def _are_alike(records: Any, others: Any) -> bool:
     def alike(part: Any, other: Any) -> bool:
         if hasattr(part, "iloc"):
             return bool(part.equals(other))
-        if isinstance(part, torch.Tensor):
+        if isinstance(part, Tensor):
             return torch.equal(part, other)
         return isinstance(part, np.ndarray) and part.dtype.kind in "biuf" and _equal(part, other)
 
@@ -393,7 +396,7 @@ def _separated(width: int) -> list[Columns]:
     while step < width:
         sets += [places[places // step % 4 == digit] for digit in range(4)]
         step *= 4
-    return [columns for columns in sets if len(columns)]
+    return list(filter(len, sets))
 
 
 def _told(columns: Columns) -> str:
@@ -430,7 +433,7 @@ def _with_row(records: Any, row: int, form: Form | None, cell: Any) -> Any:
     no part can hold this."""
     value = math.nan if cell is None else float(cell)
     changed = map_leaves(
-        records, lambda part: part.clone() if isinstance(part, torch.Tensor) else copy.copy(part)
+        records, lambda part: part.clone() if isinstance(part, Tensor) else copy.copy(part)
     )
     numeric = _overwrite_all(changed, row, value, wild=False)
     found = _with_cells(changed, row, form, cell)
@@ -573,7 +576,7 @@ def _sample_of(sample: Any, cell: Any) -> Any:
         return {key: _sample_of(part, cell) for key, part in sample.items()}
     if isinstance(sample, (tuple, list)):
         return type(sample)(_sample_of(part, cell) for part in sample)
-    if isinstance(sample, (np.ndarray, torch.Tensor)):
+    if isinstance(sample, (np.ndarray, Tensor)):
         changed = sample.copy() if isinstance(sample, np.ndarray) else sample.clone()
         return changed if _assign(changed, ..., math.nan if cell is None else cell) else sample
     return cell
@@ -600,7 +603,7 @@ def _overwrite(part: Any, changed: int, value: float, wild: bool) -> bool:
     where that means nothing.
     """
     kind = part.dtype.kind if isinstance(part, np.ndarray) else ""
-    if isinstance(part, torch.Tensor):
+    if isinstance(part, Tensor):
         if part.is_floating_point():
             kind = "f"
         else:
@@ -609,7 +612,7 @@ def _overwrite(part: Any, changed: int, value: float, wild: bool) -> bool:
         part[changed] = value
         return True
     if kind in ("i", "u") and not math.isnan(value):
-        ends = torch.iinfo(part.dtype) if isinstance(part, torch.Tensor) else np.iinfo(part.dtype)
+        ends = torch.iinfo(part.dtype) if isinstance(part, Tensor) else np.iinfo(part.dtype)
         lower, upper = (ends.min, ends.max) if wild else (int(part.min()), int(part.max()))
         part[changed] = int(min(max(value, lower), upper))
         return True
@@ -645,13 +648,11 @@ def _in_one_transfer(results: list[Any]) -> list[Any]:
     waited for once.
     """
     tensors = [result for result in results if result is not None]
-    if not all(isinstance(result, torch.Tensor) and result.ndim for result in tensors):
+    if not all(isinstance(result, Tensor) and result.ndim for result in tensors):
         return results
     if len({(result.device, result.dtype, result.shape[1:]) for result in tensors}) != 1:
         return results
-    parts = iter(
-        torch.cat(tensors).detach().cpu().split_with_sizes([len(result) for result in tensors])
-    )
+    parts = iter(torch.cat(tensors).detach().cpu().split_with_sizes(list(map(len, tensors))))
     return [None if result is None else next(parts) for result in results]
 
 
@@ -669,12 +670,10 @@ def _checked_or_none(result: Any, records: Any) -> Any:
     return None
 
 
-def _scores(result: Any) -> np.ndarray[Any, Any]:
+def _scores(result: Any) -> NDArray[Any]:
     if isinstance(result, Iterator):
         return np.concatenate(list(map(_scores, result)))
-    if isinstance(result, torch.Tensor):
-        return result.detach().cpu().numpy()
-    return np.asarray(result)
+    return np.asarray(on_host(result))
 
 
 def _called(score: Score, subject: Any, records: Any) -> Any:
@@ -690,7 +689,7 @@ def _called(score: Score, subject: Any, records: Any) -> Any:
 def _form_of(records: Any) -> Form | None:
     """The form of public records that hold tables or objects; None where they have none that could
     change."""
-    if any(_is_loose(part) for part in leaves(records)):
+    if any(map(_is_loose, leaves(records))):
         return Form.of(records)
     return None
 

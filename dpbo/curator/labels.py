@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dpbo.errors import InputError, UsageError
 
@@ -102,7 +103,7 @@ def numbered(name: str, labels: Any) -> tuple[list[Any], NDArray[np.int64]]:
     return distinct, of_values[places]
 
 
-def _sorted_numbers(array: np.ndarray[Any, Any]) -> tuple[list[Any], NDArray[np.int64]]:
+def _sorted_numbers(array: NDArray[Any]) -> tuple[list[Any], NDArray[np.int64]]:
     """`np.unique` with places, by counting where integers lie close together."""
     if array.dtype.kind in "iu" and len(array):
         low = int(array.min())
@@ -196,7 +197,7 @@ def folded(value: Any) -> Any:
     )
 
 
-def hash_labels(labels: Any, key: bytes, *, as_read: bool = False) -> tuple[torch.Tensor, bytes]:
+def hash_labels(labels: Any, key: bytes, *, as_read: bool = False) -> tuple[Tensor, bytes]:
     """Keyed 128-bit hashes of the distinct labels, `labels x 2` int64, and a hash of their kind,
     zeros without labels.
 
@@ -238,7 +239,7 @@ def _label_bytes(label: Any) -> bytes:
     return b"t" + b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
-def _array(labels: Any) -> np.ndarray[Any, Any] | None:
+def _array(labels: Any) -> NDArray[Any] | None:
     """The labels as an array; None where they have no order, are one text, or raise: an error's
     text may show some of them.
     """
@@ -247,13 +248,20 @@ def _array(labels: Any) -> np.ndarray[Any, Any] | None:
     ):
         return None
     try:
-        raw = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else labels
+        raw = on_host(labels)
         return np.asarray(raw if hasattr(raw, "dtype") else _listed(raw))
     except Exception:
         return None
 
 
-def _listed(labels: Any) -> np.ndarray[Any, Any]:
+def on_host(part: Any) -> Any:
+    """A tensor as an array; anything else as it is."""
+    if isinstance(part, Tensor):
+        return part.detach().cpu().numpy()
+    return part
+
+
+def _listed(labels: Any) -> NDArray[Any]:
     """A 1-d array of objects; tuples stay whole."""
     return np.fromiter(labels, dtype=object)
 
@@ -264,8 +272,8 @@ def _value(label: Any) -> Any:
     """
     if type(label) in _PLAIN:
         return label
-    if isinstance(label, (torch.Tensor, np.ndarray)) and label.ndim == 0:
-        label = label.detach().cpu().numpy()[()] if isinstance(label, torch.Tensor) else label[()]
+    if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 0:
+        label = on_host(label)[()]
     if isinstance(label, np.datetime64):
         if np.isnat(label):
             return None

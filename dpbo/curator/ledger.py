@@ -344,8 +344,7 @@ class Ledger:
     def head(self) -> Record:
         """The newest record."""
         with self._newest():
-            assert self._chain.head is not None
-            return self._chain.head
+            return self._chain.newest
 
     def records(self, *, after: int | None = None) -> list[Record]:
         """The whole chain, with whatever else stands in its table, or what follows the record of
@@ -391,8 +390,7 @@ class Ledger:
             for last in require_hashes(chained.from_iterable(rows)):
                 found |= last == expect
             chain = self._chain
-            assert chain.head is not None
-            if last != chain.head.hash:
+            if last != chain.newest.hash:
                 raise LedgerCorrupt("the ledger's records are not those that this process read.")
         if not found:
             raise LedgerRolledBack(
@@ -408,9 +406,7 @@ class Ledger:
             expect: a head hash kept elsewhere; it must occur in the chain, or the ledger was rolled
                 back or rewritten.
         """
-        head = self.verified(expect=expect).head
-        assert head is not None
-        return head
+        return self.verified(expect=expect).newest
 
     def account(self) -> str:
         """The budget in epsilon and delta, and what was spent or reserved for what as this process
@@ -429,8 +425,7 @@ class Ledger:
         record.
         """
         with self._transaction(self.storage.writing()):
-            assert self._chain.head is not None
-            yield self._chain.head
+            yield self._chain.newest
 
     def _saw(self, record: Record) -> None:
         """A durable record: from here on a ledger without it is another one."""
@@ -507,8 +502,7 @@ class Ledger:
                 " put in its place."
             )
             raise LedgerRolledBack(text)
-        newest = self._chain.head
-        assert newest is not None
+        newest = self._chain.newest
         if count != newest.seq + 1:
             raise LedgerCorrupt(
                 f"the ledger holds {count} records where {newest.seq + 1} were written: one was"

@@ -43,7 +43,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from dpbo.curator.labels import on_host
 from dpbo.curator.records import count_records, leaves, map_leaves
 from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.fingerprint import columns_of
@@ -131,7 +133,7 @@ def require_known_form(records: Any) -> None:
     public. The samples of a list have no dtype in common.
     """
     for part in leaves(records):
-        numeric = isinstance(part, (np.ndarray, torch.Tensor)) or hasattr(part, "tocsr")
+        numeric = isinstance(part, (np.ndarray, Tensor)) or hasattr(part, "tocsr")
         kind = getattr(getattr(part, "dtype", None), "kind", "f")
         if _is_table(part) or (numeric and kind not in f"{_NUMBERS}c"):
             allowed = (
@@ -156,7 +158,7 @@ class Leaf(abc.ABC):
 
 def leaf_form(part: Any, name: str) -> Leaf:
     """The form of one public part."""
-    if isinstance(part, torch.Tensor):
+    if isinstance(part, Tensor):
         return TensorForm(part.dtype)
     if hasattr(part, "iloc"):
         if part.ndim == 1:
@@ -190,7 +192,7 @@ class AsItCame(Leaf):
         if (
             isinstance(part, list) != (self.kind is list)
             or _is_table(part)
-            or isinstance(part, (np.ndarray, torch.Tensor))
+            or isinstance(part, (np.ndarray, Tensor))
         ):
             raise InputError(name, type(part).__name__, "of the public records' type", _NEEDED)
         return part
@@ -207,7 +209,7 @@ class TensorForm(Leaf):
         return not (self.dtype.is_floating_point or self.dtype.is_complex)
 
     def cast(self, part: Any, unfit: Marks, name: str) -> Any:
-        if not isinstance(part, torch.Tensor):
+        if not isinstance(part, Tensor):
             raise InputError(name, type(part).__name__, "a tensor, as the public records are")
         if part.dtype == self.dtype:
             return part
@@ -476,7 +478,7 @@ class TextForm(Column):
 
         if getattr(column, "dtype", None) == self.dtype:
             return column.array
-        return pd.array([_text(cell) for cell in _cells(column)], dtype=self.dtype)
+        return pd.array(list(map(_text, _cells(column))), dtype=self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -572,9 +574,14 @@ class ObjectForm(Column):
     @classmethod
     def of(cls, public: Iterable[Any]) -> ObjectForm:
         """The form of these cells."""
-        plain = [_plain(cell) for cell in public]
-        missing = next((cell for cell in plain if is_missing(cell)), math.nan)
-        return cls(frozenset(type(cell) for cell in plain if not is_missing(cell)), missing)
+        types = set[type]()
+        missing = []
+        for cell in map(_plain, public):
+            if is_missing(cell):
+                missing.append(cell)
+            else:
+                types.add(type(cell))
+        return cls(frozenset(types), [*missing, math.nan][0])
 
     def cast(self, column: Any, unfit: Marks) -> Any:
         return np.fromiter(map(self._cell, _cells(column)), dtype=object, count=len(column))
@@ -677,7 +684,7 @@ def _paths(records: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
 def _is_table(part: Any) -> bool:
     """Whether it says what its columns hold, as DataFrames, Series and other libraries' tables do;
     arrays and tensors do not count."""
-    if isinstance(part, (np.ndarray, torch.Tensor)) or hasattr(part, "tocsr"):
+    if isinstance(part, (np.ndarray, Tensor)) or hasattr(part, "tocsr"):
         return False
     return any(hasattr(part, name) for name in ("iloc", "columns", "dtypes", "dtype", "schema"))
 
@@ -692,8 +699,7 @@ def _as_array(part: Any, name: str) -> Cells:
 
 def _one_column(part: Any, name: str) -> Any:
     """Labels as something whose cells can be taken one by one."""
-    if isinstance(part, torch.Tensor):
-        part = part.detach().cpu().numpy()
+    part = on_host(part)
     if isinstance(part, (list, tuple)) or getattr(part, "ndim", 0) == 1:
         return part
     raise InputError(name, type(part).__name__, "one label for each record, in the records' order")
@@ -734,7 +740,7 @@ def _numbers(cells: Any) -> NDArray[np.float64]:
     if isinstance(cells, np.ndarray) and cells.dtype.kind in _NUMBERS:
         with np.errstate(all="ignore"):
             return cells.astype(np.float64, copy=False)
-    return np.array([_number(cell) for cell in cells], dtype=np.float64)
+    return np.fromiter(map(_number, cells), np.float64, len(cells))
 
 
 def _number(cell: Any) -> float:

@@ -37,6 +37,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo.curator.entropy import system_entropy
@@ -70,7 +71,7 @@ _CELLS = (
     list,
     Mapping,
     np.ndarray,
-    torch.Tensor,
+    Tensor,
 )
 # The secret key of this process.
 PROCESS_KEY = system_entropy(32)
@@ -88,14 +89,14 @@ class Rows(Protocol):
         """Number of units."""
 
     @property
-    def groups(self) -> torch.Tensor | None:
+    def groups(self) -> Tensor | None:
         """The unit of each record; None where each record is one."""
 
     @property
     def can_take(self) -> bool:
         """Whether single records can be taken out."""
 
-    def take(self, positions: torch.Tensor | slice, /) -> Any:
+    def take(self, positions: Tensor | slice, /) -> Any:
         """The records at these positions, as a table."""
 
 
@@ -113,7 +114,7 @@ class _Samples:
     units = count
     groups: None = None
 
-    def take(self, positions: torch.Tensor | slice) -> Any:
+    def take(self, positions: Tensor | slice) -> Any:
         """The parts of the samples, each as a tensor or array where all have one shape, else as a
         list."""
         # A warning may show a sample, and samples may be changed at random.
@@ -158,10 +159,7 @@ def rows_of(records: Any) -> Rows | None:
 
 
 def _stacked(parts: list[Any]) -> Any:
-    if (
-        all(isinstance(part, torch.Tensor) for part in parts)
-        and len({part.shape for part in parts}) == 1
-    ):
+    if all(isinstance(part, Tensor) for part in parts) and len({part.shape for part in parts}) == 1:
         return torch.stack(parts)
     if (
         all(isinstance(part, np.ndarray) for part in parts)
@@ -306,7 +304,7 @@ class TableDigest:
         sums: four sums over rows, and the number of units, as int64 modulo 2^64; private.
     """
 
-    def __init__(self, sums: torch.Tensor) -> None:
+    def __init__(self, sums: Tensor) -> None:
         self.sums = sums
 
     @classmethod
@@ -363,7 +361,7 @@ def _mixed(numbers: Digests) -> Digests:
 
 
 def row_digests(
-    view: Rows, key: bytes, positions: torch.Tensor | None = None, columns: _Columns | None = None
+    view: Rows, key: bytes, positions: Tensor | None = None, columns: _Columns | None = None
 ) -> Digests | None:
     """A fingerprint for each row, or those at these positions; None where single records cannot be
     read.
@@ -380,7 +378,7 @@ def _read(
     view: Rows,
     key: bytes,
     use: Callable[[Digests], Any],
-    positions: torch.Tensor | None = None,
+    positions: Tensor | None = None,
     columns: _Columns | None = None,
 ) -> bool:
     """Give the fingerprints of rows, block by block, to `use`; False where single records cannot be
@@ -421,7 +419,7 @@ def _upper(sums: Digests) -> Digests:
     return (sums[:, 0] & np.uint64(0xFFFFFFFF00000000)) | (sums[:, 1] >> np.uint64(32))
 
 
-def _words_of(view: Rows, rows: torch.Tensor | slice, count: int, key: bytes) -> list[_Words]:
+def _words_of(view: Rows, rows: Tensor | slice, count: int, key: bytes) -> list[_Words]:
     """The words of some rows of a table."""
     found = []
     for part in leaves(view.take(rows)):
@@ -437,7 +435,7 @@ def _words(part: Any, count: int, key: bytes) -> list[_Words]:
         for column in columns_of(part):
             found += _words(column.to_numpy(), count, key)
         return found
-    if isinstance(part, torch.Tensor):
+    if isinstance(part, Tensor):
         part = part.detach().cpu()
         part = (torch.view_as_real(part) if part.is_complex() else part).float().numpy()
     if isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
@@ -458,15 +456,14 @@ def _cell_words(cells: list[Any], key: bytes) -> Digests:
     """Two words for each cell."""
     if any(issubclass(kind, np.generic) for kind in {*map(type, cells)}):
         cells = [cell.item() if isinstance(cell, np.generic) else cell for cell in cells]
-    short = [type(cell) is str and len(cell) <= _SHORT for cell in cells]
-    if cells and all(short):
+    short = np.array([type(cell) is str and len(cell) <= _SHORT for cell in cells], dtype=np.bool_)
+    if cells and short.all():
         return _text_words(cells, key)
     words = np.empty((len(cells), 2), np.uint64)
-    if any(short):
+    if short.any():
         words[short] = _text_words([*itertools.compress(cells, short)], key)
-    other = [not is_short for is_short in short]
-    found = b"".join(_cell(cell, key) for cell in itertools.compress(cells, other))
-    words[other] = np.frombuffer(found, dtype="<u4").reshape(-1, 2)
+    found = b"".join(_cell(cell, key) for cell in itertools.compress(cells, ~short))
+    words[~short] = np.frombuffer(found, dtype="<u4").reshape(-1, 2)
     return words
 
 

@@ -31,7 +31,7 @@ def _is_count(value: Any) -> bool:
 
 def _is_event(value: Any) -> bool:
     """`event_from_json` reads it; but True counts as 1 where events are compared."""
-    return isinstance(value, dict) and not any(isinstance(part, bool) for part in value.values())
+    return isinstance(value, dict) and not any(map(_BOOL, value.values()))
 
 
 def _is_probability(value: Any) -> bool:
@@ -39,7 +39,7 @@ def _is_probability(value: Any) -> bool:
 
 
 def _are_texts_by_name(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+    return isinstance(value, dict) and all(map(_TEXT, value.values()))
 
 
 def _is_number(value: Any) -> bool:
@@ -101,9 +101,7 @@ _DRAWN: dict[str, Check] = {
     "handle": _TEXT,
     "variance": _are_variances,
     "distribution": _OBJECT,
-    "lattice": lambda value: (
-        isinstance(value, list) and all(isinstance(number, str) for number in value)
-    ),
+    "lattice": lambda value: isinstance(value, list) and all(map(_TEXT, value)),
     "details": _OBJECT,
 }
 _BIRTH: dict[str, Check] = {

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from dpbo.curator.entropy import bernoulli
 from dpbo.curator.labels import folded, is_missing, numbered, of_several_kinds
@@ -85,13 +87,13 @@ class PrivateView:
 
     container: Any = field(repr=False)
     count: int = field(repr=False)
-    groups: torch.Tensor | None = field(repr=False)
-    rows: torch.Tensor | None = field(repr=False)
+    groups: Tensor | None = field(repr=False)
+    rows: Tensor | None = field(repr=False)
     public_units: int | None
     earlier: tuple[Any, ...] = field(default=(), repr=False)
     shard: bool = False
     streamed_to: torch.device | None = None
-    unfit: torch.Tensor | None = field(default=None, repr=False)
+    unfit: Tensor | None = field(default=None, repr=False)
     one_at_a_time: bool = False
     # shared by all views of these records, see `keep`
     _kept: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -267,7 +269,7 @@ class PrivateView:
             _is_dense(part) and part.device.type == "cpu" for part in leaves(self._loaded())
         )
 
-    def take(self, positions: torch.Tensor | slice) -> Any:
+    def take(self, positions: Tensor | slice) -> Any:
         """The records at these positions, in the same container; of a slice, views where they can
         be.
         """
@@ -286,7 +288,7 @@ class PrivateView:
         return frozenset(
             part.untyped_storage().data_ptr()
             for part in leaves(self._loaded())
-            if isinstance(part, torch.Tensor)
+            if isinstance(part, Tensor)
         )
 
     def poisson_sample(self, rate: float) -> PrivateView:
@@ -332,7 +334,7 @@ class PrivateView:
         """
         records = self.records
         numeric = all(
-            _is_array(part) and (isinstance(part, torch.Tensor) or part.dtype.kind in "biuf")
+            _is_array(part) and (isinstance(part, Tensor) or part.dtype.kind in "biuf")
             for part in leaves(records)
         )
         if isinstance(self.container, Source) or not numeric:
@@ -340,7 +342,7 @@ class PrivateView:
 
         def zeros(part: Any) -> Any:
             shape = (_EXAMPLES, *part.shape[1:])
-            if isinstance(part, torch.Tensor):
+            if isinstance(part, Tensor):
                 return part.new_zeros(shape, device=self.streamed_to)
             return np.zeros(shape, part.dtype)
 
@@ -404,7 +406,7 @@ def versions(records: Any) -> tuple[int, ...]:
             return sum(map(version, leaves(tuple(part))))
         if _is_data(part):
             return sum(map(version, leaves(_fields_of(part))))
-        if isinstance(part, torch.Tensor) and not part.is_inference():
+        if isinstance(part, Tensor) and not part.is_inference():
             return part._version
         return 0
 
@@ -487,7 +489,7 @@ def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
         )
 
 
-def _group(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _group(labels: Any, count: int) -> tuple[Tensor, Tensor]:
     """Unit index of each record, and number of records of each unit."""
     distinct, units = numbered("groups", labels)
     if len(units) != count:
@@ -511,7 +513,7 @@ def _group(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
 class _PackedTensor:
     """A tensor's numbers on the way to a worker."""
 
-    array: np.ndarray[Any, Any] = field(repr=False)
+    array: NDArray[Any] = field(repr=False)
 
     @classmethod
     def pack(cls, part: Any) -> Any:
@@ -615,7 +617,7 @@ def _use_up_warning() -> None:
 
 def _device(records: Any) -> torch.device:
     return next(
-        (part.device for part in leaves(records) if isinstance(part, torch.Tensor)),
+        (part.device for part in leaves(records) if isinstance(part, Tensor)),
         torch.device("cpu"),
     )
 
@@ -626,11 +628,11 @@ def _can_be_taken(part: Any) -> bool:
 
 
 def _is_dense(part: Any) -> bool:
-    return isinstance(part, torch.Tensor) and part.layout is torch.strided
+    return isinstance(part, Tensor) and part.layout is torch.strided
 
 
 def _is_array(part: Any) -> bool:
-    return isinstance(part, (torch.Tensor, np.ndarray)) and part.ndim > 0
+    return isinstance(part, (Tensor, np.ndarray)) and part.ndim > 0
 
 
 def _is_csr(part: Any) -> bool:
@@ -638,12 +640,12 @@ def _is_csr(part: Any) -> bool:
     return getattr(part, "format", None) == "csr" and hasattr(part, "tocsr")
 
 
-def _rows(part: Any, positions: torch.Tensor | slice) -> Any:
+def _rows(part: Any, positions: Tensor | slice) -> Any:
     if isinstance(positions, slice):
         if hasattr(part, "iloc"):
             return part.iloc[positions].reset_index(drop=True)
         return part[positions]
-    if isinstance(part, torch.Tensor):
+    if isinstance(part, Tensor):
         return part[positions.to(part.device)]
     if isinstance(part, list):
         return [part[i] for i in positions.tolist()]

@@ -22,7 +22,7 @@ from dpbo.errors import InputError, LedgerError, LedgerUnavailable, PrivacyError
 from dpbo.events import Event
 from dpbo.fingerprint import Reached
 from dpbo.privacy import PrivacyUnit
-from dpbo.queries.query import Failure, IntegerSum, Query
+from dpbo.queries.query import Outcome, Query
 from dpbo.release import Release
 from dpbo.validation import require
 
@@ -151,7 +151,7 @@ class ShardedCurator(Curator):
     def _new_id(self) -> str:
         return self._ranks.new_id()
 
-    def _evaluated(self, *question: Any) -> IntegerSum | Failure:
+    def _evaluated(self, *question: Any) -> Outcome:
         query = question[0]
         title = f"evaluate {type(query).__name__}"
         asked = (*question, Reached(query))

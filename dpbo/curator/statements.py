@@ -197,9 +197,8 @@ def compose_statement(
     at = _delta(ledger, delta)
     chain = verified if verified is not None else ledger.verified()
     birth = ledger.birth
-    head = chain.head
+    head = chain.newest
     tally = chain.tally
-    assert head is not None
     conditions = _conditions(tally)
     noted = []
     void = []
@@ -437,8 +436,9 @@ def _true_positive_rate(ledger: Ledger, guarantee: Guarantee) -> float:
     """
     rates = [true_positive_rate(guarantee, _FALSE_POSITIVES)]
     if guarantee.mu is None:
-        bounds = (ledger.accounting.guarantee(ledger.cap, delta) for delta in _DELTAS)
-        rates += [true_positive_rate(bound, _FALSE_POSITIVES) for bound in bounds]
+        for delta in _DELTAS:
+            bound = ledger.accounting.guarantee(ledger.cap, delta)
+            rates.append(true_positive_rate(bound, _FALSE_POSITIVES))
     return min(rates)
 
 

@@ -36,6 +36,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dpbo.curator.records import PrivateView, leaves, map_leaves
 
@@ -92,9 +93,9 @@ def on_device(containers: Sequence[Any], device: torch.device) -> Iterator[Any]:
 
     The first container must be the largest. To the CPU the walk is the same, without streams.
     """
-    buffers: list[list[torch.Tensor]] = [[] for _ in containers[:2]]
+    buffers: list[list[Tensor]] = [[] for _ in containers[:2]]
     for part in leaves(containers[0]):
-        if isinstance(part, torch.Tensor):
+        if isinstance(part, Tensor):
             for buffer in buffers:
                 buffer.append(torch.empty(part.numel(), dtype=part.dtype, device=device))
     on_cpu = device.type == "cpu"
@@ -105,7 +106,7 @@ def on_device(containers: Sequence[Any], device: torch.device) -> Iterator[Any]:
         room = iter(buffers[number % 2])
 
         def copied(part: Any) -> Any:
-            if not isinstance(part, torch.Tensor):
+            if not isinstance(part, Tensor):
                 return part
             return (
                 next(room)[: part.numel()].view(part.shape).copy_(part.detach(), non_blocking=True)
@@ -133,7 +134,7 @@ def on_device(containers: Sequence[Any], device: torch.device) -> Iterator[Any]:
 
 def to_host(part: Any) -> Any:
     """A copy of a tensor that stays when the block's buffer is used again."""
-    if not isinstance(part, torch.Tensor):
+    if not isinstance(part, Tensor):
         return part
     return torch.empty(part.shape, dtype=part.dtype, device="cpu", pin_memory=part.is_cuda).copy_(
         part

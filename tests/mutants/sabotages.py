@@ -458,7 +458,7 @@ SABOTAGES = (
         "every Poisson release of a curator scores the sample that the first one drew",
         where="dpbo.queries.sampled:PoissonSampled._evaluate",
         old=(
-            "def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:\n"
+            "def _evaluate(self, view: View, subject: Any) -> Outcome:\n"
             "        require_per_unit(self.query, grouped=view.groups is not None)\n"
             "        if not view.can_take:\n"
             '            raise InputError("records", type(view.records).__name__, "of a kind '
@@ -467,7 +467,7 @@ SABOTAGES = (
         ),
         new=(
             "def _evaluate(self, view: View, subject: Any, _taken: dict[Any, Any] = {}) -> "
-            "IntegerSum | Failure:\n"
+            "Outcome:\n"
             "        require_per_unit(self.query, grouped=view.groups is not None)\n"
             "        if not view.can_take:\n"
             '            raise InputError("records", type(view.records).__name__, "of a kind '
@@ -966,10 +966,9 @@ SABOTAGES = (
     Sabotage(
         "losses that are kept stay in a buffer that is used again",
         where="dpbo.curator.streaming:to_host",
-        old="if not isinstance(part, torch.Tensor):\n        return part\n    return",
+        old="if not isinstance(part, Tensor):\n        return part\n    return",
         new=(
-            "if not isinstance(part, torch.Tensor) or not part.is_cuda:\n        return part\n   "
-            " return"
+            "if not isinstance(part, Tensor) or not part.is_cuda:\n        return part\n    return"
         ),
         test=(
             "tests/unit/curator/test_streaming.py"
@@ -1046,16 +1045,14 @@ SABOTAGES = (
         old=(
             "moved = numbers.to(device, copy=True).contiguous()\n"
             "        with self._connected():\n"
-            "            dist.reduce(moved, dst=self._members[0], group=self._data if on_device "
-            "else self._control)\n"
+            "            dist.reduce(moved, dst=self._members[0], group=group)\n"
             "            if self.rank == 0:\n"
             "                return moved.cpu()"
         ),
         new=(
             "moved = numbers.to(device, torch.float64, copy=True).contiguous()\n"
             "        with self._connected():\n"
-            "            dist.reduce(moved, dst=self._members[0], group=self._data if on_device "
-            "else self._control)\n"
+            "            dist.reduce(moved, dst=self._members[0], group=group)\n"
             "            if self.rank == 0:\n"
             "                return moved.cpu().to(numbers.dtype)"
         ),
