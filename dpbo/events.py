@@ -16,6 +16,8 @@ from dpbo.errors import InputError
 from dpbo.run_counts import RunCountDistribution, StoppingRule, run_count_from_json
 from dpbo.validation import Within, at_least, between, checked
 
+_Multiplier = Annotated[float, between(1e-100, 1e100)]
+
 
 @checked
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Event:
         count: number of releases.
     """
 
-    noise_multiplier: Annotated[float, between(1e-100, 1e100)]
+    noise_multiplier: _Multiplier
     count: Annotated[int, at_least(1, 2**63 - 1)] = 1
     mechanism: ClassVar[str]
     # True for exact answers, which are charged nothing because no budget could pay for them.
@@ -162,7 +164,7 @@ class SelectionEvent(Event):
             between c and C times the public prior's; (1, 1) if every proposal comes from the prior.
     """
 
-    noise_multiplier: Annotated[float, between(1e-100, 1e100)] = 1.0
+    noise_multiplier: _Multiplier = 1.0
     base: Annotated[tuple[Event, ...], _PAID] = dataclasses.field(kw_only=True)
     run_count: StoppingRule = dataclasses.field(kw_only=True)
     spread: Annotated[tuple[float, float], SPREAD] = dataclasses.field(
@@ -230,7 +232,7 @@ class RolesEvent(Event):
         costs: (role, events) for each role; a role that is not named pays nothing.
     """
 
-    noise_multiplier: Annotated[float, between(1e-100, 1e100)] = 1.0
+    noise_multiplier: _Multiplier = 1.0
     costs: tuple[tuple[str, tuple[Event, ...]], ...] = dataclasses.field(kw_only=True)
     mechanism: ClassVar[str] = "roles"
 

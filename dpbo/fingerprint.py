@@ -41,6 +41,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 Detail = Literal["names", "code", "references", "content"]
 LIBRARIES = (
@@ -183,7 +184,7 @@ class _Walk:
             return self.object(value, raw=value.name.encode())
         if isinstance(value, _CONSTANTS) and not isinstance(value, np.generic):
             return self.join(type(value).__qualname__, raw=repr(value).encode())
-        if isinstance(value, torch.Tensor) and self.detail != "code":
+        if isinstance(value, Tensor) and self.detail != "code":
             flat = value.detach().cpu().to_dense().resolve_conj().resolve_neg().reshape(-1)
             return self.join(
                 f"{type(value).__qualname__} {value.dtype} {tuple(value.shape)}",
@@ -456,7 +457,7 @@ def _lasts(value: Any) -> bool:
         return all(map(_lasts, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return bool(type(value).__dataclass_params__.frozen)  # type: ignore[attr-defined]
-    plain = bool, int, float, complex, str, bytes, np.generic, np.ndarray, torch.Tensor
+    plain = bool, int, float, complex, str, bytes, np.generic, np.ndarray, Tensor
     return isinstance(value, (*plain, functools.partial, types.FunctionType, type)) or hasattr(
         value, "iloc"
     )
@@ -501,7 +502,7 @@ class _Pickler(pickle.Pickler):
     """Pickles tensors by their content: torch's own pickle of a storage differs every time."""
 
     def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, torch.Tensor):
+        if isinstance(thing, Tensor):
             return bytes, (fingerprint(thing, detail="content"),)
         return NotImplemented
 

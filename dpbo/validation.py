@@ -46,6 +46,7 @@ from dpbo.errors import InputError, Unshown
 
 S = TypeVar("S")
 K = TypeVar("K", bound=type)
+Test = Callable[[Any], bool]
 # Elements of a sequence that are checked; longer sequences are checked where they are used.
 _ELEMENTS = 256
 _INT = 2**63
@@ -64,7 +65,7 @@ class Within:
     """
 
     allowed: str
-    test: Callable[[Any], bool]
+    test: Test
     remedy: str = ""
 
     def __repr__(self) -> str:
@@ -434,7 +435,7 @@ def _number(value: Any, kinds: tuple[Any, ...]) -> Any:
 
 
 @functools.cache
-def _test(hint: Any) -> Callable[[Any], bool]:
+def _test(hint: Any) -> Test:
     """A function that says whether a value has the type, and is in the range: an annotation is read
     once, and tested often.
     """
@@ -506,7 +507,7 @@ def _is_number(value: Any) -> bool:
     )
 
 
-_TESTS: dict[Any, Callable[[Any], bool]] = {
+_TESTS: dict[Any, Test] = {
     float: _is_number,
     int: lambda value: (
         isinstance(value, int) and not isinstance(value, bool) and -_INT <= value < _INT

@@ -18,6 +18,7 @@ from dpbo.privacy import Adjacency, Budget
 from dpbo.statement import format_up
 from dpbo.validation import Count, checked
 
+BudgetOrShare = Budget | float | Fraction
 E = TypeVar("E", bound=Event)
 # share of a cap that rounding leaves where all of it was reserved
 _ROUNDING = Fraction(1, 10**12)
@@ -120,7 +121,7 @@ def parts_of(accounting: Accounting, whole: Fraction, share: Fraction) -> tuple[
     return (whole * share, whole * (1 - share))
 
 
-def budget_cost(budget: Budget | float | Fraction, accounting: Accounting, cap: Cost) -> Cost:
+def budget_cost(budget: BudgetOrShare, accounting: Accounting, cap: Cost) -> Cost:
     """What a budget costs under this accounting: that of a `Budget`, or a share in (0, 1] of the
     cap.
 
@@ -170,7 +171,7 @@ def budget_in_words(budget: Budget) -> str:
     return f"mu {budget.mu:g}"
 
 
-def describe_budget(budget: Budget | float | Fraction) -> str:
+def describe_budget(budget: BudgetOrShare) -> str:
     """A budget as the ledger keeps it: 1, 1.0 and Fraction(1) are one share."""
     return str(budget if isinstance(budget, Budget) else exact_share(budget))
 

@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 from dpbo.accounting.dominating_pairs import Pair
 
 Array = NDArray[np.float64]
+# (losses, deltas)
+Reading = tuple[Array, Array]
 # what the window cuts off is below e^-35 of the tilted mass
 _CUT = 35.0
 # share of delta given to what lies beyond the grids
@@ -87,7 +89,7 @@ def _furthest(pairs: Mapping[Pair, int], delta: float) -> float:
     return sum(end * count for _, end, count in ends) * (1 + 1e-12)
 
 
-def readings(pairs: Mapping[Pair, int], targets: Sequence[float]) -> list[tuple[Array, Array]]:
+def readings(pairs: Mapping[Pair, int], targets: Sequence[float]) -> list[Reading]:
     """(losses, deltas) of the composition, one for each target delta and most precise there; each
     is an upper bound everywhere.
     """
@@ -95,9 +97,7 @@ def readings(pairs: Mapping[Pair, int], targets: Sequence[float]) -> list[tuple[
     return [one for one in found if one is not None]
 
 
-def _reading(
-    pairs: Mapping[Pair, int], delta: float, inflation: float
-) -> tuple[Array, Array] | None:
+def _reading(pairs: Mapping[Pair, int], delta: float, inflation: float) -> Reading | None:
     """(losses, deltas) of the composition around delta; None where floats cannot hold them."""
     tilted = _tilted(pairs, delta, inflation)
     if tilted is None:
@@ -105,7 +105,7 @@ def _reading(
     return _curve(tilted, delta)
 
 
-def chords(read: Sequence[tuple[Array, Array]], epsilons: Array) -> Array:
+def chords(read: Sequence[Reading], epsilons: Array) -> Array:
     """Upper bounds on delta at rising epsilons: the least of several readings.
 
     Each is convex in e^epsilon, so its chords bound it between grid points, and falls, so its last
@@ -274,7 +274,7 @@ class _Tilted:
         )
 
 
-def _curve(tilted: _Tilted, delta: float) -> tuple[Array, Array] | None:
+def _curve(tilted: _Tilted, delta: float) -> Reading | None:
     """(losses, deltas) of the composed curve around delta, errors included; it is linear in
     e^epsilon between grid points.
 

@@ -33,6 +33,8 @@ from dpbo.errors import (
 )
 from dpbo.events import DeclassifiedEvent, Event, event_from_json
 
+# values of JSON by name
+Json = Mapping[str, Any]
 _ORIGIN = "0" * 64
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 # Names that BudgetExceeded shows.
@@ -56,9 +58,7 @@ class Record:
     hash: str
 
     @classmethod
-    def following(
-        cls, head: Record | None, kind: str, name: str, body: Mapping[str, Any]
-    ) -> Record:
+    def following(cls, head: Record | None, kind: str, name: str, body: Json) -> Record:
         """The next link after `head`."""
         seq, previous = _place_after(head)
         # As it will be read: the caller may change its own.
@@ -128,7 +128,7 @@ class Reserved:
     name: str
     event: Event
     slots: int
-    terms: Mapping[str, Any] = field(repr=False)
+    terms: Json = field(repr=False)
     parallel: bool = False
     limit: int | None = None
 
@@ -273,7 +273,7 @@ class Tally:
             isinstance(reserved.event, DeclassifiedEvent) and assumptions
         )
 
-    def charge(self, body: Mapping[str, Any], event: Event, reserved: Reserved | None) -> None:
+    def charge(self, body: Json, event: Event, reserved: Reserved | None) -> None:
         """Count a charge."""
         slots = body.get("slots", [])
         declassified = (
@@ -303,7 +303,7 @@ class Tally:
                 self._loose += 1
                 self._kind.times += 1
 
-    def _declare(self, reserved: Reserved, asked: Mapping[str, Any]) -> None:
+    def _declare(self, reserved: Reserved, asked: Json) -> None:
         """Note what a question declared otherwise than its reservation says."""
         terms = reserved.public_inputs()
         other = {}
@@ -365,7 +365,7 @@ class Chain:
         self.handles = set[str]()
         self._asked = Counter[str]()
         self._events = dict[str, _Charged]()
-        self._last_body: Mapping[str, Any] | None = None
+        self._last_body: Json | None = None
         self._own = dict[str, Event]()
 
     @property
@@ -374,7 +374,7 @@ class Chain:
         assert self.head is not None
         return self.head
 
-    def next_state(self, kind: str, name: str, body: Mapping[str, Any]) -> State:
+    def next_state(self, kind: str, name: str, body: Json) -> State:
         """The state after a record of this content; nothing is changed. What is charged and what is
         verified follow from this alone.
 
@@ -597,7 +597,7 @@ class Chain:
             " an accounting is chosen when a ledger is made, and stays."
         )
 
-    def _slots_with(self, event: Event, reservation: str, body: Mapping[str, Any]) -> int:
+    def _slots_with(self, event: Event, reservation: str, body: Json) -> int:
         """The slots that the reservation has used after this charge.
 
         A reservation pays only for its own event, and under data assumptions that it has stated
@@ -650,9 +650,7 @@ class Chain:
             )
         return max(self.used[reservation], after)
 
-    def _parts_with(
-        self, event: Event, reserved: Reserved, body: Mapping[str, Any]
-    ) -> Counter[int]:
+    def _parts_with(self, event: Event, reserved: Reserved, body: Json) -> Counter[int]:
         """How often a charge to a parallel reservation is for each part of the records."""
         records = reserved.terms.get("records")
         if records != body.get("units"):
@@ -683,19 +681,19 @@ class Chain:
                 )
         return new
 
-    def _answers(self, charge: Record, values: Sequence[Mapping[str, Any]]) -> bool:
+    def _answers(self, charge: Record, values: Sequence[Json]) -> bool:
         """Whether a charge may have these values, one for each of its releases."""
         return len(values) == self._charged(
             charge.body["event"]
         ).event.count and names_same_handles(charge, values)
 
-    def _reserved(self, body: Mapping[str, Any]) -> _Charged:
+    def _reserved(self, body: Json) -> _Charged:
         """All slots of a reservation of this body: many reservations are alike."""
         # Raises where it is none.
         self._charged(body["event"])
         return self._charged({**body["event"], "count": body["slots"]})
 
-    def _charged(self, body: Mapping[str, Any]) -> _Charged:
+    def _charged(self, body: Json) -> _Charged:
         """The event of this body, which is read once: most records of a chain hold that of the
         last.
         """
@@ -715,12 +713,12 @@ def _place_after(head: Record | None) -> tuple[int, str]:
     return (head.seq + 1, head.hash)
 
 
-def _handles(body: Mapping[str, Any]) -> list[str]:
+def _handles(body: Json) -> list[str]:
     """The handles that a charge names."""
     return [slot["handle"] for slot in body.get("slots", ()) if "handle" in slot]
 
 
-def names_same_handles(charge: Record, values: Sequence[Mapping[str, Any]]) -> bool:
+def names_same_handles(charge: Record, values: Sequence[Json]) -> bool:
     """Whether these are the values of that charge's handles, as far as both name them."""
     charged = [slot.get("handle") for slot in charge.body.get("slots", [])]
     given = [value.get("handle") for value in values]

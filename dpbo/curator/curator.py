@@ -22,6 +22,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from dpbo.accounting.calibration import describe_budget
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
@@ -232,7 +233,7 @@ class Curator(Opaque):
         if device is not None:
             self._example = map_leaves(
                 self._example,
-                lambda part: part.to(self.device) if isinstance(part, torch.Tensor) else part,
+                lambda part: part.to(self.device) if isinstance(part, Tensor) else part,
             )
         # Code of the questions whose score was tried on public records.
         self._probed: set[Any] = set()

@@ -8,6 +8,7 @@ mode.
 """
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -261,6 +262,7 @@ def require_per_record(
     assert _equal(before, _scores(_called(score, subject, view.records))), _NOT_REPEATABLE.format(
         view.count
     )
+    scores_of = functools.partial(_scores_or_none, score, subject)
     compared = 0
     rng = np.random.default_rng(seed)
     form = _form_of(view.records)
@@ -269,17 +271,14 @@ def require_per_record(
     for turn, changed in enumerate(
         dict.fromkeys([int(first.argmin()), int(first.argmax()), *drawn])
     ):
-        compared += _require_unmoved(score, subject, view, changed, rng, form, wild)
-        gap = _with_row(view.records, (changed + 1) % view.count, form, None) if turn < 2 else None
-        if gap is not None:
-            compared += _require_unmoved(
-                score, subject, PrivateView.of_records(gap), changed, rng, form, wild
-            )
+        compared += _require_unmoved(scores_of, view, changed, rng, form, wild)
         if turn < 2:
-            _require_unmoved_among_alike(score, subject, view, changed, form)
-        copies = _scores_or_none(
-            score, subject, view.take(torch.full((view.count,), changed, device="cpu"))
-        )
+            gap = _with_row(view.records, (changed + 1) % view.count, form, None)
+            if gap is not None:
+                among = PrivateView.of_records(gap)
+                compared += _require_unmoved(scores_of, among, changed, rng, form, wild)
+            _require_unmoved_among_alike(scores_of, view, changed, form)
+        copies = scores_of(view.take(torch.full((view.count,), changed, device="cpu")))
         if copies is not None:
             _require_equal(
                 before[[changed]],
@@ -292,7 +291,7 @@ def require_per_record(
         return
     for size in sorted({1, 2, 7, view.count // 2, view.count - 1} & set(range(1, view.count))):
         chosen = torch.from_numpy(np.sort(rng.choice(view.count, size=size, replace=False)))
-        after = _scores_or_none(score, subject, view.take(chosen))
+        after = scores_of(view.take(chosen))
         if after is not None:
             _require_equal(
                 before[chosen.numpy()], after, f"leaving out {view.count - size} records"
@@ -300,8 +299,7 @@ def require_per_record(
 
 
 def _require_unmoved(
-    score: Score,
-    subject: Any,
+    scores_of: Callable[[Any], Any],
     view: PrivateView,
     changed: int,
     rng: np.random.Generator,
@@ -312,12 +310,12 @@ def _require_unmoved(
     AssertionError where one moved."""
     compared = 0
     others = np.delete(np.arange(view.count), changed)
-    before = _scores_or_none(score, subject, view.records)
+    before = scores_of(view.records)
     if before is None:
         return 0
 
     def stays(name: str, neighbour: Any) -> bool:
-        after = _scores_or_none(score, subject, neighbour)
+        after = scores_of(neighbour)
         if after is not None:
             _require_equal(before[others], after[others], f"replacing record {changed} by {name}")
         return after is not None
@@ -350,7 +348,7 @@ def _are_alike(records: Any, others: Any) -> bool:
 
 
 def _require_unmoved_among_alike(
-    score: Score, subject: Any, view: PrivateView, changed: int, form: Form | None
+    scores_of: Callable[[Any], Any], view: PrivateView, changed: int, form: Form | None
 ) -> None:
     """As `_require_unmoved`, where the records share the cells of a column.
 
@@ -366,13 +364,13 @@ def _require_unmoved_among_alike(
     ]
     replaced = {cell: _with_row(view.records, changed, form, cell) for cell in (_LARGE, -_LARGE)}
     for columns in _separated(width):
-        before = _scores_or_none(score, subject, _with_columns_of(view.records, alike, columns))
+        before = scores_of(_with_columns_of(view.records, alike, columns))
         if before is None:
             continue
         for cell, neighbour in replaced.items():
             if neighbour is None:
                 continue
-            after = _scores_or_none(score, subject, _with_columns_of(neighbour, alike, columns))
+            after = scores_of(_with_columns_of(neighbour, alike, columns))
             if after is not None:
                 what = (
                     f"replacing record {changed} by {cell:g} among records that share"

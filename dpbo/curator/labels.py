@@ -39,6 +39,8 @@ LOOKALIKES = (
 _EXACT = {2: 2**11, 4: 2**24}
 
 
+# of each record's label among the distinct ones
+Places = NDArray[np.int64]
 # Types whose equal labels are equal values.
 _PLAIN = {str, bytes, int, bool}
 
@@ -51,7 +53,7 @@ class _Instant(str):
     """A time with a zone, as text in UTC."""
 
 
-def numbered(name: str, labels: Any) -> tuple[list[Any], NDArray[np.int64]]:
+def numbered(name: str, labels: Any) -> tuple[list[Any], Places]:
     """The distinct labels, as values, and the place among them of each record's label.
 
     Missing labels (None, NaN, NaT) are kept, as None or NaN. Numbers and arrays of text or bytes
@@ -103,7 +105,7 @@ def numbered(name: str, labels: Any) -> tuple[list[Any], NDArray[np.int64]]:
     return distinct, of_values[places]
 
 
-def _sorted_numbers(array: NDArray[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+def _sorted_numbers(array: NDArray[Any]) -> tuple[list[Any], Places]:
     """`np.unique` with places, by counting where integers lie close together."""
     if array.dtype.kind in "iu" and len(array):
         low = int(array.min())
@@ -116,7 +118,7 @@ def _sorted_numbers(array: NDArray[Any]) -> tuple[list[Any], NDArray[np.int64]]:
     return distinct.tolist(), places.astype(np.int64)
 
 
-def _distinct(parts: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+def _distinct(parts: list[Any]) -> tuple[list[Any], Places]:
     """The different labels of a type whose equality is that of values, and the place of each label
     among them; labels of other types, or of several, stay one by one.
 
@@ -128,7 +130,7 @@ def _distinct(parts: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
     return _places(parts)
 
 
-def _places(labels: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+def _places(labels: list[Any]) -> tuple[list[Any], Places]:
     """The different labels in the order in which they first occur, and the place of each label.
 
     Sorting Python's hashes is twice as fast as a dict; every label is then compared with the one

@@ -24,7 +24,7 @@ import json
 import logging
 import os
 import pathlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain as chained
 from itertools import starmap
 from typing import Annotated, Any, Self
@@ -35,6 +35,7 @@ from dpbo.accounting.planned import Planned
 from dpbo.curator.birth import Birth, Drawn
 from dpbo.curator.chain import (
     Chain,
+    Json,
     Record,
     Reserved,
     State,
@@ -157,7 +158,7 @@ class Ledger:
         ledger._bind(first)
         return ledger
 
-    def _first(self, birth: Birth, body: Mapping[str, Any]) -> Record:
+    def _first(self, birth: Birth, body: Json) -> Record:
         with self.storage.writing() as connection:
             first = _read_one(connection, 0)
             if first is None:
@@ -201,7 +202,7 @@ class Ledger:
         name: Text,
         event: Event,
         slots: Count,
-        terms: Mapping[str, Any],
+        terms: Json,
         *,
         parallel: bool = False,
         limit: Count | None = None,
@@ -234,7 +235,7 @@ class Ledger:
         self,
         name: Text,
         event: Event,
-        details: Mapping[str, Any],
+        details: Json,
         reservation: str | None = None,
         *,
         used: int | None = None,
@@ -264,7 +265,7 @@ class Ledger:
         note_drawn(Drawn.under(self.birth, event))
         return entry.seq
 
-    def store(self, entry: int, name: str, values: Sequence[Mapping[str, Any]]) -> None:
+    def store(self, entry: int, name: str, values: Sequence[Json]) -> None:
         """Keep what was drawn for a charge, one value a slot. Called again, it keeps it once: the
         first commit may have gone unanswered.
         """
@@ -511,9 +512,7 @@ class Ledger:
         self._saw(newest)
         self._version = version
 
-    def _write(
-        self, connection: sa.Connection, kind: str, name: str, body: Mapping[str, Any]
-    ) -> Record:
+    def _write(self, connection: sa.Connection, kind: str, name: str, body: Json) -> Record:
         """The next record of the chain, which follows once it is durable.
 
         Raises what `Chain.next_state` does, with nothing written.
@@ -548,7 +547,7 @@ def _signature() -> dict[str, str]:
     return {"run_by": text}
 
 
-def _next(chain: Chain, kind: str, name: str, body: Mapping[str, Any]) -> tuple[Record, State]:
+def _next(chain: Chain, kind: str, name: str, body: Json) -> tuple[Record, State]:
     """The next record of a chain, and the state after it."""
     state = chain.next_state(kind, name, body)
     return Record.following(chain.head, kind, name, {**body, "state": chain.carried(state)}), state

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
+from torch import Tensor
 
 from dpbo.curator.handle import Handle
 from dpbo.errors import ReleaseLost
@@ -97,7 +97,7 @@ def _row(handle: Handle, release: Release) -> dict[str, Any]:
     }
 
 
-def _listed(numbers: torch.Tensor) -> list[Any]:
+def _listed(numbers: Tensor) -> list[Any]:
     """Numbers as the ledger keeps them, also a single one in a list."""
     listed: list[Any] = numbers.reshape(numbers.shape or (1,)).tolist()
     return listed

@@ -10,8 +10,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch import Tensor
 
-from dpbo.accounting.calibration import budget_cost, exact_share
+from dpbo.accounting.calibration import BudgetOrShare, budget_cost, exact_share
 from dpbo.accounting.filters import filter_within
 from dpbo.accounting.planned import Planned
 from dpbo.curator.statements import largest_share
@@ -26,7 +27,6 @@ from dpbo.queries.query import Query
 if TYPE_CHECKING:
     from dpbo.curator.curator import Curator
 
-BudgetOrShare = Budget | float | Fraction
 KindOfNoise = type[AdditiveMechanism | ChoiceMechanism] | tuple[type[AdditiveMechanism], ...]
 Noise = Event | Mechanism | KindOfNoise
 Kind = TypeVar("Kind", bound=AdditiveMechanism | ChoiceMechanism)
@@ -154,7 +154,7 @@ def slot_noise(
     return mechanism, query.release_event(mechanism.event(), curator.adjacency)
 
 
-def noise_std(curator: Curator, mechanism: Mechanism, query: Query) -> torch.Tensor | None:
+def noise_std(curator: Curator, mechanism: Mechanism, query: Query) -> Tensor | None:
     """Standard deviation of a release of the question, `m`, with that of the sampling where units
     are sampled.
 

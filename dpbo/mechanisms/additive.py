@@ -26,6 +26,7 @@ from dpbo.mechanisms.mechanism import (
     AdditiveDistribution,
     Affine,
     Entropy,
+    Epsilon,
     Floats,
     Integers,
     Mechanism,
@@ -135,7 +136,7 @@ class PureNoise(AdditiveMechanism):
 
     @classmethod
     @checked
-    def of(cls, epsilon: Annotated[float, between(1e-300, 1e300)]) -> Self:
+    def of(cls, epsilon: Epsilon) -> Self:
         """The mechanism of this pure epsilon: noise_multiplier 1 / epsilon, rounded up."""
         return cls(rounded_up(1 / Fraction(epsilon)))
 

@@ -26,7 +26,15 @@ from torch import Tensor
 
 from dpbo.accounting.gdp import rounded_up
 from dpbo.errors import UsageError
-from dpbo.mechanisms.mechanism import Affine, Entropy, Integers, Mechanism, Numerators, Published
+from dpbo.mechanisms.mechanism import (
+    Affine,
+    Entropy,
+    Epsilon,
+    Integers,
+    Mechanism,
+    Numerators,
+    Published,
+)
 from dpbo.privacy import Sensitivity
 from dpbo.validation import between, checked, checked_constructor
 
@@ -76,7 +84,7 @@ class ChoiceMechanism(Mechanism):
 
     @classmethod
     @checked
-    def of(cls, epsilon: Annotated[float, between(1e-300, 1e300)]) -> Self:
+    def of(cls, epsilon: Epsilon) -> Self:
         """The mechanism of this pure epsilon: noise_multiplier 2 / epsilon, rounded up."""
         return cls(rounded_up(2 / Fraction(epsilon)))
 

@@ -8,15 +8,18 @@ passes a standard deviation. Only the curator calls `_sample`, after the charge 
 import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dpbo.events import Event
 from dpbo.privacy import Sensitivity
+from dpbo.validation import between
 
+# Of a release by a mechanism of pure privacy.
+Epsilon = Annotated[float, between(1e-300, 1e300)]
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 # 64 random bits each.
@@ -24,7 +27,7 @@ Words = NDArray[np.uint64]
 # Returns this many unpredictable bytes.
 Entropy = Callable[[int], bytes]
 # `int64`, on any device.
-Numerators = Sequence[int] | Integers | torch.Tensor
+Numerators = Sequence[int] | Integers | Tensor
 # (offset, gain).
 Affine = tuple[Sequence[float], float]
 # (value, variance).
@@ -91,6 +94,6 @@ class Mechanism(abc.ABC):
 
 def on_the_host(numerators: Numerators) -> Integers:
     """The numerators as an array on the CPU, where noise is drawn."""
-    if isinstance(numerators, torch.Tensor):
+    if isinstance(numerators, Tensor):
         numerators = numerators.cpu().numpy()
     return np.asarray(numerators, dtype=np.int64)

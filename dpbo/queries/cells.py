@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Annotated, Any
 
 import torch
+from torch import Tensor
 
 from dpbo.accounting.gdp import root_up
 from dpbo.errors import InputError
@@ -53,7 +54,7 @@ class OneCell:
             return map(self._indicators, cells)
         return self._indicators(cells)
 
-    def _indicators(self, batch: Any) -> torch.Tensor:
+    def _indicators(self, batch: Any) -> Tensor:
         cells = tensor_of(batch)
         if cells.ndim != 1:
             raise ValueError("one cell a record, shape (n,)")

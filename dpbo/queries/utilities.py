@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
@@ -236,7 +237,7 @@ class QuantileUtilities(Query):
     def _evaluate(self, view: View, subject: Any) -> Outcome:
         grid = self._grid(view.public_units)
 
-        def reduce(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
+        def reduce(pieces: Iterable[Tensor]) -> Tensor:
             return unit_means(pieces, grid, view.groups, view.rows)
 
         means = score_evaluation.score_records(self.score, subject, view, 1, reduce)

@@ -2539,8 +2539,8 @@ SABOTAGES = (
     Sabotage(
         "scores are never tried on records of one group",
         "dpbo.curator.examples:require_per_record",
-        old="if turn < 2: _require",
-        new="if turn < 0: _require",
+        old="_require_unmoved_among_alike(scores_of, view, changed, form)",
+        new="pass",
         test=(
             "tests/attacks/test_tables.py"
             "::test_a_statistic_of_a_group_is_noticed_where_no_two_public_records_share_one"
