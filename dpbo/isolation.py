@@ -248,7 +248,8 @@ def silence_descriptors() -> Iterator[None]:
         finally:
             for number, copy in copies:
                 os.dup2(copy, number)
-            for number in (*opened, *(copy for _, copy in copies)):
+                opened.append(copy)
+            for number in opened:
                 os.close(number)
 
 

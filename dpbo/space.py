@@ -168,10 +168,10 @@ class Space:
                 tuple(x.shape),
                 f"of shape ({len(self.names)},), one coordinate for each of {self.names}",
             )
-        return {
-            name: axis.decode(u)
-            for (name, axis), u in zip(self._axes.items(), x.tolist(), strict=True)
-        }
+        decoded = {}
+        for (name, axis), u in zip(self._axes.items(), x.tolist(), strict=True):
+            decoded[name] = axis.decode(u)
+        return decoded
 
     def encode(self, parameters: dict[str, Any]) -> Tensor:
         """The point (`d`, float64) of these parameters, e.g. of a library's defaults.

@@ -169,7 +169,9 @@ class Statement:
         """
         fields = {**dataclasses.asdict(self), "stated": self.stated()}
         for bound in (fields["guarantee"], fields["spent"], fields["reserved"]):
-            bound |= {name: "infinite" for name, value in bound.items() if value == math.inf}
+            for name, value in bound.items():
+                if value == math.inf:
+                    bound[name] = "infinite"
         return json.dumps(fields, indent=2)
 
     def __str__(self) -> str:

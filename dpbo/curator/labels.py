@@ -237,8 +237,11 @@ def _label_bytes(label: Any) -> bytes:
         return b"s" + label.encode("utf-8", "surrogatepass")
     if isinstance(label, bytes):
         return b"b" + label
-    parts = [b"" if part is None else _label_bytes(part) for part in label]
-    return b"t" + b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    found = b"t"
+    for part in label:
+        content = b"" if part is None else _label_bytes(part)
+        found += len(content).to_bytes(8, "little") + content
+    return found
 
 
 def _array(labels: Any) -> NDArray[Any] | None:
