@@ -25,7 +25,7 @@ from dpbo.papers.po_gp_ucb.http.commands import curate_options, model_options
 from dpbo.validation import printable
 
 if TYPE_CHECKING:
-    from dpbo.curator.chain import Chain
+    from dpbo.curator.chain import Chain, Record
     from dpbo.curator.ledger import Ledger
     from dpbo.curator.statements import BudgetUse
 
@@ -198,11 +198,6 @@ def _parser() -> argparse.ArgumentParser:
         dest="as_json",
         help="with show: print everything as one JSON object",
     )
-    ledger.add_argument(
-        "--expect",
-        metavar="HEAD",
-        help="a head hash that was kept elsewhere; fails if the ledger does not contain it",
-    )
     report = commands.add_parser(
         "report", help="write what a ledger promises, spent and released as one HTML page"
     )
@@ -220,11 +215,12 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--at-delta", type=float, help="where to read epsilon, for a budget given as mu"
     )
-    report.add_argument(
-        "--expect",
-        metavar="HEAD",
-        help="a head hash that was kept elsewhere; fails if the ledger does not contain it",
-    )
+    for command in (ledger, report):
+        command.add_argument(
+            "--expect",
+            metavar="HEAD",
+            help="a head hash that was kept elsewhere; fails if the ledger does not contain it",
+        )
     curate_options(
         commands.add_parser(
             "curate", help="release the rows of a table and serve private outcomes to a modeler"
@@ -274,13 +270,10 @@ def _plan(options: argparse.Namespace) -> None:
             "score_range": score_range,
         }
         final = None if options.share == 1 else float(1 - exact_share(options.share, "share"))
-        plans = [
-            [
-                plan(n, Budget(e, options.at_delta), final_share=final, **terms)
-                for e in options.epsilons
-            ]
-            for n in options.units
-        ]
+        budgets = [Budget(epsilon, options.at_delta) for epsilon in options.epsilons]
+        plans = []
+        for n in options.units:
+            plans.append([plan(n, one, final_share=final, **terms) for one in budgets])
         if len(plans) * len(plans[0]) == 1:
             print(f"\n{plans[0][0]}")
         else:
@@ -342,7 +335,7 @@ def _show(ledger: "Ledger", chain: "Chain") -> None:
             f"{record.seq:5d}  {printable(record.kind):8s} {printable(record.name):20s}"
             f" {record.hash[:16]}{note}"
         )
-        for value in record.body["values"] if record.kind == "value" else ():
+        for value in _values(record):
             print(f"       {_shown(value)}")
         if record.body.get("run_by") != run_by:
             run_by = record.body.get("run_by")
@@ -371,25 +364,22 @@ def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
     from dpbo.curator.statements import BudgetUse, compose_statement
 
     lost = _lost(chain)
+    records = []
+    for record in ledger.each():
+        told = {
+            "seq": record.seq,
+            "kind": record.kind,
+            "name": record.name,
+            "hash": record.hash,
+            "lost": record.seq in lost,
+            "run_by": record.body.get("run_by"),
+            "values": list(map(_released, _values(record))),
+        }
+        records.append(told)
     use = BudgetUse.of(ledger, chain, ledger.budget.delta)
     return {
         "dpbo": __version__,
-        "records": [
-            {
-                "seq": record.seq,
-                "kind": record.kind,
-                "name": record.name,
-                "hash": record.hash,
-                "lost": record.seq in lost,
-                "run_by": record.body.get("run_by"),
-                "values": (
-                    [_released(value) for value in record.body["values"]]
-                    if record.kind == "value"
-                    else []
-                ),
-            }
-            for record in ledger.each()
-        ],
+        "records": records,
         "budget": {
             "text": use.budget,
             "unit": ledger.accounting.unit.removeprefix("of "),
@@ -410,7 +400,7 @@ def _metrics(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
         "role": ledger.birth.role,
         "records": head.seq + 1,
         "head": head.hash,
-        "released": sum(len(one.body["values"]) for one in ledger.each() if one.kind == "value"),
+        "released": sum(len(_values(record)) for record in ledger.each()),
         "lost": len(_lost(chain)),
         "guarantee": compose_statement(ledger, verified=chain).stated(),
         **_shares(use),
@@ -435,6 +425,11 @@ def _lost(chain: "Chain") -> set[int]:
     now.
     """
     return {number for number, charge in chain.unanswered.items() if "slots" in charge.body}
+
+
+def _values(record: "Record") -> list[dict[str, Any]]:
+    """What a record says was released."""
+    return record.body["values"] if record.kind == "value" else []
 
 
 def _released(value: dict[str, Any]) -> dict[str, Any]:

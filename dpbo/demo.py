@@ -77,7 +77,9 @@ def _table() -> tuple[NDArray[np.float64], NDArray[np.int64], tuple[bool, ...]]:
     rows = list(csv.DictReader(gzip.decompress(file.read_bytes()).decode().splitlines()))
     columns = []
     categorical = []
-    for name in [name for name in rows[0] if name != "income"]:
+    for name in rows[0]:
+        if name == "income":
+            continue
         values = np.array([row[name] for row in rows])
         categorical.append(not all(value.isdigit() for value in values))
         columns.append(

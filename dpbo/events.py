@@ -6,6 +6,7 @@ the cost of each event.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Annotated, Any, ClassVar, Self
 from dpbo.errors import InputError
 from dpbo.run_counts import RunCountDistribution, StoppingRule, run_count_from_json
 from dpbo.validation import Within, at_least, between, checked
+
+_Multiplier = Annotated[float, between(1e-100, 1e100)]
 
 
 @checked
@@ -27,7 +30,7 @@ class Event:
         count: number of releases.
     """
 
-    noise_multiplier: Annotated[float, between(1e-100, 1e100)]
+    noise_multiplier: _Multiplier
     count: Annotated[int, at_least(1, 2**63 - 1)] = 1
     mechanism: ClassVar[str]
     # True for exact answers, which are charged nothing because no budget could pay for them.
@@ -161,7 +164,7 @@ class SelectionEvent(Event):
             between c and C times the public prior's; (1, 1) if every proposal comes from the prior.
     """
 
-    noise_multiplier: Annotated[float, between(1e-100, 1e100)] = 1.0
+    noise_multiplier: _Multiplier = 1.0
     base: Annotated[tuple[Event, ...], _PAID] = dataclasses.field(kw_only=True)
     run_count: StoppingRule = dataclasses.field(kw_only=True)
     spread: Annotated[tuple[float, float], SPREAD] = dataclasses.field(
@@ -177,13 +180,7 @@ class SelectionEvent(Event):
                 given,
                 "a distribution of the number of runs, where spread is not (1, 1)",
             )
-        if len(self.relations()) > 1:
-            raise InputError(
-                "base",
-                sorted(self.relations()),
-                "of one relation",
-                "See dpbo.accounting.calibration.convert_adjacency.",
-            )
+        _require_one_relation("base", self.relations())
         # Raises InputError where noise is out of its range.
         self.run()
 
@@ -199,10 +196,9 @@ class SelectionEvent(Event):
         return frozenset().union(*(event.relations() for event in self.base))
 
     def to_json(self) -> dict[str, Any]:
-        base = [event.to_json() for event in self.base]
         return {
             **super().to_json(),
-            "base": base,
+            "base": [event.to_json() for event in self.base],
             "run_count": self.run_count.to_json(),
             "spread": list(self.spread),
         }
@@ -236,17 +232,14 @@ class RolesEvent(Event):
         costs: (role, events) for each role; a role that is not named pays nothing.
     """
 
-    noise_multiplier: Annotated[float, between(1e-100, 1e100)] = 1.0
+    noise_multiplier: _Multiplier = 1.0
     costs: tuple[tuple[str, tuple[Event, ...]], ...] = dataclasses.field(kw_only=True)
     mechanism: ClassVar[str] = "roles"
 
     def __post_init__(self) -> None:
         named = dict(self.costs)
-        nested = any(
-            isinstance(event, RolesEvent) or event.free
-            for events in named.values()
-            for event in events
-        )
+        paid = itertools.chain.from_iterable(named.values())
+        nested = any(isinstance(event, RolesEvent) or event.free for event in paid)
         if not named or len(named) < len(self.costs) or nested or not all(named.values()):
             raise InputError(
                 "costs",
@@ -254,13 +247,7 @@ class RolesEvent(Event):
                 "one event or more for each of several roles, none of them exact or of roles"
                 " itself",
             )
-        if len(self.relations()) > 1:
-            raise InputError(
-                "costs",
-                sorted(self.relations()),
-                "of one relation",
-                "See dpbo.accounting.calibration.convert_adjacency.",
-            )
+        _require_one_relation("costs", self.relations())
         for role in self.roles:
             # Raises InputError where noise is out of its range.
             self.of(role)
@@ -282,9 +269,8 @@ class RolesEvent(Event):
         return tuple(name for name, _ in self.costs)
 
     def relations(self) -> frozenset[str]:
-        return frozenset().union(
-            *(event.relations() for _, events in self.costs for event in events)
-        )
+        events = itertools.chain.from_iterable(dict(self.costs).values())
+        return frozenset().union(*(event.relations() for event in events))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -341,6 +327,13 @@ class DeclassifiedEvent(ExactEvent):
     mechanism = "declassified"
 
 
+def _require_one_relation(parameter: str, relations: frozenset[str]) -> None:
+    """Raises InputError for events of several neighbouring relations."""
+    if len(relations) > 1:
+        remedy = "See dpbo.accounting.calibration.convert_adjacency."
+        raise InputError(parameter, sorted(relations), "of one relation", remedy)
+
+
 def _listed(body: Any, read: Callable[[Any], Any]) -> tuple[Any, ...]:
     """Each item of a JSON list, read."""
     if not isinstance(body, (list, tuple)):
@@ -374,10 +367,8 @@ def event_from_json(body: Any) -> Event:
     """The event that `to_json` wrote. Raises InputError, a ValueError, on an unknown mechanism or
     content.
     """
-    if isinstance(body, dict) and isinstance(body.get("mechanism"), str):
-        kind = _KINDS.get(body["mechanism"])
-    else:
-        kind = None
-    if kind is None:
+    fields = dict(body) if isinstance(body, dict) else {}
+    mechanism = fields.pop("mechanism", None)
+    if not isinstance(mechanism, str) or mechanism not in _KINDS:
         raise _unknown(body)
-    return kind.from_json({name: value for name, value in body.items() if name != "mechanism"})
+    return _KINDS[mechanism].from_json(fields)

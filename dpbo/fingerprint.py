@@ -29,6 +29,7 @@ import enum
 import functools
 import hashlib
 import io
+import itertools
 import numbers
 import pathlib
 import pickle
@@ -40,6 +41,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 Detail = Literal["names", "code", "references", "content"]
 LIBRARIES = (
@@ -182,7 +184,7 @@ class _Walk:
             return self.object(value, raw=value.name.encode())
         if isinstance(value, _CONSTANTS) and not isinstance(value, np.generic):
             return self.join(type(value).__qualname__, raw=repr(value).encode())
-        if isinstance(value, torch.Tensor) and self.detail != "code":
+        if isinstance(value, Tensor) and self.detail != "code":
             flat = value.detach().cpu().to_dense().resolve_conj().resolve_neg().reshape(-1)
             return self.join(
                 f"{type(value).__qualname__} {value.dtype} {tuple(value.shape)}",
@@ -212,15 +214,8 @@ class _Walk:
         if isinstance(value, types.CodeType):
             return self.code(value)
         if self.detail == "references" and hasattr(value, "iloc"):
-            if value.ndim == 1:
-                columns = [value]
-            else:
-                columns = [value.iloc[:, place] for place in range(value.shape[1])]
-            return self.join(
-                "table",
-                [*getattr(value, "columns", ())],
-                *(column.to_numpy() for column in columns),
-            )
+            cells = [column.to_numpy() for column in columns_of(value)]
+            return self.join("table", [*getattr(value, "columns", ())], *cells)
         if self.detail == "references" and hasattr(value, "tocsr"):
             rows = value.tocsr()
             return self.join("sparse", rows.shape, rows.indptr, rows.indices, rows.data)
@@ -241,12 +236,10 @@ class _Walk:
                 value, value.state_dict(), [*value.buffers()], settings, raw=repr(value).encode()
             )
         if self.detail == "references" and is_own(type(value)):
-            held = {
-                name: part
-                for name, part in attributes(value).items()
-                if self.lasts(part, name, self.changed_by(type(value)))
-            }
-            return self.once(value, lambda: self.object(value, held))
+            changed = self.changed_by(type(value))
+            held = attributes(value).items()
+            lasting = {name: part for name, part in held if self.lasts(part, name, changed)}
+            return self.once(value, lambda: self.object(value, lasting))
         return self.object(value, raw=_name(value) if callable(value) else b"")
 
     def items(self, value: Any) -> bytes:
@@ -256,7 +249,7 @@ class _Walk:
                 return self.object(value, len(value))
             self.items_left -= len(value)
         if isinstance(value, Mapping) and self.detail == "content":
-            return self.object(value, *(part for item in value.items() for part in item))
+            return self.object(value, *itertools.chain.from_iterable(value.items()))
         if isinstance(value, Mapping):
             pairs = self.once(
                 value,
@@ -301,13 +294,12 @@ class _Walk:
         hooks.
         """
         changed = self.changed_by(type(layer))
-        held = sorted(vars(layer).items())
-        return [
-            (name, part)
-            for name, part in held
-            if _lasts(part)
-            or (isinstance(part, _CONTAINERS) and name[0] != "_" and name not in changed)
-        ]
+        held = []
+        for name, part in sorted(vars(layer).items()):
+            own = name[0] != "_" and name not in changed
+            if _lasts(part) or (own and isinstance(part, _CONTAINERS)):
+                held.append((name, part))
+        return held
 
     def remembered(self, value: Any) -> bytes:
         """The digest of a function or class, computed once; within itself it counts by its name."""
@@ -329,14 +321,11 @@ class _Walk:
         """
         if isinstance(value, type):
             changed = self.changed_by(value)
-            constants = {
-                name: part
-                for name, part in _members(value)
-                if name not in changed and self.lasts(part, name, changed)
-            }
-            held = constants | {
-                name: part for name, part in _members(value) if isinstance(part, _METHODS)
-            }
+            held = {}
+            for member, part in _members(value):
+                constant = member not in changed and self.lasts(part, member, changed)
+                if constant or isinstance(part, _METHODS):
+                    held[member] = part
             return self.join("class", held, value.__bases__)
         name = b"" if self.detail == "references" else _name(value)
         code = self.code(value.__code__, value.__doc__)
@@ -365,9 +354,18 @@ class _Walk:
         return self.join("code", code.co_names, constants, raw=code.co_code)
 
 
+def columns_of(table: Any) -> list[Any]:
+    """The columns of a pandas DataFrame, each a Series; a Series is its only one."""
+    if table.ndim == 1:
+        return [table]
+    return [table.iloc[:, place] for place in range(table.shape[1])]
+
+
 def names(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """What a function's code names in its module, and in other modules of the caller's."""
-    named = {name for code in nested_code(function.__code__) for name in code.co_names}
+    named = set[str]()
+    for code in nested_code(function.__code__):
+        named.update(code.co_names)
     waiting = [("", function.__globals__)]
     modules = []
     while waiting:
@@ -411,12 +409,11 @@ def _bound_and_changed(code: types.CodeType) -> tuple[set[str], set[str]]:
     changed = set[str]()
     for each in nested_code(code):
         lines = [*dis.get_instructions(each)]
-        places = {
-            _start(line)
-            for line in lines
-            if line.opname in ("STORE_SUBSCR", "DELETE_SUBSCR")
-            or (line.opname in ("LOAD_METHOD", "LOAD_ATTR") and line.argval in _FILLING)
-        }
+        places = set[tuple[int | None, int | None]]()
+        for line in lines:
+            fills = line.opname in ("LOAD_METHOD", "LOAD_ATTR") and line.argval in _FILLING
+            if fills or line.opname in ("STORE_SUBSCR", "DELETE_SUBSCR"):
+                places.add(_start(line))
         for line in lines:
             if line.opname in ("STORE_DEREF", "STORE_GLOBAL"):
                 bound.add(line.argval)
@@ -460,7 +457,7 @@ def _lasts(value: Any) -> bool:
         return all(map(_lasts, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return bool(type(value).__dataclass_params__.frozen)  # type: ignore[attr-defined]
-    plain = bool, int, float, complex, str, bytes, np.generic, np.ndarray, torch.Tensor
+    plain = bool, int, float, complex, str, bytes, np.generic, np.ndarray, Tensor
     return isinstance(value, (*plain, functools.partial, types.FunctionType, type)) or hasattr(
         value, "iloc"
     )
@@ -505,7 +502,7 @@ class _Pickler(pickle.Pickler):
     """Pickles tensors by their content: torch's own pickle of a storage differs every time."""
 
     def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, torch.Tensor):
+        if isinstance(thing, Tensor):
             return bytes, (fingerprint(thing, detail="content"),)
         return NotImplemented
 

@@ -97,16 +97,12 @@ def seed_torch(seed: int) -> Iterator[None]:
     """
     with _generator:
         gpus: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        before = torch.random.get_rng_state(), torch.cuda.get_rng_state_all() if gpus else []
-        try:
+        devices = range(torch.cuda.device_count()) if gpus else ()
+        with torch.random.fork_rng(devices, device_type="cuda"):
             torch.default_generator.manual_seed(seed)
             if gpus:
                 torch.cuda.manual_seed_all(seed)
             yield
-        finally:
-            torch.random.set_rng_state(before[0])
-            if gpus:
-                torch.cuda.set_rng_state_all(before[1])
 
 
 # A forked process has none of its parent's threads, for which torch would wait for ever.
@@ -252,7 +248,8 @@ def silence_descriptors() -> Iterator[None]:
         finally:
             for number, copy in copies:
                 os.dup2(copy, number)
-            for number in (*opened, *(copy for _, copy in copies)):
+                opened.append(copy)
+            for number in opened:
                 os.close(number)
 
 
@@ -344,8 +341,12 @@ def _put_back(handlers: dict[int, Any], noting: dict[int, Any]) -> None:
 
 def _signal_handlers() -> dict[int, Any]:
     """The handlers that may raise: the others are ignored, or end the process."""
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    return {number: handler for number, handler in handlers.items() if callable(handler)}
+    found = {}
+    for number in _SIGNALS:
+        handler = signal.getsignal(number)
+        if callable(handler):
+            found[number] = handler
+    return found
 
 
 def interruption() -> BaseException | None:
@@ -355,7 +356,7 @@ def interruption() -> BaseException | None:
 
 def raised_by_signal(error: BaseException) -> bool:
     """Whether a handler of a signal raised this, in public work."""
-    codes = [_code(handler) for handler in _signal_handlers().values()]
+    codes = list(map(_code, _signal_handlers().values()))
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code in codes for frame, _ in frames)
 

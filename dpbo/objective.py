@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import scipy
 import torch
+from torch import Tensor
 
 from dpbo import models
 from dpbo.curator.birth import reservation_terms
@@ -40,7 +41,7 @@ from dpbo.queries.query import Query
 from dpbo.queries.sampled import PoissonSampled
 from dpbo.queries.score_evaluation import Score
 from dpbo.space import Space
-from dpbo.validation import POINT, POINTS, Count, Name, Within, checked, warn
+from dpbo.validation import POINT, POINTS, Count, Name, Within, checked, is_finite_float64, warn
 
 if TYPE_CHECKING:
     # the private side runs without BoTorch, which `model` loads
@@ -64,8 +65,8 @@ _BOUNDS = Within(
     lambda ends: (
         ends.ndim == 2
         and len(ends) == 2
-        and ends.dtype == torch.float64
-        and bool(ends.isfinite().all() and (ends[0] <= ends[1]).all())
+        and is_finite_float64(ends)
+        and bool((ends[0] <= ends[1]).all())
     ),
     "For example Space(...).bounds.",
 )
@@ -139,7 +140,7 @@ class PrivateObjective:
         budget: Budget | float | Fraction = 1,
         mechanism: type[AdditiveMechanism] | NoNoise | None = None,
         name: Name = "objective",
-        bounds: Annotated[torch.Tensor, _BOUNDS] | None = None,
+        bounds: Annotated[Tensor, _BOUNDS] | None = None,
         progress: bool = True,
         terms: Mapping[str, Any] | None = None,
     ) -> None:
@@ -185,7 +186,7 @@ class PrivateObjective:
         """Number of evaluations not yet charged."""
         return self._reservation.remaining
 
-    def __call__(self, X: Annotated[torch.Tensor, POINTS]) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, X: Annotated[Tensor, POINTS]) -> tuple[Tensor, Tensor]:
         """Evaluate and release every row of X. Each call is a new, charged release, also at a point
         seen before.
 
@@ -214,11 +215,11 @@ class PrivateObjective:
         handles = [self._evaluated(x, point) for x, point in zip(X, points, strict=True)]
         return self._released(handles, X.device)
 
-    def evaluate(self, x: Annotated[torch.Tensor, POINT]) -> Handle:
+    def evaluate(self, x: Annotated[Tensor, POINT]) -> Handle:
         """Fit and score at one point (`d`), for a later release. Free; may be repeated."""
         return self._evaluated(x, x.detach().cpu())
 
-    def _evaluated(self, x: torch.Tensor, point: torch.Tensor) -> Handle:
+    def _evaluated(self, x: Tensor, point: Tensor) -> Handle:
         """`evaluate` at x, whose copy on the CPU is `point`."""
         query, details = self._question(x, point)
         try:
@@ -232,7 +233,7 @@ class PrivateObjective:
             )
             raise type(error)(f"{error} {where}") from error
 
-    def submit(self, x: Annotated[torch.Tensor, POINT], executor: Executor) -> Future[Handle]:
+    def submit(self, x: Annotated[Tensor, POINT], executor: Executor) -> Future[Handle]:
         """`evaluate` on an executor. Release the future's handle when it is done, in any order.
 
         The order of release is public. If jobs are released as they finish, it depends on how long
@@ -242,7 +243,7 @@ class PrivateObjective:
         query, details = self._question(x, x.detach().cpu())
         return self.curator.submit(query, executor, reservation=self.name, **details)
 
-    def release(self, handles: Handle | Sequence[Handle]) -> tuple[torch.Tensor, torch.Tensor]:
+    def release(self, handles: Handle | Sequence[Handle]) -> tuple[Tensor, Tensor]:
         """Release one or more handles: Y `q x m`, Yvar `q x m`. A handle released again gives its
         one value.
 
@@ -266,7 +267,7 @@ class PrivateObjective:
                 )
         return self._released(several, torch.device("cpu"))
 
-    def history(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def history(self) -> tuple[Tensor, Tensor, Tensor]:
         """Everything released so far under this name, also by earlier processes: X `t x d`, Y `t x
         m`, Yvar `t x m`.
 
@@ -283,7 +284,7 @@ class PrivateObjective:
         self,
         space: Space | None = None,
         *,
-        builder: Callable[[Space, torch.Tensor, torch.Tensor, torch.Tensor], Any] | None = None,
+        builder: Callable[[Space, Tensor, Tensor, Tensor], Any] | None = None,
     ) -> "SingleTaskGP":
         """A fitted Gaussian process of `history()`, with the known noise variances. It sees
         released values only, so it costs nothing.
@@ -325,14 +326,14 @@ class PrivateObjective:
             f" {self.noise_std.tolist()} each>"
         )
 
-    def _question(self, x: torch.Tensor, point: torch.Tensor) -> tuple[Query, dict[str, Any]]:
+    def _question(self, x: Tensor, point: Tensor) -> tuple[Query, dict[str, Any]]:
         """The query at x, and the details that the ledger stores with its value."""
         self._require_within_bounds("x", point.unsqueeze(0))
         details = {"x": point.tolist()}
         self._require_dimension([details["x"]])
         return self._query.about(x.detach()), details
 
-    def _require_within_bounds(self, name: str, points: torch.Tensor) -> None:
+    def _require_within_bounds(self, name: str, points: Tensor) -> None:
         """Raises InputError for a point (of `q x d`, on the CPU) that is far outside the bounds."""
         if self._bounds is None:
             return
@@ -359,18 +360,26 @@ class PrivateObjective:
                 remedy,
             )
 
-    def _columns(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
         """`history`, shared; of the ledger, only what is new is read."""
         read, X, Y, Yvar = self._known
         values = self.curator.ledger.values(self.name, skip=read)
-        own = [v for v in values if "x" in v["details"] and len(v["value"]) == self.metrics]
-        if own and not len(X):
-            X = X.new_empty(0, len(own[0]["details"]["x"]))
-        own = [v for v in own if len(v["details"]["x"]) == X.shape[1]]
-        if own:
-            X = torch.cat([X, X.new_tensor([v["details"]["x"] for v in own])])
-            Y = torch.cat([Y, Y.new_tensor([v["value"] for v in own])])
-            Yvar = torch.cat([Yvar, Yvar.new_tensor([v["variance"] for v in own])])
+        points, found, variances = [], [], []
+        d = X.shape[1]
+        for value in values:
+            if "x" not in value["details"] or len(value["value"]) != self.metrics:
+                continue
+            x = value["details"]["x"]
+            # none was read so far
+            d = d or len(x)
+            if len(x) == d:
+                points.append(x)
+                found.append(value["value"])
+                variances.append(value["variance"])
+        if points:
+            X = torch.cat([X.reshape(-1, d), X.new_tensor(points)])
+            Y = torch.cat([Y, Y.new_tensor(found)])
+            Yvar = torch.cat([Yvar, Yvar.new_tensor(variances)])
         # in one step, because other threads read it
         self._known = (read + len(values), X, Y, Yvar)
         return X, Y, Yvar
@@ -388,9 +397,7 @@ class PrivateObjective:
                 allowed = f"of {d} coordinates, as the other points"
                 raise InputError("x", (len(x),), allowed, "Nothing was charged.")
 
-    def _released(
-        self, handles: Sequence[Handle], device: torch.device
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _released(self, handles: Sequence[Handle], device: torch.device) -> tuple[Tensor, Tensor]:
         # several ranks then see the same ledger
         self.curator.deliver()
         self._require_dimension([handle.details["x"] for handle in handles])

@@ -104,17 +104,11 @@ class Plan:
             "detectable difference",
             "remark",
         ]
-        rows = [
-            [
-                s.name,
-                str(s.releases),
-                str(s.model_fits),
-                _short(s.noise),
-                _short(s.detectable_difference),
-                s.remark,
-            ]
-            for s in self.strategies
-        ]
+        rows = []
+        for s in self.strategies:
+            counts = [str(s.releases), str(s.model_fits)]
+            differences = [_short(s.noise), _short(s.detectable_difference)]
+            rows.append([s.name, *counts, *differences, s.remark])
         first = f"{self.units:,} units, scores in {self.score_range}, search at {self.mu:.3g}-GDP."
         if self.final_noise is not None:
             first += f" The chosen score is released separately, with noise {self.final_noise:.2g}."
@@ -216,13 +210,13 @@ def noise_table(
 
     rows = []
     for n in units:
-        noises = [
-            noise_per_evaluation(
+        row = []
+        for epsilon in epsilons:
+            noise = noise_per_evaluation(
                 n, Budget(epsilon, delta), evaluations=evaluations, score_range=ends, share=share
             )
-            for epsilon in epsilons
-        ]
-        rows.append([f"{noise:.2g}" for noise in noises])
+            row.append(f"{noise:.2g}")
+        rows.append(row)
     return _table(units, epsilons, rows)
 
 
@@ -233,7 +227,7 @@ def plans_table(
     """A Markdown table of the recommended strategies and their detectable differences: one row a
     size, one column an epsilon."""
 
-    return _table(units, epsilons, [[_advice(plan) for plan in row] for row in plans])
+    return _table(units, epsilons, [list(map(_advice, row)) for row in plans])
 
 
 def _advice(plan: Plan) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
+from torch import Tensor
 
 from dpbo.events import Event
 from dpbo.mechanisms.mechanism import Mechanism, NoiseDistribution
@@ -25,8 +25,8 @@ class Release:
         entry: number of the ledger entry; values released jointly share one.
     """
 
-    value: torch.Tensor
-    variance: torch.Tensor
+    value: Tensor
+    variance: Tensor
     lattice: tuple[int, ...]
     distribution: NoiseDistribution
     event: Event

@@ -194,9 +194,7 @@ class TruncatedNegativeBinomial(RunCountDistribution):
             return 1, s * (1 - g) / mpmath.expm1(-s * mpmath.log(g))
 
     def ratio(self, k: Any) -> Any:
-        if isinstance(k, int):
-            return (1 - mpmath.mpf(self.gamma)) * (k + mpmath.mpf(self.shape)) / (k + 1)
-        return (1 - self.gamma) * (k + self.shape) / (k + 1)
+        return (1 - _beside(k, self.gamma)) * (k + _beside(k, self.shape)) / (k + 1)
 
 
 @checked_constructor
@@ -227,10 +225,7 @@ class PoissonRuns(RunCountDistribution):
         return 0, mpmath.exp(-mpmath.mpf(self.rate))
 
     def ratio(self, k: Any) -> Any:
-        rate: Any = self.rate
-        if isinstance(k, int):
-            rate = mpmath.mpf(rate)
-        return rate / (k + 1)
+        return _beside(k, self.rate) / (k + 1)
 
 
 @checked_constructor
@@ -262,9 +257,7 @@ class BinomialRuns(RunCountDistribution):
         return 0, (1 - mpmath.mpf(self.chance)) ** self.trials
 
     def ratio(self, k: Any) -> Any:
-        chance: Any = self.chance
-        if isinstance(k, int):
-            chance = mpmath.mpf(chance)
+        chance = _beside(k, self.chance)
         return chance / (1 - chance) * (self.trials - k) / (k + 1)
 
 
@@ -309,6 +302,8 @@ class ThresholdStop(StoppingRule):
 
     gamma: Annotated[float, between(1 / _MOST, 1.0)]
     name: ClassVar[str] = "threshold-stop"
+    # Its winner is bounded as that of a negative binomial of this shape.
+    shape: ClassVar[float] = 0.0
 
     @property
     def most(self) -> float:
@@ -316,6 +311,11 @@ class ThresholdStop(StoppingRule):
 
     def slope(self, u: Array) -> Array:
         return 1.0 / (self.gamma + (1 - self.gamma) * u)
+
+
+def _beside(k: Any, number: float) -> Any:
+    """The number as one of mpmath's for an int, as a float for an array."""
+    return mpmath.mpf(number) if isinstance(k, int) else number
 
 
 def _tnb_mean(shape: float, gamma: float) -> float:

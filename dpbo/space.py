@@ -25,6 +25,7 @@ from typing import Annotated, Any
 import numpy as np
 import scipy
 import torch
+from torch import Tensor
 
 from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
@@ -161,7 +162,7 @@ class Space:
     def __repr__(self) -> str:
         return f"Space({', '.join(f'{name}: {axis.allowed}' for name, axis in self._axes.items())})"
 
-    def decode(self, x: Annotated[torch.Tensor, FINITE]) -> dict[str, Any]:
+    def decode(self, x: Annotated[Tensor, FINITE]) -> dict[str, Any]:
         """The parameters, by name, at a point of shape `d`; a step is the nearest one.
 
         Raises:
@@ -174,12 +175,12 @@ class Space:
                 f"of shape ({len(self.names)},), one coordinate for each of {self.names}",
             )
         self.require_inside("x", x)
-        return {
-            name: axis.decode(u)
-            for (name, axis), u in zip(self._axes.items(), x.tolist(), strict=True)
-        }
+        decoded = {}
+        for (name, axis), u in zip(self._axes.items(), x.tolist(), strict=True):
+            decoded[name] = axis.decode(u)
+        return decoded
 
-    def encode(self, parameters: dict[str, Any]) -> torch.Tensor:
+    def encode(self, parameters: dict[str, Any]) -> Tensor:
         """The point (`d`, float64) of these parameters, e.g. of a library's defaults.
 
         Raises:
@@ -234,12 +235,12 @@ class Space:
         seed: Seed,
         device: torch.device | str = "cpu",
         dtype: Dtype = torch.float64,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """`q x d` scrambled Sobol points on allowed values: a public initial design."""
         engine = torch.quasirandom.SobolEngine(len(self.names), scramble=True, seed=seed)
         return self.placed(engine.draw(q, dtype=dtype)).to(device)
 
-    def require_inside(self, name: str, X: torch.Tensor) -> None:
+    def require_inside(self, name: str, X: Tensor) -> None:
         """Raises InputError if a coordinate of points (`... x d`) is outside its range by more than
         rounding. At the nearest end it would have parameters that a model of X does not know of.
         """
@@ -259,7 +260,7 @@ class Space:
                 remedy,
             )
 
-    def placed(self, unit: Annotated[torch.Tensor, POINTS]) -> torch.Tensor:
+    def placed(self, unit: Annotated[Tensor, POINTS]) -> Tensor:
         """`q x d` points of the space from points of the unit cube, such that uniform ones are
         uniform on the space.
         """
@@ -374,7 +375,7 @@ def _to_json(value: Any) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) is list:
-        return [_to_json(part) for part in value]
+        return list(map(_to_json, value))
     if type(value) is tuple:
         return {"tuple": _to_json(list(value))}
     if type(value) is dict:
@@ -389,7 +390,7 @@ def _to_json(value: Any) -> Any:
 
 def _from_json(held: Any) -> Any:
     if isinstance(held, list):
-        return [_from_json(part) for part in held]
+        return list(map(_from_json, held))
     if not isinstance(held, dict):
         return held
     if "tuple" in held:

@@ -86,11 +86,12 @@ class Guarantee:
     def __str__(self) -> str:
         if self.epsilon == math.inf and self.mu in (None, math.inf):
             return NOT_BOUNDED
-        pair = "" if self.epsilon is None else f"({format_up(self.epsilon)}, {self.delta!r})-DP"
-        return (
-            ", ".join(filter(None, (pair, "" if self.mu is None else f"{format_up(self.mu)}-GDP")))
-            or "name a delta to read epsilon"
-        )
+        bounds = []
+        if self.epsilon is not None:
+            bounds.append(f"({format_up(self.epsilon)}, {self.delta!r})-DP")
+        if self.mu is not None:
+            bounds.append(f"{format_up(self.mu)}-GDP")
+        return ", ".join(bounds) or "name a delta to read epsilon"
 
 
 @checked
@@ -168,15 +169,17 @@ class Statement:
         """
         fields = {**dataclasses.asdict(self), "stated": self.stated()}
         for bound in (fields["guarantee"], fields["spent"], fields["reserved"]):
-            bound |= {name: "infinite" for name, value in bound.items() if value == math.inf}
+            for name, value in bound.items():
+                if value == math.inf:
+                    bound[name] = "infinite"
         return json.dumps(fields, indent=2)
 
     def __str__(self) -> str:
-        sections = [
-            f"{title}: {text}" if "\n" not in text else f"{title}:\n{text}"
-            for title, text in self.sections()
-        ]
-        return "\n".join(self.opening() + [section.replace("\n", "\n  ") for section in sections])
+        lines = self.opening()
+        for title, text in self.sections():
+            gap = "\n" if "\n" in text else " "
+            lines.append(f"{title}:{gap}{text}".replace("\n", "\n  "))
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         opening = "".join(f"<p><strong>{html.escape(line)}</strong></p>" for line in self.opening())
@@ -221,13 +224,15 @@ class Statement:
         """What must be read first: why nothing is guaranteed, and that a ledger in memory does not
         count other studies.
         """
-        void = [f"VOID: {_line(self.void)}. Nothing below is a guarantee."] if self.void else []
-        memory = (
-            "this ledger is in memory, so the guarantee does not count what other processes and"
-            " ledgers released about these records."
-        )
-        scope = [f"{self.scope.capitalize()}: {memory}"] if self.scope else []
-        return void + scope
+        lines = []
+        if self.void:
+            lines.append(f"VOID: {_line(self.void)}. Nothing below is a guarantee.")
+        if self.scope:
+            lines.append(
+                f"{self.scope.capitalize()}: this ledger is in memory, so the guarantee does not"
+                " count what other processes and ledgers released about these records."
+            )
+        return lines
 
     @classmethod
     def titles(cls) -> tuple[str, ...]:
@@ -401,12 +406,14 @@ def form(statement: Statement | None = None) -> str:
         statement: whose facts are filled in; omitted, the form is blank. Whoever signs checks them
             against `python -m dpbo ledger verify FILE --expect HEAD`.
     """
-    if statement is None:
-        facts = [(title, _BLANK) for title in Statement.titles()]
-    else:
+    opening: list[str] = []
+    facts = [(title, _BLANK) for title in Statement.titles()]
+    closing = _CLOSING
+    if statement is not None:
+        opening = [f"**{line}**\n" for line in statement.opening()]
         facts = statement.sections()
-    opening = [] if statement is None else [f"**{line}**\n" for line in statement.opening()]
-    closing = "Nothing is guaranteed." if statement is not None and statement.void else _CLOSING
+        if statement.void:
+            closing = "Nothing is guaranteed."
     lines = [
         "# Statement of protection",
         "",
@@ -414,15 +421,15 @@ def form(statement: Statement | None = None) -> str:
         "## What the ledger states",
         *_table(facts),
         "",
-    ]
-    lines += [
         "## What the signer states",
         *_table([(question, answer or _BLANK) for question, answer in _QUESTIONS]),
         "",
+        closing,
+        "",
+        f"Date {_BLANK} Name and office {_BLANK} Signature {_BLANK}",
+        "",
     ]
-    return "\n".join(
-        [*lines, closing, "", f"Date {_BLANK} Name and office {_BLANK} Signature {_BLANK}", ""]
-    )
+    return "\n".join(lines)
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> list[str]:

@@ -46,9 +46,11 @@ from dpbo.errors import InputError, Unshown
 
 S = TypeVar("S")
 K = TypeVar("K", bound=type)
+Test = Callable[[Any], bool]
 # Elements of a sequence that are checked; longer sequences are checked where they are used.
 _ELEMENTS = 256
 _INT = 2**63
+_Hints = tuple[list[tuple[int, str, Any]], dict[str, Any]]
 _PACKAGE = __file__.rpartition("/")[0] + "/"
 
 
@@ -63,7 +65,7 @@ class Within:
     """
 
     allowed: str
-    test: Callable[[Any], bool]
+    test: Test
     remedy: str = ""
 
     def __repr__(self) -> str:
@@ -83,6 +85,11 @@ def printable(text: str) -> str:
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text
     )
+
+
+def is_finite_float64(tensor: Any) -> bool:
+    """Whether a tensor is of float64 and has finite numbers alone."""
+    return str(tensor.dtype) == "torch.float64" and bool(tensor.isfinite().all())
 
 
 # One object for one range: what an annotation means is remembered by it.
@@ -139,19 +146,12 @@ ScoreRange = Annotated[
 _TO_TENSOR = "Use torch.as_tensor(X, dtype=torch.float64)"
 POINTS = Within(
     "a float64 tensor, finite, of shape q x d, with one row and one column or more",
-    lambda X: (
-        X.ndim == 2
-        and 0 not in X.shape
-        and str(X.dtype) == "torch.float64"
-        and bool(X.isfinite().all())
-    ),
+    lambda X: X.ndim == 2 and 0 not in X.shape and is_finite_float64(X),
     f"{_TO_TENSOR}, and X.unsqueeze(0) for one point.",
 )
 POINT = Within(
     "a float64 tensor, finite, of shape d, with one number or more",
-    lambda x: (
-        x.ndim == 1 and len(x) > 0 and str(x.dtype) == "torch.float64" and bool(x.isfinite().all())
-    ),
+    lambda x: x.ndim == 1 and len(x) > 0 and is_finite_float64(x),
     "Use torch.as_tensor(x, dtype=torch.float64).",
 )
 FINITE = Within("finite numbers", lambda value: bool(value.isfinite().all()))
@@ -198,19 +198,13 @@ def _guarded(function: Any, owner: type | None) -> Any:
     if set(signature.parameters) <= {"self", "cls"}:
         return function
     # At the first call: annotations name later classes.
-    resolved: tuple[tuple[tuple[int, str, Any], ...], dict[str, Any]] | None = None
+    resolved: _Hints | None = None
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         nonlocal resolved
         if resolved is None:
-            names, known = _hints(function, owner)
-            resolved = (
-                tuple(
-                    (place, name, known[name]) for place, name in enumerate(names) if name in known
-                ),
-                known,
-            )
+            resolved = _hints(function, owner)
         places, hints = resolved
         given = list(args)
         for place, name, hint in places:
@@ -252,8 +246,10 @@ def _usage(function: Any, signature: inspect.Signature, owner: type | None) -> s
 
 
 @functools.cache
-def _hints(function: Any, owner: type | None) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Names of the positional parameters, and the annotation of every parameter that has one."""
+def _hints(function: Any, owner: type | None) -> _Hints:
+    """The annotations of positional parameters, each with its place and name, and of all by their
+    names.
+    """
     parameters = inspect.signature(function).parameters.values()
     # A dataclass's constructor; its fields may come from several modules.
     generated = function.__code__.co_filename == "<string>"
@@ -264,8 +260,13 @@ def _hints(function: Any, owner: type | None) -> tuple[tuple[str, ...], dict[str
     )
     hints = typing.get_type_hints(owner if generated else subject, include_extras=True)
     plain = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    positional = tuple(p.name for p in plain if p.kind is not p.KEYWORD_ONLY)
-    return positional, {p.name: hints[p.name] for p in plain if hints.get(p.name, Any) is not Any}
+    named = {p.name: hints[p.name] for p in plain if hints.get(p.name, Any) is not Any}
+    positional = [
+        (place, p.name, named[p.name])
+        for place, p in enumerate(plain)
+        if p.name in named and p.kind is not p.KEYWORD_ONLY
+    ]
+    return positional, named
 
 
 def require(name: str, value: Any, hint: Any) -> Any:
@@ -347,7 +348,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     if origin is Annotated:
         return _alternatives(parts[0])
     if origin in (Union, types.UnionType):
-        return tuple(kind for part in parts for kind in _alternatives(part))
+        return tuple(itertools.chain.from_iterable(map(_alternatives, parts)))
     return (hint,)
 
 
@@ -386,9 +387,8 @@ def _own(value: Any, hint: Any) -> Any:
         value = tuple(value.tolist())
     if not sequences or type(value) not in (tuple, list):
         return value
-    element: Any = Union[  # noqa: UP007
-        tuple(part for kind in sequences for part in _parts(kind)[1] if part is not ...) or (Any,)
-    ]
+    parts = itertools.chain.from_iterable(map(_elements, sequences))
+    element: Any = Union[tuple(parts) or (Any,)]  # noqa: UP007
     if any(_own(part, element) is not part for part in value[:_ELEMENTS]):
         value = type(value)(_own(part, element) for part in value)
     if all(_parts(kind)[0] is tuple for kind in sequences):
@@ -409,9 +409,14 @@ def _has_numbers(hint: Any) -> bool:
     """Whether the elements are numbers, or sequences of numbers."""
     return any(
         not {int, float}.isdisjoint(_alternatives(part)) or _has_numbers(part)
-        for part in _parts(hint)[1]
-        if part is not ...
+        for part in _elements(hint)
     )
+
+
+@functools.cache
+def _elements(hint: Any) -> list[Any]:
+    """The types of the elements of a sequence."""
+    return [part for part in _parts(hint)[1] if part is not ...]
 
 
 def _number(value: Any, kinds: tuple[Any, ...]) -> Any:
@@ -430,7 +435,7 @@ def _number(value: Any, kinds: tuple[Any, ...]) -> Any:
 
 
 @functools.cache
-def _test(hint: Any) -> Callable[[Any], bool]:
+def _test(hint: Any) -> Test:
     """A function that says whether a value has the type, and is in the range: an annotation is read
     once, and tested often.
     """
@@ -444,7 +449,7 @@ def _test(hint: Any) -> Callable[[Any], bool]:
         ranges = [within.test for within in parts[1:]]
         return lambda value: typed(value) and all(inside(value) for inside in ranges)
     if origin in (Union, types.UnionType):
-        tests = [_test(part) for part in parts]
+        tests = list(map(_test, parts))
         return lambda value: any(test(value) for test in tests)
     kind: Any = origin or hint
     if not isinstance(kind, type) or hint is Any:
@@ -502,7 +507,7 @@ def _is_number(value: Any) -> bool:
     )
 
 
-_TESTS: dict[Any, Callable[[Any], bool]] = {
+_TESTS: dict[Any, Test] = {
     float: _is_number,
     int: lambda value: (
         isinstance(value, int) and not isinstance(value, bool) and -_INT <= value < _INT
@@ -535,10 +540,8 @@ def _allowed(value: Any, hint: Any) -> tuple[str, str]:
         )
         return within.allowed, within.remedy
     if origin in (Union, types.UnionType):
-        told = [_allowed(value, part) for part in parts]
-        return " or ".join(dict.fromkeys(allowed for allowed, _ in told)), "".join(
-            remedy for _, remedy in told
-        )
+        told, remedies = zip(*(_allowed(value, part) for part in parts), strict=True)
+        return " or ".join(dict.fromkeys(told)), "".join(remedies)
     return _words(hint), getattr(hint, "_remedy", "")
 
 

@@ -5,6 +5,7 @@ one neighbouring relation to another.
 import contextlib
 import dataclasses
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from dpbo.privacy import Adjacency, Budget
 from dpbo.statement import format_up
 from dpbo.validation import Count, checked
 
+BudgetOrShare = Budget | float | Fraction
 E = TypeVar("E", bound=Event)
 # share of a cap that rounding leaves where all of it was reserved
 _ROUNDING = Fraction(1, 10**12)
@@ -42,19 +44,18 @@ def convert_adjacency(event: E, given: Adjacency, wanted: Adjacency) -> E:
         raise InputError(
             "wanted", wanted, "REPLACE_ONE, from ADD_OR_REMOVE_ONE", "No other conversion holds."
         )
+
+    def converted(events: Iterable[Event]) -> tuple[Event, ...]:
+        return tuple(convert_adjacency(one, given, wanted) for one in events)
+
     match event:
         case PoissonGaussianEvent():
             return dataclasses.replace(event, relation=wanted.value)
         case RolesEvent():
-            costs = (
-                (role, tuple(convert_adjacency(one, given, wanted) for one in events))
-                for role, events in event.costs
-            )
-            return dataclasses.replace(event, costs=tuple(costs))
+            costs = tuple((role, converted(events)) for role, events in event.costs)
+            return dataclasses.replace(event, costs=costs)
         case SelectionEvent():
-            return dataclasses.replace(
-                event, base=tuple(convert_adjacency(one, given, wanted) for one in event.base)
-            )
+            return dataclasses.replace(event, base=converted(event.base))
     return dataclasses.replace(event, noise_multiplier=event.noise_multiplier / 2)
 
 
@@ -120,7 +121,7 @@ def parts_of(accounting: Accounting, whole: Fraction, share: Fraction) -> tuple[
     return (whole * share, whole * (1 - share))
 
 
-def budget_cost(budget: Budget | float | Fraction, accounting: Accounting, cap: Cost) -> Cost:
+def budget_cost(budget: BudgetOrShare, accounting: Accounting, cap: Cost) -> Cost:
     """What a budget costs under this accounting: that of a `Budget`, or a share in (0, 1] of the
     cap.
 
@@ -140,12 +141,7 @@ def epsilon_left(total: Cost, cap: Cost, budget: Budget, accounting: Accounting)
     """
     if budget.delta is None or isinstance(accounting, Planned):
         return None
-    left = Cost(
-        tuple(
-            max(whole - used, Fraction(0))
-            for used, whole in zip(total.parts, cap.parts, strict=True)
-        )
-    )
+    left = Cost(tuple(max(whole - used, Fraction(0)) for used, whole in total.beside(cap)))
     if left <= cap * _ROUNDING:
         return 0.0
     # `guarantee` rounds up, so what the cap still pays for may be a little less
@@ -175,7 +171,7 @@ def budget_in_words(budget: Budget) -> str:
     return f"mu {budget.mu:g}"
 
 
-def describe_budget(budget: Budget | float | Fraction) -> str:
+def describe_budget(budget: BudgetOrShare) -> str:
     """A budget as the ledger keeps it: 1, 1.0 and Fraction(1) are one share."""
     return str(budget if isinstance(budget, Budget) else exact_share(budget))
 

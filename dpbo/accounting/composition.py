@@ -23,7 +23,7 @@ import numpy as np
 
 from dpbo.accounting import event_costs, gdp, pld, renyi
 from dpbo.accounting.gdp import root_up, rounded_up
-from dpbo.accounting.selection_pairs import pairs_of, selection_epsilon
+from dpbo.accounting.selection_pairs import Events, pairs_of, selection_epsilon
 from dpbo.errors import InputError
 from dpbo.events import Event, ExponentialEvent, RolesEvent, SelectionEvent
 from dpbo.validation import Delta, checked
@@ -64,12 +64,8 @@ def compose(events: Sequence[Event], *, delta: Delta, refine: bool = False) -> C
     """
     relations = frozenset[str]().union(*(event.relations() for event in events))
     if len(relations) > 1:
-        raise InputError(
-            "events",
-            sorted(relations),
-            "of one relation",
-            "See dpbo.accounting.calibration.convert_adjacency.",
-        )
+        remedy = "See dpbo.accounting.calibration.convert_adjacency."
+        raise InputError("events", sorted(relations), "of one relation", remedy)
     roles = set[str]().union(*(event.roles for event in events if isinstance(event, RolesEvent)))
     by_role = []
     for role in sorted(roles) or [""]:
@@ -82,7 +78,7 @@ def compose(events: Sequence[Event], *, delta: Delta, refine: bool = False) -> C
     return dataclasses.replace(worst, mu=max(mus) if len(mus) == len(by_role) else None)
 
 
-def merged(events: Sequence[Event]) -> tuple[Event, ...]:
+def merged(events: Sequence[Event]) -> Events:
     """Equal events as one, their counts added, in a fixed order, so that equal plans are composed
     once.
     """
@@ -93,7 +89,7 @@ def merged(events: Sequence[Event]) -> tuple[Event, ...]:
 
 
 @functools.lru_cache(maxsize=256)
-def _composed(events: tuple[Event, ...], delta: float, refine: bool) -> Composition:
+def _composed(events: Events, delta: float, refine: bool) -> Composition:
     if not events:
         return Composition(delta, 0.0, 0.0, math.inf, math.inf, 0.0)
     pure = _pure(events)
@@ -112,28 +108,28 @@ def _composed(events: tuple[Event, ...], delta: float, refine: bool) -> Composit
     )
 
 
-def _pure(events: tuple[Event, ...]) -> float:
+def _pure(events: Events) -> float:
     total = event_costs.total(map(event_costs.pure, events), Fraction(0))
     if total is None:
         return math.inf
     return rounded_up(total)
 
 
-def _mu(events: tuple[Event, ...]) -> float | None:
+def _mu(events: Events) -> float | None:
     total = event_costs.total(map(event_costs.mu_squared, events), Fraction(0))
     if total is None:
         return None
     return root_up(total)
 
 
-def _rdp(events: tuple[Event, ...], delta: float) -> float:
+def _rdp(events: Events, delta: float) -> float:
     total = renyi.total_curve(events, _ORDERS)
     if total is None:
         return math.inf
     return max(float((total + renyi.conversions(_ORDERS, delta)).min()), 0.0) * (1 + 1e-12)
 
 
-def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:
+def _pld(events: Events, delta: float, inflation: float) -> float:
     """The larger over the two directions of add or remove; infinite where an event has no pair."""
     if len(events) == 1 and isinstance(events[0], SelectionEvent) and events[0].count == 1:
         return selection_epsilon(events[0], delta)
@@ -142,9 +138,11 @@ def _pld(events: tuple[Event, ...], delta: float, inflation: float) -> float:
     # less is taken
     mu = _mu(choices)
     as_gaussian = mu is not None and gdp.epsilon_at(mu, delta) < _pure(choices)
-    directions = {False} | {True for event in events if event.relations()}
-    sides = [pairs_of(events, as_gaussian, reverse) for reverse in directions]
-    return max(
-        math.inf if side is None else pld.epsilon(side, delta, inflation=inflation)
-        for side in sides
-    )
+    directions = {False, any(event.relations() for event in events)}
+    bounds = []
+    for reverse in directions:
+        pairs = pairs_of(events, as_gaussian, reverse)
+        if pairs is None:
+            return math.inf
+        bounds.append(pld.epsilon(pairs, delta, inflation=inflation))
+    return max(bounds)

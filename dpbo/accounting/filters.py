@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, ClassVar, Self
@@ -63,20 +63,10 @@ class Cost:
         return " ".join(map(str, self.parts))
 
     def __add__(self, other: Cost) -> Cost:
-        sums = [a + b for a, b in zip(self.parts, other.parts, strict=True)]
-        return Cost(
-            tuple(
-                (
-                    s
-                    if s.denominator.bit_length() <= _LONGEST
-                    else Fraction(math.ceil(s * _GRAIN), _GRAIN)
-                )
-                for s in sums
-            )
-        )
+        return Cost(tuple(_shortened(a + b) for a, b in self.beside(other)))
 
     def __le__(self, other: Cost) -> bool:
-        return all(a <= b for a, b in zip(self.parts, other.parts, strict=True))
+        return all(a <= b for a, b in self.beside(other))
 
     def __mul__(self, share: Fraction) -> Cost:
         return Cost(tuple(part * share for part in self.parts))
@@ -86,9 +76,20 @@ class Cost:
         """Zero in every part."""
         return self * Fraction(0)
 
+    def beside(self, other: Cost) -> Iterator[tuple[Fraction, Fraction]]:
+        """Each part with the other's. Raises ValueError where one has more of them."""
+        return zip(self.parts, other.parts, strict=True)
+
     def first_beyond(self, cap: Cost) -> int:
         """Index of the first part that is above the cap's."""
-        return next(i for i, (a, b) in enumerate(zip(self.parts, cap.parts, strict=True)) if a > b)
+        return next(i for i, (a, b) in enumerate(self.beside(cap)) if a > b)
+
+
+def _shortened(part: Fraction) -> Fraction:
+    """The same number, rounded up where its denominator is long."""
+    if part.denominator.bit_length() <= _LONGEST:
+        return part
+    return Fraction(math.ceil(part * _GRAIN), _GRAIN)
 
 
 class Accounting(abc.ABC):
@@ -217,8 +218,7 @@ class GDPFilter(Filter):
 
     unit: ClassVar[str] = "mu^2"
 
-    def cost_amount(self, event: Event) -> Fraction | None:
-        return event_costs.mu_squared(event)
+    cost_amount = staticmethod(event_costs.mu_squared)
 
     def cap_amount(self, budget: Budget) -> Fraction:
         if budget.epsilon is None or budget.delta is None:
@@ -250,8 +250,7 @@ class PureFilter(Filter):
 
     unit: ClassVar[str] = "epsilon"
 
-    def cost_amount(self, event: Event) -> Fraction | None:
-        return event_costs.pure(event)
+    cost_amount = staticmethod(event_costs.pure)
 
     def cap_amount(self, budget: Budget) -> Fraction:
         return Fraction(_epsilon_of(budget, self.name))
@@ -273,8 +272,7 @@ class ZCDPFilter(Filter):
 
     unit: ClassVar[str] = "rho"
 
-    def cost_amount(self, event: Event) -> Fraction | None:
-        return event_costs.rho(event)
+    cost_amount = staticmethod(event_costs.rho)
 
     def cap_amount(self, budget: Budget) -> Fraction:
         return Fraction(
@@ -341,7 +339,7 @@ def filter_within(events: Sequence[tuple[Event, int]], budget: Budget) -> Filter
     chooses a ledger's filter after its releases has no filter: the minimum over several is none.
     """
     plain: list[Filter] = [GDPFilter(), ZCDPFilter(), PureFilter()]
-    ordered: list[Filter] = [RDPFilter(order) for order in _ORDERS]
+    ordered: list[Filter] = list(map(RDPFilter, _ORDERS))
     # an order is one more thing to choose: only where the plain ones refuse
     for candidates in (plain, ordered):
         shares = [_share(each, events, budget) for each in candidates]

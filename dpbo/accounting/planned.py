@@ -88,12 +88,12 @@ class Planned(Accounting):
                 "text that the attribute `name` of a Planned gave",
                 "Copy it unchanged.",
             ) from None
-        return cls([event_from_json(body) for body in bodies])
+        return cls(list(map(event_from_json, bodies)))
 
     @checked
     def cost_or_none(self, event: Event) -> Cost | None:
         if event.free:
-            return Cost.of(*(0 for _ in self.events))
+            return self._whole().zero
         same = [event.repeated(1) == planned.repeated(1) for planned in self.events]
         if any(same):
             return Cost.of(*(event.count * here for here in same))

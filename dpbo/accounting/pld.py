@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 from dpbo.accounting.dominating_pairs import Pair
 
 Array = NDArray[np.float64]
+# (losses, deltas)
+Reading = tuple[Array, Array]
 # what the window cuts off is below e^-35 of the tilted mass
 _CUT = 35.0
 # share of delta given to what lies beyond the grids
@@ -33,6 +35,8 @@ _TAIL = 1e-4
 # for larger losses only the other bounds are used
 _FURTHEST = 600.0
 _MOST_POINTS = 1 << 22
+# inflation of the variance, where a profile is read
+_FINE = 3e-5
 # beyond it float64 cannot represent the tail's mass under the tilt
 _LARGEST_EXPONENT = 600.0
 _ROUNDING = 2.0**-51
@@ -61,12 +65,17 @@ def epsilon(pairs: Mapping[Pair, int], delta: float, *, inflation: float = 1e-4)
             and slower.
     """
     # in floats: losses that are tiny, or all but certain
-    if sum(pair.variance() * count for pair, count in pairs.items()) == 0.0:
+    if variance(pairs) == 0.0:
         return _furthest(pairs, delta)
-    tilted = _tilted(pairs, delta, inflation)
-    if tilted is None or (read := _curve(tilted, delta)) is None:
+    read = _reading(pairs, delta, inflation)
+    if read is None:
         return math.inf
     return _crossing(*read, delta)
+
+
+def variance(pairs: Mapping[Pair, int]) -> float:
+    """Approximate variance of the sum of all losses."""
+    return sum(pair.variance() * count for pair, count in pairs.items())
 
 
 def _furthest(pairs: Mapping[Pair, int], delta: float) -> float:
@@ -80,18 +89,23 @@ def _furthest(pairs: Mapping[Pair, int], delta: float) -> float:
     return sum(end * count for _, end, count in ends) * (1 + 1e-12)
 
 
-def readings(
-    pairs: Mapping[Pair, int], targets: Sequence[float], *, inflation: float = 3e-5
-) -> list[tuple[Array, Array]]:
+def readings(pairs: Mapping[Pair, int], targets: Sequence[float]) -> list[Reading]:
     """(losses, deltas) of the composition, one for each target delta and most precise there; each
     is an upper bound everywhere.
     """
-    tilted = [(target, _tilted(pairs, target, inflation)) for target in targets]
-    found = [None if one is None else _curve(one, target) for target, one in tilted]
+    found = (_reading(pairs, target, _FINE) for target in targets)
     return [one for one in found if one is not None]
 
 
-def chords(read: Sequence[tuple[Array, Array]], epsilons: Array) -> Array:
+def _reading(pairs: Mapping[Pair, int], delta: float, inflation: float) -> Reading | None:
+    """(losses, deltas) of the composition around delta; None where floats cannot hold them."""
+    tilted = _tilted(pairs, delta, inflation)
+    if tilted is None:
+        return None
+    return _curve(tilted, delta)
+
+
+def chords(read: Sequence[Reading], epsilons: Array) -> Array:
     """Upper bounds on delta at rising epsilons: the least of several readings.
 
     Each is convex in e^epsilon, so its chords bound it between grid points, and falls, so its last
@@ -116,11 +130,10 @@ def _tilted(pairs: Mapping[Pair, int], delta: float, inflation: float) -> _Tilte
     total = sum(pairs.values())
     tail = _TAIL * delta / total
     spans = [pair.span(tail) for pair in pairs]
-    variance = sum(pair.variance() * count for pair, count in pairs.items())
-    if max(max(abs(end) for end in span) for span in spans) > _FURTHEST:
+    if np.abs(spans).max() > _FURTHEST:
         return None
     step = max(
-        math.sqrt(6 * inflation * variance / total),
+        math.sqrt(6 * inflation * variance(pairs) / total),
         max(high - low for low, high in spans) / _MOST_POINTS,
     )
     while True:
@@ -173,8 +186,8 @@ class _Tilted:
         )
         self._masses = np.concatenate([part.masses for part in parts])
         self._ends = {
-            sign: reach.reduceat(self._losses, self._starts)
-            for sign, reach in ((1.0, np.maximum), (-1.0, np.minimum))
+            1.0: np.maximum.reduceat(self._losses, self._starts),
+            -1.0: np.minimum.reduceat(self._losses, self._starts),
         }
         self._lengths = np.diff([*self._starts, len(self._losses)])
         spread = max(math.sqrt(max(self.moments(0.0)[2], 0.0)), step)
@@ -222,11 +235,10 @@ class _Tilted:
         """
         reach = []
         for sign in (-1.0, 1.0):
-            tried = [
-                (self.log_moment(self.tilt + sign * t) - self.level - sign * t * self.mean + _CUT)
-                / t
-                for t in np.array([2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]) / self.deviation
-            ]
+            tried = []
+            for t in np.array([2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0]) / self.deviation:
+                grown = self.log_moment(self.tilt + sign * t) - self.level
+                tried.append((grown - sign * t * self.mean + _CUT) / t)
             reach.append(min(tried))
         low = min(self.mean - reach[0], self.least)
         high = self.mean + reach[1]
@@ -262,7 +274,7 @@ class _Tilted:
         )
 
 
-def _curve(tilted: _Tilted, delta: float) -> tuple[Array, Array] | None:
+def _curve(tilted: _Tilted, delta: float) -> Reading | None:
     """(losses, deltas) of the composed curve around delta, errors included; it is linear in
     e^epsilon between grid points.
 

@@ -214,16 +214,10 @@ def winner_profile(
     """Upper bounds on the winner's delta at each epsilon >= 0, in the direction of `runs.forward`:
     the lesser of both bounds.
     """
-    envelope = envelope_bound(run_count, runs, epsilons, cells=cells, spread=spread)
-    return np.minimum(
-        (
-            np.minimum(ratio_bound(run_count, runs, epsilons), envelope)
-            if spread == _PLAIN
-            else envelope
-        )
-        * _UP_BOUND,
-        1.0,
-    )
+    bound = envelope_bound(run_count, runs, epsilons, cells=cells, spread=spread)
+    if spread == _PLAIN:
+        bound = np.minimum(ratio_bound(run_count, runs, epsilons), bound)
+    return np.minimum(bound * _UP_BOUND, 1.0)
 
 
 def ratio_bound(run_count: StoppingRule, runs: RunProfiles, epsilons: Array) -> Array:
@@ -237,12 +231,10 @@ def ratio_bound(run_count: StoppingRule, runs: RunProfiles, epsilons: Array) -> 
 def log_ratio(run_count: StoppingRule, runs: RunProfiles) -> float:
     """log R in closed form; infinite where there is no ratio."""
     match run_count:
-        case TruncatedNegativeBinomial():
+        case TruncatedNegativeBinomial() | ThresholdStop():
             return (1 + run_count.shape) * math.log1p(
                 runs.reverse.crossing(1 - run_count.gamma, run_count.gamma)
             )
-        case ThresholdStop():
-            return math.log1p(runs.reverse.crossing(1 - run_count.gamma, run_count.gamma))
         case PoissonRuns():
             return run_count.rate * float(
                 np.minimum(runs.forward.delta(np.zeros(())), runs.reverse.delta(np.zeros(())))
@@ -298,10 +290,7 @@ def renyi(
     most = math.log(run_count.most)
     match run_count:
         case TruncatedNegativeBinomial() | ThresholdStop():
-            power = 1 + (
-                run_count.shape if isinstance(run_count, TruncatedNegativeBinomial) else 0.0
-            )
-            ratio = power * float(
+            ratio = (1 + run_count.shape) * float(
                 ((1 - 1 / inner) * run_curve(inner) - math.log(run_count.gamma) / inner).min()
             )
             # at least one run, so most >= 0

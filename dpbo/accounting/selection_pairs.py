@@ -26,6 +26,7 @@ from dpbo.accounting.dominating_pairs import (
     ResponsePair,
 )
 from dpbo.accounting.gdp import root_up, rounded_up
+from dpbo.accounting.pld import Reading
 from dpbo.accounting.roots import least_scale
 from dpbo.accounting.selection_bounds import Profile, RunProfiles
 from dpbo.events import (
@@ -38,6 +39,7 @@ from dpbo.events import (
 )
 
 Array = NDArray[np.float64]
+Events = tuple[Event, ...]
 _FINENESS = 64
 # delta at which a profile ends; the rest is mass at infinity
 _FLOOR = 1e-17
@@ -80,7 +82,7 @@ class SelectionPair(Pair):
         return profile
 
 
-def pairs_of(events: tuple[Event, ...], as_gaussian: bool, reverse: bool) -> dict[Pair, int] | None:
+def pairs_of(events: Events, as_gaussian: bool, reverse: bool) -> dict[Pair, int] | None:
     """A dominating pair for each event with its slots, all Gaussians as one; None where an event
     has none.
 
@@ -166,7 +168,7 @@ def selection_profile(event: SelectionEvent, reverse: bool) -> Profile | None:
 
 
 @functools.lru_cache(maxsize=64)
-def run_profiles(events: tuple[Event, ...]) -> RunProfiles | None:
+def run_profiles(events: Events) -> RunProfiles | None:
     """The profiles of one run in both directions; None where an event has no pair, or the losses
     are too large for floats.
     """
@@ -225,14 +227,12 @@ def _pair(event: Event, reverse: bool) -> Pair | None:
     return ResponsePair(rounded_up(pure))
 
 
-def _composed(
-    events: tuple[Event, ...], reverse: bool
-) -> tuple[dict[Pair, int], tuple[Array, Array]] | None:
+def _composed(events: Events, reverse: bool) -> tuple[dict[Pair, int], Reading] | None:
     """One run's pairs, and its profile as (epsilons, deltas), from epsilon 0 until delta ends."""
     pairs = pairs_of(events, False, reverse)
     if pairs is None:
         return None
-    deviation = math.sqrt(sum(pair.variance() * count for pair, count in pairs.items()))
+    deviation = math.sqrt(pld.variance(pairs))
     # as read, losses are rounded up
     ends = 2 * sum(pair.span(_FLOOR / 4)[1] * count for pair, count in pairs.items())
     far = min(ends, deviation**2 / 2 + 12 * deviation)

@@ -33,6 +33,8 @@ from dpbo.errors import (
 )
 from dpbo.events import DeclassifiedEvent, Event, event_from_json
 
+# values of JSON by name
+Json = Mapping[str, Any]
 _ORIGIN = "0" * 64
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 # Names that BudgetExceeded shows.
@@ -56,9 +58,7 @@ class Record:
     hash: str
 
     @classmethod
-    def following(
-        cls, head: Record | None, kind: str, name: str, body: Mapping[str, Any]
-    ) -> Record:
+    def following(cls, head: Record | None, kind: str, name: str, body: Json) -> Record:
         """The next link after `head`."""
         seq, previous = _place_after(head)
         # As it will be read: the caller may change its own.
@@ -128,7 +128,7 @@ class Reserved:
     name: str
     event: Event
     slots: int
-    terms: Mapping[str, Any] = field(repr=False)
+    terms: Json = field(repr=False)
     parallel: bool = False
     limit: int | None = None
 
@@ -273,7 +273,7 @@ class Tally:
             isinstance(reserved.event, DeclassifiedEvent) and assumptions
         )
 
-    def charge(self, body: Mapping[str, Any], event: Event, reserved: Reserved | None) -> None:
+    def charge(self, body: Json, event: Event, reserved: Reserved | None) -> None:
         """Count a charge."""
         slots = body.get("slots", [])
         declassified = (
@@ -303,14 +303,14 @@ class Tally:
                 self._loose += 1
                 self._kind.times += 1
 
-    def _declare(self, reserved: Reserved, asked: Mapping[str, Any]) -> None:
+    def _declare(self, reserved: Reserved, asked: Json) -> None:
         """Note what a question declared otherwise than its reservation says."""
         terms = reserved.public_inputs()
-        other = {
-            name: value
-            for name, value in asked.items()
-            if name != "query" and (name not in terms or terms[name] != value)
-        }
+        other = {}
+        for name, value in asked.items():
+            stated = name in terms and terms[name] == value
+            if name != "query" and not stated:
+                other[name] = value
         if other:
             other = {"query": asked["query"], **other}
             self.declared[reserved.name].setdefault(dump(other), other)
@@ -349,7 +349,7 @@ class Chain:
     cap: Cost
     total: Cost
     tally: Tally
-    _newest: _Charged
+    _last_charged: _Charged
 
     def __init__(self) -> None:
         self.head: Record | None = None
@@ -365,10 +365,16 @@ class Chain:
         self.handles = set[str]()
         self._asked = Counter[str]()
         self._events = dict[str, _Charged]()
-        self._newest_body: Mapping[str, Any] | None = None
+        self._last_body: Json | None = None
         self._own = dict[str, Event]()
 
-    def next_state(self, kind: str, name: str, body: Mapping[str, Any]) -> State:
+    @property
+    def newest(self) -> Record:
+        """The newest record of a chain that has one."""
+        assert self.head is not None
+        return self.head
+
+    def next_state(self, kind: str, name: str, body: Json) -> State:
         """The state after a record of this content; nothing is changed. What is charged and what is
         verified follow from this alone.
 
@@ -463,19 +469,14 @@ class Chain:
         shown = [self._paid_for(name, costs[name]) for name in by_cost[:_LISTED]]
         if len(by_cost) > _LISTED:
             shown.append(f"{len(by_cost) - _LISTED} others")
-        full = all(
-            float(part) >= (1 - 1e-9) * cap
-            for part, cap in zip(self.total.parts, self.cap.parts, strict=True)
-        )
-        how = "spent or reserved in full" if full else "spent or reserved in part"
-        if full and all(
-            self.used[name] == reserved.slots for name, reserved in self.reservations.items()
-        ):
-            how = "used up"
+        full = all(float(part) >= (1 - 1e-9) * cap for part, cap in self.total.beside(self.cap))
+        unused = any(self.used[name] < held.slots for name, held in self.reservations.items())
+        how = "spent or reserved in part"
+        if full:
+            how = "spent or reserved in full" if unused else "used up"
         text = f"The {budget} is {how}, in {birth.accounting.unit}: {', '.join(shown)}."
         if birth.dataset:
             text += " `python -m dpbo ledger show FILE_OR_URL` lists what was released."
-        unused = any(self.used[name] < held.slots for name, held in self.reservations.items())
         if unused and not full and not birth.accounting.events:
             text += " Unused slots of a reservation cannot be given to another."
         return text
@@ -547,17 +548,14 @@ class Chain:
         """What the charges cost; under a parallel reservation, what those of the most often used
         part did.
         """
-        costs = [
-            self._cost(charged) * Fraction(charged.times)
-            for charged in self._events.values()
-            if charged.times
-        ]
-        for reserved in self.reservations.values():
-            if reserved.parallel and self.used[reserved.name]:
-                costs.append(
-                    self.birth.accounting.cost(reserved.event.repeated(self.used[reserved.name]))
-                )
-        return sum(costs, self.cap.zero)
+        spent = self.cap.zero
+        for charged in self._events.values():
+            if charged.times:
+                spent += self._cost(charged) * Fraction(charged.times)
+        for name, reserved in self.reservations.items():
+            if reserved.parallel and self.used[name]:
+                spent += self.birth.accounting.cost(reserved.event.repeated(self.used[name]))
+        return spent
 
     def _pay(self, name: str, charged: _Charged) -> None:
         cost = self._cost(charged)
@@ -574,21 +572,17 @@ class Chain:
         if charged.cost is None:
             self.birth.require_relation(charged.event)
         cost = self._cost(charged)
-        before = self.total
-        total = before + cost
+        total = self.total + cost
         if not total <= self.cap:
-            part = total.first_beyond(self.cap)
-            requested, spent, cap = (float(each.parts[part]) for each in (cost, before, self.cap))
-            raise BudgetExceeded(
-                requested,
-                cap - spent,
-                cap,
-                self.birth.accounting.unit,
-                what,
-                self.account(),
-                self._other_filter(charged),
-            )
+            raise self.exceeded(cost, what, self._other_filter(charged))
         return total
+
+    def exceeded(self, cost: Cost, what: str, hint: str = "") -> BudgetExceeded:
+        """The error of what would pass the cap."""
+        part = (self.total + cost).first_beyond(self.cap)
+        requested, spent, cap = (float(each.parts[part]) for each in (cost, self.total, self.cap))
+        unit = self.birth.accounting.unit
+        return BudgetExceeded(requested, cap - spent, cap, unit, what, self.account(), hint)
 
     def _other_filter(self, wanted: _Charged) -> str:
         """Which other accounting would have paid for everything so far and for this event, in a
@@ -603,7 +597,7 @@ class Chain:
             " an accounting is chosen when a ledger is made, and stays."
         )
 
-    def _slots_with(self, event: Event, reservation: str, body: Mapping[str, Any]) -> int:
+    def _slots_with(self, event: Event, reservation: str, body: Json) -> int:
         """The slots that the reservation has used after this charge.
 
         A reservation pays only for its own event, and under data assumptions that it has stated
@@ -622,9 +616,12 @@ class Chain:
             )
         self._own[reservation] = event
         slots = body.get("slots", [])
-        undeclared = {name for slot in slots for name in slot.get("assumptions", {})} - set(
-            reserved.terms.get("assumptions") or {}
-        )
+        undeclared = set[str]()
+        probability = 0.0
+        for slot in slots:
+            undeclared.update(slot.get("assumptions", {}))
+            probability = max(probability, slot.get(FAILURE_PROBABILITY, 0.0))
+        undeclared.difference_update(reserved.terms.get("assumptions") or {})
         if undeclared:
             remedy = "Reserve it with terms={'assumptions': dict(query.data_assumptions())}."
             raise InputError(
@@ -633,9 +630,7 @@ class Chain:
                 "reserved for releases under these data assumptions",
                 remedy,
             )
-        reserved.require_failure_probability(
-            max((slot.get(FAILURE_PROBABILITY, 0.0) for slot in slots), default=0.0)
-        )
+        reserved.require_failure_probability(probability)
         before = self.used[reservation]
         after = before + event.count
         if reserved.parallel:
@@ -655,9 +650,7 @@ class Chain:
             )
         return max(self.used[reservation], after)
 
-    def _parts_with(
-        self, event: Event, reserved: Reserved, body: Mapping[str, Any]
-    ) -> Counter[int]:
+    def _parts_with(self, event: Event, reserved: Reserved, body: Json) -> Counter[int]:
         """How often a charge to a parallel reservation is for each part of the records."""
         records = reserved.terms.get("records")
         if records != body.get("units"):
@@ -688,29 +681,29 @@ class Chain:
                 )
         return new
 
-    def _answers(self, charge: Record, values: Sequence[Mapping[str, Any]]) -> bool:
+    def _answers(self, charge: Record, values: Sequence[Json]) -> bool:
         """Whether a charge may have these values, one for each of its releases."""
         return len(values) == self._charged(
             charge.body["event"]
         ).event.count and names_same_handles(charge, values)
 
-    def _reserved(self, body: Mapping[str, Any]) -> _Charged:
+    def _reserved(self, body: Json) -> _Charged:
         """All slots of a reservation of this body: many reservations are alike."""
         # Raises where it is none.
         self._charged(body["event"])
         return self._charged({**body["event"], "count": body["slots"]})
 
-    def _charged(self, body: Mapping[str, Any]) -> _Charged:
+    def _charged(self, body: Json) -> _Charged:
         """The event of this body, which is read once: most records of a chain hold that of the
         last.
         """
-        if body != self._newest_body:
+        if body != self._last_body:
             key = repr(body)
             if key not in self._events:
                 self._events[key] = _Charged(event_from_json(body))
-            self._newest = self._events[key]
-            self._newest_body = body
-        return self._newest
+            self._last_charged = self._events[key]
+            self._last_body = body
+        return self._last_charged
 
 
 def _place_after(head: Record | None) -> tuple[int, str]:
@@ -720,12 +713,12 @@ def _place_after(head: Record | None) -> tuple[int, str]:
     return (head.seq + 1, head.hash)
 
 
-def _handles(body: Mapping[str, Any]) -> list[str]:
+def _handles(body: Json) -> list[str]:
     """The handles that a charge names."""
     return [slot["handle"] for slot in body.get("slots", ()) if "handle" in slot]
 
 
-def names_same_handles(charge: Record, values: Sequence[Mapping[str, Any]]) -> bool:
+def names_same_handles(charge: Record, values: Sequence[Json]) -> bool:
     """Whether these are the values of that charge's handles, as far as both name them."""
     charged = [slot.get("handle") for slot in charge.body.get("slots", [])]
     given = [value.get("handle") for value in values]

@@ -22,6 +22,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from dpbo.accounting.calibration import describe_budget
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
@@ -42,7 +43,7 @@ from dpbo.curator.pending import PendingReleases
 from dpbo.curator.pricing import Noise, slot_noise
 from dpbo.curator.protected_records import ProtectedRecords
 from dpbo.curator.public_form import Form, form_of, require_known_form
-from dpbo.curator.record_fingerprints import TableDigest, order_digest, rows_of
+from dpbo.curator.record_fingerprints import order_digest, rows_of, table_digest
 from dpbo.curator.records import PrivateView, count_records, map_leaves
 from dpbo.curator.releasing import (
     conditions_of,
@@ -61,7 +62,7 @@ from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseDistribution
 from dpbo.notebook import facts_table
 from dpbo.privacy import Adjacency, Budget, DeltaWarning, PrivacyUnit, RowChange, warn_of_delta
-from dpbo.queries.query import Failure, IntegerSum, Query
+from dpbo.queries.query import Failure, IntegerSum, Outcome, Query
 from dpbo.release import Release
 from dpbo.statement import Guarantee, Statement
 from dpbo.validation import Count, Index, Name, checked, printable, require_json
@@ -186,9 +187,7 @@ class Curator(Opaque):
                 "omitted for a class of your own",
                 "Make it a ShardedCurator.",
             )
-        self.__answers: weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self.__answers = weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]]()
         self._mutated = False
         self._lock = threading.RLock()
         # What the selections of this process released, by their names: the ledger holds no output.
@@ -234,7 +233,7 @@ class Curator(Opaque):
         if device is not None:
             self._example = map_leaves(
                 self._example,
-                lambda part: part.to(self.device) if isinstance(part, torch.Tensor) else part,
+                lambda part: part.to(self.device) if isinstance(part, Tensor) else part,
             )
         # Code of the questions whose score was tried on public records.
         self._probed: set[Any] = set()
@@ -377,7 +376,7 @@ class Curator(Opaque):
         details = copy.deepcopy(details)
         asked = as_it_is_now(query)
 
-        def accept(outcome: IntegerSum | Failure) -> Handle:
+        def accept(outcome: Outcome) -> Handle:
             return self._accept(asked, details, reservation, outcome)
 
         return submit_job(self._job(asked), executor, accept)
@@ -537,9 +536,7 @@ class Curator(Opaque):
             if ordered:  # which is refused on several ranks
                 found[ORDER] = order_digest(self.__view, key)
             for name, table in (tables or {}).items():
-                rows = rows_of(table)
-                digest = None if rows is None else TableDigest.of(rows, key)
-                found[name] = None if digest is None else digest.hex(key)
+                found[name] = table_digest(rows_of(table), key)
         self._require_same(reservation, things, found, begun)
 
     def mark_probed(self, query: Query) -> None:
@@ -614,7 +611,7 @@ class Curator(Opaque):
         """A random name for a handle."""
         return uuid.uuid4().hex
 
-    def _evaluated(self, query: Query, details: Mapping[str, Any]) -> IntegerSum | Failure:
+    def _evaluated(self, query: Query, details: Mapping[str, Any]) -> Outcome:
         """The exact answer on the records."""
         outcome = self._job(query)()
         self._mutated |= isinstance(outcome, Failure) and outcome.kind == "mutated"
@@ -668,10 +665,7 @@ class Curator(Opaque):
 
     def _digest(self, records: PrivateView, key: bytes) -> str | None:
         """The digest of all records; None where some cannot be compared."""
-        digest = TableDigest.of(records, key)
-        if digest is None:
-            return None
-        return digest.hex(key)
+        return table_digest(records, key)
 
     def _require_same(
         self,
@@ -693,19 +687,21 @@ class Curator(Opaque):
         reservation: str | None,
         used: int | None,
     ) -> None:
+        queries = []
         laws = []
-        queries = [self._answer(handle)[0] for handle in handles]
         for query, answer in map(self._answer, handles):
             law = mechanism.distribution(query.noise_sensitivity(self.adjacency), answer.quanta)
             require_expressible(query, answer.quanta, law, mechanism, self.units)
+            queries.append(query)
             laws.append(law)
         event = event_of(queries, mechanism, self.adjacency)
-        self._require_allowed({name for query in queries for name in conditions_of(query)})
+        self._require_allowed(set().union(*map(conditions_of, queries)))
         entry = self._charge(handles, name, event, reservation, used)
-        releases = [
-            self._draw(*pair, mechanism, event, entry) for pair in zip(handles, laws, strict=True)
+        drawn = [
+            (handle, self._draw(handle, law, mechanism, event, entry))
+            for handle, law in zip(handles, laws, strict=True)
         ]
-        self._pending.add(entry, name, list(zip(handles, releases, strict=True)))
+        self._pending.add(entry, name, drawn)
         self._pending.store()
 
     def _charge(
@@ -792,7 +788,7 @@ class Curator(Opaque):
         query: Query,
         details: Mapping[str, Any],
         reservation: str | None,
-        outcome: IntegerSum | Failure,
+        outcome: Outcome,
     ) -> Handle:
         if isinstance(outcome, Failure):
             if outcome.interruption is not None:

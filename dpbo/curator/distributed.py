@@ -31,6 +31,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.labels import ALLOWED, LOOKALIKES, hash_labels
@@ -46,7 +47,7 @@ from dpbo.errors import (
 )
 from dpbo.fingerprint import fingerprint
 from dpbo.queries.integers import MOST_UNITS
-from dpbo.queries.query import Failure, IntegerSum
+from dpbo.queries.query import Failure, Outcome
 from dpbo.validation import warn
 
 T = TypeVar("T")
@@ -114,7 +115,7 @@ class Ranks:
         self._require_same(title, question)
         value, error = _attempt(work)
         mark = _ERROR if error is not None else _FAILURE if isinstance(value, Failure) else _FINE
-        marks = [row[0] for row in self.all_gather(bytes([mark]))]
+        marks = self.gather_mark(mark)
         worst = max(marks)
         if worst == _FINE:
             return cast(T, value)
@@ -125,9 +126,7 @@ class Ranks:
         self._require_same(title, question)
         return self._broadcast(0, *(_attempt(work) if self.rank == 0 else (None, None)))
 
-    def reduce(
-        self, title: str, question: Iterable[Any], work: Callable[[], IntegerSum | Failure]
-    ) -> IntegerSum | Failure:
+    def reduce(self, title: str, question: Iterable[Any], work: Callable[[], Outcome]) -> Outcome:
         """The exact sum of all ranks' answers on rank 0; elsewhere zeros of the same shape. What an
         answer keeps stays with its rank.
         """
@@ -165,18 +164,16 @@ class Ranks:
         """
         return self._id
 
-    def reduce_tensor(self, numbers: torch.Tensor) -> torch.Tensor:
+    def reduce_tensor(self, numbers: Tensor) -> Tensor:
         """The int64 sum over ranks on rank 0; zeros elsewhere."""
-        on_device = "nccl" in dist.get_backend_config(self._data) and torch.cuda.is_available()
-        if on_device:
+        device = torch.device("cpu")
+        group = self._control
+        if "nccl" in dist.get_backend_config(self._data) and torch.cuda.is_available():
             device = torch.device("cuda", torch.cuda.current_device())
-        else:
-            device = torch.device("cpu")
+            group = self._data
         moved = numbers.to(device, copy=True).contiguous()
         with self._connected():
-            dist.reduce(
-                moved, dst=self._members[0], group=self._data if on_device else self._control
-            )
+            dist.reduce(moved, dst=self._members[0], group=group)
             if self.rank == 0:
                 return moved.cpu()
             return torch.zeros_like(numbers)
@@ -189,7 +186,11 @@ class Ranks:
             dist.all_gather(rows, mine, group=self._control)
         return [row.numpy().tobytes() for row in rows]
 
-    def all_to_all(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    def gather_mark(self, mark: int) -> list[int]:
+        """Every rank's number below 256."""
+        return list(b"".join(self.all_gather(bytes([mark]))))
+
+    def all_to_all(self, rows: Tensor, counts: Tensor) -> Tensor:
         """Send the first `counts[0]` of the rows `n x m` to rank 0, the next `counts[1]` to rank 1,
         and so on; returns those received.
         """
@@ -232,7 +233,7 @@ class Ranks:
         if self._meet(hash_labels(labels, key, as_read=True)[0]):
             warn(f"groups: {LOOKALIKES}", UserWarning)
 
-    def _meet(self, hashes: torch.Tensor) -> bool:
+    def _meet(self, hashes: Tensor) -> bool:
         """Whether two ranks have a hash in common, `n x 2` on each rank; the same on all."""
         owner = torch.remainder(hashes[:, 0], self.world_size)
         rows = self.all_to_all(
@@ -240,7 +241,7 @@ class Ranks:
         ).numpy()
         rows = rows[np.lexsort(rows.T)]
         repeated = bool((rows[1:] == rows[:-1]).all(axis=1).any())
-        return any(row[0] for row in self.all_gather(bytes([repeated])))
+        return any(self.gather_mark(repeated))
 
     def _require_same(self, title: str, question: Iterable[Any]) -> None:
         """Raises RanksDisagree, on all ranks, where they ask for different things."""

@@ -18,7 +18,7 @@ from dpbo.curator.records import PrivateView, count_records, map_leaves, read_on
 from dpbo.curator.streaming import blocks, to_host
 from dpbo.errors import InputError, PrivacyError, PrivateFailure, ScoreError, UsageError
 from dpbo.isolation import PrivateGenerators, SignalWatch, mute_warnings, watch_signals
-from dpbo.queries.query import Failure, IntegerSum, Query, require_per_unit
+from dpbo.queries.query import Failure, IntegerSum, Outcome, Query, require_per_unit
 
 T = TypeVar("T")
 LOST = (BrokenExecutor, CancelledError)
@@ -74,7 +74,7 @@ class Job:
     home: int = field(default_factory=os.getpid)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def __call__(self) -> IntegerSum | Failure:
+    def __call__(self) -> Outcome:
         if os.getpid() != self.home:
             torch.set_num_threads(1)  # one thread a worker: nested threads starve each other
         try:
@@ -89,7 +89,7 @@ class Job:
         with watch_signals() as signals, private_generators, mute_warnings():
             return self._outcome(subject, signals)
 
-    def _outcome(self, subject: Any, signals: SignalWatch) -> IntegerSum | Failure:
+    def _outcome(self, subject: Any, signals: SignalWatch) -> Outcome:
         try:
             signals.raises = True
             outcome = self._score(subject, self.view)
@@ -109,7 +109,7 @@ class Job:
             return Failure("interrupted", raised)
         return outcome
 
-    def _score(self, subject: Any, view: PrivateView) -> IntegerSum | Failure:
+    def _score(self, subject: Any, view: PrivateView) -> Outcome:
         try:
             before = view.versions()
         except BaseException:  # a Source may name records in what it raises
@@ -125,7 +125,7 @@ class Job:
             return outcome
         return Failure("mutated")
 
-    def _sum_over_blocks(self, subject: Any, parts: Iterator[PrivateView]) -> IntegerSum | Failure:
+    def _sum_over_blocks(self, subject: Any, parts: Iterator[PrivateView]) -> Outcome:
         total = torch.tensor(0, device="cpu")
         quanta = tuple[float, ...]()
         kept = []
@@ -158,15 +158,13 @@ class Job:
             )
 
 
-def submit_job(
-    job: Job, executor: Executor, accept: Callable[[IntegerSum | Failure], T]
-) -> Future[T]:
+def submit_job(job: Job, executor: Executor, accept: Callable[[Outcome], T]) -> Future[T]:
     """The job on an executor: a future of what `accept` makes of its outcome. Raises `public_error`
     of what the executor raises at once.
     """
     promised: Future[T] = Future()
 
-    def finish(done: Future[IntegerSum | Failure]) -> None:
+    def finish(done: Future[Outcome]) -> None:
         try:
             if (error := done.exception()) is not None:
                 promised.set_exception(public_error(error))

@@ -8,23 +8,26 @@ mode.
 """
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from dpbo.curator.labels import on_host
 from dpbo.curator.public_form import Form
 from dpbo.curator.records import PrivateView, count_records, leaves, map_leaves
 from dpbo.errors import ScoreError
 from dpbo.isolation import fix_generators, mute_warnings, raised_by_signal
-from dpbo.privacy import PrivacyUnit
 from dpbo.queries.score_evaluation import ask, describe_result, tensor_of
 
 Score = Callable[[Any, Any], Any]
 # Their places.
-Columns = np.ndarray[Any, np.dtype[np.int64]]
+Columns = NDArray[np.int64]
 _EXTREMES = (1e6, -1e6, 1e30, -1e30, float("nan"))
 _HUGE = 1e30
 # a mean over a few records that moves by this is far from all of them
@@ -70,7 +73,7 @@ def examine(
     Raises:
         ScoreError: says what the score returned and how to mend it.
     """
-    view = PrivateView.of(example, PrivacyUnit("record"), units_are_public=True)
+    view = PrivateView.of_records(example)
     with mute_warnings():
         result, again = (_called(score, subject, view.records) for _ in range(2))
     scores, repeated = (
@@ -125,7 +128,7 @@ class Pair(NamedTuple):
 
 def pair_of(example: Any) -> Pair | None:
     """The first and the last of the example records; None where these cannot be taken apart."""
-    whole = PrivateView.of(example, PrivacyUnit("record"), units_are_public=True)
+    whole = PrivateView.of_records(example)
     if not whole.can_take or not whole.count:
         return None
     form = _form_of(example)
@@ -154,12 +157,11 @@ def examine_pair(score: Score, subject: Any, pair: Pair | None) -> None:
     records = [*pair.records]
     with mute_warnings():
         results = _in_one_transfer([_result_or_none(score, subject, each) for each in records])
-        found = [
-            _checked_or_none(result, each) for result, each in zip(results, records, strict=True)
-        ]
+        found = list(map(_checked_or_none, results, records))
         if found[2] is None:
             records[2] = pair.alike
-            found[2:] = _scores_or_none(score, subject, records[2], _plainly), None
+            alike = _result_or_none(score, subject, pair.alike)
+            found[2:] = _checked_or_none(alike, pair.alike), None
         if _moved_in_pair(found) is None:
             return
         records[3] = None if found[3] is None else records[3]
@@ -181,7 +183,7 @@ def try_one(score: Score, subject: Any, example: Any) -> None:
     Raises:
         ScoreError: the score raises on it, or the subject cannot be copied.
     """
-    record = PrivateView.of(example, PrivacyUnit("record"), units_are_public=True).single(0).records
+    record = PrivateView.of_records(example).single(0).records
     try:
         own_score, own_subject = copy.deepcopy((score, subject))
         found = _scores(own_score(own_subject, record))
@@ -260,6 +262,7 @@ def require_per_record(
     assert _equal(before, _scores(_called(score, subject, view.records))), _NOT_REPEATABLE.format(
         view.count
     )
+    scores_of = functools.partial(_scores_or_none, score, subject)
     compared = 0
     rng = np.random.default_rng(seed)
     form = _form_of(view.records)
@@ -268,15 +271,14 @@ def require_per_record(
     for turn, changed in enumerate(
         dict.fromkeys([int(first.argmin()), int(first.argmax()), *drawn])
     ):
-        compared += _require_unmoved(score, subject, view, changed, rng, form, wild)
-        gap = _with_row(view.records, (changed + 1) % view.count, form, None) if turn < 2 else None
-        if gap is not None:
-            compared += _require_unmoved(score, subject, _view(gap), changed, rng, form, wild)
+        compared += _require_unmoved(scores_of, view, changed, rng, form, wild)
         if turn < 2:
-            _require_unmoved_among_alike(score, subject, view, changed, form)
-        copies = _scores_or_none(
-            score, subject, view.take(torch.full((view.count,), changed, device="cpu"))
-        )
+            gap = _with_row(view.records, (changed + 1) % view.count, form, None)
+            if gap is not None:
+                among = PrivateView.of_records(gap)
+                compared += _require_unmoved(scores_of, among, changed, rng, form, wild)
+            _require_unmoved_among_alike(scores_of, view, changed, form)
+        copies = scores_of(view.take(torch.full((view.count,), changed, device="cpu")))
         if copies is not None:
             _require_equal(
                 before[[changed]],
@@ -285,13 +287,11 @@ def require_per_record(
                 "its own score",
             )
     assert compared, "the score raised on every neighbour: nothing could be compared"
-    for size in (
-        sorted({1, 2, 7, view.count // 2, view.count - 1} & set(range(1, view.count)))
-        if parts
-        else ()
-    ):
+    if not parts:
+        return
+    for size in sorted({1, 2, 7, view.count // 2, view.count - 1} & set(range(1, view.count))):
         chosen = torch.from_numpy(np.sort(rng.choice(view.count, size=size, replace=False)))
-        after = _scores_or_none(score, subject, view.take(chosen))
+        after = scores_of(view.take(chosen))
         if after is not None:
             _require_equal(
                 before[chosen.numpy()], after, f"leaving out {view.count - size} records"
@@ -299,8 +299,7 @@ def require_per_record(
 
 
 def _require_unmoved(
-    score: Score,
-    subject: Any,
+    scores_of: Callable[[Any], Any],
     view: PrivateView,
     changed: int,
     rng: np.random.Generator,
@@ -311,12 +310,12 @@ def _require_unmoved(
     AssertionError where one moved."""
     compared = 0
     others = np.delete(np.arange(view.count), changed)
-    before = _scores_or_none(score, subject, view.records)
+    before = scores_of(view.records)
     if before is None:
         return 0
 
     def stays(name: str, neighbour: Any) -> bool:
-        after = _scores_or_none(score, subject, neighbour)
+        after = scores_of(neighbour)
         if after is not None:
             _require_equal(before[others], after[others], f"replacing record {changed} by {name}")
         return after is not None
@@ -341,7 +340,7 @@ def _are_alike(records: Any, others: Any) -> bool:
     def alike(part: Any, other: Any) -> bool:
         if hasattr(part, "iloc"):
             return bool(part.equals(other))
-        if isinstance(part, torch.Tensor):
+        if isinstance(part, Tensor):
             return torch.equal(part, other)
         return isinstance(part, np.ndarray) and part.dtype.kind in "biuf" and _equal(part, other)
 
@@ -349,7 +348,7 @@ def _are_alike(records: Any, others: Any) -> bool:
 
 
 def _require_unmoved_among_alike(
-    score: Score, subject: Any, view: PrivateView, changed: int, form: Form | None
+    scores_of: Callable[[Any], Any], view: PrivateView, changed: int, form: Form | None
 ) -> None:
     """As `_require_unmoved`, where the records share the cells of a column.
 
@@ -365,12 +364,13 @@ def _require_unmoved_among_alike(
     ]
     replaced = {cell: _with_row(view.records, changed, form, cell) for cell in (_LARGE, -_LARGE)}
     for columns in _separated(width):
-        before = _scores_or_none(score, subject, _with_columns_of(view.records, alike, columns))
-        for cell, neighbour in replaced.items() if before is not None else ():
+        before = scores_of(_with_columns_of(view.records, alike, columns))
+        if before is None:
+            continue
+        for cell, neighbour in replaced.items():
             if neighbour is None:
-                after = None
-            else:
-                after = _scores_or_none(score, subject, _with_columns_of(neighbour, alike, columns))
+                continue
+            after = scores_of(_with_columns_of(neighbour, alike, columns))
             if after is not None:
                 what = (
                     f"replacing record {changed} by {cell:g} among records that share"
@@ -394,7 +394,7 @@ def _separated(width: int) -> list[Columns]:
     while step < width:
         sets += [places[places // step % 4 == digit] for digit in range(4)]
         step *= 4
-    return [columns for columns in sets if len(columns)]
+    return list(filter(len, sets))
 
 
 def _told(columns: Columns) -> str:
@@ -416,12 +416,14 @@ def _replacements(
     positions = torch.arange(view.count, device="cpu")
     positions[changed] = (changed + int(rng.integers(1, view.count))) % view.count
     yield "another one", view.take(positions)
-    for name, value in (("zeros", 0.0), *((f"{end:g}", end) for end in _EXTREMES)):
+    for value in (0.0, *_EXTREMES):
         neighbour = view.take(torch.arange(view.count, device="cpu"))
-        if [part for part in leaves(neighbour) if _overwrite(part, changed, value, wild)]:
-            yield name, neighbour
+        if _overwrite_all(neighbour, changed, value, wild):
+            yield "zeros" if value == 0.0 else f"{value:g}", neighbour
     for cell in _HOSTILE:
-        yield from _with_cells(view.records, changed, form, cell)
+        neighbour = _with_cells(view.records, changed, form, cell)
+        if neighbour is not None:
+            yield repr(cell), neighbour
 
 
 def _with_row(records: Any, row: int, form: Form | None, cell: Any) -> Any:
@@ -429,26 +431,34 @@ def _with_row(records: Any, row: int, form: Form | None, cell: Any) -> Any:
     no part can hold this."""
     value = math.nan if cell is None else float(cell)
     changed = map_leaves(
-        records, lambda part: part.clone() if isinstance(part, torch.Tensor) else copy.copy(part)
+        records, lambda part: part.clone() if isinstance(part, Tensor) else copy.copy(part)
     )
-    numeric = [part for part in leaves(changed) if _overwrite(part, row, value, False)]
-    found = [neighbour for _, neighbour in _with_cells(changed, row, form, cell)]
-    if found:
-        return found[0]
-    if numeric:
+    numeric = _overwrite_all(changed, row, value, wild=False)
+    found = _with_cells(changed, row, form, cell)
+    if found is None and numeric:
         return changed
-    return None
+    return found
 
 
-def _with_cells(records: Any, row: int, form: Form | None, cell: Any) -> Iterator[tuple[str, Any]]:
+def _with_cells(records: Any, row: int, form: Form | None, cell: Any) -> Any:
     """The records with this in the cells of one of them: in tables, lists and arrays of anything
-    but numbers."""
-    fitting = [_put(part, row, cell) for part in leaves(records)]
-    if all(part is None for part in fitting):
-        return
-    parts = iter(fitting)
-    neighbour = map_leaves(records, lambda part: part if (new := next(parts)) is None else new)
-    yield repr(cell), neighbour if form is None else form.cast(neighbour)[0]
+    but numbers; None where it cannot be put there."""
+    fits = False
+
+    def put(part: Any) -> Any:
+        nonlocal fits
+        changed = _put(part, row, cell)
+        if changed is None:
+            return part
+        fits = True
+        return changed
+
+    neighbour = map_leaves(records, put)
+    if not fits:
+        return None
+    if form is None:
+        return neighbour
+    return form.cast(neighbour)[0]
 
 
 def _compared_by_columns(
@@ -564,7 +574,7 @@ def _sample_of(sample: Any, cell: Any) -> Any:
         return {key: _sample_of(part, cell) for key, part in sample.items()}
     if isinstance(sample, (tuple, list)):
         return type(sample)(_sample_of(part, cell) for part in sample)
-    if isinstance(sample, (np.ndarray, torch.Tensor)):
+    if isinstance(sample, (np.ndarray, Tensor)):
         changed = sample.copy() if isinstance(sample, np.ndarray) else sample.clone()
         return changed if _assign(changed, ..., math.nan if cell is None else cell) else sample
     return cell
@@ -580,12 +590,18 @@ def _assign(part: Any, place: Any, cell: Any) -> bool:
     return True
 
 
+def _overwrite_all(records: Any, changed: int, value: float, wild: bool) -> bool:
+    """`_overwrite` in each part; False where that means nothing in any."""
+    written = [_overwrite(part, changed, value, wild) for part in leaves(records)]
+    return any(written)
+
+
 def _overwrite(part: Any, changed: int, value: float, wild: bool) -> bool:
     """Write `value`, or what is nearest to it in the dtype, into one row of a numeric part; False
     where that means nothing.
     """
     kind = part.dtype.kind if isinstance(part, np.ndarray) else ""
-    if isinstance(part, torch.Tensor):
+    if isinstance(part, Tensor):
         if part.is_floating_point():
             kind = "f"
         else:
@@ -594,36 +610,32 @@ def _overwrite(part: Any, changed: int, value: float, wild: bool) -> bool:
         part[changed] = value
         return True
     if kind in ("i", "u") and not math.isnan(value):
-        ends = torch.iinfo(part.dtype) if isinstance(part, torch.Tensor) else np.iinfo(part.dtype)
+        ends = torch.iinfo(part.dtype) if isinstance(part, Tensor) else np.iinfo(part.dtype)
         lower, upper = (ends.min, ends.max) if wild else (int(part.min()), int(part.max()))
         part[changed] = int(min(max(value, lower), upper))
         return True
     return False
 
 
-def _scores_or_none(
-    score: Score, subject: Any, records: Any, call: Callable[[Score, Any, Any], Any] | None = None
-) -> Any:
+def _scores_or_none(score: Score, subject: Any, records: Any) -> Any:
     """None without records, and where the score raises or gives anything but a number a record: the
     curator would count the failing records as the worst score."""
-    return _checked_or_none(_result_or_none(score, subject, records, call or _called), records)
+    return _checked_or_none(_result_or_none(score, subject, records, _called), records)
 
 
 def _result_or_none(
-    score: Score, subject: Any, records: Any, call: Callable[[Score, Any, Any], Any] | None = None
+    score: Score, subject: Any, records: Any, call: Callable[[Score, Any, Any], Any] = ask
 ) -> Any:
     """What the score returns, batches joined; None without records, and where it raises."""
     if records is None:
         return None
     try:
-        result = (call or _plainly)(score, subject, records)
+        result = call(score, subject, records)
         if isinstance(result, Iterator):
             return _scores(result)
         return result
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
-        if raised_by_signal(error):
+        if isinstance(error, KeyboardInterrupt) or raised_by_signal(error):
             raise
         # A score may end the program on a record; here it is a public one.
         return None
@@ -634,13 +646,11 @@ def _in_one_transfer(results: list[Any]) -> list[Any]:
     waited for once.
     """
     tensors = [result for result in results if result is not None]
-    if not all(isinstance(result, torch.Tensor) and result.ndim for result in tensors):
+    if not all(isinstance(result, Tensor) and result.ndim for result in tensors):
         return results
     if len({(result.device, result.dtype, result.shape[1:]) for result in tensors}) != 1:
         return results
-    parts = iter(
-        torch.cat(tensors).detach().cpu().split_with_sizes([len(result) for result in tensors])
-    )
+    parts = iter(torch.cat(tensors).detach().cpu().split_with_sizes(list(map(len, tensors))))
     return [None if result is None else next(parts) for result in results]
 
 
@@ -658,16 +668,10 @@ def _checked_or_none(result: Any, records: Any) -> Any:
     return None
 
 
-def _scores(result: Any) -> np.ndarray[Any, Any]:
+def _scores(result: Any) -> NDArray[Any]:
     if isinstance(result, Iterator):
-        return np.concatenate([_scores(batch) for batch in result])
-    if isinstance(result, torch.Tensor):
-        return result.detach().cpu().numpy()
-    return np.asarray(result)
-
-
-def _plainly(score: Score, subject: Any, records: Any) -> Any:
-    return ask(score, subject, records)
+        return np.concatenate(list(map(_scores, result)))
+    return np.asarray(on_host(result))
 
 
 def _called(score: Score, subject: Any, records: Any) -> Any:
@@ -680,14 +684,10 @@ def _called(score: Score, subject: Any, records: Any) -> Any:
         return result
 
 
-def _view(records: Any) -> PrivateView:
-    return PrivateView.of(records, PrivacyUnit("record"), units_are_public=True)
-
-
 def _form_of(records: Any) -> Form | None:
     """The form of public records that hold tables or objects; None where they have none that could
     change."""
-    if any(_is_loose(part) for part in leaves(records)):
+    if any(map(_is_loose, leaves(records))):
         return Form.of(records)
     return None
 

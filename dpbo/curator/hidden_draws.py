@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-import torch
+from torch import Tensor
 
 from dpbo.curator.birth import Drawn
 from dpbo.curator.handle import Opaque
@@ -47,7 +47,7 @@ class HiddenDraws(Opaque):
             )
         self._curator = curator
 
-    def __call__(self, query: Query, mechanism: Mechanism) -> torch.Tensor | None:
+    def __call__(self, query: Query, mechanism: Mechanism) -> Tensor | None:
         """The answer with the noise of a release, `m`; None if it fails, which is as private as the
         answer.
 

@@ -16,13 +16,14 @@ import math
 import numbers
 import unicodedata
 import warnings
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dpbo.errors import InputError, UsageError
 
@@ -38,6 +39,8 @@ LOOKALIKES = (
 _EXACT = {2: 2**11, 4: 2**24}
 
 
+# of each record's label among the distinct ones
+Places = NDArray[np.int64]
 # Types whose equal labels are equal values.
 _PLAIN = {str, bytes, int, bool}
 
@@ -50,7 +53,7 @@ class _Instant(str):
     """A time with a zone, as text in UTC."""
 
 
-def numbered(name: str, labels: Any) -> tuple[list[Any], NDArray[np.int64]]:
+def numbered(name: str, labels: Any) -> tuple[list[Any], Places]:
     """The distinct labels, as values, and the place among them of each record's label.
 
     Missing labels (None, NaN, NaT) are kept, as None or NaN. Numbers and arrays of text or bytes
@@ -90,7 +93,7 @@ def numbered(name: str, labels: Any) -> tuple[list[Any], NDArray[np.int64]]:
     if refused:
         raise InputError(name, min(refused), ALLOWED, _REMEDY)
     # Also of equal values: a date is kept as text.
-    if len({kind_of(value) for value in values if not is_missing(value)}) > 1:
+    if of_several_kinds(values):
         raise UsageError(f"{name} must be {ALLOWED}, but has labels of different kinds. {_REMEDY}")
     distinct, of_values = _places(values)
     if len(set(map(folded, distinct))) < len(distinct):
@@ -102,7 +105,7 @@ def numbered(name: str, labels: Any) -> tuple[list[Any], NDArray[np.int64]]:
     return distinct, of_values[places]
 
 
-def _sorted_numbers(array: np.ndarray[Any, Any]) -> tuple[list[Any], NDArray[np.int64]]:
+def _sorted_numbers(array: NDArray[Any]) -> tuple[list[Any], Places]:
     """`np.unique` with places, by counting where integers lie close together."""
     if array.dtype.kind in "iu" and len(array):
         low = int(array.min())
@@ -115,7 +118,7 @@ def _sorted_numbers(array: np.ndarray[Any, Any]) -> tuple[list[Any], NDArray[np.
     return distinct.tolist(), places.astype(np.int64)
 
 
-def _distinct(parts: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+def _distinct(parts: list[Any]) -> tuple[list[Any], Places]:
     """The different labels of a type whose equality is that of values, and the place of each label
     among them; labels of other types, or of several, stay one by one.
 
@@ -127,7 +130,7 @@ def _distinct(parts: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
     return _places(parts)
 
 
-def _places(labels: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
+def _places(labels: list[Any]) -> tuple[list[Any], Places]:
     """The different labels in the order in which they first occur, and the place of each label.
 
     Sorting Python's hashes is twice as fast as a dict; every label is then compared with the one
@@ -154,6 +157,11 @@ def kind_of(value: Any) -> tuple[Any, ...]:
     # The quick tests first; a date is a text of its own kind.
     # mypy does not know that types are hashable.
     return (_kind_of_type(type(value)),)  # type: ignore[arg-type]
+
+
+def of_several_kinds(labels: Iterable[Any]) -> bool:
+    """Whether labels cannot be compared; a missing one counts as of any kind."""
+    return len({kind_of(label) for label in labels if not is_missing(label)}) > 1
 
 
 @functools.cache
@@ -191,7 +199,7 @@ def folded(value: Any) -> Any:
     )
 
 
-def hash_labels(labels: Any, key: bytes, *, as_read: bool = False) -> tuple[torch.Tensor, bytes]:
+def hash_labels(labels: Any, key: bytes, *, as_read: bool = False) -> tuple[Tensor, bytes]:
     """Keyed 128-bit hashes of the distinct labels, `labels x 2` int64, and a hash of their kind,
     zeros without labels.
 
@@ -229,11 +237,14 @@ def _label_bytes(label: Any) -> bytes:
         return b"s" + label.encode("utf-8", "surrogatepass")
     if isinstance(label, bytes):
         return b"b" + label
-    parts = [b"" if part is None else _label_bytes(part) for part in label]
-    return b"t" + b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    found = b"t"
+    for part in label:
+        content = b"" if part is None else _label_bytes(part)
+        found += len(content).to_bytes(8, "little") + content
+    return found
 
 
-def _array(labels: Any) -> np.ndarray[Any, Any] | None:
+def _array(labels: Any) -> NDArray[Any] | None:
     """The labels as an array; None where they have no order, are one text, or raise: an error's
     text may show some of them.
     """
@@ -242,13 +253,20 @@ def _array(labels: Any) -> np.ndarray[Any, Any] | None:
     ):
         return None
     try:
-        raw = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else labels
+        raw = on_host(labels)
         return np.asarray(raw if hasattr(raw, "dtype") else _listed(raw))
     except Exception:
         return None
 
 
-def _listed(labels: Any) -> np.ndarray[Any, Any]:
+def on_host(part: Any) -> Any:
+    """A tensor as an array; anything else as it is."""
+    if isinstance(part, Tensor):
+        return part.detach().cpu().numpy()
+    return part
+
+
+def _listed(labels: Any) -> NDArray[Any]:
     """A 1-d array of objects; tuples stay whole."""
     return np.fromiter(labels, dtype=object)
 
@@ -259,8 +277,8 @@ def _value(label: Any) -> Any:
     """
     if type(label) in _PLAIN:
         return label
-    if isinstance(label, (torch.Tensor, np.ndarray)) and label.ndim == 0:
-        label = label.detach().cpu().numpy()[()] if isinstance(label, torch.Tensor) else label[()]
+    if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 0:
+        label = on_host(label)[()]
     if isinstance(label, np.datetime64):
         if np.isnat(label):
             return None

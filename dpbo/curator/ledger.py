@@ -20,12 +20,13 @@ value was released tells how long the private scores took.
 """
 
 import contextlib
-import itertools
 import json
 import logging
 import os
 import pathlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain as chained
+from itertools import starmap
 from typing import Annotated, Any, Self
 
 import sqlalchemy as sa
@@ -34,6 +35,7 @@ from dpbo.accounting.planned import Planned
 from dpbo.curator.birth import Birth, Drawn
 from dpbo.curator.chain import (
     Chain,
+    Json,
     Record,
     Reserved,
     State,
@@ -156,15 +158,14 @@ class Ledger:
         ledger._bind(first)
         return ledger
 
-    def _first(self, birth: Birth, body: Mapping[str, Any]) -> Record:
+    def _first(self, birth: Birth, body: Json) -> Record:
         with self.storage.writing() as connection:
             first = _read_one(connection, 0)
             if first is None:
                 require_kept_head(self.storage, kept_head(self.storage), None)
-            if first is None and isinstance(birth.accounting, Planned):
-                # Exactly: only a ledger of another machine has room for its rounding.
-                birth.accounting.require_kept(birth.budget)
-            if first is None:
+                if isinstance(birth.accounting, Planned):
+                    # Exactly: only a ledger of another machine has room for its rounding.
+                    birth.accounting.require_kept(birth.budget)
                 first, _ = _next(Chain(), "birth", "", body)
                 insert(connection, first)
             return first
@@ -201,7 +202,7 @@ class Ledger:
         name: Text,
         event: Event,
         slots: Count,
-        terms: Mapping[str, Any],
+        terms: Json,
         *,
         parallel: bool = False,
         limit: Count | None = None,
@@ -234,7 +235,7 @@ class Ledger:
         self,
         name: Text,
         event: Event,
-        details: Mapping[str, Any],
+        details: Json,
         reservation: str | None = None,
         *,
         used: int | None = None,
@@ -264,7 +265,7 @@ class Ledger:
         note_drawn(Drawn.under(self.birth, event))
         return entry.seq
 
-    def store(self, entry: int, name: str, values: Sequence[Mapping[str, Any]]) -> None:
+    def store(self, entry: int, name: str, values: Sequence[Json]) -> None:
         """Keep what was drawn for a charge, one value a slot. Called again, it keeps it once: the
         first commit may have gone unanswered.
         """
@@ -314,11 +315,9 @@ class Ledger:
         with self._transaction(self.storage.reading()) as connection:
             records = self._chain.values.get(reservation, [])
             new = records[skip:]
-            found = [
-                value
-                for record in _numbered(connection, dict.fromkeys(new))
-                for value in record.body["values"]
-            ]
+            found = list[dict[str, Any]]()
+            for record in _numbered(connection, dict.fromkeys(new)):
+                found += record.body["values"]
             # a record holds the values of all slots that were released together
             return found[len(found) - len(new) :]
 
@@ -346,8 +345,7 @@ class Ledger:
     def head(self) -> Record:
         """The newest record."""
         with self._newest():
-            assert self._chain.head is not None
-            return self._chain.head
+            return self._chain.newest
 
     def records(self, *, after: int | None = None) -> list[Record]:
         """The whole chain, with whatever else stands in its table, or what follows the record of
@@ -390,11 +388,10 @@ class Ledger:
         with self._transaction(self.storage.reading()) as connection:
             last = ""
             rows = connection.execute(_ALL).partitions(_AT_ONCE)
-            for last in require_hashes(itertools.chain.from_iterable(rows)):
+            for last in require_hashes(chained.from_iterable(rows)):
                 found |= last == expect
             chain = self._chain
-            assert chain.head is not None
-            if last != chain.head.hash:
+            if last != chain.newest.hash:
                 raise LedgerCorrupt("the ledger's records are not those that this process read.")
         if not found:
             raise LedgerRolledBack(
@@ -410,9 +407,7 @@ class Ledger:
             expect: a head hash kept elsewhere; it must occur in the chain, or the ledger was rolled
                 back or rewritten.
         """
-        head = self.verified(expect=expect).head
-        assert head is not None
-        return head
+        return self.verified(expect=expect).newest
 
     def account(self) -> str:
         """The budget in epsilon and delta, and what was spent or reserved for what as this process
@@ -431,8 +426,7 @@ class Ledger:
         record.
         """
         with self._transaction(self.storage.writing()):
-            assert self._chain.head is not None
-            yield self._chain.head
+            yield self._chain.newest
 
     def _saw(self, record: Record) -> None:
         """A durable record: from here on a ledger without it is another one."""
@@ -496,7 +490,7 @@ class Ledger:
         rows = connection.execute(_NEWER, {"head": 0 if last is None else last[0]}).partitions(
             _AT_ONCE
         )
-        for seq, kind, name, body, previous, hash, written in itertools.chain.from_iterable(rows):
+        for seq, kind, name, body, previous, hash, written in chained.from_iterable(rows):
             missing.discard((seq, hash))
             if last in missing:
                 break
@@ -509,8 +503,7 @@ class Ledger:
                 " put in its place."
             )
             raise LedgerRolledBack(text)
-        newest = self._chain.head
-        assert newest is not None
+        newest = self._chain.newest
         if count != newest.seq + 1:
             raise LedgerCorrupt(
                 f"the ledger holds {count} records where {newest.seq + 1} were written: one was"
@@ -519,9 +512,7 @@ class Ledger:
         self._saw(newest)
         self._version = version
 
-    def _write(
-        self, connection: sa.Connection, kind: str, name: str, body: Mapping[str, Any]
-    ) -> Record:
+    def _write(self, connection: sa.Connection, kind: str, name: str, body: Json) -> Record:
         """The next record of the chain, which follows once it is durable.
 
         Raises what `Chain.next_state` does, with nothing written.
@@ -556,7 +547,7 @@ def _signature() -> dict[str, str]:
     return {"run_by": text}
 
 
-def _next(chain: Chain, kind: str, name: str, body: Mapping[str, Any]) -> tuple[Record, State]:
+def _next(chain: Chain, kind: str, name: str, body: Json) -> tuple[Record, State]:
     """The next record of a chain, and the state after it."""
     state = chain.next_state(kind, name, body)
     return Record.following(chain.head, kind, name, {**body, "state": chain.carried(state)}), state
@@ -570,20 +561,17 @@ def insert(connection: sa.Connection, record: Record) -> None:
 def _numbered(connection: sa.Connection, numbers: Collection[int]) -> list[Record]:
     """The records of these numbers, which are in order."""
     wanted = list(numbers)
-    parts = (wanted[start : start + _AT_ONCE] for start in range(0, len(wanted), _AT_ONCE))
-    return [
-        Record.stored(*row)
-        for part in parts
-        for row in connection.execute(_NUMBERED, {"numbers": part})
-    ]
+    found = list[Record]()
+    for start in range(0, len(wanted), _AT_ONCE):
+        part = wanted[start : start + _AT_ONCE]
+        found += starmap(Record.stored, connection.execute(_NUMBERED, {"numbers": part}))
+    return found
 
 
 def _read(connection: sa.Connection, where: sa.ColumnElement[bool]) -> list[Record]:
     """These records, oldest first."""
-    return [
-        Record.stored(*row)
-        for row in connection.execute(sa.select(table).where(where).order_by(table.c.seq))
-    ]
+    rows = connection.execute(_ALL.where(where))
+    return list(starmap(Record.stored, rows))
 
 
 def _read_one(connection: sa.Connection, seq: int) -> Record | None:

@@ -3,11 +3,12 @@ Nothing is ever drawn twice.
 """
 
 import dataclasses
+import itertools
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
+from torch import Tensor
 
 from dpbo.curator.handle import Handle
 from dpbo.errors import ReleaseLost
@@ -29,9 +30,7 @@ class PendingReleases:
     def __init__(self, ledger: "Ledger") -> None:
         self._ledger = ledger
         # None until it is stored.
-        self._charged: weakref.WeakKeyDictionary[Handle, Release | None] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._charged = weakref.WeakKeyDictionary[Handle, Release | None]()
         self._drawn: list[tuple[int, str, DrawnReleases]] = []
 
     def uncharged(self, handles: Iterable[Handle]) -> list[Handle]:
@@ -67,18 +66,7 @@ class PendingReleases:
         """
         while self._drawn:
             entry, name, drawn = self._drawn[0]
-            values = [
-                {
-                    "handle": handle.id,
-                    "value": _listed(release.value),
-                    "variance": _listed(release.variance),
-                    "distribution": release.distribution.to_json(),
-                    "lattice": [str(k) for k in release.lattice],
-                    "details": handle.details,
-                }
-                for handle, release in drawn
-            ]
-            self._ledger.store(entry, name, values)
+            self._ledger.store(entry, name, list(itertools.starmap(_row, drawn)))
             self._charged.update(drawn)
             self._drawn.pop(0)
 
@@ -97,7 +85,19 @@ class PendingReleases:
         )
 
 
-def _listed(numbers: torch.Tensor) -> list[Any]:
+def _row(handle: Handle, release: Release) -> dict[str, Any]:
+    """A value as the ledger keeps it."""
+    return {
+        "handle": handle.id,
+        "value": _listed(release.value),
+        "variance": _listed(release.variance),
+        "distribution": release.distribution.to_json(),
+        "lattice": list(map(str, release.lattice)),
+        "details": handle.details,
+    }
+
+
+def _listed(numbers: Tensor) -> list[Any]:
     """Numbers as the ledger keeps them, also a single one in a list."""
     listed: list[Any] = numbers.reshape(numbers.shape or (1,)).tolist()
     return listed

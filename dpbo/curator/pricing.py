@@ -10,11 +10,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch import Tensor
 
-from dpbo.accounting.calibration import budget_cost, exact_share
+from dpbo.accounting.calibration import BudgetOrShare, budget_cost, exact_share
 from dpbo.accounting.filters import filter_within
 from dpbo.accounting.planned import Planned
-from dpbo.errors import BudgetExceeded, InputError, UsageError
+from dpbo.curator.statements import largest_share
+from dpbo.errors import InputError, UsageError
 from dpbo.events import Event, PoissonGaussianEvent
 from dpbo.mechanisms.additive import LEAST_MULTIPLIER, AdditiveMechanism
 from dpbo.mechanisms.choice import ChoiceMechanism
@@ -25,7 +27,6 @@ from dpbo.queries.query import Query
 if TYPE_CHECKING:
     from dpbo.curator.curator import Curator
 
-BudgetOrShare = Budget | float | Fraction
 KindOfNoise = type[AdditiveMechanism | ChoiceMechanism] | tuple[type[AdditiveMechanism], ...]
 Noise = Event | Mechanism | KindOfNoise
 Kind = TypeVar("Kind", bound=AdditiveMechanism | ChoiceMechanism)
@@ -44,7 +45,7 @@ def share_of_cap(curator: Curator, budget: BudgetOrShare) -> Fraction:
         raise InputError("budget", str(budget), "1 with accounting=Planned(...)", remedy)
     cap = curator.ledger.cap
     cost = budget_cost(budget, curator.accounting, cap)
-    return max(part / whole for part, whole in zip(cost.parts, cap.parts, strict=True) if whole)
+    return largest_share(cost, cap)
 
 
 def require_left(curator: Curator, budget: BudgetOrShare, what: str) -> None:
@@ -53,15 +54,10 @@ def require_left(curator: Curator, budget: BudgetOrShare, what: str) -> None:
     """
     if isinstance(curator.accounting, Planned):
         return
-    total = curator.ledger.head().total
-    cap = curator.ledger.cap
-    wanted = budget_cost(budget, curator.accounting, cap)
-    if not total + wanted <= cap:
-        part = (total + wanted).first_beyond(cap)
-        requested, spent, whole = (float(cost.parts[part]) for cost in (wanted, total, cap))
-        raise BudgetExceeded(
-            requested, whole - spent, whole, curator.accounting.unit, what, curator.ledger.account()
-        )
+    chain = curator.ledger.chain()
+    wanted = budget_cost(budget, curator.accounting, chain.cap)
+    if not chain.total + wanted <= chain.cap:
+        raise chain.exceeded(wanted, what)
 
 
 def priced(
@@ -158,7 +154,7 @@ def slot_noise(
     return mechanism, query.release_event(mechanism.event(), curator.adjacency)
 
 
-def noise_std(curator: Curator, mechanism: Mechanism, query: Query) -> torch.Tensor | None:
+def noise_std(curator: Curator, mechanism: Mechanism, query: Query) -> Tensor | None:
     """Standard deviation of a release of the question, `m`, with that of the sampling where units
     are sampled.
 

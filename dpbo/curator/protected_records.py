@@ -10,10 +10,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dpbo.curator.handle import Opaque
-from dpbo.curator.record_fingerprints import PROCESS_KEY, Rows, Sketch, TableDigest, rows_of
+from dpbo.curator.record_fingerprints import PROCESS_KEY, Rows, Sketch, rows_of, table_digest
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError
 from dpbo.events import Event
@@ -136,12 +134,8 @@ class ProtectedRecords(Opaque):
         """
         if records is self.__own.container:
             return True
-        own, rows = rows_of(self.__own), rows_of(records)
-        if own is None or rows is None:
-            return False
-        mine = TableDigest.of(own, PROCESS_KEY)
-        others = TableDigest.of(rows, PROCESS_KEY)
-        return mine is not None and others is not None and torch.equal(mine.sums, others.sums)
+        digest = table_digest(rows_of(records), PROCESS_KEY)
+        return digest is not None and digest == table_digest(rows_of(self.__own), PROCESS_KEY)
 
     def are_repeated(self) -> bool:
         """Whether the ledger is in memory and another one of this process protects some of the same

@@ -36,18 +36,23 @@ import abc
 import datetime
 import decimal
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from dpbo.curator.labels import on_host
 from dpbo.curator.records import count_records, leaves, map_leaves
 from dpbo.errors import InputError, Unshown, UsageError
+from dpbo.fingerprint import columns_of
 
 Cells = NDArray[Any]
+# of some of the records
+Marks = NDArray[np.bool_]
 Path = tuple[Hashable, ...]
 _NUMBERS = "biuf"
 # 1 == 1.0 == True: categories of pandas keep whichever comes first, so it must not matter which
@@ -92,7 +97,7 @@ class Form:
         value."""
         return any(form.may_be_unfit for form in self.leaves.values())
 
-    def cast(self, records: Any) -> tuple[Any, NDArray[np.bool_]]:
+    def cast(self, records: Any) -> tuple[Any, Marks]:
         """The records in this form, and which of them are unfit.
 
         Raises:
@@ -128,7 +133,7 @@ def require_known_form(records: Any) -> None:
     public. The samples of a list have no dtype in common.
     """
     for part in leaves(records):
-        numeric = isinstance(part, (np.ndarray, torch.Tensor)) or hasattr(part, "tocsr")
+        numeric = isinstance(part, (np.ndarray, Tensor)) or hasattr(part, "tocsr")
         kind = getattr(getattr(part, "dtype", None), "kind", "f")
         if _is_table(part) or (numeric and kind not in f"{_NUMBERS}c"):
             allowed = (
@@ -146,22 +151,22 @@ class Leaf(abc.ABC):
         return False
 
     @abc.abstractmethod
-    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
         """The private part in this form. Marks the records in `unfit` that have no value in it.
         `name` is for errors."""
 
 
 def leaf_form(part: Any, name: str) -> Leaf:
     """The form of one public part."""
-    if isinstance(part, torch.Tensor):
+    if isinstance(part, Tensor):
         return TensorForm(part.dtype)
     if hasattr(part, "iloc"):
         if part.ndim == 1:
             return SeriesForm(part.name, column_form(part, name))
         if not part.columns.is_unique:
             raise InputError(name, part, "a table whose columns have different names")
-        columns = [part.iloc[:, place] for place in range(part.shape[1])]
-        return TableForm(part.columns, tuple(column_form(column, name) for column in columns))
+        columns = (column_form(column, name) for column in columns_of(part))
+        return TableForm(part.columns, tuple(columns))
     if isinstance(part, np.ndarray):
         return _array_form(part, name)
     if hasattr(part, "tocsr") and part.dtype.kind in _NUMBERS:
@@ -183,11 +188,11 @@ class AsItCame(Leaf):
 
     kind: type | None
 
-    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
         if (
             isinstance(part, list) != (self.kind is list)
             or _is_table(part)
-            or isinstance(part, (np.ndarray, torch.Tensor))
+            or isinstance(part, (np.ndarray, Tensor))
         ):
             raise InputError(name, type(part).__name__, "of the public records' type", _NEEDED)
         return part
@@ -203,8 +208,8 @@ class TensorForm(Leaf):
     def may_be_unfit(self) -> bool:
         return not (self.dtype.is_floating_point or self.dtype.is_complex)
 
-    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
-        if not isinstance(part, torch.Tensor):
+    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
+        if not isinstance(part, Tensor):
             raise InputError(name, type(part).__name__, "a tensor, as the public records are")
         if part.dtype == self.dtype:
             return part
@@ -222,9 +227,8 @@ class TensorForm(Leaf):
         )
 
 
-@dataclass(frozen=True, eq=False)
-class ArrayForm(Leaf):
-    """An array of one dtype, of any width."""
+class AlikeForm(Leaf):
+    """A part whose cells all have one form."""
 
     column: Column
 
@@ -232,7 +236,14 @@ class ArrayForm(Leaf):
     def may_be_unfit(self) -> bool:
         return self.column.may_be_unfit
 
-    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+
+@dataclass(frozen=True, eq=False)
+class ArrayForm(AlikeForm):
+    """An array of one dtype, of any width."""
+
+    column: Column
+
+    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
         cells = _as_array(part, name)
         wide = np.zeros(cells.size, dtype=bool)
         found = np.asarray(self.column.cast(cells.reshape(-1), wide)).reshape(cells.shape)
@@ -246,7 +257,7 @@ class ObjectArrayForm(Leaf):
 
     columns: tuple[Column, ...]
 
-    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
         cells = _as_array(part, name)
         flat = cells.reshape(len(cells), -1)
         if flat.shape[1] != len(self.columns):
@@ -270,7 +281,7 @@ class StructuredForm(Leaf):
 
     may_be_unfit = True
 
-    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
         names = getattr(getattr(part, "dtype", None), "names", None) or ()
         if not isinstance(part, np.ndarray) or not set(self.columns) <= set(names):
             raise InputError(
@@ -283,16 +294,12 @@ class StructuredForm(Leaf):
 
 
 @dataclass(frozen=True, eq=False)
-class SparseForm(Leaf):
+class SparseForm(AlikeForm):
     """A sparse matrix of numbers, as CSR."""
 
     column: NumberForm
 
-    @property
-    def may_be_unfit(self) -> bool:
-        return self.column.may_be_unfit
-
-    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
         if not hasattr(part, "tocsr"):
             raise InputError(
                 name, type(part).__name__, "a sparse matrix, as the public records are"
@@ -305,17 +312,13 @@ class SparseForm(Leaf):
 
 
 @dataclass(frozen=True, eq=False)
-class SeriesForm(Leaf):
+class SeriesForm(AlikeForm):
     """A pandas Series."""
 
     label: Hashable
     column: Column
 
-    @property
-    def may_be_unfit(self) -> bool:
-        return self.column.may_be_unfit
-
-    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
         cast = _series(self.column, _one_column(part, name), unfit)
         cast.name = self.label
         return cast
@@ -332,7 +335,7 @@ class TableForm(Leaf):
     def may_be_unfit(self) -> bool:
         return any(column.may_be_unfit for column in self.columns)
 
-    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
         import pandas as pd
 
         if not hasattr(part, "iloc") or part.ndim != 2:
@@ -342,10 +345,11 @@ class TableForm(Leaf):
         index = pd.RangeIndex(len(unfit))
         if (numbers := self._as_floats(part)) is not None:
             return pd.DataFrame(numbers, index=index, columns=self.names)
-        made = [
-            _series(column, part.iloc[:, place], unfit) for place, column in enumerate(self.columns)
-        ]
-        table = pd.DataFrame(dict(enumerate(made)), index=index, columns=pd.RangeIndex(len(made)))
+        made = {
+            place: _series(column, part.iloc[:, place], unfit)
+            for place, column in enumerate(self.columns)
+        }
+        table = pd.DataFrame(made, index=index, columns=pd.RangeIndex(len(made)))
         table.columns = self.names
         return table
 
@@ -395,12 +399,12 @@ class Column(abc.ABC):
         return False
 
     @abc.abstractmethod
-    def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
+    def cast(self, column: Any, unfit: Marks) -> Any:
         """A column's cells, each by itself, in this form. Marks in `unfit` those that have no value
         in it."""
 
 
-def _series(column: Column, cells: Any, unfit: NDArray[np.bool_]) -> Any:
+def _series(column: Column, cells: Any, unfit: Marks) -> Any:
     """The cells in a column's form, as a Series whose index counts rows."""
     import pandas as pd
 
@@ -429,7 +433,7 @@ def column_form(series: Any, name: str) -> Column:
     if isinstance(dtype, pd.DatetimeTZDtype) or getattr(dtype, "kind", "") in "Mm":
         return MomentForm(dtype)
     if isinstance(dtype, np.dtype) and dtype.kind == "O":
-        return ObjectForm.of(list(series))
+        return ObjectForm.of(series)
     raise InputError(
         f"{name}[{series.name!r}]",
         str(dtype),
@@ -450,7 +454,7 @@ class NumberForm(Column):
     def may_be_unfit(self) -> bool:
         return self.dtype.kind in "biu"
 
-    def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
+    def cast(self, column: Any, unfit: Marks) -> Any:
         numbers = _numbers(_cells(column))
         with np.errstate(all="ignore"):
             if not self.may_be_unfit:
@@ -469,12 +473,12 @@ class TextForm(Column):
 
     dtype: Any
 
-    def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
+    def cast(self, column: Any, unfit: Marks) -> Any:
         import pandas as pd
 
         if getattr(column, "dtype", None) == self.dtype:
             return column.array
-        return pd.array([_text(cell) for cell in _cells(column)], dtype=self.dtype)
+        return pd.array(list(map(_text, _cells(column))), dtype=self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -486,14 +490,12 @@ class FixedTextForm(Column):
 
     may_be_unfit = True
 
-    def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
+    def cast(self, column: Any, unfit: Marks) -> Any:
+        kind = str if self.dtype.kind == "U" else bytes
         found = np.full(len(column), self.fill, dtype=self.dtype)
         for place, cell in enumerate(_cells(column)):
-            value = _text(cell) if self.dtype.kind == "U" else cell
-            fits = (
-                isinstance(value, str if self.dtype.kind == "U" else bytes)
-                and np.array(value).itemsize <= self.dtype.itemsize
-            )
+            value = _text(cell) if kind is str else cell
+            fits = isinstance(value, kind) and np.array(value).itemsize <= self.dtype.itemsize
             if fits:
                 found[place] = value
             unfit[place] |= not fits
@@ -511,7 +513,7 @@ class CategoryForm(Column):
     def may_be_unfit(self) -> bool:
         return self.values.may_be_unfit
 
-    def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
+    def cast(self, column: Any, unfit: Marks) -> Any:
         import pandas as pd
 
         if isinstance(getattr(column, "dtype", None), pd.CategoricalDtype):
@@ -542,7 +544,7 @@ class MomentForm(Column):
 
     dtype: Any
 
-    def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
+    def cast(self, column: Any, unfit: Marks) -> Any:
         if getattr(column, "dtype", None) == self.dtype:
             return getattr(column, "array", column)
         zone = getattr(self.dtype, "tz", None)
@@ -570,13 +572,18 @@ class ObjectForm(Column):
     dtype: Any = object
 
     @classmethod
-    def of(cls, public: Sequence[Any]) -> ObjectForm:
+    def of(cls, public: Iterable[Any]) -> ObjectForm:
         """The form of these cells."""
-        plain = [_plain(cell) for cell in public]
-        missing = next((cell for cell in plain if is_missing(cell)), math.nan)
-        return cls(frozenset(type(cell) for cell in plain if not is_missing(cell)), missing)
+        types = set[type]()
+        missing = []
+        for cell in map(_plain, public):
+            if is_missing(cell):
+                missing.append(cell)
+            else:
+                types.add(type(cell))
+        return cls(frozenset(types), [*missing, math.nan][0])
 
-    def cast(self, column: Any, unfit: NDArray[np.bool_]) -> Any:
+    def cast(self, column: Any, unfit: Marks) -> Any:
         return np.fromiter(map(self._cell, _cells(column)), dtype=object, count=len(column))
 
     def _cell(self, cell: Any) -> Any:
@@ -614,7 +621,7 @@ class ClassForm(Leaf):
 
     may_be_unfit = True
 
-    def cast(self, part: Any, unfit: NDArray[np.bool_], name: str) -> Any:
+    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
         words = self.classes.dtype.kind in "US" or any(
             isinstance(label, str) for label in self.classes.tolist()
         )
@@ -646,26 +653,22 @@ def _array_form(part: Cells, name: str) -> Leaf:
     if kind in "UST":
         return ArrayForm(ObjectForm(frozenset({bytes if kind == "S" else str}), math.nan))
     if kind == "O":
-        if len(part):
-            table = part.reshape(len(part), -1)
-        else:
-            table = part.reshape(0, math.prod(part.shape[1:]))
-        return ObjectArrayForm(
-            tuple(ObjectForm.of(list(table[:, place])) for place in range(table.shape[1]))
-        )
+        table = part.reshape(len(part), math.prod(part.shape[1:]))
+        return ObjectArrayForm(tuple(map(ObjectForm.of, table.T)))
     raise InputError(name, part, "of numbers, text, dates, objects, or named fields of these")
 
 
 def _field_form(values: Cells, name: str) -> Column:
     fill = values[0] if len(values) else np.zeros(1, values.dtype)[0]
-    if values.ndim == 1 and values.dtype.kind in _NUMBERS:
+    kind = values.dtype.kind if values.ndim == 1 else "V"
+    if kind in _NUMBERS:
         return NumberForm(values.dtype, fill)
-    if values.ndim == 1 and values.dtype.kind in "US":
+    if kind in "US":
         return FixedTextForm(values.dtype, fill)
-    if values.ndim == 1 and values.dtype.kind in "Mm":
+    if kind in "Mm":
         return MomentForm(values.dtype)
-    if values.ndim == 1 and values.dtype.kind == "O":
-        return ObjectForm.of(list(values))
+    if kind == "O":
+        return ObjectForm.of(values)
     raise InputError(name, values, "of fields of numbers, text, dates or objects, one a record")
 
 
@@ -681,7 +684,7 @@ def _paths(records: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
 def _is_table(part: Any) -> bool:
     """Whether it says what its columns hold, as DataFrames, Series and other libraries' tables do;
     arrays and tensors do not count."""
-    if isinstance(part, (np.ndarray, torch.Tensor)) or hasattr(part, "tocsr"):
+    if isinstance(part, (np.ndarray, Tensor)) or hasattr(part, "tocsr"):
         return False
     return any(hasattr(part, name) for name in ("iloc", "columns", "dtypes", "dtype", "schema"))
 
@@ -696,8 +699,7 @@ def _as_array(part: Any, name: str) -> Cells:
 
 def _one_column(part: Any, name: str) -> Any:
     """Labels as something whose cells can be taken one by one."""
-    if isinstance(part, torch.Tensor):
-        part = part.detach().cpu().numpy()
+    part = on_host(part)
     if isinstance(part, (list, tuple)) or getattr(part, "ndim", 0) == 1:
         return part
     raise InputError(name, type(part).__name__, "one label for each record, in the records' order")
@@ -716,18 +718,11 @@ def _plain(cell: Any) -> Any:
     other cells."""
     if isinstance(cell, np.generic) and cell.dtype.kind in f"{_NUMBERS}cUS":
         return cell.item()
-    if (
-        isinstance(cell, datetime.datetime)
-        and hasattr(cell, "to_pydatetime")
-        and not is_missing(cell)
-    ):
-        return cell.to_pydatetime(warn=False)
-    if (
-        isinstance(cell, datetime.timedelta)
-        and hasattr(cell, "to_pytimedelta")
-        and not is_missing(cell)
-    ):
-        return cell.to_pytimedelta()
+    if isinstance(cell, (datetime.datetime, datetime.timedelta)) and not is_missing(cell):
+        if hasattr(cell, "to_pydatetime"):
+            return cell.to_pydatetime(warn=False)
+        if hasattr(cell, "to_pytimedelta"):
+            return cell.to_pytimedelta()
     return cell
 
 
@@ -745,7 +740,7 @@ def _numbers(cells: Any) -> NDArray[np.float64]:
     if isinstance(cells, np.ndarray) and cells.dtype.kind in _NUMBERS:
         with np.errstate(all="ignore"):
             return cells.astype(np.float64, copy=False)
-    return np.array([_number(cell) for cell in cells], dtype=np.float64)
+    return np.fromiter(map(_number, cells), np.float64, len(cells))
 
 
 def _number(cell: Any) -> float:

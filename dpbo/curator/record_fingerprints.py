@@ -37,14 +37,14 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.public_form import is_missing
 from dpbo.curator.records import PrivateView, leaves
-from dpbo.fingerprint import fingerprint
+from dpbo.fingerprint import columns_of, fingerprint
 from dpbo.isolation import isolate_generators, mute_warnings
-from dpbo.privacy import PrivacyUnit
 
 Digests = NDArray[np.uint64]
 _Words = tuple[Digests, Digests | None]
@@ -71,9 +71,8 @@ _CELLS = (
     list,
     Mapping,
     np.ndarray,
-    torch.Tensor,
+    Tensor,
 )
-_RECORD = PrivacyUnit("record")
 # The secret key of this process.
 PROCESS_KEY = system_entropy(32)
 
@@ -90,14 +89,14 @@ class Rows(Protocol):
         """Number of units."""
 
     @property
-    def groups(self) -> torch.Tensor | None:
+    def groups(self) -> Tensor | None:
         """The unit of each record; None where each record is one."""
 
     @property
     def can_take(self) -> bool:
         """Whether single records can be taken out."""
 
-    def take(self, positions: torch.Tensor | slice, /) -> Any:
+    def take(self, positions: Tensor | slice, /) -> Any:
         """The records at these positions, as a table."""
 
 
@@ -115,7 +114,7 @@ class _Samples:
     units = count
     groups: None = None
 
-    def take(self, positions: torch.Tensor | slice) -> Any:
+    def take(self, positions: Tensor | slice) -> Any:
         """The parts of the samples, each as a tensor or array where all have one shape, else as a
         list."""
         # A warning may show a sample, and samples may be changed at random.
@@ -139,7 +138,7 @@ def rows_of(records: Any) -> Rows | None:
             if (whole := rows_of(records.dataset)) is None:
                 return None
             rows = whole.take(torch.as_tensor(records.indices, device="cpu"))
-            return PrivateView.of(rows, _RECORD, units_are_public=True)
+            return PrivateView.of_records(rows)
         if type(records) is TensorDataset:
             records = records.tensors
         elif isinstance(records, Dataset):
@@ -150,7 +149,7 @@ def rows_of(records: Any) -> Rows | None:
             if first is not None and second is not None and np.array_equal(first, second):
                 return samples
             return None
-        view = PrivateView.of(records, _RECORD, units_are_public=True)
+        view = PrivateView.of_records(records)
         if view.can_take:
             return view
         return None
@@ -160,10 +159,7 @@ def rows_of(records: Any) -> Rows | None:
 
 
 def _stacked(parts: list[Any]) -> Any:
-    if (
-        all(isinstance(part, torch.Tensor) for part in parts)
-        and len({part.shape for part in parts}) == 1
-    ):
+    if all(isinstance(part, Tensor) for part in parts) and len({part.shape for part in parts}) == 1:
         return torch.stack(parts)
     if (
         all(isinstance(part, np.ndarray) for part in parts)
@@ -308,7 +304,7 @@ class TableDigest:
         sums: four sums over rows, and the number of units, as int64 modulo 2^64; private.
     """
 
-    def __init__(self, sums: torch.Tensor) -> None:
+    def __init__(self, sums: Tensor) -> None:
         self.sums = sums
 
     @classmethod
@@ -342,6 +338,12 @@ class TableDigest:
         return hashlib.blake2b(self.sums.numpy().tobytes(), key=key, digest_size=16).hexdigest()
 
 
+def table_digest(rows: Rows | None, key: bytes) -> str | None:
+    """Digest of all records in any order; None where single records cannot be read."""
+    digest = None if rows is None else TableDigest.of(rows, key)
+    return None if digest is None else digest.hex(key)
+
+
 def order_digest(rows: Rows, key: bytes) -> str | None:
     """Digest of all records in their order; None where single records cannot be read."""
     hashed = hashlib.blake2b(key=key, digest_size=16)
@@ -359,7 +361,7 @@ def _mixed(numbers: Digests) -> Digests:
 
 
 def row_digests(
-    view: Rows, key: bytes, positions: torch.Tensor | None = None, columns: _Columns | None = None
+    view: Rows, key: bytes, positions: Tensor | None = None, columns: _Columns | None = None
 ) -> Digests | None:
     """A fingerprint for each row, or those at these positions; None where single records cannot be
     read.
@@ -376,7 +378,7 @@ def _read(
     view: Rows,
     key: bytes,
     use: Callable[[Digests], Any],
-    positions: torch.Tensor | None = None,
+    positions: Tensor | None = None,
     columns: _Columns | None = None,
 ) -> bool:
     """Give the fingerprints of rows, block by block, to `use`; False where single records cannot be
@@ -393,9 +395,8 @@ def _read(
             rows = block if positions is None else positions[block]
             words = _words_of(view, rows, block.stop - start, key)
             if columns is not None:
-                columns.add(
-                    np.hstack([part for pair in words for part in pair if part is not None])
-                )
+                found = itertools.chain.from_iterable(words)
+                columns.add(np.hstack([part for part in found if part is not None]))
             # Modulo 2^64.
             sums = np.tile(keys[:2], (block.stop - start, 1))
             place = 0
@@ -418,21 +419,23 @@ def _upper(sums: Digests) -> Digests:
     return (sums[:, 0] & np.uint64(0xFFFFFFFF00000000)) | (sums[:, 1] >> np.uint64(32))
 
 
-def _words_of(view: Rows, rows: torch.Tensor | slice, count: int, key: bytes) -> list[_Words]:
+def _words_of(view: Rows, rows: Tensor | slice, count: int, key: bytes) -> list[_Words]:
     """The words of some rows of a table."""
-    return [words for part in leaves(view.take(rows)) for words in _words(part, count, key)]
+    found = []
+    for part in leaves(view.take(rows)):
+        found += _words(part, count, key)
+    return found
 
 
 def _words(part: Any, count: int, key: bytes) -> list[_Words]:
     """The first and the second words of `count x m` cells, equal for equal cells; None in place of
     second words that are all 0."""
     if hasattr(part, "iloc"):
-        if part.ndim == 1:
-            columns = [part]
-        else:
-            columns = [part.iloc[:, place] for place in range(part.shape[1])]
-        return [words for column in columns for words in _words(column.to_numpy(), count, key)]
-    if isinstance(part, torch.Tensor):
+        found = []
+        for column in columns_of(part):
+            found += _words(column.to_numpy(), count, key)
+        return found
+    if isinstance(part, Tensor):
         part = part.detach().cpu()
         part = (torch.view_as_real(part) if part.is_complex() else part).float().numpy()
     if isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
@@ -453,15 +456,14 @@ def _cell_words(cells: list[Any], key: bytes) -> Digests:
     """Two words for each cell."""
     if any(issubclass(kind, np.generic) for kind in {*map(type, cells)}):
         cells = [cell.item() if isinstance(cell, np.generic) else cell for cell in cells]
-    short = [type(cell) is str and len(cell) <= _SHORT for cell in cells]
-    if cells and all(short):
+    short = np.array([type(cell) is str and len(cell) <= _SHORT for cell in cells], dtype=np.bool_)
+    if cells and short.all():
         return _text_words(cells, key)
     words = np.empty((len(cells), 2), np.uint64)
-    if any(short):
+    if short.any():
         words[short] = _text_words([*itertools.compress(cells, short)], key)
-    other = [not is_short for is_short in short]
-    found = b"".join(_cell(cell, key) for cell in itertools.compress(cells, other))
-    words[other] = np.frombuffer(found, dtype="<u4").reshape(-1, 2)
+    found = b"".join(_cell(cell, key) for cell in itertools.compress(cells, ~short))
+    words[~short] = np.frombuffer(found, dtype="<u4").reshape(-1, 2)
     return words
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from dpbo.errors import InputError
 
 Check = Callable[[Any], bool]
+Fields = dict[str, Check]
 
 
 def _is(kind: type) -> Check:
@@ -31,7 +32,7 @@ def _is_count(value: Any) -> bool:
 
 def _is_event(value: Any) -> bool:
     """`event_from_json` reads it; but True counts as 1 where events are compared."""
-    return isinstance(value, dict) and not any(isinstance(part, bool) for part in value.values())
+    return isinstance(value, dict) and not any(map(_BOOL, value.values()))
 
 
 def _is_probability(value: Any) -> bool:
@@ -39,7 +40,7 @@ def _is_probability(value: Any) -> bool:
 
 
 def _are_texts_by_name(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+    return isinstance(value, dict) and all(map(_TEXT, value.values()))
 
 
 def _is_number(value: Any) -> bool:
@@ -86,8 +87,8 @@ def _is_drawn(value: Any) -> bool:
     return len(variance) in (0, len(numbers)) or not all(map(_is_number, numbers))
 
 
-_TERMS: dict[str, Check] = {"assumptions": _or_none(_are_texts_by_name)}
-_SLOT: dict[str, Check] = {
+_TERMS: Fields = {"assumptions": _or_none(_are_texts_by_name)}
+_SLOT: Fields = {
     "handle": _TEXT,
     "query": _TEXT,
     "public": _OBJECT,
@@ -96,17 +97,15 @@ _SLOT: dict[str, Check] = {
     "assumptions": _are_texts_by_name,
     "failure_probability": _is_probability,
 }
-_VALUE: dict[str, Check] = {"value": _are_numbers}
-_DRAWN: dict[str, Check] = {
+_VALUE: Fields = {"value": _are_numbers}
+_DRAWN: Fields = {
     "handle": _TEXT,
     "variance": _are_variances,
     "distribution": _OBJECT,
-    "lattice": lambda value: (
-        isinstance(value, list) and all(isinstance(number, str) for number in value)
-    ),
+    "lattice": lambda value: isinstance(value, list) and all(map(_TEXT, value)),
     "details": _OBJECT,
 }
-_BIRTH: dict[str, Check] = {
+_BIRTH: Fields = {
     "schema": _is_count,
     "cap": _TEXT,
     "dataset": _TEXT,
@@ -120,22 +119,22 @@ _BIRTH: dict[str, Check] = {
     "units": _or_none(_is_count),
     "one_at_a_time": _BOOL,
 }
-_RESERVE: dict[str, Check] = {
+_RESERVE: Fields = {
     "event": _is_event,
     "slots": lambda value: _is_count(value) and value > 0,
     "terms": _are_terms,
 }
-_RESERVED: dict[str, Check] = {
+_RESERVED: Fields = {
     "name": _TEXT,
     "parallel": _BOOL,
     "limit": _or_none(_is_count),
 }
-_CHARGE: dict[str, Check] = {"event": _is_event, "reservation": _or_none(_TEXT)}
-_CHARGED: dict[str, Check] = {"units": _or_none(_is_count), "slots": _are_slots}
+_CHARGE: Fields = {"event": _is_event, "reservation": _or_none(_TEXT)}
+_CHARGED: Fields = {"units": _or_none(_is_count), "slots": _are_slots}
 # Who wrote the record, as the operator says, in any.
-_SIGNED: dict[str, Check] = {"run_by": _TEXT}
+_SIGNED: Fields = {"run_by": _TEXT}
 # Fields that a record needs, others that it may have, and whether it may have any other.
-_FORMS: dict[str, tuple[dict[str, Check], dict[str, Check], bool]] = {
+_FORMS: dict[str, tuple[Fields, Fields, bool]] = {
     "birth": (_BIRTH, {}, False),
     "reserve": (_RESERVE, _RESERVED, False),
     "charge": (_CHARGE, _CHARGED, True),
@@ -158,8 +157,8 @@ def require_form(kind: str, body: Mapping[str, Any]) -> None:
 
 def _fits(
     body: Mapping[str, Any],
-    needed: Mapping[str, Check],
-    allowed: Mapping[str, Check],
+    needed: Fields,
+    allowed: Fields,
     *,
     others: bool = False,
 ) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import itertools
 import uuid
 from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -18,9 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from dpbo.curator.entropy import bernoulli
-from dpbo.curator.labels import folded, is_missing, kind_of, numbered
+from dpbo.curator.labels import folded, is_missing, numbered, of_several_kinds
 from dpbo.errors import InputError, Unshown
 from dpbo.isolation import mute_warnings
 from dpbo.privacy import PrivacyUnit
@@ -84,13 +87,13 @@ class PrivateView:
 
     container: Any = field(repr=False)
     count: int = field(repr=False)
-    groups: torch.Tensor | None = field(repr=False)
-    rows: torch.Tensor | None = field(repr=False)
+    groups: Tensor | None = field(repr=False)
+    rows: Tensor | None = field(repr=False)
     public_units: int | None
     earlier: tuple[Any, ...] = field(default=(), repr=False)
     shard: bool = False
     streamed_to: torch.device | None = None
-    unfit: torch.Tensor | None = field(default=None, repr=False)
+    unfit: Tensor | None = field(default=None, repr=False)
     one_at_a_time: bool = False
     # shared by all views of these records, see `keep`
     _kept: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -120,7 +123,7 @@ class PrivateView:
             else:
                 records = in_form
             unfit = torch.from_numpy(marks) if form.may_be_unfit else None
-        if one_at_a_time and not all(_can_be_taken(part) for part in leaves(_load(records))):
+        if one_at_a_time and not all(map(_can_be_taken, leaves(_load(records)))):
             raise InputError(
                 "one_at_a_time", True, "False for records that cannot be taken one by one"
             )
@@ -144,10 +147,7 @@ class PrivateView:
                     "left out where units are groups of records",
                     "Their rows may be in two blocks.",
                 )
-            if not all(
-                isinstance(part, torch.Tensor) and part.layout is torch.strided
-                for part in leaves(_load(records))
-            ):
+            if not all(map(_is_dense, leaves(_load(records)))):
                 remedy = "Convert arrays with torch.from_numpy."
                 raise InputError(
                     "records",
@@ -179,6 +179,11 @@ class PrivateView:
             unfit=unfit,
             one_at_a_time=one_at_a_time,
         )
+
+    @classmethod
+    def of_records(cls, records: Any) -> PrivateView:
+        """A view of records each of which is a unit, as many as all may know."""
+        return cls.of(records, PrivacyUnit("record"), units_are_public=True)
 
     @property
     def records(self) -> Any:
@@ -261,13 +266,10 @@ class PrivateView:
     def can_be_views(self) -> bool:
         """Whether blocks of the records are views: of dense tensors on the CPU, each a unit."""
         return self.groups is None and all(
-            isinstance(part, torch.Tensor)
-            and part.layout is torch.strided
-            and part.device.type == "cpu"
-            for part in leaves(self._loaded())
+            _is_dense(part) and part.device.type == "cpu" for part in leaves(self._loaded())
         )
 
-    def take(self, positions: torch.Tensor | slice) -> Any:
+    def take(self, positions: Tensor | slice) -> Any:
         """The records at these positions, in the same container; of a slice, views where they can
         be.
         """
@@ -286,7 +288,7 @@ class PrivateView:
         return frozenset(
             part.untyped_storage().data_ptr()
             for part in leaves(self._loaded())
-            if isinstance(part, torch.Tensor)
+            if isinstance(part, Tensor)
         )
 
     def poisson_sample(self, rate: float) -> PrivateView:
@@ -332,7 +334,7 @@ class PrivateView:
         """
         records = self.records
         numeric = all(
-            _is_array(part) and (isinstance(part, torch.Tensor) or part.dtype.kind in "biuf")
+            _is_array(part) and (isinstance(part, Tensor) or part.dtype.kind in "biuf")
             for part in leaves(records)
         )
         if isinstance(self.container, Source) or not numeric:
@@ -340,7 +342,7 @@ class PrivateView:
 
         def zeros(part: Any) -> Any:
             shape = (_EXAMPLES, *part.shape[1:])
-            if isinstance(part, torch.Tensor):
+            if isinstance(part, Tensor):
                 return part.new_zeros(shape, device=self.streamed_to)
             return np.zeros(shape, part.dtype)
 
@@ -352,7 +354,7 @@ def count_records(records: Any) -> int:
     lengths, or none.
     """
     _require_no_parts(records)
-    lengths = {_length(part) for part in leaves(records)}
+    lengths = set(map(_length, leaves(records)))
     if len(lengths) != 1:
         raise InputError(
             "records",
@@ -401,10 +403,10 @@ def versions(records: Any) -> tuple[int, ...]:
         if isinstance(part, list):
             if _are_plain(part):
                 return 0
-            return sum(version(leaf) for sample in part for leaf in leaves(sample))
+            return sum(map(version, leaves(tuple(part))))
         if _is_data(part):
-            return sum(version(leaf) for leaf in leaves(_fields_of(part)))
-        if isinstance(part, torch.Tensor) and not part.is_inference():
+            return sum(map(version, leaves(_fields_of(part))))
+        if isinstance(part, Tensor) and not part.is_inference():
             return part._version
         return 0
 
@@ -432,11 +434,13 @@ def _digest_of_table(rows: Any) -> int:
     """Of its numbers, dates and arrays, dtype by dtype: several together would make an array of
     objects, whose bytes are addresses, and differ from one copy to the next.
     """
+    digested = []
     dtypes = rows.dtypes
-    plain = [kind for kind in dict.fromkeys(dtypes) if isinstance(kind, np.dtype)]
-    parts = [rows.loc[:, (dtypes == kind).to_numpy()].to_numpy() for kind in plain]
-    numbers = [part.tobytes() for part in parts if part.dtype.kind in "biufcmM"]
-    return hash((*numbers, *map(_in_cells, parts)))
+    for dtype in dict.fromkeys(dtypes):
+        if isinstance(dtype, np.dtype):
+            part = rows.loc[:, (dtypes == dtype).to_numpy()].to_numpy()
+            digested.append(part.tobytes() if dtype.kind in "biufcmM" else _in_cells(part))
+    return hash(tuple(digested))
 
 
 def _in_cells(rows: Any) -> bytes:
@@ -449,9 +453,9 @@ def _in_cells(rows: Any) -> bytes:
 def leaves(records: Any) -> list[Any]:
     """The tensors, arrays and so on that a nested container is made of."""
     if isinstance(records, Mapping):
-        return [leaf for part in records.values() for leaf in leaves(part)]
+        records = tuple(records.values())
     if isinstance(records, tuple):
-        return [leaf for part in records for leaf in leaves(part)]
+        return list(itertools.chain.from_iterable(map(leaves, records)))
     return [records]
 
 
@@ -473,7 +477,7 @@ def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
             Unshown(groups_train),
             "one label for each training record, in the records' order",
         )
-    if len({kind_of(label) for label in (*private, *public) if not is_missing(label)}) > 1:
+    if of_several_kinds((*private, *public)):
         remedy = "Convert both in one way: numbers by int, anything else by str."
         raise InputError(
             "groups_train", Unshown(groups_train), "of the same kind as `groups`", remedy
@@ -485,7 +489,7 @@ def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
         )
 
 
-def _group(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _group(labels: Any, count: int) -> tuple[Tensor, Tensor]:
     """Unit index of each record, and number of records of each unit."""
     distinct, units = numbered("groups", labels)
     if len(units) != count:
@@ -509,18 +513,12 @@ def _group(labels: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
 class _PackedTensor:
     """A tensor's numbers on the way to a worker."""
 
-    array: np.ndarray[Any, Any] = field(repr=False)
+    array: NDArray[Any] = field(repr=False)
 
     @classmethod
     def pack(cls, part: Any) -> Any:
         """Tensors that numpy can hold, packed; anything else as it is."""
-        if (
-            not isinstance(part, torch.Tensor)
-            or part.device.type != "cpu"
-            or part.layout is not torch.strided
-        ):
-            return part
-        if part.dtype is torch.bfloat16:
+        if not _is_dense(part) or part.device.type != "cpu" or part.dtype is torch.bfloat16:
             return part
         return cls(part.detach().numpy().copy())
 
@@ -599,8 +597,11 @@ def _is_data(part: Any) -> bool:
 
 def _fields_of(sample: Any) -> dict[str, Any]:
     """What a data class's object has in its fields."""
-    names = (each.name for each in dataclasses.fields(sample))
-    return {name: getattr(sample, name) for name in names if hasattr(sample, name)}
+    found = {}
+    for each in dataclasses.fields(sample):
+        if hasattr(sample, each.name):
+            found[each.name] = getattr(sample, each.name)
+    return found
 
 
 @functools.cache
@@ -616,7 +617,7 @@ def _use_up_warning() -> None:
 
 def _device(records: Any) -> torch.device:
     return next(
-        (part.device for part in leaves(records) if isinstance(part, torch.Tensor)),
+        (part.device for part in leaves(records) if isinstance(part, Tensor)),
         torch.device("cpu"),
     )
 
@@ -626,8 +627,12 @@ def _can_be_taken(part: Any) -> bool:
     return _is_array(part) or hasattr(part, "iloc") or _is_csr(part) or isinstance(part, list)
 
 
+def _is_dense(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.layout is torch.strided
+
+
 def _is_array(part: Any) -> bool:
-    return isinstance(part, (torch.Tensor, np.ndarray)) and part.ndim > 0
+    return isinstance(part, (Tensor, np.ndarray)) and part.ndim > 0
 
 
 def _is_csr(part: Any) -> bool:
@@ -635,12 +640,12 @@ def _is_csr(part: Any) -> bool:
     return getattr(part, "format", None) == "csr" and hasattr(part, "tocsr")
 
 
-def _rows(part: Any, positions: torch.Tensor | slice) -> Any:
+def _rows(part: Any, positions: Tensor | slice) -> Any:
     if isinstance(positions, slice):
         if hasattr(part, "iloc"):
             return part.iloc[positions].reset_index(drop=True)
         return part[positions]
-    if isinstance(part, torch.Tensor):
+    if isinstance(part, Tensor):
         return part[positions.to(part.device)]
     if isinstance(part, list):
         return [part[i] for i in positions.tolist()]

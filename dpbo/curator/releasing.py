@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dpbo.curator.handle import Handle
 from dpbo.errors import InputError, UsageError
@@ -75,7 +76,7 @@ def noised(
     entropy: Entropy,
     *,
     units: int | None,
-) -> tuple[Any, torch.Tensor, torch.Tensor]:
+) -> tuple[Any, Tensor, Tensor]:
     """What was drawn, the value that it stands for, and the value's variance.
 
     Whatever the caller has set for devices and numpy's errors: an error now would lose what was
@@ -126,9 +127,7 @@ def require_expressible(
             )
 
 
-def _with_offsets(
-    numerators: torch.Tensor, quanta: Sequence[float], affine: Affine
-) -> torch.Tensor:
+def _with_offsets(numerators: Tensor, quanta: Sequence[float], affine: Affine) -> Tensor:
     """The utilities with their public offsets, in quanta: added here, once, after the sum over all
     parts of the records. Neighbours have the same offsets, so their utilities differ as before.
     """

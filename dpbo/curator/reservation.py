@@ -17,7 +17,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
+from torch import Tensor
 
 from dpbo.curator.handle import Handle
 from dpbo.curator.pricing import noise_std
@@ -117,11 +117,11 @@ class Reservation:
         return self._query
 
     @property
-    def noise_std(self) -> torch.Tensor:
+    def noise_std(self) -> Tensor:
         """Standard deviation of a release of the question that it was reserved for, `m`."""
         return self.std_of(self.query)
 
-    def std_of(self, query: Query) -> torch.Tensor:
+    def std_of(self, query: Query) -> Tensor:
         """Standard deviation of a release of this question, `m`: one whose noise its public numbers
         tell.
         """

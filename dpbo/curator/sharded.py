@@ -22,7 +22,7 @@ from dpbo.errors import InputError, LedgerError, LedgerUnavailable, PrivacyError
 from dpbo.events import Event
 from dpbo.fingerprint import Reached
 from dpbo.privacy import PrivacyUnit
-from dpbo.queries.query import Failure, IntegerSum, Query
+from dpbo.queries.query import Outcome, Query
 from dpbo.release import Release
 from dpbo.validation import require
 
@@ -151,7 +151,7 @@ class ShardedCurator(Curator):
     def _new_id(self) -> str:
         return self._ranks.new_id()
 
-    def _evaluated(self, *question: Any) -> IntegerSum | Failure:
+    def _evaluated(self, *question: Any) -> Outcome:
         query = question[0]
         title = f"evaluate {type(query).__name__}"
         asked = (*question, Reached(query))
@@ -184,7 +184,7 @@ class ShardedCurator(Curator):
         matter.
         """
         mine = TableDigest.of(records, key)
-        if not all(row[0] for row in self._ranks.all_gather(bytes([mine is not None]))):
+        if not all(self._ranks.gather_mark(mine is not None)):
             return None
         assert mine is not None
         return TableDigest(self._ranks.reduce_tensor(mine.sums)).hex(key)

@@ -5,7 +5,9 @@ declared public.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -195,15 +197,16 @@ def compose_statement(
     at = _delta(ledger, delta)
     chain = verified if verified is not None else ledger.verified()
     birth = ledger.birth
-    head = chain.head
+    head = chain.newest
     tally = chain.tally
-    assert head is not None
     conditions = _conditions(tally)
-    noted = [
-        name
-        for kind, name in chain.notes
-        if kind == "assume" and not (conditions and name == "conditional-allowed")
-    ]
+    noted = []
+    void = []
+    for kind, text in chain.notes:
+        if kind == "void":
+            void.append(text or "no reason was given")
+        elif not (conditions and text == "conditional-allowed"):
+            noted.append(text)
     of_scores = "score-keeps-nothing" if birth.one_at_a_time else "score-per-record"
     assumed = {
         name: _ASSUMPTIONS.get(name, _NOTED)
@@ -217,21 +220,21 @@ def compose_statement(
     protected = _guarantee(ledger, ledger.cap, at)
     guarantee = Guarantee.none() if tally.exact or failing >= 1.0 else protected
     use = BudgetUse.of(ledger, chain, at)
-    named_roles = [
-        reserved.terms["role"]
-        for reserved in chain.reservations.values()
-        if "role" in reserved.terms
-    ]
-    roles = list(dict.fromkeys([birth.role, *(role for role in named_roles if role in ROLES)]))
-    unknown = dict.fromkeys(repr(role) for role in named_roles if role not in ROLES)
+    roles = [birth.role]
+    unknown = dict[str, None]()
+    for reserved in chain.reservations.values():
+        role = reserved.terms.get("role", birth.role)
+        if role not in ROLES:
+            unknown[repr(role)] = None
+        elif role not in roles:
+            roles.append(role)
     if units is None:  # a charge of DP-SGD steps need not name them
         units = tally.units
     counted = roles[0] if len(roles) > 1 else ""  # the curator's own
-    void = [reason or "no reason was given" for kind, reason in chain.notes if kind == "void"]
+    if tally.exact:
+        void.append("answers without any guarantee were or will be published")
     return Statement(
-        void="; ".join(
-            void + ["answers without any guarantee were or will be published"] * tally.exact
-        ),
+        void="; ".join(void),
         scope="" if ledger.storage.persistent else "this process only",
         dataset=birth.dataset,
         unit=birth.unit,
@@ -266,10 +269,7 @@ def compose_statement(
 
 def largest_share(cost: Cost, cap: Cost) -> Fraction:
     """The largest share that the cost takes of a part of the cap."""
-    return max(
-        (used / whole for used, whole in zip(cost.parts, cap.parts, strict=True) if whole),
-        default=Fraction(1),
-    )
+    return max((used / whole for used, whole in cost.beside(cap) if whole), default=Fraction(1))
 
 
 def _split(chain: Chain) -> list[str]:
@@ -290,16 +290,12 @@ def _not_protected(roles: Sequence[str], trained: Sequence[str]) -> tuple[str, .
     """What none of the roles protects. `trained` are the names under which training records are
     charged.
     """
-    protected = {_MODELS} if "training" in roles else set()
+    found = dict.fromkeys(itertools.chain(*(_NOT_PROTECTED[role] for role in roles)))
     if len(roles) > 1:
-        protected.add(_OTHERS)
-    found = tuple(
-        dict.fromkeys(
-            item for role in roles for item in _NOT_PROTECTED[role] if item not in protected
-        )
-    )
+        found.pop(_OTHERS, None)
     if "training" not in roles:
-        return found
+        return tuple(found)
+    found.pop(_MODELS, None)
     charged = ", ".join(map(repr, trained)) or "nothing so far"
     return (
         *found,
@@ -366,9 +362,10 @@ def _conditions(tally: Tally) -> dict[str, str]:
     """The data assumptions of everything reserved or charged, with all texts that were given for
     one name.
     """
-    found: dict[str, dict[str, None]] = {}
-    for name, texts in (pair for whose in tally.conditions for pair in whose.items()):
-        found[name] = {**found.get(name, {}), **texts}
+    found = defaultdict[str, dict[str, None]](dict)
+    for conditions in tally.conditions:
+        for name, texts in conditions.items():
+            found[name].update(texts)
     return {name: "; also: ".join(texts) for name, texts in found.items()}
 
 
@@ -405,13 +402,12 @@ def _public_inputs(chain: Chain) -> dict[str, dict[str, Any]]:
     once with the number of its first release and how many there are."""
     inputs = {name: reserved.public_inputs() for name, reserved in chain.reservations.items()}
     for reservation, found in chain.tally.declared.items():
-        more = {"of other kinds": len(found) - _LISTED, "listed": "in the ledger alone"}
-        for number, other in enumerate(
-            [*found.values()][:_LISTED] + [more] * (len(found) > _LISTED), 1
-        ):
-            inputs[_free_name(inputs, f"{reservation}, question {number}", "not a reservation")] = (
-                other
-            )
+        listed = [*found.values()][:_LISTED]
+        if more := len(found) - len(listed):
+            listed.append({"of other kinds": more, "listed": "in the ledger alone"})
+        for number, other in enumerate(listed, 1):
+            name = f"{reservation}, question {number}"
+            inputs[_free_name(inputs, name, "not a reservation")] = other
     kinds = [*chain.tally.unreserved.values()]
     for kind in kinds[:_LISTED_LOOSE]:
         counted = {"releases": kind.times} if kind.times > 1 else {}
@@ -440,8 +436,9 @@ def _true_positive_rate(ledger: Ledger, guarantee: Guarantee) -> float:
     """
     rates = [true_positive_rate(guarantee, _FALSE_POSITIVES)]
     if guarantee.mu is None:
-        bounds = (ledger.accounting.guarantee(ledger.cap, delta) for delta in _DELTAS)
-        rates += [true_positive_rate(bound, _FALSE_POSITIVES) for bound in bounds]
+        for delta in _DELTAS:
+            bound = ledger.accounting.guarantee(ledger.cap, delta)
+            rates.append(true_positive_rate(bound, _FALSE_POSITIVES))
     return min(rates)
 
 

@@ -214,7 +214,7 @@ class Storage:
         if self._engine.dialect.name == "postgresql":
             with self._errors_translated():
                 self._schema = _named_schema(self._engine)
-        place = ":".join(str(part) for part in (url.host or "", url.port or "") if part)
+        place = ":".join(map(str, filter(None, (url.host, url.port))))
         return " ".join(filter(None, (url.get_backend_name(), place, url.database, self._schema)))
 
     def _write_connection(self) -> sa.Connection:

@@ -31,10 +31,12 @@ alone, where blocks are large; `benchmarks.gpu` prints both. No GPU has measured
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dpbo.curator.records import PrivateView, leaves, map_leaves
 
@@ -64,7 +66,7 @@ def blocks(view: PrivateView, most: int | None = None) -> Iterator[PrivateView]:
             answer[number] for answer in view.earlier
         )
 
-    containers = [container(number, start) for number, start in enumerate(starts)]
+    containers = list(itertools.starmap(container, enumerate(starts)))
     shard = view.shard or len(starts) > 1
     lie_there = view.streamed_to is None or all(
         part.device == view.streamed_to for part in leaves(records)
@@ -91,14 +93,11 @@ def on_device(containers: Sequence[Any], device: torch.device) -> Iterator[Any]:
 
     The first container must be the largest. To the CPU the walk is the same, without streams.
     """
-    buffers = [
-        [
-            torch.empty(part.numel(), dtype=part.dtype, device=device)
-            for part in leaves(containers[0])
-            if isinstance(part, torch.Tensor)
-        ]
-        for _ in containers[:2]
-    ]
+    buffers: list[list[Tensor]] = [[] for _ in containers[:2]]
+    for part in leaves(containers[0]):
+        if isinstance(part, Tensor):
+            for buffer in buffers:
+                buffer.append(torch.empty(part.numel(), dtype=part.dtype, device=device))
     on_cpu = device.type == "cpu"
     working: Any = None if on_cpu else torch.cuda.current_stream(device)
     copying: Any = None if on_cpu else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -107,7 +106,7 @@ def on_device(containers: Sequence[Any], device: torch.device) -> Iterator[Any]:
         room = iter(buffers[number % 2])
 
         def copied(part: Any) -> Any:
-            if not isinstance(part, torch.Tensor):
+            if not isinstance(part, Tensor):
                 return part
             return (
                 next(room)[: part.numel()].view(part.shape).copy_(part.detach(), non_blocking=True)
@@ -135,7 +134,7 @@ def on_device(containers: Sequence[Any], device: torch.device) -> Iterator[Any]:
 
 def to_host(part: Any) -> Any:
     """A copy of a tensor that stays when the block's buffer is used again."""
-    if not isinstance(part, torch.Tensor):
+    if not isinstance(part, Tensor):
         return part
     return torch.empty(part.shape, dtype=part.dtype, device="cpu", pin_memory=part.is_cuda).copy_(
         part

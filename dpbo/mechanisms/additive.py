@@ -18,7 +18,6 @@ from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpbo.accounting.gdp import rounded_up
 from dpbo.errors import InputError
@@ -27,6 +26,9 @@ from dpbo.mechanisms.mechanism import (
     AdditiveDistribution,
     Affine,
     Entropy,
+    Epsilon,
+    Floats,
+    Integers,
     Mechanism,
     Numerators,
     Published,
@@ -67,9 +69,7 @@ class AdditiveMechanism(Mechanism):
         """Standard deviation of each coordinate of a vector of this dimension, at scale 1."""
 
     @abc.abstractmethod
-    def noise(
-        self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy
-    ) -> NDArray[np.int64]:
+    def noise(self, fractions: Floats, scale: Floats, entropy: Entropy) -> Integers:
         """floor(fraction_j + N_j + 1/2), exactly; fractions in [0, 1), `d` or `rows x d`, and
         scales, `d`, in units of the result.
         """
@@ -105,7 +105,7 @@ class AdditiveMechanism(Mechanism):
             )
         return distribution
 
-    def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
+    def publish(self, drawn: Integers, distribution: Any, affine: Affine) -> Published:
         offset, gain = affine
         value = np.asarray(offset) + drawn * np.asarray(distribution.grid) * gain
         variance = (np.asarray(distribution.std) * gain) ** 2
@@ -116,7 +116,7 @@ class AdditiveMechanism(Mechanism):
 
     def _sample(
         self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
-    ) -> NDArray[np.int64]:
+    ) -> Integers:
         exact = on_the_host(numerators)
         shift = _shifts(quanta, distribution.grid)
         if distribution.block is not None:
@@ -136,7 +136,7 @@ class PureNoise(AdditiveMechanism):
 
     @classmethod
     @checked
-    def of(cls, epsilon: Annotated[float, between(1e-300, 1e300)]) -> Self:
+    def of(cls, epsilon: Epsilon) -> Self:
         """The mechanism of this pure epsilon: noise_multiplier 1 / epsilon, rounded up."""
         return cls(rounded_up(1 / Fraction(epsilon)))
 
@@ -147,9 +147,7 @@ class IndependentNoise(AdditiveMechanism):
 
     base_distribution: ClassVar[SymmetricDistribution]
 
-    def noise(
-        self, fractions: NDArray[np.float64], scale: NDArray[np.float64], entropy: Entropy
-    ) -> NDArray[np.int64]:
+    def noise(self, fractions: Floats, scale: Floats, entropy: Entropy) -> Integers:
         wide = np.broadcast_to(scale, fractions.shape)
         return rounded(
             self.base_distribution, fractions.reshape(-1), wide.reshape(-1), entropy
@@ -161,6 +159,6 @@ def grid_of(scale: float) -> float:
     return math.ldexp(1.0, math.frexp(scale)[1] - 1 - _GRID_BITS)
 
 
-def _shifts(quanta: Sequence[float], grid: Sequence[float]) -> NDArray[np.int64]:
+def _shifts(quanta: Sequence[float], grid: Sequence[float]) -> Integers:
     """How many quanta make one grid step, as powers of two."""
     return (np.frexp(grid)[1] - np.frexp(quanta)[1]).astype(np.int64)

@@ -22,11 +22,19 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from dpbo.accounting.gdp import rounded_up
 from dpbo.errors import UsageError
-from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, Numerators, Published
+from dpbo.mechanisms.mechanism import (
+    Affine,
+    Entropy,
+    Epsilon,
+    Integers,
+    Mechanism,
+    Numerators,
+    Published,
+)
 from dpbo.privacy import Sensitivity
 from dpbo.validation import between, checked, checked_constructor
 
@@ -76,12 +84,12 @@ class ChoiceMechanism(Mechanism):
 
     @classmethod
     @checked
-    def of(cls, epsilon: Annotated[float, between(1e-300, 1e300)]) -> Self:
+    def of(cls, epsilon: Epsilon) -> Self:
         """The mechanism of this pure epsilon: noise_multiplier 2 / epsilon, rounded up."""
         return cls(rounded_up(2 / Fraction(epsilon)))
 
     @abc.abstractmethod
-    def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
+    def choose(self, counts: Integers, rate: Fraction, entropy: Entropy) -> int:
         """Draws the distance d below the best level, given the candidates at each distance."""
 
     def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> ChoiceDistribution:
@@ -98,8 +106,8 @@ class ChoiceMechanism(Mechanism):
 
     def _sample(
         self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
-    ) -> NDArray[np.int64]:
-        if not isinstance(numerators, torch.Tensor):
+    ) -> Integers:
+        if not isinstance(numerators, Tensor):
             numerators = torch.from_numpy(np.array(numerators, dtype=np.int64))
         utilities = numerators.to(torch.int64)
         best = max(int(chunk.max()) for _, chunk in _chunks(utilities)) // distribution.width
@@ -111,7 +119,7 @@ class ChoiceMechanism(Mechanism):
         nth = draw_below(int(filled[distance]), entropy)
         return np.array([_nth(utilities, best, distribution.width, distance, nth)])
 
-    def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
+    def publish(self, drawn: Integers, distribution: Any, affine: Affine) -> Published:
         return drawn.astype(np.float64), np.empty(0)
 
 
@@ -126,7 +134,7 @@ def draw_below(count: int, entropy: Entropy) -> int:
     return number % count
 
 
-def _chunks(utilities: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+def _chunks(utilities: Tensor) -> Iterator[tuple[int, Tensor]]:
     """The start of each chunk and a copy of its utilities. No query's sum is larger than the clamp,
     which keeps distances in int64.
     """
@@ -135,7 +143,7 @@ def _chunks(utilities: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         yield start, utilities[start : start + size].clamp(-_LARGEST, _LARGEST)
 
 
-def _distances(chunk: torch.Tensor, best: int, width: int) -> torch.Tensor:
+def _distances(chunk: Tensor, best: int, width: int) -> Tensor:
     """How many levels each utility lies below the best one, in the chunk's own memory."""
     # Torch divides whole numbers one at a time.
     if chunk.device.type == "cpu":
@@ -145,7 +153,7 @@ def _distances(chunk: torch.Tensor, best: int, width: int) -> torch.Tensor:
     return chunk.neg_().add_(best).clamp_(max=LEVELS - 1)
 
 
-def _counted(distances: torch.Tensor) -> torch.Tensor:
+def _counted(distances: Tensor) -> Tensor:
     """How many utilities lie at each of the levels."""
     if distances.device.type == "cpu":
         return torch.bincount(distances, minlength=LEVELS)
@@ -156,7 +164,7 @@ def _counted(distances: torch.Tensor) -> torch.Tensor:
     return counts
 
 
-def _nth(utilities: torch.Tensor, best: int, width: int, distance: int, nth: int) -> int:
+def _nth(utilities: Tensor, best: int, width: int, distance: int, nth: int) -> int:
     """Index of the nth candidate at this distance."""
     for start, chunk in _chunks(utilities):
         found = (_distances(chunk, best, width) == distance).nonzero()

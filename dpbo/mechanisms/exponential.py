@@ -11,12 +11,11 @@ from fractions import Fraction
 
 import mpmath
 import numpy as np
-from numpy.typing import NDArray
 
 from dpbo._mpmath import precision
 from dpbo.events import ExponentialEvent
 from dpbo.mechanisms.choice import ChoiceMechanism
-from dpbo.mechanisms.mechanism import Entropy
+from dpbo.mechanisms.mechanism import Entropy, Integers
 from dpbo.mechanisms.rounding import random_word
 from dpbo.validation import checked, checked_constructor
 
@@ -33,7 +32,7 @@ class ExponentialMechanism(ChoiceMechanism):
     def event(self, count: int = 1) -> ExponentialEvent:
         return ExponentialEvent(self.noise_multiplier, count)
 
-    def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
+    def choose(self, counts: Integers, rate: Fraction, entropy: Entropy) -> int:
         filled = np.flatnonzero(counts)
         sums = np.cumsum(counts[filled] * np.exp(-float(rate) * filled))
         word = random_word(entropy)
@@ -50,7 +49,7 @@ class ExponentialMechanism(ChoiceMechanism):
 
 
 def _exactly(
-    counts: NDArray[np.int64], levels: NDArray[np.int64], rate: Fraction, word: int, bits: int
+    counts: Integers, levels: Integers, rate: Fraction, word: int, bits: int
 ) -> tuple[int, int]:
     """The first level whose cumulative weight passes the drawn share, at both ends of the interval
     that the bits leave.

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import mpmath
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from dpbo.events import Event, GaussianEvent
 from dpbo.mechanisms.additive import IndependentNoise
+from dpbo.mechanisms.mechanism import Floats
 from dpbo.mechanisms.rounding import SymmetricDistribution
 from dpbo.privacy import Sensitivity
 from dpbo.validation import checked_constructor
@@ -24,7 +24,7 @@ from dpbo.validation import checked_constructor
 _TAIL = math.exp(-2.0)
 
 
-def _quantile(p: NDArray[np.float64]) -> Any:
+def _quantile(p: Floats) -> Any:
     """ndtri, both branches for every element, so that the time does not depend on the draw."""
     near = p > _TAIL
     return np.where(

@@ -21,18 +21,15 @@ from typing import Any, ClassVar
 
 import mpmath
 import numpy as np
-from numpy.typing import NDArray
 
 from dpbo._mpmath import precision
 from dpbo.events import Event, L2LaplaceEvent
 from dpbo.mechanisms.additive import PureNoise
 from dpbo.mechanisms.gaussian import NORMAL
-from dpbo.mechanisms.mechanism import Entropy
+from dpbo.mechanisms.mechanism import Entropy, Floats, Integers, Words
 from dpbo.mechanisms.rounding import ends_of, random_words
 from dpbo.privacy import Sensitivity
 from dpbo.validation import checked_constructor
-
-Floats = NDArray[np.float64]
 
 _LAST = (1 << 63) - 1
 # Far above the relative error of a sum of a million logarithms or squares, and of what follows
@@ -56,7 +53,7 @@ class L2LaplaceMechanism(PureNoise):
     def std(self, dimension: int) -> float:
         return math.sqrt(dimension + 1)
 
-    def noise(self, fractions: Floats, scale: Floats, entropy: Entropy) -> NDArray[np.int64]:
+    def noise(self, fractions: Floats, scale: Floats, entropy: Entropy) -> Integers:
         rows = fractions.reshape(-1, fractions.shape[-1])
         words = random_words(2 * rows.size, entropy).reshape(len(rows), -1)
         low, high = _sizes(words)
@@ -72,7 +69,7 @@ class L2LaplaceMechanism(PureNoise):
         return lattice.reshape(fractions.shape)
 
 
-def _sizes(words: NDArray[np.uint64]) -> tuple[Floats, Floats]:
+def _sizes(words: Words) -> tuple[Floats, Floats]:
     """Bounds on |N_j| / b of each row from 64 bits: the radius times |z_j| over the length of z.
     Infinite or NaN where a number is 0.
     """
@@ -92,13 +89,13 @@ def _length(vectors: Floats) -> Floats:
     return np.sqrt((vectors**2).sum(axis=1, keepdims=True))
 
 
-def _signs(words: NDArray[np.uint64]) -> Floats:
+def _signs(words: Words) -> Floats:
     return np.where(np.split(words, 2, axis=1)[1] > np.uint64(_LAST), -1.0, 1.0)
 
 
 def _decided(
-    words: NDArray[np.uint64], fractions: list[float], scale: list[float], entropy: Entropy
-) -> NDArray[np.int64]:
+    words: Words, fractions: list[float], scale: list[float], entropy: Entropy
+) -> Integers:
     """The draw that begins with these words: each step adds 64 bits to every number and uses
     intervals of higher precision.
     """

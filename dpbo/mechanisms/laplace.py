@@ -12,16 +12,16 @@ from typing import Any, ClassVar
 
 import mpmath
 import numpy as np
-from numpy.typing import NDArray
 
 from dpbo.events import Event, LaplaceEvent
 from dpbo.mechanisms.additive import IndependentNoise, PureNoise
+from dpbo.mechanisms.mechanism import Floats
 from dpbo.mechanisms.rounding import SymmetricDistribution
 from dpbo.privacy import Sensitivity
 from dpbo.validation import checked_constructor
 
 
-def _quantile(p: NDArray[np.float64]) -> Any:
+def _quantile(p: Floats) -> Any:
     with np.errstate(divide="ignore"):
         return np.log(2 * p)
 

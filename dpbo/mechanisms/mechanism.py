@@ -8,23 +8,30 @@ passes a standard deviation. Only the curator calls `_sample`, after the charge 
 import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dpbo.events import Event
 from dpbo.privacy import Sensitivity
+from dpbo.validation import between
 
+# Of a release by a mechanism of pure privacy.
+Epsilon = Annotated[float, between(1e-300, 1e300)]
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+# 64 random bits each.
+Words = NDArray[np.uint64]
 # Returns this many unpredictable bytes.
 Entropy = Callable[[int], bytes]
 # `int64`, on any device.
-Numerators = Sequence[int] | NDArray[np.int64] | torch.Tensor
+Numerators = Sequence[int] | Integers | Tensor
 # (offset, gain).
 Affine = tuple[Sequence[float], float]
 # (value, variance).
-Published = tuple[NDArray[np.float64], NDArray[np.float64]]
+Published = tuple[Floats, Floats]
 
 
 class NoiseDistribution(Protocol):
@@ -75,18 +82,18 @@ class Mechanism(abc.ABC):
         """
 
     @abc.abstractmethod
-    def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
+    def publish(self, drawn: Integers, distribution: Any, affine: Affine) -> Published:
         """(value, variance) of a draw, in the query's own units. Public post-processing."""
 
     @abc.abstractmethod
     def _sample(
         self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
-    ) -> NDArray[np.int64]:
+    ) -> Integers:
         """A draw in whole numbers: multiples of `distribution.grid`, or the index of a choice."""
 
 
-def on_the_host(numerators: Numerators) -> NDArray[np.int64]:
+def on_the_host(numerators: Numerators) -> Integers:
     """The numerators as an array on the CPU, where noise is drawn."""
-    if isinstance(numerators, torch.Tensor):
+    if isinstance(numerators, Tensor):
         numerators = numerators.cpu().numpy()
     return np.asarray(numerators, dtype=np.int64)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpbo.errors import InputError
 from dpbo.events import NotPrivateEvent
@@ -18,6 +17,7 @@ from dpbo.mechanisms.mechanism import (
     AdditiveDistribution,
     Affine,
     Entropy,
+    Integers,
     Mechanism,
     Numerators,
     Published,
@@ -58,14 +58,14 @@ class NoNoise(Mechanism):
         name = self.event().mechanism
         return AdditiveDistribution(name, zeros, zeros, tuple(quanta), sensitivity.block)
 
-    def publish(self, drawn: NDArray[np.int64], distribution: Any, affine: Affine) -> Published:
+    def publish(self, drawn: Integers, distribution: Any, affine: Affine) -> Published:
         offset, gain = affine
         value = np.asarray(offset) + drawn * np.asarray(distribution.grid) * gain
         return value, np.zeros(len(distribution.grid))
 
     def _sample(
         self, numerators: Numerators, quanta: Sequence[float], distribution: Any, entropy: Entropy
-    ) -> NDArray[np.int64]:
+    ) -> Integers:
         exact = on_the_host(numerators)
         if distribution.block is None:
             return exact

@@ -14,12 +14,11 @@ from typing import Any
 
 import mpmath
 import numpy as np
-from numpy.typing import NDArray
 
 from dpbo._mpmath import precision
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.mechanisms.choice import ChoiceMechanism
-from dpbo.mechanisms.mechanism import Entropy
+from dpbo.mechanisms.mechanism import Entropy, Integers, Words
 from dpbo.mechanisms.rounding import random_word, random_words
 from dpbo.validation import checked, checked_constructor
 
@@ -35,7 +34,7 @@ class PermuteAndFlipMechanism(ChoiceMechanism):
     def event(self, count: int = 1) -> PermuteAndFlipEvent:
         return PermuteAndFlipEvent(self.noise_multiplier, count)
 
-    def choose(self, counts: NDArray[np.int64], rate: Fraction, entropy: Entropy) -> int:
+    def choose(self, counts: Integers, rate: Fraction, entropy: Entropy) -> int:
         filled = np.flatnonzero(counts)
         words = random_words(len(filled), entropy)
         low = _noisy(counts[filled], filled, float(rate), words, 0)
@@ -53,10 +52,10 @@ class PermuteAndFlipMechanism(ChoiceMechanism):
 
 
 def _noisy(
-    counts: NDArray[np.int64],
-    levels: NDArray[np.int64],
+    counts: Integers,
+    levels: Integers,
     rate: float,
-    words: NDArray[np.uint64],
+    words: Words,
     end: int,
 ) -> Any:
     """Bound (0 lower, 1 upper) on each level's noisy best: -log(1 - U^(1/n)) - rate * level."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from dpbo._mpmath import precision
 from dpbo.errors import InputError
-from dpbo.mechanisms.mechanism import Entropy
+from dpbo.mechanisms.mechanism import Entropy, Floats, Integers, Words
 
 WIDEN = 2.0**-45
 SLACK = 2.0**-24
@@ -47,7 +47,7 @@ class SymmetricDistribution:
         cdf: its inverse, likewise; at numbers above 0 anything of at least 1/2.
     """
 
-    quantile: Callable[[NDArray[np.float64]], Any]
+    quantile: Callable[[Floats], Any]
     exact: Callable[[mpmath.mpf], mpmath.mpf]
     cdf: Callable[[mpmath.mpf], mpmath.mpf]
 
@@ -57,7 +57,7 @@ def random_word(entropy: Entropy) -> int:
     return int.from_bytes(entropy(_WORD), "little")
 
 
-def random_words(count: int, entropy: Entropy) -> NDArray[np.uint64]:
+def random_words(count: int, entropy: Entropy) -> Words:
     """Words of 64 random bits. Raises InputError where the source gives another number of bytes."""
     words = np.frombuffer(entropy(_WORD * count), dtype="<u8")
     if len(words) != count:
@@ -69,10 +69,10 @@ def random_words(count: int, entropy: Entropy) -> NDArray[np.uint64]:
 
 def rounded(
     distribution: SymmetricDistribution,
-    fractions: NDArray[np.float64],
-    scale: NDArray[np.float64],
+    fractions: Floats,
+    scale: Floats,
     entropy: Entropy,
-) -> NDArray[np.int64]:
+) -> Integers:
     """floor(fraction + scale * z + 1/2) for independent z of the law.
 
     Args:
@@ -98,17 +98,17 @@ def rounded(
     return lattice
 
 
-def _sign_and_size(words: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+def _sign_and_size(words: Words) -> tuple[NDArray[np.bool_], Words]:
     return (words >> np.uint64(63)).astype(bool), words & np.uint64((1 << 63) - 1)
 
 
 def by_both_ends(
     distribution: SymmetricDistribution,
-    words: NDArray[np.uint64],
+    words: Words,
     fractions: Any,
     scale: Any,
     entropy: Entropy,
-) -> NDArray[np.int64]:
+) -> Integers:
     """The same from given words, for draws near an edge of the grid or far in the tail; what both
     ends leave undecided gets more bits.
     """
@@ -135,9 +135,7 @@ def by_both_ends(
     return lattice
 
 
-def ends_of(
-    distribution: SymmetricDistribution, k: NDArray[np.uint64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def ends_of(distribution: SymmetricDistribution, k: Words) -> tuple[Floats, Floats]:
     """Outward bounds of the inverse cdf over [k, k+1]/2^64: (the one nearer zero, the one further
     away); -inf where k = 0.
     """

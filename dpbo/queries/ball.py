@@ -23,11 +23,12 @@ from typing import Annotated
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dpbo.errors import InputError
 from dpbo.queries.integers import MOST_UNITS, truncate
 from dpbo.queries.products import deterministic_matmul
-from dpbo.validation import Within, between, checked
+from dpbo.validation import Within, between, checked, is_finite_float64
 
 # rows, on a GPU
 LARGEST_CHUNK = 1 << 20
@@ -42,7 +43,7 @@ _FARTHEST = 1e100
 
 FLOAT64 = Within(
     "of dtype float64 and finite",
-    lambda value: value.dtype == torch.float64 and bool(value.isfinite().all()),
+    is_finite_float64,
     "Use .double().",
 )
 _SQUARE = Within(
@@ -65,9 +66,9 @@ class Ball:
 
     radius: Annotated[float, between(1e-100, 1e100)]
     center: (
-        Annotated[torch.Tensor, FLOAT64, Within("of shape d", lambda value: value.ndim == 1)] | None
+        Annotated[Tensor, FLOAT64, Within("of shape d", lambda value: value.ndim == 1)] | None
     ) = field(default=None, kw_only=True)
-    matrix: Annotated[torch.Tensor, FLOAT64, _SQUARE] | None = field(default=None, kw_only=True)
+    matrix: Annotated[Tensor, FLOAT64, _SQUARE] | None = field(default=None, kw_only=True)
     norm: str = field(default="l2", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -83,7 +84,7 @@ class Ball:
             if value is not None and len(value) != d:
                 raise InputError(name, tuple(value.shape), f"of dimension {d}")
 
-    def inward(self, X: torch.Tensor) -> torch.Tensor:
+    def inward(self, X: Tensor) -> Tensor:
         """Public points x, `n x d`, in the ball's coordinates z, not clipped."""
         if self.center is not None:
             X = X - self.center.to(X.device)
@@ -91,7 +92,7 @@ class Ball:
             X = X @ self.matrix.T.to(X.device)
         return X / self.radius
 
-    def outward(self, Z: torch.Tensor) -> torch.Tensor:
+    def outward(self, Z: Tensor) -> Tensor:
         """Points x, `n x d`, from the ball's coordinates z."""
         X = Z * self.radius
         if self.matrix is not None:
@@ -150,7 +151,7 @@ def chunk_rows(width: int, device: str = "cpu", most: int = _MOST_ROWS) -> int:
     return min(LARGEST_CHUNK, max(_MOST_ROWS, (1 << 27) >> bits))
 
 
-def product(A: torch.Tensor, B: torch.Tensor, bits: int = _CHUNK_BITS) -> torch.Tensor:
+def product(A: Tensor, B: Tensor, bits: int = _CHUNK_BITS) -> Tensor:
     """A B', exact int64 `a x b`, for whole `a x rows` and `b x rows` of products up to 2^bits."""
     most = 1 << (53 - bits)
     if A.shape[1] <= most:
@@ -164,8 +165,8 @@ def product(A: torch.Tensor, B: torch.Tensor, bits: int = _CHUNK_BITS) -> torch.
 
 
 def lattice_chunks(
-    X: torch.Tensor, ball: Ball, bits: int, rows: int, *, by_record: bool = False
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    X: Tensor, ball: Ball, bits: int, rows: int, *, by_record: bool = False
+) -> Iterator[tuple[Tensor, Tensor]]:
     """The records `n x d` in chunks of one shape: (whole numbers `d x rows` as float64, which
     columns are valid records, `rows`).
 
@@ -208,7 +209,7 @@ def lattice_chunks(
         yield k, valid
 
 
-def _whole(Z: torch.Tensor, norm: str, steps: float) -> tuple[torch.Tensor, torch.Tensor]:
+def _whole(Z: Tensor, norm: str, steps: float) -> tuple[Tensor, Tensor]:
     """Columns in multiples of 1/steps, rounded in place to whole ones inside the unit ball or cube,
     and which are valid records.
 
@@ -236,7 +237,7 @@ def _whole(Z: torch.Tensor, norm: str, steps: float) -> tuple[torch.Tensor, torc
     return Z, torch.from_numpy(valid)
 
 
-def _clipped(k: torch.Tensor, norm: str, steps: float) -> tuple[torch.Tensor, torch.Tensor]:
+def _clipped(k: Tensor, norm: str, steps: float) -> tuple[Tensor, Tensor]:
     """Columns of whole numbers clipped to the ball or cube of radius `steps`, in whole numbers, and
     which are valid.
 

@@ -4,17 +4,19 @@ computed in public after the release.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Any
 
 import torch
+from torch import Tensor
 
 from dpbo.accounting.gdp import root_up
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean
+from dpbo.queries.query import Affine
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.validation import at_least, checked_constructor
 
@@ -52,7 +54,7 @@ class OneCell:
             return map(self._indicators, cells)
         return self._indicators(cells)
 
-    def _indicators(self, batch: Any) -> torch.Tensor:
+    def _indicators(self, batch: Any) -> Tensor:
         cells = tensor_of(batch)
         if cells.ndim != 1:
             raise ValueError("one cell a record, shape (n,)")
@@ -108,7 +110,7 @@ class CellMeans(ClippedMean):
     def origins(self) -> tuple[float, ...]:
         return (0.0,) * self.cells
 
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+    def affine(self, units: int | None) -> Affine:
         return self.origins(), super().affine(units)[1]
 
     def public_inputs(self) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from fractions import Fraction
 from typing import Annotated, Any, Self
 
 import torch
+from torch import Tensor
 
 from dpbo.accounting.gdp import root_up, rounded_up
 from dpbo.errors import InputError
@@ -44,7 +45,16 @@ from dpbo.fingerprint import fingerprint
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, Lattice, sum_records, sum_units
-from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
+from dpbo.queries.query import (
+    Affine,
+    Failure,
+    IntegerSum,
+    Outcome,
+    Query,
+    ScoreCall,
+    View,
+    copy_mutable,
+)
 from dpbo.validation import (
     Positive,
     ScoreRange,
@@ -85,7 +95,7 @@ class PairedScore:
     ranges: tuple[tuple[float, float], ...]
     worst: str
 
-    def __call__(self, subject: Any, records: Any) -> torch.Tensor:
+    def __call__(self, subject: Any, records: Any) -> Tensor:
         own, other = (self.score(each, records) for each in self.sides(subject))
         return self.difference(*map(score_evaluation.tensor_of, (own, other)))
 
@@ -95,14 +105,14 @@ class PairedScore:
         """
         return subject, copy_mutable(self.reference)
 
-    def difference(self, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    def difference(self, own: Tensor, other: Tensor) -> Tensor:
         """Of scores of the two sides; NaN counts as the worst on its side."""
         # else one record's difference would be another's, too
         if own.shape != other.shape:
             raise ValueError("the score has another shape for the reference")
         return self._clipped(own.double()) - self._clipped(other.double())
 
-    def _clipped(self, scores: torch.Tensor) -> torch.Tensor:
+    def _clipped(self, scores: Tensor) -> Tensor:
         lower, upper = torch.tensor(self.ranges, dtype=torch.float64, device=scores.device).T
         if scores.ndim == 1:
             lower, upper = lower[0], upper[0]
@@ -265,14 +275,12 @@ class ClippedScores(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         grids = self.lattices(count)
 
-        def reduce(pieces: Any) -> torch.Tensor:
+        def reduce(pieces: Any) -> Tensor:
             return sum_records(pieces, grids)
 
         score_evaluation.probe_score(self.asked, subject, example, self.metrics, count, reduce)
 
-    def per_record_scores(
-        self, subject: Any
-    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(self, subject: Any) -> Sequence[ScoreCall]:
         # most differences may be clipped
         return [(self.asked, subject, () if self._paired else self.ranges)]
 
@@ -281,38 +289,34 @@ class ClippedScores(Query):
 
     def public_inputs(self) -> dict[str, Any]:
         inputs = {
-            "score_range": [list(ends) for ends in self.ranges],
+            "score_range": list(map(list, self.ranges)),
             "weights": list(self.weights or ()),
             "max_records_per_unit": self.max_records_per_unit,
             "worst": self.worst,
         }
         if self._paired is not None:
-            inputs["score_range"] = [list(ends) for ends in self._paired.ranges]
+            inputs["score_range"] = list(map(list, self._paired.ranges))
             inputs["reference"] = type(self.reference).__name__
             inputs["largest_difference"] = self.largest_difference
         return inputs
 
     def lattices(self, units: int | None) -> list[Lattice]:
         """The public grid of each metric; `units` is their public number, or None."""
-        return [
-            Lattice.over(
-                *ends,
-                origin=origin,
-                # where neither side has a score, neither is better
-                worst=self.worst if self._paired is None else 0.0,
-                units=units,
-                repeats=self.max_records_per_unit,
-            )
-            for ends, origin in zip(self.ranges, self.origins(), strict=True)
-        ]
+        # where neither side has a score, neither is better
+        worst = self.worst if self._paired is None else 0.0
+        most = self.max_records_per_unit
+        grids = []
+        for ends, origin in zip(self.ranges, self.origins(), strict=True):
+            grids.append(Lattice.over(*ends, origin=origin, worst=worst, units=units, repeats=most))
+        return grids
 
     def quanta(self, units: int | None) -> tuple[float, ...]:
         return tuple(grid.quantum for grid in self.lattices(units))
 
-    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+    def _evaluate(self, view: View, subject: Any) -> Outcome:
         grids = self.lattices(view.public_units)
 
-        def reduce(pieces: Any) -> torch.Tensor:
+        def reduce(pieces: Any) -> Tensor:
             if view.groups is None or view.rows is None:
                 return sum_records(pieces, grids).cpu()
             return sum_units(pieces, grids, view.groups, view.rows, self.max_records_per_unit).cpu()
@@ -333,7 +337,7 @@ def _box(
     replaces: bool,
 ) -> Sensitivity:
     """The sensitivity of clipped scores: see the theorem above."""
-    weights = [Fraction(weight) for weight in weighted]
+    weights = list(map(Fraction, weighted))
     units = []
     for (lower, upper), origin, weight in zip(ranges, origins, weights, strict=True):
         a = Fraction(lower) - Fraction(origin)
@@ -386,7 +390,7 @@ class ClippedMean(ClippedScores):
             remedy = f"{private} Pass divisor=, a public number fixed without looking at the data."
             raise InputError("divisor", None, "a number of units", remedy)
 
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+    def affine(self, units: int | None) -> Affine:
         divisor = self.divisor or units
         assert divisor is not None, "require_public has run"
         return self.origins(), 1.0 / divisor
@@ -403,5 +407,5 @@ class ClippedSum(ClippedScores):
     def origins(self) -> tuple[float, ...]:
         return (0.0,) * self.metrics
 
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+    def affine(self, units: int | None) -> Affine:
         return self.origins(), 1.0

@@ -20,6 +20,7 @@ from fractions import Fraction
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dpbo.errors import InputError
 
@@ -90,7 +91,7 @@ class Lattice:
         return cls(origin, quantum, low, high, min(max(step, low), high))
 
 
-def quantise(scores: torch.Tensor, grid: Lattice, out: torch.Tensor) -> torch.Tensor:
+def quantise(scores: Tensor, grid: Lattice, out: Tensor) -> Tensor:
     """Lattice numbers of a one-dimensional chunk of scores, as whole float64 numbers in the buffer
     `out`.
 
@@ -108,7 +109,7 @@ def quantise(scores: torch.Tensor, grid: Lattice, out: torch.Tensor) -> torch.Te
     return steps.masked_fill_(~scores.isfinite(), grid.worst)
 
 
-def truncate(numbers: torch.Tensor) -> torch.Tensor:
+def truncate(numbers: Tensor) -> Tensor:
     """Truncates toward zero in place: on a CPU by numpy, whose loop is vectorised for float64 where
     torch's is not.
     """
@@ -118,7 +119,7 @@ def truncate(numbers: torch.Tensor) -> torch.Tensor:
     return numbers
 
 
-def sum_records(pieces: Iterable[torch.Tensor], grids: Sequence[Lattice]) -> torch.Tensor:
+def sum_records(pieces: Iterable[Tensor], grids: Sequence[Lattice]) -> Tensor:
     """Sum of the records' lattice numbers, where each record is a unit: pieces of shape `rows x m`
     to int64 of shape `m`.
     """
@@ -130,12 +131,12 @@ def sum_records(pieces: Iterable[torch.Tensor], grids: Sequence[Lattice]) -> tor
 
 
 def sum_units(
-    pieces: Iterable[torch.Tensor],
+    pieces: Iterable[Tensor],
     grids: Sequence[Lattice],
-    groups: torch.Tensor,
-    rows: torch.Tensor,
+    groups: Tensor,
+    rows: Tensor,
     most: int,
-) -> torch.Tensor:
+) -> Tensor:
     """Sum over units of trunc(min(most, rows of the unit) * mean of its lattice numbers): int64,
     shape `m`.
 
@@ -148,11 +149,11 @@ def sum_units(
 
 
 def unit_means(
-    pieces: Iterable[torch.Tensor],
+    pieces: Iterable[Tensor],
     grid: Lattice,
-    groups: torch.Tensor | None,
-    rows: torch.Tensor | None,
-) -> torch.Tensor:
+    groups: Tensor | None,
+    rows: Tensor | None,
+) -> Tensor:
     """Each unit's mean lattice number of a metric, truncated toward zero: int64, `units`."""
     if groups is not None and rows is not None:
         return _scaled_mean(_unit_sums(pieces, [grid], groups, rows)[0], rows, 1)
@@ -164,11 +165,11 @@ def unit_means(
 
 
 def _unit_sums(
-    pieces: Iterable[torch.Tensor],
+    pieces: Iterable[Tensor],
     grids: Sequence[Lattice],
-    groups: torch.Tensor,
-    rows: torch.Tensor,
-) -> torch.Tensor:
+    groups: Tensor,
+    rows: Tensor,
+) -> Tensor:
     """Sum of each unit's lattice numbers: `m x units`."""
     sums = torch.zeros(len(grids), len(rows), dtype=torch.int64, device=groups.device)
     start = 0
@@ -181,7 +182,7 @@ def _unit_sums(
     return sums
 
 
-def _scaled_mean(sums: torch.Tensor, rows: torch.Tensor, most: int) -> torch.Tensor:
+def _scaled_mean(sums: Tensor, rows: Tensor, most: int) -> Tensor:
     """trunc(min(most, rows) * sums / rows) without overflow, from the whole part and the remainder
     (both have the sum's sign).
     """
@@ -192,7 +193,7 @@ def _scaled_mean(sums: torch.Tensor, rows: torch.Tensor, most: int) -> torch.Ten
     return times * whole + torch.div(times * (sums - whole * rows), rows, rounding_mode="trunc")
 
 
-def _exact_sum(steps: torch.Tensor) -> torch.Tensor:
+def _exact_sum(steps: Tensor) -> Tensor:
     """int64 sum of whole float64 of at most 2^39: in blocks of 2^13 every partial sum is a whole
     number below 2^53, so exact.
     """
@@ -203,9 +204,9 @@ def _exact_sum(steps: torch.Tensor) -> torch.Tensor:
     return rest
 
 
-def _chunks(pieces: Iterable[torch.Tensor]) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+def _chunks(pieces: Iterable[Tensor]) -> Iterable[tuple[Tensor, Tensor]]:
     """(chunk, float64 buffer of at least its length on its device)."""
-    buffer: torch.Tensor | None = None
+    buffer: Tensor | None = None
     for piece in pieces:
         size = _CHUNK.get(piece.device.type, _DEVICE_CHUNK)
         if buffer is None or buffer.device != piece.device or len(buffer) < min(size, len(piece)):

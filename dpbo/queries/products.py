@@ -6,6 +6,7 @@ import functools
 import os
 
 import torch
+from torch import Tensor
 
 from dpbo.errors import UsageError
 
@@ -23,7 +24,7 @@ def require_true_products(device: torch.device) -> None:
         )
 
 
-def deterministic_matmul(A: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
+def deterministic_matmul(A: Tensor, X: Tensor) -> Tensor:
     """A X for float64 `a x n` and `n x columns`, where the bits of a column of A X depend on that
     column of X alone.
 
@@ -38,7 +39,7 @@ def deterministic_matmul(A: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
     return elementwise_matmul(A, X)
 
 
-def elementwise_matmul(A: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
+def elementwise_matmul(A: Tensor, X: Tensor) -> Tensor:
     """A X by elementwise multiplications and additions in one fixed order."""
     total = torch.zeros(len(A), X.shape[1], dtype=X.dtype, device=X.device)
     for j, row in enumerate(X):

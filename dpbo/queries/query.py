@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dpbo.errors import InputError
 from dpbo.events import Event
@@ -26,6 +27,10 @@ from dpbo.privacy import Adjacency, RowChange
 from dpbo.privacy import Sensitivity as Sensitivity
 
 T = TypeVar("T")
+# (offset, gain)
+Affine = tuple[Sequence[float], float]
+# a score, its first argument, and the ranges of its metrics
+ScoreCall = tuple[Any, Any, Sequence[tuple[float, float]]]
 # methods that tell of the question, and answer nothing
 _FREE_TO_REPLACE = frozenset({"public_inputs", "fingerprint_parts"})
 
@@ -59,9 +64,9 @@ class View(Protocol):
     @property
     def count(self) -> int: ...
     @property
-    def groups(self) -> torch.Tensor | None: ...
+    def groups(self) -> Tensor | None: ...
     @property
-    def rows(self) -> torch.Tensor | None: ...
+    def rows(self) -> Tensor | None: ...
     @property
     def units(self) -> int: ...
     @property
@@ -75,10 +80,10 @@ class View(Protocol):
     @property
     def can_take(self) -> bool: ...
     @property
-    def unfit(self) -> torch.Tensor | None: ...
+    def unfit(self) -> Tensor | None: ...
     @property
     def one_at_a_time(self) -> bool: ...
-    def take(self, positions: torch.Tensor) -> Any:
+    def take(self, positions: Tensor) -> Any:
         """The records at these positions, in the records' own container."""
 
     def storages(self) -> frozenset[int]:
@@ -110,7 +115,7 @@ class IntegerSum:
             leave the curator.
     """
 
-    numerators: torch.Tensor = field(repr=False)
+    numerators: Tensor = field(repr=False)
     quanta: tuple[float, ...]
     per_unit: Any = field(default=None, repr=False)
 
@@ -124,6 +129,9 @@ class Failure:
 
     kind: str = field(repr=False)
     interruption: BaseException | None = field(default=None, repr=False)
+
+
+Outcome = IntegerSum | Failure
 
 
 class Query(abc.ABC):
@@ -286,9 +294,7 @@ class Query(abc.ABC):
         """Tries the query on `count` public stand-in records. ScoreError if it cannot work."""
         return None
 
-    def per_record_scores(
-        self, subject: Any
-    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(self, subject: Any) -> Sequence[ScoreCall]:
         """(score, its first argument, the metrics' ranges) for each model or point that the user's
         score is called with on each record; the curator tests all of them on examples."""
         return ()
@@ -358,7 +364,7 @@ def copy_mutable(value: Any) -> Any:
     """A copy of each tensor and array, and of the lists, tuples and dicts around them. Anything
     else, such as a model, is not copied.
     """
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
     if isinstance(value, np.ndarray):
         return value.copy()

@@ -11,7 +11,14 @@ from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, NotPrivateEvent, PoissonGaussianEvent
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedMean
-from dpbo.queries.query import Failure, IntegerSum, Query, View, require_per_unit
+from dpbo.queries.query import (
+    Affine,
+    Outcome,
+    Query,
+    ScoreCall,
+    View,
+    require_per_unit,
+)
 from dpbo.validation import between, checked_constructor
 
 
@@ -68,7 +75,7 @@ class PoissonSampled(Query):
             event.noise_multiplier, event.count, rate=self.rate, relation=adjacency.value
         )
 
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+    def affine(self, units: int | None) -> Affine:
         offset, gain = self.query.affine(units)
         return offset, gain / self.rate
 
@@ -105,15 +112,13 @@ class PoissonSampled(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self.query.probe(example, count, subject)
 
-    def per_record_scores(
-        self, subject: Any
-    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(self, subject: Any) -> Sequence[ScoreCall]:
         return self.query.per_record_scores(subject)
 
     def scores_one_at_a_time(self) -> bool:
         return self.query.scores_one_at_a_time()
 
-    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+    def _evaluate(self, view: View, subject: Any) -> Outcome:
         require_per_unit(self.query, grouped=view.groups is not None)
         if not view.can_take:
             raise InputError(

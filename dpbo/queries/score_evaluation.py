@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dpbo.errors import ScoreError
 from dpbo.isolation import interruption, raised_by_signal
@@ -21,7 +22,7 @@ from dpbo.queries.query import Failure, View, copy_mutable
 Score = Callable[[Any, Any], Any]
 T = TypeVar("T")
 # scores, which records have one, and how the last call failed
-_Found = tuple[torch.Tensor, torch.Tensor, str]
+_Found = tuple[Tensor, Tensor, str]
 # Records of which scores are in memory at once.
 ROWS_AT_ONCE = 1 << 22
 _MOST_CALLS = 1 << 12
@@ -51,7 +52,7 @@ def score_records(
     subject: Any,
     view: View,
     metrics: int,
-    reduce: Callable[[Iterable[torch.Tensor]], T],
+    reduce: Callable[[Iterable[Tensor]], T],
 ) -> T | Failure:
     """`reduce` applied to the scores of all records. Never raises.
 
@@ -62,7 +63,7 @@ def score_records(
         reduce: gets the scores as pieces `rows x m` in record order.
     """
 
-    def guarded(scores: Callable[[], Iterable[torch.Tensor]]) -> T | Failure:
+    def guarded(scores: Callable[[], Iterable[Tensor]]) -> T | Failure:
         try:
             return reduce(scores())
         # private, whatever it is
@@ -93,7 +94,7 @@ def ask(score: Score, subject: Any, records: Any) -> Any:
     return score(copy_mutable(subject), records)
 
 
-def _together(score: Score, subject: Any, view: View, metrics: int) -> Iterable[torch.Tensor]:
+def _together(score: Score, subject: Any, view: View, metrics: int) -> Iterable[Tensor]:
     """The scores of all records by one call."""
     if view.count == 0:
         return []
@@ -107,7 +108,7 @@ def probe_score(
     example: Any,
     metrics: int,
     count: int,
-    reduce: Callable[[Iterable[torch.Tensor]], Any],
+    reduce: Callable[[Iterable[Tensor]], Any],
 ) -> None:
     """Scores and reduces `count` public stand-in records. Raises ScoreError where that fails: what
     the score returned, and the fix.
@@ -122,7 +123,7 @@ def probe_score(
         " (zeros, or `example`): there it"
     )
     scorer = _SCORER if _is_scorer(score) else ""
-    point = _POINT if isinstance(subject, torch.Tensor) else ""
+    point = _POINT if isinstance(subject, Tensor) else ""
     remedy = (
         f"{scorer}{point}If zeros are not valid records, give public ones: Curator(..., example=)."
     )
@@ -145,7 +146,7 @@ def probe_score(
         raise ScoreError(f"{must} returned {describe_result(result)}. {remedy}") from None
 
 
-def describe_result(result: Any, scores: torch.Tensor | None = None) -> str:
+def describe_result(result: Any, scores: Tensor | None = None) -> str:
     """Type and shape of what a score returned on public records; with `scores`, its numbers, also
     their range.
     """
@@ -165,7 +166,7 @@ def describe_result(result: Any, scores: torch.Tensor | None = None) -> str:
     return f"{kind}, from {finite.min():.4g} to {finite.max():.4g}"
 
 
-def tensor_of(result: Any) -> torch.Tensor:
+def tensor_of(result: Any) -> Tensor:
     """What a score returned, as one tensor of real numbers: a tensor, an array, a list, or an
     iterator of batches of those.
 
@@ -177,7 +178,7 @@ def tensor_of(result: Any) -> torch.Tensor:
     if isinstance(result, Iterator):
         # a score may use its buffer again
         return torch.cat([tensor_of(batch).to(torch.float64, copy=True) for batch in result])
-    if isinstance(result, torch.Tensor):
+    if isinstance(result, Tensor):
         tensor = result.detach()
     else:
         array = np.asarray(result)
@@ -194,7 +195,7 @@ def tensor_of(result: Any) -> torch.Tensor:
     return tensor
 
 
-def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
+def _pieces(result: Any, count: int, metrics: int) -> Iterator[Tensor]:
     """What a score returned, as pieces of shape `rows x metrics`. Raises _WrongShape unless they
     are `count` rows.
     """
@@ -211,7 +212,7 @@ def _pieces(result: Any, count: int, metrics: int) -> Iterator[torch.Tensor]:
         raise _WrongShape
 
 
-def _scores(score: Score, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
+def _scores(score: Score, subject: Any, view: View, metrics: int) -> Tensor | Failure:
     """Scores of all records: NaN, the worst value, where the score fails, or what
     `score.score_of_failed` gives there.
 
@@ -236,7 +237,7 @@ def _scores(score: Score, subject: Any, view: View, metrics: int) -> torch.Tenso
     return scores.where(known[:, None], worst)
 
 
-def _compared(paired: Any, subject: Any, view: View, metrics: int) -> torch.Tensor | Failure:
+def _compared(paired: Any, subject: Any, view: View, metrics: int) -> Tensor | Failure:
     """Score differences where the score fails on some record: each side is scored by itself, so
     that a record which one side cannot take counts as its worst against the other's own score.
     """
@@ -246,7 +247,7 @@ def _compared(paired: Any, subject: Any, view: View, metrics: int) -> torch.Tens
         if isinstance(scores, Failure):
             return scores
         sides.append(scores)
-    difference: torch.Tensor = paired.difference(*sides)
+    difference: Tensor = paired.difference(*sides)
     return difference
 
 
@@ -322,13 +323,13 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> _Found | 
     return (scores, known, kind)
 
 
-def _no_scores_yet(view: View, metrics: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _no_scores_yet(view: View, metrics: int) -> tuple[Tensor, Tensor]:
     """Scores of no record yet, and which records have one."""
     scores = torch.full((view.count, metrics), torch.nan, dtype=torch.float64, device="cpu")
     return scores, torch.zeros(view.count, dtype=torch.bool, device="cpu")
 
 
-def _joined(result: Any, count: int, metrics: int) -> torch.Tensor:
+def _joined(result: Any, count: int, metrics: int) -> Tensor:
     """What a score returned, as a copy, because a score may use its buffer again: float64 on the
     CPU, `count x metrics`.
     """
@@ -337,7 +338,7 @@ def _joined(result: Any, count: int, metrics: int) -> torch.Tensor:
     )
 
 
-def _with_unfit_as_nan(pieces: Iterable[torch.Tensor], view: View) -> Iterable[torch.Tensor]:
+def _with_unfit_as_nan(pieces: Iterable[Tensor], view: View) -> Iterable[Tensor]:
     """The pieces with NaN, the worst value, for records that the public form has no value for.
 
     Where a record can be unfit, all whole numbers become floats, so that no record's number depends

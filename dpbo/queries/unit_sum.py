@@ -11,7 +11,15 @@ from typing import Any, ClassVar
 
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries.clipped import ClippedSum, ScoreRanges
-from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable, fields_of
+from dpbo.queries.query import (
+    Affine,
+    Outcome,
+    Query,
+    ScoreCall,
+    View,
+    copy_mutable,
+    fields_of,
+)
 
 
 class UnitSum(Query):
@@ -69,7 +77,7 @@ class UnitSum(Query):
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         return self._sum.sensitivity(adjacency)
 
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+    def affine(self, units: int | None) -> Affine:
         return self._sum.affine(units)
 
     def public_inputs(self) -> dict[str, Any]:
@@ -93,12 +101,10 @@ class UnitSum(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self._sum.probe(example, count, subject)
 
-    def per_record_scores(
-        self, subject: Any
-    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(self, subject: Any) -> Sequence[ScoreCall]:
         return self._sum.per_record_scores(subject)
 
-    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+    def _evaluate(self, view: View, subject: Any) -> Outcome:
         return self._sum._evaluate(view, subject)
 
     @functools.cached_property

@@ -11,17 +11,28 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import chain
 from typing import Annotated, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.integers import Lattice, unit_means
-from dpbo.queries.query import Failure, IntegerSum, Query, View, copy_mutable
+from dpbo.queries.query import (
+    Affine,
+    Failure,
+    IntegerSum,
+    Outcome,
+    Query,
+    ScoreCall,
+    View,
+    copy_mutable,
+)
 from dpbo.validation import Positive, Probability, ScoreRange, between, checked_constructor
 
 # quantile utilities are whole multiples of 2^-20; a fraction that is none is rounded so that they
@@ -77,7 +88,7 @@ class CandidateScores(Query):
         if not self.candidates:
             raise InputError("candidates", 0, "one or more")
         if self.offsets is not None:
-            offsets = tuple(float(offset) for offset in self.offsets)
+            offsets = tuple(map(float, self.offsets))
             if len(offsets) != len(self.candidates) or not all(map(math.isfinite, offsets)):
                 raise InputError("offsets", offsets, "one finite number for each candidate")
             object.__setattr__(self, "offsets", offsets)
@@ -93,7 +104,7 @@ class CandidateScores(Query):
     def sensitivity(self, adjacency: Adjacency) -> Sensitivity:
         return Sensitivity.of_linf(self._template.sensitivity(adjacency).linf, len(self.candidates))
 
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+    def affine(self, units: int | None) -> Affine:
         return self.offsets or (0.0,) * len(self.candidates), 1.0
 
     def public_inputs(self) -> dict[str, Any]:
@@ -118,15 +129,13 @@ class CandidateScores(Query):
     def probe(self, example: Any, count: int, subject: Any) -> None:
         self._template.probe(example, count, subject[0])
 
-    def per_record_scores(
-        self, subject: Any
-    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
-        return [each for model in subject for each in self._template.per_record_scores(model)]
+    def per_record_scores(self, subject: Any) -> Sequence[ScoreCall]:
+        return list(chain.from_iterable(map(self._template.per_record_scores, subject)))
 
     def scores_one_at_a_time(self) -> bool:
         return True
 
-    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+    def _evaluate(self, view: View, subject: Any) -> Outcome:
         sums = []
         for model in subject:
             answer = self._template._evaluate(view, model)
@@ -173,7 +182,7 @@ class QuantileUtilities(Query):
     step_cost: Annotated[float, between(0.0, 1e6)] = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        values = [float(value) for value in self.candidates]
+        values = list(map(float, self.candidates))
         gaps = np.diff(values)
         if len(values) < 2 or not np.isfinite(gaps).all() or not (gaps > 0).all():
             raise InputError("candidates", values, "two or more increasing finite numbers")
@@ -195,7 +204,7 @@ class QuantileUtilities(Query):
             bound = math.nextafter(float(max(share, 1 - share)), math.inf)
         return Sensitivity.of_linf(bound, len(self.candidates))
 
-    def affine(self, units: int | None) -> tuple[Sequence[float], float]:
+    def affine(self, units: int | None) -> Affine:
         return (0.0,) * len(self.candidates), 1.0
 
     def public_inputs(self) -> dict[str, Any]:
@@ -219,18 +228,16 @@ class QuantileUtilities(Query):
     def prepare(self) -> Any:
         return self.subject
 
-    def per_record_scores(
-        self, subject: Any
-    ) -> Sequence[tuple[Any, Any, Sequence[tuple[float, float]]]]:
+    def per_record_scores(self, subject: Any) -> Sequence[ScoreCall]:
         return [(self.score, subject, ())]
 
     def scores_one_at_a_time(self) -> bool:
         return True
 
-    def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:
+    def _evaluate(self, view: View, subject: Any) -> Outcome:
         grid = self._grid(view.public_units)
 
-        def reduce(pieces: Iterable[torch.Tensor]) -> torch.Tensor:
+        def reduce(pieces: Iterable[Tensor]) -> Tensor:
             return unit_means(pieces, grid, view.groups, view.rows)
 
         means = score_evaluation.score_records(self.score, subject, view, 1, reduce)

@@ -458,7 +458,7 @@ SABOTAGES = (
         "every Poisson release of a curator scores the sample that the first one drew",
         where="dpbo.queries.sampled:PoissonSampled._evaluate",
         old=(
-            "def _evaluate(self, view: View, subject: Any) -> IntegerSum | Failure:\n"
+            "def _evaluate(self, view: View, subject: Any) -> Outcome:\n"
             "        require_per_unit(self.query, grouped=view.groups is not None)\n"
             "        if not view.can_take:\n"
             '            raise InputError("records", type(view.records).__name__, "of a kind '
@@ -467,7 +467,7 @@ SABOTAGES = (
         ),
         new=(
             "def _evaluate(self, view: View, subject: Any, _taken: dict[Any, Any] = {}) -> "
-            "IntegerSum | Failure:\n"
+            "Outcome:\n"
             "        require_per_unit(self.query, grouped=view.groups is not None)\n"
             "        if not view.can_take:\n"
             '            raise InputError("records", type(view.records).__name__, "of a kind '
@@ -691,8 +691,8 @@ SABOTAGES = (
     Sabotage(
         "a plan is within its cap as soon as one of its events is",
         where="dpbo.accounting.filters:Cost.__le__",
-        old="return all(a <= b for a, b in zip(self.parts, other.parts, strict=True))",
-        new="return any(a <= b for a, b in zip(self.parts, other.parts, strict=True))",
+        old="return all(a <= b for a, b in self.beside(other))",
+        new="return any(a <= b for a, b in self.beside(other))",
         test="tests/unit/accounting/test_planned.py::test_each_event_has_its_own_slots",
     ),
     Sabotage(
@@ -780,12 +780,12 @@ SABOTAGES = (
         where="dpbo.curator.curator:Curator._release_fresh",
         old=(
             "entry = self._charge(handles, name, event, reservation, used)\n"
-            "        releases = [self._draw(*pair, mechanism, event, entry) for pair in "
-            "zip(handles, laws, strict=True)]"
+            "        drawn = [(handle, self._draw(handle, law, mechanism, event, entry)) for "
+            "handle, law in zip(handles, laws, strict=True)]"
         ),
         new=(
-            "releases = [self._draw(*pair, mechanism, event, 0) for pair in zip(handles, laws, "
-            "strict=True)]\n"
+            "drawn = [(handle, self._draw(handle, law, mechanism, event, 0)) for handle, law in "
+            "zip(handles, laws, strict=True)]\n"
             "        entry = self._charge(handles, name, event, reservation, used)"
         ),
         test=(
@@ -986,10 +986,9 @@ SABOTAGES = (
     Sabotage(
         "losses that are kept stay in a buffer that is used again",
         where="dpbo.curator.streaming:to_host",
-        old="if not isinstance(part, torch.Tensor):\n        return part\n    return",
+        old="if not isinstance(part, Tensor):\n        return part\n    return",
         new=(
-            "if not isinstance(part, torch.Tensor) or not part.is_cuda:\n        return part\n   "
-            " return"
+            "if not isinstance(part, Tensor) or not part.is_cuda:\n        return part\n    return"
         ),
         test=(
             "tests/unit/curator/test_streaming.py"
@@ -1023,7 +1022,7 @@ SABOTAGES = (
     Sabotage(
         "a unit's rows on two ranks pass",
         where="dpbo.curator.distributed:Ranks._meet",
-        old="return any(row[0] for row in self.all_gather(bytes([repeated])))",
+        old="return any(self.gather_mark(repeated))",
         new="return False",
         test=(
             "tests/slow/ranks/test_failures.py"
@@ -1066,16 +1065,14 @@ SABOTAGES = (
         old=(
             "moved = numbers.to(device, copy=True).contiguous()\n"
             "        with self._connected():\n"
-            "            dist.reduce(moved, dst=self._members[0], group=self._data if on_device "
-            "else self._control)\n"
+            "            dist.reduce(moved, dst=self._members[0], group=group)\n"
             "            if self.rank == 0:\n"
             "                return moved.cpu()"
         ),
         new=(
             "moved = numbers.to(device, torch.float64, copy=True).contiguous()\n"
             "        with self._connected():\n"
-            "            dist.reduce(moved, dst=self._members[0], group=self._data if on_device "
-            "else self._control)\n"
+            "            dist.reduce(moved, dst=self._members[0], group=group)\n"
             "            if self.rank == 0:\n"
             "                return moved.cpu().to(numbers.dtype)"
         ),
@@ -2333,8 +2330,8 @@ SABOTAGES = (
     Sabotage(
         "no hostile cells are put into tables and lists",
         where="dpbo.curator.examples:_replacements",
-        old="for cell in _HOSTILE:\n        yield from",
-        new="for cell in ():\n        yield from",
+        old="for cell in _HOSTILE:\n        neighbour",
+        new="for cell in ():\n        neighbour",
         test=(
             "tests/unit/testing/test_per_record.py"
             "::test_scores_that_depend_on_the_batch_are_found_in_every_container"
@@ -2559,8 +2556,8 @@ SABOTAGES = (
     Sabotage(
         "scores are never tried on records of one group",
         "dpbo.curator.examples:require_per_record",
-        old="if turn < 2: _require",
-        new="if turn < 0: _require",
+        old="_require_unmoved_among_alike(scores_of, view, changed, form)",
+        new="pass",
         test=(
             "tests/attacks/test_tables.py"
             "::test_a_statistic_of_a_group_is_noticed_where_no_two_public_records_share_one"
