@@ -274,14 +274,14 @@ def largest_share(cost: Cost, cap: Cost) -> Fraction:
 
 def _split(chain: Chain) -> list[str]:
     """The public part of each table of which only the validation part is protected."""
-    splits = {
-        reserved.terms.get("seed"): reserved.terms.get(SPLIT)
+    splits = dict.fromkeys(
+        (reserved.terms.get(SPLIT), reserved.terms.get("seed"))
         for reserved in chain.reservations.values()
-    }
+    )
     return [
         "the training part of the one table given: it was split once by position (test_size"
         f" {test_size}, seed {seed}), and only its validation part is protected"
-        for seed, test_size in splits.items()
+        for test_size, seed in splits
         if test_size
     ]
 

@@ -266,6 +266,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
         self._paid = iter(())
         if self._curator is not None:
             records = self._curator.ledger.records()
+            unpaid = list[tuple[str, Event, int]]()
             for run, steps in loaded.items():
                 charged = list[tuple[Event, int]]()
                 for record in records:
@@ -275,8 +276,10 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
                 taken = [
                     (self._event(multiplier, rate), count) for multiplier, rate, count in steps
                 ]
-                for event, count in _rest(charged, taken):
-                    self._curator.ledger.charge(self._name, event.repeated(count), _details(run))
+                unpaid += [(run, *part) for part in _rest(charged, taken)]
+            # All are known to continue the ledger before one is charged.
+            for run, event, count in unpaid:
+                self._curator.ledger.charge(self._name, event.repeated(count), _details(run))
         self._runs.update(runs)
         self._releases.update(releases)
 

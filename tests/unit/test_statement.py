@@ -13,7 +13,7 @@ from dpbo.accounting import Planned, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.accounting.gdp import true_positive_rate
 from dpbo.curator.chain import Record
 from dpbo.curator.ledger import Ledger, insert
-from dpbo.curator.statements import compose_statement
+from dpbo.curator.statements import SPLIT, compose_statement
 from dpbo.dpsgd import LedgerAccountant
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
@@ -351,3 +351,14 @@ def test_a_membership_test_is_bounded_by_all_that_the_cap_says_and_not_by_one_de
         "what pure epsilon allows, not rounded to 100 %"
     )
     assert 0.9975 < 1 - math.exp(-6.0) * 0.99 < 0.9976
+
+
+def test_each_split_of_one_table_is_told_whatever_a_later_search_was_given():
+    curator = make()
+    for part, size in (("first", 0.25), ("second", False), ("third", 0.5)):
+        terms = {"seed": 0, SPLIT: size}
+        curator.reserve(part, GaussianMechanism, slots=1, budget=0.1, terms=terms)
+    told = " ".join(curator.statement().not_protected)
+    assert "test_size 0.25, seed 0" in told
+    assert "test_size 0.5, seed 0" in told
+    assert "False" not in told
