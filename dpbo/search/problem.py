@@ -11,7 +11,7 @@ from dpbo.accounting.calibration import parts_of
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import noise_std, priced
 from dpbo.curator.reservation import Reservation
-from dpbo.errors import InputError, ReleaseLost
+from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
 from dpbo.isolation import raised_by_signal
 from dpbo.mechanisms.choice import ChoiceMechanism
@@ -282,29 +282,30 @@ class Problem:
             largest_difference=clip,
         )
 
+    def asked_before(self, last: Mapping[str, Reservation], x: Configuration) -> Configuration:
+        """The configuration that an earlier session released a last number of, else x."""
+        for reservation in last.values():
+            for row in reservation.values:
+                asked = row["details"]["x"]
+                return None if asked is None else self.space.bounds.new_tensor(asked)
+        return x
+
     def release_last(
         self, part: str, reservation: Reservation, x: Configuration
-    ) -> tuple[Configuration, float | None, float | None]:
-        """Release a number of x, or read the one that was released earlier.
+    ) -> tuple[float, float]:
+        """Release a number of x, or read the one that was released earlier: the number, and the
+        standard deviation of its noise.
 
         The default model's gain over itself is 0, which needs no release.
 
-        Returns:
-            The configuration that was asked about, the number and the standard deviation of its
-            noise; x and None twice where the release was lost.
+        Raises:
+            ReleaseLost: an earlier session paid for it, and its value was never stored.
         """
         fresh = reservation.remaining > 0
         if part == "gain" and fresh and x is None:
-            return x, 0.0, 0.0
-        # The configuration that an earlier session asked about, should this one prefer another.
-        for row in reservation.values:
-            asked = row["details"]["x"]
-            x = None if asked is None else self.space.bounds.new_tensor(asked)
+            return 0.0, 0.0
         query = self._score() if part == "final" else self._gain(reservation, x)
-        try:
-            row = reservation.release(query.about(x), x=None if x is None else x.tolist())
-        except ReleaseLost:
-            return x, None, None
+        row = reservation.release(query.about(x), x=None if x is None else x.tolist())
         value = self.space.bounds.new_tensor([row["value"]])
         variance = reservation.std_of(query).unsqueeze(0) ** 2
         if part == "final":
@@ -314,7 +315,7 @@ class Problem:
         noise_std = variance.sqrt().item()
         if fresh:
             self.report(part, 1, 1, x, number, noise_std)
-        return x, number, noise_std
+        return number, noise_std
 
 
 def released_std(curator: Curator, query: ClippedMean, share: Fraction, releases: int = 1) -> float:

@@ -301,14 +301,14 @@ def out_of_fold(
                     yield part, scoring, x, records, None if place else features
                     bar.update()
 
-    results = iter(in_parallel(n_jobs, _held_out, tasks()))
-    for _, held in folds:
-        for place in range(len(configurations)):
-            scores[place, held], found = next(results)
-            if found is not None:
-                if not described.size:
-                    described = np.zeros((count, found.shape[1]))
-                described[held] = found
+    places = itertools.product(folds, range(len(configurations)))
+    results = in_parallel(n_jobs, _held_out, tasks())
+    for ((_, held), place), (row, found) in zip(places, results, strict=True):
+        scores[place, held] = row
+        if found is not None:
+            if not described.size:
+                described = np.zeros((count, found.shape[1]))
+            described[held] = found
     return scores, described
 
 

@@ -10,6 +10,7 @@ classes reveal them. Validation records are held by a curator and influence the 
 releases only; `results_` and `best_score_` hold released values and their noise.
 """
 
+import contextlib
 import inspect
 import math
 import pathlib
@@ -30,7 +31,7 @@ from dpbo.curator.protected_records import require_other_rows
 from dpbo.curator.public_form import Form
 from dpbo.curator.record_fingerprints import rows_of
 from dpbo.curator.statements import SPLIT
-from dpbo.errors import InputError, UsageError
+from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.fingerprint import describe_estimator, describe_scoring
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
@@ -373,8 +374,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         if strategy.cross_validates:
             problem = problem.cross_validated()
             self.free_params_ = trainer.parameters(problem.public.best)
-        problem = strategy.decided(problem)
+        problem = strategy.rehearsed(problem)
         self.rehearsal_ = problem.rehearsal
+        problem = strategy.taken(problem).named(problem)
         given = {"estimator": self.estimator, "scoring": self.scoring}
         kept = {"training records": trainer.table()}
         curator.bind(f"{self.name}: whole", given, tables=kept, begun=problem.begun is not None)
@@ -384,14 +386,14 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         if not 0 <= found.best < len(found.configurations):
             allowed = f"a place among its {len(found.configurations)} configurations, from 0"
             raise InputError("best, of the strategy's SearchResult,", found.best, allowed)
-        best = found.configurations[found.best]
+        # Of a search that is resumed, the configuration that the earlier session asked about.
+        best = problem.asked_before(last, found.configurations[found.best])
         nothing = (math.nan, math.nan)
         numbers = {"gain": nothing, "final": nothing}
         for part, reservation in last.items():
-            # Of a search that is resumed, the configuration that the earlier session asked about.
-            best, number, noise_std = problem.release_last(part, reservation, best)
-            if number is not None and noise_std is not None:
-                numbers[part] = (number, noise_std)
+            # Where a release was lost, there is no number.
+            with contextlib.suppress(ReleaseLost):
+                numbers[part] = problem.release_last(part, reservation, best)
         self.best_gain_, self.best_gain_std_ = numbers["gain"]
         self.best_score_, self.best_score_std_ = numbers["final"]
         self.best_gain_range_ = None

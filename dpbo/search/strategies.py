@@ -108,9 +108,19 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
         points = public_candidates(problem.space, problem.n_iter, problem.seed)[:3]
         _score_examples(problem, points)
 
-    def decided(self, problem: Problem) -> Problem:
-        """The problem with the strategy that will run, and with terms that name it: a search is
-        resumed only with the strategy that it began with.
+    def rehearsed(self, problem: Problem) -> Problem:
+        """The problem with a simulation on public records of what each method may gain, where this
+        one makes it.
+        """
+        return problem
+
+    def taken(self, problem: Problem) -> "Strategy":
+        """The strategy that runs in the end."""
+        return self
+
+    def named(self, problem: Problem) -> Problem:
+        """The problem with this strategy, and with terms that name it: a search is resumed only
+        with the strategy that it began with.
 
         Raises LedgerMismatch where that was another one.
         """
@@ -174,14 +184,16 @@ class Auto(Strategy):
     cells: Several = 8
     shift: Annotated[float, between(0.0, 10.0)] = 1.0
 
-    def decided(self, problem: Problem) -> Problem:
-        found = self.rehearsal(problem)
-        free = found.free_wins
+    def rehearsed(self, problem: Problem) -> Problem:
+        return dataclasses.replace(problem, rehearsal=self.rehearsal(problem))
+
+    def taken(self, problem: Problem) -> Strategy:
+        """The free choice where the rehearsal expects it to win, else this one."""
+        free = problem.rehearsal.free_wins
         # What the ledger holds decides, not another rehearsal.
         if problem.begun is not None:
             free = problem.begun.get("strategy") == FreeChoice.name
-        taken = FreeChoice().decided(problem) if free else super().decided(problem)
-        return dataclasses.replace(taken, rehearsal=found)
+        return FreeChoice() if free else self
 
     def resumed_with(self, public: PublicScores) -> Sequence[Any]:
         if public.has_cells(self.cells):
