@@ -34,14 +34,16 @@ def natural(K, d, covariance="full", seed=0, sharpness=3.0):
 def split(d, covariance="full"):
     """Two components, told apart by the sign of the first coordinate, sharply."""
     theta = torch.zeros(2, width_of(covariance, d), dtype=torch.float64)
-    theta[0, 1], theta[1, 1] = 1e3, -1e3
+    theta[0, 1] = 1e3
+    theta[1, 1] = -1e3
     return theta
 
 
 @tries(30, neighbours=150)
 @pytest.mark.attack("A5", "A9")
 class TestSplit(PointContract):
-    covers, metrics = MixtureMoments, 3
+    covers = MixtureMoments
+    metrics = 3
 
     def query(self, score):
         return MixtureMoments(3, ball=Ball(1.0), natural=split(3), vectors=lambda r: score(None, r))
@@ -53,7 +55,8 @@ class TestSplit(PointContract):
 
 @tries(30)
 class TestOneComponent(PointContract):
-    covers, metrics = MixtureMoments, 2
+    covers = MixtureMoments
+    metrics = 2
 
     def query(self, score):
         return MixtureMoments(
@@ -70,7 +73,9 @@ class TestOneComponent(PointContract):
 class TestSoft(PointContract):
     """Soft responsibilities, weights, a whitening and a centre; diagonal covariances."""
 
-    covers, metrics, tight = MixtureMoments, 2, False
+    covers = MixtureMoments
+    metrics = 2
+    tight = False
 
     def query(self, score):
         ball = Ball(
@@ -100,7 +105,8 @@ class TestSoft(PointContract):
 class TestTied(PointContract):
     """Two components and orthogonal records, whose common second moments differ most."""
 
-    covers, metrics = MixtureMoments, 3
+    covers = MixtureMoments
+    metrics = 3
 
     def query(self, score):
         return MixtureMoments(
@@ -112,7 +118,8 @@ class TestTied(PointContract):
         )
 
     def worst(self, adjacency):
-        rest, half = [[0.3, 0.1, 0.0]], math.sqrt(0.5)
+        rest = [[0.3, 0.1, 0.0]]
+        half = math.sqrt(0.5)
         other = [[-half, half, 0]] if adjacency is REPLACE else []
         return [[*rest, [half, half, 0]], rest + other]
 
@@ -122,7 +129,8 @@ class TestTied(PointContract):
 class TestCountsAndMeans(PointContract):
     """Without second moments opposite records of one component are as far apart as any."""
 
-    covers, metrics = MixtureMoments, 3
+    covers = MixtureMoments
+    metrics = 3
 
     def query(self, score):
         return MixtureMoments(
@@ -143,7 +151,8 @@ class TestCountsAndMeans(PointContract):
 @tries(30)
 @pytest.mark.attack("A5", "A9")
 class TestSquares(PointContract):
-    covers, metrics = MixtureMoments, 3
+    covers = MixtureMoments
+    metrics = 3
 
     def query(self, score):
         return MixtureMoments(
@@ -240,7 +249,8 @@ def test_units_of_several_records_are_refused():
 
 def test_the_authors_covariance_moves_four_times_as_far_as_their_noise_is_for():
     """Park et al.'s pmkt3/condGaussCpdCreate.m: (S0 + XX + a xbar xbar') / b, noise for 1 / b."""
-    d, kappa = 2, 1.01
+    d = 2
+    kappa = 1.01
 
     def statistic(X):
         n = len(X)
