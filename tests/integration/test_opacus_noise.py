@@ -246,7 +246,6 @@ def test_a_second_step_on_one_sample_is_refused_and_charges_nothing():
         noised.step()
 
 
-@pytest.mark.attack("A27")
 class Spare(nn.Module):
     """A classifier with a layer that its output does not depend on."""
 
@@ -267,6 +266,7 @@ class Other(Spare):
         return output, self.spare(output)
 
 
+@pytest.mark.attack("A27")
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "ew"])
 @pytest.mark.parametrize("kind", [Spare, Other])
 def test_a_parameter_without_a_gradient_is_named_before_a_charge(kind, mode):

@@ -42,15 +42,30 @@ def split(d, covariance="full"):
 @tries(30, neighbours=150)
 @pytest.mark.attack("A5", "A9")
 class TestSplit(PointContract):
+    """Two components, and beside another record the one or the other of two ends."""
+
     covers = MixtureMoments
     metrics = 3
+    covariance = "full"
+    orders: tuple[int, ...] = (0, 1, 2)
+    weights = (1.0, 1.0, 1.0)
+    ends = ((1.0, 0.0, 0.0), (-1.0, 0.0, 0.0))
 
     def query(self, score):
-        return MixtureMoments(3, ball=Ball(1.0), natural=split(3), vectors=lambda r: score(None, r))
+        return MixtureMoments(
+            3,
+            ball=Ball(1.0),
+            natural=split(3, self.covariance),
+            covariance=self.covariance,
+            orders=self.orders,
+            weights=self.weights,
+            vectors=lambda r: score(None, r),
+        )
 
     def worst(self, adjacency):
         rest = [[0.3, 0.1, 0.0]]
-        return [[*rest, [1.0, 0, 0]], rest + ([[-1.0, 0, 0]] if adjacency is REPLACE else [])]
+        one, other = map(list, self.ends)
+        return [[*rest, one], rest + ([other] if adjacency is REPLACE else [])]
 
 
 @tries(30)
@@ -102,66 +117,27 @@ class TestSoft(PointContract):
 
 @tries(30, neighbours=150)
 @pytest.mark.attack("A5", "A9")
-class TestTied(PointContract):
+class TestTied(TestSplit):
     """Two components and orthogonal records, whose common second moments differ most."""
 
-    covers = MixtureMoments
-    metrics = 3
-
-    def query(self, score):
-        return MixtureMoments(
-            3,
-            ball=Ball(1.0),
-            natural=split(3, "tied"),
-            covariance="tied",
-            vectors=lambda r: score(None, r),
-        )
-
-    def worst(self, adjacency):
-        rest = [[0.3, 0.1, 0.0]]
-        half = math.sqrt(0.5)
-        other = [[-half, half, 0]] if adjacency is REPLACE else []
-        return [[*rest, [half, half, 0]], rest + other]
+    covariance = "tied"
+    ends = ((math.sqrt(0.5), math.sqrt(0.5), 0.0), (-math.sqrt(0.5), math.sqrt(0.5), 0.0))
 
 
 @tries(30, neighbours=150)
 @pytest.mark.attack("A5", "A9")
-class TestCountsAndMeans(PointContract):
+class TestCountsAndMeans(TestSplit):
     """Without second moments opposite records of one component are as far apart as any."""
 
-    covers = MixtureMoments
-    metrics = 3
-
-    def query(self, score):
-        return MixtureMoments(
-            3,
-            ball=Ball(1.0),
-            natural=split(3),
-            orders=(0, 1),
-            weights=(1.0, 2.0, 1.0),
-            vectors=lambda r: score(None, r),
-        )
-
-    def worst(self, adjacency):
-        rest = [[0.3, 0.1, 0.0]]
-        other = [[0.02, -0.9998, 0]] if adjacency is REPLACE else []
-        return [[*rest, [0.02, 0.9998, 0]], rest + other]
+    orders = (0, 1)
+    weights = (1.0, 2.0, 1.0)
+    ends = ((0.02, 0.9998, 0.0), (0.02, -0.9998, 0.0))
 
 
 @tries(30)
 @pytest.mark.attack("A5", "A9")
-class TestSquares(PointContract):
-    covers = MixtureMoments
-    metrics = 3
-
-    def query(self, score):
-        return MixtureMoments(
-            3, ball=Ball(1.0), natural=split(3), orders=(2,), vectors=lambda r: score(None, r)
-        )
-
-    def worst(self, adjacency):
-        rest = [[0.3, 0.1, 0.0]]
-        return [[*rest, [1.0, 0, 0]], rest + ([[-1.0, 0, 0]] if adjacency is REPLACE else [])]
+class TestSquares(TestSplit):
+    orders = (2,)
 
 
 def test_counts_and_means_reach_their_l1_sensitivity():
