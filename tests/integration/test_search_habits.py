@@ -256,7 +256,6 @@ def test_a_ledger_may_be_given_as_a_path(tmp_path):
     head = Curator(VALIDATION, **terms, ledger=file).ledger.head()
     assert Curator(VALIDATION, **terms, ledger=str(file)).ledger.head() == head
     assert Ledger.open(file).head() == head
-    assert "hunter2" not in repr(make(ledger=file))
 
 
 def test_no_notebook_shows_a_databases_password():
@@ -369,7 +368,7 @@ def test_labels_may_be_one_column(kind, where):
     y_train = COLUMNS[kind](TRAIN[1]) if where != "val" else TRAIN[1]
     y_val = COLUMNS[kind](VALIDATION[1]) if where != "train" else VALIDATION[1]
     search = made().fit(TRAIN[0], y_train, VALIDATION[0], y_val)
-    assert search.best_score_ == fitted().best_score_ or search.best_score_ > 0.5
+    assert search.best_score_ > 0.5
 
 
 @pytest.mark.parametrize("name", ["y_train", "y_val"])
