@@ -22,13 +22,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpbo import Budget, Curator, Space
 from dpbo.accounting import Planned
-from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, private_selection, tune
+from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
 from dpbo.dpsgd.releasable import copied_by_pickle
 from dpbo.dpsgd.trained import is_rebuilt
 from dpbo.errors import InputError
-from dpbo.events import SelectionEvent
 from dpbo.privacy import Adjacency
-from dpbo.run_counts import FixedRuns
+from tests.attacks.setups import best_run, owner_of_runs
 
 CONFIG = DPSGDConfig(noise_multiplier=1e4, epochs=3, batches=1, batch_size=60)
 QUIET = DPSGDConfig(noise_multiplier=0.01, epochs=1, batches=1, batch_size=60)
@@ -94,7 +93,11 @@ def seed_all() -> None:
     random.seed(0)
 
 
-RUNS: dict[str, Any] = {"engine": Opened, "session": lambda: Session(TensorDataset(X, Y), CONFIG)}
+def a_session() -> Session:
+    return Session(TensorDataset(X, Y), CONFIG)
+
+
+RUNS: dict[str, Any] = {"engine": Opened, "session": a_session}
 
 
 @pytest.mark.attack("A27", "A17")
@@ -397,7 +400,7 @@ def test_what_is_written_to_the_optimizers_state_takes_no_step(kind, way):
     """Its own next step would add it to the parameters: exact means were in the released
     weights.
     """
-    run = Session(TensorDataset(X, Y), CONFIG)
+    run = a_session()
     module, optimizer, loader = prepared(run, nn.Linear(4, 2), OPTIMIZERS[kind])
     name = "momentum_buffer" if kind == "SGD" else "exp_avg"
     samples = iter(loader)
@@ -483,7 +486,7 @@ HOLDERS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def trained() -> Any:
-    session = Session(TensorDataset(X, Y), CONFIG)
+    session = a_session()
     return session, *trained_in(session)
 
 
@@ -524,7 +527,7 @@ def test_what_is_listed_leaves(trained):
 @pytest.mark.attack("A31")
 def test_a_released_module_that_is_trained_on_does_not_leave(trained):
     released = trained[0].released().train()
-    module, _, loader = prepared(Session(TensorDataset(X, Y), CONFIG), released)
+    module, _, loader = prepared(a_session(), released)
     module(next(iter(loader))[0])
     assert not is_rebuilt(released)
     with pytest.raises(InputError, match="what may leave"):
@@ -540,24 +543,15 @@ def test_a_released_module_that_is_trained_on_does_not_leave(trained):
 @pytest.mark.parametrize("released", [False, True])
 def test_a_selection_releases_a_result_with_its_rebuilt_module_alone(released):
     """The last sample was in it, raw."""
-    base, law = (CONFIG.event(Adjacency.REPLACE_ONE),), FixedRuns(2)
+    base = (CONFIG.event(Adjacency.REPLACE_ONE),)
 
     def train(_: Any) -> Any:
-        session = Session(TensorDataset(X, Y), CONFIG)
+        session = a_session()
         module, _ = trained_in(session)
         return Result(session.released() if released else module), 1.0
 
-    accounting = Planned([SelectionEvent(base=base, run_count=law)])
-    terms: dict[str, Any] = {
-        "unit": "record",
-        "budget": Budget(8.0, 1e-5),
-        "allow_repeated": True,
-        "role": "training",
-    }
-    curator = Curator((X, Y), adjacency=Adjacency.REPLACE_ONE, accounting=accounting, **terms)
-    output = private_selection(
-        curator, train, space=Space(lr=[0.1, 0.2]), run_count=law, base=base
-    ).output
+    curator = owner_of_runs((X, Y), base, role="training")
+    output = best_run(curator, train, base).output
     assert (output is not None) == released
     assert not any(row.numpy().tobytes() in pickle.dumps(output) for row in X)
 

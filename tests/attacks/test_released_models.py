@@ -536,20 +536,28 @@ def test_a_hidden_run_whose_base_does_not_pay_for_its_session_fails(kind):
     assert (best.output is not None) == (best.score is not None) == kind.startswith("enough")
 
 
+OF_RUNS = of(budget=Budget(8.0, 1e-5), accounting=RDPFilter(8.0), allow_repeated=True)
+
+
+def hundredth(_, rows):
+    return rows[:, 0] / 100
+
+
+QUESTION = ClippedMean(hundredth, score_range=(0.0, 1.0))
+
+
 @pytest.mark.attack("A19", "A21")
 @pytest.mark.parametrize("paid", [False, True])
 @pytest.mark.parametrize("way", ["curator", "hidden draws"])
 def test_a_hidden_run_whose_base_does_not_pay_for_its_releases_fails(way, paid):
     mechanism = GaussianMechanism(1e3)
-    question = ClippedMean(lambda _, rows: rows[:, 0] / 100, score_range=(0.0, 1.0))
     base = [GaussianEvent(1e3 if paid else 1e6)]
-    terms = of(budget=Budget(8.0, 1e-5), accounting=RDPFilter(8.0), allow_repeated=True)
-    curator = owner(X, **terms)
+    curator = owner(X, **OF_RUNS)
 
     def one_run(_):
         if way == "hidden draws":
-            return curator.hidden_draws("selection")(question, mechanism), 1.0
-        return Curator(X, **{**TERMS, **terms}).release(question, mechanism).value, 1.0
+            return curator.hidden_draws("selection")(QUESTION, mechanism), 1.0
+        return Curator(X, **{**TERMS, **OF_RUNS}).release(QUESTION, mechanism).value, 1.0
 
     assert (best_run(curator, one_run, base, space=RATES).output is not None) == paid
 
@@ -570,13 +578,12 @@ def test_what_a_run_draws_counts_for_the_selections_units(kind, paid):
     """Under another relation, for other units or by a ledger without a guarantee an answer of
     epsilon 2 to 200 was paid for as one of epsilon 1, or not at all.
     """
-    question = ClippedMean(lambda _, rows: rows[:, 0] / 100, score_range=(0.0, 1.0), divisor=60.0)
-    terms = of(budget=Budget(8.0, 1e-5), accounting=RDPFilter(8.0), allow_repeated=True)
-    curator = owner(X, **terms)
+    question = ClippedMean(hundredth, score_range=(0.0, 1.0), divisor=60.0)
+    curator = owner(X, **OF_RUNS)
     make = Curator.rehearsal if kind == "a rehearsal" else Curator
 
     def one_run(_):
-        own = make(X, **{**TERMS, **terms, **OTHERS[kind]})
+        own = make(X, **{**TERMS, **OF_RUNS, **OTHERS[kind]})
         return own.release(question, GaussianMechanism(1e3)).value, 1.0
 
     base = [GaussianEvent(1e3 if paid else 1e6)]
@@ -587,11 +594,10 @@ def test_what_a_run_draws_counts_for_the_selections_units(kind, paid):
 
 @pytest.mark.attack("A9", "A24")
 def test_what_a_row_of_bounded_change_costs_is_nothing_that_a_unit_may_pay():
-    terms = of(budget=Budget(8.0, 1e-5), accounting=RDPFilter(8.0), allow_repeated=True)
     change = RowChange(0.01, diameter=2.0)
-    own = Curator(X, **{**TERMS, **terms, "adjacency": change}).ledger.birth
+    own = Curator(X, **{**TERMS, **OF_RUNS, "adjacency": change}).ledger.birth
     with pytest.raises(UsageError, match="no conversion is known"):
-        Drawn.under(own, GaussianEvent(1e3)).counted_for(owner(X, **terms).ledger.birth)
+        Drawn.under(own, GaussianEvent(1e3)).counted_for(owner(X, **OF_RUNS).ledger.birth)
 
 
 @pytest.mark.attack("A24", "A35")
@@ -599,13 +605,11 @@ def test_what_a_row_of_bounded_change_costs_is_nothing_that_a_unit_may_pay():
 def test_a_run_draws_of_a_role_what_is_paid_for_that_role(role):
     """Four answers about validation records were paid for as four about training records."""
     event = GaussianEvent(1e3, 4)
-    terms = of(budget=Budget(8.0, 1e-5), accounting=RDPFilter(8.0), allow_repeated=True)
-    curator = owner(X, **terms)
-    question = ClippedMean(lambda _, rows: rows[:, 0] / 100, score_range=(0.0, 1.0))
+    curator = owner(X, **OF_RUNS)
 
     def one_run(_):
         draw = curator.hidden_draws("selection")
-        return [draw(question, GaussianMechanism(1e3)) for _ in range(4)], 1.0
+        return [draw(QUESTION, GaussianMechanism(1e3)) for _ in range(4)], 1.0
 
     best = best_run(curator, one_run, {role: [event]}, space=RATES)
     assert (best.output is not None) == (role == curator.ledger.birth.role)
@@ -615,15 +619,13 @@ def test_a_run_draws_of_a_role_what_is_paid_for_that_role(role):
 def test_hidden_runs_leave_no_table_among_the_protected_ones():
     """Their number told how many runs there were, and pushed out what was protected before."""
     counts = []
-    terms = of(budget=Budget(8.0, 1e-5), accounting=RDPFilter(8.0), allow_repeated=True)
-    question = ClippedMean(lambda _, rows: rows[:, 0] / 100, score_range=(0.0, 1.0))
 
     def one_run(_):
-        own = Curator(torch.randn(30, 4), **{**TERMS, **terms})
+        own = Curator(torch.randn(30, 4), **{**TERMS, **OF_RUNS})
         counts.append(len(protected_tables.now()))
-        return own.release(question, GaussianMechanism(1e3)).value, 1.0
+        return own.release(QUESTION, GaussianMechanism(1e3)).value, 1.0
 
-    curator = owner(X, **terms)
+    curator = owner(X, **OF_RUNS)
     before = len(protected_tables.now())
     best_run(curator, one_run, [GaussianEvent(1e3)], 5, space=RATES)
     assert len(set(counts)) == 1

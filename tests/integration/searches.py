@@ -49,8 +49,12 @@ def objective(owner=None, evaluations=6, **settings):
 
 
 def released(private):
-    """Value and variance of each release, by handle; `private` wraps an objective."""
-    ledger = private.objective.curator.ledger
+    """What `private`, which wraps an objective, has released."""
+    return released_by(private.objective.curator.ledger)
+
+
+def released_by(ledger):
+    """Value and variance of each release, by handle."""
     return {
         value["handle"]: (value["value"][0], value["variance"][0])
         for value in ledger.values("search")

@@ -122,13 +122,9 @@ def test_values_are_released_in_the_order_of_their_trials_unless_told_otherwise(
             begun.set()
             return values
 
-        private = PrivateObjective(
-            curator(), slow, score_range=(0.0, 1.0), evaluations=3, name="search"
-        )
-        private.release = release  # type: ignore[method-assign]
-        loop = ClientObjective(
-            private, SPACE, Client(random_seed=1), strategy=noisy_improvement(initial=3)
-        )
+        loop = a_loop(3, strategy=noisy_improvement(initial=3), score=slow)
+        private = loop.objective
+        private.release = release
         loop.run(workers=3, ordered=ordered)
         assert_told(loop, 3)
         assert ("durations-tell-nothing" in private.curator.statement().assumptions) == (
@@ -444,14 +440,14 @@ def test_a_trial_that_was_charged_before_the_experiment_changed_is_refused_too()
 def test_constraints_on_parameters_hold_for_proposals_and_the_recommendation():
     parameters = [RangeParameterConfig("rate", (1e-3, 1e1), "float"), SHIFT]
     client = configured(parameters, ["rate + shift <= 0.0"])
-    loop = a_loop(6, client=client, mechanism=NoNoise(allow_not_private=True))
+    loop = a_loop(5, client=client, mechanism=NoNoise(allow_not_private=True))
     # the best point breaks the constraint
     loop.objective(SPACE.encode({"rate": 0.1, "shift": 0.0}).unsqueeze(0))
     with pytest.raises(UsageError, match="known to meet every constraint"):
         loop.recommended()
     loop.run()
     shown = [trial.arm.parameters for trial in loop.client._experiment.trials.values()]
-    assert len(shown) == 5
+    assert len(shown) == 4
     for parameters in (*shown, loop.recommended().parameters):
         assert parameters["rate"] + parameters["shift"] <= 1e-6
 
@@ -502,9 +498,7 @@ def test_a_reloaded_client_goes_on_and_nothing_is_lost(tmp_path, name):
     }
     owner = curator()
     file = str(tmp_path / "client.json")
-    loop = ClientObjective(
-        objective(owner), SPACE, Client(random_seed=1), strategy=strategies[name]()
-    )
+    loop = a_loop(owner=owner, strategy=strategies[name]())
     loop.run(3)
     begun = loop.next(2)
     loop.client.save_to_json_file(file)
@@ -677,12 +671,7 @@ def test_replay_of_an_experiment():
     neighbour[200] = 0.0
 
     def run(owner, records):
-        loop = ClientObjective(
-            objective(owner, 5),
-            SPACE,
-            Client(random_seed=3),
-            strategy=noisy_improvement(initial=3, seed=1),
-        )
+        loop = a_loop(5, owner=owner, strategy=noisy_improvement(initial=3, seed=1))
         loop.run()
         return snapshot(loop), loop.recommended().parameters
 
@@ -693,10 +682,7 @@ def test_replay_of_an_experiment():
 def test_a_failing_score_leaves_nothing_private_behind(tmp_path, capfd):
     owner = curator(records=RECORDS + float(CANARY))
     file = tmp_path / "client.json"
-    private = PrivateObjective(
-        owner, failing_score, score_range=(0, 1), evaluations=3, name="search"
-    )
-    loop = ClientObjective(private, SPACE, Client(random_seed=1))
+    loop = a_loop(3, owner=owner, score=failing_score)
     for kinds in ((), (ValueError, RuntimeError)):
         with pytest.raises(PrivateFailure):
             loop.run(catch=kinds)
@@ -704,7 +690,7 @@ def test_a_failing_score_leaves_nothing_private_behind(tmp_path, capfd):
         "as if the process had been killed, and tried again by the next run"
     )
     assert loop.client._experiment.trials[0].run_metadata == {}
-    assert private.remaining == 3
+    assert loop.objective.remaining == 3
     loop.client.save_to_json_file(str(file))
     for word in (CANARY, "PrivateFailure"):
         assert word not in file.read_text() + "".join(capfd.readouterr())
@@ -723,12 +709,8 @@ def test_no_proposal_follows_a_private_failure():
 
     points = []
     for records in (RECORDS, RECORDS.clamp(max=0.1)):
-        private = PrivateObjective(
-            curator(records=records), broken, score_range=(0.0, 1.0), evaluations=4, name="search"
-        )
-        loop = ClientObjective(
-            private, SPACE, Client(random_seed=1), strategy=noisy_improvement(initial=4, seed=1)
-        )
+        strategy = noisy_improvement(initial=4, seed=1)
+        loop = a_loop(4, owner=curator(records=records), strategy=strategy, score=broken)
         for kinds in ([Exception], [ZeroDivisionError, PrivateFailure]):
             with pytest.raises(InputError, match="catch"):
                 loop.run(catch=kinds)

@@ -75,7 +75,8 @@ def hostile_rows(generator, dtype):
     ][:, None].to(dtype)
     rows[3] = 0
     rows[3, 1700] = 1e4
-    rows[4, 7], rows[5, 2400] = math.nan, math.inf
+    rows[4, 7] = math.nan
+    rows[5, 2400] = math.inf
     return rows
 
 
@@ -84,7 +85,8 @@ def hostile_rows(generator, dtype):
 def test_a_record_moves_the_float_sum_by_at_most_the_clip_and_one_nearly_does(
     dtype,
 ):
-    generator, largest = torch.Generator().manual_seed(5), 0.0
+    generator = torch.Generator().manual_seed(5)
+    largest = 0.0
     for trial in range(6):
         rows = hostile_rows(generator, dtype)
         if trial == 0:
@@ -188,7 +190,8 @@ def session(module=None):
 def private(
     curator=None, terms=TERMS, records=(X, Y), module=None, optimizer=torch.optim.SGD, **arguments
 ):
-    curator, module = curator or owner(records, terms), module or nn.Linear(4, 2)
+    curator = curator or owner(records, terms)
+    module = module or nn.Linear(4, 2)
     engine = PrivateEngine(curator, terms)
     prepared = engine.make_private(
         module=module,
@@ -243,7 +246,6 @@ def test_a_second_step_on_one_sample_is_refused_and_charges_nothing():
         noised.step()
 
 
-@pytest.mark.attack("A27")
 class Spare(nn.Module):
     """A classifier with a layer that its output does not depend on."""
 
@@ -264,6 +266,7 @@ class Other(Spare):
         return output, self.spare(output)
 
 
+@pytest.mark.attack("A27")
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "ew"])
 @pytest.mark.parametrize("kind", [Spare, Other])
 def test_a_parameter_without_a_gradient_is_named_before_a_charge(kind, mode):
@@ -344,7 +347,8 @@ def test_gradients_of_two_samples_or_not_one_for_each_record_make_no_step():
         noised.step()
     noised.zero_grad()  # and what was broken off is forgotten
     backward(module, noised, batch)
-    frozen, before = module._module.bias, module._module.bias.clone()
+    frozen = module._module.bias
+    before = module._module.bias.clone()
     frozen.requires_grad_(False)
     noised.step()
     assert torch.equal(frozen, before)
@@ -529,11 +533,9 @@ def test_steps_follow_from_noised_sums_alone(monkeypatch):
     """The same noised sums on neighbouring records: the same weights and ledger. And each exact sum
     moves by at most the clip.
     """
-    terms, sums, played = (
-        DPSGDConfig(noise_multiplier=1.0, epochs=3, batches=1, batch_size=64),
-        list[list[Any]](),
-        list[torch.Tensor](),
-    )
+    terms = DPSGDConfig(noise_multiplier=1.0, epochs=3, batches=1, batch_size=64)
+    sums = list[list[Any]]()
+    played = list[torch.Tensor]()
 
     def noised(total, std):
         place = len(sums[-1])
@@ -649,7 +651,8 @@ def test_a_loader_of_other_records_than_the_curators_is_refused_without_their_nu
 @pytest.mark.parametrize("kind", [TensorDataset, Named])
 def test_an_empty_sample_has_the_form_of_others_and_nothing_tells_of_it(kind, caplog):
     terms = DPSGDConfig(noise_multiplier=1.0, epochs=20, batches=1000, batch_size=1)
-    session, plain = Session(kind(X[:2], Y[:2]), terms), nn.Linear(4, 2)
+    session = Session(kind(X[:2], Y[:2]), terms)
+    plain = nn.Linear(4, 2)
     module, noised, loader = session.make_private(
         plain, torch.optim.SGD(plain.parameters(), 0.1), max_grad_norm=1.0
     )
@@ -666,7 +669,8 @@ def test_an_empty_sample_has_the_form_of_others_and_nothing_tells_of_it(kind, ca
 
 @pytest.mark.attack("A27")
 def test_opacus_own_engine_cannot_charge_a_ledger():
-    engine, module = load_opacus().PrivacyEngine(), nn.Linear(4, 2)
+    engine = load_opacus().PrivacyEngine()
+    module = nn.Linear(4, 2)
     engine.accountant = LedgerAccountant(owner((X, Y)), noise_multiplier=1.0, steps=8)
     given = {
         "optimizer": torch.optim.SGD(module.parameters(), 0.1),

@@ -38,13 +38,15 @@ from examples.tuning_dpsgd import roles
 from tests.integration.test_opacus_releasing import require_bare
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
-BUDGET, ADDED = Budget(4.0, 1e-5), Adjacency.ADD_OR_REMOVE_ONE
+BUDGET = Budget(4.0, 1e-5)
+ADDED = Adjacency.ADD_OR_REMOVE_ONE
 TERMS = DPSGDConfig(noise_multiplier=1.0, epochs=2, batches=5, batch_size=60)
 SPACE = Space(lr=scipy.stats.loguniform(1e-2, 1e1), clip=[0.5, 1.0])
 GIVEN = {"lr": 0.5, "clip": 1.0}
 X = torch.randn(700, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] + 0.3 * X[:, 1] > 0).long()
-TRAINING, VALIDATION = TensorDataset(X[:300], Y[:300]), (X[300:500], Y[300:500])
+TRAINING = TensorDataset(X[:300], Y[:300])
+VALIDATION = (X[300:500], Y[300:500])
 FITS: list[dict[str, Any]] = []
 STOP: list[bool] = []
 # Before how many fits one is interrupted.
@@ -107,6 +109,18 @@ def tuned(plan, fit=fit, score=right, **changed):
         **changed,
     }
     return tune(fit, score, plan=plan, **terms)
+
+
+def given(strategy):
+    """What one run needs besides."""
+    return {"parameters": GIVEN} if strategy == "once" else {}
+
+
+def killed(plan, after, **changed):
+    """A study that is interrupted before its next fit, `after` fits from its beginning."""
+    KILL.append(after)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(plan, **changed)
 
 
 def charges(where):
@@ -207,11 +221,9 @@ class TestPlans:
     @pytest.mark.attack("A15")
     @pytest.mark.deep  # three plans and their check take the accountant seconds
     def test_plans_spend_the_whole_budget_under_either_relation_and_another_law_of_runs(self):
-        added, replaced, fixed = (
-            plans(),
-            plans(adjacency=Adjacency.REPLACE_ONE),
-            plans(run_count=FixedRuns(3)),
-        )
+        added = plans()
+        replaced = plans(adjacency=Adjacency.REPLACE_ONE)
+        fixed = plans(run_count=FixedRuns(3))
         for found in (added, replaced, fixed):
             self.require_spent(found, 3.99)
         assert (
@@ -306,9 +318,7 @@ class TestTuning:
         assert tuned(four["once"], parameters=GIVEN).parameters == pytest.approx(GIVEN)
 
     def test_a_search_goes_on_from_its_ledger_and_keeps_its_models(self, four, where):
-        KILL.append(2)
-        with pytest.raises(KeyboardInterrupt):
-            tuned(four["search"], **where)
+        killed(four["search"], 2, **where)
         FITS.clear()
         found = tuned(four["search"], **where)
         assert len(found.X) == 3, "the interrupted run is paid for and not run again"
@@ -378,8 +388,7 @@ class TestTuning:
             kept.append(fit(parameters, session))
             return kept[-1]
 
-        given = {"parameters": GIVEN} if strategy == "once" else {}
-        found = tuned(four[strategy], fit=keeps, score=careless, folder=tmp_path, **given)
+        found = tuned(four[strategy], fit=keeps, score=careless, folder=tmp_path, **given(strategy))
         files = [torch.load(path, weights_only=False) for path in tmp_path.iterdir()]
         assert len(files) == (4 if strategy == "search" else 1)
         for model in (found.model, *files):
@@ -407,37 +416,27 @@ class TestTuning:
         assert paid == [1, 2, 3, 4]
 
     @pytest.mark.attack("A16")
-    def test_a_selection_that_was_killed_is_lost_not_drawn_again(self, four, where):
-        KILL.append(0)
-        with pytest.raises(KeyboardInterrupt):
-            tuned(four["selection"], **where)
-        with pytest.raises(ReleaseLost):
-            tuned(four["selection"], **where)
+    @pytest.mark.parametrize(
+        ("strategy", "told"), [("selection", None), ("once", "every training run")]
+    )
+    def test_a_study_whose_only_release_was_killed_is_lost(self, four, where, strategy, told):
+        killed(four[strategy], 0, **given(strategy), **where)
+        with pytest.raises(ReleaseLost, match=told):
+            tuned(four[strategy], **given(strategy), **where)
         assert FITS == []
 
     @pytest.mark.attack("A16")
     @pytest.mark.parametrize(
-        ("killed", "told"), [(2, "runs resumed: 2, lost: 1"), (3, "runs resumed: 3, lost: 1")]
+        ("after", "told"), [(2, "runs resumed: 2, lost: 1"), (3, "runs resumed: 3, lost: 1")]
     )
-    def test_the_log_tells_of_a_run_that_was_killed(self, four, where, killed, told, caplog):
-        KILL.append(killed)
-        with pytest.raises(KeyboardInterrupt):
-            tuned(four["search"], **where)
+    def test_the_log_tells_of_a_run_that_was_killed(self, four, where, after, told, caplog):
+        killed(four["search"], after, **where)
         with caplog.at_level("INFO", "dpbo.dpsgd"):
             tuned(four["search"], **where)
-        left = 4 - killed - 1
+        left = 4 - after - 1
         assert [record.getMessage() for record in caplog.records] == [
             f"'training': {told} (charged, and ended before their score), runs left: {left}"
         ]
-
-    @pytest.mark.attack("A16")
-    def test_a_study_whose_only_run_was_killed_is_lost(self, four, where):
-        KILL.append(0)
-        with pytest.raises(KeyboardInterrupt):
-            tuned(four["once"], parameters=GIVEN, **where)
-        with pytest.raises(ReleaseLost, match="every training run"):
-            tuned(four["once"], parameters=GIVEN, **where)
-        assert FITS == []
 
     @pytest.mark.attack("A30")
     @pytest.mark.parametrize("strategy", ["search", "selection"])
@@ -488,8 +487,9 @@ class TestTrial:
     """`fit` and `score` are tried on stand-in records; where they fail there is no ledger yet."""
 
     def refused(self, plan, where, error, match, **changed):
+        terms = {**given(plan.strategy), **where, **changed}
         with pytest.raises(error, match=match) as raised:
-            tuned(plan, try_first=True, **where, **changed)
+            tuned(plan, try_first=True, **terms)
         assert not pathlib.Path(where["ledger"]).exists()
         return "".join(getattr(raised.value, "__notes__", []))
 
@@ -497,40 +497,21 @@ class TestTrial:
     def test_a_failing_fit_or_score_is_raised_as_it_is_and_costs_nothing(
         self, four, where, strategy
     ):
-        given = {"parameters": GIVEN} if strategy == "once" else {}
+        plan = four[strategy]
 
         def fails(parameters, session):
             fit(parameters, session)
             raise ValueError("boom")
 
-        note = self.refused(
-            four[strategy],
-            where,
-            ValueError,
-            "boom",
-            fit=fails,
-            training=Readable(X[:300], Y[:300]),
-            **given,
-        )
+        training = Readable(X[:300], Y[:300])
+        note = self.refused(plan, where, ValueError, "boom", fit=fails, training=training)
         assert "Nothing was charged" in note
         assert "example=(training, validation)" in note
         assert len(FITS) == 1
-        self.refused(
-            four[strategy],
-            where,
-            ScoreError,
-            "one real number a record",
-            score=lambda net, records: 0.5,
-            **given,
-        )
-        self.refused(
-            four[strategy],
-            where,
-            UsageError,
-            "make_private's module",
-            fit=lambda parameters, session: None,
-            **given,
-        )
+        one_number = "one real number a record"
+        self.refused(plan, where, ScoreError, one_number, score=lambda net, records: 0.5)
+        no_model = "make_private's module"
+        self.refused(plan, where, UsageError, no_model, fit=lambda parameters, session: None)
 
     def test_it_takes_two_steps_on_zeros_at_four_points_and_moves_no_generator(self, four, where):
         seen = []
@@ -555,17 +536,10 @@ class TestTrial:
         assert 0.5 * 60 < len(torch.cat(seen)) / 8 / 5 < 2 * 60, "samples of the configured size"
 
     def test_records_without_zeros_need_an_example_or_no_trial(self, four, where):
-        self.refused(
-            four["once"],
-            where,
-            InputError,
-            "zeros|Zeros",
-            training=Words(X[:300], Y[:300]),
-            parameters=GIVEN,
-        )
-        self.refused(
-            four["once"], where, InputError, "zeros|Zeros", validation=["a"] * 200, parameters=GIVEN
-        )
+        once = four["once"]
+        words = {"training": Words(X[:300], Y[:300])}
+        for changed in (words, {"validation": ["a"] * 200}):
+            self.refused(once, where, InputError, "zeros|Zeros", **changed)
 
         def nowhere_zero(parameters, session):
             net, optimizer, loader = private(session, nn.Linear(4, 2), **parameters)
@@ -574,16 +548,10 @@ class TestTrial:
                 train(net, optimizer, [(inputs, labels)])
             return net
 
-        self.refused(
-            four["once"], where, AssertionError, "zeros", fit=nowhere_zero, parameters=GIVEN
-        )
+        self.refused(once, where, AssertionError, "zeros", fit=nowhere_zero)
         public = TensorDataset(X[500:510], Y[500:510]), (X[500:520], Y[500:520])
-        assert (
-            tuned(
-                four["once"], fit=nowhere_zero, example=public, try_first=True, parameters=GIVEN
-            ).model
-            is not None
-        )
+        found = tuned(once, fit=nowhere_zero, example=public, try_first=True, parameters=GIVEN)
+        assert found.model is not None
 
     def test_records_of_every_common_kind_have_zeros(self):
         Pair = collections.namedtuple("Pair", "a b")

@@ -42,6 +42,7 @@ from tests.integration.searches import (
     main,
     objective,
     released,
+    released_by,
     score,
 )
 from tests.integration.test_wording import SPECS
@@ -254,10 +255,7 @@ def test_a_fit_that_raises_is_a_failed_trial_at_no_charge():
 @pytest.mark.attack("A21")
 def test_a_failing_score_leaves_nothing_private_behind(tmp_path, caplog):
     owner = curator(str(tmp_path / "l.db"), RECORDS + float(CANARY))
-    private = TrialObjective(
-        PrivateObjective(owner, failing_score, score_range=(0, 1), evaluations=3, name="search"),
-        SPACE,
-    )
+    private = TrialObjective(objective(owner, 3, score=failing_score), SPACE)
     file = tmp_path / "study.db"
     study = a_study(f"sqlite:///{file}")
     optuna.logging.enable_propagation()
@@ -474,6 +472,7 @@ def told_by_sampler(private, trial):
     return private(trial)
 
 
+FILE = "sqlite:///study.db"
 new_in_5 = pytest.mark.skipif(
     not hasattr(optuna.trial.Trial, "set_constraint"), reason="Optuna 5 has set_constraint"
 )
@@ -481,37 +480,38 @@ new_in_5 = pytest.mark.skipif(
 
 @pytest.mark.filterwarnings("ignore:.*constraints_func.*", "ignore:.*is experimental")
 @pytest.mark.parametrize(
-    ("told_how", "sampler"),
+    ("told_how", "sampler", "url"),
     [
-        pytest.param(told_before, NoiseAwareSampler, marks=new_in_5, id="before"),
-        pytest.param(told_after, NoiseAwareSampler, marks=new_in_5, id="after"),
-        pytest.param(told_by_sampler, optuna.samplers.TPESampler, id="TPE"),
-        pytest.param(told_by_sampler, optuna.samplers.GPSampler, id="GP"),
-        pytest.param(told_by_sampler, optuna.samplers.NSGAIISampler, id="NSGA-II"),
+        pytest.param(told_before, NoiseAwareSampler, None, marks=new_in_5, id="before"),
+        pytest.param(told_after, NoiseAwareSampler, FILE, marks=new_in_5, id="after"),
+        pytest.param(told_by_sampler, optuna.samplers.TPESampler, None, id="TPE"),
+        pytest.param(told_by_sampler, optuna.samplers.GPSampler, FILE, id="GP"),
+        pytest.param(told_by_sampler, optuna.samplers.NSGAIISampler, None, id="NSGA-II"),
     ],
 )
-def test_a_trial_that_breaks_a_constraint_is_not_recommended(tmp_path, told_how, sampler):
+def test_a_trial_that_breaks_a_constraint_is_not_recommended(
+    tmp_path, monkeypatch, told_how, sampler, url
+):
     """The highest posterior mean of all trials breaks it, whichever way Optuna was told."""
 
-    def fresh():
-        if sampler is NoiseAwareSampler:
-            return sampler(SPACE, initial=6)
-        return sampler(seed=1, constraints_func=lambda trial: (size(trial.params),))
-
-    owner = curator()
-    for url in (None, f"sqlite:///{tmp_path / 'study.db'}"):
-        settings = {"evaluations": 9, "mechanism": NoNoise(allow_not_private=True)}
-        private = TrialObjective(objective(owner, name=f"{url is None}", **settings), SPACE)
-        study = a_study(url, fresh())
-        study.optimize(lambda trial, private=private: told_how(private, trial))
-        assert len(study.trials) == 9
-        best = recommended_trial(study, SPACE)
-        assert size(best.parameters) <= 0
-        assert size(recommended(SPACE, *private.objective.history()).parameters) > 0, "no power"
-        highest = max(trial.value for trial in study.trials if size(trial.params) <= 0)
-        assert best.mean == pytest.approx(highest, abs=1e-2)
-        shown = ReleasedValues.of(study)
-        assert size(shown.parameters(shown.best)) <= 0, "the report's"
+    monkeypatch.chdir(tmp_path)
+    if sampler is NoiseAwareSampler:
+        made = sampler(SPACE, initial=6)
+    else:
+        made = sampler(seed=1, constraints_func=lambda trial: (size(trial.params),))
+    private = TrialObjective(
+        objective(evaluations=9, mechanism=NoNoise(allow_not_private=True)), SPACE
+    )
+    study = a_study(url, made)
+    study.optimize(lambda trial: told_how(private, trial))
+    assert len(study.trials) == 9
+    best = recommended_trial(study, SPACE)
+    assert size(best.parameters) <= 0
+    assert size(recommended(SPACE, *private.objective.history()).parameters) > 0, "no power"
+    highest = max(trial.value for trial in study.trials if size(trial.params) <= 0)
+    assert best.mean == pytest.approx(highest, abs=1e-2)
+    shown = ReleasedValues.of(study)
+    assert size(shown.parameters(shown.best)) <= 0, "the report's"
 
 
 def test_a_trial_that_lacks_a_constraint_does_not_count_as_meeting_it():
@@ -588,16 +588,10 @@ def test_a_killed_process_of_two_loses_nothing_that_was_paid_for(tmp_path, capsy
     books = str(tmp_path / "ledger.db")
     study = a_study(file)
 
-    def values():
-        return {
-            value["handle"]: (value["value"][0], value["variance"][0])
-            for value in Ledger.open(books).values("search")
-        }
-
     dying = started(tmp_path, "log", main, "die", file, books, "a")
     dying.join(timeout=300)
     assert dying.exitcode == -9, (tmp_path / "log").read_text()
-    assert len(values()) == 3
+    assert len(released_by(Ledger.open(books))) == 3
     assert len(told(study)) == 2, "the third was never told"
     beside = started(tmp_path, "resumed", main, "resume", file, books, "a")
     main("resume", file, books, "b")
@@ -611,7 +605,7 @@ def test_a_killed_process_of_two_loses_nothing_that_was_paid_for(tmp_path, capsy
     ledger = Ledger.open(books)
     ledger.verify()
     assert sum(record.body["event"]["count"] for record in ledger.charges("search")) == 8
-    assert told(study) == values()
+    assert told(study) == released_by(ledger)
     states = [trial.state for trial in study.trials]
     assert states.count(TrialState.PRUNED) <= 2, (
         "whoever came too late ended quietly, one trial a worker at most"

@@ -34,10 +34,8 @@ def test_the_variance_is_that_of_a_simulation():
         ("roc_auc", [*0.5 * RISING, *0.5 * RISING[::-1]]),
         ("roc_auc", [*0.2 * RISING, *0.8 * RISING[::-1]]),
     ):
-        scored, exact = (
-            scoring_named(scoring, None, [0, 1]),
-            torch.tensor([shares], dtype=torch.float64),
-        )
+        scored = scoring_named(scoring, None, [0, 1])
+        exact = torch.tensor([shares], dtype=torch.float64)
         true = scored.observed(exact, torch.zeros_like(exact))[0].item()
         for noise in (0.001, 0.01):
             drawn = exact + noise * torch.randn(
@@ -130,7 +128,8 @@ def test_one_label_of_another_type_moves_no_other_records_score():
     """As one array of numpy's choice, a list's one word would make all its numbers words, and every
     score wrong.
     """
-    model, labels = DecisionTreeClassifier(max_depth=3).fit(*TRAIN), VALIDATION[1].tolist()
+    model = DecisionTreeClassifier(max_depth=3).fit(*TRAIN)
+    labels = VALIDATION[1].tolist()
     for scoring in SCORINGS:
         scored = scoring_named(scoring, None, TRAIN[1])
         before = np.asarray(scored(model, VALIDATION), dtype=np.float64)

@@ -122,7 +122,8 @@ def test_a_validation_table_of_another_form_and_unused_arguments_are_refused(tmp
 
 @pytest.mark.attack("A20")
 def test_a_unit_on_both_sides_is_seen_and_labels_of_two_kinds_are_refused():
-    rows, apart = np.zeros((3, 1)), {"numbers": [10, 11, 12], "text": ["x", "y", "z"]}
+    rows = np.zeros((3, 1))
+    apart = {"numbers": [10, 11, 12], "text": ["x", "y", "z"]}
     for groups, trained, kind in (
         ([1, 2, 2], torch.tensor([2, 3, 3]), "numbers"),
         (np.array([1, 2, 2]), [2.0, 3.0, 4.0], "numbers"),
@@ -137,7 +138,8 @@ def test_a_unit_on_both_sides_is_seen_and_labels_of_two_kinds_are_refused():
 
 
 def test_what_is_no_label_a_record_is_refused_by_name_and_not_shown():
-    rows, good = np.zeros((3, 1)), [1, 2, 3]
+    rows = np.zeros((3, 1))
+    good = [1, 2, 3]
     for labels in ([{1}, {2}, {3}], "abc", {1, 2, 3}, {1: 0, 2: 0, 3: 0}, np.zeros((3, 2))):
         for name, given in (("groups", (labels, good)), ("groups_train", (good, labels))):
             with pytest.raises(InputError, match=rf"^{name}='\w+'") as caught:
@@ -171,10 +173,8 @@ def test_a_search_that_cannot_propose_is_refused_before_anything_is_reserved(tmp
 
 
 def test_a_parameter_of_one_value_is_held():
-    whole, fine = (
-        {"max_depth": [1, 2, 3], "min_samples_leaf": [2]},
-        {"ccp_alpha": st.loguniform(1e-4, 1e-1), "criterion": ["gini"]},
-    )
+    whole = {"max_depth": [1, 2, 3], "min_samples_leaf": [2]}
+    fine = {"ccp_alpha": st.loguniform(1e-4, 1e-1), "criterion": ["gini"]}
     for space, strategy in ((whole, FEW), (fine, FEW), (fine, NEARBY)):
         search = short(param_distributions=space, strategy=strategy).fit(*TRAIN, *VALIDATION)
         name, (value,) = list(space.items())[1]

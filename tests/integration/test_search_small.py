@@ -146,7 +146,8 @@ def test_nothing_but_releases_steers_it(strategy):
 
 @pytest.mark.attack("A21")
 def test_no_fit_sees_a_protected_record():
-    allowed, strangers = {row.tobytes() for row in TRAIN[0]}, list[Any]()
+    allowed = {row.tobytes() for row in TRAIN[0]}
+    strangers = list[Any]()
 
     class Watched(LogisticRegression):  # type: ignore[misc]
         def fit(self, X, y):
@@ -215,7 +216,8 @@ def test_the_simulation_draws_what_the_mechanisms_draw():
     noise = rehearsal.Noise(
         cells=0.01, choice=0.02, gumbel=False, first_cells=0.02, second_choice=0.04, paired=True
     )
-    plain, paired = Choice(candidates=4), Choice(candidates=4, largest_difference=0.1)
+    plain = Choice(candidates=4)
+    paired = Choice(candidates=4, largest_difference=0.1)
     strategies = [FreeChoice(), plain, paired]
     found = rehearsal.simulate(strategies, public, noise, width=1.0, units=500, shift=0.0, seed=0)
     simulated = {repr(method.strategy): method.gain.mean for method in found.methods}
@@ -224,10 +226,8 @@ def test_the_simulation_draws_what_the_mechanisms_draw():
         kept = gains if c is None else np.clip(gains, -c, c)
         samples = np.stack([kept[:, RANDOM.integers(0, 2000, 500)].mean(1) for _ in range(draws)])
         chosen = (samples + 0.02 * reach * RANDOM.exponential(size=(draws, 4))).argmax(1)
-        expected, error = (
-            means[chosen].mean(),
-            means[chosen].std() / np.sqrt(rehearsal.POPULATIONS // 3 * rehearsal.DRAWS),
-        )
+        expected = means[chosen].mean()
+        error = means[chosen].std() / np.sqrt(rehearsal.POPULATIONS // 3 * rehearsal.DRAWS)
         assert simulated[repr(strategy)] == pytest.approx(expected, abs=5 * error)
     assert 0.01 < simulated[repr(FreeChoice())] <= 0.02 + 1e-12, (
         "the public sample is mostly right about the best of the four"
@@ -315,10 +315,8 @@ def test_brier_and_the_true_class_probability_are_scikit_learns():
 
 
 def test_tables_words_groups_and_regressions_are_rehearsed():
-    frame, words = (
-        pd.DataFrame(TRAIN[0], columns=list("abcd")),
-        np.where(TRAIN[1] == 1, "yes", "no"),
-    )
+    frame = pd.DataFrame(TRAIN[0], columns=list("abcd"))
+    words = np.where(TRAIN[1] == 1, "yes", "no")
     protected = (
         pd.DataFrame(PROTECTED[0], columns=list("abcd")),
         np.where(PROTECTED[1] == 1, "yes", "no"),

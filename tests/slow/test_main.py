@@ -45,7 +45,7 @@ def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
     status, out, err = printed(
         "--candidates",
-        6,
+        3,
         "--ledger",
         folder / "l.db",
         "--plot",
@@ -116,7 +116,7 @@ def test_the_ledger_can_be_shown_verified_and_exported(job):
 @pytest.mark.deep
 def test_running_again_finds_it_done_and_charges_nothing(job):
     folder, first = job
-    _, again, _ = printed("--candidates", 6, "--ledger", folder / "l.db")
+    _, again, _ = printed("--candidates", 3, "--ledger", folder / "l.db")
     assert again == first, "and the head has not moved"
 
 

@@ -16,7 +16,9 @@ class Proxy:
     """
 
     def __init__(self, port):
-        self._server_port, self._armed, self.cuts = port, None, 0
+        self._server_port = port
+        self._armed = None
+        self.cuts = 0
         self._answered = threading.Event()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
@@ -45,7 +47,8 @@ class Proxy:
             while data := _received(client):
                 word, when = self._armed or (None, None)
                 if word is not None and word in data:
-                    self._armed, self.cuts = None, self.cuts + 1
+                    self._armed = None
+                    self.cuts += 1
                     if when != "before":
                         mute.set()
                         server.sendall(data)

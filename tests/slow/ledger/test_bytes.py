@@ -35,7 +35,8 @@ def whole(tmp_path_factory):
     for name in ("search", "final"):
         ledger.reserve(name, EVENT, 20, {"score_range": [0.0, 1.0], "told": "x" * 300})
     for number in range(12):
-        plan, handle = (None, "search", "final")[number % 3], f"{number:032}"
+        plan = (None, "search", "final")[number % 3]
+        handle = f"{number:032}"
         details = {"units": 500, "slots": [{"handle": handle, "query": "q", "public": {}}]}
         entry = ledger.charge(plan or "release", EVENT, details, plan)
         ledger.store(
@@ -100,10 +101,8 @@ def writes(file, chain, *, harmless):
 def flipped(whole, rng, file):
     """Flip one to eight bits of one byte, anywhere."""
     damaged = bytearray(whole)
-    place, mask = (
-        rng.randrange(len(whole)),
-        rng.choice([1 << rng.randrange(8), rng.randrange(1, 256)]),
-    )
+    place = rng.randrange(len(whole))
+    mask = rng.choice([1 << rng.randrange(8), rng.randrange(1, 256)])
     damaged[place] ^= mask
     for extra in ("-journal", "-wal", "-shm"):
         pathlib.Path(f"{file}{extra}").unlink(missing_ok=True)
@@ -116,7 +115,8 @@ def flipped(whole, rng, file):
     [(0, 30), *(pytest.param(n, 100, marks=pytest.mark.deep) for n in range(1, 5))],
 )
 def test_a_flipped_byte_is_seen_or_changes_nothing(whole, tmp_path, measured, chunk, flips):
-    rng, outcomes = random.Random(f"{SEED} flips {chunk}"), []
+    rng = random.Random(f"{SEED} flips {chunk}")
+    outcomes = []
     for _ in range(flips):
         place, mask = flipped(whole[0], rng, tmp_path / "l.db")
         try:
@@ -144,7 +144,8 @@ def test_bytes_of_the_header_and_the_schema(whole, tmp_path, measured, step):
 
 @pytest.mark.parametrize(("chunk", "cuts"), [(0, 12), pytest.param(1, 150, marks=pytest.mark.deep)])
 def test_a_file_cut_off_anywhere_is_seen(whole, tmp_path, measured, chunk, cuts):
-    rng, size = random.Random(f"{SEED} cuts {chunk}"), len(whole[0])
+    rng = random.Random(f"{SEED} cuts {chunk}")
+    size = len(whole[0])
     edges = [1, 100, 511, 512, 4096, size - 4096, size - 1]
     for length in [*edges, *(rng.randrange(1, size) for _ in range(cuts))]:
         (tmp_path / "l.db").write_bytes(whole[0][:length])

@@ -110,7 +110,8 @@ def test_it_holds_for_next_to_no_noise(tmp_path):
     """Once, it printed 700 where mu 40 is epsilon 989.2, and called honest ledgers broken where its
     formulas overflowed.
     """
-    wide, law = Budget(1e4, 1e-6), LaplaceMechanism
+    wide = Budget(1e4, 1e-6)
+    law = LaplaceMechanism
     ledgers: list[tuple[dict[str, Any], Any]] = [
         ({"budget": Budget.gdp(40.0, delta=1e-6)}, GaussianMechanism(0.03)),
         ({"budget": wide, "accounting": RDPFilter(30.0)}, law(0.02)),
@@ -119,7 +120,8 @@ def test_it_holds_for_next_to_no_noise(tmp_path):
     for number, (terms, mechanism) in enumerate(ledgers):
         curator = make(url := str(tmp_path / f"{number}.db"), **terms)
         curator.release(MEAN, mechanism)
-        told, statement = check(printed(url))["epsilon"], curator.statement()
+        told = check(printed(url))["epsilon"]
+        statement = curator.statement()
         assert told["guarantee"] == pytest.approx(statement.guarantee.epsilon, rel=1e-9)
         assert told["spent"] == pytest.approx(statement.spent.epsilon, rel=1e-9)
     assert check(printed(str(tmp_path / "0.db")))["epsilon"]["guarantee"] == pytest.approx(
@@ -138,7 +140,8 @@ def test_a_plan_of_exact_answers_is_bounded_by_nothing_before_the_first_of_them(
 def test_it_reads_a_parallel_plan(tmp_path):
     """Two outcomes of one row cost twice; one of another row costs nothing beside them."""
     birth = dataclasses.replace(BIRTH, accounting=PureFilter(), budget=Budget(6.0, 0.0))
-    ledger, event = Ledger(url := str(tmp_path / "l.db"), birth), LaplaceEvent(1.0)
+    ledger = Ledger(url := str(tmp_path / "l.db"), birth)
+    event = LaplaceEvent(1.0)
     ledger.reserve("y", event, 2, {"records": 6}, parallel=True)
     for handle, part in (("a", 0), ("b", 3), ("c", 3)):
         slot = {"handle": handle, "query": "RowOutcome", "public": {}, "part": part}
@@ -154,7 +157,8 @@ def test_it_reads_a_parallel_plan(tmp_path):
 
 def rehashed(lines):
     """The same chain, by the rules."""
-    head, chain = "0" * 64, []
+    head = "0" * 64
+    chain = []
     for seq, line in enumerate(lines):
         body = json.dumps(line["body"], sort_keys=True, separators=(",", ":"))
         content = json.dumps([seq, line["kind"], line["name"], body, head], separators=(",", ":"))

@@ -42,7 +42,8 @@ def require_going_on(curator, drawn, handle, url):
 
     Returns in which step of the release the fault struck.
     """
-    was_drawn, was_charged = handle.id in drawn.handles, curator.ledger.charged(handle.id)
+    was_drawn = handle.id in drawn.handles
+    was_charged = curator.ledger.charged(handle.id)
     assert was_charged or not was_drawn, "drawn without a charge"
     if was_charged and not was_drawn:
         with pytest.raises(ReleaseLost):
@@ -58,7 +59,8 @@ def full_disk(folder, room):
     """A file that may grow by `room` bytes and no further: the system refuses the write, as a full
     disk does.
     """
-    url, drawn = f"{folder}/l.db", Drawn(pytest.MonkeyPatch())
+    url = f"{folder}/l.db"
+    drawn = Drawn(pytest.MonkeyPatch())
     curator = make(url)
     curator.release(curator.evaluate(MEAN), NOISE)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -79,7 +81,8 @@ def read_only(what):
     """
     make(None).release(MEAN, NOISE)  # imports what may not be readable to that user
     folder = pathlib.Path(tempfile.mkdtemp(prefix="dpbo_disk_"))
-    url, drawn = f"{folder}/l.db", Drawn(pytest.MonkeyPatch())
+    url = f"{folder}/l.db"
+    drawn = Drawn(pytest.MonkeyPatch())
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)
         os.setgroups([])
@@ -128,7 +131,8 @@ def test_a_full_disk_at_every_step_of_a_release(tmp_path, measured):
 def test_a_database_that_may_not_grow(tmp_path, drawn, room):
     """SQLite's own limit of pages: SQLITE_FULL."""
     curator = make(url := str(tmp_path / "l.db"))
-    engine, limit = curator.ledger.storage._engine, {"pages": 0}
+    engine = curator.ledger.storage._engine
+    limit = {"pages": 0}
 
     def limited(connection, _record):
         if limit["pages"]:
@@ -154,7 +158,8 @@ def test_a_file_that_is_gone_is_not_begun_anew(tmp_path, drawn):
     spent.
     """
     curator = make(url := str(tmp_path / "l.db"))
-    file, away = tmp_path / "l.db", tmp_path / "away.db"
+    file = tmp_path / "l.db"
+    away = tmp_path / "away.db"
     handle = curator.evaluate(MEAN)
     file.rename(away)
     for call in (
@@ -179,12 +184,14 @@ def test_an_older_copy_under_a_running_curator_is_seen(tmp_path, drawn, how):
     curator.release(MEAN, NOISE)
     shutil.copy(url, tmp_path / "old.db")
     curator.release(MEAN, NOISE)
-    newest, head = pathlib.Path(url).read_bytes(), curator.ledger.head().hash
+    newest = pathlib.Path(url).read_bytes()
+    head = curator.ledger.head().hash
     if how == "moved":
         (tmp_path / "old.db").rename(url)
     else:
         pathlib.Path(url).write_bytes((tmp_path / "old.db").read_bytes())
-    handle, before = curator.evaluate(MEAN), len(drawn.handles)
+    handle = curator.evaluate(MEAN)
+    before = len(drawn.handles)
     with pytest.raises(LedgerCorrupt, match="another copy"):
         curator.release(handle, NOISE)
     with pytest.raises(LedgerRolledBack, match="an older copy"):

@@ -57,7 +57,8 @@ def searched(job, url, draws, kill_at, out):
     Writes how many points it passed and what it found. Draws are noted durably before they happen,
     so that nothing that a run did can hide.
     """
-    calls, draw = 0, Curator._draw
+    calls = 0
+    draw = Curator._draw
 
     def noted(self, handle, *arguments):
         with pathlib.Path(draws).open("a") as file:
@@ -169,7 +170,8 @@ def test_a_run_killed_at_random_points(place, calls, measured, database, chunk, 
 @pytest.mark.deep
 @pytest.mark.parametrize(("database", "points"), [("sqlite", 40), ("postgresql", 20)])
 def test_a_run_killed_by_the_clock(place, measured, database, points):
-    rng, killed = random.Random(f"{SEED} {database} clock"), 0
+    rng = random.Random(f"{SEED} {database} clock")
+    killed = 0
     for _ in range(4 * points):
         # each time: a shared machine's pace changes
         seconds = undisturbed("small", *place(database))["seconds"]

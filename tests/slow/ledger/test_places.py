@@ -159,7 +159,8 @@ def test_whatever_becomes_of_the_fingerprints_nothing_is_charged_twice(
 ):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     url = str(tmp_path / "l.db") if place == "file" else request.getfixturevalue("server").schema()
-    first, x = objective(url), torch.full((1, 2), 0.5, dtype=torch.float64)
+    first = objective(url)
+    x = torch.full((1, 2), 0.5, dtype=torch.float64)
     first(x)
     spoil(file_of(first.curator.ledger.storage))
     if goes_on:

@@ -20,7 +20,8 @@ PROCESSES = 8
 pytestmark = pytest.mark.attack("A16")
 PLANS = {"first": 8, "second": 16}
 # mu^2 = 1/64 each: 24 slots in plans, 40 releases besides
-SINGLE, PLANNED = GaussianEvent(8.0), GaussianEvent(8.0)
+SINGLE = GaussianEvent(8.0)
+PLANNED = GaussianEvent(8.0)
 NOTES = ("durations-tell-nothing", "score-total")
 
 _START: list[Any] = []
@@ -39,8 +40,10 @@ def charge_all(url, number):
     """
     (barrier,) = _START
     barrier.wait(300)
-    ledger, rng = Ledger(url, BIRTH), random.Random(number)
-    charged, left = [], [None, *PLANS]
+    ledger = Ledger(url, BIRTH)
+    rng = random.Random(number)
+    charged = []
+    left = [None, *PLANS]
     for name, slots in PLANS.items():
         ledger.reserve(name, PLANNED, slots, {"by": "whoever came first"})
     while left:

@@ -74,7 +74,8 @@ def renumbered(rows):
 
 def swapped(rows, a, b):
     other = list(rows)
-    other[a], other[b] = {**rows[b], "seq": a}, {**rows[a], "seq": b}
+    other[a] = {**rows[b], "seq": a}
+    other[b] = {**rows[a], "seq": b}
     return other
 
 
@@ -117,7 +118,9 @@ def test_every_fact_of_every_record_is_under_its_hash(ledger, url, measured):
     """Also where the changed record gets the hash that its new content asks for: the next one, or
     the head kept elsewhere, tells.
     """
-    whole, head, tried = ledger.records(), ledger.head().hash, 0
+    whole = ledger.records()
+    head = ledger.head().hash
+    tried = 0
     for seq, record in enumerate(whole):
         for path in leaves(record.body):
             body = with_leaf(record.body, path, "another")
@@ -142,7 +145,8 @@ def test_every_fact_of_every_record_is_under_its_hash(ledger, url, measured):
 
 def test_the_predecessor_is_under_the_hash(ledger, url):
     """A record made anew by the rules, and its hash put into the next one."""
-    rows, chain = rows_of(ledger), ledger.records()
+    rows = rows_of(ledger)
+    chain = ledger.records()
     rows[2] = row_of(Record.following(chain[1], "charge", "search", {**chain[2].body, "units": 7}))
     rows[3]["previous"] = rows[2]["hash"]
     rewrite(ledger, rows)
@@ -151,7 +155,8 @@ def test_the_predecessor_is_under_the_hash(ledger, url):
 
 
 def test_a_chain_rewritten_by_the_rules_is_seen_against_a_head_kept_elsewhere_alone(ledger, url):
-    head, chain = ledger.head().hash, list[Record]()
+    head = ledger.head().hash
+    chain = list[Record]()
     for record in ledger.records():
         body = (
             with_leaf(record.body, ("values", 0, "value", 0), 0.75)
@@ -193,7 +198,8 @@ def test_forged_records_are_refused_in_words(ledger, url):
             "values": [7],
         },
     ]
-    whole, head = rows_of(ledger), ledger.records()[-1]
+    whole = rows_of(ledger)
+    head = ledger.records()[-1]
     for kind, body in itertools.product(("reserve", "charge", "value", "assume", "other"), bodies):
         rewrite(
             ledger, [*whole, row_of(Record.following(head, kind, "search", {**body, "state": 7}))]

@@ -151,7 +151,9 @@ def test_a_crashed_server_keeps_every_charge_it_answered_for(server, drawn, meas
     before it syncs.
     """
     curator = make(url := server.schema(settings="-csynchronous_commit=off"))
-    objective, rng, answered = search(curator, 20_000), random.Random(crashes), []
+    objective = search(curator, 20_000)
+    rng = random.Random(crashes)
+    answered = []
     ended = threading.Event()
 
     def release():

@@ -11,14 +11,14 @@ import pytest
 import torch
 from sklearn.utils.estimator_checks import check_estimator
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.errors import InputError, LedgerMismatch, ScoreError
 from dpbo.mechanisms import NoNoise
 from dpbo.papers.em import DPEM
 from dpbo.papers.em.point_sums import VectorSum
 from dpbo.queries.ball import Ball
 from tests.contracts.bases import PointContract, exact_sum, tries
-from tests.unit.papers.test_em_mixture import NOT_APPLICABLE
+from tests.unit.papers.test_em_mixture import NOT_APPLICABLE, make
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
 EXACT = NoNoise(allow_not_private=True)
@@ -64,37 +64,31 @@ def counts(n=4000, seed=0):
 @tries(40, neighbours=200)
 @pytest.mark.attack("A5", "A9")
 class TestVectorSum(PointContract):
-    covers, metrics = VectorSum, 3
-
-    def query(self, score):
-        return VectorSum(
-            3, ball=Ball(2.0), weights=(0.5, 1.0), vectors=lambda records: score(None, records)
-        )
-
-    def worst(self, adjacency):
-        rest = [[1.0, -1.0, 0.0]]
-        other = [[0, -9.0, 0]] if adjacency is REPLACE else []
-        return [[*rest, [0, 2.0, 0]], rest + other]
-
-
-@tries(40, neighbours=200)
-@pytest.mark.attack("A5", "A9")
-class TestNonnegative(PointContract):
-    covers, metrics = VectorSum, 3
+    covers = VectorSum
+    metrics = 3
+    nonnegative = False
+    furthest = (0.0, -9.0, 0.0)
 
     def query(self, score):
         return VectorSum(
             3,
             ball=Ball(2.0),
             weights=(0.5, 1.0),
-            nonnegative=True,
+            nonnegative=self.nonnegative,
             vectors=lambda records: score(None, records),
         )
 
     def worst(self, adjacency):
         rest = [[1.0, -1.0, 0.0]]
-        other = [[9.0, 0, 0]] if adjacency is REPLACE else []
+        other = [[*self.furthest]] if adjacency is REPLACE else []
         return [[*rest, [0, 2.0, 0]], rest + other]
+
+
+@tries(40, neighbours=200)
+@pytest.mark.attack("A5", "A9")
+class TestNonnegative(TestVectorSum):
+    nonnegative = True
+    furthest = (9.0, 0.0, 0.0)
 
 
 @tries(40, neighbours=200)
@@ -102,7 +96,9 @@ class TestNonnegative(PointContract):
 class TestPoissons(PointContract):
     """The question of a mixture of Poissons, as `DPEM` asks it."""
 
-    covers, metrics, tight = VectorSum, 2, False
+    covers = VectorSum
+    metrics = 2
+    tight = False
 
     def query(self, score):
         asks = em(
@@ -188,7 +184,8 @@ def test_statistics_are_cut_whatever_they_are():
         rows[1] = math.nan
         return rows
 
-    X, seen = counts(400), []
+    X = counts(400)
+    seen = []
     em(statistics=lying, mechanism=EXACT, max_iter=1, m_step=lambda *m: seen.append(m[0])).fit(X)
     rest = poissons(START, X)[2:].sum(0)
     longest = torch.full((6,), math.sqrt(2.0 / 6.0), dtype=torch.float64)
@@ -198,20 +195,9 @@ def test_statistics_are_cut_whatever_they_are():
 @pytest.mark.attack("A16")
 def test_it_resumes_with_what_it_began_with_alone(on_disk):
     X = counts(400)
-
-    def make(records=X):
-        return Curator(
-            torch.as_tensor(records),
-            unit=PrivacyUnit("record"),
-            adjacency=REPLACE,
-            budget=Budget(1.0, 1e-6),
-            **on_disk,
-        )
-
-    first = em(budget=0.5).fit(make())
-    again = em(budget=0.5).fit(make())
+    first, again = (em(budget=0.5).fit(make(X, **on_disk)) for _ in range(2))
     assert torch.equal(first.parameters_[1], again.parameters_[1])
-    assert make().ledger.used() == {"em": 10}
+    assert make(X, **on_disk).ledger.used() == {"em": 10}
     for changes in (
         {"m_step": lambda moments, noise: rates_of(2 * moments, noise)},
         {"statistics": lambda theta, records: 0.5 * poissons(theta, records)},
@@ -219,7 +205,7 @@ def test_it_resumes_with_what_it_began_with_alone(on_disk):
         {"bound": 1.0},
     ):
         with pytest.raises(LedgerMismatch):
-            em(budget=0.5, **changes).fit(make())
+            em(budget=0.5, **changes).fit(make(X, **on_disk))
 
 
 def row_sums(theta, records):
@@ -279,22 +265,14 @@ def test_statistics_and_vectors_of_several_records_are_refused():
         return torch.softmax(records, 0)
 
     asked = VectorSum(2, ball=Ball(1.0), vectors=functools.partial(of_all, None))
-    curator = Curator(
-        torch.from_numpy(counts(100)), unit="person", adjacency=REPLACE, budget=Budget(1.0, 1e-6)
-    )
     with pytest.raises(ScoreError, match="each record by itself"):
-        curator.evaluate(asked)
+        make(counts(100)).evaluate(asked)
     with pytest.raises(ScoreError, match="each record by itself"):
         em(statistics=of_all, m_step=moments_alone, size=2).fit(counts(100))
 
 
 def test_what_it_cannot_do_is_refused_before_the_budget_is_touched():
-    curator = Curator(
-        torch.from_numpy(counts(100)),
-        unit=PrivacyUnit("patient", groups=np.arange(100) // 2),
-        adjacency=REPLACE,
-        budget=Budget(1.0, 1e-6),
-    )
+    curator = make(counts(100), unit=PrivacyUnit("patient", groups=np.arange(100) // 2))
     with pytest.raises(InputError, match="one record"):
         em(budget=0.5).fit(curator)
     for wrong in ({"bound": 0.0}, {"size": 0}, {"statistics": 3}, {"max_iter": 0}):

@@ -28,7 +28,8 @@ def squares(n=4000, seed=0):
 def factors(n, d, m, seed=0):
     """(records, L): m factors with noise of unlike variances, mean 1."""
     rng = np.random.default_rng(seed)
-    L, psi = rng.normal(size=(d, m)) * 0.5, rng.uniform(0.05, 0.2, size=d)
+    L = rng.normal(size=(d, m)) * 0.5
+    psi = rng.uniform(0.05, 0.2, size=d)
     return 1.0 + rng.normal(size=(n, m)) @ L.T + rng.normal(size=(n, d)) * np.sqrt(psi), L
 
 

@@ -58,7 +58,8 @@ def mixture(**changes):
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_it_comes_close_to_the_open_fit(covariance):
-    X, test = blobs(), blobs(2000, seed=1)
+    X = blobs()
+    test = blobs(2000, seed=1)
     plain = GaussianMixture(2, covariance_type=covariance, random_state=0).fit(X)
     for method, adjacency in (("mle", REPLACE), ("mle", ADD), ("map", REPLACE), ("map", ADD)):
         private = mixture(
@@ -83,11 +84,9 @@ def test_the_density_is_that_of_its_parameters():
     for covariance in COVARIANCES:
         private = mixture(covariance_type=covariance, center=[0.5, 0.0]).fit(X)
         twin = GaussianMixture(2, covariance_type=covariance)
-        twin.weights_, twin.means_, twin.covariances_ = (
-            private.weights_,
-            private.means_,
-            private.covariances_,
-        )
+        twin.weights_ = private.weights_
+        twin.means_ = private.means_
+        twin.covariances_ = private.covariances_
         twin.precisions_cholesky_ = (
             np.linalg.cholesky(private.precisions_)
             if covariance in MATRICES
@@ -110,10 +109,12 @@ def test_without_noise_a_step_is_the_textbooks():
     Z = torch.randn(400, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 0.2
     gamma = torch.rand(2, 400, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     gamma = gamma / gamma.sum(0)
-    moments, std = gamma @ features(Z.T, "full").T, torch.zeros(2, 6, dtype=torch.float64)
+    moments = gamma @ features(Z.T, "full").T
+    std = torch.zeros(2, 6, dtype=torch.float64)
     mle, posterior = (mixture_of(moments, std, 2, "full", 1e-6, prior) for prior in (None, Prior()))
     for k in range(2):
-        N, mean = float(gamma[k].sum()), (gamma[k] @ Z) / gamma[k].sum()
+        N = float(gamma[k].sum())
+        mean = (gamma[k] @ Z) / gamma[k].sum()
         C = (Z - mean).T @ (gamma[k].unsqueeze(1) * (Z - mean)) / N
         assert torch.allclose(mle.means[k], mean)
         assert torch.allclose(mle.covariances[k], C)
@@ -165,7 +166,8 @@ def test_a_public_start_takes_the_place_of_k_means():
 
 @pytest.mark.attack("A5")
 def test_the_exact_likelihood_of_private_records_chooses_no_model():
-    X, public = blobs(600), blobs(50, seed=4)
+    X = blobs(600)
+    public = blobs(50, seed=4)
     curator = make(X)
     mine = mixture().fit(X)
     theirs = mixture(budget=0.5, dimension=2).fit(curator)
@@ -177,7 +179,8 @@ def test_the_exact_likelihood_of_private_records_chooses_no_model():
         ClippedMean(lambda _, rows: theirs.score_samples(rows), score_range=(-9.0, 0.0)),
         GaussianMechanism(40.0),
     )
-    mean, parameters = float(released.value), 2 * 3 + 1 + 2 * 3 - 2
+    mean = float(released.value)
+    parameters = 2 * 3 + 1 + 2 * 3 - 2
     assert theirs.aic(mean, n_samples=600) == pytest.approx(2 * parameters - 1200 * mean)
     assert theirs.bic(mean, n_samples=600) == pytest.approx(
         parameters * math.log(600) - 1200 * mean
@@ -187,7 +190,8 @@ def test_the_exact_likelihood_of_private_records_chooses_no_model():
 
 @pytest.mark.parametrize("kind", [DPGaussianMixture, DPKMeans])
 def test_fit_predict_charges_nothing_for_rows_that_cannot_be_predicted(kind):
-    X, curator = blobs(300), make(blobs(300))
+    X = blobs(300)
+    curator = make(blobs(300))
     settings: dict[str, Any] = {"budget": Budget(5.0, 1e-6), "radius": 6.0, "random_state": 0}
     model = kind(2, **settings)
     assert (model.fit_predict(X) == model.predict(X)).all()
@@ -233,11 +237,10 @@ def test_laplace_noise_on_weights_and_means_takes_half_of_the_budget():
 
 def test_averaging_takes_off_the_noise_it_says():
     generator = torch.Generator().manual_seed(0)
-    truth, std = (
-        torch.tensor([[600.0, 30.0], [400.0, -20.0]]).double(),
-        torch.full((2, 2), 5.0).double(),
-    )
-    ends, said = [], std
+    truth = torch.tensor([[600.0, 30.0], [400.0, -20.0]]).double()
+    std = torch.full((2, 2), 5.0).double()
+    ends = []
+    said = std
     for _ in range(400):
         averaged = Averaged(2, 1000)
         for _ in range(6):
@@ -337,7 +340,8 @@ def test_a_far_cluster_of_few_records_is_kept():
 
 
 def test_other_questions_are_not_answered_by_what_was_released(on_disk, monkeypatch):
-    X, model = blobs(1000), mixture(budget=0.5, dimension=2, max_iter=3)
+    X = blobs(1000)
+    model = mixture(budget=0.5, dimension=2, max_iter=3)
     clone(model).fit(make(X, **on_disk))
     monkeypatch.setattr("dpbo.papers.em.mixture._SEPARATION", 0.9)
     with pytest.raises(LedgerMismatch, match="question"):

@@ -34,26 +34,44 @@ def natural(K, d, covariance="full", seed=0, sharpness=3.0):
 def split(d, covariance="full"):
     """Two components, told apart by the sign of the first coordinate, sharply."""
     theta = torch.zeros(2, width_of(covariance, d), dtype=torch.float64)
-    theta[0, 1], theta[1, 1] = 1e3, -1e3
+    theta[0, 1] = 1e3
+    theta[1, 1] = -1e3
     return theta
 
 
 @tries(30, neighbours=150)
 @pytest.mark.attack("A5", "A9")
 class TestSplit(PointContract):
-    covers, metrics = MixtureMoments, 3
+    """Two components, and beside another record the one or the other of two ends."""
+
+    covers = MixtureMoments
+    metrics = 3
+    covariance = "full"
+    orders: tuple[int, ...] = (0, 1, 2)
+    weights = (1.0, 1.0, 1.0)
+    ends = ((1.0, 0.0, 0.0), (-1.0, 0.0, 0.0))
 
     def query(self, score):
-        return MixtureMoments(3, ball=Ball(1.0), natural=split(3), vectors=lambda r: score(None, r))
+        return MixtureMoments(
+            3,
+            ball=Ball(1.0),
+            natural=split(3, self.covariance),
+            covariance=self.covariance,
+            orders=self.orders,
+            weights=self.weights,
+            vectors=lambda r: score(None, r),
+        )
 
     def worst(self, adjacency):
         rest = [[0.3, 0.1, 0.0]]
-        return [[*rest, [1.0, 0, 0]], rest + ([[-1.0, 0, 0]] if adjacency is REPLACE else [])]
+        one, other = map(list, self.ends)
+        return [[*rest, one], rest + ([other] if adjacency is REPLACE else [])]
 
 
 @tries(30)
 class TestOneComponent(PointContract):
-    covers, metrics = MixtureMoments, 2
+    covers = MixtureMoments
+    metrics = 2
 
     def query(self, score):
         return MixtureMoments(
@@ -70,7 +88,9 @@ class TestOneComponent(PointContract):
 class TestSoft(PointContract):
     """Soft responsibilities, weights, a whitening and a centre; diagonal covariances."""
 
-    covers, metrics, tight = MixtureMoments, 2, False
+    covers = MixtureMoments
+    metrics = 2
+    tight = False
 
     def query(self, score):
         ball = Ball(
@@ -97,62 +117,27 @@ class TestSoft(PointContract):
 
 @tries(30, neighbours=150)
 @pytest.mark.attack("A5", "A9")
-class TestTied(PointContract):
+class TestTied(TestSplit):
     """Two components and orthogonal records, whose common second moments differ most."""
 
-    covers, metrics = MixtureMoments, 3
-
-    def query(self, score):
-        return MixtureMoments(
-            3,
-            ball=Ball(1.0),
-            natural=split(3, "tied"),
-            covariance="tied",
-            vectors=lambda r: score(None, r),
-        )
-
-    def worst(self, adjacency):
-        rest, half = [[0.3, 0.1, 0.0]], math.sqrt(0.5)
-        other = [[-half, half, 0]] if adjacency is REPLACE else []
-        return [[*rest, [half, half, 0]], rest + other]
+    covariance = "tied"
+    ends = ((math.sqrt(0.5), math.sqrt(0.5), 0.0), (-math.sqrt(0.5), math.sqrt(0.5), 0.0))
 
 
 @tries(30, neighbours=150)
 @pytest.mark.attack("A5", "A9")
-class TestCountsAndMeans(PointContract):
+class TestCountsAndMeans(TestSplit):
     """Without second moments opposite records of one component are as far apart as any."""
 
-    covers, metrics = MixtureMoments, 3
-
-    def query(self, score):
-        return MixtureMoments(
-            3,
-            ball=Ball(1.0),
-            natural=split(3),
-            orders=(0, 1),
-            weights=(1.0, 2.0, 1.0),
-            vectors=lambda r: score(None, r),
-        )
-
-    def worst(self, adjacency):
-        rest = [[0.3, 0.1, 0.0]]
-        other = [[0.02, -0.9998, 0]] if adjacency is REPLACE else []
-        return [[*rest, [0.02, 0.9998, 0]], rest + other]
+    orders = (0, 1)
+    weights = (1.0, 2.0, 1.0)
+    ends = ((0.02, 0.9998, 0.0), (0.02, -0.9998, 0.0))
 
 
 @tries(30)
 @pytest.mark.attack("A5", "A9")
-class TestSquares(PointContract):
-    covers, metrics = MixtureMoments, 3
-
-    def query(self, score):
-        return MixtureMoments(
-            3, ball=Ball(1.0), natural=split(3), orders=(2,), vectors=lambda r: score(None, r)
-        )
-
-    def worst(self, adjacency):
-        rest = [[0.3, 0.1, 0.0]]
-        return [[*rest, [1.0, 0, 0]], rest + ([[-1.0, 0, 0]] if adjacency is REPLACE else [])]
+class TestSquares(TestSplit):
+    orders = (2,)
 
 
 def test_counts_and_means_reach_their_l1_sensitivity():
@@ -240,7 +225,8 @@ def test_units_of_several_records_are_refused():
 
 def test_the_authors_covariance_moves_four_times_as_far_as_their_noise_is_for():
     """Park et al.'s pmkt3/condGaussCpdCreate.m: (S0 + XX + a xbar xbar') / b, noise for 1 / b."""
-    d, kappa = 2, 1.01
+    d = 2
+    kappa = 1.01
 
     def statistic(X):
         n = len(X)

@@ -26,7 +26,8 @@ CENTERS = torch.tensor([[0.5, 0.0], [-0.5, 0.0], [0.0, 9.0]]).double()
 @tries(50)
 @pytest.mark.attack("A5", "A9")
 class TestSecondMoment(PointContract):
-    covers, metrics = SecondMoment, 3
+    covers = SecondMoment
+    metrics = 3
 
     def query(self, score):
         return SecondMoment(3, ball=Ball(2.0), vectors=lambda r: score(None, r))
@@ -39,7 +40,8 @@ class TestSecondMoment(PointContract):
 @tries(30)
 @pytest.mark.attack("A5", "A9")
 class TestClusters(PointContract):  # different centres and the same one are equally far apart
-    covers, metrics = ClusterSums, 2
+    covers = ClusterSums
+    metrics = 2
 
     def query(self, score):
         return ClusterSums(2, ball=Ball(1.0), centers=CENTERS, vectors=lambda r: score(None, r))
@@ -51,7 +53,8 @@ class TestClusters(PointContract):  # different centres and the same one are equ
 @tries(30)
 @pytest.mark.attack("A5", "A9")
 class TestCube(PointContract):
-    covers, metrics = ClusterSums, 2
+    covers = ClusterSums
+    metrics = 2
 
     def query(self, score):
         ball = Ball(3.0, norm="linf")
@@ -179,9 +182,11 @@ def test_kept_places_are_those_of_the_same_records_and_ball(norm):
     get places of their own.
     """
     X = torch.randn(20_000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    X[3], X[19_999] = math.nan, -math.inf
+    X[3] = math.nan
+    X[19999] = -math.inf
     view = PrivateView.of(X, PrivacyUnit("record"), units_are_public=True)
-    first, second = Ball(1.0, norm=norm), Ball(1.5, norm=norm)
+    first = Ball(1.0, norm=norm)
+    second = Ball(1.5, norm=norm)
     for ball, shift, records in (
         (first, 0.0, X),
         (first, 0.3, X),
@@ -203,7 +208,8 @@ def test_kept_places_of_narrow_records_answer_no_question_about_wider_ones():
     """Else a record would be repeated in each coordinate, and be five times as long as a ball's
     radius.
     """
-    ball, load = Ball(1.0), Source(lambda: torch.ones(1000, 1, dtype=torch.float64))
+    ball = Ball(1.0)
+    load = Source(lambda: torch.ones(1000, 1, dtype=torch.float64))
     curator = make(load)
     narrow, wide = (
         ClusterSums(d, ball=ball, centers=torch.zeros(1, d, dtype=torch.float64), keep=True)

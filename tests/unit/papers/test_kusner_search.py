@@ -46,8 +46,8 @@ def improvement(model):
 
 
 def search(**changes):
-    candidates = torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(1)
     terms = {
+        "candidates": torch.linspace(0, 1, 50, dtype=torch.float64).unsqueeze(1),
         "kernel": kernel(),
         "noise": 1e-3,
         "evaluations": 15,
@@ -55,7 +55,7 @@ def search(**changes):
         "delta": 0.01,
         "value_range": (-3.0, 3.0),
     }
-    return KusnerSearch(changes.pop("gain", gain), candidates, **{**terms, **changes})
+    return KusnerSearch(changes.pop("gain", gain), **{**terms, **changes})
 
 
 def make(records=None, **settings):
@@ -70,14 +70,30 @@ def make(records=None, **settings):
     return Curator(data, **{**terms, **settings})
 
 
+def exact(query, records=None, **settings):
+    """What is released without noise."""
+    return make(records, **settings).release(query, EXACT).value
+
+
+def linf(query):
+    return query.sensitivity(Adjacency.REPLACE_ONE).linf
+
+
+def on_values(f, noise=0.0, **changes):
+    """A search whose gain is f on the 50 candidates, with noise added to each observation."""
+
+    def observed(x, records):
+        return float(f[round(49 * float(x[0]))]) + noise * float(torch.randn(()))
+
+    return search(gain=observed, **changes)
+
+
 def test_the_search_inside_finds_the_best_candidate_and_its_value():
-    curator = make()
-    utilities = curator.release(search().best(), EXACT).value
-    assert abs(float(search().candidates[int(utilities.argmax())]) - 0.7) < 0.03
-    assert curator.release(search().value(), EXACT).value.item() == pytest.approx(1.0, abs=0.02)
-    assert curator.release(
-        search().last(amplitude=0.1, tau=1.0), EXACT
-    ).value.item() == pytest.approx(1.0, abs=0.2)
+    plan = search()
+    assert abs(float(plan.candidates[int(exact(plan.best()).argmax())]) - 0.7) < 0.03
+    assert exact(plan.value()).item() == pytest.approx(1.0, abs=0.02)
+    last = plan.last(amplitude=0.1, tau=1.0)
+    assert exact(last).item() == pytest.approx(1.0, abs=0.2)
 
 
 def test_the_noise_is_the_papers():
@@ -93,11 +109,8 @@ def test_the_noise_is_the_papers():
             "delta": 0.01,
             "constants": constants,
         }
-        best = plan.best()
         value = plan.value()
-        assert best.sensitivity(Adjacency.REPLACE_ONE).linf == pytest.approx(
-            bounds.theorem_1(**shared)
-        )
+        assert linf(plan.best()) == pytest.approx(bounds.theorem_1(**shared))
         scale = value.sensitivity(Adjacency.REPLACE_ONE).l1 / 2.0
         release = make().release(value, LaplaceMechanism(0.5))
         assert release.distribution.scale[0] == pytest.approx(scale)
@@ -135,22 +148,8 @@ def test_amplitude_zero_is_for_searches_that_see_every_candidate():
         bounds.neighbour_gap(count=50, kappa=0.9, delta=0.05, share=3.0)
     )
     for pair in zip(*prior_pairs(60, 50, 0.9), strict=True):
-        ends = [
-            float(
-                make()
-                .release(
-                    search(
-                        gain=lambda x, r, f=f: float(f[round(49 * float(x[0]))]),
-                        evaluations=50,
-                        delta=0.05,
-                        kappa=0.9,
-                    ).last(amplitude=0.0, tau=1.0),
-                    EXACT,
-                )
-                .value
-            )
-            for f in pair
-        ]
+        plans = [on_values(f, evaluations=50, delta=0.05, kappa=0.9) for f in pair]
+        ends = [float(exact(each.last(amplitude=0.0, tau=1.0))) for each in plans]
         assert ends == pytest.approx([min(3.0, float(f.max())) for f in pair], abs=1e-6)
         moved += abs(ends[0] - ends[1]) > plan.bound
         half += abs(ends[0] - ends[1]) > plan.bound / 3
@@ -167,8 +166,7 @@ def test_branch_and_bound_closes_in_on_the_best_and_drops_it_never():
     early = []
     for f in prior_pairs(40, 50, 0.9)[0].clamp(-3, 3):
         view = PrivateView.of(torch.zeros(3), PrivacyUnit("record"), units_are_public=True)
-        plan = search(gain=lambda x, r, f=f: float(f[round(49 * float(x[0]))]), evaluations=25)
-        values = plan.run_branch_and_bound(view)
+        values = on_values(f, evaluations=25).run_branch_and_bound(view)
         assert len(values) == 25
         late.append(float(f.max()) - values[-1])
         early.append(float(f.max()) - max(values[:6]))
@@ -180,12 +178,12 @@ def test_the_largest_value_of_algorithm_2_lies_between_the_last_and_the_best():
     torch.manual_seed(2)
     better = 0
     for f in prior_pairs(10, 50, 0.9)[0].clamp(-3, 3):
-        plan = search(gain=lambda x, r, f=f: float(f[round(49 * float(x[0]))]), evaluations=8)
+        plan = on_values(f, evaluations=8)
         terms = {"amplitude": 0.5, "tau": 0.1}
         largest = plan.last(**terms, largest=True)
         assert largest.bound == plan.last(**terms).bound
-        high = float(make().release(largest, EXACT).value)
-        last = float(make().release(plan.last(**terms), EXACT).value)
+        high = float(exact(largest))
+        last = float(exact(plan.last(**terms)))
         assert last <= high <= float(f.max()) + 1e-6
         better += high > last
     assert better > 2
@@ -194,19 +192,10 @@ def test_the_largest_value_of_algorithm_2_lies_between_the_last_and_the_best():
 def test_over_a_box_the_candidates_are_a_grid_and_the_theorems_count_its_points():
     grid = grid_of_box(points=30, dimension=1, side=1.0)
     assert grid[[0, -1], 0].tolist() == pytest.approx([1 / 60, 59 / 60])
-    plan = KusnerSearch(
-        gain,
-        grid,
-        kernel=kernel(),
-        noise=1e-3,
-        evaluations=12,
-        kappa=0.99,
-        delta=0.01,
-        value_range=(-3.0, 3.0),
-    )
-    assert abs(float(grid[int(make().release(plan.best(), EXACT).value.argmax())]) - 0.7) <= 1 / 30
+    plan = search(candidates=grid, evaluations=12)
+    assert abs(float(grid[int(exact(plan.best()).argmax())]) - 0.7) <= 1 / 30
     expected = bounds.grid_choice_sensitivity(points=30, dimension=1, kappa=0.99, delta=0.01)
-    assert plan.best().sensitivity(Adjacency.REPLACE_ONE).linf == pytest.approx(expected)
+    assert linf(plan.best()) == pytest.approx(expected)
     assert grid_of_box(points=3, dimension=2, side=2.0).shape == (9, 2)
     with pytest.raises(InputError, match=r"^points="):
         grid_of_box(points=2000, dimension=3, side=1.0)
@@ -227,7 +216,7 @@ def test_any_acquisition_may_choose_the_points_of_algorithm_1(box):
         return gain(x, records)
 
     plan = search(gain=watched, acquisition=improvement, box=box)
-    means = make().release(plan.best(), EXACT).value
+    means = exact(plan.best())
     assert abs(float(plan.candidates[int(means.argmax())]) - 0.7) < 0.03
     X = torch.tensor(visited, dtype=torch.float64).unsqueeze(1)
     y = torch.tensor([gain(x, torch.tensor([0.7])) for x in X], dtype=torch.float64)
@@ -243,27 +232,11 @@ def test_any_acquisition_may_choose_the_points_of_algorithm_1(box):
 
 def test_after_any_acquisition_the_posterior_means_of_neighbours_are_within_theorem_1():
     torch.manual_seed(3)
-    plan = search(evaluations=5, delta=0.05, kappa=0.9, acquisition=improvement)
-    allowed = plan.best().sensitivity(Adjacency.REPLACE_ONE).linf
+    terms = {"evaluations": 5, "delta": 0.05, "kappa": 0.9, "acquisition": improvement}
+    allowed = linf(search(**terms).best())
     moved = []
     for pair in zip(*prior_pairs(15, 50, 0.9), strict=True):
-        means = [
-            make()
-            .release(
-                search(
-                    gain=lambda x, r, f=f: (
-                        float(f[round(49 * float(x[0]))]) + math.sqrt(1e-3) * float(torch.randn(()))
-                    ),
-                    evaluations=5,
-                    delta=0.05,
-                    kappa=0.9,
-                    acquisition=improvement,
-                ).best(),
-                EXACT,
-            )
-            .value
-            for f in pair
-        ]
+        means = [exact(on_values(f, noise=math.sqrt(1e-3), **terms).best()) for f in pair]
         moved.append(float((means[0] - means[1]).abs().max()))
     assert max(moved) <= allowed
     assert max(moved) > 0.1
@@ -299,7 +272,7 @@ def test_an_acquisition_that_fails_on_private_values_shows_none_of_them():
         (best(40, adaptive=AdaptiveLipschitz(kernel(1.0), 1e-2, 4, fails)), people(40)),
     ):
         with pytest.raises(PrivateFailure) as shown:
-            make(data).release(query, EXACT)
+            exact(query, data)
         assert "seen" not in str(shown.value)
         assert shown.value.__cause__ is None
 
@@ -323,8 +296,7 @@ def test_a_gain_that_fails_or_runs_wild_stays_in_its_range():
             raise ValueError("private detail")
         return math.nan if float(x[0]) < 0.8 else 1e300
 
-    value = make().release(search(gain=broken).value(), EXACT).value.item()
-    assert value == pytest.approx(3.0, abs=1e-6)
+    assert exact(search(gain=broken).value()).item() == pytest.approx(3.0, abs=1e-6)
 
 
 def ramp(w, records):
@@ -368,19 +340,15 @@ def test_the_best_value_is_found_and_unconditional_over_the_whole_grid(adaptive)
     data = people(200)
     data[:, 1] = data[:, 0].sign()
     conditional = adaptive is not None
-    curator = make(data, allow_conditional=conditional)
+    query = best(200, adaptive=adaptive)
     truth = max(float(-ramp(hinge_fit(l), data).mean()) for l in (0.5, 1.0, 2.0, 4.0))  # noqa: E741
-    assert curator.release(best(200, adaptive=adaptive), EXACT).value.item() == pytest.approx(
+    assert exact(query, data, allow_conditional=conditional).item() == pytest.approx(
         truth, abs=1e-6 if adaptive is None else 0.1
     )
-    release = make(data, allow_conditional=conditional).release(
-        best(200, adaptive=adaptive), LaplaceMechanism(1.0)
-    )
+    release = make(data, allow_conditional=conditional).release(query, LaplaceMechanism(1.0))
     if conditional:
         with pytest.raises(InputError, match="loss-lipschitz"):
-            make(data, allow_conditional=False).release(
-                best(200, adaptive=adaptive), LaplaceMechanism(1.0)
-            )
+            make(data, allow_conditional=False).release(query, LaplaceMechanism(1.0))
     expected = (
         regularised.fixed_grid
         if adaptive is None
@@ -407,7 +375,7 @@ def test_no_neighbour_moves_the_best_value_further_than_declared(adaptive):
             [[1.0, -data[0, 1]], [math.nan, 1.0], [-1e30, 1.0], [0.0, 1.0]], dtype=torch.float64
         )[trial % 4]
         query = best(m, grid=[least, 2 * least, 4 * least], adaptive=adaptive)
-        values = [float(make(d).release(query, EXACT).value) for d in (data, other)]
+        values = [float(exact(query, d)) for d in (data, other)]
         assert abs(values[0] - values[1]) <= query.sensitivity(Adjacency.REPLACE_ONE).l1 / m * (
             1 + 1e-9
         ), trial
@@ -432,7 +400,8 @@ def test_over_the_whole_grid_no_broken_promise_breaks_the_sensitivity():
     """
     data = torch.tensor([[1.0]] * 5, dtype=torch.float64)
     other = data.clone()
-    data[0], other[0] = 1e6, -1e6
+    data[0] = 1e6
+    other[0] = -1e6
 
     def ramp(w, r):
         return (0.5 - 0.5 * r[:, 0] * w).clamp(0, 1)
@@ -449,10 +418,7 @@ def test_over_the_whole_grid_no_broken_promise_breaks_the_sensitivity():
         query = RegularisedBest(
             loss, fit=fitted, grid=[10.0, 20.0], lipschitz=0.5, bound=1.0, at_zero=0.5, records=5
         )
-        values = [
-            float(make(d, allow_conditional=False).release(query, EXACT).value)
-            for d in (data, other)
-        ]
+        values = [float(exact(query, d, allow_conditional=False)) for d in (data, other)]
         assert abs(values[0] - values[1]) <= query.sensitivity(Adjacency.REPLACE_ONE).l1 / 5 * (
             1 + 1e-9
         ), cause
@@ -482,7 +448,7 @@ def test_an_interrupted_or_writing_gain_lets_nothing_out(ctrl_c):
 
     plan = search(gain=writing)
     before = plan.candidates.clone()
-    make().release(plan.value(), EXACT)
+    exact(plan.value())
     assert torch.equal(plan.candidates, before)
 
 
@@ -543,12 +509,11 @@ def test_a_release_after_the_public_design_has_its_posterior_mean_and_sensitivit
     plan = search(evaluations=12)
     query = plan.best(public_design=True)
     moved = bounds.theorem_1_public_design(count=50, spread=plan.spread(), delta=0.01)
-    assert query.sensitivity(Adjacency.REPLACE_ONE).linf == pytest.approx(moved)
+    assert linf(query) == pytest.approx(moved)
     model = FiniteGP(plan.candidates, plan.kernel, plan.noise)
     records = torch.full((40,), 0.7, dtype=torch.float64)
     for index in plan.design():
         model.observe(index, gain(plan.candidates[index], records))
-    released = make().release(query, EXACT).value
-    assert released.tolist() == pytest.approx(model.mean.tolist(), abs=1e-8)
+    assert exact(query).tolist() == pytest.approx(model.mean.tolist(), abs=1e-8)
     with pytest.raises(InputError, match="REPLACE_ONE"):
         query.sensitivity(Adjacency.ADD_OR_REMOVE_ONE)

@@ -225,7 +225,8 @@ def test_exact_answers_are_unbounded_without_a_reason_and_each_reason_is_told():
 
 
 def test_an_outcome_is_looked_at_once_and_writes_into_a_copy():
-    records, calls = [torch.full((2,), 5.0) for _ in range(4)], list[int]()
+    records = [torch.full((2,), 5.0) for _ in range(4)]
+    calls = list[int]()
 
     def writing(taken):
         calls.append(1)
@@ -306,7 +307,8 @@ def test_a_chain_whose_parts_were_changed_does_not_hold():
     private = tabled()
     for row in (0, 1, 0):
         ask(private, row)
-    chain, forged = private.ledger.records(), list[Record]()
+    chain = private.ledger.records()
+    forged = list[Record]()
     for record in chain:
         body = record.body
         if record.kind == "charge":

@@ -108,12 +108,7 @@ def released(X, kind, epsilon):
         "budget": Budget(epsilon, 0.0 if pure else 1e-5),
         "accounting": way.accounting,
     }
-    curator = Curator(
-        X,
-        unit=PrivacyUnit("row"),
-        adjacency=change,
-        **terms,
-    )
+    curator = Curator(X, unit=PrivacyUnit("row"), adjacency=change, **terms)
     rows = release_rows(
         curator, RowTable((0.0, 0.0), 25.5, row_change=change, projection=A), way.mechanism
     )
@@ -187,14 +182,7 @@ def test_distances_keep_within_lemma_1_and_theorem_2_and_fewer_columns_do_not(ep
     def outside(r):
         found = 0
         for seed in range(60):
-            rows = po_gp_ucb_transform(
-                X,
-                epsilon=epsilon,
-                delta=1e-2,
-                r=r,
-                generator=torch.Generator().manual_seed(seed),
-                allow_not_private=True,
-            )
+            rows = published(X, epsilon, r, delta=1e-2, seed=seed)
             low, high = bounds.distance_factors(nu=nu, sigma_min=rows.sigma_min, omega=rows.omega)
             ratio = torch.pdist(rows.Z).square() / before
             found += bool((ratio < low).any() or (ratio > high).any())
