@@ -353,14 +353,18 @@ def first_uses(smoke: bool) -> list[list[Any]]:
     """What is done once in a process: imports, a plan."""
     rows = []
     times = 1 if smoke else 3
-    botorch = partial(fresh, "import botorch")
-    for names in ("Curator, PrivateObjective", "DPSearch, DPGIBO"):
+    # What a user would import otherwise.
+    peers = {
+        "Curator, PrivateObjective": "import botorch",
+        "DPSearch, DPGIBO": "import botorch, sklearn.model_selection",
+    }
+    for names, peer in peers.items():
         rows.append(
             row(
                 f"import {names}",
-                "import botorch",
+                peer,
                 partial(fresh, f"from dpbo import {names}"),
-                botorch,
+                partial(fresh, peer),
                 "1.1",
                 times,
             )
