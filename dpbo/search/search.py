@@ -549,7 +549,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         # A search's reservations in the ledger are named "NAME: PART", a strategy's own parts, too.
         begun = None
         for name, reserved in curator.ledger.chain().reservations.items():
-            if name.rpartition(": ")[0] == self.name:
+            own = name.rpartition(": ")[0] == self.name and "strategy" in reserved.terms
+            # The caller may have named another reservation alike.
+            if own and begun is None:
                 begun = reserved.terms
         terms = {
             "scoring": describe_scoring(self.scoring),
