@@ -260,13 +260,9 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
             raise LedgerError(
                 "the checkpoint contradicts a release that is known here; nothing was loaded."
             )
-        self._counting = True
-        # The checkpoint may hold steps of this run: none of them is paid for twice, and none left
-        # out.
-        self._paid = iter(())
+        unpaid = list[tuple[str, Event, int]]()
         if self._curator is not None:
             records = self._curator.ledger.records()
-            unpaid = list[tuple[str, Event, int]]()
             for run, steps in loaded.items():
                 charged = list[tuple[Event, int]]()
                 for record in records:
@@ -277,7 +273,12 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
                     (self._event(multiplier, rate), count) for multiplier, rate, count in steps
                 ]
                 unpaid += [(run, *part) for part in _rest(charged, taken)]
-            # All are known to continue the ledger before one is charged.
+        # All are known to continue the ledger before one is charged.
+        self._counting = True
+        # The checkpoint may hold steps of this run: none of them is paid for twice, and none left
+        # out.
+        self._paid = iter(())
+        if self._curator is not None:
             for run, event, count in unpaid:
                 self._curator.ledger.charge(self._name, event.repeated(count), _details(run))
         self._runs.update(runs)

@@ -128,6 +128,13 @@ class ParameterEncoding:
             return False
         return True
 
+    def holds_point(self, x: torch.Tensor) -> bool:
+        """Whether a released point, `d`, lies in the space: shown as a trial, another one would be
+        a different point.
+        """
+        lower, upper = self.space.bounds
+        return x.shape == lower.shape and bool(((lower - 1e-9 <= x) & (x <= upper + 1e-9)).all())
+
     def shown(self, x: torch.Tensor) -> dict[str, Any]:
         """The parameters shown for a point, `d`."""
         return {p.name: p.shown(float(u)) for p, u in zip(self.parameters, x, strict=True)}

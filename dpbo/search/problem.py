@@ -220,7 +220,7 @@ class Problem:
         fresh = reservation.remaining > 0
         if fresh:
             self.trainer.fit_ahead([configurations[row] for row in rows], self.n_jobs)
-        # Else a second choice of one name would get the answer of the first.
+        # Else a second choice, among others, would get the answer of the first.
         asked = fingerprint([point_of(configurations[row]) for row in rows]).hex()[:16]
         best = rows[int(reservation.release(query, candidates=asked)["value"][0])]
         if fresh:

@@ -94,14 +94,16 @@ def _assert_charged(cdf: Cdf, event: Event) -> None:
     privacy; and, so that the hunt has power, half as well in one.
     """
     scale = float(event.noise_multiplier)
+    # Ten scales, and 100 steps or more in one sensitivity.
+    steps = max(8000, math.ceil(1000.0 * scale))
     # Below 0 the distribution function loses few digits.
-    below = np.asarray(cdf(np.linspace(-10.0 * scale, 0.0, 8001)))
+    below = np.asarray(cdf(np.linspace(-10.0 * scale, 0.0, steps + 1)))
     cells = np.diff(below)
     cells = np.concatenate([cells, cells[::-1]])
     quantiles = stats.norm.ppf(below)
     quantiles = np.concatenate([quantiles[:-1], -quantiles[::-1]])
     # One sensitivity in steps, rounded down.
-    moved = math.floor(8000 / (10.0 * scale))
+    moved = math.floor(steps / (10.0 * scale))
     p, q = cells[moved:], cells[:-moved]
     p, q = p[(p > 0) & (q > 0)], q[(p > 0) & (q > 0)]
     gap = float(np.nanmax(quantiles[moved:] - quantiles[:-moved]))

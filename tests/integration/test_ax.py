@@ -452,6 +452,15 @@ def test_constraints_on_parameters_hold_for_proposals_and_the_recommendation():
         assert parameters["rate"] + parameters["shift"] <= 1e-6
 
 
+def test_a_released_point_outside_the_space_becomes_no_trial_and_is_not_recommended():
+    """As where the space was narrowed: its value would stand at another point."""
+    loop = a_loop()
+    inside = SPACE.sample(2, seed=5)
+    loop.objective(torch.cat([inside[:1], SPACE.bounds[1:] + 2.0, inside[1:]]))
+    assert loop.resume() == 2
+    assert loop.recommended().x.tolist() in inside.tolist()
+
+
 def test_more_trials_than_a_list_has_points_are_refused_before_a_charge():
     def fit(x):
         return torch.tensor([0.4, 0.5], dtype=torch.float64)

@@ -279,8 +279,8 @@ class ClientObjective:
                             raise
 
     def resume(self) -> int:
-        """Add to the experiment every released value that none of its trials has; returns how many.
-        Calling it twice is harmless.
+        """Add to the experiment every released value of the space that none of its trials has;
+        returns how many. Calling it twice is harmless.
         """
         trials = self.client._experiment.trials
         complete = {
@@ -295,6 +295,8 @@ class ClientObjective:
             index = begun.get(entry)
             if index is None:
                 x = self.space.bounds.new_tensor(value["details"]["x"])
+                if not self._encoding.holds_point(x):
+                    continue
                 index = self.client.attach_trial(self._encoding.shown(x))
                 trials[index].update_run_metadata({ENTRY: entry})
             self._complete_trial(index, value["value"][0], value["variance"][0])
@@ -306,6 +308,9 @@ class ClientObjective:
         that one is the luckiest. It meets the experiment's constraints on parameters.
         """
         X, Y, Yvar = self.objective.history()
+        held = list(map(self._encoding.holds_point, X))
+        inside = torch.tensor(held, dtype=torch.bool, device="cpu")
+        X, Y, Yvar = X[inside], Y[inside], Yvar[inside]
         constraints = self.client._experiment.search_space.parameter_constraints
         shown = map(self._encoding.shown, X)
         feasible = [all(limit.check(one) for limit in constraints) for one in shown]

@@ -250,7 +250,7 @@ class TrialObjective:
                 if value["handle"] in known:
                     continue
                 x = self.space.bounds.new_tensor(value["details"]["x"])
-                if not self._holds(x):
+                if not self.suggestions.holds_point(x):
                     continue
                 study.add_trial(
                     create_trial(
@@ -262,13 +262,6 @@ class TrialObjective:
                 )
                 added += 1
         return added
-
-    def _holds(self, x: torch.Tensor) -> bool:
-        """Whether a released point lies in the space: shown as a trial, another one would be a
-        different point.
-        """
-        lower, upper = self.space.bounds
-        return x.shape == lower.shape and bool(((lower - 1e-9 <= x) & (x <= upper + 1e-9)).all())
 
     def _refuse(self, study: optuna.Study) -> NoReturn:
         _stop(study)
