@@ -13,7 +13,7 @@ and rows that differ in a text agree with probability 2^-63 at most. The words o
 a keyed BLAKE2b of 64 bits, of its pickle where it is no value of Python, numpy or torch. A missing
 value is a NaN, whatever stands for it.
 
-A table counts as the sum of its rows' fingerprints, mixed once more by each of four secret keys, so
+A table counts as the sum of its rows' fingerprints, mixed once more by each of two secret keys, so
 neither the order of rows nor how they are dealt to ranks matters (`TableDigest`).
 
 Fingerprints of records are private: a reader who could try keys or compare them over time would
@@ -53,8 +53,8 @@ MOST_ROWS = 1 << 16
 _BLOCK_CELLS = 1 << 18
 # Letters of a text that are compared at once with those of others.
 _SHORT = 64
-# Sums of 64 bits in the digest of a table.
-_SUMS = 4
+# Sums of 64 bits in the digest of a table, of 128 bits.
+_SUMS = 2
 # So many values in the first rows of a column are no code.
 _FEW = 16
 _LOOKED_AT = 256
@@ -301,7 +301,7 @@ class TableDigest:
     find in their shards.
 
     Attributes:
-        sums: four sums over rows, and the number of units, as int64 modulo 2^64; private.
+        sums: two sums over rows, and the number of units, as int64 modulo 2^64; private.
     """
 
     def __init__(self, sums: Tensor) -> None:
