@@ -55,6 +55,9 @@ T = TypeVar("T")
 _DIGEST = 32
 _ID = 16
 _TITLE = 80
+_LENGTH = 8
+# What a broadcast sends at once; only what is longer takes a second message.
+_FIRST = 1 << 13
 _FINE, _FAILURE, _ERROR = range(3)  # an error on one rank goes before a failure on another
 
 
@@ -259,20 +262,25 @@ class Ranks:
         """The value or error of rank `source`, on every rank. A rank with an error of its own
         raises that.
         """
-        packed = _pack(value, error, source) if self.rank == source else b""
-        size = torch.tensor([len(packed)], device="cpu")
+        message = b""
+        if self.rank == source:
+            packed = _pack(value, error, source)
+            message = len(packed).to_bytes(_LENGTH, "little") + packed
+        received = b""
+        size = _FIRST
         with self._connected():
-            dist.broadcast(size, src=self._members[source], group=self._control)
-            if packed:
-                content = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
-            else:
-                content = torch.empty(int(size), dtype=torch.uint8, device="cpu")
-            dist.broadcast(content, src=self._members[source], group=self._control)
+            while len(received) < size:
+                part = message[len(received) : size].ljust(size - len(received), b"\0")
+                sent = torch.frombuffer(bytearray(part), dtype=torch.uint8)
+                dist.broadcast(sent, src=self._members[source], group=self._control)
+                received += sent.numpy().tobytes()
+                end = _LENGTH + int.from_bytes(received[:_LENGTH], "little")
+                size = max(size, end)
         if error is not None:
             raise error
         if self.rank == source:
             return value
-        theirs, failed = pickle.loads(content.numpy().tobytes())
+        theirs, failed = pickle.loads(received[_LENGTH:end])
         if failed is not None:
             raise failed
         return theirs

@@ -81,7 +81,23 @@ def numbered(name: str, labels: Any) -> tuple[list[Any], Places]:
         array = array.astype(np.float64)
     if array.dtype.kind in "biuf":
         return _sorted_numbers(array)
-    parts, places = _distinct(array.tolist() if array.dtype.kind in "OUS" else list(array))
+    parts = array.tolist() if array.dtype.kind in "OUS" else list(array)
+    kinds = {*map(type, parts)}
+    # 1, 1.0 and True are equal, and not all of them are allowed wherever one is.
+    if len(kinds) != 1 or not kinds <= _PLAIN:
+        parts = _values(name, parts)
+    distinct, places = _places(parts)
+    if len(set(_all_folded(distinct))) < len(distinct):
+        warnings.warn(f"{name}: {LOOKALIKES}", UserWarning, stacklevel=2)
+    if array.dtype.kind in "US":
+        order = sorted(range(len(distinct)), key=distinct.__getitem__)
+        distinct = [distinct[place] for place in order]
+        places = np.argsort(order)[places]
+    return distinct, places
+
+
+def _values(name: str, parts: list[Any]) -> list[Any]:
+    """Labels of any types as values. Raises as `numbered`."""
     values = list[Any]()
     refused = set[str]()
     for part in parts:
@@ -95,14 +111,7 @@ def numbered(name: str, labels: Any) -> tuple[list[Any], Places]:
     # Also of equal values: a date is kept as text.
     if of_several_kinds(values):
         raise UsageError(f"{name} must be {ALLOWED}, but has labels of different kinds. {_REMEDY}")
-    distinct, of_values = _places(values)
-    if len(set(map(folded, distinct))) < len(distinct):
-        warnings.warn(f"{name}: {LOOKALIKES}", UserWarning, stacklevel=2)
-    if array.dtype.kind in "US":
-        order = sorted(range(len(distinct)), key=distinct.__getitem__)
-        distinct = [distinct[place] for place in order]
-        of_values = np.argsort(order)[of_values]
-    return distinct, of_values[places]
+    return values
 
 
 def _sorted_numbers(array: NDArray[Any]) -> tuple[list[Any], Places]:
@@ -116,18 +125,6 @@ def _sorted_numbers(array: NDArray[Any]) -> tuple[list[Any], Places]:
             return [low + int(k) for k in np.flatnonzero(present)], (present.cumsum() - 1)[offsets]
     distinct, places = np.unique(array, return_inverse=True)
     return distinct.tolist(), places.astype(np.int64)
-
-
-def _distinct(parts: list[Any]) -> tuple[list[Any], Places]:
-    """The different labels of a type whose equality is that of values, and the place of each label
-    among them; labels of other types, or of several, stay one by one.
-
-    1, 1.0 and True are equal, and not all of them are allowed wherever one is.
-    """
-    kinds = {*map(type, parts)}
-    if len(kinds) != 1 or not kinds <= _PLAIN:
-        return parts, np.arange(len(parts))
-    return _places(parts)
 
 
 def _places(labels: list[Any]) -> tuple[list[Any], Places]:
@@ -181,6 +178,15 @@ def is_missing(value: Any) -> bool:
     if isinstance(value, tuple):
         return any(map(is_missing, value))
     return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _all_folded(labels: list[Any]) -> list[Any]:
+    """`folded` of each, and of plain text of all at once."""
+    if {*map(type, labels)} == {str}:
+        text = "".join(labels)
+        if text.isascii() and text.isprintable():
+            return "\n".join(labels).lower().replace(" ", "").split("\n")
+    return list(map(folded, labels))
 
 
 def folded(value: Any) -> Any:

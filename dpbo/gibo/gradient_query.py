@@ -34,8 +34,9 @@ Matrix = Annotated[
 # units in a chunk: a multiple of 12, 16 and 24, the widths of a product's tiles
 _ROWS = {"cpu": 3840}
 _DEVICE_ROWS = 1 << 16
-# units whose losses at all points are in memory at once
+# units, and their losses at all points, that are in memory at once
 _ROWS_AT_ONCE = 1 << 16
+_LOSSES_AT_ONCE = 1 << 23
 _BITS = 28
 _SHORTER = 1.0 - 2.0**-40
 
@@ -156,7 +157,9 @@ class ClippedGradient(Query):
 
     def rows_at_once(self) -> int | None:
         # Losses that are kept for later are in memory in any case.
-        return None if self.keep or self.earlier else _ROWS_AT_ONCE
+        if self.keep or self.earlier:
+            return None
+        return min(_ROWS_AT_ONCE, max(_ROWS["cpu"], _LOSSES_AT_ONCE // len(self.X)))
 
     def quanta(self, units: int | None = None) -> tuple[float, ...]:
         return (quantum_of(self.clip, len(self.weights)),) * len(self.weights)

@@ -1051,7 +1051,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "labels of several types are merged before they are read",
-        where="dpbo.curator.labels:_distinct",
+        where="dpbo.curator.labels:numbered",
         old="if len(kinds) != 1 or not kinds <= _PLAIN:",
         new="if False:",
         test=(
