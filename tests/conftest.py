@@ -5,6 +5,7 @@ skipped where something is missing.
 import importlib
 import multiprocessing
 import os
+import random
 import signal
 import types
 
@@ -53,12 +54,20 @@ def pytest_configure(config):
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    if item.get_closest_marker("cuda"):
-        import torch
+    """Every test, and what it sets up, draws the same numbers in every run and order of tests:
+    torch and numpy seed their generators anew in each process.
+    """
+    # They are not imported above, where the variables are not set.
+    import numpy as np
+    import torch
 
-        if not torch.cuda.is_available():
-            pytest.skip("needs a CUDA device")
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    if item.get_closest_marker("cuda") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
 
 
 def skip_without_library(error):
@@ -119,16 +128,12 @@ def on_disk(tmp_path):
 
 @pytest.fixture
 def seeded_noise(monkeypatch):
-    """The system's entropy as a fixed stream, and torch's generator, which proposals ask, at its
-    start: a search finds the same in every run and order of tests. Only in this process.
-    `system_entropy` stays the same function, so statements are not void.
+    """The system's entropy as a fixed stream: a search finds the same in every run and order of
+    tests. Only in this process. `system_entropy` stays the same function, so statements are not
+    void.
     """
-    # It is not imported above, where the variables are not set.
-    import torch
-
     from dpbo.testing import SeededEntropy
 
-    torch.manual_seed(0)
     module = importlib.import_module("dpbo.curator.entropy")
     entropy = SeededEntropy(0)
     monkeypatch.setattr(module, "os", types.SimpleNamespace(urandom=entropy))
