@@ -5,6 +5,7 @@ VENV ?= .venv
 PIP_FLAGS ?=
 CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
+WORKERS ?= 2
 STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS := 1
@@ -26,7 +27,7 @@ quick: lint
 # Every test once, but for the deep ones. Two workers; of one hash seed, so that both collect the tests in one order.
 # Plugins by name, or pytest would rewrite the assertions of every module of the packages that have one, anyio among them.
 PLUGINS := -p dpbo -p hypothesispytest -p pytest_cov -p timeout -p xdist
-PYTEST := PYTHONHASHSEED=0 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest $(PLUGINS) -n 2 --dist worksteal -q --attacks --durations=25
+PYTEST := PYTHONHASHSEED=0 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest $(PLUGINS) -n $(WORKERS) --dist worksteal -q --attacks --durations=25
 test: lint
 	$(MAKE) --no-print-directory -j 2 --output-sync=target types tests
 

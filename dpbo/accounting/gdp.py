@@ -12,6 +12,7 @@ Epsilon and delta are rounded up and mu down: the float answer is checked, and m
 arithmetic of at least 50 digits.
 """
 
+import functools
 import math
 from fractions import Fraction
 
@@ -71,6 +72,7 @@ def epsilon_at(mu: float, delta: float) -> float:
     return moved_until(answer, lambda epsilon: _exact_delta(mu, epsilon) <= delta, up=True)
 
 
+@functools.lru_cache(maxsize=256)
 def mu_within(epsilon: float, delta: float) -> float:
     """Largest mu that is (epsilon, delta)-DP, rounded down; 0 for delta = 0 (no Gaussian is pure).
 

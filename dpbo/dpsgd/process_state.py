@@ -303,12 +303,12 @@ def _found_in(name: str, module: Any) -> _Found:
     `type`: objects that a library loads when asked would answer `isinstance`.
     """
     namespace = attributes(module)
-    if not namespace or is_own_module(module):
-        return [], []
     last = _scanned.get(name)
     if last is None or last[0] is not module or last[1] != len(namespace):
         numbers = list[_Numbers]()
         others = list[tuple[Any, list[str]]]()
+        if not namespace or is_own_module(module):
+            return numbers, others
         holders = [namespace]
         for held in list(namespace.values()):
             if (
