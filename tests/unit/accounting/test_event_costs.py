@@ -12,9 +12,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpbo import Budget
+from dpbo import Budget, events
 from dpbo.accounting import ZCDPFilter, event_costs, renyi
 from dpbo.events import (
+    Event,
     ExponentialEvent,
     GaussianEvent,
     L2LaplaceEvent,
@@ -25,7 +26,9 @@ from dpbo.events import (
     RolesEvent,
     SelectionEvent,
 )
+from dpbo.reporting import words
 from dpbo.run_counts import FixedRuns
+from examples import check_export
 
 ORDERS = [1.05, 1.5, 2.0, 8.0, 300.0]
 # epsilon, or mu
@@ -68,6 +71,26 @@ KINDS = {
         lambda s: s**2 / 8,
     ),
 }
+
+
+def subclasses(kind):
+    """All classes below one, of this package."""
+    found = [one for one in kind.__subclasses__() if one.__module__.startswith("dpbo.")]
+    return found + [deeper for one in found for deeper in subclasses(one)]
+
+
+def test_every_event_is_read_again_priced_and_put_in_words():
+    """A new law misses none of the places that know each event by name."""
+    kinds = {kind for kind in subclasses(Event) if "mechanism" in vars(kind)}
+    assert set(events._KINDS.values()) == kinds, "a line in events._KINDS, or no ledger reads it"
+    for kind in kinds - {RolesEvent, SelectionEvent, PoissonGaussianEvent}:
+        name = kind.mechanism
+        assert name in words._MECHANISMS, f"{name}: words in reporting/words.py"
+        assert name in KINDS or kind.free, f"{name}: its Renyi and zero-concentrated prices here"
+        assert (name in check_export.EXACT) == kind.free, f"{name}: examples/check_export.py"
+        pure = None if kind.free else event_costs.pure(kind(2.0))
+        if pure is not None:
+            assert check_export.PURE.get(name) == 2 * pure, f"{name}: examples/check_export.py"
 
 
 @pytest.mark.parametrize("kind", KINDS)
