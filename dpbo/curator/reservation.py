@@ -169,11 +169,11 @@ class Reservation:
         if self.used <= self._turn:
             self.release_all([self.curator.evaluate(query, **details)], used=self._turn)
         if self.lost:
-            what = (
+            raise ReleaseLost(
                 f"a release of {self.name!r} was charged but never delivered, and it is never drawn"
-                " twice."
+                " twice. The charge stays. Start again under another name, with what is left:"
+                f" {self.curator.ledger.chain().account()}"
             )
-            raise ReleaseLost(f"{what} Start again under another name; the charge stays.")
         row = self.curator.ledger.values(self.name, skip=self._turn)[0]
         # as the ledger keeps them
         asked = json.loads(json.dumps(details))
