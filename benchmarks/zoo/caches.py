@@ -131,7 +131,7 @@ def fitted(task: Task, split: Split, seed: int) -> Cache:
         rows = []
         for x in [None, *points]:
             with mute_warnings():
-                model = trainer.unscored(x)
+                model = trainer.public_model(x)
                 if x is None:
                     cache["pdescribed"] = features(model, split.protected_x, split.protected_y)
                 found = label_array(scoring(model, (split.protected_x, split.protected_y)))

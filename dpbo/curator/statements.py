@@ -85,6 +85,10 @@ _ASSUMPTIONS = {
         " place"
     ),
     "shards-are-disjoint": "no record was given to two processes",
+    "rows-stand-alone": (
+        "each row of the one table given was computed from its own record alone: no scaler, imputer"
+        " or encoder was fitted to the table before it was split"
+    ),
 }
 _NOTED = "noted by the caller, in these words: dpbo neither makes nor checks this assumption"
 _INPUTS = (
@@ -212,6 +216,9 @@ def compose_statement(
         name: _ASSUMPTIONS.get(name, _NOTED)
         for name in (of_scores, "score-total", "timing-not-observed", *noted)
     }
+    split = _split(chain)
+    if split:
+        assumed["rows-stand-alone"] = _ASSUMPTIONS["rows-stand-alone"]
     if "score-per-record" in assumed and (
         birth.grouped or birth.adjacency is Adjacency.ADD_OR_REMOVE_ONE
     ):
@@ -243,7 +250,7 @@ def compose_statement(
         adjacency=birth.adjacency.value,
         role=" and ".join(roles),
         not_protected=(
-            *_split(chain),
+            *split,
             *_not_protected(roles, _trained(chain)),
             *(
                 f"records of the role {name}, which a reservation names and dpbo does not know"

@@ -42,12 +42,20 @@ class Problem:
     """What every strategy is given.
 
     Attributes:
-        share, final_share: shares of the curator's budget, for the search and for the last release.
+        curator: owner of the protected records.
+        space: the candidates, as points of shape `d` in the unit cube; None stands for the default
+            model.
+        trainer: `trainer(x)` is a model of the point x to score protected records with;
+            `trainer.public_model(x)`, `trainer.table()` and `trainer.parameters(x)` are public.
+        scoring: the score of each record, its range and its query.
         n_iter: number of configurations to fit.
+        share, final_share: shares of the curator's budget, for the search and for the last release.
         mechanism: `NoNoise` for a baseline without privacy, else None.
+        divisor: public number of units that means are divided by, if one was given.
+        seed, name, n_jobs, verbose, callbacks: as in `DPSearch`.
         terms: public facts of the search, for the ledger.
         groups_train: labels of the training records, if they are known.
-        by_name: whether the user named the strategy.
+        by_name: whether the user named a strategy other than "auto".
         split: whether public and protected records are one table's, so that the populations are the
             same.
         begun: the terms with which an earlier session began this search; None for a new one.
@@ -106,7 +114,7 @@ class Problem:
         its own.
         """
         try:
-            return copy.deepcopy(self.trainer.unscored(None)) is not None
+            return copy.deepcopy(self.trainer.public_model(None)) is not None
         except Exception as error:
             if raised_by_signal(error):
                 raise
@@ -126,7 +134,7 @@ class Problem:
         """A private objective of the scoring, with so many evaluations, reserved or resumed."""
         return PrivateObjective(
             self.curator,
-            self._score(),
+            self.score_query(),
             evaluations=evaluations,
             budget=share,
             mechanism=self.mechanism,
@@ -141,7 +149,8 @@ class Problem:
         Prints a line if wanted, and calls each callback. Returns whether one of them returned True,
         to stop the search.
         """
-        release = SearchRelease(part, number, planned, self.trainer.parameters(x), *score)
+        parameters = {} if part == "cells" else self.trainer.parameters(x)
+        release = SearchRelease(part, number, planned, parameters, *score)
         if self.verbose > 1:
             say(str(release))
         answers = [callback(release) for callback in self.callbacks]
@@ -172,14 +181,16 @@ class Problem:
         moved = 1.0 if self.curator.adjacency.replaces else 0.5
         return moved * noise_multiplier / self.public_units
 
-    def reserved_choice(self, share: Fraction, **terms: Any) -> Reservation:
+    def reserved_choice(self, share: Fraction, part: str = "choice", **terms: Any) -> Reservation:
         """The reservation of one private choice (`choose`), made now or resumed.
 
         Args:
+            part: its name within the search. A second choice needs another one, or it is answered
+                as the first was.
             terms: what the ledger is to tell of it, and a later session to repeat.
         """
         return self.curator.reserve(
-            f"{self.name}: choice",
+            f"{self.name}: {part}",
             self.choice_mechanism(share),
             slots=1,
             given={},
@@ -238,7 +249,7 @@ class Problem:
         share = self.final_share
         if not share:
             return {}
-        score = self._score()
+        score = self.score_query()
         if self.public is None or not self.has_reference:
             return {"final": self.reserved("final", share, score)}
         half, rest = parts_of(self.curator.accounting, share, Fraction(1, 2))
@@ -249,7 +260,7 @@ class Problem:
             "final": self.reserved("final", rest, score),
         }
 
-    def _score(self) -> ClippedMean:
+    def score_query(self) -> ClippedMean:
         """The question of a configuration's score."""
         return self.scoring.query(fit=self.trainer, divisor=self.divisor)
 
@@ -304,7 +315,7 @@ class Problem:
         fresh = reservation.remaining > 0
         if part == "gain" and fresh and x is None:
             return 0.0, 0.0
-        query = self._score() if part == "final" else self._gain(reservation, x)
+        query = self.score_query() if part == "final" else self._gain(reservation, x)
         row = reservation.release(query.about(x), x=None if x is None else x.tolist())
         value = self.space.bounds.new_tensor([row["value"]])
         variance = reservation.std_of(query).unsqueeze(0) ** 2

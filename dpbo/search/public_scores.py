@@ -316,7 +316,7 @@ def _held_out(
     trainer: Trainer, scoring: Scoring, x: Configuration, records: Any, features: Features | None
 ) -> tuple[Array, Array | None]:
     """Scores of the configuration x on the records, and the features that its model gives them."""
-    model = trainer.unscored(x)
+    model = trainer.public_model(x)
     row = tensor_of(scoring(model, records)).double().reshape(-1).numpy()
     row = np.clip(np.where(np.isfinite(row), row, scoring.bounds[0]), *scoring.bounds)
     if features is None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.stats
 
+from dpbo.errors import InputError
 from dpbo.search.training import Configuration
 
 
@@ -22,7 +23,7 @@ class SearchRelease(NamedTuple):
         part: "search", "cells" (the shares of `WeightedCV`), "choice", "gain" (of the recommended
             configuration over the default model) or "final" (its score).
         number, planned: the release's number within its part, from 1, and how many that part has.
-        parameters: the configuration that was evaluated or chosen.
+        parameters: the configuration that was evaluated or chosen; none for "cells".
         score, noise_std: the released score, or gain, and the standard deviation of its noise; None
             where no number is released.
     """
@@ -35,6 +36,8 @@ class SearchRelease(NamedTuple):
     noise_std: float | None = None
 
     def __str__(self) -> str:
+        if self.part == "cells":
+            return f"cells {self.number}/{self.planned}: shares of the protected records"
         if self.score is None:
             score = ""
         else:
@@ -60,6 +63,24 @@ class SearchResult(NamedTuple):
     best: int
     configurations: Sequence[Configuration]
     columns: Mapping[str, Any]
+
+
+def require_result(found: Any) -> None:
+    """Raises InputError unless it is a `SearchResult` whose best place and columns fit its
+    configurations: a strategy of one's own may return anything.
+    """
+    if not isinstance(found, SearchResult):
+        allowed = "a dpbo.search.SearchResult"
+        raise InputError("what the strategy's run returned", type(found).__name__, allowed)
+    count = len(found.configurations)
+    if not isinstance(found.best, (int, np.integer)) or not 0 <= found.best < count:
+        allowed = f"a place among its {count} configurations, from 0"
+        raise InputError("best, of the strategy's SearchResult,", found.best, allowed)
+    for name, column in found.columns.items():
+        if np.shape(column)[:1] != (count,):
+            named = f"columns[{name!r}], of the strategy's SearchResult,"
+            allowed = f"one value for each of its {count} configurations"
+            raise InputError(named, np.shape(column), allowed)
 
 
 def results_table(

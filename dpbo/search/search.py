@@ -40,7 +40,7 @@ from dpbo.search import training
 from dpbo.search.listing import given_names, space_of
 from dpbo.search.problem import Problem
 from dpbo.search.recommended import Recommended
-from dpbo.search.results import SearchRelease, results_table
+from dpbo.search.results import SearchRelease, require_result, results_table
 from dpbo.search.scorings import Scoring, require_kind, scoring_named
 from dpbo.search.training import Tables, Trainer, place_of, split_once
 from dpbo.statement import Statement
@@ -177,14 +177,16 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
     (1.000, 0.0)-DP for ['max_depth']
 
     Args:
-        estimator: any scikit-learn estimator or pipeline. Give it a random_state, because it is
-            fitted again at the end.
+        estimator: any scikit-learn estimator or pipeline, with every step of preprocessing: a
+            pipeline around the search would fit its steps to protected rows. Give it a
+            random_state, because it is fitted again at the end.
         param_distributions: name -> frozen scipy.stats distribution or list, as in
             RandomizedSearchCV. A list of such dicts, or objects that only have `rvs`, give `n_iter`
             configurations that are drawn once, which "bo" cannot search.
         budget: a `Budget`, or with a Curator a share in (0, 1] of its budget. Left out only for a
             baseline without privacy.
-        n_iter: number of configurations to fit.
+        n_iter: number of configurations to fit, beside the default model; those that are
+            cross-validated are fitted five times.
         scoring: "accuracy", "true_class_probability", "neg_brier_score", "neg_log_loss" (clipped at
             -3 unless `score_range` says otherwise), "neg_mean_squared_error",
             "neg_mean_absolute_error", or `scoring(model, X, y)` that returns one number a record,
@@ -250,7 +252,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             one's mean, and the standard deviation of that noise alone (an estimate for F1 and the
             like, see scorings.py); NaN where none was released (see `final_share`).
         results_: the configurations, as a dict of columns like `cv_results_`
-            (`pandas.DataFrame(search.results_)` is a table). `params`; `param_NAME`, masked arrays;
+            (`pandas.DataFrame(search.results_)` is a table); where they were cross-validated, row 0
+            is the default model. `params`; `param_NAME`, masked arrays;
             `mean_test_score`, the released score, with noise; `std_test_score`, the standard
             deviation of that noise (not a spread over folds); `rank_test_score`, by the released
             scores. The last three are NaN, or masked, where a strategy releases no score of each
@@ -260,7 +263,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             scores may tell of records.
         cv_results_: the same dict, where scikit-learn's users look; nothing in it was
             cross-validated on protected records.
-        releases_: each `SearchRelease`, in order. They stay where a callback's error or Ctrl-C ends
+        releases_: each `SearchRelease` that this `fit` made, in order. They stay where a callback's error or Ctrl-C ends
             `fit`: they are paid for, and a ledger in memory keeps them nowhere else.
         best_index_: the recommended configuration's place in `results_`.
         free_params_: the best cross-validated configuration, which costs no privacy; None where
@@ -305,6 +308,25 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         self.n_jobs = n_jobs
         self.verbose = verbose
         self.callbacks = callbacks
+
+    def set_params(self, **params: Any) -> Self:
+        """Set arguments by name, as in scikit-learn: `strategy__cells=4` also where the strategy
+        was given as a name.
+
+        Raises:
+            InputError: a part of `budget` or `privacy`, which are given whole.
+        """
+        for name in params:
+            whole, _, part = name.partition("__")
+            if part and whole in ("budget", "privacy"):
+                given = f"{whole}=, whole"
+                remedy = f"dataclasses.replace(old, {part}=...) makes a new one of an old one."
+                raise InputError(name, params[name], f"given as {given}", remedy)
+            if whole == "strategy" and part:
+                strategy = params.get("strategy", self.strategy)
+                params = {**params, "strategy": _strategy_of(strategy)}
+        super().set_params(**params)
+        return self
 
     def fit(
         self,
@@ -361,8 +383,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         scoring = scoring_named(self.scoring, self.score_range, tables.y_train)
         strategy = self._strategy(scoring, tables.y_train)
         curator = self._curator(tables, groups, trainer, strategy, split=split)
-        own = curator is not X_val
-        problem = self._problem(curator, trainer, scoring, groups_train, split=split, own=own)
+        whole = curator is not X_val
+        problem = self._problem(curator, trainer, scoring, groups_train, split=split, whole=whole)
         strategy.require_suitable(problem)
         if problem.begun is None:
             if problem.mechanism is None:
@@ -376,16 +398,14 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             self.free_params_ = trainer.parameters(problem.public.best)
         problem = strategy.rehearsed(problem)
         self.rehearsal_ = problem.rehearsal
-        problem = strategy.taken(problem).named(problem)
+        problem = strategy.that_runs(problem).with_terms(problem)
         given = {"estimator": self.estimator, "scoring": self.scoring}
         kept = {"training records": trainer.table()}
         curator.bind(f"{self.name}: whole", given, tables=kept, begun=problem.begun is not None)
         # Reserved first, so that the search cannot spend their share.
         last = problem.last_releases()
         found = problem.strategy.run(problem)
-        if not 0 <= found.best < len(found.configurations):
-            allowed = f"a place among its {len(found.configurations)} configurations, from 0"
-            raise InputError("best, of the strategy's SearchResult,", found.best, allowed)
+        require_result(found)
         # Of a search that is resumed, the configuration that the earlier session asked about.
         best = problem.asked_before(last, found.configurations[found.best])
         nothing = (math.nan, math.nan)
@@ -408,7 +428,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         self.results_ = results_table(parameters, **found.columns)
         self.statement_ = curator.statement()
         # The search is paid for: results and statement stay, whether or not this fit fails.
-        self.best_estimator_ = trainer.unscored(best)
+        self.best_estimator_ = trainer.public_model(best)
         if self.best_estimator_ is None:
             remedy = "The recommended configuration cannot be fitted."
             raise InputError("error_score", self.error_score, "'raise' to see why", remedy)
@@ -446,17 +466,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         return trainer
 
     def _strategy(self, scoring: Scoring, y_train: Any) -> "Strategy":
-        # With BoTorch's optimizers and scikit-learn's models, which only a fit needs.
         from dpbo.search import strategies
 
-        strategy = self.strategy
-        if isinstance(strategy, str) and strategy in NAMES:
-            strategy = strategies.BY_NAME[strategy]()
-        if not isinstance(strategy, strategies.Strategy):
-            raise InputError("strategy", strategy, f"one of {NAMES}, or a Strategy")
-        if not hasattr(strategy, "name"):
-            allowed = "of a class with a `name`, by which the ledger knows it"
-            raise InputError("strategy", type(strategy).__name__, allowed)
+        strategy = _strategy_of(self.strategy)
         if not isinstance(strategy, strategies.Auto):
             return strategy
         if scoring.cells is not None:
@@ -524,9 +536,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         groups_train: Any,
         *,
         split: bool,
-        own: bool,
+        whole: bool,
     ) -> Problem:
-        """`own` is whether the curator is this search's alone, and with it the whole budget."""
+        """`whole` is whether the curator is this search's alone, and with it the whole budget."""
         kept = Fraction(0)
         if self.final_share is not None:
             kept = exact_share(self.final_share, "final_share")
@@ -535,10 +547,10 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                 "final_share", self.final_share, "below 1", "The rest pays for the search."
             )
         privacy = self._protection
-        whole = exact_share(privacy.share, "share")
-        if not own and privacy.mechanism is None:
-            whole = share_of_cap(curator, self.budget)
-        share, rest = parts_of(curator.accounting, whole, 1 - kept)
+        given = exact_share(privacy.share, "share")
+        if not whole and privacy.mechanism is None:
+            given = share_of_cap(curator, self.budget)
+        share, rest = parts_of(curator.accounting, given, 1 - kept)
         seed = int(self.random_state)
         self.releases_: list[SearchRelease] = []
         callbacks = (self.callbacks,) if callable(self.callbacks) else tuple(self.callbacks or ())
@@ -577,7 +589,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             name=self.name,
             terms=terms,
             groups_train=groups_train,
-            by_name=self.strategy != "auto",
+            by_name=getattr(self.strategy, "name", self.strategy) != "auto",
             split=split,
             n_jobs=self.n_jobs,
             verbose=int(self.verbose),
@@ -679,9 +691,26 @@ def rehearse(
     trainer = search._trainer(X, y)
     require_kind(search.scoring, estimator)
     scoring = scoring_named(search.scoring, search.score_range, y)
-    problem = search._problem(curator, trainer, scoring, groups, split=False, own=True)
+    problem = search._problem(curator, trainer, scoring, groups, split=False, whole=True)
     strategy.require_suitable(problem)
     return strategy.rehearsal(problem.cross_validated())
+
+
+def _strategy_of(given: Any) -> "Strategy":
+    """The strategy that is given as an object or as a name for it with its defaults."""
+    # With BoTorch's optimizers and scikit-learn's models, which only a fit needs.
+    from dpbo.search import strategies
+
+    if isinstance(given, str) and given in NAMES:
+        return strategies.BY_NAME[given]()
+    if not isinstance(given, strategies.Strategy):
+        shown = f"the class {given.__name__}" if isinstance(given, type) else given
+        allowed = f"one of {NAMES}, or a Strategy such as WeightedCV(cells=4)"
+        raise InputError("strategy", shown, allowed)
+    if not hasattr(given, "name"):
+        allowed = "of a class with a `name`, by which the ledger knows it"
+        raise InputError("strategy", type(given).__name__, allowed)
+    return given
 
 
 def _with_std(value: float, std: float) -> str | None:

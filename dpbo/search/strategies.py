@@ -63,8 +63,10 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
 
     Attributes:
         name: a shorthand for the strategy with its defaults, and its name in the ledger.
-        few_releases: whether it releases once, so that pure DP needs the least noise.
+        few_releases: whether it releases once or twice, for which Laplace noise under pure DP is
+            the least. Set it to False where there are more: their noise is then Gaussian.
         needs_default: whether it compares with the default model, which must be fitted.
+        cross_validates: whether it needs `problem.public`, each candidate's public scores.
     """
 
     name: ClassVar[str]
@@ -101,7 +103,7 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
     def try_out(self, problem: Problem) -> None:
         """Fit the first points and score public rows with them, so that what cannot work raises
         before anything is reserved."""
-        if self.needs_default and problem.trainer.unscored(None) is None:
+        if self.needs_default and problem.trainer.public_model(None) is None:
             allowed = "one that can be fitted as it is given, to all training records"
             remedy = "Others are compared with it."
             raise InputError("estimator", type(problem.trainer.estimator).__name__, allowed, remedy)
@@ -114,11 +116,11 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
         """
         return problem
 
-    def taken(self, problem: Problem) -> "Strategy":
+    def that_runs(self, problem: Problem) -> "Strategy":
         """The strategy that runs in the end."""
         return self
 
-    def named(self, problem: Problem) -> Problem:
+    def with_terms(self, problem: Problem) -> Problem:
         """The problem with this strategy, and with terms that name it: a search is resumed only
         with the strategy that it began with.
 
@@ -187,7 +189,7 @@ class Auto(Strategy):
     def rehearsed(self, problem: Problem) -> Problem:
         return dataclasses.replace(problem, rehearsal=self.rehearsal(problem))
 
-    def taken(self, problem: Problem) -> Strategy:
+    def that_runs(self, problem: Problem) -> Strategy:
         """The free choice where the rehearsal expects it to win, else this one."""
         free = problem.rehearsal.free_wins
         # What the ledger holds decides, not another rehearsal.

@@ -274,7 +274,7 @@ class Trainer:
         self._ahead: dict[Any, Any] = {}
 
     def __call__(self, x: Configuration) -> Any:
-        model = self.unscored(x)
+        model = self.public_model(x)
         try:
             twin = copy.deepcopy(model)
         except Exception:
@@ -285,7 +285,7 @@ class Trainer:
             self._newest = {}
         return twin
 
-    def unscored(self, x: Configuration) -> Any:
+    def public_model(self, x: Configuration) -> Any:
         """A model of x that has seen the training records only. The newest one is kept."""
         key = point_of(x)
         if key not in self._newest:
@@ -299,7 +299,7 @@ class Trainer:
         self._ahead.clear()
         if joblib.effective_n_jobs(n_jobs) > 1:
             given = list(configurations)
-            fit = self.on(self._X, self._y).unscored
+            fit = self.on(self._X, self._y).public_model
             models = in_parallel(n_jobs, fit, [(x,) for x in given])
             self._ahead.update(zip(map(point_of, given), models, strict=True))
 

@@ -51,7 +51,7 @@ from dpbo.events import GaussianEvent
 from dpbo.fingerprint import describe_estimator, describe_scoring
 from dpbo.isolation import mute_warnings
 from dpbo.mechanisms import NoNoise
-from dpbo.search import Choice, NoisedSearch, SearchResult, Strategy
+from dpbo.search import Auto, Choice, NoisedSearch, SearchResult, Strategy
 from dpbo.search.public_scores import public_candidates
 from dpbo.search.scorings import scoring_named
 from dpbo.search.training import Tables, split_once
@@ -165,6 +165,12 @@ def test_settings_of_a_strategy_are_set_and_copied_as_an_estimators_are():
     copied = clone(search)
     assert copied.strategy == NoisedSearch(n_initial=3)
     assert copied.strategy is not search.strategy
+    named = make(strategy="auto").set_params(strategy__cells=4)
+    assert named.strategy == Auto(cells=4), "also of a name"
+    assert make().set_params(strategy="bo", strategy__n_initial=2).strategy.n_initial == 2
+    for name in ("privacy__share", "budget__epsilon"):
+        with pytest.raises(InputError, match=f"^{name}=0.5 .* given as {name.split('__')[0]}="):
+            make().set_params(**{name: 0.5})
 
 
 @pytest.mark.parametrize("later", [ALL, "auto", "weighted_cv"], ids=str)
@@ -233,10 +239,13 @@ def test_a_strategy_of_ones_own_makes_one_private_choice_and_resumes_it():
 class Twice(FirstPoints):
     """Two choices, of which the second asks what the first did not."""
 
+    second: str = "choice"
+
     def run(self, problem):
         points = list(problem.space.sample(3, seed=problem.seed))
-        for rows in ([1, 2], [0, 1, 2]):
-            best = problem.choose(problem.reserved_choice(problem.share / 2), points, rows)
+        for part, rows in (("choice", [1, 2]), (self.second, [0, 1, 2])):
+            choice = problem.reserved_choice(problem.share / 2, part)
+            best = problem.choose(choice, points, rows)
         return SearchResult(best, points, {})
 
 
@@ -254,14 +263,23 @@ class OwnPart(Strategy):
         return SearchResult(int(Y.argmax()), [*X], {})
 
 
-class Beyond(FirstPoints):
+@dataclasses.dataclass(repr=False)
+class Wrong(FirstPoints):
+    """Its result has this in place of what `FirstPoints` found."""
+
+    changed: Any = None
+
     def run(self, problem):
-        return super().run(problem)._replace(best=3)
+        found = super().run(problem)
+        return found._replace(**self.changed) if self.changed else found.best
 
 
 def test_a_second_question_never_gets_the_first_ones_answer():
     with pytest.raises(LedgerMismatch, match="details of release 1 of 'search: choice'"):
         fitted(strategy=Twice(), final_share=None)
+    curator = Curator(VALIDATION, **TERMS)
+    make(budget=1.0, strategy=Twice(second="again"), final_share=None).fit(*TRAIN, curator)
+    assert curator.ledger.used() == {"search: choice": 1, "search: again": 1}
 
 
 def test_a_strategys_own_part_is_resumed():
@@ -274,14 +292,22 @@ def test_a_strategys_own_part_is_resumed():
     assert curator.ledger.used() == {"search: mine": 3}
 
 
-def test_a_strategy_without_a_name_or_with_a_place_that_is_none_is_told():
+def test_a_strategy_without_a_name_or_with_a_result_that_is_none_is_told():
     nameless = type("Nameless", (Strategy,), {"run": FirstPoints.run})
     with pytest.raises(InputError, match=r"strategy='Nameless' .* a class with a `name`"):
         fitted(strategy=nameless())
     with pytest.raises(TypeError, match=r"abstract method '?run"):
         Strategy()
-    with pytest.raises(InputError, match="a place among its 3 configurations"):
-        fitted(strategy=Beyond())
+    with pytest.raises(InputError, match=r"the class Choice.* such as WeightedCV"):
+        fitted(strategy=Choice)
+    for changed, told in (
+        ({"best": 3}, "a place among its 3 configurations"),
+        ({"best": 0.5}, "a place among its 3 configurations"),
+        ({"columns": {"mine": [1.0]}}, r"^columns\['mine'\].*for each of its 3 configurations"),
+        (None, "run returned='int' .* a dpbo.search.SearchResult"),
+    ):
+        with pytest.raises(InputError, match=told):
+            fitted(strategy=Wrong(changed=changed))
 
 
 SCORINGS = [
@@ -429,6 +455,7 @@ def within_one(model, features, labels):
 
 def test_one_table_is_split_once_and_the_statement_says_what_that_leaves():
     search = make(test_size=0.75).fit(X, Y)
+    assert "no scaler" in search.statement().assumptions["rows-stand-alone"]
     assert "only its validation part is protected" in str(search.statement())
     assert search.statement().units == 1200
     assert "only its validation part" not in str(fitted(n_iter=6).statement())

@@ -195,6 +195,9 @@ def test_callbacks_are_told_each_release_and_may_end_the_search(tmp_path):
         fitted(strategy=strategy, callbacks=told.append, final_share=None)
         assert [release.part for release in told] == parts
         assert told[0].score is None
+        chosen = parts == ["choice"]
+        assert bool(told[0].parameters) is chosen, "shares of cells are of no configuration"
+        assert ("shares of the protected records" in str(told[0])) is not chosen
 
 
 def test_a_model_without_probabilities_is_scored_by_the_order_of_its_decisions():

@@ -396,11 +396,13 @@ def test_a_score_that_cannot_be_rehearsed_and_one_that_has_large_noise_are_warne
     curator = Curator(
         PROTECTED, unit="record", adjacency="replace-one", budget=little, allow_repeated=True
     )
-    with (
-        pytest.warns(UserWarning, match="cannot rehearse"),
-        pytest.raises(UsageError, match=r"deviation about .*which hides any difference. Nothing"),
-    ):
-        make(n_iter=4, scoring="roc_auc", budget=1.0).fit(*TRAIN, curator)
+    hides = r"deviation about .*which hides any difference. Nothing"
+    for auto in ("auto", Auto()):
+        with (
+            pytest.warns(UserWarning, match="cannot rehearse"),
+            pytest.raises(UsageError, match=hides),
+        ):
+            make(n_iter=4, strategy=auto, scoring="roc_auc", budget=1.0).fit(*TRAIN, curator)
     assert not curator.ledger.used()
     assert not curator.spent.epsilon
     # little noise: no warning
