@@ -263,8 +263,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             scores may tell of records.
         cv_results_: the same dict, where scikit-learn's users look; nothing in it was
             cross-validated on protected records.
-        releases_: each `SearchRelease` that this `fit` made, in order. They stay where a callback's error or Ctrl-C ends
-            `fit`: they are paid for, and a ledger in memory keeps them nowhere else.
+        releases_: each `SearchRelease` that this `fit` made, in order. They stay where a callback's
+            error or Ctrl-C ends it: they are paid for, and a ledger in memory keeps them nowhere
+            else.
         best_index_: the recommended configuration's place in `results_`.
         free_params_: the best cross-validated configuration, which costs no privacy; None where
             nothing was cross-validated.
