@@ -275,12 +275,13 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
                 unpaid += [(run, *part) for part in _rest(charged, taken)]
         # All are known to continue the ledger before one is charged.
         self._counting = True
-        # The checkpoint may hold steps of this run: none of them is paid for twice, and none left
-        # out.
-        self._paid = iter(())
         if self._curator is not None:
             for run, event, count in unpaid:
                 self._curator.ledger.charge(self._name, event.repeated(count), _details(run))
+        # Where the checkpoint holds further steps of this run, those that were paid for ahead are
+        # among them.
+        if self._id in runs and runs[self._id] != self._runs[self._id]:
+            self._paid = iter(())
         self._runs.update(runs)
         self._releases.update(releases)
 

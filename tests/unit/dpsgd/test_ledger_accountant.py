@@ -201,8 +201,15 @@ def test_steps_are_charged_in_blocks_before_they_are_taken_and_never_left_out(mo
         assert charged() == 4 * -(-taken // 4)
     state = bound.state_dict()
     bound.load_state_dict(state)
+    with pytest.raises(BudgetExceeded):
+        bound.load_state_dict(counted(steps=398).state_dict())
     counted(steps=1, accountant=bound)
-    assert charged() == 12, "what a checkpoint may tell of twice is charged anew"
+    assert charged() == 8, "one that tells nothing new of this run takes no paid step away"
+    (run,) = (run for run, steps in state["runs"].items() if steps)
+    bound.load_state_dict({**state, "runs": {run: [(SIGMA, RATE, 8)]}})
+    assert charged() == 8
+    counted(steps=1, accountant=bound)
+    assert charged() == 12, "steps of this run that it tells of are those that were paid for"
     # As in a forked process.
     monkeypatch.setattr(bound, "_process", -1)
     counted(steps=1, accountant=bound)
