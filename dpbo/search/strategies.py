@@ -66,7 +66,6 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
         few_releases: whether it releases once or twice, for which Laplace noise under pure DP is
             the least. Set it to False where there are more: their noise is then Gaussian.
         needs_default: whether it compares with the default model, which must be fitted.
-        cross_validates: whether it needs `problem.public`, each candidate's public scores.
     """
 
     name: ClassVar[str]
@@ -75,8 +74,8 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
 
     @property
     def cross_validates(self) -> bool:
-        """Whether it needs `problem.public`. Without these no gain is known of a configuration, and
-        its score is released in the end.
+        """Whether it needs `problem.public`, each candidate's public scores. Without these no gain
+        is known of a configuration, and its score is released in the end.
         """
         return True
 
