@@ -291,32 +291,37 @@ class _Numbers:
 
 
 _Found = tuple[list[_Numbers], list[tuple[Any, list[str]]]]
-_scanned: dict[str, tuple[Any, int, _Found]] = {}
+_scanned: dict[str, tuple[Any, int, dict[str, type], _Found]] = {}
 _first_met: dict[int, tuple[Any, str]] = {}
 
 
 def _found_in(name: str, module: Any) -> _Found:
     """What a library's module and its classes bind to whole numbers, counts and generators.
 
-    A module is searched again only where it has more names than at the last time: to search all
-    takes a quarter of a second. A class is searched where it was met first. Types are compared by
-    `type`: objects that a library loads when asked would answer `isinstance`.
+    A module is searched again only where it has more names or other classes than at the last time,
+    as after `importlib.reload`: to search all takes a quarter of a second. A class is searched
+    where it was met first. Types are compared by `type`: objects that a library loads when asked
+    would answer `isinstance`.
     """
     namespace = attributes(module)
     last = _scanned.get(name)
-    if last is None or last[0] is not module or last[1] != len(namespace):
+    if (
+        last is None
+        or last[0] is not module
+        or last[1] != len(namespace)
+        or [*map(namespace.get, last[2])] != [*last[2].values()]
+    ):
         numbers = list[_Numbers]()
         others = list[tuple[Any, list[str]]]()
         if not namespace or is_own_module(module):
             return numbers, others
-        holders = [namespace]
-        for held in list(namespace.values()):
-            if (
-                issubclass(type(held), type)
-                and _first_met.setdefault(id(held), (held, name))[1] == name
-            ):
-                holders.append(held)
-        for holder in holders:
+        classes = {
+            each: held
+            for each, held in list(namespace.items())
+            if issubclass(type(held), type)
+            and _first_met.setdefault(id(held), (held, name))[1] == name
+        }
+        for holder in (namespace, *classes.values()):
             ints = []
             names = []
             for each, value in list(_names(holder).items()):
@@ -328,8 +333,8 @@ def _found_in(name: str, module: Any) -> _Found:
                 numbers.append(_Numbers(holder, ints))
             if names:
                 others.append((holder, names))
-        _scanned[name] = last = module, len(namespace), (numbers, others)
-    return last[2]
+        _scanned[name] = last = module, len(namespace), classes, (numbers, others)
+    return last[3]
 
 
 def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[tuple[Any, bool]]:

@@ -295,6 +295,22 @@ def test_the_winner_is_the_same_to_the_bit_wherever_it_stands(kind):
     assert len({fingerprint(each, detail="content") for each in outputs}) == 1, seen
 
 
+def test_a_librarys_class_that_is_loaded_again_counts_for_no_run(monkeypatch):
+    library = types.ModuleType("a_library")
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+
+    def made():
+        library.Layer.made += 1
+        return library.Layer.made
+
+    for _ in range(2):
+        # As by importlib.reload.
+        exec("class Layer:\n    made = 0", vars(library))
+        seen = list[int]()
+        winner(made, 6, 6, seen)
+        assert seen == [1] * 6
+
+
 ITEMS = range(100)
 ITERATORS: dict[str, Any] = {
     "generator": lambda: (number for number in ITEMS),
