@@ -10,7 +10,8 @@ functions. `detail` says how closely it looks at functions and at objects of oth
                   function refers to stay out: they may be private, and the ledger is public.
     "references"  the caller's own functions and classes by their code, constants and bases, and by
                   what they refer to: functions, numbers, text, tables, and lists, dicts and sets
-                  that they do not fill themselves; also in other modules of the caller's.
+                  that they do not fill themselves; also in other modules of the caller's, and
+                  in namespaces such as argparse makes.
                   Torch modules by their parameters, buffers and mode, the caller's own objects by
                   their attributes, estimators by their parameters, libraries by names: does a
                   reservation go on with what it began with?
@@ -21,6 +22,7 @@ A class may define `fingerprint_parts()`, which returns what is compared instead
 is not used for "content".
 """
 
+import argparse
 import contextlib
 import dataclasses
 import datetime
@@ -237,7 +239,8 @@ class _Walk:
             )
         if self.detail == "references" and is_own(type(value)):
             changed = self.changed_by(type(value))
-            held = attributes(value).items()
+            in_slots = {member.__name__: part for member, part in slots(value).items()}
+            held = {**in_slots, **attributes(value)}.items()
             lasting = {name: part for name, part in held if self.lasts(part, name, changed)}
             return self.once(value, lambda: self.object(value, lasting))
         return self.object(value, raw=_name(value) if callable(value) else b"")
@@ -341,8 +344,9 @@ class _Walk:
             return
         bound, changed = _bound_and_changed(function.__code__)
         for name, value in [*_closed_over(function), *names(function)]:
-            plain = name.rpartition(".")[2]
-            if plain not in bound and self.lasts(value, plain, changed):
+            within, _, plain = name.rpartition(".")
+            counts = within and plain in changed
+            if plain not in bound and not counts and self.lasts(value, plain, changed):
                 yield name, value
 
     def code(self, code: types.CodeType, doc: str | None = None) -> bytes:
@@ -362,24 +366,31 @@ def columns_of(table: Any) -> list[Any]:
 
 
 def names(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function's code names in its module, and in other modules of the caller's."""
+    """What a function's code names in its module, in other modules of the caller's, and in
+    namespaces such as argparse makes.
+    """
     named = set[str]()
     for code in nested_code(function.__code__):
         named.update(code.co_names)
     waiting = [("", function.__globals__)]
-    modules = []
+    closed_over = [*_closed_over(function)]
+    waiting += [(f"{name}.", vars(value)) for name, value in closed_over if _is_namespace(value)]
+    looked_into = set[int]()
     while waiting:
         prefix, namespace = waiting.pop()
         for name in sorted(named & namespace.keys()):
             value = namespace[name]
             yield f"{prefix}{name}", value
-            if (
-                isinstance(value, types.ModuleType)
-                and value not in modules
-                and is_own_module(value)
-            ):
-                modules.append(value)
+            if _is_namespace(value) and id(value) not in looked_into:
+                looked_into.add(id(value))
                 waiting.append((f"{prefix}{name}.", vars(value)))
+
+
+def _is_namespace(value: Any) -> bool:
+    """Whether code names what it uses of it, attribute by attribute."""
+    if isinstance(value, types.ModuleType):
+        return is_own_module(value)
+    return isinstance(value, (types.SimpleNamespace, argparse.Namespace))
 
 
 def _closed_over(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -482,6 +493,17 @@ def attributes(thing: Any) -> dict[str, Any]:
     if isinstance(found, dict):
         return found
     return {}
+
+
+def slots(thing: Any) -> dict[Any, Any]:
+    """What an object has in its slots, by their descriptors."""
+    found = {}
+    for kind in type(thing).__mro__ if hasattr(type(thing), "__slots__") else ():
+        for member in vars(kind).values() if vars(kind).get("__slots__") else ():
+            if type(member) is types.MemberDescriptorType:
+                with contextlib.suppress(AttributeError):
+                    found[member] = member.__get__(thing)
+    return found
 
 
 def is_own(thing: Any) -> bool:

@@ -62,9 +62,9 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from dpbo.curator.protected_records import protected_tables
-from dpbo.dpsgd.reached import BYTES, ITERATORS, NEXT, PLAIN, is_opaque, is_own_class, parts, slots
+from dpbo.dpsgd.reached import BYTES, ITERATORS, NEXT, PLAIN, is_opaque, is_own_class, parts
 from dpbo.errors import InputError
-from dpbo.fingerprint import attributes, is_own, is_own_module
+from dpbo.fingerprint import attributes, is_own, is_own_module, slots
 from dpbo.hidden_run import in_hidden_run
 from dpbo.isolation import isolate_generators, mute_warnings
 

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.fingerprint import attributes, is_own, is_own_module, names
+from dpbo.fingerprint import attributes, is_own, is_own_module, names, slots
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 BYTES = (bytearray, array.array)
@@ -89,17 +89,6 @@ def _inside(thing: Any, kind: type) -> Iterable[Any]:
     if kind in ITERATORS:
         return [operator.length_hint(thing)]
     return []
-
-
-def slots(thing: Any) -> dict[Any, Any]:
-    """What an object has in its slots, by their descriptors."""
-    found = {}
-    for kind in type(thing).__mro__ if hasattr(type(thing), "__slots__") else ():
-        for member in vars(kind).values() if vars(kind).get("__slots__") else ():
-            if type(member) is types.MemberDescriptorType:
-                with contextlib.suppress(AttributeError):
-                    found[member] = member.__get__(thing)
-    return found
 
 
 def named(function: Any) -> list[Any]:

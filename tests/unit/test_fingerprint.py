@@ -1,7 +1,9 @@
 """One digest, four levels of detail: what each tells apart, and what it takes for the same."""
 
+import argparse
 import dataclasses
 import functools
+import textwrap
 import types
 from typing import Any
 
@@ -178,13 +180,44 @@ def test_ranks_compare_what_code_reads(text, one, other):
     assert found[0] == found[1] != found[2]
 
 
-def test_another_module_of_the_callers_counts():
-    def score(weights):
-        other = types.ModuleType("callers_other")
-        vars(other).update(__file__="/home/caller/callers_other.py", WEIGHTS=weights)
-        return reads("def score(x):\n    return x * HELD.WEIGHTS[0]", other)
+def own_module(**names):
+    other = types.ModuleType("callers_other")
+    vars(other).update(__file__="/home/caller/callers_other.py", **names)
+    return other
 
-    found = [fingerprint(score(weights), detail="references") for weights in ([1.0], [1.0], [2.0])]
+
+NAMESPACES = [own_module, types.SimpleNamespace, argparse.Namespace]
+
+
+@pytest.mark.parametrize("make", NAMESPACES)
+@pytest.mark.parametrize("closed_over", [False, True], ids=["global", "closed over"])
+def test_what_code_names_in_a_namespace_counts_and_what_it_counts_there_does_not(make, closed_over):
+    text = "def score(x):\n    HELD.calls += 1\n    return x * HELD.WEIGHTS[0]"
+    if closed_over:
+        text = f"def outer(HELD):\n{textwrap.indent(text, '    ')}\n    return score\n"
+        text += "score = outer(HELD)"
+
+    def found(weights, calls, other):
+        held = make(WEIGHTS=weights, calls=calls, other=other)
+        return fingerprint(reads(text, held), detail="references")
+
+    same = found([1.0], 0, "--resume")
+    assert same == found([1.0], 3, "--begin")
+    assert same != found([2.0], 0, "--resume")
+
+
+class Slots:
+    __slots__ = ("weights",)
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def __call__(self, x):
+        return x * self.weights
+
+
+def test_what_an_object_keeps_in_its_slots_counts():
+    found = [fingerprint(Slots(weight), detail="references") for weight in (1.0, 1.0, 2.0)]
     assert found[0] == found[1] != found[2]
 
 
