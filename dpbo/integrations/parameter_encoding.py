@@ -129,11 +129,16 @@ class ParameterEncoding:
         return True
 
     def holds_point(self, x: torch.Tensor) -> bool:
-        """Whether a released point, `d`, lies in the space: shown as a trial, another one would be
-        a different point.
+        """Whether a released point, `d`, lies in the space, but for rounding: shown as a trial,
+        another one would be a different point.
         """
-        lower, upper = self.space.bounds
-        return x.shape == lower.shape and bool(((lower - 1e-9 <= x) & (x <= upper + 1e-9)).all())
+        if x.shape != self.space.bounds[0].shape:
+            return False
+        try:
+            self.space.require_inside("x", x)
+        except InputError:
+            return False
+        return True
 
     def shown(self, x: torch.Tensor) -> dict[str, Any]:
         """The parameters shown for a point, `d`."""
