@@ -65,8 +65,8 @@ _ASSUMPTIONS = {
     "runs-hidden": (
         "nobody learns how many runs a private selection made, nor what a losing run gave: no log,"
         " file, process or device that its training uses can be watched, no run leaves lists,"
-        " caches or files that a later one reads, and what the best run returns holds no clock"
-        " time, memory address or number of a process"
+        " caches, files or a library's new counters that a later one reads, and what the best run"
+        " returns holds no clock time, memory address or number of a process"
     ),
     "runs-attested": (
         "each run of a private selection, its output, its score and whether it fails, costs what"

@@ -2,9 +2,9 @@
 
 `ProcessState(work)` notes, and puts back before each run and at the end:
 
-- whole numbers and `itertools.count` objects that a module or a class of a library binds to a name.
-  Counters are among them, such as torch's number of the next hook, threads' and processes' names;
-  the others are constants.
+- whole numbers and `itertools.count` objects that a module or a class of a library binds to a name,
+  and whole numbers that a class has from its bases. Counters are among them, such as torch's number
+  of the next hook, threads' and processes' names; the others are constants.
 - what the caller's own modules, classes, instances, slots and closures bind to a name, as far as
   `work` reaches them (`reached`): the same objects as before. Names that appear are removed. So are
   attributes of namespaces, tensors and SciPy's distributions, and bytes of `array.array`.
@@ -19,11 +19,11 @@ would make the noise of several runs one noise; one stream for all of them would
 numbers which place in it the run had. Context variables that a run sets are lost with it.
 
 What may differ between runs, therefore: contents of lists, dicts and sets, where runs may leave
-notes for the caller, of tensors and arrays, and of libraries' objects; caches and lazily loaded
-libraries; counters in C, such as those of
-autograd's graph and of asyncio's tasks; memory addresses, the clock, files, devices and other
-processes. A private selection's statement names it in the assumption `runs-hidden`. What other
-threads change meanwhile of the same names and settings is put back as well.
+notes for the caller, of tensors and arrays, and of libraries' objects; caches, lazily loaded
+libraries, and names that libraries bind to a number first within a run; counters in C, such as
+those of autograd's graph and of asyncio's tasks; memory addresses, the clock, files, devices and
+other processes. A private selection's statement names it in the assumption `runs-hidden`. What
+other threads change meanwhile of the same names and settings is put back as well.
 
 Why a run's output then has one law at every place: it is a function of its parameters, its seeds,
 the system's entropy and the state that it finds. Parameters follow the law that the accounting pays
@@ -165,6 +165,7 @@ class ProcessState:
 
     def __init__(self, work: Callable[..., Any]) -> None:
         self._numbers = list[tuple[_Numbers, tuple[Any, ...]]]()
+        self._inherited = list[tuple[type, frozenset[str]]]()
         self._moving = list[tuple[Any, str, Any]]()
         self._own = list[tuple[Any, dict[str, Any]]]()
         self._generators = dict[int, Any]()
@@ -184,8 +185,9 @@ class ProcessState:
         loaded = dict(sys.modules)
         for name in loaded.keys() - self._known:
             self._known.add(name)
-            numbers, others = _found_in(name, loaded[name])
+            numbers, others, inherited = _found_in(name, loaded[name])
             self._numbers += [(each, each.now()) for each in numbers]
+            self._inherited += inherited
             for holder, names in others:
                 held = {each: _names(holder).get(each) for each in names}
                 self._note_moving(holder, held)
@@ -224,6 +226,12 @@ class ProcessState:
         for numbers, before in self._numbers:
             if numbers.moved(before):
                 numbers.put_back(before)
+        for kind, unbound in self._inherited:
+            # A count that a class takes over from its base begins at the base's number again.
+            if not vars(kind).keys().isdisjoint(unbound):
+                for name in unbound & vars(kind).keys():
+                    if type(vars(kind)[name]) is int:
+                        _put(kind, name, _ABSENT)
         for holder, held in self._own:
             names = dict(_names(holder))
             for name in {**held, **names}:
@@ -290,18 +298,19 @@ class _Numbers:
                 _put(self._holder, name, number)
 
 
-_Found = tuple[list[_Numbers], list[tuple[Any, list[str]]]]
-_scanned: dict[str, tuple[Any, int, dict[str, type], _Found]] = {}
+_Found = tuple[list[_Numbers], list[tuple[Any, list[str]]], list[tuple[type, frozenset[str]]]]
+_scanned: dict[str, tuple[Any, int, int, dict[str, type], _Found]] = {}
 _first_met: dict[int, tuple[Any, str]] = {}
 
 
 def _found_in(name: str, module: Any) -> _Found:
-    """What a library's module and its classes bind to whole numbers, counts and generators.
+    """What a library's module and its classes bind to whole numbers, counts and generators, and
+    which numbers its classes inherit.
 
-    A module is searched again only where it has more names or other classes than at the last time,
-    as after `importlib.reload`: to search all takes a quarter of a second. A class is searched
-    where it was met first. Types are compared by `type`: objects that a library loads when asked
-    would answer `isinstance`.
+    A module is searched again only where it has other classes than at the last time, as after
+    `importlib.reload`, or where it or one of them has more names: to search all takes a quarter of
+    a second. A class is searched where it was met first. Types are compared by `type`: objects that
+    a library loads when asked would answer `isinstance`.
     """
     namespace = attributes(module)
     last = _scanned.get(name)
@@ -309,12 +318,14 @@ def _found_in(name: str, module: Any) -> _Found:
         last is None
         or last[0] is not module
         or last[1] != len(namespace)
-        or [*map(namespace.get, last[2])] != [*last[2].values()]
+        or last[2] != _count_names(last[3])
+        or [*map(namespace.get, last[3])] != [*last[3].values()]
     ):
         numbers = list[_Numbers]()
         others = list[tuple[Any, list[str]]]()
+        inherited = list[tuple[type, frozenset[str]]]()
         if not namespace or is_own_module(module):
-            return numbers, others
+            return numbers, others, inherited
         classes = {
             each: held
             for each, held in list(namespace.items())
@@ -333,8 +344,25 @@ def _found_in(name: str, module: Any) -> _Found:
                 numbers.append(_Numbers(holder, ints))
             if names:
                 others.append((holder, names))
-        _scanned[name] = last = module, len(namespace), classes, (numbers, others)
-    return last[3]
+        for kind in classes.values():
+            if unbound := _inherited_numbers(kind):
+                inherited.append((kind, unbound))
+        counted = len(namespace), _count_names(classes)
+        _scanned[name] = last = module, *counted, classes, (numbers, others, inherited)
+    return last[4]
+
+
+def _count_names(classes: dict[str, type]) -> int:
+    """How many names they have, each beside what it inherits."""
+    return sum(map(len, map(vars, classes.values())))
+
+
+def _inherited_numbers(kind: type) -> frozenset[str]:
+    """The names of whole numbers that a class finds in its bases alone."""
+    # Without the class itself, and `object`.
+    bases = type.__getattribute__(kind, "__mro__")[1:-1]
+    held = itertools.chain.from_iterable(list(vars(base).items()) for base in bases)
+    return frozenset(name for name, value in held if type(value) is int) - vars(kind).keys()
 
 
 def _holders_within(work: Any, generators: dict[int, Any]) -> Iterator[tuple[Any, bool]]:

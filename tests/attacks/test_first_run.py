@@ -295,20 +295,38 @@ def test_the_winner_is_the_same_to_the_bit_wherever_it_stands(kind):
     assert len({fingerprint(each, detail="content") for each in outputs}) == 1, seen
 
 
-def test_a_librarys_class_that_is_loaded_again_counts_for_no_run(monkeypatch):
+LIBRARY = """
+class Base:
+    made = 0
+
+class Layer(Base):
+    pass
+"""
+
+
+def test_what_a_librarys_class_counts_is_put_back_where_it_inherits_or_is_loaded_again(monkeypatch):
     library = types.ModuleType("a_library")
     monkeypatch.setitem(sys.modules, library.__name__, library)
 
     def made():
+        library.Base.made += 1
         library.Layer.made += 1
-        return library.Layer.made
+        return library.Base.made, library.Layer.made
+
+    def late():
+        library.Layer.late += 1
+        return library.Layer.late
 
     for _ in range(2):
         # As by importlib.reload.
-        exec("class Layer:\n    made = 0", vars(library))
-        seen = list[int]()
+        exec(LIBRARY, vars(library))
+        seen = list[Any]()
         winner(made, 6, 6, seen)
-        assert seen == [1] * 6
+        assert seen == [(1, 2)] * 6
+    library.Layer.late = 0
+    seen = []
+    winner(late, 6, 6, seen)
+    assert seen == [1] * 6
 
 
 ITEMS = range(100)
