@@ -443,7 +443,9 @@ def _words(part: Any, count: int, key: bytes) -> list[_Words]:
     if hasattr(part, "tocsr"):
         part = [(row.indices, row.data.astype(np.float64)) for row in part.sorted_indices()]
     if isinstance(part, np.ndarray) and part.dtype.kind in "mM":
-        words = np.ascontiguousarray(part).view("<u4").astype(np.uint64)
+        # In one unit: which one a table has depends on what read its file.
+        times = np.ascontiguousarray(part).astype(f"{part.dtype.kind}8[us]")
+        words = times.view("<u4").astype(np.uint64)
     elif isinstance(part, np.ndarray):
         words = _cell_words(part.reshape(-1).tolist(), key)
     else:

@@ -61,7 +61,8 @@ class ClippedGradient(Query):
     `loss_range` losses are clipped to it, and a unit's loss is the mean of its records', on a
     lattice.
 
-    On the CPU the losses of 2^16 units at all points are in memory at once. Where answers are kept,
+    On the CPU the losses of 2^16 units at all points are in memory at once, of fewer above 128
+    points. Where answers are kept,
     those of all units stay there: 8 bytes a unit and point.
 
     Args:

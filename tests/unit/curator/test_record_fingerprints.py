@@ -102,6 +102,9 @@ def test_one_table_has_one_digest_in_every_form():
         pd.DataFrame({"a": np.array([1, np.nan], np.float32), "b": [0.0, 2.5]}),
     ]
     assert len({order_digest(rows_of(form), KEY) for form in alike}) == 1
+    days = np.array(["1950-03-01", "NaT", "2031-12-24"], dtype="datetime64[s]")
+    alike = [pd.DataFrame({"born": days.astype(f"M8[{unit}]")}) for unit in ("s", "ms", "us", "ns")]
+    assert len({order_digest(rows_of(form), KEY) for form in alike}) == 1
 
 
 @pytest.mark.parametrize(
