@@ -62,8 +62,7 @@ class ClippedGradient(Query):
     lattice.
 
     On the CPU the losses of 2^16 units at all points are in memory at once, of fewer above 128
-    points. Where answers are kept,
-    those of all units stay there: 8 bytes a unit and point.
+    points. Where answers are kept, those of all units stay there: 8 bytes a unit and point.
 
     Args:
         loss: `loss(x, records)` returns one number a record, smaller is better, each record on its
