@@ -50,13 +50,13 @@ from dpbo.papers.po_gp_ucb import curator_side
 from dpbo.queries.ball import Ball
 from tests.attacks.setups import of
 from tests.attacks.watched import LABEL, SCALED
+from tests.setups import DOUBLE
 
 with warnings.catch_warnings():
     # Starlette would rather have another client.
     warnings.simplefilter("ignore")
     from starlette.testclient import TestClient
 
-DOUBLE = torch.float64
 UNITS = 40
 REPLACE = dpbo.Adjacency.REPLACE_ONE
 TOKEN = "a token of enough letters"

@@ -17,7 +17,7 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.curator.evaluation import private_generators
 from dpbo.errors import UsageError
-from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import (
     ClippedMean,
     ClippedSum,
@@ -26,6 +26,7 @@ from dpbo.queries import (
     Sensitivity,
     score_evaluation,
 )
+from tests.setups import EXACT
 
 UNITS = 16
 BAD = 7.0
@@ -164,7 +165,7 @@ def test_what_a_score_writes_into_its_argument_reaches_no_other_call(how, subjec
 
     if how == "blocks":
         monkeypatch.setattr(score_evaluation, "ROWS_AT_ONCE", 256)
-    exact = NoNoise(allow_not_private=True)
+    exact = EXACT
     records = torch.full((1000,), 0.5, dtype=torch.float64)
     curator = curator_of(records)
     asked = query()

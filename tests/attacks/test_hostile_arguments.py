@@ -16,17 +16,9 @@ import pytest
 import torch
 
 from dpbo.errors import InputError
-from tests.attacks.good_calls import (
-    DOUBLE,
-    GAUSSIAN,
-    LIVE,
-    NAMES,
-    VALUES,
-    curator,
-    good_call,
-    query,
-)
+from tests.attacks.good_calls import GAUSSIAN, LIVE, NAMES, VALUES, curator, good_call, query
 from tests.attacks.watched import SCALED, seen_in, watched
+from tests.setups import DOUBLE
 
 NAN = float("nan")
 INF = float("inf")

@@ -5,7 +5,6 @@ nobody vouches for is refused on groups.
 import ast
 import functools
 import math
-import pathlib
 import re
 import textwrap
 import traceback
@@ -44,8 +43,8 @@ from dpbo.testing import (
 )
 from tests.attacks.setups import NOISE, TERMS, first_column, owner
 from tests.contracts.bases import tries
+from tests.setups import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 CONTRACTS = (QueryContract, RowContract, MechanismContract, VectorContract, ChoiceContract)
 
 

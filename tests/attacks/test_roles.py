@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
+from dpbo import Adjacency, Budget, Space
 from dpbo.accounting import Planned
 from dpbo.curator import Ledger
 from dpbo.curator.protected_records import (
@@ -102,12 +102,7 @@ def test_a_release_that_was_interrupted_after_its_charge_counts_as_a_budget(monk
     records = people(11)
 
     def made():
-        return Curator(
-            records,
-            unit=PrivacyUnit("record"),
-            adjacency=Adjacency.REPLACE_ONE,
-            budget=Budget.gdp(1.0),
-        )
+        return owner(records, budget=Budget.gdp(1.0))
 
     curator = made()
     stored = Ledger.store

@@ -13,7 +13,7 @@ import torch
 from botorch.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel, RBFKernel
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective
 from dpbo.accounting import PureFilter
 from dpbo.curator.records import PrivateView
 from dpbo.dpsgd import NoisedScore
@@ -35,8 +35,8 @@ from dpbo.queries import (
 )
 from dpbo.queries.ball import Ball
 from dpbo.queries.query import IntegerSum, copy_mutable
+from tests.setups import DOUBLE, owner
 
-DOUBLE = torch.float64
 RECORDS = torch.linspace(0.1, 0.9, 24, dtype=DOUBLE).reshape(12, 2)
 
 
@@ -240,12 +240,7 @@ def test_a_question_is_what_it_was_when_it_was_made(kind):
 
 
 def made(records):
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget(5.0, 0.0),
-    }
-    return Curator(records, accounting=PureFilter(), **terms)
+    return owner(records, budget=Budget(5.0, 0.0), accounting=PureFilter())
 
 
 @pytest.mark.attack("A6", "A9")

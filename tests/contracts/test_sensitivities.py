@@ -28,11 +28,11 @@ from dpbo.queries import (
 )
 from dpbo.queries.ball import Ball
 from tests.contracts.bases import exact_sum
+from tests.setups import DOUBLE
 
 REPLACE = Adjacency.REPLACE_ONE
 ADD = Adjacency.ADD_OR_REMOVE_ONE
 BOUNDED = Adjacency.BOUNDED_ROW_CHANGE
-DOUBLE = torch.float64
 
 
 def score(_subject, records):

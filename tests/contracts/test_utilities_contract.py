@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.accounting import PureFilter
 from dpbo.curator.releasing import noised
 from dpbo.errors import InputError
@@ -19,6 +19,7 @@ from dpbo.queries.integers import MOST_UNITS
 from dpbo.queries.utilities import _FINE
 from dpbo.testing import QueryContract, SeededEntropy
 from tests.contracts.bases import exact_sum, tries
+from tests.setups import owner
 
 
 @tries(40)
@@ -46,15 +47,8 @@ def norms(_x, records):
     return records
 
 
-def make(records, adjacency=Adjacency.REPLACE_ONE, epsilon=30.0, unit=None):
-    unit = unit or PrivacyUnit("record")
-    return Curator(
-        records,
-        unit=unit,
-        adjacency=adjacency,
-        budget=Budget(epsilon, 0.0),
-        accounting=PureFilter(),
-    )
+def make(records, epsilon=30.0, **terms):
+    return owner(records, budget=Budget(epsilon, 0.0), accounting=PureFilter(), **terms)
 
 
 def utilities_of(question, records, unit=None):
@@ -125,7 +119,7 @@ def test_the_chosen_candidate_is_near_the_quantile():
     grid = torch.linspace(0, 1, 101).tolist()
     for adjacency in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
         for unit in (PrivacyUnit("patient", groups=np.arange(4000)), PrivacyUnit("record")):
-            curator = make(records, adjacency, 2.0, unit)
+            curator = make(records, 2.0, adjacency=adjacency, unit=unit)
             release = curator.release(
                 QuantileUtilities(norms, candidates=grid, quantile=0.9),
                 ExponentialMechanism.of(1.0),

@@ -28,7 +28,6 @@ from dpbo.errors import (
 )
 from dpbo.gibo import GradientInformation, GradientPosterior
 from dpbo.integrations.ax import ClientObjective, gp_ucb, gradient_information, noisy_improvement
-from dpbo.mechanisms import NoNoise
 from dpbo.queries import CellMeans
 from dpbo.testing import replay
 from tests.integration.searches import (
@@ -43,6 +42,7 @@ from tests.integration.searches import (
     score,
 )
 from tests.integration.test_wording import SPECS
+from tests.setups import EXACT
 
 Client = importlib.import_module("ax.api.client").Client
 Arm = importlib.import_module("ax.core.arm").Arm
@@ -440,7 +440,7 @@ def test_a_trial_that_was_charged_before_the_experiment_changed_is_refused_too()
 def test_constraints_on_parameters_hold_for_proposals_and_the_recommendation():
     parameters = [RangeParameterConfig("rate", (1e-3, 1e1), "float"), SHIFT]
     client = configured(parameters, ["rate + shift <= 0.0"])
-    loop = a_loop(5, client=client, mechanism=NoNoise(allow_not_private=True))
+    loop = a_loop(5, client=client, mechanism=EXACT)
     # the best point breaks the constraint
     loop.objective(SPACE.encode({"rate": 0.1, "shift": 0.0}).unsqueeze(0))
     with pytest.raises(UsageError, match="known to meet every constraint"):
@@ -733,6 +733,6 @@ def test_no_proposal_follows_a_private_failure():
 
 def test_a_baseline_without_privacy_runs_the_same_experiment():
     for strategy in (noisy_improvement(initial=3), gradient_information(SPACE, initial=3)):
-        loop = a_loop(4, strategy=strategy, mechanism=NoNoise(allow_not_private=True))
+        loop = a_loop(4, strategy=strategy, mechanism=EXACT)
         loop.run()
         assert_told(loop, 4)

@@ -27,7 +27,6 @@ from dpbo.integrations.optuna import (
 )
 from dpbo.integrations.optuna.trials import BudgetSpent, Suggestions
 from dpbo.integrations.recommendation import recommended
-from dpbo.mechanisms import NoNoise
 from dpbo.queries import CellMeans
 from dpbo.reporting.released_values import ReleasedValues
 from dpbo.testing import replay
@@ -46,6 +45,7 @@ from tests.integration.searches import (
     score,
 )
 from tests.integration.test_wording import SPECS
+from tests.setups import EXACT
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 # a stalled line search, which BoTorch tries again
@@ -499,9 +499,7 @@ def test_a_trial_that_breaks_a_constraint_is_not_recommended(
         made = sampler(SPACE, initial=6)
     else:
         made = sampler(seed=1, constraints_func=lambda trial: (size(trial.params),))
-    private = TrialObjective(
-        objective(evaluations=9, mechanism=NoNoise(allow_not_private=True)), SPACE
-    )
+    private = TrialObjective(objective(evaluations=9, mechanism=EXACT), SPACE)
     study = a_study(url, made)
     study.optimize(lambda trial: told_how(private, trial))
     assert len(study.trials) == 9

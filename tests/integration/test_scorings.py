@@ -12,12 +12,13 @@ import torch
 from sklearn.metrics import make_scorer
 from sklearn.tree import DecisionTreeClassifier
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Budget
 from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import CellMeans
 from dpbo.search.scorings import scoring_named
 from tests.integration.test_search import TRAIN, VALIDATION
+from tests.setups import owner
 
 RISING = np.exp(np.linspace(-3.0, 0.0, 16)) / np.exp(np.linspace(-3.0, 0.0, 16)).sum()
 
@@ -63,12 +64,7 @@ def test_the_noise_is_never_said_to_be_wider_than_the_range():
 
 
 def protected(*records):
-    return Curator(
-        records,
-        unit=PrivacyUnit("record"),
-        adjacency=Adjacency.REPLACE_ONE,
-        budget=Budget.gdp(500.0),
-    )
+    return owner(records, budget=Budget.gdp(500.0))
 
 
 class Picky(DecisionTreeClassifier):  # type: ignore[misc]

@@ -19,7 +19,7 @@ import pytest
 import torch
 import uvicorn
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Budget
 from dpbo.accounting import PureFilter
 from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure, RemoteRefusal
 from dpbo.mechanisms.laplace import LaplaceMechanism
@@ -28,6 +28,7 @@ from dpbo.papers.po_gp_ucb import Modeler, Outcomes
 from dpbo.papers.po_gp_ucb.http import RemoteCurator, application, search
 from dpbo.papers.po_gp_ucb.http.server import serve
 from tests.integration.processes import free_port, started
+from tests.setups import owner
 
 TOKEN = "a token of enough letters"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
@@ -39,12 +40,7 @@ def outcomes(outcome=lambda records: records["y"], **changed):
         "rows": torch.zeros(6, 2, dtype=torch.float64),
         "y": torch.full((6,), SECRET, dtype=torch.float64),
     }
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("row"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget(4.0, 0.0),
-    }
-    curator = Curator(records, **terms, accounting=PureFilter(), role="candidate")
+    curator = owner(records, budget=Budget(4.0, 0.0), accounting=PureFilter(), role="candidate")
     return Outcomes(curator, outcome, value_range=(0.0, 1.0), budget=0.5, **changed)
 
 

@@ -7,7 +7,6 @@ import itertools
 import multiprocessing
 import operator
 import os
-import pathlib
 import runpy
 
 import numpy as np
@@ -15,7 +14,9 @@ import pandas as pd
 import pytest
 import torch
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+from tests.setups import ROOT
+
+EXAMPLES = ROOT / "examples"
 pytestmark = pytest.mark.usefixtures("seeded_noise")
 
 

@@ -19,8 +19,7 @@ import pytest
 import dpbo
 from dpbo.__main__ import main
 from dpbo.extras import EXTRAS
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.setups import ROOT
 
 
 def project():

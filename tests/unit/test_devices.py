@@ -38,7 +38,7 @@ from dpbo.gibo import (
     suggest_gradient_points,
 )
 from dpbo.gibo.gradient_points import fewest_gradient_points
-from dpbo.mechanisms import ExponentialMechanism, NoNoise, PermuteAndFlipMechanism
+from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
 from dpbo.models import FiniteGP, default_gp, noisy_inputs, sparse_gp
 from dpbo.models.builders import unfitted_gp
 from dpbo.models.kernels import kernel_derivatives
@@ -50,12 +50,11 @@ from dpbo.papers.po_gp_ucb import Modeler, RowTable
 from dpbo.queries import CandidateScores, CellMeans, ClippedMean, PoissonSampled, QuantileUtilities
 from dpbo.queries.ball import Ball
 from dpbo.testing import SeededEntropy
+from tests.setups import DOUBLE, EXACT
 from tests.shadow import MixedDevices, Shadow
 
 pytestmark = pytest.mark.gpu
-DOUBLE = torch.float64
 CPU = torch.device("cpu")
-EXACT = NoNoise(allow_not_private=True)
 LINE = Space(a=scipy.stats.uniform())
 MIXED = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(1, 4), kind=["x", "y"])
 

@@ -10,32 +10,24 @@ import torch
 from sklearn import config_context
 from sklearn.tree import DecisionTreeClassifier
 
-from dpbo import Budget, Curator, DPSearch, Privacy, PrivateObjective
+from dpbo import Budget, DPSearch, Privacy, PrivateObjective
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.errors import BudgetExceeded
 from dpbo.events import GaussianEvent
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
+from tests.setups import itself, owner
 
 HOSTILE = "<script>alert(1)</script>"
 
 
 def make(**changes):
-    settings = {
-        "unit": "patient",
-        "adjacency": "replace-one",
-        "budget": Budget(3.0, 1e-6),
-        "allow_repeated": True,
-    }
-    return Curator(torch.rand(2000, dtype=torch.float64), **{**settings, **changes})
-
-
-def score(_x, records):
-    return records
+    records = torch.rand(2000, dtype=torch.float64)
+    return owner(records, **{"unit": "patient", "allow_repeated": True, **changes})
 
 
 def objective(curator, name, budget):
     return PrivateObjective(
-        curator, score, score_range=(0.0, 1.0), evaluations=4, name=name, budget=budget
+        curator, itself, score_range=(0.0, 1.0), evaluations=4, name=name, budget=budget
     )
 
 

@@ -16,7 +16,6 @@ from dpbo import (
     Adjacency,
     Budget,
     BudgetExceeded,
-    Curator,
     PrivacyUnit,
     PrivateObjective,
     Source,
@@ -28,6 +27,7 @@ from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, ScoreErro
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.objective import NoiseWarning
 from dpbo.queries import ClippedMean
+from tests.setups import owner
 
 N = 5000
 X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3]], dtype=torch.float64)
@@ -50,12 +50,7 @@ def truth(X):
 
 
 def make(**changes):
-    settings = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget(3.0, 1e-5),
-    }
-    return Curator(load(), **{**settings, **changes})
+    return owner(load(), **{"budget": Budget(3.0, 1e-5), **changes})
 
 
 def objective(curator, **changes):
@@ -183,10 +178,9 @@ def test_executors_give_handles_that_are_released_in_any_order():
     """Processes, and workers that die, are in tests/unit/algorithms/test_workers.py."""
     with ThreadPoolExecutor(2) as threads:
         for records in (load(), Source(load)):
-            curator = Curator(
+            curator = owner(
                 records,
                 unit=PrivacyUnit("patient", groups=[i // 2 for i in range(N)]),
-                adjacency=Adjacency.REPLACE_ONE,
                 budget=Budget(3.0, 1e-5),
             )
             search = objective(curator)

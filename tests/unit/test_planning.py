@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import dpbo
-from dpbo import Budget, Curator, PrivateObjective
+from dpbo import Budget, PrivateObjective
 from dpbo.__main__ import main
 from dpbo.gibo import DPGIBO
+from tests.setups import owner
 
 BUDGET = Budget(1.0, 1e-6)
 
@@ -23,7 +24,7 @@ def strategies(plan):
 
 def curator(units, budget):
     zeros = torch.zeros(units)
-    return Curator(zeros, unit="record", adjacency="replace-one", budget=budget)
+    return owner(zeros, budget=budget)
 
 
 def test_the_noise_is_the_one_that_objectives_then_have():

@@ -4,20 +4,14 @@ import io
 import logging
 import re
 import sys
-from typing import Any
 
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, progress
+from dpbo import Budget, PrivateObjective, progress
 from dpbo.__main__ import main
 from dpbo.dpsgd import DPSGDConfig, plan_tuning
 from dpbo.papers.em import DPKMeans
-
-TERMS: dict[str, Any] = {
-    "unit": PrivacyUnit("record"),
-    "adjacency": Adjacency.REPLACE_ONE,
-    "budget": Budget(3.0, 1e-6),
-}
+from tests.setups import first_column, owner
 
 
 class Terminal(io.StringIO):
@@ -25,13 +19,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def score(x, records):
-    return records[:, 0]
-
-
 def objective(tmp_path, records, **changed):
-    owner = Curator(records, **TERMS, dataset="patients", ledger=str(tmp_path / "l.db"))
-    return PrivateObjective(owner, score, score_range=(0.0, 1.0), evaluations=4, **changed)
+    curator = owner(records, dataset="patients", ledger=str(tmp_path / "l.db"))
+    return PrivateObjective(curator, first_column, score_range=(0.0, 1.0), evaluations=4, **changed)
 
 
 def test_bars_count_on_a_terminal_and_show_no_times(tmp_path, monkeypatch):

@@ -32,6 +32,7 @@ from dpbo.papers.po_gp_ucb import Modeler
 from dpbo.papers.po_gp_ucb.http import RemoteCurator
 from dpbo.queries import ClippedMean
 from dpbo.validation import Count, Positive, Within, checked
+from tests.setups import owner
 
 pytestmark = pytest.mark.attack("A5")
 Spread = Annotated[tuple[float, float], Within("(low, high)", lambda pair: pair[0] < pair[1])]
@@ -55,12 +56,8 @@ def score(x, rows):
 
 
 def make(**settings):
-    terms = {
-        "unit": dpbo.PrivacyUnit("record"),
-        "adjacency": dpbo.Adjacency.REPLACE_ONE,
-        "budget": dpbo.Budget(8.0, 1e-5),
-    }
-    return dpbo.Curator(torch.rand(40, 2, dtype=torch.float64), **{**terms, **settings})
+    terms = {"budget": dpbo.Budget(8.0, 1e-5), **settings}
+    return owner(torch.rand(40, 2, dtype=torch.float64), **terms)
 
 
 def gibo(**settings):

@@ -1,25 +1,16 @@
 """A curator under fire and what must hold of its ledger, whatever happened."""
 
-from typing import Any
-
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import Budget, Curator, PrivateObjective
 from dpbo.curator.ledger import Ledger
-from dpbo.queries import ClippedMean
+from tests.setups import owner
 
 RECORDS = torch.linspace(0, 1, 2000, dtype=torch.float64)
-MEAN = ClippedMean(lambda _, records: records, score_range=(0.0, 1.0))
 
 
 def make(url, **changed):
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget(3.0, 1e-5),
-        "dataset": "fire",
-    }
-    return Curator(RECORDS, ledger=url, **{**terms, **changed})
+    return owner(RECORDS, ledger=url, **{"budget": Budget(3.0, 1e-5), "dataset": "fire", **changed})
 
 
 def search(curator, evaluations):

@@ -23,11 +23,12 @@ from dpbo.__main__ import main
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.curator.ledger import Ledger
 from dpbo.events import LaplaceEvent, PoissonGaussianEvent, RolesEvent
-from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.papers.kusner import AdaptiveLipschitz, RegularisedBest
 from dpbo.testing.ledger_contract import BIRTH
 from examples.check_export import check
-from tests.slow.ledger.runs import MEAN, make
+from tests.setups import EXACT, MEAN
+from tests.slow.ledger.runs import make
 from tests.unit.accounting.test_exported import EVENTS, SAMPLED, exported
 
 PROGRAM = pathlib.Path(__file__).parents[3] / "examples" / "check_export.py"
@@ -131,7 +132,7 @@ def test_it_holds_for_next_to_no_noise(tmp_path):
 
 def test_a_plan_of_exact_answers_is_bounded_by_nothing_before_the_first_of_them(tmp_path):
     curator = make(url := str(tmp_path / "l.db"), budget=Budget(5.0, 1e-6))
-    curator.reserve("exact", NoNoise(allow_not_private=True).event(), slots=3, terms={})
+    curator.reserve("exact", EXACT.event(), slots=3, terms={})
     told = check(printed(url))["epsilon"]
     assert curator.statement().guarantee.epsilon == told["guarantee"] == math.inf
     assert curator.statement().spent.epsilon == told["spent"] == 0.0

@@ -11,12 +11,12 @@ import urllib.parse
 import pytest
 import torch
 
-from dpbo import Curator, PrivateObjective
+from dpbo import PrivateObjective
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.reservation_fingerprints import file_of
 from dpbo.errors import InputError, LedgerRolledBack, LedgerUnavailable, ReservationChanged
 from dpbo.testing.ledger_contract import BIRTH
-from tests.attacks.setups import TERMS
+from tests.setups import owner
 
 RECORDS = torch.rand(100, 2, dtype=torch.float64)
 
@@ -31,7 +31,7 @@ def other_score(x, records):
 
 def objective(url, records=RECORDS, score=score):
     return PrivateObjective(
-        Curator(records, **TERMS, dataset="d", ledger=url),
+        owner(records, dataset="d", ledger=url),
         score,
         score_range=(0.0, 1.0),
         evaluations=3,

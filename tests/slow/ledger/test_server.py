@@ -12,11 +12,10 @@ import torch
 
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, LedgerUnavailable, ReleaseLost
-from dpbo.mechanisms import GaussianMechanism
+from tests.setups import MEAN, NOISE
 from tests.slow.ledger.proxy import Proxy
-from tests.slow.ledger.runs import MEAN, make, search
+from tests.slow.ledger.runs import make, search
 
-NOISE = GaussianMechanism(20.0)
 COMMIT = b"COMMIT\0"  # not READ COMMITTED
 pytestmark = pytest.mark.attack("A16")
 

@@ -32,19 +32,19 @@ from dpbo.dpsgd.selection import NoisedScore, private_selection
 from dpbo.errors import PrivacyError
 from dpbo.gibo.algorithm import choose_start
 from dpbo.gibo.design import GIBOSettings
-from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CellMeans, ClippedMean, QuantileUtilities
 from dpbo.run_counts import TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
+from tests.setups import EXACT, first_column, owner
 
 N = 203
 D = 3
 SIZE = 4
 STEPS = 6
 BOUNDS = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
-EXACT = NoNoise(allow_not_private=True)
 NOISE = GaussianMechanism(50.0)
 
 
@@ -90,10 +90,6 @@ def opened(ranks, *, adjacency=Adjacency.REPLACE_ONE, groups=False, where="cpu",
         unit = PrivacyUnit("patient", groups=patients[mine])
     settings = {"budget": Budget.gdp(8.0), "entropy": SeededEntropy(3), **more}
     return Curator(records[mine], unit=unit, adjacency=adjacency, ranks=ranks, **settings)
-
-
-def first_column(_, records):
-    return records[:, 0]
 
 
 def mean(score=first_column, point=None, **more):
@@ -240,14 +236,7 @@ def dies(who, owner, method, times, title=None):
 def held(ranks, records, groups=None, **more):
     """A curator of so many records of this rank's."""
     unit = PrivacyUnit("patient", groups=groups)
-    return Curator(
-        torch.rand(records, 2),
-        unit=unit,
-        adjacency=Adjacency.REPLACE_ONE,
-        budget=Budget.gdp(1.0),
-        ranks=ranks,
-        **more,
-    )
+    return owner(torch.rand(records, 2), unit=unit, budget=Budget.gdp(1.0), ranks=ranks, **more)
 
 
 def unit_on_two_ranks(ranks, folder):
@@ -272,22 +261,17 @@ def resumed_with_others(ranks, folder):
     released is remembered everywhere.
     """
     whole = rows()
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget.gdp(1.0),
-        "ranks": ranks,
-    }
+    terms = {"budget": Budget.gdp(1.0), "ranks": ranks}
 
     def begin(records):
-        return objective(Curator(records, **terms, **on_disk(folder))).remaining
+        return objective(owner(records, **terms, **on_disk(folder))).remaining
 
     first = begin(whole[dealt(N, ranks)])
     turns = whole[ranks.rank :: ranks.world_size]
     again = begin(turns)
     (other,) = met_by(lambda: begin(turns + 1.0))
     fresh = turns + 2.0
-    Curator(fresh, **terms).release(mean(), NOISE)
+    owner(fresh, **terms).release(mean(), NOISE)
     return first, again, other, holds_protected(fresh)
 
 
@@ -296,10 +280,8 @@ def resumed_after_a_release(ranks, folder):
     whole = rows()
     left = []
     for _ in range(2):
-        curator = Curator(
+        curator = owner(
             whole[dealt(N, ranks)],
-            unit=PrivacyUnit("record"),
-            adjacency=Adjacency.REPLACE_ONE,
             budget=Budget.gdp(1.0),
             ranks=ranks,
             allow_repeated=True,

@@ -8,10 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Ranks
+from dpbo import Budget, PrivacyUnit, Ranks
 from dpbo.curator.labels import hash_labels
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError, UsageError
+from tests.setups import owner
 from tests.slow.ranks.jobs import JOBS, STEPS
 
 DEATHS = {
@@ -300,13 +301,7 @@ def test_ranks_need_a_group_and_a_timeout():
     with pytest.raises(UsageError, match="init_process_group"):
         Ranks()
     with pytest.raises(InputError, match="ranks"):
-        Curator(
-            torch.rand(3),
-            unit=PrivacyUnit("u"),
-            adjacency=Adjacency.REPLACE_ONE,
-            budget=Budget.gdp(1.0),
-            ranks=object(),  # type: ignore[arg-type]
-        )
+        owner(torch.rand(3), unit=PrivacyUnit("u"), budget=Budget.gdp(1.0), ranks=object())
 
 
 def test_partial_sums_are_added_in_whole_numbers(tmp_path):

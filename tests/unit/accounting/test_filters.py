@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from dpbo import Budget, Curator
+from dpbo import Budget
 from dpbo.accounting import (
     GDPFilter,
     Planned,
@@ -34,6 +34,7 @@ from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, LaplaceEvent, SelectionEvent
 from dpbo.run_counts import BinomialRuns
 from dpbo.statement import Guarantee
+from tests.setups import owner
 
 FILTERS = [GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(8.0)]
 
@@ -219,9 +220,7 @@ def test_a_renyi_reading_is_rounded_up():
 def test_nothing_released_costs_nothing(accounting):
     budget = Budget(2.0, 0.0 if isinstance(accounting, PureFilter) else 1e-5)
     records = torch.zeros(10, dtype=torch.float64)
-    curator = Curator(
-        records, unit="record", adjacency="replace-one", budget=budget, accounting=accounting
-    )
+    curator = owner(records, budget=budget, accounting=accounting)
     assert curator.spent.epsilon == 0.0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import DPGIBO, Budget, PrivateObjective
 from dpbo.accounting import Planned, calibrate, compose
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.planned import accounting_named
@@ -27,24 +27,17 @@ from dpbo.events import (
 )
 from dpbo.gibo import choose_start
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
-from dpbo.queries import ClippedMean, QuantileUtilities
+from dpbo.queries import QuantileUtilities
+from tests.setups import MEAN, owner
 
 RECORDS = torch.linspace(0, 1, 500, dtype=torch.float64)
-MEAN = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
 CHOICE = QuantileUtilities(lambda _, r: r, candidates=[0.1, 0.5, 0.9], quantile=0.5)
 PLAN = Planned([GaussianEvent(8.0, 3), ExponentialEvent(4.0, 2), LaplaceEvent(5.0)])
 
 
 def make(accounting=PLAN, budget=None, **settings):
     budget = budget or Budget(6.0, 1e-6)
-    return Curator(
-        RECORDS,
-        unit=PrivacyUnit("record"),
-        adjacency=Adjacency.REPLACE_ONE,
-        budget=budget,
-        accounting=accounting,
-        **settings,
-    )
+    return owner(RECORDS, budget=budget, accounting=accounting, **settings)
 
 
 def test_each_event_has_its_own_slots():

@@ -15,8 +15,8 @@ from gpytorch.means import ZeroMean
 from dpbo.acquisition.ucb import GPUCB, SrinivasCompact, SrinivasFinite, kusner_beta, suggest_ucb
 from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import matern52, squared_exponential
+from tests.setups import DOUBLE
 
-DOUBLE = torch.float64
 NOISE = 1e-2
 
 

@@ -10,23 +10,19 @@ import pytest
 import scipy.stats
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
+from dpbo import Budget, PrivateObjective, Space
 from dpbo.algorithms import AsynchronousBO
 from dpbo.errors import InputError, PrivateFailure, UsageError, WorkersDied
 from dpbo.testing import SeededEntropy
+from tests.setups import owner
 from tests.unit.algorithms.worker_scores import load, near
 
 SPACE = Space(a=scipy.stats.uniform(0, 1), b=scipy.stats.uniform(0, 1))
 
 
 def make(**changes):
-    settings = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget(8.0, 1e-5),
-        "entropy": SeededEntropy(0),
-    }
-    return Curator(load(), **{**settings, **changes})
+    settings = {"budget": Budget(8.0, 1e-5), "entropy": SeededEntropy(0)}
+    return owner(load(), **{**settings, **changes})
 
 
 def planned(score=near, evaluations=12, curator=None, **changes):

@@ -20,10 +20,10 @@ from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Sour
 from dpbo.accounting import RDPFilter
 from dpbo.algorithms import AsynchronousBO
 from dpbo.errors import PrivateFailure, WorkersDied
-from dpbo.mechanisms import NoNoise
 from dpbo.queries import ClippedMean
 from dpbo.queries.sampled import PoissonSampled
 from dpbo.testing import SeededEntropy
+from tests.setups import EXACT, owner
 from tests.unit.algorithms.test_asynchronous import SPACE, quick, search
 from tests.unit.algorithms.worker_scores import RECORDS, Noting, Patient, load, near, trouble
 
@@ -74,10 +74,9 @@ class Counted(SeededEntropy):
 
 
 def planned(score, records=None, *, evaluations=6, entropy=None, **changes):
-    curator = Curator(
+    curator = owner(
         load() if records is None else records,
         unit=PrivacyUnit("patient", groups=[i // 3 for i in range(RECORDS)]),
-        adjacency=Adjacency.REPLACE_ONE,
         budget=Budget(8.0, 1e-5),
         entropy=entropy or SeededEntropy(0),
     )
@@ -98,7 +97,7 @@ def integers(objective):
 def test_every_executor_gives_the_same_integers_whatever_the_order_of_release(
     makers, kind, tmp_path
 ):
-    exact = {"mechanism": NoNoise(allow_not_private=True)}
+    exact = {"mechanism": EXACT}
     here = planned(near, **exact)
     here(X)
     score = Noting(tmp_path)
@@ -222,5 +221,5 @@ def test_dask_that_takes_equal_jobs_for_one_still_gives_each_release_its_own_sam
         handles = [
             job.result(timeout=300) for job in [curator.submit(once, executor) for _ in range(8)]
         ]
-    sums = {curator.release(handle, NoNoise(allow_not_private=True)).lattice for handle in handles}
+    sums = {curator.release(handle, EXACT).lattice for handle in handles}
     assert len(sums) > 1

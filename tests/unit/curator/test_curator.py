@@ -35,21 +35,17 @@ from dpbo.errors import (
     ScoreError,
 )
 from dpbo.events import GaussianEvent
-from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism, NoNoise
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
 from dpbo.testing import SeededEntropy
+from tests.setups import EXACT, owner
 
 RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
 NOISE = GaussianMechanism(5.0)
 
 
 def make(records=RECORDS, **changes):
-    settings = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget.gdp(1.0, delta=1e-5),
-    }
-    return Curator(records, **{**settings, **changes})
+    return owner(records, **{"budget": Budget.gdp(1.0, delta=1e-5), **changes})
 
 
 def _watch_entropy(curator):
@@ -569,7 +565,7 @@ def test_what_a_score_writes_to_samples_is_refused_or_gone_at_the_next_call(kind
             scores.append(np.asarray(part).item())
         return scores
 
-    exact = NoNoise(allow_not_private=True)
+    exact = EXACT
     curator = make([SAMPLES[kind]() for _ in range(50)])
     if kind.startswith("number"):
         values = [curator.release(mean(halve), exact).value.item() for _ in range(2)]

@@ -5,18 +5,17 @@ import math
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Source
+from dpbo import Adjacency, Budget, PrivacyUnit, Source
 from dpbo.curator import streaming
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.gibo import ClippedGradient
-from dpbo.mechanisms import NoNoise
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.queries import CellMeans, ClippedMean, PoissonSampled, QuantileUtilities
 from dpbo.queries.ball import Ball
+from tests.setups import EXACT, MEAN, owner
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
-EXACT = NoNoise(allow_not_private=True)
 D, ROWS = 3, 64
 
 
@@ -31,14 +30,8 @@ def records_of(n):
     return X.pin_memory() if torch.cuda.is_available() else X
 
 
-def opened(records, *, adjacency=Adjacency.REPLACE_ONE, **more):
-    return Curator(
-        records,
-        unit=more.pop("unit", PrivacyUnit("record")),
-        adjacency=adjacency,
-        budget=Budget.gdp(1.0),
-        **more,
-    )
+def opened(records, **more):
+    return owner(records, budget=Budget.gdp(1.0), **more)
 
 
 def loss(x, users):
@@ -236,7 +229,7 @@ def test_what_has_no_views_for_blocks_is_asked_as_a_whole(records, unit):
 
 def test_a_sample_is_taken_of_all_blocks():
     curator = opened(torch.ones(50 * ROWS), device="cpu")
-    mean = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
+    mean = MEAN
     share = float(curator.release(PoissonSampled(mean, rate=0.5), EXACT).value)
     assert 0.85 < share < 1.15, "ten standard deviations"
 

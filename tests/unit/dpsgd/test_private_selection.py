@@ -24,7 +24,6 @@ import torch
 
 from dpbo.accounting import Planned, PureFilter, RDPFilter
 from dpbo.curator import Ledger
-from dpbo.curator.curator import Curator
 from dpbo.dpsgd import NoisedScore, hidden_runs, private_selection
 from dpbo.dpsgd.hidden_runs import coin
 from dpbo.dpsgd.selection import selection_event
@@ -40,19 +39,15 @@ from dpbo.errors import (
 from dpbo.events import GaussianEvent, SelectionEvent
 from dpbo.hidden_run import in_hidden_run
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
-from dpbo.privacy import Adjacency, Budget, PrivacyUnit
+from dpbo.privacy import Adjacency, Budget
 from dpbo.queries import CandidateScores
 from dpbo.run_counts import FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
 from dpbo.space import Space
 from dpbo.testing import SeededEntropy
+from tests.setups import owner
 
 SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0), depth=[1, 2, 4], kind=["a", "b"])
 RECORDS = torch.rand(2000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-TERMS: dict[str, Any] = {
-    "unit": PrivacyUnit("record"),
-    "adjacency": Adjacency.REPLACE_ONE,
-    "budget": Budget(3.0, 1e-6),
-}
 LAW = TruncatedNegativeBinomial.of_mean(12.0, shape=3.0)
 BASE = (GaussianEvent(30.0, 10),)
 
@@ -69,10 +64,8 @@ def made(run_count=LAW, base=BASE, score=SCORE, seed=3, **terms):
     event = SelectionEvent(
         base=(*base, *(() if score is None else (score.mechanism.event(),))), run_count=run_count
     )
-    return Curator(
-        RECORDS,
-        **{**TERMS, "accounting": Planned([event]), "entropy": SeededEntropy(seed), **terms},
-    )
+    terms = {"accounting": Planned([event]), "entropy": SeededEntropy(seed), **terms}
+    return owner(RECORDS, **terms)
 
 
 def train(parameters):
@@ -546,7 +539,7 @@ def test_refused_before_anything_is_charged():
         with pytest.raises((InputError, BudgetExceeded)):
             select(curator, **changed)
     with pytest.raises(InputError, match="accounting"):
-        select(Curator(RECORDS, **TERMS))  # GDPFilter: the best of Gaussian runs is no Gaussian
+        select(owner(RECORDS))  # GDPFilter: the best of Gaussian runs is no Gaussian
     assert len(curator.ledger.records()) == before
 
 
@@ -572,14 +565,8 @@ def test_the_output_that_leaves_is_not_the_object_that_was_scored():
 
 def test_filters_that_can_pay_do():
     pure = NoisedScore(near, (0.0, 1.0), LaplaceMechanism(10.0))
-    curator = Curator(
-        RECORDS,
-        **{
-            **TERMS,
-            "budget": Budget(1.0, 0.0),
-            "accounting": PureFilter(),
-            "entropy": SeededEntropy(1),
-        },
+    curator = owner(
+        RECORDS, budget=Budget(1.0, 0.0), accounting=PureFilter(), entropy=SeededEntropy(1)
     )
     select(curator, base=(), score=pure)
     spent = float(curator.ledger.head().total.parts[0])
@@ -587,11 +574,9 @@ def test_filters_that_can_pay_do():
     assert "runs-attested" in str(curator.statement()), (
         "also that a run which is said to cost nothing does so"
     )
-    gdp = Curator(RECORDS, **TERMS, entropy=SeededEntropy(1))
+    gdp = owner(RECORDS, entropy=SeededEntropy(1))
     select(gdp, base=(), score=pure)
-    renyi = Curator(
-        RECORDS, **{**TERMS, "accounting": RDPFilter(16.0), "entropy": SeededEntropy(1)}
-    )
+    renyi = owner(RECORDS, accounting=RDPFilter(16.0), entropy=SeededEntropy(1))
     select(
         renyi,
         base=(GaussianEvent(100.0),),
@@ -603,10 +588,10 @@ def test_filters_that_can_pay_do():
 
 def test_add_or_remove_one_needs_its_divisor_and_converts_the_score():
     score = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0})
-    terms = {**TERMS, "adjacency": Adjacency.ADD_OR_REMOVE_ONE, "entropy": SeededEntropy(2)}
-    curator = Curator(
+    curator = owner(
         RECORDS,
-        **terms,
+        adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+        entropy=SeededEntropy(2),
         accounting=Planned([SelectionEvent(base=(*BASE, GaussianEvent(20.0)), run_count=LAW)]),
     )
     assert (
@@ -667,7 +652,7 @@ def test_coins_are_exact():
 
 def under_way(**changed):
     """A curator with a selection "s" that was charged and has no value yet."""
-    curator = Curator(RECORDS, **{**TERMS, "accounting": RDPFilter(6.0), **changed})
+    curator = owner(RECORDS, accounting=RDPFilter(6.0), **changed)
     event = SelectionEvent(
         base=(GaussianEvent(400.0),), run_count=TruncatedNegativeBinomial.of_mean(2.0)
     )
@@ -709,7 +694,7 @@ def test_what_draws_for_hidden_runs_draws_for_nothing_else(when):
     if when == "before":
         draws.append(under_way().hidden_draws("s"))
     else:
-        curator = Curator(RECORDS, **{**TERMS, "accounting": RDPFilter(6.0)})
+        curator = owner(RECORDS, accounting=RDPFilter(6.0))
         with contextlib.suppress(KeyboardInterrupt):
             private_selection(
                 curator,
@@ -747,9 +732,7 @@ def test_the_ledgers_storage_is_opened_as_often_whatever_the_number_of_runs(monk
     """Who watches a database's queries must not learn how many runs were hidden."""
     opened = []
     for runs in (2, 9):
-        curator = Curator(
-            RECORDS, **{**TERMS, "budget": Budget(100.0, 1e-6), "accounting": RDPFilter(6.0)}
-        )
+        curator = owner(RECORDS, budget=Budget(100.0, 1e-6), accounting=RDPFilter(6.0))
         count = collections.Counter[str]()
         for way in ("reading", "writing"):
             honest = getattr(curator.ledger.storage, way)

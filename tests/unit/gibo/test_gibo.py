@@ -17,18 +17,16 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo import DPGIBO, Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
+from dpbo import DPGIBO, Adjacency, Budget, BudgetExceeded, PrivacyUnit
 from dpbo.accounting import Planned, PureFilter
 from dpbo.errors import InputError, LedgerError, LedgerMismatch, UsageError
 from dpbo.events import GaussianEvent
 from dpbo.gibo import GIBOSettings, choose_clip, choose_start
 from dpbo.gibo.gradient_posterior import GradientPosterior
-from dpbo.mechanisms import NoNoise
 from dpbo.objective import NoiseWarning
-from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy
+from tests.setups import EXACT, FIRST_MEAN, owner
 
-EXACT = NoNoise(allow_not_private=True)
 PAPER, RECOMMENDED = GIBOSettings.paper(), GIBOSettings.recommended()
 D = 4
 
@@ -48,12 +46,8 @@ def box(d=D, low=0.0, high=1.0):
 
 
 def make(records=None, **settings):
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("user"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget.gdp(2.0, delta=1e-5),
-    }
-    return Curator(users() if records is None else records, **{**terms, **settings})
+    terms = {"budget": Budget.gdp(2.0, delta=1e-5), **settings}
+    return owner(users() if records is None else records, **terms)
 
 
 def gibo(curator, **changes):
@@ -187,7 +181,7 @@ def test_step_by_step_on_an_executor_and_out_of_turn():
     for wrong in (lambda: search.tell(X, again), lambda: search.evaluate(X)):
         with pytest.raises(InputError, match="ask"):
             wrong()
-    foreign = curator.evaluate(ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0)))
+    foreign = curator.evaluate(FIRST_MEAN)
     for handle in (again, foreign):
         with pytest.raises(InputError, match="handle"):
             search.tell(search.ask(), handle)

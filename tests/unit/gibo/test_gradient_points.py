@@ -10,7 +10,8 @@ from dpbo.errors import UsageError
 from dpbo.gibo import GradientPosterior, suggest_gradient_points
 from dpbo.gibo.gradient_points import GradientTrace, fewest_gradient_points
 from dpbo.models.kernels import RBF, Matern52
-from tests.unit.models.kernels import DOUBLE, KERNELS
+from tests.setups import DOUBLE
+from tests.unit.models.kernels import KERNELS
 
 D = 3
 ONE = torch.ones(1, 1, dtype=DOUBLE)

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.gibo import ClippedGradient
 from dpbo.gibo import gradient_query as gradient
 from dpbo.gibo.gradient_query import clipped_sum, quantum_of
-from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.testing.query_contract import SumContract
 from tests.contracts.bases import tries
+from tests.setups import EXACT, owner
 
-EXACT = NoNoise(allow_not_private=True)
 TWO, HALVES = (
     torch.tensor([[1.0], [2.0]], dtype=torch.float64),
     torch.tensor([[0.5, 0.25]], dtype=torch.float64),
@@ -77,13 +77,7 @@ def numbers(*shape, seed):
 
 
 def make(records, **settings):
-    terms = {
-        "unit": PrivacyUnit("user"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget.gdp(1.0),
-        **settings,
-    }
-    return Curator(records, **terms)
+    return owner(records, **{"budget": Budget.gdp(1.0), **settings})
 
 
 def test_it_is_the_papers_mean_of_clipped_gradients():

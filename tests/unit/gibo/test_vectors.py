@@ -10,8 +10,8 @@ import torch
 
 from dpbo.gibo import gradient_query as gradient
 from dpbo.queries.products import deterministic_matmul, elementwise_matmul
+from tests.setups import DOUBLE
 
-DOUBLE = torch.float64
 SHAPES = [
     (2, 1, 3840),
     (5, 21, 3840),

@@ -8,8 +8,7 @@ import torch
 
 from dpbo.models.finite import greedy_gains, information_gain_bound
 from dpbo.models.fixed_kernels import matern52, squared_exponential
-
-DOUBLE = torch.float64
+from tests.setups import DOUBLE
 
 
 def gain(kernel, X, noise):

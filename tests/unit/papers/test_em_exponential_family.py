@@ -13,15 +13,14 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.errors import InputError, LedgerMismatch, ScoreError
-from dpbo.mechanisms import NoNoise
 from dpbo.papers.em import DPEM
 from dpbo.papers.em.point_sums import VectorSum
 from dpbo.queries.ball import Ball
 from tests.contracts.bases import PointContract, exact_sum, tries
+from tests.setups import EXACT
 from tests.unit.papers.test_em_mixture import NOT_APPLICABLE, make
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
-EXACT = NoNoise(allow_not_private=True)
 MOST = 20.0  # events that a record counts for, in each of two columns
 START = (torch.tensor([0.5, 0.5]).double(), torch.tensor([[2.0, 8.0], [8.0, 2.0]]).double())
 

@@ -9,14 +9,12 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.decomposition import FactorAnalysis
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.accounting import PureFilter
 from dpbo.errors import InputError
-from dpbo.mechanisms import NoNoise
 from dpbo.papers.em import DPFactorAnalysis, DPKMeans, DPLloyd, embedding
 from dpbo.testing import replay
-
-EXACT = NoNoise(allow_not_private=True)
+from tests.setups import EXACT, owner
 
 
 def squares(n=4000, seed=0):
@@ -106,9 +104,8 @@ def test_without_noise_it_is_factor_analysis():
 
 def test_with_a_public_centre_one_release_is_enough():
     X, _ = factors(3000, 5, 1)
-    curator = Curator(
+    curator = owner(
         torch.from_numpy(X),
-        unit=PrivacyUnit("record"),
         adjacency=Adjacency.ADD_OR_REMOVE_ONE,
         budget=Budget.gdp(2.0, delta=1e-6),
     )

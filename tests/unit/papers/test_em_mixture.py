@@ -18,13 +18,13 @@ from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
 from dpbo.accounting import Planned, PureFilter, ZCDPFilter
 from dpbo.errors import InputError, LedgerMismatch, UsageError
 from dpbo.events import GaussianEvent, LaplaceEvent
-from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.papers.em.gaussians import Averaged, Prior, mixture_of
 from dpbo.papers.em.moment_features import COVARIANCES, MATRICES, features
 from dpbo.queries import ClippedMean
+from tests.setups import EXACT, TERMS
 
-EXACT = NoNoise(allow_not_private=True)
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
 
 
@@ -37,12 +37,8 @@ def blobs(n=6000, seed=0):
 
 
 def make(records, kind=Curator, **settings):
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": REPLACE,
-        "budget": Budget.gdp(2.0, delta=1e-6),
-    }
-    return kind(torch.as_tensor(records), **{**terms, **settings})
+    terms = {**TERMS, "budget": Budget.gdp(2.0, delta=1e-6), **settings}
+    return kind(torch.as_tensor(records), **terms)
 
 
 def mixture(**changes):

@@ -4,7 +4,6 @@ the paper's constant broken.
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,16 +11,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.errors import InputError
-from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.em.mixture_moments import MixtureMoments, responsibilities
 from dpbo.papers.em.moment_features import COVARIANCES, features, width_of
 from dpbo.queries.ball import Ball, lattice_chunks
 from tests.contracts.bases import PointContract, tries
+from tests.setups import EXACT, owner
 
 REPLACE = Adjacency.REPLACE_ONE
-EXACT = NoNoise(allow_not_private=True)
 
 
 def natural(K, d, covariance="full", seed=0, sharpness=3.0):
@@ -176,13 +175,7 @@ def test_no_record_is_longer_than_one_and_weights_sum_to_one_exactly(n, d, magni
 
 
 def make(records, mu=1.0, **settings):
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": REPLACE,
-        "budget": Budget.gdp(mu),
-        **settings,
-    }
-    return Curator(records, **terms)
+    return owner(records, budget=Budget.gdp(mu), **settings)
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Source
+from dpbo import Adjacency, Budget, PrivacyUnit, Source
 from dpbo.curator.records import PrivateView
 from dpbo.errors import PrivateFailure
-from dpbo.mechanisms import NoNoise
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
 from dpbo.queries.ball import Ball
 from dpbo.queries.query import IntegerSum
 from tests.contracts.bases import PointContract, tries
+from tests.setups import EXACT, owner
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
-EXACT = NoNoise(allow_not_private=True)
 CENTERS = torch.tensor([[0.5, 0.0], [-0.5, 0.0], [0.0, 9.0]]).double()
 
 
@@ -69,8 +68,8 @@ class TestCube(PointContract):
         ]
 
 
-def make(records, adjacency=REPLACE):
-    return Curator(records, unit=PrivacyUnit("record"), adjacency=adjacency, budget=Budget.gdp(1.0))
+def make(records, **terms):
+    return owner(records, budget=Budget.gdp(1.0), **terms)
 
 
 @pytest.mark.parametrize("adjacency", [REPLACE, ADD])
@@ -80,12 +79,12 @@ def test_they_are_what_they_say(adjacency):
     kept = torch.from_numpy(np.delete(X, 7, 0)) / 5.0
     kept = kept / kept.norm(dim=1, keepdim=True).clamp(min=1.0)
     step = 2e-4 if adjacency is ADD else 2e-5  # a private number of records leaves fewer bits
-    moment = make(X, adjacency).release(SecondMoment(4, ball=Ball(5.0)), EXACT).value
+    moment = make(X, adjacency=adjacency).release(SecondMoment(4, ball=Ball(5.0)), EXACT).value
     i, j = torch.triu_indices(4, 4)
     assert torch.allclose(moment, (kept.T @ kept)[i, j], atol=3000 * step)
     centers = torch.eye(4).double()[:3]
     sums = (
-        make(X, adjacency)
+        make(X, adjacency=adjacency)
         .release(ClusterSums(4, ball=Ball(5.0), centers=centers), EXACT)
         .value.reshape(3, 5)
     )

@@ -15,8 +15,8 @@ import torch
 from dpbo.acquisition.ucb import SrinivasCompact, kusner_beta
 from dpbo.papers.kusner import bounds
 from dpbo.papers.kusner.regularised import fixed_grid, theorem_7, theorem_8
+from tests.setups import DOUBLE
 
-DOUBLE = torch.float64
 COUNT = 100
 EVALUATIONS = 20
 KAPPA = 0.9

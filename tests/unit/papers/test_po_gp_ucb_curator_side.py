@@ -20,8 +20,8 @@ from dpbo.testing import SeededEntropy
 from dpbo.testing.auditing import reachable
 from tests.attacks.family import LEVEL, audited
 from tests.contracts.bases import exact_sum
+from tests.setups import DOUBLE
 
-DOUBLE = torch.float64
 CHANGE = RowChange(1.0, diameter=50.0, table="rows")
 
 

@@ -22,9 +22,9 @@ from dpbo.papers.po_gp_ucb.transform import (
     po_gp_ucb_transform,
     recover_rows,
 )
+from tests.setups import DOUBLE
 from tests.unit.models.conftest import _seed  # noqa: F401
 
-DOUBLE = torch.float64
 BRANCHES = {"if": math.exp(1.1), "else": 1.0}
 
 

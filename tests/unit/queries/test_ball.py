@@ -11,8 +11,8 @@ import torch
 
 from dpbo.errors import InputError
 from dpbo.queries.ball import Ball, Resolution, chunk_rows, lattice_chunks, product
+from tests.setups import DOUBLE
 
-DOUBLE = torch.float64
 CENTER = torch.tensor([1.0, -2.0], dtype=DOUBLE)
 MATRIX = torch.tensor([[2.0, 1.0], [0.0, 0.5]], dtype=DOUBLE)
 

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import Budget, PrivacyUnit, PrivateObjective
 from dpbo.errors import InputError
 from dpbo.queries import CellMeans
 from dpbo.testing.query_contract import SumContract
 from tests.contracts.bases import tries
+from tests.setups import owner
 
 CELLS = torch.tensor([0.0, 0.0, 1.0, 2.0, torch.nan, 7.0, -1.0, 0.5, 2.0, 2.0], dtype=torch.float64)
 
@@ -37,12 +38,7 @@ class TestCellMeansInBatches(SumContract):
 
 
 def make(records, **changed):
-    terms = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget.gdp(100.0),
-    }
-    return Curator(records, **{**terms, **changed})
+    return owner(records, **{"budget": Budget.gdp(100.0), **changed})
 
 
 @pytest.mark.attack("A20")

@@ -17,8 +17,8 @@ from dpbo.queries.integers import (
     sum_units,
     unit_means,
 )
+from tests.setups import DOUBLE
 
-DOUBLE = torch.float64
 RANGES = [
     (0.0, 1.0, 0.5),
     (0.0, 1.0, 0.0),

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import Adjacency, Budget, PrivateObjective
 from dpbo.accounting import PureFilter
 from dpbo.errors import InputError, LedgerMismatch, ScoreError
 from dpbo.queries import CandidateScores, CellMeans, ClippedMean, ClippedSum
 from tests.contracts.bases import exact_sum
+from tests.setups import owner
 
 RECORDS = torch.tensor([0.0, 0.25, 0.5, 1.0, math.nan], dtype=torch.float64)
 
@@ -105,13 +106,7 @@ def test_a_reference_that_changes_later_changes_nothing():
     choice = CandidateScores(
         score, [Model(0.5)], score_range=(0.0, 1.0), reference=reference, largest_difference=0.4
     )
-    curator = Curator(
-        RECORDS,
-        unit=PrivacyUnit("record"),
-        adjacency="replace-one",
-        budget=Budget(100.0, 0.0),
-        accounting=PureFilter(),
-    )
+    curator = owner(RECORDS, budget=Budget(100.0, 0.0), accounting=PureFilter())
     objective = PrivateObjective(
         curator,
         ClippedMean(
@@ -129,16 +124,13 @@ def test_a_reference_that_changes_later_changes_nothing():
     )
 
 
-def test_the_statement_names_the_reference_and_c_and_a_resumed_plan_needs_the_same(tmp_path):
+def test_the_statement_names_the_reference_and_c_and_a_resumed_plan_needs_the_same(on_disk):
     def objective(slope):
-        curator = Curator(
+        curator = owner(
             RECORDS,
-            unit=PrivacyUnit("record"),
-            adjacency="replace-one",
             budget=Budget(100.0, 0.0),
             accounting=PureFilter(),
-            dataset="d",
-            ledger=str(tmp_path / "l.db"),
+            **on_disk,
         )
         fit = lambda x: Model(float(x[0]))  # noqa: E731
         query = ClippedMean(

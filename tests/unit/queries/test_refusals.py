@@ -23,8 +23,8 @@ from dpbo.queries import (
 )
 from dpbo.queries.ball import MOST_DIMENSION, Ball
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT
+from tests.setups import DOUBLE
 
-DOUBLE = torch.float64
 ONES = torch.ones(2, 2, dtype=DOUBLE)
 
 

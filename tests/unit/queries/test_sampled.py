@@ -15,13 +15,12 @@ from dpbo.accounting import Planned, RDPFilter
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError, UsageError
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
-from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.queries import CellMeans, ClippedMean, PoissonSampled
 from dpbo.testing.mechanism_contract import LEVEL
 from dpbo.testing.query_contract import SumContract
 from tests.contracts.bases import tries
-
-EXACT = NoNoise(allow_not_private=True)
+from tests.setups import EXACT, FIRST_MEAN
 
 
 @tries(40)
@@ -162,7 +161,7 @@ def test_other_noise_mixed_batches_and_other_relations_are_refused():
         curator.release(mean(), LaplaceMechanism(5.0))
     handles = [
         curator.evaluate(mean()),
-        curator.evaluate(ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0))),
+        curator.evaluate(FIRST_MEAN),
     ]
     with pytest.raises(UsageError, match="charged alike"):
         curator.release_all(handles, GaussianMechanism(5.0))

@@ -10,13 +10,14 @@ import scipy.stats
 import torch
 from sklearn.svm import SVC
 
-from dpbo import Budget, Curator, DPSearch, Privacy, PrivateObjective, Space
+from dpbo import Budget, DPSearch, Privacy, PrivateObjective, Space
 from dpbo.errors import MissingLibrary, UsageError
 from dpbo.integrations.optuna import NoiseAwareSampler, TrialObjective
 from dpbo.planning import noise_per_evaluation
 from dpbo.reporting import plots
 from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues
 from dpbo.search import Choice, NoisedSearch
+from tests.setups import owner
 
 plt = pytest.importorskip("matplotlib.pyplot")
 SPACE = Space(
@@ -32,13 +33,7 @@ def score(x, records):
 
 def objective(**changes):
     records = torch.full((1000,), 0.6, dtype=torch.float64)
-    curator = Curator(
-        records,
-        unit="patient",
-        adjacency="replace-one",
-        budget=Budget(3.0, 1e-6),
-        allow_repeated=True,
-    )
+    curator = owner(records, unit="patient", allow_repeated=True)
     return PrivateObjective(
         curator, score, **{"score_range": (0.0, 1.0), "evaluations": 12, "budget": 0.8, **changes}
     )

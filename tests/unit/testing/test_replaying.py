@@ -8,19 +8,16 @@ import pytest
 import torch
 
 from benchmarks.digits import correct, fit, search, split
-from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective
+from dpbo import Budget, PrivacyUnit, PrivateObjective
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.testing import replay
+from tests.setups import TERMS
 
 RECORDS = torch.linspace(0, 1, 50, dtype=torch.float64)
 NEIGHBOUR = torch.cat([torch.tensor([37.0], dtype=torch.float64), RECORDS[1:]])
-SETTINGS: dict[str, Any] = {
-    "unit": PrivacyUnit("record"),
-    "adjacency": Adjacency.REPLACE_ONE,
-    "budget": Budget(12.0, 1e-5),
-}
+SETTINGS = {**TERMS, "budget": Budget(12.0, 1e-5)}
 
 
 def score(x, records):
