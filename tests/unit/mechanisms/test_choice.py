@@ -14,7 +14,7 @@ import pytest
 import torch
 from scipy.stats import binomtest, chisquare
 
-from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
+from dpbo import Budget, BudgetExceeded
 from dpbo.accounting import PureFilter, event_costs
 from dpbo.accounting.filters import Cost
 from dpbo.errors import InputError, UsageError
@@ -27,7 +27,8 @@ from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedSum
 from dpbo.testing import ChoiceContract, SeededEntropy
 from tests.contracts import test_choice_contract as contracts
-from tests.unit.mechanisms.words import Words
+from tests.setups import owner
+from tests.unit.mechanisms.words import Words, words_of
 
 BOTH = [ExponentialMechanism, PermuteAndFlipMechanism]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -39,8 +40,7 @@ def votes(_x, records):
 
 def make():
     records = torch.tensor([0] * 10 + [1] * 40 + [2] * 5 + [3] * 30 + [4] * 15)
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE}
-    return Curator(records, **terms, budget=Budget(40.0, 0.0), accounting=PureFilter())
+    return owner(records, budget=Budget(40.0, 0.0), accounting=PureFilter())
 
 
 def filled(numbers):
@@ -174,8 +174,7 @@ def test_at_the_edge_between_two_levels_further_bits_decide(rate, next_to):
     """
     with mpmath.workdps(90):
         sums = exact_sums(rate)
-        shares = [int(mpmath.floor(value / sums[-1] * mpmath.mpf(2) ** 192)) for value in sums[:-1]]
-        words = [(share >> 128, share >> 64 & 2**64 - 1, share & 2**64 - 1) for share in shares]
+        words = [words_of(value / sums[-1]) for value in sums[:-1]]
     assert next_to is None or next_to in {last >> 56 for _, _, last in words}
     for place, (word, rest, last) in enumerate(words):
         for third, chosen in (
@@ -255,8 +254,7 @@ def test_rivals_whose_first_two_words_are_level_are_decided_by_the_third():
             - (mpmath.mpf(first) / 2**64 + mpmath.mpf(2) ** -65 + mpmath.mpf(2) ** -129)
             ** (mpmath.mpf(1) / 3)
         )
-        bits = int(mpmath.floor((1 - mpmath.exp(-(noise + 4))) ** 1000 * mpmath.mpf(2) ** 192))
-    own = (bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1)
+        own = words_of((1 - mpmath.exp(-(noise + 4))) ** 1000)
     for third, chosen in ((own[2] + 2**12, 12), (own[2] - 2**12, 0), (2**64 - 1, 12), (0, 0)):
         words = Words((first, own[0]), 1 << 63, own[1], 1 << 63, third)
         assert PermuteAndFlipMechanism(2.0).choose(counts, rate, words) == chosen

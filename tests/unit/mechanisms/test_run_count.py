@@ -21,7 +21,7 @@ from dpbo.run_counts import (
     run_count_from_json,
 )
 from dpbo.testing import SeededEntropy
-from tests.unit.mechanisms.words import Words
+from tests.unit.mechanisms.words import Words, words_of
 
 NEGATIVE_BINOMIALS = [
     TruncatedNegativeBinomial.of_mean(mean, shape=shape)
@@ -156,8 +156,7 @@ def test_two_words_that_are_a_borders_own_bits_leave_it_to_the_third():
     law = TruncatedNegativeBinomial(1.0, 0.3)
     for runs in (5, 9):
         with mpmath.workdps(90):
-            bits = int(mpmath.floor((1 - (1 - mpmath.mpf(0.3)) ** runs) * mpmath.mpf(2) ** 192))
-        first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
+            first, second, third = words_of(1 - (1 - mpmath.mpf(0.3)) ** runs)
         for last, number in (
             (third - 2, runs),
             (third + 2, runs + 1),
