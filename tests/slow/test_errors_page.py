@@ -144,7 +144,6 @@ MADE = {
 @pytest.mark.usefixtures("seeded_noise")
 def test_messages_that_are_raised_are_the_quoted_ones(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)
     made = dict(MADE)
     made["BudgetExceeded, noise"] = lambda: curator().release(
         ClippedMean(first_column, score_range=(0, 1)), GaussianMechanism(0.5)

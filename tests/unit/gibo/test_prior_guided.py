@@ -58,10 +58,7 @@ def test_its_influence_fades_and_a_share_is_uniform():
 
 
 def test_it_goes_through_botorchs_optimizer_with_a_released_mixture_and_batches():
-    records = (
-        torch.rand(500, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 0.2
-        + 0.2
-    )
+    records = torch.rand(500, 2, dtype=torch.float64) * 0.2 + 0.2
     mixture = DPGaussianMixture(
         1, budget=Budget(5.0, 1e-5), radius=1.0, center=[0.5, 0.5], random_state=0
     ).fit(records.numpy())

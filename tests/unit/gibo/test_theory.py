@@ -43,7 +43,6 @@ def descents(step, curvature, start, runs):
 
 @pytest.mark.parametrize("step", [1.0, 0.3])
 def test_the_bounds_hold_in_simulated_runs_and_not_only_by_far(step):
-    torch.manual_seed(0)
     curvature = torch.tensor([1.0, 0.8, 0.5, 0.25], dtype=torch.float64)
     start = torch.full((4,), 0.7, dtype=torch.float64)
     path = descents(step, curvature, start, 400)
@@ -116,7 +115,6 @@ def test_what_is_printed_fails_where_the_module_says_so():
 
 
 def test_the_longest_noise_is_longer_than_simulated_but_not_by_half():
-    torch.manual_seed(1)
     std = 2 * 1.5 * math.sqrt(30) / 40_000
     longest = (std * torch.randn(4000, 30, 4, dtype=torch.float64)).norm(dim=-1).amax(1)
     bound = bounds.longest_noise(**SETTING)
@@ -130,7 +128,6 @@ def test_the_bias_of_a_function_of_known_norm_is_within_lemma_a_2(kernel):
     """f = sum a_i k(., z_i) has norm sqrt(a^T K a). The last f of each d attains the bound with the
     largest eigenvalue for the trace.
     """
-    torch.manual_seed(2)
     kernel = kernel.double().requires_grad_(False)
     kernel.lengthscale = 1.0
     for case in range(90):

@@ -47,7 +47,7 @@ def test_a_column_has_the_same_bits_in_every_place(threads):
     """
     for shape in SHAPES:
         A, X = matrices(*shape)
-        places = torch.randperm(shape[2], generator=torch.Generator().manual_seed(0))
+        places = torch.randperm(shape[2])
         for multiply in (deterministic_matmul, elementwise_matmul):
             found = multiply(A, X)
             assert torch.equal(multiply(A, X[:, places]), found[:, places]), (shape, multiply)

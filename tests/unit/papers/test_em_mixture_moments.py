@@ -180,7 +180,7 @@ def make(records, mu=1.0, **settings):
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_they_are_the_moments_of_the_clipped_records(covariance):
-    X = torch.randn(5000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    X = torch.randn(5000, 3, dtype=torch.float64)
     X[3] = math.nan
     theta = natural(3, 3, covariance)
     query = MixtureMoments(3, ball=Ball(1.5), natural=theta, covariance=covariance)

@@ -16,7 +16,6 @@ from dpbo.models import FiniteGP, noisy_inputs
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.po_gp_ucb import Modeler, modeler
 from tests.setups import DOUBLE
-from tests.unit.models.conftest import _seed  # noqa: F401
 
 NOISE = 1e-4
 

@@ -23,7 +23,6 @@ from dpbo.papers.po_gp_ucb.transform import (
     recover_rows,
 )
 from tests.setups import DOUBLE
-from tests.unit.models.conftest import _seed  # noqa: F401
 
 BRANCHES = {"if": math.exp(1.1), "else": 1.0}
 
@@ -69,7 +68,7 @@ def test_one_branch_projects_centred_rows_and_the_other_raises_singular_values()
     X = grid(12) + 3.0
     r = 7
     release = published(X, 1e6, r)
-    M = torch.randn(2, r, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    M = torch.randn(2, r, dtype=DOUBLE)
     assert not release.inflated
     torch.testing.assert_close(release.Z, (X - X.mean(0)) @ M / r**0.5)
     release = published(X, 1.0, r)
