@@ -1,5 +1,6 @@
 """Set-ups that tests share: a curator's terms, scores and questions, and what a ledger holds."""
 
+import itertools
 import pathlib
 from typing import Any
 
@@ -46,3 +47,24 @@ def point(*coordinates):
 def kinds(curator):
     """The kinds of the ledger's records, in their order."""
     return [record.kind for record in curator.ledger.records()]
+
+
+def charges(ledger):
+    """The bodies of a ledger's charges, in their order."""
+    return [record.body for record in ledger.records() if record.kind == "charge"]
+
+
+def charged(ledger):
+    """The handles of all slots that a ledger charged, in their order."""
+    return [slot["handle"] for charge in charges(ledger) for slot in charge["slots"]]
+
+
+def stored(ledger):
+    """The handles of all values that a ledger holds, in their order."""
+    values = [record.body["values"] for record in ledger.records() if record.kind == "value"]
+    return [value["handle"] for value in itertools.chain(*values)]
+
+
+def steps_charged(ledger):
+    """How many slots, or steps of training, the charges pay for."""
+    return sum(charge["event"]["count"] for charge in charges(ledger))

@@ -26,7 +26,7 @@ from dpbo.queries import (
     Sensitivity,
     score_evaluation,
 )
-from tests.setups import EXACT
+from tests.setups import EXACT, charges
 
 UNITS = 16
 BAD = 7.0
@@ -232,8 +232,8 @@ def test_what_a_query_keeps_of_the_records_reaches_no_release():
     releases = curator.release_all(handles, GaussianMechanism(80.0))
     assert [release.distribution.std for release in releases] == [pytest.approx((80.0,))] * 2
     assert query.seen == 1.0
-    (charge,) = [record for record in curator.ledger.records() if record.kind == "charge"]
-    assert [slot["public"]["seen"] for slot in charge.body["slots"]] == [1.0, 1.0]
+    (charge,) = charges(curator.ledger)
+    assert [slot["public"]["seen"] for slot in charge["slots"]] == [1.0, 1.0]
 
 
 @pytest.mark.attack("A36")

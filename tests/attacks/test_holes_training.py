@@ -28,6 +28,7 @@ from dpbo.dpsgd.trained import is_rebuilt
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
 from tests.attacks.setups import best_run, owner_of_runs
+from tests.setups import charges
 
 CONFIG = DPSGDConfig(noise_multiplier=1e4, epochs=3, batches=1, batch_size=60)
 QUIET = DPSGDConfig(noise_multiplier=0.01, epochs=1, batches=1, batch_size=60)
@@ -66,7 +67,7 @@ class Opened:
         return self.engine.released()
 
     def charges(self) -> int:
-        return [record.kind for record in self.curator.ledger.records()].count("charge")
+        return len(charges(self.curator.ledger))
 
 
 def step(module: Any, optimizer: Any, rows: torch.Tensor, labels: torch.Tensor) -> None:

@@ -23,6 +23,7 @@ from dpbo.dpsgd.noise import NoisedOptimizer, PoissonSamples
 from dpbo.dpsgd.rebuilding import PublicCopy
 from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.testing.mechanism_contract import assert_law
+from tests.setups import steps_charged
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 CLIP, D = 0.7, 2500  # more than two blocks of a norm
@@ -217,14 +218,6 @@ def backward(module, optimizer, batch):
     nn.functional.cross_entropy(module(batch[0]), batch[1]).backward()
 
 
-def steps_charged(curator):
-    return sum(
-        record.body["event"]["count"]
-        for record in curator.ledger.records()
-        if record.kind == "charge"
-    )
-
-
 @pytest.mark.attack("A27")
 def test_a_second_step_on_one_sample_is_refused_and_charges_nothing():
     curator, *prepared = private()
@@ -237,7 +230,7 @@ def test_a_second_step_on_one_sample_is_refused_and_charges_nothing():
         with pytest.raises(UsageError, match="next batch"):
             noised.step()
         assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
-    assert steps_charged(curator) == 1
+    assert steps_charged(curator.ledger) == 1
     curator, _, _, loader = private()
     _, module, noised, _ = private(curator)
     backward(module, noised, next(iter(loader)))
@@ -300,13 +293,13 @@ def test_a_hook_of_the_users_displaces_no_charge():
     noised.attach_step_hook(print)
     with pytest.raises(InputError, match="without hooks on its step"):
         noised.step()
-    assert steps_charged(curator) == 0
+    assert steps_charged(curator.ledger) == 0
     noised.step_hook = None
     noised.step()
     for batch in batches:
         backward(module, noised, batch)
         noised.step()
-    assert steps_charged(curator) == TERMS.batches
+    assert steps_charged(curator.ledger) == TERMS.batches
 
 
 @pytest.mark.attack("A27")
@@ -317,7 +310,7 @@ def test_a_schedule_of_the_norm_bound_that_leaves_its_range_makes_no_step(norm):
     noised.max_grad_norm = norm
     with pytest.raises(InputError, match="max_grad_norm"):
         noised.step()
-    assert steps_charged(curator) == 0
+    assert steps_charged(curator.ledger) == 0
 
 
 @pytest.mark.attack("A27")
@@ -351,7 +344,7 @@ def test_gradients_of_two_samples_or_not_one_for_each_record_make_no_step():
     frozen.requires_grad_(False)
     noised.step()
     assert torch.equal(frozen, before)
-    assert steps_charged(curator) == 1
+    assert steps_charged(curator.ledger) == 1
     _, module, noised, loader = private()
     batches = iter(loader)
     first = next(batches)
@@ -394,7 +387,7 @@ def test_parts_of_a_sample_that_fit_into_memory_are_one_step():
             backward(module, noised, batch)
             noised.step()
     assert max(sizes) <= 3
-    assert len(sizes) > TERMS.batches == steps_charged(curator)
+    assert len(sizes) > TERMS.batches == steps_charged(curator.ledger)
 
 
 class Told(TensorDataset):
@@ -439,7 +432,7 @@ def test_workers_load_ahead_and_a_sample_counts_where_the_loop_gets_it(persisten
                 backward(module, optimizer, batch)
                 optimizer.step()
         left.append(torch.get_rng_state())
-        assert steps_charged(curator) == TERMS.steps
+        assert steps_charged(curator.ledger) == TERMS.steps
         backward(module, optimizer, next(iter(loader)))
         with pytest.raises(BudgetExceeded):
             optimizer.step()
@@ -461,7 +454,7 @@ def test_passes_that_were_begun_together_count_their_own_samples(workers):
         assert len(batch[0]) == loader.batch_sampler.size
         backward(module, optimizer, batch)
         optimizer.step()
-    assert steps_charged(curator) == 6
+    assert steps_charged(curator.ledger) == 6
 
 
 class Broken(TensorDataset):
@@ -524,7 +517,7 @@ def test_workers_and_opacus_parts_of_a_sample_go_together_only_without_a_step():
         backward(module, noised, next(iter(parts)))
         with pytest.raises(UsageError, match="before the first sample"):
             noised.step()
-    assert steps_charged(curator) == 0
+    assert steps_charged(curator.ledger) == 0
 
 
 @pytest.mark.attack("A6", "A7")

@@ -27,7 +27,7 @@ from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, ScoreErro
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.objective import NoiseWarning
 from dpbo.queries import ClippedMean
-from tests.setups import owner
+from tests.setups import charges, owner
 
 N = 5000
 X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3]], dtype=torch.float64)
@@ -99,8 +99,7 @@ def test_a_joint_batch_is_one_entry_and_its_noise_does_not_depend_on_q():
     search = objective(curator)
     single, batch = search(X[:1])[1], search(X)[1]
     assert (batch == single).all()
-    charges = [r for r in curator.ledger.records() if r.kind == "charge"]
-    assert [r.body["event"]["count"] for r in charges] == [1, 3]
+    assert [charge["event"]["count"] for charge in charges(curator.ledger)] == [1, 3]
     assert search.remaining == 26
     assert len({search(X[:1])[0].item() for _ in range(3)}) == 3, (
         "the same point again is a new release"

@@ -4,7 +4,7 @@ import torch
 
 from dpbo import Budget, Curator, PrivateObjective
 from dpbo.curator.ledger import Ledger
-from tests.setups import owner
+from tests.setups import charged, owner, stored
 
 RECORDS = torch.linspace(0, 1, 2000, dtype=torch.float64)
 
@@ -44,22 +44,11 @@ class Drawn:
         """
         ledger = Ledger.open(url)
         ledger.verify()
-        records = ledger.records()
-        charged = [
-            slot["handle"]
-            for record in records
-            if record.kind == "charge"
-            for slot in record.body["slots"]
-        ]
-        stored = [
-            value["handle"]
-            for record in records
-            if record.kind == "value"
-            for value in record.body["values"]
-        ]
+        paid = charged(ledger)
+        kept = stored(ledger)
         assert len(self.handles) == len(set(self.handles)), "drawn twice"
-        assert len(charged) == len(set(charged)), "charged twice"
-        assert set(self.handles) <= set(charged), "drawn without a charge"
-        assert set(stored) <= set(self.handles)
-        assert len(charged) - len(stored) == lost, f"{len(charged)} charged, {len(stored)} stored"
-        return records
+        assert len(paid) == len(set(paid)), "charged twice"
+        assert set(self.handles) <= set(paid), "drawn without a charge"
+        assert set(kept) <= set(self.handles)
+        assert len(paid) - len(kept) == lost, f"{len(paid)} charged, {len(kept)} stored"
+        return ledger.records()

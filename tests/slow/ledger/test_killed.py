@@ -23,6 +23,7 @@ import torch
 
 from dpbo import Budget, Curator
 from dpbo.curator.ledger import Ledger
+from tests.setups import charged, stored
 from tests.slow.ledger.runs import make, search
 
 SEED = int(os.environ.get("DPBO_FIRE_SEED", "20261121"))
@@ -200,30 +201,18 @@ def die_and_go_on(job, url, draws, **when):
 
     ledger = Ledger.open(url)
     ledger.verify()
-    records = ledger.records()
-    charged = [
-        slot["handle"]
-        for record in records
-        if record.kind == "charge"
-        for slot in record.body["slots"]
-    ]
-    stored = [
-        value["handle"]
-        for record in records
-        if record.kind == "value"
-        for value in record.body["values"]
-    ]
+    paid = charged(ledger)
     drawn = draws.read_text().split()
 
     assert len(drawn) == len(set(drawn)), (SEED, when, "a handle was drawn twice")
-    assert set(drawn) <= set(charged), (SEED, when, "noise was drawn without a charge")
-    assert set(stored) <= set(drawn), (SEED, when)
-    assert len(charged) == len(set(charged)) == SLOTS[job], (
+    assert set(drawn) <= set(paid), (SEED, when, "noise was drawn without a charge")
+    assert set(stored(ledger)) <= set(drawn), (SEED, when)
+    assert len(paid) == len(set(paid)) == SLOTS[job], (
         SEED,
         when,
         "the plan is used up, no more and no less",
     )
-    kinds = [record.kind for record in records]
+    kinds = [record.kind for record in ledger.records()]
     assert kinds.count("charge") - kinds.count("value") <= 1, (
         SEED,
         when,

@@ -16,7 +16,7 @@ from dpbo.curator.ledger import Ledger
 from dpbo.curator.reservation_fingerprints import file_of
 from dpbo.errors import InputError, LedgerRolledBack, LedgerUnavailable, ReservationChanged
 from dpbo.testing.ledger_contract import BIRTH
-from tests.setups import owner
+from tests.setups import charged, owner
 
 RECORDS = torch.rand(100, 2, dtype=torch.float64)
 
@@ -172,13 +172,8 @@ def test_whatever_becomes_of_the_fingerprints_nothing_is_charged_twice(
             objective(url)
     first(x)
     assert first.remaining == 1, "the process that has the ledger open goes on"
-    charged = [
-        slot["handle"]
-        for record in first.curator.ledger.records()
-        if record.kind == "charge"
-        for slot in record.body["slots"]
-    ]
-    assert len(charged) == len(set(charged)) == 2
+    paid = charged(first.curator.ledger)
+    assert len(paid) == len(set(paid)) == 2
 
 
 NAMES = ["what?.db", "50%20off.db", "a#b.db", "plus+.db", "käse.db", "x y.db", "a:b.db", "?/in.db"]

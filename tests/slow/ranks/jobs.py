@@ -38,7 +38,7 @@ from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CellMeans, ClippedMean, QuantileUtilities
 from dpbo.run_counts import TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
-from tests.setups import EXACT, first_column, owner
+from tests.setups import EXACT, charged, charges, first_column, owner, stored
 
 N = 203
 D = 3
@@ -108,10 +108,6 @@ def objective(curator, **more):
 
 def on_disk(folder):
     return {"dataset": "d", "ledger": str(folder / "l.db")}
-
-
-def charges(curator):
-    return [record.kind for record in curator.ledger.records()].count("charge")
 
 
 def gibo(curator, mechanism=None, **more):
@@ -316,7 +312,7 @@ def other_questions(ranks, folder):
         lambda: curator.release(mean(), GaussianMechanism(20.0 + (ranks.rank == 1))),
     )
     asked(at(0.1))
-    return [*met, charges(curator), asked.remaining]
+    return [*met, len(charges(curator.ledger)), asked.remaining]
 
 
 class Scorer:
@@ -356,7 +352,7 @@ def other_models(ranks, folder):
     ]
     same = Scorer(torch.device("meta" if other else "cpu"))
     alike = met_by(lambda: curator.evaluate(mean(same)))
-    return [*met, alike, charges(curator)]
+    return [*met, alike, len(charges(curator.ledger))]
 
 
 def lies(ranks, folder):
@@ -401,21 +397,8 @@ def lies(ranks, folder):
         lambda: released() if liar else curator.evaluate(mean(lambda _, records: records[:, 1]))
     )
     last = released()
-    records = curator.ledger.records()
-    charged = [
-        slot["handle"]
-        for record in records
-        if record.kind == "charge"
-        for slot in record.body["slots"]
-    ]
-    stored = [
-        value["handle"]
-        for record in records
-        if record.kind == "value"
-        for value in record.body["values"]
-    ]
     curator.ledger.verify()
-    return [told, last, charged, stored]
+    return [told, last, charged(curator.ledger), stored(curator.ledger)]
 
 
 def other_terms(ranks, folder):
@@ -571,7 +554,7 @@ def refused_before_it_is_asked(ranks, folder):
     together = curator.release(handle, NOISE).value.tolist()
     wrong: Any = 3
     (alike,) = met_by(lambda: curator.release_all(wrong, NOISE))
-    return made, apart, named, alike, together, charges(curator)
+    return made, apart, named, alike, together, len(charges(curator.ledger))
 
 
 def others_take_turns(ranks, folder):

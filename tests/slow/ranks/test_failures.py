@@ -12,7 +12,7 @@ from dpbo import Budget, PrivacyUnit, Ranks
 from dpbo.curator.labels import hash_labels
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError, UsageError
-from tests.setups import owner
+from tests.setups import charged, owner
 from tests.slow.ranks.jobs import JOBS, STEPS
 
 DEATHS = {
@@ -45,16 +45,10 @@ def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(ran, met, na
 
     ledger = Ledger.open(str(folder / "l.db"))
     ledger.verify()
-    records = ledger.records()
-    charged = [
-        slot["handle"]
-        for record in records
-        if record.kind == "charge"
-        for slot in record.body["slots"]
-    ]
+    paid = charged(ledger)
     draws = [line.split() for line in (folder / "draws").read_text().splitlines()]
     lost = 1 if "between" in name else 0
-    assert len(charged) == len(set(charged)) == STEPS, "the plan is used up, no more and no less"
+    assert len(paid) == len(set(paid)) == STEPS, "the plan is used up, no more and no less"
     assert {rank for rank, _ in draws} == {"0"}, "noise is drawn on the first rank alone"
     assert len(draws) == len({handle for _, handle in draws}), "a handle was drawn twice"
 

@@ -23,7 +23,7 @@ from dpbo.errors import PrivateFailure, WorkersDied
 from dpbo.queries import ClippedMean
 from dpbo.queries.sampled import PoissonSampled
 from dpbo.testing import SeededEntropy
-from tests.setups import EXACT, owner
+from tests.setups import EXACT, charged, owner, stored
 from tests.unit.algorithms.test_asynchronous import SPACE, quick, search
 from tests.unit.algorithms.worker_scores import RECORDS, Noting, Patient, load, near, trouble
 
@@ -150,21 +150,9 @@ def test_a_worker_killed_while_it_evaluates_costs_no_charge_and_no_second_noise(
     processes = [process for x, process, _ in done if x == place]
     assert len(processes) >= 2
     assert set(processes) > {int(killed)}, "and in another process"
-    records = objective.curator.ledger.records()
-    charged = [
-        slot["handle"]
-        for record in records
-        if record.kind == "charge"
-        for slot in record.body["slots"]
-    ]
-    stored = [
-        value["handle"]
-        for record in records
-        if record.kind == "value"
-        for value in record.body["values"]
-    ]
-    assert len(charged) == len(set(charged)) == 6
-    assert charged == stored
+    paid = charged(objective.curator.ledger)
+    assert len(paid) == len(set(paid)) == 6
+    assert paid == stored(objective.curator.ledger)
     assert entropy.calls == 6, "one draw a value, all of them here"
     assert torch.equal(found.X, undisturbed.X)
     assert torch.equal(found.Y, undisturbed.Y), "every value has its first and only noise"

@@ -20,6 +20,7 @@ from dpbo.events import GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from examples.dpsgd_one_ledger import main
+from tests.setups import steps_charged
 
 SIGMA, RATE = 1.1, 0.125
 ACCURACY = ClippedMean(lambda _, r: r[0].argmax(1) == r[1], score_range=(0.0, 1.0))
@@ -147,22 +148,15 @@ def test_steps_of_another_run_are_charged_once_and_beside_those_of_this_one():
     bound.reserve(RATE)
     counted(steps=4, accountant=bound)
 
-    def charged():
-        return sum(
-            record.body["event"]["count"]
-            for record in curator.ledger.records()
-            if record.kind == "charge"
-        )
-
-    assert charged() == 4
+    assert steps_charged(curator.ledger) == 4
     for _ in range(2):  # once is as good as twice
         bound.load_state_dict(other.state_dict())
-        assert charged() == 7
+        assert steps_charged(curator.ledger) == 7
     counted(steps=1, accountant=other)
     bound.load_state_dict(other.state_dict())
-    assert charged() == 8
+    assert steps_charged(curator.ledger) == 8
     LedgerAccountant(curator, noise_multiplier=SIGMA, steps=2).load_state_dict(bound.state_dict())
-    assert charged() == 8, "known steps are not charged twice"
+    assert steps_charged(curator.ledger) == 8, "known steps are not charged twice"
     other.add(GaussianEvent(10.0))
     with pytest.raises(UsageError, match="releases"):
         bound.load_state_dict(other.state_dict())

@@ -23,7 +23,7 @@ from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloy
 from dpbo.papers.em.gaussians import Averaged, Prior, mixture_of
 from dpbo.papers.em.moment_features import COVARIANCES, MATRICES, features
 from dpbo.queries import ClippedMean
-from tests.setups import EXACT, TERMS
+from tests.setups import EXACT, TERMS, charges
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
 
@@ -39,6 +39,10 @@ def blobs(n=6000, seed=0):
 def make(records, kind=Curator, **settings):
     terms = {**TERMS, "budget": Budget.gdp(2.0, delta=1e-6), **settings}
     return kind(torch.as_tensor(records), **terms)
+
+
+def stages(curator):
+    return [charge["slots"][0]["details"]["stage"] for charge in charges(curator.ledger)]
 
 
 def mixture(**changes):
@@ -141,12 +145,7 @@ def test_a_public_start_takes_the_place_of_k_means():
     curator = make(blobs())
     settings: dict[str, Any] = {"means_init": means, "weights_init": [0.6, 0.4], "dimension": 2}
     fitted = mixture(budget=0.5, max_iter=4, **settings).fit(curator)
-    stages = [
-        row.body["slots"][0]["details"]["stage"]
-        for row in curator.ledger.records()
-        if row.kind == "charge"
-    ]
-    assert stages == ["frame"] + ["em"] * 4
+    assert stages(curator) == ["frame"] + ["em"] * 4
     # the components keep the places that they were given
     assert np.abs(fitted.means_ - means).max() < 0.2
     for wrong in (
@@ -205,14 +204,13 @@ def test_laplace_noise_on_weights_and_means_takes_half_of_the_budget():
     curator = make(blobs())
     model = mixture(budget=0.5, dimension=2, max_iter=4, noise="LLG")
     fitted = clone(model).fit(curator)
-    charges = [row.body for row in curator.ledger.records() if row.kind == "charge"]
     laws = [
         (
             body["event"]["mechanism"],
             body["slots"][0]["details"]["stage"],
             body["slots"][0]["public"].get("orders"),
         )
-        for body in charges
+        for body in charges(curator.ledger)
     ]
     iteration = [("gaussian", "em", [2]), ("laplace", "em", [0, 1])]
     before = [("gaussian", "frame", [0, 1, 2])] + [("gaussian", "k-means", None)] * 3
@@ -291,11 +289,7 @@ def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk,
         clone(model).fit(make(X, kind=Dying, **on_disk))
     first, again = (clone(model).fit(make(X, **on_disk)) for _ in range(2))
     assert np.array_equal(first.means_, again.means_)
-    charges = [record for record in make(X, **on_disk).ledger.records() if record.kind == "charge"]
-    assert len(charges) == 9
-    assert [record.body["slots"][0]["details"]["stage"] for record in charges] == ["frame"] + [
-        "k-means"
-    ] * 3 + ["em"] * 5
+    assert stages(make(X, **on_disk)) == ["frame"] + ["k-means"] * 3 + ["em"] * 5
     with pytest.raises(LedgerMismatch):
         clone(model).set_params(radius=7.0).fit(make(X, **on_disk))
     with pytest.raises(LedgerMismatch, match="units"):
