@@ -284,7 +284,7 @@ def test_a_fitted_search_reports_what_it_recommends(tmp_path):
             assert "Protected is each customer" in text
 
 
-def test_the_winner_of_hidden_runs_is_shown_with_the_noise_of_its_score(tmp_path):
+def test_the_winner_of_hidden_runs_is_shown_with_the_noise_of_its_score(on_disk):
     # The ledger sorts names, not these.
     space = dpbo.Space(lr=scipy.stats.loguniform(1e-2, 1.0), clip=scipy.stats.loguniform(1e-1, 1e1))
     curator = owner(
@@ -292,8 +292,7 @@ def test_the_winner_of_hidden_runs_is_shown_with_the_noise_of_its_score(tmp_path
         unit="customer",
         budget=dpbo.Budget(30.0, 0.0),
         accounting=PureFilter(),
-        dataset="d",
-        ledger=str(tmp_path / "l.db"),
+        **on_disk,
     )
     noised = NoisedScore(
         lambda output, records: records * output, (0.0, 1.0), LaplaceMechanism(0.5)
@@ -305,7 +304,7 @@ def test_the_winner_of_hidden_runs_is_shown_with_the_noise_of_its_score(tmp_path
         "score": noised,
     }
     best = private_selection(curator, lambda parameters: parameters["lr"], name="runs", **settings)
-    text = require_alone(dpbo.report(tmp_path / "l.db")).text
+    text = require_alone(dpbo.report(on_disk["ledger"])).text
     assert best.parameters is not None
     assert best.score is not None
     assert f"lr {best.parameters['lr']:.4g} clip {best.parameters['clip']:.4g}" in text

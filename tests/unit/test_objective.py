@@ -323,8 +323,8 @@ def test_bad_points_and_plans_are_refused_and_cost_nothing():
         (GDPFilter(), LaplaceMechanism),
     ],
 )
-def test_every_filter_guards_a_plan(accounting, mechanism, tmp_path):
-    terms = {"accounting": accounting, "ledger": str(tmp_path / "l.db"), "dataset": "a"}
+def test_every_filter_guards_a_plan(accounting, mechanism, on_disk):
+    terms = {"accounting": accounting, **on_disk}
     plan = {"evaluations": 6, "budget": 0.9, "mechanism": mechanism}
     Y, Yvar = objective(make(**terms), **plan)(X)
     assert (Y - truth(X)).abs().max() < 12 * Yvar.max().sqrt()

@@ -70,10 +70,10 @@ def test_the_statement_prints_the_whole_plan_from_the_start():
     assert str(pure.statement().guarantee).startswith("(1.000, 0.0)-DP"), "read at delta 0"
 
 
-def test_a_plan_beyond_its_budget_is_refused_before_anything_exists(tmp_path):
+def test_a_plan_beyond_its_budget_is_refused_before_anything_exists(on_disk, tmp_path):
     for budget in (Budget(1.0, 1e-6), Budget(6.0, 0.0), Budget.gdp(0.3)):
         with pytest.raises(UsageError, match="events"):
-            make(budget=budget, dataset="d", ledger=str(tmp_path / "l.db"))
+            make(budget=budget, **on_disk)
     assert not (tmp_path / "l.db").exists()
     assert (
         make(budget=Budget.gdp(2.0, delta=1e-6)).statement().guarantee.mu

@@ -179,18 +179,18 @@ def test_what_is_in_flight_is_pending_and_there_are_never_more_than_the_workers(
 
 
 def test_an_interrupted_search_goes_on_from_its_history_and_points_in_flight(
-    tmp_path,
+    on_disk,
 ):
     def tiring(X, Y, Yvar, pending, *, seed):
         if len(X) == 6 and tired:
             raise tired.pop()
         return quick(X, Y, Yvar, pending, seed=seed)
 
-    terms, tired = {"ledger": str(tmp_path / "l.db"), "dataset": "study"}, [KeyboardInterrupt] * 2
+    tired = [KeyboardInterrupt] * 2
     with ThreadPoolExecutor(3) as executor:
         with pytest.raises(KeyboardInterrupt):
-            search(planned(curator=make(**terms)), executor, workers=3, propose=tiring)
-        again = planned(curator=make(**terms))
+            search(planned(curator=make(**on_disk)), executor, workers=3, propose=tiring)
+        again = planned(curator=make(**on_disk))
         assert again.remaining == 6
         before = again.history()
         found = search(again, executor, workers=3)
@@ -263,11 +263,11 @@ def test_a_score_that_fails_on_private_records_is_never_skipped():
     assert objective.remaining == 12 - len(objective.history()[0])
 
 
-def test_two_searches_share_one_plan(tmp_path):
+def test_two_searches_share_one_plan(on_disk):
     """Neither goes on before both have released a value, so one finds that the other did in
     between.
     """
-    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "study", "entropy": SeededEntropy(0)}
+    terms = {**on_disk, "entropy": SeededEntropy(0)}
     meet = threading.Barrier(2)
 
     def beginning():

@@ -3,7 +3,6 @@ in three lines.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -40,17 +39,12 @@ def test_it_is_refused_unless_allowed_and_nothing_is_charged():
 
 
 @pytest.mark.attack("A19")
-def test_three_lines_tell_three_guarantees(tmp_path):
-    terms: dict[str, Any] = {
-        "dataset": "d",
-        "ledger": str(tmp_path / "l.db"),
-        "allow_conditional": True,
-    }
-    curator = make(**terms)
+def test_three_lines_tell_three_guarantees(on_disk):
+    curator = make(**on_disk, allow_conditional=True)
     curator.release(MEAN, NOISE)
     assert len(set(curator.statement().lines)) == 1
     curator.release(SMOOTH, NOISE)
-    statement = make(**terms).statement()
+    statement = make(**on_disk, allow_conditional=True).statement()
     everything, alone, assumed = statement.lines
     assert everything == "not bounded"
     assert alone.startswith("(2.000, 1e-06)-DP")

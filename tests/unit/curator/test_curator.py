@@ -38,7 +38,7 @@ from dpbo.events import GaussianEvent
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
 from dpbo.testing import SeededEntropy
-from tests.setups import EXACT, owner
+from tests.setups import EXACT, TERMS, itself, kinds, owner
 
 RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
 NOISE = GaussianMechanism(5.0)
@@ -60,10 +60,6 @@ def _watch_entropy(curator):
     return drawn
 
 
-def same(_subject, records):
-    return records
-
-
 def failing(method, error=None, *, kept=False):
     """Within this a method of the ledger raises; with `kept`, after it did its work."""
     honest = getattr(Ledger, method)
@@ -76,10 +72,6 @@ def failing(method, error=None, *, kept=False):
     return patch.object(Ledger, method, fails)
 
 
-def kinds(curator):
-    return [record.kind for record in curator.ledger.records()]
-
-
 def settled(score, records, **changes):
     """One release that has next to no noise."""
     return (
@@ -89,7 +81,7 @@ def settled(score, records, **changes):
     )
 
 
-def mean(score=same, **changes):
+def mean(score=itself, **changes):
     return ClippedMean(score, **{"score_range": (0.0, 1.0), **changes})
 
 
@@ -157,7 +149,7 @@ def test_beyond_the_budget_nothing_is_drawn_and_nothing_charged():
 def test_what_was_paid_for_comes_whatever_device_is_the_default_now():
     for kind in (ClippedMean, ClippedSum):
         curator = make()
-        handle = curator.evaluate(kind(same, score_range=(0.0, 1.0)))
+        handle = curator.evaluate(kind(itself, score_range=(0.0, 1.0)))
         with torch.device("meta"):  # the CPU's opposite: nothing can be read from it
             release = curator.release(handle, NOISE)
         assert {release.value.device.type, release.variance.device.type} == {"cpu"}
@@ -276,11 +268,11 @@ def test_records_and_scores_of_every_kind():
         csr_matrix(RECORDS.numpy()[:, None]),
     )
     every: list[tuple[Any, Any]] = [
-        (RECORDS.float(), same),
-        (RECORDS.numpy(), same),
-        (RECORDS.tolist(), same),
-        (frozen, same),
-        (Source(lambda: RECORDS), same),
+        (RECORDS.float(), itself),
+        (RECORDS.numpy(), itself),
+        (RECORDS.tolist(), itself),
+        (frozen, itself),
+        (Source(lambda: RECORDS), itself),
         ((RECORDS, RECORDS), lambda _m, r: (r[0] + r[1]) / 2),
         (
             {"a": RECORDS, "b": (RECORDS.numpy(),)},
@@ -314,7 +306,7 @@ def test_units_count_by_their_means_and_divide_by_their_number():
         PrivacyUnit("patient", groups=["a", "a", "a", "b"]),
     )
     assert make(records, unit=unit).units == 2
-    assert settled(same, records, unit=unit) == pytest.approx(0.5, abs=0.05)
+    assert settled(itself, records, unit=unit) == pytest.approx(0.5, abs=0.05)
     two = mean(max_records_per_unit=2, divisor=3)
     curator = make(records, unit=unit, budget=Budget.gdp(1000.0))
     assert curator.release(two, GaussianMechanism(0.02)).value.item() == pytest.approx(
@@ -325,7 +317,7 @@ def test_units_count_by_their_means_and_divide_by_their_number():
 @pytest.mark.attack("A5")
 def test_nan_infinities_and_failures_count_as_the_worst_score():
     bad = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0], dtype=torch.float64)
-    assert settled(same, bad) == pytest.approx(0.25, abs=0.02)
+    assert settled(itself, bad) == pytest.approx(0.25, abs=0.02)
     curator = make(bad, budget=Budget.gdp(1000.0))
     assert curator.release(
         mean(worst="upper"), GaussianMechanism(0.01)
@@ -433,7 +425,7 @@ def test_workers_get_copies_and_a_change_there_stops_the_curator():
         with pytest.raises(PrivateFailure, match="in place"):
             curator.submit(mean(halve), pool).result(timeout=300)
         with pytest.raises(PrivateFailure, match="in place"):
-            curator.submit(mean(same), pool)
+            curator.submit(mean(itself), pool)
 
 
 def load_records():
@@ -444,18 +436,18 @@ def halve(_m, r):
     return r.mul_(0.5)
 
 
-def test_a_cap_computed_a_float_away_resumes_and_verifies(tmp_path, monkeypatch):
+def test_a_cap_computed_a_float_away_resumes_and_verifies(on_disk, monkeypatch):
     """Another machine's root finder may end an ulp lower or higher: the ledger's own cap and
     multiplier stand.
     """
-    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a", "budget": Budget(3.0, 1e-5)}
+    terms = {**on_disk, "budget": Budget(3.0, 1e-5)}
     plan: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 7}
-    first = PrivateObjective(make(**terms), same, **plan)
+    first = PrivateObjective(make(**terms), itself, **plan)
     first(torch.zeros(1, 1, dtype=torch.float64))
     found = gdp.mu_within
     for factor in (1 - 4e-16, 1 + 4e-16):
         monkeypatch.setattr(gdp, "mu_within", lambda e, d, f=factor: found(e, d) * f)
-        again = PrivateObjective(make(**terms), same, **plan)
+        again = PrivateObjective(make(**terms), itself, **plan)
         assert again.noise_multiplier == first.noise_multiplier
         again(torch.zeros(1, 1, dtype=torch.float64))
         again.curator.statement()
@@ -565,14 +557,13 @@ def test_what_a_score_writes_to_samples_is_refused_or_gone_at_the_next_call(kind
             scores.append(np.asarray(part).item())
         return scores
 
-    exact = EXACT
     curator = make([SAMPLES[kind]() for _ in range(50)])
     if kind.startswith("number"):
-        values = [curator.release(mean(halve), exact).value.item() for _ in range(2)]
+        values = [curator.release(mean(halve), EXACT).value.item() for _ in range(2)]
         assert values == [pytest.approx(0.25)] * 2
     else:
         with pytest.raises(PrivateFailure, match=r"in place|score failed"):
-            curator.release(mean(halve), exact)
+            curator.release(mean(halve), EXACT)
 
 
 class Counted(dict[str, float]):
@@ -724,8 +715,8 @@ def test_costs_below_one_and_handles_of_another_curator_are_refused():
 
 
 @pytest.mark.attack("A17")
-def test_a_forked_process_cannot_release(tmp_path):
-    for terms in ({}, {"ledger": str(tmp_path / "l.db"), "dataset": "a"}):
+def test_a_forked_process_cannot_release(on_disk):
+    for terms in ({}, on_disk):
         curator = make(**terms)
         handle = curator.evaluate(mean())
         child = os.fork()
@@ -750,7 +741,7 @@ def test_extreme_numbers_are_refused_before_the_charge():
         with pytest.raises(InputError):
             mean(**changes)
     curator = make(torch.rand(10, 2, dtype=torch.float64))
-    far = ClippedSum(same, score_range=[(0, 1e99), (0, 1e-99)], weights=[1e-6, 1e6])
+    far = ClippedSum(itself, score_range=[(0, 1e99), (0, 1e-99)], weights=[1e-6, 1e6])
     with pytest.raises(InputError, match="differ less"):
         curator.release(far, NOISE)
     assert curator.ledger.head().kind == "birth"
@@ -917,14 +908,7 @@ def test_repeatable_noise_voids_the_statement(on_disk, tmp_path):
     assert "VOID" in str(make(**on_disk).statement()), "for every later reader of the ledger too"
     assert "VOID" not in str(make().statement())
     file = tmp_path / "real.db"
-    curator = Curator.rehearsal(
-        RECORDS,
-        unit=PrivacyUnit("record"),
-        adjacency=Adjacency.REPLACE_ONE,
-        budget=Budget.gdp(1.0),
-        dataset="d",
-        ledger=str(file),
-    )
+    curator = Curator.rehearsal(RECORDS, **{**TERMS, "dataset": "d", "ledger": str(file)})
     curator.release(mean(), NOISE)
     assert not file.exists()
     assert str(curator.statement()).startswith("VOID: rehearsal")
@@ -968,12 +952,8 @@ def test_a_ledger_of_another_data_set_unit_or_adjacency_is_refused(on_disk):
 
 
 @pytest.mark.attack("A22")
-def test_two_studies_on_one_data_set_add_up(tmp_path):
-    terms = {
-        "ledger": str(tmp_path / "l.db"),
-        "dataset": "a",
-        "adjacency": Adjacency.ADD_OR_REMOVE_ONE,
-    }
+def test_two_studies_on_one_data_set_add_up(on_disk):
+    terms = {**on_disk, "adjacency": Adjacency.ADD_OR_REMOVE_ONE}
     # a withdrawn patient keeps the ledger
     first, second = make(**terms), make(RECORDS[:90], **terms)
     for study in (first, second):
@@ -1054,7 +1034,7 @@ def test_a_refusal_names_the_accounting_that_would_have_paid(accounting, budget,
     """One that is named takes the same releases, and the one that was refused; where none is named,
     none does.
     """
-    question = ClippedMean(same, None, score_range=(0.0, 1.0))
+    question = ClippedMean(itself, None, score_range=(0.0, 1.0))
 
     def released(accounting, most):
         """How many releases it takes; the first from a reservation."""

@@ -84,7 +84,7 @@ def test_what_no_statement_could_tell_is_refused_before_anything_is_written(para
     assert private.statement()
 
 
-def test_what_an_algorithm_states_of_its_plan_is_kept_as_the_ledger_gives_it_back(tmp_path):
+def test_what_an_algorithm_states_of_its_plan_is_kept_as_the_ledger_gives_it_back(on_disk):
     """Two whole numbers as names are sorted as numbers when they are written, and as words once
     they were read.
     """
@@ -97,7 +97,7 @@ def test_what_an_algorithm_states_of_its_plan_is_kept_as_the_ledger_gives_it_bac
         private.reserve("p", EVENT, slots=1, terms=terms)
         assert private.statement().public_inputs["p"] == {"evaluations": 1, **terms}
     for _ in range(2):
-        private = make(ledger=str(tmp_path / "l.db"), dataset="study")
+        private = make(**on_disk)
         private.reserve("p", EVENT, slots=1, terms={"of": {2: "a", 10: ("b", 1)}})
         assert private.ledger.verify().seq == 1
 
@@ -113,16 +113,13 @@ def test_a_session_resumes_under_all_terms_and_no_other(tmp_path, plan):
         assert caught.value.field == "a"
 
 
-def test_a_role_that_dpbo_does_not_know_is_refused_and_shown_where_a_ledger_has_it(
-    tmp_path, capsys
-):
+def test_a_role_that_dpbo_does_not_know_is_refused_and_shown_where_a_ledger_has_it(on_disk, capsys):
     means = ClippedMean(first_column, score_range=(0.0, 1.0)).public_inputs()
     planned = GaussianMechanism(objective(make()).noise_multiplier).event()
-    kept = {"ledger": str(tmp_path / "l.db"), "dataset": "study"}
-    make(**kept).ledger.reserve(
+    make(**on_disk).ledger.reserve(
         "objective", planned, 6, {**means, "budget": "1/2", "role": "nurse", "evaluations": 1}
     )
-    private = make(**kept)
+    private = make(**on_disk)
     with pytest.raises(InputError, match="role"):
         objective(private, terms={"role": "nurse"})
     statement = private.statement()
@@ -135,8 +132,8 @@ def test_a_role_that_dpbo_does_not_know_is_refused_and_shown_where_a_ledger_has_
     with pytest.raises(LedgerMismatch, match="evaluations=1"):
         objective(private)
     assert (
-        main(["ledger", "show", str(tmp_path / "l.db")])
-        == main(["ledger", "form", str(tmp_path / "l.db")])
+        main(["ledger", "show", on_disk["ledger"]])
+        == main(["ledger", "form", on_disk["ledger"]])
         == 0
     )
     assert capsys.readouterr().out.count("'nurse', which") == 2

@@ -236,8 +236,8 @@ def test_it_works_in_the_privacy_engine_and_opacus_calibrates_with_it():
     )
 
 
-def test_bound_to_a_curator_steps_are_planned_first_and_share_its_ledger(tmp_path):
-    curator = make(dataset="d", ledger=str(tmp_path / "l.db"))
+def test_bound_to_a_curator_steps_are_planned_first_and_share_its_ledger(on_disk):
+    curator = make(**on_disk)
     engine = private(curator)
     train(engine, 4)
     kinds = [record.kind for record in curator.ledger.records()]
@@ -259,7 +259,7 @@ def test_bound_to_a_curator_steps_are_planned_first_and_share_its_ledger(tmp_pat
     # what the proof of the sum's sensitivity leaves: rounding by others' number moved it by 6 clips
     assert "less than 2^-11 of the clip" in str(curator.statement())
     assert not curator.statement().void
-    again = private(make(dataset="d", ledger=str(tmp_path / "l.db")))
+    again = private(make(**on_disk))
     model, _ = train(again, 2)
     before = [p.detach().clone() for p in model.parameters()]
     with pytest.raises(BudgetExceeded):

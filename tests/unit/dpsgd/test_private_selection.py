@@ -324,8 +324,8 @@ def test_no_run_releases_nothing():
     curator.ledger.verify()
 
 
-def test_asked_again_it_gives_the_same_and_runs_nothing(tmp_path):
-    terms = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "entropy": SeededEntropy(3)}
+def test_asked_again_it_gives_the_same_and_runs_nothing(on_disk):
+    terms = {**on_disk, "entropy": SeededEntropy(3)}
     curator, axes = made(**terms), SPACE.specs
     ran = list[Any]()
 

@@ -191,9 +191,9 @@ def test_what_is_not_repeatable_is_refused():
         check_per_record(drawn, None, EXAMPLE)
 
 
-def test_every_model_is_tried_also_on_a_used_ledger(tmp_path):
+def test_every_model_is_tried_also_on_a_used_ledger(on_disk):
     """The first model is in evaluation mode, the second one was left in training mode."""
-    kept = {"ledger": str(tmp_path / "l.db"), "dataset": "d", "allow_repeated": False}
+    kept = {**on_disk, "allow_repeated": False}
     sound = Network(0.0).eval()
     wrong = Network(0.0).train()
     curator, query = ask(predicted, sound, **kept)
