@@ -5,7 +5,6 @@ although every test was green.
 import copy
 import dataclasses
 import functools
-import pathlib
 import pickle
 import random
 import types
@@ -28,7 +27,7 @@ from dpbo.dpsgd.trained import is_rebuilt
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
 from tests.attacks.setups import best_run, owner_of_runs
-from tests.setups import charges
+from tests.setups import charges, of
 
 CONFIG = DPSGDConfig(noise_multiplier=1e4, epochs=3, batches=1, batch_size=60)
 QUIET = DPSGDConfig(noise_multiplier=0.01, epochs=1, batches=1, batch_size=60)
@@ -42,63 +41,56 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 class Opened:
     """A PrivateEngine on so many records, with a session's `make_private`."""
 
-    def __init__(
-        self, records: Any = (X, Y), config: DPSGDConfig = CONFIG, relation: Adjacency = ADDED
-    ) -> None:
-        terms: dict[str, Any] = {
-            "unit": "record",
-            "budget": Budget(1e6, 1e-6),
-            "role": "training",
-            "allow_repeated": True,
-        }
+    def __init__(self, records=(X, Y), config=CONFIG, relation=ADDED):
+        terms = of(unit="record", budget=Budget(1e6, 1e-6), role="training", allow_repeated=True)
         self.curator = Curator(
             records, adjacency=relation, accounting=Planned([config.event(relation)]), **terms
         )
         self.records = records
         self.engine = PrivateEngine(self.curator, config)
 
-    def make_private(self, module: nn.Module, optimizer: Any, **settings: Any) -> Any:
+    def make_private(self, module, optimizer, **settings):
         loader = DataLoader(TensorDataset(*self.records))
         return self.engine.make_private(
             module=module, optimizer=optimizer, data_loader=loader, **settings
         )
 
-    def released(self) -> nn.Module:
+    def released(self):
         return self.engine.released()
 
-    def charges(self) -> int:
+    def charges(self):
         return len(charges(self.curator.ledger))
 
 
-def step(module: Any, optimizer: Any, rows: torch.Tensor, labels: torch.Tensor) -> None:
+def step(module, optimizer, rows, labels):
     optimizer.zero_grad()
     nn.functional.cross_entropy(module(rows), labels).backward()
     optimizer.step()
 
 
-def prepared(run: Any, module: nn.Module, kind: Any = torch.optim.SGD, **settings: Any) -> Any:
+def prepared(run, module, kind=torch.optim.SGD, **settings):
     optimizer = kind(
         [parameter for parameter in module.parameters() if parameter.requires_grad], lr=0.1
     )
     return run.make_private(module, optimizer, **{"max_grad_norm": 1.0, **settings})
 
 
-def numbers() -> tuple[float, ...]:
+def numbers():
     """The next ones of the global generators."""
     return float(torch.rand(())), float(np.random.rand()), random.random()
 
 
-def seed_all() -> None:
+def seed_all():
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
 
 
-def a_session() -> Session:
+def a_session():
     return Session(TensorDataset(X, Y), CONFIG)
 
 
-RUNS: dict[str, Any] = {"engine": Opened, "session": a_session}
+RUNS = of(engine=Opened, session=a_session)
 
 
 @pytest.mark.attack("A27", "A17")
@@ -125,7 +117,7 @@ def test_masks_of_dropout_do_not_follow_from_a_seed():
     clips.
     """
 
-    def weights() -> torch.Tensor:
+    def weights():
         seed_all()
         module, optimizer, loader = prepared(
             Opened(config=QUIET), nn.Sequential(nn.Dropout(), nn.Linear(4, 2))
@@ -160,13 +152,13 @@ class Features(nn.Module):
 
     omega: torch.Tensor
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.register_buffer("omega", torch.randn(4, 8))
         self.drop = nn.Dropout()
         self.out = nn.Linear(8, 2)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         return self.out(self.drop(torch.cos(rows @ self.omega)))
 
 
@@ -180,7 +172,7 @@ def test_a_buffer_drawn_in_a_later_run_does_not_tell_the_number_of_records(tmp_p
         Budget(0.5, 1e-5), config, runs=2, validation=40, adjacency=ADDED, score_range=(0.0, 1.0)
     )["search"]
 
-    def fit(parameters: Any, session: Any) -> nn.Module:
+    def fit(parameters, session):
         module, optimizer, loader = prepared(session, Features())
         for rows, labels in loader:
             step(module, optimizer, rows, labels)
@@ -188,19 +180,12 @@ def test_a_buffer_drawn_in_a_later_run_does_not_tell_the_number_of_records(tmp_p
         module(rows)
         return module
 
-    def drawn(count: int, folder: pathlib.Path) -> Any:
+    def drawn(count, folder):
         seed_all()
-        terms: dict[str, Any] = {
-            "space": Space(lr=[0.1, 0.2]),
-            "plan": plan,
-            "initial": 2,
-            "try_first": False,
-            "allow_repeated": True,
-        }
-        records: dict[str, Any] = {
-            "training": TensorDataset(X[:count], Y[:count]),
-            "validation": torch.zeros(40, 1),
-        }
+        terms = of(
+            space=Space(lr=[0.1, 0.2]), plan=plan, initial=2, try_first=False, allow_repeated=True
+        )
+        records = of(training=TensorDataset(X[:count], Y[:count]), validation=torch.zeros(40, 1))
         tune(
             fit, lambda model, records: torch.zeros(len(records)), folder=folder, **records, **terms
         )
@@ -214,26 +199,26 @@ def test_a_buffer_drawn_in_a_later_run_does_not_tell_the_number_of_records(tmp_p
 class Adapter(nn.Module):
     """A trainable float32 layer below a frozen one."""
 
-    def __init__(self, frozen: Any) -> None:
+    def __init__(self, frozen):
         super().__init__()
         self.inner = nn.Linear(4, 8)
         self.outer = nn.Linear(8, 2).requires_grad_(False)
         self.frozen = frozen
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         return self.frozen(self, self.inner(rows)).float()
 
 
-def in_bfloat16(layer: Adapter, rows: torch.Tensor) -> torch.Tensor:
+def in_bfloat16(layer, rows):
     return layer.outer(rows.bfloat16())
 
 
-def under_autocast(layer: Adapter, rows: torch.Tensor) -> torch.Tensor:
+def under_autocast(layer, rows):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return layer.outer(rows)
 
 
-def for_a_moment(layer: Adapter, rows: torch.Tensor) -> torch.Tensor:
+def for_a_moment(layer, rows):
     return layer.outer(rows.half().float())
 
 
@@ -245,7 +230,7 @@ HALVES = {"a frozen layer": in_bfloat16, "autocast": under_autocast, "between la
 def test_a_mean_loss_is_refused_in_half_precision(kind):
     """One record more rounded (p - y) / n of all records another way: the sum moved by 51 clips."""
 
-    def trained(reduction: str) -> Opened:
+    def trained(reduction):
         run, network = Opened(), Adapter(HALVES[kind])
         if kind == "a frozen layer":
             network.outer.bfloat16()
@@ -269,19 +254,19 @@ class Logits:
 class Centred(nn.Module):
     """Centres its records at the sample's mean, and gives what `gives` makes of its outputs."""
 
-    def __init__(self, classes: int, gives: Any) -> None:
+    def __init__(self, classes, gives):
         super().__init__()
         self.out = nn.Linear(4, classes)
         self.gives = gives
 
-    def forward(self, rows: torch.Tensor) -> Any:
+    def forward(self, rows):
         return self.gives(rows, self.encode(rows))
 
-    def encode(self, rows: torch.Tensor) -> torch.Tensor:
+    def encode(self, rows):
         return self.out(rows - rows.mean(0))
 
 
-def fails_on_what_is_made_up(rows: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+def fails_on_what_is_made_up(rows, outputs):
     if len(rows) in (11, 13):
         raise ValueError
     return outputs
@@ -325,12 +310,12 @@ def test_a_loop_that_calls_a_method_of_the_module_takes_no_step():
 class Lengths(nn.Module):
     """Refuses records without a length, as packed sequences do."""
 
-    def __init__(self, mixes: bool) -> None:
+    def __init__(self, mixes):
         super().__init__()
         self.out = nn.Linear(4, 2)
         self.mixes = mixes
 
-    def forward(self, rows: torch.Tensor, lengths: torch.Tensor) -> dict[str, Any]:
+    def forward(self, rows, lengths):
         if bool((lengths < 1).any()):
             raise ValueError("lengths must be above zero")
         return {
@@ -343,7 +328,7 @@ class Lengths(nn.Module):
 @pytest.mark.attack("A27")
 @pytest.mark.parametrize("mixes", [False, True])
 def test_a_module_that_fails_on_made_up_records_is_tried_on_an_example(mixes):
-    def step_with(example: Any) -> int:
+    def step_with(example):
         run = Opened()
         module, optimizer, loader = prepared(run, Lengths(mixes), example=example)
         for rows, labels in loader:
@@ -369,16 +354,12 @@ class Sneaky(nn.Parameter):
 
 
 class Function(TorchFunctionMode):
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))
 
 
 class Dispatch(TorchDispatchMode):
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))
 
 
@@ -452,11 +433,11 @@ class Result:
 
 
 class Estimator:
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model):
         self.model_ = model
 
 
-def trained_in(session: Session) -> Any:
+def trained_in(session):
     """The trained module and its optimizer, after a look at the records as for a log."""
     module, optimizer, loader = prepared(session, nn.Sequential(nn.Linear(4, 2)), OPTIMIZERS["SGD"])
     for rows, labels in loader:
@@ -486,7 +467,7 @@ HOLDERS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def trained() -> Any:
+def trained():
     session = a_session()
     return session, *trained_in(session)
 
@@ -546,7 +527,7 @@ def test_a_selection_releases_a_result_with_its_rebuilt_module_alone(released):
     """The last sample was in it, raw."""
     base = (CONFIG.event(Adjacency.REPLACE_ONE),)
 
-    def train(_: Any) -> Any:
+    def train(_):
         session = a_session()
         module, _ = trained_in(session)
         return Result(session.released() if released else module), 1.0
@@ -563,29 +544,29 @@ ARRAY = X.numpy()
 class Fits:
     """A fit that has the records as an attribute."""
 
-    def __init__(self, rows: Any) -> None:
+    def __init__(self, rows):
         self.rows = rows
 
-    def __call__(self, parameters: Any, session: Any) -> Any:
+    def __call__(self, parameters, session):
         pytest.fail("it was called")
 
-    def fit(self, parameters: Any, session: Any) -> Any:
+    def fit(self, parameters, session):
         pytest.fail("it was called")
 
 
-def names_the_records(parameters: Any, session: Any) -> Any:
+def names_the_records(parameters, session):
     return pytest.fail(str(X.mean(0)))
 
 
-def names_their_memory(parameters: Any, session: Any) -> Any:
+def names_their_memory(parameters, session):
     return pytest.fail(str(ARRAY.mean(0)))
 
 
-def closes_over(rows: Any) -> Any:
+def closes_over(rows):
     return lambda parameters, session: pytest.fail(str(rows.mean(0)))
 
 
-def defaults_to(rows: Any) -> Any:
+def defaults_to(rows):
     return lambda parameters, session, rows=rows: pytest.fail(str(rows.mean(0)))
 
 
@@ -606,15 +587,7 @@ def test_a_fit_whose_code_leads_to_the_records_is_refused(kind):
     """It registered the records' exact mean as a buffer, which was released."""
     config = DPSGDConfig(epochs=1, batches=1, batch_size=60)
     plan = plan_tuning(Budget(0.5, 1e-5), config, runs=2, validation=61)["once"]
-    given: dict[str, Any] = {
-        "space": Space(lr=[0.1, 0.2]),
-        "plan": plan,
-        "parameters": {"lr": 0.1},
-        "allow_repeated": True,
-    }
-    records: dict[str, Any] = {
-        "training": TensorDataset(X[:60], X[:60]),
-        "validation": (torch.zeros(61, 1), Y),
-    }
+    given = of(space=Space(lr=[0.1, 0.2]), plan=plan, parameters={"lr": 0.1}, allow_repeated=True)
+    records = of(training=TensorDataset(X[:60], X[:60]), validation=(torch.zeros(61, 1), Y))
     with pytest.raises(InputError, match="names none of the records"):
         tune(FITS[kind], lambda model, _: torch.zeros(61), **records, **given)

@@ -35,7 +35,7 @@ from dpbo.queries import (
 )
 from dpbo.queries.ball import Ball
 from dpbo.queries.query import IntegerSum, copy_mutable
-from tests.setups import DOUBLE, owner
+from tests.setups import DOUBLE, of, owner
 
 RECORDS = torch.linspace(0.1, 0.9, 24, dtype=DOUBLE).reshape(12, 2)
 
@@ -55,12 +55,7 @@ KUSNER = {"candidates": POINTS, "kernel": PRIOR, "value_range": [-1.0, 1.0]}
 
 
 def regularised(adaptive=None, **given):
-    fixed: dict[str, Any] = {
-        "lipschitz": 0.5,
-        "bound": 1.0,
-        "at_zero": 0.5,
-        "records": len(RECORDS),
-    }
+    fixed = of(lipschitz=0.5, bound=1.0, at_zero=0.5, records=len(RECORDS))
     return RegularisedBest(
         lambda w, r: (r[:, 0] - w).abs(),
         fit=lambda value: 0.1 * value,
@@ -78,7 +73,7 @@ class Rightmost(AcquisitionFunction):  # type: ignore[misc]
 
 
 def searched(question, **given):
-    fixed: dict[str, Any] = {"noise": 0.01, "evaluations": 4, "kappa": 0.9, "delta": 0.1}
+    fixed = of(noise=0.01, evaluations=4, kappa=0.9, delta=0.1)
     return question(KusnerSearch(lambda x, r: float(x[0] - r.mean()), **fixed, **given))
 
 

@@ -27,7 +27,7 @@ from dpbo.errors import (
     ScoreError,
     UsageError,
 )
-from tests.setups import owner
+from tests.setups import of, owner
 
 X = np.random.default_rng(0).normal(size=(60, 2))
 Y = (X[:, 0] > 0).astype(int)
@@ -58,13 +58,13 @@ def test_what_gives_no_record_by_its_place_is_not_counted_as_records(records):
 
 
 def search(**settings):
-    terms: dict[str, Any] = {
-        "budget": Budget(3.0, 1e-6),
-        "n_iter": 4,
-        "verbose": 0,
-        "privacy": Privacy(allow_repeated=True),
-        "param_distributions": {"C": loguniform(0.01, 10)},
-    }
+    terms = of(
+        budget=Budget(3.0, 1e-6),
+        n_iter=4,
+        verbose=0,
+        privacy=Privacy(allow_repeated=True),
+        param_distributions={"C": loguniform(0.01, 10)},
+    )
     return DPSearch(LogisticRegression(), **(terms | settings))
 
 

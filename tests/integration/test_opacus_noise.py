@@ -23,7 +23,7 @@ from dpbo.dpsgd.noise import NoisedOptimizer, PoissonSamples
 from dpbo.dpsgd.rebuilding import PublicCopy
 from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.testing.mechanism_contract import assert_law
-from tests.setups import steps_charged
+from tests.setups import of, steps_charged
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 CLIP, D = 0.7, 2500  # more than two blocks of a norm
@@ -412,12 +412,9 @@ def seed_all(_worker):
 @pytest.mark.attack("A17", "A27")
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_load_ahead_and_a_sample_counts_where_the_loop_gets_it(persistent):
-    workers: dict[str, Any] = {
-        "num_workers": 2,
-        "persistent_workers": persistent,
-        "worker_init_fn": seed_all,
-        "prefetch_factor": 2,
-    }
+    workers = of(
+        num_workers=2, persistent_workers=persistent, worker_init_fn=seed_all, prefetch_factor=2
+    )
     drawn = []
     left = []
     for _ in range(2):

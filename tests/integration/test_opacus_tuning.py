@@ -36,6 +36,7 @@ from dpbo.privacy import Adjacency
 from dpbo.run_counts import FixedRuns
 from examples.tuning_dpsgd import roles
 from tests.integration.test_opacus_releasing import require_bare
+from tests.setups import of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 BUDGET = Budget(4.0, 1e-5)
@@ -334,7 +335,7 @@ class TestTuning:
         assert torch.equal(right(again.model, VALIDATION), right(found.model, VALIDATION))
 
     def test_a_model_that_another_study_paid_for_is_not_taken_for_ones_own(self, four, where):
-        given: dict[str, Any] = {"parameters": GIVEN, "folder": where["folder"]}
+        given = of(parameters=GIVEN, folder=where["folder"])
         quiet = dataclasses.replace(four["once"].config, noise_multiplier=0.5)
         events = (
             RolesEvent(costs=(("training", (quiet.event(Adjacency.ADD_OR_REMOVE_ONE),)),)),
@@ -444,10 +445,9 @@ class TestTuning:
     def test_another_fit_or_score_is_refused_on_the_same_ledger(self, four, where, strategy, other):
         """A search mixed models of two kinds, a selection gave the earlier one."""
         tuned(four[strategy], **where)
-        others: dict[str, Any] = {
-            "fit": lambda parameters, session: fit({**parameters, "lr": 0.1}, session),
-            "score": careless,
-        }
+        others = of(
+            fit=lambda parameters, session: fit({**parameters, "lr": 0.1}, session), score=careless
+        )
         with pytest.raises(ReservationChanged, match=f"began with another {other}"):
             tuned(four[strategy], **{other: others[other]}, **where)
 

@@ -25,7 +25,7 @@ from dpbo.reporting.charts import ticks, with_noise
 from dpbo.run_counts import FixedRuns
 from dpbo.search import Choice, NoisedSearch
 from dpbo.statement import format_down
-from tests.setups import ROOT, owner
+from tests.setups import ROOT, of, owner
 
 HOSTILE = '<script>document.title="owned"</script>"\'&<img src=x onerror=alert(1)>'
 SPACE = dpbo.Space(**{"rate<b>": scipy.stats.loguniform(1e-3, 1.0), "kernel": ["rbf", HOSTILE]})
@@ -251,11 +251,7 @@ def test_a_fitted_search_reports_what_it_recommends(tmp_path):
         ]
         for place in places:
             privacy = dpbo.Privacy(unit="customer", allow_repeated=True, **place)
-            settings: dict[str, Any] = {
-                "budget": dpbo.Budget(8.0, 1e-6),
-                "n_iter": 5,
-                "privacy": privacy,
-            }
+            settings = of(budget=dpbo.Budget(8.0, 1e-6), n_iter=5, privacy=privacy)
             search: Any = dpbo.DPSearch(SVC(random_state=0), space, strategy=strategy, **settings)
             page = dpbo.report(search.fit(X[:100], y[:100], X[100:], y[100:]))
             told = search.best_gain_, search.best_gain_std_
@@ -297,12 +293,7 @@ def test_the_winner_of_hidden_runs_is_shown_with_the_noise_of_its_score(on_disk)
     noised = NoisedScore(
         lambda output, records: records * output, (0.0, 1.0), LaplaceMechanism(0.5)
     )
-    settings: dict[str, Any] = {
-        "space": space,
-        "run_count": FixedRuns(3),
-        "base": [],
-        "score": noised,
-    }
+    settings = of(space=space, run_count=FixedRuns(3), base=[], score=noised)
     best = private_selection(curator, lambda parameters: parameters["lr"], name="runs", **settings)
     text = require_alone(dpbo.report(on_disk["ledger"])).text
     assert best.parameters is not None

@@ -15,7 +15,7 @@ from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilte
 from dpbo.errors import BudgetExceeded
 from dpbo.events import GaussianEvent
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
-from tests.setups import itself, owner
+from tests.setups import itself, of, owner
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -70,14 +70,9 @@ def test_fitted_estimators_show_their_guarantee_under_scikit_learns_diagram():
     y = X[:, 0] > 0
     budget = Budget(8.0, 1e-6)
     privacy = Privacy(unit=HOSTILE, allow_repeated=True)
-    settings: dict[str, Any] = {
-        "budget": budget,
-        "n_iter": 2,
-        "strategy": "choice",
-        "privacy": privacy,
-    }
+    settings = of(budget=budget, n_iter=2, strategy="choice", privacy=privacy)
     tree = DPSearch(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2]}, **settings)
-    em: dict[str, Any] = {"budget": budget, "radius": 3.0, "random_state": 0}
+    em = of(budget=budget, radius=3.0, random_state=0)
     models = [
         DPGaussianMixture(2, max_iter=2, **em),
         DPKMeans(2, max_iter=2, **em),

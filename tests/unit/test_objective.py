@@ -27,7 +27,7 @@ from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, ScoreErro
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.objective import NoiseWarning
 from dpbo.queries import ClippedMean
-from tests.setups import charges, owner
+from tests.setups import charges, of, owner
 
 N = 5000
 X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3]], dtype=torch.float64)
@@ -253,7 +253,7 @@ def test_several_metrics_at_once():
 
 
 def test_fit_gets_x_and_score_gets_the_model_and_a_failing_fit_charges_nothing():
-    terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 10}
+    terms = of(score_range=(0.0, 1.0), evaluations=10)
     assert PrivateObjective(make(), score, fit=functools.partial(torch.mul, 0.5), **terms)(X)[
         0
     ] == pytest.approx(truth(0.5 * X), abs=0.02)

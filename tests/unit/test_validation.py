@@ -32,7 +32,7 @@ from dpbo.papers.po_gp_ucb import Modeler
 from dpbo.papers.po_gp_ucb.http import RemoteCurator
 from dpbo.queries import ClippedMean
 from dpbo.validation import Count, Positive, Within, checked
-from tests.setups import owner
+from tests.setups import of, owner
 
 pytestmark = pytest.mark.attack("A5")
 Spread = Annotated[tuple[float, float], Within("(low, high)", lambda pair: pair[0] < pair[1])]
@@ -160,11 +160,11 @@ def test_numbers_of_numpy_reach_the_ledger_and_a_refused_one_reserves_nothing():
             curator, score, score_range=(0.0, 1.0), evaluations=cast(Any, torch.tensor([3]))
         )
     assert curator.ledger.head().hash == before
-    terms: dict[str, Any] = {
-        "score_range": (np.float32(0.0), np.float64(1.0)),
-        "evaluations": np.int64(2),
-        "budget": Fraction(1, 2),
-    }
+    terms = of(
+        score_range=(np.float32(0.0), np.float64(1.0)),
+        evaluations=np.int64(2),
+        budget=Fraction(1, 2),
+    )
     dpbo.PrivateObjective(curator, score, **terms)(X.unsqueeze(0))
     assert json.loads(curator.statement().to_json())
     assert curator.ledger.verify().kind == "value"

@@ -27,7 +27,7 @@ from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.papers.kusner import AdaptiveLipschitz, RegularisedBest
 from dpbo.testing.ledger_contract import BIRTH
 from examples.check_export import check
-from tests.setups import EXACT, MEAN
+from tests.setups import EXACT, MEAN, of
 from tests.slow.ledger.runs import make
 from tests.unit.accounting.test_exported import EVENTS, SAMPLED, exported
 
@@ -49,12 +49,7 @@ def lines(tmp_path_factory):
     value, and a release besides.
     """
     curator = make(url := str(tmp_path_factory.mktemp("search") / "l.db"))
-    terms: dict[str, Any] = {
-        "score_range": (0.0, 1.0),
-        "evaluations": 6,
-        "name": "search",
-        "budget": 0.75,
-    }
+    terms = of(score_range=(0.0, 1.0), evaluations=6, name="search", budget=0.75)
     objective = PrivateObjective(curator, lambda x, r: 1 - (r - x[0]).abs(), **terms)
     for x in ([[0.125], [0.25]], [[0.5]]):
         objective(torch.tensor(x, dtype=torch.float64))
@@ -353,13 +348,7 @@ def test_it_bounds_nothing_without_the_assumptions_that_a_release_is_under(tmp_p
     )
     curator.ledger.note("assume", "durations-tell-nothing")
     rule = AdaptiveLipschitz(RBFKernel().double(), 0.01, 3)
-    bounds: dict[str, Any] = {
-        "lipschitz": 0.5,
-        "bound": 1.0,
-        "at_zero": 0.5,
-        "records": 2000,
-        "adaptive": rule,
-    }
+    bounds = of(lipschitz=0.5, bound=1.0, at_zero=0.5, records=2000, adaptive=rule)
     curator.release(
         RegularisedBest(lambda w, r: r, fit=lambda x: x, grid=[1.0, 2.0, 3.0], **bounds),
         LaplaceMechanism(2.0),

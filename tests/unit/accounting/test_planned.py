@@ -6,7 +6,6 @@ import functools
 import math
 import tracemalloc
 from fractions import Fraction
-from typing import Any
 
 import pytest
 import torch
@@ -28,7 +27,7 @@ from dpbo.events import (
 from dpbo.gibo import choose_start
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import QuantileUtilities
-from tests.setups import MEAN, owner
+from tests.setups import MEAN, of, owner
 
 RECORDS = torch.linspace(0, 1, 500, dtype=torch.float64)
 CHOICE = QuantileUtilities(lambda _, r: r, candidates=[0.1, 0.5, 0.9], quantile=0.5)
@@ -117,7 +116,7 @@ def test_a_plan_carries_an_objective_and_its_final_release():
 def test_a_share_of_a_plan_is_refused_before_anything_is_reserved():
     """It would change nothing, and the statement would declare it."""
     curator = make(Planned([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 2)]))
-    terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 30}
+    terms = of(score_range=(0.0, 1.0), evaluations=30)
     bounds = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     for ask in (
         lambda share: PrivateObjective(curator, lambda x, r: r, budget=share, **terms),
@@ -149,12 +148,7 @@ def test_a_search_and_its_choice_take_what_the_plan_lists_for_each():
     )
     curator.release(MEAN, GaussianMechanism(15.0))
     candidates = torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(1)
-    terms: dict[str, Any] = {
-        "score_range": (0.0, 1.0),
-        "evaluations": 5,
-        "finalists": 3,
-        "initial": 3,
-    }
+    terms = of(score_range=(0.0, 1.0), evaluations=5, finalists=3, initial=3)
     search_then_choose(curator, lambda x, r: 1 - (r - x[0]).abs(), candidates, **terms)
     assert curator.ledger.used() == {
         "search then choose: search": 5,

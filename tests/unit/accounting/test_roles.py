@@ -4,7 +4,6 @@ of the worst one.
 
 import dataclasses
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -26,7 +25,7 @@ from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Adjacency
 from dpbo.queries import ClippedMean
 from dpbo.run_counts import PoissonRuns
-from tests.setups import owner
+from tests.setups import of, owner
 
 STEPS = PoissonGaussianEvent(2.0, 50, rate=0.1, relation="add-or-remove-one")
 SCORE = GaussianEvent(3.0)
@@ -127,7 +126,7 @@ def test_one_curator_pays_under_one_role_alone():
         for role in ("validation", "candidate")
     ]
     curator = owner(torch.arange(50.0), accounting=Planned(spent))
-    asked: dict[str, Any] = {"score_range": (0.0, 1.0), "role": "candidate"}
+    asked = of(score_range=(0.0, 1.0), role="candidate")
 
     def score(_, records):
         return records / 50

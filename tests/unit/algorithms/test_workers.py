@@ -8,7 +8,6 @@ import os
 import traceback
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
-from typing import Any
 
 import dask
 import loky
@@ -23,7 +22,7 @@ from dpbo.errors import PrivateFailure, WorkersDied
 from dpbo.queries import ClippedMean
 from dpbo.queries.sampled import PoissonSampled
 from dpbo.testing import SeededEntropy
-from tests.setups import EXACT, charged, owner, stored
+from tests.setups import EXACT, charged, of, owner, stored
 from tests.unit.algorithms.test_asynchronous import SPACE, quick, search
 from tests.unit.algorithms.worker_scores import RECORDS, Noting, Patient, load, near, trouble
 
@@ -48,12 +47,12 @@ def makers(request):
     KEPT.
     """
     spawn = get_context("spawn")
-    fresh: dict[str, Any] = {
-        "threads": functools.partial(ThreadPoolExecutor, 2),
-        "processes": functools.partial(ProcessPoolExecutor, 1, mp_context=spawn),
-        "loky": functools.partial(loky.ProcessPoolExecutor, 1),
-        "dask": lambda: request.getfixturevalue("client").get_executor(pure=False),
-    }
+    fresh = of(
+        threads=functools.partial(ThreadPoolExecutor, 2),
+        processes=functools.partial(ProcessPoolExecutor, 1, mp_context=spawn),
+        loky=functools.partial(loky.ProcessPoolExecutor, 1),
+        dask=lambda: request.getfixturevalue("client").get_executor(pure=False),
+    )
     yield {kind: functools.partial(_kept_or, kind, make) for kind, make in fresh.items()}
     for executor in KEPT.values():
         executor.shutdown()

@@ -38,7 +38,7 @@ from dpbo.events import GaussianEvent
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
 from dpbo.testing import SeededEntropy
-from tests.setups import EXACT, TERMS, itself, kinds, owner
+from tests.setups import EXACT, TERMS, itself, kinds, of, owner
 
 RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
 NOISE = GaussianMechanism(5.0)
@@ -441,7 +441,7 @@ def test_a_cap_computed_a_float_away_resumes_and_verifies(on_disk, monkeypatch):
     multiplier stand.
     """
     terms = {**on_disk, "budget": Budget(3.0, 1e-5)}
-    plan: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 7}
+    plan = of(score_range=(0.0, 1.0), evaluations=7)
     first = PrivateObjective(make(**terms), itself, **plan)
     first(torch.zeros(1, 1, dtype=torch.float64))
     found = gdp.mu_within
@@ -716,7 +716,7 @@ def test_costs_below_one_and_handles_of_another_curator_are_refused():
 
 @pytest.mark.attack("A17")
 def test_a_forked_process_cannot_release(on_disk):
-    for terms in ({}, on_disk):
+    for terms in (of(), on_disk):
         curator = make(**terms)
         handle = curator.evaluate(mean())
         child = os.fork()

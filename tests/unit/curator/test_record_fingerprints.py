@@ -27,17 +27,17 @@ TEXTS += ["x" * 64, "x" * 65, "x" * 63 + "\x00", "x" * 64 + "\x00"]
 MANY = 300_000
 
 
-def rows_of(records: Any) -> Any:
+def rows_of(records):
     return record_fingerprints.rows_of(records)
 
 
-def digests_of(records: Any) -> list[int]:
+def digests_of(records):
     found = row_digests(rows_of(records), KEY)
     assert found is not None
     return found.tolist()
 
 
-def table_digest(rows: Any) -> str:
+def table_digest(rows):
     digest: Any = TableDigest.of(rows, KEY)
     return digest.hex(KEY)
 
@@ -142,14 +142,14 @@ def test_the_rows_of_a_unit_count_together_across_blocks():
 class Picture:
     """As an image library's: its content is neither compared nor shown."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self.pixels = np.full(4, number)
 
 
 class Graph:
     """As a library's of graphs."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self.nodes = torch.full((4,), float(number))
         self.edges = self.nodes.bfloat16()
 

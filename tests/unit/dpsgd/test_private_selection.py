@@ -44,7 +44,7 @@ from dpbo.queries import CandidateScores
 from dpbo.run_counts import FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
 from dpbo.space import Space
 from dpbo.testing import SeededEntropy
-from tests.setups import owner
+from tests.setups import of, owner
 
 SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0), depth=[1, 2, 4], kind=["a", "b"])
 RECORDS = torch.rand(2000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -428,7 +428,7 @@ class Holds:
         self.said.append(os.fstat(2).st_ino)  # where stderr leads
 
 
-SEVEN: dict[str, Any] = {"run_count": FixedRuns(7), "base": (GaussianEvent(60.0),), "score": None}
+SEVEN = of(run_count=FixedRuns(7), base=(GaussianEvent(60.0),), score=None)
 
 
 @pytest.mark.attack("A21")
@@ -605,7 +605,7 @@ def test_add_or_remove_one_needs_its_divisor_and_converts_the_score():
 
 def test_the_first_run_that_reaches_a_threshold():
     law: Any = ThresholdStop(0.05)
-    made_once: dict[str, Any] = {"run_count": law, "base": (GaussianEvent(50.0),), "score": None}
+    made_once = of(run_count=law, base=(GaussianEvent(50.0),), score=None)
     assert (
         select(made(**made_once), lambda p: (p["lr"], p["lr"]), **made_once, threshold=0.8).output
         >= 0.8

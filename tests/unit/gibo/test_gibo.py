@@ -25,7 +25,7 @@ from dpbo.gibo import GIBOSettings, choose_clip, choose_start
 from dpbo.gibo.gradient_posterior import GradientPosterior
 from dpbo.objective import NoiseWarning
 from dpbo.testing import SeededEntropy
-from tests.setups import EXACT, FIRST_MEAN, charges, owner
+from tests.setups import EXACT, FIRST_MEAN, charges, of, owner
 
 PAPER, RECOMMENDED = GIBOSettings.paper(), GIBOSettings.recommended()
 D = 4
@@ -51,14 +51,14 @@ def make(records=None, **settings):
 
 
 def gibo(curator, **changes):
-    terms: dict[str, Any] = {
-        "bounds": box(),
-        "budget": 1.0,
-        "iterations": 12,
-        "batch_size": D + 1,
-        "clip": 1.0,
-        "start": torch.full((D,), 0.05, dtype=torch.float64),
-    }
+    terms = of(
+        bounds=box(),
+        budget=1.0,
+        iterations=12,
+        batch_size=D + 1,
+        clip=1.0,
+        start=torch.full((D,), 0.05, dtype=torch.float64),
+    )
     return DPGIBO(curator, changes.pop("loss", distance), **{**terms, **changes})
 
 
@@ -325,7 +325,7 @@ def test_the_accounting_may_be_a_plan_or_refuse_and_what_cannot_work_charges_not
 def test_a_start_is_chosen_privately_among_public_candidates():
     curator = make()
     candidates = torch.tensor([[0.05] * D, [0.5] * D, [0.95] * D], dtype=torch.float64)
-    terms: dict[str, Any] = {"loss_range": (0.0, 4.0), "budget": 0.1}
+    terms = of(loss_range=(0.0, 4.0), budget=0.1)
     start = choose_start(curator, distance, candidates, **terms)
     assert start.tolist() == [0.5] * D
     gibo(curator, start=start, budget=0.9).run()
@@ -363,17 +363,17 @@ def test_a_clip_is_chosen_privately_near_the_quantile_of_gradient_lengths():
 
 
 def test_a_clip_that_was_chosen_answers_no_other_question(on_disk):
-    terms: dict[str, Any] = {"bounds": box(), "candidates": [0.1, 0.3, 1.0, 3.0], "budget": 0.3}
+    terms = of(bounds=box(), candidates=[0.1, 0.3, 1.0, 3.0], budget=0.3)
     once: dict[str, Any] = {**on_disk, "entropy": SeededEntropy(1)}
     chosen = choose_clip(make(**once), distance, **terms)
     matern = gpytorch.kernels.MaternKernel(nu=2.5).double()
-    changes: dict[str, Any] = {
-        "bounds": box(high=100.0),
-        "start": torch.zeros(D, dtype=torch.float64),
-        "kernel": matern,
-        "quantile": 0.5,
-        "settings": dataclasses.replace(RECOMMENDED, radius=0.2),
-    }
+    changes = of(
+        bounds=box(high=100.0),
+        start=torch.zeros(D, dtype=torch.float64),
+        kernel=matern,
+        quantile=0.5,
+        settings=dataclasses.replace(RECOMMENDED, radius=0.2),
+    )
     for name, other in changes.items():
         with pytest.raises(LedgerMismatch, match=name):
             choose_clip(make(**once), distance, **{**terms, name: other})

@@ -3,7 +3,6 @@ printed.
 """
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -12,15 +11,9 @@ from gpytorch.kernels import MaternKernel, PolynomialKernel, RBFKernel
 from dpbo.errors import InputError
 from dpbo.gibo import bounds, lattice_design
 from dpbo.gibo.gradient_posterior import GradientPosterior
+from tests.setups import of
 
-SETTING: dict[str, Any] = {
-    "units": 40_000,
-    "dimension": 4,
-    "iterations": 30,
-    "clip": 1.5,
-    "mu": 1.0,
-    "delta": 0.1,
-}
+SETTING = of(units=40_000, dimension=4, iterations=30, clip=1.5, mu=1.0, delta=0.1)
 
 
 def descents(step, curvature, start, runs):
@@ -52,14 +45,7 @@ def test_the_bounds_hold_in_simulated_runs_and_not_only_by_far(step):
     V = bounds.noise_term(**SETTING)
     gap = float(values[0, 0])
     assert 20 * V < SETTING["clip"] ** 2, "else Assumption 2.9 alone implies the bounds"
-    common: dict[str, Any] = {
-        "gap": gap,
-        "iterations": 30,
-        "step": step,
-        "norm": 0.0,
-        "traces": 0.0,
-        "noise_term": V,
-    }
+    common = of(gap=gap, iterations=30, step=step, norm=0.0, traces=0.0, noise_term=V)
     squared = bounds.mean_squared_gradient(**common)
     final = bounds.suboptimality(convexity=0.25, **common)
     far = bounds.distance(suboptimality=final, convexity=0.25)
@@ -184,14 +170,8 @@ def test_the_lattice_keeps_the_trace_below_the_tolerance_everywhere(d):
 
 
 def test_theorem_b_2s_numbers_reach_the_target_and_fewer_units_do_not():
-    problem: dict[str, Any] = {
-        "target": 0.1,
-        "gap": 0.5,
-        "step": 0.5,
-        "convexity": 0.5,
-        "norm": 1.0,
-    }
-    noise: dict[str, Any] = {"dimension": 2, "clip": 1.0, "mu": 1.0, "delta": 0.05}
+    problem = of(target=0.1, gap=0.5, step=0.5, convexity=0.5, norm=1.0)
+    noise = of(dimension=2, clip=1.0, mu=1.0, delta=0.05)
     enough = bounds.theorem_b_2(prior_trace=2.0, points=36, batch_size=3, **problem, **noise)
     V = bounds.noise_term(units=enough.units, iterations=enough.iterations, **noise)
     traces = [2.0 if t <= 12 else enough.tolerance for t in range(enough.iterations)]
@@ -205,13 +185,7 @@ def test_theorem_b_2s_numbers_reach_the_target_and_fewer_units_do_not():
 
 
 def test_wrong_numbers_are_refused_by_name():
-    good: dict[str, Any] = {
-        "gap": 0.5,
-        "iterations": 3,
-        "step": 0.5,
-        "norm": 1.0,
-        "noise_term": 0.1,
-    }
+    good = of(gap=0.5, iterations=3, step=0.5, norm=1.0, noise_term=0.1)
     with pytest.raises(InputError, match=r"^traces="):
         bounds.mean_squared_gradient(traces=[0.1, 0.2], **good)
     with pytest.raises(InputError, match=r"^traces="):

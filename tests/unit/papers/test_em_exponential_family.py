@@ -4,7 +4,7 @@ Poissons as its third instance.
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from dpbo.papers.em import DPEM
 from dpbo.papers.em.point_sums import VectorSum
 from dpbo.queries.ball import Ball
 from tests.contracts.bases import PointContract, exact_sum, tries
-from tests.setups import EXACT
+from tests.setups import EXACT, of
 from tests.unit.papers.test_em_mixture import NOT_APPLICABLE, make
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
@@ -43,14 +43,14 @@ def rates_of(moments, noise):
 
 
 def em(**changes):
-    settings: dict[str, Any] = {
-        "statistics": poissons,
-        "bound": math.sqrt(2.0),
-        "m_step": rates_of,
-        "start": START,
-        "size": 6,
-        "budget": Budget(1.0, 1e-6),
-    }
+    settings = of(
+        statistics=poissons,
+        bound=math.sqrt(2.0),
+        m_step=rates_of,
+        start=START,
+        size=6,
+        budget=Budget(1.0, 1e-6),
+    )
     return DPEM(**{**settings, **changes})
 
 

@@ -1,7 +1,6 @@
 """Private k-means and factor analysis."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from dpbo.accounting import PureFilter
 from dpbo.errors import InputError
 from dpbo.papers.em import DPFactorAnalysis, DPKMeans, DPLloyd, embedding
 from dpbo.testing import replay
-from tests.setups import EXACT, owner
+from tests.setups import EXACT, of, owner
 
 
 def squares(n=4000, seed=0):
@@ -109,7 +108,7 @@ def test_with_a_public_centre_one_release_is_enough():
         adjacency=Adjacency.ADD_OR_REMOVE_ONE,
         budget=Budget.gdp(2.0, delta=1e-6),
     )
-    settings: dict[str, Any] = {"budget": 1.0, "radius": 5.0, "dimension": 5, "center": [1.0] * 5}
+    settings = of(budget=1.0, radius=5.0, dimension=5, center=[1.0] * 5)
     with pytest.raises(InputError, match="divisor"):
         DPFactorAnalysis(1, **settings).fit(curator)
     DPFactorAnalysis(1, divisor=3000.0, **settings).fit(curator)

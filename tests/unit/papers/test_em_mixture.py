@@ -23,7 +23,7 @@ from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloy
 from dpbo.papers.em.gaussians import Averaged, Prior, mixture_of
 from dpbo.papers.em.moment_features import COVARIANCES, MATRICES, features
 from dpbo.queries import ClippedMean
-from tests.setups import EXACT, TERMS, charges
+from tests.setups import EXACT, TERMS, charges, of
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
 
@@ -143,7 +143,7 @@ def test_without_noise_a_step_is_the_textbooks():
 def test_a_public_start_takes_the_place_of_k_means():
     means = np.array([[2.0, 1.0], [-2.0, 0.0]])
     curator = make(blobs())
-    settings: dict[str, Any] = {"means_init": means, "weights_init": [0.6, 0.4], "dimension": 2}
+    settings = of(means_init=means, weights_init=[0.6, 0.4], dimension=2)
     fitted = mixture(budget=0.5, max_iter=4, **settings).fit(curator)
     assert stages(curator) == ["frame"] + ["em"] * 4
     # the components keep the places that they were given
@@ -187,7 +187,7 @@ def test_the_exact_likelihood_of_private_records_chooses_no_model():
 def test_fit_predict_charges_nothing_for_rows_that_cannot_be_predicted(kind):
     X = blobs(300)
     curator = make(blobs(300))
-    settings: dict[str, Any] = {"budget": Budget(5.0, 1e-6), "radius": 6.0, "random_state": 0}
+    settings = of(budget=Budget(5.0, 1e-6), radius=6.0, random_state=0)
     model = kind(2, **settings)
     assert (model.fit_predict(X) == model.predict(X)).all()
     broken = X.copy()
@@ -405,7 +405,7 @@ def test_scikit_learns_own_checks(kind):
     """With a large budget: scikit-learn's data sets have 20 to 100 rows. A check that fails and is
     not in the list raises.
     """
-    settings: dict[str, Any] = {"budget": Budget.gdp(20.0), "radius": 10.0, "random_state": 0}
+    settings = of(budget=Budget.gdp(20.0), radius=10.0, random_state=0)
     if kind is not DPFactorAnalysis:
         settings["max_iter"] = 1
     estimator = kind(1 if kind is DPFactorAnalysis else 2, **settings)

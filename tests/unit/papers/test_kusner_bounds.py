@@ -15,24 +15,19 @@ import torch
 from dpbo.acquisition.ucb import SrinivasCompact, kusner_beta
 from dpbo.papers.kusner import bounds
 from dpbo.papers.kusner.regularised import fixed_grid, theorem_7, theorem_8
-from tests.setups import DOUBLE
+from tests.setups import DOUBLE, of
 
 COUNT = 100
 EVALUATIONS = 20
 KAPPA = 0.9
 NOISE = 0.01
 DELTA = 0.1
-SETTING: dict[str, Any] = {
-    "count": COUNT,
-    "evaluations": EVALUATIONS,
-    "noise": NOISE,
-    "delta": DELTA,
-}
+SETTING = of(count=COUNT, evaluations=EVALUATIONS, noise=NOISE, delta=DELTA)
 
 
 def test_printed_numbers():
     # kappa = 1 leaves the first term alone
-    wide: dict[str, Any] = {"count": 1000, "evaluations": 50, "kappa": 1.0, "delta": 0.01}
+    wide = of(count=1000, evaluations=50, kappa=1.0, delta=0.01)
     assert bounds.theorem_1(**wide, constants="paper") == pytest.approx(12.83, abs=5e-3)
     assert bounds.theorem_1(**wide) == pytest.approx(10.04, abs=5e-3)
     losses = []
@@ -76,7 +71,7 @@ def test_theorems_5_6_and_8():
     assert theorem_8(sensitivity=0.2, epsilon=0.5, a=3.0) == pytest.approx(1.2), "the Laplace tail"
     omega = bounds.noise_free_regret(evaluations=10, dimension=2, amplitude=1.5, tau=0.2)
     assert omega == pytest.approx(1.5 * math.exp(-10 * 0.2 / math.log(10) ** 0.5))
-    shared: dict[str, Any] = {"count": 100, "kappa": 0.9, "delta": 0.05}
+    shared = of(count=100, kappa=0.9, delta=0.05)
     paper = bounds.theorem_5(**shared, regret=omega, constants="paper")
     assert paper == pytest.approx(omega + 2 * math.sqrt(0.1 * math.log(2 * 100 / 0.05)))
     assert bounds.theorem_5(**shared, regret=omega) == pytest.approx(
@@ -137,12 +132,9 @@ def test_corrected_theorems_3_and_4_as_derived():
 # the slope of SE is N(0, 1/l^2); on [0, 1] its supremum obeys P(sup > s) <= a exp(-s^2/b^2) with
 # b^2 = 2/l^2 and a from Rice's formula
 LENGTH = 0.2
-BOX: dict[str, Any] = {
-    "dimension": 1,
-    "side": 1.0,
-    "a": 2.0 + math.sqrt(3.0) / (math.pi * LENGTH),
-    "b": math.sqrt(2.0) / LENGTH,
-}
+BOX = of(
+    dimension=1, side=1.0, a=2.0 + math.sqrt(3.0) / (math.pi * LENGTH), b=math.sqrt(2.0) / LENGTH
+)
 
 
 def test_parts_of_the_discretisation():
@@ -187,7 +179,7 @@ def test_a_grid_loses_and_neighbours_differ_by_no_more_than_promised():
 
 
 # g = clip(1/2 - y w x / 2, 0, 1) for |x| <= 1
-RAMP: dict[str, Any] = {"lipschitz": 0.5, "bound": 1.0}
+RAMP = of(lipschitz=0.5, bound=1.0)
 
 
 def ramp(w, x, y):
@@ -275,17 +267,11 @@ def test_never_above_the_trivial_bound_and_a_solvers_gap_is_charged():
     tiny: dict[str, Any] = {"least": 1e-3, "most": 10.0, "records": 100, **RAMP}
     assert theorem_7(**tiny) == 1.0
     assert theorem_7(**tiny, constants="paper") == pytest.approx(0.5 * (1000 - 0.1) + 0.01)
-    setting: dict[str, Any] = {
-        "least": 1.0,
-        "most": 1.5,
-        "records": 100,
-        "lipschitz": 0.5,
-        "bound": 10.0,
-    }
+    setting = of(least=1.0, most=1.5, records=100, lipschitz=0.5, bound=10.0)
     assert theorem_7(**setting, gap=1e-4) - theorem_7(**setting) == pytest.approx(
         2 * 0.5 * math.sqrt(2e-4)
     )
-    grid: dict[str, Any] = {"least": 1.0, "records": 100, "lipschitz": 0.5, "bound": 10.0}
+    grid = of(least=1.0, records=100, lipschitz=0.5, bound=10.0)
     assert fixed_grid(**grid, gap=1e-4) == pytest.approx(2 * 0.5 * (1 + math.sqrt(2e-4)) / 100)
 
 
@@ -334,13 +320,7 @@ def test_corollary_4_holds_where_the_range_of_l_is_twofold(records, ratio):
     """The corrected sensitivity is then within the paper's noise scale, and below it is not."""
 
     def both(factor):
-        terms: dict[str, Any] = {
-            "least": 0.1,
-            "most": 0.1 * factor,
-            "lipschitz": 0.5,
-            "bound": 100.0,
-            "records": records,
-        }
+        terms = of(least=0.1, most=0.1 * factor, lipschitz=0.5, bound=100.0, records=records)
         return theorem_7(**terms), theorem_7(**terms, constants="paper")
 
     corrected, paper = both(ratio)

@@ -3,7 +3,6 @@ reach what is claimed.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from dpbo.testing import SeededEntropy
 from dpbo.testing.auditing import reachable
 from tests.attacks.family import LEVEL, audited
 from tests.contracts.bases import exact_sum
-from tests.setups import DOUBLE
+from tests.setups import DOUBLE, of
 
 CHANGE = RowChange(1.0, diameter=50.0, table="rows")
 
@@ -31,13 +30,13 @@ def rows_of(n, d=2, seed=0):
 
 
 def terms(**changed):
-    given: dict[str, Any] = {
-        "unit": PrivacyUnit("row"),
-        "budget": Budget(4.0, 0.0),
-        "accounting": PureFilter(),
-        "role": "candidate",
-        "adjacency": CHANGE,
-    }
+    given = of(
+        unit=PrivacyUnit("row"),
+        budget=Budget(4.0, 0.0),
+        accounting=PureFilter(),
+        role="candidate",
+        adjacency=CHANGE,
+    )
     return {**given, **changed}
 
 
@@ -75,11 +74,7 @@ def test_the_sheets_table_of_noise():
 
 
 def test_a_projection_pays_for_l2_laplace_noise_and_never_for_the_gaussian():
-    pure: dict[str, Any] = {
-        "budget": Budget(3.0, 0.0),
-        "sensitivity": 1.0,
-        "accounting": PureFilter(),
-    }
+    pure = of(budget=Budget(3.0, 0.0), sensitivity=1.0, accounting=PureFilter())
     ways = row_noises(300, **pure, projections=[30, 100], lengthscale=50.0)
     plain = next(way for way in ways if way.projection is None)
     assert ways[0].projection is not None

@@ -22,7 +22,7 @@ from dpbo.papers.po_gp_ucb.transform import (
     po_gp_ucb_transform,
     recover_rows,
 )
-from tests.setups import DOUBLE
+from tests.setups import DOUBLE, of
 
 BRANCHES = {"if": math.exp(1.1), "else": 1.0}
 
@@ -103,10 +103,7 @@ def released(X, kind, epsilon):
     A = random_projection(2, 2, seed=1) if kind == "projected" else None
     ways = row_noises(2, budget=Budget(epsilon, 1e-5), sensitivity=1.0)
     way = next(way for way in ways if isinstance(way.mechanism, L2LaplaceMechanism) is pure)
-    terms: dict[str, Any] = {
-        "budget": Budget(epsilon, 0.0 if pure else 1e-5),
-        "accounting": way.accounting,
-    }
+    terms = of(budget=Budget(epsilon, 0.0 if pure else 1e-5), accounting=way.accounting)
     curator = Curator(X, unit=PrivacyUnit("row"), adjacency=change, **terms)
     rows = release_rows(
         curator, RowTable((0.0, 0.0), 25.5, row_change=change, projection=A), way.mechanism
@@ -210,7 +207,7 @@ def test_theorem_3_asks_for_more_columns_than_anybody_uses_and_its_parts_hold():
         assert bool(((moved - kernel).abs() <= nu * d2 * kernel).all())
     assert sum(1 / t for t in range(1, 51)) <= 1 + math.log(50)
     assert sum(1 / t for t in range(1, 51)) > math.log(50), "what the paper prints"
-    terms: dict[str, Any] = {"beta": 9.0, "gamma": 3.0, "noise": 0.1, "c1": 0.2, "c2": 0.1}
+    terms = of(beta=9.0, gamma=3.0, noise=0.1, c1=0.2, c2=0.1)
     found = bounds.theorem_3(error=0.5, evaluations=50, **terms)
     assert found**2 == pytest.approx(
         0.25 + 24 * 0.7**2 * (1 + math.log(50)) / 50 + 24 / math.log(11) * 27 / 50

@@ -1,7 +1,6 @@
 """What pictures draw: the numbers of real small runs, found again in matplotlib's artists."""
 
 import sys
-from typing import Any
 
 import numpy as np
 import optuna
@@ -17,7 +16,7 @@ from dpbo.planning import noise_per_evaluation
 from dpbo.reporting import plots
 from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues
 from dpbo.search import Choice, NoisedSearch
-from tests.setups import owner
+from tests.setups import of, owner
 
 plt = pytest.importorskip("matplotlib.pyplot")
 SPACE = Space(
@@ -128,7 +127,7 @@ def test_an_optuna_study_and_a_search_draw_the_same_values(run):
     choice = Choice()
     among_all = Choice(candidates=None)
     for strategy in (NoisedSearch(n_initial=4), choice, among_all):
-        settings: dict[str, Any] = {"strategy": strategy, "budget": Budget(8.0, 1e-6), "n_iter": 5}
+        settings = of(strategy=strategy, budget=Budget(8.0, 1e-6), n_iter=5)
         settings["privacy"] = Privacy(allow_repeated=True)
         search = DPSearch(SVC(random_state=0), spaces, **settings).fit(
             X[:100], y[:100], X[100:], y[100:]

@@ -21,6 +21,7 @@ from dpbo.queries.clipped import ClippedScores
 from dpbo.testing import MechanismContract, QueryContract, SeededEntropy, check_per_record
 from dpbo.testing.mechanism_contract import assert_law, assert_not_law
 from tests.contracts import test_ledger_contract
+from tests.setups import of
 
 RECORDS = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
 
@@ -207,12 +208,7 @@ def test_the_query_contract_catches_a_broken_sensitivity(name):
             )
 
     hunt: Any = Contract.test_neighbours_stay_within_the_declared_sensitivity
-    terms: dict[str, Any] = {
-        "phases": [hypothesis.Phase.generate],
-        "database": None,
-        "derandomize": True,
-        "deadline": None,
-    }
+    terms = of(phases=[hypothesis.Phase.generate], database=None, derandomize=True, deadline=None)
     found = hypothesis.settings(max_examples=500, report_multiple_bugs=False, **terms)
     with pytest.raises(AssertionError, match="moved by"):
         found(hypothesis.given(hypothesis.strategies.data())(hunt.hypothesis.inner_test))(
