@@ -27,10 +27,11 @@ from dpbo.queries import ball
 from dpbo.queries.clipped import ClippedScores
 from dpbo.testing import SeededEntropy
 from tests.attacks.family import audited
+from tests.attacks.marks import attack
 from tests.attacks.setups import DOUBLE, EXACT, RATES, first_column, of, owner
 
 pytestmark = [
-    pytest.mark.attack("A24"),
+    attack("A24"),
     pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning"),
 ]
 STEPS = 2

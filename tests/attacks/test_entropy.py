@@ -16,9 +16,10 @@ import torch
 
 from dpbo import Budget
 from dpbo.mechanisms import GaussianMechanism
+from tests.attacks.marks import attack
 from tests.attacks.setups import MEAN, owner
 
-pytestmark = pytest.mark.attack("A17")
+pytestmark = attack("A17")
 DRAWS = 20
 
 

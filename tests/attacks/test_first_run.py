@@ -32,6 +32,7 @@ from dpbo.errors import InputError, LedgerError
 from dpbo.events import GaussianEvent
 from dpbo.fingerprint import fingerprint
 from dpbo.run_counts import FixedRuns
+from tests.attacks.marks import attack
 from tests.attacks.setups import (
     MEAN,
     NOISE,
@@ -44,7 +45,7 @@ from tests.attacks.setups import (
     right,
 )
 
-pytestmark = pytest.mark.attack("A32")
+pytestmark = attack("A32")
 RECORDS = torch.zeros(50)
 BASE = (GaussianEvent(1000.0),)
 CALLS = 0

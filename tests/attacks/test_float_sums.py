@@ -17,10 +17,11 @@ from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.queries import ClippedMean, ClippedSum
 from dpbo.queries.ball import Ball
 from dpbo.testing.query_contract import require_within
+from tests.attacks.marks import attack
 from tests.attacks.setups import first_column
 from tests.contracts.bases import exact_sum
 
-pytestmark = pytest.mark.attack("A4")
+pytestmark = attack("A4")
 N = 100_003
 BIG = 1e8
 

@@ -26,6 +26,7 @@ from dpbo.dpsgd.releasable import copied_by_pickle
 from dpbo.dpsgd.trained import is_rebuilt
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
+from tests.attacks.marks import attack
 from tests.attacks.setups import best_run, owner_of_runs
 from tests.setups import charges, of
 
@@ -93,7 +94,7 @@ def a_session():
 RUNS = of(engine=Opened, session=a_session)
 
 
-@pytest.mark.attack("A27", "A17")
+@attack("A27", "A17")
 @pytest.mark.parametrize("run", RUNS)
 def test_a_seed_before_or_between_samples_does_not_make_masks_known(run):
     seed_all()
@@ -111,7 +112,7 @@ def test_a_seed_before_or_between_samples_does_not_make_masks_known(run):
     assert len(set(flat)) == len(flat)
 
 
-@pytest.mark.attack("A27", "A17")
+@attack("A27", "A17")
 def test_masks_of_dropout_do_not_follow_from_a_seed():
     """With known masks one record more shifted those of all later ones, and the sum moved by 60
     clips.
@@ -129,7 +130,7 @@ def test_masks_of_dropout_do_not_follow_from_a_seed():
     assert not torch.allclose(weights(), weights(), atol=1e-3)
 
 
-@pytest.mark.attack("A8", "A17")
+@attack("A8", "A17")
 @pytest.mark.parametrize("stops", [False, True])
 def test_the_callers_generators_are_the_same_after_a_training_of_any_size(stops):
     after = list[Any]()
@@ -162,7 +163,7 @@ class Features(nn.Module):
         return self.out(self.drop(torch.cos(rows @ self.omega)))
 
 
-@pytest.mark.attack("A8", "A31")
+@attack("A8", "A31")
 def test_a_buffer_drawn_in_a_later_run_does_not_tell_the_number_of_records(tmp_path):
     """A mask of dropout for each record moved the generator that the next run's model is drawn
     from.
@@ -225,7 +226,7 @@ def for_a_moment(layer, rows):
 HALVES = {"a frozen layer": in_bfloat16, "autocast": under_autocast, "between layers": for_a_moment}
 
 
-@pytest.mark.attack("A4", "A27")
+@attack("A4", "A27")
 @pytest.mark.parametrize("kind", HALVES)
 def test_a_mean_loss_is_refused_in_half_precision(kind):
     """One record more rounded (p - y) / n of all records another way: the sum moved by 51 clips."""
@@ -285,7 +286,7 @@ MIXING: dict[str, Any] = {
 }
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 @pytest.mark.parametrize("kind", MIXING)
 def test_a_module_that_mixes_records_or_whose_trial_shows_nothing_is_refused(kind):
     """With eleven classes the sum moved by 1,410 times what one record may move it."""
@@ -296,7 +297,7 @@ def test_a_module_that_mixes_records_or_whose_trial_shows_nothing_is_refused(kin
     assert run.charges() == 0
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 def test_a_loop_that_calls_a_method_of_the_module_takes_no_step():
     run = Opened()
     module, optimizer, loader = prepared(run, Centred(2, lambda rows, _: rows))
@@ -325,7 +326,7 @@ class Lengths(nn.Module):
         }
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 @pytest.mark.parametrize("mixes", [False, True])
 def test_a_module_that_fails_on_made_up_records_is_tried_on_an_example(mixes):
     def step_with(example):
@@ -375,7 +376,7 @@ WRITES: dict[str, Any] = {
 }
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("way", WRITES)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_what_is_written_to_the_optimizers_state_takes_no_step(kind, way):
@@ -396,7 +397,7 @@ def test_what_is_written_to_the_optimizers_state_takes_no_step(kind, way):
             step(module, optimizer, *next(samples))
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("mode", [Function, Dispatch])
 def test_code_of_a_class_or_a_mode_does_not_run_in_a_step(mode):
     network = nn.Linear(4, 2)
@@ -414,7 +415,7 @@ def test_code_of_a_class_or_a_mode_does_not_run_in_a_step(mode):
     assert run.charges() == 1
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 def test_a_state_that_is_loaded_before_the_first_sample_is_taken():
     network = nn.Linear(4, 2)
     saved = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
@@ -472,7 +473,7 @@ def trained():
     return session, *trained_in(session)
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("kind", HOLDERS)
 def test_no_object_of_a_run_holds_a_module_that_was_trained(kind, trained):
     _, module, optimizer = trained
@@ -480,7 +481,7 @@ def test_no_object_of_a_run_holds_a_module_that_was_trained(kind, trained):
         copied_by_pickle(HOLDERS[kind](module, optimizer))
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 def test_what_is_listed_leaves(trained):
     session, module, _ = trained
     released = session.released()
@@ -506,7 +507,7 @@ def test_what_is_listed_leaves(trained):
     copied_by_pickle(copy.deepcopy(released))
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 def test_a_released_module_that_is_trained_on_does_not_leave(trained):
     released = trained[0].released().train()
     module, _, loader = prepared(a_session(), released)
@@ -521,7 +522,7 @@ def test_a_released_module_that_is_trained_on_does_not_leave(trained):
         copied_by_pickle(again)
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("released", [False, True])
 def test_a_selection_releases_a_result_with_its_rebuilt_module_alone(released):
     """The last sample was in it, raw."""
@@ -581,7 +582,7 @@ FITS = {
 }
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("kind", FITS)
 def test_a_fit_whose_code_leads_to_the_records_is_refused(kind):
     """It registered the records' exact mean as a buffer, which was released."""

@@ -17,9 +17,10 @@ from dpbo.curator.labels import hash_labels
 from dpbo.curator.records import require_disjoint
 from dpbo.errors import InputError, UsageError
 from dpbo.mechanisms import GaussianMechanism
+from tests.attacks.marks import attack
 from tests.attacks.setups import MEAN, owner
 
-pytestmark = pytest.mark.attack("A26")
+pytestmark = attack("A26")
 IDS = [i // 200 for i in range(1000)]
 DAYS = [datetime.date(2020, 1, 1 + i) for i in IDS]
 

@@ -20,10 +20,11 @@ from dpbo.events import GaussianEvent
 from dpbo.notebook import facts_table
 from dpbo.statement import form
 from dpbo.testing.ledger_contract import BIRTH
+from tests.attacks.marks import attack
 from tests.attacks.setups import of, owner, point
 from tests.attacks.test_holes_search import search
 
-pytestmark = pytest.mark.attack("A21")
+pytestmark = attack("A21")
 CODES = (
     "\x1b[2J\x1b[H",
     "\x9b2J",

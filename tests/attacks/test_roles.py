@@ -26,11 +26,12 @@ from dpbo.errors import InputError, ReservationChanged, UsageError
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from tests.attacks import setups
+from tests.attacks.marks import attack
 from tests.attacks.setups import NOISE, owner, right
 from tests.attacks.test_holes_search import search, table
 
 pytestmark = [
-    pytest.mark.attack("A35"),
+    attack("A35"),
     pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
 ]
 CONFIG = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=2, batch_size=30)

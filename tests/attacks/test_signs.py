@@ -14,11 +14,12 @@ from sklearn.tree import DecisionTreeClassifier
 from dpbo import DPGIBO, Budget, DPSearch, Privacy, PrivateObjective
 from dpbo.algorithms import search_then_choose
 from dpbo.gibo import choose_start
+from tests.attacks.marks import attack
 from tests.attacks.setups import EXACT, of, owner
 from tests.attacks.test_replays import BOX, GRID, distance, near
 
 pytestmark = [
-    pytest.mark.attack("A13"),
+    attack("A13"),
     pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning"),
 ]
 RECORDS = torch.full((4000, 2), 0.2, dtype=torch.float64)

@@ -1,13 +1,13 @@
 """ClippedMean and ClippedSum under the query contract, in every form they take."""
 
-import pytest
 import torch
 
 from dpbo.queries import ClippedMean, ClippedSum
 from dpbo.testing.query_contract import SumContract
+from tests.attacks.marks import attack
 from tests.contracts.bases import tries
 
-pytestmark = pytest.mark.attack("A4", "A5", "A9", "A20")
+pytestmark = attack("A4", "A5", "A9", "A20")
 
 
 @tries(50)

@@ -35,6 +35,7 @@ from dpbo.queries import (
 )
 from dpbo.queries.ball import Ball
 from dpbo.queries.query import IntegerSum, copy_mutable
+from tests.attacks.marks import attack
 from tests.setups import DOUBLE, of, owner
 
 RECORDS = torch.linspace(0.1, 0.9, 24, dtype=DOUBLE).reshape(12, 2)
@@ -225,7 +226,7 @@ def told(query):
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-@pytest.mark.attack("A6")
+@attack("A6")
 def test_a_question_is_what_it_was_when_it_was_made(kind):
     for held, asked in CASES[kind]:
         given = copy.deepcopy(held)
@@ -238,7 +239,7 @@ def made(records):
     return owner(records, budget=Budget(5.0, 0.0), accounting=PureFilter())
 
 
-@pytest.mark.attack("A6", "A9")
+@attack("A6", "A9")
 @pytest.mark.parametrize(
     ("held", "asked", "mechanism"),
     [

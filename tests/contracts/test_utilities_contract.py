@@ -18,12 +18,13 @@ from dpbo.queries import CandidateScores, QuantileUtilities
 from dpbo.queries.integers import MOST_UNITS
 from dpbo.queries.utilities import _FINE
 from dpbo.testing import QueryContract, SeededEntropy
+from tests.attacks.marks import attack
 from tests.contracts.bases import exact_sum, tries
 from tests.setups import owner
 
 
 @tries(40)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestCandidates(QueryContract):
     covers = CandidateScores
     metrics = 3
@@ -35,7 +36,7 @@ class TestCandidates(QueryContract):
 
 
 @tries(40)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestQuantile(QueryContract):
     covers = QuantileUtilities
 
@@ -77,7 +78,7 @@ def test_the_best_candidate_is_chosen_from_its_fitted_model(kind):
     assert "candidates 3" in str(curator.statement())
 
 
-@pytest.mark.attack("A8", "A9")
+@attack("A8", "A9")
 def test_offsets_change_who_is_ahead_and_not_what_a_unit_moves():
     """The mechanism gets the totals and the public offsets, which do not depend on the number of
     records; and a large handicap outweighs a better score.

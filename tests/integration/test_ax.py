@@ -30,6 +30,7 @@ from dpbo.gibo import GradientInformation, GradientPosterior
 from dpbo.integrations.ax import ClientObjective, gp_ucb, gradient_information, noisy_improvement
 from dpbo.queries import CellMeans
 from dpbo.testing import replay
+from tests.attacks.marks import attack
 from tests.integration.searches import (
     CANARY,
     RECORDS,
@@ -486,7 +487,7 @@ def test_a_strategy_that_waits_for_values_gets_them():
     assert_told(loop, 8)
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_trial_with_raw_data_is_never_released():
     loop = a_loop()
     (index,) = loop.next()
@@ -674,7 +675,7 @@ def snapshot(loop):
     return repr((rows, trials, experiment.name, experiment._properties))
 
 
-@pytest.mark.attack("A6", "A7", "A21")
+@attack("A6", "A7", "A21")
 def test_replay_of_an_experiment():
     neighbour = RECORDS.clone()
     neighbour[200] = 0.0
@@ -687,7 +688,7 @@ def test_replay_of_an_experiment():
     assert len(replay(run, RECORDS, neighbour, **TERMS)) == 5
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_failing_score_leaves_nothing_private_behind(tmp_path, capfd):
     owner = curator(records=RECORDS + float(CANARY))
     file = tmp_path / "client.json"
@@ -705,7 +706,7 @@ def test_a_failing_score_leaves_nothing_private_behind(tmp_path, capfd):
         assert word not in file.read_text() + "".join(capfd.readouterr())
 
 
-@pytest.mark.attack("A7", "A21")
+@attack("A7", "A21")
 def test_no_proposal_follows_a_private_failure():
     """`catch=[Exception]` took private failures for those of a fit and went on from them, so that
     points told of the records.

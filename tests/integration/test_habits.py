@@ -27,6 +27,7 @@ from dpbo.errors import (
     ScoreError,
     UsageError,
 )
+from tests.attacks.marks import attack
 from tests.setups import of, owner
 
 X = np.random.default_rng(0).normal(size=(60, 2))
@@ -44,7 +45,7 @@ def objective(records, score):
     return PrivateObjective(made(records), score, score_range=(0, 1), evaluations=2)
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 @pytest.mark.parametrize(
     "records",
     [DataLoader(RECORDS, batch_size=8), {1.0, 2.0, 3.0}, {"x": DataLoader(RECORDS)}, {0: 1}.keys()],

@@ -23,6 +23,7 @@ from dpbo.dpsgd.noise import NoisedOptimizer, PoissonSamples
 from dpbo.dpsgd.rebuilding import PublicCopy
 from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.testing.mechanism_contract import assert_law
+from tests.attacks.marks import attack
 from tests.setups import of, steps_charged
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -81,7 +82,7 @@ def hostile_rows(generator, dtype):
     return rows
 
 
-@pytest.mark.attack("A4", "A5", "A9")
+@attack("A4", "A5", "A9")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_a_record_moves_the_float_sum_by_at_most_the_clip_and_one_nearly_does(
     dtype,
@@ -100,7 +101,7 @@ def test_a_record_moves_the_float_sum_by_at_most_the_clip_and_one_nearly_does(
         assert not summed(rows[which : which + 1]).any()
 
 
-@pytest.mark.attack("A1", "A2")
+@attack("A1", "A2")
 def test_the_noise_is_gaussian_on_a_public_grid_and_fresh_at_every_draw():
     drawn = []
     for _ in range(2):
@@ -131,7 +132,7 @@ def flushing_denormals():
     torch.set_flush_denormal(False)
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.usefixtures("flushing_denormals")
 @pytest.mark.parametrize(
     ("records", "part"),
@@ -159,7 +160,7 @@ def test_sums_are_exact_within_what_the_proof_of_their_sensitivity_allows(record
         assert exact_norm(error.astype(float)) <= 2.0**-11 * CLIP
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_no_records_factor_depends_on_how_many_there_are_or_how_they_lie_in_memory():
     """Gradients were joined by how many numbers they have. So one record more took each norm in
     other blocks, and the sum of 2^19 others moved by .05 C of its own.
@@ -174,7 +175,7 @@ def test_no_records_factor_depends_on_how_many_there_are_or_how_they_lie_in_memo
     assert torch.equal(summed(rows), summed(rows.T.contiguous().T))
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_a_sum_that_underflows_raises_nothing_after_its_charge():
     with np.errstate(all="raise"):
         noise._noised(torch.full((2,), 1e-305, dtype=torch.float64), noise.MOST_NORM)
@@ -218,7 +219,7 @@ def backward(module, optimizer, batch):
     nn.functional.cross_entropy(module(batch[0]), batch[1]).backward()
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 def test_a_second_step_on_one_sample_is_refused_and_charges_nothing():
     curator, *prepared = private()
     for module, noised, loader in (session(), prepared):
@@ -258,7 +259,7 @@ class Other(Spare):
         return output, self.spare(output)
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "ew"])
 @pytest.mark.parametrize("kind", [Spare, Other])
 def test_a_parameter_without_a_gradient_is_named_before_a_charge(kind, mode):
@@ -302,7 +303,7 @@ def test_a_hook_of_the_users_displaces_no_charge():
     assert steps_charged(curator.ledger) == TERMS.batches
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 @pytest.mark.parametrize("norm", [0.0, -0.5, math.nan, math.inf])
 def test_a_schedule_of_the_norm_bound_that_leaves_its_range_makes_no_step(norm):
     curator, module, noised, loader = private()
@@ -313,7 +314,7 @@ def test_a_schedule_of_the_norm_bound_that_leaves_its_range_makes_no_step(norm):
     assert steps_charged(curator.ledger) == 0
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 def test_gradients_of_two_samples_or_not_one_for_each_record_make_no_step():
     """A soft prompt of two rows, each the sum over all records; half of a sample; a frozen
     parameter's own gradient.
@@ -409,7 +410,7 @@ def seed_all(_worker):
     random.seed(0)
 
 
-@pytest.mark.attack("A17", "A27")
+@attack("A17", "A27")
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_load_ahead_and_a_sample_counts_where_the_loop_gets_it(persistent):
     workers = of(
@@ -440,7 +441,7 @@ def test_workers_load_ahead_and_a_sample_counts_where_the_loop_gets_it(persisten
     assert torch.equal(*left), "records do not move the caller's generators"
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_passes_that_were_begun_together_count_their_own_samples(workers):
     loader = DataLoader(TensorDataset(X, Y), num_workers=workers)
@@ -465,7 +466,7 @@ class Broken(TensorDataset):
         return super().__getitem__(place)
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_sample_that_could_not_be_loaded_is_not_left_out(workers):
     records = Broken(X, Y)
@@ -483,7 +484,7 @@ def test_a_sample_that_could_not_be_loaded_is_not_left_out(workers):
         next(iter(loader))
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 def test_a_sample_that_was_loaded_ahead_is_no_second_chance():
     _, module, noised, loader = private(data_loader=DataLoader(TensorDataset(X, Y), num_workers=1))
     batch = next(iter(loader))
@@ -502,7 +503,7 @@ def test_a_sample_that_was_loaded_ahead_is_no_second_chance():
         next(batches)
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 def test_workers_and_opacus_parts_of_a_sample_go_together_only_without_a_step():
     """Opacus' loader takes the places of ours, which then counts no sample."""
     curator, module, noised, loader = private(
@@ -517,7 +518,7 @@ def test_workers_and_opacus_parts_of_a_sample_go_together_only_without_a_step():
     assert steps_charged(curator.ledger) == 0
 
 
-@pytest.mark.attack("A6", "A7")
+@attack("A6", "A7")
 def test_steps_follow_from_noised_sums_alone(monkeypatch):
     """The same noised sums on neighbouring records: the same weights and ledger. And each exact sum
     moves by at most the clip.
@@ -565,7 +566,7 @@ def test_steps_follow_from_noised_sums_alone(monkeypatch):
     assert 0 < float(moved.min()) <= float(moved.max()) <= 2.0
 
 
-@pytest.mark.attack("A8", "A29")
+@attack("A8", "A29")
 def test_nothing_public_tells_one_record_more():
     told = []
     for count in (63, 64):
@@ -605,7 +606,7 @@ class Named(TensorDataset):
         return dict(zip(("rows", "label"), super().__getitem__(place), strict=True))
 
 
-@pytest.mark.attack("A8", "A27")
+@attack("A8", "A27")
 def test_a_loader_of_other_records_than_the_curators_is_refused_without_their_number():
     """Each record ten times would cost ten times what is charged."""
     shuffled = torch.randperm(64)
@@ -636,7 +637,7 @@ def test_a_loader_of_other_records_than_the_curators_is_refused_without_their_nu
     private(owner(noisy := Noisy(X, Y)), data_loader=DataLoader(noisy))
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 @pytest.mark.parametrize("kind", [TensorDataset, Named])
 def test_an_empty_sample_has_the_form_of_others_and_nothing_tells_of_it(kind, caplog):
     terms = DPSGDConfig(noise_multiplier=1.0, epochs=20, batches=1000, batch_size=1)
@@ -656,7 +657,7 @@ def test_an_empty_sample_has_the_form_of_others_and_nothing_tells_of_it(kind, ca
     assert caplog.records == []
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 def test_opacus_own_engine_cannot_charge_a_ledger():
     engine = load_opacus().PrivacyEngine()
     module = nn.Linear(4, 2)

@@ -14,10 +14,11 @@ from torch.utils.data import TensorDataset
 from dpbo.dpsgd import DPSGDConfig, Session
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.errors import InputError
+from tests.attacks.marks import attack
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
-    pytest.mark.attack("A21"),
+    attack("A21"),
 ]
 TERMS = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=3, batch_size=30)
 X = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))

@@ -30,6 +30,7 @@ from dpbo.integrations.recommendation import recommended
 from dpbo.queries import CellMeans
 from dpbo.reporting.released_values import ReleasedValues
 from dpbo.testing import replay
+from tests.attacks.marks import attack
 from tests.integration.processes import started
 from tests.integration.searches import (
     CANARY,
@@ -155,7 +156,7 @@ def test_the_last_slot_lost_to_another_while_fitting():
     assert len(released(private)) == 2
 
 
-@pytest.mark.attack("A13")
+@attack("A13")
 def test_studies_that_do_not_fit_are_refused_before_anything_is_fitted():
     def never(x):
         raise AssertionError("fitted")
@@ -224,7 +225,7 @@ def test_every_pruner_and_every_second_value_is_refused_before_a_charge():
         TrialObjective(objective(score=two, score_range=[(0.0, 1.0), (0.0, 1.0)]), SPACE)
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_report_from_within_the_fit_is_never_released():
     def reporting(x):
         trial.report(0.5, step=1)
@@ -252,7 +253,7 @@ def test_a_fit_that_raises_is_a_failed_trial_at_no_charge():
     assert all(not trial.user_attrs for trial in study.trials if trial.state is TrialState.FAIL)
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_failing_score_leaves_nothing_private_behind(tmp_path, caplog):
     owner = curator(str(tmp_path / "l.db"), RECORDS + float(CANARY))
     private = TrialObjective(objective(owner, 3, score=failing_score), SPACE)
@@ -308,7 +309,7 @@ def contents(file: pathlib.Path, ledger):
     return text
 
 
-@pytest.mark.attack("A6", "A7", "A21")
+@attack("A6", "A7", "A21")
 def test_replay_of_a_study(tmp_path):
     neighbour = RECORDS.clone()
     runs: list[pathlib.Path] = []
@@ -577,7 +578,7 @@ def test_points_that_are_under_way_or_failed_are_not_asked_again_at_once():
     assert min(float((a - b).norm()) for a, b in itertools.combinations(points, 2)) > 0.02
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_killed_process_of_two_loses_nothing_that_was_paid_for(tmp_path, capsys):
     """One worker is killed between a release and telling Optuna; then two, of which this process is
     one, resume and finish at once.

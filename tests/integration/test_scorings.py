@@ -17,6 +17,7 @@ from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import CellMeans
 from dpbo.search.scorings import scoring_named
+from tests.attacks.marks import attack
 from tests.integration.test_search import TRAIN, VALIDATION
 from tests.setups import owner
 
@@ -117,7 +118,7 @@ def test_a_label_that_cannot_be_compared_moves_no_other_failing_record():
     )
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_one_label_of_another_type_moves_no_other_records_score():
     """As one array of numpy's choice, a list's one word would make all its numbers words, and every
     score wrong.
@@ -135,7 +136,7 @@ def test_one_label_of_another_type_moves_no_other_records_score():
             assert np.array_equal(after[1:], before[1:]), (scoring, odd)
 
 
-@pytest.mark.attack("A13")
+@attack("A13")
 def test_no_model_is_worse_than_any():
     for scoring in SCORINGS:
         scored = scoring_named(scoring, None, TRAIN[1])

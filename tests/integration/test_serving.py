@@ -27,6 +27,7 @@ from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.po_gp_ucb import Modeler, Outcomes
 from dpbo.papers.po_gp_ucb.http import RemoteCurator, application, search
 from dpbo.papers.po_gp_ucb.http.server import serve
+from tests.attacks.marks import attack
 from tests.integration.processes import free_port, started
 from tests.setups import owner
 
@@ -154,7 +155,7 @@ def test_an_answer_that_was_charged_and_lost_is_gone(client, monkeypatch):
     assert ask(web, 2, "other").status_code == 200
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_failing_outcome_is_the_worst_one_and_no_word_of_it_gets_out(client, caplog, monkeypatch):
     def failing(records):
         raise RuntimeError(f"patient {SECRET}")
@@ -173,7 +174,7 @@ def test_a_failing_outcome_is_the_worst_one_and_no_word_of_it_gets_out(client, c
     assert str(SECRET) not in broken.text + caplog.text
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_failure_is_a_status_alone_and_a_drawn_answer_waits_for_the_same_question(
     client, monkeypatch
 ):
@@ -275,7 +276,7 @@ def value(row):
 STATEMENT: tuple[str, str, dict[str, Any]] = ("GET", "/statement", {})
 
 
-@pytest.mark.attack("A3")
+@attack("A3")
 def test_replies_leave_at_whole_multiples_of_a_public_time(clock):
     """Also what is answered within a tick of the clock, what is refused, and what takes longer than
     one period.
@@ -288,7 +289,7 @@ def test_replies_leave_at_whole_multiples_of_a_public_time(clock):
             assert replied(clock, app, asked) == pytest.approx([0.4 * whole]), (seconds, asked)
 
 
-@pytest.mark.attack("A3")
+@attack("A3")
 def test_nobody_learns_from_the_statement_how_long_an_outcome_takes(clock):
     """The statement waits in the same queue, and answers come one a period."""
     for seconds in (0.01, 0.15):
@@ -313,7 +314,7 @@ def serving(port):
     serve(outcomes(holds_the_interpreter), token=TOKEN, port=port, every=0.02)
 
 
-@pytest.mark.attack("A3")
+@attack("A3")
 def test_replies_that_wait_for_no_turn_do_not_wait_for_an_outcome_either(tmp_path):
     """Who has no token could measure how long an outcome holds the interpreter, if both were in one
     process.
@@ -408,7 +409,7 @@ def test_a_search_ends_when_nothing_is_left_to_ask_and_by_an_error_when_refused(
     assert (refused.value.status, refused.value.gone) == (404, False)
 
 
-@pytest.mark.attack("A13")
+@attack("A13")
 def test_minimising_is_maximising_the_negative(found):
     (answer,), modeler = found(outcomes(), steps=1, minimise=True)
     assert modeler.history == [(0, -answer.value)]

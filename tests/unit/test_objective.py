@@ -27,6 +27,7 @@ from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, ScoreErro
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.objective import NoiseWarning
 from dpbo.queries import ClippedMean
+from tests.attacks.marks import attack
 from tests.setups import charges, of, owner
 
 N = 5000
@@ -144,7 +145,7 @@ def test_history_and_resume_under_a_name(on_disk):
             objective(make(**on_disk), **{"name": "svm", "evaluations": 5, **change})
 
 
-@pytest.mark.attack("A7")
+@attack("A7")
 def test_objectives_of_one_plan_that_take_turns_assume_that_durations_tell_nothing(tmp_path):
     for turns, told in (("aabb", False), ("abba", True), ("aba", True), ("abab", True)):
         terms = {"ledger": str(tmp_path / f"{turns}.db"), "dataset": "study"}

@@ -21,6 +21,7 @@ from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import DeltaWarning
 from dpbo.queries import ClippedMean
 from dpbo.statement import form, format_up
+from tests.attacks.marks import attack
 from tests.setups import itself, owner
 
 
@@ -40,7 +41,7 @@ def test_twenty_five_gaussian_releases_of_total_mu_one_print_4_378():
     assert all("(4.378, 1e-05)-DP" in line for line in statement.lines)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_the_guarantee_is_the_cap_whatever_was_spent():
     curator = make()
     before = curator.statement().guarantee
@@ -91,7 +92,7 @@ def test_every_field_is_there_in_text_json_and_html(tmp_path):
     assert statement.head in statement._repr_html_()
 
 
-@pytest.mark.attack("A8", "A19")
+@attack("A8", "A19")
 def test_where_the_number_of_records_is_private_no_score_may_depend_on_it():
     of_pairs = PrivacyUnit("patient", groups=torch.arange(200) // 2)
     for terms, private in (
@@ -172,7 +173,7 @@ def test_who_is_protected_with_labels_and_without(adjacency):
     )
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_numbers_are_rounded_up():
     shown = {
         4.37718: "4.378",

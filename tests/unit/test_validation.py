@@ -32,9 +32,10 @@ from dpbo.papers.po_gp_ucb import Modeler
 from dpbo.papers.po_gp_ucb.http import RemoteCurator
 from dpbo.queries import ClippedMean
 from dpbo.validation import Count, Positive, Within, checked
+from tests.attacks.marks import attack
 from tests.setups import of, owner
 
-pytestmark = pytest.mark.attack("A5")
+pytestmark = attack("A5")
 Spread = Annotated[tuple[float, float], Within("(low, high)", lambda pair: pair[0] < pair[1])]
 X = torch.tensor([0.5, 0.5], dtype=torch.float64)
 PLACES = {"count": 1, "scale": None, "share": 1, "ends": (0.0, 1.0), "weights": ()}

@@ -27,6 +27,7 @@ from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.papers.kusner import AdaptiveLipschitz, RegularisedBest
 from dpbo.testing.ledger_contract import BIRTH
 from examples.check_export import check
+from tests.attacks.marks import attack
 from tests.setups import EXACT, MEAN, of
 from tests.slow.ledger.runs import make
 from tests.unit.accounting.test_exported import EVENTS, SAMPLED, exported
@@ -34,7 +35,7 @@ from tests.unit.accounting.test_exported import EVENTS, SAMPLED, exported
 PROGRAM = pathlib.Path(__file__).parents[3] / "examples" / "check_export.py"
 # what the program reports as a broken chain
 BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-pytestmark = pytest.mark.attack("A16")
+pytestmark = attack("A16")
 
 
 def printed(url):

@@ -23,6 +23,7 @@ import torch
 
 from dpbo import Budget, Curator
 from dpbo.curator.ledger import Ledger
+from tests.attacks.marks import attack
 from tests.setups import charged, stored
 from tests.slow.ledger.runs import make, search
 
@@ -31,7 +32,7 @@ SLOTS = {"small": 6, "main": 10}
 RANDOM = [("sqlite", chunk, 15) for chunk in range(10)] + [
     ("postgresql", chunk, 10) for chunk in range(5)
 ]
-pytestmark = pytest.mark.attack("A16")
+pytestmark = attack("A16")
 
 
 def small(url):

@@ -16,6 +16,7 @@ from dpbo.curator.ledger import Ledger
 from dpbo.curator.reservation_fingerprints import file_of
 from dpbo.errors import InputError, LedgerRolledBack, LedgerUnavailable, ReservationChanged
 from dpbo.testing.ledger_contract import BIRTH
+from tests.attacks.marks import attack
 from tests.setups import charged, owner
 
 RECORDS = torch.rand(100, 2, dtype=torch.float64)
@@ -38,7 +39,7 @@ def objective(url, records=RECORDS, score=score):
     )
 
 
-@pytest.mark.attack("A30")
+@attack("A30")
 def test_a_plan_on_a_server_is_resumed_with_what_it_began_with_alone(
     server, tmp_path, monkeypatch, caplog
 ):
@@ -62,7 +63,7 @@ def test_a_plan_on_a_server_is_resumed_with_what_it_began_with_alone(
     assert "Set XDG_STATE_HOME to a folder" in caplog.text
 
 
-@pytest.mark.attack("A22", "A35")
+@attack("A22", "A35")
 def test_each_role_finds_the_same_ledger_or_none(server):
     """By search_path="$user" three roles had three ledgers, and three budgets, of one data set."""
 
@@ -107,7 +108,7 @@ def test_each_role_finds_the_same_ledger_or_none(server):
         Ledger(url("dpbo"), BIRTH)
 
 
-@pytest.mark.attack("A22")
+@attack("A22")
 def test_a_server_that_was_restored_from_an_older_dump_is_refused_where_it_was_used(
     server, tmp_path, monkeypatch
 ):
@@ -153,7 +154,7 @@ def _link(file):
     ],
 )
 @pytest.mark.parametrize("place", ["file", "server"])
-@pytest.mark.attack("A16", "A22")
+@attack("A16", "A22")
 def test_whatever_becomes_of_the_fingerprints_nothing_is_charged_twice(
     request, tmp_path, monkeypatch, place, spoil, goes_on
 ):

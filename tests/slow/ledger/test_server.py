@@ -12,12 +12,13 @@ import torch
 
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, LedgerUnavailable, ReleaseLost
+from tests.attacks.marks import attack
 from tests.setups import MEAN, NOISE
 from tests.slow.ledger.proxy import Proxy
 from tests.slow.ledger.runs import make, search
 
 COMMIT = b"COMMIT\0"  # not READ COMMITTED
-pytestmark = pytest.mark.attack("A16")
+pytestmark = attack("A16")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from dpbo import Budget, PrivacyUnit, Ranks
 from dpbo.curator.labels import hash_labels
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError, UsageError
+from tests.attacks.marks import attack
 from tests.setups import charged, owner
 from tests.slow.ranks.jobs import JOBS, STEPS
 
@@ -34,7 +35,7 @@ def refusal(met, name):
     "name",
     [pytest.param(name, marks=[pytest.mark.deep] * ("between" not in name)) for name in DEATHS],
 )
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(ran, met, name):
     folder = ran(name)
     survivors = met(name)
@@ -62,7 +63,7 @@ def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(ran, met, na
         assert after[: len(known)] == known, "what ranks saw is what is resumed"
 
 
-@pytest.mark.attack("A20")
+@attack("A20")
 @pytest.mark.deep
 def test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger(ran, met):
     name, text = refusal(met, "unit on two ranks")
@@ -71,7 +72,7 @@ def test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger(ran, me
     assert not (ran("unit on two ranks") / "l.db").exists()
 
 
-@pytest.mark.attack("A26")
+@attack("A26")
 def test_one_name_written_in_two_ways_on_two_ranks_is_said(met):
     """Labels in NFC and NFD, in other capitals or with a zero-width space made four units of three
     people, without a word.
@@ -85,7 +86,7 @@ def test_one_name_written_in_two_ways_on_two_ranks_is_said(met):
         ]
 
 
-@pytest.mark.attack("A30", "A35")
+@attack("A30", "A35")
 def test_ranks_resume_with_the_same_records_however_they_are_dealt(met):
     """They resumed on other records without a word, and only the first rank knew later what had
     been released.
@@ -125,7 +126,7 @@ def test_ranks_that_ask_for_different_things_are_refused_and_may_go_on(met):
         assert (charges, left) == (1, 2), "only what all asked for was charged"
 
 
-@pytest.mark.attack("A35")
+@attack("A35")
 def test_ranks_with_other_code_globals_or_models_are_refused_before_a_charge(met):
     """They were accepted: the sum was of scores by two models, which no statement says."""
     for rank in met("other models").values():
@@ -138,7 +139,7 @@ def test_ranks_with_other_code_globals_or_models_are_refused_before_a_charge(met
         assert charges == 0
 
 
-@pytest.mark.attack("A16", "A17")
+@attack("A16", "A17")
 def test_a_rank_that_lies_causes_no_second_noise_and_no_release_without_a_charge(ran, met):
     """What it sends of its own records is believed. All else is compared before anything is
     charged.
@@ -224,7 +225,7 @@ def test_hidden_runs_are_refused_on_ranks_before_they_cost(met):
         assert last == 2, "birth and two notes"
 
 
-@pytest.mark.attack("A17", "A27")
+@attack("A17", "A27")
 def test_a_training_that_several_processes_share_is_refused(met):
     for rank in met("trains together").values():
         *modules, curator, noted = rank["value"]

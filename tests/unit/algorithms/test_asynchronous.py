@@ -14,6 +14,7 @@ from dpbo import Budget, PrivateObjective, Space
 from dpbo.algorithms import AsynchronousBO
 from dpbo.errors import InputError, PrivateFailure, UsageError, WorkersDied
 from dpbo.testing import SeededEntropy
+from tests.attacks.marks import attack
 from tests.setups import charges, owner
 from tests.unit.algorithms.worker_scores import load, near
 
@@ -117,7 +118,7 @@ def test_the_plan_is_used_up_exactly():
         assert any(torch.equal(found.x, x) for x in found.X), (workers, ordered)
 
 
-@pytest.mark.attack("A7")
+@attack("A7")
 def test_in_order_every_point_and_value_is_the_same_however_long_jobs_take():
     """Where each has ended before the next point is proposed, and where none ends before its
     turn.
@@ -137,7 +138,7 @@ def test_in_order_every_point_and_value_is_the_same_however_long_jobs_take():
     )
 
 
-@pytest.mark.attack("A3")
+@attack("A3")
 def test_only_a_search_in_the_order_of_finishing_assumes_that_durations_tell_nothing():
     for ordered, workers, assumed in ((True, 3, False), (False, 1, False), (False, 3, True)):
         objective = planned()
@@ -289,7 +290,7 @@ def test_two_searches_share_one_plan(on_disk):
     )
 
 
-@pytest.mark.attack("A3", "A21")
+@attack("A3", "A21")
 def test_a_result_holds_no_clock():
     def run(wait):
         def propose(X, Y, Yvar, pending, *, seed):

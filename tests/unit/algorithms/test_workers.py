@@ -22,6 +22,7 @@ from dpbo.errors import PrivateFailure, WorkersDied
 from dpbo.queries import ClippedMean
 from dpbo.queries.sampled import PoissonSampled
 from dpbo.testing import SeededEntropy
+from tests.attacks.marks import attack
 from tests.setups import EXACT, charged, of, owner, stored
 from tests.unit.algorithms.test_asynchronous import SPACE, quick, search
 from tests.unit.algorithms.worker_scores import RECORDS, Noting, Patient, load, near, trouble
@@ -112,7 +113,7 @@ def test_every_executor_gives_the_same_integers_whatever_the_order_of_release(
 
 
 @pytest.mark.parametrize("kind", ["processes", *DEEP])
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_what_an_executor_says_of_records_that_do_not_pickle_stays_inside(makers, kind):
     """It was raised as it came, with the text of a record; what a fit raises in the open still
     comes as it is.
@@ -132,7 +133,7 @@ def test_what_an_executor_says_of_records_that_do_not_pickle_stays_inside(makers
 
 
 @pytest.mark.parametrize("kind", ["processes", *DEEP])
-@pytest.mark.attack("A16", "A17")
+@attack("A16", "A17")
 def test_a_worker_killed_while_it_evaluates_costs_no_charge_and_no_second_noise(
     makers, kind, tmp_path
 ):
@@ -159,7 +160,7 @@ def test_a_worker_killed_while_it_evaluates_costs_no_charge_and_no_second_noise(
 
 
 @pytest.mark.deep
-@pytest.mark.attack("A17")
+@attack("A17")
 def test_a_job_that_dask_gave_up_loses_no_point_and_no_charge(tmp_path):
     """Dask raises KilledWorker once as many workers died of a job as it allows."""
     with ThreadPoolExecutor(2) as threads:

@@ -10,6 +10,7 @@ import torch
 from dpbo import Budget
 from dpbo.errors import InputError
 from dpbo.queries import ClippedMean
+from tests.attacks.marks import attack
 from tests.setups import EXACT, MEAN, NOISE, owner
 
 RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
@@ -30,7 +31,7 @@ def make(**terms):
 SMOOTH = SmoothMean(lambda _, r: r, score_range=(0.0, 1.0))
 
 
-@pytest.mark.attack("A19")
+@attack("A19")
 def test_it_is_refused_unless_allowed_and_nothing_is_charged():
     curator = make()
     with pytest.raises(InputError, match=r"allow_conditional.*gp-prior"):
@@ -38,7 +39,7 @@ def test_it_is_refused_unless_allowed_and_nothing_is_charged():
     assert curator.ledger.head().kind == "birth"
 
 
-@pytest.mark.attack("A19")
+@attack("A19")
 def test_three_lines_tell_three_guarantees(on_disk):
     curator = make(**on_disk, allow_conditional=True)
     curator.release(MEAN, NOISE)

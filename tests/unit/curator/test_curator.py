@@ -38,6 +38,7 @@ from dpbo.events import GaussianEvent
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
 from dpbo.testing import SeededEntropy
+from tests.attacks.marks import attack
 from tests.setups import EXACT, TERMS, itself, kinds, of, owner
 
 RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
@@ -118,7 +119,7 @@ def test_a_handle_gives_its_one_value_again_and_is_charged_once():
     assert kinds(curator) == ["birth", "charge", "value", "charge", "value"]
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_the_charge_is_durable_before_the_noise_and_the_value_after():
     order = []
 
@@ -133,7 +134,7 @@ def test_the_charge_is_durable_before_the_noise_and_the_value_after():
     assert curator.ledger.head().kind == "value"
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_beyond_the_budget_nothing_is_drawn_and_nothing_charged():
     curator = make()
     curator.release_all([curator.evaluate(mean()) for _ in range(25)], NOISE)
@@ -155,7 +156,7 @@ def test_what_was_paid_for_comes_whatever_device_is_the_default_now():
         assert {release.value.device.type, release.variance.device.type} == {"cpu"}
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_a_choice_tells_nothing_by_underflow_whatever_numpy_is_told_to_do_then():
     """The worse one's weight is exp(-ones), which underflows from 709 on: an error, or a warning,
     would tell how many there are.
@@ -184,7 +185,7 @@ def test_a_failure_after_the_charge_loses_the_value_for_good():
     assert kinds(curator) == ["birth", "charge"]
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_value_that_could_not_be_stored_is_delivered_later_and_never_drawn_again():
     """By the next release of its handle, or when delivery is asked for, as long as that takes."""
     for deliver in (False, True):
@@ -219,7 +220,7 @@ def test_a_value_that_could_not_be_stored_is_delivered_later_and_never_drawn_aga
     assert kinds(curator) == ["birth", "charge", "value"]
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_what_stops_a_charge_burns_the_handle_only_if_it_was_kept():
     """A commit whose confirmation was lost went through, too: what it charged is never drawn
     again.
@@ -242,7 +243,7 @@ def test_what_stops_a_charge_burns_the_handle_only_if_it_was_kept():
         assert kinds(curator) == ["birth", "charge"] + ["value"] * (not kept), (stop, kept)
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_curators_handles_and_units_are_opaque():
     curator = make(unit=PrivacyUnit("patient", groups=[f"name{i}" for i in range(101)]))
     for thing in (curator, curator.evaluate(mean())):
@@ -299,7 +300,7 @@ def test_records_and_scores_of_every_kind():
     assert found == pytest.approx(0.5, abs=8 / 101)
 
 
-@pytest.mark.attack("A20")
+@attack("A20")
 def test_units_count_by_their_means_and_divide_by_their_number():
     records, unit = (
         torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64),
@@ -314,7 +315,7 @@ def test_units_count_by_their_means_and_divide_by_their_number():
     )
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_nan_infinities_and_failures_count_as_the_worst_score():
     bad = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0], dtype=torch.float64)
     assert settled(itself, bad) == pytest.approx(0.25, abs=0.02)
@@ -324,7 +325,7 @@ def test_nan_infinities_and_failures_count_as_the_worst_score():
     ).value.item() == pytest.approx(1.0, abs=0.02)
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_an_exception_or_a_wrong_result_is_confined_to_the_units_that_cause_it():
     records = torch.ones(200, dtype=torch.float64)
     records[[17, 40]] = -1.0
@@ -351,7 +352,7 @@ def test_an_exception_or_a_wrong_result_is_confined_to_the_units_that_cause_it()
             )
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_failure_that_cannot_be_confined_is_told_to_the_operator_alone():
     """No kind of exception carries private text out, and readers of the ledger do not learn that
     there was one.
@@ -541,7 +542,7 @@ SAMPLES = {
 }
 
 
-@pytest.mark.attack("A4", "A5")
+@attack("A4", "A5")
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_what_a_score_writes_to_samples_is_refused_or_gone_at_the_next_call(kind):
     """There are no public records on which that is seen."""
@@ -606,7 +607,7 @@ KINDS = {
 }
 
 
-@pytest.mark.attack("A4", "A5")
+@attack("A4", "A5")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("who", ["score", "caller"])
 def test_records_that_are_written_to_are_refused(kind, who):
@@ -635,7 +636,7 @@ def cells_of(count):
     return cells
 
 
-@pytest.mark.attack("A4", "A5")
+@attack("A4", "A5")
 @pytest.mark.parametrize("kind", [pd.DataFrame, np.asarray])
 def test_arrays_in_cells_that_are_written_to_are_refused(kind):
     """Each evaluation halved them again."""
@@ -683,7 +684,7 @@ def test_a_score_may_sort_a_sparse_matrix():
     make(unsorted).evaluate(mean(sort))
 
 
-@pytest.mark.attack("A5", "A8")
+@attack("A5", "A8")
 def test_an_empty_data_set_is_an_ordinary_neighbour_where_the_number_is_private():
     def needs_someone(_m, r):
         r.max()  # of none raises
@@ -714,7 +715,7 @@ def test_costs_below_one_and_handles_of_another_curator_are_refused():
         make().release(handle, NOISE)
 
 
-@pytest.mark.attack("A17")
+@attack("A17")
 def test_a_forked_process_cannot_release(on_disk):
     for terms in (of(), on_disk):
         curator = make(**terms)
@@ -800,7 +801,7 @@ def test_details_are_those_of_the_submission_and_as_the_ledger_gives_them_back()
         assert promised.result().details == {"y": [0.25]}
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_errors_do_not_repeat_what_may_be_private():
     names: Any = np.array(["Alice HIV+", "Bob"])
     for wrong in (
@@ -899,7 +900,7 @@ def test_metrics_are_released_jointly_with_the_boxs_diagonal():
     assert sum((1 / s) ** 2 for s in (law.std[0], law.std[1] / 10)) == pytest.approx(1 / 25)
 
 
-@pytest.mark.attack("A17")
+@attack("A17")
 def test_repeatable_noise_voids_the_statement(on_disk, tmp_path):
     values = [make(entropy=SeededEntropy(1)).release(mean(), NOISE).value for _ in range(2)]
     assert values[0] == values[1]
@@ -951,7 +952,7 @@ def test_a_ledger_of_another_data_set_unit_or_adjacency_is_refused(on_disk):
     assert make(**on_disk).ledger.head().seq == 2
 
 
-@pytest.mark.attack("A22")
+@attack("A22")
 def test_two_studies_on_one_data_set_add_up(on_disk):
     terms = {**on_disk, "adjacency": Adjacency.ADD_OR_REMOVE_ONE}
     # a withdrawn patient keeps the ledger

@@ -19,6 +19,7 @@ from dpbo.curator.record_fingerprints import Sketch, TableDigest, order_digest, 
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
+from tests.attacks.marks import attack
 
 KEY = bytes(range(32))
 TEXTS = ["", "a", "a\x00", "\x00", "\x00a", "b", "aa", "ä", "a\u0308", "\ud800", "\U0010ffff"]
@@ -228,7 +229,7 @@ def test_columns_of_people_tell_who_they_are_and_those_of_the_rows_order_do_not(
         assert not sketch.columns, place
 
 
-@pytest.mark.attack("A22")
+@attack("A22")
 def test_no_cell_hides_that_records_are_protected_already():
     for cell in (*MISSING, uuid.UUID(int=1), pd.Period("2020-01"), {1, 2}, Picture(0)):
         names: list[Any] = [f"p{place}" for place in range(100)]

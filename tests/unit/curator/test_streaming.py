@@ -13,6 +13,7 @@ from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.queries import CellMeans, ClippedMean, PoissonSampled, QuantileUtilities
 from dpbo.queries.ball import Ball
+from tests.attacks.marks import attack
 from tests.setups import EXACT, MEAN, owner
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -96,7 +97,7 @@ def answers(curator):
     return [curator.release(handle, EXACT).value.tolist() for handle in handles]
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("n", [2, ROWS, ROWS + 1, 4 * ROWS, 5 * ROWS - 7])
 def test_blocks_give_the_bits_of_resident_records(device, n):
@@ -106,7 +107,7 @@ def test_blocks_give_the_bits_of_resident_records(device, n):
     assert answers(streamed) == answers(opened(records.to(device)))
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_a_record_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks():
     records = records_of(2 * ROWS + 1)
     settings = {"adjacency": Adjacency.ADD_OR_REMOVE_ONE, "device": "cpu"}
@@ -178,7 +179,7 @@ class GradientInBlocks(ClippedGradient):
         return ROWS
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("n", [ROWS, ROWS + 1, 5 * ROWS - 7])
 def test_large_tensors_are_asked_in_blocks_and_answer_the_same(n):
     records = records_of(n).cpu()

@@ -24,6 +24,7 @@ from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, SelectionEvent, event_from_json
 from dpbo.run_counts import BinomialRuns, FixedRuns, ThresholdStop, TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
+from tests.attacks.marks import attack
 from tests.unit.accounting.enumerated import profiles_of_laws
 
 ONE = 1 << 40
@@ -98,7 +99,7 @@ def test_runs_that_failed_or_a_model_that_cannot_be_fitted_say_nothing():
         assert not adaptive.interests(known, SPACE.sample(32, seed=0), SeededEntropy(5)).any()
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_how_many_runs_looked_at_earlier_ones_shows_in_no_state_of_torchs_generator():
     for runs in (1, 3, 5):
         drawn, state = list[float](), torch.get_rng_state()

@@ -20,6 +20,7 @@ from dpbo.events import GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from examples.dpsgd_one_ledger import main
+from tests.attacks.marks import attack
 from tests.setups import steps_charged
 
 SIGMA, RATE = 1.1, 0.125
@@ -140,7 +141,7 @@ def test_a_checkpoint_brings_its_releases_and_must_be_one_of_ours():
             LedgerAccountant().load_state_dict(state)
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_steps_of_another_run_are_charged_once_and_beside_those_of_this_one():
     """Equal steps, one known run: what the ledger knows of it pays for nothing of the other."""
     curator = make(steps=12)
@@ -178,7 +179,7 @@ def test_a_checkpoint_that_contradicts_the_ledger_in_one_run_is_charged_for_none
     assert curator.ledger.used() == before
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_steps_are_charged_in_blocks_before_they_are_taken_and_never_left_out(monkeypatch):
     """What is charged is never less than what was taken: also after a checkpoint, in a forked
     process and at the end of the plan.
@@ -280,7 +281,7 @@ def test_each_relation_and_filter_pays_for_steps_in_its_own_way():
         train(private(make(accounting=GDPFilter())), 1)
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_checkpoint_is_merged_and_never_takes_anything_back(tmp_path):
     engine = opacus()
     model, optimizer = train(engine, 5, noise_multiplier=SIGMA)
@@ -328,7 +329,7 @@ def test_a_copy_counts_for_itself_and_another_history_of_one_run_is_refused():
         copy.deepcopy(bound)
 
 
-@pytest.mark.attack("A19")
+@attack("A19")
 def test_beside_a_release_that_rests_on_assumptions_epsilon_is_infinite():
     class Smooth(ClippedMean):
         def data_assumptions(self):

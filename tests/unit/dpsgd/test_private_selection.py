@@ -44,6 +44,7 @@ from dpbo.queries import CandidateScores
 from dpbo.run_counts import FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
 from dpbo.space import Space
 from dpbo.testing import SeededEntropy
+from tests.attacks.marks import attack
 from tests.setups import of, owner
 
 SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0), depth=[1, 2, 4], kind=["a", "b"])
@@ -100,7 +101,7 @@ def test_the_best_run_is_released_and_costs_what_the_plan_says():
     curator.ledger.verify()
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_the_ledger_holds_one_charge_and_one_value_and_no_trace_of_a_run():
     def failing(parameters):
         raise RuntimeError("record 17 is strange")
@@ -142,7 +143,7 @@ def test_the_ledger_holds_one_charge_and_one_value_and_no_trace_of_a_run():
 @pytest.mark.parametrize(
     "fault", [RuntimeError("17"), SystemExit(3), MemoryError(), torch.OutOfMemoryError("x")]
 )
-@pytest.mark.attack("A5", "A21")
+@attack("A5", "A21")
 def test_a_run_that_fails_is_the_worst_and_is_not_heard(fault, capfd, caplog):
     def work(parameters):
         print("out")
@@ -162,7 +163,7 @@ def test_a_run_that_fails_is_the_worst_and_is_not_heard(fault, capfd, caplog):
     assert len(caplog.records) == 1
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_what_runs_and_their_children_write_past_python_is_not_heard(capfd):
     """Libraries in C write to descriptors; a level above CRITICAL is not held back by
     `logging.disable(logging.CRITICAL)`.
@@ -225,7 +226,7 @@ def test_closed_descriptors_stay_closed_and_none_is_heard_through_another():
     assert done.stdout.split() == [b"6", b"3", b"1", b"0"], "which descriptors are open, as bits"
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_selections_of_two_threads_take_turns_and_leave_the_process_as_it_was(capfd):
     """Else the first to end would let the other's runs be heard, and the last would leave a closed
     stdout and no logging behind.
@@ -272,7 +273,7 @@ def test_a_score_that_fails_inside_is_assumed_away_in_words_whether_or_not_it_di
     assert told[0] == told[1] >= {"score-total", "runs-hidden"}
 
 
-@pytest.mark.attack("A17", "A21")
+@attack("A17", "A21")
 def test_global_generators_do_not_tell_how_many_runs_there_were():
     drawn, states = [], []
 
@@ -354,7 +355,7 @@ def test_asked_again_it_gives_the_same_and_runs_nothing(on_disk):
         select(made(**terms), lambda parameters: 2 * parameters["lr"])
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_killed_selection_is_charged_lost_and_never_drawn_again(tmp_path):
     path, done = str(tmp_path / "l.db"), []
@@ -431,7 +432,7 @@ class Holds:
 SEVEN = of(run_count=FixedRuns(7), base=(GaussianEvent(60.0),), score=None)
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 @pytest.mark.parametrize("frozen", [False, True])
 def test_what_losing_runs_leave_is_gone_before_the_process_is_heard_again(frozen):
     """A finaliser that fails is told on stderr, once for each: their number would be read off."""
@@ -452,7 +453,7 @@ def test_what_losing_runs_leave_is_gone_before_the_process_is_heard_again(frozen
     del best
 
 
-@pytest.mark.attack("A5", "A21")
+@attack("A5", "A21")
 @pytest.mark.parametrize("fault", [ValueError, SystemExit, MemoryError, KeyboardInterrupt])
 def test_an_error_between_runs_says_nothing_and_no_frame_knows_anything(fault):
     """Whether it comes, and what it says, may depend on how many runs there were and what they
@@ -493,7 +494,7 @@ class Noted(SeededEntropy):
         return self.words[-1]
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_no_error_afterwards_knows_a_word_that_decided_between_equal_runs(monkeypatch):
     """The winner's is the largest of as many as there were runs."""
     for where, name, fault in (
@@ -553,7 +554,7 @@ class Attentive:
         return torch.full((len(records),), 0.5)
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 def test_the_output_that_leaves_is_not_the_object_that_was_scored():
     score = NoisedScore(lambda model, records: model(records), (0.0, 1.0), GaussianMechanism(10.0))
     chosen = select(
@@ -678,7 +679,7 @@ def in_a_run(work):
     return context.run(work)
 
 
-@pytest.mark.attack("A22", "A24")
+@attack("A22", "A24")
 @pytest.mark.parametrize("when", ["before", "after", "interrupted"])
 def test_what_draws_for_hidden_runs_draws_for_nothing_else(when):
     """4,000 draws, none charged, gave the exact mean of the records."""
@@ -727,7 +728,7 @@ def test_scores_inside_carry_the_noise_that_is_charged(adjacency, deviation):
     )
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_the_ledgers_storage_is_opened_as_often_whatever_the_number_of_runs(monkeypatch):
     """Who watches a database's queries must not learn how many runs were hidden."""
     opened = []
@@ -754,7 +755,7 @@ def test_the_ledgers_storage_is_opened_as_often_whatever_the_number_of_runs(monk
     assert min(opened[0].values()) > 0
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_underflow_inside_is_no_failure_whatever_numpy_is_told_to_do_then():
     query = CandidateScores(lambda x, r: x * torch.ones_like(r), [0.0, 1.0], score_range=(0.0, 1.0))
     curator = under_way()
@@ -786,7 +787,7 @@ class Clock:
         self._now[0] += seconds
 
 
-@pytest.mark.attack("A3")
+@attack("A3")
 def test_the_time_that_hides_runs_counts_from_the_beginning(monkeypatch):
     """Counted from the end of the runs, the call would last as long as they did, and then so long
     again.

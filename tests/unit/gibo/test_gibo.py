@@ -25,6 +25,7 @@ from dpbo.gibo import GIBOSettings, choose_clip, choose_start
 from dpbo.gibo.gradient_posterior import GradientPosterior
 from dpbo.objective import NoiseWarning
 from dpbo.testing import SeededEntropy
+from tests.attacks.marks import attack
 from tests.setups import EXACT, FIRST_MEAN, charges, of, owner
 
 PAPER, RECOMMENDED = GIBOSettings.paper(), GIBOSettings.recommended()
@@ -189,7 +190,7 @@ def test_step_by_step_on_an_executor_and_out_of_turn():
 
 
 @pytest.mark.parametrize("history", [False, True])
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_run_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk, history):
     settings = dataclasses.replace(RECOMMENDED, history=history)
     first = gibo(make(**on_disk), settings=settings)
@@ -292,7 +293,7 @@ def test_algorithm_two_takes_as_few_points_as_it_needs():
     assert sizes[-1] < sizes[0] <= D + 1
 
 
-@pytest.mark.attack("A20")
+@attack("A20")
 def test_users_of_many_rows_count_once():
     records = users(300)
     labels = np.arange(300) // 3

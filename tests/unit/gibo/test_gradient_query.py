@@ -18,6 +18,7 @@ from dpbo.gibo import gradient_query as gradient
 from dpbo.gibo.gradient_query import clipped_sum, quantum_of
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.testing.query_contract import SumContract
+from tests.attacks.marks import attack
 from tests.contracts.bases import tries
 from tests.setups import EXACT, owner
 
@@ -32,7 +33,7 @@ def column(x, records):
 
 
 @tries(50)
-@pytest.mark.attack("A4", "A5", "A9")
+@attack("A4", "A5", "A9")
 class TestGradient(SumContract):
     covers = ClippedGradient
     metrics = 3
@@ -51,7 +52,7 @@ class TestGradient(SumContract):
 
 
 @tries(30)
-@pytest.mark.attack("A4", "A5", "A9")
+@attack("A4", "A5", "A9")
 class TestSlope(SumContract):  # one dimension, one point, a clip that is no power of two
     covers = ClippedGradient
 
@@ -125,7 +126,7 @@ def test_one_unit_changes_no_others_bits(threads):
         torch.set_num_threads(before)
 
 
-@pytest.mark.attack("A8")
+@attack("A8")
 def test_a_removed_unit_leaves_every_other_ones_length_as_it_was():
     """A whole chunk less one against a whole chunk: clipped lengths are summed in one fixed shape,
     wherever the last unit stands.
@@ -192,7 +193,7 @@ def test_a_loss_that_writes_into_x_moves_nothing():
     assert make(data).release(query, EXACT).value.item() == pytest.approx(0.3)
 
 
-@pytest.mark.attack("A5", "A20")
+@attack("A5", "A20")
 def test_a_loss_that_is_not_finite_silences_its_whole_unit():
     Y = torch.ones(10, 3, dtype=torch.float64)
     Y[4, 1], Y[7, 2] = math.nan, math.inf
@@ -214,7 +215,7 @@ def test_a_loss_that_is_not_finite_silences_its_whole_unit():
         )
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_what_a_trial_of_the_kernel_warns_of_or_raises_is_no_fault_of_the_loss(monkeypatch):
     asked = ClippedGradient(
         column,

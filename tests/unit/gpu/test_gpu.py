@@ -14,6 +14,7 @@ from dpbo.gibo.gradient_query import _ROWS, loss_column
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.moment_features import width_of
 from dpbo.queries.ball import Ball
+from tests.attacks.marks import attack
 from tests.contracts.bases import exact_sum
 from tests.unit.gpu.fused_cases import (
     AIMS,
@@ -38,7 +39,7 @@ def moments(dimension, **vectors):
     return MixtureMoments(dimension, ball=ball, natural=natural, **vectors)
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_interpreted_it_gives_the_cpus_integers():
     same, (error, of_center, of_levels), removed, of_vectors = interpreted(
         "tests.unit.gpu.fused_cases"
@@ -111,7 +112,7 @@ def test_a_column_is_copied_where_the_kernel_could_not_read_it_and_only_there():
 
 
 @pytest.mark.cuda
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_on_a_gpu_it_gives_the_cpus_integers():
     for case in (*SUMS, (100_003, 34, 33, 9.0)):
         for aim, unit in (*((aim, 1.0) for aim in AIMS), *((AIMS[0], unit) for unit in UNITS)):
@@ -119,7 +120,7 @@ def test_on_a_gpu_it_gives_the_cpus_integers():
             assert found == own, (case, aim, unit)
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_unit_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks(device):
     """So a removed unit takes away what it adds alone, on which the sensitivity of
@@ -134,7 +135,7 @@ def test_a_unit_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks(device
         assert removals_apart(width, rows, device=device, one_pass=device == "cuda") == [], width
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dimension", [2, 9])
 def test_one_record_changes_no_others_bits(device, dimension):
@@ -153,7 +154,7 @@ def test_one_record_changes_no_others_bits(device, dimension):
         assert (without + alone).tolist() == whole.tolist()
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_record_that_the_loss_fails_on_changes_no_others_path(device):
     """Where the loss or `vectors` raises on a record, all come back from the CPU: the others must
@@ -198,7 +199,7 @@ def test_weights_far_from_the_clip_go_another_way(unit, monkeypatch):
     assert gradient.can_sum_in_one_pass(gpu, 0 * W, unit)
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_a_loss_has_the_same_bits_however_it_was_collected():
     """At once, in pieces, from a view of the records, or from the CPU in float64 because the loss
     failed on one record.

@@ -21,6 +21,7 @@ from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy
 from dpbo.testing.mechanism_contract import VectorContract
+from tests.attacks.marks import attack
 from tests.setups import owner
 from tests.unit.mechanisms.words import Words, words_of
 
@@ -56,7 +57,7 @@ def test_metrics_are_released_together_and_charged_as_pure():
     assert event_from_json(curator.ledger.records()[1].body["event"]) == L2LaplaceEvent(0.5)
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_a_vector_near_an_edge_asks_for_more_bits_and_no_other_does():
     """As for one number: the fractions put one coordinate at a known distance from where rounding
     jumps, the others far from it.
@@ -83,7 +84,7 @@ def test_a_vector_near_an_edge_asks_for_more_bits_and_no_other_does():
                     assert (entropy.asked > 1) == (abs(distance) < error)
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_two_words_that_are_an_edges_own_bits_leave_it_to_the_third():
     """One dimension, a radius of which nearly no uniform number is left: its last bit outweighs
     those of the direction.
@@ -92,7 +93,7 @@ def test_two_words_that_are_an_edges_own_bits_leave_it_to_the_third():
     _require_the_third_word_to_decide(fraction, scale, edge, 1)
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_the_bits_of_one_direction_decide_another_coordinate():
     """Two dimensions, the second normal far out: its last bit outweighs those of all other numbers
     in the first coordinate.
@@ -122,7 +123,7 @@ def test_the_bits_of_one_direction_decide_another_coordinate():
         assert words.asked == 3
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_ends_that_the_digits_carried_cannot_tell_from_an_edge_wait_for_more_bits():
     """A scale so small that two words leave less open than mpmath's margin: the edge lies between
     their ends, and either may be over it.
@@ -149,7 +150,7 @@ def _require_the_third_word_to_decide(fraction, scale, edge, distance):
         assert words.asked == 3
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_words_next_to_zero_give_the_sign_and_the_direction():
     """A coordinate next to zero, at a fraction that rounds up with nothing added and down with the
     least taken away.

@@ -8,12 +8,13 @@ import torch
 from dpbo import Budget
 from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
+from tests.attacks.marks import attack
 from tests.setups import MEAN, owner
 
 RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
 
 
-@pytest.mark.attack("A12")
+@attack("A12")
 def test_it_is_asked_for_by_name_and_its_exact_answer_guarantees_nothing(on_disk):
     for wrong in (False, None, 1, "yes"):
         with pytest.raises(InputError, match="allow_not_private"):

@@ -21,6 +21,7 @@ from dpbo.run_counts import (
     run_count_from_json,
 )
 from dpbo.testing import SeededEntropy
+from tests.attacks.marks import attack
 from tests.unit.mechanisms.words import Words, words_of
 
 NEGATIVE_BINOMIALS = [
@@ -134,7 +135,7 @@ def test_where_one_value_is_left_no_further_word_is_asked_for(law, last):
     ],
     ids=["geometric", "poisson", "binomial"],
 )
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_at_a_border_the_next_word_decides(law, least, distribution):
     """Of the first 64 bits the share of a cell ends within; the border's own further bits say where
     the next word may lie.
@@ -151,7 +152,7 @@ def test_at_a_border_the_next_word_decides(law, least, distribution):
             assert _decided(law, alone, 64) is None or draw_run_count(law, Words(alone)) == runs
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_two_words_that_are_a_borders_own_bits_leave_it_to_the_third():
     law = TruncatedNegativeBinomial(1.0, 0.3)
     for runs in (5, 9):
@@ -167,7 +168,7 @@ def test_two_words_that_are_a_borders_own_bits_leave_it_to_the_third():
             assert (draw_run_count(law, words), words.asked) == (number, 3)
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_a_word_that_ends_at_a_border_itself_is_left_to_the_next():
     """With chances of a half every border is a word: computed in floats of any length, it may lie
     on either side of the true one.

@@ -16,6 +16,7 @@ from dpbo.errors import InputError, LedgerMismatch, ScoreError
 from dpbo.papers.em import DPEM
 from dpbo.papers.em.point_sums import VectorSum
 from dpbo.queries.ball import Ball
+from tests.attacks.marks import attack
 from tests.contracts.bases import PointContract, exact_sum, tries
 from tests.setups import EXACT, of
 from tests.unit.papers.test_em_mixture import NOT_APPLICABLE, make
@@ -61,7 +62,7 @@ def counts(n=4000, seed=0):
 
 
 @tries(40, neighbours=200)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestVectorSum(PointContract):
     covers = VectorSum
     metrics = 3
@@ -84,14 +85,14 @@ class TestVectorSum(PointContract):
 
 
 @tries(40, neighbours=200)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestNonnegative(TestVectorSum):
     nonnegative = True
     furthest = (9.0, 0.0, 0.0)
 
 
 @tries(40, neighbours=200)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestPoissons(PointContract):
     """The question of a mixture of Poissons, as `DPEM` asks it."""
 
@@ -111,7 +112,7 @@ class TestPoissons(PointContract):
         return [[*rest, [0.0, 20.0]], rest + ([[20.0, 0.0]] if adjacency is REPLACE else [])]
 
 
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 def test_no_two_counts_are_further_apart_than_declared_for_any_parameters():
     """All pairs of records, whatever theta: sqrt 2 C apart at most, and nearly so for some."""
     grid = torch.cartesian_prod(*[torch.arange(0.0, 41.0, 2.0, dtype=torch.float64)] * 2)
@@ -175,7 +176,7 @@ def test_it_is_em_without_noise_and_close_to_it_with():
     assert float(private.parameters_[0].max()) == pytest.approx(0.7, abs=0.05)
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_statistics_are_cut_whatever_they_are():
     def lying(theta, records):
         rows = poissons(theta, records)
@@ -191,7 +192,7 @@ def test_statistics_are_cut_whatever_they_are():
     assert torch.allclose(400 * seen[0], rest + longest, atol=0.01)
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_it_resumes_with_what_it_began_with_alone(on_disk):
     X = counts(400)
     first, again = (em(budget=0.5).fit(make(X, **on_disk)) for _ in range(2))
@@ -233,7 +234,7 @@ class Rates(NamedTuple):
     rates: torch.Tensor
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("start", [torch.ones(1).double(), Rates(torch.ones(1).double())])
 def test_what_the_statistics_write_into_theta_reaches_no_other_call(start):
     """Where one record made them fail, they were called again, and all others' were halved."""
@@ -256,7 +257,7 @@ def test_what_the_statistics_write_into_theta_reaches_no_other_call(start):
     assert found == pytest.approx([0.25, 0.25, 0.2475], abs=1e-5)
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_statistics_and_vectors_of_several_records_are_refused():
     """Nothing was tried on public records, as it is of every other score."""
 

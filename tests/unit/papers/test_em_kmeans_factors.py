@@ -13,6 +13,7 @@ from dpbo.accounting import PureFilter
 from dpbo.errors import InputError
 from dpbo.papers.em import DPFactorAnalysis, DPKMeans, DPLloyd, embedding
 from dpbo.testing import replay
+from tests.attacks.marks import attack
 from tests.setups import EXACT, of, owner
 
 
@@ -55,7 +56,7 @@ def test_lloyd_is_pure_under_a_pure_budget_and_its_noise_the_papers():
 
 @pytest.mark.parametrize("kind", [DPKMeans, DPLloyd, DPFactorAnalysis])
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
-@pytest.mark.attack("A6", "A7", "A8")
+@attack("A6", "A7", "A8")
 def test_nothing_depends_on_the_records_but_through_releases(kind, adjacency):
     """One record is another, or there is one fewer, whose number is then private too."""
     X = torch.from_numpy(squares(200))

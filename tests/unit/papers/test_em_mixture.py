@@ -23,6 +23,7 @@ from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloy
 from dpbo.papers.em.gaussians import Averaged, Prior, mixture_of
 from dpbo.papers.em.moment_features import COVARIANCES, MATRICES, features
 from dpbo.queries import ClippedMean
+from tests.attacks.marks import attack
 from tests.setups import EXACT, TERMS, charges, of
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
@@ -159,7 +160,7 @@ def test_a_public_start_takes_the_place_of_k_means():
     assert list(curator.ledger.used()) == ["dp-em"]
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_the_exact_likelihood_of_private_records_chooses_no_model():
     X = blobs(600)
     public = blobs(50, seed=4)
@@ -279,7 +280,7 @@ class Dying(Curator):
 
 
 @pytest.mark.parametrize("seed", [0, None])
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk, seed):
     X = blobs(1000)
     model = mixture(
@@ -298,7 +299,7 @@ def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk,
         clone(model).fit(make(X + 1e-3, **on_disk))
 
 
-@pytest.mark.attack("A5", "A21")
+@attack("A5", "A21")
 def test_a_cell_that_is_no_number_is_not_quoted():
     broken: list[Any] = ["secret", 10**400, 1j, [1], None]
     for cell in broken:
@@ -335,7 +336,7 @@ def test_other_questions_are_not_answered_by_what_was_released(on_disk, monkeypa
         clone(model).fit(make(X, **on_disk))
 
 
-@pytest.mark.attack("A5", "A8")
+@attack("A5", "A8")
 def test_rows_that_are_not_finite_count_as_nothing_and_no_records_are_as_private():
     assert mixture(adjacency=ADD).fit(np.empty((0, 2))).statement()
     with pytest.raises(ValueError, match="0 sample"):

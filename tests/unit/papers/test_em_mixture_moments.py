@@ -17,6 +17,7 @@ from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.em.mixture_moments import MixtureMoments, responsibilities
 from dpbo.papers.em.moment_features import COVARIANCES, features, width_of
 from dpbo.queries.ball import Ball, lattice_chunks
+from tests.attacks.marks import attack
 from tests.contracts.bases import PointContract, tries
 from tests.setups import EXACT, owner
 
@@ -39,7 +40,7 @@ def split(d, covariance="full"):
 
 
 @tries(30, neighbours=150)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestSplit(PointContract):
     """Two components, and beside another record the one or the other of two ends."""
 
@@ -83,7 +84,7 @@ class TestOneComponent(PointContract):
 
 
 @tries(30)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestSoft(PointContract):
     """Soft responsibilities, weights, a whitening and a centre; diagonal covariances."""
 
@@ -115,7 +116,7 @@ class TestSoft(PointContract):
 
 
 @tries(30, neighbours=150)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestTied(TestSplit):
     """Two components and orthogonal records, whose common second moments differ most."""
 
@@ -124,7 +125,7 @@ class TestTied(TestSplit):
 
 
 @tries(30, neighbours=150)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestCountsAndMeans(TestSplit):
     """Without second moments opposite records of one component are as far apart as any."""
 
@@ -134,7 +135,7 @@ class TestCountsAndMeans(TestSplit):
 
 
 @tries(30)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestSquares(TestSplit):
     orders = (2,)
 
@@ -150,7 +151,7 @@ def test_counts_and_means_reach_their_l1_sensitivity():
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(-200, 200), st.integers(0, 2**32))
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_no_record_is_longer_than_one_and_weights_sum_to_one_exactly(n, d, magnitude, seed):
     rng = np.random.default_rng(seed)
     X = torch.from_numpy(rng.normal(size=(n, d)) * 10.0**magnitude)

@@ -15,6 +15,7 @@ from dpbo.errors import PrivateFailure
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
 from dpbo.queries.ball import Ball
 from dpbo.queries.query import IntegerSum
+from tests.attacks.marks import attack
 from tests.contracts.bases import PointContract, tries
 from tests.setups import EXACT, owner
 
@@ -23,7 +24,7 @@ CENTERS = torch.tensor([[0.5, 0.0], [-0.5, 0.0], [0.0, 9.0]]).double()
 
 
 @tries(50)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestSecondMoment(PointContract):
     covers = SecondMoment
     metrics = 3
@@ -37,7 +38,7 @@ class TestSecondMoment(PointContract):
 
 
 @tries(30)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestClusters(PointContract):  # different centres and the same one are equally far apart
     covers = ClusterSums
     metrics = 2
@@ -50,7 +51,7 @@ class TestClusters(PointContract):  # different centres and the same one are equ
 
 
 @tries(30)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestCube(PointContract):
     covers = ClusterSums
     metrics = 2
@@ -113,7 +114,7 @@ def test_the_nearest_centre_is_found_whatever_the_centres_lengths(K):
     )
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_one_record_changes_no_others_bits_nor_does_its_place():
     for n in (1, 4095, 8193):
         X = torch.randn(n + 1, 5, dtype=torch.float64)
@@ -136,7 +137,7 @@ def test_one_record_changes_no_others_bits_nor_does_its_place():
         assert (total.reshape(7, 6)[:, 0] != 0).sum() == 1
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_products_of_centres_and_lattice_vectors_are_exact_in_every_order():
     """Any order of sums passes whole numbers below 2^53 alone, also where every coordinate is as
     long as it may be.
@@ -168,7 +169,7 @@ def exact_sum(query, view):
     return answer.numerators.tolist()
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 def test_kept_places_are_those_of_the_same_records_and_ball(norm):
     """Steps of one search keep the records' places; another ball, changed records and other records
@@ -196,7 +197,7 @@ def test_kept_places_are_those_of_the_same_records_and_ball(norm):
     assert not pickle.loads(pickle.dumps(view))._kept, "workers are sent the records alone"
 
 
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 def test_kept_places_of_narrow_records_answer_no_question_about_wider_ones():
     """Else a record would be repeated in each coordinate, and be five times as long as a ball's
     radius.

@@ -18,6 +18,7 @@ from dpbo.papers.po_gp_ucb.row_noise import random_projection
 from dpbo.testing import SeededEntropy
 from dpbo.testing.auditing import reachable
 from tests.attacks.family import LEVEL, audited
+from tests.attacks.marks import attack
 from tests.contracts.bases import exact_sum
 from tests.setups import DOUBLE, of
 
@@ -212,7 +213,7 @@ def test_an_outcome_is_not_looked_at_where_its_row_has_no_answer_left():
 
 
 @pytest.mark.parametrize("kind", ["l2-laplace", "gaussian", "projected"])
-@pytest.mark.attack("A9", "A24")
+@attack("A9", "A24")
 def test_many_rows_audit_the_claim_for_one(kind, measured):
     """A table of equal rows is as many independent runs; its neighbour has all rows moved by the
     relation's radius.

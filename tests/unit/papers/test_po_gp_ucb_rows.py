@@ -17,6 +17,7 @@ from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import ClippedMean, PoissonSampled
 from dpbo.testing.query_contract import RowContract, require_within
+from tests.attacks.marks import attack
 from tests.contracts.bases import exact_sum, tries
 from tests.setups import DOUBLE, EXACT, FIRST_MEAN
 from tests.unit.papers.test_po_gp_ucb_curator_side import rows_of
@@ -27,7 +28,7 @@ SHEAR = torch.tensor([[1.0, 0.3, 2.0], [-2.0, 0.1, 0.5]], dtype=DOUBLE)
 
 
 @tries(40)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestTable(RowContract):
     covers = RowTable
 
@@ -36,7 +37,7 @@ class TestTable(RowContract):
 
 
 @tries(40)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestProjectedTable(RowContract):
     covers = RowTable
 
@@ -54,7 +55,7 @@ class TestShiftedTableOfManyColumns(RowContract):
 
 
 @tries(40)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestOutcome(RowContract):
     covers = RowOutcome
 
@@ -122,7 +123,7 @@ def numerators_of(table, rows):
     return exact_sum(table, rows).numerators.reshape(len(rows), -1).tolist()
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_rows_of_every_kind_of_number_count_the_same_beside_rows_of_other_kinds():
     for center in ((0.0, 0.0), (2.0**60, 2.0**55)):
         table = RowTable(center, 1.0)
@@ -257,7 +258,7 @@ def ask(private, *rows):
     return private.release_all(handles, LaplaceMechanism.of(1.0), name="y", reservation="y")
 
 
-@pytest.mark.attack("A22")
+@attack("A22")
 def test_distinct_rows_compose_in_parallel_and_repeats_do_not():
     private = tabled()
     total = private.ledger.head().total
@@ -375,7 +376,7 @@ def raising(records):
     raise ValueError(f"secret {records}")
 
 
-@pytest.mark.attack("A6")
+@attack("A6")
 def test_what_is_no_single_number_counts_as_was_said_and_says_nothing():
     for broken in (
         lambda _: [1.0, 2.0],

@@ -22,6 +22,7 @@ from dpbo.papers.po_gp_ucb.transform import (
     po_gp_ucb_transform,
     recover_rows,
 )
+from tests.attacks.marks import attack
 from tests.setups import DOUBLE, of
 
 BRANCHES = {"if": math.exp(1.1), "else": 1.0}
@@ -111,7 +112,7 @@ def released(X, kind, epsilon):
     return rows.Z if A is None else rows.Z @ torch.linalg.inv(A), rows.variance**0.5
 
 
-@pytest.mark.attack("A18")
+@attack("A18")
 def test_three_known_rows_give_all_the_others():
     X = grid()
     for branch, epsilon in BRANCHES.items():
@@ -127,7 +128,7 @@ def test_three_known_rows_give_all_the_others():
 
 
 @pytest.mark.parametrize("branch", BRANCHES)
-@pytest.mark.attack("A18")
+@attack("A18")
 def test_neighbours_are_told_apart_always(branch):
     """Rows moved by 0.01 where the relation allows 1; r = 1 is enough. A coin would be right 20
     times of 20 once in a million.
@@ -147,7 +148,7 @@ def test_neighbours_are_told_apart_always(branch):
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "l2-laplace", "projected"])
-@pytest.mark.attack("A18")
+@attack("A18")
 def test_rows_with_noise_are_found_no_better_than_the_noise_allows(kind):
     """B is the identity and the noise of unknown rows their own: the error's deviation is at least
     the noise's. Five standard errors.

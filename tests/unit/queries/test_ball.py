@@ -11,6 +11,7 @@ import torch
 
 from dpbo.errors import InputError
 from dpbo.queries.ball import Ball, Resolution, chunk_rows, lattice_chunks, product
+from tests.attacks.marks import attack
 from tests.setups import DOUBLE
 
 CENTER = torch.tensor([1.0, -2.0], dtype=DOUBLE)
@@ -53,7 +54,7 @@ def test_what_is_no_ball_is_refused():
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 @pytest.mark.parametrize("center", [None, CENTER], ids=["zero", "center"])
 @pytest.mark.parametrize("matrix", [None, MATRIX], ids=["identity", "matrix"])
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_a_record_counts_as_its_clipped_place_in_whole_steps(norm, center, matrix):
     ball = Ball(2.0, center=center, matrix=matrix, norm=norm)
     steps = 2.0**16
@@ -87,7 +88,7 @@ def test_a_record_counts_as_its_clipped_place_in_whole_steps(norm, center, matri
     assert k.abs().max() == steps if norm == "linf" else k.square().sum(0).max() <= steps**2
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_a_record_counts_while_no_coordinate_is_beyond_1e100_radii():
     X = 1e100 * torch.tensor([[0.9, 0.9], [0.9, 0.0], [1.5, 0.0], [0.0, math.inf]], dtype=DOUBLE)
     for norm in ("l2", "linf"):
@@ -96,7 +97,7 @@ def test_a_record_counts_while_no_coordinate_is_beyond_1e100_radii():
         assert k[:, :4].any(0).tolist() == [True, True, False, False]
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("d", [2, 16, 300])
 def test_a_clipped_record_has_the_same_place_whoever_stands_beside_it(d):
     """Records from deep inside to far outside, alone and among others, in both orders of memory, in
@@ -116,7 +117,7 @@ def test_a_clipped_record_has_the_same_place_whoever_stands_beside_it(d):
     assert (alone.T / 2.0**20 - clipped).abs().max() <= 4 / 2.0**20
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("d", [1, 3])
 def test_a_whitened_record_has_the_same_place_whoever_stands_beside_it(d):
     X, matrix = (torch.randn(n, d, dtype=DOUBLE) for n in (300, d))
@@ -152,7 +153,7 @@ def test_steps_are_the_finest_that_no_sum_overflows():
     ]
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_products_of_whole_numbers_are_exact_however_many_there_are():
     """Each of 2^41 less a little: a float64 sum over more than one group would lose the last
     bits.

@@ -7,6 +7,7 @@ from dpbo import Budget, PrivacyUnit, PrivateObjective
 from dpbo.errors import InputError
 from dpbo.queries import CellMeans
 from dpbo.testing.query_contract import SumContract
+from tests.attacks.marks import attack
 from tests.contracts.bases import tries
 from tests.setups import owner
 
@@ -14,7 +15,7 @@ CELLS = torch.tensor([0.0, 0.0, 1.0, 2.0, torch.nan, 7.0, -1.0, 0.5, 2.0, 2.0], 
 
 
 @tries(50)
-@pytest.mark.attack("A4", "A5", "A9")
+@attack("A4", "A5", "A9")
 class TestCellMeans(SumContract):
     covers = CellMeans
 
@@ -41,7 +42,7 @@ def make(records, **changed):
     return owner(records, **{"budget": Budget.gdp(100.0), **changed})
 
 
-@pytest.mark.attack("A20")
+@attack("A20")
 def test_an_objective_over_cells_has_their_noise_and_a_units_records_share_one_vote():
     groups = [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]
     objective = PrivateObjective(

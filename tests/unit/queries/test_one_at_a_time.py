@@ -16,6 +16,7 @@ from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CellMeans, ClippedMean, ClippedSum, PoissonSampled
+from tests.attacks.marks import attack
 from tests.setups import FIRST_MEAN, owner
 
 FRAME = pd.DataFrame(
@@ -49,14 +50,14 @@ LEAKS = {
 }
 
 
-@pytest.mark.attack("A9", "A34")
+@attack("A9", "A34")
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_score_over_the_batch_sees_no_other_record(name):
     alone = [exact_sum(LEAKS[name], FRAME[i : i + 1], schema=FRAME) for i in range(4)]
     assert exact_sum(LEAKS[name], FRAME, schema=FRAME) == pytest.approx(sum(alone), abs=1e-8)
 
 
-@pytest.mark.attack("A9")
+@attack("A9")
 def test_a_model_in_training_mode_starts_anew_for_each_record():
     class Counting(torch.nn.Module):
         def __init__(self):
@@ -158,7 +159,7 @@ def test_what_cannot_be_scored_alone_is_refused_before_any_private_record():
             curator.evaluate(ClippedMean(score, subject, score_range=(0.0, 1.0)))
 
 
-@pytest.mark.attack("A19")
+@attack("A19")
 def test_the_statement_rests_on_less_and_a_ledger_is_for_one_way_of_scoring(on_disk, tmp_path):
     mean = FIRST_MEAN
     curator = make(**on_disk)

@@ -19,12 +19,13 @@ from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.queries import CellMeans, ClippedMean, PoissonSampled
 from dpbo.testing.mechanism_contract import LEVEL
 from dpbo.testing.query_contract import SumContract
+from tests.attacks.marks import attack
 from tests.contracts.bases import tries
 from tests.setups import EXACT, FIRST_MEAN
 
 
 @tries(40)
-@pytest.mark.attack("A4", "A9")
+@attack("A4", "A9")
 class TestSampledMean(SumContract):
     """At rate 1 the sample is everybody, so exact answers can be compared."""
 
@@ -35,7 +36,7 @@ class TestSampledMean(SumContract):
 
 
 @tries(40)
-@pytest.mark.attack("A4", "A9", "A20")
+@attack("A4", "A9", "A20")
 class TestSampledMeanOfGroups(TestSampledMean):
     metrics = 2
 
@@ -68,7 +69,7 @@ def make(data, adjacency=Adjacency.REPLACE_ONE, **settings):
     return Curator(data, adjacency=adjacency, **terms)
 
 
-@pytest.mark.attack("A23")
+@attack("A23")
 @pytest.mark.usefixtures("seeded_noise")
 def test_units_are_taken_by_themselves_and_anew():
     """Sizes are binomial, every unit and every pair comes as often as it should, and no two samples
@@ -91,7 +92,7 @@ def test_units_are_taken_by_themselves_and_anew():
         assert abs(sum({i, j} <= s for s in samples) - 250) < 6 * np.sqrt(4000 / 16)
 
 
-@pytest.mark.attack("A20", "A23")
+@attack("A20", "A23")
 def test_all_rows_of_a_unit_come_together():
     labels = np.arange(300) % 60
     view = PrivateView.of(
@@ -111,7 +112,7 @@ def test_all_rows_of_a_unit_come_together():
 
 
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
-@pytest.mark.attack("A23")
+@attack("A23")
 def test_it_is_charged_as_a_sampled_gaussian_of_that_relation(adjacency):
     curator = make(records(), adjacency)
     release = curator.release(mean(divisor=1000.0), GaussianMechanism(1.5))
@@ -178,7 +179,7 @@ def test_other_noise_mixed_batches_and_other_relations_are_refused():
 
 
 @pytest.mark.usefixtures("seeded_noise")
-@pytest.mark.attack("A6")
+@attack("A6")
 def test_a_unit_that_the_score_fails_on_is_worst_also_where_it_is_the_whole_sample():
     def fragile(_, r):
         if bool((r == 1).any()):

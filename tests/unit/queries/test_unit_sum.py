@@ -11,6 +11,7 @@ from dpbo.errors import InputError, ScoreError
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedSum, UnitSum
 from dpbo.testing import SumContract
+from tests.attacks.marks import attack
 from tests.contracts.bases import exact_sum, tries
 from tests.setups import owner
 
@@ -46,7 +47,7 @@ class Notes(UnitSum):
         return records[:, 0]
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_what_a_score_writes_to_a_field_is_no_public_input():
     curator = owner(RECORDS, allow_repeated=True)
     curator.release(Notes(), GaussianMechanism(20.0))
@@ -55,7 +56,7 @@ def test_what_a_score_writes_to_a_field_is_no_public_input():
 
 
 @tries(30)
-@pytest.mark.attack("A4", "A5", "A9", "A20", "A36")
+@attack("A4", "A5", "A9", "A20", "A36")
 class TestTotals(SumContract):
     covers = Totals
     metrics = 2
@@ -64,7 +65,7 @@ class TestTotals(SumContract):
         return Totals()
 
 
-@pytest.mark.attack("A9", "A36")
+@attack("A9", "A36")
 def test_it_declares_and_answers_what_the_clipped_sum_does():
     like = ClippedSum(
         lambda _, r: r, score_range=[(-3.0, 3.0), (0.0, 1.0)], max_records_per_unit=4, worst="upper"
@@ -98,7 +99,7 @@ class Changing(UnitSum):
         return records[:, 0]
 
 
-@pytest.mark.attack("A6", "A36")
+@attack("A6", "A36")
 def test_noise_is_for_the_question_that_was_answered():
     held = torch.ones(2)
     query = Totals(held)

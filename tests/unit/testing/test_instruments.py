@@ -20,6 +20,7 @@ from dpbo.queries import ClippedMean, ClippedSum, Query
 from dpbo.queries.clipped import ClippedScores
 from dpbo.testing import MechanismContract, QueryContract, SeededEntropy, check_per_record
 from dpbo.testing.mechanism_contract import assert_law, assert_not_law
+from tests.attacks.marks import attack
 from tests.contracts import test_ledger_contract
 from tests.setups import of
 
@@ -182,7 +183,7 @@ def unclipped_in_large_data_sets(self, view, subject):
         (unclipped_in_large_data_sets, 1, "one_of_many_units"),
     ],
 )
-@pytest.mark.attack("A9", "A20", "A36")
+@attack("A9", "A20", "A36")
 def test_the_query_contract_catches_what_is_wrong_at_some_sizes_alone(evaluated, most, guard):
     class Contract(QueryContract):
         covers = ClippedScores
@@ -197,7 +198,7 @@ def test_the_query_contract_catches_what_is_wrong_at_some_sizes_alone(evaluated,
 
 
 @pytest.mark.parametrize("name", BROKEN_QUERIES)
-@pytest.mark.attack("A9")
+@attack("A9")
 def test_the_query_contract_catches_a_broken_sensitivity(name):
     class Contract(QueryContract):
         covers = ClippedScores
@@ -325,7 +326,7 @@ BROKEN_NOISE: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("guard", BROKEN_NOISE)
-@pytest.mark.attack("A1", "A2", "A12")
+@attack("A1", "A2", "A12")
 def test_the_mechanism_contract_catches_wrong_noise_supports_and_charges(guard):
     for methods in BROKEN_NOISE[guard]:
 
@@ -344,7 +345,7 @@ def test_the_mechanism_contract_catches_wrong_noise_supports_and_charges(guard):
             getattr(Contract(), f"test_{guard}")()
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_the_ledger_contract_catches_a_dropped_charge_and_a_batch_charged_as_one(monkeypatch):
     contract: Any = test_ledger_contract.TestMemory()
     cost = Filter.cost_or_none

@@ -18,9 +18,10 @@ from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import CandidateScores, ClippedMean, QuantileUtilities
 from dpbo.testing import check_per_record
+from tests.attacks.marks import attack
 from tests.setups import owner
 
-pytestmark = pytest.mark.attack("A9", "A34")
+pytestmark = attack("A9", "A34")
 AGES = [31, 45, 45, 62, 28, 50]
 JOBS = ["nurse", "baker", "clerk", "nurse", "baker", "clerk"]
 DOSES = [0.5, 1.5, 2.0, 0.25, 1.0, 3.0]

@@ -13,6 +13,7 @@ from dpbo.events import GaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.testing import replay
+from tests.attacks.marks import attack
 from tests.setups import TERMS
 
 RECORDS = torch.linspace(0, 1, 50, dtype=torch.float64)
@@ -36,7 +37,7 @@ def honest(curator, _records):
         x = (x + 0.1 * Y.item()).clamp(0, 1)
 
 
-@pytest.mark.attack("A6", "A20")
+@attack("A6", "A20")
 def test_an_honest_algorithm_passes_also_for_groups_and_its_steps_come_back():
     steps = replay(honest, RECORDS, NEIGHBOUR, **SETTINGS)
     assert len(steps) == 6
@@ -143,7 +144,7 @@ def a_lattice_from_the_records(curator, records):
         (evaluating_more_than_is_released, "the number of evaluations"),
     ],
 )
-@pytest.mark.attack("A6", "A7", "A21")
+@attack("A6", "A7", "A21")
 def test_each_planted_leak_is_found(leak, message):
     with pytest.raises(AssertionError, match=message):
         replay(leak, RECORDS, NEIGHBOUR, **SETTINGS)
@@ -154,7 +155,7 @@ def test_a_run_that_releases_nothing_proves_nothing():
         replay(lambda _curator, _records: None, RECORDS, NEIGHBOUR, **SETTINGS)
 
 
-@pytest.mark.attack("A6", "A7")
+@attack("A6", "A7")
 @pytest.mark.deep
 def test_the_main_jobs_search_passes():
     """GP fits, acquisition and all: the points it asks for come from released values alone."""
