@@ -44,6 +44,11 @@ def point(*coordinates):
     return torch.tensor([coordinates], dtype=DOUBLE)
 
 
+def box(dimension):
+    """The bounds of the unit cube."""
+    return torch.tensor([[0.0] * dimension, [1.0] * dimension], dtype=DOUBLE)
+
+
 def kinds(curator):
     """The kinds of the ledger's records, in their order."""
     return [record.kind for record in curator.ledger.records()]

@@ -44,6 +44,7 @@ from tests.attacks.setups import (
     owner_of_runs,
     right,
 )
+from tests.setups import DOUBLE
 
 pytestmark = attack("A32")
 RECORDS = torch.zeros(50)
@@ -134,7 +135,7 @@ def in_closure():
 
 def default_dtype():
     before = torch.rand(1).dtype
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(DOUBLE)
     return str(before)
 
 

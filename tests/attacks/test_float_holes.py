@@ -23,6 +23,7 @@ from dpbo.privacy import Sensitivity
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
 from tests.attacks.setups import MEAN, owner
+from tests.setups import DOUBLE
 
 UNIT = Sensitivity(1.0, 1.0, 1.0)
 QUANTUM = 2.0**-30
@@ -120,7 +121,7 @@ def test_a_released_mean_is_a_whole_multiple_of_its_public_grid():
     same for every data set.
     """
     for values in ([0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [1 / 3, 0.1, 0.7, 1e-9]):
-        curator = owner(torch.tensor(values, dtype=torch.float64), budget=Budget.gdp(1e4))
+        curator = owner(torch.tensor(values, dtype=DOUBLE), budget=Budget.gdp(1e4))
         for release in curator.release_all(
             [curator.evaluate(MEAN) for _ in range(50)], GaussianMechanism(1.0)
         ):

@@ -21,6 +21,7 @@ from dpbo.papers.po_gp_ucb import Outcomes, release_rows
 from dpbo.queries import ClippedMean
 from tests.attacks.marks import attack
 from tests.attacks.setups import DOUBLE, FIRST_MEAN, NOISE, owner
+from tests.setups import point
 from tests.unit.papers.test_po_gp_ucb_curator_side import rows_of, terms
 from tests.unit.papers.test_po_gp_ucb_curator_side import table as row_table
 
@@ -218,7 +219,7 @@ def test_a_score_that_holds_another_number_is_another_score(kind, file):
         return PrivateObjective(curator(file), score, score_range=(0.0, 1.0), evaluations=3)
 
     torch.manual_seed(0)
-    objective(0.2)(torch.zeros(1, 1, dtype=DOUBLE))
+    objective(0.2)(point(0.0))
     torch.manual_seed(0)
     assert objective(0.2).remaining == 2
     with pytest.raises(ReservationChanged):

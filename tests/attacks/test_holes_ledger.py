@@ -29,6 +29,7 @@ from dpbo.queries import ClippedMean
 from dpbo.testing.ledger_contract import BIRTH
 from tests.attacks.marks import attack
 from tests.attacks.setups import DOUBLE, MEAN, NOISE, itself, kinds, owner
+from tests.setups import box
 
 
 def curator(records=200, **changes):
@@ -416,7 +417,7 @@ def test_a_time_limit_in_public_work_ends_it(time_limit, handler):
 @attack("A21")
 def test_a_result_does_not_lead_to_the_records():
     held = curator()
-    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
+    bounds = box(2)
     search = DPGIBO(
         held,
         lambda x, r: (r - x[0]) ** 2,

@@ -27,7 +27,7 @@ from dpbo.queries import (
     score_evaluation,
 )
 from tests.attacks.marks import attack
-from tests.setups import EXACT, charges
+from tests.setups import DOUBLE, EXACT, charges
 
 UNITS = 16
 BAD = 7.0
@@ -167,7 +167,7 @@ def test_what_a_score_writes_into_its_argument_reaches_no_other_call(how, subjec
     if how == "blocks":
         monkeypatch.setattr(score_evaluation, "ROWS_AT_ONCE", 256)
     exact = EXACT
-    records = torch.full((1000,), 0.5, dtype=torch.float64)
+    records = torch.full((1000,), 0.5, dtype=DOUBLE)
     curator = curator_of(records)
     asked = query()
     sums = [curator.release(asked, exact).value.tolist() for _ in range(2)]

@@ -19,6 +19,7 @@ from dpbo.errors import InputError, UsageError
 from dpbo.mechanisms import GaussianMechanism
 from tests.attacks.marks import attack
 from tests.attacks.setups import MEAN, owner
+from tests.setups import DOUBLE
 
 pytestmark = attack("A26")
 IDS = [i // 200 for i in range(1000)]
@@ -92,7 +93,7 @@ REFUSED = {
 
 
 def curator(groups):
-    records = torch.zeros(len(IDS), dtype=torch.float64)
+    records = torch.zeros(len(IDS), dtype=DOUBLE)
     return owner(records, unit=PrivacyUnit("patient", groups=groups), budget=Budget(4.38, 1e-5))
 
 

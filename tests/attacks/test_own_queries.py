@@ -44,7 +44,7 @@ from dpbo.testing import (
 from tests.attacks.marks import attack
 from tests.attacks.setups import NOISE, TERMS, first_column, owner
 from tests.contracts.bases import tries
-from tests.setups import ROOT
+from tests.setups import DOUBLE, ROOT
 
 CONTRACTS = (QueryContract, RowContract, MechanismContract, VectorContract, ChoiceContract)
 
@@ -124,7 +124,7 @@ def test_every_documented_query_is_about_units_also_of_a_hundred_records():
             (100, Adjacency.REPLACE_ONE),
             (100, Adjacency.ADD_OR_REMOVE_ONE),
         ):
-            ends = torch.full((3 * rows, 1), 1e30, dtype=torch.float64)
+            ends = torch.full((3 * rows, 1), 1e30, dtype=DOUBLE)
             ends[:rows] = -1e30
             moved = ends.abs()
             if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
@@ -235,7 +235,7 @@ PATIENTS = PrivacyUnit("patient", groups=torch.arange(300) // 100)
 
 
 def patients(unit=PATIENTS):
-    return owner(torch.ones(300, 1, dtype=torch.float64), unit=unit, allow_repeated=True)
+    return owner(torch.ones(300, 1, dtype=DOUBLE), unit=unit, allow_repeated=True)
 
 
 SUMMED: tuple[Any, ...] = tuple(

@@ -36,7 +36,7 @@ from dpbo.queries import (
 from dpbo.queries.ball import Ball
 from dpbo.queries.query import IntegerSum, copy_mutable
 from tests.attacks.marks import attack
-from tests.setups import DOUBLE, of, owner
+from tests.setups import DOUBLE, box, of, owner
 
 RECORDS = torch.linspace(0.1, 0.9, 24, dtype=DOUBLE).reshape(12, 2)
 
@@ -182,7 +182,7 @@ CASES: dict[type, list[tuple[dict[str, Any], Callable[..., Any]]]] = {
     KusnerBest: [
         (KUSNER, lambda **g: searched(KusnerSearch.best, **g)),
         (
-            {**KUSNER, "box": torch.tensor([[0.0], [1.0]], dtype=DOUBLE)},
+            {**KUSNER, "box": box(1)},
             lambda **g: searched(KusnerSearch.best, acquisition=Rightmost, **g),
         ),
     ],

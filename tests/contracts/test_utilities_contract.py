@@ -20,7 +20,7 @@ from dpbo.queries.utilities import _FINE
 from dpbo.testing import QueryContract, SeededEntropy
 from tests.attacks.marks import attack
 from tests.contracts.bases import exact_sum, tries
-from tests.setups import owner
+from tests.setups import DOUBLE, owner
 
 
 @tries(40)
@@ -54,13 +54,13 @@ def make(records, epsilon=30.0, **terms):
 
 def utilities_of(question, records, unit=None):
     """The exact utilities, as floats, and what each is counted in."""
-    answer = exact_sum(question, torch.tensor(records, dtype=torch.float64), unit)
+    answer = exact_sum(question, torch.tensor(records, dtype=DOUBLE), unit)
     return (answer.numerators.double() * answer.quanta[0]).tolist(), answer.quanta
 
 
 @pytest.mark.parametrize("kind", [ExponentialMechanism, PermuteAndFlipMechanism])
 def test_the_best_candidate_is_chosen_from_its_fitted_model(kind):
-    records = torch.rand(2000, dtype=torch.float64)
+    records = torch.rand(2000, dtype=DOUBLE)
     candidates = [0.1, 0.5, 0.9]
     fitted = []
 
@@ -97,7 +97,7 @@ def test_offsets_change_who_is_ahead_and_not_what_a_unit_moves():
 
     mechanism = Watched.of(1.0)
     for count in (40, 39):
-        answer = exact_sum(query, torch.zeros(count, dtype=torch.float64), public=False)
+        answer = exact_sum(query, torch.zeros(count, dtype=DOUBLE), public=False)
         law = mechanism.distribution(sensitivity, answer.quanta)
         noised(query, answer, law, mechanism, SeededEntropy(0), units=None)
         added = (received[-1] - answer.numerators) * answer.quanta[0]
@@ -116,7 +116,7 @@ def test_offsets_are_one_finite_number_a_candidate(offsets):
 
 
 def test_the_chosen_candidate_is_near_the_quantile():
-    records = torch.rand(4000, dtype=torch.float64)
+    records = torch.rand(4000, dtype=DOUBLE)
     grid = torch.linspace(0, 1, 101).tolist()
     for adjacency in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
         for unit in (PrivacyUnit("patient", groups=np.arange(4000)), PrivacyUnit("record")):

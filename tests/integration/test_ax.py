@@ -43,7 +43,7 @@ from tests.integration.searches import (
     score,
 )
 from tests.integration.test_wording import SPECS
-from tests.setups import EXACT
+from tests.setups import DOUBLE, EXACT
 
 Client = importlib.import_module("ax.api.client").Client
 Arm = importlib.import_module("ax.core.arm").Arm
@@ -464,7 +464,7 @@ def test_a_released_point_outside_the_space_becomes_no_trial_and_is_not_recommen
 
 def test_more_trials_than_a_list_has_points_are_refused_before_a_charge():
     def fit(x):
-        return torch.tensor([0.4, 0.5], dtype=torch.float64)
+        return torch.tensor([0.4, 0.5], dtype=DOUBLE)
 
     for space, points in ((Space(k=["a", "b"]), 2), (Space(k=scipy.stats.randint(0, 3)), 3)):
         loop = a_loop(6, space, noisy_improvement(initial=3), fit=fit)
@@ -541,7 +541,7 @@ def test_every_kind_of_parameter():
     def fit(x):
         with lock:
             seen.append(space.decode(x))
-        return torch.tensor([0.4, 0.5], dtype=torch.float64)
+        return torch.tensor([0.4, 0.5], dtype=DOUBLE)
 
     loop = a_loop(4, space, noisy_improvement(initial=3), fit=fit)
     loop.run()
@@ -560,7 +560,7 @@ def test_every_value_of_a_list_is_tried_as_what_it_is():
 
         def fit(x, space=space, seen=seen):
             seen.append(space.decode(x)["a"])
-            return torch.tensor([0.4, 0.5], dtype=torch.float64)
+            return torch.tensor([0.4, 0.5], dtype=DOUBLE)
 
         loop = a_loop(8, space, noisy_improvement(initial=8), fit=fit)
         loop.run()
@@ -591,7 +591,7 @@ def test_gp_ucb_counts_the_observations_and_what_is_pending():
     acquisition, model = acquisition_of(loop)
     assert isinstance(acquisition, GPUCB)
     assert float(acquisition.beta) == pytest.approx(schedule(6))
-    X = torch.rand(7, 1, 2, dtype=torch.float64)
+    X = torch.rand(7, 1, 2, dtype=DOUBLE)
     posterior = model.posterior(X)
     bound = (
         posterior.mean[..., 0, 0] + math.sqrt(schedule(6)) * posterior.variance[..., 0, 0].sqrt()
@@ -627,7 +627,7 @@ def test_gradient_information_is_about_the_place_that_was_named():
     for transform in adapter.transforms.values():
         there = transform.transform_observation_features(there)
     cube = torch.tensor(
-        [there[0].parameters["rate"], there[0].parameters["lag (quantile)"]], dtype=torch.float64
+        [there[0].parameters["rate"], there[0].parameters["lag (quantile)"]], dtype=DOUBLE
     )
     assert adapter.generator.search_space_digest.bounds == [(0.0, 1.0)] * 2, (
         "Ax's model no longer sees the unit cube"
@@ -636,16 +636,16 @@ def test_gradient_information_is_about_the_place_that_was_named():
     history = GradientPosterior(model.covar_module, float(model.likelihood.noise.max()))
     history.append(model.train_inputs[0])
     expected = GradientInformation(history, cube)
-    X = torch.rand(16, 1, 2, dtype=torch.float64)
+    X = torch.rand(16, 1, 2, dtype=DOUBLE)
     torch.testing.assert_close(acquisition(X), expected(X))
     chosen = loop.client._experiment.trials[index].arm.parameters
     at = torch.tensor(
         [(math.log10(chosen["rate"]) + 3) / 4, (chosen["lag (quantile)"] - 1e-3) / (1 - 2e-3)],
-        dtype=torch.float64,
+        dtype=DOUBLE,
     )
     assert (
         float(expected(at.view(1, 1, 2)))
-        >= float(expected(torch.rand(256, 1, 2, dtype=torch.float64)).max()) - 1e-3
+        >= float(expected(torch.rand(256, 1, 2, dtype=DOUBLE)).max()) - 1e-3
     )
 
 

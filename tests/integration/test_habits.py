@@ -28,13 +28,13 @@ from dpbo.errors import (
     UsageError,
 )
 from tests.attacks.marks import attack
-from tests.setups import of, owner
+from tests.setups import of, owner, point
 
 X = np.random.default_rng(0).normal(size=(60, 2))
 Y = (X[:, 0] > 0).astype(int)
 FEATURES, LABELS = torch.from_numpy(X).float(), torch.from_numpy(Y)
 RECORDS = TensorDataset(FEATURES, LABELS)
-POINT = torch.zeros(1, 1, dtype=torch.float64)
+POINT = point(0.0)
 
 
 def made(records, **terms):

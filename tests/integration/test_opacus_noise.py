@@ -24,7 +24,7 @@ from dpbo.dpsgd.rebuilding import PublicCopy
 from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.testing.mechanism_contract import assert_law
 from tests.attacks.marks import attack
-from tests.setups import of, steps_charged
+from tests.setups import DOUBLE, of, steps_charged
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 CLIP, D = 0.7, 2500  # more than two blocks of a norm
@@ -72,7 +72,7 @@ def hostile_rows(generator, dtype):
         if dtype != torch.float16
         else [1e4, 1.0, CLIP, 1e-4]
     )
-    rows = rows * torch.tensor(scales, dtype=torch.float64)[
+    rows = rows * torch.tensor(scales, dtype=DOUBLE)[
         torch.randint(len(scales), (24,), generator=generator)
     ][:, None].to(dtype)
     rows[3] = 0
@@ -83,7 +83,7 @@ def hostile_rows(generator, dtype):
 
 
 @attack("A4", "A5", "A9")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE, torch.float16])
 def test_a_record_moves_the_float_sum_by_at_most_the_clip_and_one_nearly_does(
     dtype,
 ):
@@ -178,7 +178,7 @@ def test_no_records_factor_depends_on_how_many_there_are_or_how_they_lie_in_memo
 @attack("A4")
 def test_a_sum_that_underflows_raises_nothing_after_its_charge():
     with np.errstate(all="raise"):
-        noise._noised(torch.full((2,), 1e-305, dtype=torch.float64), noise.MOST_NORM)
+        noise._noised(torch.full((2,), 1e-305, dtype=DOUBLE), noise.MOST_NORM)
 
 
 def session(module=None):

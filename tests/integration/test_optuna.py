@@ -46,7 +46,7 @@ from tests.integration.searches import (
     score,
 )
 from tests.integration.test_wording import SPECS
-from tests.setups import EXACT
+from tests.setups import DOUBLE, EXACT
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 # a stalled line search, which BoTorch tries again
@@ -101,9 +101,7 @@ def test_a_study_stops_when_the_plan_is_used_up(sampler):
         for trial in study.trials
     )
     X, Y, _ = private.objective.history()
-    assert torch.equal(
-        Y[:, 0], torch.tensor([trial.value for trial in study.trials], dtype=torch.float64)
-    )
+    assert torch.equal(Y[:, 0], torch.tensor([trial.value for trial in study.trials], dtype=DOUBLE))
     for x, trial in zip(X, study.trials, strict=True):
         assert SPACE.decode(x) == pytest.approx(trial.params, rel=1e-9)
     study.optimize(private, n_trials=50)
@@ -144,7 +142,7 @@ def test_the_last_slot_lost_to_another_while_fitting():
 
     def meanwhile(x):
         while others:
-            others.pop()(torch.rand(2, 2, dtype=torch.float64))
+            others.pop()(torch.rand(2, 2, dtype=DOUBLE))
         return x
 
     first = objective(evaluations=2, fit=meanwhile)
@@ -378,7 +376,7 @@ def test_a_mixed_space_is_searched_and_stored(tmp_path):
 
     def fit(x):
         seen.append(space.decode(x))
-        return torch.tensor([0.4, 0.5], dtype=torch.float64)
+        return torch.tensor([0.4, 0.5], dtype=DOUBLE)
 
     private = TrialObjective(objective(evaluations=4, fit=fit), space)
     study = a_study(f"sqlite:///{tmp_path / 's.db'}", NoiseAwareSampler(space, initial=3))
@@ -395,7 +393,7 @@ def add(study, x, value, variance, entry, constraints=None):
     suggestions = Suggestions(SPACE)
     study.add_trial(
         optuna.trial.create_trial(
-            params=suggestions.shown(torch.tensor(x, dtype=torch.float64)),
+            params=suggestions.shown(torch.tensor(x, dtype=DOUBLE)),
             distributions=suggestions.distributions,
             value=value,
             user_attrs={"entry": entry, "yvar": variance},
@@ -561,7 +559,7 @@ def test_the_sampler_draws_one_sobol_design_and_then_asks_dpbos_gp():
     sampler = NoiseAwareSampler(SPACE, seed=3, initial=2)
     study = grid_study(sampler)
     X = torch.stack([Suggestions(SPACE).point(trial.params) for trial in study.trials])
-    Y = torch.tensor([[trial.value] for trial in study.trials], dtype=torch.float64)
+    Y = torch.tensor([[trial.value] for trial in study.trials], dtype=DOUBLE)
     expected = suggest(SPACE, X, Y, torch.full_like(Y, 1e-6), seed=3009)[0]
     trial = study.ask()
     torch.testing.assert_close(Suggestions(SPACE).suggest(trial), expected, rtol=1e-9, atol=1e-9)

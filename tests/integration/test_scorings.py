@@ -19,7 +19,7 @@ from dpbo.queries import CellMeans
 from dpbo.search.scorings import scoring_named
 from tests.attacks.marks import attack
 from tests.integration.test_search import TRAIN, VALIDATION
-from tests.setups import owner
+from tests.setups import DOUBLE, owner
 
 RISING = np.exp(np.linspace(-3.0, 0.0, 16)) / np.exp(np.linspace(-3.0, 0.0, 16)).sum()
 
@@ -37,10 +37,10 @@ def test_the_variance_is_that_of_a_simulation():
         ("roc_auc", [*0.2 * RISING, *0.8 * RISING[::-1]]),
     ):
         scored = scoring_named(scoring, None, [0, 1])
-        exact = torch.tensor([shares], dtype=torch.float64)
+        exact = torch.tensor([shares], dtype=DOUBLE)
         true = scored.observed(exact, torch.zeros_like(exact))[0].item()
         for noise in (0.001, 0.01):
-            drawn = exact + noise * torch.randn(20_000, len(shares), dtype=torch.float64)
+            drawn = exact + noise * torch.randn(20_000, len(shares), dtype=DOUBLE)
             values, variances = scored.observed(drawn, torch.full_like(drawn, noise**2))
             assert values.mean().item() == pytest.approx(true, abs=0.15 * values.std().item()), (
                 scoring,
@@ -56,7 +56,7 @@ def test_the_noise_is_never_said_to_be_wider_than_the_range():
     for scoring in ("f1", "balanced_accuracy", "roc_auc"):
         scored = scoring_named(scoring, None, [0, 1])
         assert scored.cells is not None
-        below = torch.full((1, scored.cells), -0.01, dtype=torch.float64)
+        below = torch.full((1, scored.cells), -0.01, dtype=DOUBLE)
         value, variance = scored.observed(below, torch.full_like(below, 0.01))
         assert 0.0 <= value.item() <= 1.0, scoring
         assert variance.item() == 1.0, scoring
@@ -208,11 +208,11 @@ def test_macro_f1s_noise_is_what_a_simulation_finds_with_a_rare_class():
     """A rare class that noise made larger than it can be was said to be certain."""
     scored = scoring_named("f1_macro", None, [0, 1, 2])
     shares = [0.5, 0.05, 0.01, 0.05, 0.3, 0.02, 0.01, 0.02, 0.04]
-    exact = torch.tensor([shares], dtype=torch.float64)
+    exact = torch.tensor([shares], dtype=DOUBLE)
     true = scored.observed(exact, torch.zeros_like(exact))[0].item()
     for noise in (0.002, 0.02):
         draw = torch.Generator().manual_seed(0)
-        drawn = exact + noise * torch.randn(20_000, 9, dtype=torch.float64, generator=draw)
+        drawn = exact + noise * torch.randn(20_000, 9, dtype=DOUBLE, generator=draw)
         values, variances = scored.observed(drawn, torch.full_like(drawn, noise**2))
         errors = (values - true).abs() / variances.sqrt()
         assert errors.square().mean().sqrt().item() == pytest.approx(1.0, abs=0.2)

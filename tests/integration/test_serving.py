@@ -29,7 +29,7 @@ from dpbo.papers.po_gp_ucb.http import RemoteCurator, application, search
 from dpbo.papers.po_gp_ucb.http.server import serve
 from tests.attacks.marks import attack
 from tests.integration.processes import free_port, started
-from tests.setups import owner
+from tests.setups import DOUBLE, owner
 
 TOKEN = "a token of enough letters"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
@@ -38,8 +38,8 @@ SECRET = 0.123456789
 
 def outcomes(outcome=lambda records: records["y"], **changed):
     records = {
-        "rows": torch.zeros(6, 2, dtype=torch.float64),
-        "y": torch.full((6,), SECRET, dtype=torch.float64),
+        "rows": torch.zeros(6, 2, dtype=DOUBLE),
+        "y": torch.full((6,), SECRET, dtype=DOUBLE),
     }
     curator = owner(records, budget=Budget(4.0, 0.0), accounting=PureFilter(), role="candidate")
     return Outcomes(curator, outcome, value_range=(0.0, 1.0), budget=0.5, **changed)
@@ -373,7 +373,7 @@ def found(remote, tmp_path):
     """Given outcomes, the answers of a search of at most 50 steps among their six rows."""
 
     def searched(asked, rows=6, journal="j", steps=50, minimise=False, **changed):
-        Z = torch.arange(rows, dtype=torch.float64).unsqueeze(1)
+        Z = torch.arange(rows, dtype=DOUBLE).unsqueeze(1)
         modeler = Modeler(Z, kernel=squared_exponential(1.0), noise=0.1, **changed)
         return (
             search(

@@ -14,10 +14,10 @@ import dpbo
 from dpbo.curator import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
-from tests.setups import ROOT, first_column, owner
+from tests.setups import DOUBLE, ROOT, first_column, owner, point
 
 PAGE = (ROOT / "docs" / "errors.md").read_text()
-X = torch.zeros(1, 1, dtype=torch.float64)
+X = point(0.0)
 
 
 def quoted():
@@ -88,7 +88,7 @@ def test_where_a_value_goes_no_error_has_prose():
 
 def curator(**settings):
     settings = {"budget": dpbo.Budget(1.0, 1e-6), **settings}
-    return owner(torch.rand(100, 1, dtype=torch.float64), **settings)
+    return owner(torch.rand(100, 1, dtype=DOUBLE), **settings)
 
 
 def objective(score=first_column, *, evaluations=2, score_range=(0, 1), **settings):

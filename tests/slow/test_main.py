@@ -25,7 +25,7 @@ from dpbo.papers.po_gp_ucb import Outcomes
 from dpbo.papers.po_gp_ucb.http import client
 from dpbo.papers.po_gp_ucb.http.server import serve
 from dpbo.queries import ClippedMean
-from tests.setups import EXACT, ROOT, owner
+from tests.setups import DOUBLE, EXACT, ROOT, owner, point
 
 
 def printed(*arguments):
@@ -277,7 +277,7 @@ def objective_of(curator, **settings):
 
 def test_a_ledger_is_shown_as_json(tmp_path):
     url = str(tmp_path / "l.db")
-    points = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    points = torch.tensor([[0.0], [1.0]], dtype=DOUBLE)
     curator = opened(url)
     objective = objective_of(curator)
     Y, Yvar = objective(points)
@@ -313,10 +313,10 @@ def test_a_ledger_is_shown_a_part_at_a_time(tmp_path, monkeypatch):
     url = str(tmp_path / "l.db")
     objective = objective_of(opened(url))
     ledger = Ledger.open(url)
-    objective(torch.zeros(1, 1, dtype=torch.float64))
+    objective(point(0.0))
     read = ledger.each()
     found = [next(read)]
-    objective(torch.ones(1, 1, dtype=torch.float64))
+    objective(point(1.0))
     found += read
     assert found == ledger.records()[: len(found)]
     assert [record.kind for record in found].count("value") == 1
@@ -354,7 +354,7 @@ def test_metrics_are_one_line_of_json(tmp_path):
     url = str(tmp_path / "l.db")
     curator = opened(url)
     objective = objective_of(curator, name="tuning")
-    objective(torch.zeros(2, 1, dtype=torch.float64))
+    objective(torch.zeros(2, 1, dtype=DOUBLE))
     status, out, _ = printed("ledger", "metrics", url)
     told = json.loads(out)
     assert (status, out.count("\n")) == (0, 1)

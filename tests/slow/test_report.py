@@ -25,7 +25,7 @@ from dpbo.reporting.charts import ticks, with_noise
 from dpbo.run_counts import FixedRuns
 from dpbo.search import Choice, NoisedSearch
 from dpbo.statement import format_down
-from tests.setups import ROOT, of, owner
+from tests.setups import DOUBLE, ROOT, of, owner
 
 HOSTILE = '<script>document.title="owned"</script>"\'&<img src=x onerror=alert(1)>'
 SPACE = dpbo.Space(**{"rate<b>": scipy.stats.loguniform(1e-3, 1.0), "kernel": ["rbf", HOSTILE]})
@@ -50,7 +50,7 @@ def score(x, records):
 
 
 def study(folder, name=HOSTILE):
-    records = torch.linspace(0, 1, 400, dtype=torch.float64)
+    records = torch.linspace(0, 1, 400, dtype=DOUBLE)
     curator = owner(records, unit=HOSTILE, dataset=name, ledger=str(folder / "l.db"))
     terms = {"noted": HOSTILE}
     objective = dpbo.PrivateObjective(
@@ -284,7 +284,7 @@ def test_the_winner_of_hidden_runs_is_shown_with_the_noise_of_its_score(on_disk)
     # The ledger sorts names, not these.
     space = dpbo.Space(lr=scipy.stats.loguniform(1e-2, 1.0), clip=scipy.stats.loguniform(1e-1, 1e1))
     curator = owner(
-        torch.rand(500, dtype=torch.float64),
+        torch.rand(500, dtype=DOUBLE),
         unit="customer",
         budget=dpbo.Budget(30.0, 0.0),
         accounting=PureFilter(),

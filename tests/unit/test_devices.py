@@ -50,7 +50,7 @@ from dpbo.papers.po_gp_ucb import Modeler, RowTable
 from dpbo.queries import CandidateScores, CellMeans, ClippedMean, PoissonSampled, QuantileUtilities
 from dpbo.queries.ball import Ball
 from dpbo.testing import SeededEntropy
-from tests.setups import DOUBLE, EXACT
+from tests.setups import DOUBLE, EXACT, box
 from tests.shadow import MixedDevices, Shadow
 
 pytestmark = pytest.mark.gpu
@@ -94,7 +94,7 @@ def made(build, *args):
 
 
 THETA = torch.full((3,), 0.5, dtype=DOUBLE)
-BOX = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=DOUBLE)
+BOX = box(3)
 X = draw(4, 3)
 WEIGHTS = draw(3, 4) - 0.5
 BALL = Ball(1.0)

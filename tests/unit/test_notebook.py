@@ -15,13 +15,13 @@ from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilte
 from dpbo.errors import BudgetExceeded
 from dpbo.events import GaussianEvent
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
-from tests.setups import itself, of, owner
+from tests.setups import DOUBLE, itself, of, owner
 
 HOSTILE = "<script>alert(1)</script>"
 
 
 def make(**changes):
-    records = torch.rand(2000, dtype=torch.float64)
+    records = torch.rand(2000, dtype=DOUBLE)
     return owner(records, **{"unit": "patient", "allow_repeated": True, **changes})
 
 
@@ -35,7 +35,7 @@ def test_the_epsilon_that_is_left_can_be_taken_and_is_all_that_is_left():
     for accounting in (GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(12.0)):
         curator = make(accounting=accounting)
         assert curator.remaining_epsilon == pytest.approx(3.0, rel=1e-9)
-        objective(curator, "first", 0.5)(torch.rand(2, 2, dtype=torch.float64))
+        objective(curator, "first", 0.5)(torch.rand(2, 2, dtype=DOUBLE))
         left = curator.remaining_epsilon
         assert 0.0 < curator.spent.epsilon < 3.0
         with pytest.raises(BudgetExceeded):
@@ -55,7 +55,7 @@ def test_the_epsilon_that_is_left_can_be_taken_and_is_all_that_is_left():
 def test_a_curator_and_an_objective_show_public_facts_escaped(tmp_path):
     curator = make(unit=HOSTILE, dataset=HOSTILE, ledger=str(tmp_path / "l.db"))
     search = objective(curator, HOSTILE, 0.5)
-    search(torch.rand(1, 2, dtype=torch.float64))
+    search(torch.rand(1, 2, dtype=DOUBLE))
     for shown in (curator._repr_html_(), search._repr_html_()):
         assert "<script" not in shown
         assert "&lt;script&gt;" in shown

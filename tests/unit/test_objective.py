@@ -28,14 +28,14 @@ from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.objective import NoiseWarning
 from dpbo.queries import ClippedMean
 from tests.attacks.marks import attack
-from tests.setups import charges, of, owner
+from tests.setups import DOUBLE, charges, of, owner, point
 
 N = 5000
-X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3]], dtype=torch.float64)
+X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3]], dtype=DOUBLE)
 
 
 def load():
-    return torch.linspace(0, 1, N, dtype=torch.float64)
+    return torch.linspace(0, 1, N, dtype=DOUBLE)
 
 
 def score(x, records):
@@ -290,7 +290,7 @@ def test_bad_points_and_plans_are_refused_and_cost_nothing():
         (X[0], r"unsqueeze\(0\)"),
         (X[:0], "q x d"),
         ([[0.1, 0.2]], "q x d"),
-        (torch.tensor([[0.1, 0.2], [torch.nan, 0.0]], dtype=torch.float64), "finite"),
+        (torch.tensor([[0.1, 0.2], [torch.nan, 0.0]], dtype=DOUBLE), "finite"),
     ):
         with pytest.raises(InputError, match=message):
             search(bad)
@@ -366,7 +366,7 @@ def test_points_far_outside_the_bounds_are_refused_before_anything_is_fitted():
         fitted.append(x)
         return x
 
-    bounds = torch.tensor([[0.0, 1e-4], [1.0, 1e-1]], dtype=torch.float64)
+    bounds = torch.tensor([[0.0, 1e-4], [1.0, 1e-1]], dtype=DOUBLE)
     search = objective(make(), fit=fit, bounds=bounds)
     for call, given, place in (
         (
@@ -379,12 +379,12 @@ def test_points_far_outside_the_bounds_are_refused_before_anything_is_fitted():
         (search, torch.zeros(0, 2), "with one row and one column or more"),
     ):
         with pytest.raises(InputError, match=place):
-            call(torch.as_tensor(given, dtype=torch.float64))
+            call(torch.as_tensor(given, dtype=DOUBLE))
     assert not fitted
     assert search.remaining == 30
-    search(torch.tensor([[1.005, 0.1 + 1e-9]], dtype=torch.float64))
-    fixed = torch.tensor([[0.0, 3.0], [1.0, 3.0]], dtype=torch.float64)
-    objective(make(), bounds=fixed, evaluations=1)(torch.tensor([[0.5, 3.0]], dtype=torch.float64))
+    search(torch.tensor([[1.005, 0.1 + 1e-9]], dtype=DOUBLE))
+    fixed = torch.tensor([[0.0, 3.0], [1.0, 3.0]], dtype=DOUBLE)
+    objective(make(), bounds=fixed, evaluations=1)(point(0.5, 3.0))
     for wrong in (bounds.flip(0), bounds.T[:1], bounds.float()):
         with pytest.raises(InputError, match=r"^bounds=.*2 x d"):
             objective(make(), bounds=wrong)

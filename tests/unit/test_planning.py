@@ -12,7 +12,7 @@ import dpbo
 from dpbo import Budget, PrivateObjective
 from dpbo.__main__ import main
 from dpbo.gibo import DPGIBO
-from tests.setups import of, owner
+from tests.setups import box, of, owner
 
 BUDGET = Budget(1.0, 1e-6)
 
@@ -38,7 +38,7 @@ def test_the_noise_is_the_one_that_objectives_then_have():
 
 
 def test_the_noise_of_a_gradient_is_the_one_that_a_run_then_has():
-    bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.float64)
+    bounds = box(3)
     terms = of(bounds=bounds, iterations=10, batch_size=4, clip=1.0)
     gibo = DPGIBO(curator(5000, BUDGET), lambda x, r: r, budget=0.9, **terms)
     remark = strategies(dpbo.plan(5000, BUDGET, evaluations=40, dimension=3))["gibo"].remark

@@ -22,19 +22,19 @@ from dpbo.privacy import DeltaWarning
 from dpbo.queries import ClippedMean
 from dpbo.statement import form, format_up
 from tests.attacks.marks import attack
-from tests.setups import itself, owner
+from tests.setups import DOUBLE, itself, owner
 
 
 def make(**changes):
     settings = {"unit": "patient", "budget": Budget.gdp(1.0, delta=1e-5), **changes}
-    return owner(torch.rand(200, dtype=torch.float64), **settings)
+    return owner(torch.rand(200, dtype=DOUBLE), **settings)
 
 
 def test_twenty_five_gaussian_releases_of_total_mu_one_print_4_378():
     curator = make()
     objective = PrivateObjective(curator, itself, score_range=(0.0, 1.0), evaluations=25)
     assert "(4.378, 1e-05)-DP" in str(curator.statement())
-    objective(torch.rand(25, 2, dtype=torch.float64))
+    objective(torch.rand(25, 2, dtype=DOUBLE))
     statement = curator.statement()
     # guarantee, reserved, charged
     assert str(statement).count("(4.378, 1e-05)-DP") == 3

@@ -33,11 +33,11 @@ from dpbo.papers.po_gp_ucb.http import RemoteCurator
 from dpbo.queries import ClippedMean
 from dpbo.validation import Count, Positive, Within, checked
 from tests.attacks.marks import attack
-from tests.setups import of, owner
+from tests.setups import DOUBLE, box, of, owner
 
 pytestmark = attack("A5")
 Spread = Annotated[tuple[float, float], Within("(low, high)", lambda pair: pair[0] < pair[1])]
-X = torch.tensor([0.5, 0.5], dtype=torch.float64)
+X = torch.tensor([0.5, 0.5], dtype=DOUBLE)
 PLACES = {"count": 1, "scale": None, "share": 1, "ends": (0.0, 1.0), "weights": ()}
 
 
@@ -58,12 +58,12 @@ def score(x, rows):
 
 def make(**settings):
     terms = {"budget": dpbo.Budget(8.0, 1e-5), **settings}
-    return owner(torch.rand(40, 2, dtype=torch.float64), **terms)
+    return owner(torch.rand(40, 2, dtype=DOUBLE), **terms)
 
 
 def gibo(**settings):
     bounds, ask = (
-        torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64),
+        box(2),
         {"budget": 1.0, "iterations": 2, "batch_size": 2, **settings},
     )
     return DPGIBO(
@@ -221,7 +221,7 @@ def test_uses_that_are_usual_elsewhere_are_taken():
     assert make(allow_conditional=np.bool_(True)).statement().assumptions
     tuned = GIBOSettings(optimizer=functools.partial(torch.optim.SGD, momentum=0.9))
     assert len(gibo(settings=tuned).run().gradients) == 2
-    grid = torch.rand(8, 2, dtype=torch.float64)
+    grid = torch.rand(8, 2, dtype=DOUBLE)
     modeler = Modeler(
         grid,
         kernel=squared_exponential(0.4),
@@ -313,7 +313,7 @@ def test_neither_records_nor_long_sequences_are_read():
         return records, rows, labels
 
     # reading it would take memory that nobody has
-    rows = torch.zeros(1, dtype=torch.float64).expand(10**12)
+    rows = torch.zeros(1, dtype=DOUBLE).expand(10**12)
     records, labels = Endless(), Endless()
     assert held(records, rows, labels)[1] is rows
     assert records.read == 0

@@ -4,9 +4,9 @@ import torch
 
 from dpbo import Budget, Curator, PrivateObjective
 from dpbo.curator.ledger import Ledger
-from tests.setups import charged, owner, stored
+from tests.setups import DOUBLE, charged, owner, stored
 
-RECORDS = torch.linspace(0, 1, 2000, dtype=torch.float64)
+RECORDS = torch.linspace(0, 1, 2000, dtype=DOUBLE)
 
 
 def make(url, **changed):

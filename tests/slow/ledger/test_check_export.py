@@ -28,7 +28,7 @@ from dpbo.papers.kusner import AdaptiveLipschitz, RegularisedBest
 from dpbo.testing.ledger_contract import BIRTH
 from examples.check_export import check
 from tests.attacks.marks import attack
-from tests.setups import EXACT, MEAN, of
+from tests.setups import DOUBLE, EXACT, MEAN, of
 from tests.slow.ledger.runs import make
 from tests.unit.accounting.test_exported import EVENTS, SAMPLED, exported
 
@@ -53,7 +53,7 @@ def lines(tmp_path_factory):
     terms = of(score_range=(0.0, 1.0), evaluations=6, name="search", budget=0.75)
     objective = PrivateObjective(curator, lambda x, r: 1 - (r - x[0]).abs(), **terms)
     for x in ([[0.125], [0.25]], [[0.5]]):
-        objective(torch.tensor(x, dtype=torch.float64))
+        objective(torch.tensor(x, dtype=DOUBLE))
     curator.release(MEAN, GaussianMechanism(20.0))
     return [json.loads(line) for line in printed(url)]
 

@@ -24,7 +24,7 @@ import torch
 from dpbo import Budget, Curator
 from dpbo.curator.ledger import Ledger
 from tests.attacks.marks import attack
-from tests.setups import charged, stored
+from tests.setups import DOUBLE, charged, stored
 from tests.slow.ledger.runs import make, search
 
 SEED = int(os.environ.get("DPBO_FIRE_SEED", "20261121"))
@@ -39,7 +39,7 @@ def small(url):
     """Six evaluations, in batches of two while they last."""
     objective = search(make(url, dataset=url and "killed"), 6)
     while objective.remaining:
-        objective(torch.rand(min(2, objective.remaining), 1, dtype=torch.float64))
+        objective(torch.rand(min(2, objective.remaining), 1, dtype=DOUBLE))
     return objective.history()
 
 

@@ -17,9 +17,9 @@ from dpbo.curator.reservation_fingerprints import file_of
 from dpbo.errors import InputError, LedgerRolledBack, LedgerUnavailable, ReservationChanged
 from dpbo.testing.ledger_contract import BIRTH
 from tests.attacks.marks import attack
-from tests.setups import charged, owner
+from tests.setups import DOUBLE, charged, owner, point
 
-RECORDS = torch.rand(100, 2, dtype=torch.float64)
+RECORDS = torch.rand(100, 2, dtype=DOUBLE)
 
 
 def score(x, records):
@@ -45,7 +45,7 @@ def test_a_plan_on_a_server_is_resumed_with_what_it_began_with_alone(
 ):
     """Another process resumed it on other records without a word."""
     url = server.schema()
-    objective(url)(torch.full((1, 2), 0.5, dtype=torch.float64))
+    objective(url)(point(0.5, 0.5))
     for changed in ({"records": RECORDS + 1}, {"score": other_score}):
         with pytest.raises(ReservationChanged, match=r"began with (an)?other"):
             objective(url, **changed)
@@ -116,9 +116,9 @@ def test_a_server_that_was_restored_from_an_older_dump_is_refused_where_it_was_u
     url = server.schema()
     first = objective(url)
     schema = first.curator.ledger.storage.identity.split()[-1]
-    first(torch.full((1, 2), 0.25, dtype=torch.float64))
+    first(point(0.25, 0.25))
     dumped = first.curator.ledger.head().seq
-    first(torch.full((1, 2), 0.5, dtype=torch.float64))
+    first(point(0.5, 0.5))
     server.ask(f"DELETE FROM {schema}.dpbo_ledger WHERE seq > {dumped}")
     with pytest.raises(LedgerRolledBack, match=r"lacks record .* an older copy"):
         objective(url)
@@ -161,7 +161,7 @@ def test_whatever_becomes_of_the_fingerprints_nothing_is_charged_twice(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     url = str(tmp_path / "l.db") if place == "file" else request.getfixturevalue("server").schema()
     first = objective(url)
-    x = torch.full((1, 2), 0.5, dtype=torch.float64)
+    x = point(0.5, 0.5)
     first(x)
     spoil(file_of(first.curator.ledger.storage))
     if goes_on:

@@ -38,13 +38,13 @@ from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CellMeans, ClippedMean, QuantileUtilities
 from dpbo.run_counts import TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
-from tests.setups import EXACT, charged, charges, first_column, owner, stored
+from tests.setups import DOUBLE, EXACT, box, charged, charges, first_column, owner, stored
 
 N = 203
 D = 3
 SIZE = 4
 STEPS = 6
-BOUNDS = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
+BOUNDS = box(D)
 NOISE = GaussianMechanism(50.0)
 
 
@@ -97,7 +97,7 @@ def mean(score=first_column, point=None, **more):
 
 
 def at(number, rows=1):
-    return torch.full((rows, D), number, dtype=torch.float64)
+    return torch.full((rows, D), number, dtype=DOUBLE)
 
 
 def objective(curator, **more):

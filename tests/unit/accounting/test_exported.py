@@ -32,7 +32,7 @@ from dpbo.mechanisms import (
     PermuteAndFlipMechanism,
 )
 from dpbo.queries import PoissonSampled, QuantileUtilities
-from tests.setups import MEAN, owner
+from tests.setups import DOUBLE, MEAN, owner
 
 CHOICE = QuantileUtilities(lambda _, r: r, candidates=[0.1, 0.5, 0.9], quantile=0.5)
 EVENTS = (
@@ -50,7 +50,7 @@ def exported(tmp_path, capsys, accounting, sampled=False):
     """
     url = str(tmp_path / "l.db")
     curator = owner(
-        torch.linspace(0, 1, 400, dtype=torch.float64),
+        torch.linspace(0, 1, 400, dtype=DOUBLE),
         budget=Budget(20.0, 1e-6),
         dataset="d",
         ledger=url,

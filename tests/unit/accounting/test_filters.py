@@ -35,7 +35,7 @@ from dpbo.events import GaussianEvent, LaplaceEvent, SelectionEvent
 from dpbo.run_counts import BinomialRuns
 from dpbo.statement import Guarantee
 from tests.attacks.marks import attack
-from tests.setups import owner
+from tests.setups import DOUBLE, owner
 
 FILTERS = [GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(8.0)]
 
@@ -220,7 +220,7 @@ def test_a_renyi_reading_is_rounded_up():
 )
 def test_nothing_released_costs_nothing(accounting):
     budget = Budget(2.0, 0.0 if isinstance(accounting, PureFilter) else 1e-5)
-    records = torch.zeros(10, dtype=torch.float64)
+    records = torch.zeros(10, dtype=DOUBLE)
     curator = owner(records, budget=budget, accounting=accounting)
     assert curator.spent.epsilon == 0.0
 

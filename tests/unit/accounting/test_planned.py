@@ -27,9 +27,9 @@ from dpbo.events import (
 from dpbo.gibo import choose_start
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import QuantileUtilities
-from tests.setups import MEAN, of, owner
+from tests.setups import DOUBLE, MEAN, box, of, owner
 
-RECORDS = torch.linspace(0, 1, 500, dtype=torch.float64)
+RECORDS = torch.linspace(0, 1, 500, dtype=DOUBLE)
 CHOICE = QuantileUtilities(lambda _, r: r, candidates=[0.1, 0.5, 0.9], quantile=0.5)
 PLAN = Planned([GaussianEvent(8.0, 3), ExponentialEvent(4.0, 2), LaplaceEvent(5.0)])
 
@@ -105,7 +105,7 @@ def test_a_plan_carries_an_objective_and_its_final_release():
         curator, lambda x, r: (r - x[0]).abs(), score_range=(0.0, 1.0), evaluations=4
     )
     assert objective.noise_multiplier == 9.0
-    objective(torch.rand(4, 1, dtype=torch.float64))
+    objective(torch.rand(4, 1, dtype=DOUBLE))
     curator.release(MEAN, GaussianMechanism(12.0))
     with pytest.raises(UsageError, match="as many slots"):
         PrivateObjective(
@@ -117,7 +117,7 @@ def test_a_share_of_a_plan_is_refused_before_anything_is_reserved():
     """It would change nothing, and the statement would declare it."""
     curator = make(Planned([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 2)]))
     terms = of(score_range=(0.0, 1.0), evaluations=30)
-    bounds = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    bounds = box(1)
     for ask in (
         lambda share: PrivateObjective(curator, lambda x, r: r, budget=share, **terms),
         lambda share: DPGIBO(
@@ -147,7 +147,7 @@ def test_a_search_and_its_choice_take_what_the_plan_lists_for_each():
         Planned([GaussianEvent(20.0, 5), PermuteAndFlipEvent(20.0), GaussianEvent(15.0)])
     )
     curator.release(MEAN, GaussianMechanism(15.0))
-    candidates = torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(1)
+    candidates = torch.linspace(0, 1, 9, dtype=DOUBLE).unsqueeze(1)
     terms = of(score_range=(0.0, 1.0), evaluations=5, finalists=3, initial=3)
     search_then_choose(curator, lambda x, r: 1 - (r - x[0]).abs(), candidates, **terms)
     assert curator.ledger.used() == {

@@ -15,7 +15,7 @@ from dpbo.algorithms import AsynchronousBO
 from dpbo.errors import InputError, PrivateFailure, UsageError, WorkersDied
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
-from tests.setups import charges, owner
+from tests.setups import DOUBLE, charges, owner
 from tests.unit.algorithms.worker_scores import load, near
 
 SPACE = Space(a=scipy.stats.uniform(0, 1), b=scipy.stats.uniform(0, 1))
@@ -35,7 +35,7 @@ def planned(score=near, evaluations=12, curator=None, **changes):
 def quick(X, Y, Yvar, pending, *, seed):
     """A proposal that depends on everything it is given, at no cost."""
     told = float(Y.sum()) + float(pending.sum()) + seed
-    return torch.tensor([[told % 1.0, (7 * told) % 1.0]], dtype=torch.float64)
+    return torch.tensor([[told % 1.0, (7 * told) % 1.0]], dtype=DOUBLE)
 
 
 def search(objective, executor, **settings):
@@ -224,7 +224,7 @@ def test_points_whose_fit_fails_are_skipped_uncharged_and_stay_pending(ordered):
     def propose(X, Y, Yvar, pending, *, seed):
         seen.append(pending)
         # the same points in any order of release
-        return torch.tensor([[0.37 * seed % 1.0, 0.11 * seed % 1.0]], dtype=torch.float64)
+        return torch.tensor([[0.37 * seed % 1.0, 0.11 * seed % 1.0]], dtype=DOUBLE)
 
     with ThreadPoolExecutor(3) as executor:
         found = search(

@@ -23,11 +23,11 @@ from dpbo.queries import ClippedMean
 from dpbo.queries.sampled import PoissonSampled
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
-from tests.setups import EXACT, charged, of, owner, stored
+from tests.setups import DOUBLE, EXACT, charged, of, owner, stored
 from tests.unit.algorithms.test_asynchronous import SPACE, quick, search
 from tests.unit.algorithms.worker_scores import RECORDS, Noting, Patient, load, near, trouble
 
-X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3], [0.5, 0.5]], dtype=torch.float64)
+X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3], [0.5, 0.5]], dtype=DOUBLE)
 # their workers take seconds to start
 DEEP = [pytest.param(kind, marks=pytest.mark.deep) for kind in ("loky", "dask")]
 KEPT = dict[str, Executor]()  # a worker takes seconds to import torch

@@ -11,9 +11,9 @@ from dpbo import Budget
 from dpbo.errors import InputError
 from dpbo.queries import ClippedMean
 from tests.attacks.marks import attack
-from tests.setups import EXACT, MEAN, NOISE, owner
+from tests.setups import DOUBLE, EXACT, MEAN, NOISE, owner
 
-RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
+RECORDS = torch.linspace(0, 1, 101, dtype=DOUBLE)
 
 
 @dataclass(frozen=True, eq=False)

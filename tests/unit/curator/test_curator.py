@@ -39,9 +39,9 @@ from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMech
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
-from tests.setups import EXACT, TERMS, itself, kinds, of, owner
+from tests.setups import DOUBLE, EXACT, TERMS, itself, kinds, of, owner, point
 
-RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
+RECORDS = torch.linspace(0, 1, 101, dtype=DOUBLE)
 NOISE = GaussianMechanism(5.0)
 
 
@@ -303,7 +303,7 @@ def test_records_and_scores_of_every_kind():
 @attack("A20")
 def test_units_count_by_their_means_and_divide_by_their_number():
     records, unit = (
-        torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64),
+        torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=DOUBLE),
         PrivacyUnit("patient", groups=["a", "a", "a", "b"]),
     )
     assert make(records, unit=unit).units == 2
@@ -317,7 +317,7 @@ def test_units_count_by_their_means_and_divide_by_their_number():
 
 @attack("A5")
 def test_nan_infinities_and_failures_count_as_the_worst_score():
-    bad = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0], dtype=torch.float64)
+    bad = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0], dtype=DOUBLE)
     assert settled(itself, bad) == pytest.approx(0.25, abs=0.02)
     curator = make(bad, budget=Budget.gdp(1000.0))
     assert curator.release(
@@ -327,7 +327,7 @@ def test_nan_infinities_and_failures_count_as_the_worst_score():
 
 @attack("A5")
 def test_an_exception_or_a_wrong_result_is_confined_to_the_units_that_cause_it():
-    records = torch.ones(200, dtype=torch.float64)
+    records = torch.ones(200, dtype=DOUBLE)
     records[[17, 40]] = -1.0
 
     def picky(_model, r):
@@ -401,7 +401,7 @@ def test_more_failures_than_the_calls_settle_are_a_failure_not_worst_scores(monk
     """What is left over must not count as worst: one more failing record would then move many
     others.
     """
-    records = torch.ones(512, dtype=torch.float64)
+    records = torch.ones(512, dtype=DOUBLE)
     records[::64] = float("nan")
 
     def picky(_m, r):
@@ -430,7 +430,7 @@ def test_workers_get_copies_and_a_change_there_stops_the_curator():
 
 
 def load_records():
-    return torch.linspace(0, 1, 101, dtype=torch.float64)
+    return torch.linspace(0, 1, 101, dtype=DOUBLE)
 
 
 def halve(_m, r):
@@ -444,13 +444,13 @@ def test_a_cap_computed_a_float_away_resumes_and_verifies(on_disk, monkeypatch):
     terms = {**on_disk, "budget": Budget(3.0, 1e-5)}
     plan = of(score_range=(0.0, 1.0), evaluations=7)
     first = PrivateObjective(make(**terms), itself, **plan)
-    first(torch.zeros(1, 1, dtype=torch.float64))
+    first(point(0.0))
     found = gdp.mu_within
     for factor in (1 - 4e-16, 1 + 4e-16):
         monkeypatch.setattr(gdp, "mu_within", lambda e, d, f=factor: found(e, d) * f)
         again = PrivateObjective(make(**terms), itself, **plan)
         assert again.noise_multiplier == first.noise_multiplier
-        again(torch.zeros(1, 1, dtype=torch.float64))
+        again(point(0.0))
         again.curator.statement()
 
 
@@ -472,7 +472,7 @@ def test_confining_a_failure_changes_nobody_elses_score():
             raise ValueError
         return r * 1000 / len(r)
 
-    good = torch.full((1000,), 0.001, dtype=torch.float64)
+    good = torch.full((1000,), 0.001, dtype=DOUBLE)
     bad = torch.cat([torch.tensor([float("nan")]), good[1:]])
     query, law = ClippedSum(share, score_range=(0.0, 1.0)), GaussianMechanism(0.01)
     sums = [
@@ -511,7 +511,7 @@ def test_a_score_that_changes_records_in_place_is_refused():
         make(RECORDS.numpy().copy()).evaluate(mean(lambda _m, r: np.multiply(r, 0.5, out=r)))
 
 
-HALF = torch.tensor([0.5], dtype=torch.float64)
+HALF = torch.tensor([0.5], dtype=DOUBLE)
 
 
 @dataclass
@@ -741,7 +741,7 @@ def test_extreme_numbers_are_refused_before_the_charge():
     ):
         with pytest.raises(InputError):
             mean(**changes)
-    curator = make(torch.rand(10, 2, dtype=torch.float64))
+    curator = make(torch.rand(10, 2, dtype=DOUBLE))
     far = ClippedSum(itself, score_range=[(0, 1e99), (0, 1e-99)], weights=[1e-6, 1e6])
     with pytest.raises(InputError, match="differ less"):
         curator.release(far, NOISE)
@@ -862,7 +862,7 @@ def test_an_example_replaces_the_zeros():
     records = RECORDS + 0.1
     with pytest.raises(ScoreError, match="example="):
         make(records).evaluate(mean(needs_positive))
-    make(records, example=torch.ones(3, dtype=torch.float64)).evaluate(mean(needs_positive))
+    make(records, example=torch.ones(3, dtype=DOUBLE)).evaluate(mean(needs_positive))
 
 
 def test_fit_runs_in_the_open_and_its_errors_are_the_users():

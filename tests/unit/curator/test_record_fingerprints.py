@@ -20,6 +20,7 @@ from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
 from tests.attacks.marks import attack
+from tests.setups import DOUBLE
 
 KEY = bytes(range(32))
 TEXTS = ["", "a", "a\x00", "\x00", "\x00a", "b", "aa", "ä", "a\u0308", "\ud800", "\U0010ffff"]
@@ -96,7 +97,7 @@ def test_one_table_has_one_digest_in_every_form():
     numbers = [[1.0, -0.0], [float("nan"), 2.5]]
     alike = [
         torch.tensor(numbers),
-        torch.tensor(numbers, dtype=torch.float64),
+        torch.tensor(numbers, dtype=DOUBLE),
         np.array(numbers, dtype=object),
         np.abs(np.array(numbers)),
         pd.DataFrame(numbers, dtype=object),

@@ -22,9 +22,9 @@ from dpbo.mechanisms import (
 )
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CandidateScores, ClippedMean
-from tests.setups import EXACT, owner
+from tests.setups import DOUBLE, EXACT, owner
 
-RECORDS = torch.linspace(0, 1, 200, dtype=torch.float64)
+RECORDS = torch.linspace(0, 1, 200, dtype=DOUBLE)
 
 
 def score(_, records):

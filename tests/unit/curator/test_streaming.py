@@ -14,7 +14,7 @@ from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.queries import CellMeans, ClippedMean, PoissonSampled, QuantileUtilities
 from dpbo.queries.ball import Ball
 from tests.attacks.marks import attack
-from tests.setups import EXACT, MEAN, owner
+from tests.setups import DOUBLE, EXACT, MEAN, owner
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 D, ROWS = 3, 64
@@ -26,7 +26,7 @@ def small_blocks(monkeypatch):
 
 
 def records_of(n):
-    X = torch.randn(n, D, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    X = torch.randn(n, D, generator=torch.Generator().manual_seed(n), dtype=DOUBLE)
     X[n // 3], X[n // 2, 0] = math.nan, math.inf
     return X.pin_memory() if torch.cuda.is_available() else X
 
@@ -50,7 +50,7 @@ def answers(curator):
     before.
     """
     ball, draw = Ball(2.0), torch.Generator().manual_seed(0)
-    X, W = (torch.randn(shape, generator=draw, dtype=torch.float64) for shape in ((5, D), (4, 11)))
+    X, W = (torch.randn(shape, generator=draw, dtype=DOUBLE) for shape in ((5, D), (4, 11)))
     mean = ClippedMean(
         lambda _, r: torch.stack([r[:, 0], r[:, 1] * r[:, 2]], 1),
         score_range=[(-1.0, 1.0), (0.0, 3.0)],
@@ -82,13 +82,11 @@ def answers(curator):
         ClusterSums(D, ball=ball, centers=X),
         SecondMoment(D, ball=ball),
         VectorSum(D, ball=ball, nonnegative=True, vectors=lambda r: r.abs()),
-        MixtureMoments(
-            D, ball=ball, natural=torch.randn(3, 10, generator=draw, dtype=torch.float64)
-        ),
+        MixtureMoments(D, ball=ball, natural=torch.randn(3, 10, generator=draw, dtype=DOUBLE)),
         MixtureMoments(
             D,
             ball=ball,
-            natural=torch.ones(2, 5, dtype=torch.float64),
+            natural=torch.ones(2, 5, dtype=DOUBLE),
             covariance="spherical",
             vectors=lambda r: r.abs(),
         ),
@@ -114,7 +112,7 @@ def test_a_record_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks():
     query = ClippedGradient(
         loss,
         torch.eye(D).double(),
-        weights=torch.randn(5, D, dtype=torch.float64),
+        weights=torch.randn(5, D, dtype=DOUBLE),
         clip=0.5,
         divisor=1.0,
     )
@@ -183,7 +181,7 @@ class GradientInBlocks(ClippedGradient):
 @pytest.mark.parametrize("n", [ROWS, ROWS + 1, 5 * ROWS - 7])
 def test_large_tensors_are_asked_in_blocks_and_answer_the_same(n):
     records = records_of(n).cpu()
-    weights = torch.randn(4, D, dtype=torch.float64)
+    weights = torch.randn(4, D, dtype=DOUBLE)
     asked = []
 
     def of_mean(_, r):
@@ -191,7 +189,7 @@ def test_large_tensors_are_asked_in_blocks_and_answer_the_same(n):
         return r[:, 0] * r[:, 1]
 
     def values(mean, gradient):
-        curator = opened(records, example=torch.zeros(3, D, dtype=torch.float64))
+        curator = opened(records, example=torch.zeros(3, D, dtype=DOUBLE))
         asks = [
             mean(of_mean, score_range=(-1.0, 1.0)),
             gradient(fragile, torch.eye(D).double(), weights=weights, clip=0.5),

@@ -12,13 +12,13 @@ from dpbo.errors import InputError, LedgerMismatch
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.po_gp_ucb import Outcomes, RowTable, release_rows
 from dpbo.queries import ClippedMean, ClippedSum
-from tests.setups import first_column, owner
+from tests.setups import DOUBLE, first_column, owner
 
 EVENT = GaussianMechanism(30.0).event()
 
 
 def make(**changes):
-    records = torch.linspace(0, 1, 400, dtype=torch.float64).reshape(200, 2)
+    records = torch.linspace(0, 1, 400, dtype=DOUBLE).reshape(200, 2)
     return owner(records, **{"budget": Budget(3.0, 1e-5), **changes})
 
 
@@ -155,7 +155,7 @@ def asked(curator, *queries, plan="objective"):
 def test_terms_that_questions_change_under_a_plan_are_listed_once_and_five_kinds():
     private = make()
     search = objective(private, name="objective")
-    search(torch.rand(1, 1, dtype=torch.float64))
+    search(torch.rand(1, 1, dtype=DOUBLE))
     assert list(private.statement().public_inputs) == ["objective"], "nothing to add"
     asked(
         private,

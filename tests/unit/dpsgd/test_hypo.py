@@ -25,6 +25,7 @@ from dpbo.events import GaussianEvent, SelectionEvent, event_from_json
 from dpbo.run_counts import BinomialRuns, FixedRuns, ThresholdStop, TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
+from tests.setups import DOUBLE
 from tests.unit.accounting.enumerated import profiles_of_laws
 
 ONE = 1 << 40
@@ -32,7 +33,7 @@ SPACE = Space(a=scipy.stats.uniform(), kind=["x", "y", "z"])
 
 
 def _run(x, score):
-    return Run(torch.as_tensor(x, dtype=torch.float64), None, score)
+    return Run(torch.as_tensor(x, dtype=DOUBLE), None, score)
 
 
 def test_weights_keep_the_bounds_exactly_and_their_mean_is_one():

@@ -45,10 +45,10 @@ from dpbo.run_counts import FixedRuns, PoissonRuns, ThresholdStop, TruncatedNega
 from dpbo.space import Space
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
-from tests.setups import of, owner
+from tests.setups import DOUBLE, of, owner
 
 SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0), depth=[1, 2, 4], kind=["a", "b"])
-RECORDS = torch.rand(2000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+RECORDS = torch.rand(2000, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
 LAW = TruncatedNegativeBinomial.of_mean(12.0, shape=3.0)
 BASE = (GaussianEvent(30.0, 10),)
 

@@ -26,16 +26,14 @@ from dpbo.gibo.gradient_posterior import GradientPosterior
 from dpbo.objective import NoiseWarning
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
-from tests.setups import EXACT, FIRST_MEAN, charges, of, owner
+from tests.setups import DOUBLE, EXACT, FIRST_MEAN, charges, of, owner
 
 PAPER, RECOMMENDED = GIBOSettings.paper(), GIBOSettings.recommended()
 D = 4
 
 
 def users(n=400, seed=0):
-    return 0.3 + 0.4 * torch.rand(
-        n, D, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
-    )
+    return 0.3 + 0.4 * torch.rand(n, D, dtype=DOUBLE, generator=torch.Generator().manual_seed(seed))
 
 
 def distance(x, records):
@@ -43,7 +41,7 @@ def distance(x, records):
 
 
 def box(d=D, low=0.0, high=1.0):
-    return torch.tensor([[low] * d, [high] * d], dtype=torch.float64)
+    return torch.tensor([[low] * d, [high] * d], dtype=DOUBLE)
 
 
 def make(records=None, **settings):
@@ -58,7 +56,7 @@ def gibo(curator, **changes):
         iterations=12,
         batch_size=D + 1,
         clip=1.0,
-        start=torch.full((D,), 0.05, dtype=torch.float64),
+        start=torch.full((D,), 0.05, dtype=DOUBLE),
     )
     return DPGIBO(curator, changes.pop("loss", distance), **{**terms, **changes})
 
@@ -135,8 +133,8 @@ def test_gradients_are_those_of_the_mean_loss_per_box_width():
     """Far inside the clip: the release is the gradient of the mean, in box widths; with x's own
     units, per unit.
     """
-    wide = torch.tensor([[-3.0] * D, [5.0] * D], dtype=torch.float64)
-    start = torch.full((D,), 0.8, dtype=torch.float64)
+    wide = torch.tensor([[-3.0] * D, [5.0] * D], dtype=DOUBLE)
+    start = torch.full((D,), 0.8, dtype=DOUBLE)
     slope = (2 * (start - users())).mean(0)
     for unit_box, scale in ((True, 8.0), (False, 1.0)):
         settings = dataclasses.replace(RECOMMENDED, unit_box=unit_box, radius=0.01)
@@ -156,7 +154,7 @@ def test_gradients_are_those_of_the_mean_loss_per_box_width():
 def test_points_stay_in_the_box_also_in_its_corner():
     search = gibo(
         make(),
-        start=torch.zeros(D, dtype=torch.float64),
+        start=torch.zeros(D, dtype=DOUBLE),
         iterations=3,
         loss=lambda x, r: (r * 0).sum(1) + x.sum(),
     )
@@ -325,7 +323,7 @@ def test_the_accounting_may_be_a_plan_or_refuse_and_what_cannot_work_charges_not
 
 def test_a_start_is_chosen_privately_among_public_candidates():
     curator = make()
-    candidates = torch.tensor([[0.05] * D, [0.5] * D, [0.95] * D], dtype=torch.float64)
+    candidates = torch.tensor([[0.05] * D, [0.5] * D, [0.95] * D], dtype=DOUBLE)
     terms = of(loss_range=(0.0, 4.0), budget=0.1)
     start = choose_start(curator, distance, candidates, **terms)
     assert start.tolist() == [0.5] * D
@@ -339,7 +337,7 @@ def test_a_start_is_chosen_privately_among_public_candidates():
     ), "asked again it costs nothing"
     with pytest.raises(BudgetExceeded):
         choose_start(curator, distance, candidates, **terms, name="another")
-    ends = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
+    ends = torch.tensor([[0.0] * D, [1.0] * D], dtype=DOUBLE)
     wrong = lambda x, records: (records[:, 0] > x[0]).to(  # noqa: E731
         torch.uint8
     )  # zero-one losses of small integers
@@ -348,7 +346,7 @@ def test_a_start_is_chosen_privately_among_public_candidates():
 
 def test_a_clip_is_chosen_privately_near_the_quantile_of_gradient_lengths():
     curator = make(budget=Budget.gdp(20.0))
-    start = torch.full((D,), 0.05, dtype=torch.float64)
+    start = torch.full((D,), 0.05, dtype=DOUBLE)
     true = float((2 * (start - users())).norm(dim=1).quantile(0.9))
     candidates = [0.1 * true, 0.5 * true, 0.99 * true, 3 * true, 10 * true]
     assert (
@@ -370,7 +368,7 @@ def test_a_clip_that_was_chosen_answers_no_other_question(on_disk):
     matern = gpytorch.kernels.MaternKernel(nu=2.5).double()
     changes = of(
         bounds=box(high=100.0),
-        start=torch.zeros(D, dtype=torch.float64),
+        start=torch.zeros(D, dtype=DOUBLE),
         kernel=matern,
         quantile=0.5,
         settings=dataclasses.replace(RECOMMENDED, radius=0.2),
@@ -380,8 +378,7 @@ def test_a_clip_that_was_chosen_answers_no_other_question(on_disk):
             choose_clip(make(**once), distance, **{**terms, name: other})
     curator = make(**once)
     assert (
-        choose_clip(curator, distance, **terms, start=torch.full((D,), 0.5, dtype=torch.float64))
-        == chosen
+        choose_clip(curator, distance, **terms, start=torch.full((D,), 0.5, dtype=DOUBLE)) == chosen
     ), "the default, said"
     assert len(charges(curator.ledger)) == 1
 

@@ -11,7 +11,7 @@ from gpytorch.kernels import MaternKernel, PolynomialKernel, RBFKernel
 from dpbo.errors import InputError
 from dpbo.gibo import bounds, lattice_design
 from dpbo.gibo.gradient_posterior import GradientPosterior
-from tests.setups import of
+from tests.setups import DOUBLE, of
 
 SETTING = of(units=40_000, dimension=4, iterations=30, clip=1.5, mu=1.0, delta=0.1)
 
@@ -27,17 +27,15 @@ def descents(step, curvature, start, runs):
     theta = start.expand(runs, -1)
     path = [start.expand(runs, -1)]
     for _ in range(T):
-        theta = theta - step * (
-            curvature * theta + std * torch.randn(theta.shape, dtype=torch.float64)
-        )
+        theta = theta - step * (curvature * theta + std * torch.randn(theta.shape, dtype=DOUBLE))
         path.append(theta)
     return torch.stack(path, 1)
 
 
 @pytest.mark.parametrize("step", [1.0, 0.3])
 def test_the_bounds_hold_in_simulated_runs_and_not_only_by_far(step):
-    curvature = torch.tensor([1.0, 0.8, 0.5, 0.25], dtype=torch.float64)
-    start = torch.full((4,), 0.7, dtype=torch.float64)
+    curvature = torch.tensor([1.0, 0.8, 0.5, 0.25], dtype=DOUBLE)
+    start = torch.full((4,), 0.7, dtype=DOUBLE)
     path = descents(step, curvature, start, 400)
     values = 0.5 * (curvature * path**2).sum(-1)
     gradients = (curvature * path).square().sum(-1)
@@ -77,7 +75,7 @@ def test_the_bounds_hold_in_simulated_runs_and_not_only_by_far(step):
         longest_noise=bounds.longest_noise(**SETTING),
         convexity=0.25,
     )
-    stays = descents(step, curvature, torch.zeros(4, dtype=torch.float64), 400).norm(dim=-1).amax(1)
+    stays = descents(step, curvature, torch.zeros(4, dtype=DOUBLE), 400).norm(dim=-1).amax(1)
     assert 0.05 * near < float(stays.max()) < near
 
 
@@ -102,7 +100,7 @@ def test_what_is_printed_fails_where_the_module_says_so():
 
 def test_the_longest_noise_is_longer_than_simulated_but_not_by_half():
     std = 2 * 1.5 * math.sqrt(30) / 40_000
-    longest = (std * torch.randn(4000, 30, 4, dtype=torch.float64)).norm(dim=-1).amax(1)
+    longest = (std * torch.randn(4000, 30, 4, dtype=DOUBLE)).norm(dim=-1).amax(1)
     bound = bounds.longest_noise(**SETTING)
     assert float((longest > bound).double().mean()) <= 0.1
     assert float(longest.quantile(0.9)) > 0.7 * bound
@@ -118,13 +116,13 @@ def test_the_bias_of_a_function_of_known_norm_is_within_lemma_a_2(kernel):
     kernel.lengthscale = 1.0
     for case in range(90):
         d = 1 + case // 30
-        X = torch.randn(1 + case % 3, d, dtype=torch.float64)
-        theta = torch.randn(d, dtype=torch.float64)
+        X = torch.randn(1 + case % 3, d, dtype=DOUBLE)
+        theta = torch.randn(d, dtype=DOUBLE)
         posterior = GradientPosterior(kernel, 0.0, jitter=1e-12).conditioned_on(X)
         values, vectors = torch.linalg.eigh(posterior.covariance(theta))
         if case % 30 < 29:
-            Z = torch.randn(3, d, dtype=torch.float64)
-            a = torch.randn(3, dtype=torch.float64)
+            Z = torch.randn(3, d, dtype=DOUBLE)
+            a = torch.randn(3, dtype=DOUBLE)
         else:
             # dk(., theta) in the worst direction, by differences, minus what X tells of it
             u = vectors[:, -1]
@@ -144,7 +142,7 @@ def test_the_bias_of_a_function_of_known_norm_is_within_lemma_a_2(kernel):
 def test_the_lattice_keeps_the_trace_below_the_tolerance_everywhere(d):
     kernel = RBFKernel().double().requires_grad_(False)
     kernel.lengthscale = 1.0
-    start = torch.full((d,), 0.3, dtype=torch.float64)
+    start = torch.full((d,), 0.3, dtype=DOUBLE)
     design = lattice_design(kernel, start, tolerance=0.2, radius=0.5)
     assert (
         len(design.points)
@@ -153,18 +151,16 @@ def test_the_lattice_keeps_the_trace_below_the_tolerance_everywhere(d):
     )
     posterior = GradientPosterior(kernel, 0.0, jitter=1e-10).conditioned_on(design.points)
     torch.manual_seed(3)
-    thetas = torch.randn(300, d, dtype=torch.float64)
+    thetas = torch.randn(300, d, dtype=DOUBLE)
     # within 2 radius
-    thetas = start + thetas / thetas.norm(dim=1, keepdim=True) * torch.rand(
-        300, 1, dtype=torch.float64
-    )
+    thetas = start + thetas / thetas.norm(dim=1, keepdim=True) * torch.rand(300, 1, dtype=DOUBLE)
     assert posterior.covariance(thetas).diagonal(dim1=-2, dim2=-1).sum(-1).max() < 0.2
     with pytest.raises(InputError, match=r"^tolerance="):
         lattice_design(kernel, start, tolerance=1e-12, radius=0.5)
     with pytest.raises(InputError, match=r"^kernel=.*stationary"):
         lattice_design(PolynomialKernel(power=2).double(), start, tolerance=0.2, radius=0.5)
     with pytest.raises(InputError, match=r"^tolerance=.*points"):
-        lattice_design(kernel, torch.zeros(9, dtype=torch.float64), tolerance=0.2, radius=50.0)
+        lattice_design(kernel, torch.zeros(9, dtype=DOUBLE), tolerance=0.2, radius=50.0)
     with pytest.raises(InputError, match=r"^start=.*finite"):
         lattice_design(kernel, start * torch.nan, tolerance=0.2, radius=0.5)
 

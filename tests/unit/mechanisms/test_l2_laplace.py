@@ -22,7 +22,7 @@ from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy
 from dpbo.testing.mechanism_contract import VectorContract
 from tests.attacks.marks import attack
-from tests.setups import owner
+from tests.setups import DOUBLE, owner
 from tests.unit.mechanisms.words import Words, words_of
 
 
@@ -205,7 +205,7 @@ def test_rows_of_a_table_have_noise_of_their_own(mechanism, delta, accounting):
     """Equal rows stay equal nowhere: two that shared their noise would tell their difference
     exactly.
     """
-    records = torch.zeros(400, 2, dtype=torch.float64)
+    records = torch.zeros(400, 2, dtype=DOUBLE)
     curator = owner(records, budget=Budget(50.0, delta), accounting=accounting)
     rows = curator.release(RowTable((0.0, 0.0), 1.0), mechanism).value.reshape(400, 2).numpy()
     assert len(np.unique(rows, axis=0)) == 400

@@ -9,9 +9,9 @@ from dpbo import Budget
 from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from tests.attacks.marks import attack
-from tests.setups import MEAN, owner
+from tests.setups import DOUBLE, MEAN, owner
 
-RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
+RECORDS = torch.linspace(0, 1, 101, dtype=DOUBLE)
 
 
 @attack("A12")

@@ -18,7 +18,7 @@ from dpbo.papers.em.point_sums import VectorSum
 from dpbo.queries.ball import Ball
 from tests.attacks.marks import attack
 from tests.contracts.bases import PointContract, exact_sum, tries
-from tests.setups import EXACT, of
+from tests.setups import DOUBLE, EXACT, of
 from tests.unit.papers.test_em_mixture import NOT_APPLICABLE, make
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
@@ -31,7 +31,7 @@ def poissons(theta, records):
     at most.
     """
     weights, rates = theta
-    x = torch.as_tensor(records, dtype=torch.float64).clamp(0.0, MOST)
+    x = torch.as_tensor(records, dtype=DOUBLE).clamp(0.0, MOST)
     gamma = torch.softmax(weights.log() + x @ rates.log().T - rates.sum(1), 1)
     sums = gamma.unsqueeze(2) * x.unsqueeze(1) / (MOST * math.sqrt(2.0))
     return torch.cat([gamma, sums.flatten(1)], 1)
@@ -115,7 +115,7 @@ class TestPoissons(PointContract):
 @attack("A5", "A9")
 def test_no_two_counts_are_further_apart_than_declared_for_any_parameters():
     """All pairs of records, whatever theta: sqrt 2 C apart at most, and nearly so for some."""
-    grid = torch.cartesian_prod(*[torch.arange(0.0, 41.0, 2.0, dtype=torch.float64)] * 2)
+    grid = torch.cartesian_prod(*[torch.arange(0.0, 41.0, 2.0, dtype=DOUBLE)] * 2)
     furthest = 0.0
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -188,7 +188,7 @@ def test_statistics_are_cut_whatever_they_are():
     seen = []
     em(statistics=lying, mechanism=EXACT, max_iter=1, m_step=lambda *m: seen.append(m[0])).fit(X)
     rest = poissons(START, X)[2:].sum(0)
-    longest = torch.full((6,), math.sqrt(2.0 / 6.0), dtype=torch.float64)
+    longest = torch.full((6,), math.sqrt(2.0 / 6.0), dtype=DOUBLE)
     assert torch.allclose(400 * seen[0], rest + longest, atol=0.01)
 
 

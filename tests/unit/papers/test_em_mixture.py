@@ -24,7 +24,7 @@ from dpbo.papers.em.gaussians import Averaged, Prior, mixture_of
 from dpbo.papers.em.moment_features import COVARIANCES, MATRICES, features
 from dpbo.queries import ClippedMean
 from tests.attacks.marks import attack
-from tests.setups import EXACT, TERMS, charges, of
+from tests.setups import DOUBLE, EXACT, TERMS, charges, of
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
 
@@ -107,11 +107,11 @@ def test_without_noise_a_step_is_the_textbooks():
     """MLE: weighted means and covariances. MAP: the paper's formulas, written out for one
     component.
     """
-    Z = torch.randn(400, 2, dtype=torch.float64) * 0.2
-    gamma = torch.rand(2, 400, dtype=torch.float64)
+    Z = torch.randn(400, 2, dtype=DOUBLE) * 0.2
+    gamma = torch.rand(2, 400, dtype=DOUBLE)
     gamma = gamma / gamma.sum(0)
     moments = gamma @ features(Z.T, "full").T
-    std = torch.zeros(2, 6, dtype=torch.float64)
+    std = torch.zeros(2, 6, dtype=DOUBLE)
     mle, posterior = (mixture_of(moments, std, 2, "full", 1e-6, prior) for prior in (None, Prior()))
     for k in range(2):
         N = float(gamma[k].sum())
@@ -238,7 +238,7 @@ def test_averaging_takes_off_the_noise_it_says():
     for _ in range(400):
         averaged = Averaged(2, 1000)
         for _ in range(6):
-            value, said = averaged.add(truth + 5.0 * torch.randn(2, 2, dtype=torch.float64), std)
+            value, said = averaged.add(truth + 5.0 * torch.randn(2, 2, dtype=DOUBLE), std)
         ends.append(value)
     off = torch.stack(ends) - truth
     assert off.mean(0).abs().max() < 0.5

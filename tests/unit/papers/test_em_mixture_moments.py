@@ -19,21 +19,19 @@ from dpbo.papers.em.moment_features import COVARIANCES, features, width_of
 from dpbo.queries.ball import Ball, lattice_chunks
 from tests.attacks.marks import attack
 from tests.contracts.bases import PointContract, tries
-from tests.setups import EXACT, owner
+from tests.setups import DOUBLE, EXACT, owner
 
 REPLACE = Adjacency.REPLACE_ONE
 
 
 def natural(K, d, covariance="full", seed=0, sharpness=3.0):
     generator = torch.Generator().manual_seed(seed)
-    return sharpness * torch.randn(
-        K, width_of(covariance, d), dtype=torch.float64, generator=generator
-    )
+    return sharpness * torch.randn(K, width_of(covariance, d), dtype=DOUBLE, generator=generator)
 
 
 def split(d, covariance="full"):
     """Two components, told apart by the sign of the first coordinate, sharply."""
-    theta = torch.zeros(2, width_of(covariance, d), dtype=torch.float64)
+    theta = torch.zeros(2, width_of(covariance, d), dtype=DOUBLE)
     theta[0, 1] = 1e3
     theta[1, 1] = -1e3
     return theta
@@ -143,7 +141,7 @@ class TestSquares(TestSplit):
 def test_counts_and_means_reach_their_l1_sensitivity():
     """Replaced, a record of equal coordinates in one component by its opposite in the other."""
     query = MixtureMoments(4, ball=Ball(1.0), natural=split(4), orders=(0, 1))
-    X = torch.full((1, 4), 0.5, dtype=torch.float64)
+    X = torch.full((1, 4), 0.5, dtype=DOUBLE)
     one, other = (make(rows).release(query, EXACT).value for rows in (X, -X))
     assert float((one - other).abs().sum()) == pytest.approx(2 * (1 + math.sqrt(4)), rel=1e-3)
     assert query.sensitivity(REPLACE).l1 == pytest.approx(2 * (1 + math.sqrt(4)))
@@ -181,7 +179,7 @@ def make(records, mu=1.0, **settings):
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_they_are_the_moments_of_the_clipped_records(covariance):
-    X = torch.randn(5000, 3, dtype=torch.float64)
+    X = torch.randn(5000, 3, dtype=DOUBLE)
     X[3] = math.nan
     theta = natural(3, 3, covariance)
     query = MixtureMoments(3, ball=Ball(1.5), natural=theta, covariance=covariance)
@@ -202,7 +200,7 @@ def test_they_are_the_moments_of_the_clipped_records(covariance):
 
 
 def test_noise_follows_the_weights():
-    X = torch.zeros(10, 2, dtype=torch.float64)
+    X = torch.zeros(10, 2, dtype=DOUBLE)
     for weights in ((1.0, 1.0, 1.0), (0.25, 0.5, 1.0)):
         query = MixtureMoments(2, ball=Ball(1.0), natural=natural(2, 2), weights=weights)
         std = make(X).release(query, GaussianMechanism(3.0)).variance.sqrt().reshape(2, 6)

@@ -17,7 +17,7 @@ from dpbo.queries.ball import Ball
 from dpbo.queries.query import IntegerSum
 from tests.attacks.marks import attack
 from tests.contracts.bases import PointContract, tries
-from tests.setups import EXACT, owner
+from tests.setups import DOUBLE, EXACT, owner
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
 CENTERS = torch.tensor([[0.5, 0.0], [-0.5, 0.0], [0.0, 9.0]]).double()
@@ -100,7 +100,7 @@ def test_they_are_what_they_say(adjacency):
 
 @pytest.mark.parametrize("K", [1, 2, 7])
 def test_the_nearest_centre_is_found_whatever_the_centres_lengths(K):
-    X, centers = (0.4 * torch.randn(n, 3, dtype=torch.float64) for n in (2000, K))
+    X, centers = (0.4 * torch.randn(n, 3, dtype=DOUBLE) for n in (2000, K))
     X = X / X.norm(dim=1, keepdim=True).clamp(min=1.0)
     apart = torch.cdist(X, centers, compute_mode="donot_use_mm_for_euclid_dist").sort(1).values
     X = X[apart[:, 1] - apart[:, 0] > 1e-3] if K > 1 else X
@@ -117,7 +117,7 @@ def test_the_nearest_centre_is_found_whatever_the_centres_lengths(K):
 @attack("A4")
 def test_one_record_changes_no_others_bits_nor_does_its_place():
     for n in (1, 4095, 8193):
-        X = torch.randn(n + 1, 5, dtype=torch.float64)
+        X = torch.randn(n + 1, 5, dtype=DOUBLE)
         ball = Ball(1.0)
         for query in (
             SecondMoment(5, ball=ball),
@@ -127,9 +127,9 @@ def test_one_record_changes_no_others_bits_nor_does_its_place():
             whole, rest, one = (query._total([part], n + 1) for part in (X, X[1:], X[:1]))
             assert torch.equal(rest + one, whole), (n, query)
     for _ in range(30):
-        center, record = (torch.randn(5, dtype=torch.float64) for _ in range(2))
+        center, record = (torch.randn(5, dtype=DOUBLE) for _ in range(2))
         record = 0.3 * (record + record.flip(0)) / record.norm()
-        far = 9.0 * torch.eye(5, dtype=torch.float64)
+        far = 9.0 * torch.eye(5, dtype=DOUBLE)
         query = ClusterSums(
             5, ball=Ball(1.0), centers=torch.cat([torch.stack([center, center.flip(0)]), far])
         )
@@ -142,14 +142,12 @@ def test_products_of_centres_and_lattice_vectors_are_exact_in_every_order():
     """Any order of sums passes whole numbers below 2^53 alone, also where every coordinate is as
     long as it may be.
     """
-    sizes = torch.tensor([[1.0], [1e-300], [1e60], [1e90]], dtype=torch.float64)
+    sizes = torch.tensor([[1.0], [1e-300], [1e60], [1e90]], dtype=DOUBLE)
     for d in (1, 3, 64, 1000):
         generator = torch.Generator().manual_seed(d)
-        given = sizes * torch.randn(4, d, dtype=torch.float64, generator=generator)
-        given = torch.cat(
-            [given, 1.0 - 1e-6 * torch.rand(1, d, dtype=torch.float64, generator=generator)]
-        )
-        centers = torch.cat([given, torch.full((1, d), 1e308, dtype=torch.float64)])
+        given = sizes * torch.randn(4, d, dtype=DOUBLE, generator=generator)
+        given = torch.cat([given, 1.0 - 1e-6 * torch.rand(1, d, dtype=DOUBLE, generator=generator)])
+        centers = torch.cat([given, torch.full((1, d), 1e308, dtype=DOUBLE)])
         kept = ClusterSums(d, ball=Ball(1.0, norm="linf"), centers=centers).centers
         assert torch.all(
             (kept[:5] - given).abs() <= 2.0**-20 * given.abs().amax(1, keepdim=True)
@@ -175,7 +173,7 @@ def test_kept_places_are_those_of_the_same_records_and_ball(norm):
     """Steps of one search keep the records' places; another ball, changed records and other records
     get places of their own.
     """
-    X = torch.randn(20_000, 2, dtype=torch.float64)
+    X = torch.randn(20_000, 2, dtype=DOUBLE)
     X[3] = math.nan
     X[19999] = -math.inf
     view = PrivateView.of(X, PrivacyUnit("record"), units_are_public=True)
@@ -203,10 +201,10 @@ def test_kept_places_of_narrow_records_answer_no_question_about_wider_ones():
     radius.
     """
     ball = Ball(1.0)
-    load = Source(lambda: torch.ones(1000, 1, dtype=torch.float64))
+    load = Source(lambda: torch.ones(1000, 1, dtype=DOUBLE))
     curator = make(load)
     narrow, wide = (
-        ClusterSums(d, ball=ball, centers=torch.zeros(1, d, dtype=torch.float64), keep=True)
+        ClusterSums(d, ball=ball, centers=torch.zeros(1, d, dtype=DOUBLE), keep=True)
         for d in (1, 25)
     )
     curator.evaluate(narrow)

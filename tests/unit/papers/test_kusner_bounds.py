@@ -161,10 +161,10 @@ def test_parts_of_the_discretisation():
 
 def test_a_grid_loses_and_neighbours_differ_by_no_more_than_promised():
     """Draws of the prior on 2,001 points of [0, 1], and grids of middles among them."""
-    x = torch.linspace(0, 1, 2001, dtype=torch.float64)
+    x = torch.linspace(0, 1, 2001, dtype=DOUBLE)
     values, vectors = torch.linalg.eigh((-0.5 * (x[:, None] - x) ** 2 / LENGTH**2).exp())
     root = vectors * values.clamp_min(0.0).sqrt()
-    f, other = (torch.randn(2, 400, 2001, dtype=torch.float64) @ root.T).unbind()
+    f, other = (torch.randn(2, 400, 2001, dtype=DOUBLE) @ root.T).unbind()
     moved = (f - (KAPPA * f + math.sqrt(1 - KAPPA**2) * other)).abs()
     for points in (4, 20):
         middles = (2000 * (torch.arange(points) + 0.5) / points).long()

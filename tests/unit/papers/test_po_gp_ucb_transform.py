@@ -231,7 +231,7 @@ def test_the_branch_alone_breaks_the_theorem():
     """One singular value at omega: N(0, 1) below it, N(0, 2) above; delta at epsilon = 1 is the
     probability by which the second exceeds e times the first.
     """
-    x = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
+    x = torch.linspace(-12, 12, 200_001, dtype=DOUBLE)
     one = (-x.square() / 2).exp() / math.sqrt(2 * math.pi)
     two = (-x.square() / 4).exp() / math.sqrt(4 * math.pi)
     delta = float(torch.trapezoid((two - math.e * one).clamp_min(0), x))
@@ -243,8 +243,8 @@ def test_the_branch_alone_breaks_the_theorem():
 def test_remark_2_bounds_how_far_a_covariance_moves(nu, omega):
     """Over all distances and all that Theorem 2 lets them become; attained at the diameter."""
     d = 2.0
-    squared = torch.linspace(0, d**2, 2001, dtype=torch.float64)
-    moved = torch.tensor(0.0, dtype=torch.float64)
+    squared = torch.linspace(0, d**2, 2001, dtype=DOUBLE)
+    moved = torch.tensor(0.0, dtype=DOUBLE)
     for scale in (1 - nu, 1.0, *bounds.distance_factors(nu=nu, sigma_min=1.0, omega=omega)):
         moved = torch.maximum(moved, ((squared * (1 - scale) / 2).exp() - 1).abs().amax())
     terms = {"diameter": 3 * d, "lengthscale": 3.0, "largest": 0.7, "sigma_min": 1.0}

@@ -9,9 +9,9 @@ from dpbo.queries import CellMeans
 from dpbo.testing.query_contract import SumContract
 from tests.attacks.marks import attack
 from tests.contracts.bases import tries
-from tests.setups import owner
+from tests.setups import DOUBLE, owner, point
 
-CELLS = torch.tensor([0.0, 0.0, 1.0, 2.0, torch.nan, 7.0, -1.0, 0.5, 2.0, 2.0], dtype=torch.float64)
+CELLS = torch.tensor([0.0, 0.0, 1.0, 2.0, torch.nan, 7.0, -1.0, 0.5, 2.0, 2.0], dtype=DOUBLE)
 
 
 @tries(50)
@@ -50,10 +50,10 @@ def test_an_objective_over_cells_has_their_noise_and_a_units_records_share_one_v
         CellMeans(lambda x, r: r, cells=3),
         evaluations=1,
     )
-    Y, _ = objective(torch.zeros(1, 1, dtype=torch.float64))
+    Y, _ = objective(point(0.0))
     assert Y[0].tolist() == pytest.approx([0.5 / 3, 0.25 / 3, (0.25 + 0.5) / 3], abs=0.05)
     objective = PrivateObjective(make(CELLS), CellMeans(lambda x, r: r, cells=3), evaluations=1)
-    Y, Yvar = objective(torch.zeros(1, 1, dtype=torch.float64))
+    Y, Yvar = objective(point(0.0))
     assert Y[0].tolist() == pytest.approx([0.2, 0.1, 0.3], abs=0.05)
     assert Yvar[0].sqrt().tolist() == pytest.approx([2**0.5 / 100 / 10] * 3, rel=1e-6), (
         "sqrt 2, not the box's sqrt 3"

@@ -17,7 +17,7 @@ from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CellMeans, ClippedMean, ClippedSum, PoissonSampled
 from tests.attacks.marks import attack
-from tests.setups import FIRST_MEAN, owner
+from tests.setups import DOUBLE, FIRST_MEAN, owner, point
 
 FRAME = pd.DataFrame(
     {
@@ -26,7 +26,7 @@ FRAME = pd.DataFrame(
         "dose": [0.5, 0.25, 0.75, 1.0],
     }
 )
-RECORDS = torch.linspace(0.0, 1.0, 8, dtype=torch.float64)[:, None]
+RECORDS = torch.linspace(0.0, 1.0, 8, dtype=DOUBLE)[:, None]
 
 
 def make(records=RECORDS, **terms):
@@ -122,10 +122,8 @@ def test_every_query_of_a_score_takes_part_and_others_are_refused():
         return records[:, 0]
 
     mean = ClippedMean(score, score_range=(0.0, 1.0), divisor=8)
-    points = torch.zeros(1, 1, dtype=torch.float64)
-    gradient = ClippedGradient(
-        score, points, weights=torch.ones(1, 1, dtype=torch.float64), clip=1.0
-    )
+    points = point(0.0)
+    gradient = ClippedGradient(score, points, weights=point(1.0), clip=1.0)
     for query in (
         mean,
         gradient,

@@ -15,9 +15,9 @@ from dpbo.accounting import PureFilter
 from dpbo.errors import InputError, LedgerMismatch, ScoreError
 from dpbo.queries import CandidateScores, CellMeans, ClippedMean, ClippedSum
 from tests.contracts.bases import exact_sum
-from tests.setups import owner
+from tests.setups import DOUBLE, owner
 
-RECORDS = torch.tensor([0.0, 0.25, 0.5, 1.0, math.nan], dtype=torch.float64)
+RECORDS = torch.tensor([0.0, 0.25, 0.5, 1.0, math.nan], dtype=DOUBLE)
 
 
 class Model:
@@ -44,7 +44,7 @@ def mean(reference, c=0.3, **settings: Any):
 
 def values_of(query):
     found = exact_sum(query, RECORDS)
-    return (found.numerators.double() * torch.tensor(found.quanta, dtype=torch.float64)).tolist()
+    return (found.numerators.double() * torch.tensor(found.quanta, dtype=DOUBLE)).tolist()
 
 
 def test_each_score_is_clipped_then_their_difference():
@@ -87,7 +87,7 @@ def side(model, records):
 @pytest.mark.parametrize("refused", [True, False], ids=["reference", "subject"])
 def test_a_record_that_one_side_cannot_take_is_the_others_gain(refused, one_at_a_time):
     """It counted as a loss on both, so a model that can take it seemed the worse one."""
-    records = torch.tensor([0.0, 0.25, 0.5, 0.75], dtype=torch.float64)
+    records = torch.tensor([0.0, 0.25, 0.5, 0.75], dtype=DOUBLE)
     able, unable = Model(0.5), Refuses(1.0)
     unable.limit = 0.5
     subject, reference = (able, unable) if refused else (unable, able)
@@ -187,7 +187,7 @@ def test_cells_take_no_reference_and_shapes_must_agree():
     )
     with pytest.raises(ScoreError, match="another shape"):
         query.probe(RECORDS[:4], 4, query.prepare())
-    infinite = torch.tensor([math.inf, 0.5], dtype=torch.float64)
+    infinite = torch.tensor([math.inf, 0.5], dtype=DOUBLE)
     found = exact_sum(mean(Model(2.0), c=1.0), infinite)
     assert found.numerators.item() * found.quanta[0] == pytest.approx(-0.75), (
         "infinity counts as the worst, for both"

@@ -21,7 +21,7 @@ from dpbo.testing.mechanism_contract import LEVEL
 from dpbo.testing.query_contract import SumContract
 from tests.attacks.marks import attack
 from tests.contracts.bases import tries
-from tests.setups import EXACT, FIRST_MEAN
+from tests.setups import DOUBLE, EXACT, FIRST_MEAN
 
 
 @tries(40)
@@ -56,7 +56,7 @@ def mean(rate=0.25, **settings):
 
 
 def records(n=1000):
-    return torch.linspace(0, 1, n, dtype=torch.float64).unsqueeze(1)
+    return torch.linspace(0, 1, n, dtype=DOUBLE).unsqueeze(1)
 
 
 def make(data, adjacency=Adjacency.REPLACE_ONE, **settings):
@@ -201,7 +201,7 @@ def test_an_objective_over_samples_keeps_its_plan():
     mean = ClippedMean(lambda x, r: (r[:, 0] - x[0]).abs(), score_range=(0.0, 1.0))
     query = PoissonSampled(mean, rate=0.5)
     objective = PrivateObjective(curator, query, evaluations=5)
-    Y, Yvar = objective(torch.tensor([[0.0], [1.0]], dtype=torch.float64))
+    Y, Yvar = objective(torch.tensor([[0.0], [1.0]], dtype=DOUBLE))
     assert Y.shape == Yvar.shape == (2, 1)
     assert torch.allclose(Yvar, (objective.noise_std**2).expand(2, 1))
     assert (Y - 0.5).abs().max() < 6 * objective.noise_std.max()

@@ -12,6 +12,7 @@ from dpbo.curator.records import PrivateView
 from dpbo.queries.query import Failure
 from dpbo.queries.score_evaluation import score_records, tensor_of
 from tests.attacks.marks import attack
+from tests.setups import DOUBLE
 
 
 def fragile(_subject, batch):
@@ -199,4 +200,4 @@ def test_unsigned_numbers_are_numbers():
         for result in (np.array([1, most], dtype=kind), [kind(1), kind(most)], *results):
             found = tensor_of(result)
             expected = [1.0, 255.0 if isinstance(result, torch.Tensor) else float(most)]
-            assert (found.tolist(), found.dtype) == (expected, torch.float64)
+            assert (found.tolist(), found.dtype) == (expected, DOUBLE)

@@ -13,9 +13,9 @@ from dpbo.queries import ClippedSum, UnitSum
 from dpbo.testing import SumContract
 from tests.attacks.marks import attack
 from tests.contracts.bases import exact_sum, tries
-from tests.setups import owner
+from tests.setups import DOUBLE, owner
 
-RECORDS = torch.linspace(-1.0, 2.0, 24, dtype=torch.float64).reshape(12, 2)
+RECORDS = torch.linspace(-1.0, 2.0, 24, dtype=DOUBLE).reshape(12, 2)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from dpbo.planning import noise_per_evaluation
 from dpbo.reporting import plots
 from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues
 from dpbo.search import Choice, NoisedSearch
-from tests.setups import of, owner
+from tests.setups import DOUBLE, of, owner
 
 plt = pytest.importorskip("matplotlib.pyplot")
 SPACE = Space(
@@ -31,7 +31,7 @@ def score(x, records):
 
 
 def objective(**changes):
-    records = torch.full((1000,), 0.6, dtype=torch.float64)
+    records = torch.full((1000,), 0.6, dtype=DOUBLE)
     curator = owner(records, unit="patient", allow_repeated=True)
     return PrivateObjective(
         curator, score, **{"score_range": (0.0, 1.0), "evaluations": 12, "budget": 0.8, **changes}

@@ -22,7 +22,7 @@ from dpbo.testing import MechanismContract, QueryContract, SeededEntropy, check_
 from dpbo.testing.mechanism_contract import assert_law, assert_not_law
 from tests.attacks.marks import attack
 from tests.contracts import test_ledger_contract
-from tests.setups import of
+from tests.setups import DOUBLE, of
 
 RECORDS = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
 
@@ -44,7 +44,7 @@ def test_check_per_record_tells_honest_scores_from_leaking_ones():
 WHOLE = torch.arange(1, 41).reshape(40, 1)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, DOUBLE], ids=str)
 def test_check_per_record_takes_records_with_gradients(dtype):
     records = RECORDS.to(dtype).requires_grad_()
     check_per_record(lambda _x, r: r[:, 0].double() * 2, None, records)

@@ -19,7 +19,7 @@ from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import CandidateScores, ClippedMean, QuantileUtilities
 from dpbo.testing import check_per_record
 from tests.attacks.marks import attack
-from tests.setups import owner
+from tests.setups import DOUBLE, owner
 
 pytestmark = attack("A9", "A34")
 AGES = [31, 45, 45, 62, 28, 50]
@@ -223,10 +223,10 @@ def test_every_query_tries_its_score_for_each_point():
                 lambda _, r: r[:, 0] - r[:, 0].mean(), candidates=(0.0, 1.0), quantile=0.5
             )
         )
-    points = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
+    points = torch.tensor([[0.0], [2.0]], dtype=DOUBLE)
     with pytest.raises(ScoreError, match="each record by itself"):
         curator.evaluate(
-            ClippedGradient(at, points, weights=torch.ones(1, 2, dtype=torch.float64), clip=1.0)
+            ClippedGradient(at, points, weights=torch.ones(1, 2, dtype=DOUBLE), clip=1.0)
         )
 
 

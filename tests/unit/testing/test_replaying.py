@@ -14,10 +14,10 @@ from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.testing import replay
 from tests.attacks.marks import attack
-from tests.setups import TERMS
+from tests.setups import DOUBLE, TERMS
 
-RECORDS = torch.linspace(0, 1, 50, dtype=torch.float64)
-NEIGHBOUR = torch.cat([torch.tensor([37.0], dtype=torch.float64), RECORDS[1:]])
+RECORDS = torch.linspace(0, 1, 50, dtype=DOUBLE)
+NEIGHBOUR = torch.cat([torch.tensor([37.0], dtype=DOUBLE), RECORDS[1:]])
 SETTINGS = {**TERMS, "budget": Budget(12.0, 1e-5)}
 
 
@@ -25,12 +25,12 @@ def score(x, records):
     return 1 - (records - x[0]).abs()
 
 
-GRID = torch.linspace(0, 1, 5, dtype=torch.float64).reshape(-1, 1)
+GRID = torch.linspace(0, 1, 5, dtype=DOUBLE).reshape(-1, 1)
 
 
 def honest(curator, _records):
     """Where it looks next depends on what was released, as it may."""
-    x = torch.tensor(0.5, dtype=torch.float64)
+    x = torch.tensor(0.5, dtype=DOUBLE)
     objective = planned(curator)
     for _ in range(6):
         Y, _ = objective(x.reshape(1, 1))
@@ -45,7 +45,7 @@ def test_an_honest_algorithm_passes_also_for_groups_and_its_steps_come_back():
     labels = [i // 2 for i in range(50)]
     grown = [0, *labels]
     settings = {**SETTINGS, "unit": PrivacyUnit("patient", groups=labels)}
-    records = torch.cat([torch.tensor([-5.0], dtype=torch.float64), RECORDS])
+    records = torch.cat([torch.tensor([-5.0], dtype=DOUBLE), RECORDS])
     replay(
         honest, RECORDS, records, neighbour_unit=PrivacyUnit("patient", groups=grown), **settings
     )
