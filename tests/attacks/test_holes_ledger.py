@@ -244,11 +244,15 @@ def test_an_interrupt_that_one_record_raises_is_confined():
             raise KeyboardInterrupt("the last record")
         return records * 0 + 0.5
 
+    require_confined(interrupting)
+
+
+def require_confined(score):
+    """It counts as the worst one of the last record, and as 0.5 of the 199 others."""
     held = curator(budget=Budget.gdp(1e4))
-    confined = held.release(
-        ClippedMean(interrupting, score_range=(0.0, 1.0)), GaussianMechanism(0.01)
-    )
-    assert abs(confined.value.item() - 0.5 * 199 / 200) < 1e-3, "as the worst score"
+    mean = ClippedMean(score, score_range=(0.0, 1.0))
+    confined = held.release(mean, GaussianMechanism(0.01))
+    assert abs(confined.value.item() - 0.5 * 199 / 200) < 1e-3
     assert kinds(held) == ["birth", "charge", "value"]
 
 
@@ -346,9 +350,7 @@ def test_a_record_that_kills_a_worker_of_the_score_is_confined(children_tell):
             signal.raise_signal(signal.SIGCHLD)
         return records * 0 + 0.5
 
-    held = curator(budget=Budget.gdp(1e4))
-    confined = held.release(ClippedMean(loading, score_range=(0.0, 1.0)), GaussianMechanism(0.01))
-    assert abs(confined.value.item() - 0.5 * 199 / 200) < 1e-3, "as the worst score"
+    require_confined(loading)
 
 
 @attack("A21")

@@ -28,6 +28,7 @@ from dpbo.errors import (
     UsageError,
 )
 from tests.attacks.marks import attack
+from tests.attacks.setups import fit
 from tests.setups import of, owner, point
 
 X = np.random.default_rng(0).normal(size=(60, 2))
@@ -237,11 +238,7 @@ def test_a_module_that_was_refused_can_be_given_again():
 
     with pytest.raises(BudgetExceeded):
         prepared(0.5)
-    module, optimizer, loader = prepared(50.0)
-    for features, labels in loader:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(module(features), labels).backward()
-        optimizer.step()
+    fit(*prepared(50.0))
 
 
 def test_an_engine_that_is_asked_to_choose_its_noise_names_no_argument_of_opacus():

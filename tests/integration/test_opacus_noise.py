@@ -214,6 +214,11 @@ def owner(records, terms=TERMS, relation=Adjacency.ADD_OR_REMOVE_ONE):
     )
 
 
+def after_birth(curator):
+    _, *records = curator.ledger.records()
+    return [(record.kind, record.name, record.body) for record in records]
+
+
 def backward(module, optimizer, batch):
     optimizer.zero_grad()
     nn.functional.cross_entropy(module(batch[0]), batch[1]).backward()
@@ -549,11 +554,7 @@ def test_steps_follow_from_noised_sums_alone(monkeypatch):
             for batch in loader:
                 backward(module, optimizer, batch)
                 optimizer.step()
-        rows = [
-            (record.kind, record.name, record.body)
-            for record in curator.ledger.records()
-            if record.kind != "birth"
-        ]
+        rows = after_birth(curator)
         public.append(
             (
                 {name: value.tolist() for name, value in module.state_dict().items()},
@@ -571,11 +572,7 @@ def test_nothing_public_tells_one_record_more():
     told = []
     for count in (63, 64):
         curator, _, noised, loader = private(records=(X[:count], Y[:count]))
-        rows = [
-            (record.kind, record.name, record.body)
-            for record in curator.ledger.records()
-            if record.kind != "birth"
-        ]
+        rows = after_birth(curator)
         told.append((rows, len(loader), noised.expected_batch_size))
     assert told[0] == told[1]
 

@@ -15,6 +15,7 @@ from dpbo.dpsgd import DPSGDConfig, Session
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.errors import InputError
 from tests.attacks.marks import attack
+from tests.attacks.setups import fit
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
@@ -89,10 +90,7 @@ def trained(network, look=True, **settings):
         network, optimizer, max_grad_norm=1.0, **settings
     )
     module = prepared if isinstance(prepared, nn.Module) else network
-    for rows, labels in loader:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(module(rows), labels).backward()
-        optimizer.step()
+    fit(module, optimizer, loader)
     optimizer.zero_grad()
     nn.functional.cross_entropy(module(X), RECORDS.tensors[1]).backward()
     if look:

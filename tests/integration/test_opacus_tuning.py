@@ -36,6 +36,7 @@ from dpbo.privacy import Adjacency
 from dpbo.run_counts import FixedRuns
 from examples.tuning_dpsgd import roles
 from tests.attacks.marks import attack
+from tests.attacks.setups import fit as train
 from tests.integration.test_opacus_releasing import require_bare
 from tests.setups import of
 
@@ -59,13 +60,6 @@ def private(session, net, lr=0.1, clip=1.0, **settings):
     return session.make_private(
         net, torch.optim.SGD(net.parameters(), lr=lr), max_grad_norm=clip, **settings
     )
-
-
-def train(net, optimizer, batches):
-    for inputs, labels in batches:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(inputs), labels).backward()
-        optimizer.step()
 
 
 def fit(parameters, session):

@@ -3,8 +3,6 @@ else on a device that is not there.
 """
 
 import copy
-from concurrent.futures import Executor, Future
-from typing import Any
 
 import pytest
 import scipy.stats
@@ -52,6 +50,7 @@ from dpbo.queries.ball import Ball
 from dpbo.testing import SeededEntropy
 from tests.setups import DOUBLE, EXACT, box
 from tests.shadow import MixedDevices, Shadow
+from tests.unit.algorithms.test_asynchronous import AtOnce
 
 pytestmark = pytest.mark.gpu
 CPU = torch.device("cpu")
@@ -71,15 +70,6 @@ class Gpu:
 
     def put(self, part):
         return copy.deepcopy(part).to(self.name)
-
-
-class AtOnce(Executor):
-    """The shadow has one thread."""
-
-    def submit(self, work, /, *args, **kwargs):
-        done: Future[Any] = Future()
-        done.set_result(work(*args, **kwargs))
-        return done
 
 
 def draw(*shape):

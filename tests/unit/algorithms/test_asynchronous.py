@@ -44,6 +44,12 @@ def search(objective, executor, **settings):
     )
 
 
+def require_same(found, other):
+    """The same points, and every value with its first and only noise."""
+    assert torch.equal(found.X, other.X)
+    assert torch.equal(found.Y, other.Y)
+
+
 class AtOnce(Executor):
     """A job has ended when it is submitted."""
 
@@ -129,8 +135,7 @@ def test_in_order_every_point_and_value_is_the_same_however_long_jobs_take():
             return search(ending(after), executor, **settings)
 
     first, second = search(planned(), AtOnce()), run(in_turn)
-    assert torch.equal(first.X, second.X)
-    assert torch.equal(first.Y, second.Y)
+    require_same(first, second)
     by_turns, otherwise = (run(after, ordered=False) for after in (in_turn, first_one_late))
     assert torch.equal(by_turns.X[0], first.X[0])
     assert not torch.equal(otherwise.X[0], first.X[0]), (
@@ -203,8 +208,7 @@ def test_an_interrupted_search_goes_on_from_its_history_and_points_in_flight(
     assert (again.remaining, len(found.X)) == (0, 12)
     for old, new in zip(before, (found.X, found.Y, found.Yvar), strict=True):
         assert torch.equal(old, new[:6])
-    assert torch.equal(same.X, whole.X)
-    assert torch.equal(same.Y, whole.Y)
+    require_same(same, whole)
 
 
 class Singular(Exception):
@@ -337,8 +341,7 @@ def test_broken_executors_are_replaced_thrice_or_by_hand_and_points_stay_the_sam
         ):
             tried.run(Breaking(threads, 5))
         for found in (itself, tried.run(threads)):
-            assert torch.equal(found.X, whole.X)
-            assert torch.equal(found.Y, whole.Y)
+            require_same(found, whole)
         objective = planned()
         with pytest.raises(WorkersDied, match=r"died 4 times .* Nothing was charged"):
             search(objective, lambda: Breaking(threads, 1), workers=3)
@@ -365,8 +368,7 @@ def test_after_any_error_of_an_executor_the_next_run_goes_on_with_the_same_point
         with pytest.raises(PrivateFailure, match="The executor raised OSError"):
             tried.run(Refusing(threads, k))
         found = tried.run(threads)
-    assert torch.equal(found.X, whole.X)
-    assert torch.equal(found.Y, whole.Y)
+    require_same(found, whole)
 
 
 def test_bad_settings_several_metrics_and_no_executor_are_refused_uncharged():

@@ -24,7 +24,7 @@ from dpbo.queries.sampled import PoissonSampled
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, EXACT, charged, of, owner, stored
-from tests.unit.algorithms.test_asynchronous import SPACE, quick, search
+from tests.unit.algorithms.test_asynchronous import SPACE, quick, require_same, search
 from tests.unit.algorithms.worker_scores import RECORDS, Noting, Patient, load, near, trouble
 
 X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3], [0.5, 0.5]], dtype=DOUBLE)
@@ -154,8 +154,7 @@ def test_a_worker_killed_while_it_evaluates_costs_no_charge_and_no_second_noise(
     assert len(paid) == len(set(paid)) == 6
     assert paid == stored(objective.curator.ledger)
     assert entropy.calls == 6, "one draw a value, all of them here"
-    assert torch.equal(found.X, undisturbed.X)
-    assert torch.equal(found.Y, undisturbed.Y), "every value has its first and only noise"
+    require_same(found, undisturbed)
     _no_worker_can_draw(score)
 
 
@@ -176,8 +175,7 @@ def test_a_job_that_dask_gave_up_loses_no_point_and_no_charge(tmp_path):
         with pytest.raises(WorkersDied, match=r"A worker process died.* Nothing was charged"):
             tried.run(executor)
         found = tried.run(executor)
-    assert torch.equal(found.X, undisturbed.X)
-    assert torch.equal(found.Y, undisturbed.Y)
+    require_same(found, undisturbed)
 
 
 def _no_worker_can_draw(score):

@@ -390,6 +390,14 @@ def frames_of(error):
     return held
 
 
+def require_silent(error):
+    """Neither what it came from nor a frame of it knows anything of the runs."""
+    assert error.__context__ is None
+    assert error.__cause__ is None
+    known = {"best", "run", "count", "told", "output", "number", "parameters", "x", "tie"}
+    assert not set(frames_of(error)) & known
+
+
 def test_an_interrupt_ends_it_and_no_frame_knows_anything():
     runs = []
 
@@ -402,18 +410,7 @@ def test_an_interrupt_ends_it_and_no_frame_knows_anything():
     curator = made()
     with pytest.raises(KeyboardInterrupt) as caught:
         select(curator, work)
-    assert caught.value.__context__ is None
-    assert caught.value.__cause__ is None
-    assert not set(frames_of(caught.value)) & {
-        "best",
-        "run",
-        "count",
-        "output",
-        "number",
-        "parameters",
-        "x",
-        "tie",
-    }
+    require_silent(caught.value)
     with pytest.raises(ReleaseLost):
         select(curator, work)
     assert len(runs) == 3
@@ -472,20 +469,8 @@ def test_an_error_between_runs_says_nothing_and_no_frame_knows_anything(fault):
     assert asked == [0, 1, 2, 3, 4]
     assert len(said) == 4, "what runs left is gone"
     assert os.fstat(2).st_ino not in said
-    assert caught.value.__context__ is None
-    assert caught.value.__cause__ is None
     assert "0.123" not in str(caught.value)
-    assert not set(frames_of(caught.value)) & {
-        "best",
-        "run",
-        "count",
-        "told",
-        "output",
-        "number",
-        "parameters",
-        "x",
-        "tie",
-    }
+    require_silent(caught.value)
 
 
 class Noted(SeededEntropy):
@@ -691,7 +676,7 @@ def test_what_draws_for_hidden_runs_draws_for_nothing_else(when):
             raise KeyboardInterrupt
         return 0.5
 
-    query = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {}).query(0.7)
+    query = SCORE.query(0.7)
     if when == "before":
         draws.append(under_way().hidden_draws("s"))
     else:
@@ -702,7 +687,7 @@ def test_what_draws_for_hidden_runs_draws_for_nothing_else(when):
                 train,
                 space=Space(t=scipy.stats.uniform()),
                 run_count=FixedRuns(2),
-                score=NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0)),
+                score=SCORE,
             )
     with pytest.raises(UsageError, match="within a run of a private selection alone"):
         draws[0](query, GaussianMechanism(20.0))
@@ -742,14 +727,13 @@ def test_the_ledgers_storage_is_opened_as_often_whatever_the_number_of_runs(monk
                 way,
                 lambda way=way, honest=honest, count=count: (count.update([way]), honest())[1],
             )
-        scored = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0))
-        private_selection(
-            curator,
-            lambda p: p["t"],
-            space=Space(t=scipy.stats.uniform()),
-            run_count=FixedRuns(runs),
-            score=scored,
-        )
+            private_selection(
+                curator,
+                lambda p: p["t"],
+                space=Space(t=scipy.stats.uniform()),
+                run_count=FixedRuns(runs),
+                score=SCORE,
+            )
         opened.append(count)
     assert opened[0] == opened[1]
     assert min(opened[0].values()) > 0
