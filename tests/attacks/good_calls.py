@@ -50,13 +50,13 @@ from dpbo.papers.po_gp_ucb import curator_side
 from dpbo.queries.ball import Ball
 from tests.attacks.setups import of
 from tests.attacks.watched import LABEL, SCALED
+from tests.setups import DOUBLE, box
 
 with warnings.catch_warnings():
     # Starlette would rather have another client.
     warnings.simplefilter("ignore")
     from starlette.testclient import TestClient
 
-DOUBLE = torch.float64
 UNITS = 40
 REPLACE = dpbo.Adjacency.REPLACE_ONE
 TOKEN = "a token of enough letters"
@@ -214,7 +214,7 @@ def good_call(name):
 
 
 X = torch.full((2,), 0.5, dtype=DOUBLE)
-BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
+BOX = box(2)
 EYE = torch.eye(2, dtype=DOUBLE)
 KERNEL = squared_exponential(0.4)
 SCHEDULE = acquisition.SrinivasFinite(count=8, delta=0.1)

@@ -9,7 +9,10 @@ import functools
 import pathlib
 from collections.abc import Iterator
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parents[2]
+attack = pytest.mark.attack
 CLASSES = {
     "A1": "float holes: supports of neighbours are equal",
     "A2": "precision: trailing zeros tell nothing, releases lie on a public grid",
@@ -155,7 +158,8 @@ def _named(part: ast.AST) -> set[str]:
     found: set[str] = set()
     for expression in [*getattr(part, "decorator_list", []), *assigned]:
         inside = list(ast.walk(expression))
-        if any(isinstance(node, ast.Attribute) and node.attr == "attack" for node in inside):
+        # `attack`, or `pytest.mark.attack`.
+        if "attack" in {getattr(node, "attr", getattr(node, "id", None)) for node in inside}:
             found |= {
                 node.value
                 for node in inside

@@ -1,58 +1,28 @@
-"""Set-ups that attacks share: a curator's terms, a question, hidden runs, a training loop, and what
-a ledger holds.
-"""
-
-from typing import Any
+"""Set-ups that attacks share: hidden runs, a training loop, and those of all tests."""
 
 import scipy.stats
 import torch
 from torch import nn
 
-from dpbo import Budget, Curator, Space
+from dpbo import Budget, Space
 from dpbo.accounting import Planned
 from dpbo.dpsgd import private_selection
 from dpbo.events import SelectionEvent
-from dpbo.mechanisms import GaussianMechanism, NoNoise
-from dpbo.queries import ClippedMean
 from dpbo.run_counts import FixedRuns
+from tests.setups import DOUBLE as DOUBLE
+from tests.setups import EXACT as EXACT
+from tests.setups import FIRST_MEAN as FIRST_MEAN
+from tests.setups import MEAN as MEAN
+from tests.setups import NOISE as NOISE
+from tests.setups import TERMS as TERMS
+from tests.setups import first_column as first_column
+from tests.setups import itself as itself
+from tests.setups import kinds as kinds
+from tests.setups import of as of
+from tests.setups import owner as owner
+from tests.setups import point as point
 
-DOUBLE = torch.float64
-TERMS: dict[str, Any] = {"unit": "record", "adjacency": "replace-one", "budget": Budget(3.0, 1e-6)}
 RATES = Space(lr=scipy.stats.uniform(0.0, 1.0))
-EXACT = NoNoise(allow_not_private=True)
-NOISE = GaussianMechanism(20.0)
-
-
-def of(**settings):
-    """Settings by name, of any type."""
-    return settings
-
-
-def first_column(_, records):
-    return records[:, 0]
-
-
-def itself(_, records):
-    return records
-
-
-FIRST_MEAN = ClippedMean(first_column, score_range=(0.0, 1.0))
-MEAN = ClippedMean(itself, score_range=(0.0, 1.0))
-
-
-def owner(records, **changed):
-    """A curator of records of which one may be replaced."""
-    return Curator(records, **{**TERMS, **changed})
-
-
-def point(*coordinates):
-    """One row of coordinates, as an objective takes them."""
-    return torch.tensor([coordinates], dtype=DOUBLE)
-
-
-def kinds(curator):
-    """The kinds of the ledger's records, in their order."""
-    return [record.kind for record in curator.ledger.records()]
 
 
 def owner_of_runs(records, base, runs=2, **changed):

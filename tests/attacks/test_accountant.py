@@ -19,10 +19,11 @@ from dpbo.errors import BudgetExceeded
 from dpbo.events import ExponentialEvent, GaussianEvent, LaplaceEvent, PermuteAndFlipEvent
 from dpbo.mechanisms import LaplaceMechanism
 from dpbo.queries import ClippedSum
+from tests.attacks.marks import attack
 from tests.attacks.setups import first_column, owner
 from tests.attacks.test_replays import POINTS
 
-pytestmark = pytest.mark.attack("A15")
+pytestmark = attack("A15")
 KINDS = [GaussianEvent, LaplaceEvent, ExponentialEvent, PermuteAndFlipEvent]
 SIZES = st.floats(0.3, 200.0)
 DELTAS = st.sampled_from([1e-3, 1e-6, 1e-12])

@@ -32,11 +32,12 @@ from dpbo.privacy import Sensitivity
 from dpbo.run_counts import FixedRuns
 from dpbo.testing import SeededEntropy
 from tests.attacks.family import audited, drawn
+from tests.attacks.marks import attack
 from tests.attacks.setups import RATES
 
 UNIT = Sensitivity(1.0, 1.0, 1.0)
 QUANTUM = 2.0**-30
-pytestmark = [pytest.mark.dpbo_audit, pytest.mark.attack("A24")]
+pytestmark = [pytest.mark.dpbo_audit, attack("A24")]
 
 
 def drawing(mechanism, seed, factor=1.0):
@@ -47,7 +48,7 @@ def drawing(mechanism, seed, factor=1.0):
     return lambda which, count: drawn(mechanism, shrunk, [which << 30] * count, entropy)
 
 
-@pytest.mark.attack("A9")
+@attack("A9")
 @pytest.mark.parametrize("mu", [pytest.param(0.5, marks=pytest.mark.deep), 1.0, 3.0])
 def test_the_gaussian_mechanism_is_as_private_as_it_says_and_no_more(mu, measured):
     runs = int(4 * (125 / mu) ** 2)
@@ -92,7 +93,7 @@ def test_l2_noise_is_as_private_as_it_says_and_no_more(measured):
     measured(300_000, found.epsilon(0.0), 4.0, least=0.9)
 
 
-@pytest.mark.attack("A23")
+@attack("A23")
 @pytest.mark.parametrize(("relation", "elsewhere"), [("add-or-remove-one", 0), ("replace-one", -1)])
 def test_a_sampled_mean_is_as_private_as_it_says_and_no_more(relation, elsewhere, measured):
     """The curator's own sampler decides for each of N units, one a run, whether it is in.
@@ -158,7 +159,7 @@ def choosing(mechanism, distances, seed):
     return draw
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_permute_and_flip_is_as_private_as_it_says_and_no_more(measured):
     """From two sensitivities apart to none, the lesser one's chance grows by e^epsilon exactly."""
     found = audited(
@@ -170,7 +171,7 @@ def test_permute_and_flip_is_as_private_as_it_says_and_no_more(measured):
     measured(30_000, found.epsilon(0.0), 3.0, least=0.9)
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 @pytest.mark.deep
 def test_the_exponential_mechanism_is_as_private_as_it_says_and_no_more(measured):
     """The rarer the lesser candidate, the nearer its chance grows by e^epsilon, and the more runs
@@ -185,7 +186,7 @@ def test_the_exponential_mechanism_is_as_private_as_it_says_and_no_more(measured
     measured(350_000, found.epsilon(0.0), 4.0, least=0.9)
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_permute_and_flip_charged_as_exponential_is_caught(measured):
     """Its range is 2 epsilon: a claim of mu for range epsilon is refuted (opendp#2911), what dpbo
     charges is not.
@@ -236,7 +237,7 @@ class Untouched:
         pass
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 @pytest.mark.deep
 def test_the_best_of_two_hidden_runs_is_as_private_as_it_says_and_no_more(measured, monkeypatch):
     """Both runs score below where neither mean lies: e^epsilon twice. The claim is that of the
@@ -248,7 +249,7 @@ def test_the_best_of_two_hidden_runs_is_as_private_as_it_says_and_no_more(measur
     measured(40_000, found.epsilon(0.0), claim, least=0.9)
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 @pytest.mark.deep
 def test_the_best_of_two_hidden_runs_that_is_charged_as_one_is_caught(measured, monkeypatch):
     monkeypatch.setattr(hidden_runs, "ProcessState", Untouched)

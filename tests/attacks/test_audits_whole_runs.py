@@ -27,10 +27,12 @@ from dpbo.queries import ball
 from dpbo.queries.clipped import ClippedScores
 from dpbo.testing import SeededEntropy
 from tests.attacks.family import audited
+from tests.attacks.marks import attack
 from tests.attacks.setups import DOUBLE, EXACT, RATES, first_column, of, owner
+from tests.setups import box
 
 pytestmark = [
-    pytest.mark.attack("A24"),
+    attack("A24"),
     pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning"),
 ]
 STEPS = 2
@@ -40,7 +42,7 @@ def dpgibo(curator, mechanism):
     """Every unit's gradient is zero but one's, a hundred clips long, which points one way or the
     other: 2 B apart.
     """
-    bounds = torch.tensor([[0.0], [1.0]], dtype=DOUBLE)
+    bounds = box(1)
 
     def slope(x, records):
         return records[:, 0] * x[0]

@@ -24,12 +24,14 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from dpbo import Budget, PrivateObjective, Space
 from dpbo.acquisition import suggest
 from dpbo.testing import SeededEntropy, replay
+from tests.attacks.marks import attack
 from tests.attacks.setups import DOUBLE, TERMS
+from tests.setups import box
 
-pytestmark = [pytest.mark.attack("A6", "A7"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+pytestmark = [attack("A6", "A7"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 RECORDS = torch.linspace(0, 1, 300, dtype=DOUBLE)
 NEIGHBOUR = torch.cat([torch.tensor([41.0], dtype=DOUBLE), RECORDS[1:]])
-BOUNDS = torch.tensor([[0.0], [1.0]], dtype=DOUBLE)
+BOUNDS = box(1)
 START = torch.tensor([[0.1], [0.5], [0.9]], dtype=DOUBLE)
 
 

@@ -12,6 +12,7 @@ import pytest
 from dpbo.__main__ import main
 from dpbo.papers.po_gp_ucb.http import application
 from tests.attacks.good_calls import TOKEN, outcomes, records
+from tests.attacks.marks import attack
 from tests.attacks.watched import shown
 
 GOOD = b'{"row": 1, "request": "a"}'
@@ -74,7 +75,7 @@ def answers(questions):
     return replies
 
 
-@pytest.mark.attack("A5", "A21")
+@attack("A5", "A21")
 def test_a_hostile_body_gets_a_typed_refusal_and_charges_nothing():
     headers = {"Authorization": f"Bearer {TOKEN}"}
     for body, reply in zip(
@@ -88,7 +89,7 @@ def test_a_hostile_body_gets_a_typed_refusal_and_charges_nothing():
         assert len(reply.text) < 2000, body[:60]
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_without_the_token_nothing_is_told():
     asked = [("POST", "/value", {"content": GOOD, "headers": headers}) for headers in HEADERS]
     asked += [("GET", "/statement", {"headers": headers}) for headers in HEADERS]
@@ -122,7 +123,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 @pytest.mark.parametrize("words", COMMANDS)
 def test_hostile_arguments_of_the_command_line_are_refused(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -17,8 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpbo.dpsgd import DPSGDConfig, Session
 from dpbo.dpsgd._opacus import load_opacus
+from tests.attacks.marks import attack
 
-pytestmark = [pytest.mark.attack("A25"), pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = [attack("A25"), pytest.mark.filterwarnings("ignore::UserWarning")]
 RECORDS = 40
 X = torch.randn(RECORDS, 200, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(RECORDS, 16, generator=torch.Generator().manual_seed(2))

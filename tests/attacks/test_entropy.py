@@ -16,9 +16,11 @@ import torch
 
 from dpbo import Budget
 from dpbo.mechanisms import GaussianMechanism
+from tests.attacks.marks import attack
 from tests.attacks.setups import MEAN, owner
+from tests.setups import DOUBLE
 
-pytestmark = pytest.mark.attack("A17")
+pytestmark = attack("A17")
 DRAWS = 20
 
 
@@ -28,7 +30,7 @@ def draws(_=None):
     """
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(0)
-    curator = owner(torch.zeros(4, dtype=torch.float64), budget=Budget.gdp(1e3))
+    curator = owner(torch.zeros(4, dtype=DOUBLE), budget=Budget.gdp(1e3))
     return [curator.release(MEAN, GaussianMechanism(1.0)).value.item() for _ in range(DRAWS)]
 
 

@@ -32,6 +32,7 @@ from dpbo.errors import InputError, LedgerError
 from dpbo.events import GaussianEvent
 from dpbo.fingerprint import fingerprint
 from dpbo.run_counts import FixedRuns
+from tests.attacks.marks import attack
 from tests.attacks.setups import (
     MEAN,
     NOISE,
@@ -43,8 +44,9 @@ from tests.attacks.setups import (
     owner_of_runs,
     right,
 )
+from tests.setups import DOUBLE
 
-pytestmark = pytest.mark.attack("A32")
+pytestmark = attack("A32")
 RECORDS = torch.zeros(50)
 BASE = (GaussianEvent(1000.0),)
 CALLS = 0
@@ -133,7 +135,7 @@ def in_closure():
 
 def default_dtype():
     before = torch.rand(1).dtype
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(DOUBLE)
     return str(before)
 
 

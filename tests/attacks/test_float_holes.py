@@ -21,7 +21,9 @@ from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechan
 from dpbo.mechanisms.mechanism import AdditiveDistribution
 from dpbo.privacy import Sensitivity
 from dpbo.testing import SeededEntropy
+from tests.attacks.marks import attack
 from tests.attacks.setups import MEAN, owner
+from tests.setups import DOUBLE
 
 UNIT = Sensitivity(1.0, 1.0, 1.0)
 QUANTUM = 2.0**-30
@@ -45,7 +47,7 @@ def drawn(mechanism, law, value, draws, seed):
     return mechanism._sample(values, quanta, many, SeededEntropy(seed)).reshape(-1)
 
 
-@pytest.mark.attack("A1")
+@attack("A1")
 @NOISY
 def test_supports_of_neighbours_are_equal_at_four_grid_units(mechanism, request, measured):
     cdf = LAWS[request.node.callspec.id]
@@ -71,7 +73,7 @@ def test_supports_of_neighbours_are_equal_at_four_grid_units(mechanism, request,
     measured(DRAWS)
 
 
-@pytest.mark.attack("A1")
+@attack("A1")
 @settings(deadline=None, max_examples=40)
 @given(
     st.integers(-(2**40), 2**40),
@@ -91,7 +93,7 @@ def test_the_same_noise_moves_every_neighbour_to_the_same_residues(
     assert np.abs((b - a) - distance / step).max() <= 1
 
 
-@pytest.mark.attack("A2")
+@attack("A2")
 @NOISY
 @pytest.mark.parametrize("power", [0, 10, 30, 40])
 def test_trailing_zeros_are_as_frequent_for_nothing_as_for_a_power_of_two(
@@ -113,13 +115,13 @@ def test_trailing_zeros_are_as_frequent_for_nothing_as_for_a_power_of_two(
     measured(draws)
 
 
-@pytest.mark.attack("A2")
+@attack("A2")
 def test_a_released_mean_is_a_whole_multiple_of_its_public_grid():
     """After the addition, not only before it: release x units / grid is whole, and the grid is the
     same for every data set.
     """
     for values in ([0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [1 / 3, 0.1, 0.7, 1e-9]):
-        curator = owner(torch.tensor(values, dtype=torch.float64), budget=Budget.gdp(1e4))
+        curator = owner(torch.tensor(values, dtype=DOUBLE), budget=Budget.gdp(1e4))
         for release in curator.release_all(
             [curator.evaluate(MEAN) for _ in range(50)], GaussianMechanism(1.0)
         ):

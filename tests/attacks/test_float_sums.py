@@ -17,10 +17,12 @@ from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.queries import ClippedMean, ClippedSum
 from dpbo.queries.ball import Ball
 from dpbo.testing.query_contract import require_within
+from tests.attacks.marks import attack
 from tests.attacks.setups import first_column
 from tests.contracts.bases import exact_sum
+from tests.setups import DOUBLE
 
-pytestmark = pytest.mark.attack("A4")
+pytestmark = attack("A4")
 N = 100_003
 BIG = 1e8
 
@@ -46,7 +48,7 @@ QUERIES = {
 
 
 @pytest.mark.parametrize("name", QUERIES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 def test_permuted_and_one_record_swapped_a_sum_moves_as_declared(name, dtype, measured):
     """In exact whole numbers, of 10^5 records at 10^8 of either sign, with fractions that no float
     sum keeps.

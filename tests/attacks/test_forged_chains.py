@@ -19,9 +19,10 @@ from dpbo.curator.statements import compose_statement
 from dpbo.curator.storage import Storage
 from dpbo.errors import InputError, LedgerCorrupt, PrivacyError, UsageError
 from dpbo.events import GaussianEvent
+from tests.attacks.marks import attack
 from tests.attacks.setups import DOUBLE, FIRST_MEAN, NOISE, owner, point
 
-pytestmark = pytest.mark.attack("A16")
+pytestmark = attack("A16")
 RECORDS = torch.rand(50, 2, dtype=DOUBLE)
 EVENT = GaussianEvent(60.0)
 HOSTILE: tuple[Any, ...] = (None, True, -1, -0.5, "x", [], ["x"], {"x": "x"}, [[1.0], "x"])

@@ -25,11 +25,12 @@ from dpbo.run_counts import ThresholdStop, TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
 from dpbo.testing.query_contract import require_within
 from dpbo.testing.replaying import RecordingCurator, _public, _require_same, _without_ids
+from tests.attacks.marks import attack
 from tests.attacks.public import _HASH, public
 from tests.attacks.setups import DOUBLE, RATES, fit, of, owner
 from tests.integration.test_opacus_tuning import BUDGET, TERMS
 
-pytestmark = pytest.mark.attack("A6", "A7", "A21")
+pytestmark = attack("A6", "A7", "A21")
 RECORDS = torch.rand(300, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
 NEIGHBOUR = torch.cat([torch.tensor([float("nan")], dtype=DOUBLE), RECORDS[1:]])
 SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0), depth=[1, 2, 4])

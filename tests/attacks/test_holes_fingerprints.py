@@ -19,11 +19,13 @@ from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism
 from dpbo.papers.em import DPKMeans
 from dpbo.papers.po_gp_ucb import Outcomes, release_rows
 from dpbo.queries import ClippedMean
+from tests.attacks.marks import attack
 from tests.attacks.setups import DOUBLE, FIRST_MEAN, NOISE, owner
+from tests.setups import point
 from tests.unit.papers.test_po_gp_ucb_curator_side import rows_of, terms
 from tests.unit.papers.test_po_gp_ucb_curator_side import table as row_table
 
-pytestmark = pytest.mark.attack("A16")
+pytestmark = attack("A16")
 RECORDS = torch.rand(50, 2, dtype=DOUBLE)
 
 
@@ -42,7 +44,7 @@ def curator(file):
     return owner(RECORDS, dataset="d", ledger=str(file))
 
 
-@pytest.mark.attack("A30")
+@attack("A30")
 def test_plans_that_several_writers_begin_at_once_are_all_kept(file, kept, tmp_path):
     """Six processes lost 4 of 36 plans, which were then resumed unchecked.
 
@@ -136,7 +138,7 @@ def test_a_link_in_the_place_of_the_fingerprints_is_refused(file, kept):
         curator(file)
 
 
-@pytest.mark.attack("A30", "A35")
+@attack("A30", "A35")
 def test_a_table_in_another_order_does_not_answer_a_record_again(file):
     """Sorted anew in six sessions, a table answered one record six times: answers are counted by
     place.
@@ -207,7 +209,7 @@ MADE = {
 }
 
 
-@pytest.mark.attack("A30")
+@attack("A30")
 @pytest.mark.parametrize("kind", MADE)
 def test_a_score_that_holds_another_number_is_another_score(kind, file):
     """Values of both stood in one history."""
@@ -217,14 +219,14 @@ def test_a_score_that_holds_another_number_is_another_score(kind, file):
         return PrivateObjective(curator(file), score, score_range=(0.0, 1.0), evaluations=3)
 
     torch.manual_seed(0)
-    objective(0.2)(torch.zeros(1, 1, dtype=DOUBLE))
+    objective(0.2)(point(0.0))
     torch.manual_seed(0)
     assert objective(0.2).remaining == 2
     with pytest.raises(ReservationChanged):
         objective(0.9)
 
 
-@pytest.mark.attack("A30")
+@attack("A30")
 def test_another_loss_or_other_vectors_are_another_question(file):
     """An earlier choice was given for another loss, and k-means went on with other vectors."""
     start = torch.linspace(0.0, 1.0, 4, dtype=DOUBLE).unsqueeze(1)

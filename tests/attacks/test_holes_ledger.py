@@ -27,7 +27,9 @@ from dpbo.isolation import GeneratorStates
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.testing.ledger_contract import BIRTH
+from tests.attacks.marks import attack
 from tests.attacks.setups import DOUBLE, MEAN, NOISE, itself, kinds, owner
+from tests.setups import box
 
 
 def curator(records=200, **changes):
@@ -53,7 +55,7 @@ def raises_each(error, words, *calls):
             call()
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_plan_keeps_the_dimension_of_its_first_release(on_disk):
     """Once, 2 x 6 and then 1 x 5 were both charged, and history() raised for ever."""
     first = objective(curator(**on_disk))
@@ -72,7 +74,7 @@ def test_a_plan_keeps_the_dimension_of_its_first_release(on_disk):
         assert search.history()[0].shape == (2, 6)
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_ledger_keeps_the_number_of_units_where_it_is_public(on_disk):
     """Once, one that was born with 2,000 released for 500 of them, and its statement said 500."""
     curator(2000, **on_disk)
@@ -81,14 +83,14 @@ def test_a_ledger_keeps_the_number_of_units_where_it_is_public(on_disk):
     assert curator(2000, **on_disk).statement().units == 2000
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_ledger_keeps_no_number_of_units_where_it_is_private(on_disk):
     for number in (2000, 500):
         assert curator(number, **on_disk, adjacency="add-or-remove-one").units is None
     assert "2000" not in str(Ledger.open(on_disk["ledger"]).birth)
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_row_deleted_amid_the_ledger_is_seen_by_all_who_go_on(on_disk):
     """Once, by statement() alone: a plan whose charge was deleted could be opened, asked and
     released from.
@@ -119,7 +121,7 @@ def test_a_row_deleted_amid_the_ledger_is_seen_by_all_who_go_on(on_disk):
     )
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_before_a_release_only_new_records_are_read(tmp_path, monkeypatch):
     url = str(tmp_path / "l.db")
     ledger = Ledger(url, BIRTH)
@@ -139,7 +141,7 @@ def test_before_a_release_only_new_records_are_read(tmp_path, monkeypatch):
     assert (entry, read) == (42, [41]), "what another one wrote; not what this one wrote itself"
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_what_is_spent_is_named_and_no_new_ledger_is_advised(tmp_path):
     held = curator(dataset="readmissions", ledger=str(tmp_path / "l.db"), budget=Budget(2.0, 1e-6))
     search = objective(held)
@@ -187,7 +189,7 @@ def steps(accountant, count):
     return accountant.state_dict()
 
 
-@pytest.mark.attack("A15", "A17")
+@attack("A15", "A17")
 def test_steps_after_a_fork_are_steps_of_their_own():
     """Once, 10 steps, 500 more on either side of a fork, merged to 510."""
     parent = LedgerAccountant()
@@ -205,7 +207,7 @@ def test_steps_after_a_fork_are_steps_of_their_own():
     assert len(parent) == 1010
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_a_checkpoint_takes_nothing_away():
     """Once, one that gave a known release another noise turned epsilon 10.46 into .013."""
     accountant = LedgerAccountant()
@@ -233,7 +235,7 @@ def test_a_checkpoint_takes_nothing_away():
     assert accountant.get_epsilon(1e-5) == epsilon
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_an_interrupt_that_one_record_raises_is_confined():
     """Once, it ended evaluate, which tells that the record is there."""
 
@@ -242,11 +244,15 @@ def test_an_interrupt_that_one_record_raises_is_confined():
             raise KeyboardInterrupt("the last record")
         return records * 0 + 0.5
 
+    require_confined(interrupting)
+
+
+def require_confined(score):
+    """It counts as the worst one of the last record, and as 0.5 of the 199 others."""
     held = curator(budget=Budget.gdp(1e4))
-    confined = held.release(
-        ClippedMean(interrupting, score_range=(0.0, 1.0)), GaussianMechanism(0.01)
-    )
-    assert abs(confined.value.item() - 0.5 * 199 / 200) < 1e-3, "as the worst score"
+    mean = ClippedMean(score, score_range=(0.0, 1.0))
+    confined = held.release(mean, GaussianMechanism(0.01))
+    assert abs(confined.value.item() - 0.5 * 199 / 200) < 1e-3
     assert kinds(held) == ["birth", "charge", "value"]
 
 
@@ -266,7 +272,7 @@ def time_limit():
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 @pytest.mark.parametrize("swallowed", [True, False])
 @pytest.mark.parametrize(
     ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, _TimeIsUp)]
@@ -299,7 +305,7 @@ def test_a_signal_within_a_score_ends_it_and_shows_no_frame_of_it(
     assert kinds(held) == ["birth"]
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 @pytest.mark.parametrize("where", ["within", "before"])
 def test_a_signal_is_not_lost_where_a_score_evaluates_something_itself(time_limit, where):
     """The inner evaluation forgot it: records counted as the worst, and the loop went on."""
@@ -335,7 +341,7 @@ def children_tell():
     signal.signal(signal.SIGCHLD, before)
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_record_that_kills_a_worker_of_the_score_is_confined(children_tell):
     """It ended evaluate, uncharged, with torch's message: that tells that the record is there."""
 
@@ -344,12 +350,10 @@ def test_a_record_that_kills_a_worker_of_the_score_is_confined(children_tell):
             signal.raise_signal(signal.SIGCHLD)
         return records * 0 + 0.5
 
-    held = curator(budget=Budget.gdp(1e4))
-    confined = held.release(ClippedMean(loading, score_range=(0.0, 1.0)), GaussianMechanism(0.01))
-    assert abs(confined.value.item() - 0.5 * 199 / 200) < 1e-3, "as the worst score"
+    require_confined(loading)
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 @pytest.mark.parametrize("during", ["generators", "handlers"])
 def test_a_signal_while_things_are_put_back_leaves_nothing(time_limit, monkeypatch, during):
     """Generators stayed those that private records had drawn from, and handlers dpbo's own."""
@@ -412,10 +416,10 @@ def test_a_time_limit_in_public_work_ends_it(time_limit, handler):
             work()
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_result_does_not_lead_to_the_records():
     held = curator()
-    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
+    bounds = box(2)
     search = DPGIBO(
         held,
         lambda x, r: (r - x[0]) ** 2,
@@ -442,7 +446,7 @@ def test_a_result_does_not_lead_to_the_records():
     assert result.statement().units == 200
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_an_open_ledger_sees_every_change_of_records_that_it_has_read(on_disk):
     """Verified again are their hashes alone."""
     held = curator(**on_disk)

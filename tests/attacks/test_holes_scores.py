@@ -17,7 +17,7 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.curator.evaluation import private_generators
 from dpbo.errors import UsageError
-from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import (
     ClippedMean,
     ClippedSum,
@@ -26,6 +26,8 @@ from dpbo.queries import (
     Sensitivity,
     score_evaluation,
 )
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, EXACT, charges
 
 UNITS = 16
 BAD = 7.0
@@ -57,7 +59,7 @@ def generators_as_before():
     random.setstate(states[2])
 
 
-@pytest.mark.attack("A7")
+@attack("A7")
 @pytest.mark.parametrize("name", DRAWS)
 @pytest.mark.parametrize("one_at_a_time", [False, True])
 def test_how_often_a_score_draws_moves_no_later_draw(name, one_at_a_time, generators_as_before):
@@ -81,7 +83,7 @@ def test_how_often_a_score_draws_moves_no_later_draw(name, one_at_a_time, genera
     assert next_draw(0.5) == next_draw(BAD)
 
 
-@pytest.mark.attack("A8", "A25")
+@attack("A8", "A25")
 @pytest.mark.parametrize("one_at_a_time", [False, True])
 def test_a_seed_of_the_script_makes_no_draw_of_a_score_known(one_at_a_time, generators_as_before):
     """Known draws move for all later records where one record draws more, or is removed."""
@@ -135,7 +137,7 @@ def doubled(x):
     return x[0]
 
 
-@pytest.mark.attack("A4", "A36")
+@attack("A4", "A36")
 @pytest.mark.parametrize(
     "subject",
     [
@@ -164,8 +166,8 @@ def test_what_a_score_writes_into_its_argument_reaches_no_other_call(how, subjec
 
     if how == "blocks":
         monkeypatch.setattr(score_evaluation, "ROWS_AT_ONCE", 256)
-    exact = NoNoise(allow_not_private=True)
-    records = torch.full((1000,), 0.5, dtype=torch.float64)
+    exact = EXACT
+    records = torch.full((1000,), 0.5, dtype=DOUBLE)
     curator = curator_of(records)
     asked = query()
     sums = [curator.release(asked, exact).value.tolist() for _ in range(2)]
@@ -179,7 +181,7 @@ def test_what_a_score_writes_into_its_argument_reaches_no_other_call(how, subjec
         assert sums == [[62.5]] * 2 + [[62.4375]]
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 @pytest.mark.parametrize("one_at_a_time", [False, True])
 def test_a_warning_about_one_record_is_not_shown(one_at_a_time):
     def score(_, records):
@@ -223,7 +225,7 @@ class ShareAbove(Query):
         return self.seen
 
 
-@pytest.mark.attack("A8", "A36")
+@attack("A8", "A36")
 def test_what_a_query_keeps_of_the_records_reaches_no_release():
     query = ShareAbove(0.5)
     curator = curator_of(torch.rand(UNITS), adjacency=Adjacency.ADD_OR_REMOVE_ONE)
@@ -231,11 +233,11 @@ def test_what_a_query_keeps_of_the_records_reaches_no_release():
     releases = curator.release_all(handles, GaussianMechanism(80.0))
     assert [release.distribution.std for release in releases] == [pytest.approx((80.0,))] * 2
     assert query.seen == 1.0
-    (charge,) = [record for record in curator.ledger.records() if record.kind == "charge"]
-    assert [slot["public"]["seen"] for slot in charge.body["slots"]] == [1.0, 1.0]
+    (charge,) = charges(curator.ledger)
+    assert [slot["public"]["seen"] for slot in charge["slots"]] == [1.0, 1.0]
 
 
-@pytest.mark.attack("A36")
+@attack("A36")
 def test_a_query_that_changes_after_its_evaluation_changes_no_noise():
     query = ShareAbove(0.5, seen=8.0)
     curator = curator_of(torch.rand(UNITS))
@@ -244,7 +246,7 @@ def test_a_query_that_changes_after_its_evaluation_changes_no_noise():
     assert curator.release(handle, GAUSSIAN).distribution.std == pytest.approx((320.0,))
 
 
-@pytest.mark.attack("A36")
+@attack("A36")
 def test_a_query_that_cannot_be_copied_is_refused_before_it_sees_a_record():
     class Lonely(ShareAbove):
         per_unit = True

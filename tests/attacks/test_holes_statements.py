@@ -23,6 +23,7 @@ from dpbo.mechanisms import ExponentialMechanism, LaplaceMechanism
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch, RegularisedBest
 from dpbo.queries import ClippedMean
 from dpbo.run_counts import FixedRuns
+from tests.attacks.marks import attack
 from tests.attacks.setups import DOUBLE, EXACT, best_run, itself, kinds, of, owner
 
 RECORDS = torch.linspace(0, 1, 9, dtype=DOUBLE)
@@ -53,7 +54,7 @@ def search(delta, **changes):
     )
 
 
-@pytest.mark.attack("A9", "A19")
+@attack("A9", "A19")
 def test_the_papers_constants_are_never_vouched_for():
     """One flipped label moves the value by .05, and the paper's constant says .025."""
     data = torch.ones(5, 2, dtype=DOUBLE)
@@ -82,7 +83,7 @@ def test_the_papers_constants_are_never_vouched_for():
         )
 
 
-@pytest.mark.attack("A19")
+@attack("A19")
 def test_the_papers_constants_are_no_worse_than_their_proofs():
     """Theorem 1 holds as printed, and Theorem 7 from lmax = 2 lmin on: there the corrected bounds
     are no larger. Theorem 5 holds where nothing is missed: it then fails with delta / 2.
@@ -113,7 +114,7 @@ def test_over_the_whole_grid_no_constants_are_taken_or_shown():
     assert "constants" not in best().public_inputs()
 
 
-@pytest.mark.attack("A19")
+@attack("A19")
 def test_failure_probabilities_add_up_beside_what_holds_unconditionally():
     """The paper's own union: two releases at delta fail with probability 2 delta; three at .4
     promise nothing.
@@ -139,7 +140,7 @@ def test_failure_probabilities_add_up_beside_what_holds_unconditionally():
     assert str(statement.guarantee) == "not bounded"
 
 
-@pytest.mark.attack("A19", "A32")
+@attack("A19", "A32")
 @pytest.mark.parametrize("question", ["may fail", "assumes", "exact"])
 def test_a_hidden_run_draws_nothing_that_the_statement_would_have_to_name(question):
     """A conditional query was drawn within `train` under a statement that named no condition:
@@ -226,7 +227,7 @@ CASES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.attack("A19")
+@attack("A19")
 @pytest.mark.parametrize("case", CASES)
 def test_every_surface_that_shows_a_guarantee_shows_what_it_hangs_on(case, tmp_path):
     """Facts, notebooks and the report's cards showed "(1.000, 0.0)-DP" alone."""
@@ -246,7 +247,7 @@ def test_every_surface_that_shows_a_guarantee_shows_what_it_hangs_on(case, tmp_p
     assert (curator.statement().condition() or "void") in html.unescape(tile)
 
 
-@pytest.mark.attack("A19")
+@attack("A19")
 def test_a_reserved_plan_states_from_the_start_how_probably_it_fails():
     """A plan of ten releases that fail with .05 each said 0, and .15 after three of them."""
     curator = make(RECORDS)
@@ -283,7 +284,7 @@ def test_a_question_that_may_fail_is_refused_unless_conditionals_are_allowed():
         make(RECORDS, allow_conditional=False).release(_Failing(), LAPLACE)
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_nothing_that_readers_see_depends_on_whether_a_score_failed_as_a_whole():
     """Seven of eight records or all eight fail: that was one bit, in the ledger's kinds of record
     and in the statement.

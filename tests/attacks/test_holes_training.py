@@ -5,7 +5,6 @@ although every test was green.
 import copy
 import dataclasses
 import functools
-import pathlib
 import pickle
 import random
 import types
@@ -27,7 +26,9 @@ from dpbo.dpsgd.releasable import copied_by_pickle
 from dpbo.dpsgd.trained import is_rebuilt
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
+from tests.attacks.marks import attack
 from tests.attacks.setups import best_run, owner_of_runs
+from tests.setups import charges, of
 
 CONFIG = DPSGDConfig(noise_multiplier=1e4, epochs=3, batches=1, batch_size=60)
 QUIET = DPSGDConfig(noise_multiplier=0.01, epochs=1, batches=1, batch_size=60)
@@ -41,66 +42,59 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 class Opened:
     """A PrivateEngine on so many records, with a session's `make_private`."""
 
-    def __init__(
-        self, records: Any = (X, Y), config: DPSGDConfig = CONFIG, relation: Adjacency = ADDED
-    ) -> None:
-        terms: dict[str, Any] = {
-            "unit": "record",
-            "budget": Budget(1e6, 1e-6),
-            "role": "training",
-            "allow_repeated": True,
-        }
+    def __init__(self, records=(X, Y), config=CONFIG, relation=ADDED):
+        terms = of(unit="record", budget=Budget(1e6, 1e-6), role="training", allow_repeated=True)
         self.curator = Curator(
             records, adjacency=relation, accounting=Planned([config.event(relation)]), **terms
         )
         self.records = records
         self.engine = PrivateEngine(self.curator, config)
 
-    def make_private(self, module: nn.Module, optimizer: Any, **settings: Any) -> Any:
+    def make_private(self, module, optimizer, **settings):
         loader = DataLoader(TensorDataset(*self.records))
         return self.engine.make_private(
             module=module, optimizer=optimizer, data_loader=loader, **settings
         )
 
-    def released(self) -> nn.Module:
+    def released(self):
         return self.engine.released()
 
-    def charges(self) -> int:
-        return [record.kind for record in self.curator.ledger.records()].count("charge")
+    def charges(self):
+        return len(charges(self.curator.ledger))
 
 
-def step(module: Any, optimizer: Any, rows: torch.Tensor, labels: torch.Tensor) -> None:
+def step(module, optimizer, rows, labels):
     optimizer.zero_grad()
     nn.functional.cross_entropy(module(rows), labels).backward()
     optimizer.step()
 
 
-def prepared(run: Any, module: nn.Module, kind: Any = torch.optim.SGD, **settings: Any) -> Any:
+def prepared(run, module, kind=torch.optim.SGD, **settings):
     optimizer = kind(
         [parameter for parameter in module.parameters() if parameter.requires_grad], lr=0.1
     )
     return run.make_private(module, optimizer, **{"max_grad_norm": 1.0, **settings})
 
 
-def numbers() -> tuple[float, ...]:
+def numbers():
     """The next ones of the global generators."""
     return float(torch.rand(())), float(np.random.rand()), random.random()
 
 
-def seed_all() -> None:
+def seed_all():
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
 
 
-def a_session() -> Session:
+def a_session():
     return Session(TensorDataset(X, Y), CONFIG)
 
 
-RUNS: dict[str, Any] = {"engine": Opened, "session": a_session}
+RUNS = of(engine=Opened, session=a_session)
 
 
-@pytest.mark.attack("A27", "A17")
+@attack("A27", "A17")
 @pytest.mark.parametrize("run", RUNS)
 def test_a_seed_before_or_between_samples_does_not_make_masks_known(run):
     seed_all()
@@ -118,13 +112,13 @@ def test_a_seed_before_or_between_samples_does_not_make_masks_known(run):
     assert len(set(flat)) == len(flat)
 
 
-@pytest.mark.attack("A27", "A17")
+@attack("A27", "A17")
 def test_masks_of_dropout_do_not_follow_from_a_seed():
     """With known masks one record more shifted those of all later ones, and the sum moved by 60
     clips.
     """
 
-    def weights() -> torch.Tensor:
+    def weights():
         seed_all()
         module, optimizer, loader = prepared(
             Opened(config=QUIET), nn.Sequential(nn.Dropout(), nn.Linear(4, 2))
@@ -136,7 +130,7 @@ def test_masks_of_dropout_do_not_follow_from_a_seed():
     assert not torch.allclose(weights(), weights(), atol=1e-3)
 
 
-@pytest.mark.attack("A8", "A17")
+@attack("A8", "A17")
 @pytest.mark.parametrize("stops", [False, True])
 def test_the_callers_generators_are_the_same_after_a_training_of_any_size(stops):
     after = list[Any]()
@@ -159,17 +153,17 @@ class Features(nn.Module):
 
     omega: torch.Tensor
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.register_buffer("omega", torch.randn(4, 8))
         self.drop = nn.Dropout()
         self.out = nn.Linear(8, 2)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         return self.out(self.drop(torch.cos(rows @ self.omega)))
 
 
-@pytest.mark.attack("A8", "A31")
+@attack("A8", "A31")
 def test_a_buffer_drawn_in_a_later_run_does_not_tell_the_number_of_records(tmp_path):
     """A mask of dropout for each record moved the generator that the next run's model is drawn
     from.
@@ -179,7 +173,7 @@ def test_a_buffer_drawn_in_a_later_run_does_not_tell_the_number_of_records(tmp_p
         Budget(0.5, 1e-5), config, runs=2, validation=40, adjacency=ADDED, score_range=(0.0, 1.0)
     )["search"]
 
-    def fit(parameters: Any, session: Any) -> nn.Module:
+    def fit(parameters, session):
         module, optimizer, loader = prepared(session, Features())
         for rows, labels in loader:
             step(module, optimizer, rows, labels)
@@ -187,19 +181,12 @@ def test_a_buffer_drawn_in_a_later_run_does_not_tell_the_number_of_records(tmp_p
         module(rows)
         return module
 
-    def drawn(count: int, folder: pathlib.Path) -> Any:
+    def drawn(count, folder):
         seed_all()
-        terms: dict[str, Any] = {
-            "space": Space(lr=[0.1, 0.2]),
-            "plan": plan,
-            "initial": 2,
-            "try_first": False,
-            "allow_repeated": True,
-        }
-        records: dict[str, Any] = {
-            "training": TensorDataset(X[:count], Y[:count]),
-            "validation": torch.zeros(40, 1),
-        }
+        terms = of(
+            space=Space(lr=[0.1, 0.2]), plan=plan, initial=2, try_first=False, allow_repeated=True
+        )
+        records = of(training=TensorDataset(X[:count], Y[:count]), validation=torch.zeros(40, 1))
         tune(
             fit, lambda model, records: torch.zeros(len(records)), folder=folder, **records, **terms
         )
@@ -213,38 +200,38 @@ def test_a_buffer_drawn_in_a_later_run_does_not_tell_the_number_of_records(tmp_p
 class Adapter(nn.Module):
     """A trainable float32 layer below a frozen one."""
 
-    def __init__(self, frozen: Any) -> None:
+    def __init__(self, frozen):
         super().__init__()
         self.inner = nn.Linear(4, 8)
         self.outer = nn.Linear(8, 2).requires_grad_(False)
         self.frozen = frozen
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         return self.frozen(self, self.inner(rows)).float()
 
 
-def in_bfloat16(layer: Adapter, rows: torch.Tensor) -> torch.Tensor:
+def in_bfloat16(layer, rows):
     return layer.outer(rows.bfloat16())
 
 
-def under_autocast(layer: Adapter, rows: torch.Tensor) -> torch.Tensor:
+def under_autocast(layer, rows):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return layer.outer(rows)
 
 
-def for_a_moment(layer: Adapter, rows: torch.Tensor) -> torch.Tensor:
+def for_a_moment(layer, rows):
     return layer.outer(rows.half().float())
 
 
 HALVES = {"a frozen layer": in_bfloat16, "autocast": under_autocast, "between layers": for_a_moment}
 
 
-@pytest.mark.attack("A4", "A27")
+@attack("A4", "A27")
 @pytest.mark.parametrize("kind", HALVES)
 def test_a_mean_loss_is_refused_in_half_precision(kind):
     """One record more rounded (p - y) / n of all records another way: the sum moved by 51 clips."""
 
-    def trained(reduction: str) -> Opened:
+    def trained(reduction):
         run, network = Opened(), Adapter(HALVES[kind])
         if kind == "a frozen layer":
             network.outer.bfloat16()
@@ -268,19 +255,19 @@ class Logits:
 class Centred(nn.Module):
     """Centres its records at the sample's mean, and gives what `gives` makes of its outputs."""
 
-    def __init__(self, classes: int, gives: Any) -> None:
+    def __init__(self, classes, gives):
         super().__init__()
         self.out = nn.Linear(4, classes)
         self.gives = gives
 
-    def forward(self, rows: torch.Tensor) -> Any:
+    def forward(self, rows):
         return self.gives(rows, self.encode(rows))
 
-    def encode(self, rows: torch.Tensor) -> torch.Tensor:
+    def encode(self, rows):
         return self.out(rows - rows.mean(0))
 
 
-def fails_on_what_is_made_up(rows: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+def fails_on_what_is_made_up(rows, outputs):
     if len(rows) in (11, 13):
         raise ValueError
     return outputs
@@ -299,7 +286,7 @@ MIXING: dict[str, Any] = {
 }
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 @pytest.mark.parametrize("kind", MIXING)
 def test_a_module_that_mixes_records_or_whose_trial_shows_nothing_is_refused(kind):
     """With eleven classes the sum moved by 1,410 times what one record may move it."""
@@ -310,7 +297,7 @@ def test_a_module_that_mixes_records_or_whose_trial_shows_nothing_is_refused(kin
     assert run.charges() == 0
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 def test_a_loop_that_calls_a_method_of_the_module_takes_no_step():
     run = Opened()
     module, optimizer, loader = prepared(run, Centred(2, lambda rows, _: rows))
@@ -324,12 +311,12 @@ def test_a_loop_that_calls_a_method_of_the_module_takes_no_step():
 class Lengths(nn.Module):
     """Refuses records without a length, as packed sequences do."""
 
-    def __init__(self, mixes: bool) -> None:
+    def __init__(self, mixes):
         super().__init__()
         self.out = nn.Linear(4, 2)
         self.mixes = mixes
 
-    def forward(self, rows: torch.Tensor, lengths: torch.Tensor) -> dict[str, Any]:
+    def forward(self, rows, lengths):
         if bool((lengths < 1).any()):
             raise ValueError("lengths must be above zero")
         return {
@@ -339,10 +326,10 @@ class Lengths(nn.Module):
         }
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 @pytest.mark.parametrize("mixes", [False, True])
 def test_a_module_that_fails_on_made_up_records_is_tried_on_an_example(mixes):
-    def step_with(example: Any) -> int:
+    def step_with(example):
         run = Opened()
         module, optimizer, loader = prepared(run, Lengths(mixes), example=example)
         for rows, labels in loader:
@@ -368,16 +355,12 @@ class Sneaky(nn.Parameter):
 
 
 class Function(TorchFunctionMode):
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))
 
 
 class Dispatch(TorchDispatchMode):
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))
 
 
@@ -393,7 +376,7 @@ WRITES: dict[str, Any] = {
 }
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("way", WRITES)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_what_is_written_to_the_optimizers_state_takes_no_step(kind, way):
@@ -414,7 +397,7 @@ def test_what_is_written_to_the_optimizers_state_takes_no_step(kind, way):
             step(module, optimizer, *next(samples))
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("mode", [Function, Dispatch])
 def test_code_of_a_class_or_a_mode_does_not_run_in_a_step(mode):
     network = nn.Linear(4, 2)
@@ -432,7 +415,7 @@ def test_code_of_a_class_or_a_mode_does_not_run_in_a_step(mode):
     assert run.charges() == 1
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 def test_a_state_that_is_loaded_before_the_first_sample_is_taken():
     network = nn.Linear(4, 2)
     saved = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
@@ -451,11 +434,11 @@ class Result:
 
 
 class Estimator:
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model):
         self.model_ = model
 
 
-def trained_in(session: Session) -> Any:
+def trained_in(session):
     """The trained module and its optimizer, after a look at the records as for a log."""
     module, optimizer, loader = prepared(session, nn.Sequential(nn.Linear(4, 2)), OPTIMIZERS["SGD"])
     for rows, labels in loader:
@@ -485,12 +468,12 @@ HOLDERS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def trained() -> Any:
+def trained():
     session = a_session()
     return session, *trained_in(session)
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("kind", HOLDERS)
 def test_no_object_of_a_run_holds_a_module_that_was_trained(kind, trained):
     _, module, optimizer = trained
@@ -498,7 +481,7 @@ def test_no_object_of_a_run_holds_a_module_that_was_trained(kind, trained):
         copied_by_pickle(HOLDERS[kind](module, optimizer))
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 def test_what_is_listed_leaves(trained):
     session, module, _ = trained
     released = session.released()
@@ -524,7 +507,7 @@ def test_what_is_listed_leaves(trained):
     copied_by_pickle(copy.deepcopy(released))
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 def test_a_released_module_that_is_trained_on_does_not_leave(trained):
     released = trained[0].released().train()
     module, _, loader = prepared(a_session(), released)
@@ -539,13 +522,13 @@ def test_a_released_module_that_is_trained_on_does_not_leave(trained):
         copied_by_pickle(again)
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("released", [False, True])
 def test_a_selection_releases_a_result_with_its_rebuilt_module_alone(released):
     """The last sample was in it, raw."""
     base = (CONFIG.event(Adjacency.REPLACE_ONE),)
 
-    def train(_: Any) -> Any:
+    def train(_):
         session = a_session()
         module, _ = trained_in(session)
         return Result(session.released() if released else module), 1.0
@@ -562,29 +545,29 @@ ARRAY = X.numpy()
 class Fits:
     """A fit that has the records as an attribute."""
 
-    def __init__(self, rows: Any) -> None:
+    def __init__(self, rows):
         self.rows = rows
 
-    def __call__(self, parameters: Any, session: Any) -> Any:
+    def __call__(self, parameters, session):
         pytest.fail("it was called")
 
-    def fit(self, parameters: Any, session: Any) -> Any:
+    def fit(self, parameters, session):
         pytest.fail("it was called")
 
 
-def names_the_records(parameters: Any, session: Any) -> Any:
+def names_the_records(parameters, session):
     return pytest.fail(str(X.mean(0)))
 
 
-def names_their_memory(parameters: Any, session: Any) -> Any:
+def names_their_memory(parameters, session):
     return pytest.fail(str(ARRAY.mean(0)))
 
 
-def closes_over(rows: Any) -> Any:
+def closes_over(rows):
     return lambda parameters, session: pytest.fail(str(rows.mean(0)))
 
 
-def defaults_to(rows: Any) -> Any:
+def defaults_to(rows):
     return lambda parameters, session, rows=rows: pytest.fail(str(rows.mean(0)))
 
 
@@ -599,21 +582,13 @@ FITS = {
 }
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("kind", FITS)
 def test_a_fit_whose_code_leads_to_the_records_is_refused(kind):
     """It registered the records' exact mean as a buffer, which was released."""
     config = DPSGDConfig(epochs=1, batches=1, batch_size=60)
     plan = plan_tuning(Budget(0.5, 1e-5), config, runs=2, validation=61)["once"]
-    given: dict[str, Any] = {
-        "space": Space(lr=[0.1, 0.2]),
-        "plan": plan,
-        "parameters": {"lr": 0.1},
-        "allow_repeated": True,
-    }
-    records: dict[str, Any] = {
-        "training": TensorDataset(X[:60], X[:60]),
-        "validation": (torch.zeros(61, 1), Y),
-    }
+    given = of(space=Space(lr=[0.1, 0.2]), plan=plan, parameters={"lr": 0.1}, allow_repeated=True)
+    records = of(training=TensorDataset(X[:60], X[:60]), validation=(torch.zeros(61, 1), Y))
     with pytest.raises(InputError, match="names none of the records"):
         tune(FITS[kind], lambda model, _: torch.zeros(61), **records, **given)

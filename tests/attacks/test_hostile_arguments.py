@@ -16,17 +16,10 @@ import pytest
 import torch
 
 from dpbo.errors import InputError
-from tests.attacks.good_calls import (
-    DOUBLE,
-    GAUSSIAN,
-    LIVE,
-    NAMES,
-    VALUES,
-    curator,
-    good_call,
-    query,
-)
+from tests.attacks.good_calls import GAUSSIAN, LIVE, NAMES, VALUES, curator, good_call, query
+from tests.attacks.marks import attack
 from tests.attacks.watched import SCALED, seen_in, watched
+from tests.setups import DOUBLE
 
 NAN = float("nan")
 INF = float("inf")
@@ -145,7 +138,7 @@ SLOW |= {
 DEEP = ("acquisition.suggest_pareto",)
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 # The watch sees them.
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
@@ -190,7 +183,7 @@ def in_float32(good):
     return None
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 @pytest.mark.filterwarnings("ignore")
 def test_float32_which_torch_makes_by_default_is_taken_or_refused_with_the_way_to_float64(
     tmp_path, monkeypatch

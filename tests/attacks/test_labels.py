@@ -17,9 +17,11 @@ from dpbo.curator.labels import hash_labels
 from dpbo.curator.records import require_disjoint
 from dpbo.errors import InputError, UsageError
 from dpbo.mechanisms import GaussianMechanism
+from tests.attacks.marks import attack
 from tests.attacks.setups import MEAN, owner
+from tests.setups import DOUBLE
 
-pytestmark = pytest.mark.attack("A26")
+pytestmark = attack("A26")
 IDS = [i // 200 for i in range(1000)]
 DAYS = [datetime.date(2020, 1, 1 + i) for i in IDS]
 
@@ -91,7 +93,7 @@ REFUSED = {
 
 
 def curator(groups):
-    records = torch.zeros(len(IDS), dtype=torch.float64)
+    records = torch.zeros(len(IDS), dtype=DOUBLE)
     return owner(records, unit=PrivacyUnit("patient", groups=groups), budget=Budget(4.38, 1e-5))
 
 

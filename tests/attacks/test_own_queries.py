@@ -5,7 +5,6 @@ nobody vouches for is refused on groups.
 import ast
 import functools
 import math
-import pathlib
 import re
 import textwrap
 import traceback
@@ -42,10 +41,11 @@ from dpbo.testing import (
     VectorContract,
     replay,
 )
+from tests.attacks.marks import attack
 from tests.attacks.setups import NOISE, TERMS, first_column, owner
 from tests.contracts.bases import tries
+from tests.setups import DOUBLE, ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 CONTRACTS = (QueryContract, RowContract, MechanismContract, VectorContract, ChoiceContract)
 
 
@@ -87,7 +87,7 @@ def documented():
     return found
 
 
-@pytest.mark.attack("A36")
+@attack("A36")
 def test_every_documented_query_and_mechanism_passes_its_contract_beside_it():
     classes = documented().values()
     taught = {kind for kind in classes if issubclass(kind, (Query, Mechanism))}
@@ -108,7 +108,7 @@ def test_every_documented_query_and_mechanism_passes_its_contract_beside_it():
                     getattr(tried, name)()
 
 
-@pytest.mark.attack("A9", "A20", "A36")
+@attack("A9", "A20", "A36")
 def test_every_documented_query_is_about_units_also_of_a_hundred_records():
     """Through a curator: one unit's records go from one end of the line to the other, or away."""
     contracts = [
@@ -124,7 +124,7 @@ def test_every_documented_query_is_about_units_also_of_a_hundred_records():
             (100, Adjacency.REPLACE_ONE),
             (100, Adjacency.ADD_OR_REMOVE_ONE),
         ):
-            ends = torch.full((3 * rows, 1), 1e30, dtype=torch.float64)
+            ends = torch.full((3 * rows, 1), 1e30, dtype=DOUBLE)
             ends[:rows] = -1e30
             moved = ends.abs()
             if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
@@ -235,7 +235,7 @@ PATIENTS = PrivacyUnit("patient", groups=torch.arange(300) // 100)
 
 
 def patients(unit=PATIENTS):
-    return owner(torch.ones(300, 1, dtype=torch.float64), unit=unit, allow_repeated=True)
+    return owner(torch.ones(300, 1, dtype=DOUBLE), unit=unit, allow_repeated=True)
 
 
 SUMMED: tuple[Any, ...] = tuple(
@@ -244,7 +244,7 @@ SUMMED: tuple[Any, ...] = tuple(
 UNVOUCHED = [CountsRows(0.5), *SUMMED, Wider(), Unvouched(), PoissonSampled(SUMMED[1], rate=0.5)]
 
 
-@pytest.mark.attack("A20", "A36")
+@attack("A20", "A36")
 @pytest.mark.parametrize("query", UNVOUCHED, ids=lambda query: type(query).__name__)
 def test_a_query_that_nobody_vouches_for_is_refused_on_groups_before_a_charge(query):
     curator = patients()
@@ -256,7 +256,7 @@ def test_a_query_that_nobody_vouches_for_is_refused_on_groups_before_a_charge(qu
     patients("patient").evaluate(query)
 
 
-@pytest.mark.attack("A20", "A36")
+@attack("A20", "A36")
 @pytest.mark.parametrize("kind", [Vouched, Renamed])
 def test_a_query_that_is_vouched_for_is_released_on_groups(kind):
     patients().release(kind(), NOISE)
@@ -267,7 +267,7 @@ class DividesByUnits(CountsRows):
         return [0.0], 1.0 / units
 
 
-@pytest.mark.attack("A8", "A36")
+@attack("A8", "A36")
 def test_a_query_that_needs_the_private_number_of_units_fails_before_it_is_charged():
     curator = owner(torch.ones(9, 1), adjacency="add-or-remove-one")
     handle = curator.evaluate(DividesByUnits(0.5))
@@ -286,7 +286,7 @@ class Fails(CountsRows):
         return super()._evaluate(view, subject)
 
 
-@pytest.mark.attack("A21", "A36")
+@attack("A21", "A36")
 @pytest.mark.parametrize("kind", [ValueError, KeyError, RuntimeError, AssertionError])
 def test_an_error_of_a_users_query_shows_no_record(kind):
     records = torch.ones(9, 1)
@@ -322,7 +322,7 @@ UNFIT = {
 }
 
 
-@pytest.mark.attack("A36")
+@attack("A36")
 @pytest.mark.parametrize("kind", UNFIT)
 def test_a_value_that_no_ledger_keeps_is_refused_before_a_charge(kind):
     """It was charged, and hindered every later release of the curator."""
@@ -334,7 +334,7 @@ def test_a_value_that_no_ledger_keeps_is_refused_before_a_charge(kind):
     curator.release(ClippedSum(first_column, score_range=(0.0, 1.0)), NOISE)
 
 
-@pytest.mark.attack("A36")
+@attack("A36")
 @pytest.mark.parametrize("offsets", [(0.0, -1e300), (1e9, 1e9)])
 def test_offsets_beyond_whole_numbers_are_refused_before_a_charge(offsets):
     """One raised after its charge, the other made a coin of the choice."""

@@ -20,10 +20,12 @@ from dpbo.events import GaussianEvent
 from dpbo.notebook import facts_table
 from dpbo.statement import form
 from dpbo.testing.ledger_contract import BIRTH
+from tests.attacks.marks import attack
 from tests.attacks.setups import of, owner, point
 from tests.attacks.test_holes_search import search
+from tests.setups import DOUBLE
 
-pytestmark = pytest.mark.attack("A21")
+pytestmark = attack("A21")
 CODES = (
     "\x1b[2J\x1b[H",
     "\x9b2J",
@@ -42,7 +44,7 @@ CODES = (
 )
 FORGED = "Guarantee: (0.001, 1e-09)-DP"
 EVENT = GaussianEvent(20.0)
-RECORDS = torch.linspace(0, 1, 50, dtype=torch.float64)
+RECORDS = torch.linspace(0, 1, 50, dtype=DOUBLE)
 
 
 def forged(code):

@@ -15,9 +15,10 @@ import torch
 import dpbo
 from dpbo.errors import InputError, OpacityError, PrivacyError
 from tests.attacks import good_calls as calls
+from tests.attacks.marks import attack
 from tests.attacks.watched import LABEL, SECRET, seen_in, shown, shown_by
 
-pytestmark = pytest.mark.attack("A21")
+pytestmark = attack("A21")
 TEXT = f"{LABEL} {SECRET!r}"
 
 
@@ -145,7 +146,7 @@ def _all_of(value):
     return repr(value.tolist()) if isinstance(value, (torch.Tensor, np.ndarray)) else repr(value)
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 @pytest.mark.parametrize("kind", ["", "grouped"])
 @pytest.mark.parametrize("score", [*map(_raising, ERRORS), *map(_returning, RESULTS)])
 def test_errors_and_wrong_results_of_the_score_say_nothing(failed, score, kind):

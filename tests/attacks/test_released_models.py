@@ -36,6 +36,7 @@ from dpbo.events import GaussianEvent, RolesEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Adjacency, RowChange
 from dpbo.queries import ClippedMean
+from tests.attacks.marks import attack
 from tests.attacks.setups import TERMS, best_run, kinds, of, owner, owner_of_runs
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -323,7 +324,7 @@ class Engine:
         assert ("charge" in kinds(self.curator)) == charged
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_that_keeps_its_records_is_refused_by_name(kind):
     with pytest.raises(InputError, match=r"^module[\w.]*="):
@@ -331,13 +332,13 @@ def test_a_layer_that_keeps_its_records_is_refused_by_name(kind):
     assert tuned(KINDS[kind]) is None, "neither without the trial"
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 def test_an_object_that_the_copy_would_share_is_refused_before_any_trial():
     with pytest.raises(InputError, match="can be copied with all it holds, also its Same"):
         PublicCopy(nn.Sequential(KINDS["object that is never copied"]()), ())
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_engine_takes_no_step_and_charges_nothing_with_such_a_layer(kind):
     engine = Engine()
@@ -360,7 +361,7 @@ HONEST: dict[str, Any] = {
 }
 
 
-@pytest.mark.attack("A31", "A7")
+@attack("A31", "A7")
 @pytest.mark.parametrize("kind", HONEST)
 def test_the_model_that_leaves_follows_from_noised_parameters_alone(kind, monkeypatch):
     """Its file, byte by byte, when one marked record is replaced and the noised sums are
@@ -409,7 +410,7 @@ def best_session(released, config=CONFIG, base=(STEPS,), **terms):
     return best_run(curator, one_run, base, space=RATES)
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize(
     "kept",
     [
@@ -433,7 +434,7 @@ def registers(module, where):
     return getattr(layer, where.partition(" ")[2])(lambda *_: None)
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(
     "where",
@@ -481,7 +482,7 @@ STEP_CODE = {
 }
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("kind", STEP_CODE)
 def test_code_within_the_optimizers_step_is_refused(kind):
     """It could write to noised parameters where nobody compares them."""
@@ -504,7 +505,7 @@ def made_private(module, kind):
     return Engine().make_private(module, optimizer, max_grad_norm=1.0)
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 def test_an_optimizer_of_the_callers_is_refused_and_a_schedule_of_torch_is_not():
     with pytest.raises(InputError, match="optimizer='Own'"):
         made_private(nn.Linear(4, 2), Own)
@@ -523,7 +524,7 @@ DRAWS: dict[str, Any] = {
 }
 
 
-@pytest.mark.attack("A19", "A21")
+@attack("A19", "A21")
 @pytest.mark.parametrize("kind", DRAWS)
 def test_a_hidden_run_whose_base_does_not_pay_for_its_session_fails(kind):
     """A session on the ledger's own records that no event paid for let 19 of 20 guesses be
@@ -546,7 +547,7 @@ def hundredth(_, rows):
 QUESTION = ClippedMean(hundredth, score_range=(0.0, 1.0))
 
 
-@pytest.mark.attack("A19", "A21")
+@attack("A19", "A21")
 @pytest.mark.parametrize("paid", [False, True])
 @pytest.mark.parametrize("way", ["curator", "hidden draws"])
 def test_a_hidden_run_whose_base_does_not_pay_for_its_releases_fails(way, paid):
@@ -571,7 +572,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.attack("A9", "A19", "A24")
+@attack("A9", "A19", "A24")
 @pytest.mark.parametrize("paid", [False, True])
 @pytest.mark.parametrize("kind", OTHERS)
 def test_what_a_run_draws_counts_for_the_selections_units(kind, paid):
@@ -592,7 +593,7 @@ def test_what_a_run_draws_counts_for_the_selections_units(kind, paid):
     assert (best.output is not None) == (paid and same)
 
 
-@pytest.mark.attack("A9", "A24")
+@attack("A9", "A24")
 def test_what_a_row_of_bounded_change_costs_is_nothing_that_a_unit_may_pay():
     change = RowChange(0.01, diameter=2.0)
     own = Curator(X, **{**TERMS, **OF_RUNS, "adjacency": change}).ledger.birth
@@ -600,7 +601,7 @@ def test_what_a_row_of_bounded_change_costs_is_nothing_that_a_unit_may_pay():
         Drawn.under(own, GaussianEvent(1e3)).counted_for(owner(X, **OF_RUNS).ledger.birth)
 
 
-@pytest.mark.attack("A24", "A35")
+@attack("A24", "A35")
 @pytest.mark.parametrize("role", ["training", "validation"])
 def test_a_run_draws_of_a_role_what_is_paid_for_that_role(role):
     """Four answers about validation records were paid for as four about training records."""
@@ -615,7 +616,7 @@ def test_a_run_draws_of_a_role_what_is_paid_for_that_role(role):
     assert (best.output is not None) == (role == curator.ledger.birth.role)
 
 
-@pytest.mark.attack("A32")
+@attack("A32")
 def test_hidden_runs_leave_no_table_among_the_protected_ones():
     """Their number told how many runs there were, and pushed out what was protected before."""
     counts = []
@@ -641,7 +642,7 @@ MIXED = {
 }
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 @pytest.mark.parametrize("kind", MIXED)
 def test_code_that_mixes_the_records_of_a_sample_is_refused_whatever_they_are(kind):
     """On equal records nothing is mixed, so it does not depend on the records whether training
@@ -652,7 +653,7 @@ def test_code_that_mixes_the_records_of_a_sample_is_refused_whatever_they_are(ki
         train(engine, lambda: nn.Sequential(Through(MIXED[kind]), nn.Dropout(0.3)))
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 def test_what_a_loop_leaves_on_a_model_refuses_it():
     def leaves(module, optimizer, loader):
         plain(module, optimizer, loader)
@@ -661,7 +662,7 @@ def test_what_a_loop_leaves_on_a_model_refuses_it():
     assert tuned(loop=leaves) is None
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize(
     "thing", [None, 0.7, X, nn.Linear(4, 2), {"weight": X}, [nn.Linear(4, 2)], X.numpy()]
 )
@@ -671,7 +672,7 @@ def test_a_fit_that_returns_anything_but_its_model_gives_none(thing):
     assert tuned(returned=[thing]) is None
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize(
     "kind",
     [
@@ -697,7 +698,7 @@ WRITES = {
 }
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 @pytest.mark.parametrize("way", WRITES)
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_loop_that_writes_to_parameters_gives_no_model(way, frozen):
@@ -720,7 +721,7 @@ LOOPS = {
 MARKED = torch.cat([torch.full((1, 4), math.nan), X[1:]]), Y
 
 
-@pytest.mark.attack("A33")
+@attack("A33")
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_that_skips_or_stops_for_its_loss_gives_no_model(loop):
     """The weights would tell how many steps were taken."""
@@ -729,7 +730,7 @@ def test_a_loop_that_skips_or_stops_for_its_loss_gives_no_model(loop):
     assert tuned(records=MARKED) is not None, "its gradient counts as zero by itself"
 
 
-@pytest.mark.attack("A33")
+@attack("A33")
 def test_an_engine_refuses_the_next_sample_after_a_skipped_step():
     def skips_each_epoch(module, optimizer, loader):
         for _ in range(2):
@@ -742,7 +743,7 @@ def test_an_engine_refuses_the_next_sample_after_a_skipped_step():
     )
 
 
-@pytest.mark.attack("A33")
+@attack("A33")
 def test_an_engines_statement_names_what_a_loop_must_not_do():
     engine = Engine()
     train(engine)

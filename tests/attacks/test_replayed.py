@@ -11,15 +11,13 @@ import inspect
 import re
 from typing import Any
 
-import pytest
-
 from dpbo import objective as objective_module
 from dpbo.algorithms import asynchronous, two_stage_search
 from dpbo.dpsgd import hidden_runs, selection
 from dpbo.gibo import algorithm as gibo
 from dpbo.papers.em.estimator import PrivateEstimator
 from dpbo.queries.query import Query
-from tests.attacks.marks import marks_of
+from tests.attacks.marks import attack, marks_of
 
 HERE = "tests/attacks/test_replays.py::"
 STEERS = f"{HERE}test_nothing_but_releases_steers_or_shows"
@@ -155,7 +153,7 @@ def touches_records(thing):
     return bool(names & {"curator", "objective", "outcomes"})
 
 
-@pytest.mark.attack("A6", "A7")
+@attack("A6", "A7")
 def test_every_export_is_replayed_or_public():
     found = exported()
     assert not (set(found) - {*REPLAYED, *PUBLIC}), (

@@ -48,13 +48,14 @@ from dpbo.queries import (
 )
 from dpbo.testing import SeededEntropy, replay
 from tests.attacks import setups
+from tests.attacks.marks import attack
 from tests.attacks.public import _HASH, public
 from tests.attacks.setups import DOUBLE, FIRST_MEAN, NOISE, first_column, of
 from tests.integration.test_serving import TOKEN, served
 from tests.unit.papers.test_kusner_search import best, kernel, people
 from tests.unit.papers.test_po_gp_ucb_curator_side import CHANGE, rows_of, terms
 
-pytestmark = pytest.mark.attack("A6", "A7", "A21")
+pytestmark = attack("A6", "A7", "A21")
 POINTS = 0.2 + 0.6 * torch.rand(200, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
 OTHER = torch.cat([POINTS[:7], torch.tensor([[-1e9, float("nan")]], dtype=DOUBLE), POINTS[8:]])
 TERMS: dict[str, Any] = {**setups.TERMS, "budget": Budget(8.0, 1e-5)}
@@ -370,7 +371,7 @@ BY_DIVISOR: dict[str, Any] = {
 }
 
 
-@pytest.mark.attack("A8")
+@attack("A8")
 @pytest.mark.parametrize("name", BY_DIVISOR)
 @pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning")
 def test_one_unit_fewer_changes_the_exact_sum_alone(name):
@@ -386,13 +387,13 @@ def test_one_unit_fewer_changes_the_exact_sum_alone(name):
         )
 
 
-@pytest.mark.attack("A8")
+@attack("A8")
 def test_a_mean_over_a_private_number_is_refused():
     with pytest.raises(InputError, match="divisor"):
         replayed(lambda curator: curator.release(FIRST_MEAN, NOISE), **PRIVATE_NUMBER)
 
 
-@pytest.mark.attack("A8")
+@attack("A8")
 def test_a_divisor_that_is_the_private_number_is_seen():
     def run(curator, records):
         return PrivateObjective(

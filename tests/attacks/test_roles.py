@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Space
+from dpbo import Adjacency, Budget, Space
 from dpbo.accounting import Planned
 from dpbo.curator import Ledger
 from dpbo.curator.protected_records import (
@@ -26,11 +26,12 @@ from dpbo.errors import InputError, ReservationChanged, UsageError
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from tests.attacks import setups
+from tests.attacks.marks import attack
 from tests.attacks.setups import NOISE, owner, right
 from tests.attacks.test_holes_search import search, table
 
 pytestmark = [
-    pytest.mark.attack("A35"),
+    attack("A35"),
     pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
 ]
 CONFIG = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=2, batch_size=30)
@@ -102,12 +103,7 @@ def test_a_release_that_was_interrupted_after_its_charge_counts_as_a_budget(monk
     records = people(11)
 
     def made():
-        return Curator(
-            records,
-            unit=PrivacyUnit("record"),
-            adjacency=Adjacency.REPLACE_ONE,
-            budget=Budget.gdp(1.0),
-        )
+        return owner(records, budget=Budget.gdp(1.0))
 
     curator = made()
     stored = Ledger.store
@@ -210,7 +206,7 @@ def test_other_people_with_like_columns_are_not_taken_for_the_same(changed):
         _released((numbered(X), Y))
 
 
-def test_records_of_both_roles_are_refused_before_there_is_a_ledger(once, tmp_path):
+def test_records_of_both_roles_are_refused_before_there_is_a_ledger(once, on_disk, tmp_path):
     """They paid for both roles, 1.465 where 1.000 was stated."""
     X, Y = people(30)
     for held in ((X[:100], Y[:100]), joined((X[:10], Y[:10]), people(31, 90))):
@@ -218,7 +214,7 @@ def test_records_of_both_roles_are_refused_before_there_is_a_ledger(once, tmp_pa
             InputError,
             match=r"^training=.*of other records than the validation records.*Tell only those",
         ):
-            tuned(once, TensorDataset(X, Y), held, ledger=str(tmp_path / "l.db"), dataset="d")
+            tuned(once, TensorDataset(X, Y), held, **on_disk)
     assert not (tmp_path / "l.db").exists(), (
         "who sees the ledger must not see that records were equal"
     )
@@ -250,9 +246,9 @@ def test_other_people_with_like_columns_may_have_the_other_role(changed):
         )
 
 
-def test_a_tuning_is_resumed_with_its_own_training_records_alone(once, tmp_path):
+def test_a_tuning_is_resumed_with_its_own_training_records_alone(once, on_disk, tmp_path):
     (X, Y), held = people(40), people(41, 100)
-    where = {"ledger": str(tmp_path / "l.db"), "dataset": "d", "folder": tmp_path / "models"}
+    where = {**on_disk, "folder": tmp_path / "models"}
     first = tuned(once, TensorDataset(X, Y), held, **where)
     with pytest.raises(ReservationChanged, match="began with other training records"):
         tuned(once, TensorDataset(*people(42)), held, **where)

@@ -14,14 +14,16 @@ from sklearn.tree import DecisionTreeClassifier
 from dpbo import DPGIBO, Budget, DPSearch, Privacy, PrivateObjective
 from dpbo.algorithms import search_then_choose
 from dpbo.gibo import choose_start
+from tests.attacks.marks import attack
 from tests.attacks.setups import EXACT, of, owner
 from tests.attacks.test_replays import BOX, GRID, distance, near
+from tests.setups import DOUBLE
 
 pytestmark = [
-    pytest.mark.attack("A13"),
+    attack("A13"),
     pytest.mark.filterwarnings("ignore::dpbo.objective.NoiseWarning"),
 ]
-RECORDS = torch.full((4000, 2), 0.2, dtype=torch.float64)
+RECORDS = torch.full((4000, 2), 0.2, dtype=DOUBLE)
 BEST = 0.2
 
 
@@ -35,7 +37,7 @@ def test_scores_are_maximised_and_losses_minimised():
     )
     assert torch.equal(GRID[plan(GRID)[0].argmax()], GRID[distance(RECORDS[0], GRID).argmin()])
     start = choose_start(curator(5.0), distance, GRID, loss_range=(0.0, 2.0), budget=0.9)
-    assert torch.allclose(start, torch.full((2,), BEST, dtype=torch.float64))
+    assert torch.allclose(start, torch.full((2,), BEST, dtype=DOUBLE))
     found = DPGIBO(
         curator(), distance, bounds=BOX, mechanism=EXACT, iterations=25, batch_size=3, clip=1.0
     ).run()

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from dpbo.testing import audit
+from tests.attacks.marks import attack
 
-pytestmark = pytest.mark.attack("A11")
+pytestmark = attack("A11")
 EPSILON = 1.0
 RUNS = 400_000
 

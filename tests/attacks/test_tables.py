@@ -24,9 +24,10 @@ from dpbo.errors import InputError, ScoreError, UsageError
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import ClippedMean, ClippedSum, IntegerSum
 from dpbo.search import Choice
+from tests.attacks.marks import attack
 from tests.attacks.setups import EXACT, NOISE, TERMS, of, owner
 
-pytestmark = pytest.mark.attack("A34")
+pytestmark = attack("A34")
 ROWS = 6
 HOSTILE: list[Any] = [
     None,
@@ -435,7 +436,7 @@ def test_a_search_scores_other_records_as_if_the_odd_one_were_not_there():
             assert np.array_equal(np.delete(before, [3, 5]), np.delete(after, [3, 5])), odd
 
 
-@pytest.mark.attack("A5", "A26")
+@attack("A5", "A26")
 def test_a_label_that_no_training_record_has_is_the_worst_score_of_its_record():
     """It is not refused: that would tell of the record."""
     random = np.random.default_rng(1)
@@ -456,7 +457,7 @@ def test_a_label_that_no_training_record_has_is_the_worst_score_of_its_record():
         assert search.best_score_ == pytest.approx(right / 101, abs=1e-3), odd
 
 
-@pytest.mark.attack("A28")
+@attack("A28")
 def test_one_table_whose_dtypes_follow_from_both_parts_is_not_split():
     y = np.arange(20) % 2
     settings = of(budget=TERMS["budget"], test_size=0.5, n_iter=2)

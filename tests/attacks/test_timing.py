@@ -19,8 +19,9 @@ from dpbo.curator.entropy import system_entropy
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.privacy import Sensitivity
 from tests.attacks.family import drawn
+from tests.attacks.marks import attack
 
-pytestmark = [pytest.mark.attack("A3"), pytest.mark.deep]
+pytestmark = [attack("A3"), pytest.mark.deep]
 BATCH = 4
 BATCHES = 20_000
 BOUND = 6 / BATCHES**0.5

@@ -22,12 +22,14 @@ from dpbo.mechanisms import additive as additive_module
 from dpbo.mechanisms.l2_laplace import L2LaplaceMechanism
 from dpbo.queries import CandidateScores
 from dpbo.testing import SeededEntropy, audit
+from tests.attacks.marks import attack
 from tests.attacks.setups import EXACT, FIRST_MEAN, owner
+from tests.setups import DOUBLE, box
 
-pytestmark = pytest.mark.attack("A12")
+pytestmark = attack("A12")
 RUNS = 100
-PAIR = [torch.tensor([[0.5], [end]], dtype=torch.float64) for end in (0.0, 1.0)]
-BOUNDS = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+PAIR = [torch.tensor([[0.5], [end]], dtype=DOUBLE) for end in (0.0, 1.0)]
+BOUNDS = box(1)
 
 
 CHOICE = CandidateScores(

@@ -18,10 +18,11 @@ from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.queries import CandidateScores, CellMeans, ClippedMean, ClippedSum, QuantileUtilities
 from dpbo.queries.ball import Ball
 from dpbo.testing.query_contract import moved
+from tests.attacks.marks import attack
 from tests.attacks.setups import first_column, itself
 from tests.contracts.bases import exact_sum
 
-pytestmark = pytest.mark.attack("A9")
+pytestmark = attack("A9")
 REPLACE = Adjacency.REPLACE_ONE
 ADD = Adjacency.ADD_OR_REMOVE_ONE
 BALL = Ball(1.0)

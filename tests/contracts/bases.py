@@ -5,7 +5,6 @@ contract of questions about points.
 import abc
 import math
 
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from dpbo import Adjacency, PrivacyUnit
 from dpbo.curator.records import PrivateView
 from dpbo.queries.query import IntegerSum
 from dpbo.testing.query_contract import SumContract, moved
+from tests.setups import DOUBLE
 
 _QUICK = settings(
     deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow]
@@ -69,7 +69,7 @@ class PointContract(SumContract):
             sensitivity = query.sensitivity(adjacency)
             public = 2 if adjacency is Adjacency.REPLACE_ONE else None
             a, b = (
-                self._of_units(query, [[row] for row in rows], torch.float64, public)
+                self._of_units(query, [[row] for row in rows], DOUBLE, public)
                 for rows in self.worst(adjacency)
             )
             _, squared, _ = moved(

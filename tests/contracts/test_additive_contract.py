@@ -1,13 +1,13 @@
 """Gaussian and Laplace noise under the mechanism contract."""
 
-import pytest
 from scipy.stats import laplace, norm
 
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.testing import MechanismContract
+from tests.attacks.marks import attack
 
 
-@pytest.mark.attack("A1", "A2")
+@attack("A1", "A2")
 class TestGaussian(MechanismContract):
     covers = GaussianMechanism
     norm = "l2"
@@ -19,7 +19,7 @@ class TestGaussian(MechanismContract):
         return norm.cdf(noise, scale=scale)
 
 
-@pytest.mark.attack("A1", "A2")
+@attack("A1", "A2")
 class TestLaplace(MechanismContract):
     covers = LaplaceMechanism
     norm = "l1"

@@ -5,11 +5,11 @@ draws.
 import functools
 
 import numpy as np
-import pytest
 
 from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
 from dpbo.mechanisms.choice import LEVELS, draw_below
 from dpbo.testing import ChoiceContract, SeededEntropy
+from tests.attacks.marks import attack
 
 _gauss = functools.cache(np.polynomial.legendre.leggauss)
 
@@ -35,7 +35,7 @@ class _CountedOnce(ChoiceContract):
         return drawn
 
 
-@pytest.mark.attack("A10", "A14")
+@attack("A10", "A14")
 class TestExponential(_CountedOnce):
     covers = ExponentialMechanism
 
@@ -47,7 +47,7 @@ class TestExponential(_CountedOnce):
         return weights / weights.sum()
 
 
-@pytest.mark.attack("A10", "A14")
+@attack("A10", "A14")
 class TestPermuteAndFlip(_CountedOnce):
     covers = PermuteAndFlipMechanism
 

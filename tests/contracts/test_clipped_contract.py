@@ -1,13 +1,14 @@
 """ClippedMean and ClippedSum under the query contract, in every form they take."""
 
-import pytest
 import torch
 
 from dpbo.queries import ClippedMean, ClippedSum
 from dpbo.testing.query_contract import SumContract
+from tests.attacks.marks import attack
 from tests.contracts.bases import tries
+from tests.setups import DOUBLE
 
-pytestmark = pytest.mark.attack("A4", "A5", "A9", "A20")
+pytestmark = attack("A4", "A5", "A9", "A20")
 
 
 @tries(50)
@@ -52,9 +53,7 @@ class TestPairedMean(SumContract):
         def against(subject, records):
             own = score(None, records)
             return (
-                own
-                if subject is None
-                else torch.full_like(torch.as_tensor(own, dtype=torch.float64), 0.5)
+                own if subject is None else torch.full_like(torch.as_tensor(own, dtype=DOUBLE), 0.5)
             )
 
         return ClippedMean(

@@ -13,7 +13,7 @@ import torch
 from botorch.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel, RBFKernel
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective
 from dpbo.accounting import PureFilter
 from dpbo.curator.records import PrivateView
 from dpbo.dpsgd import NoisedScore
@@ -35,8 +35,9 @@ from dpbo.queries import (
 )
 from dpbo.queries.ball import Ball
 from dpbo.queries.query import IntegerSum, copy_mutable
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, box, of, owner
 
-DOUBLE = torch.float64
 RECORDS = torch.linspace(0.1, 0.9, 24, dtype=DOUBLE).reshape(12, 2)
 
 
@@ -55,12 +56,7 @@ KUSNER = {"candidates": POINTS, "kernel": PRIOR, "value_range": [-1.0, 1.0]}
 
 
 def regularised(adaptive=None, **given):
-    fixed: dict[str, Any] = {
-        "lipschitz": 0.5,
-        "bound": 1.0,
-        "at_zero": 0.5,
-        "records": len(RECORDS),
-    }
+    fixed = of(lipschitz=0.5, bound=1.0, at_zero=0.5, records=len(RECORDS))
     return RegularisedBest(
         lambda w, r: (r[:, 0] - w).abs(),
         fit=lambda value: 0.1 * value,
@@ -78,7 +74,7 @@ class Rightmost(AcquisitionFunction):  # type: ignore[misc]
 
 
 def searched(question, **given):
-    fixed: dict[str, Any] = {"noise": 0.01, "evaluations": 4, "kappa": 0.9, "delta": 0.1}
+    fixed = of(noise=0.01, evaluations=4, kappa=0.9, delta=0.1)
     return question(KusnerSearch(lambda x, r: float(x[0] - r.mean()), **fixed, **given))
 
 
@@ -186,7 +182,7 @@ CASES: dict[type, list[tuple[dict[str, Any], Callable[..., Any]]]] = {
     KusnerBest: [
         (KUSNER, lambda **g: searched(KusnerSearch.best, **g)),
         (
-            {**KUSNER, "box": torch.tensor([[0.0], [1.0]], dtype=DOUBLE)},
+            {**KUSNER, "box": box(1)},
             lambda **g: searched(KusnerSearch.best, acquisition=Rightmost, **g),
         ),
     ],
@@ -230,7 +226,7 @@ def told(query):
 
 
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
-@pytest.mark.attack("A6")
+@attack("A6")
 def test_a_question_is_what_it_was_when_it_was_made(kind):
     for held, asked in CASES[kind]:
         given = copy.deepcopy(held)
@@ -240,15 +236,10 @@ def test_a_question_is_what_it_was_when_it_was_made(kind):
 
 
 def made(records):
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget(5.0, 0.0),
-    }
-    return Curator(records, accounting=PureFilter(), **terms)
+    return owner(records, budget=Budget(5.0, 0.0), accounting=PureFilter())
 
 
-@pytest.mark.attack("A6", "A9")
+@attack("A6", "A9")
 @pytest.mark.parametrize(
     ("held", "asked", "mechanism"),
     [

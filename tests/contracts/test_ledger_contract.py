@@ -6,11 +6,12 @@ from dpbo.curator.chain import dump
 from dpbo.curator.ledger import Ledger
 from dpbo.events import GaussianEvent
 from dpbo.testing.ledger_contract import BIRTH, LedgerContract
+from tests.attacks.marks import attack
 
 EVENT = GaussianEvent(40.0)
 
 
-@pytest.mark.attack("A16", "A22")
+@attack("A16", "A22")
 class TestSQLiteFile(LedgerContract):
     @pytest.fixture
     def url(self, tmp_path):
@@ -43,7 +44,7 @@ def test_a_record_does_not_grow_with_the_ledger(tmp_path):
     )
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_values_are_listed_across_processes_from_where_an_earlier_call_ended(tmp_path):
     first = Ledger(url := str(tmp_path / "l.db"), BIRTH)
     first.reserve("plan", EVENT, 9, {})

@@ -27,12 +27,13 @@ from dpbo.queries import (
     QuantileUtilities,
 )
 from dpbo.queries.ball import Ball
+from tests.attacks.marks import attack
 from tests.contracts.bases import exact_sum
+from tests.setups import DOUBLE
 
 REPLACE = Adjacency.REPLACE_ONE
 ADD = Adjacency.ADD_OR_REMOVE_ONE
 BOUNDED = Adjacency.BOUNDED_ROW_CHANGE
-DOUBLE = torch.float64
 
 
 def score(_subject, records):
@@ -47,7 +48,7 @@ def declared(question, adjacency):
 @pytest.mark.parametrize(
     ("adjacency", "part"), [(REPLACE, 1.0), (Adjacency.BOUNDED_ROW_CHANGE, 1.0), (ADD, 0.5)]
 )
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_a_mean_of_two_metrics_counts_from_the_middle_of_each_range(adjacency, part):
     """Widths 1 and 4 over weights 1 and 1/4: units 1 and 16, so in units of the larger one weight
     times 16 each.
@@ -61,7 +62,7 @@ def test_a_mean_of_two_metrics_counts_from_the_middle_of_each_range(adjacency, p
     assert question.affine(None) == ((0.5, 1.0), 0.1)
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_a_sum_counts_from_zero_and_a_unit_of_several_records_more():
     question = ClippedSum(score, score_range=(-1.0, 3.0))
     assert (4.0, 4.0, 4.0, 1.0) == declared(question, REPLACE)
@@ -79,7 +80,7 @@ def test_a_sum_counts_from_zero_and_a_unit_of_several_records_more():
     assert question.affine(7) == ((0.0,), 1.0)
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_what_floats_cannot_hold_is_rounded_up():
     for width in (0.1, 1.1, 2.7):
         for weights in ((1.0, 3.0), (1.0, 1.0), (0.3, 0.7, 0.9)):
@@ -106,7 +107,7 @@ def test_what_floats_cannot_hold_is_rounded_up():
 @pytest.mark.parametrize(
     "ends", [(-0.3, 0.0011), (-5.3, 0.01), (-10.3, 0.6), (0.1, 0.9), (-0.3, 10.7)]
 )
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_the_way_from_the_middle_to_an_end_is_rounded_up_where_no_float_is_it(ends):
     for most in (1, 3):
         question = ClippedMean(score, score_range=ends, divisor=10.0, max_records_per_unit=most)
@@ -159,7 +160,7 @@ IN_UNITS_OF_ONE = [
 ]
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_a_unit_moves_a_cell_every_candidate_every_utility_and_one_gradient():
     for question, replaced, added, affine in IN_UNITS_OF_ONE:
         for adjacency, norms in ((REPLACE, replaced), (ADD, added)):
@@ -172,7 +173,7 @@ def test_a_unit_moves_a_cell_every_candidate_every_utility_and_one_gradient():
     assert CELLS.ranges == ((0.0, 1.0),) * 3
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_moments_move_as_far_as_two_records_can():
     """Against a search over lengths and angles, where the docstring solves for them."""
     r = np.linspace(0.0, 1.0, 101)
@@ -210,7 +211,7 @@ def just_above(value, exact):
 
 
 @pytest.mark.parametrize("weights", WEIGHTS, ids=str)
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_clusters_are_rounded_up_in_the_very_units_that_are_declared(weights):
     """With fifty digits, from the declared units themselves."""
     for d, K, norm, adjacency in itertools.product(
@@ -237,7 +238,7 @@ def test_clusters_are_rounded_up_in_the_very_units_that_are_declared(weights):
 
 
 @pytest.mark.parametrize("weights", WEIGHTS, ids=str)
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_moments_are_rounded_up_in_the_very_units_that_are_declared(weights):
     """The same; a block counts by the largest of its coordinates' weights, as a root of two is no
     float.
@@ -303,7 +304,7 @@ def furthest(m, c, covariance):
 
 
 @pytest.mark.parametrize("weights", WEIGHTS, ids=str)
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_sums_of_vectors_are_rounded_up_in_the_very_units_that_are_declared(weights):
     for d, nonnegative, adjacency in itertools.product((1, 3), (False, True), (REPLACE, ADD)):
         found = VectorSum(
@@ -316,7 +317,7 @@ def test_sums_of_vectors_are_rounded_up_in_the_very_units_that_are_declared(weig
             assert just_above(found.l2, mpmath.sqrt(apart))
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_second_moments_are_rounded_up_in_every_norm():
     for d, (adjacency, squared) in itertools.product(range(1, 30), ((REPLACE, 2), (ADD, 1))):
         found = SecondMoment(d, ball=Ball(1.0)).sensitivity(adjacency)
@@ -333,7 +334,7 @@ def test_second_moments_are_rounded_up_in_every_norm():
             assert found.linf == found.l2
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_a_sampled_unit_counts_once_or_twice_and_the_sample_varies():
     question = PoissonSampled(ClippedMean(score, score_range=(0.0, 3.0), divisor=40.0), rate=0.25)
     assert (3.0, 3.0, 3.0, 1.0) == declared(question, REPLACE)
@@ -349,7 +350,7 @@ def test_a_sampled_unit_counts_once_or_twice_and_the_sample_varies():
     )
 
 
-@pytest.mark.attack("A5", "A9", "A23")
+@attack("A5", "A9", "A23")
 def test_sampled_cells_move_by_no_more_than_declared():
     """Every move of a record between cells, or out of all, of a sample that holds everybody; and
     the published variance of the sampling is that of a cell that everybody is in.
@@ -400,7 +401,7 @@ def rank_one(d, k, seed):
     return torch.from_numpy(np.outer(u, v)).double(), int((u**2).sum()) * int((v**2).sum())
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_norms_of_the_projection_are_rounded_up():
     for seed in range(60):
         d = 1 + seed % 7
@@ -421,7 +422,7 @@ def test_norms_of_the_projection_are_rounded_up():
     ("d", "k"), [(1, None), (3, None), (7, None), (40, None), (1, 2), (5, 3), (30, 1)]
 )
 @pytest.mark.parametrize("adjacency", [REPLACE, BOUNDED])
-@pytest.mark.attack("A5")
+@attack("A5")
 @mpmath.workprec(200)
 def test_what_is_declared_is_the_sum_of_distance_floats_and_lattice(d, k, narrow, adjacency):
     """A table much wider than a row moves owes most of it to floats."""
@@ -465,7 +466,7 @@ def test_what_is_declared_is_the_sum_of_distance_floats_and_lattice(d, k, narrow
     ],
     ids=["lattice", "floats"],
 )
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_a_row_that_moves_further_than_its_distance_stays_within_what_is_declared(
     norm, radius, center, row, other
 ):
@@ -478,18 +479,17 @@ def test_a_row_that_moves_further_than_its_distance_stays_within_what_is_declare
 
 
 @pytest.mark.parametrize(("d", "k"), [(1, None), (2, None), (6, None), (3, 2), (8, 5)])
-@pytest.mark.attack("A5")
+@attack("A5")
 @mpmath.workprec(300)
 def test_what_float64_does_to_a_row_stays_within_its_allowance(d, k):
     """Against the true map in many digits, for rows inside, on and far outside the ball, and
     outside the box around it.
     """
-    generator = torch.Generator().manual_seed(d)
-    projection = None if k is None else torch.randn(d, k, dtype=DOUBLE, generator=generator)
-    center = torch.randn(d, dtype=DOUBLE, generator=generator)
+    projection = None if k is None else torch.randn(d, k, dtype=DOUBLE)
+    center = torch.randn(d, dtype=DOUBLE)
     radius = 1.1
     query = RowTable(center.tolist(), radius, projection=projection)
-    X = torch.randn(120, d, dtype=DOUBLE, generator=generator)
+    X = torch.randn(120, d, dtype=DOUBLE)
     X = (
         X / X.norm(dim=1, keepdim=True) * torch.logspace(-3, 3, 120, dtype=DOUBLE).unsqueeze(1)
     ) + center

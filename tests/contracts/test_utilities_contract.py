@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.accounting import PureFilter
 from dpbo.curator.releasing import noised
 from dpbo.errors import InputError
@@ -18,11 +18,13 @@ from dpbo.queries import CandidateScores, QuantileUtilities
 from dpbo.queries.integers import MOST_UNITS
 from dpbo.queries.utilities import _FINE
 from dpbo.testing import QueryContract, SeededEntropy
+from tests.attacks.marks import attack
 from tests.contracts.bases import exact_sum, tries
+from tests.setups import DOUBLE, owner
 
 
 @tries(40)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestCandidates(QueryContract):
     covers = CandidateScores
     metrics = 3
@@ -34,7 +36,7 @@ class TestCandidates(QueryContract):
 
 
 @tries(40)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestQuantile(QueryContract):
     covers = QuantileUtilities
 
@@ -46,26 +48,19 @@ def norms(_x, records):
     return records
 
 
-def make(records, adjacency=Adjacency.REPLACE_ONE, epsilon=30.0, unit=None):
-    unit = unit or PrivacyUnit("record")
-    return Curator(
-        records,
-        unit=unit,
-        adjacency=adjacency,
-        budget=Budget(epsilon, 0.0),
-        accounting=PureFilter(),
-    )
+def make(records, epsilon=30.0, **terms):
+    return owner(records, budget=Budget(epsilon, 0.0), accounting=PureFilter(), **terms)
 
 
 def utilities_of(question, records, unit=None):
     """The exact utilities, as floats, and what each is counted in."""
-    answer = exact_sum(question, torch.tensor(records, dtype=torch.float64), unit)
+    answer = exact_sum(question, torch.tensor(records, dtype=DOUBLE), unit)
     return (answer.numerators.double() * answer.quanta[0]).tolist(), answer.quanta
 
 
 @pytest.mark.parametrize("kind", [ExponentialMechanism, PermuteAndFlipMechanism])
 def test_the_best_candidate_is_chosen_from_its_fitted_model(kind):
-    records = torch.rand(2000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    records = torch.rand(2000, dtype=DOUBLE)
     candidates = [0.1, 0.5, 0.9]
     fitted = []
 
@@ -83,7 +78,7 @@ def test_the_best_candidate_is_chosen_from_its_fitted_model(kind):
     assert "candidates 3" in str(curator.statement())
 
 
-@pytest.mark.attack("A8", "A9")
+@attack("A8", "A9")
 def test_offsets_change_who_is_ahead_and_not_what_a_unit_moves():
     """The mechanism gets the totals and the public offsets, which do not depend on the number of
     records; and a large handicap outweighs a better score.
@@ -102,7 +97,7 @@ def test_offsets_change_who_is_ahead_and_not_what_a_unit_moves():
 
     mechanism = Watched.of(1.0)
     for count in (40, 39):
-        answer = exact_sum(query, torch.zeros(count, dtype=torch.float64), public=False)
+        answer = exact_sum(query, torch.zeros(count, dtype=DOUBLE), public=False)
         law = mechanism.distribution(sensitivity, answer.quanta)
         noised(query, answer, law, mechanism, SeededEntropy(0), units=None)
         added = (received[-1] - answer.numerators) * answer.quanta[0]
@@ -121,11 +116,11 @@ def test_offsets_are_one_finite_number_a_candidate(offsets):
 
 
 def test_the_chosen_candidate_is_near_the_quantile():
-    records = torch.rand(4000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    records = torch.rand(4000, dtype=DOUBLE)
     grid = torch.linspace(0, 1, 101).tolist()
     for adjacency in (Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE):
         for unit in (PrivacyUnit("patient", groups=np.arange(4000)), PrivacyUnit("record")):
-            curator = make(records, adjacency, 2.0, unit)
+            curator = make(records, 2.0, adjacency=adjacency, unit=unit)
             release = curator.release(
                 QuantileUtilities(norms, candidates=grid, quantile=0.9),
                 ExponentialMechanism.of(1.0),

@@ -8,9 +8,10 @@ import joblib
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dpbo import Budget, Curator, PrivateObjective
+from dpbo import Budget, PrivateObjective
+from tests.setups import DOUBLE, owner, point
 
-RECORDS = torch.full((200_000, 4), 0.5, dtype=torch.float64)
+RECORDS = torch.full((200_000, 4), 0.5, dtype=DOUBLE)
 
 
 def score(_, records):
@@ -19,15 +20,9 @@ def score(_, records):
 
 def use(number=0):
     """Release a score, and multiply matrices that are large enough for several threads."""
-    curator = Curator(
-        RECORDS,
-        unit="record",
-        adjacency="replace-one",
-        budget=Budget(1.0, 1e-6),
-        allow_repeated=True,
-    )
+    curator = owner(RECORDS, budget=Budget(1.0, 1e-6), allow_repeated=True)
     objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=1)
-    objective(torch.zeros(1, 1, dtype=torch.float64))
+    objective(point(0.0))
     assert torch.isfinite(torch.ones(600, 600) @ torch.ones(600, 600)).all()
     return number
 

@@ -28,9 +28,9 @@ from dpbo.errors import (
 )
 from dpbo.gibo import GradientInformation, GradientPosterior
 from dpbo.integrations.ax import ClientObjective, gp_ucb, gradient_information, noisy_improvement
-from dpbo.mechanisms import NoNoise
 from dpbo.queries import CellMeans
 from dpbo.testing import replay
+from tests.attacks.marks import attack
 from tests.integration.searches import (
     CANARY,
     RECORDS,
@@ -43,6 +43,7 @@ from tests.integration.searches import (
     score,
 )
 from tests.integration.test_wording import SPECS
+from tests.setups import DOUBLE, EXACT
 
 Client = importlib.import_module("ax.api.client").Client
 Arm = importlib.import_module("ax.core.arm").Arm
@@ -440,7 +441,7 @@ def test_a_trial_that_was_charged_before_the_experiment_changed_is_refused_too()
 def test_constraints_on_parameters_hold_for_proposals_and_the_recommendation():
     parameters = [RangeParameterConfig("rate", (1e-3, 1e1), "float"), SHIFT]
     client = configured(parameters, ["rate + shift <= 0.0"])
-    loop = a_loop(5, client=client, mechanism=NoNoise(allow_not_private=True))
+    loop = a_loop(5, client=client, mechanism=EXACT)
     # the best point breaks the constraint
     loop.objective(SPACE.encode({"rate": 0.1, "shift": 0.0}).unsqueeze(0))
     with pytest.raises(UsageError, match="known to meet every constraint"):
@@ -464,7 +465,7 @@ def test_a_released_point_outside_the_space_becomes_no_trial_and_is_not_recommen
 
 def test_more_trials_than_a_list_has_points_are_refused_before_a_charge():
     def fit(x):
-        return torch.tensor([0.4, 0.5], dtype=torch.float64)
+        return torch.tensor([0.4, 0.5], dtype=DOUBLE)
 
     for space, points in ((Space(k=["a", "b"]), 2), (Space(k=scipy.stats.randint(0, 3)), 3)):
         loop = a_loop(6, space, noisy_improvement(initial=3), fit=fit)
@@ -487,7 +488,7 @@ def test_a_strategy_that_waits_for_values_gets_them():
     assert_told(loop, 8)
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_trial_with_raw_data_is_never_released():
     loop = a_loop()
     (index,) = loop.next()
@@ -541,7 +542,7 @@ def test_every_kind_of_parameter():
     def fit(x):
         with lock:
             seen.append(space.decode(x))
-        return torch.tensor([0.4, 0.5], dtype=torch.float64)
+        return torch.tensor([0.4, 0.5], dtype=DOUBLE)
 
     loop = a_loop(4, space, noisy_improvement(initial=3), fit=fit)
     loop.run()
@@ -560,7 +561,7 @@ def test_every_value_of_a_list_is_tried_as_what_it_is():
 
         def fit(x, space=space, seen=seen):
             seen.append(space.decode(x)["a"])
-            return torch.tensor([0.4, 0.5], dtype=torch.float64)
+            return torch.tensor([0.4, 0.5], dtype=DOUBLE)
 
         loop = a_loop(8, space, noisy_improvement(initial=8), fit=fit)
         loop.run()
@@ -591,7 +592,7 @@ def test_gp_ucb_counts_the_observations_and_what_is_pending():
     acquisition, model = acquisition_of(loop)
     assert isinstance(acquisition, GPUCB)
     assert float(acquisition.beta) == pytest.approx(schedule(6))
-    X = torch.rand(7, 1, 2, dtype=torch.float64)
+    X = torch.rand(7, 1, 2, dtype=DOUBLE)
     posterior = model.posterior(X)
     bound = (
         posterior.mean[..., 0, 0] + math.sqrt(schedule(6)) * posterior.variance[..., 0, 0].sqrt()
@@ -627,7 +628,7 @@ def test_gradient_information_is_about_the_place_that_was_named():
     for transform in adapter.transforms.values():
         there = transform.transform_observation_features(there)
     cube = torch.tensor(
-        [there[0].parameters["rate"], there[0].parameters["lag (quantile)"]], dtype=torch.float64
+        [there[0].parameters["rate"], there[0].parameters["lag (quantile)"]], dtype=DOUBLE
     )
     assert adapter.generator.search_space_digest.bounds == [(0.0, 1.0)] * 2, (
         "Ax's model no longer sees the unit cube"
@@ -636,16 +637,16 @@ def test_gradient_information_is_about_the_place_that_was_named():
     history = GradientPosterior(model.covar_module, float(model.likelihood.noise.max()))
     history.append(model.train_inputs[0])
     expected = GradientInformation(history, cube)
-    X = torch.rand(16, 1, 2, dtype=torch.float64)
+    X = torch.rand(16, 1, 2, dtype=DOUBLE)
     torch.testing.assert_close(acquisition(X), expected(X))
     chosen = loop.client._experiment.trials[index].arm.parameters
     at = torch.tensor(
         [(math.log10(chosen["rate"]) + 3) / 4, (chosen["lag (quantile)"] - 1e-3) / (1 - 2e-3)],
-        dtype=torch.float64,
+        dtype=DOUBLE,
     )
     assert (
         float(expected(at.view(1, 1, 2)))
-        >= float(expected(torch.rand(256, 1, 2, dtype=torch.float64)).max()) - 1e-3
+        >= float(expected(torch.rand(256, 1, 2, dtype=DOUBLE)).max()) - 1e-3
     )
 
 
@@ -675,7 +676,7 @@ def snapshot(loop):
     return repr((rows, trials, experiment.name, experiment._properties))
 
 
-@pytest.mark.attack("A6", "A7", "A21")
+@attack("A6", "A7", "A21")
 def test_replay_of_an_experiment():
     neighbour = RECORDS.clone()
     neighbour[200] = 0.0
@@ -688,7 +689,7 @@ def test_replay_of_an_experiment():
     assert len(replay(run, RECORDS, neighbour, **TERMS)) == 5
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_failing_score_leaves_nothing_private_behind(tmp_path, capfd):
     owner = curator(records=RECORDS + float(CANARY))
     file = tmp_path / "client.json"
@@ -706,7 +707,7 @@ def test_a_failing_score_leaves_nothing_private_behind(tmp_path, capfd):
         assert word not in file.read_text() + "".join(capfd.readouterr())
 
 
-@pytest.mark.attack("A7", "A21")
+@attack("A7", "A21")
 def test_no_proposal_follows_a_private_failure():
     """`catch=[Exception]` took private failures for those of a fit and went on from them, so that
     points told of the records.
@@ -734,6 +735,6 @@ def test_no_proposal_follows_a_private_failure():
 
 def test_a_baseline_without_privacy_runs_the_same_experiment():
     for strategy in (noisy_improvement(initial=3), gradient_information(SPACE, initial=3)):
-        loop = a_loop(4, strategy=strategy, mechanism=NoNoise(allow_not_private=True))
+        loop = a_loop(4, strategy=strategy, mechanism=EXACT)
         loop.run()
         assert_told(loop, 4)

@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, hamming_loss
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpbo import Budget, Curator, DPSearch, Privacy, PrivateObjective
+from dpbo import Budget, DPSearch, Privacy, PrivateObjective
 from dpbo.accounting import RDPFilter
 from dpbo.curator import curator as curators
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine
@@ -27,25 +27,26 @@ from dpbo.errors import (
     ScoreError,
     UsageError,
 )
+from tests.attacks.marks import attack
+from tests.attacks.setups import fit
+from tests.setups import of, owner, point
 
 X = np.random.default_rng(0).normal(size=(60, 2))
 Y = (X[:, 0] > 0).astype(int)
 FEATURES, LABELS = torch.from_numpy(X).float(), torch.from_numpy(Y)
 RECORDS = TensorDataset(FEATURES, LABELS)
-POINT = torch.zeros(1, 1, dtype=torch.float64)
-TERMS: dict[str, Any] = {
-    "unit": "record",
-    "adjacency": "replace-one",
-    "budget": Budget(3.0, 1e-6),
-    "allow_repeated": True,
-}
+POINT = point(0.0)
+
+
+def made(records, **terms):
+    return owner(records, allow_repeated=True, **terms)
 
 
 def objective(records, score):
-    return PrivateObjective(Curator(records, **TERMS), score, score_range=(0, 1), evaluations=2)
+    return PrivateObjective(made(records), score, score_range=(0, 1), evaluations=2)
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 @pytest.mark.parametrize(
     "records",
     [DataLoader(RECORDS, batch_size=8), {1.0, 2.0, 3.0}, {"x": DataLoader(RECORDS)}, {0: 1}.keys()],
@@ -54,18 +55,18 @@ def objective(records, score):
 def test_what_gives_no_record_by_its_place_is_not_counted_as_records(records):
     # A loader of 60 records in batches of 8 was taken for 8 records.
     with pytest.raises(InputError, match=r"by their places.*loader\.dataset") as refused:
-        Curator(records, **TERMS)
+        made(records)
     assert refused.value.parameter == "records"
 
 
 def search(**settings):
-    terms: dict[str, Any] = {
-        "budget": Budget(3.0, 1e-6),
-        "n_iter": 4,
-        "verbose": 0,
-        "privacy": Privacy(allow_repeated=True),
-        "param_distributions": {"C": loguniform(0.01, 10)},
-    }
+    terms = of(
+        budget=Budget(3.0, 1e-6),
+        n_iter=4,
+        verbose=0,
+        privacy=Privacy(allow_repeated=True),
+        param_distributions={"C": loguniform(0.01, 10)},
+    )
     return DPSearch(LogisticRegression(), **(terms | settings))
 
 
@@ -140,11 +141,11 @@ def test_what_was_released_before_a_callback_failed_stays_with_the_search(error)
 )
 def test_a_list_of_tables_that_belong_together_is_not_taken_for_two_records(parts):
     with pytest.raises(InputError, match=r"a tuple .* Give \(X, y\)") as refused:
-        Curator(parts, **TERMS)
+        made(parts)
     assert refused.value.parameter == "records"
     # Samples that differ in size, or that are as long as each other.
     for samples in ([torch.zeros(3, 4, 4), torch.zeros(3, 5, 5)], [Y, Y], [X[:3], X]):
-        assert Curator(samples, **TERMS).units == len(samples)
+        assert made(samples).units == len(samples)
 
 
 def test_scores_of_another_number_of_metrics_are_told_to_be_stacked_or_given_ranges():
@@ -158,7 +159,7 @@ def test_scores_of_another_number_of_metrics_are_told_to_be_stacked_or_given_ran
         (lambda _, r: {"a": r[0][:, 0]}, [(0, 1)] * 2, columns),
         (lambda _, r: r[0].T, [(0, 1)] * 2, columns),
     ):
-        asked = PrivateObjective(Curator((X, Y), **TERMS), score, score_range=ranges, evaluations=2)
+        asked = PrivateObjective(made((X, Y)), score, score_range=ranges, evaluations=2)
         with pytest.raises(ScoreError, match=told):
             asked(POINT)
         assert asked.remaining == 2
@@ -168,9 +169,7 @@ def test_scores_of_another_number_of_metrics_are_told_to_be_stacked_or_given_ran
 def test_a_score_range_of_another_form_is_told_the_two_forms(wrong):
     told = r"a public pair \(lower, upper\) of numbers, or a list of pairs.*example \(0, 1\)"
     with pytest.raises(InputError, match=told):
-        PrivateObjective(
-            Curator((X, Y), **TERMS), lambda _, r: r[1], score_range=wrong, evaluations=2
-        )
+        PrivateObjective(made((X, Y)), lambda _, r: r[1], score_range=wrong, evaluations=2)
 
 
 def test_callbacks_of_any_form_that_takes_a_release_are_called():
@@ -198,7 +197,7 @@ def test_a_score_that_no_public_record_tried_is_told_to_be_given_some(tried):
     if tried:
         with pytest.raises(ScoreError, match="it raised"):
             PrivateObjective(
-                Curator(RECORDS, example=public, **TERMS), score, score_range=(0, 1), evaluations=2
+                made(RECORDS, example=public), score, score_range=(0, 1), evaluations=2
             )(POINT)
     else:
         private = objective(RECORDS, score)
@@ -208,7 +207,7 @@ def test_a_score_that_no_public_record_tried_is_told_to_be_given_some(tried):
 
 
 def test_training_with_an_accounting_that_knows_no_samples_says_which_does():
-    curator = Curator(RECORDS, role="training", **TERMS)
+    curator = made(RECORDS, role="training")
     config = DPSGDConfig(noise_multiplier=5.0, epochs=1, batches=3, batch_size=20)
     network = nn.Linear(2, 2)
     with pytest.raises(UsageError, match=r"GDPFilter cannot pay.*accounting=RDPFilter") as refused:
@@ -228,7 +227,7 @@ def test_a_module_that_was_refused_can_be_given_again():
     net = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 2))
 
     def prepared(noise):
-        curator = Curator((FEATURES, LABELS), accounting=RDPFilter(8.0), role="training", **TERMS)
+        curator = made((FEATURES, LABELS), accounting=RDPFilter(8.0), role="training")
         config = DPSGDConfig(noise_multiplier=noise, epochs=1, batches=2, batch_size=30)
         return PrivateEngine(curator, config).make_private(
             module=net,
@@ -239,15 +238,11 @@ def test_a_module_that_was_refused_can_be_given_again():
 
     with pytest.raises(BudgetExceeded):
         prepared(0.5)
-    module, optimizer, loader = prepared(50.0)
-    for features, labels in loader:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(module(features), labels).backward()
-        optimizer.step()
+    fit(*prepared(50.0))
 
 
 def test_an_engine_that_is_asked_to_choose_its_noise_names_no_argument_of_opacus():
-    curator = Curator(RECORDS, role="training", accounting=RDPFilter(8.0), **TERMS)
+    curator = made(RECORDS, role="training", accounting=RDPFilter(8.0))
     config = DPSGDConfig(noise_multiplier=5.0, epochs=1, batches=3, batch_size=20)
     network = nn.Linear(2, 2)
     with pytest.raises(UsageError, match="call make_private") as refused:

@@ -23,6 +23,8 @@ from dpbo.dpsgd.noise import NoisedOptimizer, PoissonSamples
 from dpbo.dpsgd.rebuilding import PublicCopy
 from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.testing.mechanism_contract import assert_law
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, of, steps_charged
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 CLIP, D = 0.7, 2500  # more than two blocks of a norm
@@ -70,7 +72,7 @@ def hostile_rows(generator, dtype):
         if dtype != torch.float16
         else [1e4, 1.0, CLIP, 1e-4]
     )
-    rows = rows * torch.tensor(scales, dtype=torch.float64)[
+    rows = rows * torch.tensor(scales, dtype=DOUBLE)[
         torch.randint(len(scales), (24,), generator=generator)
     ][:, None].to(dtype)
     rows[3] = 0
@@ -80,8 +82,8 @@ def hostile_rows(generator, dtype):
     return rows
 
 
-@pytest.mark.attack("A4", "A5", "A9")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@attack("A4", "A5", "A9")
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE, torch.float16])
 def test_a_record_moves_the_float_sum_by_at_most_the_clip_and_one_nearly_does(
     dtype,
 ):
@@ -99,7 +101,7 @@ def test_a_record_moves_the_float_sum_by_at_most_the_clip_and_one_nearly_does(
         assert not summed(rows[which : which + 1]).any()
 
 
-@pytest.mark.attack("A1", "A2")
+@attack("A1", "A2")
 def test_the_noise_is_gaussian_on_a_public_grid_and_fresh_at_every_draw():
     drawn = []
     for _ in range(2):
@@ -118,7 +120,7 @@ def test_the_noise_is_gaussian_on_a_public_grid_and_fresh_at_every_draw():
 
 
 def test_sums_are_what_opacus_would_sum():
-    rows = torch.randn(64, D, generator=torch.Generator().manual_seed(1)) * 0.02
+    rows = torch.randn(64, D) * 0.02
     expected = torch.einsum("i,ij->j", (CLIP / (rows.norm(dim=1) + 1e-6)).clamp(max=1.0), rows)
     assert torch.allclose(summed(rows).float(), expected, rtol=0.005, atol=0.005)
 
@@ -130,7 +132,7 @@ def flushing_denormals():
     torch.set_flush_denormal(False)
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.usefixtures("flushing_denormals")
 @pytest.mark.parametrize(
     ("records", "part"),
@@ -141,10 +143,9 @@ def test_sums_are_exact_within_what_the_proof_of_their_sensitivity_allows(record
     ones, and for some so long that float32 has no normal number for their factor; a sample in parts
     is no less exact than in one.
     """
-    generator = torch.Generator().manual_seed(records)
     # For one number alone a processor's order of adding may happen to make no error.
     alike = [torch.full((records, 3), number) for number in (1 / 3, 0.7, 1.1, 5.3)]
-    some = torch.randn(records, 50, generator=generator)
+    some = torch.randn(records, 50)
     # A single number has a norm where more would overflow.
     long = some[:, :1].clone()
     long[::2] = 3e38
@@ -159,7 +160,7 @@ def test_sums_are_exact_within_what_the_proof_of_their_sensitivity_allows(record
         assert exact_norm(error.astype(float)) <= 2.0**-11 * CLIP
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_no_records_factor_depends_on_how_many_there_are_or_how_they_lie_in_memory():
     """Gradients were joined by how many numbers they have. So one record more took each norm in
     other blocks, and the sum of 2^19 others moved by .05 C of its own.
@@ -170,14 +171,14 @@ def test_no_records_factor_depends_on_how_many_there_are_or_how_they_lie_in_memo
         return noise._factors([torch.cat(group, 1) for group in noise._groups(gradients)], CLIP)[0]
 
     assert factor(1 << 19) == factor((1 << 19) + 1)
-    rows = torch.randn(64, 1000, generator=torch.Generator().manual_seed(2))
+    rows = torch.randn(64, 1000)
     assert torch.equal(summed(rows), summed(rows.T.contiguous().T))
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_a_sum_that_underflows_raises_nothing_after_its_charge():
     with np.errstate(all="raise"):
-        noise._noised(torch.full((2,), 1e-305, dtype=torch.float64), noise.MOST_NORM)
+        noise._noised(torch.full((2,), 1e-305, dtype=DOUBLE), noise.MOST_NORM)
 
 
 def session(module=None):
@@ -213,20 +214,17 @@ def owner(records, terms=TERMS, relation=Adjacency.ADD_OR_REMOVE_ONE):
     )
 
 
+def after_birth(curator):
+    _, *records = curator.ledger.records()
+    return [(record.kind, record.name, record.body) for record in records]
+
+
 def backward(module, optimizer, batch):
     optimizer.zero_grad()
     nn.functional.cross_entropy(module(batch[0]), batch[1]).backward()
 
 
-def steps_charged(curator):
-    return sum(
-        record.body["event"]["count"]
-        for record in curator.ledger.records()
-        if record.kind == "charge"
-    )
-
-
-@pytest.mark.attack("A27")
+@attack("A27")
 def test_a_second_step_on_one_sample_is_refused_and_charges_nothing():
     curator, *prepared = private()
     for module, noised, loader in (session(), prepared):
@@ -238,7 +236,7 @@ def test_a_second_step_on_one_sample_is_refused_and_charges_nothing():
         with pytest.raises(UsageError, match="next batch"):
             noised.step()
         assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
-    assert steps_charged(curator) == 1
+    assert steps_charged(curator.ledger) == 1
     curator, _, _, loader = private()
     _, module, noised, _ = private(curator)
     backward(module, noised, next(iter(loader)))
@@ -266,7 +264,7 @@ class Other(Spare):
         return output, self.spare(output)
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "ew"])
 @pytest.mark.parametrize("kind", [Spare, Other])
 def test_a_parameter_without_a_gradient_is_named_before_a_charge(kind, mode):
@@ -301,16 +299,16 @@ def test_a_hook_of_the_users_displaces_no_charge():
     noised.attach_step_hook(print)
     with pytest.raises(InputError, match="without hooks on its step"):
         noised.step()
-    assert steps_charged(curator) == 0
+    assert steps_charged(curator.ledger) == 0
     noised.step_hook = None
     noised.step()
     for batch in batches:
         backward(module, noised, batch)
         noised.step()
-    assert steps_charged(curator) == TERMS.batches
+    assert steps_charged(curator.ledger) == TERMS.batches
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 @pytest.mark.parametrize("norm", [0.0, -0.5, math.nan, math.inf])
 def test_a_schedule_of_the_norm_bound_that_leaves_its_range_makes_no_step(norm):
     curator, module, noised, loader = private()
@@ -318,10 +316,10 @@ def test_a_schedule_of_the_norm_bound_that_leaves_its_range_makes_no_step(norm):
     noised.max_grad_norm = norm
     with pytest.raises(InputError, match="max_grad_norm"):
         noised.step()
-    assert steps_charged(curator) == 0
+    assert steps_charged(curator.ledger) == 0
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 def test_gradients_of_two_samples_or_not_one_for_each_record_make_no_step():
     """A soft prompt of two rows, each the sum over all records; half of a sample; a frozen
     parameter's own gradient.
@@ -352,7 +350,7 @@ def test_gradients_of_two_samples_or_not_one_for_each_record_make_no_step():
     frozen.requires_grad_(False)
     noised.step()
     assert torch.equal(frozen, before)
-    assert steps_charged(curator) == 1
+    assert steps_charged(curator.ledger) == 1
     _, module, noised, loader = private()
     batches = iter(loader)
     first = next(batches)
@@ -395,7 +393,7 @@ def test_parts_of_a_sample_that_fit_into_memory_are_one_step():
             backward(module, noised, batch)
             noised.step()
     assert max(sizes) <= 3
-    assert len(sizes) > TERMS.batches == steps_charged(curator)
+    assert len(sizes) > TERMS.batches == steps_charged(curator.ledger)
 
 
 class Told(TensorDataset):
@@ -417,15 +415,12 @@ def seed_all(_worker):
     random.seed(0)
 
 
-@pytest.mark.attack("A17", "A27")
+@attack("A17", "A27")
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_load_ahead_and_a_sample_counts_where_the_loop_gets_it(persistent):
-    workers: dict[str, Any] = {
-        "num_workers": 2,
-        "persistent_workers": persistent,
-        "worker_init_fn": seed_all,
-        "prefetch_factor": 2,
-    }
+    workers = of(
+        num_workers=2, persistent_workers=persistent, worker_init_fn=seed_all, prefetch_factor=2
+    )
     drawn = []
     left = []
     for _ in range(2):
@@ -440,7 +435,7 @@ def test_workers_load_ahead_and_a_sample_counts_where_the_loop_gets_it(persisten
                 backward(module, optimizer, batch)
                 optimizer.step()
         left.append(torch.get_rng_state())
-        assert steps_charged(curator) == TERMS.steps
+        assert steps_charged(curator.ledger) == TERMS.steps
         backward(module, optimizer, next(iter(loader)))
         with pytest.raises(BudgetExceeded):
             optimizer.step()
@@ -451,7 +446,7 @@ def test_workers_load_ahead_and_a_sample_counts_where_the_loop_gets_it(persisten
     assert torch.equal(*left), "records do not move the caller's generators"
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_passes_that_were_begun_together_count_their_own_samples(workers):
     loader = DataLoader(TensorDataset(X, Y), num_workers=workers)
@@ -462,7 +457,7 @@ def test_passes_that_were_begun_together_count_their_own_samples(workers):
         assert len(batch[0]) == loader.batch_sampler.size
         backward(module, optimizer, batch)
         optimizer.step()
-    assert steps_charged(curator) == 6
+    assert steps_charged(curator.ledger) == 6
 
 
 class Broken(TensorDataset):
@@ -476,7 +471,7 @@ class Broken(TensorDataset):
         return super().__getitem__(place)
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_sample_that_could_not_be_loaded_is_not_left_out(workers):
     records = Broken(X, Y)
@@ -494,7 +489,7 @@ def test_a_sample_that_could_not_be_loaded_is_not_left_out(workers):
         next(iter(loader))
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 def test_a_sample_that_was_loaded_ahead_is_no_second_chance():
     _, module, noised, loader = private(data_loader=DataLoader(TensorDataset(X, Y), num_workers=1))
     batch = next(iter(loader))
@@ -513,7 +508,7 @@ def test_a_sample_that_was_loaded_ahead_is_no_second_chance():
         next(batches)
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 def test_workers_and_opacus_parts_of_a_sample_go_together_only_without_a_step():
     """Opacus' loader takes the places of ours, which then counts no sample."""
     curator, module, noised, loader = private(
@@ -525,10 +520,10 @@ def test_workers_and_opacus_parts_of_a_sample_go_together_only_without_a_step():
         backward(module, noised, next(iter(parts)))
         with pytest.raises(UsageError, match="before the first sample"):
             noised.step()
-    assert steps_charged(curator) == 0
+    assert steps_charged(curator.ledger) == 0
 
 
-@pytest.mark.attack("A6", "A7")
+@attack("A6", "A7")
 def test_steps_follow_from_noised_sums_alone(monkeypatch):
     """The same noised sums on neighbouring records: the same weights and ledger. And each exact sum
     moves by at most the clip.
@@ -559,11 +554,7 @@ def test_steps_follow_from_noised_sums_alone(monkeypatch):
             for batch in loader:
                 backward(module, optimizer, batch)
                 optimizer.step()
-        rows = [
-            (record.kind, record.name, record.body)
-            for record in curator.ledger.records()
-            if record.kind != "birth"
-        ]
+        rows = after_birth(curator)
         public.append(
             (
                 {name: value.tolist() for name, value in module.state_dict().items()},
@@ -576,16 +567,12 @@ def test_steps_follow_from_noised_sums_alone(monkeypatch):
     assert 0 < float(moved.min()) <= float(moved.max()) <= 2.0
 
 
-@pytest.mark.attack("A8", "A29")
+@attack("A8", "A29")
 def test_nothing_public_tells_one_record_more():
     told = []
     for count in (63, 64):
         curator, _, noised, loader = private(records=(X[:count], Y[:count]))
-        rows = [
-            (record.kind, record.name, record.body)
-            for record in curator.ledger.records()
-            if record.kind != "birth"
-        ]
+        rows = after_birth(curator)
         told.append((rows, len(loader), noised.expected_batch_size))
     assert told[0] == told[1]
 
@@ -616,7 +603,7 @@ class Named(TensorDataset):
         return dict(zip(("rows", "label"), super().__getitem__(place), strict=True))
 
 
-@pytest.mark.attack("A8", "A27")
+@attack("A8", "A27")
 def test_a_loader_of_other_records_than_the_curators_is_refused_without_their_number():
     """Each record ten times would cost ten times what is charged."""
     shuffled = torch.randperm(64)
@@ -647,7 +634,7 @@ def test_a_loader_of_other_records_than_the_curators_is_refused_without_their_nu
     private(owner(noisy := Noisy(X, Y)), data_loader=DataLoader(noisy))
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 @pytest.mark.parametrize("kind", [TensorDataset, Named])
 def test_an_empty_sample_has_the_form_of_others_and_nothing_tells_of_it(kind, caplog):
     terms = DPSGDConfig(noise_multiplier=1.0, epochs=20, batches=1000, batch_size=1)
@@ -667,7 +654,7 @@ def test_an_empty_sample_has_the_form_of_others_and_nothing_tells_of_it(kind, ca
     assert caplog.records == []
 
 
-@pytest.mark.attack("A27")
+@attack("A27")
 def test_opacus_own_engine_cannot_charge_a_ledger():
     engine = load_opacus().PrivacyEngine()
     module = nn.Linear(4, 2)

@@ -14,10 +14,12 @@ from torch.utils.data import TensorDataset
 from dpbo.dpsgd import DPSGDConfig, Session
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.errors import InputError
+from tests.attacks.marks import attack
+from tests.attacks.setups import fit
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
-    pytest.mark.attack("A21"),
+    attack("A21"),
 ]
 TERMS = DPSGDConfig(noise_multiplier=1.0, epochs=1, batches=3, batch_size=30)
 X = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
@@ -88,10 +90,7 @@ def trained(network, look=True, **settings):
         network, optimizer, max_grad_norm=1.0, **settings
     )
     module = prepared if isinstance(prepared, nn.Module) else network
-    for rows, labels in loader:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(module(rows), labels).backward()
-        optimizer.step()
+    fit(module, optimizer, loader)
     optimizer.zero_grad()
     nn.functional.cross_entropy(module(X), RECORDS.tensors[1]).backward()
     if look:

@@ -35,7 +35,10 @@ from dpbo.events import RolesEvent, SelectionEvent
 from dpbo.privacy import Adjacency
 from dpbo.run_counts import FixedRuns
 from examples.tuning_dpsgd import roles
+from tests.attacks.marks import attack
+from tests.attacks.setups import fit as train
 from tests.integration.test_opacus_releasing import require_bare
+from tests.setups import of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 BUDGET = Budget(4.0, 1e-5)
@@ -57,13 +60,6 @@ def private(session, net, lr=0.1, clip=1.0, **settings):
     return session.make_private(
         net, torch.optim.SGD(net.parameters(), lr=lr), max_grad_norm=clip, **settings
     )
-
-
-def train(net, optimizer, batches):
-    for inputs, labels in batches:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(inputs), labels).backward()
-        optimizer.step()
 
 
 def fit(parameters, session):
@@ -142,7 +138,7 @@ def where(tmp_path):
 
 
 class TestSession:
-    @pytest.mark.attack("A23")
+    @attack("A23")
     def test_it_gives_out_exactly_its_steps_as_fresh_poisson_samples(self):
         batches = []
         terms = dataclasses.replace(TERMS, epochs=20, batch_size=64)
@@ -185,7 +181,7 @@ class TestSession:
         with pytest.raises(InputError, match="first of this run"):
             private(session, nn.Linear(4, 2))
 
-    @pytest.mark.attack("A17")
+    @attack("A17")
     def test_a_seeded_torch_repeats_neither_samples_nor_noise(self):
         weights = []
         for _ in range(2):
@@ -218,7 +214,7 @@ class TestPlans:
             "epsilon 4, delta 1e-05, add-or-remove-one; 200 validation records"
         )
 
-    @pytest.mark.attack("A15")
+    @attack("A15")
     @pytest.mark.deep  # three plans and their check take the accountant seconds
     def test_plans_spend_the_whole_budget_under_either_relation_and_another_law_of_runs(self):
         added = plans()
@@ -246,7 +242,7 @@ class TestPlans:
             plan_tuning(Budget.gdp(1.0), TERMS, runs=4, validation=200)
 
 
-@pytest.mark.attack("A28")
+@attack("A28")
 def test_removing_a_record_moves_no_other_from_one_role_to_another():
     """The default fits any split by place; the example's split is by each record alone."""
     assert inspect.signature(plan_tuning).parameters["adjacency"].default is Adjacency.REPLACE_ONE
@@ -334,7 +330,7 @@ class TestTuning:
         assert torch.equal(right(again.model, VALIDATION), right(found.model, VALIDATION))
 
     def test_a_model_that_another_study_paid_for_is_not_taken_for_ones_own(self, four, where):
-        given: dict[str, Any] = {"parameters": GIVEN, "folder": where["folder"]}
+        given = of(parameters=GIVEN, folder=where["folder"])
         quiet = dataclasses.replace(four["once"].config, noise_multiplier=0.5)
         events = (
             RolesEvent(costs=(("training", (quiet.event(Adjacency.ADD_OR_REMOVE_ONE),)),)),
@@ -378,7 +374,7 @@ class TestTuning:
         assert everything.model is None
         assert everything.score is None
 
-    @pytest.mark.attack("A21")
+    @attack("A21")
     @pytest.mark.parametrize("strategy", ["once", "search", "selection", "hypo"])
     def test_the_model_and_its_files_hold_numbers_alone(self, four, tmp_path, strategy):
         """Opacus leaves gradients by record and records on a module, and torch.save writes them."""
@@ -403,7 +399,7 @@ class TestTuning:
                         len(file.read(name)) for name in file.namelist() if "/data/" in name
                     ) == [4 * 2, 4 * 8]
 
-    @pytest.mark.attack("A16")
+    @attack("A16")
     def test_a_run_is_paid_for_before_it_sees_a_record(self, four, where):
         paid: list[int] = []
 
@@ -415,7 +411,7 @@ class TestTuning:
             tuned(four["search"], fit=fails, **where)
         assert paid == [1, 2, 3, 4]
 
-    @pytest.mark.attack("A16")
+    @attack("A16")
     @pytest.mark.parametrize(
         ("strategy", "told"), [("selection", None), ("once", "every training run")]
     )
@@ -425,7 +421,7 @@ class TestTuning:
             tuned(four[strategy], **given(strategy), **where)
         assert FITS == []
 
-    @pytest.mark.attack("A16")
+    @attack("A16")
     @pytest.mark.parametrize(
         ("after", "told"), [(2, "runs resumed: 2, lost: 1"), (3, "runs resumed: 3, lost: 1")]
     )
@@ -438,16 +434,15 @@ class TestTuning:
             f"'training': {told} (charged, and ended before their score), runs left: {left}"
         ]
 
-    @pytest.mark.attack("A30")
+    @attack("A30")
     @pytest.mark.parametrize("strategy", ["search", "selection"])
     @pytest.mark.parametrize("other", ["fit", "score"])
     def test_another_fit_or_score_is_refused_on_the_same_ledger(self, four, where, strategy, other):
         """A search mixed models of two kinds, a selection gave the earlier one."""
         tuned(four[strategy], **where)
-        others: dict[str, Any] = {
-            "fit": lambda parameters, session: fit({**parameters, "lr": 0.1}, session),
-            "score": careless,
-        }
+        others = of(
+            fit=lambda parameters, session: fit({**parameters, "lr": 0.1}, session), score=careless
+        )
         with pytest.raises(ReservationChanged, match=f"began with another {other}"):
             tuned(four[strategy], **{other: others[other]}, **where)
 
@@ -582,7 +577,7 @@ class TestArguments:
             with pytest.raises(UsageError, match=match):
                 tuned(**{"plan": four["once"], "parameters": GIVEN, **changed})
 
-    @pytest.mark.attack("A35")
+    @attack("A35")
     def test_repeated_records_of_either_role_are_refused_and_may_be_allowed(self, four):
         fresh = {
             "validation": (X[300:500] + 1, Y[300:500]),

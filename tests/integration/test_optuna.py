@@ -27,10 +27,10 @@ from dpbo.integrations.optuna import (
 )
 from dpbo.integrations.optuna.trials import BudgetSpent, Suggestions
 from dpbo.integrations.recommendation import recommended
-from dpbo.mechanisms import NoNoise
 from dpbo.queries import CellMeans
 from dpbo.reporting.released_values import ReleasedValues
 from dpbo.testing import replay
+from tests.attacks.marks import attack
 from tests.integration.processes import started
 from tests.integration.searches import (
     CANARY,
@@ -46,6 +46,7 @@ from tests.integration.searches import (
     score,
 )
 from tests.integration.test_wording import SPECS
+from tests.setups import DOUBLE, EXACT
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 # a stalled line search, which BoTorch tries again
@@ -100,9 +101,7 @@ def test_a_study_stops_when_the_plan_is_used_up(sampler):
         for trial in study.trials
     )
     X, Y, _ = private.objective.history()
-    assert torch.equal(
-        Y[:, 0], torch.tensor([trial.value for trial in study.trials], dtype=torch.float64)
-    )
+    assert torch.equal(Y[:, 0], torch.tensor([trial.value for trial in study.trials], dtype=DOUBLE))
     for x, trial in zip(X, study.trials, strict=True):
         assert SPACE.decode(x) == pytest.approx(trial.params, rel=1e-9)
     study.optimize(private, n_trials=50)
@@ -143,7 +142,7 @@ def test_the_last_slot_lost_to_another_while_fitting():
 
     def meanwhile(x):
         while others:
-            others.pop()(torch.rand(2, 2, dtype=torch.float64))
+            others.pop()(torch.rand(2, 2, dtype=DOUBLE))
         return x
 
     first = objective(evaluations=2, fit=meanwhile)
@@ -155,7 +154,7 @@ def test_the_last_slot_lost_to_another_while_fitting():
     assert len(released(private)) == 2
 
 
-@pytest.mark.attack("A13")
+@attack("A13")
 def test_studies_that_do_not_fit_are_refused_before_anything_is_fitted():
     def never(x):
         raise AssertionError("fitted")
@@ -224,7 +223,7 @@ def test_every_pruner_and_every_second_value_is_refused_before_a_charge():
         TrialObjective(objective(score=two, score_range=[(0.0, 1.0), (0.0, 1.0)]), SPACE)
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_report_from_within_the_fit_is_never_released():
     def reporting(x):
         trial.report(0.5, step=1)
@@ -252,7 +251,7 @@ def test_a_fit_that_raises_is_a_failed_trial_at_no_charge():
     assert all(not trial.user_attrs for trial in study.trials if trial.state is TrialState.FAIL)
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_failing_score_leaves_nothing_private_behind(tmp_path, caplog):
     owner = curator(str(tmp_path / "l.db"), RECORDS + float(CANARY))
     private = TrialObjective(objective(owner, 3, score=failing_score), SPACE)
@@ -308,7 +307,7 @@ def contents(file: pathlib.Path, ledger):
     return text
 
 
-@pytest.mark.attack("A6", "A7", "A21")
+@attack("A6", "A7", "A21")
 def test_replay_of_a_study(tmp_path):
     neighbour = RECORDS.clone()
     runs: list[pathlib.Path] = []
@@ -377,7 +376,7 @@ def test_a_mixed_space_is_searched_and_stored(tmp_path):
 
     def fit(x):
         seen.append(space.decode(x))
-        return torch.tensor([0.4, 0.5], dtype=torch.float64)
+        return torch.tensor([0.4, 0.5], dtype=DOUBLE)
 
     private = TrialObjective(objective(evaluations=4, fit=fit), space)
     study = a_study(f"sqlite:///{tmp_path / 's.db'}", NoiseAwareSampler(space, initial=3))
@@ -394,7 +393,7 @@ def add(study, x, value, variance, entry, constraints=None):
     suggestions = Suggestions(SPACE)
     study.add_trial(
         optuna.trial.create_trial(
-            params=suggestions.shown(torch.tensor(x, dtype=torch.float64)),
+            params=suggestions.shown(torch.tensor(x, dtype=DOUBLE)),
             distributions=suggestions.distributions,
             value=value,
             user_attrs={"entry": entry, "yvar": variance},
@@ -499,9 +498,7 @@ def test_a_trial_that_breaks_a_constraint_is_not_recommended(
         made = sampler(SPACE, initial=6)
     else:
         made = sampler(seed=1, constraints_func=lambda trial: (size(trial.params),))
-    private = TrialObjective(
-        objective(evaluations=9, mechanism=NoNoise(allow_not_private=True)), SPACE
-    )
+    private = TrialObjective(objective(evaluations=9, mechanism=EXACT), SPACE)
     study = a_study(url, made)
     study.optimize(lambda trial: told_how(private, trial))
     assert len(study.trials) == 9
@@ -562,7 +559,7 @@ def test_the_sampler_draws_one_sobol_design_and_then_asks_dpbos_gp():
     sampler = NoiseAwareSampler(SPACE, seed=3, initial=2)
     study = grid_study(sampler)
     X = torch.stack([Suggestions(SPACE).point(trial.params) for trial in study.trials])
-    Y = torch.tensor([[trial.value] for trial in study.trials], dtype=torch.float64)
+    Y = torch.tensor([[trial.value] for trial in study.trials], dtype=DOUBLE)
     expected = suggest(SPACE, X, Y, torch.full_like(Y, 1e-6), seed=3009)[0]
     trial = study.ask()
     torch.testing.assert_close(Suggestions(SPACE).suggest(trial), expected, rtol=1e-9, atol=1e-9)
@@ -579,7 +576,7 @@ def test_points_that_are_under_way_or_failed_are_not_asked_again_at_once():
     assert min(float((a - b).norm()) for a, b in itertools.combinations(points, 2)) > 0.02
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_killed_process_of_two_loses_nothing_that_was_paid_for(tmp_path, capsys):
     """One worker is killed between a release and telling Optuna; then two, of which this process is
     one, resume and finish at once.

@@ -12,12 +12,14 @@ import torch
 from sklearn.metrics import make_scorer
 from sklearn.tree import DecisionTreeClassifier
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Budget
 from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import CellMeans
 from dpbo.search.scorings import scoring_named
+from tests.attacks.marks import attack
 from tests.integration.test_search import TRAIN, VALIDATION
+from tests.setups import DOUBLE, owner
 
 RISING = np.exp(np.linspace(-3.0, 0.0, 16)) / np.exp(np.linspace(-3.0, 0.0, 16)).sum()
 
@@ -35,12 +37,10 @@ def test_the_variance_is_that_of_a_simulation():
         ("roc_auc", [*0.2 * RISING, *0.8 * RISING[::-1]]),
     ):
         scored = scoring_named(scoring, None, [0, 1])
-        exact = torch.tensor([shares], dtype=torch.float64)
+        exact = torch.tensor([shares], dtype=DOUBLE)
         true = scored.observed(exact, torch.zeros_like(exact))[0].item()
         for noise in (0.001, 0.01):
-            drawn = exact + noise * torch.randn(
-                20_000, len(shares), dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-            )
+            drawn = exact + noise * torch.randn(20_000, len(shares), dtype=DOUBLE)
             values, variances = scored.observed(drawn, torch.full_like(drawn, noise**2))
             assert values.mean().item() == pytest.approx(true, abs=0.15 * values.std().item()), (
                 scoring,
@@ -56,19 +56,14 @@ def test_the_noise_is_never_said_to_be_wider_than_the_range():
     for scoring in ("f1", "balanced_accuracy", "roc_auc"):
         scored = scoring_named(scoring, None, [0, 1])
         assert scored.cells is not None
-        below = torch.full((1, scored.cells), -0.01, dtype=torch.float64)
+        below = torch.full((1, scored.cells), -0.01, dtype=DOUBLE)
         value, variance = scored.observed(below, torch.full_like(below, 0.01))
         assert 0.0 <= value.item() <= 1.0, scoring
         assert variance.item() == 1.0, scoring
 
 
 def protected(*records):
-    return Curator(
-        records,
-        unit=PrivacyUnit("record"),
-        adjacency=Adjacency.REPLACE_ONE,
-        budget=Budget.gdp(500.0),
-    )
+    return owner(records, budget=Budget.gdp(500.0))
 
 
 class Picky(DecisionTreeClassifier):  # type: ignore[misc]
@@ -123,7 +118,7 @@ def test_a_label_that_cannot_be_compared_moves_no_other_failing_record():
     )
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_one_label_of_another_type_moves_no_other_records_score():
     """As one array of numpy's choice, a list's one word would make all its numbers words, and every
     score wrong.
@@ -141,7 +136,7 @@ def test_one_label_of_another_type_moves_no_other_records_score():
             assert np.array_equal(after[1:], before[1:]), (scoring, odd)
 
 
-@pytest.mark.attack("A13")
+@attack("A13")
 def test_no_model_is_worse_than_any():
     for scoring in SCORINGS:
         scored = scoring_named(scoring, None, TRAIN[1])
@@ -213,11 +208,11 @@ def test_macro_f1s_noise_is_what_a_simulation_finds_with_a_rare_class():
     """A rare class that noise made larger than it can be was said to be certain."""
     scored = scoring_named("f1_macro", None, [0, 1, 2])
     shares = [0.5, 0.05, 0.01, 0.05, 0.3, 0.02, 0.01, 0.02, 0.04]
-    exact = torch.tensor([shares], dtype=torch.float64)
+    exact = torch.tensor([shares], dtype=DOUBLE)
     true = scored.observed(exact, torch.zeros_like(exact))[0].item()
     for noise in (0.002, 0.02):
         draw = torch.Generator().manual_seed(0)
-        drawn = exact + noise * torch.randn(20_000, 9, dtype=torch.float64, generator=draw)
+        drawn = exact + noise * torch.randn(20_000, 9, dtype=DOUBLE, generator=draw)
         values, variances = scored.observed(drawn, torch.full_like(drawn, noise**2))
         errors = (values - true).abs() / variances.sqrt()
         assert errors.square().mean().sqrt().item() == pytest.approx(1.0, abs=0.2)

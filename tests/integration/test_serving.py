@@ -19,7 +19,7 @@ import pytest
 import torch
 import uvicorn
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Budget
 from dpbo.accounting import PureFilter
 from dpbo.errors import InputError, LedgerUnavailable, PrivateFailure, RemoteRefusal
 from dpbo.mechanisms.laplace import LaplaceMechanism
@@ -27,7 +27,9 @@ from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.po_gp_ucb import Modeler, Outcomes
 from dpbo.papers.po_gp_ucb.http import RemoteCurator, application, search
 from dpbo.papers.po_gp_ucb.http.server import serve
+from tests.attacks.marks import attack
 from tests.integration.processes import free_port, started
+from tests.setups import DOUBLE, owner
 
 TOKEN = "a token of enough letters"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
@@ -36,15 +38,10 @@ SECRET = 0.123456789
 
 def outcomes(outcome=lambda records: records["y"], **changed):
     records = {
-        "rows": torch.zeros(6, 2, dtype=torch.float64),
-        "y": torch.full((6,), SECRET, dtype=torch.float64),
+        "rows": torch.zeros(6, 2, dtype=DOUBLE),
+        "y": torch.full((6,), SECRET, dtype=DOUBLE),
     }
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("row"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget(4.0, 0.0),
-    }
-    curator = Curator(records, **terms, accounting=PureFilter(), role="candidate")
+    curator = owner(records, budget=Budget(4.0, 0.0), accounting=PureFilter(), role="candidate")
     return Outcomes(curator, outcome, value_range=(0.0, 1.0), budget=0.5, **changed)
 
 
@@ -158,7 +155,7 @@ def test_an_answer_that_was_charged_and_lost_is_gone(client, monkeypatch):
     assert ask(web, 2, "other").status_code == 200
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_failing_outcome_is_the_worst_one_and_no_word_of_it_gets_out(client, caplog, monkeypatch):
     def failing(records):
         raise RuntimeError(f"patient {SECRET}")
@@ -177,7 +174,7 @@ def test_a_failing_outcome_is_the_worst_one_and_no_word_of_it_gets_out(client, c
     assert str(SECRET) not in broken.text + caplog.text
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_failure_is_a_status_alone_and_a_drawn_answer_waits_for_the_same_question(
     client, monkeypatch
 ):
@@ -279,7 +276,7 @@ def value(row):
 STATEMENT: tuple[str, str, dict[str, Any]] = ("GET", "/statement", {})
 
 
-@pytest.mark.attack("A3")
+@attack("A3")
 def test_replies_leave_at_whole_multiples_of_a_public_time(clock):
     """Also what is answered within a tick of the clock, what is refused, and what takes longer than
     one period.
@@ -292,7 +289,7 @@ def test_replies_leave_at_whole_multiples_of_a_public_time(clock):
             assert replied(clock, app, asked) == pytest.approx([0.4 * whole]), (seconds, asked)
 
 
-@pytest.mark.attack("A3")
+@attack("A3")
 def test_nobody_learns_from_the_statement_how_long_an_outcome_takes(clock):
     """The statement waits in the same queue, and answers come one a period."""
     for seconds in (0.01, 0.15):
@@ -317,7 +314,7 @@ def serving(port):
     serve(outcomes(holds_the_interpreter), token=TOKEN, port=port, every=0.02)
 
 
-@pytest.mark.attack("A3")
+@attack("A3")
 def test_replies_that_wait_for_no_turn_do_not_wait_for_an_outcome_either(tmp_path):
     """Who has no token could measure how long an outcome holds the interpreter, if both were in one
     process.
@@ -376,7 +373,7 @@ def found(remote, tmp_path):
     """Given outcomes, the answers of a search of at most 50 steps among their six rows."""
 
     def searched(asked, rows=6, journal="j", steps=50, minimise=False, **changed):
-        Z = torch.arange(rows, dtype=torch.float64).unsqueeze(1)
+        Z = torch.arange(rows, dtype=DOUBLE).unsqueeze(1)
         modeler = Modeler(Z, kernel=squared_exponential(1.0), noise=0.1, **changed)
         return (
             search(
@@ -412,7 +409,7 @@ def test_a_search_ends_when_nothing_is_left_to_ask_and_by_an_error_when_refused(
     assert (refused.value.status, refused.value.gone) == (404, False)
 
 
-@pytest.mark.attack("A13")
+@attack("A13")
 def test_minimising_is_maximising_the_negative(found):
     (answer,), modeler = found(outcomes(), steps=1, minimise=True)
     assert modeler.history == [(0, -answer.value)]

@@ -21,6 +21,7 @@ from dpbo.papers.po_gp_ucb import read_release
 from dpbo.papers.po_gp_ucb.http import RemoteCurator
 from dpbo.papers.po_gp_ucb.http.client import Journal
 from dpbo.papers.po_gp_ucb.http.tables import read_columns
+from tests.attacks.marks import attack
 from tests.integration.processes import free_port, started
 
 BETWEEN = 6
@@ -136,7 +137,7 @@ def kill(process):
     process.join()
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 @pytest.mark.parametrize(
     ("kills", "steps"), [(2, 24), pytest.param(12, 140, marks=pytest.mark.deep)]
 )
@@ -195,7 +196,7 @@ def _require_accounts(place, kills, steps):
     assert ledger.used() == {"rows": 1, "outcomes": 1}
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_the_release_holds_what_the_modeler_needs_and_nothing_private(place):
     # their mean squared length is known to 5 %
     write_table(place, 1000)
@@ -214,7 +215,7 @@ def test_the_release_holds_what_the_modeler_needs_and_nothing_private(place):
     assert names == ["release.json", "rows.npz", "statement.json", "statement.txt"]
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 @pytest.mark.usefixtures("seeded_noise")
 def test_without_a_given_centre_nothing_is_taken_off(place):
     assert main(["curate", "table.csv", *TABLE, "--radius", "50", *FILES]) == 0
@@ -278,7 +279,7 @@ def test_a_journal_cut_off_in_a_line_goes_on_from_the_line_before(tmp_path):
     assert Journal(tmp_path / "j").open() == []
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_tables_from_every_format_and_no_cell_in_any_error(place):
     wanted = read_columns(place / "table.csv", ["y", "a"])
     np.savez(place / "t.npz", y=wanted[:, 0].numpy(), a=wanted[:, 1].numpy())

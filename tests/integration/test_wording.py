@@ -8,6 +8,7 @@ import torch
 from dpbo import Space
 from dpbo.errors import InputError
 from dpbo.integrations.parameter_encoding import Kind, ParameterEncoding
+from tests.setups import DOUBLE
 
 SPECS = {
     "C": scipy.stats.loguniform(1e-2, 1e3),
@@ -88,14 +89,14 @@ def test_labels_are_of_one_type_and_equal_values_keep_words_of_their_own():
         wording = ParameterEncoding(space, plain)
         assert {type(label) for label in wording.parameters[0].labels} == {kind}
         for u in space.discrete_dims[0]:
-            x = torch.tensor([u], dtype=torch.float64)
+            x = torch.tensor([u], dtype=DOUBLE)
             assert torch.equal(wording.point(wording.shown(x)), x)
             assert wording.shown(x)["a"] == space.decode(x)["a"]
     for choices in ([1.0, 1, "sqrt"], [None, True, False, 0], [True, 1, 1.0, "x"]):
         wording = ParameterEncoding(Space(a=choices), plain)
         assert len(set(wording.parameters[0].labels)) == len(choices), "no two of them are equal"
         for k in range(len(choices)):
-            x = torch.tensor([float(k)], dtype=torch.float64)
+            x = torch.tensor([float(k)], dtype=DOUBLE)
             assert torch.equal(wording.point(wording.shown(x)), x), (choices, k)
 
 

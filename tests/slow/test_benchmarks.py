@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import pathlib
 
 import pytest
 import torch
@@ -12,8 +11,9 @@ from benchmarks.zoo.__main__ import main as run_zoo
 from benchmarks.zoo.caches import split_of
 from benchmarks.zoo.tasks import LOCKED, OPEN, TASKS
 from dpbo.errors import UsageError
+from tests.setups import ROOT
 
-FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
+FOLDER = ROOT / "benchmarks"
 FILES = [file for file in sorted(FOLDER.rglob("*.py")) if "def main(arguments" in file.read_text()]
 NAMES = [".".join(file.relative_to(FOLDER).with_suffix("").parts) for file in FILES]
 # They take 1 to 20 s.

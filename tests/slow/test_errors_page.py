@@ -14,10 +14,10 @@ import dpbo
 from dpbo.curator import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
-from tests.slow.test_readme import ROOT
+from tests.setups import DOUBLE, ROOT, first_column, owner, point
 
 PAGE = (ROOT / "docs" / "errors.md").read_text()
-X = torch.zeros(1, 1, dtype=torch.float64)
+X = point(0.0)
 
 
 def quoted():
@@ -86,20 +86,12 @@ def test_where_a_value_goes_no_error_has_prose():
                 assert not prose, f"{path}:{node.lineno}"
 
 
-def mean(_, records):
-    return records[:, 0]
-
-
 def curator(**settings):
-    terms: dict[str, Any] = {
-        "unit": "record",
-        "adjacency": "replace-one",
-        "budget": dpbo.Budget(1.0, 1e-6),
-    }
-    return dpbo.Curator(torch.rand(100, 1, dtype=torch.float64), **(terms | settings))
+    settings = {"budget": dpbo.Budget(1.0, 1e-6), **settings}
+    return owner(torch.rand(100, 1, dtype=DOUBLE), **settings)
 
 
-def objective(score=mean, *, evaluations=2, score_range=(0, 1), **settings):
+def objective(score=first_column, *, evaluations=2, score_range=(0, 1), **settings):
     return dpbo.PrivateObjective(
         curator(**settings), score, score_range=score_range, evaluations=evaluations
     )
@@ -152,10 +144,9 @@ MADE = {
 @pytest.mark.usefixtures("seeded_noise")
 def test_messages_that_are_raised_are_the_quoted_ones(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)
     made = dict(MADE)
     made["BudgetExceeded, noise"] = lambda: curator().release(
-        ClippedMean(mean, score_range=(0, 1)), GaussianMechanism(0.5)
+        ClippedMean(first_column, score_range=(0, 1)), GaussianMechanism(0.5)
     )
     for name, make in made.items():
         # Pytest turns warnings into errors.

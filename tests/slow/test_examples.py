@@ -7,7 +7,6 @@ import itertools
 import multiprocessing
 import operator
 import os
-import pathlib
 import runpy
 
 import numpy as np
@@ -15,7 +14,9 @@ import pandas as pd
 import pytest
 import torch
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+from tests.setups import ROOT, charges, steps_charged
+
+EXAMPLES = ROOT / "examples"
 pytestmark = pytest.mark.usefixtures("seeded_noise")
 
 
@@ -154,9 +155,8 @@ def test_f1_over_a_gp_of_jointly_released_cells():
 
     tuned, usual, curator = tune(evaluations=10)
     assert tuned > usual, "the recommendation beats the usual threshold"
-    charges = [record for record in curator.ledger.records() if record.kind == "charge"]
-    assert charges[0].body["event"]["count"] == 8
-    assert sum(record.body["event"]["count"] for record in charges) == 10
+    assert charges(curator.ledger)[0]["event"]["count"] == 8
+    assert steps_charged(curator.ledger) == 10
     assert "(3.000, 1e-06)-DP" in str(curator.statement())
 
 

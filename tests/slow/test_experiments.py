@@ -11,6 +11,7 @@ from sklearn.gaussian_process.kernels import RBF
 
 from benchmarks.papers import dpgibo_problems as problems
 from benchmarks.papers.dpem_paper import EACH, noise
+from tests.setups import DOUBLE
 
 DELTA = 1e-4
 J = 10
@@ -21,7 +22,7 @@ K = 3
 def test_the_losses_are_what_they_say():
     """The length-scale loss against scikit-learn, and the Huber gradient against autograd."""
     problem = problems.length_scales(1, n=20, d=3, train=15)
-    lengths = torch.tensor([0.7, 1.5, 3.0], dtype=torch.float64)
+    lengths = torch.tensor([0.7, 1.5, 3.0], dtype=DOUBLE)
     loss: Any = problem.loss
     train, y = (loss.keywords[name].numpy() for name in ("train", "targets"))
     peer = GaussianProcessRegressor(RBF(lengths.numpy()), alpha=0.01, optimizer=None).fit(train, y)
@@ -30,7 +31,7 @@ def test_the_losses_are_what_they_say():
     )
     np.testing.assert_allclose(problem.loss(lengths, problem.records).numpy(), expected, atol=1e-10)
     records = problems.huber_regression(2).records
-    theta = torch.full((4,), 0.3, dtype=torch.float64, requires_grad=True)
+    theta = torch.full((4,), 0.3, dtype=DOUBLE, requires_grad=True)
     problems.huber(theta, records).sum().backward()
     assert theta.grad is not None
     torch.testing.assert_close(problems.huber_gradient(theta.detach(), records).sum(0), theta.grad)

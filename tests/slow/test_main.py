@@ -16,15 +16,16 @@ import pytest
 import torch
 
 import dpbo
-from dpbo import Budget, Curator
+from dpbo import Budget
 from dpbo.__main__ import EXIT_STATUS, main
 from dpbo.curator import Ledger
 from dpbo.errors import InputError
-from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.po_gp_ucb import Outcomes
 from dpbo.papers.po_gp_ucb.http import client
 from dpbo.papers.po_gp_ucb.http.server import serve
 from dpbo.queries import ClippedMean
+from tests.setups import DOUBLE, EXACT, ROOT, owner, point
 
 
 def printed(*arguments):
@@ -123,14 +124,7 @@ def test_running_again_finds_it_done_and_charges_nothing(job):
 def test_bad_input_is_one_line_and_its_own_exit_status(tmp_path):
     records = np.zeros((9, 1))
     budget = Budget(1.0, 1e-6)
-    Curator(
-        records,
-        unit="record",
-        adjacency="replace-one",
-        budget=budget,
-        dataset="others",
-        ledger=tmp_path / "l.db",
-    )
+    owner(records, budget=budget, dataset="others", ledger=tmp_path / "l.db")
     (tmp_path / "x.db").write_text("not a database " * 100)
     # A link to itself: whether there is a file is not to be seen.
     loop = tmp_path / "loop.db"
@@ -245,11 +239,8 @@ def test_a_port_that_is_taken_is_an_error_of_the_argument(tmp_path):
     """The server ends its process with a status of its own, which here would say that the budget is
     used up.
     """
-    curator = Curator(
-        {"rows": np.zeros((3, 1)), "y": np.zeros(3)},
-        unit="row",
-        adjacency="replace-one",
-        budget=Budget(1.0, 1e-6),
+    curator = owner(
+        {"rows": np.zeros((3, 1)), "y": np.zeros(3)}, unit="row", budget=Budget(1.0, 1e-6)
     )
     outcomes = Outcomes(
         curator, operator.itemgetter("y"), value_range=(0.0, 1.0), repeats=1, budget=0.5
@@ -263,22 +254,14 @@ def test_a_port_that_is_taken_is_an_error_of_the_argument(tmp_path):
 
 
 def test_the_page_of_errors_lists_every_exit_status():
-    page = (pathlib.Path(__file__).parents[2] / "docs/errors.md").read_text()
+    page = (ROOT / "docs/errors.md").read_text()
     rows = re.findall(r"^\| ([1-9]) \| (`.*?`) \|", page, flags=re.MULTILINE)
     listed = {name: int(status) for status, names in rows for name in re.findall(r"`(\w+)`", names)}
     assert listed == {kind.__name__: status for kind, status in EXIT_STATUS.items()}
 
 
 def opened(url, **settings):
-    return Curator(
-        np.zeros((999, 1)),
-        unit="record",
-        adjacency="replace-one",
-        budget=Budget(3.0, 1e-6),
-        dataset="d",
-        ledger=url,
-        **settings,
-    )
+    return owner(np.zeros((999, 1)), dataset="d", ledger=url, **settings)
 
 
 def objective_of(curator, **settings):
@@ -294,7 +277,7 @@ def objective_of(curator, **settings):
 
 def test_a_ledger_is_shown_as_json(tmp_path):
     url = str(tmp_path / "l.db")
-    points = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    points = torch.tensor([[0.0], [1.0]], dtype=DOUBLE)
     curator = opened(url)
     objective = objective_of(curator)
     Y, Yvar = objective(points)
@@ -330,10 +313,10 @@ def test_a_ledger_is_shown_a_part_at_a_time(tmp_path, monkeypatch):
     url = str(tmp_path / "l.db")
     objective = objective_of(opened(url))
     ledger = Ledger.open(url)
-    objective(torch.zeros(1, 1, dtype=torch.float64))
+    objective(point(0.0))
     read = ledger.each()
     found = [next(read)]
-    objective(torch.ones(1, 1, dtype=torch.float64))
+    objective(point(1.0))
     found += read
     assert found == ledger.records()[: len(found)]
     assert [record.kind for record in found].count("value") == 1
@@ -371,7 +354,7 @@ def test_metrics_are_one_line_of_json(tmp_path):
     url = str(tmp_path / "l.db")
     curator = opened(url)
     objective = objective_of(curator, name="tuning")
-    objective(torch.zeros(2, 1, dtype=torch.float64))
+    objective(torch.zeros(2, 1, dtype=DOUBLE))
     status, out, _ = printed("ledger", "metrics", url)
     told = json.loads(out)
     assert (status, out.count("\n")) == (0, 1)
@@ -381,7 +364,7 @@ def test_metrics_are_one_line_of_json(tmp_path):
     assert told["head"] == curator.ledger.head().hash
     assert told["guarantee"] == curator.statement().stated()
     mean = ClippedMean(lambda _, records: records, score_range=(0, 1))
-    curator.release(mean, NoNoise(allow_not_private=True))
+    curator.release(mean, EXACT)
     _, out, _ = printed("ledger", "metrics", url)
     assert json.loads(out)["guarantee"].startswith("none, because this statement is void")
 
@@ -413,4 +396,4 @@ def test_the_plan_table_is_the_one_the_readme_shows():
     status, out, _ = printed("plan")
     assert status == 0
     table = "\n".join(line for line in out.splitlines() if line.startswith("|"))
-    assert table in (pathlib.Path(__file__).parents[2] / "docs/choosing.md").read_text()
+    assert table in (ROOT / "docs/choosing.md").read_text()

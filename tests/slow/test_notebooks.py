@@ -2,7 +2,6 @@
 same cells. Each ends with assertions.
 """
 
-import pathlib
 import re
 import runpy
 
@@ -10,7 +9,9 @@ import jupytext
 import nbformat
 import pytest
 
-NOTEBOOKS = sorted((pathlib.Path(__file__).parents[2] / "notebooks").glob("*.py"))
+from tests.setups import ROOT
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 
 
 @pytest.mark.usefixtures("seeded_noise")

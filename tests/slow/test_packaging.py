@@ -19,29 +19,23 @@ import pytest
 import dpbo
 from dpbo.__main__ import main
 from dpbo.extras import EXTRAS
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.setups import ROOT
 
 
 def project():
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+def build(kind, folder):
+    command = [sys.executable, "-m", "build", kind, "--no-isolation", "--outdir", folder, ROOT]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
-    build = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(folder),
-        str(ROOT),
-    ]
-    done = subprocess.run(build, capture_output=True, text=True, cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+    build("--wheel", folder)
     return next(folder.glob("*.whl"))
 
 
@@ -94,18 +88,7 @@ def test_what_the_index_shows_has_no_link_that_leads_nowhere(wheel):
 
 @pytest.mark.deep
 def test_the_source_distribution_has_what_a_distributor_needs(tmp_path):
-    build = [
-        sys.executable,
-        "-m",
-        "build",
-        "--sdist",
-        "--no-isolation",
-        "--outdir",
-        str(tmp_path),
-        str(ROOT),
-    ]
-    done = subprocess.run(build, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    build("--sdist", tmp_path)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     tracked = subprocess.run(

@@ -3,7 +3,6 @@ and again from its ledger.
 """
 
 import math
-import pathlib
 import re
 import subprocess
 import sys
@@ -15,13 +14,13 @@ import pytest
 import scipy.stats
 from botorch.acquisition.multi_objective import logei
 
-from dpbo import Budget, Curator
+from dpbo import Budget
 from dpbo.accounting import GDPFilter, PureFilter
 from dpbo.curator.protected_records import protected_tables
+from tests.setups import ROOT, owner
 from tools import pictures, readme
 from tools.readme import blocks, form
 
-ROOT = pathlib.Path(__file__).parents[2]
 # Two seconds and more each.
 LONG = ("dp-sgd", "optuna-ax", "tune-dp-sgd")
 
@@ -112,12 +111,8 @@ def test_the_table_of_what_an_epsilon_means():
         assert (
             0 <= float(told) - 100 * scipy.stats.norm.cdf(scipy.stats.norm.ppf(0.01) + mu) < 0.1
         ), "rounded up"
-        curator = Curator(
-            [0, 1],
-            unit="patient",
-            adjacency="replace-one",
-            budget=Budget(float(epsilon), 0.0),
-            accounting=PureFilter(),
+        curator = owner(
+            [0, 1], unit="patient", budget=Budget(float(epsilon), 0.0), accounting=PureFilter()
         )
         assert f"at most {other.strip()} %" in str(curator.statement())
 

@@ -2,7 +2,6 @@
 
 import html.parser
 import os
-import pathlib
 import re
 import shutil
 import subprocess
@@ -26,6 +25,7 @@ from dpbo.reporting.charts import ticks, with_noise
 from dpbo.run_counts import FixedRuns
 from dpbo.search import Choice, NoisedSearch
 from dpbo.statement import format_down
+from tests.setups import DOUBLE, ROOT, of, owner
 
 HOSTILE = '<script>document.title="owned"</script>"\'&<img src=x onerror=alert(1)>'
 SPACE = dpbo.Space(**{"rate<b>": scipy.stats.loguniform(1e-3, 1.0), "kernel": ["rbf", HOSTILE]})
@@ -50,15 +50,8 @@ def score(x, records):
 
 
 def study(folder, name=HOSTILE):
-    records = torch.linspace(0, 1, 400, dtype=torch.float64)
-    curator = dpbo.Curator(
-        records,
-        unit=HOSTILE,
-        adjacency="replace-one",
-        budget=dpbo.Budget(3.0, 1e-6),
-        dataset=name,
-        ledger=str(folder / "l.db"),
-    )
+    records = torch.linspace(0, 1, 400, dtype=DOUBLE)
+    curator = owner(records, unit=HOSTILE, dataset=name, ledger=str(folder / "l.db"))
     terms = {"noted": HOSTILE}
     objective = dpbo.PrivateObjective(
         curator, score, score_range=(0.0, 1.0), evaluations=12, name=name, budget=0.6, terms=terms
@@ -232,9 +225,7 @@ def test_the_page_stands_alone_whatever_it_is_made_of(ledger, tmp_path):
     assert pages[0] == pages[1] == pages[3] == pages[4]
     assert "does not say which parameters they stand for" in pages[0]
     assert "rate&lt;b&gt;" in pages[2], "a search has its space"
-    fresh = dpbo.report(
-        dpbo.Curator(torch.zeros(9), unit="x", adjacency="replace-one", budget=dpbo.Budget.gdp(1.0))
-    )
+    fresh = dpbo.report(owner(torch.zeros(9), unit="x", budget=dpbo.Budget.gdp(1.0)))
     assert "Nothing was released yet." in fresh
     assert 'role="alert">This process only' in fresh
     assert "&#956; &#8804; 1.000" in fresh
@@ -260,11 +251,7 @@ def test_a_fitted_search_reports_what_it_recommends(tmp_path):
         ]
         for place in places:
             privacy = dpbo.Privacy(unit="customer", allow_repeated=True, **place)
-            settings: dict[str, Any] = {
-                "budget": dpbo.Budget(8.0, 1e-6),
-                "n_iter": 5,
-                "privacy": privacy,
-            }
+            settings = of(budget=dpbo.Budget(8.0, 1e-6), n_iter=5, privacy=privacy)
             search: Any = dpbo.DPSearch(SVC(random_state=0), space, strategy=strategy, **settings)
             page = dpbo.report(search.fit(X[:100], y[:100], X[100:], y[100:]))
             told = search.best_gain_, search.best_gain_std_
@@ -293,29 +280,22 @@ def test_a_fitted_search_reports_what_it_recommends(tmp_path):
             assert "Protected is each customer" in text
 
 
-def test_the_winner_of_hidden_runs_is_shown_with_the_noise_of_its_score(tmp_path):
+def test_the_winner_of_hidden_runs_is_shown_with_the_noise_of_its_score(on_disk):
     # The ledger sorts names, not these.
     space = dpbo.Space(lr=scipy.stats.loguniform(1e-2, 1.0), clip=scipy.stats.loguniform(1e-1, 1e1))
-    curator = dpbo.Curator(
-        torch.rand(500, dtype=torch.float64),
+    curator = owner(
+        torch.rand(500, dtype=DOUBLE),
         unit="customer",
-        adjacency="replace-one",
         budget=dpbo.Budget(30.0, 0.0),
         accounting=PureFilter(),
-        dataset="d",
-        ledger=str(tmp_path / "l.db"),
+        **on_disk,
     )
     noised = NoisedScore(
         lambda output, records: records * output, (0.0, 1.0), LaplaceMechanism(0.5)
     )
-    settings: dict[str, Any] = {
-        "space": space,
-        "run_count": FixedRuns(3),
-        "base": [],
-        "score": noised,
-    }
+    settings = of(space=space, run_count=FixedRuns(3), base=[], score=noised)
     best = private_selection(curator, lambda parameters: parameters["lr"], name="runs", **settings)
-    text = require_alone(dpbo.report(tmp_path / "l.db")).text
+    text = require_alone(dpbo.report(on_disk["ledger"])).text
     assert best.parameters is not None
     assert best.score is not None
     assert f"lr {best.parameters['lr']:.4g} clip {best.parameters['clip']:.4g}" in text
@@ -362,7 +342,7 @@ def test_the_command_writes_the_page(ledger, tmp_path, capsys):
 def test_the_how_to_page_runs_as_it_is_printed(ledger, tmp_path, monkeypatch):
     curator, objective, _ = ledger
     monkeypatch.chdir(tmp_path)
-    page = (pathlib.Path(__file__).parents[2] / "docs/how-to/pictures-and-report.md").read_text()
+    page = (ROOT / "docs/how-to/pictures-and-report.md").read_text()
     names = {"dpbo": dpbo, "curator": curator, "objective": objective, "space": SPACE}
     for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
         exec(compile(block, "pictures-and-report.md", "exec"), names)

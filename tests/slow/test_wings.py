@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.layers import CORE, WINGS, imported
+from tests.setups import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 REMOVED = sorted(set(WINGS) - {"testing"})  # what the tests are written with stays
 IMPORTING = """
 import importlib, sys

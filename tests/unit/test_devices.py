@@ -3,8 +3,6 @@ else on a device that is not there.
 """
 
 import copy
-from concurrent.futures import Executor, Future
-from typing import Any
 
 import pytest
 import scipy.stats
@@ -38,7 +36,7 @@ from dpbo.gibo import (
     suggest_gradient_points,
 )
 from dpbo.gibo.gradient_points import fewest_gradient_points
-from dpbo.mechanisms import ExponentialMechanism, NoNoise, PermuteAndFlipMechanism
+from dpbo.mechanisms import ExponentialMechanism, PermuteAndFlipMechanism
 from dpbo.models import FiniteGP, default_gp, noisy_inputs, sparse_gp
 from dpbo.models.builders import unfitted_gp
 from dpbo.models.kernels import kernel_derivatives
@@ -50,12 +48,12 @@ from dpbo.papers.po_gp_ucb import Modeler, RowTable
 from dpbo.queries import CandidateScores, CellMeans, ClippedMean, PoissonSampled, QuantileUtilities
 from dpbo.queries.ball import Ball
 from dpbo.testing import SeededEntropy
+from tests.setups import DOUBLE, EXACT, box
 from tests.shadow import MixedDevices, Shadow
+from tests.unit.algorithms.test_asynchronous import AtOnce
 
 pytestmark = pytest.mark.gpu
-DOUBLE = torch.float64
 CPU = torch.device("cpu")
-EXACT = NoNoise(allow_not_private=True)
 LINE = Space(a=scipy.stats.uniform())
 MIXED = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(1, 4), kind=["x", "y"])
 
@@ -74,15 +72,6 @@ class Gpu:
         return copy.deepcopy(part).to(self.name)
 
 
-class AtOnce(Executor):
-    """The shadow has one thread."""
-
-    def submit(self, work, /, *args, **kwargs):
-        done: Future[Any] = Future()
-        done.set_result(work(*args, **kwargs))
-        return done
-
-
 def draw(*shape):
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.rand(*shape, generator=generator, dtype=DOUBLE, device="cpu")
@@ -95,7 +84,7 @@ def made(build, *args):
 
 
 THETA = torch.full((3,), 0.5, dtype=DOUBLE)
-BOX = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=DOUBLE)
+BOX = box(3)
 X = draw(4, 3)
 WEIGHTS = draw(3, 4) - 0.5
 BALL = Ball(1.0)

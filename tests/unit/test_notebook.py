@@ -10,32 +10,24 @@ import torch
 from sklearn import config_context
 from sklearn.tree import DecisionTreeClassifier
 
-from dpbo import Budget, Curator, DPSearch, Privacy, PrivateObjective
+from dpbo import Budget, DPSearch, Privacy, PrivateObjective
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.errors import BudgetExceeded
 from dpbo.events import GaussianEvent
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
+from tests.setups import DOUBLE, itself, of, owner
 
 HOSTILE = "<script>alert(1)</script>"
 
 
 def make(**changes):
-    settings = {
-        "unit": "patient",
-        "adjacency": "replace-one",
-        "budget": Budget(3.0, 1e-6),
-        "allow_repeated": True,
-    }
-    return Curator(torch.rand(2000, dtype=torch.float64), **{**settings, **changes})
-
-
-def score(_x, records):
-    return records
+    records = torch.rand(2000, dtype=DOUBLE)
+    return owner(records, **{"unit": "patient", "allow_repeated": True, **changes})
 
 
 def objective(curator, name, budget):
     return PrivateObjective(
-        curator, score, score_range=(0.0, 1.0), evaluations=4, name=name, budget=budget
+        curator, itself, score_range=(0.0, 1.0), evaluations=4, name=name, budget=budget
     )
 
 
@@ -43,7 +35,7 @@ def test_the_epsilon_that_is_left_can_be_taken_and_is_all_that_is_left():
     for accounting in (GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(12.0)):
         curator = make(accounting=accounting)
         assert curator.remaining_epsilon == pytest.approx(3.0, rel=1e-9)
-        objective(curator, "first", 0.5)(torch.rand(2, 2, dtype=torch.float64))
+        objective(curator, "first", 0.5)(torch.rand(2, 2, dtype=DOUBLE))
         left = curator.remaining_epsilon
         assert 0.0 < curator.spent.epsilon < 3.0
         with pytest.raises(BudgetExceeded):
@@ -63,7 +55,7 @@ def test_the_epsilon_that_is_left_can_be_taken_and_is_all_that_is_left():
 def test_a_curator_and_an_objective_show_public_facts_escaped(tmp_path):
     curator = make(unit=HOSTILE, dataset=HOSTILE, ledger=str(tmp_path / "l.db"))
     search = objective(curator, HOSTILE, 0.5)
-    search(torch.rand(1, 2, dtype=torch.float64))
+    search(torch.rand(1, 2, dtype=DOUBLE))
     for shown in (curator._repr_html_(), search._repr_html_()):
         assert "<script" not in shown
         assert "&lt;script&gt;" in shown
@@ -78,14 +70,9 @@ def test_fitted_estimators_show_their_guarantee_under_scikit_learns_diagram():
     y = X[:, 0] > 0
     budget = Budget(8.0, 1e-6)
     privacy = Privacy(unit=HOSTILE, allow_repeated=True)
-    settings: dict[str, Any] = {
-        "budget": budget,
-        "n_iter": 2,
-        "strategy": "choice",
-        "privacy": privacy,
-    }
+    settings = of(budget=budget, n_iter=2, strategy="choice", privacy=privacy)
     tree = DPSearch(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2]}, **settings)
-    em: dict[str, Any] = {"budget": budget, "radius": 3.0, "random_state": 0}
+    em = of(budget=budget, radius=3.0, random_state=0)
     models = [
         DPGaussianMixture(2, max_iter=2, **em),
         DPKMeans(2, max_iter=2, **em),

@@ -16,7 +16,6 @@ from dpbo import (
     Adjacency,
     Budget,
     BudgetExceeded,
-    Curator,
     PrivacyUnit,
     PrivateObjective,
     Source,
@@ -28,13 +27,15 @@ from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, ScoreErro
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.objective import NoiseWarning
 from dpbo.queries import ClippedMean
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, charges, of, owner, point
 
 N = 5000
-X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3]], dtype=torch.float64)
+X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3]], dtype=DOUBLE)
 
 
 def load():
-    return torch.linspace(0, 1, N, dtype=torch.float64)
+    return torch.linspace(0, 1, N, dtype=DOUBLE)
 
 
 def score(x, records):
@@ -50,12 +51,7 @@ def truth(X):
 
 
 def make(**changes):
-    settings = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget(3.0, 1e-5),
-    }
-    return Curator(load(), **{**settings, **changes})
+    return owner(load(), **{"budget": Budget(3.0, 1e-5), **changes})
 
 
 def objective(curator, **changes):
@@ -104,8 +100,7 @@ def test_a_joint_batch_is_one_entry_and_its_noise_does_not_depend_on_q():
     search = objective(curator)
     single, batch = search(X[:1])[1], search(X)[1]
     assert (batch == single).all()
-    charges = [r for r in curator.ledger.records() if r.kind == "charge"]
-    assert [r.body["event"]["count"] for r in charges] == [1, 3]
+    assert [charge["event"]["count"] for charge in charges(curator.ledger)] == [1, 3]
     assert search.remaining == 26
     assert len({search(X[:1])[0].item() for _ in range(3)}) == 3, (
         "the same point again is a new release"
@@ -150,7 +145,7 @@ def test_history_and_resume_under_a_name(on_disk):
             objective(make(**on_disk), **{"name": "svm", "evaluations": 5, **change})
 
 
-@pytest.mark.attack("A7")
+@attack("A7")
 def test_objectives_of_one_plan_that_take_turns_assume_that_durations_tell_nothing(tmp_path):
     for turns, told in (("aabb", False), ("abba", True), ("aba", True), ("abab", True)):
         terms = {"ledger": str(tmp_path / f"{turns}.db"), "dataset": "study"}
@@ -183,10 +178,9 @@ def test_executors_give_handles_that_are_released_in_any_order():
     """Processes, and workers that die, are in tests/unit/algorithms/test_workers.py."""
     with ThreadPoolExecutor(2) as threads:
         for records in (load(), Source(load)):
-            curator = Curator(
+            curator = owner(
                 records,
                 unit=PrivacyUnit("patient", groups=[i // 2 for i in range(N)]),
-                adjacency=Adjacency.REPLACE_ONE,
                 budget=Budget(3.0, 1e-5),
             )
             search = objective(curator)
@@ -260,7 +254,7 @@ def test_several_metrics_at_once():
 
 
 def test_fit_gets_x_and_score_gets_the_model_and_a_failing_fit_charges_nothing():
-    terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 10}
+    terms = of(score_range=(0.0, 1.0), evaluations=10)
     assert PrivateObjective(make(), score, fit=functools.partial(torch.mul, 0.5), **terms)(X)[
         0
     ] == pytest.approx(truth(0.5 * X), abs=0.02)
@@ -296,7 +290,7 @@ def test_bad_points_and_plans_are_refused_and_cost_nothing():
         (X[0], r"unsqueeze\(0\)"),
         (X[:0], "q x d"),
         ([[0.1, 0.2]], "q x d"),
-        (torch.tensor([[0.1, 0.2], [torch.nan, 0.0]], dtype=torch.float64), "finite"),
+        (torch.tensor([[0.1, 0.2], [torch.nan, 0.0]], dtype=DOUBLE), "finite"),
     ):
         with pytest.raises(InputError, match=message):
             search(bad)
@@ -330,8 +324,8 @@ def test_bad_points_and_plans_are_refused_and_cost_nothing():
         (GDPFilter(), LaplaceMechanism),
     ],
 )
-def test_every_filter_guards_a_plan(accounting, mechanism, tmp_path):
-    terms = {"accounting": accounting, "ledger": str(tmp_path / "l.db"), "dataset": "a"}
+def test_every_filter_guards_a_plan(accounting, mechanism, on_disk):
+    terms = {"accounting": accounting, **on_disk}
     plan = {"evaluations": 6, "budget": 0.9, "mechanism": mechanism}
     Y, Yvar = objective(make(**terms), **plan)(X)
     assert (Y - truth(X)).abs().max() < 12 * Yvar.max().sqrt()
@@ -372,7 +366,7 @@ def test_points_far_outside_the_bounds_are_refused_before_anything_is_fitted():
         fitted.append(x)
         return x
 
-    bounds = torch.tensor([[0.0, 1e-4], [1.0, 1e-1]], dtype=torch.float64)
+    bounds = torch.tensor([[0.0, 1e-4], [1.0, 1e-1]], dtype=DOUBLE)
     search = objective(make(), fit=fit, bounds=bounds)
     for call, given, place in (
         (
@@ -385,12 +379,12 @@ def test_points_far_outside_the_bounds_are_refused_before_anything_is_fitted():
         (search, torch.zeros(0, 2), "with one row and one column or more"),
     ):
         with pytest.raises(InputError, match=place):
-            call(torch.as_tensor(given, dtype=torch.float64))
+            call(torch.as_tensor(given, dtype=DOUBLE))
     assert not fitted
     assert search.remaining == 30
-    search(torch.tensor([[1.005, 0.1 + 1e-9]], dtype=torch.float64))
-    fixed = torch.tensor([[0.0, 3.0], [1.0, 3.0]], dtype=torch.float64)
-    objective(make(), bounds=fixed, evaluations=1)(torch.tensor([[0.5, 3.0]], dtype=torch.float64))
+    search(torch.tensor([[1.005, 0.1 + 1e-9]], dtype=DOUBLE))
+    fixed = torch.tensor([[0.0, 3.0], [1.0, 3.0]], dtype=DOUBLE)
+    objective(make(), bounds=fixed, evaluations=1)(point(0.5, 3.0))
     for wrong in (bounds.flip(0), bounds.T[:1], bounds.float()):
         with pytest.raises(InputError, match=r"^bounds=.*2 x d"):
             objective(make(), bounds=wrong)

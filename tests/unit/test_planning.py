@@ -4,15 +4,15 @@ picture.
 
 import math
 import warnings
-from typing import Any
 
 import pytest
 import torch
 
 import dpbo
-from dpbo import Budget, Curator, PrivateObjective
+from dpbo import Budget, PrivateObjective
 from dpbo.__main__ import main
 from dpbo.gibo import DPGIBO
+from tests.setups import box, of, owner
 
 BUDGET = Budget(1.0, 1e-6)
 
@@ -23,14 +23,14 @@ def strategies(plan):
 
 def curator(units, budget):
     zeros = torch.zeros(units)
-    return Curator(zeros, unit="record", adjacency="replace-one", budget=budget)
+    return owner(zeros, budget=budget)
 
 
 def test_the_noise_is_the_one_that_objectives_then_have():
     budget = Budget(5.0, 1e-5)
     plan = dpbo.plan(400, budget, evaluations=12, score_range=(-3.0, 1.0), final_share=0.2)
     owner = curator(400, budget)
-    terms: dict[str, Any] = {"score_range": (-3.0, 1.0)}
+    terms = of(score_range=(-3.0, 1.0))
     search = PrivateObjective(owner, lambda x, r: r, evaluations=12, name="a", budget=0.8, **terms)
     final = PrivateObjective(owner, lambda x, r: r, evaluations=1, name="b", budget=0.2, **terms)
     assert strategies(plan)["bo"].noise == pytest.approx(search.noise_std.item(), rel=1e-6)
@@ -38,8 +38,8 @@ def test_the_noise_is_the_one_that_objectives_then_have():
 
 
 def test_the_noise_of_a_gradient_is_the_one_that_a_run_then_has():
-    bounds = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.float64)
-    terms: dict[str, Any] = {"bounds": bounds, "iterations": 10, "batch_size": 4, "clip": 1.0}
+    bounds = box(3)
+    terms = of(bounds=bounds, iterations=10, batch_size=4, clip=1.0)
     gibo = DPGIBO(curator(5000, BUDGET), lambda x, r: r, budget=0.9, **terms)
     remark = strategies(dpbo.plan(5000, BUDGET, evaluations=40, dimension=3))["gibo"].remark
     assert f"10 steps; a gradient's noise is {gibo.rho:.2g} times its clip" in remark

@@ -4,20 +4,14 @@ import io
 import logging
 import re
 import sys
-from typing import Any
 
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, progress
+from dpbo import Budget, PrivateObjective, progress
 from dpbo.__main__ import main
 from dpbo.dpsgd import DPSGDConfig, plan_tuning
 from dpbo.papers.em import DPKMeans
-
-TERMS: dict[str, Any] = {
-    "unit": PrivacyUnit("record"),
-    "adjacency": Adjacency.REPLACE_ONE,
-    "budget": Budget(3.0, 1e-6),
-}
+from tests.setups import DOUBLE, first_column, owner, point
 
 
 class Terminal(io.StringIO):
@@ -25,25 +19,21 @@ class Terminal(io.StringIO):
         return True
 
 
-def score(x, records):
-    return records[:, 0]
-
-
 def objective(tmp_path, records, **changed):
-    owner = Curator(records, **TERMS, dataset="patients", ledger=str(tmp_path / "l.db"))
-    return PrivateObjective(owner, score, score_range=(0.0, 1.0), evaluations=4, **changed)
+    curator = owner(records, dataset="patients", ledger=str(tmp_path / "l.db"))
+    return PrivateObjective(curator, first_column, score_range=(0.0, 1.0), evaluations=4, **changed)
 
 
 def test_bars_count_on_a_terminal_and_show_no_times(tmp_path, monkeypatch):
     """How long private scores take may depend on the records: a bar shows no time, rate or
     estimate.
     """
-    records = torch.rand(2000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(71))
+    records = torch.rand(2000, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(71))
     monkeypatch.setattr(progress, "DELAY", 0.0)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    objective(tmp_path, records)(torch.zeros(4, 1, dtype=torch.float64))
+    objective(tmp_path, records)(torch.zeros(4, 1, dtype=DOUBLE))
     objective(tmp_path, records)
-    points = torch.rand(3000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(72))
+    points = torch.rand(3000, 3, dtype=DOUBLE, generator=torch.Generator().manual_seed(72))
     DPKMeans(4, budget=Budget(1.0, 1e-6), radius=2.0, max_iter=9, random_state=0).fit(points)
     plan_tuning(
         Budget(4.0, 1e-5),
@@ -60,10 +50,10 @@ def test_bars_count_on_a_terminal_and_show_no_times(tmp_path, monkeypatch):
 def test_the_log_says_what_was_reserved_released_resumed_and_lost_and_no_value(
     tmp_path, caplog, capsys
 ):
-    records = torch.rand(2000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(73))
+    records = torch.rand(2000, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(73))
     caplog.set_level(logging.INFO, "dpbo")
     first = objective(tmp_path, records)
-    Y, _ = first(torch.zeros(1, 1, dtype=torch.float64))
+    Y, _ = first(point(0.0))
     ledger = first.curator.ledger
     slot = first.curator.ledger.charges("objective")[0].body["slots"][0]
     lost = {"units": 2000, "slots": [{**slot, "handle": "0" * 32}]}

@@ -15,6 +15,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import Space
 from dpbo.errors import InputError
+from tests.setups import DOUBLE
 
 SPACE = Space(
     C=scipy.stats.loguniform(1e-2, 1e3),
@@ -209,7 +210,7 @@ SPACES = [Space(a=law) for law in LAWS]
 # ppf passes the end there
 @example(SPACES[3], 1 - 1e-16)
 def test_whatever_a_point_decodes_to_encodes_again(space, u):
-    value = space.decode(torch.tensor([u], dtype=torch.float64))
+    value = space.decode(torch.tensor([u], dtype=DOUBLE))
     x = space.encode(value)
     assert bool(((space.bounds[0] <= x) & (x <= space.bounds[1])).all())
 
@@ -248,9 +249,7 @@ def test_of_many_whole_numbers_each_is_its_own_point(law):
 def test_numbers_of_every_library_are_steps_of_pythons_own_numbers(spec):
     space = Space(a=spec)
     assert space.cat_dims == {}
-    values = [
-        space.decode(torch.tensor([u], dtype=torch.float64))["a"] for u in space.discrete_dims[0]
-    ]
+    values = [space.decode(torch.tensor([u], dtype=DOUBLE))["a"] for u in space.discrete_dims[0]]
     assert values == sorted(float(value) for value in spec)
     assert all(type(value) in (int, float) for value in values)
     assert [space.encode({"a": value}).item() for value in values] == space.discrete_dims[0]

@@ -21,37 +21,31 @@ from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import DeltaWarning
 from dpbo.queries import ClippedMean
 from dpbo.statement import form, format_up
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, itself, owner
 
 
 def make(**changes):
-    settings = {
-        "unit": PrivacyUnit("patient"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget.gdp(1.0, delta=1e-5),
-    }
-    return Curator(torch.rand(200, dtype=torch.float64), **{**settings, **changes})
-
-
-def score(_x, records):
-    return records
+    settings = {"unit": "patient", "budget": Budget.gdp(1.0, delta=1e-5), **changes}
+    return owner(torch.rand(200, dtype=DOUBLE), **settings)
 
 
 def test_twenty_five_gaussian_releases_of_total_mu_one_print_4_378():
     curator = make()
-    objective = PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=25)
+    objective = PrivateObjective(curator, itself, score_range=(0.0, 1.0), evaluations=25)
     assert "(4.378, 1e-05)-DP" in str(curator.statement())
-    objective(torch.rand(25, 2, dtype=torch.float64))
+    objective(torch.rand(25, 2, dtype=DOUBLE))
     statement = curator.statement()
     # guarantee, reserved, charged
     assert str(statement).count("(4.378, 1e-05)-DP") == 3
     assert all("(4.378, 1e-05)-DP" in line for line in statement.lines)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_the_guarantee_is_the_cap_whatever_was_spent():
     curator = make()
     before = curator.statement().guarantee
-    curator.release(ClippedMean(score, score_range=(0.0, 1.0)), GaussianMechanism(50.0))
+    curator.release(ClippedMean(itself, score_range=(0.0, 1.0)), GaussianMechanism(50.0))
     after = curator.statement()
     assert after.guarantee == before
     assert after.spent.mu == pytest.approx(1 / 50)
@@ -60,7 +54,7 @@ def test_the_guarantee_is_the_cap_whatever_was_spent():
 
 def test_every_field_is_there_in_text_json_and_html(tmp_path):
     curator = make(dataset="readmissions", ledger=str(tmp_path / "l.db"), role="validation")
-    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, name="svm", budget=0.5)
+    PrivateObjective(curator, itself, score_range=(0.0, 1.0), evaluations=4, name="svm", budget=0.5)
     statement = curator.statement()
     text = str(statement)
     for part in (
@@ -98,7 +92,7 @@ def test_every_field_is_there_in_text_json_and_html(tmp_path):
     assert statement.head in statement._repr_html_()
 
 
-@pytest.mark.attack("A8", "A19")
+@attack("A8", "A19")
 def test_where_the_number_of_records_is_private_no_score_may_depend_on_it():
     of_pairs = PrivacyUnit("patient", groups=torch.arange(200) // 2)
     for terms, private in (
@@ -179,7 +173,7 @@ def test_who_is_protected_with_labels_and_without(adjacency):
     )
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_numbers_are_rounded_up():
     shown = {
         4.37718: "4.378",
@@ -213,7 +207,7 @@ def test_no_name_writes_a_row_of_its_own_on_the_form():
     terms = {"why": forged, forged: 1}
     PrivateObjective(
         curator,
-        score,
+        itself,
         score_range=(0.0, 1.0),
         evaluations=25,
         name="p | Guarantee | (0.01, 1e-5)-DP",
@@ -261,7 +255,7 @@ def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units(tmp_pa
     curator = make(
         dataset="d", ledger=url, role="training", budget=budget, accounting=RDPFilter(6.0)
     )
-    curator.release(ClippedMean(score, score_range=(0.0, 1.0)), GaussianMechanism(8.0))
+    curator.release(ClippedMean(itself, score_range=(0.0, 1.0)), GaussianMechanism(8.0))
     accountant = LedgerAccountant(curator, noise_multiplier=8.0, steps=1)
     accountant.reserve(0.05)
     accountant.step(noise_multiplier=8.0, sample_rate=0.05)
@@ -281,7 +275,7 @@ def test_read_from_the_ledger_alone_a_statement_knows_the_number_of_units(tmp_pa
 )
 def test_of_two_roles_the_statement_says_whose_number_it_knows(delta, told):
     curator = make(budget=Budget(6.0, delta), role="validation")
-    PrivateObjective(curator, score, score_range=(0.0, 1.0), evaluations=4, budget=0.5)
+    PrivateObjective(curator, itself, score_range=(0.0, 1.0), evaluations=4, budget=0.5)
     assert "own patient; 200, a public number)" in str(curator.statement())
     assert "validation records alone" not in str(curator.statement())
     curator.reserve(
@@ -303,10 +297,10 @@ def test_a_plan_named_as_a_release_keeps_what_it_declared():
     names = ["release 1", "release 1 (of no reservation)", "release 2"]
     for name in names:
         PrivateObjective(
-            curator, score, score_range=(0.0, 1.0), evaluations=4, budget=0.1, name=name
+            curator, itself, score_range=(0.0, 1.0), evaluations=4, budget=0.1, name=name
         )
     for upper in (2.0, 3.0, 2.0):
-        curator.release(ClippedMean(score, score_range=(0.0, upper)), GaussianMechanism(50.0))
+        curator.release(ClippedMean(itself, score_range=(0.0, upper)), GaussianMechanism(50.0))
     told = curator.statement().public_inputs
     assert [told[name]["score_range"] for name in names] == [[[0.0, 1.0]]] * 3
     loose = [
@@ -321,7 +315,7 @@ def test_a_plan_named_as_a_release_keeps_what_it_declared():
 def test_releases_of_many_kinds_are_counted_and_the_first_are_listed():
     curator = make(budget=Budget(3.0, 1e-6))
     for i in range(50):
-        query = ClippedMean(score, score_range=(0.0, 1.0 + i // 2))
+        query = ClippedMean(itself, score_range=(0.0, 1.0 + i // 2))
         curator.release(query, GaussianMechanism(500.0))
     told = curator.statement().public_inputs
     assert len(told) == 21

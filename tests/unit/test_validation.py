@@ -32,10 +32,12 @@ from dpbo.papers.po_gp_ucb import Modeler
 from dpbo.papers.po_gp_ucb.http import RemoteCurator
 from dpbo.queries import ClippedMean
 from dpbo.validation import Count, Positive, Within, checked
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, box, of, owner
 
-pytestmark = pytest.mark.attack("A5")
+pytestmark = attack("A5")
 Spread = Annotated[tuple[float, float], Within("(low, high)", lambda pair: pair[0] < pair[1])]
-X = torch.tensor([0.5, 0.5], dtype=torch.float64)
+X = torch.tensor([0.5, 0.5], dtype=DOUBLE)
 PLACES = {"count": 1, "scale": None, "share": 1, "ends": (0.0, 1.0), "weights": ()}
 
 
@@ -55,17 +57,13 @@ def score(x, rows):
 
 
 def make(**settings):
-    terms = {
-        "unit": dpbo.PrivacyUnit("record"),
-        "adjacency": dpbo.Adjacency.REPLACE_ONE,
-        "budget": dpbo.Budget(8.0, 1e-5),
-    }
-    return dpbo.Curator(torch.rand(40, 2, dtype=torch.float64), **{**terms, **settings})
+    terms = {"budget": dpbo.Budget(8.0, 1e-5), **settings}
+    return owner(torch.rand(40, 2, dtype=DOUBLE), **terms)
 
 
 def gibo(**settings):
     bounds, ask = (
-        torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64),
+        box(2),
         {"budget": 1.0, "iterations": 2, "batch_size": 2, **settings},
     )
     return DPGIBO(
@@ -163,11 +161,11 @@ def test_numbers_of_numpy_reach_the_ledger_and_a_refused_one_reserves_nothing():
             curator, score, score_range=(0.0, 1.0), evaluations=cast(Any, torch.tensor([3]))
         )
     assert curator.ledger.head().hash == before
-    terms: dict[str, Any] = {
-        "score_range": (np.float32(0.0), np.float64(1.0)),
-        "evaluations": np.int64(2),
-        "budget": Fraction(1, 2),
-    }
+    terms = of(
+        score_range=(np.float32(0.0), np.float64(1.0)),
+        evaluations=np.int64(2),
+        budget=Fraction(1, 2),
+    )
     dpbo.PrivateObjective(curator, score, **terms)(X.unsqueeze(0))
     assert json.loads(curator.statement().to_json())
     assert curator.ledger.verify().kind == "value"
@@ -223,7 +221,7 @@ def test_uses_that_are_usual_elsewhere_are_taken():
     assert make(allow_conditional=np.bool_(True)).statement().assumptions
     tuned = GIBOSettings(optimizer=functools.partial(torch.optim.SGD, momentum=0.9))
     assert len(gibo(settings=tuned).run().gradients) == 2
-    grid = torch.rand(8, 2, dtype=torch.float64)
+    grid = torch.rand(8, 2, dtype=DOUBLE)
     modeler = Modeler(
         grid,
         kernel=squared_exponential(0.4),
@@ -315,7 +313,7 @@ def test_neither_records_nor_long_sequences_are_read():
         return records, rows, labels
 
     # reading it would take memory that nobody has
-    rows = torch.zeros(1, dtype=torch.float64).expand(10**12)
+    rows = torch.zeros(1, dtype=DOUBLE).expand(10**12)
     records, labels = Endless(), Endless()
     assert held(records, rows, labels)[1] is rows
     assert records.read == 0

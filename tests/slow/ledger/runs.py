@@ -1,25 +1,16 @@
 """A curator under fire and what must hold of its ledger, whatever happened."""
 
-from typing import Any
-
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import Budget, Curator, PrivateObjective
 from dpbo.curator.ledger import Ledger
-from dpbo.queries import ClippedMean
+from tests.setups import DOUBLE, charged, owner, stored
 
-RECORDS = torch.linspace(0, 1, 2000, dtype=torch.float64)
-MEAN = ClippedMean(lambda _, records: records, score_range=(0.0, 1.0))
+RECORDS = torch.linspace(0, 1, 2000, dtype=DOUBLE)
 
 
 def make(url, **changed):
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget(3.0, 1e-5),
-        "dataset": "fire",
-    }
-    return Curator(RECORDS, ledger=url, **{**terms, **changed})
+    return owner(RECORDS, ledger=url, **{"budget": Budget(3.0, 1e-5), "dataset": "fire", **changed})
 
 
 def search(curator, evaluations):
@@ -53,22 +44,11 @@ class Drawn:
         """
         ledger = Ledger.open(url)
         ledger.verify()
-        records = ledger.records()
-        charged = [
-            slot["handle"]
-            for record in records
-            if record.kind == "charge"
-            for slot in record.body["slots"]
-        ]
-        stored = [
-            value["handle"]
-            for record in records
-            if record.kind == "value"
-            for value in record.body["values"]
-        ]
+        paid = charged(ledger)
+        kept = stored(ledger)
         assert len(self.handles) == len(set(self.handles)), "drawn twice"
-        assert len(charged) == len(set(charged)), "charged twice"
-        assert set(self.handles) <= set(charged), "drawn without a charge"
-        assert set(stored) <= set(self.handles)
-        assert len(charged) - len(stored) == lost, f"{len(charged)} charged, {len(stored)} stored"
-        return records
+        assert len(paid) == len(set(paid)), "charged twice"
+        assert set(self.handles) <= set(paid), "drawn without a charge"
+        assert set(kept) <= set(self.handles)
+        assert len(paid) - len(kept) == lost, f"{len(paid)} charged, {len(kept)} stored"
+        return ledger.records()

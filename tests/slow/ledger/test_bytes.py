@@ -19,10 +19,11 @@ from dpbo.curator.statements import compose_statement
 from dpbo.errors import LedgerCorrupt, LedgerError, LedgerUnavailable
 from dpbo.events import GaussianEvent
 from dpbo.testing.ledger_contract import BIRTH
+from tests.attacks.marks import attack
 
 SEED = int(os.environ.get("DPBO_FIRE_SEED", "20261121"))
 EVENT = GaussianEvent(10.0)
-pytestmark = pytest.mark.attack("A16")
+pytestmark = attack("A16")
 
 
 @pytest.fixture(scope="module")

@@ -23,17 +23,19 @@ from dpbo.__main__ import main
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.curator.ledger import Ledger
 from dpbo.events import LaplaceEvent, PoissonGaussianEvent, RolesEvent
-from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.papers.kusner import AdaptiveLipschitz, RegularisedBest
 from dpbo.testing.ledger_contract import BIRTH
 from examples.check_export import check
-from tests.slow.ledger.runs import MEAN, make
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, EXACT, MEAN, of
+from tests.slow.ledger.runs import make
 from tests.unit.accounting.test_exported import EVENTS, SAMPLED, exported
 
 PROGRAM = pathlib.Path(__file__).parents[3] / "examples" / "check_export.py"
 # what the program reports as a broken chain
 BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-pytestmark = pytest.mark.attack("A16")
+pytestmark = attack("A16")
 
 
 def printed(url):
@@ -48,15 +50,10 @@ def lines(tmp_path_factory):
     value, and a release besides.
     """
     curator = make(url := str(tmp_path_factory.mktemp("search") / "l.db"))
-    terms: dict[str, Any] = {
-        "score_range": (0.0, 1.0),
-        "evaluations": 6,
-        "name": "search",
-        "budget": 0.75,
-    }
+    terms = of(score_range=(0.0, 1.0), evaluations=6, name="search", budget=0.75)
     objective = PrivateObjective(curator, lambda x, r: 1 - (r - x[0]).abs(), **terms)
     for x in ([[0.125], [0.25]], [[0.5]]):
-        objective(torch.tensor(x, dtype=torch.float64))
+        objective(torch.tensor(x, dtype=DOUBLE))
     curator.release(MEAN, GaussianMechanism(20.0))
     return [json.loads(line) for line in printed(url)]
 
@@ -131,7 +128,7 @@ def test_it_holds_for_next_to_no_noise(tmp_path):
 
 def test_a_plan_of_exact_answers_is_bounded_by_nothing_before_the_first_of_them(tmp_path):
     curator = make(url := str(tmp_path / "l.db"), budget=Budget(5.0, 1e-6))
-    curator.reserve("exact", NoNoise(allow_not_private=True).event(), slots=3, terms={})
+    curator.reserve("exact", EXACT.event(), slots=3, terms={})
     told = check(printed(url))["epsilon"]
     assert curator.statement().guarantee.epsilon == told["guarantee"] == math.inf
     assert curator.statement().spent.epsilon == told["spent"] == 0.0
@@ -352,13 +349,7 @@ def test_it_bounds_nothing_without_the_assumptions_that_a_release_is_under(tmp_p
     )
     curator.ledger.note("assume", "durations-tell-nothing")
     rule = AdaptiveLipschitz(RBFKernel().double(), 0.01, 3)
-    bounds: dict[str, Any] = {
-        "lipschitz": 0.5,
-        "bound": 1.0,
-        "at_zero": 0.5,
-        "records": 2000,
-        "adaptive": rule,
-    }
+    bounds = of(lipschitz=0.5, bound=1.0, at_zero=0.5, records=2000, adaptive=rule)
     curator.release(
         RegularisedBest(lambda w, r: r, fit=lambda x: x, grid=[1.0, 2.0, 3.0], **bounds),
         LaplaceMechanism(2.0),

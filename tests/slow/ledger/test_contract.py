@@ -11,8 +11,9 @@ from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
 from dpbo.testing.ledger_contract import BIRTH, LedgerContract
+from tests.attacks.marks import attack
 
-pytestmark = pytest.mark.attack("A16")
+pytestmark = attack("A16")
 EVENT = GaussianEvent(40.0)
 
 

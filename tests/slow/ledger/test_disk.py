@@ -18,9 +18,11 @@ import sqlalchemy as sa
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import LedgerCorrupt, LedgerRolledBack, LedgerUnavailable, ReleaseLost
 from dpbo.mechanisms import GaussianMechanism
-from tests.slow.ledger.runs import MEAN, Drawn, make
+from tests.attacks.marks import attack
+from tests.setups import MEAN
+from tests.slow.ledger.runs import Drawn, make
 
-pytestmark = pytest.mark.attack("A16")
+pytestmark = attack("A16")
 NOISE = GaussianMechanism(60.0)
 NOBODY = 65534
 

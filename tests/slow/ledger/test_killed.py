@@ -23,6 +23,8 @@ import torch
 
 from dpbo import Budget, Curator
 from dpbo.curator.ledger import Ledger
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, charged, stored
 from tests.slow.ledger.runs import make, search
 
 SEED = int(os.environ.get("DPBO_FIRE_SEED", "20261121"))
@@ -30,14 +32,14 @@ SLOTS = {"small": 6, "main": 10}
 RANDOM = [("sqlite", chunk, 15) for chunk in range(10)] + [
     ("postgresql", chunk, 10) for chunk in range(5)
 ]
-pytestmark = pytest.mark.attack("A16")
+pytestmark = attack("A16")
 
 
 def small(url):
     """Six evaluations, in batches of two while they last."""
     objective = search(make(url, dataset=url and "killed"), 6)
     while objective.remaining:
-        objective(torch.rand(min(2, objective.remaining), 1, dtype=torch.float64))
+        objective(torch.rand(min(2, objective.remaining), 1, dtype=DOUBLE))
     return objective.history()
 
 
@@ -200,30 +202,18 @@ def die_and_go_on(job, url, draws, **when):
 
     ledger = Ledger.open(url)
     ledger.verify()
-    records = ledger.records()
-    charged = [
-        slot["handle"]
-        for record in records
-        if record.kind == "charge"
-        for slot in record.body["slots"]
-    ]
-    stored = [
-        value["handle"]
-        for record in records
-        if record.kind == "value"
-        for value in record.body["values"]
-    ]
+    paid = charged(ledger)
     drawn = draws.read_text().split()
 
     assert len(drawn) == len(set(drawn)), (SEED, when, "a handle was drawn twice")
-    assert set(drawn) <= set(charged), (SEED, when, "noise was drawn without a charge")
-    assert set(stored) <= set(drawn), (SEED, when)
-    assert len(charged) == len(set(charged)) == SLOTS[job], (
+    assert set(drawn) <= set(paid), (SEED, when, "noise was drawn without a charge")
+    assert set(stored(ledger)) <= set(drawn), (SEED, when)
+    assert len(paid) == len(set(paid)) == SLOTS[job], (
         SEED,
         when,
         "the plan is used up, no more and no less",
     )
-    kinds = [record.kind for record in records]
+    kinds = [record.kind for record in ledger.records()]
     assert kinds.count("charge") - kinds.count("value") <= 1, (
         SEED,
         when,

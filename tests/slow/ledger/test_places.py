@@ -11,14 +11,15 @@ import urllib.parse
 import pytest
 import torch
 
-from dpbo import Curator, PrivateObjective
+from dpbo import PrivateObjective
 from dpbo.curator.ledger import Ledger
 from dpbo.curator.reservation_fingerprints import file_of
 from dpbo.errors import InputError, LedgerRolledBack, LedgerUnavailable, ReservationChanged
 from dpbo.testing.ledger_contract import BIRTH
-from tests.attacks.setups import TERMS
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, charged, owner, point
 
-RECORDS = torch.rand(100, 2, dtype=torch.float64)
+RECORDS = torch.rand(100, 2, dtype=DOUBLE)
 
 
 def score(x, records):
@@ -31,20 +32,20 @@ def other_score(x, records):
 
 def objective(url, records=RECORDS, score=score):
     return PrivateObjective(
-        Curator(records, **TERMS, dataset="d", ledger=url),
+        owner(records, dataset="d", ledger=url),
         score,
         score_range=(0.0, 1.0),
         evaluations=3,
     )
 
 
-@pytest.mark.attack("A30")
+@attack("A30")
 def test_a_plan_on_a_server_is_resumed_with_what_it_began_with_alone(
     server, tmp_path, monkeypatch, caplog
 ):
     """Another process resumed it on other records without a word."""
     url = server.schema()
-    objective(url)(torch.full((1, 2), 0.5, dtype=torch.float64))
+    objective(url)(point(0.5, 0.5))
     for changed in ({"records": RECORDS + 1}, {"score": other_score}):
         with pytest.raises(ReservationChanged, match=r"began with (an)?other"):
             objective(url, **changed)
@@ -62,7 +63,7 @@ def test_a_plan_on_a_server_is_resumed_with_what_it_began_with_alone(
     assert "Set XDG_STATE_HOME to a folder" in caplog.text
 
 
-@pytest.mark.attack("A22", "A35")
+@attack("A22", "A35")
 def test_each_role_finds_the_same_ledger_or_none(server):
     """By search_path="$user" three roles had three ledgers, and three budgets, of one data set."""
 
@@ -107,7 +108,7 @@ def test_each_role_finds_the_same_ledger_or_none(server):
         Ledger(url("dpbo"), BIRTH)
 
 
-@pytest.mark.attack("A22")
+@attack("A22")
 def test_a_server_that_was_restored_from_an_older_dump_is_refused_where_it_was_used(
     server, tmp_path, monkeypatch
 ):
@@ -115,9 +116,9 @@ def test_a_server_that_was_restored_from_an_older_dump_is_refused_where_it_was_u
     url = server.schema()
     first = objective(url)
     schema = first.curator.ledger.storage.identity.split()[-1]
-    first(torch.full((1, 2), 0.25, dtype=torch.float64))
+    first(point(0.25, 0.25))
     dumped = first.curator.ledger.head().seq
-    first(torch.full((1, 2), 0.5, dtype=torch.float64))
+    first(point(0.5, 0.5))
     server.ask(f"DELETE FROM {schema}.dpbo_ledger WHERE seq > {dumped}")
     with pytest.raises(LedgerRolledBack, match=r"lacks record .* an older copy"):
         objective(url)
@@ -153,14 +154,14 @@ def _link(file):
     ],
 )
 @pytest.mark.parametrize("place", ["file", "server"])
-@pytest.mark.attack("A16", "A22")
+@attack("A16", "A22")
 def test_whatever_becomes_of_the_fingerprints_nothing_is_charged_twice(
     request, tmp_path, monkeypatch, place, spoil, goes_on
 ):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     url = str(tmp_path / "l.db") if place == "file" else request.getfixturevalue("server").schema()
     first = objective(url)
-    x = torch.full((1, 2), 0.5, dtype=torch.float64)
+    x = point(0.5, 0.5)
     first(x)
     spoil(file_of(first.curator.ledger.storage))
     if goes_on:
@@ -172,13 +173,8 @@ def test_whatever_becomes_of_the_fingerprints_nothing_is_charged_twice(
             objective(url)
     first(x)
     assert first.remaining == 1, "the process that has the ledger open goes on"
-    charged = [
-        slot["handle"]
-        for record in first.curator.ledger.records()
-        if record.kind == "charge"
-        for slot in record.body["slots"]
-    ]
-    assert len(charged) == len(set(charged)) == 2
+    paid = charged(first.curator.ledger)
+    assert len(paid) == len(set(paid)) == 2
 
 
 NAMES = ["what?.db", "50%20off.db", "a#b.db", "plus+.db", "käse.db", "x y.db", "a:b.db", "?/in.db"]

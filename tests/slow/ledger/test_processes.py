@@ -8,16 +8,15 @@ import random
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from dpbo.accounting.filters import Cost
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded
 from dpbo.events import GaussianEvent
 from dpbo.testing.ledger_contract import BIRTH
+from tests.attacks.marks import attack
 
 PROCESSES = 8
-pytestmark = pytest.mark.attack("A16")
+pytestmark = attack("A16")
 PLANS = {"first": 8, "second": 16}
 # mu^2 = 1/64 each: 24 slots in plans, 40 releases besides
 SINGLE = GaussianEvent(8.0)

@@ -18,9 +18,10 @@ from dpbo.curator.storage import table
 from dpbo.errors import LedgerCorrupt, LedgerError, LedgerMismatch, PrivacyError
 from dpbo.events import GaussianEvent
 from dpbo.testing.ledger_contract import BIRTH
+from tests.attacks.marks import attack
 
 EVENT = GaussianEvent(10.0)
-pytestmark = pytest.mark.attack("A16")
+pytestmark = attack("A16")
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.deep)])

@@ -12,13 +12,13 @@ import torch
 
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, LedgerUnavailable, ReleaseLost
-from dpbo.mechanisms import GaussianMechanism
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, MEAN, NOISE
 from tests.slow.ledger.proxy import Proxy
-from tests.slow.ledger.runs import MEAN, make, search
+from tests.slow.ledger.runs import make, search
 
-NOISE = GaussianMechanism(20.0)
 COMMIT = b"COMMIT\0"  # not READ COMMITTED
-pytestmark = pytest.mark.attack("A16")
+pytestmark = attack("A16")
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_crashed_server_keeps_every_charge_it_answered_for(server, drawn, meas
         while not ended.is_set():
             # a fast machine may use up the plan
             with contextlib.suppress(LedgerUnavailable, BudgetExceeded):
-                objective(torch.rand(2, 1, dtype=torch.float64))
+                objective(torch.rand(2, 1, dtype=DOUBLE))
                 answered.append(curator.ledger.head().seq)
 
     runner = threading.Thread(target=release)
@@ -174,7 +174,7 @@ def test_a_crashed_server_keeps_every_charge_it_answered_for(server, drawn, meas
         ended.set()
         runner.join()
     with contextlib.suppress(LedgerUnavailable, BudgetExceeded):
-        objective(torch.rand(2, 1, dtype=torch.float64))  # what was drawn and not yet stored
+        objective(torch.rand(2, 1, dtype=DOUBLE))  # what was drawn and not yet stored
     records = Ledger.open(url).verify()
     assert records.seq >= max(answered, default=0), "what was answered for is there"
     kept = Ledger.open(url).records()

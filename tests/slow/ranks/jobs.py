@@ -32,19 +32,19 @@ from dpbo.dpsgd.selection import NoisedScore, private_selection
 from dpbo.errors import PrivacyError
 from dpbo.gibo.algorithm import choose_start
 from dpbo.gibo.design import GIBOSettings
-from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CellMeans, ClippedMean, QuantileUtilities
 from dpbo.run_counts import TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
+from tests.setups import DOUBLE, EXACT, box, charged, charges, first_column, owner, stored
 
 N = 203
 D = 3
 SIZE = 4
 STEPS = 6
-BOUNDS = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
-EXACT = NoNoise(allow_not_private=True)
+BOUNDS = box(D)
 NOISE = GaussianMechanism(50.0)
 
 
@@ -92,16 +92,12 @@ def opened(ranks, *, adjacency=Adjacency.REPLACE_ONE, groups=False, where="cpu",
     return Curator(records[mine], unit=unit, adjacency=adjacency, ranks=ranks, **settings)
 
 
-def first_column(_, records):
-    return records[:, 0]
-
-
 def mean(score=first_column, point=None, **more):
     return ClippedMean(score, point, score_range=(0.0, 1.0), **more)
 
 
 def at(number, rows=1):
-    return torch.full((rows, D), number, dtype=torch.float64)
+    return torch.full((rows, D), number, dtype=DOUBLE)
 
 
 def objective(curator, **more):
@@ -112,10 +108,6 @@ def objective(curator, **more):
 
 def on_disk(folder):
     return {"dataset": "d", "ledger": str(folder / "l.db")}
-
-
-def charges(curator):
-    return [record.kind for record in curator.ledger.records()].count("charge")
 
 
 def gibo(curator, mechanism=None, **more):
@@ -240,14 +232,7 @@ def dies(who, owner, method, times, title=None):
 def held(ranks, records, groups=None, **more):
     """A curator of so many records of this rank's."""
     unit = PrivacyUnit("patient", groups=groups)
-    return Curator(
-        torch.rand(records, 2),
-        unit=unit,
-        adjacency=Adjacency.REPLACE_ONE,
-        budget=Budget.gdp(1.0),
-        ranks=ranks,
-        **more,
-    )
+    return owner(torch.rand(records, 2), unit=unit, budget=Budget.gdp(1.0), ranks=ranks, **more)
 
 
 def unit_on_two_ranks(ranks, folder):
@@ -272,22 +257,17 @@ def resumed_with_others(ranks, folder):
     released is remembered everywhere.
     """
     whole = rows()
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget.gdp(1.0),
-        "ranks": ranks,
-    }
+    terms = {"budget": Budget.gdp(1.0), "ranks": ranks}
 
     def begin(records):
-        return objective(Curator(records, **terms, **on_disk(folder))).remaining
+        return objective(owner(records, **terms, **on_disk(folder))).remaining
 
     first = begin(whole[dealt(N, ranks)])
     turns = whole[ranks.rank :: ranks.world_size]
     again = begin(turns)
     (other,) = met_by(lambda: begin(turns + 1.0))
     fresh = turns + 2.0
-    Curator(fresh, **terms).release(mean(), NOISE)
+    owner(fresh, **terms).release(mean(), NOISE)
     return first, again, other, holds_protected(fresh)
 
 
@@ -296,10 +276,8 @@ def resumed_after_a_release(ranks, folder):
     whole = rows()
     left = []
     for _ in range(2):
-        curator = Curator(
+        curator = owner(
             whole[dealt(N, ranks)],
-            unit=PrivacyUnit("record"),
-            adjacency=Adjacency.REPLACE_ONE,
             budget=Budget.gdp(1.0),
             ranks=ranks,
             allow_repeated=True,
@@ -334,7 +312,7 @@ def other_questions(ranks, folder):
         lambda: curator.release(mean(), GaussianMechanism(20.0 + (ranks.rank == 1))),
     )
     asked(at(0.1))
-    return [*met, charges(curator), asked.remaining]
+    return [*met, len(charges(curator.ledger)), asked.remaining]
 
 
 class Scorer:
@@ -374,7 +352,7 @@ def other_models(ranks, folder):
     ]
     same = Scorer(torch.device("meta" if other else "cpu"))
     alike = met_by(lambda: curator.evaluate(mean(same)))
-    return [*met, alike, charges(curator)]
+    return [*met, alike, len(charges(curator.ledger))]
 
 
 def lies(ranks, folder):
@@ -419,21 +397,8 @@ def lies(ranks, folder):
         lambda: released() if liar else curator.evaluate(mean(lambda _, records: records[:, 1]))
     )
     last = released()
-    records = curator.ledger.records()
-    charged = [
-        slot["handle"]
-        for record in records
-        if record.kind == "charge"
-        for slot in record.body["slots"]
-    ]
-    stored = [
-        value["handle"]
-        for record in records
-        if record.kind == "value"
-        for value in record.body["values"]
-    ]
     curator.ledger.verify()
-    return [told, last, charged, stored]
+    return [told, last, charged(curator.ledger), stored(curator.ledger)]
 
 
 def other_terms(ranks, folder):
@@ -589,7 +554,7 @@ def refused_before_it_is_asked(ranks, folder):
     together = curator.release(handle, NOISE).value.tolist()
     wrong: Any = 3
     (alike,) = met_by(lambda: curator.release_all(wrong, NOISE))
-    return made, apart, named, alike, together, charges(curator)
+    return made, apart, named, alike, together, len(charges(curator.ledger))
 
 
 def others_take_turns(ranks, folder):

@@ -8,10 +8,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Ranks
+from dpbo import Budget, PrivacyUnit, Ranks
 from dpbo.curator.labels import hash_labels
 from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError, UsageError
+from tests.attacks.marks import attack
+from tests.setups import charged, owner
 from tests.slow.ranks.jobs import JOBS, STEPS
 
 DEATHS = {
@@ -33,7 +35,7 @@ def refusal(met, name):
     "name",
     [pytest.param(name, marks=[pytest.mark.deep] * ("between" not in name)) for name in DEATHS],
 )
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(ran, met, name):
     folder = ran(name)
     survivors = met(name)
@@ -44,16 +46,10 @@ def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(ran, met, na
 
     ledger = Ledger.open(str(folder / "l.db"))
     ledger.verify()
-    records = ledger.records()
-    charged = [
-        slot["handle"]
-        for record in records
-        if record.kind == "charge"
-        for slot in record.body["slots"]
-    ]
+    paid = charged(ledger)
     draws = [line.split() for line in (folder / "draws").read_text().splitlines()]
     lost = 1 if "between" in name else 0
-    assert len(charged) == len(set(charged)) == STEPS, "the plan is used up, no more and no less"
+    assert len(paid) == len(set(paid)) == STEPS, "the plan is used up, no more and no less"
     assert {rank for rank, _ in draws} == {"0"}, "noise is drawn on the first rank alone"
     assert len(draws) == len({handle for _, handle in draws}), "a handle was drawn twice"
 
@@ -67,7 +63,7 @@ def test_a_killed_rank_ends_the_run_on_all_and_the_next_one_goes_on(ran, met, na
         assert after[: len(known)] == known, "what ranks saw is what is resumed"
 
 
-@pytest.mark.attack("A20")
+@attack("A20")
 @pytest.mark.deep
 def test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger(ran, met):
     name, text = refusal(met, "unit on two ranks")
@@ -76,7 +72,7 @@ def test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger(ran, me
     assert not (ran("unit on two ranks") / "l.db").exists()
 
 
-@pytest.mark.attack("A26")
+@attack("A26")
 def test_one_name_written_in_two_ways_on_two_ranks_is_said(met):
     """Labels in NFC and NFD, in other capitals or with a zero-width space made four units of three
     people, without a word.
@@ -90,7 +86,7 @@ def test_one_name_written_in_two_ways_on_two_ranks_is_said(met):
         ]
 
 
-@pytest.mark.attack("A30", "A35")
+@attack("A30", "A35")
 def test_ranks_resume_with_the_same_records_however_they_are_dealt(met):
     """They resumed on other records without a word, and only the first rank knew later what had
     been released.
@@ -130,7 +126,7 @@ def test_ranks_that_ask_for_different_things_are_refused_and_may_go_on(met):
         assert (charges, left) == (1, 2), "only what all asked for was charged"
 
 
-@pytest.mark.attack("A35")
+@attack("A35")
 def test_ranks_with_other_code_globals_or_models_are_refused_before_a_charge(met):
     """They were accepted: the sum was of scores by two models, which no statement says."""
     for rank in met("other models").values():
@@ -143,7 +139,7 @@ def test_ranks_with_other_code_globals_or_models_are_refused_before_a_charge(met
         assert charges == 0
 
 
-@pytest.mark.attack("A16", "A17")
+@attack("A16", "A17")
 def test_a_rank_that_lies_causes_no_second_noise_and_no_release_without_a_charge(ran, met):
     """What it sends of its own records is believed. All else is compared before anything is
     charged.
@@ -229,7 +225,7 @@ def test_hidden_runs_are_refused_on_ranks_before_they_cost(met):
         assert last == 2, "birth and two notes"
 
 
-@pytest.mark.attack("A17", "A27")
+@attack("A17", "A27")
 def test_a_training_that_several_processes_share_is_refused(met):
     for rank in met("trains together").values():
         *modules, curator, noted = rank["value"]
@@ -300,13 +296,7 @@ def test_ranks_need_a_group_and_a_timeout():
     with pytest.raises(UsageError, match="init_process_group"):
         Ranks()
     with pytest.raises(InputError, match="ranks"):
-        Curator(
-            torch.rand(3),
-            unit=PrivacyUnit("u"),
-            adjacency=Adjacency.REPLACE_ONE,
-            budget=Budget.gdp(1.0),
-            ranks=object(),  # type: ignore[arg-type]
-        )
+        owner(torch.rand(3), unit=PrivacyUnit("u"), budget=Budget.gdp(1.0), ranks=object())
 
 
 def test_partial_sums_are_added_in_whole_numbers(tmp_path):

@@ -26,6 +26,7 @@ from dpbo.events import (
     PermuteAndFlipEvent,
     PoissonGaussianEvent,
 )
+from tests.attacks.marks import attack
 
 ADD = "add-or-remove-one"
 REPLACE = "replace-one"
@@ -60,7 +61,7 @@ def test_gaussians_one_by_one_come_to_their_exact_curve_from_above():
                 ), (mu, delta)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_each_pair_agrees_with_dp_accounting():
     step = {"value_discretization_interval": 1e-4}
     for pair, reference in (
@@ -79,7 +80,7 @@ def test_each_pair_agrees_with_dp_accounting():
     ("sigma", "rate", "steps"),
     [(1.1, 0.125, 16), (0.7, 0.01, 1000), (4.0, 0.5, 200), (1.0, 1.0, 3)],
 )
-@pytest.mark.attack("A15", "A23")
+@attack("A15", "A23")
 def test_sampled_gaussians_agree_with_dp_accounting_under_both_relations(sigma, rate, steps):
     event = dp_event.SelfComposedDpEvent(
         dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(sigma)), steps
@@ -106,7 +107,7 @@ def test_sampled_gaussians_agree_with_dp_accounting_under_both_relations(sigma, 
     ),
     st.floats(1e-9, 1e-3),
 )
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_finer_grids_are_tighter_more_events_cost_more_and_order_does_not_matter(parts, delta):
     events = [kind(1 / size, slots) for kind, size, slots in parts]
     fast, fine = (compose(events, delta=delta, refine=refine) for refine in (False, True))
@@ -115,7 +116,7 @@ def test_finer_grids_are_tighter_more_events_cost_more_and_order_does_not_matter
     assert compose([*events[1:], *events[:1]], delta=delta) == fast
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_exponentials_are_half_as_far_as_any_pure_mechanism():
     """mu of the exponential: over all two-point pairs with losses t and t - epsilon, none needs
     more.
@@ -131,7 +132,7 @@ def test_exponentials_are_half_as_far_as_any_pure_mechanism():
         )
 
 
-@pytest.mark.attack("A9")
+@attack("A9")
 def test_relations_are_converted_one_way():
     add = Adjacency.ADD_OR_REMOVE_ONE
     replace = Adjacency.REPLACE_ONE
@@ -173,7 +174,7 @@ def test_losses_too_large_for_a_grid_keep_the_other_bounds():
     assert bound.epsilon == gdp.epsilon_at(50.0, 1e-5)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_no_size_of_noise_is_too_small_or_too_large_for_a_bound():
     """Every bound is above what neighbours can reach: no float underflows to an epsilon of 0."""
     for kind in (

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from dpbo.accounting.dominating_pairs import GaussianPair, LaplacePair, PoissonPair, ResponsePair
+from tests.attacks.marks import attack
 
 ADD = "add-or-remove-one"
 REPLACE = "replace-one"
@@ -43,7 +44,7 @@ CONTINUOUS = [
 ]
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_masses_tails_and_spread_are_those_of_the_densities():
     for pair, p, q, wide in CONTINUOUS:
         x = np.linspace(-14 * wide - 2, 14 * wide + 2, 200_001)
@@ -75,7 +76,7 @@ def test_masses_tails_and_spread_are_those_of_the_densities():
         assert np.all(own_q >= own_p * np.exp(-edges[1:]) * (1 - 1e-9) - 1e-18)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_a_response_is_right_with_e_to_epsilon_to_one():
     for epsilon in (0.01, 0.5, 3.0, 20.0):
         pair = ResponsePair(epsilon)
@@ -88,7 +89,7 @@ def test_a_response_is_right_with_e_to_epsilon_to_one():
         assert pair.variance() == pytest.approx(4 * epsilon**2 * right * (1 - right), rel=1e-6)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_laplace_noise_on_numbers_one_apart():
     """Lap(0, 1/e) against Lap(1, 1/e): loss e where x < 0, -e where x > 1, e (1 - 2 x) between."""
     for epsilon in (0.05, 1.0, 4.0):
@@ -111,7 +112,7 @@ def test_laplace_noise_on_numbers_one_apart():
         assert 0.3 < pair.variance() / min(epsilon, 1.0) ** 2 < 3
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_far_tails_keep_their_digits():
     """Cells far to either side are measured from the nearer tail."""
     pair = GaussianPair(1.0)

@@ -29,6 +29,7 @@ from dpbo.events import (
 from dpbo.reporting import words
 from dpbo.run_counts import FixedRuns
 from examples import check_export
+from tests.attacks.marks import attack
 
 ORDERS = [1.05, 1.5, 2.0, 8.0, 300.0]
 # epsilon, or mu
@@ -94,7 +95,7 @@ def test_every_event_is_read_again_priced_and_put_in_words():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_renyi_and_zero_concentrated_prices_are_the_closed_forms(kind):
     make, divergence, concentrated = KINDS[kind]
     for size in SIZES:
@@ -126,7 +127,7 @@ def test_renyi_and_zero_concentrated_prices_are_the_closed_forms(kind):
 
 
 @pytest.mark.parametrize("kind", ["laplace", "l2-laplace"])
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_renyi_divergences_are_never_rounded_below(kind):
     """Near order 1, where digits cancel, and at huge orders, where nothing but epsilon is left:
     none of many epsilons is too low.
@@ -162,7 +163,7 @@ def test_pure_prices_and_the_largest_that_has_a_gaussian_one():
     assert renyi.cost(NotPrivateEvent(), 2.0) is None
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_a_selection_pays_for_all_events_of_all_runs_and_is_not_rounded_below():
     """A fixed number of runs costs each run's epsilon; logarithms of numbers near 1 lose their last
     digits on the safe side.
@@ -198,7 +199,7 @@ def test_a_run_without_a_renyi_bound_gives_its_selection_none():
         )
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_the_most_expensive_of_several_roles_counts():
     event = RolesEvent(
         costs=(("a", (GaussianEvent(2.0), LaplaceEvent(4.0))), ("b", (LaplaceEvent(2.0, 2),)))
@@ -227,7 +228,7 @@ def test_the_most_expensive_of_several_roles_counts():
     assert event_costs.pure(unpriced) is None
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_conversions_are_the_formula_and_never_below():
     orders = np.array([1.0001, 1.5, 2.0, 60.0, 1e5])
     for delta in DELTAS:
@@ -262,7 +263,7 @@ def least(rho, delta):
     return at(low)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_rho_is_never_read_below_its_best_order():
     """To the last digits: what floats round away is added, not taken off; and the way back is
     rounded down.
@@ -276,7 +277,7 @@ def test_rho_is_never_read_below_its_best_order():
             assert back > rho * (1 - 1e-10)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_a_tiny_budget_has_a_rho_that_holds_and_is_the_largest():
     assert renyi.epsilon_of_rho(0.0, 1e-5) == renyi.epsilon_of_rho(1e-9, 0.5) == 0.0
     assert renyi.epsilon_of_rho(1.0, 0.0) == math.inf

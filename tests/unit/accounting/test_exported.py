@@ -14,7 +14,7 @@ from dp_accounting import NeighboringRelation
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import Adjacency, Budget, PrivateObjective
 from dpbo.__main__ import main
 from dpbo.accounting import GDPFilter, Planned, RDPFilter, ZCDPFilter
 from dpbo.events import (
@@ -31,9 +31,9 @@ from dpbo.mechanisms import (
     LaplaceMechanism,
     PermuteAndFlipMechanism,
 )
-from dpbo.queries import ClippedMean, PoissonSampled, QuantileUtilities
+from dpbo.queries import PoissonSampled, QuantileUtilities
+from tests.setups import DOUBLE, MEAN, owner
 
-MEAN = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
 CHOICE = QuantileUtilities(lambda _, r: r, candidates=[0.1, 0.5, 0.9], quantile=0.5)
 EVENTS = (
     GaussianEvent(9.0, 6),
@@ -49,10 +49,8 @@ def exported(tmp_path, capsys, accounting, sampled=False):
     for.
     """
     url = str(tmp_path / "l.db")
-    curator = Curator(
-        torch.linspace(0, 1, 400, dtype=torch.float64),
-        unit=PrivacyUnit("record"),
-        adjacency=Adjacency.REPLACE_ONE,
+    curator = owner(
+        torch.linspace(0, 1, 400, dtype=DOUBLE),
         budget=Budget(20.0, 1e-6),
         dataset="d",
         ledger=url,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from dpbo import Budget, Curator
+from dpbo import Budget
 from dpbo.accounting import (
     GDPFilter,
     Planned,
@@ -34,6 +34,8 @@ from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, LaplaceEvent, SelectionEvent
 from dpbo.run_counts import BinomialRuns
 from dpbo.statement import Guarantee
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, owner
 
 FILTERS = [GDPFilter(), PureFilter(), ZCDPFilter(), RDPFilter(8.0)]
 
@@ -66,7 +68,7 @@ def test_the_gdp_price_of_laplace_lies_above_its_exact_curve(epsilon, at):
     assert gdp._exact_delta(mu, at) >= exact * (1 - 1e-9) - 1e-15
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_rdp_agrees_with_dp_accounting():
     for event, theirs in (
         (GaussianEvent(5.0, 25), dp_accounting.GaussianDpEvent(5.0)),
@@ -81,7 +83,7 @@ def test_rdp_agrees_with_dp_accounting():
 
 
 @pytest.mark.parametrize("accounting", FILTERS, ids=lambda f: f.name)
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_a_calibrated_plan_comes_back_within_its_budget_and_wastes_nothing(accounting):
     for event, (epsilon, delta) in itertools.product(
         [GaussianEvent, LaplaceEvent], [(0.5, 1e-6), (3.0, 1e-5), (8.0, 1e-3)]
@@ -161,7 +163,7 @@ def test_noise_that_a_filter_cannot_pay_for_is_refused():
         PureFilter().cost(GaussianEvent(1.0))
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_a_thousand_distinct_costs_add_up_quickly_and_upward():
     costs = [GDPFilter().cost(GaussianEvent(5 + i / 7)) for i in range(1000)]
     total = sum(costs, Cost.of(0)).parts[0]
@@ -175,7 +177,7 @@ def test_a_thousand_distinct_costs_add_up_quickly_and_upward():
     assert (Cost.of(long) + Cost.of(1)).parts == (1 + Fraction(1, _GRAIN),), "rounded up from there"
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_the_gdp_price_of_a_pure_event_is_rounded_up():
     for epsilon in (1e-6, 1e-3, 0.5, 20.0, 199.0, 200.0):
         price = event_costs.mu_squared(LaplaceEvent(1 / epsilon))
@@ -190,7 +192,7 @@ def test_the_gdp_price_of_a_pure_event_is_rounded_up():
     assert event_costs.mu_squared(LaplaceEvent(1e-3)) is None
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_a_renyi_reading_is_rounded_up():
     """At an order whose conversion is so small that its own margin does not cover the rounding of
     the sum.
@@ -212,16 +214,14 @@ def test_a_renyi_reading_is_rounded_up():
     assert RDPFilter(64.0).guarantee_of(Fraction(3), None).epsilon is None
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 @pytest.mark.parametrize(
     "accounting", [*FILTERS, Planned([GaussianEvent(10.0, 3)])], ids=lambda one: type(one).__name__
 )
 def test_nothing_released_costs_nothing(accounting):
     budget = Budget(2.0, 0.0 if isinstance(accounting, PureFilter) else 1e-5)
-    records = torch.zeros(10, dtype=torch.float64)
-    curator = Curator(
-        records, unit="record", adjacency="replace-one", budget=budget, accounting=accounting
-    )
+    records = torch.zeros(10, dtype=DOUBLE)
+    curator = owner(records, budget=budget, accounting=accounting)
     assert curator.spent.epsilon == 0.0
 
 
@@ -249,7 +249,7 @@ def test_a_cap_may_come_from_a_machine_that_rounds_otherwise_not_from_another_bu
         assert not accounting.may_hold(Cost((cap.parts[0] / 2, cap.parts[0] / 2)), budget)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_exact_numbers_are_rounded_up_by_no_more_than_a_step():
     for exact in (Fraction(n, d) for n in range(1, 40) for d in (3, 7, 10**9, 2**60)):
         found = rounded_up(exact)

@@ -15,6 +15,7 @@ from dpbo.accounting import GDPFilter, calibrate, gdp
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
 from dpbo.statement import format_up
+from tests.attacks.marks import attack
 
 MUS = [1e-9, 1e-3, 0.3, 1.0, 7.0, 60.0]
 
@@ -26,7 +27,7 @@ def exact(mu, epsilon):
         return mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_an_epsilon_is_finite_and_holds_where_mu_hardly_leaks_more_than_delta():
     """delta(0) = mu / sqrt(2 pi) for small mu: just above it floats see no difference of the two
     tails.
@@ -39,7 +40,7 @@ def test_an_epsilon_is_finite_and_holds_where_mu_hardly_leaks_more_than_delta():
             assert gdp._exact_delta(edge * (1 + above), epsilon) <= delta
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_ends_of_the_range_and_what_is_smaller_than_any_float():
     assert format_up(gdp.epsilon_at(1.0, 1e-5)) == "4.378", "the published figure"
     assert gdp.mu_within(gdp.epsilon_at(1e11, 1e-9), 1e-9) == pytest.approx(1e11, rel=1e-3), (
@@ -50,7 +51,7 @@ def test_ends_of_the_range_and_what_is_smaller_than_any_float():
     assert gdp.curve(100.0, np.array([0.0])).tolist() == [1.0]
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_the_curve_of_deltas_is_never_below():
     """Over epsilons whose tails are a few, or many, standard deviations away."""
     for mu, tail in itertools.product(MUS, [-2.0, -0.4, 0.0, 1.0, 5.0, 20.0]):
@@ -60,7 +61,7 @@ def test_the_curve_of_deltas_is_never_below():
         assert true <= curve <= float(true) * (1 + 1e-8 + 1e-10 / mu) + 1e-300, (mu, tail)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_epsilon_is_the_least_and_mu_the_largest():
     """To nine digits; for mu below 1e-6, to as many as floats keep of the two tails' difference."""
     for mu, delta in itertools.product(MUS, [0.3, 1e-3, 1e-8, 1e-40, 1e-300]):
@@ -73,7 +74,7 @@ def test_epsilon_is_the_least_and_mu_the_largest():
             assert exact(most, epsilon) <= delta < exact(most * (1 + off), epsilon), (mu, delta)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_a_tiny_budget_has_a_mu_that_holds_and_is_at_least_half_of_the_largest():
     for epsilon, delta in (
         (1e-20, 1e-20),

@@ -6,12 +6,11 @@ import functools
 import math
 import tracemalloc
 from fractions import Fraction
-from typing import Any
 
 import pytest
 import torch
 
-from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import DPGIBO, Budget, PrivateObjective
 from dpbo.accounting import Planned, calibrate, compose
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.planned import accounting_named
@@ -27,24 +26,17 @@ from dpbo.events import (
 )
 from dpbo.gibo import choose_start
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
-from dpbo.queries import ClippedMean, QuantileUtilities
+from dpbo.queries import QuantileUtilities
+from tests.setups import DOUBLE, MEAN, box, of, owner
 
-RECORDS = torch.linspace(0, 1, 500, dtype=torch.float64)
-MEAN = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
+RECORDS = torch.linspace(0, 1, 500, dtype=DOUBLE)
 CHOICE = QuantileUtilities(lambda _, r: r, candidates=[0.1, 0.5, 0.9], quantile=0.5)
 PLAN = Planned([GaussianEvent(8.0, 3), ExponentialEvent(4.0, 2), LaplaceEvent(5.0)])
 
 
 def make(accounting=PLAN, budget=None, **settings):
     budget = budget or Budget(6.0, 1e-6)
-    return Curator(
-        RECORDS,
-        unit=PrivacyUnit("record"),
-        adjacency=Adjacency.REPLACE_ONE,
-        budget=budget,
-        accounting=accounting,
-        **settings,
-    )
+    return owner(RECORDS, budget=budget, accounting=accounting, **settings)
 
 
 def test_each_event_has_its_own_slots():
@@ -77,10 +69,10 @@ def test_the_statement_prints_the_whole_plan_from_the_start():
     assert str(pure.statement().guarantee).startswith("(1.000, 0.0)-DP"), "read at delta 0"
 
 
-def test_a_plan_beyond_its_budget_is_refused_before_anything_exists(tmp_path):
+def test_a_plan_beyond_its_budget_is_refused_before_anything_exists(on_disk, tmp_path):
     for budget in (Budget(1.0, 1e-6), Budget(6.0, 0.0), Budget.gdp(0.3)):
         with pytest.raises(UsageError, match="events"):
-            make(budget=budget, dataset="d", ledger=str(tmp_path / "l.db"))
+            make(budget=budget, **on_disk)
     assert not (tmp_path / "l.db").exists()
     assert (
         make(budget=Budget.gdp(2.0, delta=1e-6)).statement().guarantee.mu
@@ -113,7 +105,7 @@ def test_a_plan_carries_an_objective_and_its_final_release():
         curator, lambda x, r: (r - x[0]).abs(), score_range=(0.0, 1.0), evaluations=4
     )
     assert objective.noise_multiplier == 9.0
-    objective(torch.rand(4, 1, dtype=torch.float64))
+    objective(torch.rand(4, 1, dtype=DOUBLE))
     curator.release(MEAN, GaussianMechanism(12.0))
     with pytest.raises(UsageError, match="as many slots"):
         PrivateObjective(
@@ -124,8 +116,8 @@ def test_a_plan_carries_an_objective_and_its_final_release():
 def test_a_share_of_a_plan_is_refused_before_anything_is_reserved():
     """It would change nothing, and the statement would declare it."""
     curator = make(Planned([GaussianEvent(10.0, 30), ExponentialEvent(20.0, 2)]))
-    terms: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 30}
-    bounds = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    terms = of(score_range=(0.0, 1.0), evaluations=30)
+    bounds = box(1)
     for ask in (
         lambda share: PrivateObjective(curator, lambda x, r: r, budget=share, **terms),
         lambda share: DPGIBO(
@@ -155,13 +147,8 @@ def test_a_search_and_its_choice_take_what_the_plan_lists_for_each():
         Planned([GaussianEvent(20.0, 5), PermuteAndFlipEvent(20.0), GaussianEvent(15.0)])
     )
     curator.release(MEAN, GaussianMechanism(15.0))
-    candidates = torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(1)
-    terms: dict[str, Any] = {
-        "score_range": (0.0, 1.0),
-        "evaluations": 5,
-        "finalists": 3,
-        "initial": 3,
-    }
+    candidates = torch.linspace(0, 1, 9, dtype=DOUBLE).unsqueeze(1)
+    terms = of(score_range=(0.0, 1.0), evaluations=5, finalists=3, initial=3)
     search_then_choose(curator, lambda x, r: 1 - (r - x[0]).abs(), candidates, **terms)
     assert curator.ledger.used() == {
         "search then choose: search": 5,

@@ -19,6 +19,7 @@ from dpbo.accounting.dominating_pairs import (
     ResponsePair,
 )
 from dpbo.accounting.pld import _discretised
+from tests.attacks.marks import attack
 
 PAIRS = [
     GaussianPair(0.4),
@@ -29,7 +30,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_on_the_grid_both_masses_are_kept():
     """P adds up to 1, and Q = P e^-loss to what Q has there: so no point of the curve falls, and
     none is far off.
@@ -59,7 +60,7 @@ def true_delta(pair, epsilon):
     return float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum()) + atoms
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_what_the_transform_may_round_away_is_added_at_every_point(monkeypatch):
     """2^-51 of the spectrum's mean modulus for each of log2(points) stages, and for each factor of
     the product and two more.
@@ -83,7 +84,7 @@ def test_what_the_transform_may_round_away_is_added_at_every_point(monkeypatch):
         assert deltas[j] - without[j] == pytest.approx(added, rel=1e-3, abs=0)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_the_grid_is_the_finest_that_fits(monkeypatch):
     """Neither one pair's span nor the window takes more points than there may be; what is read on a
     coarse grid is a bound all the same.
@@ -108,7 +109,7 @@ def test_losses_too_large_for_floats_are_left_to_other_bounds():
         assert pld.epsilon(dict.fromkeys(pairs, 1), 1e-6) == math.inf, pairs
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_many_responses_cost_what_their_binomial_says():
     cases = [
         (0.3, 40),
@@ -150,7 +151,7 @@ def test_what_lies_beyond_the_grids_counts_once_a_slot():
     assert pld.epsilon({Broken(0.1): 50, Broken(0.1001): 50}, 0.9e-3) == math.inf
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_chords_bound_a_curve_everywhere_and_meet_it_where_it_was_read():
     pair = GaussianPair(1.0)
     epsilons = np.linspace(0.0, 9.0, 200)

@@ -14,6 +14,7 @@ from dpbo.accounting.composition import compose
 from dpbo.accounting.dominating_pairs import PoissonPair
 from dpbo.accounting.renyi import sampled_gaussian
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
+from tests.attacks.marks import attack
 
 ADD = "add-or-remove-one"
 REPLACE = "replace-one"
@@ -48,7 +49,7 @@ def divergence(sigma, rate, relation, order):
 
 
 @RELATIONS
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_divergences_are_the_integrals(relation):
     for sigma, rate, order in (
         (1.0, 0.1, 2.0),
@@ -64,7 +65,7 @@ def test_divergences_are_the_integrals(relation):
 
 
 @RELATIONS
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_a_divergence_near_order_one_is_not_below_the_true_one(relation):
     """There what rounding takes away is divided by order - 1."""
     sigma = 316.2277660168379
@@ -75,7 +76,7 @@ def test_a_divergence_near_order_one_is_not_below_the_true_one(relation):
 
 
 @RELATIONS
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_a_tiny_divergence_keeps_its_digits_and_a_large_order_is_the_unsampled_one(relation):
     """For small rates chi^2 grows as rate^2; above order 128, and for all units, it is that of no
     sampling.
@@ -99,7 +100,7 @@ def test_a_tiny_divergence_keeps_its_digits_and_a_large_order_is_the_unsampled_o
 
 
 @RELATIONS
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_where_a_grid_would_be_too_large_the_divergence_is_that_of_no_sampling(relation):
     """At order 62.5 the largest grid is asked for to the step: 2 * 62.5 + 12 / 4 = 128, in steps of
     2^-10.
@@ -165,7 +166,7 @@ def inverse(loss, sigma, rate, relation):
 
 @RELATIONS
 @pytest.mark.filterwarnings("error")
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_a_loss_is_inverted_however_large_it_is_on_either_side(relation):
     sizes = [1e-6, 0.4, 0.6, 5.0, 39.0, 41.0, 354.0, 357.0, 600.0, 720.0]
     losses = np.array([-size for size in sizes] + [0.0] + sizes)
@@ -177,7 +178,7 @@ def test_a_loss_is_inverted_however_large_it_is_on_either_side(relation):
         assert found == pytest.approx(true, rel=off, abs=off * sigma), (sigma, rate)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_an_epsilon_of_hundreds_is_a_bound_that_is_reached():
     """delta at epsilon, with P and Q the mass of all outputs on the far side of the one whose loss
     is epsilon.

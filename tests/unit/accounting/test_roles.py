@@ -4,7 +4,6 @@ of the worst one.
 
 import dataclasses
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ import torch
 from dpbo import PrivateObjective
 from dpbo.accounting import GDPFilter, Planned, PureFilter, RDPFilter, ZCDPFilter, compose
 from dpbo.accounting.calibration import convert_adjacency
-from dpbo.curator.curator import Curator
 from dpbo.dpsgd.selection import NoisedScore, selection_event
 from dpbo.errors import InputError
 from dpbo.events import (
@@ -24,9 +22,10 @@ from dpbo.events import (
     event_from_json,
 )
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.privacy import Adjacency, Budget, PrivacyUnit
+from dpbo.privacy import Adjacency
 from dpbo.queries import ClippedMean
 from dpbo.run_counts import PoissonRuns
+from tests.setups import of, owner
 
 STEPS = PoissonGaussianEvent(2.0, 50, rate=0.1, relation="add-or-remove-one")
 SCORE = GaussianEvent(3.0)
@@ -126,13 +125,8 @@ def test_one_curator_pays_under_one_role_alone():
         RolesEvent(2.0, costs=((role, (GaussianEvent(1.0),)),))
         for role in ("validation", "candidate")
     ]
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget(3.0, 1e-6),
-    }
-    curator = Curator(torch.arange(50.0), **terms, accounting=Planned(spent))
-    asked: dict[str, Any] = {"score_range": (0.0, 1.0), "role": "candidate"}
+    curator = owner(torch.arange(50.0), accounting=Planned(spent))
+    asked = of(score_range=(0.0, 1.0), role="candidate")
 
     def score(_, records):
         return records / 50

@@ -27,6 +27,7 @@ from dpbo.run_counts import (
     ThresholdStop,
     TruncatedNegativeBinomial,
 )
+from tests.attacks.marks import attack
 from tests.unit.accounting.enumerated import (
     EPSILONS,
     LAWS,
@@ -62,7 +63,7 @@ def laws_of(i):
     return LAWS[i % len(LAWS)], LAWS[(7 * i + 5) % len(LAWS)]
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_no_mechanism_passes_the_profile_bounds():
     worst = {"ratio": 0.0, "envelope": 0.0}
     for i, (p, q) in enumerate(pairs(PAIRS, 1)):
@@ -84,7 +85,7 @@ def test_no_mechanism_passes_the_profile_bounds():
     assert worst["envelope"] > 0.9
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_no_mechanism_passes_the_renyi_bounds():
     worst = 0.0
     for i, (p, q) in enumerate(pairs(PAIRS, 2, leaks=False)):
@@ -97,7 +98,7 @@ def test_no_mechanism_passes_the_renyi_bounds():
     assert worst > 0.95
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_no_mechanism_passes_the_pure_bound_or_the_threshold_bounds():
     reached = 0.0
     for i, (p, q) in enumerate(pairs(PAIRS, 3)):
@@ -126,7 +127,7 @@ def test_no_mechanism_passes_the_pure_bound_or_the_threshold_bounds():
     assert reached > 0.95
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_one_direction_of_the_base_is_not_enough_nor_may_the_number_of_runs_be_seen():
     passed = {"one direction": 0, "visible": 0}
     for i, (p, q) in enumerate(pairs(200, 6)):
@@ -199,7 +200,7 @@ def test_the_table_of_gaussian_runs():
         assert bound.epsilon >= reached - 0.006
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_renyi_bounds_are_those_of_dp_accounting():
     orders = np.concatenate([1 + np.geomspace(0.1, 3.0, 20), np.arange(4.5, 120.0, 3.0)])
     inner = dp_event.SelfComposedDpEvent(
@@ -227,7 +228,7 @@ def test_renyi_bounds_are_those_of_dp_accounting():
     assert 0.7 * theirs.get_epsilon(1e-6) <= poisson.rdp <= theirs.get_epsilon(1e-6)
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_the_ratio_is_the_largest_over_all_levels():
     """sup f'(1 - u) / f'(1 - v) over all u and v <= T(u) of the other direction; for Poisson runs,
     the rate times their distance.
@@ -269,7 +270,7 @@ def test_the_ratio_is_the_largest_over_all_levels():
         )
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_adaptive_rounds_cost_their_spread_and_a_spread_of_one_is_plain():
     """Densities between 1 and 1 times the prior's: the lesser of both bounds, of which the ratio's
     is lower where cells are coarse.
@@ -297,7 +298,7 @@ def test_adaptive_rounds_cost_their_spread_and_a_spread_of_one_is_plain():
         ) == pytest.approx(envelope, rel=1e-6)
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_renyi_bounds_are_their_formulas():
     """Of a base whose directions differ the worse one counts; what K = 0 or a threshold adds is
     neither left out nor doubled.
@@ -368,7 +369,7 @@ MANY = [
 ]
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_a_pure_epsilon_keeps_its_digits_however_small_and_is_rounded_up():
     for law in MANY:
         for epsilon in (1e-15, 1e-12, 1e-9, 1e-6, 1e-3, 0.1, 1.0, 30.0, 300.0):
@@ -419,7 +420,7 @@ NEAR_ONE = [
 ]
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_renyi_bounds_of_an_order_near_one_are_rounded_up():
     """There the rounding of a logarithm is divided by the order less one: no price may be below the
     divergence, nor below 0.

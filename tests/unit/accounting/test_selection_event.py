@@ -4,7 +4,6 @@ is found for a budget.
 
 import dataclasses
 import json
-from typing import Any
 
 import pytest
 
@@ -38,6 +37,7 @@ from dpbo.run_counts import (
     ThresholdStop,
     TruncatedNegativeBinomial,
 )
+from tests.setups import charges, of
 
 STEPS = PoissonGaussianEvent(1.1, 300, rate=0.01, relation="add-or-remove-one")
 GEOMETRIC = TruncatedNegativeBinomial.of_mean(10.0)
@@ -67,7 +67,7 @@ def test_bad_events_are_refused():
     ):
         with pytest.raises(InputError):
             dataclasses.replace(MIXED, **change)
-    listed: dict[str, Any] = {"base": list(MIXED.base)}
+    listed = of(base=list(MIXED.base))
     assert dataclasses.replace(MIXED, **listed) == MIXED
     for broken in ({"run_count": {"distribution": "of the jungle"}}, {"more": 1}):
         with pytest.raises(ValueError, match="newer"):
@@ -98,8 +98,7 @@ def test_the_ledger_keeps_and_replays_it(tmp_path, accounting):
     ledger.charge("after", GaussianEvent(20.0, 3), {"slots": [{}] * 3})
     again = Ledger.open(path)
     again.verify()
-    charged = next(record for record in again.records() if record.kind == "charge")
-    assert event_from_json(charged.body["event"]) == MIXED
+    assert event_from_json(charges(again)[0]["event"]) == MIXED
     assert accounting_named(accounting.name) == accounting
     with pytest.raises(BudgetExceeded):
         ledger.charge("more", MIXED.repeated(40), {"slots": [{}] * 40})

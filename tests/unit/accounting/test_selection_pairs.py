@@ -32,6 +32,7 @@ from dpbo.events import (
     SelectionEvent,
 )
 from dpbo.run_counts import FixedRuns, PoissonRuns, TruncatedNegativeBinomial
+from tests.attacks.marks import attack
 from tests.unit.accounting.enumerated import profiles_of_laws
 
 GEOMETRIC = TruncatedNegativeBinomial.of_mean(10.0)
@@ -72,7 +73,7 @@ def test_gaussians_are_one_pair_and_choices_join_them_where_that_is_asked():
     ), "a large one its range"
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_each_direction_of_a_selection_among_sampled_runs_is_a_pair_of_its_own():
     """With its slots; where the runs have one direction, so has the selection."""
     for run, directions in (
@@ -97,7 +98,7 @@ def test_each_direction_of_a_selection_among_sampled_runs_is_a_pair_of_its_own()
         assert np.allclose(side.delta(epsilons), own, rtol=0.01)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_both_directions_of_a_run_count_whichever_is_worse(monkeypatch):
     """For two laws that differ by direction, and for the same exchanged: the bound is the same, and
     that of the worse one.
@@ -118,7 +119,7 @@ def test_both_directions_of_a_run_count_whichever_is_worse(monkeypatch):
         assert max(now for now, _ in tried) <= 0.05 < max(before for _, before in tried)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_below_zero_a_profile_is_that_of_the_other_direction():
     epsilons = np.linspace(0.0, 6.0, 25)
     up = gdp.curve(1.0, epsilons)
@@ -131,7 +132,7 @@ def test_below_zero_a_profile_is_that_of_the_other_direction():
     assert profile.delta(signed) == pytest.approx(true, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_the_profile_of_one_run_is_that_of_its_composition():
     """From above, and hardly: where a fine composition has a delta, so has the profile read from
     it; and it ends with nothing left.
@@ -157,7 +158,7 @@ def test_the_profile_of_one_run_is_that_of_its_composition():
             )
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_an_epsilon_of_a_selection_is_the_least_at_its_delta():
     for noise, delta in itertools.product([20.0, 2.0, 0.3], [0.3, 1e-5]):
         event = SelectionEvent(base=(GaussianEvent(noise),), run_count=FixedRuns(2))
@@ -199,7 +200,7 @@ LEAST = [
 @pytest.mark.parametrize(
     "cases", [LITTLE, pytest.param(LEAST, marks=pytest.mark.deep)], ids=["quick", "slow"]
 )
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_selections_among_runs_of_any_noise_are_bounded(cases):
     """No exception, no NaN, and no bound below what one run's typical loss says, where floats lose
     it or cannot hold it.

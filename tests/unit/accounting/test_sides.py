@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from dpbo.accounting.selection_bounds import Profile, RunProfiles
+from tests.attacks.marks import attack
 from tests.unit.accounting.enumerated import profile_of_laws, profiles_of_laws
 
 P = np.array([0.5, 0.2, 0.2, 0.1])
@@ -18,7 +19,7 @@ SIDE = profile_of_laws(P, Q)
 EPSILONS = np.linspace(-3.0, 4.0, 57)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_the_profile_of_two_laws_is_the_sum_of_p_minus_e_to_epsilon_q():
     assert SIDE.infinite == pytest.approx(0.1)
     assert SIDE.masses.sum() + SIDE.infinite == pytest.approx(1.0)
@@ -29,7 +30,7 @@ def test_the_profile_of_two_laws_is_the_sum_of_p_minus_e_to_epsilon_q():
     assert SIDE.delta(EPSILONS.reshape(3, 19)).tolist() == found.reshape(3, 19).tolist()
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_losses_are_rounded_up_and_nearly_alike_ones_are_one():
     p = np.array([0.25, 0.25 * (1 + 1e-13), 0.5])
     side = profile_of_laws(p / p.sum(), np.array([0.3, 0.3, 0.4]))
@@ -38,7 +39,7 @@ def test_losses_are_rounded_up_and_nearly_alike_ones_are_one():
     assert side.losses == pytest.approx(np.log([0.25 / 0.3, 0.5 / 0.4]), abs=2e-9)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_no_set_has_more_mass_than_the_trade_off_says():
     """Of all sets of outcomes and shares of one more, as Neyman and Pearson choose them."""
     order = np.argsort(-P / np.maximum(Q, 1e-300))
@@ -52,7 +53,7 @@ def test_no_set_has_more_mass_than_the_trade_off_says():
         assert best - 1e-12 <= float(SIDE.tradeoff(np.array([u]))[0]) <= best + 1e-7
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_where_a_share_of_the_profile_meets_a_line():
     for a, b in ((1.0, 1.0), (0.2, 3.0), (5.0, 0.1), (1.0, 0.001)):
         t = SIDE.crossing(a, b)
@@ -71,7 +72,7 @@ def test_where_a_share_of_the_profile_meets_a_line():
     assert Fraction(SIDE.crossing(1.0, 1e-6)) >= Fraction(SIDE.infinite) / Fraction(1e-6)
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_a_response_in_both_directions():
     for epsilon in (0.1, 2.0, 30.0):
         base = RunProfiles.response(epsilon)
@@ -87,7 +88,7 @@ def test_a_response_in_both_directions():
     assert one.swapped().reverse is one.forward
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_bounds_are_joined_by_chords_that_stay_above_the_curve():
     def curve(epsilons):
         # of a Gaussian of mu = 1
@@ -103,7 +104,7 @@ def test_bounds_are_joined_by_chords_that_stay_above_the_curve():
     assert (side.delta(between) >= curve(between) * (1 - 1e-12)).all()
 
 
-@pytest.mark.attack("A15")
+@attack("A15")
 def test_a_bound_that_rises_or_falls_below_what_any_curve_has_is_mended():
     """No curve rises, none is above 1 or below 1 - e^epsilon: where bounds say so, the others
     count.

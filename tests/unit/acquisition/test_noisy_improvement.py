@@ -15,6 +15,7 @@ from dpbo.acquisition import suggest
 from dpbo.acquisition.expected_improvement import best_point
 from dpbo.acquisition.noisy_improvement import NoisyImprovement
 from dpbo.models.builders import default_gp, mute_optimizer_warnings, sparse_gp
+from tests.setups import DOUBLE
 
 PAIR = Space(a=scipy.stats.uniform(), b=scipy.stats.loguniform(1e-3, 1.0))
 STEPS = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(2, 31))
@@ -23,9 +24,7 @@ MIXED = Space(a=scipy.stats.uniform(), n=scipy.stats.randint(1, 6), kind=["x", "
 
 def observed(space, count=10):
     X = space.sample(count, seed=0)
-    noise = 0.1 * torch.randn(
-        count, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
+    noise = 0.1 * torch.randn(count, 1, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
     return X, noise - (X - 0.4).square().sum(1, keepdim=True), torch.full_like(noise, 0.01)
 
 

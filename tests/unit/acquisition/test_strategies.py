@@ -20,6 +20,7 @@ from dpbo.acquisition.expected_improvement import pareto_front, posterior_mean
 from dpbo.acquisition.trust_region import region_after, region_bounds
 from dpbo.errors import InputError
 from dpbo.models.builders import default_gp, mute_optimizer_warnings, sparse_gp
+from tests.setups import DOUBLE
 
 CONTINUOUS = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform(), c=scipy.stats.uniform())
 PAIR = Space(a=scipy.stats.uniform(), b=scipy.stats.uniform())
@@ -39,7 +40,7 @@ def _bowl(X):
 def _observed(space, count, seed=0, value=_bump, std=STD):
     X = space.sample(count, seed=seed)
     Y = value(X).unsqueeze(1) + std * torch.randn(
-        count, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+        count, 1, dtype=DOUBLE, generator=torch.Generator().manual_seed(seed)
     )
     return X, Y, torch.full_like(Y, std**2)
 
@@ -103,16 +104,13 @@ def test_values_that_carry_a_gradient_are_refused_by_name():
 )
 def test_a_search_finds_the_peak_of_noisy_values(name):
     X, Y, Yvar = _observed(CONTINUOUS, 8, seed=3)
-    generator = torch.Generator().manual_seed(5)
     for step in range(10):
         x = PROPOSERS[name](CONTINUOUS, X, Y, Yvar, seed=step)
-        y = _bump(x).unsqueeze(1) + STD * torch.randn(
-            1, 1, dtype=torch.float64, generator=generator
-        )
+        y = _bump(x).unsqueeze(1) + STD * torch.randn(1, 1, dtype=DOUBLE)
         X, Y, Yvar = (
             torch.cat([X, x]),
             torch.cat([Y, y]),
-            torch.full((len(X) + 1, 1), STD**2, dtype=torch.float64),
+            torch.full((len(X) + 1, 1), STD**2, dtype=DOUBLE),
         )
     model = sparse_gp if name == "sparse" else default_gp
     best = X[posterior_mean(CONTINUOUS, X, Y, Yvar, model=model).argmax()]
@@ -161,18 +159,16 @@ class TestTrustRegion:
         assert torch.equal(x, CONTINUOUS.sample(8, seed=7)[2:3])
 
     def test_the_box_is_stretched_cut_to_the_space_and_whole_for_categories(self):
-        centre = torch.tensor([0.9, 3 / 7, 1.0], dtype=torch.float64)
-        bounds = region_bounds(
-            MIXED, centre, 0.1, torch.tensor([2.0, 1.0, 1.0], dtype=torch.float64)
-        )
+        centre = torch.tensor([0.9, 3 / 7, 1.0], dtype=DOUBLE)
+        bounds = region_bounds(MIXED, centre, 0.1, torch.tensor([2.0, 1.0, 1.0], dtype=DOUBLE))
         assert bounds[:, 0].tolist() == pytest.approx([0.8, 1.0])
         # the neighbours, though the region is narrower
         assert bounds[:, 1].tolist() == pytest.approx([2 / 7, 4 / 7])
         assert bounds[:, 2].tolist() == [0.0, 2.0]
 
     def test_a_centre_beyond_the_box_is_its_nearest_point(self):
-        centre = torch.tensor([1.5, -0.2, 0.5], dtype=torch.float64)
-        ones = torch.ones(3, dtype=torch.float64)
+        centre = torch.tensor([1.5, -0.2, 0.5], dtype=DOUBLE)
+        ones = torch.ones(3, dtype=DOUBLE)
         assert region_bounds(CONTINUOUS, centre, 0.1, ones).T.tolist() == [
             pytest.approx(ends) for ends in ([0.95, 1], [0, 0.05], [0.45, 0.55])
         ]
@@ -327,7 +323,7 @@ def test_constraints_that_no_point_keeps_are_refused():
 
 
 def test_a_history_without_values_is_told_how_to_begin():
-    space, none = Space(a=scipy.stats.uniform()), torch.empty(0, 1, dtype=torch.float64)
+    space, none = Space(a=scipy.stats.uniform()), torch.empty(0, 1, dtype=DOUBLE)
     for propose in (suggest, suggest_in_trust_region):
         with pytest.raises(InputError, match=r"Begin with space.sample\(8, seed=0\)"):
             propose(space, none, none, none, seed=0)

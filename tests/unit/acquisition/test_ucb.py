@@ -15,8 +15,8 @@ from gpytorch.means import ZeroMean
 from dpbo.acquisition.ucb import GPUCB, SrinivasCompact, SrinivasFinite, kusner_beta, suggest_ucb
 from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import matern52, squared_exponential
+from tests.setups import DOUBLE, box
 
-DOUBLE = torch.float64
 NOISE = 1e-2
 
 
@@ -111,7 +111,7 @@ def test_through_botorchs_optimisers():
     acquisition = GPUCB(model, schedule)
     best, _ = optimize_acqf_discrete(acquisition, q=1, choices=candidates)
     assert torch.equal(best[0], candidates[suggest_ucb(finite, schedule)])
-    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=DOUBLE)
+    bounds = box(2)
     X, value = optimize_acqf(
         acquisition, bounds, q=1, num_restarts=3, raw_samples=16, options={"seed": 1}
     )

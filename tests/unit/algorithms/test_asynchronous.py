@@ -10,23 +10,20 @@ import pytest
 import scipy.stats
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
+from dpbo import Budget, PrivateObjective, Space
 from dpbo.algorithms import AsynchronousBO
 from dpbo.errors import InputError, PrivateFailure, UsageError, WorkersDied
 from dpbo.testing import SeededEntropy
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, charges, owner
 from tests.unit.algorithms.worker_scores import load, near
 
 SPACE = Space(a=scipy.stats.uniform(0, 1), b=scipy.stats.uniform(0, 1))
 
 
 def make(**changes):
-    settings = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget(8.0, 1e-5),
-        "entropy": SeededEntropy(0),
-    }
-    return Curator(load(), **{**settings, **changes})
+    settings = {"budget": Budget(8.0, 1e-5), "entropy": SeededEntropy(0)}
+    return owner(load(), **{**settings, **changes})
 
 
 def planned(score=near, evaluations=12, curator=None, **changes):
@@ -38,13 +35,19 @@ def planned(score=near, evaluations=12, curator=None, **changes):
 def quick(X, Y, Yvar, pending, *, seed):
     """A proposal that depends on everything it is given, at no cost."""
     told = float(Y.sum()) + float(pending.sum()) + seed
-    return torch.tensor([[told % 1.0, (7 * told) % 1.0]], dtype=torch.float64)
+    return torch.tensor([[told % 1.0, (7 * told) % 1.0]], dtype=DOUBLE)
 
 
 def search(objective, executor, **settings):
     return AsynchronousBO(objective, SPACE, **{"initial": 4, "propose": quick, **settings}).run(
         executor
     )
+
+
+def require_same(found, other):
+    """The same points, and every value with its first and only noise."""
+    assert torch.equal(found.X, other.X)
+    assert torch.equal(found.Y, other.Y)
 
 
 class AtOnce(Executor):
@@ -117,13 +120,11 @@ def test_the_plan_is_used_up_exactly():
             workers,
             ordered,
         )
-        assert (
-            sum(record.kind == "charge" for record in objective.curator.ledger.records()) == 12
-        ), (workers, ordered)
+        assert len(charges(objective.curator.ledger)) == 12, (workers, ordered)
         assert any(torch.equal(found.x, x) for x in found.X), (workers, ordered)
 
 
-@pytest.mark.attack("A7")
+@attack("A7")
 def test_in_order_every_point_and_value_is_the_same_however_long_jobs_take():
     """Where each has ended before the next point is proposed, and where none ends before its
     turn.
@@ -134,8 +135,7 @@ def test_in_order_every_point_and_value_is_the_same_however_long_jobs_take():
             return search(ending(after), executor, **settings)
 
     first, second = search(planned(), AtOnce()), run(in_turn)
-    assert torch.equal(first.X, second.X)
-    assert torch.equal(first.Y, second.Y)
+    require_same(first, second)
     by_turns, otherwise = (run(after, ordered=False) for after in (in_turn, first_one_late))
     assert torch.equal(by_turns.X[0], first.X[0])
     assert not torch.equal(otherwise.X[0], first.X[0]), (
@@ -143,7 +143,7 @@ def test_in_order_every_point_and_value_is_the_same_however_long_jobs_take():
     )
 
 
-@pytest.mark.attack("A3")
+@attack("A3")
 def test_only_a_search_in_the_order_of_finishing_assumes_that_durations_tell_nothing():
     for ordered, workers, assumed in ((True, 3, False), (False, 1, False), (False, 3, True)):
         objective = planned()
@@ -185,18 +185,18 @@ def test_what_is_in_flight_is_pending_and_there_are_never_more_than_the_workers(
 
 
 def test_an_interrupted_search_goes_on_from_its_history_and_points_in_flight(
-    tmp_path,
+    on_disk,
 ):
     def tiring(X, Y, Yvar, pending, *, seed):
         if len(X) == 6 and tired:
             raise tired.pop()
         return quick(X, Y, Yvar, pending, seed=seed)
 
-    terms, tired = {"ledger": str(tmp_path / "l.db"), "dataset": "study"}, [KeyboardInterrupt] * 2
+    tired = [KeyboardInterrupt] * 2
     with ThreadPoolExecutor(3) as executor:
         with pytest.raises(KeyboardInterrupt):
-            search(planned(curator=make(**terms)), executor, workers=3, propose=tiring)
-        again = planned(curator=make(**terms))
+            search(planned(curator=make(**on_disk)), executor, workers=3, propose=tiring)
+        again = planned(curator=make(**on_disk))
         assert again.remaining == 6
         before = again.history()
         found = search(again, executor, workers=3)
@@ -208,8 +208,7 @@ def test_an_interrupted_search_goes_on_from_its_history_and_points_in_flight(
     assert (again.remaining, len(found.X)) == (0, 12)
     for old, new in zip(before, (found.X, found.Y, found.Yvar), strict=True):
         assert torch.equal(old, new[:6])
-    assert torch.equal(same.X, whole.X)
-    assert torch.equal(same.Y, whole.Y)
+    require_same(same, whole)
 
 
 class Singular(Exception):
@@ -229,7 +228,7 @@ def test_points_whose_fit_fails_are_skipped_uncharged_and_stay_pending(ordered):
     def propose(X, Y, Yvar, pending, *, seed):
         seen.append(pending)
         # the same points in any order of release
-        return torch.tensor([[0.37 * seed % 1.0, 0.11 * seed % 1.0]], dtype=torch.float64)
+        return torch.tensor([[0.37 * seed % 1.0, 0.11 * seed % 1.0]], dtype=DOUBLE)
 
     with ThreadPoolExecutor(3) as executor:
         found = search(
@@ -269,11 +268,11 @@ def test_a_score_that_fails_on_private_records_is_never_skipped():
     assert objective.remaining == 12 - len(objective.history()[0])
 
 
-def test_two_searches_share_one_plan(tmp_path):
+def test_two_searches_share_one_plan(on_disk):
     """Neither goes on before both have released a value, so one finds that the other did in
     between.
     """
-    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "study", "entropy": SeededEntropy(0)}
+    terms = {**on_disk, "entropy": SeededEntropy(0)}
     meet = threading.Barrier(2)
 
     def beginning():
@@ -295,7 +294,7 @@ def test_two_searches_share_one_plan(tmp_path):
     )
 
 
-@pytest.mark.attack("A3", "A21")
+@attack("A3", "A21")
 def test_a_result_holds_no_clock():
     def run(wait):
         def propose(X, Y, Yvar, pending, *, seed):
@@ -342,8 +341,7 @@ def test_broken_executors_are_replaced_thrice_or_by_hand_and_points_stay_the_sam
         ):
             tried.run(Breaking(threads, 5))
         for found in (itself, tried.run(threads)):
-            assert torch.equal(found.X, whole.X)
-            assert torch.equal(found.Y, whole.Y)
+            require_same(found, whole)
         objective = planned()
         with pytest.raises(WorkersDied, match=r"died 4 times .* Nothing was charged"):
             search(objective, lambda: Breaking(threads, 1), workers=3)
@@ -370,8 +368,7 @@ def test_after_any_error_of_an_executor_the_next_run_goes_on_with_the_same_point
         with pytest.raises(PrivateFailure, match="The executor raised OSError"):
             tried.run(Refusing(threads, k))
         found = tried.run(threads)
-    assert torch.equal(found.X, whole.X)
-    assert torch.equal(found.Y, whole.Y)
+    require_same(found, whole)
 
 
 def test_bad_settings_several_metrics_and_no_executor_are_refused_uncharged():

@@ -13,6 +13,7 @@ from dpbo.errors import LedgerUnavailable, ReleaseLost
 from dpbo.mechanisms import L2LaplaceMechanism, PermuteAndFlipMechanism
 from dpbo.papers.po_gp_ucb import release_rows
 from dpbo.testing import SeededEntropy
+from tests.attacks.marks import attack
 from tests.unit.algorithms import test_asynchronous as asynchronous
 from tests.unit.algorithms import test_search_then_choose as then_choose
 from tests.unit.dpsgd import test_private_selection as selection
@@ -75,7 +76,7 @@ CASES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 @pytest.mark.parametrize("name", CASES)
 def test_what_waits_for_the_ledger_is_delivered_as_it_was_drawn(name, monkeypatch):
     make, begin = CASES[name]
@@ -105,7 +106,7 @@ def test_what_waits_for_the_ledger_is_delivered_as_it_was_drawn(name, monkeypatc
         assert kinds.count("charge") == kinds.count("value") == count, at
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 @pytest.mark.parametrize(
     ("name", "mechanism"),
     [("search then choose", PermuteAndFlipMechanism), ("rows", L2LaplaceMechanism)],

@@ -8,7 +8,6 @@ import os
 import traceback
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
-from typing import Any
 
 import dask
 import loky
@@ -20,14 +19,15 @@ from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Sour
 from dpbo.accounting import RDPFilter
 from dpbo.algorithms import AsynchronousBO
 from dpbo.errors import PrivateFailure, WorkersDied
-from dpbo.mechanisms import NoNoise
 from dpbo.queries import ClippedMean
 from dpbo.queries.sampled import PoissonSampled
 from dpbo.testing import SeededEntropy
-from tests.unit.algorithms.test_asynchronous import SPACE, quick, search
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, EXACT, charged, of, owner, stored
+from tests.unit.algorithms.test_asynchronous import SPACE, quick, require_same, search
 from tests.unit.algorithms.worker_scores import RECORDS, Noting, Patient, load, near, trouble
 
-X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3], [0.5, 0.5]], dtype=torch.float64)
+X = torch.tensor([[0.1, 0.2], [0.5, 0.5], [0.9, 0.3], [0.5, 0.5]], dtype=DOUBLE)
 # their workers take seconds to start
 DEEP = [pytest.param(kind, marks=pytest.mark.deep) for kind in ("loky", "dask")]
 KEPT = dict[str, Executor]()  # a worker takes seconds to import torch
@@ -48,12 +48,12 @@ def makers(request):
     KEPT.
     """
     spawn = get_context("spawn")
-    fresh: dict[str, Any] = {
-        "threads": functools.partial(ThreadPoolExecutor, 2),
-        "processes": functools.partial(ProcessPoolExecutor, 1, mp_context=spawn),
-        "loky": functools.partial(loky.ProcessPoolExecutor, 1),
-        "dask": lambda: request.getfixturevalue("client").get_executor(pure=False),
-    }
+    fresh = of(
+        threads=functools.partial(ThreadPoolExecutor, 2),
+        processes=functools.partial(ProcessPoolExecutor, 1, mp_context=spawn),
+        loky=functools.partial(loky.ProcessPoolExecutor, 1),
+        dask=lambda: request.getfixturevalue("client").get_executor(pure=False),
+    )
     yield {kind: functools.partial(_kept_or, kind, make) for kind, make in fresh.items()}
     for executor in KEPT.values():
         executor.shutdown()
@@ -74,10 +74,9 @@ class Counted(SeededEntropy):
 
 
 def planned(score, records=None, *, evaluations=6, entropy=None, **changes):
-    curator = Curator(
+    curator = owner(
         load() if records is None else records,
         unit=PrivacyUnit("patient", groups=[i // 3 for i in range(RECORDS)]),
-        adjacency=Adjacency.REPLACE_ONE,
         budget=Budget(8.0, 1e-5),
         entropy=entropy or SeededEntropy(0),
     )
@@ -98,7 +97,7 @@ def integers(objective):
 def test_every_executor_gives_the_same_integers_whatever_the_order_of_release(
     makers, kind, tmp_path
 ):
-    exact = {"mechanism": NoNoise(allow_not_private=True)}
+    exact = {"mechanism": EXACT}
     here = planned(near, **exact)
     here(X)
     score = Noting(tmp_path)
@@ -114,7 +113,7 @@ def test_every_executor_gives_the_same_integers_whatever_the_order_of_release(
 
 
 @pytest.mark.parametrize("kind", ["processes", *DEEP])
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_what_an_executor_says_of_records_that_do_not_pickle_stays_inside(makers, kind):
     """It was raised as it came, with the text of a record; what a fit raises in the open still
     comes as it is.
@@ -134,7 +133,7 @@ def test_what_an_executor_says_of_records_that_do_not_pickle_stays_inside(makers
 
 
 @pytest.mark.parametrize("kind", ["processes", *DEEP])
-@pytest.mark.attack("A16", "A17")
+@attack("A16", "A17")
 def test_a_worker_killed_while_it_evaluates_costs_no_charge_and_no_second_noise(
     makers, kind, tmp_path
 ):
@@ -151,29 +150,16 @@ def test_a_worker_killed_while_it_evaluates_costs_no_charge_and_no_second_noise(
     processes = [process for x, process, _ in done if x == place]
     assert len(processes) >= 2
     assert set(processes) > {int(killed)}, "and in another process"
-    records = objective.curator.ledger.records()
-    charged = [
-        slot["handle"]
-        for record in records
-        if record.kind == "charge"
-        for slot in record.body["slots"]
-    ]
-    stored = [
-        value["handle"]
-        for record in records
-        if record.kind == "value"
-        for value in record.body["values"]
-    ]
-    assert len(charged) == len(set(charged)) == 6
-    assert charged == stored
+    paid = charged(objective.curator.ledger)
+    assert len(paid) == len(set(paid)) == 6
+    assert paid == stored(objective.curator.ledger)
     assert entropy.calls == 6, "one draw a value, all of them here"
-    assert torch.equal(found.X, undisturbed.X)
-    assert torch.equal(found.Y, undisturbed.Y), "every value has its first and only noise"
+    require_same(found, undisturbed)
     _no_worker_can_draw(score)
 
 
 @pytest.mark.deep
-@pytest.mark.attack("A17")
+@attack("A17")
 def test_a_job_that_dask_gave_up_loses_no_point_and_no_charge(tmp_path):
     """Dask raises KilledWorker once as many workers died of a job as it allows."""
     with ThreadPoolExecutor(2) as threads:
@@ -189,8 +175,7 @@ def test_a_job_that_dask_gave_up_loses_no_point_and_no_charge(tmp_path):
         with pytest.raises(WorkersDied, match=r"A worker process died.* Nothing was charged"):
             tried.run(executor)
         found = tried.run(executor)
-    assert torch.equal(found.X, undisturbed.X)
-    assert torch.equal(found.Y, undisturbed.Y)
+    require_same(found, undisturbed)
 
 
 def _no_worker_can_draw(score):
@@ -222,5 +207,5 @@ def test_dask_that_takes_equal_jobs_for_one_still_gives_each_release_its_own_sam
         handles = [
             job.result(timeout=300) for job in [curator.submit(once, executor) for _ in range(8)]
         ]
-    sums = {curator.release(handle, NoNoise(allow_not_private=True)).lattice for handle in handles}
+    sums = {curator.release(handle, EXACT).lattice for handle in handles}
     assert len(sums) > 1

@@ -3,28 +3,26 @@ shows what an evaluation needs.
 """
 
 import os
-import pathlib
 import pickle
 import signal
 import sys
-from typing import Any
 
 import torch
 
 RECORDS = 400
 
 
-def load() -> torch.Tensor:
+def load():
     """The private records: whole hundredths, so that every executor sees the same bits."""
     return torch.arange(RECORDS, dtype=torch.float64).remainder(101) / 100
 
 
-def near(x: torch.Tensor, records: torch.Tensor) -> torch.Tensor:
+def near(x, records):
     """Best where x[0] is the records' median."""
     return 1 - (records - x[0]).abs() * (0.5 + 0.5 * x[1])
 
 
-def trouble(x: torch.Tensor) -> torch.Tensor:
+def trouble(x):
     """A fit that fails, in the open."""
     raise KeyError("no such model")
 
@@ -34,16 +32,16 @@ class Patient:
     read.
     """
 
-    def __init__(self, pickles: bool) -> None:
+    def __init__(self, pickles):
         self.pickles = pickles
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         if self.pickles:
             return revealing, ()
         raise pickle.PicklingError("Can't pickle Patient('Ada Lovelace')")
 
 
-def revealing() -> Patient:
+def revealing():
     raise ValueError("Ada Lovelace cannot be read")
 
 
@@ -55,17 +53,17 @@ class Noting:
     stand in the file `killed`.
     """
 
-    def __init__(self, folder: pathlib.Path, kill: bool = False) -> None:
+    def __init__(self, folder, kill=False):
         self.folder, self.kill = folder, kill
 
-    def __call__(self, x: torch.Tensor, records: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x, records):
         if len(records) == RECORDS:
             self._note(x)
             if self.kill and self._is_first(x):
                 os.kill(os.getpid(), signal.SIGKILL)
         return near(x, records)
 
-    def evaluations(self) -> list[tuple[str, int, str]]:
+    def evaluations(self):
         """(x, process, drawing modules) of every evaluation."""
         lines = (self.folder / "evaluations").read_text().splitlines()
         return [
@@ -73,7 +71,7 @@ class Noting:
             for x, process, drawing in (line.split("|") for line in lines)
         ]
 
-    def _note(self, x: torch.Tensor) -> None:
+    def _note(self, x):
         drawing = [
             name
             for name in sys.modules
@@ -82,7 +80,7 @@ class Noting:
         with (self.folder / "evaluations").open("a") as file:
             file.write(f"{x.tolist()}|{os.getpid()}|{','.join(drawing)}\n")
 
-    def _is_first(self, x: torch.Tensor) -> bool:
+    def _is_first(self, x):
         try:
             with (self.folder / "killed").open("x") as file:
                 file.write(f"{x.tolist()}|{os.getpid()}")

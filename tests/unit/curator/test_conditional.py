@@ -3,24 +3,17 @@ in three lines.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Budget
 from dpbo.errors import InputError
-from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.queries import ClippedMean
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, EXACT, MEAN, NOISE, owner
 
-SETTINGS: dict[str, Any] = {
-    "unit": PrivacyUnit("record"),
-    "adjacency": Adjacency.REPLACE_ONE,
-    "budget": Budget(2.0, 1e-6),
-}
-RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
-NOISE = GaussianMechanism(20.0)
-MEAN = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
+RECORDS = torch.linspace(0, 1, 101, dtype=DOUBLE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,29 +24,28 @@ class SmoothMean(ClippedMean):
         return {"gp-prior": "the objective is a draw of the declared prior"}
 
 
+def make(**terms):
+    return owner(RECORDS, budget=Budget(2.0, 1e-6), **terms)
+
+
 SMOOTH = SmoothMean(lambda _, r: r, score_range=(0.0, 1.0))
 
 
-@pytest.mark.attack("A19")
+@attack("A19")
 def test_it_is_refused_unless_allowed_and_nothing_is_charged():
-    curator = Curator(RECORDS, **SETTINGS)
+    curator = make()
     with pytest.raises(InputError, match=r"allow_conditional.*gp-prior"):
         curator.release(SMOOTH, NOISE)
     assert curator.ledger.head().kind == "birth"
 
 
-@pytest.mark.attack("A19")
-def test_three_lines_tell_three_guarantees(tmp_path):
-    terms: dict[str, Any] = {
-        "dataset": "d",
-        "ledger": str(tmp_path / "l.db"),
-        "allow_conditional": True,
-    }
-    curator = Curator(RECORDS, **SETTINGS, **terms)
+@attack("A19")
+def test_three_lines_tell_three_guarantees(on_disk):
+    curator = make(**on_disk, allow_conditional=True)
     curator.release(MEAN, NOISE)
     assert len(set(curator.statement().lines)) == 1
     curator.release(SMOOTH, NOISE)
-    statement = Curator(RECORDS, **SETTINGS, **terms).statement()
+    statement = make(**on_disk, allow_conditional=True).statement()
     everything, alone, assumed = statement.lines
     assert everything == "not bounded"
     assert alone.startswith("(2.000, 1e-06)-DP")
@@ -63,7 +55,7 @@ def test_three_lines_tell_three_guarantees(tmp_path):
     assert statement.assumptions["gp-prior"] == "the objective is a draw of the declared prior"
     assert not statement.void
     # an exact answer leaves no line but the private ones
-    curator.release(MEAN, NoNoise(allow_not_private=True))
+    curator.release(MEAN, EXACT)
     everything, alone, assumed = curator.statement().lines
     assert everything == "not bounded"
     assert alone.startswith("(2.000")
@@ -74,14 +66,14 @@ def test_a_release_beside_a_plan_is_as_conditional_as_one_without():
     """The assumptions are those of everything charged, planned or not; and each question of a joint
     release must be allowed.
     """
-    curator = Curator(RECORDS, **SETTINGS, allow_conditional=True)
+    curator = make(allow_conditional=True)
     curator.reserve("plan", NOISE.event(), slots=3, terms={})
     curator.release(SMOOTH, NOISE)
     statement = curator.statement()
     assert statement.lines[0] == "not bounded"
     assert "gp-prior" in statement.assumptions
 
-    strict = Curator(RECORDS, **SETTINGS)
+    strict = make()
     with pytest.raises(InputError, match="gp-prior"):
         strict.release_all([strict.evaluate(MEAN), strict.evaluate(SMOOTH)], NOISE)
     assert strict.ledger.head().kind == "birth"

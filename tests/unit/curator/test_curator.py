@@ -35,21 +35,18 @@ from dpbo.errors import (
     ScoreError,
 )
 from dpbo.events import GaussianEvent
-from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism, NoNoise
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
 from dpbo.testing import SeededEntropy
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, EXACT, TERMS, itself, kinds, of, owner, point
 
-RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
+RECORDS = torch.linspace(0, 1, 101, dtype=DOUBLE)
 NOISE = GaussianMechanism(5.0)
 
 
 def make(records=RECORDS, **changes):
-    settings = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget.gdp(1.0, delta=1e-5),
-    }
-    return Curator(records, **{**settings, **changes})
+    return owner(records, **{"budget": Budget.gdp(1.0, delta=1e-5), **changes})
 
 
 def _watch_entropy(curator):
@@ -64,10 +61,6 @@ def _watch_entropy(curator):
     return drawn
 
 
-def same(_subject, records):
-    return records
-
-
 def failing(method, error=None, *, kept=False):
     """Within this a method of the ledger raises; with `kept`, after it did its work."""
     honest = getattr(Ledger, method)
@@ -80,10 +73,6 @@ def failing(method, error=None, *, kept=False):
     return patch.object(Ledger, method, fails)
 
 
-def kinds(curator):
-    return [record.kind for record in curator.ledger.records()]
-
-
 def settled(score, records, **changes):
     """One release that has next to no noise."""
     return (
@@ -93,7 +82,7 @@ def settled(score, records, **changes):
     )
 
 
-def mean(score=same, **changes):
+def mean(score=itself, **changes):
     return ClippedMean(score, **{"score_range": (0.0, 1.0), **changes})
 
 
@@ -130,7 +119,7 @@ def test_a_handle_gives_its_one_value_again_and_is_charged_once():
     assert kinds(curator) == ["birth", "charge", "value", "charge", "value"]
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_the_charge_is_durable_before_the_noise_and_the_value_after():
     order = []
 
@@ -145,7 +134,7 @@ def test_the_charge_is_durable_before_the_noise_and_the_value_after():
     assert curator.ledger.head().kind == "value"
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_beyond_the_budget_nothing_is_drawn_and_nothing_charged():
     curator = make()
     curator.release_all([curator.evaluate(mean()) for _ in range(25)], NOISE)
@@ -161,13 +150,13 @@ def test_beyond_the_budget_nothing_is_drawn_and_nothing_charged():
 def test_what_was_paid_for_comes_whatever_device_is_the_default_now():
     for kind in (ClippedMean, ClippedSum):
         curator = make()
-        handle = curator.evaluate(kind(same, score_range=(0.0, 1.0)))
+        handle = curator.evaluate(kind(itself, score_range=(0.0, 1.0)))
         with torch.device("meta"):  # the CPU's opposite: nothing can be read from it
             release = curator.release(handle, NOISE)
         assert {release.value.device.type, release.variance.device.type} == {"cpu"}
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_a_choice_tells_nothing_by_underflow_whatever_numpy_is_told_to_do_then():
     """The worse one's weight is exp(-ones), which underflows from 709 on: an error, or a warning,
     would tell how many there are.
@@ -196,7 +185,7 @@ def test_a_failure_after_the_charge_loses_the_value_for_good():
     assert kinds(curator) == ["birth", "charge"]
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_value_that_could_not_be_stored_is_delivered_later_and_never_drawn_again():
     """By the next release of its handle, or when delivery is asked for, as long as that takes."""
     for deliver in (False, True):
@@ -231,7 +220,7 @@ def test_a_value_that_could_not_be_stored_is_delivered_later_and_never_drawn_aga
     assert kinds(curator) == ["birth", "charge", "value"]
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_what_stops_a_charge_burns_the_handle_only_if_it_was_kept():
     """A commit whose confirmation was lost went through, too: what it charged is never drawn
     again.
@@ -254,7 +243,7 @@ def test_what_stops_a_charge_burns_the_handle_only_if_it_was_kept():
         assert kinds(curator) == ["birth", "charge"] + ["value"] * (not kept), (stop, kept)
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_curators_handles_and_units_are_opaque():
     curator = make(unit=PrivacyUnit("patient", groups=[f"name{i}" for i in range(101)]))
     for thing in (curator, curator.evaluate(mean())):
@@ -280,11 +269,11 @@ def test_records_and_scores_of_every_kind():
         csr_matrix(RECORDS.numpy()[:, None]),
     )
     every: list[tuple[Any, Any]] = [
-        (RECORDS.float(), same),
-        (RECORDS.numpy(), same),
-        (RECORDS.tolist(), same),
-        (frozen, same),
-        (Source(lambda: RECORDS), same),
+        (RECORDS.float(), itself),
+        (RECORDS.numpy(), itself),
+        (RECORDS.tolist(), itself),
+        (frozen, itself),
+        (Source(lambda: RECORDS), itself),
         ((RECORDS, RECORDS), lambda _m, r: (r[0] + r[1]) / 2),
         (
             {"a": RECORDS, "b": (RECORDS.numpy(),)},
@@ -311,14 +300,14 @@ def test_records_and_scores_of_every_kind():
     assert found == pytest.approx(0.5, abs=8 / 101)
 
 
-@pytest.mark.attack("A20")
+@attack("A20")
 def test_units_count_by_their_means_and_divide_by_their_number():
     records, unit = (
-        torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.float64),
+        torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=DOUBLE),
         PrivacyUnit("patient", groups=["a", "a", "a", "b"]),
     )
     assert make(records, unit=unit).units == 2
-    assert settled(same, records, unit=unit) == pytest.approx(0.5, abs=0.05)
+    assert settled(itself, records, unit=unit) == pytest.approx(0.5, abs=0.05)
     two = mean(max_records_per_unit=2, divisor=3)
     curator = make(records, unit=unit, budget=Budget.gdp(1000.0))
     assert curator.release(two, GaussianMechanism(0.02)).value.item() == pytest.approx(
@@ -326,19 +315,19 @@ def test_units_count_by_their_means_and_divide_by_their_number():
     )
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_nan_infinities_and_failures_count_as_the_worst_score():
-    bad = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0], dtype=torch.float64)
-    assert settled(same, bad) == pytest.approx(0.25, abs=0.02)
+    bad = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0], dtype=DOUBLE)
+    assert settled(itself, bad) == pytest.approx(0.25, abs=0.02)
     curator = make(bad, budget=Budget.gdp(1000.0))
     assert curator.release(
         mean(worst="upper"), GaussianMechanism(0.01)
     ).value.item() == pytest.approx(1.0, abs=0.02)
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_an_exception_or_a_wrong_result_is_confined_to_the_units_that_cause_it():
-    records = torch.ones(200, dtype=torch.float64)
+    records = torch.ones(200, dtype=DOUBLE)
     records[[17, 40]] = -1.0
 
     def picky(_model, r):
@@ -363,7 +352,7 @@ def test_an_exception_or_a_wrong_result_is_confined_to_the_units_that_cause_it()
             )
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_a_failure_that_cannot_be_confined_is_told_to_the_operator_alone():
     """No kind of exception carries private text out, and readers of the ledger do not learn that
     there was one.
@@ -412,7 +401,7 @@ def test_more_failures_than_the_calls_settle_are_a_failure_not_worst_scores(monk
     """What is left over must not count as worst: one more failing record would then move many
     others.
     """
-    records = torch.ones(512, dtype=torch.float64)
+    records = torch.ones(512, dtype=DOUBLE)
     records[::64] = float("nan")
 
     def picky(_m, r):
@@ -437,31 +426,31 @@ def test_workers_get_copies_and_a_change_there_stops_the_curator():
         with pytest.raises(PrivateFailure, match="in place"):
             curator.submit(mean(halve), pool).result(timeout=300)
         with pytest.raises(PrivateFailure, match="in place"):
-            curator.submit(mean(same), pool)
+            curator.submit(mean(itself), pool)
 
 
 def load_records():
-    return torch.linspace(0, 1, 101, dtype=torch.float64)
+    return torch.linspace(0, 1, 101, dtype=DOUBLE)
 
 
 def halve(_m, r):
     return r.mul_(0.5)
 
 
-def test_a_cap_computed_a_float_away_resumes_and_verifies(tmp_path, monkeypatch):
+def test_a_cap_computed_a_float_away_resumes_and_verifies(on_disk, monkeypatch):
     """Another machine's root finder may end an ulp lower or higher: the ledger's own cap and
     multiplier stand.
     """
-    terms = {"ledger": str(tmp_path / "l.db"), "dataset": "a", "budget": Budget(3.0, 1e-5)}
-    plan: dict[str, Any] = {"score_range": (0.0, 1.0), "evaluations": 7}
-    first = PrivateObjective(make(**terms), same, **plan)
-    first(torch.zeros(1, 1, dtype=torch.float64))
+    terms = {**on_disk, "budget": Budget(3.0, 1e-5)}
+    plan = of(score_range=(0.0, 1.0), evaluations=7)
+    first = PrivateObjective(make(**terms), itself, **plan)
+    first(point(0.0))
     found = gdp.mu_within
     for factor in (1 - 4e-16, 1 + 4e-16):
         monkeypatch.setattr(gdp, "mu_within", lambda e, d, f=factor: found(e, d) * f)
-        again = PrivateObjective(make(**terms), same, **plan)
+        again = PrivateObjective(make(**terms), itself, **plan)
         assert again.noise_multiplier == first.noise_multiplier
-        again(torch.zeros(1, 1, dtype=torch.float64))
+        again(point(0.0))
         again.curator.statement()
 
 
@@ -483,7 +472,7 @@ def test_confining_a_failure_changes_nobody_elses_score():
             raise ValueError
         return r * 1000 / len(r)
 
-    good = torch.full((1000,), 0.001, dtype=torch.float64)
+    good = torch.full((1000,), 0.001, dtype=DOUBLE)
     bad = torch.cat([torch.tensor([float("nan")]), good[1:]])
     query, law = ClippedSum(share, score_range=(0.0, 1.0)), GaussianMechanism(0.01)
     sums = [
@@ -522,7 +511,7 @@ def test_a_score_that_changes_records_in_place_is_refused():
         make(RECORDS.numpy().copy()).evaluate(mean(lambda _m, r: np.multiply(r, 0.5, out=r)))
 
 
-HALF = torch.tensor([0.5], dtype=torch.float64)
+HALF = torch.tensor([0.5], dtype=DOUBLE)
 
 
 @dataclass
@@ -553,7 +542,7 @@ SAMPLES = {
 }
 
 
-@pytest.mark.attack("A4", "A5")
+@attack("A4", "A5")
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_what_a_score_writes_to_samples_is_refused_or_gone_at_the_next_call(kind):
     """There are no public records on which that is seen."""
@@ -569,14 +558,13 @@ def test_what_a_score_writes_to_samples_is_refused_or_gone_at_the_next_call(kind
             scores.append(np.asarray(part).item())
         return scores
 
-    exact = NoNoise(allow_not_private=True)
     curator = make([SAMPLES[kind]() for _ in range(50)])
     if kind.startswith("number"):
-        values = [curator.release(mean(halve), exact).value.item() for _ in range(2)]
+        values = [curator.release(mean(halve), EXACT).value.item() for _ in range(2)]
         assert values == [pytest.approx(0.25)] * 2
     else:
         with pytest.raises(PrivateFailure, match=r"in place|score failed"):
-            curator.release(mean(halve), exact)
+            curator.release(mean(halve), EXACT)
 
 
 class Counted(dict[str, float]):
@@ -619,7 +607,7 @@ KINDS = {
 }
 
 
-@pytest.mark.attack("A4", "A5")
+@attack("A4", "A5")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("who", ["score", "caller"])
 def test_records_that_are_written_to_are_refused(kind, who):
@@ -648,7 +636,7 @@ def cells_of(count):
     return cells
 
 
-@pytest.mark.attack("A4", "A5")
+@attack("A4", "A5")
 @pytest.mark.parametrize("kind", [pd.DataFrame, np.asarray])
 def test_arrays_in_cells_that_are_written_to_are_refused(kind):
     """Each evaluation halved them again."""
@@ -696,7 +684,7 @@ def test_a_score_may_sort_a_sparse_matrix():
     make(unsorted).evaluate(mean(sort))
 
 
-@pytest.mark.attack("A5", "A8")
+@attack("A5", "A8")
 def test_an_empty_data_set_is_an_ordinary_neighbour_where_the_number_is_private():
     def needs_someone(_m, r):
         r.max()  # of none raises
@@ -727,9 +715,9 @@ def test_costs_below_one_and_handles_of_another_curator_are_refused():
         make().release(handle, NOISE)
 
 
-@pytest.mark.attack("A17")
-def test_a_forked_process_cannot_release(tmp_path):
-    for terms in ({}, {"ledger": str(tmp_path / "l.db"), "dataset": "a"}):
+@attack("A17")
+def test_a_forked_process_cannot_release(on_disk):
+    for terms in (of(), on_disk):
         curator = make(**terms)
         handle = curator.evaluate(mean())
         child = os.fork()
@@ -753,8 +741,8 @@ def test_extreme_numbers_are_refused_before_the_charge():
     ):
         with pytest.raises(InputError):
             mean(**changes)
-    curator = make(torch.rand(10, 2, dtype=torch.float64))
-    far = ClippedSum(same, score_range=[(0, 1e99), (0, 1e-99)], weights=[1e-6, 1e6])
+    curator = make(torch.rand(10, 2, dtype=DOUBLE))
+    far = ClippedSum(itself, score_range=[(0, 1e99), (0, 1e-99)], weights=[1e-6, 1e6])
     with pytest.raises(InputError, match="differ less"):
         curator.release(far, NOISE)
     assert curator.ledger.head().kind == "birth"
@@ -813,7 +801,7 @@ def test_details_are_those_of_the_submission_and_as_the_ledger_gives_them_back()
         assert promised.result().details == {"y": [0.25]}
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_errors_do_not_repeat_what_may_be_private():
     names: Any = np.array(["Alice HIV+", "Bob"])
     for wrong in (
@@ -874,7 +862,7 @@ def test_an_example_replaces_the_zeros():
     records = RECORDS + 0.1
     with pytest.raises(ScoreError, match="example="):
         make(records).evaluate(mean(needs_positive))
-    make(records, example=torch.ones(3, dtype=torch.float64)).evaluate(mean(needs_positive))
+    make(records, example=torch.ones(3, dtype=DOUBLE)).evaluate(mean(needs_positive))
 
 
 def test_fit_runs_in_the_open_and_its_errors_are_the_users():
@@ -912,7 +900,7 @@ def test_metrics_are_released_jointly_with_the_boxs_diagonal():
     assert sum((1 / s) ** 2 for s in (law.std[0], law.std[1] / 10)) == pytest.approx(1 / 25)
 
 
-@pytest.mark.attack("A17")
+@attack("A17")
 def test_repeatable_noise_voids_the_statement(on_disk, tmp_path):
     values = [make(entropy=SeededEntropy(1)).release(mean(), NOISE).value for _ in range(2)]
     assert values[0] == values[1]
@@ -921,14 +909,7 @@ def test_repeatable_noise_voids_the_statement(on_disk, tmp_path):
     assert "VOID" in str(make(**on_disk).statement()), "for every later reader of the ledger too"
     assert "VOID" not in str(make().statement())
     file = tmp_path / "real.db"
-    curator = Curator.rehearsal(
-        RECORDS,
-        unit=PrivacyUnit("record"),
-        adjacency=Adjacency.REPLACE_ONE,
-        budget=Budget.gdp(1.0),
-        dataset="d",
-        ledger=str(file),
-    )
+    curator = Curator.rehearsal(RECORDS, **{**TERMS, "dataset": "d", "ledger": str(file)})
     curator.release(mean(), NOISE)
     assert not file.exists()
     assert str(curator.statement()).startswith("VOID: rehearsal")
@@ -971,13 +952,9 @@ def test_a_ledger_of_another_data_set_unit_or_adjacency_is_refused(on_disk):
     assert make(**on_disk).ledger.head().seq == 2
 
 
-@pytest.mark.attack("A22")
-def test_two_studies_on_one_data_set_add_up(tmp_path):
-    terms = {
-        "ledger": str(tmp_path / "l.db"),
-        "dataset": "a",
-        "adjacency": Adjacency.ADD_OR_REMOVE_ONE,
-    }
+@attack("A22")
+def test_two_studies_on_one_data_set_add_up(on_disk):
+    terms = {**on_disk, "adjacency": Adjacency.ADD_OR_REMOVE_ONE}
     # a withdrawn patient keeps the ledger
     first, second = make(**terms), make(RECORDS[:90], **terms)
     for study in (first, second):
@@ -1058,7 +1035,7 @@ def test_a_refusal_names_the_accounting_that_would_have_paid(accounting, budget,
     """One that is named takes the same releases, and the one that was refused; where none is named,
     none does.
     """
-    question = ClippedMean(same, None, score_range=(0.0, 1.0))
+    question = ClippedMean(itself, None, score_range=(0.0, 1.0))
 
     def released(accounting, most):
         """How many releases it takes; the first from a reservation."""

@@ -19,6 +19,8 @@ from dpbo.curator.record_fingerprints import Sketch, TableDigest, order_digest, 
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE
 
 KEY = bytes(range(32))
 TEXTS = ["", "a", "a\x00", "\x00", "\x00a", "b", "aa", "ä", "a\u0308", "\ud800", "\U0010ffff"]
@@ -27,17 +29,17 @@ TEXTS += ["x" * 64, "x" * 65, "x" * 63 + "\x00", "x" * 64 + "\x00"]
 MANY = 300_000
 
 
-def rows_of(records: Any) -> Any:
+def rows_of(records):
     return record_fingerprints.rows_of(records)
 
 
-def digests_of(records: Any) -> list[int]:
+def digests_of(records):
     found = row_digests(rows_of(records), KEY)
     assert found is not None
     return found.tolist()
 
 
-def table_digest(rows: Any) -> str:
+def table_digest(rows):
     digest: Any = TableDigest.of(rows, KEY)
     return digest.hex(KEY)
 
@@ -95,7 +97,7 @@ def test_one_table_has_one_digest_in_every_form():
     numbers = [[1.0, -0.0], [float("nan"), 2.5]]
     alike = [
         torch.tensor(numbers),
-        torch.tensor(numbers, dtype=torch.float64),
+        torch.tensor(numbers, dtype=DOUBLE),
         np.array(numbers, dtype=object),
         np.abs(np.array(numbers)),
         pd.DataFrame(numbers, dtype=object),
@@ -145,14 +147,14 @@ def test_the_rows_of_a_unit_count_together_across_blocks():
 class Picture:
     """As an image library's: its content is neither compared nor shown."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self.pixels = np.full(4, number)
 
 
 class Graph:
     """As a library's of graphs."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self.nodes = torch.full((4,), float(number))
         self.edges = self.nodes.bfloat16()
 
@@ -231,7 +233,7 @@ def test_columns_of_people_tell_who_they_are_and_those_of_the_rows_order_do_not(
         assert not sketch.columns, place
 
 
-@pytest.mark.attack("A22")
+@attack("A22")
 def test_no_cell_hides_that_records_are_protected_already():
     for cell in (*MISSING, uuid.UUID(int=1), pd.Period("2020-01"), {1, 2}, Picture(0)):
         names: list[Any] = [f"p{place}" for place in range(100)]

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.errors import (
     BudgetExceeded,
@@ -18,13 +18,13 @@ from dpbo.errors import (
 from dpbo.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
-    NoNoise,
     PermuteAndFlipMechanism,
 )
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CandidateScores, ClippedMean
+from tests.setups import DOUBLE, EXACT, owner
 
-RECORDS = torch.linspace(0, 1, 200, dtype=torch.float64)
+RECORDS = torch.linspace(0, 1, 200, dtype=DOUBLE)
 
 
 def score(_, records):
@@ -35,12 +35,7 @@ QUERY = ClippedMean(score, score_range=(0.0, 1.0))
 
 
 def make(records=RECORDS, **changes):
-    settings = {
-        "unit": "record",
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget.gdp(2.0, delta=1e-5),
-    }
-    return Curator(records, **{**settings, **changes})
+    return owner(records, **{"budget": Budget.gdp(2.0, delta=1e-5), **changes})
 
 
 def reserve(curator, noise=GaussianMechanism, **changes):
@@ -174,7 +169,7 @@ def test_a_handle_knows_the_reservation_that_it_was_made_for():
 
 def test_exact_answers_need_no_budget():
     curator = make(allow_conditional=True)
-    reservation = reserve(curator, NoNoise(allow_not_private=True), budget=None)
+    reservation = reserve(curator, EXACT, budget=None)
     assert reservation.release(QUERY)["value"] == pytest.approx([0.5])
     assert curator.statement().void
 
@@ -195,12 +190,7 @@ def test_what_one_question_released_does_not_answer_another(asked, later, on_dis
 
 def test_the_slots_of_a_parallel_reservation_have_no_order():
     """One by one, the second part's value was charged and stored, and said to be lost."""
-    curator = Curator(
-        torch.arange(10.0).reshape(10, 1) / 10,
-        unit=PrivacyUnit("record"),
-        adjacency=Adjacency.REPLACE_ONE,
-        budget=Budget.gdp(1.0),
-    )
+    curator = owner(torch.arange(10.0).reshape(10, 1) / 10, budget=Budget.gdp(1.0))
 
     def question(row):
         return RowOutcome(lambda rows: float(rows[0, 0]), row=row, value_range=(0.0, 1.0))

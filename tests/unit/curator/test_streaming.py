@@ -5,18 +5,18 @@ import math
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Source
+from dpbo import Adjacency, Budget, PrivacyUnit, Source
 from dpbo.curator import streaming
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.gibo import ClippedGradient
-from dpbo.mechanisms import NoNoise
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.queries import CellMeans, ClippedMean, PoissonSampled, QuantileUtilities
 from dpbo.queries.ball import Ball
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, EXACT, MEAN, owner
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
-EXACT = NoNoise(allow_not_private=True)
 D, ROWS = 3, 64
 
 
@@ -26,19 +26,13 @@ def small_blocks(monkeypatch):
 
 
 def records_of(n):
-    X = torch.randn(n, D, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    X = torch.randn(n, D, generator=torch.Generator().manual_seed(n), dtype=DOUBLE)
     X[n // 3], X[n // 2, 0] = math.nan, math.inf
     return X.pin_memory() if torch.cuda.is_available() else X
 
 
-def opened(records, *, adjacency=Adjacency.REPLACE_ONE, **more):
-    return Curator(
-        records,
-        unit=more.pop("unit", PrivacyUnit("record")),
-        adjacency=adjacency,
-        budget=Budget.gdp(1.0),
-        **more,
-    )
+def opened(records, **more):
+    return owner(records, budget=Budget.gdp(1.0), **more)
 
 
 def loss(x, users):
@@ -56,7 +50,7 @@ def answers(curator):
     before.
     """
     ball, draw = Ball(2.0), torch.Generator().manual_seed(0)
-    X, W = (torch.randn(shape, generator=draw, dtype=torch.float64) for shape in ((5, D), (4, 11)))
+    X, W = (torch.randn(shape, generator=draw, dtype=DOUBLE) for shape in ((5, D), (4, 11)))
     mean = ClippedMean(
         lambda _, r: torch.stack([r[:, 0], r[:, 1] * r[:, 2]], 1),
         score_range=[(-1.0, 1.0), (0.0, 3.0)],
@@ -88,13 +82,11 @@ def answers(curator):
         ClusterSums(D, ball=ball, centers=X),
         SecondMoment(D, ball=ball),
         VectorSum(D, ball=ball, nonnegative=True, vectors=lambda r: r.abs()),
-        MixtureMoments(
-            D, ball=ball, natural=torch.randn(3, 10, generator=draw, dtype=torch.float64)
-        ),
+        MixtureMoments(D, ball=ball, natural=torch.randn(3, 10, generator=draw, dtype=DOUBLE)),
         MixtureMoments(
             D,
             ball=ball,
-            natural=torch.ones(2, 5, dtype=torch.float64),
+            natural=torch.ones(2, 5, dtype=DOUBLE),
             covariance="spherical",
             vectors=lambda r: r.abs(),
         ),
@@ -103,7 +95,7 @@ def answers(curator):
     return [curator.release(handle, EXACT).value.tolist() for handle in handles]
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("n", [2, ROWS, ROWS + 1, 4 * ROWS, 5 * ROWS - 7])
 def test_blocks_give_the_bits_of_resident_records(device, n):
@@ -113,14 +105,14 @@ def test_blocks_give_the_bits_of_resident_records(device, n):
     assert answers(streamed) == answers(opened(records.to(device)))
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_a_record_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks():
     records = records_of(2 * ROWS + 1)
     settings = {"adjacency": Adjacency.ADD_OR_REMOVE_ONE, "device": "cpu"}
     query = ClippedGradient(
         loss,
         torch.eye(D).double(),
-        weights=torch.randn(5, D, dtype=torch.float64),
+        weights=torch.randn(5, D, dtype=DOUBLE),
         clip=0.5,
         divisor=1.0,
     )
@@ -185,11 +177,11 @@ class GradientInBlocks(ClippedGradient):
         return ROWS
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("n", [ROWS, ROWS + 1, 5 * ROWS - 7])
 def test_large_tensors_are_asked_in_blocks_and_answer_the_same(n):
     records = records_of(n).cpu()
-    weights = torch.randn(4, D, dtype=torch.float64)
+    weights = torch.randn(4, D, dtype=DOUBLE)
     asked = []
 
     def of_mean(_, r):
@@ -197,7 +189,7 @@ def test_large_tensors_are_asked_in_blocks_and_answer_the_same(n):
         return r[:, 0] * r[:, 1]
 
     def values(mean, gradient):
-        curator = opened(records, example=torch.zeros(3, D, dtype=torch.float64))
+        curator = opened(records, example=torch.zeros(3, D, dtype=DOUBLE))
         asks = [
             mean(of_mean, score_range=(-1.0, 1.0)),
             gradient(fragile, torch.eye(D).double(), weights=weights, clip=0.5),
@@ -236,7 +228,7 @@ def test_what_has_no_views_for_blocks_is_asked_as_a_whole(records, unit):
 
 def test_a_sample_is_taken_of_all_blocks():
     curator = opened(torch.ones(50 * ROWS), device="cpu")
-    mean = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
+    mean = MEAN
     share = float(curator.release(PoissonSampled(mean, rate=0.5), EXACT).value)
     assert 0.85 < share < 1.15, "ten standard deviations"
 

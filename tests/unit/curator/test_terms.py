@@ -5,35 +5,28 @@ and the statement lists what differs.
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import Budget, PrivateObjective
 from dpbo.__main__ import main
 from dpbo.curator.birth import COUNTED
 from dpbo.errors import InputError, LedgerMismatch
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.po_gp_ucb import Outcomes, RowTable, release_rows
 from dpbo.queries import ClippedMean, ClippedSum
+from tests.setups import DOUBLE, first_column, owner
 
 EVENT = GaussianMechanism(30.0).event()
 
 
 def make(**changes):
-    settings = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget(3.0, 1e-5),
-    }
-    return Curator(
-        torch.linspace(0, 1, 400, dtype=torch.float64).reshape(200, 2), **{**settings, **changes}
-    )
-
-
-def score(_x, records):
-    return records[:, 0]
+    records = torch.linspace(0, 1, 400, dtype=DOUBLE).reshape(200, 2)
+    return owner(records, **{"budget": Budget(3.0, 1e-5), **changes})
 
 
 def objective(curator, **changes):
     return PrivateObjective(
-        curator, score, **{"score_range": (0.0, 1.0), "evaluations": 6, "budget": 0.5, **changes}
+        curator,
+        first_column,
+        **{"score_range": (0.0, 1.0), "evaluations": 6, "budget": 0.5, **changes},
     )
 
 
@@ -91,7 +84,7 @@ def test_what_no_statement_could_tell_is_refused_before_anything_is_written(para
     assert private.statement()
 
 
-def test_what_an_algorithm_states_of_its_plan_is_kept_as_the_ledger_gives_it_back(tmp_path):
+def test_what_an_algorithm_states_of_its_plan_is_kept_as_the_ledger_gives_it_back(on_disk):
     """Two whole numbers as names are sorted as numbers when they are written, and as words once
     they were read.
     """
@@ -104,7 +97,7 @@ def test_what_an_algorithm_states_of_its_plan_is_kept_as_the_ledger_gives_it_bac
         private.reserve("p", EVENT, slots=1, terms=terms)
         assert private.statement().public_inputs["p"] == {"evaluations": 1, **terms}
     for _ in range(2):
-        private = make(ledger=str(tmp_path / "l.db"), dataset="study")
+        private = make(**on_disk)
         private.reserve("p", EVENT, slots=1, terms={"of": {2: "a", 10: ("b", 1)}})
         assert private.ledger.verify().seq == 1
 
@@ -120,16 +113,13 @@ def test_a_session_resumes_under_all_terms_and_no_other(tmp_path, plan):
         assert caught.value.field == "a"
 
 
-def test_a_role_that_dpbo_does_not_know_is_refused_and_shown_where_a_ledger_has_it(
-    tmp_path, capsys
-):
-    means = ClippedMean(score, score_range=(0.0, 1.0)).public_inputs()
+def test_a_role_that_dpbo_does_not_know_is_refused_and_shown_where_a_ledger_has_it(on_disk, capsys):
+    means = ClippedMean(first_column, score_range=(0.0, 1.0)).public_inputs()
     planned = GaussianMechanism(objective(make()).noise_multiplier).event()
-    kept = {"ledger": str(tmp_path / "l.db"), "dataset": "study"}
-    make(**kept).ledger.reserve(
+    make(**on_disk).ledger.reserve(
         "objective", planned, 6, {**means, "budget": "1/2", "role": "nurse", "evaluations": 1}
     )
-    private = make(**kept)
+    private = make(**on_disk)
     with pytest.raises(InputError, match="role"):
         objective(private, terms={"role": "nurse"})
     statement = private.statement()
@@ -142,8 +132,8 @@ def test_a_role_that_dpbo_does_not_know_is_refused_and_shown_where_a_ledger_has_
     with pytest.raises(LedgerMismatch, match="evaluations=1"):
         objective(private)
     assert (
-        main(["ledger", "show", str(tmp_path / "l.db")])
-        == main(["ledger", "form", str(tmp_path / "l.db")])
+        main(["ledger", "show", on_disk["ledger"]])
+        == main(["ledger", "form", on_disk["ledger"]])
         == 0
     )
     assert capsys.readouterr().out.count("'nurse', which") == 2
@@ -165,12 +155,12 @@ def asked(curator, *queries, plan="objective"):
 def test_terms_that_questions_change_under_a_plan_are_listed_once_and_five_kinds():
     private = make()
     search = objective(private, name="objective")
-    search(torch.rand(1, 1, dtype=torch.float64))
+    search(torch.rand(1, 1, dtype=DOUBLE))
     assert list(private.statement().public_inputs) == ["objective"], "nothing to add"
     asked(
         private,
-        *[ClippedMean(score, score_range=(-77.0, 99.0), divisor=123.0)] * 2,
-        ClippedSum(score, score_range=(0.0, 2.0)),
+        *[ClippedMean(first_column, score_range=(-77.0, 99.0), divisor=123.0)] * 2,
+        ClippedSum(first_column, score_range=(0.0, 2.0)),
     )
     told = private.statement().public_inputs
     assert list(told) == ["objective", "objective, question 1", "objective, question 2"]
@@ -183,7 +173,7 @@ def test_terms_that_questions_change_under_a_plan_are_listed_once_and_five_kinds
     assert "objective, question 1: query ClippedMean" in str(private.statement())
     private = make()
     objective(private, evaluations=8)
-    asked(private, *(ClippedSum(score, score_range=(0.0, 2.0 + i)) for i in range(7)))
+    asked(private, *(ClippedSum(first_column, score_range=(0.0, 2.0 + i)) for i in range(7)))
     told = private.statement().public_inputs
     assert len(told) == 1 + 5 + 1
     assert told["objective, question 6"] == {"of other kinds": 2, "listed": "in the ledger alone"}
@@ -193,13 +183,13 @@ def test_a_plan_named_as_a_question_keeps_its_terms_and_a_hidden_range_is_listed
     private = make()
     for name in ("objective", "objective, question 1"):
         objective(private, name=name, budget=0.25)
-    asked(private, ClippedSum(score, score_range=(0.0, 2.0)))
+    asked(private, ClippedSum(first_column, score_range=(0.0, 2.0)))
     told = private.statement().public_inputs
     assert told["objective, question 1"]["evaluations"] == 6
     assert told["objective, question 1 (not a reservation)"]["query"] == "ClippedSum"
     private = make()
     private.ledger.reserve("objective", EVENT, 6, {"score_range": [[0.0, 0.1]]})
-    asked(private, ClippedMean(score, score_range=(0.0, 1000.0)))
+    asked(private, ClippedMean(first_column, score_range=(0.0, 1000.0)))
     assert private.statement().public_inputs["objective, question 1"]["score_range"] == [
         [0.0, 1000.0]
     ]

@@ -24,6 +24,8 @@ from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, SelectionEvent, event_from_json
 from dpbo.run_counts import BinomialRuns, FixedRuns, ThresholdStop, TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE
 from tests.unit.accounting.enumerated import profiles_of_laws
 
 ONE = 1 << 40
@@ -31,14 +33,14 @@ SPACE = Space(a=scipy.stats.uniform(), kind=["x", "y", "z"])
 
 
 def _run(x, score):
-    return Run(torch.as_tensor(x, dtype=torch.float64), None, score)
+    return Run(torch.as_tensor(x, dtype=DOUBLE), None, score)
 
 
 def test_weights_keep_the_bounds_exactly_and_their_mean_is_one():
     peak = torch.zeros(300).double()
     peak[17] = 50.0
     interests = {
-        "random": torch.randn(300, generator=torch.Generator().manual_seed(1)).double(),
+        "random": torch.randn(300).double(),
         "one peak": peak,
         "flat": torch.full((300,), 7.0).double(),
         "steep": torch.linspace(-1e4, 1e4, 300).double(),
@@ -98,7 +100,7 @@ def test_runs_that_failed_or_a_model_that_cannot_be_fitted_say_nothing():
         assert not adaptive.interests(known, SPACE.sample(32, seed=0), SeededEntropy(5)).any()
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_how_many_runs_looked_at_earlier_ones_shows_in_no_state_of_torchs_generator():
     for runs in (1, 3, 5):
         drawn, state = list[float](), torch.get_rng_state()

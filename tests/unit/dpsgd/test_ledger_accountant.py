@@ -20,6 +20,8 @@ from dpbo.events import GaussianEvent, LaplaceEvent, PoissonGaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from examples.dpsgd_one_ledger import main
+from tests.attacks.marks import attack
+from tests.setups import steps_charged
 
 SIGMA, RATE = 1.1, 0.125
 ACCURACY = ClippedMean(lambda _, r: r[0].argmax(1) == r[1], score_range=(0.0, 1.0))
@@ -139,7 +141,7 @@ def test_a_checkpoint_brings_its_releases_and_must_be_one_of_ours():
             LedgerAccountant().load_state_dict(state)
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_steps_of_another_run_are_charged_once_and_beside_those_of_this_one():
     """Equal steps, one known run: what the ledger knows of it pays for nothing of the other."""
     curator = make(steps=12)
@@ -147,22 +149,15 @@ def test_steps_of_another_run_are_charged_once_and_beside_those_of_this_one():
     bound.reserve(RATE)
     counted(steps=4, accountant=bound)
 
-    def charged():
-        return sum(
-            record.body["event"]["count"]
-            for record in curator.ledger.records()
-            if record.kind == "charge"
-        )
-
-    assert charged() == 4
+    assert steps_charged(curator.ledger) == 4
     for _ in range(2):  # once is as good as twice
         bound.load_state_dict(other.state_dict())
-        assert charged() == 7
+        assert steps_charged(curator.ledger) == 7
     counted(steps=1, accountant=other)
     bound.load_state_dict(other.state_dict())
-    assert charged() == 8
+    assert steps_charged(curator.ledger) == 8
     LedgerAccountant(curator, noise_multiplier=SIGMA, steps=2).load_state_dict(bound.state_dict())
-    assert charged() == 8, "known steps are not charged twice"
+    assert steps_charged(curator.ledger) == 8, "known steps are not charged twice"
     other.add(GaussianEvent(10.0))
     with pytest.raises(UsageError, match="releases"):
         bound.load_state_dict(other.state_dict())
@@ -184,7 +179,7 @@ def test_a_checkpoint_that_contradicts_the_ledger_in_one_run_is_charged_for_none
     assert curator.ledger.used() == before
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_steps_are_charged_in_blocks_before_they_are_taken_and_never_left_out(monkeypatch):
     """What is charged is never less than what was taken: also after a checkpoint, in a forked
     process and at the end of the plan.
@@ -249,8 +244,8 @@ def test_it_works_in_the_privacy_engine_and_opacus_calibrates_with_it():
     )
 
 
-def test_bound_to_a_curator_steps_are_planned_first_and_share_its_ledger(tmp_path):
-    curator = make(dataset="d", ledger=str(tmp_path / "l.db"))
+def test_bound_to_a_curator_steps_are_planned_first_and_share_its_ledger(on_disk):
+    curator = make(**on_disk)
     engine = private(curator)
     train(engine, 4)
     kinds = [record.kind for record in curator.ledger.records()]
@@ -272,7 +267,7 @@ def test_bound_to_a_curator_steps_are_planned_first_and_share_its_ledger(tmp_pat
     # what the proof of the sum's sensitivity leaves: rounding by others' number moved it by 6 clips
     assert "less than 2^-11 of the clip" in str(curator.statement())
     assert not curator.statement().void
-    again = private(make(dataset="d", ledger=str(tmp_path / "l.db")))
+    again = private(make(**on_disk))
     model, _ = train(again, 2)
     before = [p.detach().clone() for p in model.parameters()]
     with pytest.raises(BudgetExceeded):
@@ -293,7 +288,7 @@ def test_each_relation_and_filter_pays_for_steps_in_its_own_way():
         train(private(make(accounting=GDPFilter())), 1)
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_checkpoint_is_merged_and_never_takes_anything_back(tmp_path):
     engine = opacus()
     model, optimizer = train(engine, 5, noise_multiplier=SIGMA)
@@ -341,7 +336,7 @@ def test_a_copy_counts_for_itself_and_another_history_of_one_run_is_refused():
         copy.deepcopy(bound)
 
 
-@pytest.mark.attack("A19")
+@attack("A19")
 def test_beside_a_release_that_rests_on_assumptions_epsilon_is_infinite():
     class Smooth(ClippedMean):
         def data_assumptions(self):

@@ -24,7 +24,6 @@ import torch
 
 from dpbo.accounting import Planned, PureFilter, RDPFilter
 from dpbo.curator import Ledger
-from dpbo.curator.curator import Curator
 from dpbo.dpsgd import NoisedScore, hidden_runs, private_selection
 from dpbo.dpsgd.hidden_runs import coin
 from dpbo.dpsgd.selection import selection_event
@@ -40,19 +39,16 @@ from dpbo.errors import (
 from dpbo.events import GaussianEvent, SelectionEvent
 from dpbo.hidden_run import in_hidden_run
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
-from dpbo.privacy import Adjacency, Budget, PrivacyUnit
+from dpbo.privacy import Adjacency, Budget
 from dpbo.queries import CandidateScores
 from dpbo.run_counts import FixedRuns, PoissonRuns, ThresholdStop, TruncatedNegativeBinomial
 from dpbo.space import Space
 from dpbo.testing import SeededEntropy
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, of, owner
 
 SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0), depth=[1, 2, 4], kind=["a", "b"])
-RECORDS = torch.rand(2000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-TERMS: dict[str, Any] = {
-    "unit": PrivacyUnit("record"),
-    "adjacency": Adjacency.REPLACE_ONE,
-    "budget": Budget(3.0, 1e-6),
-}
+RECORDS = torch.rand(2000, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
 LAW = TruncatedNegativeBinomial.of_mean(12.0, shape=3.0)
 BASE = (GaussianEvent(30.0, 10),)
 
@@ -69,10 +65,8 @@ def made(run_count=LAW, base=BASE, score=SCORE, seed=3, **terms):
     event = SelectionEvent(
         base=(*base, *(() if score is None else (score.mechanism.event(),))), run_count=run_count
     )
-    return Curator(
-        RECORDS,
-        **{**TERMS, "accounting": Planned([event]), "entropy": SeededEntropy(seed), **terms},
-    )
+    terms = {"accounting": Planned([event]), "entropy": SeededEntropy(seed), **terms}
+    return owner(RECORDS, **terms)
 
 
 def train(parameters):
@@ -107,7 +101,7 @@ def test_the_best_run_is_released_and_costs_what_the_plan_says():
     curator.ledger.verify()
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_the_ledger_holds_one_charge_and_one_value_and_no_trace_of_a_run():
     def failing(parameters):
         raise RuntimeError("record 17 is strange")
@@ -149,7 +143,7 @@ def test_the_ledger_holds_one_charge_and_one_value_and_no_trace_of_a_run():
 @pytest.mark.parametrize(
     "fault", [RuntimeError("17"), SystemExit(3), MemoryError(), torch.OutOfMemoryError("x")]
 )
-@pytest.mark.attack("A5", "A21")
+@attack("A5", "A21")
 def test_a_run_that_fails_is_the_worst_and_is_not_heard(fault, capfd, caplog):
     def work(parameters):
         print("out")
@@ -169,7 +163,7 @@ def test_a_run_that_fails_is_the_worst_and_is_not_heard(fault, capfd, caplog):
     assert len(caplog.records) == 1
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_what_runs_and_their_children_write_past_python_is_not_heard(capfd):
     """Libraries in C write to descriptors; a level above CRITICAL is not held back by
     `logging.disable(logging.CRITICAL)`.
@@ -232,7 +226,7 @@ def test_closed_descriptors_stay_closed_and_none_is_heard_through_another():
     assert done.stdout.split() == [b"6", b"3", b"1", b"0"], "which descriptors are open, as bits"
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_selections_of_two_threads_take_turns_and_leave_the_process_as_it_was(capfd):
     """Else the first to end would let the other's runs be heard, and the last would leave a closed
     stdout and no logging behind.
@@ -279,7 +273,7 @@ def test_a_score_that_fails_inside_is_assumed_away_in_words_whether_or_not_it_di
     assert told[0] == told[1] >= {"score-total", "runs-hidden"}
 
 
-@pytest.mark.attack("A17", "A21")
+@attack("A17", "A21")
 def test_global_generators_do_not_tell_how_many_runs_there_were():
     drawn, states = [], []
 
@@ -331,8 +325,8 @@ def test_no_run_releases_nothing():
     curator.ledger.verify()
 
 
-def test_asked_again_it_gives_the_same_and_runs_nothing(tmp_path):
-    terms = {"dataset": "d", "ledger": str(tmp_path / "l.db"), "entropy": SeededEntropy(3)}
+def test_asked_again_it_gives_the_same_and_runs_nothing(on_disk):
+    terms = {**on_disk, "entropy": SeededEntropy(3)}
     curator, axes = made(**terms), SPACE.specs
     ran = list[Any]()
 
@@ -361,7 +355,7 @@ def test_asked_again_it_gives_the_same_and_runs_nothing(tmp_path):
         select(made(**terms), lambda parameters: 2 * parameters["lr"])
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_killed_selection_is_charged_lost_and_never_drawn_again(tmp_path):
     path, done = str(tmp_path / "l.db"), []
@@ -396,6 +390,14 @@ def frames_of(error):
     return held
 
 
+def require_silent(error):
+    """Neither what it came from nor a frame of it knows anything of the runs."""
+    assert error.__context__ is None
+    assert error.__cause__ is None
+    known = {"best", "run", "count", "told", "output", "number", "parameters", "x", "tie"}
+    assert not set(frames_of(error)) & known
+
+
 def test_an_interrupt_ends_it_and_no_frame_knows_anything():
     runs = []
 
@@ -408,18 +410,7 @@ def test_an_interrupt_ends_it_and_no_frame_knows_anything():
     curator = made()
     with pytest.raises(KeyboardInterrupt) as caught:
         select(curator, work)
-    assert caught.value.__context__ is None
-    assert caught.value.__cause__ is None
-    assert not set(frames_of(caught.value)) & {
-        "best",
-        "run",
-        "count",
-        "output",
-        "number",
-        "parameters",
-        "x",
-        "tie",
-    }
+    require_silent(caught.value)
     with pytest.raises(ReleaseLost):
         select(curator, work)
     assert len(runs) == 3
@@ -435,10 +426,10 @@ class Holds:
         self.said.append(os.fstat(2).st_ino)  # where stderr leads
 
 
-SEVEN: dict[str, Any] = {"run_count": FixedRuns(7), "base": (GaussianEvent(60.0),), "score": None}
+SEVEN = of(run_count=FixedRuns(7), base=(GaussianEvent(60.0),), score=None)
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 @pytest.mark.parametrize("frozen", [False, True])
 def test_what_losing_runs_leave_is_gone_before_the_process_is_heard_again(frozen):
     """A finaliser that fails is told on stderr, once for each: their number would be read off."""
@@ -459,7 +450,7 @@ def test_what_losing_runs_leave_is_gone_before_the_process_is_heard_again(frozen
     del best
 
 
-@pytest.mark.attack("A5", "A21")
+@attack("A5", "A21")
 @pytest.mark.parametrize("fault", [ValueError, SystemExit, MemoryError, KeyboardInterrupt])
 def test_an_error_between_runs_says_nothing_and_no_frame_knows_anything(fault):
     """Whether it comes, and what it says, may depend on how many runs there were and what they
@@ -478,20 +469,8 @@ def test_an_error_between_runs_says_nothing_and_no_frame_knows_anything(fault):
     assert asked == [0, 1, 2, 3, 4]
     assert len(said) == 4, "what runs left is gone"
     assert os.fstat(2).st_ino not in said
-    assert caught.value.__context__ is None
-    assert caught.value.__cause__ is None
     assert "0.123" not in str(caught.value)
-    assert not set(frames_of(caught.value)) & {
-        "best",
-        "run",
-        "count",
-        "told",
-        "output",
-        "number",
-        "parameters",
-        "x",
-        "tie",
-    }
+    require_silent(caught.value)
 
 
 class Noted(SeededEntropy):
@@ -500,7 +479,7 @@ class Noted(SeededEntropy):
         return self.words[-1]
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_no_error_afterwards_knows_a_word_that_decided_between_equal_runs(monkeypatch):
     """The winner's is the largest of as many as there were runs."""
     for where, name, fault in (
@@ -546,7 +525,7 @@ def test_refused_before_anything_is_charged():
         with pytest.raises((InputError, BudgetExceeded)):
             select(curator, **changed)
     with pytest.raises(InputError, match="accounting"):
-        select(Curator(RECORDS, **TERMS))  # GDPFilter: the best of Gaussian runs is no Gaussian
+        select(owner(RECORDS))  # GDPFilter: the best of Gaussian runs is no Gaussian
     assert len(curator.ledger.records()) == before
 
 
@@ -560,7 +539,7 @@ class Attentive:
         return torch.full((len(records),), 0.5)
 
 
-@pytest.mark.attack("A31")
+@attack("A31")
 def test_the_output_that_leaves_is_not_the_object_that_was_scored():
     score = NoisedScore(lambda model, records: model(records), (0.0, 1.0), GaussianMechanism(10.0))
     chosen = select(
@@ -572,14 +551,8 @@ def test_the_output_that_leaves_is_not_the_object_that_was_scored():
 
 def test_filters_that_can_pay_do():
     pure = NoisedScore(near, (0.0, 1.0), LaplaceMechanism(10.0))
-    curator = Curator(
-        RECORDS,
-        **{
-            **TERMS,
-            "budget": Budget(1.0, 0.0),
-            "accounting": PureFilter(),
-            "entropy": SeededEntropy(1),
-        },
+    curator = owner(
+        RECORDS, budget=Budget(1.0, 0.0), accounting=PureFilter(), entropy=SeededEntropy(1)
     )
     select(curator, base=(), score=pure)
     spent = float(curator.ledger.head().total.parts[0])
@@ -587,11 +560,9 @@ def test_filters_that_can_pay_do():
     assert "runs-attested" in str(curator.statement()), (
         "also that a run which is said to cost nothing does so"
     )
-    gdp = Curator(RECORDS, **TERMS, entropy=SeededEntropy(1))
+    gdp = owner(RECORDS, entropy=SeededEntropy(1))
     select(gdp, base=(), score=pure)
-    renyi = Curator(
-        RECORDS, **{**TERMS, "accounting": RDPFilter(16.0), "entropy": SeededEntropy(1)}
-    )
+    renyi = owner(RECORDS, accounting=RDPFilter(16.0), entropy=SeededEntropy(1))
     select(
         renyi,
         base=(GaussianEvent(100.0),),
@@ -603,10 +574,10 @@ def test_filters_that_can_pay_do():
 
 def test_add_or_remove_one_needs_its_divisor_and_converts_the_score():
     score = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {"divisor": 2000.0})
-    terms = {**TERMS, "adjacency": Adjacency.ADD_OR_REMOVE_ONE, "entropy": SeededEntropy(2)}
-    curator = Curator(
+    curator = owner(
         RECORDS,
-        **terms,
+        adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+        entropy=SeededEntropy(2),
         accounting=Planned([SelectionEvent(base=(*BASE, GaussianEvent(20.0)), run_count=LAW)]),
     )
     assert (
@@ -620,7 +591,7 @@ def test_add_or_remove_one_needs_its_divisor_and_converts_the_score():
 
 def test_the_first_run_that_reaches_a_threshold():
     law: Any = ThresholdStop(0.05)
-    made_once: dict[str, Any] = {"run_count": law, "base": (GaussianEvent(50.0),), "score": None}
+    made_once = of(run_count=law, base=(GaussianEvent(50.0),), score=None)
     assert (
         select(made(**made_once), lambda p: (p["lr"], p["lr"]), **made_once, threshold=0.8).output
         >= 0.8
@@ -667,7 +638,7 @@ def test_coins_are_exact():
 
 def under_way(**changed):
     """A curator with a selection "s" that was charged and has no value yet."""
-    curator = Curator(RECORDS, **{**TERMS, "accounting": RDPFilter(6.0), **changed})
+    curator = owner(RECORDS, accounting=RDPFilter(6.0), **changed)
     event = SelectionEvent(
         base=(GaussianEvent(400.0),), run_count=TruncatedNegativeBinomial.of_mean(2.0)
     )
@@ -693,7 +664,7 @@ def in_a_run(work):
     return context.run(work)
 
 
-@pytest.mark.attack("A22", "A24")
+@attack("A22", "A24")
 @pytest.mark.parametrize("when", ["before", "after", "interrupted"])
 def test_what_draws_for_hidden_runs_draws_for_nothing_else(when):
     """4,000 draws, none charged, gave the exact mean of the records."""
@@ -705,18 +676,18 @@ def test_what_draws_for_hidden_runs_draws_for_nothing_else(when):
             raise KeyboardInterrupt
         return 0.5
 
-    query = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0), {}).query(0.7)
+    query = SCORE.query(0.7)
     if when == "before":
         draws.append(under_way().hidden_draws("s"))
     else:
-        curator = Curator(RECORDS, **{**TERMS, "accounting": RDPFilter(6.0)})
+        curator = owner(RECORDS, accounting=RDPFilter(6.0))
         with contextlib.suppress(KeyboardInterrupt):
             private_selection(
                 curator,
                 train,
                 space=Space(t=scipy.stats.uniform()),
                 run_count=FixedRuns(2),
-                score=NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0)),
+                score=SCORE,
             )
     with pytest.raises(UsageError, match="within a run of a private selection alone"):
         draws[0](query, GaussianMechanism(20.0))
@@ -742,14 +713,12 @@ def test_scores_inside_carry_the_noise_that_is_charged(adjacency, deviation):
     )
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_the_ledgers_storage_is_opened_as_often_whatever_the_number_of_runs(monkeypatch):
     """Who watches a database's queries must not learn how many runs were hidden."""
     opened = []
     for runs in (2, 9):
-        curator = Curator(
-            RECORDS, **{**TERMS, "budget": Budget(100.0, 1e-6), "accounting": RDPFilter(6.0)}
-        )
+        curator = owner(RECORDS, budget=Budget(100.0, 1e-6), accounting=RDPFilter(6.0))
         count = collections.Counter[str]()
         for way in ("reading", "writing"):
             honest = getattr(curator.ledger.storage, way)
@@ -758,20 +727,19 @@ def test_the_ledgers_storage_is_opened_as_often_whatever_the_number_of_runs(monk
                 way,
                 lambda way=way, honest=honest, count=count: (count.update([way]), honest())[1],
             )
-        scored = NoisedScore(near, (0.0, 1.0), GaussianMechanism(20.0))
-        private_selection(
-            curator,
-            lambda p: p["t"],
-            space=Space(t=scipy.stats.uniform()),
-            run_count=FixedRuns(runs),
-            score=scored,
-        )
+            private_selection(
+                curator,
+                lambda p: p["t"],
+                space=Space(t=scipy.stats.uniform()),
+                run_count=FixedRuns(runs),
+                score=SCORE,
+            )
         opened.append(count)
     assert opened[0] == opened[1]
     assert min(opened[0].values()) > 0
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_underflow_inside_is_no_failure_whatever_numpy_is_told_to_do_then():
     query = CandidateScores(lambda x, r: x * torch.ones_like(r), [0.0, 1.0], score_range=(0.0, 1.0))
     curator = under_way()
@@ -803,7 +771,7 @@ class Clock:
         self._now[0] += seconds
 
 
-@pytest.mark.attack("A3")
+@attack("A3")
 def test_the_time_that_hides_runs_counts_from_the_beginning(monkeypatch):
     """Counted from the end of the runs, the call would last as long as they did, and then so long
     again.

@@ -17,26 +17,23 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo import DPGIBO, Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
+from dpbo import DPGIBO, Adjacency, Budget, BudgetExceeded, PrivacyUnit
 from dpbo.accounting import Planned, PureFilter
 from dpbo.errors import InputError, LedgerError, LedgerMismatch, UsageError
 from dpbo.events import GaussianEvent
 from dpbo.gibo import GIBOSettings, choose_clip, choose_start
 from dpbo.gibo.gradient_posterior import GradientPosterior
-from dpbo.mechanisms import NoNoise
 from dpbo.objective import NoiseWarning
-from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, EXACT, FIRST_MEAN, charges, of, owner
 
-EXACT = NoNoise(allow_not_private=True)
 PAPER, RECOMMENDED = GIBOSettings.paper(), GIBOSettings.recommended()
 D = 4
 
 
 def users(n=400, seed=0):
-    return 0.3 + 0.4 * torch.rand(
-        n, D, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
-    )
+    return 0.3 + 0.4 * torch.rand(n, D, dtype=DOUBLE, generator=torch.Generator().manual_seed(seed))
 
 
 def distance(x, records):
@@ -44,27 +41,23 @@ def distance(x, records):
 
 
 def box(d=D, low=0.0, high=1.0):
-    return torch.tensor([[low] * d, [high] * d], dtype=torch.float64)
+    return torch.tensor([[low] * d, [high] * d], dtype=DOUBLE)
 
 
 def make(records=None, **settings):
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("user"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget.gdp(2.0, delta=1e-5),
-    }
-    return Curator(users() if records is None else records, **{**terms, **settings})
+    terms = {"budget": Budget.gdp(2.0, delta=1e-5), **settings}
+    return owner(users() if records is None else records, **terms)
 
 
 def gibo(curator, **changes):
-    terms: dict[str, Any] = {
-        "bounds": box(),
-        "budget": 1.0,
-        "iterations": 12,
-        "batch_size": D + 1,
-        "clip": 1.0,
-        "start": torch.full((D,), 0.05, dtype=torch.float64),
-    }
+    terms = of(
+        bounds=box(),
+        budget=1.0,
+        iterations=12,
+        batch_size=D + 1,
+        clip=1.0,
+        start=torch.full((D,), 0.05, dtype=DOUBLE),
+    )
     return DPGIBO(curator, changes.pop("loss", distance), **{**terms, **changes})
 
 
@@ -140,8 +133,8 @@ def test_gradients_are_those_of_the_mean_loss_per_box_width():
     """Far inside the clip: the release is the gradient of the mean, in box widths; with x's own
     units, per unit.
     """
-    wide = torch.tensor([[-3.0] * D, [5.0] * D], dtype=torch.float64)
-    start = torch.full((D,), 0.8, dtype=torch.float64)
+    wide = torch.tensor([[-3.0] * D, [5.0] * D], dtype=DOUBLE)
+    start = torch.full((D,), 0.8, dtype=DOUBLE)
     slope = (2 * (start - users())).mean(0)
     for unit_box, scale in ((True, 8.0), (False, 1.0)):
         settings = dataclasses.replace(RECOMMENDED, unit_box=unit_box, radius=0.01)
@@ -161,7 +154,7 @@ def test_gradients_are_those_of_the_mean_loss_per_box_width():
 def test_points_stay_in_the_box_also_in_its_corner():
     search = gibo(
         make(),
-        start=torch.zeros(D, dtype=torch.float64),
+        start=torch.zeros(D, dtype=DOUBLE),
         iterations=3,
         loss=lambda x, r: (r * 0).sum(1) + x.sum(),
     )
@@ -187,19 +180,15 @@ def test_step_by_step_on_an_executor_and_out_of_turn():
     for wrong in (lambda: search.tell(X, again), lambda: search.evaluate(X)):
         with pytest.raises(InputError, match="ask"):
             wrong()
-    foreign = curator.evaluate(ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0)))
+    foreign = curator.evaluate(FIRST_MEAN)
     for handle in (again, foreign):
         with pytest.raises(InputError, match="handle"):
             search.tell(search.ask(), handle)
     assert search.remaining == 11
 
 
-def charges(curator):
-    return [record.kind for record in curator.ledger.records()].count("charge")
-
-
 @pytest.mark.parametrize("history", [False, True])
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_run_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk, history):
     settings = dataclasses.replace(RECOMMENDED, history=history)
     first = gibo(make(**on_disk), settings=settings)
@@ -212,7 +201,7 @@ def test_a_run_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk,
     assert torch.equal(again.ask(), asked)
     final = again.run()
     assert len(final.gradients) == 12
-    assert charges(again.curator) == 12
+    assert len(charges(again.curator.ledger)) == 12
     assert torch.equal(gibo(make(**on_disk), settings=settings).result().iterates, final.iterates)
     for change in (
         {"clip": 2.0},
@@ -302,7 +291,7 @@ def test_algorithm_two_takes_as_few_points_as_it_needs():
     assert sizes[-1] < sizes[0] <= D + 1
 
 
-@pytest.mark.attack("A20")
+@attack("A20")
 def test_users_of_many_rows_count_once():
     records = users(300)
     labels = np.arange(300) // 3
@@ -334,8 +323,8 @@ def test_the_accounting_may_be_a_plan_or_refuse_and_what_cannot_work_charges_not
 
 def test_a_start_is_chosen_privately_among_public_candidates():
     curator = make()
-    candidates = torch.tensor([[0.05] * D, [0.5] * D, [0.95] * D], dtype=torch.float64)
-    terms: dict[str, Any] = {"loss_range": (0.0, 4.0), "budget": 0.1}
+    candidates = torch.tensor([[0.05] * D, [0.5] * D, [0.95] * D], dtype=DOUBLE)
+    terms = of(loss_range=(0.0, 4.0), budget=0.1)
     start = choose_start(curator, distance, candidates, **terms)
     assert start.tolist() == [0.5] * D
     gibo(curator, start=start, budget=0.9).run()
@@ -348,7 +337,7 @@ def test_a_start_is_chosen_privately_among_public_candidates():
     ), "asked again it costs nothing"
     with pytest.raises(BudgetExceeded):
         choose_start(curator, distance, candidates, **terms, name="another")
-    ends = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
+    ends = torch.tensor([[0.0] * D, [1.0] * D], dtype=DOUBLE)
     wrong = lambda x, records: (records[:, 0] > x[0]).to(  # noqa: E731
         torch.uint8
     )  # zero-one losses of small integers
@@ -357,7 +346,7 @@ def test_a_start_is_chosen_privately_among_public_candidates():
 
 def test_a_clip_is_chosen_privately_near_the_quantile_of_gradient_lengths():
     curator = make(budget=Budget.gdp(20.0))
-    start = torch.full((D,), 0.05, dtype=torch.float64)
+    start = torch.full((D,), 0.05, dtype=DOUBLE)
     true = float((2 * (start - users())).norm(dim=1).quantile(0.9))
     candidates = [0.1 * true, 0.5 * true, 0.99 * true, 3 * true, 10 * true]
     assert (
@@ -373,26 +362,25 @@ def test_a_clip_is_chosen_privately_near_the_quantile_of_gradient_lengths():
 
 
 def test_a_clip_that_was_chosen_answers_no_other_question(on_disk):
-    terms: dict[str, Any] = {"bounds": box(), "candidates": [0.1, 0.3, 1.0, 3.0], "budget": 0.3}
+    terms = of(bounds=box(), candidates=[0.1, 0.3, 1.0, 3.0], budget=0.3)
     once: dict[str, Any] = {**on_disk, "entropy": SeededEntropy(1)}
     chosen = choose_clip(make(**once), distance, **terms)
     matern = gpytorch.kernels.MaternKernel(nu=2.5).double()
-    changes: dict[str, Any] = {
-        "bounds": box(high=100.0),
-        "start": torch.zeros(D, dtype=torch.float64),
-        "kernel": matern,
-        "quantile": 0.5,
-        "settings": dataclasses.replace(RECOMMENDED, radius=0.2),
-    }
+    changes = of(
+        bounds=box(high=100.0),
+        start=torch.zeros(D, dtype=DOUBLE),
+        kernel=matern,
+        quantile=0.5,
+        settings=dataclasses.replace(RECOMMENDED, radius=0.2),
+    )
     for name, other in changes.items():
         with pytest.raises(LedgerMismatch, match=name):
             choose_clip(make(**once), distance, **{**terms, name: other})
     curator = make(**once)
     assert (
-        choose_clip(curator, distance, **terms, start=torch.full((D,), 0.5, dtype=torch.float64))
-        == chosen
+        choose_clip(curator, distance, **terms, start=torch.full((D,), 0.5, dtype=DOUBLE)) == chosen
     ), "the default, said"
-    assert charges(curator) == 1
+    assert len(charges(curator.ledger)) == 1
 
 
 def test_where_losses_are_noisy_the_points_lie_further_apart():

@@ -8,7 +8,8 @@ from botorch.optim import optimize_acqf
 
 from dpbo.errors import InputError
 from dpbo.gibo import GradientInformation, GradientPosterior
-from tests.unit.models.kernels import DOUBLE, KERNELS, dense
+from tests.setups import DOUBLE
+from tests.unit.models.kernels import KERNELS, dense
 
 D = 3
 N = 6

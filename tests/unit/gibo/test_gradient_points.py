@@ -10,10 +10,11 @@ from dpbo.errors import UsageError
 from dpbo.gibo import GradientPosterior, suggest_gradient_points
 from dpbo.gibo.gradient_points import GradientTrace, fewest_gradient_points
 from dpbo.models.kernels import RBF, Matern52
-from tests.unit.models.kernels import DOUBLE, KERNELS
+from tests.setups import DOUBLE, box, point
+from tests.unit.models.kernels import KERNELS
 
 D = 3
-ONE = torch.ones(1, 1, dtype=DOUBLE)
+ONE = point(1.0)
 
 
 def posterior(name="rbf", n=8, d=D, noise=1e-4):
@@ -116,7 +117,7 @@ def test_points_stay_apart_where_nothing_is_left_to_learn():
 
 def test_bounds_are_respected_and_cost_little():
     theta = torch.full((D,), 0.999, dtype=DOUBLE)
-    bounds = torch.tensor([[0.0] * D, [1.0] * D], dtype=DOUBLE)
+    bounds = box(D)
     for n in (0, 8):
         history = posterior(n=n)
         Z = suggest_gradient_points(history, theta, D + 1, bounds=bounds)

@@ -8,7 +8,8 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from dpbo.errors import InputError, UsageError
 from dpbo.gibo import GradientPosterior
-from tests.unit.models.kernels import DOUBLE, KERNELS, dense
+from tests.setups import DOUBLE
+from tests.unit.models.kernels import KERNELS, dense
 
 D = 3
 NOISE = 1e-3

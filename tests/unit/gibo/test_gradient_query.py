@@ -11,19 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.errors import InputError, PrivateFailure
 from dpbo.gibo import ClippedGradient
 from dpbo.gibo import gradient_query as gradient
 from dpbo.gibo.gradient_query import clipped_sum, quantum_of
-from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.testing.query_contract import SumContract
+from tests.attacks.marks import attack
 from tests.contracts.bases import tries
+from tests.setups import DOUBLE, EXACT, owner, point
 
-EXACT = NoNoise(allow_not_private=True)
 TWO, HALVES = (
-    torch.tensor([[1.0], [2.0]], dtype=torch.float64),
-    torch.tensor([[0.5, 0.25]], dtype=torch.float64),
+    torch.tensor([[1.0], [2.0]], dtype=DOUBLE),
+    point(0.5, 0.25),
 )
 
 
@@ -32,14 +33,14 @@ def column(x, records):
 
 
 @tries(50)
-@pytest.mark.attack("A4", "A5", "A9")
+@attack("A4", "A5", "A9")
 class TestGradient(SumContract):
     covers = ClippedGradient
     metrics = 3
 
     def query(self, score):
-        X = torch.arange(3, dtype=torch.float64).unsqueeze(1)
-        W = torch.tensor([[1.0, 0.5, -0.2], [0.3, 1.0, 0.4]], dtype=torch.float64)
+        X = torch.arange(3, dtype=DOUBLE).unsqueeze(1)
+        W = torch.tensor([[1.0, 0.5, -0.2], [0.3, 1.0, 0.4]], dtype=DOUBLE)
         return ClippedGradient(
             lambda x, r: column(x, score(None, r)),
             X,
@@ -51,12 +52,12 @@ class TestGradient(SumContract):
 
 
 @tries(30)
-@pytest.mark.attack("A4", "A5", "A9")
+@attack("A4", "A5", "A9")
 class TestSlope(SumContract):  # one dimension, one point, a clip that is no power of two
     covers = ClippedGradient
 
     def query(self, score):
-        X, W = torch.zeros(1, 1, dtype=torch.float64), torch.tensor([[3.0]], dtype=torch.float64)
+        X, W = point(0.0), point(3.0)
         return ClippedGradient(
             lambda x, r: column(x, score(None, r)),
             X,
@@ -73,24 +74,18 @@ def reference(Y, W, clip):
 
 
 def numbers(*shape, seed):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(*shape, dtype=DOUBLE, generator=torch.Generator().manual_seed(seed))
 
 
 def make(records, **settings):
-    terms = {
-        "unit": PrivacyUnit("user"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget.gdp(1.0),
-        **settings,
-    }
-    return Curator(records, **terms)
+    return owner(records, **{"budget": Budget.gdp(1.0), **settings})
 
 
 def test_it_is_the_papers_mean_of_clipped_gradients():
     for n, N, d in ((1, 1, 1), (7, 4, 3), (3840, 11, 10), (3841, 34, 33), (10_000, 2, 200)):
         Y, W = numbers(n, N, seed=n), numbers(d, N, seed=d)
         for clip in (0.1 * math.sqrt(N * d), 100.0 * math.sqrt(N * d)):
-            X = torch.arange(N, dtype=torch.float64).unsqueeze(1)
+            X = torch.arange(N, dtype=DOUBLE).unsqueeze(1)
             release = make(Y).release(ClippedGradient(column, X, weights=W, clip=clip), EXACT)
             assert torch.allclose(release.value, reference(Y, W, clip), atol=2 * clip * 2.0**-24), (
                 n,
@@ -131,7 +126,7 @@ def test_one_unit_changes_no_others_bits(threads):
         torch.set_num_threads(before)
 
 
-@pytest.mark.attack("A8")
+@attack("A8")
 def test_a_removed_unit_leaves_every_other_ones_length_as_it_was():
     """A whole chunk less one against a whole chunk: clipped lengths are summed in one fixed shape,
     wherever the last unit stands.
@@ -145,23 +140,21 @@ def test_a_removed_unit_leaves_every_other_ones_length_as_it_was():
         0.9765046270726674,
     ]
     clip = 0.7499999980328573
-    quantum, W = quantum_of(clip, 5), torch.eye(5, dtype=torch.float64)
+    quantum, W = quantum_of(clip, 5), torch.eye(5, dtype=DOUBLE)
     sums = [
-        clipped_sum([torch.full((n,), x, dtype=torch.float64) for x in numbers], W, clip, quantum)
+        clipped_sum([torch.full((n,), x, dtype=DOUBLE) for x in numbers], W, clip, quantum)
         for n in (rows - 1, rows)
     ]
-    one = clipped_sum([torch.tensor([x], dtype=torch.float64) for x in numbers], W, clip, quantum)
+    one = clipped_sum([torch.tensor([x], dtype=DOUBLE) for x in numbers], W, clip, quantum)
     assert (sums[1] - sums[0]).tolist() == one.tolist()
     for n in (1, 17, rows - 26, rows - 2):
-        whole = clipped_sum(
-            [torch.full((n,), x, dtype=torch.float64) for x in numbers], W, clip, quantum
-        )
+        whole = clipped_sum([torch.full((n,), x, dtype=DOUBLE) for x in numbers], W, clip, quantum)
         assert whole.tolist() == (n * one).tolist()
 
 
 @pytest.mark.parametrize("raising", [False, True])
 def test_a_loss_that_uses_its_buffer_again_speaks_for_each_record_alone(raising):
-    buffer = torch.empty(5, dtype=torch.float64)
+    buffer = torch.empty(5, dtype=DOUBLE)
 
     def batched(x, records):
         if raising and bool((records > 50).any()):
@@ -171,9 +164,9 @@ def test_a_loss_that_uses_its_buffer_again_speaks_for_each_record_alone(raising)
             yield buffer
 
     def whole(x, records):
-        return torch.mul(records[:, 0], x[0], out=torch.empty(0, dtype=torch.float64))
+        return torch.mul(records[:, 0], x[0], out=torch.empty(0, dtype=DOUBLE))
 
-    data = torch.linspace(-1, 1, 400, dtype=torch.float64).unsqueeze(1)
+    data = torch.linspace(-1, 1, 400, dtype=DOUBLE).unsqueeze(1)
     if raising:
         data[7] = 100.0
     expected = torch.where(data > 50, 0.0, data).clamp(-0.5, 0.5).mean()
@@ -192,17 +185,17 @@ def test_a_loss_that_writes_into_x_moves_nothing():
         x.zero_()
         return losses
 
-    X, data = TWO.clone(), torch.full((10, 1), 0.3, dtype=torch.float64)
+    X, data = TWO.clone(), torch.full((10, 1), 0.3, dtype=DOUBLE)
     query = ClippedGradient(writing, X, weights=HALVES, clip=1.0)
     X.zero_()
     assert make(data).release(query, EXACT).value.item() == pytest.approx(0.3)
 
 
-@pytest.mark.attack("A5", "A20")
+@attack("A5", "A20")
 def test_a_loss_that_is_not_finite_silences_its_whole_unit():
-    Y = torch.ones(10, 3, dtype=torch.float64)
+    Y = torch.ones(10, 3, dtype=DOUBLE)
     Y[4, 1], Y[7, 2] = math.nan, math.inf
-    X, W = torch.arange(3, dtype=torch.float64).unsqueeze(1), torch.ones(1, 3, dtype=torch.float64)
+    X, W = torch.arange(3, dtype=DOUBLE).unsqueeze(1), torch.ones(1, 3, dtype=DOUBLE)
     assert make(Y).release(
         ClippedGradient(column, X, weights=W, clip=1.0), EXACT
     ).value.item() == pytest.approx(0.8)
@@ -220,12 +213,12 @@ def test_a_loss_that_is_not_finite_silences_its_whole_unit():
         )
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_what_a_trial_of_the_kernel_warns_of_or_raises_is_no_fault_of_the_loss(monkeypatch):
     asked = ClippedGradient(
         column,
-        torch.eye(2, dtype=torch.float64),
-        weights=torch.eye(2, dtype=torch.float64),
+        torch.eye(2, dtype=DOUBLE),
+        weights=torch.eye(2, dtype=DOUBLE),
         clip=1.0,
     )
 
@@ -246,16 +239,16 @@ def test_what_a_trial_of_the_kernel_warns_of_or_raises_is_no_fault_of_the_loss(m
 
 def test_losses_are_clipped_averaged_over_a_unit_and_exact_far_from_zero():
     """A unit's loss lies on a lattice, which moves a mean by at most two steps."""
-    Y = torch.tensor([[0.1], [0.9], [5.0], [-5.0]], dtype=torch.float64)
-    one = torch.ones(1, 1, dtype=torch.float64)
+    Y = torch.tensor([[0.1], [0.9], [5.0], [-5.0]], dtype=DOUBLE)
+    one = point(1.0)
     query = ClippedGradient(column, one - 1.0, weights=one, clip=10.0, loss_range=(0.0, 1.0))
     assert make(Y).release(query, EXACT).value.item() == pytest.approx(0.5, abs=1e-6)
     grouped = make(Y, unit=PrivacyUnit("patient", groups=[0, 1, 1, 1]))
     assert grouped.release(query, EXACT).value.item() == pytest.approx(
         (0.1 + 1.9 / 3) / 2, abs=1e-6
     )
-    Y = 1e9 + torch.tensor([[0.25], [0.5]], dtype=torch.float64)
-    one = torch.ones(1, 1, dtype=torch.float64)
+    Y = 1e9 + torch.tensor([[0.25], [0.5]], dtype=DOUBLE)
+    one = point(1.0)
     query = ClippedGradient(column, one - 1.0, weights=one, clip=1.0, center=1e9)
     assert make(Y).release(query, EXACT).value.item() == 0.375
 
@@ -279,7 +272,7 @@ def test_its_noise_and_the_divisor_that_a_private_number_of_units_needs():
 
 def test_earlier_losses_stay_with_the_curator_and_are_used_again():
     Y, W = numbers(30, 5, seed=1), numbers(2, 5, seed=2)
-    X = torch.arange(5, dtype=torch.float64).unsqueeze(1)
+    X = torch.arange(5, dtype=DOUBLE).unsqueeze(1)
     curator = make(Y)
     first = curator.evaluate(ClippedGradient(column, X[:3], weights=W[:, :3], clip=1.0, keep=True))
     second = ClippedGradient(column, X[3:], weights=W, clip=1.0, earlier=[first])
@@ -294,7 +287,7 @@ def test_earlier_losses_stay_with_the_curator_and_are_used_again():
     with pytest.raises(InputError, match="this curator"):
         make(Y).evaluate(second)
     with pytest.raises(InputError, match="N = 5"):
-        curator.evaluate(dataclasses.replace(second, weights=torch.ones(2, 4, dtype=torch.float64)))
+        curator.evaluate(dataclasses.replace(second, weights=torch.ones(2, 4, dtype=DOUBLE)))
 
 
 def test_whole_numbers_are_never_too_long_whatever_the_floats_did(monkeypatch):

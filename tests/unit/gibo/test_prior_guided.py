@@ -20,9 +20,10 @@ from dpbo.errors import InputError
 from dpbo.gibo import GradientInformation, GradientPosterior
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.em import DPGaussianMixture
+from tests.setups import DOUBLE, box
 
-X = torch.rand(7, 1, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+X = torch.rand(7, 1, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+BOUNDS = box(2)
 
 
 def model():
@@ -48,7 +49,7 @@ def test_its_influence_fades_and_a_share_is_uniform():
     assert torch.allclose(prior_guided(plain, log_density, t=10**9)(X), plain(X), atol=1e-6)
     far = prior_guided(
         plain,
-        lambda X: torch.full(X.shape[:-1], -1e4, dtype=torch.float64),
+        lambda X: torch.full(X.shape[:-1], -1e4, dtype=DOUBLE),
         t=1,
         beta=1.0,
         bounds=BOUNDS,
@@ -58,10 +59,7 @@ def test_its_influence_fades_and_a_share_is_uniform():
 
 
 def test_it_goes_through_botorchs_optimizer_with_a_released_mixture_and_batches():
-    records = (
-        torch.rand(500, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 0.2
-        + 0.2
-    )
+    records = torch.rand(500, 2, dtype=DOUBLE) * 0.2 + 0.2
     mixture = DPGaussianMixture(
         1, budget=Budget(5.0, 1e-5), radius=1.0, center=[0.5, 0.5], random_state=0
     ).fit(records.numpy())

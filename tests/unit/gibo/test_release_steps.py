@@ -9,7 +9,7 @@ from botorch.models.transforms.outcome import Standardize
 from gpytorch.kernels import ScaleKernel
 from gpytorch.means import LinearMean
 
-from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
+from dpbo import Adjacency, Budget, BudgetExceeded
 from dpbo.accounting import GDPFilter, PureFilter
 from dpbo.acquisition import GPUCB, SrinivasFinite
 from dpbo.errors import InputError
@@ -17,7 +17,7 @@ from dpbo.gibo import GradientPosterior, posterior_of_one_unit, suggest_gradient
 from dpbo.mechanisms import GaussianMechanism, PermuteAndFlipMechanism
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.testing.entropy import SeededEntropy
-from tests.unit.models.kernels import DOUBLE
+from tests.setups import DOUBLE, owner
 
 RECORDS = torch.linspace(-1.0, 1.0, 300, dtype=DOUBLE)
 THETA = torch.tensor([0.4, 0.7], dtype=DOUBLE)
@@ -28,9 +28,8 @@ def loss(x, records):
 
 
 def curator(budget, accounting, adjacency=Adjacency.REPLACE_ONE):
-    return Curator(
+    return owner(
         RECORDS,
-        unit=PrivacyUnit("record"),
         adjacency=adjacency,
         budget=budget,
         accounting=accounting,

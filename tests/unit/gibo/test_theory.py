@@ -3,7 +3,6 @@ printed.
 """
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -12,15 +11,9 @@ from gpytorch.kernels import MaternKernel, PolynomialKernel, RBFKernel
 from dpbo.errors import InputError
 from dpbo.gibo import bounds, lattice_design
 from dpbo.gibo.gradient_posterior import GradientPosterior
+from tests.setups import DOUBLE, of
 
-SETTING: dict[str, Any] = {
-    "units": 40_000,
-    "dimension": 4,
-    "iterations": 30,
-    "clip": 1.5,
-    "mu": 1.0,
-    "delta": 0.1,
-}
+SETTING = of(units=40_000, dimension=4, iterations=30, clip=1.5, mu=1.0, delta=0.1)
 
 
 def descents(step, curvature, start, runs):
@@ -34,18 +27,15 @@ def descents(step, curvature, start, runs):
     theta = start.expand(runs, -1)
     path = [start.expand(runs, -1)]
     for _ in range(T):
-        theta = theta - step * (
-            curvature * theta + std * torch.randn(theta.shape, dtype=torch.float64)
-        )
+        theta = theta - step * (curvature * theta + std * torch.randn(theta.shape, dtype=DOUBLE))
         path.append(theta)
     return torch.stack(path, 1)
 
 
 @pytest.mark.parametrize("step", [1.0, 0.3])
 def test_the_bounds_hold_in_simulated_runs_and_not_only_by_far(step):
-    torch.manual_seed(0)
-    curvature = torch.tensor([1.0, 0.8, 0.5, 0.25], dtype=torch.float64)
-    start = torch.full((4,), 0.7, dtype=torch.float64)
+    curvature = torch.tensor([1.0, 0.8, 0.5, 0.25], dtype=DOUBLE)
+    start = torch.full((4,), 0.7, dtype=DOUBLE)
     path = descents(step, curvature, start, 400)
     values = 0.5 * (curvature * path**2).sum(-1)
     gradients = (curvature * path).square().sum(-1)
@@ -53,14 +43,7 @@ def test_the_bounds_hold_in_simulated_runs_and_not_only_by_far(step):
     V = bounds.noise_term(**SETTING)
     gap = float(values[0, 0])
     assert 20 * V < SETTING["clip"] ** 2, "else Assumption 2.9 alone implies the bounds"
-    common: dict[str, Any] = {
-        "gap": gap,
-        "iterations": 30,
-        "step": step,
-        "norm": 0.0,
-        "traces": 0.0,
-        "noise_term": V,
-    }
+    common = of(gap=gap, iterations=30, step=step, norm=0.0, traces=0.0, noise_term=V)
     squared = bounds.mean_squared_gradient(**common)
     final = bounds.suboptimality(convexity=0.25, **common)
     far = bounds.distance(suboptimality=final, convexity=0.25)
@@ -92,7 +75,7 @@ def test_the_bounds_hold_in_simulated_runs_and_not_only_by_far(step):
         longest_noise=bounds.longest_noise(**SETTING),
         convexity=0.25,
     )
-    stays = descents(step, curvature, torch.zeros(4, dtype=torch.float64), 400).norm(dim=-1).amax(1)
+    stays = descents(step, curvature, torch.zeros(4, dtype=DOUBLE), 400).norm(dim=-1).amax(1)
     assert 0.05 * near < float(stays.max()) < near
 
 
@@ -116,9 +99,8 @@ def test_what_is_printed_fails_where_the_module_says_so():
 
 
 def test_the_longest_noise_is_longer_than_simulated_but_not_by_half():
-    torch.manual_seed(1)
     std = 2 * 1.5 * math.sqrt(30) / 40_000
-    longest = (std * torch.randn(4000, 30, 4, dtype=torch.float64)).norm(dim=-1).amax(1)
+    longest = (std * torch.randn(4000, 30, 4, dtype=DOUBLE)).norm(dim=-1).amax(1)
     bound = bounds.longest_noise(**SETTING)
     assert float((longest > bound).double().mean()) <= 0.1
     assert float(longest.quantile(0.9)) > 0.7 * bound
@@ -130,18 +112,17 @@ def test_the_bias_of_a_function_of_known_norm_is_within_lemma_a_2(kernel):
     """f = sum a_i k(., z_i) has norm sqrt(a^T K a). The last f of each d attains the bound with the
     largest eigenvalue for the trace.
     """
-    torch.manual_seed(2)
     kernel = kernel.double().requires_grad_(False)
     kernel.lengthscale = 1.0
     for case in range(90):
         d = 1 + case // 30
-        X = torch.randn(1 + case % 3, d, dtype=torch.float64)
-        theta = torch.randn(d, dtype=torch.float64)
+        X = torch.randn(1 + case % 3, d, dtype=DOUBLE)
+        theta = torch.randn(d, dtype=DOUBLE)
         posterior = GradientPosterior(kernel, 0.0, jitter=1e-12).conditioned_on(X)
         values, vectors = torch.linalg.eigh(posterior.covariance(theta))
         if case % 30 < 29:
-            Z = torch.randn(3, d, dtype=torch.float64)
-            a = torch.randn(3, dtype=torch.float64)
+            Z = torch.randn(3, d, dtype=DOUBLE)
+            a = torch.randn(3, dtype=DOUBLE)
         else:
             # dk(., theta) in the worst direction, by differences, minus what X tells of it
             u = vectors[:, -1]
@@ -161,7 +142,7 @@ def test_the_bias_of_a_function_of_known_norm_is_within_lemma_a_2(kernel):
 def test_the_lattice_keeps_the_trace_below_the_tolerance_everywhere(d):
     kernel = RBFKernel().double().requires_grad_(False)
     kernel.lengthscale = 1.0
-    start = torch.full((d,), 0.3, dtype=torch.float64)
+    start = torch.full((d,), 0.3, dtype=DOUBLE)
     design = lattice_design(kernel, start, tolerance=0.2, radius=0.5)
     assert (
         len(design.points)
@@ -170,31 +151,23 @@ def test_the_lattice_keeps_the_trace_below_the_tolerance_everywhere(d):
     )
     posterior = GradientPosterior(kernel, 0.0, jitter=1e-10).conditioned_on(design.points)
     torch.manual_seed(3)
-    thetas = torch.randn(300, d, dtype=torch.float64)
+    thetas = torch.randn(300, d, dtype=DOUBLE)
     # within 2 radius
-    thetas = start + thetas / thetas.norm(dim=1, keepdim=True) * torch.rand(
-        300, 1, dtype=torch.float64
-    )
+    thetas = start + thetas / thetas.norm(dim=1, keepdim=True) * torch.rand(300, 1, dtype=DOUBLE)
     assert posterior.covariance(thetas).diagonal(dim1=-2, dim2=-1).sum(-1).max() < 0.2
     with pytest.raises(InputError, match=r"^tolerance="):
         lattice_design(kernel, start, tolerance=1e-12, radius=0.5)
     with pytest.raises(InputError, match=r"^kernel=.*stationary"):
         lattice_design(PolynomialKernel(power=2).double(), start, tolerance=0.2, radius=0.5)
     with pytest.raises(InputError, match=r"^tolerance=.*points"):
-        lattice_design(kernel, torch.zeros(9, dtype=torch.float64), tolerance=0.2, radius=50.0)
+        lattice_design(kernel, torch.zeros(9, dtype=DOUBLE), tolerance=0.2, radius=50.0)
     with pytest.raises(InputError, match=r"^start=.*finite"):
         lattice_design(kernel, start * torch.nan, tolerance=0.2, radius=0.5)
 
 
 def test_theorem_b_2s_numbers_reach_the_target_and_fewer_units_do_not():
-    problem: dict[str, Any] = {
-        "target": 0.1,
-        "gap": 0.5,
-        "step": 0.5,
-        "convexity": 0.5,
-        "norm": 1.0,
-    }
-    noise: dict[str, Any] = {"dimension": 2, "clip": 1.0, "mu": 1.0, "delta": 0.05}
+    problem = of(target=0.1, gap=0.5, step=0.5, convexity=0.5, norm=1.0)
+    noise = of(dimension=2, clip=1.0, mu=1.0, delta=0.05)
     enough = bounds.theorem_b_2(prior_trace=2.0, points=36, batch_size=3, **problem, **noise)
     V = bounds.noise_term(units=enough.units, iterations=enough.iterations, **noise)
     traces = [2.0 if t <= 12 else enough.tolerance for t in range(enough.iterations)]
@@ -208,13 +181,7 @@ def test_theorem_b_2s_numbers_reach_the_target_and_fewer_units_do_not():
 
 
 def test_wrong_numbers_are_refused_by_name():
-    good: dict[str, Any] = {
-        "gap": 0.5,
-        "iterations": 3,
-        "step": 0.5,
-        "norm": 1.0,
-        "noise_term": 0.1,
-    }
+    good = of(gap=0.5, iterations=3, step=0.5, norm=1.0, noise_term=0.1)
     with pytest.raises(InputError, match=r"^traces="):
         bounds.mean_squared_gradient(traces=[0.1, 0.2], **good)
     with pytest.raises(InputError, match=r"^traces="):

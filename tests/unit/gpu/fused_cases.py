@@ -18,11 +18,11 @@ import unittest.mock
 import numpy as np
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Budget
 from dpbo.gibo import ClippedGradient
 from dpbo.gibo import gradient_kernel as gradient
 from dpbo.gibo import gradient_query as clipped
-from dpbo.mechanisms import NoNoise
+from tests.setups import DOUBLE, EXACT, owner
 
 SUMS = [  # units, columns, dimension, clip
     (1, 1, 1, 3.0),
@@ -113,7 +113,7 @@ def removals_apart(dimension, rows, *, device="cpu", one_pass=True, columns=37):
     for units in (rows + 1, 2 * rows):
         draw = torch.Generator().manual_seed(units)
         Y, W = (
-            torch.randn(*shape, generator=draw, dtype=torch.float64)
+            torch.randn(*shape, generator=draw, dtype=DOUBLE)
             for shape in ((columns, units), (dimension, columns))
         )
         whole = total(Y)
@@ -132,15 +132,10 @@ def mean_gradient(center, level):
     point to point, as in a small design.
     """
     random = torch.Generator().manual_seed(0)
-    X = 0.1 * torch.randn(12, 4, generator=random, dtype=torch.float64)
+    X = 0.1 * torch.randn(12, 4, generator=random, dtype=DOUBLE)
     X, W = X - X.mean(0), torch.linalg.pinv(X - X.mean(0))
-    records = torch.randn(300, 5, generator=random, dtype=torch.float64)
-    owner = Curator(
-        records,
-        unit=PrivacyUnit("record"),
-        adjacency=Adjacency.REPLACE_ONE,
-        budget=Budget(1.0, 1e-6),
-    )
+    records = torch.randn(300, 5, generator=random, dtype=DOUBLE)
+    curator = owner(records, budget=Budget(1.0, 1e-6))
 
     def gradient_of(weights, points, **terms):
         return ClippedGradient(
@@ -152,9 +147,9 @@ def mean_gradient(center, level):
         )
 
     with unittest.mock.patch("dpbo.gibo.gradient_query.can_sum_in_one_pass", return_value=True):
-        kept = owner.evaluate(gradient_of(W[:, :6], X[:6], center=center - 1.5, keep=True))
-        handle = owner.evaluate(gradient_of(W, X[6:], center=center, earlier=[kept]))
-        (release,) = owner.release_all([handle], NoNoise(allow_not_private=True))
+        kept = curator.evaluate(gradient_of(W[:, :6], X[:6], center=center - 1.5, keep=True))
+        handle = curator.evaluate(gradient_of(W, X[6:], center=center, earlier=[kept]))
+        (release,) = curator.release_all([handle], EXACT)
     return release.value, records[:, :4].mean(0)
 
 
@@ -181,7 +176,7 @@ def vector_errors(device="cpu"):
     for columns in (34, 256, 1024):
         draw = torch.Generator().manual_seed(columns)
         Y = torch.randn(columns, 6, generator=draw).double()
-        W = torch.randn(8, columns, generator=draw, dtype=torch.float64)
+        W = torch.randn(8, columns, generator=draw, dtype=DOUBLE)
         Y[-1] = 0.0
         found[columns] = 0.0
         for losses, weights in ((Y, W), (Y.abs(), W.abs())):

@@ -12,6 +12,7 @@ from dpbo.dpsgd import device_noise, noise
 from dpbo.mechanisms.additive import ROUND_UP, grid_of
 from dpbo.mechanisms.gaussian import NORMALS
 from dpbo.mechanisms.rounding import rounded
+from tests.setups import DOUBLE
 from tests.unit.gpu.fused_cases import read_bounds_of_loops
 
 SCALE = 1.7 * 2.0**20
@@ -67,7 +68,7 @@ def errors(device="cpu"):
 
 def noised(count):
     """What is added to sums: in whole steps of the grid, and its standard deviation in theirs."""
-    total = torch.linspace(-5.0, 5.0, count, dtype=torch.float64)
+    total = torch.linspace(-5.0, 5.0, count, dtype=DOUBLE)
     grid = grid_of(ROUND_UP)
     with unittest.mock.patch("dpbo.dpsgd.noise.runs_on", return_value=True):
         first, second = (noise._noised(total.clone(), 1.0) for _ in range(2))

@@ -14,7 +14,9 @@ from dpbo.gibo.gradient_query import _ROWS, loss_column
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.moment_features import width_of
 from dpbo.queries.ball import Ball
+from tests.attacks.marks import attack
 from tests.contracts.bases import exact_sum
+from tests.setups import DOUBLE
 from tests.unit.gpu.fused_cases import (
     AIMS,
     SUMS,
@@ -38,7 +40,7 @@ def moments(dimension, **vectors):
     return MixtureMoments(dimension, ball=ball, natural=natural, **vectors)
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_interpreted_it_gives_the_cpus_integers():
     same, (error, of_center, of_levels), removed, of_vectors = interpreted(
         "tests.unit.gpu.fused_cases"
@@ -111,7 +113,7 @@ def test_a_column_is_copied_where_the_kernel_could_not_read_it_and_only_there():
 
 
 @pytest.mark.cuda
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_on_a_gpu_it_gives_the_cpus_integers():
     for case in (*SUMS, (100_003, 34, 33, 9.0)):
         for aim, unit in (*((aim, 1.0) for aim in AIMS), *((AIMS[0], unit) for unit in UNITS)):
@@ -119,7 +121,7 @@ def test_on_a_gpu_it_gives_the_cpus_integers():
             assert found == own, (case, aim, unit)
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_unit_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks(device):
     """So a removed unit takes away what it adds alone, on which the sensitivity of
@@ -134,14 +136,14 @@ def test_a_unit_adds_the_same_at_every_row_and_in_whole_and_ragged_blocks(device
         assert removals_apart(width, rows, device=device, one_pass=device == "cuda") == [], width
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dimension", [2, 9])
 def test_one_record_changes_no_others_bits(device, dimension):
     """Replaced by one that counts as nothing, a record takes away what it adds alone."""
-    X = torch.randn(20_001, dimension, dtype=torch.float64)
+    X = torch.randn(20_001, dimension, dtype=DOUBLE)
     question = moments(dimension)
-    nothing = torch.full((1, dimension), math.nan, dtype=torch.float64)
+    nothing = torch.full((1, dimension), math.nan, dtype=DOUBLE)
     whole = exact_sum(question, X.to(device)).numerators
     for row in (0, 5000, 20_000):
         without = exact_sum(
@@ -153,7 +155,7 @@ def test_one_record_changes_no_others_bits(device, dimension):
         assert (without + alone).tolist() == whole.tolist()
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_record_that_the_loss_fails_on_changes_no_others_path(device):
     """Where the loss or `vectors` raises on a record, all come back from the CPU: the others must
@@ -168,7 +170,7 @@ def test_a_record_that_the_loss_fails_on_changes_no_others_path(device):
             raise ValueError
         return batch
 
-    points, W = torch.eye(2, dtype=torch.float64), torch.randn(7, 2, dtype=torch.float64)
+    points, W = torch.eye(2, dtype=DOUBLE), torch.randn(7, 2, dtype=DOUBLE)
     gradient = ClippedGradient(
         lambda x, batch: fragile(batch) @ x.to(batch), points, weights=W, clip=1.0, divisor=1.0
     )
@@ -182,7 +184,7 @@ def test_a_record_that_the_loss_fails_on_changes_no_others_path(device):
 @pytest.mark.filterwarnings("ignore:the one-pass:RuntimeWarning")  # where there is no GPU
 def test_the_path_is_chosen_by_public_things_alone():
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    W = torch.ones(257, 3, dtype=torch.float64)
+    W = torch.ones(257, 3, dtype=DOUBLE)
     assert not gradient.can_sum_in_one_pass(cpu, W[:2], 1.0)
     assert gradient.can_sum_in_one_pass(gpu, W[:256], 1.0) == torch.cuda.is_available()
     assert not gradient.can_sum_in_one_pass(gpu, W, 1.0)
@@ -192,28 +194,28 @@ def test_the_path_is_chosen_by_public_things_alone():
 def test_weights_far_from_the_clip_go_another_way(unit, monkeypatch):
     """There float32 could lose all or keep nothing of a loss that matters."""
     monkeypatch.setattr(gradient, "_works", lambda device, width: True)
-    gpu, W = torch.device("cuda"), torch.tensor([[unit, 0.0]], dtype=torch.float64)
+    gpu, W = torch.device("cuda"), torch.tensor([[unit, 0.0]], dtype=DOUBLE)
     for ratio, fits in ((1e-20, False), (1e-18, True), (1.0, True), (1e18, True), (1e20, False)):
         assert gradient.can_sum_in_one_pass(gpu, W * ratio, unit) == fits
     assert gradient.can_sum_in_one_pass(gpu, 0 * W, unit)
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_a_loss_has_the_same_bits_however_it_was_collected():
     """At once, in pieces, from a view of the records, or from the CPU in float64 because the loss
     failed on one record.
     """
-    for dtype in (torch.float64, torch.float32, torch.int64, torch.bfloat16):
-        records = (1e6 + 1e17 * torch.rand(50, 1, dtype=torch.float64)).to(dtype)
-        for stored in (torch.float32, torch.float64):
+    for dtype in (DOUBLE, torch.float32, torch.int64, torch.bfloat16):
+        records = (1e6 + 1e17 * torch.rand(50, 1, dtype=DOUBLE)).to(dtype)
+        for stored in (torch.float32, DOUBLE):
             for own in (frozenset({records.untyped_storage().data_ptr()}), frozenset[int]()):
                 expected = loss_column(
-                    [records.to(torch.float64)], torch.device("cpu"), own, stored
+                    [records.to(DOUBLE)], torch.device("cpu"), own, stored
                 ).double()
                 for pieces in ([records], records.split(7), records.split(25)):
                     assert torch.equal(
                         loss_column(pieces, torch.device("cpu"), own, stored).double(), expected
                     ), (dtype, stored)
-    assert loss_column([], torch.device("cpu"), frozenset(), torch.float64).tolist() == [], (
+    assert loss_column([], torch.device("cpu"), frozenset(), DOUBLE).tolist() == [], (
         "no records, and no loss of any"
     )

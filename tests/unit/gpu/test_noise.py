@@ -8,6 +8,7 @@ import scipy
 import torch
 
 from dpbo.dpsgd import device_noise
+from tests.attacks.marks import attack
 from tests.unit.gpu.interpreted import interpreted
 from tests.unit.gpu.noise_cases import differing, errors
 
@@ -45,7 +46,7 @@ def test_the_inverse_cdf_is_as_close_as_the_proof_needs():
     assert np.abs(z / scipy.special.ndtri(p) - 1.0).max() < 2.0**-47
 
 
-@pytest.mark.attack("A14", "A17", "A25")
+@attack("A14", "A17", "A25")
 def test_interpreted_it_gives_the_cpus_integers():
     works, (apart, settled), drawn, errors = interpreted("tests.unit.gpu.noise_cases")
     on_grid, first, second, together = drawn
@@ -71,7 +72,7 @@ def test_a_kernel_that_does_not_run_is_warned_of_once_and_the_cpu_draws():
 
 
 @pytest.mark.cuda
-@pytest.mark.attack("A14", "A25")
+@attack("A14", "A25")
 def test_on_a_gpu_it_gives_the_cpus_integers():
     assert device_noise.runs_on(torch.device("cuda", 0))
     assert max(errors("cuda")) < 1e-14

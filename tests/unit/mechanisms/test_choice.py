@@ -14,7 +14,7 @@ import pytest
 import torch
 from scipy.stats import binomtest, chisquare
 
-from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
+from dpbo import Budget, BudgetExceeded
 from dpbo.accounting import PureFilter, event_costs
 from dpbo.accounting.filters import Cost
 from dpbo.errors import InputError, UsageError
@@ -26,8 +26,10 @@ from dpbo.mechanisms.permute_and_flip import _noisy
 from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedSum
 from dpbo.testing import ChoiceContract, SeededEntropy
+from tests.attacks.marks import attack
 from tests.contracts import test_choice_contract as contracts
-from tests.unit.mechanisms.words import Words
+from tests.setups import owner
+from tests.unit.mechanisms.words import Words, words_of
 
 BOTH = [ExponentialMechanism, PermuteAndFlipMechanism]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -39,8 +41,7 @@ def votes(_x, records):
 
 def make():
     records = torch.tensor([0] * 10 + [1] * 40 + [2] * 5 + [3] * 30 + [4] * 15)
-    terms: dict[str, Any] = {"unit": PrivacyUnit("record"), "adjacency": Adjacency.REPLACE_ONE}
-    return Curator(records, **terms, budget=Budget(40.0, 0.0), accounting=PureFilter())
+    return owner(records, budget=Budget(40.0, 0.0), accounting=PureFilter())
 
 
 def filled(numbers):
@@ -90,7 +91,7 @@ class ChoiceOnly(ChoiceContract):
     probabilities = contracts.TestExponential.probabilities
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_the_contract_catches_undercharging_and_half_the_noise():
     exponential, flip = ExponentialMechanism, PermuteAndFlipMechanism
     one = exponential.of(0.5).distribution(Sensitivity(1.0, 1.0, 1.0), [2.0**-20])
@@ -135,7 +136,7 @@ def test_the_contract_catches_undercharging_and_half_the_noise():
 
 
 @pytest.mark.parametrize("kind", BOTH)
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_what_64_bits_leave_open_is_decided_exactly(kind, monkeypatch):
     """With bounds so wide that every draw goes the slow way, the choices are those of the fast
     way.
@@ -164,7 +165,7 @@ def exact_sums(rate):
 @pytest.mark.parametrize(
     ("rate", "next_to"), [(Fraction(1, 9), None), (Fraction(1, 71), 0), (Fraction(1, 19), 2**8 - 1)]
 )
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_at_the_edge_between_two_levels_further_bits_decide(rate, next_to):
     """The running weight passes a share of 64 bits somewhere within the last bit: what the next
     word says of it is obeyed.
@@ -174,8 +175,7 @@ def test_at_the_edge_between_two_levels_further_bits_decide(rate, next_to):
     """
     with mpmath.workdps(90):
         sums = exact_sums(rate)
-        shares = [int(mpmath.floor(value / sums[-1] * mpmath.mpf(2) ** 192)) for value in sums[:-1]]
-        words = [(share >> 128, share >> 64 & 2**64 - 1, share & 2**64 - 1) for share in shares]
+        words = [words_of(value / sums[-1]) for value in sums[:-1]]
     assert next_to is None or next_to in {last >> 56 for _, _, last in words}
     for place, (word, rest, last) in enumerate(words):
         for third, chosen in (
@@ -202,7 +202,7 @@ def test_at_the_edge_between_two_levels_further_bits_decide(rate, next_to):
             )
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_a_share_near_an_edge_asks_for_more_bits_and_no_other_does():
     """Within twice the declared error of 2^-36, which both sides of the comparison have."""
     sums = exact_sums(Fraction(1, 9))
@@ -227,7 +227,7 @@ def test_a_word_is_nearly_always_enough_and_the_extreme_ones_choose_outermost_le
         assert mechanism.choose(MANY, Fraction(1, 9), Words(word, word)) == chosen
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_rivals_ask_for_more_bits_where_their_noise_is_nearly_equal_and_nowhere_else():
     """Two levels whose noisy utilities lie a known distance apart, and a third far below, which
     never asks for anything.
@@ -255,15 +255,14 @@ def test_rivals_whose_first_two_words_are_level_are_decided_by_the_third():
             - (mpmath.mpf(first) / 2**64 + mpmath.mpf(2) ** -65 + mpmath.mpf(2) ** -129)
             ** (mpmath.mpf(1) / 3)
         )
-        bits = int(mpmath.floor((1 - mpmath.exp(-(noise + 4))) ** 1000 * mpmath.mpf(2) ** 192))
-    own = (bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1)
+        own = words_of((1 - mpmath.exp(-(noise + 4))) ** 1000)
     for third, chosen in ((own[2] + 2**12, 12), (own[2] - 2**12, 0), (2**64 - 1, 12), (0, 0)):
         words = Words((first, own[0]), 1 << 63, own[1], 1 << 63, third)
         assert PermuteAndFlipMechanism(2.0).choose(counts, rate, words) == chosen
         assert words.asked == 5
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_bounds_on_a_levels_noise_hold_it_between_them():
     """Down to words next to 2^64, of which a float keeps only the first 53 bits while the noise
     depends on the last.
@@ -330,7 +329,7 @@ def test_uniform_is_uniform_and_never_out_of_range():
     assert draw_below(2**64, Words((7, 5))) == 7, "a count of 64 bits and more takes more words"
 
 
-@pytest.mark.attack("A10")
+@attack("A10")
 def test_levels_are_as_wide_as_said_and_neighbours_never_move_further():
     """Of what a float sensitivity and a quantum leave open, everything is rounded up; the lowest
     level lies 64 noise scales down.
@@ -459,7 +458,7 @@ def choosing(kind, utilities, draws, seed=0):
 
 
 @pytest.mark.parametrize("kind", BOTH)
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_a_spread_of_a_million_keeps_the_law_at_the_top_and_the_best_ahead(
     kind,
 ):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Budget
 from dpbo.accounting import GDPFilter, PureFilter, event_costs
 from dpbo.errors import BudgetExceeded
 from dpbo.events import L2LaplaceEvent, event_from_json
@@ -21,7 +21,9 @@ from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.queries import ClippedMean
 from dpbo.testing import SeededEntropy
 from dpbo.testing.mechanism_contract import VectorContract
-from tests.unit.mechanisms.words import Words
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, owner
+from tests.unit.mechanisms.words import Words, words_of
 
 
 class TestL2Laplace(VectorContract):
@@ -38,19 +40,13 @@ class TestL2Laplace(VectorContract):
         return _decided(words, fractions.tolist(), scale.tolist(), entropy)
 
 
-def curator_of(records, budget, accounting):
-    return Curator(
-        records,
-        unit=PrivacyUnit("record"),
-        adjacency=Adjacency.REPLACE_ONE,
-        budget=budget,
-        accounting=accounting,
-    )
+def noise(fractions, scales, entropy):
+    return L2LaplaceMechanism(1.0).noise(np.array(fractions), np.array(scales), entropy).tolist()
 
 
 def test_metrics_are_released_together_and_charged_as_pure():
-    records = torch.rand(200, 3, generator=torch.Generator().manual_seed(0)).double()
-    curator = curator_of(records, Budget(2.0, 0.0), PureFilter())
+    records = torch.rand(200, 3).double()
+    curator = owner(records, budget=Budget(2.0, 0.0), accounting=PureFilter())
     query = ClippedMean(lambda _, r: r, score_range=[(0.0, 1.0)] * 3)
     release = curator.release(query, L2LaplaceMechanism(0.5))
     assert release.variance.tolist() == pytest.approx([4 * 3 * (0.5 / 200) ** 2] * 3)
@@ -61,7 +57,7 @@ def test_metrics_are_released_together_and_charged_as_pure():
     assert event_from_json(curator.ledger.records()[1].body["event"]) == L2LaplaceEvent(0.5)
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_a_vector_near_an_edge_asks_for_more_bits_and_no_other_does():
     """As for one number: the fractions put one coordinate at a known distance from where rounding
     jumps, the others far from it.
@@ -84,41 +80,25 @@ def test_a_vector_near_an_edge_asks_for_more_bits_and_no_other_does():
                         for f, value in zip(fractions, x, strict=True)
                     ]
                     entropy = Words(tuple(words), middle=True)
-                    drawn = L2LaplaceMechanism(1.0).noise(
-                        np.array(fractions), np.full(3, scale), entropy
-                    )
-                    assert drawn.tolist() == floors
+                    assert noise(fractions, [scale] * 3, entropy) == floors
                     assert (entropy.asked > 1) == (abs(distance) < error)
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_two_words_that_are_an_edges_own_bits_leave_it_to_the_third():
     """One dimension, a radius of which nearly no uniform number is left: its last bit outweighs
     those of the direction.
     """
     scale, fraction, edge = 2.0**20 * 1.37, 0.8125, int(2.0**20 * 1.37 * 30)
-    with mpmath.workdps(90):
-        bits = int(
-            mpmath.floor(
-                mpmath.exp((mpmath.mpf(fraction) + mpmath.mpf(1) / 2 - edge) / scale)
-                * mpmath.mpf(2) ** 192
-            )
-        )
-    first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
-    for last, value in ((third - 1, edge), (third + 1, edge - 1), (0, edge), (2**64 - 1, edge - 1)):
-        words = Words((first, 1 << 61), (second, 1 << 63), (last, 1 << 63))
-        assert L2LaplaceMechanism(1.0).noise(
-            np.array([fraction]), np.array([scale]), words
-        ).tolist() == [value]
-        assert words.asked == 3
+    _require_the_third_word_to_decide(fraction, scale, edge, 1)
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_the_bits_of_one_direction_decide_another_coordinate():
     """Two dimensions, the second normal far out: its last bit outweighs those of all other numbers
     in the first coordinate.
     """
-    scale, radius_words, small = np.full(2, 2.0**20 * 1.37), (3 << 62, 1 << 62), 1 << 61
+    scale, radius_words, small = 2.0**20 * 1.37, (3 << 62, 1 << 62), 1 << 61
     half = mpmath.mpf(1) / 2
     with mpmath.workdps(90):
         radius = -sum(
@@ -126,67 +106,62 @@ def test_the_bits_of_one_direction_decide_another_coordinate():
             for word in radius_words
         )
         z = -NORMAL.exact(mpmath.mpf(small) / 2**64 + mpmath.mpf(2) ** -65 + mpmath.mpf(2) ** -129)
-        edge = int(radius * z / mpmath.sqrt(z**2 + mpmath.mpf(7.4) ** 2) * scale[0])
+        edge = int(radius * z / mpmath.sqrt(z**2 + mpmath.mpf(7.4) ** 2) * scale)
         fractions = [0.8125, 0.0]
-        length = radius * z * scale[0] / (edge - mpmath.mpf(fractions[0]) - half)
-        bits = int(mpmath.floor(mpmath.ncdf(-mpmath.sqrt(length**2 - z**2)) * mpmath.mpf(2) ** 192))
-        other = radius * mpmath.sqrt(length**2 - z**2) / length * scale[1]
+        length = radius * z * scale / (edge - mpmath.mpf(fractions[0]) - half)
+        first, second, third = words_of(mpmath.ncdf(-mpmath.sqrt(length**2 - z**2)))
+        other = radius * mpmath.sqrt(length**2 - z**2) / length * scale
         fractions[1] = float(-other % 1)  # as far from an edge of its own as can be
         beside = int(mpmath.floor(other + fractions[1] + half))
-    first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
     for last, value in ((third - 1, edge - 1), (third + 1, edge), (0, edge - 1), (2**64 - 1, edge)):
         words = Words(
             (*radius_words, small, first),
             (1 << 63, 1 << 63, 1 << 63, second),
             (1 << 63, 1 << 63, 1 << 63, last),
         )
-        assert L2LaplaceMechanism(1.0).noise(np.array(fractions), scale, words).tolist() == [
-            value,
-            beside,
-        ]
+        assert noise(fractions, [scale] * 2, words) == [value, beside]
         assert words.asked == 3
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_ends_that_the_digits_carried_cannot_tell_from_an_edge_wait_for_more_bits():
     """A scale so small that two words leave less open than mpmath's margin: the edge lies between
     their ends, and either may be over it.
     """
-    scale, fraction = 1.37, 0.8125
+    _require_the_third_word_to_decide(0.8125, 1.37, 2, 2**50)
+
+
+def _require_the_third_word_to_decide(fraction, scale, edge, distance):
+    """In one dimension, where the first two words of the radius are the edge's own, and the third
+    lies at this distance from it or at an end.
+    """
     with mpmath.workdps(90):
-        bits = int(
-            mpmath.floor(
-                mpmath.exp(-(2 - mpmath.mpf(fraction) - mpmath.mpf(1) / 2) / scale)
-                * mpmath.mpf(2) ** 192
-            )
+        first, second, third = words_of(
+            mpmath.exp((mpmath.mpf(fraction) + mpmath.mpf(1) / 2 - edge) / scale)
         )
-    first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
-    for last, value in ((third - 2**50, 2), (third + 2**50, 1), (0, 2), (2**64 - 1, 1)):
+    for last, value in (
+        (third - distance, edge),
+        (third + distance, edge - 1),
+        (0, edge),
+        (2**64 - 1, edge - 1),
+    ):
         words = Words((first, 1 << 61), (second, 1 << 63), (last, 1 << 63))
-        assert L2LaplaceMechanism(1.0).noise(
-            np.array([fraction]), np.array([scale]), words
-        ).tolist() == [value]
+        assert noise([fraction], [scale], words) == [value]
         assert words.asked == 3
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_words_next_to_zero_give_the_sign_and_the_direction():
     """A coordinate next to zero, at a fraction that rounds up with nothing added and down with the
     least taken away.
     """
     for word, value in (((1 << 63) - 1, 1), ((1 << 64) - 1, 0)):
         words = Words((1 << 62, 1 << 62, word, 1 << 61), middle=True)
-        assert (
-            L2LaplaceMechanism(1.0).noise(np.array([0.5, 0.0]), np.full(2, 2.0**20), words)[0]
-            == value
-        )
+        assert noise([0.5, 0.0], [2.0**20] * 2, words)[0] == value
     length = 2 * math.log(4) * 2**20
     words = Words((1 << 62, 1 << 62, (1 << 63) - 1, (1 << 63) - (1 << 34)), middle=True)
-    fractions = np.array([0.5 - 2.0**-5, -length % 1])
-    assert L2LaplaceMechanism(1.0).noise(fractions, np.full(2, 2.0**20), words).tolist() == [
-        0,
-        math.ceil(length),
-    ]
+    fractions = [0.5 - 2.0**-5, -length % 1]
+    assert noise(fractions, [2.0**20] * 2, words) == [0, math.ceil(length)]
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -195,7 +170,7 @@ def test_words_of_nothing_but_zeros_go_on_to_the_next(place):
     middle = [1 << 62, 1 << 61]
     starts = [0 if i == place else word for i, word in enumerate(middle)]
     words = Words(tuple(starts), tuple(starts), (1 << 63, 1 << 63), middle=True)
-    drawn = L2LaplaceMechanism(1.0).noise(np.zeros(1), np.full(1, 2.0**20), words)
+    drawn = noise([0.0], [2.0**20], words)
     with mpmath.workdps(90):
         radius = -mpmath.log(mpmath.mpf(2) ** -129 if place == 0 else mpmath.mpf(1) / 4)
     assert words.asked > 2
@@ -217,25 +192,21 @@ def _coordinates(words):
 
 
 def test_hundreds_of_coordinates_are_drawn():
-    drawn = L2LaplaceMechanism(1.0).noise(
-        np.zeros(500), np.full(500, 2.0**20), lambda n: np.random.default_rng(0).bytes(n)
-    )
+    drawn = noise([0.0] * 500, [2.0**20] * 500, np.random.default_rng(0).bytes)
     assert np.linalg.norm(drawn) / 2**20 == pytest.approx(500, rel=0.2)
 
 
 @pytest.mark.parametrize(
-    "mechanism", [L2LaplaceMechanism(1.0), GaussianMechanism(1.0)], ids=["l2-laplace", "gaussian"]
+    ("mechanism", "delta", "accounting"),
+    [(L2LaplaceMechanism(1.0), 0.0, PureFilter()), (GaussianMechanism(1.0), 1e-5, GDPFilter())],
+    ids=["l2-laplace", "gaussian"],
 )
-def test_rows_of_a_table_have_noise_of_their_own(mechanism):
+def test_rows_of_a_table_have_noise_of_their_own(mechanism, delta, accounting):
     """Equal rows stay equal nowhere: two that shared their noise would tell their difference
     exactly.
     """
-    terms = (
-        (Budget(50.0, 0.0), PureFilter())
-        if isinstance(mechanism, L2LaplaceMechanism)
-        else (Budget(50.0, 1e-5), GDPFilter())
-    )
-    curator = curator_of(torch.zeros(400, 2, dtype=torch.float64), *terms)
+    records = torch.zeros(400, 2, dtype=DOUBLE)
+    curator = owner(records, budget=Budget(50.0, delta), accounting=accounting)
     rows = curator.release(RowTable((0.0, 0.0), 1.0), mechanism).value.reshape(400, 2).numpy()
     assert len(np.unique(rows, axis=0)) == 400
     assert abs(np.corrcoef(rows[:-1, 0], rows[1:, 0])[0, 1]) < 0.3, "six standard deviations"

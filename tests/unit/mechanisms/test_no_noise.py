@@ -1,38 +1,32 @@
 """No noise: exact answers on the same path, and a statement that says so."""
 
 import json
-from typing import Any
 
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Budget
 from dpbo.errors import InputError
 from dpbo.mechanisms import GaussianMechanism, NoNoise
-from dpbo.queries import ClippedMean
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, MEAN, owner
 
-SETTINGS: dict[str, Any] = {
-    "unit": PrivacyUnit("record"),
-    "adjacency": Adjacency.REPLACE_ONE,
-    "budget": Budget(1.0, 1e-6),
-}
-RECORDS = torch.linspace(0, 1, 101, dtype=torch.float64)
-MEAN = ClippedMean(lambda _, r: r, score_range=(0.0, 1.0))
+RECORDS = torch.linspace(0, 1, 101, dtype=DOUBLE)
 
 
-@pytest.mark.attack("A12")
-def test_it_is_asked_for_by_name_and_its_exact_answer_guarantees_nothing(tmp_path):
+@attack("A12")
+def test_it_is_asked_for_by_name_and_its_exact_answer_guarantees_nothing(on_disk):
     for wrong in (False, None, 1, "yes"):
         with pytest.raises(InputError, match="allow_not_private"):
             NoNoise(allow_not_private=wrong)  # type: ignore[arg-type]
-    curator = Curator(RECORDS, **SETTINGS, dataset="d", ledger=str(tmp_path / "l.db"))
+    curator = owner(RECORDS, budget=Budget(1.0, 1e-6), **on_disk)
     noised = curator.release(MEAN, GaussianMechanism(20.0))
     paid = curator.ledger.verify().total
     release = curator.release(MEAN, NoNoise(allow_not_private=True))
     assert curator.ledger.verify().total == paid, "the budget pays nothing"
     assert release.value.item() == pytest.approx(0.5, abs=1e-9)
     assert (release.variance.item(), noised.variance.item() > 0) == (0.0, True)
-    statement = Curator(RECORDS, **SETTINGS, dataset="d", ledger=str(tmp_path / "l.db")).statement()
+    statement = owner(RECORDS, budget=Budget(1.0, 1e-6), **on_disk).statement()
     assert "without any guarantee" in statement.void
     assert str(statement.spent) == "not bounded"
     assert str(statement).startswith("VOID")

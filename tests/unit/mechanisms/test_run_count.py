@@ -21,7 +21,8 @@ from dpbo.run_counts import (
     run_count_from_json,
 )
 from dpbo.testing import SeededEntropy
-from tests.unit.mechanisms.words import Words
+from tests.attacks.marks import attack
+from tests.unit.mechanisms.words import Words, words_of
 
 NEGATIVE_BINOMIALS = [
     TruncatedNegativeBinomial.of_mean(mean, shape=shape)
@@ -134,7 +135,7 @@ def test_where_one_value_is_left_no_further_word_is_asked_for(law, last):
     ],
     ids=["geometric", "poisson", "binomial"],
 )
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_at_a_border_the_next_word_decides(law, least, distribution):
     """Of the first 64 bits the share of a cell ends within; the border's own further bits say where
     the next word may lie.
@@ -151,13 +152,12 @@ def test_at_a_border_the_next_word_decides(law, least, distribution):
             assert _decided(law, alone, 64) is None or draw_run_count(law, Words(alone)) == runs
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_two_words_that_are_a_borders_own_bits_leave_it_to_the_third():
     law = TruncatedNegativeBinomial(1.0, 0.3)
     for runs in (5, 9):
         with mpmath.workdps(90):
-            bits = int(mpmath.floor((1 - (1 - mpmath.mpf(0.3)) ** runs) * mpmath.mpf(2) ** 192))
-        first, second, third = bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
+            first, second, third = words_of(1 - (1 - mpmath.mpf(0.3)) ** runs)
         for last, number in (
             (third - 2, runs),
             (third + 2, runs + 1),
@@ -168,7 +168,7 @@ def test_two_words_that_are_a_borders_own_bits_leave_it_to_the_third():
             assert (draw_run_count(law, words), words.asked) == (number, 3)
 
 
-@pytest.mark.attack("A14")
+@attack("A14")
 def test_a_word_that_ends_at_a_border_itself_is_left_to_the_next():
     """With chances of a half every border is a word: computed in floats of any length, it may lie
     on either side of the true one.

@@ -4,9 +4,16 @@ asks.
 
 from collections.abc import Iterator
 
+import mpmath
 import numpy as np
 
 _MOST = 12
+
+
+def words_of(share: mpmath.mpf) -> tuple[int, int, int]:
+    """The first 192 bits of a share of 1; the caller sets the digits that mpmath carries."""
+    bits = int(mpmath.floor(share * mpmath.mpf(2) ** 192))
+    return bits >> 128, bits >> 64 & 2**64 - 1, bits & 2**64 - 1
 
 
 class Words:

@@ -15,7 +15,7 @@ from gpytorch.kernels import (
     ScaleKernel,
 )
 
-DOUBLE = torch.float64
+from tests.setups import DOUBLE
 
 
 class Exponential(Kernel):  # type: ignore[misc]

@@ -15,7 +15,8 @@ from dpbo.errors import InputError
 from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import matern52, squared_exponential
 from dpbo.models.noisy_inputs import SameRow
-from tests.unit.models.kernels import DOUBLE, KERNELS
+from tests.setups import DOUBLE
+from tests.unit.models.kernels import KERNELS
 
 N = 60
 D = 2

@@ -9,7 +9,8 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKer
 
 from dpbo.errors import InputError
 from dpbo.models.kernels import ClampFromInside, kernel_derivatives
-from tests.unit.models.kernels import DOUBLE, KERNELS, Exponential, by_both, by_first, dense, k
+from tests.setups import DOUBLE
+from tests.unit.models.kernels import KERNELS, Exponential, by_both, by_first, dense, k
 
 D = 3
 N = 5

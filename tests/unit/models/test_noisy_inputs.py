@@ -15,8 +15,8 @@ from dpbo.errors import InputError
 from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import matern52, squared_exponential
 from dpbo.models.noisy_inputs import noisy_inputs, unprojected
+from tests.setups import DOUBLE
 
-DOUBLE = torch.float64
 NOISE = 1e-3
 
 

@@ -19,6 +19,7 @@ from dpbo.models.builders import (
     unfitted_gp,
 )
 from dpbo.models.plain_covariance import MarginalLikelihood, PlainCovariance, fit, is_plain
+from tests.setups import DOUBLE
 
 SPACES = {
     "numbers": Space(a=scipy.stats.uniform(), b=scipy.stats.uniform(), c=[1, 2, 3]),
@@ -32,7 +33,7 @@ def model(kind, seed, *, count=14, known=True):
     draw = torch.Generator().manual_seed(seed)
     space = SPACES[kind]
     X = space.sample(count, seed=seed)
-    noise = torch.randn(count, 1, generator=draw, dtype=torch.float64)
+    noise = torch.randn(count, 1, generator=draw, dtype=DOUBLE)
     Y = torch.sin(4.0 * X[:, :1]) + 0.3 * X.sum(1, keepdim=True) + 0.2 * noise
     if known:
         return unfitted_gp(space, X, Y, torch.full_like(Y, 0.04))
@@ -128,9 +129,7 @@ def test_where_rounding_makes_the_covariance_singular_the_likelihood_is_low():
 
 def test_noise_may_be_fitted_as_well():
     X = SPACES["numbers"].sample(30, seed=0)
-    Y = X.sum(1, keepdim=True) + 0.1 * torch.randn(
-        30, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64
-    )
+    Y = X.sum(1, keepdim=True) + 0.1 * torch.randn(30, 1, dtype=DOUBLE)
     gp = gp_of_unknown_noise(SPACES["numbers"], X, Y, torch.zeros_like(Y))
     std = gp.likelihood.noise.sqrt() * gp.outcome_transform.stdvs.flatten()
     assert 0.05 < std.item() < 0.2

@@ -4,7 +4,7 @@ Poissons as its third instance.
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,15 +13,15 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.errors import InputError, LedgerMismatch, ScoreError
-from dpbo.mechanisms import NoNoise
 from dpbo.papers.em import DPEM
 from dpbo.papers.em.point_sums import VectorSum
 from dpbo.queries.ball import Ball
+from tests.attacks.marks import attack
 from tests.contracts.bases import PointContract, exact_sum, tries
+from tests.setups import DOUBLE, EXACT, of
 from tests.unit.papers.test_em_mixture import NOT_APPLICABLE, make
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
-EXACT = NoNoise(allow_not_private=True)
 MOST = 20.0  # events that a record counts for, in each of two columns
 START = (torch.tensor([0.5, 0.5]).double(), torch.tensor([[2.0, 8.0], [8.0, 2.0]]).double())
 
@@ -31,7 +31,7 @@ def poissons(theta, records):
     at most.
     """
     weights, rates = theta
-    x = torch.as_tensor(records, dtype=torch.float64).clamp(0.0, MOST)
+    x = torch.as_tensor(records, dtype=DOUBLE).clamp(0.0, MOST)
     gamma = torch.softmax(weights.log() + x @ rates.log().T - rates.sum(1), 1)
     sums = gamma.unsqueeze(2) * x.unsqueeze(1) / (MOST * math.sqrt(2.0))
     return torch.cat([gamma, sums.flatten(1)], 1)
@@ -44,14 +44,14 @@ def rates_of(moments, noise):
 
 
 def em(**changes):
-    settings: dict[str, Any] = {
-        "statistics": poissons,
-        "bound": math.sqrt(2.0),
-        "m_step": rates_of,
-        "start": START,
-        "size": 6,
-        "budget": Budget(1.0, 1e-6),
-    }
+    settings = of(
+        statistics=poissons,
+        bound=math.sqrt(2.0),
+        m_step=rates_of,
+        start=START,
+        size=6,
+        budget=Budget(1.0, 1e-6),
+    )
     return DPEM(**{**settings, **changes})
 
 
@@ -62,7 +62,7 @@ def counts(n=4000, seed=0):
 
 
 @tries(40, neighbours=200)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestVectorSum(PointContract):
     covers = VectorSum
     metrics = 3
@@ -85,14 +85,14 @@ class TestVectorSum(PointContract):
 
 
 @tries(40, neighbours=200)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestNonnegative(TestVectorSum):
     nonnegative = True
     furthest = (9.0, 0.0, 0.0)
 
 
 @tries(40, neighbours=200)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestPoissons(PointContract):
     """The question of a mixture of Poissons, as `DPEM` asks it."""
 
@@ -112,10 +112,10 @@ class TestPoissons(PointContract):
         return [[*rest, [0.0, 20.0]], rest + ([[20.0, 0.0]] if adjacency is REPLACE else [])]
 
 
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 def test_no_two_counts_are_further_apart_than_declared_for_any_parameters():
     """All pairs of records, whatever theta: sqrt 2 C apart at most, and nearly so for some."""
-    grid = torch.cartesian_prod(*[torch.arange(0.0, 41.0, 2.0, dtype=torch.float64)] * 2)
+    grid = torch.cartesian_prod(*[torch.arange(0.0, 41.0, 2.0, dtype=DOUBLE)] * 2)
     furthest = 0.0
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -176,7 +176,7 @@ def test_it_is_em_without_noise_and_close_to_it_with():
     assert float(private.parameters_[0].max()) == pytest.approx(0.7, abs=0.05)
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_statistics_are_cut_whatever_they_are():
     def lying(theta, records):
         rows = poissons(theta, records)
@@ -188,11 +188,11 @@ def test_statistics_are_cut_whatever_they_are():
     seen = []
     em(statistics=lying, mechanism=EXACT, max_iter=1, m_step=lambda *m: seen.append(m[0])).fit(X)
     rest = poissons(START, X)[2:].sum(0)
-    longest = torch.full((6,), math.sqrt(2.0 / 6.0), dtype=torch.float64)
+    longest = torch.full((6,), math.sqrt(2.0 / 6.0), dtype=DOUBLE)
     assert torch.allclose(400 * seen[0], rest + longest, atol=0.01)
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_it_resumes_with_what_it_began_with_alone(on_disk):
     X = counts(400)
     first, again = (em(budget=0.5).fit(make(X, **on_disk)) for _ in range(2))
@@ -234,7 +234,7 @@ class Rates(NamedTuple):
     rates: torch.Tensor
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("start", [torch.ones(1).double(), Rates(torch.ones(1).double())])
 def test_what_the_statistics_write_into_theta_reaches_no_other_call(start):
     """Where one record made them fail, they were called again, and all others' were halved."""
@@ -257,7 +257,7 @@ def test_what_the_statistics_write_into_theta_reaches_no_other_call(start):
     assert found == pytest.approx([0.25, 0.25, 0.2475], abs=1e-5)
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_statistics_and_vectors_of_several_records_are_refused():
     """Nothing was tried on public records, as it is of every other score."""
 

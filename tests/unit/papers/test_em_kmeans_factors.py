@@ -1,7 +1,6 @@
 """Private k-means and factor analysis."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,14 +8,13 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.decomposition import FactorAnalysis
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.accounting import PureFilter
 from dpbo.errors import InputError
-from dpbo.mechanisms import NoNoise
 from dpbo.papers.em import DPFactorAnalysis, DPKMeans, DPLloyd, embedding
 from dpbo.testing import replay
-
-EXACT = NoNoise(allow_not_private=True)
+from tests.attacks.marks import attack
+from tests.setups import EXACT, of, owner
 
 
 def squares(n=4000, seed=0):
@@ -58,7 +56,7 @@ def test_lloyd_is_pure_under_a_pure_budget_and_its_noise_the_papers():
 
 @pytest.mark.parametrize("kind", [DPKMeans, DPLloyd, DPFactorAnalysis])
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
-@pytest.mark.attack("A6", "A7", "A8")
+@attack("A6", "A7", "A8")
 def test_nothing_depends_on_the_records_but_through_releases(kind, adjacency):
     """One record is another, or there is one fewer, whose number is then private too."""
     X = torch.from_numpy(squares(200))
@@ -106,13 +104,12 @@ def test_without_noise_it_is_factor_analysis():
 
 def test_with_a_public_centre_one_release_is_enough():
     X, _ = factors(3000, 5, 1)
-    curator = Curator(
+    curator = owner(
         torch.from_numpy(X),
-        unit=PrivacyUnit("record"),
         adjacency=Adjacency.ADD_OR_REMOVE_ONE,
         budget=Budget.gdp(2.0, delta=1e-6),
     )
-    settings: dict[str, Any] = {"budget": 1.0, "radius": 5.0, "dimension": 5, "center": [1.0] * 5}
+    settings = of(budget=1.0, radius=5.0, dimension=5, center=[1.0] * 5)
     with pytest.raises(InputError, match="divisor"):
         DPFactorAnalysis(1, **settings).fit(curator)
     DPFactorAnalysis(1, divisor=3000.0, **settings).fit(curator)

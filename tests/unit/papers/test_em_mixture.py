@@ -18,13 +18,14 @@ from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit
 from dpbo.accounting import Planned, PureFilter, ZCDPFilter
 from dpbo.errors import InputError, LedgerMismatch, UsageError
 from dpbo.events import GaussianEvent, LaplaceEvent
-from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.papers.em.gaussians import Averaged, Prior, mixture_of
 from dpbo.papers.em.moment_features import COVARIANCES, MATRICES, features
 from dpbo.queries import ClippedMean
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, EXACT, TERMS, charges, of
 
-EXACT = NoNoise(allow_not_private=True)
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
 
 
@@ -37,12 +38,12 @@ def blobs(n=6000, seed=0):
 
 
 def make(records, kind=Curator, **settings):
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": REPLACE,
-        "budget": Budget.gdp(2.0, delta=1e-6),
-    }
-    return kind(torch.as_tensor(records), **{**terms, **settings})
+    terms = {**TERMS, "budget": Budget.gdp(2.0, delta=1e-6), **settings}
+    return kind(torch.as_tensor(records), **terms)
+
+
+def stages(curator):
+    return [charge["slots"][0]["details"]["stage"] for charge in charges(curator.ledger)]
 
 
 def mixture(**changes):
@@ -106,11 +107,11 @@ def test_without_noise_a_step_is_the_textbooks():
     """MLE: weighted means and covariances. MAP: the paper's formulas, written out for one
     component.
     """
-    Z = torch.randn(400, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 0.2
-    gamma = torch.rand(2, 400, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    Z = torch.randn(400, 2, dtype=DOUBLE) * 0.2
+    gamma = torch.rand(2, 400, dtype=DOUBLE)
     gamma = gamma / gamma.sum(0)
     moments = gamma @ features(Z.T, "full").T
-    std = torch.zeros(2, 6, dtype=torch.float64)
+    std = torch.zeros(2, 6, dtype=DOUBLE)
     mle, posterior = (mixture_of(moments, std, 2, "full", 1e-6, prior) for prior in (None, Prior()))
     for k in range(2):
         N = float(gamma[k].sum())
@@ -143,14 +144,9 @@ def test_without_noise_a_step_is_the_textbooks():
 def test_a_public_start_takes_the_place_of_k_means():
     means = np.array([[2.0, 1.0], [-2.0, 0.0]])
     curator = make(blobs())
-    settings: dict[str, Any] = {"means_init": means, "weights_init": [0.6, 0.4], "dimension": 2}
+    settings = of(means_init=means, weights_init=[0.6, 0.4], dimension=2)
     fitted = mixture(budget=0.5, max_iter=4, **settings).fit(curator)
-    stages = [
-        row.body["slots"][0]["details"]["stage"]
-        for row in curator.ledger.records()
-        if row.kind == "charge"
-    ]
-    assert stages == ["frame"] + ["em"] * 4
+    assert stages(curator) == ["frame"] + ["em"] * 4
     # the components keep the places that they were given
     assert np.abs(fitted.means_ - means).max() < 0.2
     for wrong in (
@@ -164,7 +160,7 @@ def test_a_public_start_takes_the_place_of_k_means():
     assert list(curator.ledger.used()) == ["dp-em"]
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_the_exact_likelihood_of_private_records_chooses_no_model():
     X = blobs(600)
     public = blobs(50, seed=4)
@@ -192,7 +188,7 @@ def test_the_exact_likelihood_of_private_records_chooses_no_model():
 def test_fit_predict_charges_nothing_for_rows_that_cannot_be_predicted(kind):
     X = blobs(300)
     curator = make(blobs(300))
-    settings: dict[str, Any] = {"budget": Budget(5.0, 1e-6), "radius": 6.0, "random_state": 0}
+    settings = of(budget=Budget(5.0, 1e-6), radius=6.0, random_state=0)
     model = kind(2, **settings)
     assert (model.fit_predict(X) == model.predict(X)).all()
     broken = X.copy()
@@ -209,14 +205,13 @@ def test_laplace_noise_on_weights_and_means_takes_half_of_the_budget():
     curator = make(blobs())
     model = mixture(budget=0.5, dimension=2, max_iter=4, noise="LLG")
     fitted = clone(model).fit(curator)
-    charges = [row.body for row in curator.ledger.records() if row.kind == "charge"]
     laws = [
         (
             body["event"]["mechanism"],
             body["slots"][0]["details"]["stage"],
             body["slots"][0]["public"].get("orders"),
         )
-        for body in charges
+        for body in charges(curator.ledger)
     ]
     iteration = [("gaussian", "em", [2]), ("laplace", "em", [0, 1])]
     before = [("gaussian", "frame", [0, 1, 2])] + [("gaussian", "k-means", None)] * 3
@@ -236,7 +231,6 @@ def test_laplace_noise_on_weights_and_means_takes_half_of_the_budget():
 
 
 def test_averaging_takes_off_the_noise_it_says():
-    generator = torch.Generator().manual_seed(0)
     truth = torch.tensor([[600.0, 30.0], [400.0, -20.0]]).double()
     std = torch.full((2, 2), 5.0).double()
     ends = []
@@ -244,9 +238,7 @@ def test_averaging_takes_off_the_noise_it_says():
     for _ in range(400):
         averaged = Averaged(2, 1000)
         for _ in range(6):
-            value, said = averaged.add(
-                truth + 5.0 * torch.randn(2, 2, dtype=torch.float64, generator=generator), std
-            )
+            value, said = averaged.add(truth + 5.0 * torch.randn(2, 2, dtype=DOUBLE), std)
         ends.append(value)
     off = torch.stack(ends) - truth
     assert off.mean(0).abs().max() < 0.5
@@ -288,7 +280,7 @@ class Dying(Curator):
 
 
 @pytest.mark.parametrize("seed", [0, None])
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk, seed):
     X = blobs(1000)
     model = mixture(
@@ -298,11 +290,7 @@ def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk,
         clone(model).fit(make(X, kind=Dying, **on_disk))
     first, again = (clone(model).fit(make(X, **on_disk)) for _ in range(2))
     assert np.array_equal(first.means_, again.means_)
-    charges = [record for record in make(X, **on_disk).ledger.records() if record.kind == "charge"]
-    assert len(charges) == 9
-    assert [record.body["slots"][0]["details"]["stage"] for record in charges] == ["frame"] + [
-        "k-means"
-    ] * 3 + ["em"] * 5
+    assert stages(make(X, **on_disk)) == ["frame"] + ["k-means"] * 3 + ["em"] * 5
     with pytest.raises(LedgerMismatch):
         clone(model).set_params(radius=7.0).fit(make(X, **on_disk))
     with pytest.raises(LedgerMismatch, match="units"):
@@ -311,7 +299,7 @@ def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk,
         clone(model).fit(make(X + 1e-3, **on_disk))
 
 
-@pytest.mark.attack("A5", "A21")
+@attack("A5", "A21")
 def test_a_cell_that_is_no_number_is_not_quoted():
     broken: list[Any] = ["secret", 10**400, 1j, [1], None]
     for cell in broken:
@@ -348,7 +336,7 @@ def test_other_questions_are_not_answered_by_what_was_released(on_disk, monkeypa
         clone(model).fit(make(X, **on_disk))
 
 
-@pytest.mark.attack("A5", "A8")
+@attack("A5", "A8")
 def test_rows_that_are_not_finite_count_as_nothing_and_no_records_are_as_private():
     assert mixture(adjacency=ADD).fit(np.empty((0, 2))).statement()
     with pytest.raises(ValueError, match="0 sample"):
@@ -418,7 +406,7 @@ def test_scikit_learns_own_checks(kind):
     """With a large budget: scikit-learn's data sets have 20 to 100 rows. A check that fails and is
     not in the list raises.
     """
-    settings: dict[str, Any] = {"budget": Budget.gdp(20.0), "radius": 10.0, "random_state": 0}
+    settings = of(budget=Budget.gdp(20.0), radius=10.0, random_state=0)
     if kind is not DPFactorAnalysis:
         settings["max_iter"] = 1
     estimator = kind(1 if kind is DPFactorAnalysis else 2, **settings)

@@ -4,7 +4,6 @@ the paper's constant broken.
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,35 +11,34 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Adjacency, Budget, PrivacyUnit
 from dpbo.errors import InputError
-from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.em.mixture_moments import MixtureMoments, responsibilities
 from dpbo.papers.em.moment_features import COVARIANCES, features, width_of
 from dpbo.queries.ball import Ball, lattice_chunks
+from tests.attacks.marks import attack
 from tests.contracts.bases import PointContract, tries
+from tests.setups import DOUBLE, EXACT, owner
 
 REPLACE = Adjacency.REPLACE_ONE
-EXACT = NoNoise(allow_not_private=True)
 
 
 def natural(K, d, covariance="full", seed=0, sharpness=3.0):
     generator = torch.Generator().manual_seed(seed)
-    return sharpness * torch.randn(
-        K, width_of(covariance, d), dtype=torch.float64, generator=generator
-    )
+    return sharpness * torch.randn(K, width_of(covariance, d), dtype=DOUBLE, generator=generator)
 
 
 def split(d, covariance="full"):
     """Two components, told apart by the sign of the first coordinate, sharply."""
-    theta = torch.zeros(2, width_of(covariance, d), dtype=torch.float64)
+    theta = torch.zeros(2, width_of(covariance, d), dtype=DOUBLE)
     theta[0, 1] = 1e3
     theta[1, 1] = -1e3
     return theta
 
 
 @tries(30, neighbours=150)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestSplit(PointContract):
     """Two components, and beside another record the one or the other of two ends."""
 
@@ -84,7 +82,7 @@ class TestOneComponent(PointContract):
 
 
 @tries(30)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestSoft(PointContract):
     """Soft responsibilities, weights, a whitening and a centre; diagonal covariances."""
 
@@ -116,7 +114,7 @@ class TestSoft(PointContract):
 
 
 @tries(30, neighbours=150)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestTied(TestSplit):
     """Two components and orthogonal records, whose common second moments differ most."""
 
@@ -125,7 +123,7 @@ class TestTied(TestSplit):
 
 
 @tries(30, neighbours=150)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestCountsAndMeans(TestSplit):
     """Without second moments opposite records of one component are as far apart as any."""
 
@@ -135,7 +133,7 @@ class TestCountsAndMeans(TestSplit):
 
 
 @tries(30)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestSquares(TestSplit):
     orders = (2,)
 
@@ -143,7 +141,7 @@ class TestSquares(TestSplit):
 def test_counts_and_means_reach_their_l1_sensitivity():
     """Replaced, a record of equal coordinates in one component by its opposite in the other."""
     query = MixtureMoments(4, ball=Ball(1.0), natural=split(4), orders=(0, 1))
-    X = torch.full((1, 4), 0.5, dtype=torch.float64)
+    X = torch.full((1, 4), 0.5, dtype=DOUBLE)
     one, other = (make(rows).release(query, EXACT).value for rows in (X, -X))
     assert float((one - other).abs().sum()) == pytest.approx(2 * (1 + math.sqrt(4)), rel=1e-3)
     assert query.sensitivity(REPLACE).l1 == pytest.approx(2 * (1 + math.sqrt(4)))
@@ -151,7 +149,7 @@ def test_counts_and_means_reach_their_l1_sensitivity():
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(-200, 200), st.integers(0, 2**32))
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_no_record_is_longer_than_one_and_weights_sum_to_one_exactly(n, d, magnitude, seed):
     rng = np.random.default_rng(seed)
     X = torch.from_numpy(rng.normal(size=(n, d)) * 10.0**magnitude)
@@ -176,18 +174,12 @@ def test_no_record_is_longer_than_one_and_weights_sum_to_one_exactly(n, d, magni
 
 
 def make(records, mu=1.0, **settings):
-    terms: dict[str, Any] = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": REPLACE,
-        "budget": Budget.gdp(mu),
-        **settings,
-    }
-    return Curator(records, **terms)
+    return owner(records, budget=Budget.gdp(mu), **settings)
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_they_are_the_moments_of_the_clipped_records(covariance):
-    X = torch.randn(5000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    X = torch.randn(5000, 3, dtype=DOUBLE)
     X[3] = math.nan
     theta = natural(3, 3, covariance)
     query = MixtureMoments(3, ball=Ball(1.5), natural=theta, covariance=covariance)
@@ -208,7 +200,7 @@ def test_they_are_the_moments_of_the_clipped_records(covariance):
 
 
 def test_noise_follows_the_weights():
-    X = torch.zeros(10, 2, dtype=torch.float64)
+    X = torch.zeros(10, 2, dtype=DOUBLE)
     for weights in ((1.0, 1.0, 1.0), (0.25, 0.5, 1.0)):
         query = MixtureMoments(2, ball=Ball(1.0), natural=natural(2, 2), weights=weights)
         std = make(X).release(query, GaussianMechanism(3.0)).variance.sqrt().reshape(2, 6)

@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, Source
+from dpbo import Adjacency, Budget, PrivacyUnit, Source
 from dpbo.curator.records import PrivateView
 from dpbo.errors import PrivateFailure
-from dpbo.mechanisms import NoNoise
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment
 from dpbo.queries.ball import Ball
 from dpbo.queries.query import IntegerSum
+from tests.attacks.marks import attack
 from tests.contracts.bases import PointContract, tries
+from tests.setups import DOUBLE, EXACT, owner
 
 REPLACE, ADD = Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE
-EXACT = NoNoise(allow_not_private=True)
 CENTERS = torch.tensor([[0.5, 0.0], [-0.5, 0.0], [0.0, 9.0]]).double()
 
 
 @tries(50)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestSecondMoment(PointContract):
     covers = SecondMoment
     metrics = 3
@@ -38,7 +38,7 @@ class TestSecondMoment(PointContract):
 
 
 @tries(30)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestClusters(PointContract):  # different centres and the same one are equally far apart
     covers = ClusterSums
     metrics = 2
@@ -51,7 +51,7 @@ class TestClusters(PointContract):  # different centres and the same one are equ
 
 
 @tries(30)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestCube(PointContract):
     covers = ClusterSums
     metrics = 2
@@ -69,8 +69,8 @@ class TestCube(PointContract):
         ]
 
 
-def make(records, adjacency=REPLACE):
-    return Curator(records, unit=PrivacyUnit("record"), adjacency=adjacency, budget=Budget.gdp(1.0))
+def make(records, **terms):
+    return owner(records, budget=Budget.gdp(1.0), **terms)
 
 
 @pytest.mark.parametrize("adjacency", [REPLACE, ADD])
@@ -80,12 +80,12 @@ def test_they_are_what_they_say(adjacency):
     kept = torch.from_numpy(np.delete(X, 7, 0)) / 5.0
     kept = kept / kept.norm(dim=1, keepdim=True).clamp(min=1.0)
     step = 2e-4 if adjacency is ADD else 2e-5  # a private number of records leaves fewer bits
-    moment = make(X, adjacency).release(SecondMoment(4, ball=Ball(5.0)), EXACT).value
+    moment = make(X, adjacency=adjacency).release(SecondMoment(4, ball=Ball(5.0)), EXACT).value
     i, j = torch.triu_indices(4, 4)
     assert torch.allclose(moment, (kept.T @ kept)[i, j], atol=3000 * step)
     centers = torch.eye(4).double()[:3]
     sums = (
-        make(X, adjacency)
+        make(X, adjacency=adjacency)
         .release(ClusterSums(4, ball=Ball(5.0), centers=centers), EXACT)
         .value.reshape(3, 5)
     )
@@ -100,10 +100,7 @@ def test_they_are_what_they_say(adjacency):
 
 @pytest.mark.parametrize("K", [1, 2, 7])
 def test_the_nearest_centre_is_found_whatever_the_centres_lengths(K):
-    generator = torch.Generator().manual_seed(K)
-    X, centers = (
-        0.4 * torch.randn(n, 3, dtype=torch.float64, generator=generator) for n in (2000, K)
-    )
+    X, centers = (0.4 * torch.randn(n, 3, dtype=DOUBLE) for n in (2000, K))
     X = X / X.norm(dim=1, keepdim=True).clamp(min=1.0)
     apart = torch.cdist(X, centers, compute_mode="donot_use_mm_for_euclid_dist").sort(1).values
     X = X[apart[:, 1] - apart[:, 0] > 1e-3] if K > 1 else X
@@ -117,10 +114,10 @@ def test_the_nearest_centre_is_found_whatever_the_centres_lengths(K):
     )
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_one_record_changes_no_others_bits_nor_does_its_place():
     for n in (1, 4095, 8193):
-        X = torch.randn(n + 1, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+        X = torch.randn(n + 1, 5, dtype=DOUBLE)
         ball = Ball(1.0)
         for query in (
             SecondMoment(5, ball=ball),
@@ -129,13 +126,10 @@ def test_one_record_changes_no_others_bits_nor_does_its_place():
         ):
             whole, rest, one = (query._total([part], n + 1) for part in (X, X[1:], X[:1]))
             assert torch.equal(rest + one, whole), (n, query)
-    generator = torch.Generator().manual_seed(0)
     for _ in range(30):
-        center, record = (
-            torch.randn(5, dtype=torch.float64, generator=generator) for _ in range(2)
-        )
+        center, record = (torch.randn(5, dtype=DOUBLE) for _ in range(2))
         record = 0.3 * (record + record.flip(0)) / record.norm()
-        far = 9.0 * torch.eye(5, dtype=torch.float64)
+        far = 9.0 * torch.eye(5, dtype=DOUBLE)
         query = ClusterSums(
             5, ball=Ball(1.0), centers=torch.cat([torch.stack([center, center.flip(0)]), far])
         )
@@ -143,19 +137,17 @@ def test_one_record_changes_no_others_bits_nor_does_its_place():
         assert (total.reshape(7, 6)[:, 0] != 0).sum() == 1
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_products_of_centres_and_lattice_vectors_are_exact_in_every_order():
     """Any order of sums passes whole numbers below 2^53 alone, also where every coordinate is as
     long as it may be.
     """
-    sizes = torch.tensor([[1.0], [1e-300], [1e60], [1e90]], dtype=torch.float64)
+    sizes = torch.tensor([[1.0], [1e-300], [1e60], [1e90]], dtype=DOUBLE)
     for d in (1, 3, 64, 1000):
         generator = torch.Generator().manual_seed(d)
-        given = sizes * torch.randn(4, d, dtype=torch.float64, generator=generator)
-        given = torch.cat(
-            [given, 1.0 - 1e-6 * torch.rand(1, d, dtype=torch.float64, generator=generator)]
-        )
-        centers = torch.cat([given, torch.full((1, d), 1e308, dtype=torch.float64)])
+        given = sizes * torch.randn(4, d, dtype=DOUBLE, generator=generator)
+        given = torch.cat([given, 1.0 - 1e-6 * torch.rand(1, d, dtype=DOUBLE, generator=generator)])
+        centers = torch.cat([given, torch.full((1, d), 1e308, dtype=DOUBLE)])
         kept = ClusterSums(d, ball=Ball(1.0, norm="linf"), centers=centers).centers
         assert torch.all(
             (kept[:5] - given).abs() <= 2.0**-20 * given.abs().amax(1, keepdim=True)
@@ -175,13 +167,13 @@ def exact_sum(query, view):
     return answer.numerators.tolist()
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 def test_kept_places_are_those_of_the_same_records_and_ball(norm):
     """Steps of one search keep the records' places; another ball, changed records and other records
     get places of their own.
     """
-    X = torch.randn(20_000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    X = torch.randn(20_000, 2, dtype=DOUBLE)
     X[3] = math.nan
     X[19999] = -math.inf
     view = PrivateView.of(X, PrivacyUnit("record"), units_are_public=True)
@@ -203,16 +195,16 @@ def test_kept_places_are_those_of_the_same_records_and_ball(norm):
     assert not pickle.loads(pickle.dumps(view))._kept, "workers are sent the records alone"
 
 
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 def test_kept_places_of_narrow_records_answer_no_question_about_wider_ones():
     """Else a record would be repeated in each coordinate, and be five times as long as a ball's
     radius.
     """
     ball = Ball(1.0)
-    load = Source(lambda: torch.ones(1000, 1, dtype=torch.float64))
+    load = Source(lambda: torch.ones(1000, 1, dtype=DOUBLE))
     curator = make(load)
     narrow, wide = (
-        ClusterSums(d, ball=ball, centers=torch.zeros(1, d, dtype=torch.float64), keep=True)
+        ClusterSums(d, ball=ball, centers=torch.zeros(1, d, dtype=DOUBLE), keep=True)
         for d in (1, 25)
     )
     curator.evaluate(narrow)

@@ -15,24 +15,19 @@ import torch
 from dpbo.acquisition.ucb import SrinivasCompact, kusner_beta
 from dpbo.papers.kusner import bounds
 from dpbo.papers.kusner.regularised import fixed_grid, theorem_7, theorem_8
+from tests.setups import DOUBLE, of
 
-DOUBLE = torch.float64
 COUNT = 100
 EVALUATIONS = 20
 KAPPA = 0.9
 NOISE = 0.01
 DELTA = 0.1
-SETTING: dict[str, Any] = {
-    "count": COUNT,
-    "evaluations": EVALUATIONS,
-    "noise": NOISE,
-    "delta": DELTA,
-}
+SETTING = of(count=COUNT, evaluations=EVALUATIONS, noise=NOISE, delta=DELTA)
 
 
 def test_printed_numbers():
     # kappa = 1 leaves the first term alone
-    wide: dict[str, Any] = {"count": 1000, "evaluations": 50, "kappa": 1.0, "delta": 0.01}
+    wide = of(count=1000, evaluations=50, kappa=1.0, delta=0.01)
     assert bounds.theorem_1(**wide, constants="paper") == pytest.approx(12.83, abs=5e-3)
     assert bounds.theorem_1(**wide) == pytest.approx(10.04, abs=5e-3)
     losses = []
@@ -51,7 +46,7 @@ def test_printed_numbers():
 
 
 def test_the_noise_of_the_best_of_50_exceeds_the_papers_q_but_not_the_corrected():
-    noise = torch.randn(20_000, 2, 50, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    noise = torch.randn(20_000, 2, 50, dtype=DOUBLE)
     # the noise at the best of 50 observations of a flat function
     one = noise[:, 0].amax(-1)
     paper = bounds.noise_gap(evaluations=50, noise=1.0, delta=0.1, constants="paper") / 2.0
@@ -62,12 +57,11 @@ def test_the_noise_of_the_best_of_50_exceeds_the_papers_q_but_not_the_corrected(
 
 
 def test_theorem_2_needs_no_prior():
-    generator = torch.Generator().manual_seed(0)
     count = 50
     epsilon = 3.0
     sensitivity = 1.0
     a = 1.0
-    mu = torch.randn(count, generator=generator, dtype=DOUBLE)
+    mu = torch.randn(count, dtype=DOUBLE)
     law = torch.softmax(epsilon * mu / (2.0 * sensitivity), dim=0)
     allowed = bounds.theorem_2(count=count, sensitivity=sensitivity, epsilon=epsilon, a=a)
     assert float(law[mu < mu.max() - allowed].sum()) <= math.exp(-a)
@@ -77,7 +71,7 @@ def test_theorems_5_6_and_8():
     assert theorem_8(sensitivity=0.2, epsilon=0.5, a=3.0) == pytest.approx(1.2), "the Laplace tail"
     omega = bounds.noise_free_regret(evaluations=10, dimension=2, amplitude=1.5, tau=0.2)
     assert omega == pytest.approx(1.5 * math.exp(-10 * 0.2 / math.log(10) ** 0.5))
-    shared: dict[str, Any] = {"count": 100, "kappa": 0.9, "delta": 0.05}
+    shared = of(count=100, kappa=0.9, delta=0.05)
     paper = bounds.theorem_5(**shared, regret=omega, constants="paper")
     assert paper == pytest.approx(omega + 2 * math.sqrt(0.1 * math.log(2 * 100 / 0.05)))
     assert bounds.theorem_5(**shared, regret=omega) == pytest.approx(
@@ -138,12 +132,9 @@ def test_corrected_theorems_3_and_4_as_derived():
 # the slope of SE is N(0, 1/l^2); on [0, 1] its supremum obeys P(sup > s) <= a exp(-s^2/b^2) with
 # b^2 = 2/l^2 and a from Rice's formula
 LENGTH = 0.2
-BOX: dict[str, Any] = {
-    "dimension": 1,
-    "side": 1.0,
-    "a": 2.0 + math.sqrt(3.0) / (math.pi * LENGTH),
-    "b": math.sqrt(2.0) / LENGTH,
-}
+BOX = of(
+    dimension=1, side=1.0, a=2.0 + math.sqrt(3.0) / (math.pi * LENGTH), b=math.sqrt(2.0) / LENGTH
+)
 
 
 def test_parts_of_the_discretisation():
@@ -170,11 +161,10 @@ def test_parts_of_the_discretisation():
 
 def test_a_grid_loses_and_neighbours_differ_by_no_more_than_promised():
     """Draws of the prior on 2,001 points of [0, 1], and grids of middles among them."""
-    torch.manual_seed(0)
-    x = torch.linspace(0, 1, 2001, dtype=torch.float64)
+    x = torch.linspace(0, 1, 2001, dtype=DOUBLE)
     values, vectors = torch.linalg.eigh((-0.5 * (x[:, None] - x) ** 2 / LENGTH**2).exp())
     root = vectors * values.clamp_min(0.0).sqrt()
-    f, other = (torch.randn(2, 400, 2001, dtype=torch.float64) @ root.T).unbind()
+    f, other = (torch.randn(2, 400, 2001, dtype=DOUBLE) @ root.T).unbind()
     moved = (f - (KAPPA * f + math.sqrt(1 - KAPPA**2) * other)).abs()
     for points in (4, 20):
         middles = (2000 * (torch.arange(points) + 0.5) / points).long()
@@ -189,7 +179,7 @@ def test_a_grid_loses_and_neighbours_differ_by_no_more_than_promised():
 
 
 # g = clip(1/2 - y w x / 2, 0, 1) for |x| <= 1
-RAMP: dict[str, Any] = {"lipschitz": 0.5, "bound": 1.0}
+RAMP = of(lipschitz=0.5, bound=1.0)
 
 
 def ramp(w, x, y):
@@ -277,17 +267,11 @@ def test_never_above_the_trivial_bound_and_a_solvers_gap_is_charged():
     tiny: dict[str, Any] = {"least": 1e-3, "most": 10.0, "records": 100, **RAMP}
     assert theorem_7(**tiny) == 1.0
     assert theorem_7(**tiny, constants="paper") == pytest.approx(0.5 * (1000 - 0.1) + 0.01)
-    setting: dict[str, Any] = {
-        "least": 1.0,
-        "most": 1.5,
-        "records": 100,
-        "lipschitz": 0.5,
-        "bound": 10.0,
-    }
+    setting = of(least=1.0, most=1.5, records=100, lipschitz=0.5, bound=10.0)
     assert theorem_7(**setting, gap=1e-4) - theorem_7(**setting) == pytest.approx(
         2 * 0.5 * math.sqrt(2e-4)
     )
-    grid: dict[str, Any] = {"least": 1.0, "records": 100, "lipschitz": 0.5, "bound": 10.0}
+    grid = of(least=1.0, records=100, lipschitz=0.5, bound=10.0)
     assert fixed_grid(**grid, gap=1e-4) == pytest.approx(2 * 0.5 * (1 + math.sqrt(2e-4)) / 100)
 
 
@@ -297,11 +281,10 @@ def test_theorem_2_against_the_best_value_covers_and_is_below_the_workshops():
     """
     points = torch.linspace(0, 1, 40, dtype=DOUBLE)
     K = (-0.5 * (points[:, None] - points).square() / 0.05**2).exp()
-    generator = torch.Generator().manual_seed(0)
     root = torch.linalg.cholesky(K + 1e-9 * torch.eye(40, dtype=DOUBLE))
-    f = torch.randn(4000, 40, generator=generator, dtype=DOUBLE) @ root.mT
+    f = torch.randn(4000, 40, dtype=DOUBLE) @ root.mT
     seen = torch.tensor([3, 20, 33])
-    noise = 0.1 * torch.randn(4000, 3, generator=generator, dtype=DOUBLE)
+    noise = 0.1 * torch.randn(4000, 3, dtype=DOUBLE)
     inner = K[seen][:, seen] + 0.01 * torch.eye(3, dtype=DOUBLE)
     mean = (f[:, seen] + noise) @ torch.linalg.solve(inner, K[seen])
     bound = bounds.theorem_2_against_best(
@@ -337,13 +320,7 @@ def test_corollary_4_holds_where_the_range_of_l_is_twofold(records, ratio):
     """The corrected sensitivity is then within the paper's noise scale, and below it is not."""
 
     def both(factor):
-        terms: dict[str, Any] = {
-            "least": 0.1,
-            "most": 0.1 * factor,
-            "lipschitz": 0.5,
-            "bound": 100.0,
-            "records": records,
-        }
+        terms = of(least=0.1, most=0.1 * factor, lipschitz=0.5, bound=100.0, records=records)
         return theorem_7(**terms), theorem_7(**terms, constants="paper")
 
     corrected, paper = both(ratio)

@@ -3,7 +3,6 @@ reach what is claimed.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +18,10 @@ from dpbo.papers.po_gp_ucb.row_noise import random_projection
 from dpbo.testing import SeededEntropy
 from dpbo.testing.auditing import reachable
 from tests.attacks.family import LEVEL, audited
+from tests.attacks.marks import attack
 from tests.contracts.bases import exact_sum
+from tests.setups import DOUBLE, of
 
-DOUBLE = torch.float64
 CHANGE = RowChange(1.0, diameter=50.0, table="rows")
 
 
@@ -31,13 +31,13 @@ def rows_of(n, d=2, seed=0):
 
 
 def terms(**changed):
-    given: dict[str, Any] = {
-        "unit": PrivacyUnit("row"),
-        "budget": Budget(4.0, 0.0),
-        "accounting": PureFilter(),
-        "role": "candidate",
-        "adjacency": CHANGE,
-    }
+    given = of(
+        unit=PrivacyUnit("row"),
+        budget=Budget(4.0, 0.0),
+        accounting=PureFilter(),
+        role="candidate",
+        adjacency=CHANGE,
+    )
     return {**given, **changed}
 
 
@@ -75,11 +75,7 @@ def test_the_sheets_table_of_noise():
 
 
 def test_a_projection_pays_for_l2_laplace_noise_and_never_for_the_gaussian():
-    pure: dict[str, Any] = {
-        "budget": Budget(3.0, 0.0),
-        "sensitivity": 1.0,
-        "accounting": PureFilter(),
-    }
+    pure = of(budget=Budget(3.0, 0.0), sensitivity=1.0, accounting=PureFilter())
     ways = row_noises(300, **pure, projections=[30, 100], lengthscale=50.0)
     plain = next(way for way in ways if way.projection is None)
     assert ways[0].projection is not None
@@ -217,7 +213,7 @@ def test_an_outcome_is_not_looked_at_where_its_row_has_no_answer_left():
 
 
 @pytest.mark.parametrize("kind", ["l2-laplace", "gaussian", "projected"])
-@pytest.mark.attack("A9", "A24")
+@attack("A9", "A24")
 def test_many_rows_audit_the_claim_for_one(kind, measured):
     """A table of equal rows is as many independent runs; its neighbour has all rows moved by the
     relation's radius.

@@ -15,9 +15,8 @@ from dpbo.errors import InputError
 from dpbo.models import FiniteGP, noisy_inputs
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.po_gp_ucb import Modeler, modeler
-from tests.unit.models.conftest import _seed  # noqa: F401
+from tests.setups import DOUBLE
 
-DOUBLE = torch.float64
 NOISE = 1e-4
 
 

@@ -12,22 +12,23 @@ from dpbo.accounting import PureFilter
 from dpbo.curator.chain import Chain, Record
 from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch, UsageError
 from dpbo.events import DeclassifiedEvent
-from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
 from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import ClippedMean, PoissonSampled
 from dpbo.testing.query_contract import RowContract, require_within
+from tests.attacks.marks import attack
 from tests.contracts.bases import exact_sum, tries
+from tests.setups import DOUBLE, EXACT, FIRST_MEAN
+from tests.unit.papers.test_po_gp_ucb_curator_side import rows_of
 
-DOUBLE = torch.float64
-EXACT = NoNoise(allow_not_private=True)
 CHANGE = RowChange(1.0, diameter=50.0)
 OF_ROWS = RowChange(1.0, diameter=50.0, table="rows")
 SHEAR = torch.tensor([[1.0, 0.3, 2.0], [-2.0, 0.1, 0.5]], dtype=DOUBLE)
 
 
 @tries(40)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestTable(RowContract):
     covers = RowTable
 
@@ -36,7 +37,7 @@ class TestTable(RowContract):
 
 
 @tries(40)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestProjectedTable(RowContract):
     covers = RowTable
 
@@ -54,7 +55,7 @@ class TestShiftedTableOfManyColumns(RowContract):
 
 
 @tries(40)
-@pytest.mark.attack("A5", "A9")
+@attack("A5", "A9")
 class TestOutcome(RowContract):
     covers = RowOutcome
 
@@ -71,11 +72,6 @@ def curator(records, **changed):
         "adjacency": CHANGE,
     }
     return Curator(records, **{**terms, **changed})
-
-
-def rows_of(n, d, seed=0):
-    X = torch.randn(n, d, dtype=DOUBLE, generator=torch.Generator().manual_seed(seed))
-    return 20.0 * X / X.norm(dim=1).max()
 
 
 def test_the_gaussian_is_that_of_one_row_however_many_there_are():
@@ -127,7 +123,7 @@ def numerators_of(table, rows):
     return exact_sum(table, rows).numerators.reshape(len(rows), -1).tolist()
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_rows_of_every_kind_of_number_count_the_same_beside_rows_of_other_kinds():
     for center in ((0.0, 0.0), (2.0**60, 2.0**55)):
         table = RowTable(center, 1.0)
@@ -206,9 +202,7 @@ class Careless(ClippedMean):
 
 def test_exact_answers_are_unbounded_without_a_reason_and_each_reason_is_told():
     private = curator(rows_of(5, 2), allow_conditional=True)
-    private.release(
-        Careless(lambda _, r: r[:, 0], score_range=(0.0, 1.0)), NoNoise(allow_not_private=True)
-    )
+    private.release(Careless(lambda _, r: r[:, 0], score_range=(0.0, 1.0)), EXACT)
     statement = private.statement()
     assert statement.void
     assert statement.lines[0] == "not bounded"
@@ -217,7 +211,7 @@ def test_exact_answers_are_unbounded_without_a_reason_and_each_reason_is_told():
         query = RowOutcome(
             lambda records: records[0, 0], row=1, value_range=(0.0, 1.0), declassified=reason
         )
-        private.release(query, NoNoise(allow_not_private=True))
+        private.release(query, EXACT)
     told = private.statement().assumptions["outcomes-declassified"]
     assert "they are in a register" in told
     assert "their owners agreed" in told
@@ -264,7 +258,7 @@ def ask(private, *rows):
     return private.release_all(handles, LaplaceMechanism.of(1.0), name="y", reservation="y")
 
 
-@pytest.mark.attack("A22")
+@attack("A22")
 def test_distinct_rows_compose_in_parallel_and_repeats_do_not():
     private = tabled()
     total = private.ledger.head().total
@@ -382,7 +376,7 @@ def raising(records):
     raise ValueError(f"secret {records}")
 
 
-@pytest.mark.attack("A6")
+@attack("A6")
 def test_what_is_no_single_number_counts_as_was_said_and_says_nothing():
     for broken in (
         lambda _: [1.0, 2.0],
@@ -410,7 +404,7 @@ def test_a_row_that_cannot_be_taken_out_is_refused():
 def test_relations_that_a_row_or_its_curator_does_not_keep_are_refused():
     grouped = PrivacyUnit("p", groups=[0, 0, 1, 1, 2])
     about_one = RowOutcome(outcome, row=1, value_range=(0.0, 1.0))
-    sampled = PoissonSampled(ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0)), rate=0.5)
+    sampled = PoissonSampled(FIRST_MEAN, rate=0.5)
     for make in (
         lambda: RowChange(2.0, diameter=1.0),
         lambda: RowChange(1e-9, diameter=1.0),

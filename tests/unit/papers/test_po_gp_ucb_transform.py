@@ -22,9 +22,9 @@ from dpbo.papers.po_gp_ucb.transform import (
     po_gp_ucb_transform,
     recover_rows,
 )
-from tests.unit.models.conftest import _seed  # noqa: F401
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, of
 
-DOUBLE = torch.float64
 BRANCHES = {"if": math.exp(1.1), "else": 1.0}
 
 
@@ -69,7 +69,7 @@ def test_one_branch_projects_centred_rows_and_the_other_raises_singular_values()
     X = grid(12) + 3.0
     r = 7
     release = published(X, 1e6, r)
-    M = torch.randn(2, r, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    M = torch.randn(2, r, dtype=DOUBLE)
     assert not release.inflated
     torch.testing.assert_close(release.Z, (X - X.mean(0)) @ M / r**0.5)
     release = published(X, 1.0, r)
@@ -104,10 +104,7 @@ def released(X, kind, epsilon):
     A = random_projection(2, 2, seed=1) if kind == "projected" else None
     ways = row_noises(2, budget=Budget(epsilon, 1e-5), sensitivity=1.0)
     way = next(way for way in ways if isinstance(way.mechanism, L2LaplaceMechanism) is pure)
-    terms: dict[str, Any] = {
-        "budget": Budget(epsilon, 0.0 if pure else 1e-5),
-        "accounting": way.accounting,
-    }
+    terms = of(budget=Budget(epsilon, 0.0 if pure else 1e-5), accounting=way.accounting)
     curator = Curator(X, unit=PrivacyUnit("row"), adjacency=change, **terms)
     rows = release_rows(
         curator, RowTable((0.0, 0.0), 25.5, row_change=change, projection=A), way.mechanism
@@ -115,7 +112,7 @@ def released(X, kind, epsilon):
     return rows.Z if A is None else rows.Z @ torch.linalg.inv(A), rows.variance**0.5
 
 
-@pytest.mark.attack("A18")
+@attack("A18")
 def test_three_known_rows_give_all_the_others():
     X = grid()
     for branch, epsilon in BRANCHES.items():
@@ -131,7 +128,7 @@ def test_three_known_rows_give_all_the_others():
 
 
 @pytest.mark.parametrize("branch", BRANCHES)
-@pytest.mark.attack("A18")
+@attack("A18")
 def test_neighbours_are_told_apart_always(branch):
     """Rows moved by 0.01 where the relation allows 1; r = 1 is enough. A coin would be right 20
     times of 20 once in a million.
@@ -151,7 +148,7 @@ def test_neighbours_are_told_apart_always(branch):
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "l2-laplace", "projected"])
-@pytest.mark.attack("A18")
+@attack("A18")
 def test_rows_with_noise_are_found_no_better_than_the_noise_allows(kind):
     """B is the identity and the noise of unknown rows their own: the error's deviation is at least
     the noise's. Five standard errors.
@@ -211,7 +208,7 @@ def test_theorem_3_asks_for_more_columns_than_anybody_uses_and_its_parts_hold():
         assert bool(((moved - kernel).abs() <= nu * d2 * kernel).all())
     assert sum(1 / t for t in range(1, 51)) <= 1 + math.log(50)
     assert sum(1 / t for t in range(1, 51)) > math.log(50), "what the paper prints"
-    terms: dict[str, Any] = {"beta": 9.0, "gamma": 3.0, "noise": 0.1, "c1": 0.2, "c2": 0.1}
+    terms = of(beta=9.0, gamma=3.0, noise=0.1, c1=0.2, c2=0.1)
     found = bounds.theorem_3(error=0.5, evaluations=50, **terms)
     assert found**2 == pytest.approx(
         0.25 + 24 * 0.7**2 * (1 + math.log(50)) / 50 + 24 / math.log(11) * 27 / 50
@@ -234,7 +231,7 @@ def test_the_branch_alone_breaks_the_theorem():
     """One singular value at omega: N(0, 1) below it, N(0, 2) above; delta at epsilon = 1 is the
     probability by which the second exceeds e times the first.
     """
-    x = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
+    x = torch.linspace(-12, 12, 200_001, dtype=DOUBLE)
     one = (-x.square() / 2).exp() / math.sqrt(2 * math.pi)
     two = (-x.square() / 4).exp() / math.sqrt(4 * math.pi)
     delta = float(torch.trapezoid((two - math.e * one).clamp_min(0), x))
@@ -246,8 +243,8 @@ def test_the_branch_alone_breaks_the_theorem():
 def test_remark_2_bounds_how_far_a_covariance_moves(nu, omega):
     """Over all distances and all that Theorem 2 lets them become; attained at the diameter."""
     d = 2.0
-    squared = torch.linspace(0, d**2, 2001, dtype=torch.float64)
-    moved = torch.tensor(0.0, dtype=torch.float64)
+    squared = torch.linspace(0, d**2, 2001, dtype=DOUBLE)
+    moved = torch.tensor(0.0, dtype=DOUBLE)
     for scale in (1 - nu, 1.0, *bounds.distance_factors(nu=nu, sigma_min=1.0, omega=omega)):
         moved = torch.maximum(moved, ((squared * (1 - scale) / 2).exp() - 1).abs().amax())
     terms = {"diameter": 3 * d, "lengthscale": 3.0, "largest": 0.7, "sigma_min": 1.0}

@@ -11,14 +11,15 @@ import torch
 
 from dpbo.errors import InputError
 from dpbo.queries.ball import Ball, Resolution, chunk_rows, lattice_chunks, product
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE
 
-DOUBLE = torch.float64
 CENTER = torch.tensor([1.0, -2.0], dtype=DOUBLE)
 MATRIX = torch.tensor([[2.0, 1.0], [0.0, 0.5]], dtype=DOUBLE)
 
 
 def test_the_way_in_and_the_way_back():
-    X = torch.randn(20, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    X = torch.randn(20, 2, dtype=DOUBLE)
     for center, matrix in itertools.product((None, CENTER), (None, MATRIX)):
         ball = Ball(4.0, center=center, matrix=matrix)
         moved = X if center is None else X - center
@@ -53,11 +54,11 @@ def test_what_is_no_ball_is_refused():
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 @pytest.mark.parametrize("center", [None, CENTER], ids=["zero", "center"])
 @pytest.mark.parametrize("matrix", [None, MATRIX], ids=["identity", "matrix"])
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_a_record_counts_as_its_clipped_place_in_whole_steps(norm, center, matrix):
     ball = Ball(2.0, center=center, matrix=matrix, norm=norm)
     steps = 2.0**16
-    X = 3 * torch.randn(700, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    X = 3 * torch.randn(700, 2, dtype=DOUBLE)
     X[3, 0] = math.nan
     X[4, 1] = -math.inf
     X[5] = 1e102
@@ -87,7 +88,7 @@ def test_a_record_counts_as_its_clipped_place_in_whole_steps(norm, center, matri
     assert k.abs().max() == steps if norm == "linf" else k.square().sum(0).max() <= steps**2
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_a_record_counts_while_no_coordinate_is_beyond_1e100_radii():
     X = 1e100 * torch.tensor([[0.9, 0.9], [0.9, 0.0], [1.5, 0.0], [0.0, math.inf]], dtype=DOUBLE)
     for norm in ("l2", "linf"):
@@ -96,19 +97,14 @@ def test_a_record_counts_while_no_coordinate_is_beyond_1e100_radii():
         assert k[:, :4].any(0).tolist() == [True, True, False, False]
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("d", [2, 16, 300])
 def test_a_clipped_record_has_the_same_place_whoever_stands_beside_it(d):
     """Records from deep inside to far outside, alone and among others, in both orders of memory, in
     floats whose sums would round.
     """
-    generator = torch.Generator().manual_seed(d)
-    lengths = torch.logspace(-1.0, 60.0, 300, dtype=DOUBLE)[
-        torch.randperm(300, generator=generator), None
-    ]
-    X = lengths * torch.nn.functional.normalize(
-        torch.randn(300, d, dtype=DOUBLE, generator=generator)
-    )
+    lengths = torch.logspace(-1.0, 60.0, 300, dtype=DOUBLE)[torch.randperm(300), None]
+    X = lengths * torch.nn.functional.normalize(torch.randn(300, d, dtype=DOUBLE))
     ((together, _),) = lattice_chunks(X, Ball(1.0), 20, 480)
     ((by_record, _),) = lattice_chunks(X, Ball(1.0), 20, 480, by_record=True)
     alone = torch.cat(
@@ -121,11 +117,10 @@ def test_a_clipped_record_has_the_same_place_whoever_stands_beside_it(d):
     assert (alone.T / 2.0**20 - clipped).abs().max() <= 4 / 2.0**20
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 @pytest.mark.parametrize("d", [1, 3])
 def test_a_whitened_record_has_the_same_place_whoever_stands_beside_it(d):
-    generator = torch.Generator().manual_seed(d)
-    X, matrix = (torch.randn(n, d, dtype=DOUBLE, generator=generator) for n in (300, d))
+    X, matrix = (torch.randn(n, d, dtype=DOUBLE) for n in (300, d))
     ball = Ball(2.0, matrix=matrix)
     (k, valid), (rest, _) = lattice_chunks(X, ball, 16, 256)
     assert valid.all()
@@ -158,7 +153,7 @@ def test_steps_are_the_finest_that_no_sum_overflows():
     ]
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_products_of_whole_numbers_are_exact_however_many_there_are():
     """Each of 2^41 less a little: a float64 sum over more than one group would lose the last
     bits.

@@ -3,17 +3,19 @@
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import Budget, PrivacyUnit, PrivateObjective
 from dpbo.errors import InputError
 from dpbo.queries import CellMeans
 from dpbo.testing.query_contract import SumContract
+from tests.attacks.marks import attack
 from tests.contracts.bases import tries
+from tests.setups import DOUBLE, owner, point
 
-CELLS = torch.tensor([0.0, 0.0, 1.0, 2.0, torch.nan, 7.0, -1.0, 0.5, 2.0, 2.0], dtype=torch.float64)
+CELLS = torch.tensor([0.0, 0.0, 1.0, 2.0, torch.nan, 7.0, -1.0, 0.5, 2.0, 2.0], dtype=DOUBLE)
 
 
 @tries(50)
-@pytest.mark.attack("A4", "A5", "A9")
+@attack("A4", "A5", "A9")
 class TestCellMeans(SumContract):
     covers = CellMeans
 
@@ -37,15 +39,10 @@ class TestCellMeansInBatches(SumContract):
 
 
 def make(records, **changed):
-    terms = {
-        "unit": PrivacyUnit("record"),
-        "adjacency": Adjacency.REPLACE_ONE,
-        "budget": Budget.gdp(100.0),
-    }
-    return Curator(records, **{**terms, **changed})
+    return owner(records, **{"budget": Budget.gdp(100.0), **changed})
 
 
-@pytest.mark.attack("A20")
+@attack("A20")
 def test_an_objective_over_cells_has_their_noise_and_a_units_records_share_one_vote():
     groups = [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]
     objective = PrivateObjective(
@@ -53,10 +50,10 @@ def test_an_objective_over_cells_has_their_noise_and_a_units_records_share_one_v
         CellMeans(lambda x, r: r, cells=3),
         evaluations=1,
     )
-    Y, _ = objective(torch.zeros(1, 1, dtype=torch.float64))
+    Y, _ = objective(point(0.0))
     assert Y[0].tolist() == pytest.approx([0.5 / 3, 0.25 / 3, (0.25 + 0.5) / 3], abs=0.05)
     objective = PrivateObjective(make(CELLS), CellMeans(lambda x, r: r, cells=3), evaluations=1)
-    Y, Yvar = objective(torch.zeros(1, 1, dtype=torch.float64))
+    Y, Yvar = objective(point(0.0))
     assert Y[0].tolist() == pytest.approx([0.2, 0.1, 0.3], abs=0.05)
     assert Yvar[0].sqrt().tolist() == pytest.approx([2**0.5 / 100 / 10] * 3, rel=1e-6), (
         "sqrt 2, not the box's sqrt 3"

@@ -17,8 +17,9 @@ from dpbo.queries.integers import (
     sum_units,
     unit_means,
 )
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE
 
-DOUBLE = torch.float64
 RANGES = [
     (0.0, 1.0, 0.5),
     (0.0, 1.0, 0.0),
@@ -30,7 +31,7 @@ RANGES = [
 ]
 
 
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_ends_are_rounded_inward_on_the_finest_grid_that_no_sum_overflows():
     for (lower, upper, origin), units, repeats in itertools.product(
         RANGES, (None, 1, 1000, 1 << 22, 1 << 30), (1, 3)
@@ -91,14 +92,13 @@ def test_a_range_far_from_zero_is_resolved(lower, upper):
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
-@pytest.mark.attack("A5")
+@attack("A5")
 def test_units_count_by_the_mean_of_their_records_whatever_the_pieces(most):
     """Against whole numbers in Python: trunc(min(most, rows) * sum / rows), and no record beyond
     its range.
     """
-    generator = torch.Generator().manual_seed(most)
-    scores = 3 * torch.randn(500, 2, dtype=DOUBLE, generator=generator)
-    groups = torch.randint(0, 60, (500,), generator=generator)
+    scores = 3 * torch.randn(500, 2, dtype=DOUBLE)
+    groups = torch.randint(0, 60, (500,))
     groups[:60] = torch.arange(60)
     scores[7, 0] = math.nan
     scores[8, 1] = math.inf

@@ -2,8 +2,6 @@
 own.
 """
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,20 +9,16 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import LabelEncoder
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import PrivacyUnit
 from dpbo.errors import InputError, LedgerMismatch, PrivateFailure, ScoreError
 from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CellMeans, ClippedMean, ClippedSum, PoissonSampled
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, FIRST_MEAN, owner, point
 
-TERMS: dict[str, Any] = {
-    "unit": PrivacyUnit("record"),
-    "adjacency": Adjacency.REPLACE_ONE,
-    "budget": Budget(3.0, 1e-6),
-}
-TERMS |= {"allow_repeated": True, "one_at_a_time": True}
 FRAME = pd.DataFrame(
     {
         "age": [31, 45, 45, 62],
@@ -32,11 +26,15 @@ FRAME = pd.DataFrame(
         "dose": [0.5, 0.25, 0.75, 1.0],
     }
 )
-RECORDS = torch.linspace(0.0, 1.0, 8, dtype=torch.float64)[:, None]
+RECORDS = torch.linspace(0.0, 1.0, 8, dtype=DOUBLE)[:, None]
+
+
+def make(records=RECORDS, **terms):
+    return owner(records, allow_repeated=True, **{"one_at_a_time": True, **terms})
 
 
 def exact_sum(score, records, subject=None, **settings):
-    curator = Curator(records, **{**TERMS, **settings})
+    curator = make(records, **settings)
     answer = curator._answer(curator.evaluate(ClippedSum(score, subject, score_range=(0.0, 1.0))))[
         1
     ]
@@ -52,14 +50,14 @@ LEAKS = {
 }
 
 
-@pytest.mark.attack("A9", "A34")
+@attack("A9", "A34")
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_score_over_the_batch_sees_no_other_record(name):
     alone = [exact_sum(LEAKS[name], FRAME[i : i + 1], schema=FRAME) for i in range(4)]
     assert exact_sum(LEAKS[name], FRAME, schema=FRAME) == pytest.approx(sum(alone), abs=1e-8)
 
 
-@pytest.mark.attack("A9")
+@attack("A9")
 def test_a_model_in_training_mode_starts_anew_for_each_record():
     class Counting(torch.nn.Module):
         def __init__(self):
@@ -88,7 +86,7 @@ def test_a_model_in_training_mode_starts_anew_for_each_record():
         reference=Counting(),
         largest_difference=0.5,
     )
-    curator = Curator(RECORDS, **TERMS)
+    curator = make()
     assert curator._answer(curator.evaluate(paired))[1].numerators.item() == 0
     assert model.seen == 0.0, "not even a public record is left in it"
 
@@ -110,13 +108,13 @@ def test_a_record_that_fails_is_the_worst_and_one_that_all_fail_is_an_error():
         def worst_cell(self, records):
             return [1.0]
 
-    curator = Curator(RECORDS, **TERMS, example=RECORDS[:1])
+    curator = make(example=RECORDS[:1])
     answer = curator._answer(curator.evaluate(CellMeans(Cells(), cells=2)))[1]
     assert (answer.numerators * torch.tensor(answer.quanta)).tolist() == pytest.approx([4.0, 4.0])
 
 
 def test_every_query_of_a_score_takes_part_and_others_are_refused():
-    curator = Curator(RECORDS, **TERMS)
+    curator = make()
     told = []
 
     def score(_, records):
@@ -124,10 +122,8 @@ def test_every_query_of_a_score_takes_part_and_others_are_refused():
         return records[:, 0]
 
     mean = ClippedMean(score, score_range=(0.0, 1.0), divisor=8)
-    points = torch.zeros(1, 1, dtype=torch.float64)
-    gradient = ClippedGradient(
-        score, points, weights=torch.ones(1, 1, dtype=torch.float64), clip=1.0
-    )
+    points = point(0.0)
+    gradient = ClippedGradient(score, points, weights=point(1.0), clip=1.0)
     for query in (
         mean,
         gradient,
@@ -144,7 +140,7 @@ def test_every_query_of_a_score_takes_part_and_others_are_refused():
         with pytest.raises(InputError, match=r"^query=.*one_at_a_time"):
             curator.evaluate(refused)
     with pytest.raises(InputError, match=r"^one_at_a_time="):
-        Curator(range(5), **TERMS)
+        make(range(5))
 
 
 def test_what_cannot_be_scored_alone_is_refused_before_any_private_record():
@@ -156,29 +152,28 @@ def test_what_cannot_be_scored_alone_is_refused_before_any_private_record():
         (lambda _, r: r[:, 0] if len(r) > 1 else [][0], None),
         (lambda _, r: r[:, 0], Locked()),
     ):
-        curator = Curator(RECORDS, **TERMS)
+        curator = make()
         with pytest.raises(ScoreError, match="score a single record"):
             curator.evaluate(ClippedMean(score, subject, score_range=(0.0, 1.0)))
 
 
-@pytest.mark.attack("A19")
-def test_the_statement_rests_on_less_and_a_ledger_is_for_one_way_of_scoring(tmp_path):
-    kept: dict[str, Any] = {"ledger": str(tmp_path / "l.db"), "dataset": "d"}
-    mean = ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0))
-    curator = Curator(RECORDS, **TERMS, **kept)
+@attack("A19")
+def test_the_statement_rests_on_less_and_a_ledger_is_for_one_way_of_scoring(on_disk, tmp_path):
+    mean = FIRST_MEAN
+    curator = make(**on_disk)
     assert curator.release(mean, GaussianMechanism(20.0)).value.isfinite()
     statement = curator.statement()
     assert "score-per-record" not in str(statement) + statement.to_json()
     assert "score-keeps-nothing" in statement.assumptions
-    again = Curator(RECORDS, **TERMS, **kept)
+    again = make(**on_disk)
     assert "score-keeps-nothing" in again.statement().assumptions
     with pytest.raises(LedgerMismatch, match="one_at_a_time"):
-        Curator(RECORDS, **{**TERMS, **kept, "one_at_a_time": False})
-    other = {**kept, "ledger": str(tmp_path / "m.db")}
-    plain = Curator(RECORDS, **{**TERMS, **other, "one_at_a_time": False})
+        make(**on_disk, one_at_a_time=False)
+    other = {**on_disk, "ledger": str(tmp_path / "m.db")}
+    plain = make(**other, one_at_a_time=False)
     assert "score-per-record" in plain.statement().assumptions
     with pytest.raises(LedgerMismatch, match="one_at_a_time"):
-        Curator(RECORDS, **TERMS, **other)
+        make(**other)
 
 
 def test_it_gives_what_all_at_once_gives_where_each_record_is_scored_by_itself():

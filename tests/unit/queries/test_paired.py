@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective
+from dpbo import Adjacency, Budget, PrivateObjective
 from dpbo.accounting import PureFilter
 from dpbo.errors import InputError, LedgerMismatch, ScoreError
 from dpbo.queries import CandidateScores, CellMeans, ClippedMean, ClippedSum
 from tests.contracts.bases import exact_sum
+from tests.setups import DOUBLE, owner
 
-RECORDS = torch.tensor([0.0, 0.25, 0.5, 1.0, math.nan], dtype=torch.float64)
+RECORDS = torch.tensor([0.0, 0.25, 0.5, 1.0, math.nan], dtype=DOUBLE)
 
 
 class Model:
@@ -43,7 +44,7 @@ def mean(reference, c=0.3, **settings: Any):
 
 def values_of(query):
     found = exact_sum(query, RECORDS)
-    return (found.numerators.double() * torch.tensor(found.quanta, dtype=torch.float64)).tolist()
+    return (found.numerators.double() * torch.tensor(found.quanta, dtype=DOUBLE)).tolist()
 
 
 def test_each_score_is_clipped_then_their_difference():
@@ -86,7 +87,7 @@ def side(model, records):
 @pytest.mark.parametrize("refused", [True, False], ids=["reference", "subject"])
 def test_a_record_that_one_side_cannot_take_is_the_others_gain(refused, one_at_a_time):
     """It counted as a loss on both, so a model that can take it seemed the worse one."""
-    records = torch.tensor([0.0, 0.25, 0.5, 0.75], dtype=torch.float64)
+    records = torch.tensor([0.0, 0.25, 0.5, 0.75], dtype=DOUBLE)
     able, unable = Model(0.5), Refuses(1.0)
     unable.limit = 0.5
     subject, reference = (able, unable) if refused else (unable, able)
@@ -105,13 +106,7 @@ def test_a_reference_that_changes_later_changes_nothing():
     choice = CandidateScores(
         score, [Model(0.5)], score_range=(0.0, 1.0), reference=reference, largest_difference=0.4
     )
-    curator = Curator(
-        RECORDS,
-        unit=PrivacyUnit("record"),
-        adjacency="replace-one",
-        budget=Budget(100.0, 0.0),
-        accounting=PureFilter(),
-    )
+    curator = owner(RECORDS, budget=Budget(100.0, 0.0), accounting=PureFilter())
     objective = PrivateObjective(
         curator,
         ClippedMean(
@@ -129,16 +124,13 @@ def test_a_reference_that_changes_later_changes_nothing():
     )
 
 
-def test_the_statement_names_the_reference_and_c_and_a_resumed_plan_needs_the_same(tmp_path):
+def test_the_statement_names_the_reference_and_c_and_a_resumed_plan_needs_the_same(on_disk):
     def objective(slope):
-        curator = Curator(
+        curator = owner(
             RECORDS,
-            unit=PrivacyUnit("record"),
-            adjacency="replace-one",
             budget=Budget(100.0, 0.0),
             accounting=PureFilter(),
-            dataset="d",
-            ledger=str(tmp_path / "l.db"),
+            **on_disk,
         )
         fit = lambda x: Model(float(x[0]))  # noqa: E731
         query = ClippedMean(
@@ -195,7 +187,7 @@ def test_cells_take_no_reference_and_shapes_must_agree():
     )
     with pytest.raises(ScoreError, match="another shape"):
         query.probe(RECORDS[:4], 4, query.prepare())
-    infinite = torch.tensor([math.inf, 0.5], dtype=torch.float64)
+    infinite = torch.tensor([math.inf, 0.5], dtype=DOUBLE)
     found = exact_sum(mean(Model(2.0), c=1.0), infinite)
     assert found.numerators.item() * found.quanta[0] == pytest.approx(-0.75), (
         "infinity counts as the worst, for both"

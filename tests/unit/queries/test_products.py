@@ -3,12 +3,14 @@
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Budget
 from dpbo.errors import UsageError
 from dpbo.queries.products import require_true_products
+from tests.attacks.marks import attack
+from tests.setups import owner
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_emulated_products_are_refused_on_a_gpu_alone(monkeypatch):
     monkeypatch.setenv("CUBLAS_EMULATE_DOUBLE_PRECISION", "1")
     require_true_products(torch.device("cpu"))
@@ -18,16 +20,10 @@ def test_emulated_products_are_refused_on_a_gpu_alone(monkeypatch):
     require_true_products(torch.device("cuda", 0))
 
 
-@pytest.mark.attack("A4")
+@attack("A4")
 def test_they_are_refused_before_a_record_is_read(monkeypatch):
     asked = list[torch.device]()
     monkeypatch.setattr("dpbo.curator.records.require_true_products", asked.append)
     for device in (None, "cpu"):
-        Curator(
-            torch.zeros(3, 1),
-            unit=PrivacyUnit("record"),
-            adjacency=Adjacency.REPLACE_ONE,
-            budget=Budget.gdp(1.0),
-            device=device,
-        )
+        owner(torch.zeros(3, 1), budget=Budget.gdp(1.0), device=device)
     assert asked == [torch.device("cpu")] * 3

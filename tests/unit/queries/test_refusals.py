@@ -23,8 +23,9 @@ from dpbo.queries import (
 )
 from dpbo.queries.ball import MOST_DIMENSION, Ball
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE
 
-DOUBLE = torch.float64
 ONES = torch.ones(2, 2, dtype=DOUBLE)
 
 
@@ -201,7 +202,7 @@ TRIED: list[tuple[type, str, torch.Tensor]] = [
 ]
 
 
-@pytest.mark.attack("A6")
+@attack("A6")
 def test_a_score_of_another_length_or_shape_is_found_on_public_stand_ins():
     """Before a private record is touched: there it would be a failure that nothing is told of."""
     for kind, name, example in TRIED:

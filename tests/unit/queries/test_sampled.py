@@ -15,17 +15,17 @@ from dpbo.accounting import Planned, RDPFilter
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError, UsageError
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
-from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism, NoNoise
+from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.queries import CellMeans, ClippedMean, PoissonSampled
 from dpbo.testing.mechanism_contract import LEVEL
 from dpbo.testing.query_contract import SumContract
+from tests.attacks.marks import attack
 from tests.contracts.bases import tries
-
-EXACT = NoNoise(allow_not_private=True)
+from tests.setups import DOUBLE, EXACT, FIRST_MEAN
 
 
 @tries(40)
-@pytest.mark.attack("A4", "A9")
+@attack("A4", "A9")
 class TestSampledMean(SumContract):
     """At rate 1 the sample is everybody, so exact answers can be compared."""
 
@@ -36,7 +36,7 @@ class TestSampledMean(SumContract):
 
 
 @tries(40)
-@pytest.mark.attack("A4", "A9", "A20")
+@attack("A4", "A9", "A20")
 class TestSampledMeanOfGroups(TestSampledMean):
     metrics = 2
 
@@ -56,7 +56,7 @@ def mean(rate=0.25, **settings):
 
 
 def records(n=1000):
-    return torch.linspace(0, 1, n, dtype=torch.float64).unsqueeze(1)
+    return torch.linspace(0, 1, n, dtype=DOUBLE).unsqueeze(1)
 
 
 def make(data, adjacency=Adjacency.REPLACE_ONE, **settings):
@@ -69,7 +69,7 @@ def make(data, adjacency=Adjacency.REPLACE_ONE, **settings):
     return Curator(data, adjacency=adjacency, **terms)
 
 
-@pytest.mark.attack("A23")
+@attack("A23")
 @pytest.mark.usefixtures("seeded_noise")
 def test_units_are_taken_by_themselves_and_anew():
     """Sizes are binomial, every unit and every pair comes as often as it should, and no two samples
@@ -92,7 +92,7 @@ def test_units_are_taken_by_themselves_and_anew():
         assert abs(sum({i, j} <= s for s in samples) - 250) < 6 * np.sqrt(4000 / 16)
 
 
-@pytest.mark.attack("A20", "A23")
+@attack("A20", "A23")
 def test_all_rows_of_a_unit_come_together():
     labels = np.arange(300) % 60
     view = PrivateView.of(
@@ -112,7 +112,7 @@ def test_all_rows_of_a_unit_come_together():
 
 
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
-@pytest.mark.attack("A23")
+@attack("A23")
 def test_it_is_charged_as_a_sampled_gaussian_of_that_relation(adjacency):
     curator = make(records(), adjacency)
     release = curator.release(mean(divisor=1000.0), GaussianMechanism(1.5))
@@ -162,7 +162,7 @@ def test_other_noise_mixed_batches_and_other_relations_are_refused():
         curator.release(mean(), LaplaceMechanism(5.0))
     handles = [
         curator.evaluate(mean()),
-        curator.evaluate(ClippedMean(lambda _, r: r[:, 0], score_range=(0.0, 1.0))),
+        curator.evaluate(FIRST_MEAN),
     ]
     with pytest.raises(UsageError, match="charged alike"):
         curator.release_all(handles, GaussianMechanism(5.0))
@@ -179,7 +179,7 @@ def test_other_noise_mixed_batches_and_other_relations_are_refused():
 
 
 @pytest.mark.usefixtures("seeded_noise")
-@pytest.mark.attack("A6")
+@attack("A6")
 def test_a_unit_that_the_score_fails_on_is_worst_also_where_it_is_the_whole_sample():
     def fragile(_, r):
         if bool((r == 1).any()):
@@ -201,7 +201,7 @@ def test_an_objective_over_samples_keeps_its_plan():
     mean = ClippedMean(lambda x, r: (r[:, 0] - x[0]).abs(), score_range=(0.0, 1.0))
     query = PoissonSampled(mean, rate=0.5)
     objective = PrivateObjective(curator, query, evaluations=5)
-    Y, Yvar = objective(torch.tensor([[0.0], [1.0]], dtype=torch.float64))
+    Y, Yvar = objective(torch.tensor([[0.0], [1.0]], dtype=DOUBLE))
     assert Y.shape == Yvar.shape == (2, 1)
     assert torch.allclose(Yvar, (objective.noise_std**2).expand(2, 1))
     assert (Y - 0.5).abs().max() < 6 * objective.noise_std.max()

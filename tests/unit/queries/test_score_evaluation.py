@@ -11,6 +11,8 @@ from dpbo import PrivacyUnit
 from dpbo.curator.records import PrivateView
 from dpbo.queries.query import Failure
 from dpbo.queries.score_evaluation import score_records, tensor_of
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE
 
 
 def fragile(_subject, batch):
@@ -27,7 +29,7 @@ def viewed(n):
     "score", [lambda _, batch: batch, fragile], ids=["sound", "failing on one record"]
 )
 @pytest.mark.parametrize("error", [MemoryError("of 13 bytes"), KeyboardInterrupt()])
-@pytest.mark.attack("A6")
+@attack("A6")
 def test_a_sum_that_fails_is_a_failure_whether_or_not_a_record_failed_before(score, error):
     """Also the second sum, over scores that were found one by one: otherwise one record would
     decide whether private frames are shown.
@@ -84,7 +86,7 @@ def test_what_counts_for_failed_records_is_asked_for_however_many_they_are(broke
     assert scores_of(Fragile(broken, lambda _, batch: torch.full_like(batch, 7.0)), 3) == wanted
 
 
-@pytest.mark.attack("A6")
+@attack("A6")
 def test_what_is_scored_as_nan_stays_so_whether_or_not_another_record_fails():
     """Taken for failed, all such records would move by the width of the range when one other is
     replaced.
@@ -173,7 +175,7 @@ def first_of(*batch):
     return None if isinstance(found, Failure) or bool(found[0].isnan()) else float(found[0])
 
 
-@pytest.mark.attack("A6")
+@attack("A6")
 def test_what_a_kind_of_number_in_a_list_counts_as_does_not_depend_on_the_others():
     """Also where the other fails, or is the only kind that is taken for floats together with it."""
     for kind, number in KINDS.items():
@@ -182,13 +184,13 @@ def test_what_a_kind_of_number_in_a_list_counts_as_does_not_depend_on_the_others
             assert first_of(number, KINDS[other]) == alone, (kind, other)
 
 
-@pytest.mark.attack("A6")
+@attack("A6")
 def test_no_number_is_rounded_for_the_kind_of_another_batch():
     batches = [[2**24 + 1], [np.float32(0.5)]]
     assert tensor_of(iter(batches)).tolist() == [2.0**24 + 1, 0.5]
 
 
-@pytest.mark.attack("A6")
+@attack("A6")
 def test_unsigned_numbers_are_numbers():
     results = [
         torch.tensor([1, 255]).to(kind) for kind in (torch.uint16, torch.uint32, torch.uint64)
@@ -198,4 +200,4 @@ def test_unsigned_numbers_are_numbers():
         for result in (np.array([1, most], dtype=kind), [kind(1), kind(most)], *results):
             found = tensor_of(result)
             expected = [1.0, 255.0 if isinstance(result, torch.Tensor) else float(most)]
-            assert (found.tolist(), found.dtype) == (expected, torch.float64)
+            assert (found.tolist(), found.dtype) == (expected, DOUBLE)

@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
+from dpbo import Adjacency, PrivacyUnit
 from dpbo.errors import InputError, ScoreError
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedSum, UnitSum
 from dpbo.testing import SumContract
+from tests.attacks.marks import attack
 from tests.contracts.bases import exact_sum, tries
+from tests.setups import DOUBLE, owner
 
-RECORDS = torch.linspace(-1.0, 2.0, 24, dtype=torch.float64).reshape(12, 2)
+RECORDS = torch.linspace(-1.0, 2.0, 24, dtype=DOUBLE).reshape(12, 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,22 +47,16 @@ class Notes(UnitSum):
         return records[:, 0]
 
 
-@pytest.mark.attack("A21")
+@attack("A21")
 def test_what_a_score_writes_to_a_field_is_no_public_input():
-    curator = Curator(
-        RECORDS,
-        unit="record",
-        adjacency="replace-one",
-        budget=Budget(3.0, 1e-6),
-        allow_repeated=True,
-    )
+    curator = owner(RECORDS, allow_repeated=True)
     curator.release(Notes(), GaussianMechanism(20.0))
     assert curator.statement().public_inputs
     assert f"{float(RECORDS.mean()):.6g}" not in curator.statement().to_json()
 
 
 @tries(30)
-@pytest.mark.attack("A4", "A5", "A9", "A20", "A36")
+@attack("A4", "A5", "A9", "A20", "A36")
 class TestTotals(SumContract):
     covers = Totals
     metrics = 2
@@ -69,7 +65,7 @@ class TestTotals(SumContract):
         return Totals()
 
 
-@pytest.mark.attack("A9", "A36")
+@attack("A9", "A36")
 def test_it_declares_and_answers_what_the_clipped_sum_does():
     like = ClippedSum(
         lambda _, r: r, score_range=[(-3.0, 3.0), (0.0, 1.0)], max_records_per_unit=4, worst="upper"
@@ -85,13 +81,7 @@ def test_it_declares_and_answers_what_the_clipped_sum_does():
 
 
 def curator(**settings):
-    terms: dict[str, Any] = {
-        "unit": "record",
-        "adjacency": "replace-one",
-        "budget": Budget(3.0, 1e-6),
-        "allow_repeated": True,
-    }
-    return Curator(RECORDS, **(terms | settings))
+    return owner(RECORDS, allow_repeated=True, **settings)
 
 
 class Changing(UnitSum):
@@ -109,15 +99,15 @@ class Changing(UnitSum):
         return records[:, 0]
 
 
-@pytest.mark.attack("A6", "A36")
+@attack("A6", "A36")
 def test_noise_is_for_the_question_that_was_answered():
     held = torch.ones(2)
     query = Totals(held)
     held.zero_()
     assert query.factors.tolist() == [1.0, 1.0]
-    owner = curator()
-    handle = owner.evaluate(Changing())
-    assert owner.release(handle, GaussianMechanism(10.0)).distribution.scale[0] == pytest.approx(
+    private = curator()
+    handle = private.evaluate(Changing())
+    assert private.release(handle, GaussianMechanism(10.0)).distribution.scale[0] == pytest.approx(
         10.0
     )
 

@@ -1,7 +1,6 @@
 """What pictures draw: the numbers of real small runs, found again in matplotlib's artists."""
 
 import sys
-from typing import Any
 
 import numpy as np
 import optuna
@@ -10,13 +9,14 @@ import scipy.stats
 import torch
 from sklearn.svm import SVC
 
-from dpbo import Budget, Curator, DPSearch, Privacy, PrivateObjective, Space
+from dpbo import Budget, DPSearch, Privacy, PrivateObjective, Space
 from dpbo.errors import MissingLibrary, UsageError
 from dpbo.integrations.optuna import NoiseAwareSampler, TrialObjective
 from dpbo.planning import noise_per_evaluation
 from dpbo.reporting import plots
 from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues
 from dpbo.search import Choice, NoisedSearch
+from tests.setups import DOUBLE, of, owner
 
 plt = pytest.importorskip("matplotlib.pyplot")
 SPACE = Space(
@@ -31,14 +31,8 @@ def score(x, records):
 
 
 def objective(**changes):
-    records = torch.full((1000,), 0.6, dtype=torch.float64)
-    curator = Curator(
-        records,
-        unit="patient",
-        adjacency="replace-one",
-        budget=Budget(3.0, 1e-6),
-        allow_repeated=True,
-    )
+    records = torch.full((1000,), 0.6, dtype=DOUBLE)
+    curator = owner(records, unit="patient", allow_repeated=True)
     return PrivateObjective(
         curator, score, **{"score_range": (0.0, 1.0), "evaluations": 12, "budget": 0.8, **changes}
     )
@@ -133,7 +127,7 @@ def test_an_optuna_study_and_a_search_draw_the_same_values(run):
     choice = Choice()
     among_all = Choice(candidates=None)
     for strategy in (NoisedSearch(n_initial=4), choice, among_all):
-        settings: dict[str, Any] = {"strategy": strategy, "budget": Budget(8.0, 1e-6), "n_iter": 5}
+        settings = of(strategy=strategy, budget=Budget(8.0, 1e-6), n_iter=5)
         settings["privacy"] = Privacy(allow_repeated=True)
         search = DPSearch(SVC(random_state=0), spaces, **settings).fit(
             X[:100], y[:100], X[100:], y[100:]

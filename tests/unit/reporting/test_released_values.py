@@ -12,6 +12,7 @@ from dpbo.errors import UsageError
 from dpbo.models.builders import gp_of_unknown_noise
 from dpbo.reporting.charts import ConvergenceChart
 from dpbo.reporting.released_values import ReleasedValues
+from tests.setups import DOUBLE
 
 
 def values(points, dimension=2, repeats=1, category=False):
@@ -23,8 +24,8 @@ def values(points, dimension=2, repeats=1, category=False):
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(points * repeats, generator=generator)
     X = space.sample(points, seed=0).repeat(repeats, 1)[order]
-    Yvar = 0.01 * (1 + torch.rand(len(X), 1, dtype=torch.float64, generator=generator))
-    noise = Yvar.sqrt() * torch.randn(len(X), 1, dtype=torch.float64, generator=generator)
+    Yvar = 0.01 * (1 + torch.rand(len(X), 1, dtype=DOUBLE, generator=generator))
+    noise = Yvar.sqrt() * torch.randn(len(X), 1, dtype=DOUBLE, generator=generator)
     Y = torch.sin(4 * X[:, :1]) - X[:, 1:2] ** 2 + noise
     return ReleasedValues("s", space, X, Y, Yvar)
 
@@ -76,9 +77,9 @@ def test_many_scores_of_unknown_noise_are_not_taken_for_exact():
 
 
 def test_values_of_one_point_have_their_weighted_mean_and_no_model():
-    X = torch.full((3, 1), 0.5, dtype=torch.float64)
-    Y = torch.tensor([[1.0], [2.0], [4.0]], dtype=torch.float64)
-    Yvar = torch.tensor([[1.0], [1.0], [0.5]], dtype=torch.float64)
+    X = torch.full((3, 1), 0.5, dtype=DOUBLE)
+    Y = torch.tensor([[1.0], [2.0], [4.0]], dtype=DOUBLE)
+    Yvar = torch.tensor([[1.0], [1.0], [0.5]], dtype=DOUBLE)
     released = ReleasedValues("s", Space(a=scipy.stats.uniform(0, 1)), X, Y, Yvar)
     assert released.mean.tolist() == pytest.approx([11 / 4] * 3)
     with pytest.raises(UsageError, match="one point only"):

@@ -20,7 +20,9 @@ from dpbo.queries import ClippedMean, ClippedSum, Query
 from dpbo.queries.clipped import ClippedScores
 from dpbo.testing import MechanismContract, QueryContract, SeededEntropy, check_per_record
 from dpbo.testing.mechanism_contract import assert_law, assert_not_law
+from tests.attacks.marks import attack
 from tests.contracts import test_ledger_contract
+from tests.setups import DOUBLE, of
 
 RECORDS = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
 
@@ -42,7 +44,7 @@ def test_check_per_record_tells_honest_scores_from_leaking_ones():
 WHOLE = torch.arange(1, 41).reshape(40, 1)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, DOUBLE], ids=str)
 def test_check_per_record_takes_records_with_gradients(dtype):
     records = RECORDS.to(dtype).requires_grad_()
     check_per_record(lambda _x, r: r[:, 0].double() * 2, None, records)
@@ -181,7 +183,7 @@ def unclipped_in_large_data_sets(self, view, subject):
         (unclipped_in_large_data_sets, 1, "one_of_many_units"),
     ],
 )
-@pytest.mark.attack("A9", "A20", "A36")
+@attack("A9", "A20", "A36")
 def test_the_query_contract_catches_what_is_wrong_at_some_sizes_alone(evaluated, most, guard):
     class Contract(QueryContract):
         covers = ClippedScores
@@ -196,7 +198,7 @@ def test_the_query_contract_catches_what_is_wrong_at_some_sizes_alone(evaluated,
 
 
 @pytest.mark.parametrize("name", BROKEN_QUERIES)
-@pytest.mark.attack("A9")
+@attack("A9")
 def test_the_query_contract_catches_a_broken_sensitivity(name):
     class Contract(QueryContract):
         covers = ClippedScores
@@ -207,12 +209,7 @@ def test_the_query_contract_catches_a_broken_sensitivity(name):
             )
 
     hunt: Any = Contract.test_neighbours_stay_within_the_declared_sensitivity
-    terms: dict[str, Any] = {
-        "phases": [hypothesis.Phase.generate],
-        "database": None,
-        "derandomize": True,
-        "deadline": None,
-    }
+    terms = of(phases=[hypothesis.Phase.generate], database=None, derandomize=True, deadline=None)
     found = hypothesis.settings(max_examples=500, report_multiple_bugs=False, **terms)
     with pytest.raises(AssertionError, match="moved by"):
         found(hypothesis.given(hypothesis.strategies.data())(hunt.hypothesis.inner_test))(
@@ -329,7 +326,7 @@ BROKEN_NOISE: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("guard", BROKEN_NOISE)
-@pytest.mark.attack("A1", "A2", "A12")
+@attack("A1", "A2", "A12")
 def test_the_mechanism_contract_catches_wrong_noise_supports_and_charges(guard):
     for methods in BROKEN_NOISE[guard]:
 
@@ -348,7 +345,7 @@ def test_the_mechanism_contract_catches_wrong_noise_supports_and_charges(guard):
             getattr(Contract(), f"test_{guard}")()
 
 
-@pytest.mark.attack("A16")
+@attack("A16")
 def test_the_ledger_contract_catches_a_dropped_charge_and_a_batch_charged_as_one(monkeypatch):
     contract: Any = test_ledger_contract.TestMemory()
     cost = Filter.cost_or_none

@@ -4,7 +4,6 @@ cannot be tried is refused.
 
 import contextlib
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,20 +12,16 @@ import torch
 from scipy.sparse import csr_matrix
 from sklearn.preprocessing import LabelEncoder
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.curator.public_form import TableForm
 from dpbo.errors import ScoreError
 from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import CandidateScores, ClippedMean, QuantileUtilities
 from dpbo.testing import check_per_record
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, owner
 
-pytestmark = pytest.mark.attack("A9", "A34")
-TERMS: dict[str, Any] = {
-    "unit": PrivacyUnit("record"),
-    "adjacency": Adjacency.REPLACE_ONE,
-    "budget": Budget(3.0, 1e-6),
-}
+pytestmark = attack("A9", "A34")
 AGES = [31, 45, 45, 62, 28, 50]
 JOBS = ["nurse", "baker", "clerk", "nurse", "baker", "clerk"]
 DOSES = [0.5, 1.5, 2.0, 0.25, 1.0, 3.0]
@@ -101,11 +96,11 @@ def test_the_same_scores_are_refused_before_a_charge_on_the_examples_of_a_curato
             LEAKS["category codes"],
             LEAKS["the batch's maximum"],
         ):
-            curator = Curator(records, **TERMS, example=records, allow_repeated=True)
+            curator = owner(records, example=records, allow_repeated=True)
             with pytest.raises(ScoreError, match="each record by itself"):
                 curator.evaluate(ClippedMean(score, score_range=(-10.0, 10.0)))
         honest = ClippedMean(HONEST["a public mean"], score_range=(-10.0, 10.0))
-        Curator(records, **TERMS, example=records, allow_repeated=True).evaluate(honest)
+        owner(records, example=records, allow_repeated=True).evaluate(honest)
 
 
 def test_sparse_rows_texts_and_dates_are_replaced_by_hostile_ones_too():
@@ -149,7 +144,7 @@ EXAMPLE = RECORDS[:6] + 0.5
 
 
 def ask(score, subject, **changed):
-    curator = Curator(RECORDS, **{**TERMS, "example": EXAMPLE, "allow_repeated": True, **changed})
+    curator = owner(RECORDS, **{"example": EXAMPLE, "allow_repeated": True, **changed})
     return curator, ClippedMean(score, subject, score_range=(-50.0, 50.0))
 
 
@@ -157,7 +152,6 @@ def test_a_score_in_training_mode_is_tried_with_fixed_generators():
     """Dropout made it unrepeatable, and what cannot be repeated was passed over: batch norm beside
     it was accepted.
     """
-    torch.manual_seed(0)
     for model, accepted in (
         (Network(), False),
         (torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(2, 1)), True),
@@ -198,9 +192,9 @@ def test_what_is_not_repeatable_is_refused():
         check_per_record(drawn, None, EXAMPLE)
 
 
-def test_every_model_is_tried_also_on_a_used_ledger(tmp_path):
+def test_every_model_is_tried_also_on_a_used_ledger(on_disk):
     """The first model is in evaluation mode, the second one was left in training mode."""
-    kept = {"ledger": str(tmp_path / "l.db"), "dataset": "d", "allow_repeated": False}
+    kept = {**on_disk, "allow_repeated": False}
     sound = Network(0.0).eval()
     wrong = Network(0.0).train()
     curator, query = ask(predicted, sound, **kept)
@@ -208,12 +202,12 @@ def test_every_model_is_tried_also_on_a_used_ledger(tmp_path):
     again, _ = ask(predicted, sound, **kept)
     written = curator.ledger.head().seq
     zeros, _ = ask(predicted, sound, example=None)
-    for owner in (curator, again, zeros):
+    for asked in (curator, again, zeros):
         with pytest.raises(ScoreError, match="each record by itself"):
-            owner.evaluate(query.about(wrong))
-        owner.evaluate(query.about(sound))
+            asked.evaluate(query.about(wrong))
+        asked.evaluate(query.about(sound))
         with pytest.raises(ScoreError, match="each record by itself"):
-            owner.evaluate(CandidateScores(predicted, [sound, wrong], score_range=(-50.0, 50.0)))
+            asked.evaluate(CandidateScores(predicted, [sound, wrong], score_range=(-50.0, 50.0)))
     assert curator.ledger.head().seq == written
 
 
@@ -229,10 +223,10 @@ def test_every_query_tries_its_score_for_each_point():
                 lambda _, r: r[:, 0] - r[:, 0].mean(), candidates=(0.0, 1.0), quantile=0.5
             )
         )
-    points = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
+    points = torch.tensor([[0.0], [2.0]], dtype=DOUBLE)
     with pytest.raises(ScoreError, match="each record by itself"):
         curator.evaluate(
-            ClippedGradient(at, points, weights=torch.ones(1, 2, dtype=torch.float64), clip=1.0)
+            ClippedGradient(at, points, weights=torch.ones(1, 2, dtype=DOUBLE), clip=1.0)
         )
 
 

@@ -8,38 +8,36 @@ import pytest
 import torch
 
 from benchmarks.digits import correct, fit, search, split
-from dpbo import Adjacency, Budget, PrivacyUnit, PrivateObjective
+from dpbo import Budget, PrivacyUnit, PrivateObjective
 from dpbo.events import GaussianEvent
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from dpbo.testing import replay
+from tests.attacks.marks import attack
+from tests.setups import DOUBLE, TERMS
 
-RECORDS = torch.linspace(0, 1, 50, dtype=torch.float64)
-NEIGHBOUR = torch.cat([torch.tensor([37.0], dtype=torch.float64), RECORDS[1:]])
-SETTINGS: dict[str, Any] = {
-    "unit": PrivacyUnit("record"),
-    "adjacency": Adjacency.REPLACE_ONE,
-    "budget": Budget(12.0, 1e-5),
-}
+RECORDS = torch.linspace(0, 1, 50, dtype=DOUBLE)
+NEIGHBOUR = torch.cat([torch.tensor([37.0], dtype=DOUBLE), RECORDS[1:]])
+SETTINGS = {**TERMS, "budget": Budget(12.0, 1e-5)}
 
 
 def score(x, records):
     return 1 - (records - x[0]).abs()
 
 
-GRID = torch.linspace(0, 1, 5, dtype=torch.float64).reshape(-1, 1)
+GRID = torch.linspace(0, 1, 5, dtype=DOUBLE).reshape(-1, 1)
 
 
 def honest(curator, _records):
     """Where it looks next depends on what was released, as it may."""
-    x = torch.tensor(0.5, dtype=torch.float64)
+    x = torch.tensor(0.5, dtype=DOUBLE)
     objective = planned(curator)
     for _ in range(6):
         Y, _ = objective(x.reshape(1, 1))
         x = (x + 0.1 * Y.item()).clamp(0, 1)
 
 
-@pytest.mark.attack("A6", "A20")
+@attack("A6", "A20")
 def test_an_honest_algorithm_passes_also_for_groups_and_its_steps_come_back():
     steps = replay(honest, RECORDS, NEIGHBOUR, **SETTINGS)
     assert len(steps) == 6
@@ -47,7 +45,7 @@ def test_an_honest_algorithm_passes_also_for_groups_and_its_steps_come_back():
     labels = [i // 2 for i in range(50)]
     grown = [0, *labels]
     settings = {**SETTINGS, "unit": PrivacyUnit("patient", groups=labels)}
-    records = torch.cat([torch.tensor([-5.0], dtype=torch.float64), RECORDS])
+    records = torch.cat([torch.tensor([-5.0], dtype=DOUBLE), RECORDS])
     replay(
         honest, RECORDS, records, neighbour_unit=PrivacyUnit("patient", groups=grown), **settings
     )
@@ -146,7 +144,7 @@ def a_lattice_from_the_records(curator, records):
         (evaluating_more_than_is_released, "the number of evaluations"),
     ],
 )
-@pytest.mark.attack("A6", "A7", "A21")
+@attack("A6", "A7", "A21")
 def test_each_planted_leak_is_found(leak, message):
     with pytest.raises(AssertionError, match=message):
         replay(leak, RECORDS, NEIGHBOUR, **SETTINGS)
@@ -157,7 +155,7 @@ def test_a_run_that_releases_nothing_proves_nothing():
         replay(lambda _curator, _records: None, RECORDS, NEIGHBOUR, **SETTINGS)
 
 
-@pytest.mark.attack("A6", "A7")
+@attack("A6", "A7")
 @pytest.mark.deep
 def test_the_main_jobs_search_passes():
     """GP fits, acquisition and all: the points it asks for come from released values alone."""

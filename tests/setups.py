@@ -1,0 +1,75 @@
+"""Set-ups that tests share: a curator's terms, scores and questions, and what a ledger holds."""
+
+import itertools
+import pathlib
+from typing import Any
+
+import torch
+
+from dpbo import Budget, Curator
+from dpbo.mechanisms import GaussianMechanism, NoNoise
+from dpbo.queries import ClippedMean
+
+ROOT = pathlib.Path(__file__).parents[1]
+DOUBLE = torch.float64
+TERMS: dict[str, Any] = {"unit": "record", "adjacency": "replace-one", "budget": Budget(3.0, 1e-6)}
+EXACT = NoNoise(allow_not_private=True)
+NOISE = GaussianMechanism(20.0)
+
+
+def of(**settings):
+    """Settings by name, of any type."""
+    return settings
+
+
+def first_column(_, records):
+    return records[:, 0]
+
+
+def itself(_, records):
+    return records
+
+
+FIRST_MEAN = ClippedMean(first_column, score_range=(0.0, 1.0))
+MEAN = ClippedMean(itself, score_range=(0.0, 1.0))
+
+
+def owner(records, **changed):
+    """A curator of records of which one may be replaced."""
+    return Curator(records, **{**TERMS, **changed})
+
+
+def point(*coordinates):
+    """One row of coordinates, as an objective takes them."""
+    return torch.tensor([coordinates], dtype=DOUBLE)
+
+
+def box(dimension):
+    """The bounds of the unit cube."""
+    return torch.tensor([[0.0] * dimension, [1.0] * dimension], dtype=DOUBLE)
+
+
+def kinds(curator):
+    """The kinds of the ledger's records, in their order."""
+    return [record.kind for record in curator.ledger.records()]
+
+
+def charges(ledger):
+    """The bodies of a ledger's charges, in their order."""
+    return [record.body for record in ledger.records() if record.kind == "charge"]
+
+
+def charged(ledger):
+    """The handles of all slots that a ledger charged, in their order."""
+    return [slot["handle"] for charge in charges(ledger) for slot in charge["slots"]]
+
+
+def stored(ledger):
+    """The handles of all values that a ledger holds, in their order."""
+    values = [record.body["values"] for record in ledger.records() if record.kind == "value"]
+    return [value["handle"] for value in itertools.chain(*values)]
+
+
+def steps_charged(ledger):
+    """How many slots, or steps of training, the charges pay for."""
+    return sum(charge["event"]["count"] for charge in charges(ledger))
