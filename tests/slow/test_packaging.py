@@ -95,7 +95,7 @@ def test_the_source_distribution_has_what_a_distributor_needs(tmp_path):
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
     missing = {
-        name for name in tracked if not name.startswith((".ci/", ".gitignore", ".pre-commit"))
+        name for name in tracked if not name.startswith((".ci/", ".git", ".pre-commit"))
     } - held
     assert not missing
     assert not [name for name in held if name.endswith((".pyc", ".db", ".so"))]

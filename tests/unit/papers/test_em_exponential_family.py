@@ -90,6 +90,13 @@ class TestNonnegative(TestVectorSum):
     nonnegative = True
     furthest = (9.0, 0.0, 0.0)
 
+    def test_what_is_below_zero_counts_as_zero(self):
+        query = self.query(lambda _, records: records)
+        below, zero = (
+            self._of_units(query, [[[0.0, middle, 1.0]]], DOUBLE, 1) for middle in (-1.0, 0.0)
+        )
+        assert below.numerators.tolist() == zero.numerators.tolist()
+
 
 @tries(40, neighbours=200)
 @attack("A5", "A9")
