@@ -240,9 +240,8 @@ def _demo(options: argparse.Namespace) -> None:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    from dpbo.accounting.calibration import exact_share
     from dpbo.planning import noise_table, plan, plans_table
-    from dpbo.privacy import Budget
+    from dpbo.privacy import Budget, exact_share
 
     given = None if options.range is None else tuple(options.range)
     table = noise_table(

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from dpbo.accounting.calibration import calibrate, exact_share
+from dpbo.accounting.calibration import calibrate
 from dpbo.accounting.filters import GDPFilter
 from dpbo.errors import InputError
 from dpbo.events import PermuteAndFlipEvent
-from dpbo.privacy import Budget, warn_of_delta
+from dpbo.privacy import Budget, exact_share, warn_of_delta
 from dpbo.validation import Count, ScoreRange, checked
 
 BO = "bo"

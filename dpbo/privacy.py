@@ -12,6 +12,7 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar
 
 from dpbo.errors import InputError
@@ -166,6 +167,25 @@ class Budget:
         if body["mu"] is not None:
             return cls.gdp(body["mu"], delta=body["delta"])
         return cls(body["epsilon"], body["delta"])
+
+
+BudgetOrShare = Budget | float | Fraction
+
+
+def describe_budget(budget: BudgetOrShare) -> str:
+    """A budget as the ledger keeps it: 1, 1.0 and Fraction(1) are one share."""
+    return str(budget if isinstance(budget, Budget) else exact_share(budget))
+
+
+def exact_share(share: float | Fraction, name: str = "budget") -> Fraction:
+    """A share as the decimal the user wrote (0.9 is 9/10, not the float next to it), in (0, 1]."""
+    if (
+        not isinstance(share, (int, float, Fraction))
+        or isinstance(share, bool)
+        or not 0 < share <= 1
+    ):
+        raise InputError(name, share, "in (0, 1]")
+    return Fraction(str(share))
 
 
 class DeltaWarning(UserWarning):

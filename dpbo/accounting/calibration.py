@@ -14,11 +14,10 @@ from dpbo.accounting.gdp import epsilon_at
 from dpbo.accounting.planned import Planned
 from dpbo.errors import InputError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, RolesEvent, SelectionEvent
-from dpbo.privacy import Adjacency, Budget
+from dpbo.privacy import Adjacency, Budget, exact_share
 from dpbo.statement import format_up
 from dpbo.validation import Count, checked
 
-BudgetOrShare = Budget | float | Fraction
 E = TypeVar("E", bound=Event)
 # share of a cap that rounding leaves where all of it was reserved
 _ROUNDING = Fraction(1, 10**12)
@@ -121,18 +120,6 @@ def parts_of(accounting: Accounting, whole: Fraction, share: Fraction) -> tuple[
     return (whole * share, whole * (1 - share))
 
 
-def budget_cost(budget: BudgetOrShare, accounting: Accounting, cap: Cost) -> Cost:
-    """What a budget costs under this accounting: that of a `Budget`, or a share in (0, 1] of the
-    cap.
-
-    Raises:
-        InputError: a share outside (0, 1], or a Budget that this accounting cannot serve.
-    """
-    if isinstance(budget, Budget):
-        return accounting.cap(budget)
-    return cap * exact_share(budget)
-
-
 def epsilon_left(total: Cost, cap: Cost, budget: Budget, accounting: Accounting) -> float | None:
     """Epsilon of the largest `Budget(epsilon, delta)` that the cap still pays for beside `total`,
     at the delta of `budget`; rounded down.
@@ -169,19 +156,3 @@ def budget_in_words(budget: Budget) -> str:
             f" delta {budget.delta:g}"
         )
     return f"mu {budget.mu:g}"
-
-
-def describe_budget(budget: BudgetOrShare) -> str:
-    """A budget as the ledger keeps it: 1, 1.0 and Fraction(1) are one share."""
-    return str(budget if isinstance(budget, Budget) else exact_share(budget))
-
-
-def exact_share(share: float | Fraction, name: str = "budget") -> Fraction:
-    """A share as the decimal the user wrote (0.9 is 9/10, not the float next to it), in (0, 1]."""
-    if (
-        not isinstance(share, (int, float, Fraction))
-        or isinstance(share, bool)
-        or not 0 < share <= 1
-    ):
-        raise InputError(name, share, "in (0, 1]")
-    return Fraction(str(share))

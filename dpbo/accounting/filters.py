@@ -21,7 +21,7 @@ from dpbo.accounting.gdp import root_up, rounded_up
 from dpbo.accounting.roots import least_scale
 from dpbo.errors import InputError
 from dpbo.events import Event
-from dpbo.privacy import Budget
+from dpbo.privacy import Budget, BudgetOrShare, exact_share
 from dpbo.statement import Guarantee
 from dpbo.validation import Delta, Within, checked, checked_constructor
 
@@ -151,6 +151,18 @@ class Accounting(abc.ABC):
                 "See dpbo.accounting for others.",
             )
         return cost
+
+
+def budget_cost(budget: BudgetOrShare, accounting: Accounting, cap: Cost) -> Cost:
+    """What a budget costs under this accounting: that of a `Budget`, or a share in (0, 1] of the
+    cap.
+
+    Raises:
+        InputError: a share outside (0, 1], or a Budget that this accounting cannot serve.
+    """
+    if isinstance(budget, Budget):
+        return accounting.cap(budget)
+    return cap * exact_share(budget)
 
 
 class Filter(Accounting):

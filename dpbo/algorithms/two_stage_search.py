@@ -31,7 +31,7 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from dpbo.accounting.calibration import exact_share, parts_of
+from dpbo.accounting.calibration import parts_of
 from dpbo.acquisition.ucb import GPUCB
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import priced, require_left, share_of_cap
@@ -40,7 +40,7 @@ from dpbo.fingerprint import fingerprint
 from dpbo.isolation import without_default_device
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.objective import PrivateObjective
-from dpbo.privacy import Budget
+from dpbo.privacy import Budget, exact_share
 from dpbo.queries.score_evaluation import Score
 from dpbo.validation import POINTS, Count, Positive, ScoreRange, Within, checked
 

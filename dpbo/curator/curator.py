@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dpbo.accounting.calibration import describe_budget
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.curator.birth import Birth, require_reservation_terms
 from dpbo.curator.distributed import Ranks
@@ -40,14 +39,13 @@ from dpbo.curator.evaluation import (
 from dpbo.curator.handle import Handle, Opaque
 from dpbo.curator.hidden_draws import HiddenDraws
 from dpbo.curator.pending import PendingReleases
-from dpbo.curator.pricing import Noise, slot_noise
+from dpbo.curator.pricing import Noise, event_of, slot_noise
 from dpbo.curator.protected_records import ProtectedRecords
 from dpbo.curator.public_form import Form, form_of, require_known_form
 from dpbo.curator.record_fingerprints import order_digest, rows_of, table_digest
 from dpbo.curator.records import PrivateView, count_records, map_leaves
 from dpbo.curator.releasing import (
     conditions_of,
-    event_of,
     noised,
     require_expressible,
     slot_of,
@@ -61,7 +59,15 @@ from dpbo.events import Event
 from dpbo.isolation import mute_warnings
 from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseDistribution
 from dpbo.notebook import facts_table
-from dpbo.privacy import Adjacency, Budget, DeltaWarning, PrivacyUnit, RowChange, warn_of_delta
+from dpbo.privacy import (
+    Adjacency,
+    Budget,
+    DeltaWarning,
+    PrivacyUnit,
+    RowChange,
+    describe_budget,
+    warn_of_delta,
+)
 from dpbo.queries.query import Failure, IntegerSum, Outcome, Query
 from dpbo.release import Release
 from dpbo.statement import Guarantee, Statement

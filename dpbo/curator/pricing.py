@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from dpbo.accounting.calibration import BudgetOrShare, budget_cost, exact_share
-from dpbo.accounting.filters import filter_within
+from dpbo.accounting.filters import budget_cost, filter_within
 from dpbo.accounting.planned import Planned
 from dpbo.curator.statements import largest_share
 from dpbo.errors import InputError, UsageError
@@ -21,7 +20,7 @@ from dpbo.events import Event, PoissonGaussianEvent
 from dpbo.mechanisms.additive import LEAST_MULTIPLIER, AdditiveMechanism
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Mechanism
-from dpbo.privacy import Budget
+from dpbo.privacy import Adjacency, Budget, BudgetOrShare, exact_share
 from dpbo.queries.query import Query
 
 if TYPE_CHECKING:
@@ -151,7 +150,18 @@ def slot_noise(
     if query is None:
         return mechanism, mechanism.event()
     noise_std(curator, mechanism, query)
-    return mechanism, query.release_event(mechanism.event(), curator.adjacency)
+    return mechanism, event_of([query], mechanism, curator.adjacency)
+
+
+def event_of(queries: Sequence[Query], mechanism: Mechanism, adjacency: Adjacency) -> Event:
+    """What the joint release costs. Raises UsageError if its questions are charged differently."""
+    plain = mechanism.event(len(queries))
+    first, *others = [query.release_event(plain, adjacency) for query in queries]
+    if any(event != first for event in others):
+        raise UsageError(
+            "the handles must be charged alike: release sampled and other questions separately."
+        )
+    return first
 
 
 def noise_std(curator: Curator, mechanism: Mechanism, query: Query) -> Tensor | None:

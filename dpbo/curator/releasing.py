@@ -11,10 +11,8 @@ from torch import Tensor
 
 from dpbo.curator.handle import Handle
 from dpbo.errors import InputError, UsageError
-from dpbo.events import Event
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.mechanism import Affine, Entropy, Mechanism, NoiseDistribution
-from dpbo.privacy import Adjacency
 from dpbo.queries.query import IntegerSum, Query
 
 _MOST_STEPS = 1 << 61
@@ -55,17 +53,6 @@ def slot_of(handle: Handle, query: Query) -> dict[str, Any]:
         "failure_probability": query.failure_probability() or None,
     }
     return {name: value for name, value in slot.items() if value is not None}
-
-
-def event_of(queries: Sequence[Query], mechanism: Mechanism, adjacency: Adjacency) -> Event:
-    """What the joint release costs. Raises UsageError if its questions are charged differently."""
-    plain = mechanism.event(len(queries))
-    first, *others = [query.release_event(plain, adjacency) for query in queries]
-    if any(event != first for event in others):
-        raise UsageError(
-            "the handles must be charged alike: release sampled and other questions separately."
-        )
-    return first
 
 
 def noised(

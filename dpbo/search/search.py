@@ -23,7 +23,7 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from dpbo.accounting.calibration import exact_share, parts_of
+from dpbo.accounting.calibration import parts_of
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import require_left, share_of_cap
@@ -35,9 +35,9 @@ from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.fingerprint import describe_estimator, describe_scoring
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
-from dpbo.privacy import Adjacency, Budget, PrivacyUnit
+from dpbo.privacy import Adjacency, Budget, PrivacyUnit, exact_share
 from dpbo.search import training
-from dpbo.search.listing import given_names, space_of
+from dpbo.search.listing import given_names
 from dpbo.search.problem import Problem
 from dpbo.search.recommended import Recommended
 from dpbo.search.results import SearchRelease, require_result, results_table
@@ -379,7 +379,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             adjacency = Adjacency.of(self._protection.adjacency)
             tables = split_once(tables, groups, self.test_size, int(self.random_state), adjacency)
         tables.require_apart(groups, groups_train)
-        trainer = self._trainer(tables.X_train, tables.y_train)
+        trainer = Trainer.of(self, tables.X_train, tables.y_train)
         require_kind(self.scoring, self.estimator)
         scoring = scoring_named(self.scoring, self.score_range, tables.y_train)
         strategy = self._strategy(scoring, tables.y_train)
@@ -397,9 +397,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         if strategy.cross_validates:
             problem = problem.cross_validated()
             self.free_params_ = trainer.parameters(problem.public.best)
-        problem = strategy.rehearsed(problem)
+        problem = strategy.decided(problem)
         self.rehearsal_ = problem.rehearsal
-        problem = strategy.that_runs(problem).with_terms(problem)
         given = {"estimator": self.estimator, "scoring": self.scoring}
         kept = {"training records": trainer.table()}
         curator.bind(f"{self.name}: whole", given, tables=kept, begun=problem.begun is not None)
@@ -453,18 +452,6 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         if self.privacy is None:
             return Privacy()
         return self.privacy
-
-    def _trainer(self, X: Any, y: Any) -> Trainer:
-        if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "get_params"):
-            raise InputError("estimator", type(self.estimator).__name__, "a scikit-learn estimator")
-        space = space_of(self.param_distributions, int(self.n_iter), int(self.random_state))
-        if bool((space.bounds[0] == space.bounds[1]).all()):
-            allowed = "of two values or more, in one parameter at least"
-            raise InputError("param_distributions", self.param_distributions, allowed)
-        trainer = Trainer(self.estimator, space, X, y, self.error_score)
-        # A parameter that the estimator lacks is found before anything is reserved.
-        trainer.configured(space.sample(1, seed=0)[0])
-        return trainer
 
     def _strategy(self, scoring: Scoring, y_train: Any) -> "Strategy":
         from dpbo.search import strategies
@@ -689,7 +676,7 @@ def rehearse(
     )
     if not curator.adjacency.replaces:
         search.privacy = replace(privacy, divisor=float(units))
-    trainer = search._trainer(X, y)
+    trainer = Trainer.of(search, X, y)
     require_kind(search.scoring, estimator)
     scoring = scoring_named(search.scoring, search.score_range, y)
     problem = search._problem(curator, trainer, scoring, groups, split=False, whole=True)

@@ -109,19 +109,9 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
         points = public_candidates(problem.space, problem.n_iter, problem.seed)[:3]
         _score_examples(problem, points)
 
-    def rehearsed(self, problem: Problem) -> Problem:
-        """The problem with a simulation on public records of what each method may gain, where this
-        one makes it.
-        """
-        return problem
-
-    def that_runs(self, problem: Problem) -> "Strategy":
-        """The strategy that runs in the end."""
-        return self
-
-    def with_terms(self, problem: Problem) -> Problem:
-        """The problem with this strategy, and with terms that name it: a search is resumed only
-        with the strategy that it began with.
+    def decided(self, problem: Problem) -> Problem:
+        """The problem with the strategy that runs, and with terms that name it: a search is resumed
+        only with the strategy that it began with.
 
         Raises LedgerMismatch where that was another one.
         """
@@ -185,16 +175,17 @@ class Auto(Strategy):
     cells: Several = 8
     shift: Annotated[float, between(0.0, 10.0)] = 1.0
 
-    def rehearsed(self, problem: Problem) -> Problem:
-        return dataclasses.replace(problem, rehearsal=self.rehearsal(problem))
-
-    def that_runs(self, problem: Problem) -> Strategy:
-        """The free choice where the rehearsal expects it to win, else this one."""
-        free = problem.rehearsal.free_wins
+    def decided(self, problem: Problem) -> Problem:
+        """After a rehearsal: with the free choice where that is expected to win, else this one."""
+        rehearsal = self.rehearsal(problem)
+        problem = dataclasses.replace(problem, rehearsal=rehearsal)
+        free = rehearsal.free_wins
         # What the ledger holds decides, not another rehearsal.
         if problem.begun is not None:
             free = problem.begun.get("strategy") == FreeChoice.name
-        return FreeChoice() if free else self
+        if free:
+            return FreeChoice().decided(problem)
+        return super().decided(problem)
 
     def resumed_with(self, public: PublicScores) -> Sequence[Any]:
         if public.has_cells(self.cells):

@@ -10,7 +10,7 @@ so private records are scored with a copy that is never handed out.
 import copy
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import joblib
 import numpy as np
@@ -33,8 +33,11 @@ from dpbo.curator.records import count_records, require_disjoint
 from dpbo.errors import InputError
 from dpbo.isolation import raised_by_signal
 from dpbo.privacy import Adjacency
-from dpbo.search.listing import given_names
+from dpbo.search.listing import given_names, space_of
 from dpbo.space import Space
+
+if TYPE_CHECKING:
+    from dpbo.search.search import DPSearch
 
 T = TypeVar("T")
 # Training records on which a score is tried first.
@@ -272,6 +275,26 @@ class Trainer:
         # The newest model, and those that were fitted ahead, each until it is asked for.
         self._newest: dict[Any, Any] = {}
         self._ahead: dict[Any, Any] = {}
+
+    @classmethod
+    def of(cls, search: "DPSearch", X: Any, y: Any) -> Self:
+        """The trainer of a search's estimator and parameters, tried with one configuration.
+
+        Raises:
+            InputError: no estimator, or parameters of one value each.
+        """
+        estimator = search.estimator
+        if not hasattr(estimator, "fit") or not hasattr(estimator, "get_params"):
+            raise InputError("estimator", type(estimator).__name__, "a scikit-learn estimator")
+        given = search.param_distributions
+        space = space_of(given, int(search.n_iter), int(search.random_state))
+        if bool((space.bounds[0] == space.bounds[1]).all()):
+            allowed = "of two values or more, in one parameter at least"
+            raise InputError("param_distributions", given, allowed)
+        trainer = cls(estimator, space, X, y, search.error_score)
+        # A parameter that the estimator lacks is found before anything is reserved.
+        trainer.configured(space.sample(1, seed=0)[0])
+        return trainer
 
     def __call__(self, x: Configuration) -> Any:
         model = self.public_model(x)

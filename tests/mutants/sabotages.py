@@ -795,7 +795,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a batch is charged as one release",
-        where="dpbo.curator.releasing:event_of",
+        where="dpbo.curator.pricing:event_of",
         old="plain = mechanism.event(len(queries))",
         new="plain = mechanism.event(1)",
         test="tests/unit/curator/test_curator.py::test_submit_gives_handles_from_an_executor",

@@ -16,7 +16,6 @@ from fractions import Fraction
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
-from dpbo.accounting.calibration import exact_share
 from dpbo.accounting.filters import GDPFilter, PureFilter
 from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
@@ -26,7 +25,7 @@ from dpbo.papers.po_gp_ucb.http.tables import read_columns
 from dpbo.papers.po_gp_ucb.modeler import Modeler
 from dpbo.papers.po_gp_ucb.row_noise import RowNoise, row_noises
 from dpbo.papers.po_gp_ucb.rows import RowTable
-from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange
+from dpbo.privacy import Adjacency, Budget, PrivacyUnit, RowChange, exact_share
 from dpbo.validation import Positive, named_file, require
 
 # key of the table among the curator's records
