@@ -11,7 +11,7 @@ functions. `detail` says how closely it looks at functions and at objects of oth
     "references"  the caller's own functions and classes by their code, constants and bases, and by
                   what they refer to: functions, numbers, text, tables, and lists, dicts and sets
                   that they do not fill themselves; also in other modules of the caller's, and
-                  in namespaces such as argparse makes.
+                  in namespaces such as argparse makes, where code names these as variables.
                   Torch modules by their parameters, buffers and mode, the caller's own objects by
                   their attributes, estimators by their parameters, libraries by names: does a
                   reservation go on with what it began with?
@@ -53,7 +53,10 @@ LIBRARIES = (
 _CONTAINERS = (list, dict, set, frozenset)
 # Items of lists, dicts and sets that a walk looks at. A longer one counts by its length.
 _MOST_ITEMS = 10_000
-_LOADING = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR")
+_VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
+_LOADING = (*_VARIABLES, "LOAD_ATTR")
+# Containers and objects within one another. A deeper one counts by its type.
+_DEEPEST = 100
 _METHODS = (types.FunctionType, staticmethod, classmethod)
 _FILLING = frozenset(
     {
@@ -202,6 +205,7 @@ class _Walk:
         own_function = isinstance(value, types.FunctionType) and is_own(value)
         if (
             self.detail in ("code", "references")
+            and callable(value)
             and hasattr(value, "__wrapped__")
             and not own_function
         ):
@@ -215,10 +219,10 @@ class _Walk:
             return self.join("method", value.__func__, value.__self__)
         if isinstance(value, types.CodeType):
             return self.code(value)
-        if self.detail == "references" and hasattr(value, "iloc"):
+        if self.detail == "references" and hasattr(type(value), "iloc"):
             cells = [column.to_numpy() for column in columns_of(value)]
             return self.join("table", [*getattr(value, "columns", ())], *cells)
-        if self.detail == "references" and hasattr(value, "tocsr"):
+        if self.detail == "references" and hasattr(type(value), "tocsr"):
             rows = value.tocsr()
             return self.join("sparse", rows.shape, rows.indptr, rows.indices, rows.data)
         if self.detail in ("code", "references") and hasattr(value, "get_params"):
@@ -266,8 +270,8 @@ class _Walk:
         return self.once(value, lambda: self.object(value, *value))
 
     def once(self, value: Any, look: Callable[[], bytes]) -> bytes:
-        """What `look` gives; within itself a value counts by its type."""
-        if id(value) in self.within:
+        """What `look` gives; within itself, and deep within others, a value counts by its type."""
+        if id(value) in self.within or len(self.within) > _DEEPEST:
             return self.join("within itself", raw=_name(type(value)))
         self.within.add(id(value))
         try:
@@ -345,7 +349,7 @@ class _Walk:
         bound, changed = _bound_and_changed(function.__code__)
         for name, value in [*_closed_over(function), *names(function)]:
             within, _, plain = name.rpartition(".")
-            counts = within and plain in changed
+            counts = within and name in changed
             if plain not in bound and not counts and self.lasts(value, plain, changed):
                 yield name, value
 
@@ -412,9 +416,10 @@ def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
 def _bound_and_changed(code: types.CodeType) -> tuple[set[str], set[str]]:
     """The variables of other scopes that code binds, and names of what it changes.
 
-    The latter are attributes that it binds, and variables and attributes whose content it changes:
-    the instructions of `seen.append(x)`, `held[key] = x` or `del self.held[key]` that load what is
-    changed begin at the same place of the source as the one that changes it.
+    The latter are attributes that it binds, also with the variable that they are bound to
+    ("settings.calls"), and variables and attributes whose content it changes: the instructions of
+    `seen.append(x)`, `held[key] = x` or `del self.held[key]` that load what is changed begin at the
+    same place of the source as the one that changes it.
     """
     bound = set[str]()
     changed = set[str]()
@@ -425,7 +430,10 @@ def _bound_and_changed(code: types.CodeType) -> tuple[set[str], set[str]]:
             fills = line.opname in ("LOAD_METHOD", "LOAD_ATTR") and line.argval in _FILLING
             if fills or line.opname in ("STORE_SUBSCR", "DELETE_SUBSCR"):
                 places.add(_start(line))
+        variables = {_start(line): line.argval for line in lines if line.opname in _VARIABLES}
         for line in lines:
+            if line.opname == "STORE_ATTR" and _start(line) in variables:
+                changed.add(f"{variables[_start(line)]}.{line.argval}")
             if line.opname in ("STORE_DEREF", "STORE_GLOBAL"):
                 bound.add(line.argval)
             elif line.opname == "STORE_ATTR" or (
@@ -470,7 +478,7 @@ def _lasts(value: Any) -> bool:
         return bool(type(value).__dataclass_params__.frozen)  # type: ignore[attr-defined]
     plain = bool, int, float, complex, str, bytes, np.generic, np.ndarray, Tensor
     return isinstance(value, (*plain, functools.partial, types.FunctionType, type)) or hasattr(
-        value, "iloc"
+        type(value), "iloc"
     )
 
 

@@ -171,7 +171,7 @@ class Reservation:
         if self.lost:
             raise ReleaseLost(
                 f"a release of {self.name!r} was charged but never delivered, and it is never drawn"
-                " twice. The charge stays. Start again under another name, with what is left:"
+                " twice. The charge stays. Start again under another name, if the budget allows it."
                 f" {self.curator.ledger.chain().account()}"
             )
         row = self.curator.ledger.values(self.name, skip=self._turn)[0]

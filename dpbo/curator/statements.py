@@ -65,7 +65,7 @@ _ASSUMPTIONS = {
     "runs-hidden": (
         "nobody learns how many runs a private selection made, nor what a losing run gave: no log,"
         " file, process or device that its training uses can be watched, no run leaves lists,"
-        " caches, files or a library's new counters that a later one reads, and what the best run"
+        " caches, files or a library's counters that a later one reads, and what the best run"
         " returns holds no clock time, memory address or number of a process"
     ),
     "runs-attested": (

@@ -2,9 +2,9 @@
 
 `ProcessState(work)` notes, and puts back before each run and at the end:
 
-- whole numbers and `itertools.count` objects that a module or a class of a library binds to a name,
-  and whole numbers that a class has from its bases. Counters are among them, such as torch's number
-  of the next hook, threads' and processes' names; the others are constants.
+- whole numbers and `itertools.count` objects that a library's module, or a class that it names,
+  binds to a name, and whole numbers that such a class has from its bases. Counters are among them,
+  such as torch's number of the next hook, threads' and processes' names; the others are constants.
 - what the caller's own modules, classes, instances, slots and closures bind to a name, as far as
   `work` reaches them (`reached`): the same objects as before. Names that appear are removed. So are
   attributes of namespaces, tensors and SciPy's distributions, and bytes of `array.array`.
@@ -187,7 +187,12 @@ class ProcessState:
             self._known.add(name)
             numbers, others, inherited = _found_in(name, loaded[name])
             self._numbers += [(each, each.now()) for each in numbers]
-            self._inherited += inherited
+            for kind, unbound in inherited:
+                # What is bound now, since the search, is a number of the class itself.
+                if bound := vars(kind).keys() & unbound:
+                    own = _Numbers(kind, [*bound])
+                    self._numbers.append((own, own.now()))
+                self._inherited.append((kind, unbound - bound))
             for holder, names in others:
                 held = {each: _names(holder).get(each) for each in names}
                 self._note_moving(holder, held)
@@ -299,7 +304,7 @@ class _Numbers:
 
 
 _Found = tuple[list[_Numbers], list[tuple[Any, list[str]]], list[tuple[type, frozenset[str]]]]
-_scanned: dict[str, tuple[Any, int, int, dict[str, type], _Found]] = {}
+_scanned: dict[str, tuple[Any, int, list[int], dict[str, type], _Found]] = {}
 _first_met: dict[int, tuple[Any, str]] = {}
 
 
@@ -318,7 +323,7 @@ def _found_in(name: str, module: Any) -> _Found:
         last is None
         or last[0] is not module
         or last[1] != len(namespace)
-        or last[2] != _count_names(last[3])
+        or last[2] != _counted_names(last[3])
         or [*map(namespace.get, last[3])] != [*last[3].values()]
     ):
         numbers = list[_Numbers]()
@@ -347,14 +352,14 @@ def _found_in(name: str, module: Any) -> _Found:
         for kind in classes.values():
             if unbound := _inherited_numbers(kind):
                 inherited.append((kind, unbound))
-        counted = len(namespace), _count_names(classes)
+        counted = len(namespace), _counted_names(classes)
         _scanned[name] = last = module, *counted, classes, (numbers, others, inherited)
     return last[4]
 
 
-def _count_names(classes: dict[str, type]) -> int:
-    """How many names they have, each beside what it inherits."""
-    return sum(map(len, map(vars, classes.values())))
+def _counted_names(classes: dict[str, type]) -> list[int]:
+    """How many names each has, beside what it inherits."""
+    return [*map(len, map(vars, classes.values()))]
 
 
 def _inherited_numbers(kind: type) -> frozenset[str]:

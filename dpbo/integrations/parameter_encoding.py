@@ -132,7 +132,7 @@ class ParameterEncoding:
         """Whether a released point, `d`, lies in the space, but for rounding: shown as a trial,
         another one would be a different point.
         """
-        if x.shape != self.space.bounds[0].shape:
+        if x.shape != self.space.bounds[0].shape or not bool(x.isfinite().all()):
             return False
         try:
             self.space.require_inside("x", x)

@@ -130,6 +130,12 @@ class Problem:
             say(f"cross-validating up to {self.n_iter + 1} configurations on public records")
         return replace(self, public=PublicScores.of(self))
 
+    def _name_of(self, part: str) -> str:
+        """The name of a part in the ledger, by which a later session finds the search."""
+        if ": " in part:
+            raise InputError("part", part, "a name without ': '")
+        return f"{self.name}: {part}"
+
     def objective(self, part: str, evaluations: int, share: Fraction) -> PrivateObjective:
         """A private objective of the scoring, with so many evaluations, reserved or resumed."""
         return PrivateObjective(
@@ -138,7 +144,7 @@ class Problem:
             evaluations=evaluations,
             budget=share,
             mechanism=self.mechanism,
-            name=f"{self.name}: {part}",
+            name=self._name_of(part),
             progress=self.verbose > 0,
             terms=self.terms,
         )
@@ -159,7 +165,7 @@ class Problem:
     def reserved(self, part: str, share: Fraction, query: ClippedMean) -> Reservation:
         """The reservation of one noised answer to this question, made now or resumed."""
         return self.curator.reserve(
-            f"{self.name}: {part}",
+            self._name_of(part),
             self.mechanism or (GaussianMechanism, LaplaceMechanism),
             slots=1,
             budget=None if self.mechanism else share,
@@ -190,7 +196,7 @@ class Problem:
             terms: what the ledger is to tell of it, and a later session to repeat.
         """
         return self.curator.reserve(
-            f"{self.name}: {part}",
+            self._name_of(part),
             self.choice_mechanism(share),
             slots=1,
             given={},

@@ -6,6 +6,8 @@ shown.
 """
 
 import itertools
+import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -65,22 +67,34 @@ class SearchResult(NamedTuple):
     columns: Mapping[str, Any]
 
 
-def require_result(found: Any) -> None:
-    """Raises InputError unless it is a `SearchResult` whose best place and columns fit its
-    configurations: a strategy of one's own may return anything.
+def fitting_result(found: Any) -> SearchResult:
+    """What a strategy's run returned, with those of its columns that fit its configurations: a
+    strategy of one's own may return anything, and what it asked is paid for.
+
+    Raises InputError where it recommends nothing.
     """
     if not isinstance(found, SearchResult):
         allowed = "a dpbo.search.SearchResult"
         raise InputError("what the strategy's run returned", type(found).__name__, allowed)
     count = len(found.configurations)
-    if not isinstance(found.best, (int, np.integer)) or not 0 <= found.best < count:
+    try:
+        # Also of a number of numpy's or torch's.
+        best = operator.index(found.best)
+    except TypeError:
+        best = -1
+    if not 0 <= best < count:
         allowed = f"a place among its {count} configurations, from 0"
         raise InputError("best, of the strategy's SearchResult,", found.best, allowed)
+    columns = {}
     for name, column in found.columns.items():
-        if np.shape(column)[:1] != (count,):
-            named = f"columns[{name!r}], of the strategy's SearchResult,"
-            allowed = f"one value for each of its {count} configurations"
-            raise InputError(named, np.shape(column), allowed)
+        if hasattr(column, "__len__") and len(column) == count and name != "parameters":
+            columns[name] = column
+        else:
+            told = f"column {name!r} of the strategy's SearchResult is left out of results_: "
+            warnings.warn(
+                f"{told}it needs one value for each of {count} configurations", stacklevel=3
+            )
+    return SearchResult(best, found.configurations, columns)
 
 
 def results_table(

@@ -40,7 +40,7 @@ from dpbo.search import training
 from dpbo.search.listing import given_names
 from dpbo.search.problem import Problem
 from dpbo.search.recommended import Recommended
-from dpbo.search.results import SearchRelease, require_result, results_table
+from dpbo.search.results import SearchRelease, fitting_result, results_table
 from dpbo.search.scorings import Scoring, require_kind, scoring_named
 from dpbo.search.training import Tables, Trainer, place_of, split_once
 from dpbo.statement import Statement
@@ -404,8 +404,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         curator.bind(f"{self.name}: whole", given, tables=kept, begun=problem.begun is not None)
         # Reserved first, so that the search cannot spend their share.
         last = problem.last_releases()
-        found = problem.strategy.run(problem)
-        require_result(found)
+        found = fitting_result(problem.strategy.run(problem))
         # Of a search that is resumed, the configuration that the earlier session asked about.
         best = problem.asked_before(last, found.configurations[found.best])
         nothing = (math.nan, math.nan)

@@ -329,6 +329,12 @@ def test_what_a_librarys_class_counts_is_put_back_where_it_inherits_or_is_loaded
     seen = []
     winner(late, 6, 6, seen)
     assert seen == [1] * 6
+    del library.Layer.late
+    library.Layer.made = 5
+    seen = []
+    winner(made, 6, 6, seen)
+    assert seen == [(1, 6)] * 6
+    assert library.Layer.made == 5, "what was bound before is no run's"
 
 
 ITEMS = range(100)

@@ -274,6 +274,14 @@ class Wrong(FirstPoints):
         return found._replace(**self.changed) if self.changed else found.best
 
 
+class Odd(FirstPoints):
+    """Its place is a tensor, and three of its columns fit no configurations."""
+
+    def run(self, problem):
+        columns = {"mine": [1.0], "none": None, "parameters": [1, 2, 3], "kept": [1, 2, 3]}
+        return super().run(problem)._replace(best=torch.tensor(1), columns=columns)
+
+
 def test_a_second_question_never_gets_the_first_ones_answer():
     with pytest.raises(LedgerMismatch, match="details of release 1 of 'search: choice'"):
         fitted(strategy=Twice(), final_share=None)
@@ -303,11 +311,17 @@ def test_a_strategy_without_a_name_or_with_a_result_that_is_none_is_told():
     for changed, told in (
         ({"best": 3}, "a place among its 3 configurations"),
         ({"best": 0.5}, "a place among its 3 configurations"),
-        ({"columns": {"mine": [1.0]}}, r"^columns\['mine'\].*for each of its 3 configurations"),
         (None, "run returned='int' .* a dpbo.search.SearchResult"),
     ):
         with pytest.raises(InputError, match=told):
             fitted(strategy=Wrong(changed=changed))
+    with pytest.warns(UserWarning, match="needs one value for each of 3") as left_out:
+        found = fitted(strategy=Odd())
+    assert len(left_out) == 3
+    assert found.best_index_ == 1
+    assert found.results_["kept"] == [1, 2, 3]
+    with pytest.raises(InputError, match=r"^part='pick: a'"):
+        fitted(strategy=Twice(second="pick: a"), final_share=None)
 
 
 SCORINGS = [
