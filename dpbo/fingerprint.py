@@ -225,7 +225,7 @@ class _Walk:
         if self.detail == "references" and hasattr(type(value), "tocsr"):
             rows = value.tocsr()
             return self.join("sparse", rows.shape, rows.indptr, rows.indices, rows.data)
-        if self.detail in ("code", "references") and hasattr(value, "get_params"):
+        if self.detail in ("code", "references") and hasattr(type(value), "get_params"):
             return self.object(value, value.get_params(deep=False))
         if dataclasses.is_dataclass(value) and self.detail != "code":
             return self.object(
