@@ -205,7 +205,7 @@ class _Walk:
         own_function = isinstance(value, types.FunctionType) and is_own(value)
         if (
             self.detail in ("code", "references")
-            and callable(value)
+            and (callable(value) or isinstance(value, _METHODS))
             and hasattr(value, "__wrapped__")
             and not own_function
         ):
