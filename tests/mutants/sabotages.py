@@ -905,6 +905,16 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "steps of a run that a checkpoint tells of are taken again without a charge",
+        where="dpbo.dpsgd.accountant:LedgerAccountant.load_state_dict",
+        old="self._paid = iter(())",
+        new="pass",
+        test=(
+            "tests/unit/dpsgd/test_ledger_accountant.py"
+            "::test_steps_are_charged_in_blocks_before_they_are_taken_and_never_left_out"
+        ),
+    ),
+    Sabotage(
         "relations are mixed: unsampled events pass as either",
         where="dpbo.curator.birth:Birth.require_relation",
         old="if not event.relations() <= {self.adjacency.value}:",
@@ -1174,6 +1184,26 @@ SABOTAGES = (
         test=(
             "tests/attacks/test_first_run.py"
             "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[number of a hook]"
+        ),
+    ),
+    Sabotage(
+        "what a library's class counts in its base's place goes on from run to run",
+        where="dpbo.dpsgd.process_state:ProcessState.restore",
+        old="_put(kind, name, _ABSENT)",
+        new="pass",
+        test=(
+            "tests/attacks/test_first_run.py"
+            "::test_what_a_librarys_class_counts_is_put_back_where_it_inherits_or_is_loaded_again"
+        ),
+    ),
+    Sabotage(
+        "a library's class that was loaded again is not searched again",
+        where="dpbo.dpsgd.process_state:_found_in",
+        old="or [*map(namespace.get, last[3])] != [*last[3].values()]",
+        new="",
+        test=(
+            "tests/attacks/test_first_run.py"
+            "::test_what_a_librarys_class_counts_is_put_back_where_it_inherits_or_is_loaded_again"
         ),
     ),
     Sabotage(
