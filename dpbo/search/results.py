@@ -7,7 +7,6 @@ shown.
 
 import itertools
 import operator
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import scipy.stats
 
 from dpbo.errors import InputError
 from dpbo.search.training import Configuration
+from dpbo.validation import warn
 
 
 class SearchRelease(NamedTuple):
@@ -91,9 +91,7 @@ def fitting_result(found: Any) -> SearchResult:
             columns[name] = column
         else:
             told = f"column {name!r} of the strategy's SearchResult is left out of results_: "
-            warnings.warn(
-                f"{told}it needs one value for each of {count} configurations", stacklevel=3
-            )
+            warn(f"{told}it needs one value for each of {count} configurations", UserWarning)
     return SearchResult(best, found.configurations, columns)
 
 
