@@ -73,3 +73,8 @@ def stored(ledger):
 def steps_charged(ledger):
     """How many slots, or steps of training, the charges pay for."""
     return sum(charge["event"]["count"] for charge in charges(ledger))
+
+
+def subclasses(kind):
+    """The class and all below it."""
+    return {kind}.union(*map(subclasses, kind.__subclasses__()))

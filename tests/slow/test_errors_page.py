@@ -14,7 +14,7 @@ import dpbo
 from dpbo.curator import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
-from tests.setups import DOUBLE, ROOT, first_column, owner, point
+from tests.setups import DOUBLE, ROOT, first_column, owner, point, subclasses
 
 PAGE = (ROOT / "docs" / "errors.md").read_text()
 X = point(0.0)
@@ -27,10 +27,6 @@ def quoted():
         heading = part[0] or heading
         if part[1]:
             yield heading, " ".join(part[1].split())
-
-
-def subclasses(kind):
-    return {kind}.union(*map(subclasses, kind.__subclasses__()))
 
 
 def test_every_error_and_warning_of_dpbo_is_on_the_page():

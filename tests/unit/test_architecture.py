@@ -21,6 +21,7 @@ from dpbo.testing.mechanism_contract import VectorContract
 from dpbo.testing.query_contract import RowContract
 from tests.contracts.test_copies import CASES
 from tests.layers import CORE, PAGE, PROGRAMS, WINGS, imported, page
+from tests.setups import subclasses
 
 ROOT = pathlib.Path(dpbo.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -151,18 +152,12 @@ def test_every_tensor_that_is_made_names_its_device():
                 )
 
 
-def _all_subclasses(cls):
-    return {cls} | {deeper for child in cls.__subclasses__() for deeper in _all_subclasses(child)}
-
-
 def _shipped(cls):
     for module in pkgutil.walk_packages(dpbo.__path__, "dpbo."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     return {
-        c
-        for c in _all_subclasses(cls)
-        if c.__module__.startswith("dpbo.") and not c.__abstractmethods__
+        c for c in subclasses(cls) if c.__module__.startswith("dpbo.") and not c.__abstractmethods__
     }
 
 
@@ -179,7 +174,7 @@ def test_every_query_and_mechanism_is_under_contract():
     }
     for base, kinds in contracts.items():
         covered = {
-            c.covers for kind in kinds for c in _all_subclasses(kind) if not c.__abstractmethods__
+            c.covers for kind in kinds for c in subclasses(kind) if not c.__abstractmethods__
         }
         # the first promises nothing; the second takes one record a unit and has a hunt of its own
         exempt = {NoNoise, RegularisedBest}

@@ -192,18 +192,21 @@ NAMESPACES = [own_module, types.SimpleNamespace, argparse.Namespace]
 @pytest.mark.parametrize("make", NAMESPACES)
 @pytest.mark.parametrize("closed_over", [False, True], ids=["global", "closed over"])
 def test_what_code_names_in_a_namespace_counts_and_what_it_counts_there_does_not(make, closed_over):
-    text = "def score(x):\n    HELD.calls += 1\n    x.WEIGHTS = 0\n    return x * HELD.WEIGHTS"
+    text = (
+        "def score(x):\n    HELD.calls += 1\n    x.RATE = 0\n    return HELD.RATE * HELD.WEIGHTS[0]"
+    )
     if closed_over:
         text = f"def outer(HELD):\n{textwrap.indent(text, '    ')}\n    return score\n"
         text += "score = outer(HELD)"
 
-    def found(weights, calls, other):
-        held = make(WEIGHTS=weights, calls=calls, other=other)
+    def found(weights, rate, calls, other):
+        held = make(WEIGHTS=weights, RATE=rate, calls=calls, other=other)
         return fingerprint(reads(text, held), detail="references")
 
-    same = found(1.0, 0, "--resume")
-    assert same == found(1.0, 3, "--begin")
-    assert same != found(2.0, 0, "--resume")
+    same = found([1.0], 1.0, 0, "--resume")
+    assert same == found([1.0], 1.0, 3, "--begin")
+    assert same != found([2.0], 1.0, 0, "--resume")
+    assert same != found([1.0], 2.0, 0, "--resume")
 
 
 class Slots:
