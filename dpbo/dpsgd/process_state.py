@@ -233,10 +233,9 @@ class ProcessState:
                 numbers.put_back(before)
         for kind, unbound in self._inherited:
             # A count that a class takes over from its base begins at the base's number again.
-            if not vars(kind).keys().isdisjoint(unbound):
-                for name in unbound & vars(kind).keys():
-                    if type(vars(kind)[name]) is int:
-                        _put(kind, name, _ABSENT)
+            for name in vars(kind).keys() & unbound:
+                if type(vars(kind)[name]) is int:
+                    _put(kind, name, _ABSENT)
         for holder, held in self._own:
             names = dict(_names(holder))
             for name in {**held, **names}:
@@ -304,7 +303,7 @@ class _Numbers:
 
 
 _Found = tuple[list[_Numbers], list[tuple[Any, list[str]]], list[tuple[type, frozenset[str]]]]
-_scanned: dict[str, tuple[Any, int, list[int], dict[str, type], _Found]] = {}
+_scanned: dict[str, tuple[Any, dict[str, type], list[int], _Found]] = {}
 _first_met: dict[int, tuple[Any, str]] = {}
 
 
@@ -322,9 +321,8 @@ def _found_in(name: str, module: Any) -> _Found:
     if (
         last is None
         or last[0] is not module
-        or last[1] != len(namespace)
-        or last[2] != _counted_names(last[3])
-        or [*map(namespace.get, last[3])] != [*last[3].values()]
+        or [*map(namespace.get, last[1])] != [*last[1].values()]
+        or last[2] != _counted_names(namespace, last[1])
     ):
         numbers = list[_Numbers]()
         others = list[tuple[Any, list[str]]]()
@@ -352,14 +350,14 @@ def _found_in(name: str, module: Any) -> _Found:
         for kind in classes.values():
             if unbound := _inherited_numbers(kind):
                 inherited.append((kind, unbound))
-        counted = len(namespace), _counted_names(classes)
-        _scanned[name] = last = module, *counted, classes, (numbers, others, inherited)
-    return last[4]
+        counted = _counted_names(namespace, classes)
+        _scanned[name] = last = module, classes, counted, (numbers, others, inherited)
+    return last[3]
 
 
-def _counted_names(classes: dict[str, type]) -> list[int]:
-    """How many names each has, beside what it inherits."""
-    return [*map(len, map(vars, classes.values()))]
+def _counted_names(namespace: dict[str, Any], classes: dict[str, type]) -> list[int]:
+    """How many names a module and each of its classes have, beside what these inherit."""
+    return [len(namespace), *map(len, map(vars, classes.values()))]
 
 
 def _inherited_numbers(kind: type) -> frozenset[str]:

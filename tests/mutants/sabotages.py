@@ -1199,7 +1199,7 @@ SABOTAGES = (
     Sabotage(
         "a library's class that was loaded again is not searched again",
         where="dpbo.dpsgd.process_state:_found_in",
-        old="or [*map(namespace.get, last[3])] != [*last[3].values()]",
+        old="or [*map(namespace.get, last[1])] != [*last[1].values()]",
         new="",
         test=(
             "tests/attacks/test_first_run.py"
