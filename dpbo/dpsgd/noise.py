@@ -558,8 +558,9 @@ def _weighted_sum(rows: torch.Tensor, factors: torch.Tensor, records: int) -> to
         return _sum_of_blocks(rows.detach().numpy(), factors.detach().numpy(), block)
     most = _DEVICE_CACHED if rows.is_cuda else _CACHED
     width = max(most // max(count, 1), 64)
+    # each part is copied into it before it is read
     held = factors.new_empty(count, min(width, length))
-    total = factors.new_empty(length)
+    total = factors.new_zeros(length)
     for part, into in zip(torch.split(rows, width, dim=1), torch.split(total, width), strict=True):
         torch.mv(held[:, : len(into)].copy_(part).T, factors, out=into)
     return total
@@ -571,6 +572,7 @@ def _sum_of_blocks(
     """The same, by blocks of rows that are summed in float32."""
     # torch's memory: numpy's asks for huge pages, for which a busy machine may wait
     total = torch.zeros(rows.shape[1], dtype=torch.float64, device="cpu")
+    # each product is written into it
     part = torch.empty(rows.shape[1], dtype=torch.float32, device="cpu").numpy()
     # What underflows is too small to matter.
     with np.errstate(all="ignore"):

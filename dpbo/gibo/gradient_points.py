@@ -148,7 +148,7 @@ def fewest_gradient_points(
     here, at, box = _on_cpu(posterior, theta, box)
     trace = GradientTrace(here, at)
     if float(trace.prior) <= tolerance:
-        return theta.new_empty(0, len(theta))
+        return theta.new_zeros(0, len(theta))
 
     def attempt(b: int) -> tuple[Tensor, bool]:
         Z = _suggested(here, at, b, box, steps=steps, generator=generator)

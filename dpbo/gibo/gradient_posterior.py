@@ -85,13 +85,13 @@ class GradientPosterior:
     def points(self, like: Tensor) -> Tensor:
         """The observed X, `N x d`; before the first point, none of `like`'s (`... x d`) kind."""
         if self._X is None:
-            return like.new_empty(0, like.shape[-1])
+            return like.new_zeros(0, like.shape[-1])
         return self._X
 
     def factor(self, like: Tensor) -> Tensor:
         """Lower Cholesky factor of K + D, `N x N`; before the first point, of `like`'s kind."""
         if self._L is None:
-            return like.new_empty(0, 0)
+            return like.new_zeros(0, 0)
         return self._L
 
     def append(self, X: Tensor) -> None:
