@@ -118,6 +118,12 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.statement_
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Tensors as copies: one that is a view would bring along all that it is a view of."""
+        state = super().__getstate__()
+        tensors = {name: part for name, part in state.items() if isinstance(part, torch.Tensor)}
+        return {**state, **{name: part.clone() for name, part in tensors.items()}}
+
     def _settings(self, *names: str) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names}
 
