@@ -76,7 +76,7 @@ from dpbo.dpsgd.device_noise import (
 )
 from dpbo.dpsgd.reached import is_own_class
 from dpbo.dpsgd.rebuilding import Numbers, PublicCopy, equal_things
-from dpbo.errors import InputError, UsageError
+from dpbo.errors import InputError, OpacityError, UsageError
 from dpbo.fingerprint import is_own
 from dpbo.isolation import GeneratorStates
 from dpbo.mechanisms.additive import ROUND_UP, grid_of
@@ -289,6 +289,15 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         self._require_plain()
         self._left = _State(self.original_optimizer)
         self._begin_step()
+
+    def __getstate__(self) -> Any:
+        """Refused before torch begins: its copy of a DPOptimizer fails halfway, and leaves a class
+        whose next step fails, too.
+        """
+        raise OpacityError(
+            "the optimizer of a PrivateEngine cannot be copied or pickled, nor can a scheduler that"
+            " holds it: its steps are charged where they are taken. Copy their state_dict()."
+        )
 
     def load_state_dict(self, state_dict: Any) -> None:
         """As in Opacus, before the first sample: later it may hold what is not noised."""
