@@ -14,7 +14,7 @@ import json
 import sys
 import warnings
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import torch
 
@@ -60,13 +60,13 @@ def trained():
         curator, DPSGDConfig(noise_multiplier=2.0, epochs=1, batches=4, batch_size=16)
     )
     module = torch.nn.Sequential(torch.nn.Linear(4, 300), torch.nn.ReLU(), torch.nn.Linear(300, 2))
-    module, optimizer, loader = engine.make_private(
+    trained, optimizer, loader = engine.make_private(
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9),
         data_loader=torch.utils.data.DataLoader(torch.utils.data.TensorDataset(records, labels)),
         max_grad_norm=1.0,
     )
-    fit(module, optimizer, loader)
+    fit(trained, optimizer, loader)
     return engine.released(), optimizer.state_dict(), engine.accountant.state_dict()
 
 
