@@ -15,13 +15,13 @@ CORE: list[tuple[str, str]] = [
     (
         (
             "_version errors extras validation fingerprint isolation hidden_run notebook progress"
-            " _mpmath run_counts events"
+            " _mpmath opacus_name run_counts events"
         ),
         (
             "the version; errors; libraries that only parts need; arguments checked against"
             " annotations; digests of content; generators and warnings kept apart from private"
-            " code; tables for notebooks; progress bars; the number of hidden runs; what a release"
-            " costs"
+            " code; tables for notebooks; progress bars; the accountant's name in Opacus; the"
+            " number of hidden runs; what a release costs"
         ),
     ),
     ("privacy statement", "who is protected, and what is guaranteed"),

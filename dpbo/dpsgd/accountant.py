@@ -33,9 +33,9 @@ from dpbo.accounting.composition import compose
 from dpbo.curator.curator import Curator
 from dpbo.curator.reservation import Reservation
 from dpbo.dpsgd._opacus import load_opacus
-from dpbo.dpsgd.opacus_name import NAME
 from dpbo.errors import InputError, LedgerError, OpacityError, UsageError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
+from dpbo.opacus_name import NAME
 from dpbo.privacy import Adjacency
 from dpbo.statement import NOT_BOUNDED
 from dpbo.validation import Count, Positive, checked, require

@@ -947,12 +947,12 @@ SABOTAGES = (
     Sabotage(
         "samples of one fixed size",
         where="dpbo.curator.entropy:bernoulli",
-        old="heads = np.empty(count, dtype=np.bool_)",
+        old="heads = np.zeros(count, dtype=np.bool_)",
         new=(
             'words = np.frombuffer(keyed_stream(8 * count), dtype="<u8")\n'
             "    if count:\n"
             "        return words.argsort().argsort() < round(count * rate)\n"
-            "    heads = np.empty(count, dtype=np.bool_)"
+            "    heads = np.zeros(count, dtype=np.bool_)"
         ),
         test="tests/unit/queries/test_sampled.py::test_units_are_taken_by_themselves_and_anew",
     ),
