@@ -259,7 +259,7 @@ def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | N
     radial = radial_part(posterior.derivatives)
     if radial is not None:
         radius = designs.radius(
-            radial[0], b, d, posterior.noise / float(radial[1]) + posterior.jitter
+            radial[0], b, d, float(posterior.noise / radial[1]) + posterior.jitter
         )
     else:
         radii = torch.logspace(-3.0, 0.0, 25, dtype=unit.dtype, device="cpu")

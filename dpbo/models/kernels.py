@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gpytorch
@@ -74,7 +75,19 @@ def _derivatives(kernel: Kernel) -> KernelDerivatives:
 
 
 class KernelDerivatives(abc.ABC):
-    """One kernel with fixed hyperparameters. Points are rows; leading dimensions are runs."""
+    """One kernel with fixed hyperparameters, or a batch of them. Points are rows; leading
+    dimensions are runs, which broadcast with the kernel's own.
+    """
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> torch.Size:
+        """`batch_shape x 1 x d`, with 1 in place of d if it takes points of any dimension."""
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of the batch of kernels, empty for one."""
+        return self.shape[:-2]
 
     @abc.abstractmethod
     def values(self, X: Tensor, Z: Tensor) -> Pulled:
@@ -97,7 +110,18 @@ class KernelDerivatives(abc.ABC):
         """A copy whose tensors, kernels and parts are on this device."""
         twin = copy.copy(self)
         for name, value in vars(self).items():
-            setattr(twin, name, _moved(value, device))
+            setattr(twin, name, moved(value, device))
+        return twin
+
+    def of_runs(self, batch_shape: torch.Size, runs: Tensor) -> KernelDerivatives:
+        """The kernels of the runs (`r`) of these numbers in the flattened batch; the kernel itself
+        where all runs have one.
+        """
+        if not self.batch_shape:
+            return self
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            setattr(twin, name, _of_runs(value, batch_shape, runs))
         return twin
 
     def value(self, X: Tensor, Z: Tensor) -> Tensor:
@@ -130,9 +154,10 @@ def _units(like: Tensor) -> Tensor:
     return units.view(n, *[1] * (like.dim() - 1), n).expand(n, *like.shape)
 
 
-def _moved(value: Any, device: torch.device | str | None) -> Any:
+def moved(value: Any, device: torch.device | str | None) -> Any:
+    """A tensor, kernel, module or list of these on this device; anything else as it is."""
     if isinstance(value, (list, tuple)):
-        return [_moved(part, device) for part in value]
+        return [moved(part, device) for part in value]
     # a module moves in place
     if isinstance(value, torch.nn.Module):
         return copy.deepcopy(value).to(device=device)
@@ -141,12 +166,43 @@ def _moved(value: Any, device: torch.device | str | None) -> Any:
     return value
 
 
+def of_runs(value: Tensor, batch_shape: torch.Size, runs: Tensor, dims: int) -> Tensor:
+    """Rows of some runs, `r x ...`, of what is `... x` so many dimensions and broadcasts to the
+    batch; `runs` are numbers in the flattened batch.
+    """
+    tail = value.shape[value.dim() - dims :]
+    return value.expand(*batch_shape, *tail).reshape(-1, *tail)[runs]
+
+
+def _of_runs(value: Any, batch_shape: torch.Size, runs: Tensor) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [part.of_runs(batch_shape, runs) for part in value]
+    if isinstance(value, KernelDerivatives):
+        return value.of_runs(batch_shape, runs)
+    if isinstance(value, Tensor):
+        return of_runs(value, batch_shape, runs, 2)
+    # GPyTorch's own indexing needs all parts to have the whole batch shape
+    twin = copy.deepcopy(value)
+    for part in twin.modules():
+        if isinstance(part, Kernel):
+            own = len(part._batch_shape)
+            for name, parameter in [*part.named_parameters(recurse=False)]:
+                rows = of_runs(parameter, batch_shape, runs, parameter.dim() - own)
+                setattr(part, name, torch.nn.Parameter(rows, requires_grad=False))
+            part.batch_shape = runs.shape
+    return twin
+
+
 class Scaled(KernelDerivatives):
     """s k(x, z); `scale` is s, `...` (one a run)."""
 
     def __init__(self, base: KernelDerivatives, scale: Tensor) -> None:
         self.base = base
         self.scale = scale[..., None, None]
+
+    @property
+    def shape(self) -> torch.Size:
+        return broadcast_shapes(self.base.shape, self.scale.shape)
 
     def values(self, X: Tensor, Z: Tensor) -> Pulled:
         K, pull = self.base.values(X, Z)
@@ -169,6 +225,10 @@ class Sum(KernelDerivatives):
     def __init__(self, parts: Sequence[KernelDerivatives]) -> None:
         self.parts = parts
 
+    @property
+    def shape(self) -> torch.Size:
+        return broadcast_shapes(*(part.shape for part in self.parts))
+
     def values(self, X: Tensor, Z: Tensor) -> Pulled:
         return _add([part.values(X, Z) for part in self.parts])
 
@@ -176,15 +236,25 @@ class Sum(KernelDerivatives):
         return _add([part.gradients(theta, Z) for part in self.parts])
 
     def variances(self, X: Tensor) -> Tensor:
-        return torch.stack([part.variances(X) for part in self.parts]).sum(0)
+        return _total(part.variances(X) for part in self.parts)
 
     def prior(self, theta: Tensor) -> Tensor:
-        return torch.stack([part.prior(theta) for part in self.parts]).sum(0)
+        return _total(part.prior(theta) for part in self.parts)
 
 
 def _add(terms: Sequence[Pulled]) -> Pulled:
     matrices, pulls = zip(*terms, strict=True)
-    return torch.stack(matrices).sum(0), lambda C: torch.stack([pull(C) for pull in pulls]).sum(0)
+    return _total(matrices), lambda C: _total(pull(C) for pull in pulls)
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
+    """The shape to which all of these broadcast. Raises RuntimeError if there is none."""
+    return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
+def _total(parts: Iterable[Tensor]) -> Tensor:
+    """The sum of parts of which only some may be of a batch."""
+    return functools.reduce(torch.add, parts)
 
 
 class Radial(KernelDerivatives):
@@ -198,6 +268,10 @@ class Radial(KernelDerivatives):
 
     def __init__(self, lengthscale: Tensor) -> None:
         self.lengthscale = lengthscale
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.lengthscale.shape
 
     @staticmethod
     @abc.abstractmethod
@@ -327,6 +401,14 @@ class Autodiff(KernelDerivatives):
     def __init__(self, kernel: Any) -> None:
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
 
+    @property
+    def shape(self) -> torch.Size:
+        d = 1
+        # else it counts the active coordinates alone
+        if self.kernel.active_dims is None:
+            d = self.kernel.ard_num_dims or 1
+        return torch.Size((*self.kernel.batch_shape, 1, d))
+
     def _dense(self, X: Tensor, Z: Tensor) -> Tensor:
         # one row more than needed: for X equal to Z GPyTorch shares their distances, and the
         # derivative by Z alone is lost; trace_mode, because its hand-written autograd functions do
@@ -334,7 +416,13 @@ class Autodiff(KernelDerivatives):
         with gpytorch.settings.trace_mode(True), ClampFromInside():
             return self.kernel(X, torch.cat([Z, Z[..., :1, :] + 1.0], dim=-2)).to_dense()[..., :-1]
 
+    def _in_batch(self, Z: Tensor, *others: torch.Size) -> Tensor:
+        """Z, each run its own: what is pulled back would be summed over runs that share it."""
+        runs = broadcast_shapes(self.batch_shape, Z.shape[:-2], *others)
+        return Z.expand(*runs, *Z.shape[-2:])
+
     def values(self, X: Tensor, Z: Tensor) -> Pulled:
+        Z = self._in_batch(Z, X.shape[:-2])
         # GPyTorch centres distances at the mean of X
         if X.shape[-2] == 0:
             return Z.new_zeros(*Z.shape[:-2], 0, Z.shape[-2]), lambda _: torch.zeros_like(Z)
@@ -342,6 +430,8 @@ class Autodiff(KernelDerivatives):
         return K, lambda C: vjp(C.expand(K.shape))[0]
 
     def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
+        Z = self._in_batch(Z, theta.shape[:-1])
+
         def by_theta(Z: Tensor) -> Tensor:
             # one theta a run of Z
             rows = theta.unsqueeze(-2) + torch.zeros_like(Z.sum(-2, keepdim=True))
@@ -356,6 +446,7 @@ class Autodiff(KernelDerivatives):
             return self.kernel(X, diag=True)
 
     def prior(self, theta: Tensor) -> Tensor:
+        theta = self._in_batch(theta.unsqueeze(-2)).squeeze(-2)
         remedy = "Add kernels instead of multiplying them, or use RBF or Matern-5/2."
         refusal = InputError(
             "kernel",
