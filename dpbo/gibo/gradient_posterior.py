@@ -35,6 +35,7 @@ from dpbo.models.kernels import (
     broadcast_shapes,
     kernel_derivatives,
     moved,
+    of_runs,
     require_finite,
     require_float64,
 )
@@ -128,6 +129,20 @@ class GradientPosterior:
             return like.new_zeros(*self.batch_shape, 0, 0)
         return self._L
 
+    def of_runs(
+        self, batch_shape: torch.Size, runs: Tensor | slice = slice(None)
+    ) -> GradientPosterior:
+        """The runs of these numbers, `r`, of this posterior's once it is expanded to a shape and
+        flattened.
+        """
+        twin = copy.copy(self)
+        twin.derivatives = self.derivatives.of_runs(batch_shape, runs)
+        for name, dims in (("noise", 0), ("mean", 0), ("_X", 2), ("_L", 2)):
+            value = getattr(self, name)
+            if isinstance(value, Tensor):
+                setattr(twin, name, of_runs(value, batch_shape, runs, dims))
+        return twin
+
     def append(self, X: Tensor) -> None:
         """Observe at X, `batch_shape x b x d`, too: each run's factor grows by b rows, in N^2 b
         flops. Points of one run are observed in all; points of several turn one run into as many.
@@ -137,14 +152,14 @@ class GradientPosterior:
             UsageError: noise and jitter are too small for it.
         """
         require_finite("X", X)
-        batch_shape = self._fitting("X", X, 2)
+        batch_shape = self.runs_of("X", X, 2)
         if X.shape[-2] == 0:
             return
         X = X.expand(*batch_shape, *X.shape[-2:])
         old, L = (
             part.expand(*batch_shape, *part.shape[-2:]) for part in (self.points(X), self.factor(X))
         )
-        corner = self.noisy(X, self.derivatives.value(X, X))
+        corner = add_noise_(self, X, self.derivatives.value(X, X))
         self._L = grown(L, self.derivatives.value(old, X), corner)
         self._X = torch.cat([old, X], dim=-2)
 
@@ -248,9 +263,9 @@ class GradientPosterior:
         )
 
     def _require_theta(self, theta: Tensor) -> None:
-        self._fitting("theta", require_finite("theta", theta), 1)
+        self.runs_of("theta", require_finite("theta", theta), 1)
 
-    def _fitting(self, name: str, value: Tensor, dims: int) -> torch.Size:
+    def runs_of(self, name: str, value: Tensor, dims: int) -> torch.Size:
         """The shape of the runs of this posterior and of the value together. The value has so many
         dimensions of its own, the last for coordinates.
         """
@@ -264,17 +279,6 @@ class GradientPosterior:
             allowed = f"of shape batch_shape x {shape}, d that of the kernel and of earlier points"
             raise InputError(name, tuple(value.shape), allowed)
         return broadcast(name, value.shape, self.batch_shape, value.shape[:-dims])
-
-    def noisy(self, X: Tensor, K: Tensor) -> Tensor:
-        """K + D for the covariance K of X, `... x b x b`."""
-        noise = self.noise
-        if isinstance(noise, Tensor):
-            noise = noise.unsqueeze(-1)
-        noisy = K.clone()
-        noisy.diagonal(dim1=-2, dim2=-1).add_(
-            self.derivatives.variances(X), alpha=self.jitter
-        ).add_(noise)
-        return noisy
 
     def whitened_cross(self, theta: Tensor) -> Tensor:
         """L^-1 (dk(theta, X)/dtheta)^T, `batch_shape x N x d`, for a finite theta; its Gram matrix
@@ -295,6 +299,16 @@ def broadcast(
     except RuntimeError:
         allowed = f"of a batch that fits the runs, {tuple(batch_shape)}"
         raise InputError(name, tuple(shape), allowed) from None
+
+
+def add_noise_(posterior: GradientPosterior, X: Tensor, K: Tensor) -> Tensor:
+    """K + D in place of the covariance K of X, `... x b x b`."""
+    noise = posterior.noise
+    if isinstance(noise, Tensor):
+        noise = noise.unsqueeze(-1)
+    diagonal = K.diagonal(dim1=-2, dim2=-1)
+    diagonal.add_(posterior.derivatives.variances(X), alpha=posterior.jitter).add_(noise)
+    return K
 
 
 def grown(L: Tensor, cross: Tensor, corner: Tensor) -> Tensor:

@@ -99,6 +99,17 @@ class KernelDerivatives(abc.ABC):
         `... x m x d`.
         """
 
+    def around(self, theta: Tensor, X: Tensor) -> Callable[[Tensor], tuple[Pulled, Pulled]]:
+        """Z -> `values` of X and Z, in one column, at Z, and `gradients`: what a search for Z asks
+        many times.
+        """
+
+        def at(Z: Tensor) -> tuple[Pulled, Pulled]:
+            rows = torch.cat([X.expand(*Z.shape[:-2], -1, -1), Z], dim=-2)
+            return self.values(rows, Z), self.gradients(theta, Z)
+
+        return at
+
     @abc.abstractmethod
     def variances(self, X: Tensor) -> Tensor:
         """k(x, x) for each row of X, `... x n`."""
@@ -113,7 +124,7 @@ class KernelDerivatives(abc.ABC):
             setattr(twin, name, moved(value, device))
         return twin
 
-    def of_runs(self, batch_shape: torch.Size, runs: Tensor) -> KernelDerivatives:
+    def of_runs(self, batch_shape: torch.Size, runs: Tensor | slice) -> KernelDerivatives:
         """The kernels of the runs (`r`) of these numbers in the flattened batch; the kernel itself
         where all runs have one.
         """
@@ -166,15 +177,19 @@ def moved(value: Any, device: torch.device | str | None) -> Any:
     return value
 
 
-def of_runs(value: Tensor, batch_shape: torch.Size, runs: Tensor, dims: int) -> Tensor:
+def of_runs(value: Tensor, batch_shape: torch.Size, runs: Tensor | slice, dims: int) -> Tensor:
     """Rows of some runs, `r x ...`, of what is `... x` so many dimensions and broadcasts to the
     batch; `runs` are numbers in the flattened batch.
     """
     tail = value.shape[value.dim() - dims :]
-    return value.expand(*batch_shape, *tail).reshape(-1, *tail)[runs]
+    flat = value.expand(*batch_shape, *tail).reshape(batch_shape.numel(), *tail)
+    if isinstance(runs, slice):
+        return flat[runs]
+    # copies whole rows, which indexing does not
+    return flat.index_select(0, runs)
 
 
-def _of_runs(value: Any, batch_shape: torch.Size, runs: Tensor) -> Any:
+def _of_runs(value: Any, batch_shape: torch.Size, runs: Tensor | slice) -> Any:
     if isinstance(value, (list, tuple)):
         return [part.of_runs(batch_shape, runs) for part in value]
     if isinstance(value, KernelDerivatives):
@@ -186,10 +201,9 @@ def _of_runs(value: Any, batch_shape: torch.Size, runs: Tensor) -> Any:
     for part in twin.modules():
         if isinstance(part, Kernel):
             own = len(part._batch_shape)
-            for name, parameter in [*part.named_parameters(recurse=False)]:
-                rows = of_runs(parameter, batch_shape, runs, parameter.dim() - own)
-                setattr(part, name, torch.nn.Parameter(rows, requires_grad=False))
-            part.batch_shape = runs.shape
+            for parameter in part.parameters(recurse=False):
+                parameter.data = of_runs(parameter.data, batch_shape, runs, parameter.dim() - own)
+            part.batch_shape = of_runs(torch.zeros(()), batch_shape, runs, 0).shape
     return twin
 
 
@@ -205,12 +219,23 @@ class Scaled(KernelDerivatives):
         return broadcast_shapes(self.base.shape, self.scale.shape)
 
     def values(self, X: Tensor, Z: Tensor) -> Pulled:
-        K, pull = self.base.values(X, Z)
-        return self.scale * K, lambda C: pull(self.scale * C)
+        return self._times(self.base.values(X, Z))
 
     def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
-        G, pull = self.base.gradients(theta, Z)
-        return self.scale * G, lambda P: pull(self.scale * P)
+        return self._times(self.base.gradients(theta, Z))
+
+    def around(self, theta: Tensor, X: Tensor) -> Callable[[Tensor], tuple[Pulled, Pulled]]:
+        base = self.base.around(theta, X)
+
+        def at(Z: Tensor) -> tuple[Pulled, Pulled]:
+            values, gradients = base(Z)
+            return self._times(values), self._times(gradients)
+
+        return at
+
+    def _times(self, part: Pulled) -> Pulled:
+        matrix, pull = part
+        return self.scale * matrix, lambda C: pull(self.scale * C)
 
     def variances(self, X: Tensor) -> Tensor:
         return self.scale[..., 0] * self.base.variances(X)
@@ -291,12 +316,30 @@ class Radial(KernelDerivatives):
         centre = Z.mean(-2, keepdim=True)
         U = (X - centre) / self.lengthscale
         V = (Z - centre) / self.lengthscale
-        r2 = (
-            (V @ U.mT)
-            .mul_(-2.0)
-            .add_((U * U).sum(-1).unsqueeze(-2))
-            .add_((V * V).sum(-1, keepdim=True))
-        )
+        return self._values(U, (U * U).sum(-1), V, (V * V).sum(-1))
+
+    def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
+        V = (Z - theta.unsqueeze(-2)) / self.lengthscale
+        return self._gradients(V, (V * V).sum(-1))
+
+    def around(self, theta: Tensor, X: Tensor) -> Callable[[Tensor], tuple[Pulled, Pulled]]:
+        centre = theta.unsqueeze(-2)
+        U = (X - centre) / self.lengthscale
+        u2 = (U * U).sum(-1)
+
+        def at(Z: Tensor) -> tuple[Pulled, Pulled]:
+            V = (Z - centre) / self.lengthscale
+            v2 = (V * V).sum(-1)
+            runs = V.shape[:-2]
+            rows = torch.cat([U.expand(*runs, -1, -1), V], dim=-2)
+            squares = torch.cat([u2.expand(*runs, -1), v2], dim=-1)
+            return self._values(rows, squares, V, v2), self._gradients(V, v2)
+
+        return at
+
+    def _values(self, U: Tensor, u2: Tensor, V: Tensor, v2: Tensor) -> Pulled:
+        """`values` of whitened points, with their squared lengths."""
+        r2 = (V @ U.mT).mul_(-2.0).add_(u2.unsqueeze(-2)).add_(v2.unsqueeze(-1))
         # m x n in memory: the columns that LAPACK wants
         kappa, phi, _ = self.profile(r2.clamp_min_(0.0).mT)
 
@@ -306,9 +349,9 @@ class Radial(KernelDerivatives):
 
         return kappa, pull
 
-    def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
-        V = (Z - theta.unsqueeze(-2)) / self.lengthscale
-        _, phi, psi = (part.unsqueeze(-1) for part in self.profile((V * V).sum(-1)))
+    def _gradients(self, V: Tensor, v2: Tensor) -> Pulled:
+        """`gradients` of whitened points measured from theta, with their squared lengths."""
+        _, phi, psi = (part.unsqueeze(-1) for part in self.profile(v2))
 
         def pull(P: Tensor) -> Tensor:
             white = P.mT / self.lengthscale

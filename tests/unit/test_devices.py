@@ -3,6 +3,7 @@ else on a device that is not there.
 """
 
 import copy
+import math
 
 import pytest
 import scipy.stats
@@ -543,19 +544,46 @@ def test_a_gradient_posterior_waits_for_a_device_twice_at_most(device):
         assert len(device.syncs) <= 2, device.syncs
 
 
-def test_a_search_for_gradient_points_is_on_the_cpu_and_waits_for_copies_alone(device):
+def test_a_search_for_gradient_points_waits_for_a_device_once_in_eight_steps(device):
     found = posterior(device)
     theta = device.put(THETA)
-    for search in (
-        lambda steps: suggest_gradient_points(found, theta, 4, steps=steps),
-        lambda steps: fewest_gradient_points(found, theta, 1e-9, steps=steps),
-    ):
-        waits = []
-        for steps in (1, 20):
+    for bounds in (None, device.put(BOX)):
+        for steps in (1, 24):
             device.forget()
-            search(steps)
-            waits.append(len(device.syncs))
-        assert waits[0] == waits[1] <= 10, device.syncs
+            suggest_gradient_points(found, theta, 4, bounds=bounds, steps=steps, close=1e-300)
+            assert len(device.syncs) <= 5 + math.ceil(steps / 8), device.syncs
+            assert len(device.uploads) <= 5, device.uploads
+
+
+def test_fifty_runs_start_no_more_of_a_devices_work_than_one_and_wait_no_more(device):
+    history = draw(50, 6, 3)
+    thetas = draw(50, 3)
+
+    def work(runs):
+        """Launches and waits of each step."""
+        found = GradientPosterior(device.put(rbf()), 1e-4)
+        X_there, more, theta, start = (
+            device.put(part[runs]) for part in (history, draw(50, 4, 3), thetas, draw(50, 4, 3))
+        )
+        found.append(X_there)
+        wanted = {"bounds": device.put(BOX), "start": start, "steps": 12, "close": 1e-300}
+        counts = {}
+        for name, step in {
+            "append": lambda: found.append(more),
+            "weights": lambda: found.weights(theta),
+            "covariance": lambda: found.covariance(theta),
+            "points": lambda: suggest_gradient_points(found, theta, 4, **wanted),
+            "information": lambda: GradientInformation(found, theta)(more),
+        }.items():
+            device.forget()
+            step()
+            counts[name] = (len(device.launches), len(device.syncs))
+        return counts
+
+    one = work(0)
+    for name, (launches, waits) in work(slice(None)).items():
+        assert launches <= one[name][0], name
+        assert waits <= one[name][1], name
 
 
 def test_a_step_of_gp_ucb_never_waits_for_a_device(device):
