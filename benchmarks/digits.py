@@ -84,7 +84,7 @@ def search(
     X, Y, Yvar = (
         history
         if history and len(history[0])
-        else (design[:0], torch.empty(0, 1).double(), torch.empty(0, 1).double())
+        else (design[:0], torch.zeros(0, 1).double(), torch.zeros(0, 1).double())
     )
     while len(X) < evaluations:
         x = (

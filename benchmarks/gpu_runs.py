@@ -49,7 +49,7 @@ def dpsgd_step(width: int, records: int, device: torch.device) -> dict[str, floa
 def noise(draws: int, device: torch.device) -> dict[str, float]:
     """Seconds of so many exact normal draws, and of as many by torch's own generator."""
     sums = torch.zeros(draws, dtype=torch.float64, device=device)
-    plain = torch.empty(draws, device=device)
+    plain = torch.zeros(draws, device=device)
     exact, torchs = seconds(device, lambda: _noised(sums, 1.0), plain.normal_, repetitions=5)
     return {"exact": exact, "torch": torchs, "ns a draw": 1e9 * exact / draws}
 
@@ -95,7 +95,7 @@ def streamed(users: int, d: int, points: int, device: torch.device) -> dict[str,
     and of copying as many bytes.
     """
     records = torch.rand(users, d)
-    landing = torch.empty(users, d + points, device=device)
+    landing = torch.zeros(users, d + points, device=device)
     bytes_alone = torch.zeros_like(landing, device="cpu")
     if device.type == "cuda":
         records = records.pin_memory()

@@ -87,7 +87,7 @@ class Ceilings:
     def of(cls, device: torch.device, numbers: int, side: int) -> Self:
         """By a sum and a copy of so many float32, and products of square matrices."""
         data = torch.ones(numbers, device=device)
-        other = torch.empty_like(data)
+        other = torch.zeros_like(data)
         single = torch.randn(side, side, device=device)
         half = single.bfloat16()
         double = torch.randn(side, side, device=device, dtype=torch.float64)

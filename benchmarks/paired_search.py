@@ -117,7 +117,7 @@ class Study:
     def out_of_fold(self, x: torch.Tensor | None) -> Array:
         """Scores of public records by models of the others."""
         X, y = self.train
-        scores = np.empty(len(y))
+        scores = np.zeros(len(y))
         for rest, held in KFold(5, shuffle=True, random_state=0).split(X):
             scores[held] = self.score(self.model(x, (X[rest], y[rest])), (X[held], y[held]))
         return scores
@@ -161,8 +161,8 @@ def searched(
     """Points, values and variances of a search."""
     evaluations = study.evaluations if evaluations is None else evaluations
     X = study.space.sample(INITIAL, seed=study.seed)
-    Y = torch.empty(0, 1).double()
-    V = torch.empty(0, 1).double()
+    Y = torch.zeros(0, 1).double()
+    V = torch.zeros(0, 1).double()
     before = study.out_of_fold(None) if unbiased else None
     reference = None
     level = 0.0

@@ -26,5 +26,7 @@ Private records stay with a curator; only answers with noise leave, within one b
 import lazy_loader
 
 from dpbo._version import __version__ as __version__
+from dpbo.dpsgd import opacus_name
 
+opacus_name.make_known()
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -172,7 +172,7 @@ class PrivateObjective:
         self.noise_std = self._reservation.noise_std
         # evaluations left after this object's last release; None after one that failed
         self._left: int | None = self.remaining
-        none = torch.empty(0, self.metrics, dtype=torch.float64, device="cpu")
+        none = torch.zeros(0, self.metrics, dtype=torch.float64, device="cpu")
         # how many of the ledger's values were read, and X, Y and Yvar of those
         self._known = (0, none[:, :0], none, none)
         # of x; fixed by the first release

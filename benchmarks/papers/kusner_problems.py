@@ -153,8 +153,8 @@ def _searched(
     noise = NOISE**0.5 * torch.randn(
         len(functions), EVALUATIONS, generator=generator, dtype=torch.float64
     )
-    observed = torch.empty_like(noise)
-    means = torch.empty_like(functions)
+    observed = torch.zeros_like(noise)
+    means = torch.zeros_like(functions)
     for run, f in enumerate(functions):
         model.forget()
         for t in range(EVALUATIONS):

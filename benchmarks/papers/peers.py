@@ -43,7 +43,7 @@ class Told:
         self.bounds = bounds
         self.first = (start - bounds[0]) / (bounds[1] - bounds[0])
         self.X, self.Y, self.Yvar = (
-            torch.empty(0, k, dtype=torch.float64) for k in (len(start), 1, 1)
+            torch.zeros(0, k, dtype=torch.float64) for k in (len(start), 1, 1)
         )
         self._model: SingleTaskGP | None = None
 

@@ -184,7 +184,7 @@ class Ranks:
     def all_gather(self, row: bytes) -> list[bytes]:
         """Every rank's bytes; all ranks give equally many."""
         mine = torch.frombuffer(bytearray(row), dtype=torch.uint8)
-        rows = [torch.empty_like(mine) for _ in range(self.world_size)]
+        rows = [torch.zeros_like(mine) for _ in range(self.world_size)]
         with self._connected():
             dist.all_gather(rows, mine, group=self._control)
         return [row.numpy().tobytes() for row in rows]
@@ -197,10 +197,10 @@ class Ranks:
         """Send the first `counts[0]` of the rows `n x m` to rank 0, the next `counts[1]` to rank 1,
         and so on; returns those received.
         """
-        received_counts = torch.empty_like(counts)
+        received_counts = torch.zeros_like(counts)
         with self._connected():
             dist.all_to_all_single(received_counts, counts, group=self._control)
-            received = rows.new_empty((int(received_counts.sum()), rows.shape[1]))
+            received = rows.new_zeros((int(received_counts.sum()), rows.shape[1]))
             dist.all_to_all_single(
                 received,
                 rows.contiguous(),

@@ -38,7 +38,7 @@ def bernoulli(count: int, rate: float) -> NDArray[np.bool_]:
     threshold = int(Fraction(rate) * (1 << 64))
     if threshold >> 64:
         return np.ones(count, dtype=np.bool_)
-    heads = np.empty(count, dtype=np.bool_)
+    heads = np.zeros(count, dtype=np.bool_)
     for start in range(0, count, _COINS):
         part = heads[start : start + _COINS]
         words = np.frombuffer(keyed_stream(8 * len(part)), dtype="<u8")

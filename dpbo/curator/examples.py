@@ -605,7 +605,7 @@ def _overwrite(part: Any, changed: int, value: float, wild: bool) -> bool:
         if part.is_floating_point():
             kind = "f"
         else:
-            kind = torch.empty(0, dtype=part.dtype, device="cpu").numpy().dtype.kind
+            kind = torch.zeros(0, dtype=part.dtype, device="cpu").numpy().dtype.kind
     if kind == "f":
         part[changed] = value
         return True

@@ -220,7 +220,7 @@ class TensorForm(Leaf):
         if not self.may_be_unfit:
             return part.to(self.dtype)
         whole = ArrayForm(
-            NumberForm(torch.empty(0, dtype=self.dtype, device="cpu").numpy().dtype, 0)
+            NumberForm(torch.zeros(0, dtype=self.dtype, device="cpu").numpy().dtype, 0)
         )
         return torch.from_numpy(whole.cast(part.detach().double().cpu().numpy(), unfit, name)).to(
             part.device
@@ -266,7 +266,7 @@ class ObjectArrayForm(Leaf):
                 Unshown(part),
                 f"of {len(self.columns)} cells a row, as the public records are",
             )
-        found = np.empty(flat.shape, dtype=object)
+        found = np.full(flat.shape, None)
         for place, column in enumerate(self.columns):
             found[:, place] = column.cast(flat[:, place], unfit)
         return found.reshape(cells.shape)
@@ -287,7 +287,7 @@ class StructuredForm(Leaf):
             raise InputError(
                 name, type(part).__name__, "a structured array with the public records' fields"
             )
-        found = np.empty(part.shape, self.dtype)
+        found = np.zeros(part.shape, self.dtype)
         for field_name, column in self.columns.items():
             found[field_name] = column.cast(part[field_name], unfit)
         return found

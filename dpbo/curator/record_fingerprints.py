@@ -258,7 +258,7 @@ class _Columns:
     def add(self, words: Digests) -> None:
         own, self._keys = np.split(self._keys, [len(words)])
         self._sums = self._sums + own @ words
-        known = np.empty((0, words.shape[1]), np.int64) if self._first is None else self._first
+        known = np.zeros((0, words.shape[1]), np.int64) if self._first is None else self._first
         self._first = np.concatenate([known, words[: _LOOKED_AT - len(known)].astype(np.int64)])
 
     def telling(self) -> frozenset[int]:
@@ -368,7 +368,7 @@ def row_digests(
 
     `columns` is given the same words.
     """
-    found = [np.empty(0, np.uint64)]
+    found = [np.zeros(0, np.uint64)]
     if _read(view, key, found.append, positions, columns):
         return np.concatenate(found)
     return None
@@ -461,7 +461,7 @@ def _cell_words(cells: list[Any], key: bytes) -> Digests:
     short = np.array([type(cell) is str and len(cell) <= _SHORT for cell in cells], dtype=np.bool_)
     if cells and short.all():
         return _text_words(cells, key)
-    words = np.empty((len(cells), 2), np.uint64)
+    words = np.zeros((len(cells), 2), np.uint64)
     if short.any():
         words[short] = _text_words([*itertools.compress(cells, short)], key)
     found = b"".join(_cell(cell, key) for cell in itertools.compress(cells, ~short))

@@ -156,7 +156,7 @@ class PrivateView:
                     remedy,
                 )
             try:
-                streamed_to = torch.empty(0, device=streamed_to).device  # with its index
+                streamed_to = torch.zeros(0, device=streamed_to).device  # with its index
             # torch raises the second where it has no CUDA
             except (RuntimeError, AssertionError) as cause:
                 raise InputError(

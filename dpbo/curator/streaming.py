@@ -97,6 +97,7 @@ def on_device(containers: Sequence[Any], device: torch.device) -> Iterator[Any]:
     for part in leaves(containers[0]):
         if isinstance(part, Tensor):
             for buffer in buffers:
+                # each block is copied into it before it is read
                 buffer.append(torch.empty(part.numel(), dtype=part.dtype, device=device))
     on_cpu = device.type == "cpu"
     working: Any = None if on_cpu else torch.cuda.current_stream(device)

@@ -33,6 +33,7 @@ from dpbo.accounting.composition import compose
 from dpbo.curator.curator import Curator
 from dpbo.curator.reservation import Reservation
 from dpbo.dpsgd._opacus import load_opacus
+from dpbo.dpsgd.opacus_name import NAME
 from dpbo.errors import InputError, LedgerError, OpacityError, UsageError
 from dpbo.events import Event, GaussianEvent, PoissonGaussianEvent, event_from_json
 from dpbo.privacy import Adjacency
@@ -101,7 +102,7 @@ class LedgerAccountant(IAccountant):  # type: ignore[misc]
     @classmethod
     def mechanism(cls) -> str:
         """The name under which Opacus knows this accountant."""
-        return "dpbo"
+        return NAME
 
     def protect(self, records: Any) -> None:
         """Note which records the steps take, so that another budget over them is found, and that a
@@ -365,8 +366,3 @@ def _rest(known: list[Any], loaded: list[Any]) -> list[Any]:
         elif count > begun:
             ahead.insert(0, (*after, count - begun))
     return ahead
-
-
-load_opacus("opacus.accountants").register_accountant(
-    LedgerAccountant.mechanism(), LedgerAccountant, force=True
-)

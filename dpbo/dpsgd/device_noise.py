@@ -133,7 +133,7 @@ def weighted_sum_on_device(rows: torch.Tensor, factors: torch.Tensor) -> torch.T
         from dpbo.dpsgd.noise_triton import weighted_rows
 
     count, length = rows.shape
-    total = factors.new_empty(length)
+    total = factors.new_zeros(length)
     # Triton launches on the current device
     with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
         weighted_rows[(math.ceil(length / _WIDTH),)](
@@ -157,7 +157,7 @@ def squared_norms_on_device(rows: torch.Tensor) -> torch.Tensor:
 
     count, length = rows.shape
     chunks = math.ceil(length / (_NORM_WIDTH * _NORM_TURNS))
-    parts = torch.empty(count, chunks, dtype=torch.float64, device=rows.device)
+    parts = torch.zeros(count, chunks, dtype=torch.float64, device=rows.device)
     # Triton launches on the current device
     with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
         squared_rows[(count, chunks)](
@@ -186,8 +186,8 @@ def rounded_on_device(
     numbers = torch.tensor([*constants, *_NEAR, *_FAR], dtype=torch.float64, device="cpu")
     # in one copy
     there = torch.cat([torch.from_numpy(key), numbers.view(torch.int64)]).to(device)
-    lattice = torch.empty(count, dtype=torch.int64, device=device)
-    undecided = torch.empty(count, dtype=torch.int8, device=device)
+    lattice = torch.zeros(count, dtype=torch.int64, device=device)
+    undecided = torch.zeros(count, dtype=torch.int8, device=device)
     programs = math.ceil(count / (_DRAWS * LANES))
     # Triton launches on the current device
     with torch.cuda.device_of(fractions):  # type: ignore[no-untyped-call]

@@ -76,7 +76,7 @@ from dpbo.dpsgd.device_noise import (
 )
 from dpbo.dpsgd.reached import is_own_class
 from dpbo.dpsgd.rebuilding import Numbers, PublicCopy, equal_things
-from dpbo.errors import InputError, UsageError
+from dpbo.errors import InputError, OpacityError, UsageError
 from dpbo.fingerprint import is_own
 from dpbo.isolation import GeneratorStates
 from dpbo.mechanisms.additive import ROUND_UP, grid_of
@@ -289,6 +289,15 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         self._require_plain()
         self._left = _State(self.original_optimizer)
         self._begin_step()
+
+    def __getstate__(self) -> Any:
+        """Refused before torch begins: its copy of a DPOptimizer fails halfway, and leaves a class
+        whose next step fails, too.
+        """
+        raise OpacityError(
+            "the optimizer of a PrivateEngine cannot be copied or pickled, nor can a scheduler that"
+            " holds it: its steps are charged where they are taken. Copy their state_dict()."
+        )
 
     def load_state_dict(self, state_dict: Any) -> None:
         """As in Opacus, before the first sample: later it may hold what is not noised."""
@@ -558,8 +567,9 @@ def _weighted_sum(rows: torch.Tensor, factors: torch.Tensor, records: int) -> to
         return _sum_of_blocks(rows.detach().numpy(), factors.detach().numpy(), block)
     most = _DEVICE_CACHED if rows.is_cuda else _CACHED
     width = max(most // max(count, 1), 64)
+    # each part is copied into it before it is read
     held = factors.new_empty(count, min(width, length))
-    total = factors.new_empty(length)
+    total = factors.new_zeros(length)
     for part, into in zip(torch.split(rows, width, dim=1), torch.split(total, width), strict=True):
         torch.mv(held[:, : len(into)].copy_(part).T, factors, out=into)
     return total
@@ -571,6 +581,7 @@ def _sum_of_blocks(
     """The same, by blocks of rows that are summed in float32."""
     # torch's memory: numpy's asks for huge pages, for which a busy machine may wait
     total = torch.zeros(rows.shape[1], dtype=torch.float64, device="cpu")
+    # each product is written into it
     part = torch.empty(rows.shape[1], dtype=torch.float32, device="cpu").numpy()
     # What underflows is too small to matter.
     with np.errstate(all="ignore"):

@@ -52,7 +52,7 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]
         self, model: Model | GradientPosterior, theta: Tensor, X_pending: Tensor | None = None
     ) -> None:
         super().__init__(model)
-        self.theta = require_finite("theta", theta)
+        self.theta = require_finite("theta", theta).clone()
         self.posterior = model if isinstance(model, GradientPosterior) else _posterior_of(model)
         if theta.shape[-1:] != self.posterior.points(theta).shape[-1:]:
             raise InputError("theta", tuple(theta.shape), "of the observed points' dimension")

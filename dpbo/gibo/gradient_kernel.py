@@ -214,6 +214,7 @@ def by_points(losses: torch.Tensor) -> torch.Tensor:
 
 def empty_slab(points: int, units: int, device: torch.device) -> torch.Tensor:
     """Memory for losses as the kernel reads them, `points x units`, float32."""
+    # each caller writes all of the view at once
     return torch.empty(
         points, _ALIGNED * math.ceil(units / _ALIGNED), dtype=torch.float32, device=device
     )[:, :units]

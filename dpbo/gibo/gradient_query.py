@@ -311,6 +311,7 @@ def clipped_sum(
     whole = None
     for vectors, count in _products(columns, weights):
         if whole is None:
+            # `_clipped` writes all of it for each chunk
             whole = torch.empty_like(vectors, dtype=torch.int64)
         total += _clipped(vectors, clip, quantum, whole)[:, :count].sum(1)
     return total

@@ -57,7 +57,7 @@ def recommended(
         raise InputError("X", (0,), "one released point or more")
     mean = posterior_mean(space, X, Y, Yvar)
     best = highest(mean, feasible)
-    return Recommendation(space.decode(X[best]), X[best], float(mean[best]))
+    return Recommendation(space.decode(X[best]), X[best].clone(), float(mean[best]))
 
 
 def highest(mean: torch.Tensor, feasible: torch.Tensor | None) -> int:

@@ -120,7 +120,7 @@ class ChoiceMechanism(Mechanism):
         return np.array([_nth(utilities, best, distribution.width, distance, nth)])
 
     def publish(self, drawn: Integers, distribution: Any, affine: Affine) -> Published:
-        return drawn.astype(np.float64), np.empty(0)
+        return drawn.astype(np.float64), np.zeros(0)
 
 
 def draw_below(count: int, entropy: Entropy) -> int:

@@ -99,10 +99,11 @@ def unfitted_gp(space: Space, X: torch.Tensor, Y: torch.Tensor, Yvar: torch.Tens
 
 
 def _gp(space: Space, X: torch.Tensor, Y: torch.Tensor, noise: torch.Tensor | None) -> SingleTaskGP:
+    # X is copied, because a model that keeps a view of a larger tensor saves all of that tensor
     with without_default_device():
         if space.cat_dims:
-            return MixedSingleTaskGP(X, Y, [*space.cat_dims], noise)
-        return SingleTaskGP(X, Y, noise)
+            return MixedSingleTaskGP(X.clone(), Y, [*space.cat_dims], noise)
+        return SingleTaskGP(X.clone(), Y, noise)
 
 
 def _noise(Y: torch.Tensor, Yvar: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ time, and about 80 n of vectors that stay in cache. Storage: 8 n t.
 """
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import scipy
@@ -27,6 +27,8 @@ from dpbo.validation import POINTS, Count, Finite, NotNegative, Positive, at_lea
 
 # as a share of the prior variance
 _LEAST_NOISE = 1e-12
+# observations for which room is made at first
+_CAPACITY = 64
 
 
 @checked
@@ -59,10 +61,10 @@ class FiniteGP(torch.nn.Module):
         noise: Positive,
         *,
         mean: Finite = 0.0,
-        capacity: Annotated[int, at_least(1, 1_000_000)] = 64,
+        capacity: Annotated[int, at_least(1, 1_000_000)] = _CAPACITY,
     ) -> None:
         super().__init__()
-        candidates = require_finite("candidates", candidates).detach()
+        candidates = require_finite("candidates", candidates).detach().clone()
         if candidates.dim() != 2 or 0 in candidates.shape:
             raise InputError("candidates", tuple(candidates.shape), "of shape n x d, not empty")
         if len(kernel.batch_shape):
@@ -71,12 +73,12 @@ class FiniteGP(torch.nn.Module):
         self.prior_mean = mean
         self.register_buffer("candidates", candidates)
         self._rows = rows_of(kernel, candidates)
-        variance = candidates.new_empty(len(candidates))
+        variance = candidates.new_zeros(len(candidates))
         self.register_buffer("_variance", variance)
-        self.register_buffer("_mean", torch.empty_like(variance))
+        self.register_buffer("_mean", torch.zeros_like(variance))
         # kept, because memory that is given back and taken again costs more in page faults than the
         # arithmetic on it
-        self.register_buffer("_scratch", torch.empty_like(variance))
+        self.register_buffer("_scratch", torch.zeros_like(variance), persistent=False)
         self.forget()
         if self.noise < _LEAST_NOISE * float(variance.max()):
             raise InputError(
@@ -146,7 +148,7 @@ class FiniteGP(torch.nn.Module):
         y = y.to(self._mean.device, non_blocking=True)
         t = self.num_observations
         if t == len(self._V):
-            self._make_room(2 * t)
+            self._make_room(2 * t or _CAPACITY)
         scale = (self._variance[at] + self.noise).sqrt_()
         innovation = (y - self._mean[at]).div_(scale)
         row = self._V[t]
@@ -157,6 +159,27 @@ class FiniteGP(torch.nn.Module):
         # rounding may leave -1e-17 where all is known
         self._variance.addcmul_(row, row, value=-1.0).clamp_min_(0.0)
         self.num_observations = t + 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The rows of V that are written, without the room for others."""
+        written = {**self._buffers, "_V": self._written()}
+        return {**self.__dict__, "_buffers": written}
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}_V"] = self._written()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        rows = state_dict.get(f"{prefix}_V")
+        if rows is not None and rows.shape[1:] == self._V.shape[1:]:
+            self._V = self._V.new_zeros(rows.shape)
+            self.num_observations = len(rows)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _written(self) -> Tensor:
+        return self._V[: self.num_observations].clone()
 
     def _index(self, name: str, index: Tensor) -> Tensor:
         """Indices `k` of candidates, where these lie. Raises InputError for one that is no
@@ -172,13 +195,13 @@ class FiniteGP(torch.nn.Module):
 
     def _make_room(self, capacity: int) -> None:
         """Grow the buffers. V on a CPU by numpy, which asks for huge pages: page faults take a
-        tenth of a run otherwise.
+        tenth of a run otherwise. The system hands over its zeros, so they cost no pass.
         """
         shape = (capacity, len(self._mean))
         if self._mean.device.type == "cpu":
-            V = torch.from_numpy(np.empty(shape))
+            V = torch.from_numpy(np.zeros(shape))
         else:
-            V = self._mean.new_empty(shape)
+            V = self._mean.new_zeros(shape)
         if self.num_observations:
             V[: self.num_observations] = self._V
         self.register_buffer("_V", V)

@@ -210,6 +210,7 @@ def _chunks(pieces: Iterable[Tensor]) -> Iterable[tuple[Tensor, Tensor]]:
     for piece in pieces:
         size = _CHUNK.get(piece.device.type, _DEVICE_CHUNK)
         if buffer is None or buffer.device != piece.device or len(buffer) < min(size, len(piece)):
+            # each chunk is written into it before it is read
             buffer = torch.empty(min(size, len(piece)), dtype=torch.float64, device=piece.device)
         for chunk in piece.split(size):
             yield chunk, buffer

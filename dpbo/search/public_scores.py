@@ -286,7 +286,7 @@ def out_of_fold(
     """
     X, y = trainer.table()
     count = len(label_array(y))
-    scores = np.empty((len(configurations), count))
+    scores = np.zeros((len(configurations), count))
     described = np.zeros((count, 0))
     folds = list(_folds(Features.of(trainer), y, count, seed, groups))
 

@@ -344,8 +344,8 @@ def simulate(
         strengths += np.exp(
             random.uniform(math.log(shift / 10), math.log(shift), POPULATIONS)
         ).tolist()
-    gains = np.empty((len(strengths), len(strategies), DRAWS))
-    weights = np.empty((len(strengths), public.scores.shape[1]))
+    gains = np.zeros((len(strengths), len(strategies), DRAWS))
+    weights = np.zeros((len(strengths), public.scores.shape[1]))
     for row, strength in enumerate(strengths):
         population = Population.drawn(public, strength, units, width, random)
         weights[row] = population.weights

@@ -113,7 +113,7 @@ def results_table(
     count = len(parameters)
     table: dict[str, Any] = {}
     for name in dict.fromkeys(itertools.chain.from_iterable(parameters)):
-        column = np.ma.array(np.empty(count, dtype=object), mask=True)
+        column = np.ma.array(np.full(count, None), mask=True)
         # One by one: a value may be a sequence.
         for row, given in enumerate(parameters):
             if name in given:

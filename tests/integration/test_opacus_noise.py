@@ -2,7 +2,9 @@
 fresh sample a step.
 """
 
+import copy
 import math
+import pickle
 import random
 from fractions import Fraction
 from typing import Any
@@ -21,7 +23,7 @@ from dpbo.dpsgd import DPSGDConfig, LedgerAccountant, PrivateEngine, Session, no
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.dpsgd.noise import NoisedOptimizer, PoissonSamples
 from dpbo.dpsgd.rebuilding import PublicCopy
-from dpbo.errors import BudgetExceeded, InputError, UsageError
+from dpbo.errors import BudgetExceeded, InputError, OpacityError, UsageError
 from dpbo.testing.mechanism_contract import assert_law
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, of, steps_charged
@@ -305,6 +307,23 @@ def test_a_hook_of_the_users_displaces_no_charge():
     for batch in batches:
         backward(module, noised, batch)
         noised.step()
+    assert steps_charged(curator.ledger) == TERMS.batches
+
+
+def test_a_copy_of_the_optimizer_is_refused_and_the_run_goes_on():
+    """torch's copy of it failed halfway, and so did the process' next steps."""
+    curator, module, noised, loader = private()
+    scheduler = torch.optim.lr_scheduler.StepLR(noised, 2)
+    for batch in loader:
+        backward(module, noised, batch)
+        noised.step()
+        scheduler.step()
+        for thing in (noised, scheduler):
+            with pytest.raises(OpacityError, match="state_dict"):
+                copy.deepcopy(thing)
+            with pytest.raises(OpacityError, match="state_dict"):
+                pickle.dumps(thing)
+            copy.deepcopy(thing.state_dict())
     assert steps_charged(curator.ledger) == TERMS.batches
 
 

@@ -20,6 +20,7 @@ of private rows are exact, and not for release. Earlier steps of a pipeline, suc
 not protected.
 """
 
+import collections
 import dataclasses
 import hashlib
 import json
@@ -118,6 +119,12 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.statement_
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Tensors as copies: one that is a view would bring along all that it is a view of."""
+        state = super().__getstate__()
+        tensors = {name: part for name, part in state.items() if isinstance(part, torch.Tensor)}
+        return {**state, **{name: part.clone() for name, part in tensors.items()}}
+
     def _settings(self, *names: str) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names}
 
@@ -161,16 +168,14 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
 
     def _as_table(self, X: Any, least: int) -> Floats:
         """An array as float64. Refused by its dtype and shape alone; a cell that is no number
-        counts as NaN, as any broken record does.
+        counts as NaN, as any broken record does. So does a row of a list that is not as long as
+        most rows.
         """
         X = _on_host(X)
         if issparse(X):
             validate_data(self, X)  # scikit-learn's refusal, which quotes no cell
         with np.errstate(all="ignore"):
-            try:
-                rows = np.asarray(X)
-            except ValueError:
-                raise InputError("X", type(X).__name__, "rows of one length") from None
+            rows = _of_list(X) if isinstance(X, (list, tuple)) else np.asarray(X)
             if rows.dtype.kind not in "biufO" or rows.ndim != 2:
                 if rows.dtype.kind == "c":
                     kind = "Complex data not supported."
@@ -352,6 +357,29 @@ def public_count(units: float | None, value: torch.Tensor, std: torch.Tensor) ->
     if units is not None:
         return float(units)
     return max(float(value), 1.0 + 3.0 * float(std))
+
+
+def _of_list(rows: Sequence[Any]) -> NDArray[Any]:
+    """A list of rows as a table; where numpy finds no numbers in it, of objects, cell by cell."""
+    try:
+        table = np.asarray(rows)
+    except ValueError:
+        table = np.array(None)
+    lengths = [
+        len(row) if isinstance(row, (list, tuple)) or getattr(row, "ndim", 0) == 1 else -1
+        for row in rows
+    ]
+    if table.dtype.kind in "biuf" or max(lengths, default=-1) < 0:
+        return table
+    # that of most rows: one row decides nothing about the others
+    counts = collections.Counter(lengths)
+    width = max(counts, key=lambda length: (length >= 0, counts[length], length))
+    found = np.full((len(rows), width), None)
+    for place, row in enumerate(rows):
+        if lengths[place] == width:
+            for column, cell in enumerate(row):
+                found[place, column] = cell
+    return found
 
 
 def _number(cell: Any) -> float:

@@ -31,6 +31,7 @@ def width_of(covariance: str, d: int) -> int:
 def features(Z: torch.Tensor, covariance: str) -> torch.Tensor:
     """Statistics `F x rows`, float64, of columns `d x rows`."""
     d, rows = Z.shape
+    # every row is written below
     phi = torch.empty(width_of(covariance, d), rows, dtype=torch.float64, device=Z.device)
     phi[0] = 1.0
     phi[1 : 1 + d] = Z

@@ -404,6 +404,7 @@ class ClusterSums(PointSums):
 
         total = torch.zeros(len(self.coordinate_scale()), dtype=torch.int64, device="cpu")
         sum_of = self.chunk_sum(resolution, view.device)
+        # each chunk is copied into it before it is read
         Z = torch.empty(rows, self.dimension, dtype=torch.float64, device="cpu").T
         for whole, valid in view.keep((self.ball, self.dimension, resolution.bits, rows), places):
             total += sum_of(Z.copy_(whole), valid)
@@ -425,7 +426,7 @@ class ClusterSums(PointSums):
         if device.type != "cpu":
             return on_device
         rows = self.rows_together("cpu")
-        # a place for the distances of each chunk, and what becomes of them
+        # a place for the distances of each chunk, which `matmul` writes, and what becomes of them
         nearest = torch.empty(len(C), rows, dtype=torch.float64, device="cpu")
 
         def on_cpu(Z: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:

@@ -299,18 +299,29 @@ def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk,
         clone(model).fit(make(X + 1e-3, **on_disk))
 
 
+def one_broken(row):
+    """The exact fit to a list whose fourth row is this one."""
+    listed: list[Any] = blobs(60).tolist()
+    listed[3] = row
+    return DPGaussianMixture(1, mechanism=EXACT, radius=6.0, max_iter=2).fit(listed).means_.tolist()
+
+
 @attack("A5", "A21")
-def test_a_cell_that_is_no_number_is_not_quoted():
+def test_a_cell_that_is_no_number_is_not_quoted_and_one_row_refuses_no_others():
     broken: list[Any] = ["secret", 10**400, 1j, [1], None]
     for cell in broken:
         X = np.ones((30, 2), dtype=object)
         X[3, 1] = cell
-        mixture(budget=Budget(50.0, 1e-6), n_components=1).fit(X)
+        listed = X.tolist()
+        for rows in (X, listed, [*map(tuple, listed)]):
+            mixture(budget=Budget(50.0, 1e-6), n_components=1).fit(rows)
+    for row in (None, 5.0, "secret", [], [1.0], [1.0, 2.0, 3.0], [[1.0, 2.0]]):
+        assert one_broken(row) == one_broken([np.nan, np.nan])
     for table in (
         np.array([["secret", "2"]]),
         np.array([12345.678, 1.0]),
         np.array([[12345.678 + 1j]]),
-        [[12345.678], [1.0, 2.0]],
+        [12345.678, 1.0],
     ):
         with pytest.raises(InputError) as refused:
             mixture(budget=Budget(1.0, 1e-6)).fit(table)
