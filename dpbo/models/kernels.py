@@ -196,6 +196,8 @@ def _of_runs(value: Any, batch_shape: torch.Size, runs: Tensor | slice) -> Any:
         return value.of_runs(batch_shape, runs)
     if isinstance(value, Tensor):
         return of_runs(value, batch_shape, runs, 2)
+    numbers = range(batch_shape.numel())
+    count = len(numbers[runs]) if isinstance(runs, slice) else len(runs)
     # GPyTorch's own indexing needs all parts to have the whole batch shape
     twin = copy.deepcopy(value)
     for part in twin.modules():
@@ -203,7 +205,7 @@ def _of_runs(value: Any, batch_shape: torch.Size, runs: Tensor | slice) -> Any:
             own = len(part._batch_shape)
             for parameter in part.parameters(recurse=False):
                 parameter.data = of_runs(parameter.data, batch_shape, runs, parameter.dim() - own)
-            part.batch_shape = of_runs(torch.zeros(()), batch_shape, runs, 0).shape
+            part.batch_shape = torch.Size([count])
     return twin
 
 
@@ -531,6 +533,58 @@ class Autodiff(KernelDerivatives):
         steepest = slopes.diagonal(dim1=-2, dim2=-1).amax(-1)
         length = (self.variances(theta.unsqueeze(-2)).squeeze(-1) / steepest).sqrt()
         return torch.where(length.isfinite() & (length > 0.0), length, 1.0)
+
+
+class OfAffineMap(KernelDerivatives):
+    """k(u, v) of u = (x - offset) / coefficient, v = (z - offset) / coefficient, each `... x 1 x
+    d`, in the coordinates of x and z.
+    """
+
+    def __init__(self, base: KernelDerivatives, coefficient: Tensor, offset: Tensor) -> None:
+        self.base = base
+        self.coefficient = coefficient
+        self.offset = offset
+
+    @property
+    def shape(self) -> torch.Size:
+        return broadcast_shapes(self.base.shape, self.coefficient.shape)
+
+    def _mapped(self, X: Tensor) -> Tensor:
+        return (X - self.offset) / self.coefficient
+
+    def values(self, X: Tensor, Z: Tensor) -> Pulled:
+        K, pull = self.base.values(self._mapped(X), self._mapped(Z))
+        return K, lambda C: pull(C) / self.coefficient
+
+    def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
+        at = self._mapped(theta.unsqueeze(-2)).squeeze(-2)
+        G, pull = self.base.gradients(at, self._mapped(Z))
+        by_row = self.coefficient.mT
+        return G / by_row, lambda P: pull(P / by_row) / self.coefficient
+
+    def variances(self, X: Tensor) -> Tensor:
+        return self.base.variances(self._mapped(X))
+
+    def prior(self, theta: Tensor) -> Tensor:
+        prior = self.base.prior(self._mapped(theta.unsqueeze(-2)).squeeze(-2))
+        return prior / self.coefficient / self.coefficient.mT
+
+
+def of_affine_map(
+    kernel: KernelDerivatives, coefficient: Tensor, offset: Tensor
+) -> KernelDerivatives:
+    """The kernel of points that are mapped first, as `OfAffineMap`; of a radial kernel another
+    radial one, whose length-scales are longer, so that it keeps its closed forms.
+    """
+    if isinstance(kernel, Radial):
+        return type(kernel)(kernel.lengthscale * coefficient)
+    if isinstance(kernel, Scaled):
+        twin = copy.copy(kernel)
+        twin.base = of_affine_map(kernel.base, coefficient, offset)
+        return twin
+    if isinstance(kernel, Sum):
+        return Sum([of_affine_map(part, coefficient, offset) for part in kernel.parts])
+    return OfAffineMap(kernel, coefficient, offset)
 
 
 def radial_part(kernel: KernelDerivatives) -> tuple[Radial, Tensor] | None:

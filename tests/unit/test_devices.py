@@ -10,6 +10,7 @@ import scipy.stats
 import torch
 from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.models import SingleTaskGP
+from botorch.models.transforms.input import Normalize
 from botorch.optim import optimize_acqf
 from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
 
@@ -29,6 +30,7 @@ from dpbo.errors import InputError
 from dpbo.gibo import (
     ClippedGradient,
     GIBOSettings,
+    GradientGP,
     GradientInformation,
     GradientPosterior,
     choose_clip,
@@ -181,6 +183,12 @@ def model(at):
     )
 
 
+def placed_gradient_gp(at):
+    with CPU:
+        normalize = Normalize(d=3)
+    return at.put(made(lambda: GradientGP(draw(6, 3), draw(6, 1), input_transform=normalize)))
+
+
 def asynchronous(at):
     asked = PrivateObjective(curator(at), score, score_range=(0.0, 1.0), evaluations=3)
     return AsynchronousBO(asked, Space(a=[0, 1], b=[0, 1], c=[0, 1]), workers=1).run(AtOnce()).Y
@@ -304,6 +312,9 @@ THERE = {
         posterior(at), at.put(THETA), 0.5, bounds=BOX
     ),
     "gradient information": information,
+    "gradient posterior": (
+        lambda at: placed_gradient_gp(at).gradient_posterior(at.put(draw(2, 3))).mean.detach()
+    ),
     "finite, RBF": lambda at: finite(at, rbf()),
     "finite, Matern": lambda at: finite(at, matern()),
     "finite, any kernel": lambda at: finite(at, made(RQKernel)),
@@ -357,6 +368,11 @@ HERE = {
     "a model's gradient": lambda at: ask(
         at,
         posterior_of_one_unit(model(at)).gradient_query(at.put(THETA), at.put(X), loss, clip=1.0),
+    ),
+    "a model's released gradient": lambda at: (
+        placed_gradient_gp(at)
+        .release_gradient(curator(at), at.put(THETA), at.put(X), loss, clip=1.0, mechanism=EXACT)
+        .value
     ),
     "moments": lambda at: ask(at, MixtureMoments(3, ball=BALL, natural=draw(3, 10))),
     "moments in a ball of its own": lambda at: ask(
