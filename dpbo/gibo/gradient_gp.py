@@ -18,10 +18,13 @@ import torch
 from botorch.models import SingleTaskGP
 from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.transforms import Standardize
-from botorch.models.transforms.input import AffineInputTransform
+from botorch.models.transforms.input import AffineInputTransform, InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
-from gpytorch.means import ConstantMean, ZeroMean
+from gpytorch.likelihoods import Likelihood
+from gpytorch.means import ConstantMean, Mean, ZeroMean
 from linear_operator import to_linear_operator
 from torch import Tensor
 
@@ -57,6 +60,32 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]
     The model must be public: fitted to public or released values. Nothing here reads a record
     except `release_gradient`, by the curator.
     """
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        train_Yvar: Tensor | None = None,
+        likelihood: Likelihood | None = None,
+        covar_module: torch.nn.Module | None = None,
+        mean_module: Mean | None = None,
+        outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
+        input_transform: InputTransform | None = None,
+    ) -> None:
+        # views of larger tensors would be saved with all of these
+        train_X, train_Y = train_X.clone(), train_Y.clone()
+        if train_Yvar is not None:
+            train_Yvar = train_Yvar.clone()
+        super().__init__(
+            train_X,
+            train_Y,
+            train_Yvar,
+            likelihood=likelihood,
+            covar_module=covar_module,
+            mean_module=mean_module,
+            outcome_transform=outcome_transform,
+            input_transform=input_transform,
+        )
 
     def gradient_posterior(self, X: Tensor) -> GPyTorchPosterior:
         """The joint posterior of the gradient at X (`batch_shape x q x d`), in the units of Y over
