@@ -20,7 +20,7 @@ Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 _MEMORY = 10
 # of the decrease that the slope promises
 _ENOUGH = 1e-4
-# of the squared change of the slope: less is rounding
+# of the squared change of the slope over the start's value: less is rounding
 _BENDS = 1e-12
 # of the length of a step that was too long
 _SHORTER = 0.25
@@ -31,7 +31,7 @@ _GOING_ON = 0.5
 
 
 def minimize_in_boxes(
-    objective_of: Callable[[Tensor | slice], Objective],
+    objective_of: Callable[[Tensor | None], Objective],
     U: Tensor,
     lower: Tensor,
     upper: Tensor,
@@ -43,27 +43,31 @@ def minimize_in_boxes(
     """Points of low value, `r x n`, one a run.
 
     Args:
-        objective_of: the objective of the runs of these numbers. Its values are near 1 at the
-            start, and not finite where there is none.
+        objective_of: the objective of the runs of these numbers, or of all; not finite where there
+            is no value. A run without a value at its start stays there.
         U: starts, `r x n`, within their boxes.
         lower, upper: ends of the boxes, `r x n`.
 
     Keyword args:
         going: which runs to search, `r`; the others stay where they are.
         steps: most values and gradients a run.
-        close: a run ends with a step that lowers its value by no more.
+        close: a run ends with a step that lowers its value by no more than this share of the
+            start's.
     """
     found = U.clone()
     runs = torch.arange(len(U), device=U.device)
-    objective = objective_of(slice(None))
+    objective = objective_of(None)
     value, slope = objective(U)
+    going = going & value.isfinite()
+    # where all is known, rounding may leave 0 or less
+    unit = value.abs().clamp_min(1e-300)
     # a point and its slope are kept, compared and replaced together, `r x 2 x n`
     here = torch.stack([U, slope], dim=1)
     pairs = here.new_zeros(len(U), 2, _MEMORY, U.shape[1])
     # of the inverse Hessian
-    scale = torch.ones_like(value)
-    direction = -slope
-    length = 1.0 / slope.norm(dim=-1).clamp_min(1.0)
+    scale = 1.0 / unit
+    direction = -slope * scale.unsqueeze(-1)
+    length = 1.0 / direction.norm(dim=-1).clamp_min(1.0)
     on_cpu = U.device.type == "cpu"
     for step in range(steps):
         if on_cpu or step % _LOOK == 0:
@@ -74,8 +78,8 @@ def minimize_in_boxes(
                 found[runs] = here[:, 0]
                 kept = going.nonzero().squeeze(1)
                 runs = runs[kept]
-                state = (here, lower, upper, value, pairs, scale, direction, length)
-                here, lower, upper, value, pairs, scale, direction, length = (
+                state = (here, lower, upper, value, pairs, scale, direction, length, unit)
+                here, lower, upper, value, pairs, scale, direction, length, unit = (
                     part.index_select(0, kept) for part in state
                 )
                 going = going[kept]
@@ -90,10 +94,10 @@ def minimize_in_boxes(
         # nothing is true of NaN
         good = gain >= -_ENOUGH * promised
         taken = good & going
-        going = going & (torch.where(good, gain, promised.abs()) > close)
+        going = going & (torch.where(good, gain, promised.abs()) > close * unit)
         length = torch.where(good, 1.0, _SHORTER * length)
         curvature, square = (change * change[:, 1:]).sum(-1).unbind(1)
-        bends = taken & (curvature > _BENDS * square)
+        bends = taken & (curvature * unit > _BENDS * square)
         scale = torch.where(bends, curvature / square, scale)
         # what teaches nothing is remembered as zeros, which change no direction
         pair = torch.where(bends[:, None, None], change, 0.0)

@@ -48,7 +48,7 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]
         if not isinstance(model, GradientPosterior):
             model = posterior_of_model(model)
         self.posterior = model
-        self.posterior.runs_of("theta", require_finite("theta", theta), 1)
+        self.posterior.shape_with("theta", require_finite("theta", theta), 1)
         # a view of larger memory would be saved with all of it
         self.theta = theta.clone()
         self.set_X_pending(X_pending)

@@ -217,7 +217,7 @@ class GradientTrace:
         self.covariance = before - self.A.mT @ self.A
         self.prior = before.diagonal(dim1=-2, dim2=-1).sum(-1) - self.A.square().sum((-2, -1))
 
-    def of_runs(self, runs: Tensor | slice) -> GradientTrace:
+    def of_runs(self, runs: Tensor) -> GradientTrace:
         """The runs of these numbers, of a flat batch."""
         twin = copy.copy(self)
         batch_shape = self.prior.shape
@@ -298,8 +298,10 @@ def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | N
     step = unit * lengths
     radial = radial_part(posterior.derivatives)
     if radial is not None:
-        shares = (posterior.noise / radial[1]).flatten() + posterior.jitter
-        radius = shares.new_tensor([designs.radius(radial[0], b, d, s2) for s2 in shares.tolist()])
+        shares = posterior.noise / radial[1].flatten() + posterior.jitter
+        each = shares.tolist()
+        found = {s2: designs.radius(radial[0], b, d, s2) for s2 in set(each)}
+        radius = shares.new_tensor([found[s2] for s2 in each])
     else:
         grid = torch.logspace(-3.0, 0.0, 25, dtype=unit.dtype, device="cpu").to(theta.device)
         radius = grid[trace.value(theta + grid.view(-1, 1, 1, 1) * step).argmin(0)]
@@ -343,19 +345,16 @@ def _improve(
 
     # the search's many small operations cost a tenth less without autograd's records
     with torch.inference_mode():
-        # makes `close` relative; where all is known, rounding may leave 0 or less
-        unit = trace.value(Z).abs().clamp_min(1e-300)
-        per_unit = lengths / unit[:, None, None]
 
-        def objective_of(runs: Tensor | slice) -> Objective:
-            some = trace.of_runs(runs)
-            parts = (theta[runs], lengths[runs], per_unit[runs], unit[runs])
+        def objective_of(runs: Tensor | None) -> Objective:
+            some, centre, length = trace, theta, lengths
+            if runs is not None:
+                some, centre, length = trace.of_runs(runs), theta[runs], lengths[runs]
 
             def objective(U: Tensor) -> tuple[Tensor, Tensor]:
-                centre, length, per, start = parts
                 at = torch.addcmul(centre, U.view(-1, *Z.shape[1:]), length)
                 alpha, slope = some.value_and_gradient(at)
-                return alpha / start, (slope * per).flatten(1)
+                return alpha, (slope * length).flatten(1)
 
             return objective
 
@@ -383,7 +382,7 @@ def _arguments(
     d`, where theta lies. Raises InputError for arguments that do not fit.
     """
     require_constant("theta", theta)
-    batch_shape = posterior.runs_of("theta", require_finite("theta", theta), 1)
+    batch_shape = posterior.shape_with("theta", require_finite("theta", theta), 1)
     d = theta.shape[-1]
     if d == 0:
         raise InputError("theta", tuple(theta.shape), "of 1 dimension or more")

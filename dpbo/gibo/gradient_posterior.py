@@ -152,7 +152,7 @@ class GradientPosterior:
             UsageError: noise and jitter are too small for it.
         """
         require_finite("X", X)
-        batch_shape = self.runs_of("X", X, 2)
+        batch_shape = self.shape_with("X", X, 2)
         if X.shape[-2] == 0:
             return
         X = X.expand(*batch_shape, *X.shape[-2:])
@@ -263,9 +263,9 @@ class GradientPosterior:
         )
 
     def _require_theta(self, theta: Tensor) -> None:
-        self.runs_of("theta", require_finite("theta", theta), 1)
+        self.shape_with("theta", require_finite("theta", theta), 1)
 
-    def runs_of(self, name: str, value: Tensor, dims: int) -> torch.Size:
+    def shape_with(self, name: str, value: Tensor, dims: int) -> torch.Size:
         """The shape of the runs of this posterior and of the value together. The value has so many
         dimensions of its own, the last for coordinates.
         """

@@ -571,6 +571,15 @@ def test_a_search_for_gradient_points_waits_for_a_device_once_in_eight_steps(dev
             assert len(device.uploads) <= 5, device.uploads
 
 
+def test_the_fewest_points_wait_for_each_number_that_is_tried(device):
+    found = posterior(device)
+    theta = device.put(THETA)
+    device.forget()
+    assert len(fewest_gradient_points(found, theta, 1e-9, 4, steps=8)) == 4
+    # 1, 2 and 4 points
+    assert len(device.syncs) <= 3 * 6, device.syncs
+
+
 def test_fifty_runs_start_no_more_of_a_devices_work_than_one_and_wait_no_more(device):
     history = draw(50, 6, 3)
     thetas = draw(50, 3)

@@ -17,7 +17,7 @@ def searched(objective, U, lower, upper, *, steps=200, close=1e-12, going=None):
     if going is None:
         going = torch.ones(len(U), dtype=torch.bool)
     return minimize_in_boxes(
-        lambda some: lambda at: objective(at, runs[some]),
+        lambda some: lambda at: objective(at, runs if some is None else some),
         U,
         lower.expand_as(U),
         upper.expand_as(U),

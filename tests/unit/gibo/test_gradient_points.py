@@ -146,30 +146,30 @@ def test_a_search_for_a_batch_of_runs_is_that_of_each_run():
     thetas = 0.1 * torch.randn(2, 3, D, dtype=DOUBLE)
     boxes = torch.stack([thetas - 0.1, thetas + 0.3], dim=-2)
     start = thetas.unsqueeze(-2) + 0.1 * torch.randn(2, 3, D + 1, D, dtype=DOUBLE)
-    for name, own in (("rbf", ()), ("matern-scaled", (3,)), ("rq", (2, 3))):
+    noises = torch.full((2, 3), 1e-4, dtype=DOUBLE) + 1e-2 * torch.rand(2, 3, dtype=DOUBLE)
+    for name, own in (("rbf", ()), ("matern-scaled", (2, 3)), ("rq", (3,))):
         kernel = batched(name, D, *own) if own else KERNELS[name](D)
         for n in (0, 8):
-            batch = GradientPosterior(kernel, 1e-4).conditioned_on(X[:, :, :n])
+            batch = GradientPosterior(kernel, noises).conditioned_on(X[:, :, :n])
             for bounds, begin in ((None, None), (boxes, start), (box(D) - 0.5, start[0, 0])):
                 generator = torch.Generator().manual_seed(0)
                 found = suggest_gradient_points(
                     batch, thetas, D + 1, bounds=bounds, start=begin, generator=generator, steps=5
                 )
                 assert found.shape == (2, 3, D + 1, D)
-                for i, j in ((0, 0), (1, 2)):
-                    index = (i, j)[2 - len(own) :]
-                    single = GradientPosterior(kernel[index] if own else kernel, 1e-4)
-                    single.append(X[i, j, :n])
-                    expected = suggest_gradient_points(
-                        single,
-                        thetas[i, j],
-                        D + 1,
-                        bounds=bounds[i, j] if bounds is boxes else bounds,
-                        start=start[i, j] if begin is start else begin,
-                        generator=torch.Generator().manual_seed(0),
-                        steps=5,
-                    )
-                    torch.testing.assert_close(found[i, j], expected, rtol=1e-6, atol=1e-6)
+                run = (1, 2)
+                of_run = kernel[run[2 - len(own) :]] if own else kernel
+                single = GradientPosterior(of_run, float(noises[run])).conditioned_on(X[run][:n])
+                expected = suggest_gradient_points(
+                    single,
+                    thetas[run],
+                    D + 1,
+                    bounds=bounds[run] if bounds is boxes else bounds,
+                    start=start[run] if begin is start else begin,
+                    generator=torch.Generator().manual_seed(0),
+                    steps=5,
+                )
+                torch.testing.assert_close(found[run], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_what_fits_no_batch_is_named():
