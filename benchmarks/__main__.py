@@ -40,7 +40,7 @@ from dpbo.acquisition import suggest
 from dpbo.dpsgd import LedgerAccountant
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.events import PoissonGaussianEvent
-from dpbo.gibo import suggest_gradient_points
+from dpbo.gibo import GradientPosterior, suggest_gradient_points
 from dpbo.mechanisms import ExponentialMechanism
 from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.rounding import rounded
@@ -300,6 +300,11 @@ def proposals(smoke: bool) -> list[list[Any]]:
                 params=dict(zip("abc", x, strict=True)), distributions=floats, value=y
             )
         )
+    runs, few, past = (3, 4, 20) if smoke else (50, 10, 200)
+    walks = [gibo_step.walked(few, few + 1, past, seed) for seed in range(runs)]
+    thetas = torch.stack([theta for _, theta in walks])
+    together = GradientPosterior(walks[0][0].derivatives, 0.0, jitter=gibo_step.JITTER)
+    together.append(torch.stack([walk.points(theta) for walk, theta in walks]))
     d, N = (4, 20) if smoke else (33, 400)
     posterior, theta = gibo_step.walked(d, d + 1, N, 0)
     n, steps = (2_000, 8) if smoke else (40_000, 50)
@@ -325,6 +330,14 @@ def proposals(smoke: bool) -> list[list[Any]]:
             lambda: suggest_gradient_points(posterior, theta, d + 1),
             None,
             "40 ms",
+        ),
+        row(
+            f"DP-GIBO's points of {runs} runs at once, d = {few}, N = {past}",
+            "one run after another",
+            lambda: suggest_gradient_points(together, thetas, few + 1),
+            lambda: [suggest_gradient_points(walk, theta, few + 1) for walk, theta in walks],
+            "0.25",
+            5,
         ),
         row(
             f"GP-UCB, {n:,} candidates, {steps} steps",

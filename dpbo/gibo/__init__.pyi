@@ -3,8 +3,9 @@ from .algorithm import DPGIBO as DPGIBO
 from .algorithm import choose_clip as choose_clip
 from .algorithm import choose_start as choose_start
 from .design import GIBOSettings as GIBOSettings
+from .gradient_gp import GradientGP as GradientGP
+from .gradient_gp import posterior_of_one_unit as posterior_of_one_unit
 from .gradient_information import GradientInformation as GradientInformation
-from .gradient_information import posterior_of_one_unit as posterior_of_one_unit
 from .gradient_points import suggest_gradient_points as suggest_gradient_points
 from .gradient_posterior import GradientPosterior as GradientPosterior
 from .gradient_query import ClippedGradient as ClippedGradient

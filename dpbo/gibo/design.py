@@ -179,8 +179,9 @@ class GIBODesign:
     def points(
         self, posterior: GradientPosterior, theta: torch.Tensor, iteration: int
     ) -> torch.Tensor:
-        """The points of this iteration, `b x d`; to be called once for each. `posterior` holds the
-        points whose losses are used again.
+        """The points of this iteration, `batch_shape x b x d` for theta `batch_shape x d`; to be
+        called once for each. `posterior` holds the points whose losses are used again. Independent
+        runs share a rotation; with a tolerance there is one run.
         """
         settings = self._settings
         generator = None
@@ -202,9 +203,9 @@ class GIBODesign:
         else:
             start = None
             # the last design, shifted as theta was
-            if self._last is not None and len(self._last[0]) == self._batch_size:
+            if self._last is not None and self._last[0].shape[-2] == self._batch_size:
                 Z, before = self._last
-                start = (Z + (theta - before)).clamp(*self._box)
+                start = (Z + (theta - before).unsqueeze(-2)).clamp(*self._box)
             Z = suggest_gradient_points(
                 posterior,
                 theta,
@@ -220,10 +221,10 @@ class GIBODesign:
         self, radius: float, theta: torch.Tensor, generator: torch.Generator | None
     ) -> torch.Tensor:
         """Points so far from theta, shifted into the box as a whole."""
-        d = len(theta)
+        d = theta.shape[-1]
         unit = directions(self._batch_size, d)
         if generator is not None:
             unit = unit @ rotation(d, generator)
         lower, upper = self._box
         centre = torch.maximum(torch.minimum(theta, upper - radius), lower + radius)
-        return (centre + radius * unit.to(theta.device)).clamp(lower, upper)
+        return (centre.unsqueeze(-2) + radius * unit.to(theta.device)).clamp(lower, upper)

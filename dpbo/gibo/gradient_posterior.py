@@ -13,6 +13,9 @@ of every unit at once, and everything here is public: points only.
 
 D = noise I + jitter diag(k(x, x)): the same in the acquisition and in the weights, or the design
 would trust what the weights do not.
+
+Leading dimensions are independent runs: fifty runs' factors grow, and their weights are found, by
+the operations that one run's are.
 """
 
 from __future__ import annotations
@@ -27,92 +30,141 @@ from torch import Tensor
 
 from dpbo.errors import InputError, UsageError
 from dpbo.gibo.gradient_query import ClippedGradient, Loss
-from dpbo.models.kernels import KernelDerivatives, kernel_derivatives, require_finite
-from dpbo.validation import Dtype, Finite, Positive, between, checked
+from dpbo.models.kernels import (
+    KernelDerivatives,
+    broadcast_shapes,
+    kernel_derivatives,
+    moved,
+    of_runs,
+    require_finite,
+    require_float64,
+)
+from dpbo.validation import FINITE, Dtype, Finite, Positive, Within, between, checked
+
+VARIANCES = Within(
+    "0 or more and finite", lambda value: bool(((0 <= value) & (value < 1e100)).all())
+)
 
 
 @checked
 class GradientPosterior:
-    """A kernel and the points observed so far.
+    """A kernel and the points observed so far, of one run or of a batch of independent runs.
 
     Args:
-        kernel: a GPyTorch kernel in float64, or `KernelDerivatives`. Public: never fitted on
-            private values.
-        noise: variance of the observation noise, 0 or more, in units of y^2.
+        kernel: a GPyTorch kernel in float64, or `KernelDerivatives`: one for all runs, or a batch
+            of them. Public: never fitted on private values.
+        noise: variance of the observation noise, 0 or more, in units of y^2; a number, or
+            `batch_shape`.
 
     Keyword args:
-        mean: public prior mean of y; posterior gradients are weights(theta) @ (y - mean).
+        mean: public prior mean of y, a number or `batch_shape`; posterior gradients are
+            weights(theta) @ (y - mean).
         jitter: variance added to each point as a share of its prior variance, above 0. Smaller than
             1e-6 lets rounding and the error of the interpolation take over.
 
     Raises:
-        InputError: an argument out of range, or not float64.
+        InputError: an argument out of range, not float64, or of a batch that does not fit the
+            kernel's.
     """
 
     def __init__(
         self,
         kernel: Kernel | KernelDerivatives,
-        noise: Annotated[float, between(0.0, 1e100)],
+        noise: Annotated[float, between(0.0, 1e100)] | Annotated[Tensor, VARIANCES],
         *,
-        mean: Finite = 0.0,
+        mean: Finite | Annotated[Tensor, FINITE] = 0.0,
         jitter: Positive = 1e-6,
     ) -> None:
         if isinstance(kernel, Kernel):
             kernel = kernel_derivatives(kernel)
         self.derivatives = kernel
-        self.noise = noise
-        self.jitter = jitter
-        self.mean = mean
         self._X: Tensor | None = None
+        self.noise: float | Tensor = 0.0
+        self.mean: float | Tensor = 0.0
+        for name, value in (("noise", noise), ("mean", mean)):
+            if isinstance(value, Tensor):
+                require_float64(name, value)
+                broadcast(name, value.shape, self.batch_shape, value.shape)
+            setattr(self, name, value)
+        self.jitter = jitter
         self._L: Tensor | None = None
 
     def __len__(self) -> int:
         if self._X is None:
             return 0
-        return len(self._X)
+        return self._X.shape[-2]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of the batch of runs, empty for one; before the first point, that of kernel, noise
+        and mean.
+        """
+        if self._X is None:
+            own = [part.shape for part in (self.noise, self.mean) if isinstance(part, Tensor)]
+            return broadcast_shapes(self.derivatives.batch_shape, *own)
+        return self._X.shape[:-2]
 
     def to(
         self, device: torch.device | str | None = None, dtype: Dtype | None = None
     ) -> GradientPosterior:
         """A copy with kernel and points on this device."""
         twin = copy.copy(self)
-        twin.derivatives = self.derivatives.to(device)
-        if self._X is not None and self._L is not None:
-            twin._X = self._X.to(device=device)
-            twin._L = self._L.to(device=device)
+        for name, value in vars(self).items():
+            setattr(twin, name, moved(value, device))
         return twin
 
     def points(self, like: Tensor) -> Tensor:
-        """The observed X, `N x d`; before the first point, none of `like`'s (`... x d`) kind."""
+        """The observed X, `batch_shape x N x d`; before the first point, none of `like`'s (`... x
+        d`) kind.
+        """
         if self._X is None:
-            return like.new_zeros(0, like.shape[-1])
+            return like.new_zeros(*self.batch_shape, 0, like.shape[-1])
         return self._X
 
     def factor(self, like: Tensor) -> Tensor:
-        """Lower Cholesky factor of K + D, `N x N`; before the first point, of `like`'s kind."""
+        """Lower Cholesky factor of K + D, `batch_shape x N x N`; before the first point, of
+        `like`'s kind.
+        """
         if self._L is None:
-            return like.new_zeros(0, 0)
+            return like.new_zeros(*self.batch_shape, 0, 0)
         return self._L
 
+    def of_runs(
+        self, batch_shape: torch.Size, runs: Tensor | slice = slice(None)
+    ) -> GradientPosterior:
+        """The runs of these numbers, `r`, of this posterior's once it is expanded to a shape and
+        flattened.
+        """
+        twin = copy.copy(self)
+        twin.derivatives = self.derivatives.of_runs(batch_shape, runs)
+        for name, dims in (("noise", 0), ("mean", 0), ("_X", 2), ("_L", 2)):
+            value = getattr(self, name)
+            if isinstance(value, Tensor):
+                setattr(twin, name, of_runs(value, batch_shape, runs, dims))
+        return twin
+
     def append(self, X: Tensor) -> None:
-        """Observe at X, `b x d`, too: the factor grows by b rows, in N^2 b flops.
+        """Observe at X, `batch_shape x b x d`, too: each run's factor grows by b rows, in N^2 b
+        flops. Points of one run are observed in all; points of several turn one run into as many.
 
         Raises:
             InputError: X is not float64, not finite or of another shape.
             UsageError: noise and jitter are too small for it.
         """
         require_finite("X", X)
-        old = self.points(X)
-        if X.dim() != 2 or X.shape[1] != old.shape[1]:
-            raise InputError("X", tuple(X.shape), "of shape b x d, as the points before it")
-        if len(X) == 0:
+        batch_shape = self.shape_with("X", X, 2)
+        if X.shape[-2] == 0:
             return
-        corner = self.noisy(X, self.derivatives.value(X, X))
-        self._L = grown(self.factor(X), self.derivatives.value(old, X), corner)
-        self._X = torch.cat([old, X])
+        X = X.expand(*batch_shape, *X.shape[-2:])
+        old, L = (
+            part.expand(*batch_shape, *part.shape[-2:]) for part in (self.points(X), self.factor(X))
+        )
+        corner = add_noise_(self, X, self.derivatives.value(X, X))
+        self._L = grown(L, self.derivatives.value(old, X), corner)
+        self._X = torch.cat([old, X], dim=-2)
 
     def conditioned_on(self, X: Tensor) -> GradientPosterior:
-        """A copy that has observed X, `b x d`, as well; this one is left as it is."""
+        """A copy that has observed X, `batch_shape x b x d`, as well; this one is left as it is."""
         twin = copy.copy(self)
         twin.append(X)
         return twin
@@ -120,6 +172,9 @@ class GradientPosterior:
     def weights(self, theta: Tensor) -> Tensor:
         """W, `batch_shape x d x N`: the posterior mean of the gradient at theta (`batch_shape x d`)
         is W @ (y - mean).
+
+        Raises:
+            InputError: theta is not float64, not finite or of another shape.
         """
         self._require_theta(theta)
         return torch.linalg.solve_triangular(
@@ -127,7 +182,11 @@ class GradientPosterior:
         ).mT
 
     def covariance(self, theta: Tensor) -> Tensor:
-        """Posterior covariance of the gradient at theta (`... x d`), `... x d x d`."""
+        """Posterior covariance of the gradient at theta (`batch_shape x d`), `batch_shape x d x d`.
+
+        Raises:
+            InputError: theta is not float64, not finite or of another shape.
+        """
         self._require_theta(theta)
         A = self.whitened_cross(theta)
         return self.derivatives.prior(theta) - A.mT @ A
@@ -151,6 +210,7 @@ class GradientPosterior:
         It is a `ClippedGradient` with the weights of `conditioned_on(X)` and this posterior's mean
         as its center, so its sensitivity is proven there: from clip and adjacency alone, whatever
         the weights are. Free and public; `append(X)` afterwards if the losses are to be used again.
+        A query is of one run.
 
         Args:
             theta: where the gradient is wanted, `d`.
@@ -168,8 +228,19 @@ class GradientPosterior:
             divisor, loss_range: as in `ClippedGradient`.
 
         Raises:
-            InputError: an argument out of range, or points without an earlier answer.
+            InputError: an argument out of range, points of several runs, or points without an
+                earlier answer.
+            UsageError: this posterior is of several runs.
         """
+        if self.batch_shape:
+            raise UsageError(
+                f"A query is of one run, and this posterior is of {self.batch_shape.numel()}. Make"
+                " a GradientPosterior for each run, and a query of each."
+            )
+        for name, value, dims in (("theta", theta, 1), ("X", X, 2)):
+            if value.dim() != dims:
+                shape = ("d", "b x d")[dims - 1]
+                raise InputError(name, tuple(value.shape), f"of shape {shape}, of one run")
         if len(self) and not earlier:
             raise InputError(
                 "earlier",
@@ -184,7 +255,7 @@ class GradientPosterior:
             at,
             weights=weights,
             clip=clip,
-            center=self.mean,
+            center=float(self.mean),
             divisor=divisor,
             earlier=earlier,
             keep=keep,
@@ -192,22 +263,22 @@ class GradientPosterior:
         )
 
     def _require_theta(self, theta: Tensor) -> None:
-        if require_finite("theta", theta).dim() < 1 or (
-            self._X is not None and theta.shape[-1] != self._X.shape[-1]
-        ):
-            raise InputError(
-                "theta",
-                tuple(theta.shape),
-                "of shape batch_shape x d, d that of the observed points",
-            )
+        self.shape_with("theta", require_finite("theta", theta), 1)
 
-    def noisy(self, X: Tensor, K: Tensor) -> Tensor:
-        """K + D for the covariance K of X, `... x b x b`."""
-        noisy = K.clone()
-        noisy.diagonal(dim1=-2, dim2=-1).add_(
-            self.derivatives.variances(X), alpha=self.jitter
-        ).add_(self.noise)
-        return noisy
+    def shape_with(self, name: str, value: Tensor, dims: int) -> torch.Size:
+        """The shape of the runs of this posterior and of the value together. The value has so many
+        dimensions of its own, the last for coordinates.
+        """
+        d = value.shape[-1:]
+        if self._X is not None:
+            d = self._X.shape[-1:]
+        elif self.derivatives.shape[-1] > 1:
+            d = self.derivatives.shape[-1:]
+        if value.dim() < dims or value.shape[-1:] != d:
+            shape = ("d", "b x d")[dims - 1]
+            allowed = f"of shape batch_shape x {shape}, d that of the kernel and of earlier points"
+            raise InputError(name, tuple(value.shape), allowed)
+        return broadcast(name, value.shape, self.batch_shape, value.shape[:-dims])
 
     def whitened_cross(self, theta: Tensor) -> Tensor:
         """L^-1 (dk(theta, X)/dtheta)^T, `batch_shape x N x d`, for a finite theta; its Gram matrix
@@ -217,8 +288,31 @@ class GradientPosterior:
         return torch.linalg.solve_triangular(self.factor(theta), cross, upper=False)
 
 
+def broadcast(
+    name: str, shape: Sequence[int], batch_shape: torch.Size, own: torch.Size
+) -> torch.Size:
+    """Both shapes broadcast. Raises InputError, which names the argument of this `shape`, for two
+    that do not fit.
+    """
+    try:
+        return broadcast_shapes(batch_shape, own)
+    except RuntimeError:
+        allowed = f"of a batch that fits the runs, {tuple(batch_shape)}"
+        raise InputError(name, tuple(shape), allowed) from None
+
+
+def add_noise_(posterior: GradientPosterior, X: Tensor, K: Tensor) -> Tensor:
+    """K + D in place of the covariance K of X, `... x b x b`."""
+    noise = posterior.noise
+    if isinstance(noise, Tensor):
+        noise = noise.unsqueeze(-1)
+    diagonal = K.diagonal(dim1=-2, dim2=-1)
+    diagonal.add_(posterior.derivatives.variances(X), alpha=posterior.jitter).add_(noise)
+    return K
+
+
 def grown(L: Tensor, cross: Tensor, corner: Tensor) -> Tensor:
-    """The lower factor, `(N + b) x (N + b)`, of [[L L^T, cross], [cross^T, corner]].
+    """The lower factor, `... x (N + b) x (N + b)`, of [[L L^T, cross], [cross^T, corner]].
 
     It is the blocked factorisation, one block row a call, and as stable: after 1,100 rows the
     weights were within 1e-8 of a fresh factor's.
@@ -232,8 +326,9 @@ def grown(L: Tensor, cross: Tensor, corner: Tensor) -> Tensor:
         UsageError: the matrix is not positive definite in float64.
     """
     V = torch.linalg.solve_triangular(L, cross, upper=False)
-    top = torch.cat([L, torch.zeros_like(cross)], dim=1)
-    return torch.cat([top, torch.cat([V.mT, cholesky(corner - V.mT @ V)], dim=1)])
+    top = torch.cat([L, torch.zeros_like(cross)], dim=-1)
+    bottom = torch.cat([V.mT, cholesky(corner - V.mT @ V)], dim=-1)
+    return torch.cat([top, bottom], dim=-2)
 
 
 def cholesky(A: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gpytorch
@@ -74,7 +75,19 @@ def _derivatives(kernel: Kernel) -> KernelDerivatives:
 
 
 class KernelDerivatives(abc.ABC):
-    """One kernel with fixed hyperparameters. Points are rows; leading dimensions are runs."""
+    """One kernel with fixed hyperparameters, or a batch of them. Points are rows; leading
+    dimensions are runs, which broadcast with the kernel's own.
+    """
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> torch.Size:
+        """`batch_shape x 1 x d`, with 1 in place of d if it takes points of any dimension."""
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of the batch of kernels, empty for one."""
+        return self.shape[:-2]
 
     @abc.abstractmethod
     def values(self, X: Tensor, Z: Tensor) -> Pulled:
@@ -85,6 +98,17 @@ class KernelDerivatives(abc.ABC):
         """dk(theta, Z)/dtheta, `... x d x m`, and P -> sum_j P_ji d2k(theta, z_i)/dtheta_j dz_i,
         `... x m x d`.
         """
+
+    def around(self, theta: Tensor, X: Tensor) -> Callable[[Tensor], tuple[Pulled, Pulled]]:
+        """Z -> `values` of X and Z, in one column, at Z, and `gradients`: what a search for Z asks
+        many times.
+        """
+
+        def at(Z: Tensor) -> tuple[Pulled, Pulled]:
+            rows = torch.cat([X.expand(*Z.shape[:-2], -1, -1), Z], dim=-2)
+            return self.values(rows, Z), self.gradients(theta, Z)
+
+        return at
 
     @abc.abstractmethod
     def variances(self, X: Tensor) -> Tensor:
@@ -97,7 +121,18 @@ class KernelDerivatives(abc.ABC):
         """A copy whose tensors, kernels and parts are on this device."""
         twin = copy.copy(self)
         for name, value in vars(self).items():
-            setattr(twin, name, _moved(value, device))
+            setattr(twin, name, moved(value, device))
+        return twin
+
+    def of_runs(self, batch_shape: torch.Size, runs: Tensor | slice) -> KernelDerivatives:
+        """The kernels of the runs (`r`) of these numbers in the flattened batch; the kernel itself
+        where all runs have one.
+        """
+        if not self.batch_shape:
+            return self
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            setattr(twin, name, _of_runs(value, batch_shape, runs))
         return twin
 
     def value(self, X: Tensor, Z: Tensor) -> Tensor:
@@ -130,15 +165,48 @@ def _units(like: Tensor) -> Tensor:
     return units.view(n, *[1] * (like.dim() - 1), n).expand(n, *like.shape)
 
 
-def _moved(value: Any, device: torch.device | str | None) -> Any:
+def moved(value: Any, device: torch.device | str | None) -> Any:
+    """A tensor, kernel, module or list of these on this device; anything else as it is."""
     if isinstance(value, (list, tuple)):
-        return [_moved(part, device) for part in value]
+        return [moved(part, device) for part in value]
     # a module moves in place
     if isinstance(value, torch.nn.Module):
         return copy.deepcopy(value).to(device=device)
     if isinstance(value, (Tensor, KernelDerivatives)):
         return value.to(device=device)
     return value
+
+
+def of_runs(value: Tensor, batch_shape: torch.Size, runs: Tensor | slice, dims: int) -> Tensor:
+    """Rows of some runs, `r x ...`, of what is `... x` so many dimensions and broadcasts to the
+    batch; `runs` are numbers in the flattened batch.
+    """
+    tail = value.shape[value.dim() - dims :]
+    flat = value.expand(*batch_shape, *tail).reshape(batch_shape.numel(), *tail)
+    if isinstance(runs, slice):
+        return flat[runs]
+    # copies whole rows, which indexing does not
+    return flat.index_select(0, runs)
+
+
+def _of_runs(value: Any, batch_shape: torch.Size, runs: Tensor | slice) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [part.of_runs(batch_shape, runs) for part in value]
+    if isinstance(value, KernelDerivatives):
+        return value.of_runs(batch_shape, runs)
+    if isinstance(value, Tensor):
+        return of_runs(value, batch_shape, runs, 2)
+    numbers = range(batch_shape.numel())
+    count = len(numbers[runs]) if isinstance(runs, slice) else len(runs)
+    # GPyTorch's own indexing needs all parts to have the whole batch shape
+    twin = copy.deepcopy(value)
+    for part in twin.modules():
+        if isinstance(part, Kernel):
+            own = len(part._batch_shape)
+            for parameter in part.parameters(recurse=False):
+                parameter.data = of_runs(parameter.data, batch_shape, runs, parameter.dim() - own)
+            part.batch_shape = torch.Size([count])
+    return twin
 
 
 class Scaled(KernelDerivatives):
@@ -148,13 +216,28 @@ class Scaled(KernelDerivatives):
         self.base = base
         self.scale = scale[..., None, None]
 
+    @property
+    def shape(self) -> torch.Size:
+        return broadcast_shapes(self.base.shape, self.scale.shape)
+
     def values(self, X: Tensor, Z: Tensor) -> Pulled:
-        K, pull = self.base.values(X, Z)
-        return self.scale * K, lambda C: pull(self.scale * C)
+        return self._times(self.base.values(X, Z))
 
     def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
-        G, pull = self.base.gradients(theta, Z)
-        return self.scale * G, lambda P: pull(self.scale * P)
+        return self._times(self.base.gradients(theta, Z))
+
+    def around(self, theta: Tensor, X: Tensor) -> Callable[[Tensor], tuple[Pulled, Pulled]]:
+        base = self.base.around(theta, X)
+
+        def at(Z: Tensor) -> tuple[Pulled, Pulled]:
+            values, gradients = base(Z)
+            return self._times(values), self._times(gradients)
+
+        return at
+
+    def _times(self, part: Pulled) -> Pulled:
+        matrix, pull = part
+        return self.scale * matrix, lambda C: pull(self.scale * C)
 
     def variances(self, X: Tensor) -> Tensor:
         return self.scale[..., 0] * self.base.variances(X)
@@ -169,6 +252,10 @@ class Sum(KernelDerivatives):
     def __init__(self, parts: Sequence[KernelDerivatives]) -> None:
         self.parts = parts
 
+    @property
+    def shape(self) -> torch.Size:
+        return broadcast_shapes(*(part.shape for part in self.parts))
+
     def values(self, X: Tensor, Z: Tensor) -> Pulled:
         return _add([part.values(X, Z) for part in self.parts])
 
@@ -176,15 +263,25 @@ class Sum(KernelDerivatives):
         return _add([part.gradients(theta, Z) for part in self.parts])
 
     def variances(self, X: Tensor) -> Tensor:
-        return torch.stack([part.variances(X) for part in self.parts]).sum(0)
+        return _total(part.variances(X) for part in self.parts)
 
     def prior(self, theta: Tensor) -> Tensor:
-        return torch.stack([part.prior(theta) for part in self.parts]).sum(0)
+        return _total(part.prior(theta) for part in self.parts)
 
 
 def _add(terms: Sequence[Pulled]) -> Pulled:
     matrices, pulls = zip(*terms, strict=True)
-    return torch.stack(matrices).sum(0), lambda C: torch.stack([pull(C) for pull in pulls]).sum(0)
+    return _total(matrices), lambda C: _total(pull(C) for pull in pulls)
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
+    """The shape to which all of these broadcast. Raises RuntimeError if there is none."""
+    return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
+def _total(parts: Iterable[Tensor]) -> Tensor:
+    """The sum of parts of which only some may be of a batch."""
+    return functools.reduce(torch.add, parts)
 
 
 class Radial(KernelDerivatives):
@@ -198,6 +295,10 @@ class Radial(KernelDerivatives):
 
     def __init__(self, lengthscale: Tensor) -> None:
         self.lengthscale = lengthscale
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.lengthscale.shape
 
     @staticmethod
     @abc.abstractmethod
@@ -217,12 +318,30 @@ class Radial(KernelDerivatives):
         centre = Z.mean(-2, keepdim=True)
         U = (X - centre) / self.lengthscale
         V = (Z - centre) / self.lengthscale
-        r2 = (
-            (V @ U.mT)
-            .mul_(-2.0)
-            .add_((U * U).sum(-1).unsqueeze(-2))
-            .add_((V * V).sum(-1, keepdim=True))
-        )
+        return self._values(U, (U * U).sum(-1), V, (V * V).sum(-1))
+
+    def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
+        V = (Z - theta.unsqueeze(-2)) / self.lengthscale
+        return self._gradients(V, (V * V).sum(-1))
+
+    def around(self, theta: Tensor, X: Tensor) -> Callable[[Tensor], tuple[Pulled, Pulled]]:
+        centre = theta.unsqueeze(-2)
+        U = (X - centre) / self.lengthscale
+        u2 = (U * U).sum(-1)
+
+        def at(Z: Tensor) -> tuple[Pulled, Pulled]:
+            V = (Z - centre) / self.lengthscale
+            v2 = (V * V).sum(-1)
+            runs = V.shape[:-2]
+            rows = torch.cat([U.expand(*runs, -1, -1), V], dim=-2)
+            squares = torch.cat([u2.expand(*runs, -1), v2], dim=-1)
+            return self._values(rows, squares, V, v2), self._gradients(V, v2)
+
+        return at
+
+    def _values(self, U: Tensor, u2: Tensor, V: Tensor, v2: Tensor) -> Pulled:
+        """`values` of whitened points, with their squared lengths."""
+        r2 = (V @ U.mT).mul_(-2.0).add_(u2.unsqueeze(-2)).add_(v2.unsqueeze(-1))
         # m x n in memory: the columns that LAPACK wants
         kappa, phi, _ = self.profile(r2.clamp_min_(0.0).mT)
 
@@ -232,9 +351,9 @@ class Radial(KernelDerivatives):
 
         return kappa, pull
 
-    def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
-        V = (Z - theta.unsqueeze(-2)) / self.lengthscale
-        _, phi, psi = (part.unsqueeze(-1) for part in self.profile((V * V).sum(-1)))
+    def _gradients(self, V: Tensor, v2: Tensor) -> Pulled:
+        """`gradients` of whitened points measured from theta, with their squared lengths."""
+        _, phi, psi = (part.unsqueeze(-1) for part in self.profile(v2))
 
         def pull(P: Tensor) -> Tensor:
             white = P.mT / self.lengthscale
@@ -327,6 +446,14 @@ class Autodiff(KernelDerivatives):
     def __init__(self, kernel: Any) -> None:
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
 
+    @property
+    def shape(self) -> torch.Size:
+        d = 1
+        # else it counts the active coordinates alone
+        if self.kernel.active_dims is None:
+            d = self.kernel.ard_num_dims or 1
+        return torch.Size((*self.kernel.batch_shape, 1, d))
+
     def _dense(self, X: Tensor, Z: Tensor) -> Tensor:
         # one row more than needed: for X equal to Z GPyTorch shares their distances, and the
         # derivative by Z alone is lost; trace_mode, because its hand-written autograd functions do
@@ -334,7 +461,13 @@ class Autodiff(KernelDerivatives):
         with gpytorch.settings.trace_mode(True), ClampFromInside():
             return self.kernel(X, torch.cat([Z, Z[..., :1, :] + 1.0], dim=-2)).to_dense()[..., :-1]
 
+    def _in_batch(self, Z: Tensor, *others: torch.Size) -> Tensor:
+        """Z, each run its own: what is pulled back would be summed over runs that share it."""
+        runs = broadcast_shapes(self.batch_shape, Z.shape[:-2], *others)
+        return Z.expand(*runs, *Z.shape[-2:])
+
     def values(self, X: Tensor, Z: Tensor) -> Pulled:
+        Z = self._in_batch(Z, X.shape[:-2])
         # GPyTorch centres distances at the mean of X
         if X.shape[-2] == 0:
             return Z.new_zeros(*Z.shape[:-2], 0, Z.shape[-2]), lambda _: torch.zeros_like(Z)
@@ -342,6 +475,8 @@ class Autodiff(KernelDerivatives):
         return K, lambda C: vjp(C.expand(K.shape))[0]
 
     def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
+        Z = self._in_batch(Z, theta.shape[:-1])
+
         def by_theta(Z: Tensor) -> Tensor:
             # one theta a run of Z
             rows = theta.unsqueeze(-2) + torch.zeros_like(Z.sum(-2, keepdim=True))
@@ -356,6 +491,7 @@ class Autodiff(KernelDerivatives):
             return self.kernel(X, diag=True)
 
     def prior(self, theta: Tensor) -> Tensor:
+        theta = self._in_batch(theta.unsqueeze(-2)).squeeze(-2)
         remedy = "Add kernels instead of multiplying them, or use RBF or Matern-5/2."
         refusal = InputError(
             "kernel",
@@ -397,6 +533,58 @@ class Autodiff(KernelDerivatives):
         steepest = slopes.diagonal(dim1=-2, dim2=-1).amax(-1)
         length = (self.variances(theta.unsqueeze(-2)).squeeze(-1) / steepest).sqrt()
         return torch.where(length.isfinite() & (length > 0.0), length, 1.0)
+
+
+class OfAffineMap(KernelDerivatives):
+    """k(u, v) of u = (x - offset) / coefficient, v = (z - offset) / coefficient, each `... x 1 x
+    d`, in the coordinates of x and z.
+    """
+
+    def __init__(self, base: KernelDerivatives, coefficient: Tensor, offset: Tensor) -> None:
+        self.base = base
+        self.coefficient = coefficient
+        self.offset = offset
+
+    @property
+    def shape(self) -> torch.Size:
+        return broadcast_shapes(self.base.shape, self.coefficient.shape)
+
+    def _mapped(self, X: Tensor) -> Tensor:
+        return (X - self.offset) / self.coefficient
+
+    def values(self, X: Tensor, Z: Tensor) -> Pulled:
+        K, pull = self.base.values(self._mapped(X), self._mapped(Z))
+        return K, lambda C: pull(C) / self.coefficient
+
+    def gradients(self, theta: Tensor, Z: Tensor) -> Pulled:
+        at = self._mapped(theta.unsqueeze(-2)).squeeze(-2)
+        G, pull = self.base.gradients(at, self._mapped(Z))
+        by_row = self.coefficient.mT
+        return G / by_row, lambda P: pull(P / by_row) / self.coefficient
+
+    def variances(self, X: Tensor) -> Tensor:
+        return self.base.variances(self._mapped(X))
+
+    def prior(self, theta: Tensor) -> Tensor:
+        prior = self.base.prior(self._mapped(theta.unsqueeze(-2)).squeeze(-2))
+        return prior / self.coefficient / self.coefficient.mT
+
+
+def of_affine_map(
+    kernel: KernelDerivatives, coefficient: Tensor, offset: Tensor
+) -> KernelDerivatives:
+    """The kernel of points that are mapped first, as `OfAffineMap`; of a radial kernel another
+    radial one, whose length-scales are longer, so that it keeps its closed forms.
+    """
+    if isinstance(kernel, Radial):
+        return type(kernel)(kernel.lengthscale * coefficient)
+    if isinstance(kernel, Scaled):
+        twin = copy.copy(kernel)
+        twin.base = of_affine_map(kernel.base, coefficient, offset)
+        return twin
+    if isinstance(kernel, Sum):
+        return Sum([of_affine_map(part, coefficient, offset) for part in kernel.parts])
+    return OfAffineMap(kernel, coefficient, offset)
 
 
 def radial_part(kernel: KernelDerivatives) -> tuple[Radial, Tensor] | None:

@@ -409,6 +409,7 @@ _GROUPED: dict[str, Any] = {
     "acquisition.ucb.suggest_ucb": lambda: of(model=models.FiniteGP(grid(), KERNEL, 1e-2)),
     "gibo.choose_clip": of(candidates=(0.1, 1.0), budget=0.5),
     "gibo.choose_start": of(budget=0.5),
+    "gibo.GradientGP.release_gradient": of(mechanism=GAUSSIAN),
     "dpsgd.private_selection dpsgd.selection.selection_event": lambda: of(
         curator=curator("rdp"), score=NOISED
     ),
@@ -461,6 +462,7 @@ OWNERS: dict[str, Any] = {
     "Space": lambda: SPACE,
     "papers.po_gp_ucb.http.RemoteCurator": remote,
 }
+OWNERS["gibo.GradientGP"] = lambda: gibo.GradientGP(grid(), grid().sum(1, keepdim=True))
 OWNERS |= {"papers.po_gp_ucb.Outcomes": outcomes, "papers.po_gp_ucb.Modeler": MADE["modeler"]}
 OWNERS["DPSearch"] = lambda: dpbo.DPSearch(**good_call("DPSearch")[1])
 METHODS = (
@@ -473,6 +475,8 @@ METHODS = (
     " acquisition.ucb.SrinivasCompact"
     " acquisition.ucb.kusner_beta acquisition.ucb.suggest_ucb acquisition.prior_guidance.Prior"
     " acquisition.trust_region.TrustRegion acquisition.trust_region.region_after"
+    " gibo.GradientGP.gradient_posterior gibo.GradientGP.of_one_unit"
+    " gibo.GradientGP.gradient_query gibo.GradientGP.release_gradient"
     " gibo.gradient_points.fewest_gradient_points dpsgd.selection.selection_event"
     " dpsgd.hidden_runs.DensityRatioProposals queries.ball.Ball"
     " papers.em.mixture_moments.MixtureMoments papers.em.point_sums.ClusterSums"

@@ -118,6 +118,8 @@ FOREIGN = (
     "DPSearch.estimator DPSearch.param_distributions DPSearch.fit.[Xy]_* accounting.calibrate.event"
     " acquisition.*.schedule *.random_state acquisition.suggest.model *.posterior_mean.model"
     " gibo.GIBOSettings.optimizer algorithms.search_then_choose.fit"
+    " gibo.GradientGP.train_* gibo.GradientGP.likelihood gibo.GradientGP.*_module"
+    " gibo.GradientGP.*_transform"
     " integrations.optuna.NoiseAwareSampler.seed models.noisy_inputs.SameRow.*"
     " testing.assert_*law.cdf *.callback testing.audit.draw testing.audit.statistic"
     " testing.check_per_record.s[cu]* testing.check_per_record.records testing.replay.run"

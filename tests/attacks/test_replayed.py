@@ -91,6 +91,7 @@ PUBLIC = {
     "SearchRelease": "data",
     "posterior_of_one_unit": "of a model of released values",
     "GradientPosterior": "a model of released values",
+    "GradientGP": "a model of released values",
     "GradientInformation": "of a model of released values",
     "suggest_gradient_points": "of a model of released values",
     "lattice_design": "public points",

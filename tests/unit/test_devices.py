@@ -3,12 +3,14 @@ else on a device that is not there.
 """
 
 import copy
+import math
 
 import pytest
 import scipy.stats
 import torch
 from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.models import SingleTaskGP
+from botorch.models.transforms.input import Normalize
 from botorch.optim import optimize_acqf
 from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
 
@@ -28,6 +30,7 @@ from dpbo.errors import InputError
 from dpbo.gibo import (
     ClippedGradient,
     GIBOSettings,
+    GradientGP,
     GradientInformation,
     GradientPosterior,
     choose_clip,
@@ -180,6 +183,12 @@ def model(at):
     )
 
 
+def placed_gradient_gp(at):
+    with CPU:
+        normalize = Normalize(d=3)
+    return at.put(made(lambda: GradientGP(draw(6, 3), draw(6, 1), input_transform=normalize)))
+
+
 def asynchronous(at):
     asked = PrivateObjective(curator(at), score, score_range=(0.0, 1.0), evaluations=3)
     return AsynchronousBO(asked, Space(a=[0, 1], b=[0, 1], c=[0, 1]), workers=1).run(AtOnce()).Y
@@ -303,6 +312,9 @@ THERE = {
         posterior(at), at.put(THETA), 0.5, bounds=BOX
     ),
     "gradient information": information,
+    "gradient posterior": (
+        lambda at: placed_gradient_gp(at).gradient_posterior(at.put(draw(2, 3))).mean.detach()
+    ),
     "finite, RBF": lambda at: finite(at, rbf()),
     "finite, Matern": lambda at: finite(at, matern()),
     "finite, any kernel": lambda at: finite(at, made(RQKernel)),
@@ -356,6 +368,11 @@ HERE = {
     "a model's gradient": lambda at: ask(
         at,
         posterior_of_one_unit(model(at)).gradient_query(at.put(THETA), at.put(X), loss, clip=1.0),
+    ),
+    "a model's released gradient": lambda at: (
+        placed_gradient_gp(at)
+        .release_gradient(curator(at), at.put(THETA), at.put(X), loss, clip=1.0, mechanism=EXACT)
+        .value
     ),
     "moments": lambda at: ask(at, MixtureMoments(3, ball=BALL, natural=draw(3, 10))),
     "moments in a ball of its own": lambda at: ask(
@@ -543,19 +560,55 @@ def test_a_gradient_posterior_waits_for_a_device_twice_at_most(device):
         assert len(device.syncs) <= 2, device.syncs
 
 
-def test_a_search_for_gradient_points_is_on_the_cpu_and_waits_for_copies_alone(device):
+def test_a_search_for_gradient_points_waits_for_a_device_once_in_eight_steps(device):
     found = posterior(device)
     theta = device.put(THETA)
-    for search in (
-        lambda steps: suggest_gradient_points(found, theta, 4, steps=steps),
-        lambda steps: fewest_gradient_points(found, theta, 1e-9, steps=steps),
-    ):
-        waits = []
-        for steps in (1, 20):
+    for bounds in (None, device.put(BOX)):
+        for steps in (1, 24):
             device.forget()
-            search(steps)
-            waits.append(len(device.syncs))
-        assert waits[0] == waits[1] <= 10, device.syncs
+            suggest_gradient_points(found, theta, 4, bounds=bounds, steps=steps, close=1e-300)
+            assert len(device.syncs) <= 5 + math.ceil(steps / 8), device.syncs
+            assert len(device.uploads) <= 5, device.uploads
+
+
+def test_the_fewest_points_wait_for_each_number_that_is_tried(device):
+    found = posterior(device)
+    theta = device.put(THETA)
+    device.forget()
+    assert len(fewest_gradient_points(found, theta, 1e-9, 4, steps=8)) == 4
+    # 1, 2 and 4 points
+    assert len(device.syncs) <= 3 * 6, device.syncs
+
+
+def test_fifty_runs_start_no_more_of_a_devices_work_than_one_and_wait_no_more(device):
+    history = draw(50, 6, 3)
+    thetas = draw(50, 3)
+
+    def work(runs):
+        """Launches and waits of each step."""
+        found = GradientPosterior(device.put(rbf()), 1e-4)
+        X_there, more, theta, start = (
+            device.put(part[runs]) for part in (history, draw(50, 4, 3), thetas, draw(50, 4, 3))
+        )
+        found.append(X_there)
+        wanted = {"bounds": device.put(BOX), "start": start, "steps": 12, "close": 1e-300}
+        counts = {}
+        for name, step in {
+            "append": lambda: found.append(more),
+            "weights": lambda: found.weights(theta),
+            "covariance": lambda: found.covariance(theta),
+            "points": lambda: suggest_gradient_points(found, theta, 4, **wanted),
+            "information": lambda: GradientInformation(found, theta)(more),
+        }.items():
+            device.forget()
+            step()
+            counts[name] = (len(device.launches), len(device.syncs))
+        return counts
+
+    one = work(0)
+    for name, (launches, waits) in work(slice(None)).items():
+        assert launches <= one[name][0], name
+        assert waits <= one[name][1], name
 
 
 def test_a_step_of_gp_ucb_never_waits_for_a_device(device):

@@ -22,6 +22,7 @@ from dpbo.accounting import Planned, PureFilter
 from dpbo.errors import InputError, LedgerError, LedgerMismatch, UsageError
 from dpbo.events import GaussianEvent
 from dpbo.gibo import GIBOSettings, choose_clip, choose_start
+from dpbo.gibo.design import GIBODesign
 from dpbo.gibo.gradient_posterior import GradientPosterior
 from dpbo.objective import NoiseWarning
 from dpbo.testing import SeededEntropy
@@ -400,3 +401,26 @@ def test_where_losses_are_noisy_the_points_lie_further_apart():
     noisy, left = variance_left(0.01, 0.04)
     assert noisy.min() > 0.09
     assert left == pytest.approx(variance_left(0.01, None)[1])
+
+
+def two_designs(settings, path, history):
+    """The points of two iterations; the second knows the first's, if there is a history."""
+    design = GIBODesign(box(2), 3, settings)
+    first = design.points(history, path[0], 0)
+    if settings.history:
+        history.append(first)
+    return torch.stack([first, design.points(history, path[1], 1)])
+
+
+def test_designs_of_independent_runs_are_those_of_each_run():
+    paths = torch.rand(2, 3, 2, dtype=DOUBLE)
+    for settings in (
+        RECOMMENDED,
+        dataclasses.replace(RECOMMENDED, radius=None),
+        dataclasses.replace(PAPER, unit_box=True),
+    ):
+        kernel = gpytorch.kernels.RBFKernel().double()
+        together = two_designs(settings, paths, GradientPosterior(kernel, 0.0))
+        for run in range(3):
+            alone = two_designs(settings, paths[:, run], GradientPosterior(kernel, 0.0))
+            torch.testing.assert_close(together[:, run], alone, rtol=1e-6, atol=1e-6)

@@ -1,17 +1,18 @@
 """The points that tell most about a gradient: closed-form designs, and the search for points."""
 
 import itertools
+import math
 
 import pytest
 import torch
 
 from dpbo.acquisition import designs
-from dpbo.errors import UsageError
+from dpbo.errors import InputError, UsageError
 from dpbo.gibo import GradientPosterior, suggest_gradient_points
 from dpbo.gibo.gradient_points import GradientTrace, fewest_gradient_points
 from dpbo.models.kernels import RBF, Matern52
 from tests.setups import DOUBLE, box, point
-from tests.unit.models.kernels import KERNELS
+from tests.unit.models.kernels import KERNELS, batched
 
 D = 3
 ONE = point(1.0)
@@ -59,10 +60,12 @@ def test_the_value_and_slope_of_a_design_are_those_of_a_batch_and_of_differences
 def test_points_upon_each_other_without_noise_are_refused():
     history = GradientPosterior(KERNELS["rbf"](D), 0.0, jitter=1e-300)
     history.append(torch.eye(D, dtype=DOUBLE))
+    trace = GradientTrace(history, torch.zeros(D, dtype=DOUBLE))
+    close = torch.full((20, D), 0.3, dtype=DOUBLE)
     with pytest.raises(UsageError, match="jitter"):
-        GradientTrace(history, torch.zeros(D, dtype=DOUBLE)).value_and_gradient(
-            torch.full((20, D), 0.3, dtype=DOUBLE)
-        )
+        trace.value(close)
+    # a search looks elsewhere
+    assert trace.value_and_gradient(close)[0] == math.inf
 
 
 @pytest.mark.parametrize(("name", "b"), [("rbf", D + 2), ("matern-scaled", D + 1), ("poly2", 2)])
@@ -136,6 +139,62 @@ def test_a_good_start_is_used():
     ) <= value(history, theta, good)
     bad = suggest_gradient_points(history, theta, D + 1, start=good + 10.0, steps=5)
     assert torch.equal(bad, suggest_gradient_points(history, theta, D + 1, steps=5))
+
+
+def test_a_search_for_a_batch_of_runs_is_that_of_each_run():
+    X = 0.5 * torch.randn(2, 3, 8, D, dtype=DOUBLE)
+    thetas = 0.1 * torch.randn(2, 3, D, dtype=DOUBLE)
+    boxes = torch.stack([thetas - 0.1, thetas + 0.3], dim=-2)
+    start = thetas.unsqueeze(-2) + 0.1 * torch.randn(2, 3, D + 1, D, dtype=DOUBLE)
+    noises = torch.full((2, 3), 1e-4, dtype=DOUBLE) + 1e-2 * torch.rand(2, 3, dtype=DOUBLE)
+    for name, own in (("rbf", ()), ("matern-scaled", (2, 3)), ("rq", (3,))):
+        kernel = batched(name, D, *own) if own else KERNELS[name](D)
+        for n in (0, 8):
+            batch = GradientPosterior(kernel, noises).conditioned_on(X[:, :, :n])
+            for bounds, begin in ((None, None), (boxes, start), (box(D) - 0.5, start[0, 0])):
+                generator = torch.Generator().manual_seed(0)
+                found = suggest_gradient_points(
+                    batch, thetas, D + 1, bounds=bounds, start=begin, generator=generator, steps=5
+                )
+                assert found.shape == (2, 3, D + 1, D)
+                run = (1, 2)
+                of_run = kernel[run[2 - len(own) :]] if own else kernel
+                single = GradientPosterior(of_run, float(noises[run])).conditioned_on(X[run][:n])
+                expected = suggest_gradient_points(
+                    single,
+                    thetas[run],
+                    D + 1,
+                    bounds=bounds[run] if bounds is boxes else bounds,
+                    start=start[run] if begin is start else begin,
+                    generator=torch.Generator().manual_seed(0),
+                    steps=5,
+                )
+                torch.testing.assert_close(found[run], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_what_fits_no_batch_is_named():
+    history = GradientPosterior(KERNELS["rbf"](D), 1e-4).conditioned_on(
+        torch.rand(5, 8, D).double()
+    )
+    theta = torch.full((5, D), 0.5, dtype=DOUBLE)
+    good = {"theta": theta, "bounds": box(D), "start": torch.rand(5, D, D, dtype=DOUBLE)}
+    assert suggest_gradient_points(history, b=D, steps=1, **good).shape == (5, D, D)
+    for name, wrong in (
+        ("theta", theta[:2]),
+        ("theta", theta[:, :2]),
+        ("theta", theta[0, 0]),
+        ("bounds", box(D).expand(2, 2, D)),
+        ("bounds", box(D)[0]),
+        ("bounds", box(D) + 0.6),
+        ("start", torch.rand(2, D, D, dtype=DOUBLE)),
+        ("start", torch.rand(5, D + 1, D, dtype=DOUBLE)),
+    ):
+        with pytest.raises(InputError, match=f"^{name}="):
+            suggest_gradient_points(history, b=D, **{**good, name: wrong})
+    with pytest.raises(InputError, match=r"^posterior=\(5,\).*of one run"):
+        fewest_gradient_points(history, theta[0], 0.1)
+    with pytest.raises(InputError, match=r"^theta=.*of one run"):
+        fewest_gradient_points(GradientPosterior(KERNELS["rbf"](D), 0.0), theta, 0.1)
 
 
 def test_the_fewest_points_are_the_fewest():

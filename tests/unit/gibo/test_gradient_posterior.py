@@ -1,6 +1,7 @@
 """The posterior gradient against autograd of the posterior mean."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from dpbo.errors import InputError, UsageError
 from dpbo.gibo import GradientPosterior
 from tests.setups import DOUBLE
-from tests.unit.models.kernels import KERNELS, dense
+from tests.unit.models.kernels import KERNELS, batched, dense
 
 D = 3
 NOISE = 1e-3
@@ -104,6 +105,53 @@ def test_polynomials_beyond_their_rank():
     assert float(posterior.covariance(theta).trace()) < 1e-4
 
 
+def test_a_batch_of_runs_equals_a_loop():
+    X = torch.randn(2, 3, 9, D, dtype=DOUBLE)
+    thetas = torch.randn(2, 3, D, dtype=DOUBLE)
+    noises = 1e-3 + torch.rand(2, 3, dtype=DOUBLE)
+    for name in ("rbf", "matern-scaled", "poly2", "rq", "matern+linear"):
+        for own in ((), (3,), (2, 3)):
+            kernel = KERNELS[name](D) if not own else batched(name, D, *own)
+            batch = GradientPosterior(kernel, noises if own else NOISE)
+            assert batch.batch_shape == ((2, 3) if own else ())
+            # all runs observe the same points first
+            shared = X[0, 0, :2]
+            batch.append(shared)
+            batch.append(X[:, :, :5])
+            batch.append(X[:, :, 5:])
+            assert (batch.batch_shape, len(batch)) == ((2, 3), 11)
+            for i, j in ((0, 0), (1, 2)):
+                kernel_of_run = kernel[(i, j)[2 - len(own) :]] if own else kernel
+                single = GradientPosterior(kernel_of_run, float(noises[i, j]) if own else NOISE)
+                single.append(torch.cat([shared, X[i, j]]))
+                theta = thetas[i, j]
+                for at, found in ((theta, (i, j)), (thetas, (i, j))):
+                    weights = batch.weights(at)[found]
+                    covariance = batch.covariance(at)[found]
+                    case = f"{name} {own}"
+                    torch.testing.assert_close(
+                        weights, single.weights(theta), rtol=1e-9, atol=1e-9, msg=case
+                    )
+                    torch.testing.assert_close(
+                        covariance, single.covariance(theta), rtol=1e-9, atol=1e-9, msg=case
+                    )
+
+
+def test_one_posterior_serves_many_thetas_and_grows_into_a_batch():
+    single = observed(KERNELS["matern"](D), torch.randn(6, D, dtype=DOUBLE))
+    thetas = torch.randn(5, D, dtype=DOUBLE)
+    assert single.weights(thetas).shape == (5, D, 6)
+    more = torch.randn(5, 2, D, dtype=DOUBLE)
+    grown = single.conditioned_on(more)
+    assert (single.batch_shape, grown.batch_shape) == ((), (5,))
+    torch.testing.assert_close(
+        grown.covariance(thetas)[3],
+        single.conditioned_on(more[3]).covariance(thetas[3]),
+        rtol=1e-9,
+        atol=1e-9,
+    )
+
+
 def test_conditioning_leaves_the_original_alone():
     kernel = KERNELS["rbf"](D)
     X = torch.randn(6, D, dtype=DOUBLE)
@@ -123,9 +171,28 @@ def test_what_is_refused():
     X = torch.randn(4, D, dtype=DOUBLE)
     posterior = observed(kernel, X)
     tiny = GradientPosterior(kernel, 0.0, jitter=1e-18)
-    for wrong in (X.float(), X[:, :2], X * math.nan):
-        with pytest.raises(InputError):
+    for wrong in (X.float(), X[:, :2], X * math.nan, X[0]):
+        with pytest.raises(InputError, match=r"^X="):
             posterior.append(wrong)
+    runs = posterior.conditioned_on(X.expand(5, 4, D))
+    empty = GradientPosterior(batched("rq", D, 5), NOISE)
+    for batch in (runs, empty):
+        with pytest.raises(InputError, match=r"^X=\(2, 4, 3\).*fits the runs, \(5,\)"):
+            batch.append(X.expand(2, 4, D))
+        for what in (batch.weights, batch.covariance):
+            with pytest.raises(InputError, match=r"^theta=\(2, 3\).*fits the runs, \(5,\)"):
+                what(X[:2])
+    for history in (runs, GradientPosterior(kernel, NOISE)):
+        with pytest.raises(InputError, match=r"^theta="):
+            history.weights(X[0, :2])
+    for name in ("noise", "mean"):
+        settings: dict[str, Any] = {"noise": NOISE, name: torch.ones(2, dtype=DOUBLE)}
+        with pytest.raises(InputError, match=f"^{name}="):
+            GradientPosterior(batched("rbf", D, 5), **settings)
+    with pytest.raises(UsageError, match="of one run, and this posterior is of 5"):
+        runs.gradient_query(X[0], X, torch.dot, clip=1.0)
+    with pytest.raises(InputError, match=r"^theta=.*of one run"):
+        GradientPosterior(kernel, NOISE).gradient_query(X, X, torch.dot, clip=1.0)
     # below rounding
     with pytest.raises(UsageError, match="jitter"):
         tiny.append(torch.zeros(3, D, dtype=DOUBLE))

@@ -2,9 +2,12 @@
 charge.
 """
 
+from typing import Any
+
 import pytest
 import torch
 from botorch.models import SingleTaskGP
+from botorch.models.transforms.input import Normalize
 from botorch.models.transforms.outcome import Standardize
 from gpytorch.kernels import ScaleKernel
 from gpytorch.means import LinearMean
@@ -13,13 +16,14 @@ from dpbo import Adjacency, Budget, BudgetExceeded
 from dpbo.accounting import GDPFilter, PureFilter
 from dpbo.acquisition import GPUCB, SrinivasFinite
 from dpbo.errors import InputError
-from dpbo.gibo import GradientPosterior, posterior_of_one_unit, suggest_gradient_points
+from dpbo.gibo import GradientGP, GradientPosterior, posterior_of_one_unit, suggest_gradient_points
 from dpbo.mechanisms import GaussianMechanism, PermuteAndFlipMechanism
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.testing.entropy import SeededEntropy
 from tests.setups import DOUBLE, owner
 
 RECORDS = torch.linspace(-1.0, 1.0, 300, dtype=DOUBLE)
+BOUNDS = torch.tensor([[1.0, 1.0], [5.0, 5.0]], dtype=DOUBLE)
 THETA = torch.tensor([0.4, 0.7], dtype=DOUBLE)
 
 
@@ -53,6 +57,31 @@ def test_a_gradients_query_has_its_sensitivity_and_is_charged_once(posterior, ad
     assert own.release(query, mechanism).event == mechanism.event()
     with pytest.raises(BudgetExceeded):
         own.release(query, mechanism)
+
+
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_OR_REMOVE_ONE])
+def test_a_models_gradient_is_asked_for_and_released_in_one_call(adjacency):
+    X = 1.0 + 4.0 * torch.rand(9, 2, dtype=DOUBLE)
+    Y = torch.stack([loss(x, RECORDS).mean() for x in X]).unsqueeze(1)
+    model = GradientGP(X, Y, input_transform=Normalize(2))
+    theta = torch.tensor([2.0, 3.0], dtype=DOUBLE)
+    terms: dict[str, Any] = {"clip": 1.5, "noise": 0.1, "divisor": 300.0}
+    at = suggest_gradient_points(model.of_one_unit(0.1), theta, 3, bounds=BOUNDS)
+    query = model.gradient_query(theta, at, loss, **terms)
+    assert query.sensitivity(adjacency).l2 == (3.0 if adjacency is Adjacency.REPLACE_ONE else 1.5)
+    posterior = model.of_one_unit(0.1)
+    assert torch.equal(query.weights, posterior.conditioned_on(at).weights(theta))
+    assert query.center == posterior.mean
+    mechanism = GaussianMechanism(5.0)
+    by_query = curator(Budget.gdp(0.25), GDPFilter(), adjacency).release(query, mechanism)
+    for given in (at, None):
+        own = curator(Budget.gdp(0.25), GDPFilter(), adjacency)
+        more: dict[str, Any] = {"mechanism": mechanism, "bounds": BOUNDS, **terms}
+        released = model.release_gradient(own, theta, given, loss, **more)
+        assert released.event == mechanism.event()
+        assert torch.equal(released.value, by_query.value)
+        with pytest.raises(BudgetExceeded):
+            model.release_gradient(own, theta, given, loss, **more)
 
 
 def test_the_query_of_a_posterior_leaves_it_as_it_is(posterior):

@@ -55,6 +55,14 @@ KERNELS = {
 }
 
 
+def batched(name, d, *batch_shape):
+    """A batch of kernels, each with its own hyperparameters."""
+    kernel = KERNELS[name](d).expand_batch(torch.Size(batch_shape)).requires_grad_(False)
+    for parameter in kernel.parameters():
+        parameter.data = parameter + 0.3 * torch.randn(parameter.shape, dtype=DOUBLE)
+    return kernel
+
+
 def k(kernel, x, z):
     """k(x, z) of two points (`d`), written here from its definition, so that torch.func
     differentiates no code of ours.

@@ -1,0 +1,91 @@
+"""L-BFGS within boxes for many problems at once, against solutions that are known and SciPy's."""
+
+import math
+
+import scipy.optimize
+import torch
+
+from dpbo.gibo.box_search import minimize_in_boxes
+from tests.setups import DOUBLE
+
+N = 6
+
+
+def searched(objective, U, lower, upper, *, steps=200, close=1e-12, going=None):
+    """Points found, where `objective` takes points and the numbers of their runs."""
+    runs = torch.arange(len(U))
+    if going is None:
+        going = torch.ones(len(U), dtype=torch.bool)
+    return minimize_in_boxes(
+        lambda some: lambda at: objective(at, runs if some is None else some),
+        U,
+        lower.expand_as(U),
+        upper.expand_as(U),
+        going=going,
+        steps=steps,
+        close=close,
+    )
+
+
+def rosenbrock(U, _=None):
+    U = U.detach().requires_grad_()
+    left, right = U[:, :-1], U[:, 1:]
+    value = (100.0 * (right - left.square()).square() + (1.0 - left).square()).sum(1)
+    (slope,) = torch.autograd.grad(value.sum(), U)
+    return value.detach() / 100.0, slope / 100.0
+
+
+def test_quadratics_end_where_their_boxes_let_them():
+    curvatures = torch.logspace(0.0, 3.0, N, dtype=DOUBLE) * (1.0 + torch.rand(9, N, dtype=DOUBLE))
+    centres = torch.randn(9, N, dtype=DOUBLE)
+    lower, upper = torch.tensor([-0.5, 0.7], dtype=DOUBLE)
+
+    def objective(U, runs):
+        slope = curvatures[runs] * (U - centres[runs]) / 1e3
+        return 0.5 * (slope * (U - centres[runs])).sum(1), slope
+
+    start = torch.zeros(9, N, dtype=DOUBLE)
+    found = searched(objective, start, lower, upper)
+    torch.testing.assert_close(found, centres.clamp(lower, upper), rtol=0.0, atol=1e-4)
+
+
+def test_valleys_are_followed_as_far_as_scipy_follows_them():
+    start = torch.rand(12, N, dtype=DOUBLE) * 2.0 - 1.0
+    for upper in (math.inf, 0.8):
+        ends = torch.tensor([-1.0, upper], dtype=DOUBLE)
+        found = searched(rosenbrock, start.clamp(max=upper), *ends)
+        assert float(found.max()) <= upper
+        for u, reached in zip(start.clamp(max=upper), rosenbrock(found)[0], strict=True):
+            peer = scipy.optimize.minimize(
+                lambda x: float(rosenbrock(torch.from_numpy(x)[None])[0]),
+                u.numpy(),
+                jac=lambda x: rosenbrock(torch.from_numpy(x)[None])[1][0].numpy(),
+                method="L-BFGS-B",
+                bounds=[(-1.0, upper)] * N,
+            )
+            assert float(reached) <= peer.fun + 1e-4 or peer.fun > 0.01
+
+
+def test_runs_end_each_at_its_own_time_and_then_stay():
+    start = torch.rand(12, N, dtype=DOUBLE)
+    # these are where they should be
+    start[::3] = 1.0
+    going = torch.ones(12, dtype=torch.bool)
+    going[1::3] = False
+    bounds = (-torch.ones(()), torch.tensor(2.0))
+    found = searched(rosenbrock, start, *bounds, going=going)
+    alone = torch.cat([searched(rosenbrock, u[None], *bounds) for u in start[2::3]])
+    assert torch.equal(found[::3], start[::3])
+    assert torch.equal(found[1::3], start[1::3])
+    torch.testing.assert_close(found[2::3], alone, rtol=1e-9, atol=1e-9)
+
+
+def test_where_there_is_no_value_steps_are_shortened():
+    def objective(U, _):
+        inside = U.norm(dim=1) < 1.0
+        return torch.where(inside, (U - 0.3).square().sum(1), math.nan), 2.0 * (U - 0.3)
+
+    found = searched(
+        objective, torch.full((2, N), -0.4, dtype=DOUBLE), -torch.ones(()), torch.ones(())
+    )
+    torch.testing.assert_close(found, torch.full((2, N), 0.3, dtype=DOUBLE), rtol=0.0, atol=1e-5)
