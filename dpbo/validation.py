@@ -415,8 +415,11 @@ def _has_numbers(hint: Any) -> bool:
 
 @functools.cache
 def _elements(hint: Any) -> list[Any]:
-    """The types of the elements of a sequence."""
-    return [part for part in _parts(hint)[1] if part is not ...]
+    """The types of the elements of a sequence; a function has none."""
+    origin, parts = _parts(hint)
+    if origin is Callable:
+        return []
+    return [part for part in parts if part is not ...]
 
 
 def _number(value: Any, kinds: tuple[Any, ...]) -> Any:

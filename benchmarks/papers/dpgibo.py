@@ -1,7 +1,7 @@
 """DP-GIBO's experiments (arXiv 2502.06044, sections 4.1 to 4.4 and C.5): what of the paper is
 reproduced, and what is not.
 
-    python -m benchmarks.papers.dpgibo --experiment 4.3 --replications 10 --json FILE
+    python -m benchmarks.papers.dpgibo --experiment 4.3 --replications 50 --json FILE
 
 4.1 location of a normal, 4.2 Huber regression against noisy gradient descent, 4.3 length-scales of
 a Gaussian process at many privacy levels, 4.4 a support vector machine with 33 hyperparameters,
@@ -16,14 +16,13 @@ settings called "tuned" were chosen on seeds 100 to 119; figures are for seeds 0
 """
 
 import dataclasses
-import functools
 import pathlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.harness import Difference, band, difference, options, record, table, with_bar
+from benchmarks.harness import Difference, band, difference, options, record, table
 from benchmarks.papers import dpgibo_experiments as experiments
 from benchmarks.papers import dpgibo_problems as problems
 from benchmarks.papers.curves import Panel, draw, of
@@ -289,7 +288,9 @@ def run(
     alone: dict[
         str,
         tuple[
-            str, Callable[[int, Sizes], Replication], Callable[[Columns, Columns], list[Finding]]
+            str,
+            Callable[[Sequence[int], Sizes], list[Replication]],
+            Callable[[Columns, Columns], list[Finding]],
         ],
     ] = {
         "4.1": (
@@ -315,8 +316,8 @@ def run(
         ),
     }
     if name in alone:
-        title, one, findings = alone[name]
-        runs = _replicate(name, one, sizes, seeds)
+        title, all_of, findings = alone[name]
+        runs = all_of(seeds, sizes)
         if plot is not None and name in FIGURES:
             draw(plot, *FIGURES[name](runs))
         return report(title, runs, findings)
@@ -334,25 +335,13 @@ def run(
         if source == "CT slices":
             sizes = dataclasses.replace(sizes, train_svm=500, users_svm=5000)
         title = f"4.4 SVM on {'made-up data' if smoke else source}: validation loss"
-        one = functools.partial(experiments.machine, table=made)
-        runs = _replicate(name, one, sizes, seeds)
+        runs = experiments.machine(seeds, sizes, made)
         if plot is not None:
             draw(plot, *figure_3(runs))
         figures[source] = report(title, runs, findings_of_machine)
         if smoke:
             break
     return figures
-
-
-def _replicate(
-    name: str, one: Callable[[int, Sizes], Replication], sizes: Sizes, seeds: range
-) -> list[Replication]:
-    runs = []
-    begun = time.perf_counter()
-    for seed in with_bar(seeds):
-        runs.append(one(seed, sizes))
-        print(f"{name}: seed {seed}, {time.perf_counter() - begun:.0f} s", flush=True)
-    return runs
 
 
 def _as_good(claim: str, a: list[float], b: list[float]) -> Finding:
@@ -445,7 +434,7 @@ FIGURES = {"4.1": figure_1, "4.2": figure_2, "4.3": figure_4, "noisy": figure_5}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    chosen = options(__doc__, arguments, experiment="all", replications=10)
+    chosen = options(__doc__, arguments, experiment="all", replications=50)
     count = 1 if chosen.smoke else chosen.replications
     names = experiments.EXPERIMENTS if chosen.experiment == "all" else (chosen.experiment,)
     seeds = range(chosen.seed, chosen.seed + count)

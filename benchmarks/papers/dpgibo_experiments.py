@@ -1,5 +1,6 @@
-"""One replication of each experiment of DP-GIBO's paper: every method on the same records from the
-same start.
+"""The replications of each experiment of DP-GIBO's paper, one a seed: every method on the same
+records from the same start. All replications of one setting of DP-GIBO run at once
+(`gibo.replicate`).
 
 Each returns the true loss of every method's recommendation (over the least possible in 4.1 and
 4.2), by the method's name, and beside them what else a finding needs. Step sizes that the paper
@@ -10,26 +11,26 @@ import dataclasses
 import functools
 import math
 import statistics
-import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from botorch.utils.sampling import draw_sobol_samples
 from gpytorch.kernels import Kernel, PolynomialKernel, RBFKernel
 from torch import Tensor
 
+from benchmarks.harness import with_bar
 from benchmarks.papers import dpgibo_problems as problems
 from benchmarks.papers import peers
 from benchmarks.papers.dpgibo_problems import Problem
-from dpbo import DPGIBO
-from dpbo.gibo import GIBOSettings, choose_start
+from dpbo import DPGIBO, Budget
+from dpbo.gibo import GIBOSettings, choose_start, replicate
 from dpbo.gibo.algorithm import GIBOResult
 from dpbo.gibo.design import GIBODesign
 from dpbo.gibo.gradient_posterior import GradientPosterior
 from dpbo.mechanisms import NoNoise
-from dpbo.objective import NoiseWarning
+from dpbo.testing import SeededEntropy
 
 INF = math.inf
 PAPER = GIBOSettings.paper()
@@ -138,6 +139,14 @@ SMOKE = Sizes(
 )
 
 
+class Run(NamedTuple):
+    """One run of DP-GIBO: what it recommends, `d`, its iterates, `t + 1 x d`, and its rho."""
+
+    x: Tensor
+    iterates: Tensor
+    rho: float
+
+
 @dataclass
 class Replication:
     """Losses by method, rho by method, other figures, and curves over iterations by "quantity,
@@ -149,12 +158,11 @@ class Replication:
     extra: dict[str, float] = field(default_factory=dict)
     curves: dict[str, list[float]] = field(default_factory=dict)
 
-    def add(self, name: str, problem: Problem, result: GIBOResult) -> GIBOResult:
+    def add(self, name: str, problem: Problem, run: Run) -> None:
         """Keep the true loss of what a run recommends, and its path's."""
-        self.losses[name] = problem.value(result.x)
-        self.rho[name] = result.rho
-        self.follow(name, problem, result.iterates)
-        return result
+        self.losses[name] = problem.value(run.x)
+        self.rho[name] = run.rho
+        self.follow(name, problem, run.iterates)
 
     def follow(self, name: str, problem: Problem, path: Tensor) -> None:
         """Keep the true loss and the first coordinate along a path, `t + 1 x d`."""
@@ -170,40 +178,46 @@ class Replication:
 
 
 def gibo(
-    problem: Problem,
+    problems: Sequence[Problem],
     mu: float,
     settings: GIBOSettings,
     iterations: int,
     batch_size: int,
-    seed: int,
+    seeds: Sequence[int],
     **changes: Any,
-) -> GIBOResult:
-    """One run of DP-GIBO, or of GIBO where mu is infinite."""
-    mechanism = None if math.isfinite(mu) else NoNoise(allow_not_private=True)
-    terms: dict[str, Any] = {
-        "bounds": problem.bounds,
-        "start": problem.start,
-        "clip": 1.0,
-        **changes,
-    }
-    with warnings.catch_warnings():
-        # rho is in the table.
-        warnings.simplefilter("ignore", NoiseWarning)
-        search = DPGIBO(
-            problem.curator(mu, seed),
-            problem.loss,
-            mechanism=mechanism,
-            iterations=iterations,
-            batch_size=batch_size,
-            settings=_seeded(settings, seed),
-            **terms,
-        )
-    return search.run()
+) -> list[Run]:
+    """A run of DP-GIBO for each problem, or of GIBO where mu is infinite."""
+    first = problems[0]
+    private = math.isfinite(mu)
+    terms: dict[str, Any] = {"bounds": first.bounds, "clip": 1.0, **changes}
+    found = replicate(
+        [problem.records for problem in problems],
+        [problem.loss for problem in problems],
+        budget=Budget.gdp(mu, delta=1e-5) if private else None,
+        mechanism=None if private else NoNoise(allow_not_private=True),
+        iterations=iterations,
+        batch_size=batch_size,
+        start=torch.stack([problem.start for problem in problems]),
+        settings=settings,
+        seeds=None if settings.seed is None else seeds,
+        entropies=[SeededEntropy(seed) for seed in seeds],
+        allow_not_private=True,
+        **terms,
+    )
+    return [Run(x, path, found.rho) for x, path in zip(found.x, found.iterates, strict=True)]
 
 
 def _seeded(settings: GIBOSettings, seed: int) -> GIBOSettings:
     """The settings with this seed, where designs are rotated."""
     return settings if settings.seed is None else dataclasses.replace(settings, seed=seed)
+
+
+def add(
+    done: Sequence[Replication], name: str, problems: Sequence[Problem], runs: Sequence[Run]
+) -> None:
+    """Keep each run with its replication."""
+    for replication, problem, run in zip(done, problems, runs, strict=True):
+        replication.add(name, problem, run)
 
 
 def started(
@@ -232,157 +246,167 @@ def started(
     ).run()
 
 
-def location(seed: int, sizes: Sizes) -> Replication:
+def location(seeds: Sequence[int], sizes: Sizes) -> list[Replication]:
     """4.1, with the gradient's bias against the noise at mu = 0.5."""
-    problem = problems.normal_location(seed)
-    done = Replication()
+    samples = [problems.normal_location(seed) for seed in seeds]
+    done = [Replication() for _ in seeds]
     steps = sizes.steps_41
     kernel = PolynomialKernel(power=2).double()
     kernel.offset = 1.0
     descent = dataclasses.replace(PAPER, optimizer=SGD, learning_rate=LOCATION_STEP)
+    few = min(steps, 25)
+    d = len(samples[0].start)
+    clip = _clip(samples[0])
     for mu in (0.5, 2.0, INF):
-        result = done.add(
-            f"GIBO paper, mu {mu:g}",
-            problem,
-            gibo(problem, mu, descent, steps, 3, seed, kernel=kernel),
-        )
-        d = len(problem.start)
-        recommended = gibo(
-            problem, mu, RECOMMENDED, min(steps, 25), d + 1, seed, clip=_clip(problem)
-        )
-        done.add(f"GIBO recommended, mu {mu:g}", problem, recommended)
-        tail = result.iterates[-steps // 2 :]
-        done.extra[f"oscillation, mu {mu:g}"] = float(
-            (tail - problem.records.mean(0)).norm(dim=1).mean()
-        )
-    estimate = problem.records.mean(0)
-    done.curves["coordinate, maximum likelihood estimate"] = [float(estimate[0])] * (steps + 1)
-    lengths = _bias_and_noise(problem, 0.5, steps, kernel, seed)
-    for quantity, curve in lengths.items():
-        done.curves[f"length, {quantity}"] = curve
-        done.extra[f"{quantity}, mu 0.5"] = statistics.fmean(curve[steps // 2 :])
-    _peers(done, problem, 3 * steps, 15, seed, (0.5, 2.0) if sizes.peers_of_descents else ())
-    done.losses["start"] = problem.value(problem.start)
+        runs = gibo(samples, mu, descent, steps, 3, seeds, kernel=kernel)
+        add(done, f"GIBO paper, mu {mu:g}", samples, runs)
+        found = gibo(samples, mu, RECOMMENDED, few, d + 1, seeds, clip=clip)
+        add(done, f"GIBO recommended, mu {mu:g}", samples, found)
+        for own, problem, run in zip(done, samples, runs, strict=True):
+            tail = run.iterates[-steps // 2 :]
+            own.extra[f"oscillation, mu {mu:g}"] = float(
+                (tail - problem.records.mean(0)).norm(dim=1).mean()
+            )
+    levels = (0.5, 2.0) if sizes.peers_of_descents else ()
+    for own, problem, seed in one_by_one(done, samples, seeds):
+        estimate = problem.records.mean(0)
+        own.curves["coordinate, maximum likelihood estimate"] = [float(estimate[0])] * (steps + 1)
+        lengths = _bias_and_noise(problem, 0.5, steps, kernel, seed)
+        for quantity, curve in lengths.items():
+            own.curves[f"length, {quantity}"] = curve
+            own.extra[f"{quantity}, mu 0.5"] = statistics.fmean(curve[steps // 2 :])
+        _peers(own, problem, 3 * steps, 15, seed, levels)
+        own.losses["start"] = problem.value(problem.start)
     return done
 
 
-def huber(seed: int, sizes: Sizes) -> Replication:
+def huber(seeds: Sequence[int], sizes: Sizes) -> list[Replication]:
     """4.2, mu = 1, with the path of both descents."""
-    problem = problems.huber_regression(seed)
-    done = Replication()
+    samples = [problems.huber_regression(seed) for seed in seeds]
+    done = [Replication() for _ in seeds]
     steps = sizes.steps_42
     descent = dataclasses.replace(PAPER, optimizer=SGD, learning_rate=HUBER_STEP)
-    result = done.add("GIBO paper, mu 1", problem, gibo(problem, 1.0, descent, steps, 2, seed))
-    done.add("GIBO paper, mu inf", problem, gibo(problem, INF, descent, steps, 2, seed))
-    recommended = gibo(problem, 1.0, RECOMMENDED, min(steps, 25), 5, seed, clip=_clip(problem))
-    done.add("GIBO recommended, mu 1", problem, recommended)
-    path = peers.gradient_descent(problem, 1.0, seed, steps, clip=1.0, step=HUBER_STEP)
-    done.losses["DP-GD, mu 1"] = problem.value(path[-1])
-    paths = {"GIBO paper, mu 1": result.iterates, "DP-GD, mu 1": path}
+    runs = gibo(samples, 1.0, descent, steps, 2, seeds)
+    add(done, "GIBO paper, mu 1", samples, runs)
+    add(done, "GIBO paper, mu inf", samples, gibo(samples, INF, descent, steps, 2, seeds))
+    clip = _clip(samples[0])
+    found = gibo(samples, 1.0, RECOMMENDED, min(steps, 25), 5, seeds, clip=clip)
+    add(done, "GIBO recommended, mu 1", samples, found)
+    paths_of = [run.iterates for run in runs]
+    for own, problem, seed, path in one_by_one(done, samples, seeds, paths_of):
+        _descents(own, problem, seed, path, steps)
+        _peers(own, problem, 2 * steps, 8, seed, (1.0,) if sizes.peers_of_descents else ())
+        own.losses["start"] = problem.value(problem.start)
+    return done
+
+
+def _descents(own: Replication, problem: Problem, seed: int, path: Tensor, steps: int) -> None:
+    """4.2's paths beside each other: DP-GIBO's, and gradient descent's with and without noise."""
+    descent = peers.gradient_descent(problem, 1.0, seed, steps, clip=1.0, step=HUBER_STEP)
+    own.losses["DP-GD, mu 1"] = problem.value(descent[-1])
+    paths = {"GIBO paper, mu 1": path, "DP-GD, mu 1": descent}
     paths["gradient descent, not private"] = peers.gradient_descent(
         problem, INF, seed, steps, clip=1.0, step=HUBER_STEP
     )
     for name, iterates in paths.items():
-        done.follow(name, problem, iterates)
+        own.follow(name, problem, iterates)
         gradients = [problems.huber_gradient(x, problem.records).mean(0) for x in iterates]
-        done.curves[f"gradient, {name}"] = [float(gradient.norm()) for gradient in gradients]
-    estimated = _estimated_lengths(problem, result.iterates, 2)
-    done.curves["gradient, estimated by GIBO paper, mu 1, before the noise"] = estimated
-    true = done.curves["gradient, GIBO paper, mu 1"]
-    done.extra["estimated length over true, first 5 steps"] = statistics.fmean(
+        own.curves[f"gradient, {name}"] = [float(gradient.norm()) for gradient in gradients]
+    estimated = _estimated_lengths(problem, path, 2)
+    own.curves["gradient, estimated by GIBO paper, mu 1, before the noise"] = estimated
+    true = own.curves["gradient, GIBO paper, mu 1"]
+    own.extra["estimated length over true, first 5 steps"] = statistics.fmean(
         a / b for a, b in zip(estimated[:5], true[:5], strict=True)
     )
     for t in (max(steps // 20, 1), steps // 2, steps):
-        done.extra[f"GIBO at {t}"], done.extra[f"DP-GD at {t}"] = (
-            problem.value(result.iterates[t]),
-            problem.value(path[t]),
-        )
-    _peers(done, problem, 2 * steps, 8, seed, (1.0,) if sizes.peers_of_descents else ())
-    done.losses["start"] = problem.value(problem.start)
-    return done
+        own.extra[f"GIBO at {t}"] = problem.value(path[t])
+        own.extra[f"DP-GD at {t}"] = problem.value(descent[t])
 
 
-def tuning(seed: int, sizes: Sizes) -> Replication:
+def tuning(seeds: Sequence[int], sizes: Sizes) -> list[Replication]:
     """4.3: settings, privacy levels and peers."""
-    problem = problems.length_scales(seed, sizes.users, sizes.scales)
-    done = Replication()
+    tasks = [problems.length_scales(seed, sizes.users, sizes.scales) for seed in seeds]
+    done = [Replication() for _ in seeds]
     b = sizes.scales + 1
     budget = sizes.evaluations
     for mu in sizes.levels:
         for name, settings, clip in NAMED:
-            done.add(
-                f"GIBO {name}, mu {mu:g}",
-                problem,
-                gibo(problem, mu, settings, sizes.steps, b, seed, clip=clip),
-            )
-    done.search("random", problem, peers.random_search, budget, b, seed)
-    done.search("UCB-BO", problem, peers.ucb, budget, b, seed)
-    done.search("TuRBO", problem, peers.turbo, budget, b, seed)
-    _peers(done, problem, budget, b, seed, sizes.peer_levels)
-    found, _ = peers.privately(problem, peers.log_nei, budget, b, seed, 1.0)
-    done.losses["PrivateObjective + qLogNEI, mu 1"] = problem.value(found)
-    done.losses["start"] = problem.value(problem.start)
+            runs = gibo(tasks, mu, settings, sizes.steps, b, seeds, clip=clip)
+            add(done, f"GIBO {name}, mu {mu:g}", tasks, runs)
+    for own, problem, seed in one_by_one(done, tasks, seeds):
+        own.search("random", problem, peers.random_search, budget, b, seed)
+        own.search("UCB-BO", problem, peers.ucb, budget, b, seed)
+        own.search("TuRBO", problem, peers.turbo, budget, b, seed)
+        _peers(own, problem, budget, b, seed, sizes.peer_levels)
+        found, _ = peers.privately(problem, peers.log_nei, budget, b, seed, 1.0)
+        own.losses["PrivateObjective + qLogNEI, mu 1"] = problem.value(found)
+        own.losses["start"] = problem.value(problem.start)
     return done
 
 
-def machine(seed: int, sizes: Sizes, table: tuple[Tensor, Tensor]) -> Replication:
+def machine(seeds: Sequence[int], sizes: Sizes, table: tuple[Tensor, Tensor]) -> list[Replication]:
     """4.4: 33 hyperparameters of a support vector regression."""
-    problem = problems.svm(seed, table, sizes.train_svm, sizes.users_svm, sizes.features)
-    done = Replication()
+    tasks = [
+        problems.svm(seed, table, sizes.train_svm, sizes.users_svm, sizes.features)
+        for seed in seeds
+    ]
+    done = [Replication() for _ in seeds]
     b = sizes.features + 4
     budget = sizes.evaluations_svm
     for mu in (1.0, INF):
         for name, settings, clip in NAMED:
-            done.add(
-                f"GIBO {name}, mu {mu:g}",
-                problem,
-                gibo(problem, mu, settings, sizes.steps_svm, b, seed, clip=clip),
-            )
-    done.search("random", problem, peers.random_search, budget, b, seed)
-    _peers(done, problem, budget, b, seed, (1.0,))
-    done.losses["start"] = problem.value(problem.start)
+            runs = gibo(tasks, mu, settings, sizes.steps_svm, b, seeds, clip=clip)
+            add(done, f"GIBO {name}, mu {mu:g}", tasks, runs)
+    for own, problem, seed in one_by_one(done, tasks, seeds):
+        own.search("random", problem, peers.random_search, budget, b, seed)
+        _peers(own, problem, budget, b, seed, (1.0,))
+        own.losses["start"] = problem.value(problem.start)
     return done
 
 
-def noisy(seed: int, sizes: Sizes) -> Replication:
+def noisy(seeds: Sequence[int], sizes: Sizes) -> list[Replication]:
     """C.5: 4.3 with noise of 0.01 on every evaluation, at mu = 1, under three beliefs about it."""
-    seen, truth = problems.noisy(
-        problems.length_scales(seed, sizes.users, sizes.scales), 0.01, seed
-    )
-    done = Replication()
+    pairs = [
+        problems.noisy(problems.length_scales(seed, sizes.users, sizes.scales), 0.01, seed)
+        for seed in seeds
+    ]
+    seen, truths = (list(part) for part in zip(*pairs, strict=True))
+    done = [Replication() for _ in seeds]
     b = sizes.scales + 1
     for sigma in MODEL_SIGMAS:
         for name, settings, _ in NAMED[:2]:
-            done.add(
-                f"GIBO {name}, sigma {sigma:g}",
-                truth,
-                gibo(seen, 1.0, settings, sizes.steps, b, seed, noise=sigma**2),
-            )
-    found, done.curves["loss, random"] = peers.openly(
-        seen, peers.random_search, sizes.evaluations, b, seed, truth
-    )
-    done.losses["random"] = truth.value(found)
-    _peers(done, seen, sizes.evaluations, b, seed, (1.0,), truth)
-    done.losses["start"] = truth.value(truth.start)
+            runs = gibo(seen, 1.0, settings, sizes.steps, b, seeds, noise=sigma**2)
+            add(done, f"GIBO {name}, sigma {sigma:g}", truths, runs)
+    for own, problem, truth, seed in one_by_one(done, seen, truths, seeds):
+        found, own.curves["loss, random"] = peers.openly(
+            problem, peers.random_search, sizes.evaluations, b, seed, truth
+        )
+        own.losses["random"] = truth.value(found)
+        _peers(own, problem, sizes.evaluations, b, seed, (1.0,), truth)
+        own.losses["start"] = truth.value(truth.start)
     return done
 
 
-def settings_apart(seed: int, sizes: Sizes) -> Replication:
+def settings_apart(seeds: Sequence[int], sizes: Sizes) -> list[Replication]:
     """4.3 at mu = 1 with the recommended settings changed in one or two things."""
-    problem = problems.length_scales(seed, sizes.users, sizes.scales)
-    done = Replication()
+    tasks = [problems.length_scales(seed, sizes.users, sizes.scales) for seed in seeds]
+    done = [Replication() for _ in seeds]
     b = sizes.scales + 1
     for name, changes, clip in WAYS:
         changed = dataclasses.replace(RECOMMENDED, **changes)
-        done.add(name, problem, gibo(problem, 1.0, changed, sizes.steps, b, seed, clip=clip))
-    for name, settings, clip in STARTED:
-        done.add(
-            f"chosen start, {name}",
-            problem,
-            started(problem, seed, settings, clip, sizes.evaluations, b),
-        )
-    done.search("random", problem, peers.random_search, sizes.evaluations, b, seed)
+        add(done, name, tasks, gibo(tasks, 1.0, changed, sizes.steps, b, seeds, clip=clip))
+    for own, problem, seed in one_by_one(done, tasks, seeds):
+        for name, settings, clip in STARTED:
+            result = started(problem, seed, settings, clip, sizes.evaluations, b)
+            run = Run(result.x, result.iterates, result.rho)
+            own.add(f"chosen start, {name}", problem, run)
+        own.search("random", problem, peers.random_search, sizes.evaluations, b, seed)
     return done
+
+
+def one_by_one(*columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """The replications with what belongs to each, under a bar: peers run one after the other."""
+    return iter(with_bar(list(zip(*columns, strict=True))))
 
 
 def _peers(

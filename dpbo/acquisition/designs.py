@@ -13,7 +13,7 @@ DP-GIBO's acquisition (arXiv 2502.06044) reach.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import scipy
 import torch
@@ -65,6 +65,17 @@ def rotation(d: int, generator: torch.Generator) -> Tensor:
         torch.randn(d, d, dtype=torch.float64, generator=generator, device="cpu")
     )
     return Q * R.diagonal().sign()
+
+
+Generators = torch.Generator | Sequence[torch.Generator]
+"""A source of random numbers on the CPU, or one for each run."""
+
+
+def rotations(d: int, generators: Generators) -> Tensor:
+    """A rotation, `d x d`, or one for each run, `runs x d x d`."""
+    if isinstance(generators, torch.Generator):
+        return rotation(d, generators)
+    return torch.stack([rotation(d, generator) for generator in generators])
 
 
 def share_left(kernel: Radial, c: float, s2: float) -> Callable[[float], float]:

@@ -10,3 +10,5 @@ from .gradient_points import suggest_gradient_points as suggest_gradient_points
 from .gradient_posterior import GradientPosterior as GradientPosterior
 from .gradient_query import ClippedGradient as ClippedGradient
 from .lattice import lattice_design as lattice_design
+from .replicas import Replicas as Replicas
+from .replicas import replicate as replicate

@@ -169,7 +169,7 @@ class DPGIBO:
         self._theta = torch.nn.Parameter(self._frame.inward(self._frame.start(start)))
         self._iterates = [self._theta.detach().clone()]
         self._gradients = list[torch.Tensor]()
-        kernel = _kernel_on(bounds.device, kernel)
+        kernel = kernel_on(bounds.device, kernel)
         self._posterior = GradientPosterior(kernel, noise, mean=mean, jitter=self.settings.jitter)
         self._design = GIBODesign(self._frame.box, batch_size, self.settings)
         # the points of this iteration, once they are chosen
@@ -291,13 +291,12 @@ class DPGIBO:
         """The result so far. Raises LedgerError as `ask` does."""
         self._require_complete_step()
         path = torch.stack(self._iterates)
-        averaged = path[-self.settings.averaged_iterates(self.rho, len(path) - 1) :].mean(0)
         gradients = torch.stack(self._gradients) if self._gradients else path[:0]
         # without the curator's records
         statement = functools.partial(
             compose_statement, self.curator.ledger, units=self.curator.units
         )
-        x = self._frame.outward(averaged)
+        x = self._frame.outward(recommended(path, self.settings, self.rho))
         iterates = self._frame.outward(path)
         return GIBOResult(x, self.theta, iterates, gradients, self.rho, statement)
 
@@ -374,7 +373,12 @@ class DPGIBO:
         self._queries.clear()
 
 
-def _kernel_on(device: torch.device, kernel: Kernel | None) -> Kernel:
+def recommended(path: torch.Tensor, settings: GIBOSettings, rho: float) -> torch.Tensor:
+    """The mean of the last iterates of a path, `t + 1 x ... x d`."""
+    return path[-settings.averaged_iterates(rho, len(path) - 1) :].mean(0)
+
+
+def kernel_on(device: torch.device, kernel: Kernel | None) -> Kernel:
     """A copy of the kernel, or an RBF of length scale 1, on this device."""
     if kernel is None:
         with without_default_device():
@@ -483,7 +487,7 @@ def choose_clip(
     """
     settings = GIBOSettings.recommended() if settings is None else settings
     frame = Frame(bounds, settings.unit_box)
-    kernel = _kernel_on(bounds.device, kernel)
+    kernel = kernel_on(bounds.device, kernel)
     theta = frame.start(start)
     posterior = GradientPosterior(kernel, 0.0, jitter=settings.jitter)
     design = GIBODesign(frame.box, bounds.shape[1] + 1, settings)

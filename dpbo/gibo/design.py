@@ -4,12 +4,12 @@ nothing here sees a loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from dpbo.acquisition.designs import directions, rotation
+from dpbo.acquisition.designs import Generators, directions, rotations
 from dpbo.errors import InputError
 from dpbo.gibo.gradient_points import fewest_gradient_points, suggest_gradient_points
 from dpbo.gibo.gradient_posterior import GradientPosterior
@@ -168,25 +168,31 @@ class GIBODesign:
     Args:
         box: `2 x d`.
         batch_size: number of points; the most that are chosen if there is a tolerance.
+        seeds: of the rotations, one a run; omitted, the settings' for one run.
     """
 
-    def __init__(self, box: torch.Tensor, batch_size: int, settings: GIBOSettings) -> None:
+    def __init__(
+        self,
+        box: torch.Tensor,
+        batch_size: int,
+        settings: GIBOSettings,
+        seeds: Sequence[int] | None = None,
+    ) -> None:
         self._box = box
         self._batch_size = batch_size
         self._settings = settings
+        self._seeds = seeds
         self._last: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def points(
         self, posterior: GradientPosterior, theta: torch.Tensor, iteration: int
     ) -> torch.Tensor:
         """The points of this iteration, `batch_shape x b x d` for theta `batch_shape x d`; to be
-        called once for each. `posterior` holds the points whose losses are used again. Independent
-        runs share a rotation; with a tolerance there is one run.
+        called once for each. `posterior` holds the points whose losses are used again. With a
+        tolerance there is one run.
         """
         settings = self._settings
-        generator = None
-        if settings.seed is not None:
-            generator = torch.Generator().manual_seed(_SEEDS * settings.seed + iteration)
+        generator = self._generators(iteration)
         if settings.tolerance is not None:
             Z = fewest_gradient_points(
                 posterior,
@@ -217,14 +223,23 @@ class GIBODesign:
         self._last = (Z, theta) if settings.history else None
         return Z
 
+    def _generators(self, iteration: int) -> Generators | None:
+        """Sources of this iteration's rotation, or of each run's."""
+        seed = self._settings.seed
+        if seed is None:
+            return None
+        if self._seeds is None:
+            return torch.Generator().manual_seed(_SEEDS * seed + iteration)
+        return [torch.Generator().manual_seed(_SEEDS * own + iteration) for own in self._seeds]
+
     def _at_radius(
-        self, radius: float, theta: torch.Tensor, generator: torch.Generator | None
+        self, radius: float, theta: torch.Tensor, generator: Generators | None
     ) -> torch.Tensor:
         """Points so far from theta, shifted into the box as a whole."""
         d = theta.shape[-1]
         unit = directions(self._batch_size, d)
         if generator is not None:
-            unit = unit @ rotation(d, generator)
+            unit = unit @ rotations(d, generator)
         lower, upper = self._box
         centre = torch.maximum(torch.minimum(theta, upper - radius), lower + radius)
         return (centre.unsqueeze(-2) + radius * unit.to(theta.device)).clamp(lower, upper)

@@ -317,6 +317,33 @@ def clipped_sum(
     return total
 
 
+def clipped_sums(
+    losses: Sequence[torch.Tensor], weights: torch.Tensor, clip: float, quantum: float
+) -> torch.Tensor:
+    """`clipped_sum` of several runs at once, `runs x d`, where no record needs protection: products
+    are of all units of some runs, in shapes that depend on their numbers.
+
+    Args:
+        losses: tensors of shape `runs x points x units`, N points in all.
+        weights: W, `runs x d x N`.
+        clip, quantum: B and q.
+    """
+    runs = len(weights)
+    units = losses[0].shape[-1]
+    device = losses[0].device
+    rows = _ROWS.get(device.type, _DEVICE_ROWS)
+    total = torch.zeros(weights.shape[:-1], dtype=torch.int64, device=device)
+    together = max(1, rows // units)
+    for first in range(0, runs, together):
+        some = slice(first, first + together)
+        for start in range(0, units, rows):
+            parts = [part[some, :, start : start + rows] for part in losses]
+            vectors = weights[some] @ torch.cat(parts, dim=1)
+            whole = torch.zeros_like(vectors, dtype=torch.int64)
+            total[some] += _clipped(vectors, clip, quantum, whole).sum(-1)
+    return total
+
+
 def lengths(columns: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
     """|W y| of every unit, shape `units`; each depends on that unit's own numbers alone."""
     found = []
@@ -353,34 +380,37 @@ def aim_of(most: int, dimension: int) -> float:
 
 
 def _clipped(g: torch.Tensor, clip: float, quantum: float, whole: torch.Tensor) -> torch.Tensor:
-    """Columns in whole quanta, of squared length at most floor(B/q)^2: `d x units`, int64.
+    """Columns in whole quanta, of squared length at most floor(B/q)^2: `... x d x units`, int64.
 
     They are written to `whole`, and `g` is overwritten: memory that is taken anew for each chunk
     costs three times what is computed in it.
     """
     most = math.floor(clip / quantum)
     # `aminmax` takes three times as long as both
-    largest = torch.maximum(g.amax(0), -g.amin(0)).clamp_(min=clip)
+    largest = torch.maximum(g.amax(-2), -g.amin(-2)).clamp_(min=clip).unsqueeze(-2)
     finite = largest.isfinite()
     # a Python number would be multiplied by the reciprocal
     k = g.mul_(g.new_tensor(clip / quantum) / largest)
     # only saves time: finite vectors keep every bit
     if not bool(finite.all()):
-        k[:, ~finite] = 0.0
+        k.masked_fill_(~finite, 0.0)
     squares = _rounded(k, whole)
     if bool((squares > most**2).any()):
-        ratio = g.new_tensor(aim_of(most, len(g))) / squares.to(torch.float64).sqrt()
+        ratio = g.new_tensor(aim_of(most, g.shape[-2])) / squares.to(torch.float64).sqrt()
         squares = _rounded(k.mul_(torch.where(squares > most**2, ratio, 1.0)), whole)
         if bool((squares > most**2).any()):
-            whole[:, squares > most**2] = 0
+            whole.masked_fill_(squares > most**2, 0)
     return whole
 
 
 def _rounded(k: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """Round columns, in place and to `whole`; returns their exact squared lengths."""
+    """Round columns, in place and to `whole`; returns their exact squared lengths, `... x 1 x
+    units`.
+    """
     whole.copy_(k.round_())
     if whole.device.type == "cpu":
         # a third of torch's time
         numbers = whole.numpy()
-        return torch.from_numpy(np.einsum("ij,ij->j", numbers, numbers))
-    return whole.square().sum(0)
+        squares = np.einsum("...ij,...ij->...j", numbers, numbers)
+        return torch.from_numpy(squares).unsqueeze(-2)
+    return whole.square().sum(-2, keepdim=True)
