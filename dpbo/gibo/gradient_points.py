@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from dpbo.acquisition import designs
+from dpbo.acquisition.designs import Generators
 from dpbo.errors import InputError
 from dpbo.gibo.box_search import Objective, minimize_in_boxes
 from dpbo.gibo.gradient_posterior import (
@@ -56,7 +58,7 @@ def suggest_gradient_points(
     start: Tensor | None = None,
     steps: Count = _STEPS,
     close: Positive = _CLOSE,
-    generator: torch.Generator | None = None,
+    generator: Generators | None = None,
 ) -> Tensor:
     """b points that leave the gradient at theta as certain as can be, `batch_shape x b x d`: a
     design for each of a batch of independent runs, by one search for all.
@@ -74,14 +76,17 @@ def suggest_gradient_points(
         steps: most steps of L-BFGS in a run, those too long included.
         close: a step that gains less, as a share of the start's trace, is a run's last; 1e-6 for
             the last half per cent.
-        generator: source of the start's rotation, one for all runs, on the CPU; without it there is
-            none. Local optima differ by a few per cent.
+        generator: source of the start's rotation, on the CPU, one for all runs or one for each;
+            without it there is none. Local optima differ by a few per cent.
 
     Raises:
         InputError: an argument out of range, of another shape, not float64, or theta or start not
             finite.
     """
     batch_shape, box, start = _arguments(posterior, theta, b, bounds, start)
+    if isinstance(generator, Sequence) and len(generator) != batch_shape.numel():
+        allowed = f"one for all runs, or one for each of the {batch_shape.numel()}"
+        raise InputError("generator", len(generator), allowed)
     trace = GradientTrace(
         posterior.of_runs(batch_shape), of_runs(theta, batch_shape, slice(None), 1)
     )
@@ -97,7 +102,7 @@ def _suggested(
     *,
     steps: int,
     close: float = _CLOSE,
-    generator: torch.Generator | None,
+    generator: Generators | None,
 ) -> Tensor:
     """A design for each run, `r x b x d`, in boxes `r x 2 x d`."""
     lower, upper = box.unsqueeze(-2).unbind(1)
@@ -124,7 +129,7 @@ def fewest_gradient_points(
     *,
     bounds: Tensor | None = None,
     steps: Count = _STEPS,
-    generator: torch.Generator | None = None,
+    generator: Generators | None = None,
 ) -> Tensor:
     """The fewest points that bring the trace down to `tolerance`, `b x d` (DP-GIBO, arXiv
     2502.06044, Algorithm 2).
@@ -271,9 +276,9 @@ class GradientTrace:
 _OF_RUNS = {"theta": 1, "X": 2, "L": 2, "inverse": 2, "A": 2, "covariance": 2, "prior": 0}
 
 
-def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | None) -> Tensor:
-    """The closed form for b points of each run, `r x b x d`, turned at random (by a generator; all
-    runs alike) and stretched along what the history leaves unknown.
+def starting_design(trace: GradientTrace, b: int, generator: Generators | None) -> Tensor:
+    """The closed form for b points of each run, `r x b x d`, turned at random (by a generator or
+    one for each run) and stretched along what the history leaves unknown.
 
     A direction that is known well needs less room: the eigenvectors of the whitened covariance are
     shortened by a power of their eigenvalues. The radius is the closed form's; for a kernel without
@@ -284,7 +289,7 @@ def starting_design(trace: GradientTrace, b: int, generator: torch.Generator | N
     d = theta.shape[-1]
     unit = designs.directions(b, d)
     if generator is not None:
-        unit = unit @ designs.rotation(d, generator)
+        unit = unit @ designs.rotations(d, generator)
     # of each run, so that a run's product has the same bits alone as in a batch
     unit = unit.to(theta.device).expand(len(theta), b, d)
     lengths = lengths_at(posterior.derivatives, trace.theta).unsqueeze(-2)

@@ -155,13 +155,17 @@ class GradientPosterior:
         batch_shape = self.shape_with("X", X, 2)
         if X.shape[-2] == 0:
             return
-        X = X.expand(*batch_shape, *X.shape[-2:])
+        # one run is a batch of one, so that its bits are those that it has in a batch
+        runs = self.of_runs(batch_shape)
+        X = of_runs(X, batch_shape, slice(None), 2)
         old, L = (
-            part.expand(*batch_shape, *part.shape[-2:]) for part in (self.points(X), self.factor(X))
+            part.expand(len(X), *part.shape[-2:]) for part in (runs.points(X), runs.factor(X))
         )
-        corner = add_noise_(self, X, self.derivatives.value(X, X))
-        self._L = grown(L, self.derivatives.value(old, X), corner)
-        self._X = torch.cat([old, X], dim=-2)
+        corner = add_noise_(runs, X, runs.derivatives.value(X, X))
+        L = grown(L, runs.derivatives.value(old, X), corner)
+        points = torch.cat([old, X], dim=-2)
+        self._L = L.view(*batch_shape, *L.shape[-2:])
+        self._X = points.view(*batch_shape, *points.shape[-2:])
 
     def conditioned_on(self, X: Tensor) -> GradientPosterior:
         """A copy that has observed X, `batch_shape x b x d`, as well; this one is left as it is."""
@@ -177,6 +181,8 @@ class GradientPosterior:
             InputError: theta is not float64, not finite or of another shape.
         """
         self._require_theta(theta)
+        if theta.dim() == 1 and not self.batch_shape:
+            return self.weights(theta.unsqueeze(0)).squeeze(0)
         return torch.linalg.solve_triangular(
             self.factor(theta).mT, self.whitened_cross(theta), upper=True
         ).mT
