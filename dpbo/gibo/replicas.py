@@ -118,8 +118,8 @@ def replicate(
     if not allow_not_private:
         remedy = "Each run spends the budget, and no ledger counts it: use DPGIBO for one run."
         raise InputError("allow_not_private", False, "True, for records that are public", remedy)
-    runs = len(records)
     units = _units(records)
+    runs = len(records)
     settings = GIBOSettings.recommended() if settings is None else settings
     if settings.tolerance is not None:
         remedy = "Each run would take a number of points of its own."
@@ -225,6 +225,8 @@ class _Noised:
 
 def _units(records: Sequence[Any]) -> int:
     """The number of records of each run. Raises InputError unless all have equally many."""
+    if not isinstance(records, (list, tuple)):
+        raise InputError("records", type(records).__name__, "a list, whose parts are each run's")
     counts = {count_records(own) for own in records}
     if len(counts) != 1:
         raise InputError("records", sorted(counts), "of one run or more, equally many of each")

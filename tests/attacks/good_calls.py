@@ -410,6 +410,9 @@ _GROUPED: dict[str, Any] = {
     "gibo.choose_clip": of(candidates=(0.1, 1.0), budget=0.5),
     "gibo.choose_start": of(budget=0.5),
     "gibo.GradientGP.release_gradient": of(mechanism=GAUSSIAN),
+    "gibo.replicate": lambda: of(
+        records=[records(), records()], budget=BUDGET, allow_not_private=True
+    ),
     "dpsgd.private_selection dpsgd.selection.selection_event": lambda: of(
         curator=curator("rdp"), score=NOISED
     ),
@@ -490,5 +493,8 @@ METHODS = (
 )
 # Needs several processes, has no end or takes seconds, and is tried elsewhere; then results, which
 # dpbo makes.
-NOT_CALLED = "Ranks papers.po_gp_ucb.http.serve dpsgd.plan_tuning dpsgd.tune Plan Release Statement"
+NOT_CALLED = (
+    "Ranks papers.po_gp_ucb.http.serve dpsgd.plan_tuning dpsgd.tune gibo.Replicas Plan Release"
+    " Statement"
+)
 NAMES = sorted((exported() - {*NOT_CALLED.split()}) | {*METHODS.split()})

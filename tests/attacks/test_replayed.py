@@ -95,6 +95,8 @@ PUBLIC = {
     "GradientInformation": "of a model of released values",
     "suggest_gradient_points": "of a model of released values",
     "lattice_design": "public points",
+    "Replicas": "data",
+    "replicate": "records that are not private, and refused unless that is said",
     "SearchResult": "data",
     "Privacy": "data",
     **dict.fromkeys(

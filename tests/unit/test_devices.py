@@ -36,6 +36,7 @@ from dpbo.gibo import (
     choose_clip,
     choose_start,
     posterior_of_one_unit,
+    replicate,
     suggest_gradient_points,
 )
 from dpbo.gibo.gradient_points import fewest_gradient_points
@@ -150,6 +151,13 @@ def gibo(at, bounds, **more):
         .run()
         .x
     )
+
+
+def replicas(at, settings, runs=3):
+    records = [at.put(draw(40, 3)) for _ in range(runs)]
+    terms = {"batch_size": 4, "clip": 1.0, "settings": settings, "allow_not_private": True}
+    found = replicate(records, loss, bounds=at.put(BOX), mechanism=EXACT, iterations=2, **terms)
+    return torch.cat([found.iterates, found.gradients], 1)
 
 
 def posterior(at, kernel=None):
@@ -296,6 +304,8 @@ THERE = {
     "DPGIBO of the paper": lambda at: gibo(
         at, at.put(BOX), kernel=rbf(), settings=GIBOSettings.paper()
     ),
+    "replicas": lambda at: replicas(at, GIBOSettings.recommended()),
+    "replicas of the paper": lambda at: replicas(at, GIBOSettings.paper()),
     "DPGIBO with a tolerance": lambda at: gibo(
         at, at.put(BOX), settings=GIBOSettings(tolerance=2.1)
     ),
