@@ -111,7 +111,7 @@ class AdditiveMechanism(Mechanism):
         variance = (np.asarray(distribution.std) * gain) ** 2
         if distribution.block is None:
             # one scale may serve all coordinates
-            variance = np.broadcast_to(variance, value.shape)
+            variance = np.broadcast_to(variance, value.shape).copy()
         return value, variance
 
     def _sample(
