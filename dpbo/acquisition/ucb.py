@@ -133,7 +133,7 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]
         require("schedule", beta, NotNegative)
         with without_default_device():
             # a bare float would pass through float32
-            super().__init__(model, beta=torch.tensor(beta, dtype=torch.float64))
+            super().__init__(model, beta=torch.tensor(beta, dtype=torch.float64, device="cpu"))
 
     def argmax_query(
         self,

@@ -294,7 +294,8 @@ class FiniteGP(Model):  # type: ignore[misc]
         """A copy for each sample of the posterior at the candidates X, `... x q x d`, with noise,
         which has observed it: its `batch_shape` begins with the sampler's shape.
 
-        Raises: as in `condition_on_observations`.
+        Raises:
+            InputError: as in `condition_on_observations`.
         """
         Y = sampler(self.posterior(X, observation_noise=True))
         return self.condition_on_observations(X, Y)

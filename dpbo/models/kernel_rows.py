@@ -59,32 +59,32 @@ def rows_of(kernel: Any, candidates: Tensor, batch_shape: torch.Size) -> Rows:
         own = []
         rest = []
         for part in kernel.kernels:
-            variance = _own_variance(part)
+            variance = _own_variance(part, candidates)
             if variance is None:
                 rest.append(part)
             else:
-                own.append(variance.to(candidates))
+                own.append(variance)
         if own and rest:
             shared = rest[0] if len(rest) == 1 else AdditiveKernel(*rest)
             total = sum(own, candidates.new_zeros(1, 1))
             return OwnRows(rows_of(shared, candidates, batch_shape), total, batch_shape)
     radial = radial_part(kernel_derivatives(kernel))
     if radial is not None:
-        return RadialRows(*radial, candidates, batch_shape)
+        return RadialRows(*radial, candidates, batch_shape, scaled=type(kernel) is ScaleKernel)
     return CalledRows(kernel, candidates, batch_shape)
 
 
-def _own_variance(kernel: Any) -> Tensor | None:
+def _own_variance(kernel: Any, like: Tensor) -> Tensor | None:
     """The variance that a kernel gives each row for itself, if it gives nothing else, as `1 x 1` or
     `kernel_batch_shape x 1 x 1`.
     """
     if type(kernel) is ScaleKernel and kernel.active_dims is None:
-        own = _own_variance(kernel.base_kernel)
+        own = _own_variance(kernel.base_kernel, like)
         if own is None:
             return None
         return own * kernel.outputscale.detach()[..., None, None]
     if type(kernel) is SameRow and kernel.active_dims is None:
-        return torch.ones(1, 1, dtype=torch.float64, device="cpu")
+        return like.new_ones(1, 1)
     return None
 
 
@@ -92,7 +92,7 @@ def _of_runs(constants: Tensor, batch_shape: torch.Size) -> Tensor:
     """Constants of a kernel, `1 x d` or `kernel_batch_shape x 1 x d`, as `1 x d` or `runs x d`."""
     if constants.dim() == 2:
         return constants
-    return constants.expand(*batch_shape, 1, -1).flatten(0, -2)
+    return constants.expand(*batch_shape, 1, -1).flatten(0, -2).contiguous()
 
 
 class Rows(torch.nn.Module, abc.ABC):
@@ -133,7 +133,13 @@ class RadialRows(Rows):
     scale: Tensor
 
     def __init__(
-        self, kernel: Radial, scale: Tensor, candidates: Tensor, batch_shape: torch.Size
+        self,
+        kernel: Radial,
+        scale: Tensor,
+        candidates: Tensor,
+        batch_shape: torch.Size,
+        *,
+        scaled: bool,
     ) -> None:
         super().__init__(batch_shape)
         self.kappa_ = kernel.kappa_
@@ -145,7 +151,7 @@ class RadialRows(Rows):
         self.register_buffer("columns", columns.contiguous())
         self.register_buffer("inverse", inverse.expand(-1, d).mT.unsqueeze(-1).contiguous())
         self.register_buffer("scale", _of_runs(scale, batch_shape))
-        self.scaled = bool((scale != 1.0).any())
+        self.scaled = scaled
 
     def diagonal(self) -> Tensor:
         return self.scale.expand(-1, self.columns.shape[-1])
@@ -186,23 +192,28 @@ class CalledRows(Rows):
     def __init__(self, kernel: Any, candidates: Tensor, batch_shape: torch.Size) -> None:
         super().__init__(batch_shape)
         self.kernel = kernel
-        if len(kernel.batch_shape):
-            candidates = candidates.expand(*batch_shape, *candidates.shape[-2:])
         self.register_buffer("candidates", candidates)
 
     def diagonal(self) -> Tensor:
-        return self.kernel(self.candidates, diag=True).reshape(-1, self.candidates.shape[-2])
+        candidates = self._candidates()
+        return self.kernel(candidates, diag=True).reshape(-1, candidates.shape[-2])
 
     def write(self, index: Tensor, out: Tensor, scratch: Tensor) -> None:
-        candidates = self.candidates
+        candidates = self._candidates()
         if candidates.dim() == 2:
             points = candidates[index[:, 0]]
         else:
             at = index.view(*self.batch_shape, 1, 1).expand(
-                *candidates.shape[:-2], 1, candidates.shape[-1]
+                *self.batch_shape, 1, candidates.shape[-1]
             )
             points = candidates.gather(-2, at)
         out.copy_(self.between(points, candidates).reshape(out.shape))
+
+    def _candidates(self) -> Tensor:
+        """`n x d` where all runs share them and the kernel, else `batch_shape x n x d`."""
+        if len(self.kernel.batch_shape):
+            return self.candidates.expand(*self.batch_shape, *self.candidates.shape[-2:])
+        return self.candidates
 
     def between(self, X: Tensor, Z: Tensor) -> Tensor:
         with gpytorch.settings.lazily_evaluate_kernels(False):

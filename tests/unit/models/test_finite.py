@@ -214,28 +214,36 @@ def test_many_candidates_take_the_same_way_in_parts(kernel, monkeypatch):
         equal(together, parts)
 
 
-def test_copies_hold_the_rows_that_were_written_and_go_on():
-    for runs in ((), (3,)):
-        candidates = torch.rand(N, D, dtype=DOUBLE)
-        model, _, _ = observed(matern52(0.4), candidates, batch_shape=runs)
-        loaded = FiniteGP(torch.rand(N, D, dtype=DOUBLE), matern52(0.9), NOISE, batch_shape=runs)
-        loaded.load_state_dict(model.state_dict())
-        loaded.prior_mean = MEAN
-        copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), loaded]
-        for each in copies:
-            assert each.num_observations == T
-            assert torch.equal(each.observed, model.observed)
-        for each in (model, *copies):
-            each.observe(4, 0.7)
-        X = torch.rand(2, D, dtype=DOUBLE)
-        for each in copies:
-            assert torch.equal(each.mean, model.mean)
-            assert torch.equal(each.variance, model.variance)
-            equal(each.posterior(X).variance, model.posterior(X).variance)
-        assert model.state_dict()["_V"].shape[1] == T + 1
-        assert not any("scratch" in name or "beside" in name for name in model.state_dict())
-        big = FiniteGP(candidates, matern52(0.4), NOISE, batch_shape=runs, capacity=10_000)
-        assert len(pickle.dumps(big)) < 100_000
+@pytest.mark.parametrize("kernel", ["matern", "rq", *(name for name in BATCHED if "run" in name)])
+@pytest.mark.parametrize("runs", [(), (3,)])
+def test_copies_hold_the_rows_that_were_written_and_go_on(kernel, runs):
+    shape = torch.Size(runs)
+    candidates = torch.rand(N, D, dtype=DOUBLE)
+    model, _, _ = observed(BATCHED[kernel](shape), candidates, batch_shape=runs)
+    others = torch.rand(N, D, dtype=DOUBLE)
+    loaded = FiniteGP(others, BATCHED[kernel](shape), NOISE, mean=MEAN, batch_shape=runs)
+    loaded.load_state_dict(model.state_dict())
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), loaded]
+    for each in copies:
+        assert each.num_observations == T
+        assert torch.equal(each.observed, model.observed)
+    for each in (model, *copies):
+        each.observe(4, 0.7)
+    X = torch.rand(2, D, dtype=DOUBLE)
+    for each in copies:
+        assert torch.equal(each.mean, model.mean)
+        assert torch.equal(each.variance, model.variance)
+        assert torch.equal(each.posterior(X).variance, model.posterior(X).variance)
+        each.forget()
+        assert each.mean.eq(MEAN).all()
+    state = model.state_dict()
+    assert state["_V"].shape[1] == T + 1
+    assert not any("scratch" in name or "beside" in name for name in state)
+
+
+def test_a_copy_takes_no_room_for_more_rows():
+    model = FiniteGP(torch.rand(N, D, dtype=DOUBLE), matern52(0.4), NOISE, capacity=10_000)
+    assert len(pickle.dumps(model)) < 100_000
 
 
 def test_conditioning_on_candidates_leaves_the_model_and_equals_observing():
