@@ -310,6 +310,22 @@ def proposals(smoke: bool) -> list[list[Any]]:
     def one_run() -> Any:
         return finite_gp.by_finite_gp(candidates, kernel, values, steps)
 
+    few, runs, rounds = (100, 4, 1) if smoke else (1_000, 50, 7)
+    many = finite_gp.values_of(candidates, 1, (runs,))
+    batches = [
+        row(
+            f"{len(some)} runs of GP-UCB at once, {count:,} candidates, {steps} steps",
+            "one after another",
+            partial(finite_gp.by_finite_gp, candidates[:count], kernel, some[:, :count], steps),
+            partial(finite_gp.one_by_one, candidates[:count], kernel, some[:, :count], steps),
+            wanted,
+            repetitions,
+        )
+        for some, count, wanted, repetitions in (
+            (many, few, "0.08", rounds),
+            (many[:10], n, "1", 1),
+        )
+    ]
     return [
         row(
             f"suggest after {t} values",
@@ -334,6 +350,7 @@ def proposals(smoke: bool) -> list[list[Any]]:
             "0.02",
             1,
         ),
+        *batches,
     ]
 
 
