@@ -165,14 +165,15 @@ class FiniteGP(Model):  # type: ignore[misc]
 
         Indices `exclude`, `batch_shape x k`, are not chosen, as long as any others are left.
         """
-        parts = [self._scratch, self._mean, self._variance]
+        parts = [self._mean, self._variance]
         if exclude is not None:
             if exclude.dim() == 0:
                 raise InputError("exclude", (), "of shape batch_shape x k")
             k = exclude.shape[-1]
             parts.append(self._of_each_run("exclude", self._index("exclude", exclude), k))
         best = []
-        for upper, mean, variance, *excluded in in_cache(*parts):
+        for mean, variance, *excluded in in_cache(*parts):
+            upper = self._scratch[: mean.shape[0]]
             torch.sqrt(variance, out=upper)
             torch.add(mean, upper, alpha=math.sqrt(beta), out=upper)
             for indices in excluded:
@@ -216,12 +217,23 @@ class FiniteGP(Model):  # type: ignore[misc]
         torch.add(variance.gather(-1, at), self.noise, out=scale).sqrt_()
         innovation = self._innovations.narrow(1, t, 1)
         torch.sub(y, mean.gather(-1, at), out=innovation).div_(scale)
-        rows = self._scratch
-        self._rows.write(at, rows, self._beside)
-        past = V.narrow(1, 0, t)
-        parts = (rows, past, V.select(1, t), at, scale.reciprocal(), innovation, mean, variance)
-        for new, before, row, index, inverse, z, means, variances in in_cache(*parts):
-            _subtract(new, before, index)
+        scratch, beside = self._scratch, self._beside
+        kernel = self._rows
+        parts = (
+            mean,
+            variance,
+            V.narrow(1, 0, t),
+            V.select(1, t),
+            at,
+            scale.reciprocal(),
+            innovation,
+        )
+        for some in in_cache(*parts, *kernel.given(at)):
+            means, variances, past, row, index, inverse, z, *given = some
+            runs = row.shape[0]
+            new = scratch[:runs]
+            kernel.write(given, new, beside[:runs])
+            _subtract(new, past, index)
             torch.mul(new, inverse, out=row)
             means.addcmul_(row, z)
             # rounding may leave -1e-17 where all is known

@@ -12,7 +12,7 @@ Hyperparameters are public constants, read once.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gpytorch
@@ -113,9 +113,15 @@ class Rows(torch.nn.Module, abc.ABC):
         """k(x, x) at every candidate, which broadcasts to `runs x n`."""
 
     @abc.abstractmethod
-    def write(self, index: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write k(x, .) into `out`, `runs x n`, for the candidate x of each run at `index`, `runs x
-        1`; `scratch` is like `out`.
+    def given(self, index: Tensor) -> tuple[Tensor, ...]:
+        """What `write` needs for the candidates at `index`, `runs x 1`: tensors `runs x ...`, or `1
+        x ...` of all runs.
+        """
+
+    @abc.abstractmethod
+    def write(self, given: Sequence[Tensor], out: Tensor, scratch: Tensor) -> None:
+        """Write k(x, .) into `out`, `runs x n`, for the candidate x of each run, given some runs'
+        part of `given(index)`; `scratch` is like `out`.
         """
 
     @abc.abstractmethod
@@ -156,25 +162,28 @@ class RadialRows(Rows):
     def diagonal(self) -> Tensor:
         return self.scale.expand(-1, self.columns.shape[-1])
 
-    def write(self, index: Tensor, out: Tensor, scratch: Tensor) -> None:
+    def given(self, index: Tensor) -> tuple[Tensor, ...]:
         d = self.columns.shape[0]
         runs = index.shape[0]
         each = self.columns.expand(d, runs, -1)
         x = each.gather(-1, index.expand(d, runs, 1))
-        coordinates = self.columns.unbind() + x.unbind() + self.inverse.unbind()
-        for squares, beside, scale, *parts in in_cache(out, scratch, self.scale, *coordinates):
-            apart = squares
-            for i in range(d):
-                column, own, inverse = parts[i::d]
-                torch.sub(column, own, out=apart).mul_(inverse)
-                if i == 0:
-                    squares.square_()
-                    apart = beside
-                else:
-                    squares.addcmul_(apart, apart)
-            self.kappa_(squares.clamp_max_(_LARGEST), beside)
-            if self.scaled:
-                squares.mul_(scale)
+        return self.columns.unbind() + x.unbind() + self.inverse.unbind() + (self.scale,)
+
+    def write(self, given: Sequence[Tensor], out: Tensor, scratch: Tensor) -> None:
+        *coordinates, scale = given
+        d = self.columns.shape[0]
+        apart = out
+        for i in range(d):
+            column, own, inverse = coordinates[i::d]
+            torch.sub(column, own, out=apart).mul_(inverse)
+            if i == 0:
+                out.square_()
+                apart = scratch
+            else:
+                out.addcmul_(apart, apart)
+        self.kappa_(out.clamp_max_(_LARGEST), scratch)
+        if self.scaled:
+            out.mul_(scale)
 
     def between(self, X: Tensor, Z: Tensor) -> Tensor:
         squares = X.new_zeros(())
@@ -198,16 +207,18 @@ class CalledRows(Rows):
         candidates = self._candidates()
         return self.kernel(candidates, diag=True).reshape(-1, candidates.shape[-2])
 
-    def write(self, index: Tensor, out: Tensor, scratch: Tensor) -> None:
+    def given(self, index: Tensor) -> tuple[Tensor, ...]:
         candidates = self._candidates()
+        n, d = candidates.shape[-2:]
         if candidates.dim() == 2:
             points = candidates[index[:, 0]]
         else:
-            at = index.view(*self.batch_shape, 1, 1).expand(
-                *self.batch_shape, 1, candidates.shape[-1]
-            )
+            at = index.view(*self.batch_shape, 1, 1).expand(*self.batch_shape, 1, d)
             points = candidates.gather(-2, at)
-        out.copy_(self.between(points, candidates).reshape(out.shape))
+        return (self.between(points, candidates).reshape(-1, n),)
+
+    def write(self, given: Sequence[Tensor], out: Tensor, scratch: Tensor) -> None:
+        out.copy_(given[0])
 
     def _candidates(self) -> Tensor:
         """`n x d` where all runs share them and the kernel, else `batch_shape x n x d`."""
@@ -235,9 +246,13 @@ class OwnRows(Rows):
     def diagonal(self) -> Tensor:
         return self.shared.diagonal() + self.own
 
-    def write(self, index: Tensor, out: Tensor, scratch: Tensor) -> None:
-        self.shared.write(index, out, scratch)
-        out.scatter_add_(-1, index, self.own.expand(index.shape))
+    def given(self, index: Tensor) -> tuple[Tensor, ...]:
+        return (*self.shared.given(index), index, self.own.expand(index.shape))
+
+    def write(self, given: Sequence[Tensor], out: Tensor, scratch: Tensor) -> None:
+        *shared, index, own = given
+        self.shared.write(shared, out, scratch)
+        out.scatter_add_(-1, index, own)
 
     def between(self, X: Tensor, Z: Tensor) -> Tensor:
         same = (X.unsqueeze(-2) == Z.unsqueeze(-3)).all(-1)

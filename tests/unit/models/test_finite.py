@@ -247,10 +247,10 @@ def test_a_copy_takes_no_room_for_more_rows():
 
 
 def test_conditioning_on_candidates_leaves_the_model_and_equals_observing():
-    for own in (False, True):
-        runs = (3,) if own else ()
+    for kernel in ("matern", *(name for name in BATCHED if "run" in name)):
+        runs = () if kernel == "matern" else (3,)
         candidates = torch.rand(*runs, N, D, dtype=DOUBLE)
-        model, _, _ = observed(matern52(0.4), candidates)
+        model, _, _ = observed(BATCHED[kernel](torch.Size(runs)), candidates)
         before = model.mean.clone()
         X = candidates[..., [5, 9], :]
         Y = torch.randn(4, *runs, 2, 1, dtype=DOUBLE)
