@@ -310,22 +310,24 @@ def proposals(smoke: bool) -> list[list[Any]]:
     def one_run() -> Any:
         return finite_gp.by_finite_gp(candidates, kernel, values, steps)
 
-    few, runs, rounds = (100, 4, 1) if smoke else (1_000, 50, 7)
-    many = finite_gp.values_of(candidates, 1, (runs,))
-    batches = [
-        row(
-            f"{len(some)} runs of GP-UCB at once, {count:,} candidates, {steps} steps",
-            "one after another",
-            partial(finite_gp.by_finite_gp, candidates[:count], kernel, some[:, :count], steps),
-            partial(finite_gp.one_by_one, candidates[:count], kernel, some[:, :count], steps),
-            wanted,
-            repetitions,
+    batches = []
+    for runs, count, wanted, repetitions in (
+        ((4, 100, "", 1), (3, n, "", 1)) if smoke else ((50, 1_000, "0.08", 7), (10, n, "1", 3))
+    ):
+        many = finite_gp.values_of(candidates[:count], 1, (runs,))
+        single, batch = (
+            finite_gp.model_of(candidates[:count], kernel, steps, shape) for shape in ((), (runs,))
         )
-        for some, count, wanted, repetitions in (
-            (many, few, "0.08", rounds),
-            (many[:10], n, "1", 1),
+        batches.append(
+            row(
+                f"{runs} runs of GP-UCB at once, {count:,} candidates, {steps} steps",
+                "one after another",
+                partial(finite_gp.searched, batch, many, steps),
+                partial(finite_gp.one_by_one, single, many, steps),
+                wanted,
+                repetitions,
+            )
         )
-    ]
     return [
         row(
             f"suggest after {t} values",

@@ -40,14 +40,18 @@ def values_of(candidates: Tensor, seed: int, runs: tuple[int, ...] = ()) -> Tens
     return torch.sin(8.0 * candidates[:, 0] + first) * torch.cos(6.0 * candidates[:, 1] + second)
 
 
-def by_finite_gp(candidates: Tensor, kernel: Any, values: Tensor, steps: int) -> Tensor:
-    """The indices chosen from the first candidate on, `steps x runs`, for values `runs x n`; of a
-    single run `steps`, for `n`.
+def model_of(candidates: Tensor, kernel: Any, steps: int, runs: tuple[int, ...] = ()) -> FiniteGP:
+    """Of so many independent runs over the same candidates."""
+    return FiniteGP(candidates, kernel, NOISE, batch_shape=runs, capacity=steps)
+
+
+def searched(model: FiniteGP, values: Tensor, steps: int) -> Tensor:
+    """The indices chosen from the first candidate on, `steps x batch_shape`, without what the model
+    has observed before; values are `batch_shape x n`.
     """
-    runs = values.shape[:-1]
-    model = FiniteGP(candidates, kernel, NOISE, batch_shape=runs, capacity=steps)
-    schedule = SrinivasFinite(count=len(candidates), delta=DELTA)
-    index = torch.zeros(runs, dtype=torch.long, device=candidates.device)
+    model.forget()
+    schedule = SrinivasFinite(count=values.shape[-1], delta=DELTA)
+    index = torch.zeros(model.batch_shape, dtype=torch.long, device=values.device)
     chosen = [index]
     for _ in range(steps - 1):
         model.observe(index, values.gather(-1, index.unsqueeze(-1)).squeeze(-1))
@@ -56,11 +60,14 @@ def by_finite_gp(candidates: Tensor, kernel: Any, values: Tensor, steps: int) ->
     return torch.stack(chosen)
 
 
-def one_by_one(candidates: Tensor, kernel: Any, values: Tensor, steps: int) -> Tensor:
-    """The same for values `runs x n`, one run after the other."""
-    return torch.stack(
-        [by_finite_gp(candidates, kernel, own, steps) for own in values.unbind()], dim=-1
-    )
+def by_finite_gp(candidates: Tensor, kernel: Any, values: Tensor, steps: int) -> Tensor:
+    """The indices chosen by a model made anew, as in `searched`."""
+    return searched(model_of(candidates, kernel, steps, values.shape[:-1]), values, steps)
+
+
+def one_by_one(model: FiniteGP, values: Tensor, steps: int) -> Tensor:
+    """Those of values `runs x n`, one run after the other, `steps x runs`."""
+    return torch.stack([searched(model, own, steps) for own in values.unbind()], dim=-1)
 
 
 def by_botorch(candidates: Tensor, kernel: Any, values: Tensor, steps: int) -> Tensor:
@@ -94,11 +101,14 @@ def at_once(candidates: Tensor, runs: int, steps: int, repetitions: int) -> dict
     kernel = squared_exponential(LENGTH)
     values = values_of(candidates, 1, (runs,))
 
+    one = model_of(candidates, kernel, steps)
+    many = model_of(candidates, kernel, steps, (runs,))
+
     def batch() -> Tensor:
-        return by_finite_gp(candidates, kernel, values, steps)
+        return searched(many, values, steps)
 
     def singles() -> Tensor:
-        return one_by_one(candidates, kernel, values, steps)
+        return one_by_one(one, values, steps)
 
     def botorch() -> Tensor:
         return by_botorch(candidates, kernel, values[0], steps)
