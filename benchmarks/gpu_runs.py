@@ -24,19 +24,27 @@ from dpbo.testing import SeededEntropy
 
 
 def ucb(count: int, steps: int, device: torch.device) -> dict[str, float]:
-    """Seconds of a run by FiniteGP and of the same loop in BoTorch."""
+    """Seconds of a run by FiniteGP, of fifty at once, and of the same loop in BoTorch for one."""
     candidates = torch.rand(
         count, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     ).to(device)
     kernel = squared_exponential(LENGTH).to(device)
     values = values_of(candidates, 1)
-    run, loop = seconds(
+    many = values_of(candidates, 1, (50,))
+    run, fifty, loop = seconds(
         device,
         lambda: by_finite_gp(candidates, kernel, values, steps),
+        lambda: by_finite_gp(candidates, kernel, many, steps),
         lambda: by_botorch(candidates, kernel, values, steps),
         repetitions=3,
     )
-    return {"run": run, "botorch": loop, "faster": loop / run}
+    return {
+        "run": run,
+        "botorch": loop,
+        "faster": loop / run,
+        "fifty": fifty,
+        "fifty faster": 50 * loop / fifty,
+    }
 
 
 def dpsgd_step(width: int, records: int, device: torch.device) -> dict[str, float]:

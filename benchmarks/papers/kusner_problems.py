@@ -147,22 +147,24 @@ def designed_means(
 def _searched(
     count: int, functions: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Posterior means, observations and their noises of a search of each function."""
-    model = FiniteGP(grid_of(count), squared_exponential(LENGTH), NOISE, capacity=EVALUATIONS)
+    """Posterior means, observations and their noises of a search of each function, all at once."""
+    model = FiniteGP(
+        grid_of(count),
+        squared_exponential(LENGTH),
+        NOISE,
+        batch_shape=functions.shape[:1],
+        capacity=EVALUATIONS,
+    )
     schedule = kusner_beta(count, DELTA)
     noise = NOISE**0.5 * torch.randn(
         len(functions), EVALUATIONS, generator=generator, dtype=torch.float64
     )
     observed = torch.zeros_like(noise)
-    means = torch.zeros_like(functions)
-    for run, f in enumerate(functions):
-        model.forget()
-        for t in range(EVALUATIONS):
-            index = suggest_ucb(model, schedule)
-            observed[run, t] = f[index] + noise[run, t]
-            model.observe(index, observed[run, t])
-        means[run] = model.mean
-    return means, observed, noise
+    for t in range(EVALUATIONS):
+        index = suggest_ucb(model, schedule)
+        observed[:, t] = functions.gather(1, index.unsqueeze(1)).squeeze(1) + noise[:, t]
+        model.observe(index, observed[:, t])
+    return model.mean.clone(), observed, noise
 
 
 def thresholds(records: int) -> Tensor:

@@ -157,34 +157,45 @@ class Experiment:
         """A search of each run's own rows, by the kernel of rows known with noise unless another is
         given.
         """
-        starts = self._starts()
         values = self._values()
         noise = self.problem.answers**0.5 * torch.randn(
             self.runs, self.problem.steps + 1, generator=self._generator(1), dtype=torch.float64
         )
-        asked = torch.stack(
-            [
+        parts = [slice(run, run + 1) for run in range(self.runs)]
+        # one kernel for all runs, unless each has a projection of its own
+        if isinstance(rows[0].variance, float):
+            parts = [slice(self.runs)]
+        asked = []
+        for runs in parts:
+            some = rows[runs]
+            shared = all(own is some[0] for own in some)
+            asked.append(
                 self._searched(
-                    own.Z,
-                    own.kernel(self.problem) if kernel is None else kernel(own),
-                    starts[run],
-                    values[run] + noise[run].unsqueeze(1),
+                    some[0].Z if shared else torch.stack([own.Z for own in some]),
+                    some[0].kernel(self.problem) if kernel is None else kernel(some[0]),
+                    self._starts()[runs],
+                    values[runs],
+                    noise[runs],
                 )
-                for run, own in enumerate(rows)
-            ]
-        )
-        return _regrets(values, asked)
+            )
+        return _regrets(values, torch.cat(asked))
 
-    def _searched(self, Z: Tensor, kernel: Any, index: Tensor, answers: Tensor) -> Tensor:
-        """Indices of the rows that one run asks, in their order; answers are `T + 1 x n`."""
-        model = FiniteGP(Z, kernel, self.problem.noise, capacity=self.problem.steps + 1)
-        schedule = SrinivasFinite(count=len(Z), delta=DELTA)
-        asked = [index]
-        for answer in answers[: self.problem.steps]:
-            model.observe(index, answer[index])
-            index = suggest_ucb(model, schedule, exclude=torch.stack(asked))
-            asked.append(index)
-        return torch.stack(asked)
+    def _searched(
+        self, Z: Tensor, kernel: Any, index: Tensor, values: Tensor, noise: Tensor
+    ) -> Tensor:
+        """Indices of the rows that each run asks, in their order, `runs x (T + 1)`; Z is `n x k` or
+        `runs x n x k`, values are `runs x n`, their noises `runs x (T + 1)`.
+        """
+        steps = self.problem.steps
+        model = FiniteGP(Z, kernel, self.problem.noise, batch_shape=index.shape, capacity=steps + 1)
+        schedule = SrinivasFinite(count=Z.shape[-2], delta=DELTA)
+        asked = index.unsqueeze(1)
+        for t in range(steps):
+            last = asked[:, -1:]
+            model.observe(last.squeeze(1), values.gather(1, last).squeeze(1) + noise[:, t])
+            index = suggest_ucb(model, schedule, exclude=asked)
+            asked = torch.cat([asked, index.unsqueeze(1)], dim=1)
+        return asked
 
     def _values(self) -> Tensor:
         return self.problem.values.expand(self.runs, -1)

@@ -18,9 +18,11 @@ from torch import Tensor
 
 from dpbo.errors import InputError
 from dpbo.isolation import without_default_device
+from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.models.finite import FiniteGP
 from dpbo.queries.score_evaluation import Score
 from dpbo.queries.utilities import CandidateScores
+from dpbo.release import CuratorLike, Release
 from dpbo.validation import POINTS, Count, NotNegative, Positive, Probability, checked, require
 
 # candidates whose bounds are computed together
@@ -106,21 +108,32 @@ def kusner_beta(
 @checked
 class GPUCB(UpperConfidenceBound):  # type: ignore[misc]
     """mean + sqrt(beta_t) sd with t one more than the model's observations, for `optimize_acqf` and
-    the like.
+    the like: q = 1, t-batches and batches of models.
 
     Args:
-        model: a single-outcome GPyTorch regression model.
+        model: a single-outcome GPyTorch regression model in float64, or a `FiniteGP`.
         schedule: beta by t.
+
+    Raises:
+        InputError: a model of another dtype than float64, or a schedule that gives no beta.
 
     Source: Kusner et al. 2015, equation 3 (the standard deviation outside the root; the workshop
     version prints it inside).
     """
 
     def __init__(self, model: Model, schedule: Schedule) -> None:
-        beta = schedule(int(model.train_inputs[0].shape[-2]) + 1)
+        if isinstance(model, FiniteGP):
+            observations = model.num_observations
+        else:
+            points = model.train_inputs[0]
+            if points.dtype != torch.float64:
+                raise InputError("model", str(points.dtype), "in float64", "Call model.double().")
+            observations = int(points.shape[-2])
+        beta = schedule(observations + 1)
         require("schedule", beta, NotNegative)
         with without_default_device():
-            super().__init__(model, beta=beta)
+            # a bare float would pass through float32
+            super().__init__(model, beta=torch.tensor(beta, dtype=torch.float64, device="cpu"))
 
     def argmax_query(
         self,
@@ -144,26 +157,80 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]
             score, score_range, fit: as in `CandidateScores`; x is a candidate, float64 of shape
                 `d`.
             candidates: `n x d`, float64, public.
+
+        Raises:
+            InputError: an argument out of range, or a batch of models.
         """
-        return CandidateScores(
-            score,
-            list(candidates[self.best_of(candidates, finalists)]),
-            score_range=score_range,
-            fit=fit,
-        )
+        return self._finals(score, candidates, score_range, finalists, fit)[1]
+
+    def release_argmax(
+        self,
+        curator: CuratorLike,
+        score: Score,
+        candidates: Annotated[Tensor, POINTS],
+        *,
+        score_range: tuple[float, float],
+        mechanism: ChoiceMechanism,
+        finalists: Count = 16,
+        fit: Any = None,
+    ) -> tuple[int, Release]:
+        """Choose one candidate privately: `argmax_query` and its release, charged once.
+
+        Law. Which candidates are finalists follows from the model, hence from released values, and
+        is public. A neighbour moves the sums of all their scores by at most D at once, D = b - a or
+        (b - a) / 2 for scores in [a, b] (`CandidateScores`). The choice is then that of the
+        mechanism at epsilon, whatever D is: epsilon-DP. The exponential mechanism's privacy loss
+        has range epsilon, so it is (epsilon^2 / 8)-zCDP, too; permute-and-flip is not.
+
+        Args:
+            curator: owner of the records, a `Curator`.
+            score, candidates, score_range, finalists, fit: as in `argmax_query`.
+            mechanism: how to choose, such as `PermuteAndFlipMechanism.of(1.0)`.
+
+        Returns:
+            index: of the chosen candidate, in `candidates`.
+            release: what the ledger was charged for; its value is the place among the finalists.
+
+        Raises:
+            InputError: as in `argmax_query`.
+            BudgetExceeded: more than is left; nothing was charged.
+        """
+        among, query = self._finals(score, candidates, score_range, finalists, fit)
+        release = curator.release(query, mechanism)
+        return int(among[int(release.value)]), release
 
     @torch.no_grad()
     def best_of(self, candidates: Annotated[Tensor, POINTS], count: Count) -> Tensor:
-        """Indices of the (at most) `count` candidates, of `n x d`, with the largest bounds, largest
-        first; ties in their order.
+        """Indices of the (at most) `count` candidates, of `n x d`, with the largest bounds for each
+        model, largest first; ties in their order: `batch_shape x count`.
         """
-        bounds = torch.cat([self(chunk.unsqueeze(-2)) for chunk in torch.split(candidates, _CHUNK)])
-        return bounds.sort(descending=True, stable=True).indices[:count]
+        models = (1,) * len(self.model.batch_shape)
+        bounds = [
+            self(chunk.view(-1, *models, 1, chunk.shape[-1]))
+            for chunk in torch.split(candidates, _CHUNK)
+        ]
+        order = torch.cat(bounds).sort(dim=0, descending=True, stable=True).indices
+        return order[:count].movedim(0, -1)
+
+    def _finals(
+        self, score: Score, candidates: Tensor, score_range: Any, finalists: int, fit: Any
+    ) -> tuple[Tensor, CandidateScores]:
+        """Indices of the finalists, and the query for the best of them."""
+        if self.model.batch_shape:
+            raise InputError(
+                "model",
+                tuple(self.model.batch_shape),
+                "one model for a private choice, not a batch",
+                "Make a GPUCB of each run's own model.",
+            )
+        among = self.best_of(candidates, finalists)
+        query = CandidateScores(score, list(candidates[among]), score_range=score_range, fit=fit)
+        return among, query
 
 
 @checked
 def suggest_ucb(model: FiniteGP, schedule: Schedule, *, exclude: Tensor | None = None) -> Tensor:
-    """The index of the best candidate outside `exclude` (`k` indices), the first of equals: 4 n
-    flops and 32 n bytes.
+    """The index of the best candidate of each run outside `exclude` (`batch_shape x k` indices),
+    the first of equals: `batch_shape`. 4 n flops and 32 n bytes a run.
     """
     return model.argmax_upper(schedule(model.num_observations + 1), exclude=exclude)

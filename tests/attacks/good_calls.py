@@ -22,6 +22,7 @@ import scipy.stats
 import torch
 from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.models import SingleTaskGP
+from botorch.sampling import SobolQMCNormalSampler
 from sklearn.tree import DecisionTreeClassifier
 
 import dpbo
@@ -121,6 +122,10 @@ def query(score=score):
 
 def grid(n=8, d=2):
     return torch.quasirandom.SobolEngine(d, seed=0, scramble=True).draw(n, dtype=DOUBLE)
+
+
+def finite_gp():
+    return models.FiniteGP(grid(), KERNEL, 1e-2)
 
 
 def outcomes():
@@ -406,7 +411,9 @@ _GROUPED: dict[str, Any] = {
         body=events.SelectionEvent(base=(EVENT,), run_count=LAW).to_json()
     ),
     "queries.QuantileUtilities": of(score=lambda _, rows: rows[:, 0], candidates=(0.0, 0.5, 1.0)),
-    "acquisition.ucb.suggest_ucb": lambda: of(model=models.FiniteGP(grid(), KERNEL, 1e-2)),
+    "acquisition.ucb.suggest_ucb": lambda: of(model=finite_gp()),
+    "acquisition.GPUCB.release_argmax": of(mechanism=mechanisms.ExponentialMechanism(4.0)),
+    "models.FiniteGP.fantasize": of(X=grid()[:1], sampler=SobolQMCNormalSampler(torch.Size([2]))),
     "gibo.choose_clip": of(candidates=(0.1, 1.0), budget=0.5),
     "gibo.choose_start": of(budget=0.5),
     "gibo.GradientGP.release_gradient": of(mechanism=GAUSSIAN),
@@ -467,6 +474,10 @@ OWNERS: dict[str, Any] = {
 }
 OWNERS["gibo.GradientGP"] = lambda: gibo.GradientGP(grid(), grid().sum(1, keepdim=True))
 OWNERS |= {"papers.po_gp_ucb.Outcomes": outcomes, "papers.po_gp_ucb.Modeler": MADE["modeler"]}
+OWNERS |= {
+    "acquisition.GPUCB": lambda: acquisition.GPUCB(finite_gp(), SCHEDULE),
+    "models.FiniteGP": finite_gp,
+}
 OWNERS["DPSearch"] = lambda: dpbo.DPSearch(**good_call("DPSearch")[1])
 METHODS = (
     "Curator.evaluate Curator.submit Curator.release Curator.release_all Curator.reserve"
@@ -477,6 +488,8 @@ METHODS = (
     " models.kernels.kernel_derivatives models.noisy_inputs.SameRow models.noisy_inputs.unprojected"
     " acquisition.ucb.SrinivasCompact"
     " acquisition.ucb.kusner_beta acquisition.ucb.suggest_ucb acquisition.prior_guidance.Prior"
+    " acquisition.GPUCB.argmax_query acquisition.GPUCB.best_of acquisition.GPUCB.release_argmax"
+    " models.FiniteGP.argmax_upper models.FiniteGP.fantasize models.FiniteGP.observe"
     " acquisition.trust_region.TrustRegion acquisition.trust_region.region_after"
     " gibo.GradientGP.gradient_posterior gibo.GradientGP.of_one_unit"
     " gibo.GradientGP.gradient_query gibo.GradientGP.release_gradient"

@@ -4,14 +4,17 @@ else on a device that is not there.
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import scipy.stats
 import torch
+from botorch.acquisition import qLogNoisyExpectedImprovement, qUpperConfidenceBound
 from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import Normalize
-from botorch.optim import optimize_acqf
+from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Space
@@ -89,6 +92,7 @@ def made(build, *args):
 
 THETA = torch.full((3,), 0.5, dtype=DOUBLE)
 BOX = box(3)
+RUNS = torch.Size([2])
 X = draw(4, 3)
 WEIGHTS = draw(3, 4) - 0.5
 BALL = Ball(1.0)
@@ -170,11 +174,33 @@ def points(at, kernel=None, **more):
     return suggest_gradient_points(posterior(at, kernel), at.put(THETA), 3, **more)
 
 
-def finite(at, kernel):
-    model = FiniteGP(at.put(draw(50, 3)), at.put(kernel), 1e-2, capacity=2)
+def finite_gp(at, kernel, **settings):
+    model = FiniteGP(at.put(draw(50, 3)), at.put(kernel), 1e-2, capacity=2, **settings)
     for _ in range(3):
         model.observe(model.argmax_upper(2.0), 0.1)
-    return torch.cat([model.mean, model.variance])
+    return model
+
+
+def finite(at, kernel, **settings):
+    model = finite_gp(at, kernel, **settings)
+    points = at.put(draw(5, 3)).requires_grad_()
+    posterior = model.posterior(points)
+    gradient = torch.autograd.grad(posterior.mean.sum() + posterior.variance.sum(), points)
+    conditioned = model.condition_on_observations(model.observed[..., :1, :], at.put(draw(1, 1)))
+    parts = (model.mean, model.variance, conditioned.mean, gradient[0], posterior.mean)
+    return torch.cat([part.detach().flatten() for part in parts])
+
+
+def improvement(at):
+    model = finite_gp(at, matern())
+    with model.candidates.device:
+        sampler = SobolQMCNormalSampler(torch.Size([16]), seed=0)
+        acquisition = qLogNoisyExpectedImprovement(
+            model, model.observed[:2], sampler=sampler, prune_baseline=True, cache_root=False
+        )
+        bounds = qUpperConfidenceBound(model, 2.0, sampler=sampler)
+    points = at.put(draw(4, 2, 3))
+    return torch.cat([acquisition(points), bounds(points)]).detach()
 
 
 def released(at, space=LINE, count=4):
@@ -328,12 +354,27 @@ THERE = {
     "finite, RBF": lambda at: finite(at, rbf()),
     "finite, Matern": lambda at: finite(at, matern()),
     "finite, any kernel": lambda at: finite(at, made(RQKernel)),
+    "finite, runs": lambda at: finite(at, rbf(), batch_shape=(2,)),
+    "finite, a kernel a run": lambda at: finite(at, made(partial(RBFKernel, batch_shape=RUNS))),
+    "finite, any kernel a run": lambda at: finite(at, made(partial(RQKernel, batch_shape=RUNS))),
+    "finite, rows of their own": lambda at: finite(
+        at, noisy_inputs(rbf(), 0.01, dimension=3), batch_shape=(2,)
+    ),
+    "finite, in BoTorch's acquisition functions": improvement,
     "modeler": modeler,
     "GPUCB": (
         lambda at: GPUCB(model(at), SrinivasFinite(count=9, delta=0.1)).best_of(
             at.put(draw(9, 3)), 3
         )
     ),
+    "GPUCB of a FiniteGP": lambda at: optimize_acqf_discrete(
+        GPUCB(finite_gp(at, matern()), SrinivasFinite(count=50, delta=0.1)),
+        q=1,
+        choices=at.put(draw(9, 3)),
+    )[0],
+    "GPUCB of runs": lambda at: GPUCB(
+        finite_gp(at, matern(), batch_shape=(2,)), SrinivasFinite(count=50, delta=0.1)
+    ).best_of(at.put(draw(9, 3)), 3),
     "suggest": lambda at: suggest(LINE, *released(at), seed=0, pending=at.put(draw(1, 1))),
     "suggest beside points on the CPU": proposed,
     "suggest, steps and categories": mixed,
@@ -621,12 +662,30 @@ def test_fifty_runs_start_no_more_of_a_devices_work_than_one_and_wait_no_more(de
         assert waits <= one[name][1], name
 
 
-def test_a_step_of_gp_ucb_never_waits_for_a_device(device):
-    model = FiniteGP(device.put(draw(50, 3)), device.put(rbf()), 1e-2)
-    device.forget()
-    for _ in range(3):
-        model.observe(model.argmax_upper(2.0), 0.1)
-    assert not device.syncs
+@pytest.mark.parametrize("kernel", ["RBF", "any", "rows of their own"])
+def test_fifty_runs_of_gp_ucb_cost_a_device_what_one_does_and_never_wait(device, kernel):
+    kernels = {
+        "RBF": rbf,
+        "any": lambda: made(RQKernel),
+        "rows of their own": lambda: noisy_inputs(rbf(), 0.01, dimension=3),
+    }
+    counts = []
+    for runs in ((), (50,)):
+        values = device.put(draw(*runs, 1)[..., 0])
+        model = FiniteGP(
+            device.put(draw(50, 3)), device.put(kernels[kernel]()), 1e-2, batch_shape=runs
+        )
+        chosen = model.argmax_upper(2.0)
+        device.forget()
+        for _ in range(3):
+            model.observe(chosen, values)
+            chosen = model.argmax_upper(2.0, exclude=chosen.unsqueeze(-1))
+        model.forget()
+        assert kernel == "any" or not device.syncs, device.syncs
+        model.observe(chosen, values)
+        model.posterior(device.put(draw(5, 3)))
+        counts.append([len(each) for each in (device.launches, device.syncs, device.uploads)])
+    assert counts[0] == counts[1]
 
 
 def test_what_does_not_fit_is_said(device):

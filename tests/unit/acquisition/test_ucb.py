@@ -13,6 +13,7 @@ from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from gpytorch.means import ZeroMean
 
 from dpbo.acquisition.ucb import GPUCB, SrinivasCompact, SrinivasFinite, kusner_beta, suggest_ucb
+from dpbo.errors import InputError
 from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import matern52, squared_exponential
 from tests.setups import DOUBLE, box
@@ -87,18 +88,20 @@ def test_identical_indices_to_a_loop_of_botorch(kernel):
     assert len(set(expected)) > 12, "the loop explores"
 
 
-def test_argmax_of_equals_and_without_those_excluded():
+@pytest.mark.parametrize("runs", [(), (2, 3)])
+def test_argmax_of_equals_and_without_those_excluded(runs):
     candidates = torch.rand(50, 2, dtype=DOUBLE)
     schedule = SrinivasFinite(count=50, delta=0.1)
-    model = FiniteGP(candidates, matern52(0.3), NOISE)
-    assert suggest_ucb(model, schedule) == 0, "the first of equals"
-    model.observe(7, 1.0)
+    model = FiniteGP(candidates, matern52(0.3), NOISE, batch_shape=runs)
+    first = torch.zeros(runs, dtype=torch.long)
+    assert torch.equal(suggest_ucb(model, schedule), first), "the first of equals"
+    model.observe(first + 7, torch.randn(runs, dtype=DOUBLE))
     upper = model.mean + (schedule(2) * model.variance).sqrt()
-    assert torch.equal(suggest_ucb(model, schedule), upper.argmax())
-    order = (model.mean + 2.0 * model.variance.sqrt()).argsort(descending=True)
+    assert torch.equal(suggest_ucb(model, schedule), upper.argmax(-1))
+    order = (model.mean + 2.0 * model.variance.sqrt()).argsort(-1, descending=True)
     for k in (1, 5, 49):
-        assert torch.equal(model.argmax_upper(4.0, exclude=order[:k]), order[k])
-    assert torch.equal(suggest_ucb(model, lambda t: 4.0, exclude=order[:2]), order[2])
+        assert torch.equal(model.argmax_upper(4.0, exclude=order[..., :k]), order[..., k])
+    assert torch.equal(suggest_ucb(model, lambda t: 4.0, exclude=order[..., :2]), order[..., 2])
 
 
 def test_through_botorchs_optimisers():
@@ -108,19 +111,59 @@ def test_through_botorchs_optimisers():
     for index in range(5):
         finite.observe(index, wave(candidates[index]))
     model = model_of(candidates[:5], wave(candidates[:5]), squared_exponential(0.4))
-    acquisition = GPUCB(model, schedule)
-    best, _ = optimize_acqf_discrete(acquisition, q=1, choices=candidates)
-    assert torch.equal(best[0], candidates[suggest_ucb(finite, schedule)])
-    bounds = box(2)
-    X, value = optimize_acqf(
-        acquisition, bounds, q=1, num_restarts=3, raw_samples=16, options={"seed": 1}
+    X = torch.rand(7, 1, 2, dtype=DOUBLE)
+    torch.testing.assert_close(
+        GPUCB(finite, schedule)(X), GPUCB(model, schedule)(X), rtol=1e-8, atol=1e-8
     )
-    assert bool(((X >= 0.0) & (X <= 1.0)).all())
-    assert float(value) >= float(acquisition(candidates.unsqueeze(-2)).max()) - 1e-9
-    for gp in (model, model_of(candidates[:8], wave(candidates[:8]), matern52(0.4))):
+    for gp in (model, finite):
+        acquisition = GPUCB(gp, schedule)
+        best, _ = optimize_acqf_discrete(acquisition, q=1, choices=candidates)
+        assert torch.equal(best[0], candidates[suggest_ucb(finite, schedule)])
+        X, value = optimize_acqf(
+            acquisition, box(2), q=1, num_restarts=3, raw_samples=16, options={"seed": 1}
+        )
+        assert bool(((X >= 0.0) & (X <= 1.0)).all())
+        assert float(value) >= float(acquisition(candidates.unsqueeze(-2)).max()) - 1e-9
+    for gp in (
+        model,
+        finite,
+        model_of(candidates[:8], wave(candidates[:8]), matern52(0.4)),
+    ):
         assert torch.autograd.gradcheck(
             GPUCB(gp, schedule), torch.rand(3, 1, 2, dtype=DOUBLE, requires_grad=True)
         )
+
+
+def test_batches_of_models():
+    """One bound, and one order of candidates, a run; a private choice is of one run."""
+    candidates = torch.rand(30, 2, dtype=DOUBLE)
+    schedule = SrinivasFinite(count=30, delta=0.1)
+    indices = torch.randint(0, 30, (4, 3))
+    finite = FiniteGP(candidates, matern52(0.4), NOISE, batch_shape=(3,))
+    for index in indices:
+        finite.observe(index, wave(candidates[index]))
+    X = candidates[indices.mT]
+    batch = model_of(X, wave(X), matern52(0.4))
+    for model in (finite, batch):
+        acquisition = GPUCB(model, schedule)
+        bounds = acquisition(candidates.view(30, 1, 1, 2))
+        assert bounds.shape == (30, 3)
+        order = acquisition.best_of(candidates, 4)
+        assert torch.equal(order, bounds.argsort(0, descending=True)[:4].mT)
+        for run in range(3):
+            single = GPUCB(model_of(X[run], wave(X[run]), matern52(0.4)), schedule)
+            torch.testing.assert_close(
+                bounds[:, run], single(candidates.unsqueeze(1)), rtol=1e-8, atol=1e-8
+            )
+        with pytest.raises(InputError, match=r"^model=.* one model for a private choice"):
+            acquisition.argmax_query(lambda x, rows: rows, candidates, score_range=(0.0, 1.0))
+
+
+def test_a_model_in_float32_is_refused():
+    X = torch.rand(5, 2, dtype=DOUBLE)
+    model = model_of(X, wave(X), matern52(0.4)).float()
+    with pytest.raises(InputError, match=r"^model=.* in float64"):
+        GPUCB(model, SrinivasFinite(count=5, delta=0.1))
 
 
 def test_batches_of_points_and_points_pending_are_refused():

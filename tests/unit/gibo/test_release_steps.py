@@ -17,7 +17,8 @@ from dpbo.accounting import GDPFilter, PureFilter
 from dpbo.acquisition import GPUCB, SrinivasFinite
 from dpbo.errors import InputError
 from dpbo.gibo import GradientGP, GradientPosterior, posterior_of_one_unit, suggest_gradient_points
-from dpbo.mechanisms import GaussianMechanism, PermuteAndFlipMechanism
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, PermuteAndFlipMechanism
+from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.testing.entropy import SeededEntropy
 from tests.setups import DOUBLE, owner
@@ -132,11 +133,17 @@ def test_a_model_whose_mean_is_not_constant_has_no_posterior_of_one_unit():
         posterior_of_one_unit(SingleTaskGP(X, X.sum(-1, keepdim=True), mean_module=LinearMean(2)))
 
 
-@pytest.fixture
-def bounds():
+@pytest.fixture(params=["GPyTorch", "FiniteGP"])
+def bounds(request):
     candidates = torch.rand(90, 2, dtype=DOUBLE)
     X = candidates[:5]
-    model = SingleTaskGP(X, X.sum(-1, keepdim=True), covar_module=squared_exponential(0.4))
+    kernel = squared_exponential(0.4)
+    if request.param == "GPyTorch":
+        model = SingleTaskGP(X, X.sum(-1, keepdim=True), covar_module=kernel)
+    else:
+        model = FiniteGP(candidates, kernel, 1e-2)
+        for index in range(5):
+            model.observe(index, X[index].sum())
     return GPUCB(model, SrinivasFinite(count=90, delta=0.1)), candidates
 
 
@@ -151,6 +158,22 @@ def test_the_argmax_query_asks_about_the_candidates_of_largest_bounds(bounds):
     )
     means = torch.stack([loss(x, RECORDS).clamp(0, 2).mean() for x in candidates[best]])
     assert means[int(release.value)] >= means.max() - 0.05
+
+
+@pytest.mark.parametrize("mechanism", [PermuteAndFlipMechanism, ExponentialMechanism])
+def test_a_released_argmax_is_a_candidate_and_is_charged_once(bounds, mechanism):
+    acquisition, candidates = bounds
+    law = mechanism.of(20.0)
+    own = curator(Budget(25.0, 0.0), PureFilter())
+    settings = {"score_range": (0.0, 2.0), "mechanism": law, "finalists": 7}
+    index, release = acquisition.release_argmax(own, loss, candidates, **settings)
+    assert release.event == law.event()
+    assert index == acquisition.best_of(candidates, 7)[int(release.value)]
+    query = acquisition.argmax_query(loss, candidates, score_range=(0.0, 2.0), finalists=7)
+    again = curator(Budget(25.0, 0.0), PureFilter()).release(query, law)
+    assert torch.equal(release.value, again.value), "the same noise"
+    with pytest.raises(BudgetExceeded):
+        acquisition.release_argmax(own, loss, candidates, **settings)
 
 
 def test_no_finalists_are_refused(bounds):

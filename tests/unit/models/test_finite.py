@@ -1,21 +1,31 @@
-"""FiniteGP against GPs that are solved anew: at its candidates, on each kind
-of kernel, very far apart.
+"""FiniteGP against GPs that are solved anew: at its candidates, at any X, in batches, on each kind
+of kernel, very far apart; in BoTorch's acquisition functions.
 """
 
 import copy
+import functools
+import itertools
 import math
+import pickle
+from typing import Any
 
 import pytest
 import torch
+from botorch.acquisition import qLogNoisyExpectedImprovement, qUpperConfidenceBound
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.exceptions.errors import UnsupportedError
 from botorch.models import SingleTaskGP
-from gpytorch.kernels import AdditiveKernel, RBFKernel, ScaleKernel
+from botorch.models.model import Model
+from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from botorch.sampling import SobolQMCNormalSampler
+from gpytorch.kernels import AdditiveKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.means import ConstantMean
 
 from dpbo.errors import InputError
 from dpbo.models import FiniteGP
 from dpbo.models.fixed_kernels import matern52, squared_exponential
 from dpbo.models.noisy_inputs import SameRow
-from tests.setups import DOUBLE
+from tests.setups import DOUBLE, box
 from tests.unit.models.kernels import KERNELS
 
 N = 60
@@ -39,10 +49,10 @@ def solved(X, Y, kernel):
 
 
 def observe(model, steps=T):
-    """Random values at random candidates: their indices and the values."""
-    indices = torch.randint(0, len(model.mean), (steps,))
-    values = torch.randn(steps, dtype=DOUBLE)
-    for index, value in zip(indices, values, strict=True):
+    """Random values at random candidates: their indices and the values, `batch_shape x steps`."""
+    indices = torch.randint(0, model.mean.shape[-1], (*model.batch_shape, steps))
+    values = torch.randn(*model.batch_shape, steps, dtype=DOUBLE)
+    for index, value in zip(indices.unbind(-1), values.unbind(-1), strict=True):
         model.observe(index, value)
     return indices, values
 
@@ -50,6 +60,10 @@ def observe(model, steps=T):
 def observed(kernel, candidates, **settings):
     model = FiniteGP(candidates, kernel, NOISE, mean=MEAN, **settings)
     return model, *observe(model)
+
+
+def equal(found, expected, tolerance=1e-9):
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -67,6 +81,247 @@ def test_candidates_against_a_gp_solved_anew(kernel):
         )
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_posterior_anywhere_and_its_gradient(kernel):
+    candidates = torch.rand(N, D, dtype=DOUBLE)
+    model, indices, values = observed(KERNELS[kernel](D), candidates)
+    reference = solved(candidates[indices], values, KERNELS[kernel](D))
+    for shape, noisy in itertools.product(((7, D), (1, D), (5, 3, D), (2, 4, 1, D)), (False, True)):
+        X = torch.rand(*shape, dtype=DOUBLE, requires_grad=True)
+        weights = torch.randn(*shape[:-1], shape[-2], dtype=DOUBLE)
+        results = []
+        for gp in (model, reference):
+            posterior = gp.posterior(X, observation_noise=noisy)
+            covariance = posterior.distribution.covariance_matrix
+            loss = posterior.mean.square().sum() + (weights * covariance).sum()
+            results.append((posterior.mean, covariance, *torch.autograd.grad(loss, X)))
+        for found, expected in zip(*results, strict=True):
+            equal(found, expected, 1e-7)
+        equal(results[0][0], results[1][0], 1e-8)
+        equal(results[0][1], results[1][1], 1e-8)
+
+
+def test_posterior_at_the_candidates_is_their_mean_and_variance():
+    """Also 10^6 length-scales apart, and after no observation."""
+    for candidates in (torch.rand(N, D, dtype=DOUBLE), clusters(1e6)):
+        model = FiniteGP(candidates, matern52(0.4), NOISE, mean=MEAN)
+        for steps in (0, T):
+            observe(model, steps)
+            posterior = model.posterior(candidates.unsqueeze(-2))
+            equal(posterior.mean[:, 0, 0], model.mean, 1e-8)
+            equal(posterior.variance[:, 0, 0], model.variance, 1e-8)
+
+
+def test_one_output_and_one_noise():
+    model, _, _ = observed(squared_exponential(0.5), torch.rand(N, D, dtype=DOUBLE))
+    X = torch.rand(4, D, dtype=DOUBLE)
+    half = ScalarizedPosteriorTransform(torch.tensor([0.5], dtype=DOUBLE))
+    equal(model.posterior(X, posterior_transform=half).mean, 0.5 * model.posterior(X).mean)
+    equal(model.posterior(X, output_indices=[0]).mean, model.posterior(X).mean)
+    assert torch.equal(model.subset_output([0]).mean, model.mean)
+    for refused in (
+        lambda: model.posterior(X, output_indices=[1]),
+        lambda: model.posterior(X, observation_noise=torch.ones(4, 1, dtype=DOUBLE)),
+        lambda: model.subset_output([1]),
+    ):
+        with pytest.raises(UnsupportedError):
+            refused()
+
+
+def single_kernel(name, runs):
+    return KERNELS[name](D)
+
+
+def batch_of_kernels(runs):
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=D, batch_shape=runs), batch_shape=runs).double()
+    kernel.outputscale = 0.5 + torch.rand(runs, dtype=DOUBLE)
+    kernel.base_kernel.lengthscale = 0.5 + torch.rand(*runs, 1, D, dtype=DOUBLE)
+    return kernel
+
+
+def batch_of_called_kernels(runs):
+    kernel = RQKernel(batch_shape=runs).double()
+    kernel.lengthscale = 0.5 + torch.rand(*runs, 1, 1, dtype=DOUBLE)
+    return kernel
+
+
+def batch_of_kernels_and_rows(runs):
+    own = ScaleKernel(SameRow(), batch_shape=runs).double()
+    own.outputscale = 0.1 + torch.rand(runs, dtype=DOUBLE)
+    return AdditiveKernel(batch_of_kernels(runs), own)
+
+
+BATCHED: dict[str, Any] = {
+    **{name: functools.partial(single_kernel, name) for name in KERNELS},
+    "a kernel a run": batch_of_kernels,
+    "a called kernel a run": batch_of_called_kernels,
+    "a kernel and a row's own variance a run": batch_of_kernels_and_rows,
+}
+
+
+@pytest.mark.parametrize("kernel", BATCHED)
+@pytest.mark.parametrize(
+    ("own", "runs"), [(False, (3,)), (True, (2, 3)), (True, ())], ids=["shared", "own", "single"]
+)
+def test_a_batch_equals_single_runs(kernel, own, runs):
+    shape = torch.Size(runs)
+    candidates = torch.rand(*(runs if own else ()), N, D, dtype=DOUBLE)
+    whole = BATCHED[kernel](shape)
+    model, indices, values = observed(whole, candidates, batch_shape=runs, capacity=2)
+    X = torch.rand(5, *runs, 2, D, dtype=DOUBLE)
+    found = model.posterior(X)
+    best = model.argmax_upper(4.0, exclude=indices)
+    assert model.batch_shape == shape
+    assert best.shape == shape
+    assert found.mean.shape == (5, *runs, 2, 1)
+    assert model.observed.shape == (*runs, T, D)
+    each_run: Any = itertools.product(*map(range, runs))
+    for at in each_run:
+        single = FiniteGP(
+            candidates[at] if own else candidates,
+            whole[at] if len(whole.batch_shape) else whole,
+            NOISE,
+            mean=MEAN,
+        )
+        for index, value in zip(indices[at], values[at], strict=True):
+            single.observe(index, value)
+        equal(model.mean[at], single.mean)
+        equal(model.variance[at], single.variance)
+        assert best[at] == single.argmax_upper(4.0, exclude=indices[at])
+        assert torch.equal(model.observed[at], single.observed)
+        alone = single.posterior(X[(slice(None), *at)])
+        equal(found.mean[(slice(None), *at)], alone.mean)
+        equal(found.variance[(slice(None), *at)], alone.variance)
+
+
+def test_points_of_fewer_dimensions_than_the_runs_are_shared():
+    model, _, _ = observed(matern52(0.4), torch.rand(N, D, dtype=DOUBLE), batch_shape=(3,))
+    X = torch.rand(2, D, dtype=DOUBLE)
+    assert model.posterior(X).mean.shape == (3, 2, 1)
+    equal(model.posterior(X).variance, model.posterior(X.expand(3, 2, D)).variance)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "rq"])
+def test_many_candidates_take_the_same_way_in_parts(kernel, monkeypatch):
+    candidates = torch.rand(7, N, D, dtype=DOUBLE)
+    models = []
+    for cached in (1 << 16, 3 * N):
+        monkeypatch.setattr("dpbo.models.kernel_rows._CACHED", cached)
+        torch.manual_seed(1)
+        model, indices, _ = observed(KERNELS[kernel](D), candidates)
+        models.append((model.mean, model.variance, model.argmax_upper(4.0, exclude=indices)))
+    for together, parts in zip(*models, strict=True):
+        equal(together, parts)
+
+
+@pytest.mark.parametrize("kernel", ["matern", "rq", *(name for name in BATCHED if "run" in name)])
+@pytest.mark.parametrize("runs", [(), (3,)])
+def test_copies_hold_the_rows_that_were_written_and_go_on(kernel, runs):
+    shape = torch.Size(runs)
+    candidates = torch.rand(N, D, dtype=DOUBLE)
+    model, _, _ = observed(BATCHED[kernel](shape), candidates, batch_shape=runs)
+    others = torch.rand(N, D, dtype=DOUBLE)
+    loaded = FiniteGP(others, BATCHED[kernel](shape), NOISE, mean=MEAN, batch_shape=runs)
+    loaded.load_state_dict(model.state_dict())
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), loaded]
+    for each in copies:
+        assert each.num_observations == T
+        assert torch.equal(each.observed, model.observed)
+    for each in (model, *copies):
+        each.observe(4, 0.7)
+    X = torch.rand(2, D, dtype=DOUBLE)
+    for each in copies:
+        assert torch.equal(each.mean, model.mean)
+        assert torch.equal(each.variance, model.variance)
+        assert torch.equal(each.posterior(X).variance, model.posterior(X).variance)
+        each.forget()
+        assert each.mean.eq(MEAN).all()
+    state = model.state_dict()
+    assert state["_V"].shape[1] == T + 1
+    assert not any("scratch" in name or "beside" in name for name in state)
+
+
+def test_a_copy_takes_no_room_for_more_rows():
+    model = FiniteGP(torch.rand(N, D, dtype=DOUBLE), matern52(0.4), NOISE, capacity=10_000)
+    assert len(pickle.dumps(model)) < 100_000
+
+
+def test_conditioning_on_candidates_leaves_the_model_and_equals_observing():
+    for kernel in ("matern", *(name for name in BATCHED if "run" in name)):
+        runs = () if kernel == "matern" else (3,)
+        candidates = torch.rand(*runs, N, D, dtype=DOUBLE)
+        model, _, _ = observed(BATCHED[kernel](torch.Size(runs)), candidates)
+        before = model.mean.clone()
+        X = candidates[..., [5, 9], :]
+        Y = torch.randn(4, *runs, 2, 1, dtype=DOUBLE)
+        conditioned = model.condition_on_observations(X, Y)
+        assert isinstance(conditioned, FiniteGP)
+        assert conditioned.batch_shape == (4, *runs)
+        assert torch.equal(model.mean, before)
+        expected = copy.deepcopy(model)
+        for j, index in enumerate((5, 9)):
+            expected.observe(index, Y[2, ..., j, 0])
+        equal(conditioned.mean[2], expected.mean)
+        equal(conditioned.variance[2], expected.variance)
+        points = torch.rand(2, D, dtype=DOUBLE)
+        equal(conditioned.posterior(points).variance[2], expected.posterior(points).variance)
+        with pytest.raises(InputError, match=r"^X=.* candidates, bit for bit"):
+            model.condition_on_observations(X + 1e-9, Y)
+        with pytest.raises(InputError, match=r"^Y="):
+            model.condition_on_observations(X, Y[..., :1, :])
+        with pytest.raises(UnsupportedError):
+            model.condition_on_observations(X, Y, noise=torch.ones_like(Y))
+
+
+def test_fantasies_are_samples_of_the_posterior_at_candidates():
+    candidates = torch.rand(N, D, dtype=DOUBLE)
+    model, _, _ = observed(matern52(0.4), candidates)
+    X = candidates[7:8]
+    sampler = SobolQMCNormalSampler(torch.Size([512]), seed=0)
+    fantasies = model.fantasize(X, sampler)
+    assert fantasies.batch_shape == (512,)
+    # of the law of total expectation
+    equal(fantasies.mean.mean(0), model.mean, 1e-2)
+    equal(fantasies.variance[0] + fantasies.mean.var(0), model.variance, 1e-2)
+
+
+def test_in_botorchs_acquisition_functions():
+    candidates = torch.rand(N, D, dtype=DOUBLE)
+    model = FiniteGP(candidates, matern52(0.4), NOISE, mean=MEAN)
+    # two values at one point make their covariance singular, and BoTorch adds a jitter
+    indices = torch.randperm(N)[:T]
+    values = torch.randn(T, dtype=DOUBLE)
+    for index, value in zip(indices, values, strict=True):
+        model.observe(index, value)
+    reference = solved(candidates[indices], values, matern52(0.4))
+    assert isinstance(model, Model)
+    assert model.num_outputs == 1
+    sampler = SobolQMCNormalSampler(torch.Size([32]), seed=0)
+    for build in (
+        lambda gp: qUpperConfidenceBound(gp, 4.0, sampler=sampler),
+        lambda gp: qLogNoisyExpectedImprovement(
+            gp, model.observed, sampler=sampler, prune_baseline=True, cache_root=False
+        ),
+    ):
+        torch.manual_seed(0)
+        ours = build(model)
+        torch.manual_seed(0)
+        theirs = build(reference)
+        X = torch.rand(6, 2, D, dtype=DOUBLE)
+        equal(ours(X), theirs(X), 1e-6)
+        best, value = optimize_acqf_discrete(ours, q=1, choices=candidates)
+        equal(value, theirs(best.unsqueeze(0))[0], 1e-6)
+        found, value = optimize_acqf(
+            ours, box(D), q=2, num_restarts=2, raw_samples=8, options={"seed": 1, "maxiter": 20}
+        )
+        equal(value.reshape(1), theirs(found), 1e-6)
+    batch, _, _ = observed(matern52(0.4), candidates, batch_shape=(3,))
+    improvement = qLogNoisyExpectedImprovement(
+        batch, batch.observed, sampler=sampler, prune_baseline=False, cache_root=False
+    )
+    assert improvement(torch.rand(5, 3, 2, D, dtype=DOUBLE)).shape == (5, 3)
+
+
 def test_many_observations_of_one_candidate_stay_sound_and_forgetting_starts_anew():
     model = FiniteGP(torch.rand(N, D, dtype=DOUBLE), squared_exponential(0.5), 1e-8)
     for _ in range(50):
@@ -74,39 +329,54 @@ def test_many_observations_of_one_candidate_stay_sound_and_forgetting_starts_ane
     assert 0.0 <= float(model.variance[3]) < 1e-8
     assert abs(float(model.mean[3]) - 1.0) < 1e-6
     candidates = torch.rand(N, D, dtype=DOUBLE)
-    model, indices, values = observed(matern52(0.4), candidates)
+    model, indices, values = observed(matern52(0.4), candidates, batch_shape=(3,))
     mean = model.mean.clone()
     variance = model.variance.clone()
     model.forget()
     assert model.num_observations == 0
-    assert torch.equal(model.mean, torch.full((N,), MEAN, dtype=DOUBLE))
-    assert torch.equal(model.variance, torch.ones(N, dtype=DOUBLE))
+    assert torch.equal(model.mean, torch.full((3, N), MEAN, dtype=DOUBLE))
+    assert torch.equal(model.variance, torch.ones(3, N, dtype=DOUBLE))
     for t in range(T):
-        model.observe(indices[t], values[t])
+        model.observe(indices[:, t], values[:, t])
     assert torch.equal(model.mean, mean)
     assert torch.equal(model.variance, variance)
 
 
-@pytest.mark.parametrize(
-    ("index", "value"),
-    [
-        pytest.param(-1, 0.0, id="below"),
-        pytest.param(N, 0.0, id="above"),
-        pytest.param(0, math.nan, id="nan"),
-    ],
-)
-def test_an_observation_that_is_none_is_refused(index, value):
-    model = FiniteGP(torch.rand(N, D, dtype=DOUBLE), squared_exponential(0.5), NOISE)
-    with pytest.raises(InputError):
-        model.observe(index, value)
+@pytest.mark.parametrize("runs", [(), (2,)])
+def test_what_is_no_observation_is_refused(runs):
+    model = FiniteGP(
+        torch.rand(N, D, dtype=DOUBLE), squared_exponential(0.5), NOISE, batch_shape=runs
+    )
+    for index, value, name in (
+        (-1, 0.0, "index"),
+        (N, 0.0, "index"),
+        (torch.tensor([0.0]), 0.0, "index"),
+        (torch.zeros(3, dtype=torch.long), 0.0, "index"),
+        (0, math.nan, "value"),
+        (0, torch.zeros(3, dtype=DOUBLE), "value"),
+    ):
+        with pytest.raises(InputError, match=f"^{name}="):
+            model.observe(index, value)
+    for exclude in (torch.tensor(0), torch.tensor([N]), torch.zeros(3, 2, dtype=torch.long)):
+        with pytest.raises(InputError, match=r"^exclude="):
+            model.argmax_upper(1.0, exclude=exclude)
+    for X in (torch.rand(2, D), torch.rand(D, dtype=DOUBLE), torch.rand(2, D + 1, dtype=DOUBLE)):
+        with pytest.raises(InputError, match=r"^X="):
+            model.posterior(X)
     assert model.num_observations == 0
 
 
-def test_a_batch_of_kernels_is_refused():
-    with pytest.raises(InputError, match="kernel"):
-        FiniteGP(
-            torch.rand(N, D, dtype=DOUBLE), RBFKernel(batch_shape=torch.Size([2])).double(), NOISE
-        )
+def test_batch_shapes_that_do_not_broadcast_are_refused():
+    candidates = torch.rand(2, N, D, dtype=DOUBLE)
+    with pytest.raises(InputError, match=r"^candidates="):
+        FiniteGP(candidates, squared_exponential(0.5), NOISE, batch_shape=(3,))
+    with pytest.raises(InputError, match=r"^kernel="):
+        FiniteGP(candidates, batch_of_kernels(torch.Size([3])), NOISE)
+    with pytest.raises(InputError, match=r"^candidates="):
+        FiniteGP(candidates.float(), squared_exponential(0.5), NOISE)
+    model = FiniteGP(candidates, squared_exponential(0.5), NOISE)
+    with pytest.raises(InputError, match=r"^X="):
+        model.posterior(torch.rand(3, 1, D, dtype=DOUBLE))
 
 
 FORMS = {
@@ -175,12 +445,16 @@ def test_multiples_and_rows_of_their_own_very_far_apart():
 @pytest.mark.cuda
 def test_on_cuda():
     candidates = torch.rand(N, D, dtype=DOUBLE)
+    X = torch.rand(4, 1, 1, D, dtype=DOUBLE)
     here, there = (
-        FiniteGP(candidates.to(device), matern52(0.4).to(device), NOISE)
+        FiniteGP(candidates.to(device), matern52(0.4).to(device), NOISE, batch_shape=(3,))
         for device in ("cpu", "cuda")
     )
-    for index, value in zip(torch.randint(0, N, (T,)), torch.randn(T, dtype=DOUBLE), strict=True):
+    for index, value in zip(
+        torch.randint(0, N, (T, 3)), torch.randn(T, 3, dtype=DOUBLE), strict=True
+    ):
         for model in (here, there):
             model.observe(index, value)
-    torch.testing.assert_close(there.mean.cpu(), here.mean, rtol=1e-9, atol=1e-9)
+    equal(there.mean.cpu(), here.mean)
+    equal(there.posterior(X.cuda()).variance.cpu(), here.posterior(X).variance)
     torch.testing.assert_close(there.argmax_upper(4.0).cpu(), here.argmax_upper(4.0))
