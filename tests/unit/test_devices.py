@@ -642,6 +642,7 @@ def test_fifty_runs_start_no_more_of_a_devices_work_than_one_and_wait_no_more(de
             device.put(part[runs]) for part in (history, draw(50, 4, 3), thetas, draw(50, 4, 3))
         )
         found.append(X_there)
+        model = device.put(made(GradientGP, history[runs], history[runs][..., :1]))
         wanted = {"bounds": device.put(BOX), "start": start, "steps": 12, "close": 1e-300}
         counts = {}
         for name, step in {
@@ -650,6 +651,7 @@ def test_fifty_runs_start_no_more_of_a_devices_work_than_one_and_wait_no_more(de
             "covariance": lambda: found.covariance(theta),
             "points": lambda: suggest_gradient_points(found, theta, 4, **wanted),
             "information": lambda: GradientInformation(found, theta)(more),
+            "of a model": lambda: model.gradient_posterior(more),
         }.items():
             device.forget()
             step()
