@@ -11,6 +11,7 @@ import sys
 import pytest
 import torch
 from botorch.acquisition import AcquisitionFunction, LogExpectedImprovement, UpperConfidenceBound
+from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
@@ -37,7 +38,10 @@ T = 8
 CANDIDATES = 30
 RUNS = 3
 SCHEDULE = SrinivasFinite(count=CANDIDATES, delta=0.1)
-CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def close(ours, theirs):
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
 def rand(*shape):
@@ -107,8 +111,8 @@ def test_posteriors_have_botorchs_shapes_and_are_those_of_single_runs(kind):
     assert single.posterior(points).mean.shape == (5, RUNS, 3, 1)
     for run in range(RUNS):
         alone = MODELS[kind](run).posterior(points[:, run])
-        torch.testing.assert_close(found.mean[:, run], alone.mean, **CLOSE)
-        torch.testing.assert_close(found.variance[:, run], alone.variance, **CLOSE)
+        close(found.mean[:, run], alone.mean)
+        close(found.variance[:, run], alone.variance)
 
 
 def test_gradients_are_finite_differences_for_t_batches_and_batches_of_models():
@@ -135,17 +139,15 @@ def test_a_batch_of_runs_is_the_loop_over_them():
         alone = gradient_posterior(run)
         for name in ("weights", "covariance"):
             ours, theirs = getattr(both, name)(theta)[run], getattr(alone, name)(theta[run])
-            torch.testing.assert_close(ours, theirs, **CLOSE)
+            close(ours, theirs)
         own = suggest_gradient_points(alone, theta[run], D + 1, bounds=box(D))
-        torch.testing.assert_close(points[run], own, **CLOSE)
+        close(points[run], own)
         one = finite_gp(run)
         assert int(one.argmax_upper(2.0)) == int(chosen[run])
         values = GPUCB(one, SCHEDULE)(GRID.unsqueeze(1))
-        torch.testing.assert_close(ucb(GRID.view(-1, 1, 1, D))[:, run], values, **CLOSE)
+        close(ucb(GRID.view(-1, 1, 1, D))[:, run], values)
         information = GradientInformation(alone, theta[run])(points[run])
-        torch.testing.assert_close(
-            GradientInformation(both, theta)(points)[run], information.squeeze(), **CLOSE
-        )
+        close(GradientInformation(both, theta)(points)[run], information.squeeze())
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -181,7 +183,8 @@ def test_botorch_optimises_over_them():
 
 
 def test_float32_is_refused_by_name():
-    narrow = SingleTaskGP(X[0].float(), Y[0].float())
+    with pytest.warns(InputDataWarning):
+        narrow = SingleTaskGP(X[0].float(), Y[0].float())
     kernel = ScaleKernel(MaternKernel(nu=2.5))
     refused = {
         "candidates": lambda: FiniteGP(GRID.float(), kernel.double(), 1e-2),
