@@ -2630,4 +2630,48 @@ SABOTAGES = (
         new="",
         test=("tests/unit/curator/test_curator.py::test_records_that_are_written_to_are_refused"),
     ),
+    # what is saved
+    Sabotage(
+        "room for observations is memory as the process freed it",
+        "dpbo.models.finite:FiniteGP._make_room",
+        old="torch.from_numpy(np.zeros((runs, capacity, n)))",
+        new="torch.from_numpy(np.empty((runs, capacity, n)))",
+        test=("tests/attacks/test_unwritten.py::test_each_allocation_that_is_not_written_may_pass"),
+    ),
+    Sabotage(
+        "a model keeps a view of the caller's tensor",
+        "dpbo.models.finite:FiniteGP.__init__",
+        old='require_finite("candidates", candidates).detach().clone()',
+        new='require_finite("candidates", candidates).detach()',
+        test="tests/attacks/test_unwritten.py::test_nothing_public_saves_what_nobody_wrote",
+    ),
+    Sabotage(
+        "a copy of a private optimizer is begun and fails halfway",
+        "dpbo.dpsgd.noise:NoisedOptimizer.__getstate__",
+        old="raise OpacityError(",
+        new="return super().__getstate__() or (",
+        test=(
+            "tests/integration/test_opacus_noise.py"
+            "::test_a_copy_of_the_optimizer_is_refused_and_the_run_goes_on"
+        ),
+    ),
+    Sabotage(
+        "the longest row of a list decides for all",
+        "dpbo.papers.em.estimator:_of_list",
+        old="key=lambda length: (length >= 0, counts[length], length)",
+        new="key=lambda length: length",
+        test=(
+            "tests/unit/papers/test_em_mixture.py"
+            "::test_a_cell_that_is_no_number_is_not_quoted_and_one_row_refuses_no_others"
+        ),
+    ),
+    Sabotage(
+        "replicas share one source of noise",
+        "dpbo.gibo.replicas:_Noised.__call__",
+        old="for total, entropy in zip(sums.cpu(), self._sources, strict=True):",
+        new="for total, entropy in zip(sums.cpu(), self._sources[:1] * len(sums), strict=True):",
+        test=(
+            "tests/unit/gibo/test_replicas.py::test_each_replica_is_the_single_run_with_its_noise"
+        ),
+    ),
 )
