@@ -33,14 +33,14 @@ from benchmarks import composition, finite_gp, gibo_step
 from benchmarks.harness import interleaved, named, options, ratio, record, table, with_bar
 from benchmarks.overhead import curator_of
 from benchmarks.sums import compared
-from dpbo import Adjacency, Budget, Curator, PrivateObjective, Space
+from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivateObjective, Space
 from dpbo.accounting import Planned, compose
 from dpbo.accounting import composition as ours
 from dpbo.acquisition import suggest
 from dpbo.dpsgd import LedgerAccountant
 from dpbo.dpsgd._opacus import load_opacus
 from dpbo.events import PoissonGaussianEvent
-from dpbo.gibo import GradientPosterior, suggest_gradient_points
+from dpbo.gibo import GIBOSettings, GradientPosterior, replicate, suggest_gradient_points
 from dpbo.mechanisms import ExponentialMechanism
 from dpbo.mechanisms.gaussian import NORMAL
 from dpbo.mechanisms.rounding import rounded
@@ -369,6 +369,44 @@ def proposals(smoke: bool) -> list[list[Any]]:
     ]
 
 
+def replicas(smoke: bool) -> list[list[Any]]:
+    """Runs of DP-GIBO at once, beside as many with a curator and a ledger each."""
+    runs, n, d, iterations = (2, 50, 3, 2) if smoke else (50, 500, 10, 5)
+    generator = torch.Generator().manual_seed(0)
+    records = [
+        1.0 + torch.randn(n, d, dtype=torch.float64, generator=generator) for _ in range(runs)
+    ]
+    bounds = torch.tensor([[-5.0] * d, [5.0] * d], dtype=torch.float64)
+    terms: dict[str, Any] = {
+        "bounds": bounds,
+        "iterations": iterations,
+        "batch_size": d + 1,
+        "clip": 1.0,
+        "settings": GIBOSettings.paper(),
+    }
+    budget = Budget.gdp(1.0)
+
+    def one_by_one() -> None:
+        for own in records:
+            curator = Curator(
+                own, unit="person", adjacency="replace-one", budget=budget, allow_repeated=True
+            )
+            DPGIBO(curator, half_squares, **terms).run()
+
+    def at_once() -> Any:
+        return replicate(
+            records, half_squares, budget=budget, vectorize=True, allow_not_private=True, **terms
+        )
+
+    work = f"{runs} runs of DP-GIBO at once, {iterations} iterations, d = {d}"
+    return [row(work, "DPGIBO, one after another", at_once, one_by_one, "0.25", 3)]
+
+
+def half_squares(x: torch.Tensor, records: torch.Tensor) -> torch.Tensor:
+    """A loss: half the squared distance."""
+    return (records - x).square().sum(-1) / 2.0
+
+
 def fresh(code: str) -> str:
     """What the code prints in a new process, which may keep compiled modules as an installed
     package does.
@@ -417,6 +455,7 @@ PARTS: tuple[Callable[[bool], list[list[Any]]], ...] = (
     accounting,
     training,
     proposals,
+    replicas,
     first_uses,
 )
 

@@ -166,8 +166,8 @@ def gradient_information(
             )
         ]
     )
-    # Ax's adapter maps points to the cube: a model that transforms its inputs has no gradient in
-    # their coordinates
+    # Ax's adapter maps points to the cube, and through a chain of transforms, as its default model
+    # has, no gradient is carried
     return _strategy(
         GradientInformation,
         options,
