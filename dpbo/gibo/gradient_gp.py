@@ -59,6 +59,9 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]
 
     The model must be public: fitted to public or released values. Nothing here reads a record
     except `release_gradient`, by the curator.
+
+    Raises:
+        InputError: training data of another dtype than float64.
     """
 
     def __init__(
@@ -72,14 +75,15 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
         input_transform: InputTransform | None = None,
     ) -> None:
+        given = {"train_X": train_X, "train_Y": train_Y, "train_Yvar": train_Yvar}
         # views of larger tensors would be saved with all of these
-        train_X, train_Y = train_X.clone(), train_Y.clone()
-        if train_Yvar is not None:
-            train_Yvar = train_Yvar.clone()
+        copies = {
+            name: require_float64(name, part).clone()
+            for name, part in given.items()
+            if part is not None
+        }
         super().__init__(
-            train_X,
-            train_Y,
-            train_Yvar,
+            **copies,
             likelihood=likelihood,
             covar_module=covar_module,
             mean_module=mean_module,

@@ -127,7 +127,8 @@ def test_masks_of_dropout_do_not_follow_from_a_seed():
             step(module, optimizer, rows, labels)
         return module._module[1].weight.detach()
 
-    assert not torch.allclose(weights(), weights(), atol=1e-3)
+    # the noise alone moves weights by at most 7e-5 in sixty trainings, masks by 1e-3 and more
+    assert not torch.allclose(weights(), weights(), atol=2e-4)
 
 
 @attack("A8", "A17")

@@ -268,7 +268,7 @@ SABOTAGES = (
     Sabotage(
         "gradients are not clipped in whole numbers",
         where="dpbo.gibo.gradient_query:_clipped",
-        old="whole[:, squares > most**2] = 0",
+        old="whole.masked_fill_(squares > most**2, 0)",
         new="pass",
         test=(
             "tests/unit/gibo/test_gradient_query.py"
