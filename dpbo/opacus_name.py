@@ -8,7 +8,6 @@ already, the name is added at once; otherwise when Python loads it.
 import importlib
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 from types import ModuleType
 from typing import Any
@@ -18,10 +17,10 @@ _TABLE = "opacus.accountants"
 
 
 def make_known() -> None:
-    """Add the name to Opacus' table of accountants, now or when it is loaded."""
+    """Add the name to Opacus' table of accountants, now and whenever the table is loaded."""
     if _TABLE in sys.modules:
         _add_to(sys.modules[_TABLE])
-    else:
+    if not any(isinstance(finder, _WhenLoaded) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WhenLoaded())
 
 
@@ -35,15 +34,14 @@ def _accountant() -> Any:
 
 
 class _WhenLoaded(importlib.abc.MetaPathFinder):
-    """Finds Opacus' table where Python finds it, once, and adds the name after it was loaded."""
+    """Finds Opacus' table where Python finds it, and adds the name after it was loaded."""
 
     def find_spec(
         self, fullname: str, path: Any, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != _TABLE:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 

@@ -122,18 +122,18 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]
     """
 
     def __init__(self, model: Model, schedule: Schedule) -> None:
-        if isinstance(model, FiniteGP):
-            observations = model.num_observations
-        else:
-            points = model.train_inputs[0]
-            if points.dtype != torch.float64:
-                raise InputError("model", str(points.dtype), "in float64", "Call model.double().")
-            observations = int(points.shape[-2])
-        beta = schedule(observations + 1)
-        require("schedule", beta, NotNegative)
+        beta = _beta(model, schedule)
         with without_default_device():
             # a bare float would pass through float32
             super().__init__(model, beta=torch.tensor(beta, dtype=torch.float64, device="cpu"))
+        self.schedule = schedule
+
+    def forward(self, X: Tensor) -> Tensor:
+        """The bound at X, `batch_shape x 1 x d`, as `batch_shape`, by the beta of the model's
+        observations now: a `FiniteGP` observes in place.
+        """
+        self.beta.fill_(_beta(self.model, self.schedule))
+        return super().forward(X)
 
     def argmax_query(
         self,
@@ -210,7 +210,8 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]
             for chunk in torch.split(candidates, _CHUNK)
         ]
         order = torch.cat(bounds).sort(dim=0, descending=True, stable=True).indices
-        return order[:count].movedim(0, -1)
+        # a view would be saved with the whole order
+        return order[:count].movedim(0, -1).clone()
 
     def _finals(
         self, score: Score, candidates: Tensor, score_range: Any, finalists: int, fit: Any
@@ -226,6 +227,24 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]
         among = self.best_of(candidates, finalists)
         query = CandidateScores(score, list(candidates[among]), score_range=score_range, fit=fit)
         return among, query
+
+
+def _beta(model: Model, schedule: Schedule) -> float:
+    """beta of the observation to come. Raises InputError for a model without one count of
+    observations, of another dtype than float64, or for a schedule that gives no beta.
+    """
+    if isinstance(model, FiniteGP):
+        observations = model.num_observations
+    else:
+        inputs = getattr(model, "train_inputs", None)
+        points = inputs[0] if isinstance(inputs, (tuple, list)) and inputs else None
+        if not isinstance(points, Tensor):
+            allowed = "a GPyTorch regression model of one outcome, or a FiniteGP"
+            raise InputError("model", type(model).__name__, allowed)
+        if points.dtype != torch.float64:
+            raise InputError("model", str(points.dtype), "in float64", "Call model.double().")
+        observations = int(points.shape[-2])
+    return require("schedule", schedule(observations + 1), NotNegative)
 
 
 @checked

@@ -211,7 +211,7 @@ class GIBODesign:
             # the last design, shifted as theta was
             if self._last is not None and self._last[0].shape[-2] == self._batch_size:
                 Z, before = self._last
-                start = (Z + (theta - before).unsqueeze(-2)).clamp(*self._box)
+                start = Z + (theta - before).unsqueeze(-2)
             Z = suggest_gradient_points(
                 posterior,
                 theta,
@@ -225,12 +225,12 @@ class GIBODesign:
 
     def _generators(self, iteration: int) -> Generators | None:
         """Sources of this iteration's rotation, or of each run's."""
+        if self._seeds is not None:
+            return [torch.Generator().manual_seed(_SEEDS * own + iteration) for own in self._seeds]
         seed = self._settings.seed
         if seed is None:
             return None
-        if self._seeds is None:
-            return torch.Generator().manual_seed(_SEEDS * seed + iteration)
-        return [torch.Generator().manual_seed(_SEEDS * own + iteration) for own in self._seeds]
+        return torch.Generator().manual_seed(_SEEDS * seed + iteration)
 
     def _at_radius(
         self, radius: float, theta: torch.Tensor, generator: Generators | None

@@ -29,7 +29,7 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 
 from dpbo.curator.curator import Curator
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.gibo.gradient_points import suggest_gradient_points
 from dpbo.gibo.gradient_posterior import GradientPosterior, broadcast, cholesky
 from dpbo.gibo.gradient_query import ClippedGradient, Loss
@@ -175,6 +175,7 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]
             theta: where the gradient is wanted, `d`.
             X: points where the losses are computed, `b x d`, as from `suggest_gradient_points`.
             loss: `loss(x, records)`, one number a record, smaller is better; each record by itself.
+                The model must be of its mean, with its sign: Y is a loss, too.
 
         Keyword args:
             clip: length to which a unit's gradient is clipped, in units of Y over those of X.
@@ -184,6 +185,7 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]
         Raises:
             InputError: an argument out of range, or the model as in `posterior_of_one_unit`.
         """
+        self._require_one(theta)
         return self.of_one_unit(noise, jitter=jitter).gradient_query(
             theta, X, loss, clip=clip, divisor=divisor, loss_range=loss_range
         )
@@ -227,6 +229,7 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]
             InputError: as in `gradient_query`.
             BudgetExceeded: more than is left; nothing was charged.
         """
+        self._require_one(theta)
         if X is None:
             posterior = self.of_one_unit(noise, jitter=jitter)
             X = suggest_gradient_points(posterior, theta, theta.shape[-1] + 1, bounds=bounds)
@@ -241,6 +244,16 @@ class GradientGP(SingleTaskGP):  # type: ignore[misc]
             loss_range=loss_range,
         )
         return curator.release(query, mechanism)
+
+    def _require_one(self, theta: Tensor) -> None:
+        """Raises UsageError for a batch of models, InputError for theta of several."""
+        if self.batch_shape:
+            raise UsageError(
+                f"a private gradient is of one model, and this GradientGP is a batch of"
+                f" {self.batch_shape.numel()}. Make a GradientGP of each."
+            )
+        if theta.dim() != 1:
+            raise InputError("theta", tuple(theta.shape), "of shape d")
 
 
 @checked

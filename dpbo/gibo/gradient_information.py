@@ -6,6 +6,8 @@ batch, so larger is better and 0 means that the gradient is known. It depends on
 never on values there, hence on nothing private.
 """
 
+from typing import Any
+
 from botorch.acquisition import AcquisitionFunction
 from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
@@ -66,6 +68,17 @@ class GradientInformation(AcquisitionFunction):  # type: ignore[misc]
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:  # noqa: N802
         """Count X_pending (`batch_shape x m x d`) as observed; None forgets it."""
         super().set_X_pending(X_pending)
+        self._read_history()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What the trace is made of: it holds functions, which cannot be pickled."""
+        return {name: part for name, part in self.__dict__.items() if name != "_trace"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._read_history()
+
+    def _read_history(self) -> None:
         history = self.posterior
         if self.X_pending is not None:
             history = history.conditioned_on(self.X_pending)

@@ -107,10 +107,10 @@ def _suggested(
     """A design for each run, `r x b x d`, in boxes `r x 2 x d`."""
     lower, upper = box.unsqueeze(-2).unbind(1)
     turned = starting_design(trace, b, generator)
-    Z = _reflect(turned, lower, upper)
+    Z = _into_box(turned, lower, upper)
     going = torch.ones_like(trace.prior, dtype=torch.bool)
     if start is not None:
-        start = _reflect(start, lower, upper)
+        start = _into_box(start, lower, upper)
         better = trace.value(start) < trace.value(Z)
         Z = torch.where(better[:, None, None], start, Z)
     elif _is_closed_form(trace, b):
@@ -370,10 +370,19 @@ def _improve(
     return torch.where(going[:, None, None], found, Z)
 
 
-def _reflect(Z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Z mirrored at the ends it crosses: clamping would lay points upon each other in a corner."""
-    Z = torch.where(lower > Z, 2.0 * lower - Z, torch.where(upper < Z, 2.0 * upper - Z, Z))
-    return Z.clamp(lower, upper)
+def _into_box(Z: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Designs `r x b x d`, each shifted into its box as a whole, and narrowed where it is wider
+    than that: clamped or mirrored one by one, points would lie upon each other in a corner.
+    """
+    low = Z.amin(-2, keepdim=True)
+    width = Z.amax(-2, keepdim=True) - low
+    # points of one coordinate need no room
+    narrower = ((upper - lower) / width.clamp_min(1e-300)).clamp_max(1.0)
+    # a design that fits keeps its bits
+    Z = torch.where(narrower < 1.0, low + (Z - low) * narrower, Z)
+    high = low + width * narrower
+    shift = (lower - low).clamp_min(0.0) - (high - upper).clamp_min(0.0)
+    return (Z + shift).clamp(lower, upper)
 
 
 def _arguments(

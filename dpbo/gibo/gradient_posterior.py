@@ -85,6 +85,7 @@ class GradientPosterior:
             if isinstance(value, Tensor):
                 require_float64(name, value)
                 broadcast(name, value.shape, self.batch_shape, value.shape)
+                value = value.detach().clone()
             setattr(self, name, value)
         self.jitter = jitter
         self._L: Tensor | None = None

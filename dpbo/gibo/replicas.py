@@ -124,6 +124,8 @@ def replicate(
     if settings.tolerance is not None:
         remedy = "Each run would take a number of points of its own."
         raise InputError("settings", settings, "without a tolerance", remedy)
+    if budget is not None and mechanism is not None:
+        raise InputError("budget", str(budget), "omitted where a mechanism is given")
     losses = list(loss) if isinstance(loss, Sequence) else [loss] * runs
     sources = [system_entropy] * runs if entropies is None else list(entropies)
     if seeds is None and settings.seed is not None:
@@ -147,7 +149,8 @@ def replicate(
     for iteration in range(iterations):
         Z = design.points(posterior, theta, iteration)
         conditioned = posterior.conditioned_on(Z)
-        fresh = _losses_at(frame.outward(Z), losses, records, vectorize=vectorize).sub_(mean)
+        X = frame.outward(Z)
+        fresh = _losses_at(X, losses, records, units, vectorize=vectorize).sub_(mean)
         sums = clipped_sums([*seen, fresh], conditioned.weights(theta), clip, released.quanta[0])
         gradients.append(released(sums).to(theta.device))
         if settings.history:
@@ -228,8 +231,9 @@ def _units(records: Sequence[Any]) -> int:
     if not isinstance(records, (list, tuple)):
         raise InputError("records", type(records).__name__, "a list, whose parts are each run's")
     counts = {count_records(own) for own in records}
-    if len(counts) != 1:
-        raise InputError("records", sorted(counts), "of one run or more, equally many of each")
+    if len(counts) != 1 or 0 in counts:
+        allowed = "of one run or more, one record or more and equally many of each"
+        raise InputError("records", sorted(counts), allowed)
     return counts.pop()
 
 
@@ -256,20 +260,39 @@ def _priced(budget: Budget | None, iterations: int) -> GaussianMechanism:
 
 
 def _losses_at(
-    X: Tensor, losses: Sequence[Loss], records: Sequence[Any], *, vectorize: bool
+    X: Tensor, losses: Sequence[Loss], records: Sequence[Any], units: int, *, vectorize: bool
 ) -> Tensor:
-    """The loss of each run's records at its points (`runs x b x d`), float64, `runs x b x n`."""
+    """The loss of each run's `n` records at its points (`runs x b x d`), float64, `runs x b x
+    n`.
+    """
     if not vectorize:
         found = [
-            torch.stack([tensor_of(loss(x.clone(), own)).to(X.device, X.dtype) for x in points])
+            torch.stack(
+                [_of_each(loss(x.clone(), own), units).to(X.device, X.dtype) for x in points]
+            )
             for points, loss, own in zip(X, losses, records, strict=True)
         ]
-        return torch.stack(found).reshape(*X.shape[:2], -1)
+        return torch.stack(found)
     loss, *others = losses
     if any(other is not loss for other in others):
         raise InputError("vectorize", True, "False, where each run has a loss of its own")
+    if not all(isinstance(part, Tensor) for part in pytree.tree_leaves(list(records))):
+        raise InputError("vectorize", True, "False, where records are no tensors")
+
+    def at(x: Tensor, own: Any) -> Tensor:
+        return _of_each(loss(x, own), units)
+
     alike = all(own is records[0] for own in records)
     shared = records[0] if alike else pytree.tree_map(lambda *own: torch.stack(own), *records)
-    over_points = torch.func.vmap(loss, (0, None))
+    over_points = torch.func.vmap(at, (0, None))
     over_runs = torch.func.vmap(over_points, (0, None if alike else 0))
-    return over_runs(X, shared).to(X.device, X.dtype, copy=True).reshape(*X.shape[:2], -1)
+    return over_runs(X, shared).to(X.device, X.dtype, copy=True)
+
+
+def _of_each(losses: Any, units: int) -> Tensor:
+    """The losses of one point, `n`. Raises InputError where they are not one a record."""
+    found = tensor_of(losses)
+    if found.shape not in ((units,), (units, 1)):
+        allowed = f"a function that returns one number for each of the {units} records"
+        raise InputError("loss", tuple(found.shape), allowed)
+    return found.reshape(units)

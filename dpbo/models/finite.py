@@ -109,6 +109,11 @@ class FiniteGP(Model):  # type: ignore[misc]
         self._runs = shape.numel()
         self._count = candidates.shape[-2]
         self.register_buffer("candidates", candidates)
+        for part in kernel.modules():
+            if getattr(part, "ard_num_dims", None) not in (None, 1, candidates.shape[-1]):
+                allowed = f"of {candidates.shape[-1]} dimensions, as the candidates"
+                if part.active_dims is None:
+                    raise InputError("kernel", f"of {part.ard_num_dims} dimensions", allowed)
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self._rows = rows_of(self.kernel, candidates, shape)
         variance = candidates.new_zeros(self._runs, self._count)
@@ -326,8 +331,23 @@ class FiniteGP(Model):  # type: ignore[misc]
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name, written in self._written().items():
-            destination[prefix + name] = written
+        # copies, because later observations change all of them in place
+        for name, part in {**self._buffers, **self._written()}.items():
+            if prefix + name in destination and part is not None:
+                destination[prefix + name] = part.clone()
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The constructor's numbers, and the kinds of the kernel's parts."""
+        kinds = [type(part).__name__ for part in self.kernel.modules()]
+        return {"noise": self.noise, "mean": self.prior_mean, "kernel": kinds}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take over the numbers. Raises InputError for another kind of kernel."""
+        own = self.get_extra_state()["kernel"]
+        if state["kernel"] != own:
+            raise InputError("state_dict", state["kernel"], f"of a kernel of these parts: {own}")
+        self.noise = state["noise"]
+        self.prior_mean = state["mean"]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         V = state_dict.get(f"{prefix}_V")
@@ -379,8 +399,8 @@ class FiniteGP(Model):  # type: ignore[misc]
     def _points(self, X: Tensor) -> Tensor:
         """X, `... x q x d`, with the leading dimensions of the runs."""
         d = self.candidates.shape[-1]
-        if require_float64("X", X).dim() < 2 or X.shape[-1] != d:
-            raise InputError("X", tuple(X.shape), f"of shape ... x q x {d}")
+        if require_float64("X", X).dim() < 2 or X.shape[-1] != d or X.shape[-2] == 0:
+            raise InputError("X", tuple(X.shape), f"of shape ... x q x {d}, q 1 or more")
         return X.expand(*_broadcast("X", X.shape[:-2], self._batch_shape), -1, -1)
 
     def _candidates_at(self, index: Tensor) -> Tensor:

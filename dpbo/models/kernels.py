@@ -60,17 +60,19 @@ def kernel_derivatives(kernel: Kernel) -> KernelDerivatives:
 
 
 def _derivatives(kernel: Kernel) -> KernelDerivatives:
+    # copies: without a constraint's transform a hyperparameter is the parameter itself, which a
+    # later fit moves
     if kernel.active_dims is not None:
         return Autodiff(kernel)
     kind = type(kernel)
     if kind is ScaleKernel:
-        return Scaled(_derivatives(kernel.base_kernel), kernel.outputscale.detach())
+        return Scaled(_derivatives(kernel.base_kernel), kernel.outputscale.detach().clone())
     if kind is AdditiveKernel:
         return Sum([_derivatives(part) for part in kernel.kernels])
     if kind is RBFKernel:
-        return RBF(kernel.lengthscale.detach())
+        return RBF(kernel.lengthscale.detach().clone())
     if kind is MaternKernel and kernel.nu == 2.5:
-        return Matern52(kernel.lengthscale.detach())
+        return Matern52(kernel.lengthscale.detach().clone())
     return Autodiff(kernel)
 
 

@@ -45,6 +45,24 @@ SCRATCH = {
     "dpbo/queries/integers.py": {"_chunks"},
     "benchmarks/papers/kusner.py": {"_chosen", "_laplace"},
 }
+# What nobody can pickle: it holds records, a connection or a ledger.
+OPAQUE = {
+    "Curator",
+    "Curator.evaluate",
+    "Curator.reserve",
+    "Curator.submit",
+    "PrivateObjective",
+    "algorithms.AsynchronousBO",
+    "curator.Handle",
+    "curator.Ledger",
+    "dpsgd.LedgerAccountant",
+    "dpsgd.PrivateEngine",
+    "integrations.ax.ClientObjective",
+    "integrations.optuna.TrialObjective",
+    "papers.po_gp_ucb.Outcomes",
+    "papers.po_gp_ucb.http.RemoteCurator",
+    "papers.po_gp_ucb.http.application",
+}
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
@@ -65,7 +83,7 @@ def test_nothing_public_saves_what_nobody_wrote(measured):
     assert set(saved) == {*unwritten.RUNS, *NAMES}
     holding = [(name, way) for name, ways in saved.items() for way, holds in ways.items() if holds]
     assert not holding
-    assert sum(map(len, saved.values())) > 1.5 * len(NAMES)
+    assert {name for name, ways in saved.items() if "pickled" not in ways} == OPAQUE
     measured(sum(map(len, saved.values())))
 
 

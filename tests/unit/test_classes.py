@@ -12,10 +12,12 @@ import pytest
 import torch
 from botorch.acquisition import AcquisitionFunction, LogExpectedImprovement, UpperConfidenceBound
 from botorch.exceptions.warnings import InputDataWarning
+from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.models import GP
 
 from dpbo.acquisition import GPUCB, SrinivasFinite
@@ -165,6 +167,34 @@ def test_models_are_copied_saved_and_moved(kind, runs):
     other.load_state_dict(torch.load(file, weights_only=True))
     for twin in (pickle.loads(pickle.dumps(model)), other, copy.deepcopy(model).to("cpu")):
         assert torch.equal(twin.posterior(points).mean, expected)
+
+
+def test_what_was_made_of_a_model_stays_when_that_is_fitted_or_goes_on():
+    """By the kernel's default, hyperparameters have no transform and are the parameters."""
+    model = SingleTaskGP(X[0], Y[0])
+    theta, points = rand(D), rand(3, D)
+    information = GradientInformation(model, theta)
+    before = information(points)
+    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    assert torch.equal(information(points), before)
+    assert torch.equal(pickle.loads(pickle.dumps(information))(points), before)
+    finite = finite_gp(0)
+    state = finite.state_dict()
+    mean = finite.mean.clone()
+    finite.observe(7, -2.0)
+    finite.load_state_dict(state)
+    assert torch.equal(finite.mean, mean)
+    other = FiniteGP(GRID, RBFKernel().double(), 3.0, mean=5.0)
+    other.load_state_dict(state)
+    assert (other.noise, other.prior_mean) == (1e-2, 0.0)
+    torch.testing.assert_close(other.posterior(GRID.unsqueeze(1)).mean.flatten(), mean)
+    with pytest.raises(InputError, match="state_dict"):
+        FiniteGP(GRID, MaternKernel().double(), 1e-2).load_state_dict(state)
+    ucb = GPUCB(finite, SCHEDULE)
+    for _ in range(12):
+        chosen = suggest_ucb(finite, SCHEDULE)
+        assert int(ucb.best_of(GRID, 1)) == int(chosen)
+        finite.observe(chosen, 0.1)
 
 
 def test_botorch_optimises_over_them():

@@ -169,13 +169,16 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
     def _as_table(self, X: Any, least: int) -> Floats:
         """An array as float64. Refused by its dtype and shape alone; a cell that is no number
         counts as NaN, as any broken record does. So does a row of a list that is not as long as
-        most rows.
+        `dimension` says; where that is not given, as most rows are.
         """
         X = _on_host(X)
         if issparse(X):
             validate_data(self, X)  # scikit-learn's refusal, which quotes no cell
         with np.errstate(all="ignore"):
-            rows = _of_list(X) if isinstance(X, (list, tuple)) else np.asarray(X)
+            if isinstance(X, (list, tuple)):
+                width = getattr(self, "dimension", None)
+                X = _of_list(X, width if isinstance(width, int) else None)
+            rows = np.asarray(X)
             if rows.dtype.kind not in "biufO" or rows.ndim != 2:
                 if rows.dtype.kind == "c":
                     kind = "Complex data not supported."
@@ -359,11 +362,14 @@ def public_count(units: float | None, value: torch.Tensor, std: torch.Tensor) ->
     return max(float(value), 1.0 + 3.0 * float(std))
 
 
-def _of_list(rows: Sequence[Any]) -> NDArray[Any]:
-    """A list of rows as a table; where numpy finds no numbers in it, of objects, cell by cell."""
+def _of_list(rows: Sequence[Any], width: int | None) -> NDArray[Any]:
+    """A list of rows as a table, of this width; where numpy finds no numbers in it, of objects,
+    cell by cell. Without a width it is that of most rows, which one row decides only between two
+    that are equally frequent.
+    """
     try:
         table = np.asarray(rows)
-    except ValueError:
+    except (ValueError, TypeError, RuntimeError):
         table = np.array(None)
     lengths = [
         len(row) if isinstance(row, (list, tuple)) or getattr(row, "ndim", 0) == 1 else -1
@@ -371,9 +377,9 @@ def _of_list(rows: Sequence[Any]) -> NDArray[Any]:
     ]
     if table.dtype.kind in "biuf" or max(lengths, default=-1) < 0:
         return table
-    # that of most rows: one row decides nothing about the others
-    counts = collections.Counter(lengths)
-    width = max(counts, key=lambda length: (length >= 0, counts[length], length))
+    if width is None:
+        counts = collections.Counter(lengths)
+        width = max(counts, key=lambda length: (length >= 0, counts[length], length))
     found = np.full((len(rows), width), None)
     for place, row in enumerate(rows):
         if lengths[place] == width:
@@ -385,5 +391,5 @@ def _of_list(rows: Sequence[Any]) -> NDArray[Any]:
 def _number(cell: Any) -> float:
     try:
         return float(cell)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         return np.nan

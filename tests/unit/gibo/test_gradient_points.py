@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel
 
 from dpbo.acquisition import designs
 from dpbo.errors import InputError, UsageError
@@ -269,3 +270,18 @@ def test_rotations_are_orthogonal_seeded_and_uniform():
     mean = torch.stack([designs.rotation(2, generator) for _ in range(2000)]).mean(0)
     # an entry has variance 1/2
     assert float(mean.abs().max()) < 5.0 * (0.5 / 2000) ** 0.5
+
+
+def test_in_a_corner_or_on_a_face_no_coordinate_stays_unknown():
+    """Mirrored one by one, the unturned points of three dimensions met in one place."""
+    for d in (1, 2, 3, 5, 8):
+        for face in (False, True):
+            kernel = RBFKernel(ard_num_dims=d).double()
+            kernel.lengthscale = 0.5 + 2.0 * torch.rand(d, dtype=DOUBLE)
+            history = GradientPosterior(kernel, 0.0)
+            theta = 4.0 * torch.randint(0, 2, (d,)).to(DOUBLE)
+            if face:
+                theta = torch.where(torch.arange(d) > 0, 4.0 * torch.rand(d, dtype=DOUBLE), theta)
+            Z = suggest_gradient_points(history, theta, d + 1, bounds=4.0 * box(d))
+            left = history.conditioned_on(Z).covariance(theta).diagonal()
+            assert bool((left < 0.05 * history.covariance(theta).diagonal()).all()), (d, face)

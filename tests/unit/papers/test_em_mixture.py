@@ -299,11 +299,12 @@ def test_a_fit_resumes_from_its_ledger_without_a_second_charge_or_noise(on_disk,
         clone(model).fit(make(X + 1e-3, **on_disk))
 
 
-def one_broken(row):
-    """The exact fit to a list whose fourth row is this one."""
+def one_broken(row, place, dimension=None):
+    """The exact fit to a list that has this row in this place."""
     listed: list[Any] = blobs(60).tolist()
-    listed[3] = row
-    return DPGaussianMixture(1, mechanism=EXACT, radius=6.0, max_iter=2).fit(listed).means_.tolist()
+    listed[place] = row
+    terms = of(mechanism=EXACT, radius=6.0, max_iter=2, dimension=dimension)
+    return DPGaussianMixture(1, **terms).fit(listed).means_.tolist()
 
 
 @attack("A5", "A21")
@@ -315,8 +316,12 @@ def test_a_cell_that_is_no_number_is_not_quoted_and_one_row_refuses_no_others():
         listed = X.tolist()
         for rows in (X, listed, [*map(tuple, listed)]):
             mixture(budget=Budget(50.0, 1e-6), n_components=1).fit(rows)
-    for row in (None, 5.0, "secret", [], [1.0], [1.0, 2.0, 3.0], [[1.0, 2.0]]):
-        assert one_broken(row) == one_broken([np.nan, np.nan])
+    others: tuple[Any, ...] = (None, 5.0, "secret", {}, [], [1.0], [1.0, 2.0, 3.0], [[1.0, 2.0]])
+    tensors = (torch.tensor([1j, 2.0]), torch.ones(3, requires_grad=True))
+    for place, dimension in ((0, None), (3, None), (-1, 2)):
+        without = one_broken([np.nan, np.nan], place)
+        for row in (*others, *tensors):
+            assert one_broken(row, place, dimension) == without, (row, place)
     for table in (
         np.array([["secret", "2"]]),
         np.array([12345.678, 1.0]),
