@@ -316,16 +316,16 @@ def proposals(smoke: bool) -> list[list[Any]]:
         return finite_gp.by_finite_gp(candidates, kernel, values, steps)
 
     batches = []
-    for runs, count, wanted, repetitions in (
+    for size, count, wanted, repetitions in (
         ((4, 100, "", 1), (3, n, "", 1)) if smoke else ((50, 1_000, "0.08", 7), (10, n, "1", 3))
     ):
-        many = finite_gp.values_of(candidates[:count], 1, (runs,))
+        many = finite_gp.values_of(candidates[:count], 1, (size,))
         single, batch = (
-            finite_gp.model_of(candidates[:count], kernel, steps, shape) for shape in ((), (runs,))
+            finite_gp.model_of(candidates[:count], kernel, steps, shape) for shape in ((), (size,))
         )
         batches.append(
             row(
-                f"{runs} runs of GP-UCB at once, {count:,} candidates, {steps} steps",
+                f"{size} runs of GP-UCB at once, {count:,} candidates, {steps} steps",
                 "one after another",
                 partial(finite_gp.searched, batch, many, steps),
                 partial(finite_gp.one_by_one, single, many, steps),
