@@ -147,6 +147,10 @@ class IndependentNoise(AdditiveMechanism):
 
     base_distribution: ClassVar[SymmetricDistribution]
 
+    def exceeded(self, probability: float) -> float:
+        """The number that a draw exceeds with this probability, in (0, 1/2], at scale 1."""
+        return -float(self.base_distribution.quantile(np.array(probability)))
+
     def noise(self, fractions: Floats, scale: Floats, entropy: Entropy) -> Integers:
         wide = np.broadcast_to(scale, fractions.shape)
         return rounded(

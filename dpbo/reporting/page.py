@@ -237,15 +237,13 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
             facts["searches"] = [Search.of(ReleasedValues.of(search))]
     if not facts["searches"]:
         facts["configurations"] = _configurations(search)
-    score = gain = None
+    score = None
     if not math.isnan(search.best_score_):
-        score = with_noise(search.best_score_, search.best_score_std_)
-    if not math.isnan(search.best_gain_):
-        gain = with_noise(search.best_gain_, search.best_gain_std_)
+        score = with_noise(search.best_score_, search.recommendation_.noise_std)
     facts["recommended"] = {
         "parameters": _texts(search.best_params_),
         "score": score,
-        "gain": gain,
+        "told": str(search.recommendation_),
         "searches": (search.name, searched),
     }
     return facts

@@ -254,9 +254,9 @@ def test_a_fitted_search_reports_what_it_recommends(tmp_path):
             settings = of(budget=dpbo.Budget(8.0, 1e-6), n_iter=5, privacy=privacy)
             search: Any = dpbo.DPSearch(SVC(random_state=0), space, strategy=strategy, **settings)
             page = dpbo.report(search.fit(X[:100], y[:100], X[100:], y[100:]))
-            told = search.best_gain_, search.best_gain_std_
+            told = search.best_gain_, search.recommendation_.noise_std
             if searched:
-                told = search.best_score_, search.best_score_std_
+                told = search.best_score_, search.recommendation_.noise_std
             if place:
                 alone = require_alone(dpbo.report(place["ledger"])).text
                 parameters = (
