@@ -26,10 +26,11 @@ _WAYS = {
     "cells .5, test": "... half of the budget",
     "choice .3, test": "a private choice among all with .3 of the budget, then its test",
     "choice .4, test": "... with .4",
-    "choice .5, test": "... **with half**",
+    "choice .5, test": "... with half",
     "choice .6, test": "... with .6",
     "choice .5, test, clip .5": "... with half, by differences clipped at half of the width",
     "choice .5, test, no clip": "... not clipped",
+    "rehearsed": "**with half by weights or by a choice, as the rehearsal says, then the test**",
     "permute-and-flip against the default": "permute-and-flip, with handicaps of the same risk",
     "thresholded exponential": "the thresholded exponential mechanism, which tells no gain:"
     ' `strategy="choice"`',

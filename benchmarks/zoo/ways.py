@@ -17,6 +17,7 @@ import collections
 import dataclasses
 import pathlib
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,13 @@ from benchmarks.harness import named, options, record, table
 from benchmarks.zoo.__main__ import CELLS, ROUNDING
 from benchmarks.zoo.caches import FOLDER, file_of, fitted, split_of
 from benchmarks.zoo.tasks import TASKS, Task, demo_task
+from dpbo import Budget, Curator
+from dpbo.accounting import PureFilter
 from dpbo.mechanisms.thresholded_exponential import chance, total_weight
+from dpbo.search import Auto
+from dpbo.search.problem import Problem
 from dpbo.search.public_scores import Features, PublicScores
+from dpbo.search.scorings import Scoring
 
 DRAWS = 20
 LEAVES = 8
@@ -187,6 +193,36 @@ def handicapped(case: Case, n: int, epsilon: float, random: np.random.Generator)
     return (utilities + random.exponential(scale * reach, size=utilities.shape)).argmax(1)
 
 
+class Scored(Problem):
+    """A problem that has public scores of range 1, and no model."""
+
+    width = 1.0
+    untested = ""
+
+
+def rehearsed(case: Case, n: int, epsilon: float, random: np.random.Generator) -> Any:
+    """DPSearch's default: the rehearsal says who finds the candidate, which is then tested."""
+    curator = Curator.rehearsal(
+        torch.zeros(n),
+        unit="record",
+        adjacency="replace-one",
+        budget=Budget(epsilon, 0.0),
+        accounting=PureFilter(),
+    )
+    none: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Problem))
+    given = {
+        "curator": curator,
+        "public": case.public,
+        "scoring": Scoring(free, (0.0, 1.0)),
+        "share": Fraction(1),
+        "seed": 0,
+        "split": False,
+    }
+    rehearsal = Auto().rehearsal(Scored(**{**none, **given}))
+    finds = weighted if Auto().first_of(rehearsal, 1.0) == "weighted_cv" else picked()
+    return then_tested(finds, 0.5)(case, n, epsilon, random)
+
+
 WAYS: dict[str, Way] = {
     "free": free,
     "openly": openly,
@@ -201,6 +237,7 @@ WAYS: dict[str, Way] = {
     "choice .5, test, clip .5": then_tested(picked(0.5), 0.5, 0.5),
     "choice .5, test, no clip": then_tested(picked(1.0), 0.5, 1.0),
     "choice .6, test": then_tested(picked(), 0.6),
+    "rehearsed": rehearsed,
     "permute-and-flip against the default": against_default(flip=True),
     "thresholded exponential": against_default(),
     "thresholded exponential, clip .5": against_default(0.5),

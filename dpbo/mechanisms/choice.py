@@ -30,6 +30,7 @@ from dpbo.mechanisms.mechanism import (
     Affine,
     Entropy,
     Epsilon,
+    Floats,
     Integers,
     Mechanism,
     Numerators,
@@ -93,6 +94,15 @@ class ChoiceMechanism(Mechanism):
     @abc.abstractmethod
     def choose(self, counts: Integers, rate: Fraction, entropy: Entropy) -> int:
         """Draws the distance d below the best level, given the candidates at each distance."""
+
+    @abc.abstractmethod
+    def simulated(self, utilities: Floats, random: np.random.Generator) -> Integers:
+        """Choices by this law, but for the rounding of floats: to simulate with public numbers,
+        never to release.
+
+        Args:
+            utilities: of each draw's candidates, over the scale of the noise, `draws x N`.
+        """
 
     def chooses(self, counts: Integers, best: int, rate: Fraction, entropy: Entropy) -> bool:
         """Whether any candidate is chosen, given how many there are at each distance below the

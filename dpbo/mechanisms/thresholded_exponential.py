@@ -36,12 +36,13 @@ from typing import Annotated, Any
 
 import mpmath
 import numpy as np
+from scipy.special import logsumexp
 
 from dpbo._mpmath import precision
 from dpbo.events import ThresholdedExponentialEvent
-from dpbo.mechanisms.choice import ChoiceMechanism
+from dpbo.mechanisms.choice import NONE, ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
-from dpbo.mechanisms.mechanism import Entropy, Integers
+from dpbo.mechanisms.mechanism import Entropy, Floats, Integers
 from dpbo.mechanisms.rounding import random_word
 from dpbo.validation import between, checked, checked_constructor
 
@@ -84,6 +85,12 @@ class ThresholdedExponentialMechanism(ChoiceMechanism):
     @checked
     def event(self, count: int = 1) -> ThresholdedExponentialEvent:
         return ThresholdedExponentialEvent(self.noise_multiplier, count)
+
+    def simulated(self, utilities: Floats, random: np.random.Generator) -> Integers:
+        count = utilities.shape[1]
+        log_sum = logsumexp(utilities, 1) + math.log(total_weight(count, self.risk) / count)
+        chosen = ExponentialMechanism(self.noise_multiplier).simulated(utilities, random)
+        return np.where(random.random(len(utilities)) < chance(log_sum), chosen, NONE)
 
     def choose(self, counts: Integers, rate: Fraction, entropy: Entropy) -> int:
         return ExponentialMechanism(self.noise_multiplier).choose(counts, rate, entropy)

@@ -205,12 +205,12 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
     statement: Statement = search.statement_
     space = Space(**search.param_distributions)
     searched = f"{search.name}: search"
-    final = f"{search.name}: final"
+    tested = f"{search.name}: test"
     place = None if search.privacy is None else search.privacy.ledger
     if place is not None:
-        facts = _facts_of_ledger(Ledger.open(place), {searched: space, final: space}, delta)
-        # the recommended point's own
-        facts["single"] = [one for one in facts["single"] if one.name != final]
+        facts = _facts_of_ledger(Ledger.open(place), {searched: space, tested: space}, delta)
+        # what the recommendation says
+        facts["single"] = [one for one in facts["single"] if one.name != tested]
     else:
         budget = {
             "bars": budget_bars(None, 1 - statement.remaining),

@@ -13,11 +13,11 @@ from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError, ReleaseLost
 from dpbo.fingerprint import fingerprint
 from dpbo.isolation import raised_by_signal
+from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
-from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
 from dpbo.mechanisms.thresholded_exponential import ThresholdedExponentialMechanism
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from dpbo.search.public_scores import PublicScores
     from dpbo.search.rehearsal import Rehearsal
     from dpbo.search.strategies import Strategy
-
-_UNPAIRED = "scoring={!r} is no mean of one number per record"
-_UNCOPIED = "your model cannot be fitted and copied"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +93,6 @@ class Problem:
         return self.scoring.bounds[1] - self.scoring.bounds[0]
 
     @property
-    def quarter(self) -> float:
-        """The least clip of score differences."""
-        return self.width / 4
-
-    @property
     def public_units(self) -> float:
         """The public number of units that means are divided by.
 
@@ -115,18 +107,6 @@ class Problem:
                 "a public number of units, where adjacency keeps their number private",
             )
         return float(units)
-
-    @property
-    def has_reference(self) -> bool:
-        """Whether the default model can be fitted and copied, so that scores can be paired with
-        its own.
-        """
-        try:
-            return copy.deepcopy(self.trainer.public_model(None)) is not None
-        except Exception as error:
-            if raised_by_signal(error):
-                raise
-            return False
 
     def cross_validated(self) -> Self:
         """The same with its candidates' public scores."""
@@ -191,13 +171,6 @@ class Problem:
         kinds = (PermuteAndFlipMechanism, ExponentialMechanism)
         payable = priced(self.curator, kinds, share)
         return min(payable, key=lambda mechanism: mechanism.noise_multiplier)
-
-    def choice_scale(self, noise_multiplier: float) -> float:
-        """Scale of the noise of a choice among mean scores of range 1, by a mechanism with this
-        multiplier."""
-        # Of the range, by one unit.
-        moved = 1.0 if self.curator.adjacency.replaces else 0.5
-        return moved * noise_multiplier / self.public_units
 
     def reserved_choice(
         self, share: Fraction, part: str = "choice", risk: float | None = None, **terms: Any
@@ -265,8 +238,14 @@ class Problem:
     def untested(self) -> str:
         """Why no candidate can be compared with the default model on each record; else ""."""
         if self.scoring.cells is not None:
-            return _UNPAIRED.format(self.terms["scoring"])
-        return "" if self.has_reference else _UNCOPIED
+            return f"scoring={self.terms['scoring']!r} is no mean of one number per record"
+        try:
+            model = copy.deepcopy(self.trainer.public_model(None))
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            model = None
+        return "your model cannot be fitted and copied" if model is None else ""
 
     def clip(self, x: Configuration) -> float:
         """The clip of x's score differences to the default model, by what the public records say:
@@ -275,7 +254,7 @@ class Problem:
         if row is not None:
             gains = self.public.gains[row]
         elif self.trainer.labels() is None:
-            return self.quarter
+            return self.width / 4
         else:
             records = self.trainer.table()
             own, other = (
@@ -285,15 +264,11 @@ class Problem:
             gains = (own - other).nan_to_num().reshape(-1).numpy()
         return float(clip_of(gains, self.width))
 
-    def test_noise(self, share: Fraction) -> tuple[Mechanism, float]:
+    def test_noise(self, share: Fraction) -> tuple[IndependentNoise, float]:
         """The mechanism of a test that this share of the budget pays for, and the standard
         deviation of its noise by differences clipped at 1."""
         query = ClippedMean(self.scoring, score_range=(-1.0, 1.0), divisor=self.public_units)
         return least_noise(self.curator, query, share)
-
-    def reserved_test(self, share: Fraction) -> Reservation:
-        """The reservation of a search's last release (`recommend`), made now or resumed."""
-        return self.reserved("test", share, self.score_query())
 
     def recommend(
         self, reservation: Reservation, x: Configuration, risk: float
@@ -303,7 +278,7 @@ class Problem:
         its score is released. A search that is resumed recommends what was asked about before.
 
         Args:
-            reservation: from `reserved_test`.
+            reservation: `reserved("test", share, problem.score_query())`.
             risk: of the test.
         """
         for row in reservation.values:
@@ -313,9 +288,10 @@ class Problem:
         if x is None:
             # Its gain over itself is 0, which needs no release.
             return None, kept
+        own = Recommendation(self.trainer.parameters(x), kept=False, untested=self.untested)
         query = self.score_query()
         clip = None
-        if not self.untested:
+        if not own.untested:
             clip = self.clip(x)
             query = ClippedMean(
                 self.scoring,
@@ -328,33 +304,31 @@ class Problem:
         try:
             row = reservation.release(query.about(x), x=x.tolist())
         except ReleaseLost:
-            return None, kept
+            return (x, own) if own.untested else (None, kept)
         value = self.space.bounds.new_tensor([row["value"]])
         variance = reservation.std_of(query).unsqueeze(0) ** 2
-        if clip is None:
-            value, variance = self.scoring.observed(value, variance)
-            value = value.clamp(*self.scoring.bounds)
+        value, variance = self.scoring.observed(value, variance)
         released = value.item()
         std = variance.sqrt().item()
         if fresh:
             self.report("final" if clip is None else "test", 1, 1, x, released, std)
-        own = Recommendation(self.trainer.parameters(x), kept=False, noise_std=std)
         if clip is None:
-            return x, replace(own, score=released, untested=self.untested)
+            return x, replace(own, score=released, noise_std=std)
         gain = released - exceeded(reservation.mechanism, std, risk)
-        told: dict[str, Any] = {"risk": risk, "difference": released, "clip": clip}
         if gain <= 0.0:
-            return None, replace(kept, noise_std=std, **told)
-        return x, replace(own, gain=gain, **told)
+            x = None
+            gain = 0.0
+        found = Recommendation(self.trainer.parameters(x), x is None, risk, gain, released)
+        return x, replace(found, noise_std=std, clip=clip)
 
 
 def least_noise(
     curator: Curator, query: ClippedMean, share: Fraction, releases: int = 1
-) -> tuple[Mechanism, float]:
+) -> tuple[IndependentNoise, float]:
     """The mechanism of each of so many releases of the query, which this share of the budget pays
     for together, and the standard deviation of its noise on the first mean.
     """
-    kinds = (GaussianMechanism, LaplaceMechanism)
+    kinds: tuple[type[IndependentNoise], ...] = (GaussianMechanism, LaplaceMechanism)
     mechanism = next(priced(curator, kinds, share, releases, query))
     std = noise_std(curator, mechanism, query)
     assert std is not None

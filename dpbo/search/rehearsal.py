@@ -100,13 +100,11 @@ class Method:
         strategy: with its settings.
         gain: on populations that differ from the public one by anything up to `shift`.
         alike: on populations that do not differ.
-        error: standard error of the mean gain minus that of the free choice, from the simulation.
     """
 
     strategy: "Strategy"
     gain: Range
     alike: Range
-    error: float
 
 
 @dataclass(frozen=True)
@@ -224,7 +222,7 @@ def simulate(
     seed: int,
     detectable: float,
 ) -> Rehearsal:
-    """Compare strategies, the free choice first, on simulated populations."""
+    """Compare strategies on simulated populations."""
     random = np.random.default_rng(seed)
     alike = POPULATIONS // 3
     strengths = [0.0] * alike
@@ -239,13 +237,11 @@ def simulate(
             gains[row, column] = population.truth[rows(population)]
     same = gains[:alike]
     shifted = gains[alike:] if shift > 0 else same
-    means = shifted.mean(2)
-    errors = np.std(means - means[:, :1], axis=0, ddof=1) / math.sqrt(len(means))
     methods = []
     for place, (one, _) in enumerate(strategies):
         equal = Range.of(same[:, place], _SPREAD)
         wide = Range.of(shifted[:, place]).reaching(equal)
-        methods.append(Method(one, wide, equal, float(errors[place])))
+        methods.append(Method(one, wide, equal))
     methods.sort(key=lambda method: -method.gain.mean)
     return Rehearsal(tuple(methods), units, shift, detectable)
 
