@@ -51,8 +51,8 @@ print(
 # %% [markdown]
 # ## 2. Search
 # The customers' records steer the choice of the configuration, never a fit. What is recommended has
-# been compared with the default model on their records, or is the default model. Its gain is
-# released with noise.
+# passed a test against the default model on their records, or is the default model: a configuration
+# that is no better is recommended with probability .1 at most.
 
 # %%
 search = dpbo.DPSearch(

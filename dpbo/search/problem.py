@@ -283,12 +283,12 @@ class Problem:
         """
         for row in reservation.values:
             x = self.space.bounds.new_tensor(row["details"]["x"])
-        kept = Recommendation(self.trainer.parameters(None), kept=True, risk=risk, gain=0.0)
+        kept = Recommendation(self.trainer.parameters(None), True, risk, 0.0)
         fresh = reservation.remaining > 0
         if x is None:
             # Its gain over itself is 0, which needs no release.
             return None, kept
-        own = Recommendation(self.trainer.parameters(x), kept=False, untested=self.untested)
+        own = Recommendation(self.trainer.parameters(x), False, untested=self.untested)
         query = self.score_query()
         clip = None
         if not own.untested:
@@ -318,8 +318,10 @@ class Problem:
         if gain <= 0.0:
             x = None
             gain = 0.0
-        found = Recommendation(self.trainer.parameters(x), x is None, risk, gain, released)
-        return x, replace(found, noise_std=std, clip=clip)
+        parameters = self.trainer.parameters(x)
+        return x, Recommendation(
+            parameters, x is None, risk, gain, released, noise_std=std, clip=clip
+        )
 
 
 def least_noise(

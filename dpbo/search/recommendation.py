@@ -74,7 +74,7 @@ class Recommendation:
                 f" (risk {self.risk:g})"
             )
         shown = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
-        told = f"recommended: {shown or 'your default model'}; "
+        told = f"recommended: {shown}; "
         if self.risk is None:
             return f"{told}not tested against your model: {self.untested}"
         better = "better"

@@ -143,12 +143,12 @@ class Rehearsal:
             f"Gain over the default model with {self.units} protected units, as simulated on the "
             "public records",
             "(8 of 10 searches; the mean), where the protected people and the public ones",
-            f"{'':24s}" + "".join(f" {title:>30s}" for title in titles),
+            f"{'':26s}" + "".join(f" {title:>30s}" for title in titles),
         ]
         for method in self.methods:
             ranges = (method.gain, method.alike)[: len(titles)]
             shown = (f"{one} ({one.mean:+.4f})" for one in ranges)
-            lines.append(f"{method.strategy!s:24s}" + "".join(f" {one:>30s}" for one in shown))
+            lines.append(f"{method.strategy!s:26s}" + "".join(f" {one:>30s}" for one in shown))
         lines.append(
             f"The test finds a gain of {self.detectable:.2g} with probability .8; half of it needs"
             f" {2 * self.units} units."

@@ -393,7 +393,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         self.best_params_ = trainer.parameters(best)
         self.recommendation_ = found.recommendation or Recommendation(
             self.best_params_,
-            kept=False,
+            False,
             untested=f"strategy {problem.strategy.name!r} makes no test",
         )
         self.best_gain_ = self.recommendation_.gain
@@ -565,10 +565,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
 
     def __str__(self) -> str:
         """As scikit-learn shows it, and after `fit` what is recommended."""
-        shown = repr(self)
-        if not hasattr(self, "recommendation_"):
-            return shown
-        return f"{shown}\n{self.recommendation_}"
+        return f"{self!r}\n{getattr(self, 'recommendation_', '')}".rstrip()
 
     def _facts(self) -> dict[str, Any]:
         if not hasattr(self, "statement_"):

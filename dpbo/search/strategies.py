@@ -183,8 +183,8 @@ class Auto(Strategy):
         first = self.first_of(rehearsal, problem.width)
         # What the ledger holds decides, not another rehearsal.
         if begun := problem.begun:
-            free = begun.get("strategy") == FreeChoice.name
-            first = begun.get("options", {}).get("first", first)
+            free = begun["strategy"] == FreeChoice.name
+            first = begun["options"].get("first", first)
         if free:
             return FreeChoice().decided(problem)
         return Strategy.decided(dataclasses.replace(self, first=self.first or first), problem)
@@ -249,7 +249,6 @@ class Auto(Strategy):
     def run(self, problem: Problem) -> SearchResult:
         public = problem.public
         first, rest = parts_of(problem.curator.accounting, problem.share, AUTO_SHARE)
-        own = dataclasses.replace(problem, share=first)
         # Reserved first, so that the first release cannot be paid for in vain.
         test = problem.reserved("test", rest, problem.score_query())
         candidates = public.configurations
@@ -258,6 +257,7 @@ class Auto(Strategy):
         # Where the release was lost, the test is paid for all the same.
         with contextlib.suppress(ReleaseLost):
             if self.first == WeightedCV.name:
+                own = dataclasses.replace(problem, share=first)
                 scores = WeightedCV(self.cells).weighted_scores(own)
                 columns["weighted_cv_score"] = scores
                 best = int(scores.argmax())
@@ -282,8 +282,7 @@ class FreeChoice(Strategy):
 
     def run(self, problem: Problem) -> SearchResult:
         public = problem.public
-        columns = {"cv_score": public.means}
-        return SearchResult(public.order[0], public.configurations, columns)
+        return SearchResult(public.order[0], public.configurations, {"cv_score": public.means})
 
 
 @dataclass(repr=False)
@@ -325,8 +324,11 @@ class WeightedCV(Strategy):
     def run(self, problem: Problem) -> SearchResult:
         public = problem.public
         scores = self.weighted_scores(problem)
-        columns = {"cv_score": public.means, "weighted_cv_score": scores}
-        return SearchResult(int(scores.argmax()), public.configurations, columns)
+        return SearchResult(
+            int(scores.argmax()),
+            public.configurations,
+            {"cv_score": public.means, "weighted_cv_score": scores},
+        )
 
     def weighted_scores(self, problem: Problem) -> Any:
         """The weighted cross-validated score of each candidate, after the release."""
@@ -423,8 +425,7 @@ class Choice(Strategy):
         found = configurations[best]
         told = None
         if risk is not None:
-            parameters = problem.trainer.parameters(found)
-            told = Recommendation(parameters, found is None, risk, clip=clip)
+            told = Recommendation(problem.trainer.parameters(found), found is None, risk, clip=clip)
         return SearchResult(best, configurations, columns, told)
 
 
@@ -435,17 +436,17 @@ class NoisedSearch(Strategy):
     be paired, such as F1, are released instead.
 
     Args:
-        risk: as in `Auto`.
         n_initial: number of Sobol points before the model proposes.
         trust_region: whether points are proposed near the best one, in a region that grows and
             shrinks.
+        risk: as in `Auto`.
     """
 
     name: ClassVar[str] = "bo"
     few_releases: ClassVar[bool] = False
-    risk: Risk = 0.1
     n_initial: Count = 8
     trust_region: bool = False
+    risk: Risk = 0.1
 
     @property
     def cross_validates(self) -> bool:

@@ -577,8 +577,8 @@ SABOTAGES = (
     Sabotage(
         "the noised gain is told as if it were a lower bound",
         where="dpbo.search.problem:Problem.recommend",
-        old="x is None, risk, gain, released)",
-        new="x is None, risk, released, released)",
+        old="x is None, risk, gain, released,",
+        new="x is None, risk, released, released,",
         test=(
             "tests/integration/test_search_small.py"
             "::test_it_tunes_for_the_protected_population_where_the_free_choice_does_not"
