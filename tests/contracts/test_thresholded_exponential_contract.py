@@ -79,6 +79,13 @@ class TestThresholdedExponential:
             wrong = outcomes(levels, 0.6 * rate)
             assert chisquare(seen, 6_000 * wrong).pvalue <= LEVEL, "the test has no power"
 
+    def test_what_is_simulated_follows_the_same_law(self):
+        levels, rate = [150, 149, 100, -300], float(self.law(1.5).rate)
+        utilities = np.tile(rate * np.array(levels), (20_000, 1))
+        found = self.mechanism(1.5).simulated(utilities, np.random.default_rng(0)).tolist()
+        seen = [found.count(j) for j in (0, 1, 2, 3, -1)]
+        assert chisquare(seen, 20_000 * outcomes(levels, rate)).pvalue > LEVEL
+
     def test_of_one_candidate_it_is_laplace_noise_and_a_threshold(self):
         for level, risk in itertools.product((-50, 0, 30, 400), (0.01, 0.1, 0.5)):
             rate = float(self.law(1.0).rate)
