@@ -238,7 +238,6 @@ def weighted(study: Study) -> tuple[dict[str, Any], dict[str, Any]]:
         scoring=scoring,
         strategy="weighted_cv",
         random_state=study.seed,
-        final_share=None,
         privacy=Privacy(allow_repeated=True),
     )
     search.fit(*study.train, *study.protected)

@@ -108,12 +108,12 @@ def computed() -> dict[str, float]:
             f"{kind} with {tables}": sum(
                 row[kind] for row in stored("ranges")["cases"] if row["tables"] == tables
             )
-            for kind in ("searches", "held", "held after")
+            for kind in ("searches", "held")
             for tables in ("one", "two")
         },
         **{
             f"{kind} of {name}": statistics.fmean(row[kind] for row in rows)
-            for kind in ("covered, %", "after, %")
+            for kind in ("covered, %",)
             for name, rows in (("kept back", kept_back), ("others", others))
         },
         "zoo, gain": statistics.fmean(row["DPSearch"] for row in kept_back) / 100,

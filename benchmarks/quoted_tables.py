@@ -18,20 +18,23 @@ _SCORES = {
 }
 _WAYS = {
     "free": "the free choice",
-    "weighted cross-validation": "weighted cross-validation alone: most of what the default was"
-    " before",
-    "one choice": "one choice among all, by differences to the default",
-    "handicap 2": "the same with a handicap of 2",
-    "handicap 4": "... of 4",
-    "handicap 4, public gain added .1 times": "... of 4, and the public gain added to each"
-    " candidate's: .1 times",
-    "handicap 4, public gain added once": "... once",
-    "handicap 4, public gain added 3 times": "... three times",
-    "cells .4, handicap 4: DPSearch": "**two fifths for the cells, then a choice with a handicap of"
-    " 4**",
-    "cells .4, only the three": "... between default, free and weighted alone",
-    "cells .5, handicap 4": "... with half for the cells",
-    "cells .7, handicap 4": "... with seven tenths for the cells",
+    "weighted cross-validation": "weighted cross-validation alone",
+    "handicap 4": "what the default was before: two fifths for the cells, then a choice with a"
+    " handicap of four standard deviations",
+    "free, test": "the free choice, tested with all of the budget",
+    "cells .36, test": "the best by weights, .36 of the budget for the cells, then its test",
+    "cells .5, test": "... half of the budget",
+    "choice .3, test": "a private choice among all with .3 of the budget, then its test",
+    "choice .4, test": "... with .4",
+    "choice .5, test": "... with half",
+    "choice .6, test": "... with .6",
+    "choice .5, test, clip .5": "... with half, by differences clipped at half of the width",
+    "choice .5, test, no clip": "... not clipped",
+    "rehearsed": "**with half by weights or by a choice, as the rehearsal says, then the test**",
+    "permute-and-flip against the default": "permute-and-flip, with handicaps of the same risk",
+    "thresholded exponential": "the thresholded exponential mechanism, which tells no gain:"
+    ' `strategy="choice"`',
+    "thresholded exponential, clip .5": "... by differences clipped at half of the width",
     "openly": "the open choice",
 }
 
@@ -106,9 +109,12 @@ def zoo_ways(ways: Rows) -> str:
     rows = []
     for way, words in _WAYS.items():
         row = named[way]
-        shares = [f"{row[kind]:.0f} %" for kind in ("below default, %", "below free, %")]
-        rows.append([words, _two(row["kept"]), *shares, _two(row["lowest"])])
-    return table(["way", "kept", "below default", "below free", "lowest"], rows)
+        kinds = ("below default, %", "below free, %", "power, %")
+        shares = [f"{row[kind]:.0f} %" for kind in kinds]
+        lowest = [_two(row[kind]) for kind in ("lowest", "worst")]
+        rows.append([words, _two(row["kept"]), *shares, *lowest])
+    header = ["way", "kept", "below default", "below free", "power", "lowest cell", "lowest draw"]
+    return table(header, rows)
 
 
 def few_records(means: Rows) -> str:

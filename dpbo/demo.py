@@ -17,7 +17,6 @@ import functools
 import gzip
 import importlib.resources
 import json
-import math
 import pathlib
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
@@ -156,14 +155,7 @@ def run(options: argparse.Namespace) -> None:
     print(f"{'test accuracy on graduates':46s}")
     for name, accuracy in accuracies.items():
         print(f"  {name:44s} {100 * accuracy:6.1f} %")
-    for name, value, std in (
-        ("its gain over the default model, released", found.best_gain_, found.best_gain_std_),
-        ("its accuracy, released", found.best_score_, found.best_score_std_),
-    ):
-        if not math.isnan(value):
-            error = f"standard error {100 * std:.1f} from its noise"
-            print(f"\n  {name:44s} {100 * value:6.1f} %, {error}")
-    print(f"\nparameters: {found.best_params_}\n\nRehearsal on the public records:")
+    print(f"\n{found.recommendation_}\n\nRehearsal on the public records:")
     print(f"{found.rehearsal_}\n\n{statement}")
     note = (
         "The statement covers the private search alone. The third accuracy could be shown only"
@@ -174,8 +166,8 @@ def run(options: argparse.Namespace) -> None:
         content = {
             "note": note,
             "accuracies": accuracies,
-            "gain": found.best_gain_,
-            "gain's standard error": found.best_gain_std_,
+            "recommendation": str(found.recommendation_),
+            "gain at least": found.best_gain_,
             "parameters": {name: str(value) for name, value in found.best_params_.items()},
             "statement": json.loads(statement.to_json()),
         }

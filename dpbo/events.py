@@ -111,6 +111,17 @@ class PermuteAndFlipEvent(Event):
 
 
 @checked
+class ThresholdedExponentialEvent(Event):
+    """A choice of a candidate that stands out from a known constant, or of none; its multiplier is
+    the utilities' scale of noise over their sensitivity.
+
+    Each release is pure epsilon = 2 / noise_multiplier.
+    """
+
+    mechanism = "thresholded exponential"
+
+
+@checked
 @dataclass(frozen=True)
 class PoissonGaussianEvent(Event):
     """Gaussian noise on a sum over a sample that takes each unit independently with probability
@@ -353,6 +364,7 @@ _KINDS: dict[str, type[Event]] = {
         L2LaplaceEvent,
         ExponentialEvent,
         PermuteAndFlipEvent,
+        ThresholdedExponentialEvent,
         PoissonGaussianEvent,
         SelectionEvent,
         RolesEvent,

@@ -10,19 +10,28 @@ worse configuration looks better at most one time in twenty:
 - two private evaluations of noise s: Phi(-D / (s sqrt 2)) = 0.05, so D = 2.33 s;
 - one permute-and-flip of scale M (2 / epsilon) on sums that a unit moves by R:
   exp(-D n / (M R)) / 2 = 0.05, so D = M R log(10) / n.
+
+The detectable gain g is about the default search, which tests one candidate against the default
+model with half of the budget: by the mean of their score differences, clipped at c, a quarter of
+the range's width. A true gain of g is found with probability .8, a candidate that is no better is
+recommended with probability `risk` at most. With Laplace noise g = 2 c log(1.25 / risk) / (n
+epsilon / 2), with Gaussian noise of standard deviation s = 2 c sqrt(2) / (n mu) it is s times the
+two normal quantiles (dpbo/search/recommendation.py has the proof). It falls as 1 / n.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from statistics import NormalDist
+from typing import Annotated
 
 from dpbo.accounting.calibration import calibrate
 from dpbo.accounting.filters import GDPFilter
 from dpbo.errors import InputError
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.privacy import Budget, exact_share, warn_of_delta
-from dpbo.validation import Count, ScoreRange, checked
+from dpbo.validation import Count, Positive, ScoreRange, between, checked
 
 BO = "bo"
 GIBO = "gibo"
@@ -44,6 +53,9 @@ _MANY = 8
 _FEW = 300.0
 # epsilon, above which nothing changes any more
 _NEXT_TO_NONE = 100.0
+# share of the budget that tests a candidate of the default search, and how often it finds the gain
+_TEST = Fraction(1, 2)
+_POWER = 0.8
 # noise multiplier of a private choice of epsilon 0.01
 _LARGEST = 200.0
 
@@ -86,6 +98,10 @@ class Plan:
         recommended: name of the recommended strategy, or "none". A rule of thumb: "gibo" from 8
             dimensions, if units times mu is below 300 and its noise is at most half of the clip;
             else "bo" if it detects 5 % of the range; else "choice" if it detects 10 %.
+        detectable_gain: gain over the default model that the default search's test finds with
+            probability .8, in the score's units, by differences clipped at a quarter of the range;
+            of accuracy four times as much, because it differs by nothing or by the whole range.
+        risk: the probability, at most, that this test takes a candidate that is no better.
     """
 
     units: int
@@ -94,6 +110,14 @@ class Plan:
     final_noise: float | None
     strategies: tuple[StrategyPlan, ...]
     recommended: str
+    detectable_gain: float
+    risk: float
+
+    @checked
+    def units_for(self, gain: Positive) -> int:
+        """How many units the default search's test needs to find this gain with probability .8, at
+        the same budget."""
+        return math.ceil(self.units * self.detectable_gain / gain)
 
     def __str__(self) -> str:
         header = [
@@ -115,7 +139,11 @@ class Plan:
         advice = self.recommended
         if advice == NONE:
             advice = "none; plan fewer evaluations, a larger budget or more units"
-        return f"{first}\n\n{_markdown(header, rows)}\n\nRecommended: {advice}."
+        found = (
+            f"DPSearch's default finds a gain of {self.detectable_gain:.2g} over your model with"
+            f" probability .8 (risk {self.risk:g}); half of it needs {2 * self.units:,} units."
+        )
+        return f"{first}\n\n{_markdown(header, rows)}\n\nRecommended: {advice}.\n{found}"
 
 
 @checked
@@ -127,13 +155,14 @@ def plan(
     dimension: Count = 2,
     score_range: ScoreRange = (0.0, 1.0),
     final_share: float | None = 0.1,
+    risk: Annotated[float, between(1e-6, 0.5)] = 0.1,
 ) -> Plan:
     """Compare what each strategy would cost and detect, under REPLACE_ONE and the default
     accounting. Reads no data.
 
     The strategies:
-        "bo": Bayesian optimisation, as by `DPSearch(strategy="bo")`. Each model's mean score is
-            released with noise, and a Gaussian process proposes the next point.
+        "bo": Bayesian optimisation. Each model's mean score is released with noise, and a Gaussian
+            process proposes the next point.
         "gibo": private gradients (`DPGIBO`). Each step fits dimension + 1 models and releases one
             noisy gradient, but no score.
         "choice": all models are fitted to public candidates. One private choice releases which of
@@ -148,6 +177,7 @@ def plan(
         score_range: public (lower, upper) of one record's score.
         final_share: share of the budget that is kept for a separate release of the chosen
             configuration's score; None for no such release.
+        risk: of the default search's test, from 1e-6 to 0.5.
 
     Returns:
         A `Plan`; print it as a table.
@@ -168,7 +198,8 @@ def plan(
         _choice(units, budget, evaluations, score_range, share),
     )
     recommended = _recommended(strategies, score_range[1] - score_range[0], units * mu, dimension)
-    return Plan(units, score_range, mu, final, strategies, recommended)
+    gain = _detectable_gain(units, budget, score_range, risk)
+    return Plan(units, score_range, mu, final, strategies, recommended, gain, risk)
 
 
 @checked
@@ -309,6 +340,16 @@ def _choice(
     )
     difference = _within_range(scale * math.log(0.5 / _ERROR), score_range)
     return StrategyPlan(CHOICE, 1, evaluations, None, difference, remark)
+
+
+def _detectable_gain(
+    units: int, budget: Budget, score_range: tuple[float, float], risk: float
+) -> float:
+    reach = (score_range[1] - score_range[0]) / 2 / units
+    if budget.epsilon is not None:
+        return reach * math.log(1.25 / risk) / (budget.epsilon * float(_TEST))
+    quantiles = NormalDist().inv_cdf(1 - risk) + NormalDist().inv_cdf(_POWER)
+    return reach * calibrate(budget, releases=1, share=_TEST) * quantiles
 
 
 def _within_range(difference: float, score_range: tuple[float, float]) -> float:

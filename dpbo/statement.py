@@ -34,6 +34,7 @@ _SECTIONS = {
     "public_inputs": "Declared public by the caller, without looking at the data",
     "budget": "Budget (bookkeeping, not a guarantee)",
     "ledger": "Ledger",
+    "recommended": "Result",
 }
 # where a unit is one record, and where it is all records with one label
 _CHANGES = {
@@ -130,6 +131,7 @@ class Statement:
             `conditions` are true. It is the sum of `Query.failure_probability` over everything
             reserved or released, capped at 1; 0 for most ledgers.
         remaining: share of the budget that is neither reserved nor charged, rounded down.
+        recommended: of a search, what it recommends and what was shown of it; else "".
     """
 
     void: str
@@ -155,6 +157,7 @@ class Statement:
     conditions: tuple[str, ...] = ()
     failure_probability: float = 0.0
     remaining: float = 0.0
+    recommended: str = ""
 
     def voided(self, reason: str) -> Statement:
         """The same statement, void for one more reason."""
@@ -269,6 +272,8 @@ class Statement:
             )
             or "nothing"
         )
+        if self.recommended:
+            texts["recommended"] = _line(self.recommended)
         return [(title, texts[name]) for name, title in _SECTIONS.items() if name in texts]
 
     def protected(self) -> str:

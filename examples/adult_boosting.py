@@ -56,8 +56,7 @@ if __name__ == "__main__":
     search = tuned(X[:5_000], y[:5_000], public=2_000)
     free = search.estimator.set_params(**search.free_params_).fit(X[:2_000], y[:2_000])
     print(
-        search.best_params_,
-        search.best_gain_,
+        search.recommendation_,
         *(m.score(X[5_000:], y[5_000:]) for m in (search, free)),
         search.statement(),
         sep="\n",

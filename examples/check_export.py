@@ -18,7 +18,13 @@ from statistics import NormalDist
 from typing import Any
 
 # pure epsilon times the noise multiplier
-PURE = {"laplace": 1, "l2-laplace": 1, "exponential": 2, "permute-and-flip": 2}
+PURE = {
+    "laplace": 1,
+    "l2-laplace": 1,
+    "exponential": 2,
+    "permute-and-flip": 2,
+    "thresholded exponential": 2,
+}
 EXACT = ("none", "declassified")  # answers without noise, which no cap bounds
 
 

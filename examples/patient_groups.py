@@ -55,7 +55,7 @@ def tuned(public_patients: int = 200, evaluations: int = 25) -> DPSearch:
 
 if __name__ == "__main__":
     search = tuned()
-    print(search.best_params_, search.best_gain_, search.best_gain_std_)
+    print(search.recommendation_)
     (X, y, patient), models = (
         visits(),
         (search.estimator.set_params(**search.free_params_), search.best_estimator_),

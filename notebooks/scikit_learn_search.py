@@ -51,8 +51,8 @@ print(
 # %% [markdown]
 # ## 2. Search
 # The customers' records steer the choice of the configuration, never a fit. What is recommended has
-# been compared with the default model on their records, or is the default model. Its gain is
-# released with noise.
+# passed a test against the default model on their records, or is the default model: a configuration
+# that is no better is recommended with probability .1 at most.
 
 # %%
 search = dpbo.DPSearch(
@@ -63,18 +63,8 @@ search = dpbo.DPSearch(
     privacy=dpbo.Privacy(unit="customer"),
 )
 search.fit(X_public, y_public, X_customers, y_customers)
-print("chosen:", search.best_params_)
+print(search.recommendation_)
 print("the free choice:", search.free_params_)
-print(
-    f"gain over the default model on the customers: {search.best_gain_:.3f}, "
-    f"noise {search.best_gain_std_:.3f}; "
-    f"8 of 10 such gains are within {search.best_gain_range_}"
-)
-if not np.isnan(search.best_score_):
-    print(
-        f"score on the customers: {search.best_score_:.3f}, "
-        f"noise {search.best_score_std_:.3f}"
-    )
 
 # %% [markdown]
 # ## 3. The guarantee

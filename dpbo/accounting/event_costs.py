@@ -50,6 +50,7 @@ from dpbo.events import (
     PermuteAndFlipEvent,
     RolesEvent,
     SelectionEvent,
+    ThresholdedExponentialEvent,
 )
 
 # pure epsilon above which no mu is computed
@@ -84,7 +85,7 @@ def pure(event: Event) -> Fraction | None:
     match event:
         case LaplaceEvent() | L2LaplaceEvent():
             return event.count / Fraction(event.noise_multiplier)
-        case ExponentialEvent() | PermuteAndFlipEvent():
+        case ExponentialEvent() | PermuteAndFlipEvent() | ThresholdedExponentialEvent():
             return 2 * event.count / Fraction(event.noise_multiplier)
         case SelectionEvent():
             run = total(map(pure, event.run()), Fraction(0))

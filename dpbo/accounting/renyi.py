@@ -30,6 +30,7 @@ from dpbo.events import (
     PoissonGaussianEvent,
     RolesEvent,
     SelectionEvent,
+    ThresholdedExponentialEvent,
 )
 
 Array = NDArray[np.float64]
@@ -83,7 +84,7 @@ def curve(event: Event, orders: Array) -> Array | None:
                 orders / (2 * event.noise_multiplier**2),
                 _response(2.0 / event.noise_multiplier, orders),
             )
-        case PermuteAndFlipEvent():
+        case PermuteAndFlipEvent() | ThresholdedExponentialEvent():
             one = _response(2.0 / event.noise_multiplier, orders)
         case L2LaplaceEvent():
             one = _response(1.0 / event.noise_multiplier, orders)

@@ -4,3 +4,6 @@ from .l2_laplace import L2LaplaceMechanism as L2LaplaceMechanism
 from .laplace import LaplaceMechanism as LaplaceMechanism
 from .no_noise import NoNoise as NoNoise
 from .permute_and_flip import PermuteAndFlipMechanism as PermuteAndFlipMechanism
+from .thresholded_exponential import (
+    ThresholdedExponentialMechanism as ThresholdedExponentialMechanism,
+)

@@ -147,6 +147,15 @@ class IndependentNoise(AdditiveMechanism):
 
     base_distribution: ClassVar[SymmetricDistribution]
 
+    @abc.abstractmethod
+    def simulated(self, count: int, random: np.random.Generator) -> Floats:
+        """Draws of the noise at scale 1, but for the rounding of floats: to simulate with public
+        numbers, never to release."""
+
+    def exceeded(self, probability: float) -> float:
+        """The number that a draw exceeds with this probability, in (0, 1/2], at scale 1."""
+        return -float(self.base_distribution.quantile(np.array(probability)))
+
     def noise(self, fractions: Floats, scale: Floats, entropy: Entropy) -> Integers:
         wide = np.broadcast_to(scale, fractions.shape)
         return rounded(

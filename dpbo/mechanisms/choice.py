@@ -1,5 +1,5 @@
-"""Base of the mechanisms that select one of N candidates by their exact utilities: exponential and
-permute-and-flip.
+"""Base of the mechanisms that select one of N candidates by their exact utilities: exponential,
+permute-and-flip and thresholded exponential.
 
 The query gives one integer utility for each candidate, all on one lattice; a neighbour moves each
 by at most D quanta (its linf sensitivity). Candidate j has level L_j = floor(u_j / w), w a public
@@ -30,6 +30,7 @@ from dpbo.mechanisms.mechanism import (
     Affine,
     Entropy,
     Epsilon,
+    Floats,
     Integers,
     Mechanism,
     Numerators,
@@ -39,6 +40,8 @@ from dpbo.privacy import Sensitivity
 from dpbo.validation import between, checked, checked_constructor
 
 LEVELS = 1 << 16
+# The index that is published where no candidate is chosen.
+NONE = -1
 _FINENESS = 64
 _CHUNK = {"cpu": 1 << 18}
 _DEVICE_CHUNK = 1 << 22
@@ -92,6 +95,20 @@ class ChoiceMechanism(Mechanism):
     def choose(self, counts: Integers, rate: Fraction, entropy: Entropy) -> int:
         """Draws the distance d below the best level, given the candidates at each distance."""
 
+    @abc.abstractmethod
+    def simulated(self, utilities: Floats, random: np.random.Generator) -> Integers:
+        """Choices by this law, but for the rounding of floats: to simulate with public numbers,
+        never to release.
+
+        Args:
+            utilities: of each draw's candidates, over the scale of the noise, `draws x N`.
+        """
+
+    def chooses(self, counts: Integers, best: int, rate: Fraction, entropy: Entropy) -> bool:
+        """Whether any candidate is chosen, given how many there are at each distance below the
+        best level, and that level."""
+        return True
+
     def distribution(self, sensitivity: Sensitivity, quanta: Sequence[float]) -> ChoiceDistribution:
         scale = sensitivity.scale
         # A set of millions would take long.
@@ -115,6 +132,8 @@ class ChoiceMechanism(Mechanism):
         for _, chunk in _chunks(utilities):
             counts += _counted(_distances(chunk, best, distribution.width))
         filled = counts.cpu().numpy()
+        if not self.chooses(filled, best, distribution.rate, entropy):
+            return np.array([NONE])
         distance = self.choose(filled, distribution.rate, entropy)
         nth = draw_below(int(filled[distance]), entropy)
         return np.array([_nth(utilities, best, distribution.width, distance, nth)])

@@ -15,7 +15,7 @@ import numpy as np
 from dpbo._mpmath import precision
 from dpbo.events import ExponentialEvent
 from dpbo.mechanisms.choice import ChoiceMechanism
-from dpbo.mechanisms.mechanism import Entropy, Integers
+from dpbo.mechanisms.mechanism import Entropy, Floats, Integers
 from dpbo.mechanisms.rounding import random_word
 from dpbo.validation import checked, checked_constructor
 
@@ -31,6 +31,9 @@ class ExponentialMechanism(ChoiceMechanism):
     @checked
     def event(self, count: int = 1) -> ExponentialEvent:
         return ExponentialEvent(self.noise_multiplier, count)
+
+    def simulated(self, utilities: Floats, random: np.random.Generator) -> Integers:
+        return np.asarray((utilities + random.gumbel(size=utilities.shape)).argmax(1))
 
     def choose(self, counts: Integers, rate: Fraction, entropy: Entropy) -> int:
         filled = np.flatnonzero(counts)

@@ -59,5 +59,8 @@ class GaussianMechanism(IndependentNoise):
     def norm(sensitivity: Sensitivity) -> float:
         return sensitivity.l2
 
+    def simulated(self, count: int, random: np.random.Generator) -> Floats:
+        return random.standard_normal(count)
+
     def std(self, dimension: int) -> float:
         return 1.0

@@ -41,5 +41,8 @@ class LaplaceMechanism(IndependentNoise, PureNoise):
     def norm(sensitivity: Sensitivity) -> float:
         return sensitivity.l1
 
+    def simulated(self, count: int, random: np.random.Generator) -> Floats:
+        return random.laplace(size=count)
+
     def std(self, dimension: int) -> float:
         return math.sqrt(2.0)

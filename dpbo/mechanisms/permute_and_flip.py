@@ -18,7 +18,7 @@ import numpy as np
 from dpbo._mpmath import precision
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.mechanisms.choice import ChoiceMechanism
-from dpbo.mechanisms.mechanism import Entropy, Integers, Words
+from dpbo.mechanisms.mechanism import Entropy, Floats, Integers, Words
 from dpbo.mechanisms.rounding import random_word, random_words
 from dpbo.validation import checked, checked_constructor
 
@@ -33,6 +33,9 @@ class PermuteAndFlipMechanism(ChoiceMechanism):
     @checked
     def event(self, count: int = 1) -> PermuteAndFlipEvent:
         return PermuteAndFlipEvent(self.noise_multiplier, count)
+
+    def simulated(self, utilities: Floats, random: np.random.Generator) -> Integers:
+        return np.asarray((utilities + random.exponential(size=utilities.shape)).argmax(1))
 
     def choose(self, counts: Integers, rate: Fraction, entropy: Entropy) -> int:
         filled = np.flatnonzero(counts)

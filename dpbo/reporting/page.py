@@ -205,12 +205,12 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
     statement: Statement = search.statement_
     space = Space(**search.param_distributions)
     searched = f"{search.name}: search"
-    final = f"{search.name}: final"
+    tested = f"{search.name}: test"
     place = None if search.privacy is None else search.privacy.ledger
     if place is not None:
-        facts = _facts_of_ledger(Ledger.open(place), {searched: space, final: space}, delta)
-        # the recommended point's own
-        facts["single"] = [one for one in facts["single"] if one.name != final]
+        facts = _facts_of_ledger(Ledger.open(place), {searched: space, tested: space}, delta)
+        # what the recommendation says
+        facts["single"] = [one for one in facts["single"] if one.name != tested]
     else:
         budget = {
             "bars": budget_bars(None, 1 - statement.remaining),
@@ -237,15 +237,13 @@ def _facts_of_search(search: DPSearch, delta: float | None) -> dict[str, Any]:
             facts["searches"] = [Search.of(ReleasedValues.of(search))]
     if not facts["searches"]:
         facts["configurations"] = _configurations(search)
-    score = gain = None
+    score = None
     if not math.isnan(search.best_score_):
-        score = with_noise(search.best_score_, search.best_score_std_)
-    if not math.isnan(search.best_gain_):
-        gain = with_noise(search.best_gain_, search.best_gain_std_)
+        score = with_noise(search.best_score_, search.recommendation_.noise_std)
     facts["recommended"] = {
         "parameters": _texts(search.best_params_),
         "score": score,
-        "gain": gain,
+        "told": str(search.recommendation_),
         "searches": (search.name, searched),
     }
     return facts

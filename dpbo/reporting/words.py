@@ -32,6 +32,7 @@ _MECHANISMS = {
     "l2-laplace": "Laplace noise of a vector's length",
     "exponential": "private choice (exponential mechanism)",
     "permute-and-flip": "private choice (permute-and-flip)",
+    "thresholded exponential": "private choice of a candidate or none (thresholded exponential)",
     "poisson-gaussian": "Gaussian noise on random samples",
     "private-selection": "best of a hidden number of runs",
     "none": "exact answers, without privacy",

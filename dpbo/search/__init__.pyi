@@ -1,3 +1,4 @@
+from .recommendation import Recommendation as Recommendation
 from .rehearsal import Rehearsal as Rehearsal
 from .results import SearchRelease as SearchRelease
 from .results import SearchResult as SearchResult

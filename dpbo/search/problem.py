@@ -7,34 +7,35 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Self
 
-from dpbo.accounting.calibration import parts_of
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import noise_std, priced
 from dpbo.curator.reservation import Reservation
-from dpbo.errors import InputError
+from dpbo.errors import InputError, ReleaseLost
 from dpbo.fingerprint import fingerprint
 from dpbo.isolation import raised_by_signal
+from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.mechanisms.permute_and_flip import PermuteAndFlipMechanism
+from dpbo.mechanisms.thresholded_exponential import ThresholdedExponentialMechanism
 from dpbo.objective import PrivateObjective
 from dpbo.progress import say
 from dpbo.queries.clipped import ClippedMean
+from dpbo.queries.score_evaluation import tensor_of
 from dpbo.queries.utilities import CandidateScores
+from dpbo.search.recommendation import Recommendation, clip_of, exceeded
 from dpbo.search.results import Callback, SearchRelease
 from dpbo.search.scorings import Scoring
 from dpbo.search.training import Configuration, Trainer, place_of, point_of
 from dpbo.space import Space
 
 if TYPE_CHECKING:
-    from dpbo.search.public_scores import Array
-
-# A score is released at the end if the standard deviation of its noise is at most this share of
-# its range.
-_PLAIN = 1 / 100
+    from dpbo.search.public_scores import PublicScores
+    from dpbo.search.rehearsal import Rehearsal
+    from dpbo.search.strategies import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class Problem:
             `trainer.public_model(x)`, `trainer.table()` and `trainer.parameters(x)` are public.
         scoring: the score of each record, its range and its query.
         n_iter: number of configurations to fit.
-        share, final_share: shares of the curator's budget, for the search and for the last release.
+        share: of the curator's budget, what the search may spend.
         mechanism: `NoNoise` for a baseline without privacy, else None.
         divisor: public number of units that means are divided by, if one was given.
         seed, name, n_jobs, verbose, callbacks: as in `DPSearch`.
@@ -70,7 +71,6 @@ class Problem:
     scoring: Scoring
     n_iter: int
     share: Fraction
-    final_share: Fraction
     mechanism: NoNoise | None
     divisor: float | None
     seed: int
@@ -83,9 +83,9 @@ class Problem:
     verbose: int
     callbacks: tuple[Callback, ...]
     begun: Mapping[str, Any] | None
-    public: Any = None
-    strategy: Any = None
-    rehearsal: Any = None
+    public: "PublicScores | Any" = None
+    strategy: "Strategy | Any" = None
+    rehearsal: "Rehearsal | Any" = None
 
     @property
     def width(self) -> float:
@@ -107,18 +107,6 @@ class Problem:
                 "a public number of units, where adjacency keeps their number private",
             )
         return float(units)
-
-    @property
-    def has_reference(self) -> bool:
-        """Whether the default model can be fitted and copied, so that scores can be paired with
-        its own.
-        """
-        try:
-            return copy.deepcopy(self.trainer.public_model(None)) is not None
-        except Exception as error:
-            if raised_by_signal(error):
-                raise
-            return False
 
     def cross_validated(self) -> Self:
         """The same with its candidates' public scores."""
@@ -174,30 +162,30 @@ class Problem:
             terms=self.terms,
         )
 
-    def choice_mechanism(self, share: Fraction) -> ChoiceMechanism:
-        """The choice mechanism with the least noise that this share of the budget pays for."""
+    def choice_mechanism(self, share: Fraction, risk: float | None = None) -> ChoiceMechanism:
+        """The choice mechanism with the least noise that this share of the budget pays for; with a
+        `risk` the one that chooses none where none stands out."""
+        if risk is not None:
+            kept = (ThresholdedExponentialMechanism,)
+            return replace(next(priced(self.curator, kept, share)), risk=risk)
         kinds = (PermuteAndFlipMechanism, ExponentialMechanism)
         payable = priced(self.curator, kinds, share)
         return min(payable, key=lambda mechanism: mechanism.noise_multiplier)
 
-    def choice_scale(self, noise_multiplier: float) -> float:
-        """Scale of the noise of a choice among mean scores of range 1, by a mechanism with this
-        multiplier."""
-        # Of the range, by one unit.
-        moved = 1.0 if self.curator.adjacency.replaces else 0.5
-        return moved * noise_multiplier / self.public_units
-
-    def reserved_choice(self, share: Fraction, part: str = "choice", **terms: Any) -> Reservation:
+    def reserved_choice(
+        self, share: Fraction, part: str = "choice", risk: float | None = None, **terms: Any
+    ) -> Reservation:
         """The reservation of one private choice (`choose`), made now or resumed.
 
         Args:
+            risk: as in `choice_mechanism`.
             part: its name within the search. A second choice needs another one, or it is answered
                 as the first was.
             terms: what the ledger is to tell of it, and a later session to repeat.
         """
         return self.curator.reserve(
             self._name_of(part),
-            self.choice_mechanism(share),
+            self.choice_mechanism(share, risk),
             slots=1,
             given={},
             terms={**self.terms, **terms},
@@ -210,17 +198,15 @@ class Problem:
         rows: Sequence[int],
         *,
         largest_difference: float | None = None,
-        offsets: Sequence[float] | None = None,
-    ) -> int:
+    ) -> int | None:
         """The row of the configuration that one private choice takes by the mean scores on the
-        protected records, now or in an earlier session.
+        protected records, now or in an earlier session; None where it takes none.
 
         Args:
             reservation: from `reserved_choice`.
             rows: the candidates' places among the configurations.
             largest_difference: scores are paired with the default model's, and the differences
                 clipped to [-c, c]; None: plain scores.
-            offsets: as in `CandidateScores`.
         """
         reference = None
         if largest_difference is not None:
@@ -232,114 +218,120 @@ class Problem:
             fit=lambda row: self.trainer(configurations[row]),
             reference=reference,
             largest_difference=largest_difference,
-            offsets=offsets,
         )
         fresh = reservation.remaining > 0
         if fresh:
             self.trainer.fit_ahead([configurations[row] for row in rows], self.n_jobs)
         # Else a second choice, among others, would get the answer of the first.
         asked = fingerprint([point_of(configurations[row]) for row in rows]).hex()[:16]
-        best = rows[int(reservation.release(query, candidates=asked)["value"][0])]
+        place = int(reservation.release(query, candidates=asked)["value"][0])
+        best = None if place < 0 else rows[place]
         if fresh:
-            self.report("choice", 1, 1, configurations[best])
+            self.report("choice", 1, 1, None if best is None else configurations[best])
         return best
-
-    def last_releases(self) -> dict[str, Reservation]:
-        """The reservations of what is released of the recommended configuration: its "gain" over
-        the default model, its score ("final"), or both.
-
-        The gain needs little noise, because differences are clipped. Half of the final share goes
-        to the score where its noise is small beside its range. A search without cross-validated
-        candidates, or whose default model cannot be copied, releases the score alone.
-        """
-        share = self.final_share
-        if not share:
-            return {}
-        score = self.score_query()
-        if self.public is None or not self.has_reference:
-            return {"final": self.reserved("final", share, score)}
-        half, rest = parts_of(self.curator.accounting, share, Fraction(1, 2))
-        if released_std(self.curator, score, rest) > _PLAIN * self.width:
-            return {"gain": self.reserved("gain", share, score)}
-        return {
-            "gain": self.reserved("gain", half, score),
-            "final": self.reserved("final", rest, score),
-        }
 
     def score_query(self) -> ClippedMean:
         """The question of a configuration's score."""
         return self.scoring.query(fit=self.trainer, divisor=self.divisor)
 
-    def gains_of(self, x: Configuration) -> "Array | None":
-        """Score differences of x to the default model on the public records; None if it was not
-        cross-validated."""
-        if self.public is None:
-            return None
-        row = place_of(x, self.public.configurations)
-        return None if row is None else self.public.gains[row]
+    @property
+    def untested(self) -> str:
+        """Why no candidate can be compared with the default model on each record; else ""."""
+        if self.scoring.cells is not None:
+            return f"scoring={self.terms['scoring']!r} is no mean of one number per record"
+        try:
+            model = copy.deepcopy(self.trainer.public_model(None))
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            model = None
+        return "your model cannot be fitted and copied" if model is None else ""
 
-    def _gain(self, reservation: Reservation, x: Configuration) -> ClippedMean:
-        """The question of x's gain over the default model, clipped by what the public records
-        say."""
-        # With scikit-learn's trees, which only a fit needs.
-        from dpbo.search.rehearsal import gain_clip
+    def clip(self, x: Configuration) -> float:
+        """The clip of x's score differences to the default model, by what the public records say:
+        out of fold where x was cross-validated, else by the fitted models."""
+        row = None if self.public is None else place_of(x, self.public.configurations)
+        if row is not None:
+            gains = self.public.gains[row]
+        elif self.trainer.labels() is None:
+            return self.width / 4
+        else:
+            records = self.trainer.table()
+            own, other = (
+                tensor_of(self.scoring(self.trainer.public_model(each), records)).double()
+                for each in (x, None)
+            )
+            gains = (own - other).nan_to_num().reshape(-1).numpy()
+        return float(clip_of(gains, self.width))
 
-        clip = self.width
-        gains = self.gains_of(x)
-        if gains is not None:
-            scale = float(reservation.noise_std[0]) / self.width
-            populations = None if self.rehearsal is None else self.rehearsal.populations
-            clip = gain_clip(gains, scale, self.width, populations)
-        return ClippedMean(
-            self.scoring,
-            score_range=self.scoring.bounds,
-            fit=self.trainer,
-            divisor=self.divisor,
-            reference=self.trainer(None),
-            largest_difference=clip,
-        )
+    def test_noise(self, share: Fraction) -> tuple[IndependentNoise, float]:
+        """The mechanism of a test that this share of the budget pays for, and the standard
+        deviation of its noise by differences clipped at 1."""
+        query = ClippedMean(self.scoring, score_range=(-1.0, 1.0), divisor=self.public_units)
+        return least_noise(self.curator, query, share)
 
-    def asked_before(self, last: Mapping[str, Reservation], x: Configuration) -> Configuration:
-        """The configuration that an earlier session released a last number of, else x."""
-        for reservation in last.values():
-            for row in reservation.values:
-                asked = row["details"]["x"]
-                return None if asked is None else self.space.bounds.new_tensor(asked)
-        return x
+    def recommend(
+        self, reservation: Reservation, x: Configuration, risk: float
+    ) -> tuple[Configuration, Recommendation]:
+        """What one last release recommends, and its words: x, or the default model where the test
+        does not show that x is better (recommendation.py). Where nothing can be tested it is x, and
+        its score is released. A search that is resumed recommends what was asked about before.
 
-    def release_last(
-        self, part: str, reservation: Reservation, x: Configuration
-    ) -> tuple[float, float]:
-        """Release a number of x, or read the one that was released earlier: the number, and the
-        standard deviation of its noise.
-
-        The default model's gain over itself is 0, which needs no release.
-
-        Raises:
-            ReleaseLost: an earlier session paid for it, and its value was never stored.
+        Args:
+            reservation: `reserved("test", share, problem.score_query())`.
+            risk: of the test.
         """
+        for row in reservation.values:
+            x = self.space.bounds.new_tensor(row["details"]["x"])
+        kept = Recommendation(self.trainer.parameters(None), True, risk, 0.0)
         fresh = reservation.remaining > 0
-        if part == "gain" and fresh and x is None:
-            return 0.0, 0.0
-        query = self.score_query() if part == "final" else self._gain(reservation, x)
-        row = reservation.release(query.about(x), x=None if x is None else x.tolist())
+        if x is None:
+            # Its gain over itself is 0, which needs no release.
+            return None, kept
+        own = Recommendation(self.trainer.parameters(x), False, untested=self.untested)
+        query = self.score_query()
+        clip = None
+        if not own.untested:
+            clip = self.clip(x)
+            query = ClippedMean(
+                self.scoring,
+                score_range=self.scoring.bounds,
+                fit=self.trainer,
+                divisor=self.divisor,
+                reference=self.trainer(None),
+                largest_difference=clip,
+            )
+        try:
+            row = reservation.release(query.about(x), x=x.tolist())
+        except ReleaseLost:
+            return (x, own) if own.untested else (None, kept)
         value = self.space.bounds.new_tensor([row["value"]])
         variance = reservation.std_of(query).unsqueeze(0) ** 2
-        if part == "final":
-            value, variance = self.scoring.observed(value, variance)
-            value = value.clamp(*self.scoring.bounds)
-        number = value.item()
-        noise_std = variance.sqrt().item()
+        value, variance = self.scoring.observed(value, variance)
+        released = value.item()
+        std = variance.sqrt().item()
         if fresh:
-            self.report(part, 1, 1, x, number, noise_std)
-        return number, noise_std
+            self.report("final" if clip is None else "test", 1, 1, x, released, std)
+        if clip is None:
+            return x, replace(own, score=released, noise_std=std)
+        gain = released - exceeded(reservation.mechanism, std, risk)
+        if gain <= 0.0:
+            x = None
+            gain = 0.0
+        parameters = self.trainer.parameters(x)
+        return x, Recommendation(
+            parameters, x is None, risk, gain, released, noise_std=std, clip=clip
+        )
 
 
-def released_std(curator: Curator, query: ClippedMean, share: Fraction, releases: int = 1) -> float:
-    """Standard deviation of the query's first mean in one of so many releases, which this share of
-    the budget pays for together.
+def least_noise(
+    curator: Curator, query: ClippedMean, share: Fraction, releases: int = 1
+) -> tuple[IndependentNoise, float]:
+    """The mechanism of each of so many releases of the query, which this share of the budget pays
+    for together, and the standard deviation of its noise on the first mean.
     """
-    kinds = (GaussianMechanism, LaplaceMechanism)
-    std = noise_std(curator, next(priced(curator, kinds, share, releases, query)), query)
+    kinds: tuple[type[IndependentNoise], ...] = (GaussianMechanism, LaplaceMechanism)
+    mechanism = next(priced(curator, kinds, share, releases, query))
+    std = noise_std(curator, mechanism, query)
     assert std is not None
-    return float(std[0])
+    return mechanism, float(std[0])

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.stats
 
 from dpbo.errors import InputError
+from dpbo.search.recommendation import Recommendation
 from dpbo.search.training import Configuration
 from dpbo.validation import warn
 
@@ -22,12 +23,12 @@ class SearchRelease(NamedTuple):
     """One release of a search, as a callback of DPSearch is given it.
 
     Attributes:
-        part: "search", "cells" (the shares of `WeightedCV`), "choice", "gain" (of the recommended
-            configuration over the default model) or "final" (its score).
+        part: "search", "cells" (the shares of `WeightedCV`), "choice", "test" (of a candidate
+            against the default model) or "final" (the recommended configuration's score).
         number, planned: the release's number within its part, from 1, and how many that part has.
         parameters: the configuration that was evaluated or chosen; none for "cells".
-        score, noise_std: the released score, or gain, and the standard deviation of its noise; None
-            where no number is released.
+        score, noise_std: the released score, or in a test the gain, and the standard deviation of
+            its noise; None where no number is released.
     """
 
     part: str
@@ -43,7 +44,7 @@ class SearchRelease(NamedTuple):
         if self.score is None:
             score = ""
         else:
-            kind = "gain" if self.part == "gain" else "score"
+            kind = "gain" if self.part == "test" else "score"
             score = f"{kind} {self.score:.4g}, noise {self.noise_std:.2g}, "
         parameters = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
         return f"{self.part} {self.number}/{self.planned}: {score}{parameters}"
@@ -56,15 +57,18 @@ class SearchResult(NamedTuple):
     """What a strategy found.
 
     Attributes:
-        best: the place of the recommended configuration among them.
+        best: the place of the recommended configuration among them; None for a default model that
+            is not one of them.
         configurations: all that were looked at.
         columns: what is known of each, as `results_table` takes it: released values and public
             scores.
+        recommendation: what was tested of it; None where nothing was.
     """
 
-    best: int
+    best: int | None
     configurations: Sequence[Configuration]
     columns: Mapping[str, Any]
+    recommendation: Recommendation | None = None
 
 
 def fitting_result(found: Any) -> SearchResult:
@@ -79,10 +83,10 @@ def fitting_result(found: Any) -> SearchResult:
     count = len(found.configurations)
     try:
         # Also of a number of numpy's or torch's.
-        best = operator.index(found.best)
+        best = None if found.best is None else operator.index(found.best)
     except TypeError:
         best = -1
-    if not 0 <= best < count:
+    if best is not None and not 0 <= best < count:
         allowed = f"a place among its {count} configurations, from 0"
         raise InputError("best, of the strategy's SearchResult,", found.best, allowed)
     columns = {}
@@ -92,7 +96,7 @@ def fitting_result(found: Any) -> SearchResult:
         else:
             told = f"column {name!r} of the strategy's SearchResult is left out of results_: "
             warn(f"{told}it needs one value for each of {count} configurations", UserWarning)
-    return SearchResult(best, found.configurations, columns)
+    return found._replace(best=best, columns=columns)
 
 
 def results_table(

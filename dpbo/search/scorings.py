@@ -180,25 +180,6 @@ _FOR_REGRESSORS = (
     " score_range=(-c, 0.0): no record's error counts as more than c, a public number."
 )
 _OF_PROBABILITIES = ("true_class_probability", "neg_brier_score", "neg_log_loss")
-_KNOWN = ", ".join(
-    map(
-        repr,
-        (
-            "accuracy",
-            "true_class_probability",
-            "neg_brier_score",
-            "neg_log_loss",
-            *_UNBOUNDED,
-            "balanced_accuracy",
-            "precision",
-            "recall",
-            "f1",
-            "f1_macro",
-            "roc_auc",
-            "average_precision",
-        ),
-    )
-)
 # scikit-learn's functions, by name, as scorings.
 _OF_SCORERS = {
     "accuracy_score": "accuracy",
@@ -213,6 +194,7 @@ _OF_SCORERS = {
     "roc_auc_score": "roc_auc",
     "average_precision_score": "average_precision",
 }
+_KNOWN = ", ".join(map(repr, (*_OF_SCORERS.values(), "true_class_probability", "f1_macro")))
 
 
 def require_kind(scoring: Any, estimator: Any) -> None:

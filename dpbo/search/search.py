@@ -7,15 +7,12 @@ records that must not leak.
 
 Training records are public, or protected by other means: models, errors of a fit and the set of
 classes reveal them. Validation records are held by a curator and influence the search through
-releases only; `results_` and `best_score_` hold released values and their noise.
+releases only; `results_` and `recommendation_` hold released values and their noise.
 """
 
-import contextlib
 import inspect
-import math
 import pathlib
 from dataclasses import dataclass, field, fields, replace
-from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import torch
@@ -23,7 +20,6 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from dpbo.accounting.calibration import parts_of
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import require_left, share_of_cap
@@ -31,7 +27,7 @@ from dpbo.curator.protected_records import require_other_rows
 from dpbo.curator.public_form import Form
 from dpbo.curator.record_fingerprints import rows_of
 from dpbo.curator.statements import SPLIT
-from dpbo.errors import InputError, ReleaseLost, UsageError
+from dpbo.errors import InputError, UsageError
 from dpbo.fingerprint import describe_estimator, describe_scoring
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
@@ -39,10 +35,11 @@ from dpbo.privacy import Adjacency, Budget, PrivacyUnit, exact_share
 from dpbo.search import training
 from dpbo.search.listing import given_names
 from dpbo.search.problem import Problem
+from dpbo.search.recommendation import Recommendation
 from dpbo.search.recommended import Recommended
 from dpbo.search.results import SearchRelease, fitting_result, results_table
 from dpbo.search.scorings import Scoring, require_kind, scoring_named
-from dpbo.search.training import Tables, Trainer, place_of, split_once
+from dpbo.search.training import Tables, Trainer, split_once
 from dpbo.statement import Statement
 from dpbo.validation import (
     Count,
@@ -161,7 +158,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
     ============================  ====================================================
     `fit(X, y, X_val, y_val)`     search; with `groups=` a person's records are one unit
     `predict`, `best_estimator_`  the recommended model, trained on public records
-    `best_params_`, `best_gain_`  what is recommended, and its noised gain
+    `recommendation_`             what is recommended, and by how much it is better
     `free_params_`, `rehearsal_`  what costs no privacy, and what to expect
     `results_`, `statement()`     every candidate, and what is guaranteed
     ============================  ====================================================
@@ -198,17 +195,13 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
 
     Method args:
         strategy: an object, or a name for it with its defaults. "auto", `Auto`, cross-validates
-            `n_iter` candidates on the training records, releases how the protected records differ,
-            and lets one private choice decide between the default model, the best cross-validated
-            candidate, the one that is best by the weights so found, and others; see `rehearsal_`.
-            "weighted_cv", `WeightedCV`: that first release alone. "choice", `Choice`: one private
-            choice among the best cross-validated candidates, or among all. "bo", `NoisedSearch`: a
-            search on noised scores, which F1, balanced accuracy, ROC AUC, a baseline without
-            privacy and unlabelled records need.
-        final_share: share of the budget kept back for the last release: the recommended
-            configuration's gain over the default model, and with half of it its score, if that
-            half's noise is at most a hundredth of the score's range. "bo" releases the score alone.
-            None: no last release.
+            `n_iter` candidates on the training records, finds one of them for the protected
+            records, and tests it against the default model; see `rehearsal_`. "weighted_cv",
+            `WeightedCV`: the best for how the protected records are spread, without a test.
+            "choice", `Choice`: one private choice between the default model and the best
+            cross-validated candidates, or all. "bo", `NoisedSearch`: a search on noised scores,
+            then a test; F1, balanced accuracy, ROC AUC, a baseline without privacy and unlabelled
+            records need it.
         test_size: for one table in `fit`, the size of its protected validation part, as in
             train_test_split: a fraction in (0, 1), or a number of rows. The table is split once, by
             position.
@@ -231,7 +224,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             public cross-validation and one for each release, with its value and its noise.
         callbacks: functions that are called with a `SearchRelease` after each release: its
             parameters, and the score and its noise where one is released. If one returns True, a
-            search by "bo" ends there and the recommended score is released. What was planned stays
+            search by "bo" ends there and its recommendation is tested. What was planned stays
             reserved: a later `fit` on the same ledger is charged for the rest, and keeps the
             recommendation.
 
@@ -242,15 +235,11 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
     Attributes:
         best_params_, best_estimator_: the recommended configuration, and the estimator fitted with
             it on the training records.
-        best_gain_, best_gain_std_: its released gain over the default model, the mean over units of
-            clipped score differences, and the standard deviation of that noise alone; 0.0 where
-            the default model is recommended, which costs nothing; NaN where none was released
-            ("bo", no `final_share`) or the release was lost.
-        best_gain_range_: where the gain lies by what was released and the rehearsal's populations
-            (`Range`); None where there is no rehearsal or no gain.
-        best_score_, best_score_std_: its separately released score, the mean over units of each
-            one's mean, and the standard deviation of that noise alone (an estimate for F1 and the
-            like, see scorings.py); NaN where none was released (see `final_share`).
+        recommendation_: the `Recommendation`: what was shown of it, in numbers and as a sentence.
+        best_gain_: its gain over the default model on the protected records is larger than this,
+            but for a risk of .1 (`Auto(risk=)`), by the means over units of clipped score
+            differences; 0.0 where the default model was kept; NaN where no number was released.
+        best_score_: its released score, where scores cannot be paired (F1 and the like); else NaN.
         results_: the configurations, as a dict of columns like `cv_results_`
             (`pandas.DataFrame(search.results_)` is a table); where they were cross-validated, row 0
             is the default model. `params`; `param_NAME`, masked arrays;
@@ -283,7 +272,6 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         scoring: Any = "accuracy",
         score_range: Any = None,
         strategy: Any = "auto",
-        final_share: float | None = 0.1,
         test_size: Any = None,
         privacy: Privacy | None = None,
         error_score: Annotated[str, _ERROR_SCORE] = "raise",
@@ -300,7 +288,6 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         self.scoring = scoring
         self.score_range = score_range
         self.strategy = strategy
-        self.final_share = final_share
         self.test_size = test_size
         self.privacy = privacy
         self.error_score = error_score
@@ -389,9 +376,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         strategy.require_suitable(problem)
         if problem.begun is None:
             if problem.mechanism is None:
-                require_left(
-                    curator, problem.share + problem.final_share, f"the search {self.name!r}"
-                )
+                require_left(curator, problem.share, f"the search {self.name!r}")
             strategy.try_out(problem)
         self.free_params_: Any = None
         if strategy.cross_validates:
@@ -402,30 +387,20 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         given = {"estimator": self.estimator, "scoring": self.scoring}
         kept = {"training records": trainer.table()}
         curator.bind(f"{self.name}: whole", given, tables=kept, begun=problem.begun is not None)
-        # Reserved first, so that the search cannot spend their share.
-        last = problem.last_releases()
         found = fitting_result(problem.strategy.run(problem))
-        # Of a search that is resumed, the configuration that the earlier session asked about.
-        best = problem.asked_before(last, found.configurations[found.best])
-        nothing = (math.nan, math.nan)
-        numbers = {"gain": nothing, "final": nothing}
-        for part, reservation in last.items():
-            # Where a release was lost, there is no number.
-            with contextlib.suppress(ReleaseLost):
-                numbers[part] = problem.release_last(part, reservation, best)
-        self.best_gain_, self.best_gain_std_ = numbers["gain"]
-        self.best_score_, self.best_score_std_ = numbers["final"]
-        self.best_gain_range_ = None
-        gains = problem.gains_of(best)
-        if self.rehearsal_ is not None and not math.isnan(self.best_gain_) and gains is not None:
-            self.best_gain_range_ = self.rehearsal_.range_after(
-                gains, self.best_gain_, self.best_gain_std_
-            )
-        self.best_index_ = place_of(best, found.configurations)
+        best = None if found.best is None else found.configurations[found.best]
+        self.best_index_ = found.best
         self.best_params_ = trainer.parameters(best)
+        self.recommendation_ = found.recommendation or Recommendation(
+            self.best_params_,
+            False,
+            untested=f"strategy {problem.strategy.name!r} makes no test",
+        )
+        self.best_gain_ = self.recommendation_.gain
+        self.best_score_ = self.recommendation_.score
         parameters = [trainer.parameters(x) for x in found.configurations]
         self.results_ = results_table(parameters, **found.columns)
-        self.statement_ = curator.statement()
+        self.statement_ = replace(curator.statement(), recommended=str(self.recommendation_))
         # The search is paid for: results and statement stay, whether or not this fit fails.
         self.best_estimator_ = trainer.public_model(best)
         if self.best_estimator_ is None:
@@ -526,18 +501,10 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         whole: bool,
     ) -> Problem:
         """`whole` is whether the curator is this search's alone, and with it the whole budget."""
-        kept = Fraction(0)
-        if self.final_share is not None:
-            kept = exact_share(self.final_share, "final_share")
-        if kept == 1:
-            raise InputError(
-                "final_share", self.final_share, "below 1", "The rest pays for the search."
-            )
         privacy = self._protection
         given = exact_share(privacy.share, "share")
         if not whole and privacy.mechanism is None:
             given = share_of_cap(curator, self.budget)
-        share, rest = parts_of(curator.accounting, given, 1 - kept)
         seed = int(self.random_state)
         self.releases_: list[SearchRelease] = []
         callbacks = (self.callbacks,) if callable(self.callbacks) else tuple(self.callbacks or ())
@@ -568,8 +535,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             trainer=trainer,
             scoring=scoring,
             n_iter=int(self.n_iter),
-            share=share,
-            final_share=rest if kept else kept,
+            share=given,
             mechanism=privacy.mechanism,
             divisor=privacy.divisor,
             seed=seed,
@@ -597,16 +563,17 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         check_is_fitted(self)
         return self.statement_
 
+    def __str__(self) -> str:
+        """As scikit-learn shows it, and after `fit` what is recommended."""
+        return f"{self!r}\n{getattr(self, 'recommendation_', '')}".rstrip()
+
     def _facts(self) -> dict[str, Any]:
         if not hasattr(self, "statement_"):
             return {}
         best = self.best_params_.items()
         return {
             "Recommended": "\n".join(f"{name} = {value!s}" for name, value in best),
-            "Its released gain over the default model": _with_std(
-                self.best_gain_, self.best_gain_std_
-            ),
-            "Its released score": _with_std(self.best_score_, self.best_score_std_),
+            "What was shown": str(self.recommendation_),
             **self.statement_.facts(),
         }
 
@@ -647,8 +614,8 @@ def rehearse(
         units: public number of protected units.
         shift: as in `Auto`; 0: protected and public records are drawn alike.
         groups: one label a training record, where records of one label belong together.
-        settings: `n_iter`, `scoring`, `score_range`, `final_share`, `privacy`, `error_score`,
-            `random_state`, `n_jobs` and `verbose` of `DPSearch`.
+        settings: `n_iter`, `scoring`, `score_range`, `privacy`, `error_score`, `random_state`,
+            `n_jobs` and `verbose` of `DPSearch`.
 
     Returns:
         The methods in the order of their simulated gain; `print` shows a table.
@@ -698,13 +665,6 @@ def _strategy_of(given: Any) -> "Strategy":
         allowed = "of a class with a `name`, by which the ledger knows it"
         raise InputError("strategy", type(given).__name__, allowed)
     return given
-
-
-def _with_std(value: float, std: float) -> str | None:
-    """A released number and its noise, in words."""
-    if math.isnan(value):
-        return None
-    return f"{value:.4g}, standard deviation of the noise {std:.2g}"
 
 
 def _accounting(privacy: Privacy, strategy: "Strategy", budget: Budget) -> Accounting:

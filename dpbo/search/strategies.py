@@ -2,12 +2,11 @@
 
 - `WeightedCV`: one histogram of the protected records over a few cells, by which public
   cross-validated scores are weighted.
-- `Choice`: one private choice among the first candidates by public cross-validation, on exact mean
-  scores, perhaps paired; or among all.
-- `Auto`, the default: `WeightedCV`, then a choice between what it recommends, the default model and
-  others.
+- `Choice`: one private choice between the default model and the first candidates by public
+  cross-validation, or all, on exact mean scores.
+- `Auto`, the default: a candidate by one of these two, then a test against the default model.
 - `NoisedSearch`: noised scores, first at Sobol points, then where qLogNEI proposes, perhaps within
-  a trust region.
+  a trust region; then the test.
 
 Each sees released values and public points only, and resumes from the ledger by the search's name.
 A strategy of one's own is a subclass of `Strategy`; what it may release stands in `Problem`.
@@ -32,21 +31,25 @@ from dpbo.curator.examples import MostlyClipped, examine
 from dpbo.curator.records import count_records
 from dpbo.errors import InputError, LedgerMismatch, ReleaseLost, UsageError
 from dpbo.fingerprint import fingerprint
-from dpbo.mechanisms.exponential import ExponentialMechanism
 from dpbo.objective import NoiseWarning, PrivateObjective
 from dpbo.queries.cells import CellMeans
 from dpbo.queries.score_evaluation import tensor_of
 from dpbo.search import rehearsal
 from dpbo.search.listing import Listing
-from dpbo.search.problem import Problem, released_std
+from dpbo.search.problem import Problem, least_noise
 from dpbo.search.public_scores import PublicScores, Shares, public_candidates
-from dpbo.search.rehearsal import DRAWS, Comparison, Noise, Population, Rehearsal
+from dpbo.search.recommendation import POWER, Recommendation, Risk, clip_of, exceeded
+from dpbo.search.rehearsal import DRAWS, Population, Rehearsal, Simulated
 from dpbo.search.results import SearchResult
-from dpbo.validation import Count, at_least, between, require, require_settings, warn
+from dpbo.search.training import place_of
+from dpbo.validation import Count, Within, at_least, between, require, require_settings, warn
 
-# Of the search's share, what `Auto` pays for the shares of the cells; the rest pays for its choice
-# (benchmarks/zoo: from .3 to .5 the gain is within a hundredth).
-CELLS_SHARE = Fraction(2, 5)
+# Of the search's share, what pays for a candidate; the rest pays for its test (benchmarks/zoo).
+AUTO_SHARE = Fraction(1, 2)
+NOISED_SHARE = Fraction(3, 4)
+# Of the width: by how much more the cells must be expected to gain. The rehearsal's populations are
+# the public records with other weights, which favours them (benchmarks/zoo).
+_LEAD = 0.002
 
 # A score is warned of if the standard deviation of its noise is above this share of its range: half
 # of the share at which PrivateObjective warns, because ROC AUC uses half of its range.
@@ -55,6 +58,9 @@ _LARGE = 0.05
 _HIDES = 0.1
 
 Several = Annotated[int, at_least(2, 10_000)]
+_FIRST = Within(
+    "'weighted_cv', 'choice' or None", lambda given: given in ("weighted_cv", "choice", None)
+)
 
 
 @dataclass(repr=False)
@@ -135,10 +141,6 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
         """
         return ()
 
-    def rehearse(self, population: Population, noise: Noise) -> Any:
-        """The rows of the candidates that it would recommend, one a draw of protected records."""
-        raise NotImplementedError
-
     @abc.abstractmethod
     def run(self, problem: Problem) -> SearchResult:
         """Search, within `problem.share` of the curator's budget."""
@@ -146,24 +148,20 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
 
 @dataclass(repr=False)
 class Auto(Strategy):
-    """Weighted cross-validation, then one private choice between what it recommends, the default
-    model, the free choice and every other candidate.
+    """A candidate by weighted cross-validation or by a private choice among all, whichever the
+    rehearsal expects to gain more; then one test of it against the default model.
 
-    The choice compares mean scores on the protected records, paired with those of the default
-    model. So what is recommended has been compared with the default model, or is the default model.
-    Only the first three are compared as they are. Each other candidate must be better by
-    `handicap` standard deviations, those of the choice's noise and of n protected records together
-    (`Comparison`): where differences are small beside the noise, one of many candidates would often
-    win by chance.
-
-    Clip and handicaps follow from public scores, and who is compared without one from these and the
-    first release: so the two releases compose as any two do.
+    With half of the budget a candidate is found, with the other half tested: its mean score
+    difference to the default model on the protected records is released with noise. It is
+    recommended if that is larger than what noise alone exceeds with probability `risk`, else the
+    default model is kept (recommendation.py).
 
     If the protected and the public records are drawn alike (`test_size` in DPSearch, or shift=0)
     and the rehearsal expects the free choice to win, it is taken, and nothing is released.
 
     Args:
-        handicap: in standard deviations.
+        risk: the probability, at most, that a candidate is recommended that is no better.
+        first: what finds the candidate: "weighted_cv", "choice", or None, as the rehearsal says.
         cells: as in `WeightedCV`.
         shift: of the rehearsal, the largest simulated difference of the protected population from
             the public one, in standard deviations.
@@ -171,97 +169,106 @@ class Auto(Strategy):
 
     name: ClassVar[str] = "auto"
     needs_default: ClassVar[bool] = True
-    handicap: Annotated[float, between(0.0, 100.0)] = 4.0
+    risk: Risk = 0.1
+    first: Annotated[str | None, _FIRST] = None
     cells: Several = 8
     shift: Annotated[float, between(0.0, 10.0)] = 1.0
 
     def decided(self, problem: Problem) -> Problem:
-        """After a rehearsal: with the free choice where that is expected to win, else this one."""
+        """After a rehearsal: with the free choice where that is expected to win, else with what
+        finds the candidate."""
         rehearsal = self.rehearsal(problem)
         problem = dataclasses.replace(problem, rehearsal=rehearsal)
         free = rehearsal.free_wins
+        first = self.first_of(rehearsal, problem.width)
         # What the ledger holds decides, not another rehearsal.
-        if problem.begun is not None:
-            free = problem.begun.get("strategy") == FreeChoice.name
+        if begun := problem.begun:
+            free = begun["strategy"] == FreeChoice.name
+            first = begun["options"].get("first", first)
         if free:
             return FreeChoice().decided(problem)
-        return super().decided(problem)
+        return Strategy.decided(dataclasses.replace(self, first=self.first or first), problem)
+
+    def first_of(self, rehearsal: Rehearsal, width: float) -> str:
+        """What finds the candidate, where the caller does not say: a choice, unless the cells are
+        expected to gain clearly more."""
+        own = [each for each in rehearsal.methods if each.strategy.name == self.name]
+        clear = own[0].gain.mean > own[-1].gain.mean + _LEAD * width
+        return own[0].strategy.first if clear else Choice.name
 
     def resumed_with(self, public: PublicScores) -> Sequence[Any]:
-        if public.has_cells(self.cells):
+        if self.first == WeightedCV.name:
             return WeightedCV(self.cells).resumed_with(public)
         return ()
 
     def rehearsal(self, problem: Problem) -> Rehearsal:
         """The strategies in the order of their simulated gain."""
-        strategies: list[Strategy] = [FreeChoice(), self, Choice()]
+        strategies = [
+            FreeChoice(),
+            Choice(risk=self.risk),
+            dataclasses.replace(self, first="choice"),
+        ]
         if problem.public.has_cells(self.cells):
-            strategies.append(WeightedCV(self.cells))
+            cells = WeightedCV(self.cells)
+            strategies += [cells, dataclasses.replace(self, first=cells.name)]
+        rest = parts_of(problem.curator.accounting, problem.share, AUTO_SHARE)[1]
+        mechanism, std = problem.test_noise(rest)
+        found = exceeded(mechanism, std, self.risk) + exceeded(mechanism, std, 1 - POWER)
         return rehearsal.simulate(
-            strategies,
+            [(each, each.simulated(problem)) for each in strategies],
             problem.public,
-            _noise(problem),
-            width=problem.width,
             units=round(problem.public_units),
             shift=0.0 if problem.split else float(self.shift),
             seed=problem.seed,
+            detectable=found * float(np.median(clip_of(problem.public.gains[1:], problem.width))),
         )
 
-    def rehearse(self, population: Population, noise: Noise) -> Any:
-        public = population.public
-        comparison = Comparison.of(
-            public.gains,
-            population.units,
-            noise.second_choice,
-            population.width,
-            paired=noise.paired,
-        )
-        offsets = np.tile(-self.handicap * comparison.stds, (DRAWS, 1))
-        if public.has_cells(self.cells):
-            weighted = WeightedCV(self.cells).rehearse(
-                population, noise._replace(cells=noise.first_cells)
-            )
-            offsets[np.arange(DRAWS), weighted] = 0.0
-        offsets[:, [0, population.order[0]]] = 0.0
-        second = noise._replace(choice=noise.second_choice)
-        means = population.noised_means(second, comparison.largest_difference)
-        return (means + offsets).argmax(1)
+    def simulated(self, problem: Problem) -> Simulated:
+        first, rest = parts_of(problem.curator.accounting, problem.share, AUTO_SHARE)
+        own = dataclasses.replace(problem, share=first)
+        if self.first == WeightedCV.name:
+            proposed = WeightedCV(self.cells).simulated(own)
+        else:
+            proposed = Choice(None, problem.width / 4, None).simulated(own)
+        if problem.untested:
+            return proposed
+        gains = problem.public.gains
+        clips = clip_of(gains, problem.width)
+        kept = np.clip(gains, -clips[:, None], clips[:, None])
+        mechanism, std = problem.test_noise(rest)
+        threshold = exceeded(mechanism, std, self.risk)
+
+        def recommended(population: Population) -> Any:
+            rows = proposed(population)
+            noise = std / mechanism.std(1) * mechanism.simulated(DRAWS, population.random)
+            gained = population.means(kept)[np.arange(DRAWS), rows]
+            return np.where(gained + clips[rows] * noise > clips[rows] * threshold, rows, 0)
+
+        return recommended
 
     def run(self, problem: Problem) -> SearchResult:
         public = problem.public
+        first, rest = parts_of(problem.curator.accounting, problem.share, AUTO_SHARE)
         # Reserved first, so that the first release cannot be paid for in vain.
-        first, rest = parts_of(problem.curator.accounting, problem.share, CELLS_SHARE)
-        weighs = public.has_cells(self.cells)
-        choice = problem.reserved_choice(rest if weighs else problem.share)
-        favoured = {0, public.order[0]}
+        test = problem.reserved("test", rest, problem.score_query())
+        candidates = public.configurations
+        best = public.order[0]
         columns: dict[str, Any] = {"cv_score": public.means}
-        if weighs:
-            own = dataclasses.replace(problem, share=first)
-            # Where their release was lost, the choice is paid for all the same.
-            with contextlib.suppress(ReleaseLost):
+        # Where the release was lost, the test is paid for all the same.
+        with contextlib.suppress(ReleaseLost):
+            if self.first == WeightedCV.name:
+                own = dataclasses.replace(problem, share=first)
                 scores = WeightedCV(self.cells).weighted_scores(own)
-                favoured.add(int(scores.argmax()))
                 columns["weighted_cv_score"] = scores
-        scale = problem.choice_scale(choice.event.noise_multiplier)
-        comparison = Comparison.of(
-            public.gains,
-            problem.public_units,
-            scale,
-            problem.width,
-            paired=problem.has_reference,
-        )
-        offsets = -self.handicap * comparison.stds * problem.public_units
-        offsets[sorted(favoured)] = 0.0
-        rows = range(len(public.configurations))
-        best = problem.choose(
-            choice,
-            public.configurations,
-            rows,
-            largest_difference=comparison.largest_difference,
-            offsets=offsets.tolist(),
-        )
-        columns["chosen"] = np.array(rows) == best
-        return SearchResult(best, public.configurations, columns)
+                best = int(scores.argmax())
+            else:
+                rows = range(1, len(candidates))
+                c = None if problem.untested else problem.width / 4
+                choice = problem.reserved_choice(first)
+                best = problem.choose(choice, candidates, rows, largest_difference=c) or 0
+        columns["chosen"] = np.arange(len(candidates)) == best
+        x, told = problem.recommend(test, candidates[best], self.risk)
+        return SearchResult(place_of(x, candidates), candidates, columns, told)
 
 
 @dataclass(repr=False)
@@ -270,13 +277,12 @@ class FreeChoice(Strategy):
 
     name: ClassVar[str] = "free"
 
-    def rehearse(self, population: Population, noise: Noise) -> Any:
-        return population.order[:1]
+    def simulated(self, problem: Problem) -> Simulated:
+        return lambda population: population.order[:1]
 
     def run(self, problem: Problem) -> SearchResult:
         public = problem.public
-        columns = {"cv_score": public.means}
-        return SearchResult(public.order[0], public.configurations, columns)
+        return SearchResult(public.order[0], public.configurations, {"cv_score": public.means})
 
 
 @dataclass(repr=False)
@@ -301,21 +307,28 @@ class WeightedCV(Strategy):
         tree = cells.tree.tree_
         return tree.feature, tree.threshold, tree.children_left, tree.children_right
 
-    def rehearse(self, population: Population, noise: Noise) -> Any:
-        members = population.public.cells(self.cells)[1].inside
-        shares = Shares(members * population.training[:, None])
-        error = population.random.laplace(
-            size=(len(population.counts), members.shape[1])
-        ) / np.sqrt(2)
-        released = population.counts @ members / population.units + noise.cells * error
-        share = shares.shrunk(released, noise.cells, population.units)
-        return (share @ shares.means(population.public.scores).T).argmax(1)
+    def simulated(self, problem: Problem) -> Simulated:
+        members = problem.public.cells(self.cells)[1].inside
+        query = CellMeans(problem.scoring, cells=2, divisor=problem.public_units)
+        _, std = least_noise(problem.curator, query, problem.share)
+
+        def recommended(population: Population) -> Any:
+            shares = Shares(members * population.training[:, None])
+            error = population.random.laplace(size=(DRAWS, members.shape[1])) / np.sqrt(2)
+            released = population.counts @ members / population.units + std * error
+            share = shares.shrunk(released, std, population.units)
+            return (share @ shares.means(population.public.scores).T).argmax(1)
+
+        return recommended
 
     def run(self, problem: Problem) -> SearchResult:
         public = problem.public
         scores = self.weighted_scores(problem)
-        columns = {"cv_score": public.means, "weighted_cv_score": scores}
-        return SearchResult(int(scores.argmax()), public.configurations, columns)
+        return SearchResult(
+            int(scores.argmax()),
+            public.configurations,
+            {"cv_score": public.means, "weighted_cv_score": scores},
+        )
 
     def weighted_scores(self, problem: Problem) -> Any:
         """The weighted cross-validated score of each candidate, after the release."""
@@ -341,14 +354,20 @@ class Choice(Strategy):
     Args:
         candidates: number of candidates, the best by cross-validation on the public records. None:
             all public candidates, without cross-validation.
-        largest_difference: scores are paired with those of the default configuration, and the
-            differences clipped to [-c, c]; None: plain scores. A small c needs less noise, but
-            biases the mean if the differences are skewed.
+        largest_difference: scores are paired with those of the default model, and the differences
+            clipped to [-c, c]. None: a quarter of the width of the score's range, or plain scores
+            with risk=None. A small c needs less noise, but biases the mean if the differences are
+            skewed.
+        risk: the probability, at most, that a candidate is recommended that is no better than the
+            default model, which is kept where none stands out (`ThresholdedExponentialMechanism`).
+            None: the default model is one candidate among the others. That is so, too, where scores
+            cannot be paired with the default model's.
     """
 
     name: ClassVar[str] = "choice"
     candidates: Several | None = 16
     largest_difference: float | None = None
+    risk: Risk | None = 0.1
 
     @property
     def cross_validates(self) -> bool:
@@ -359,42 +378,75 @@ class Choice(Strategy):
         bounds = between(1e-9 * problem.width, problem.width)
         require("largest_difference", self.largest_difference, Annotated[float, bounds] | None)
 
-    def rehearse(self, population: Population, noise: Noise) -> Any:
-        rows = np.array(population.order[: self.candidates])
-        return rows[population.noised_means(noise, self.largest_difference)[:, rows].argmax(1)]
+    def _terms(self, problem: Problem) -> tuple[float | None, float | None]:
+        """The risk and the clip, if scores can be paired."""
+        if self.risk is None or problem.untested:
+            return None, self.largest_difference
+        return self.risk, self.largest_difference or problem.width / 4
+
+    def simulated(self, problem: Problem) -> Simulated:
+        risk, clip = self._terms(problem)
+        mechanism = problem.choice_mechanism(problem.share, risk)
+        gains = problem.public.gains
+        scale = mechanism.noise_multiplier * problem.width / problem.public_units
+        if clip is not None:
+            gains = np.clip(gains, -clip, clip)
+            scale *= 2 * clip / problem.width
+        if not problem.curator.adjacency.replaces:
+            scale /= 2
+
+        def recommended(population: Population) -> Any:
+            rows = np.array(population.order[: self.candidates])
+            if self.candidates is None or risk is not None:
+                rows = rows[rows > 0]
+            chosen = mechanism.simulated(
+                population.means(gains)[:, rows] / scale, population.random
+            )
+            return np.where(chosen < 0, 0, rows[chosen])
+
+        return recommended
 
     def run(self, problem: Problem) -> SearchResult:
         columns: dict[str, Any] = {}
+        risk, clip = self._terms(problem)
         if self.cross_validates:
             configurations = problem.public.configurations
             rows = problem.public.order[: self.candidates]
             columns["cv_score"] = problem.public.means
         else:
-            configurations = [*public_candidates(problem.space, problem.n_iter, problem.seed)]
-            rows = list(range(len(configurations)))
-        choice = problem.reserved_choice(problem.share, rows=rows)
-        best = problem.choose(
-            choice, configurations, rows, largest_difference=self.largest_difference
-        )
+            points = public_candidates(problem.space, problem.n_iter, problem.seed)
+            configurations = [None, *points]
+            rows = list(range(1, len(configurations)))
+        if risk is not None:
+            rows = [row for row in rows if row]
+        choice = problem.reserved_choice(problem.share, risk=risk, rows=rows)
+        best = problem.choose(choice, configurations, rows, largest_difference=clip) or 0
         columns["chosen"] = np.arange(len(configurations)) == best
-        return SearchResult(best, configurations, columns)
+        found = configurations[best]
+        told = None
+        if risk is not None:
+            told = Recommendation(problem.trainer.parameters(found), found is None, risk, clip=clip)
+        return SearchResult(best, configurations, columns, told)
 
 
 @dataclass(repr=False)
 class NoisedSearch(Strategy):
     """Bayesian optimisation on noised scores. The released point of highest posterior mean is
-    recommended.
+    tested against the default model with a quarter of the budget, as by `Auto`; scores that cannot
+    be paired, such as F1, are released instead.
 
     Args:
         n_initial: number of Sobol points before the model proposes.
         trust_region: whether points are proposed near the best one, in a region that grows and
             shrinks.
+        risk: as in `Auto`.
     """
 
     name: ClassVar[str] = "bo"
     few_releases: ClassVar[bool] = False
     n_initial: Count = 8
     trust_region: bool = False
+    risk: Risk = 0.1
 
     @property
     def cross_validates(self) -> bool:
@@ -416,7 +468,10 @@ class NoisedSearch(Strategy):
             self._propose(problem, X, invented, torch.ones_like(invented), initial=2)
 
     def run(self, problem: Problem) -> SearchResult:
-        objective = problem.objective("search", problem.n_iter, problem.share)
+        first, rest = parts_of(problem.curator.accounting, problem.share, NOISED_SHARE)
+        # Reserved first, so that the search cannot spend its share.
+        test = problem.reserved("test", rest, problem.score_query())
+        objective = problem.objective("search", problem.n_iter, first)
         # Two points make a model.
         initial = min(max(self.n_initial, 2), problem.n_iter)
         design = problem.space.sample(initial, seed=problem.seed)
@@ -439,7 +494,8 @@ class NoisedSearch(Strategy):
             "noise_std": yvar[:, 0].sqrt().numpy(),
             "posterior_mean": mean.numpy(),
         }
-        return SearchResult(int(mean.argmax()), [*X], columns)
+        x, told = problem.recommend(test, X[int(mean.argmax())], self.risk)
+        return SearchResult(place_of(x, X), [*X], columns, told)
 
     def _propose(
         self, problem: Problem, X: torch.Tensor, y: torch.Tensor, yvar: torch.Tensor, initial: int
@@ -487,24 +543,6 @@ def _released(
     return X, *problem.scoring.observed(Y, Yvar)
 
 
-def _noise(problem: Problem) -> Noise:
-    """The noise of each strategy, from the mechanisms that the curator's accounting pays for with
-    the search's share."""
-    curator = problem.curator
-    first, rest = parts_of(curator.accounting, problem.share, CELLS_SHARE)
-    query = CellMeans(problem.scoring, cells=2, divisor=problem.public_units)
-    whole = problem.choice_mechanism(problem.share)
-    second = problem.choice_mechanism(rest)
-    return Noise(
-        cells=released_std(curator, query, problem.share),
-        choice=problem.choice_scale(whole.noise_multiplier),
-        gumbel=isinstance(whole, ExponentialMechanism),
-        first_cells=released_std(curator, query, first),
-        second_choice=problem.choice_scale(second.noise_multiplier),
-        paired=problem.has_reference,
-    )
-
-
 def _judge_noise(problem: Problem) -> None:
     """Warn where a score made from cells will have large noise, though the cells' shares have
     little: as on the training records, with the model of the first point.
@@ -521,7 +559,8 @@ def _judge_noise(problem: Problem) -> None:
     places = tensor_of(scoring(model, problem.trainer.table())).long()
     shares = torch.bincount(places[places >= 0], minlength=scoring.cells).double() / len(places)
     query = scoring.query(divisor=problem.divisor)
-    noise = released_std(problem.curator, query, problem.share, problem.n_iter)
+    share = parts_of(problem.curator.accounting, problem.share, NOISED_SHARE)[0]
+    _, noise = least_noise(problem.curator, query, share, problem.n_iter)
     variance = torch.full_like(shares, noise**2)
     std = float(scoring.observed(shares.unsqueeze(0), variance.unsqueeze(0))[1].sqrt())
     lower, upper = scoring.bounds

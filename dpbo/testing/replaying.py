@@ -158,10 +158,11 @@ def replay(
 
 
 def _public(query: Query) -> dict[str, Any]:
-    """A question's public content: its public inputs, and fingerprints of its fields."""
+    """A question's public content: its public inputs, and fingerprints of what it was made of."""
     fields = {
         f.name: fingerprint(getattr(query, f.name), detail="content")
         for f in dataclasses.fields(query)  # type: ignore[arg-type]
+        if f.init
     }
     return {"query": type(query).__name__, **fields, **query.public_inputs()}
 

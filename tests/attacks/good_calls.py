@@ -269,6 +269,7 @@ VALUES |= of(
     delta=1e-3,
 )
 VALUES["units"] = 1000
+VALUES["risk"] = 0.1
 VALUES |= dict.fromkeys(
     ("share", "gamma", "chance", "rate", "quantile", "kappa", "tolerance", "variance", "noise"), 0.5
 )

@@ -87,6 +87,7 @@ PUBLIC = {
     "StudyEnded": "an error",
     "grid_of_box": "public candidates",
     "rehearse": "public training records",
+    "Recommendation": "data",
     "Rehearsal": "data",
     "SearchRelease": "data",
     "posterior_of_one_unit": "of a model of released values",

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from sklearn.metrics import get_scorer
 from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import DPGIBO, Budget, DPSearch, Privacy, PrivateObjective
@@ -56,7 +57,8 @@ def test_a_search_keeps_the_better_model(scoring, least):
     y = (X[:, 0] > 0).astype(int)
     space = {"min_samples_leaf": scipy.stats.randint(1, 200), "max_depth": [1, 2]}
     settings = of(n_iter=6, scoring=scoring, privacy=Privacy(allow_repeated=True))
-    search = DPSearch(
-        DecisionTreeClassifier(random_state=0), space, budget=Budget(50.0, 1e-6), **settings
-    )
-    assert search.fit(X[:400], y[:400], X[400:], y[400:]).best_score_ >= least
+    guess = DecisionTreeClassifier(max_depth=1, min_samples_leaf=201, random_state=0)
+    search = DPSearch(guess, space, budget=Budget(50.0, 1e-6), **settings)
+    search.fit(X[:400], y[:400], X[400:], y[400:])
+    assert get_scorer(scoring)(search.best_estimator_, X[400:], y[400:]) >= least
+    assert search.best_gain_ > 0.0, "a default model of one leaf"

@@ -107,9 +107,11 @@ def test_it_finds_a_good_tree_in_a_mixed_space():
     search = fitted(param_distributions=MIXED)
     assert search.best_params_["max_depth"] >= 3
     assert search.best_estimator_.score(*VALIDATION) > 0.8
-    assert search.best_score_ == pytest.approx(
-        search.best_estimator_.score(*VALIDATION), abs=6 * search.best_score_std_
-    )
+    default = clone(TREE).fit(*TRAIN)
+    exact = search.best_estimator_.score(*VALIDATION) - default.score(*VALIDATION)
+    told = search.recommendation_
+    assert told.clip == 1.0, "of a difference of right and wrong nothing is clipped"
+    assert told.difference == pytest.approx(exact, abs=6 * told.noise_std)
     released = {"mean_test_score", "std_test_score", "rank_test_score"}
     assert set(search.results_) == {
         "params",
@@ -176,10 +178,10 @@ def test_settings_of_a_strategy_are_set_and_copied_as_an_estimators_are():
 @pytest.mark.parametrize("later", [ALL, "auto", "weighted_cv"], ids=str)
 def test_another_strategy_under_its_name_is_refused_before_it_reserves_anything(later):
     curator = Curator(VALIDATION, **TERMS)
-    make(budget=0.3, strategy=SHORT, final_share=0.5).fit(*TRAIN, curator)
+    make(budget=0.3, strategy=SHORT).fit(*TRAIN, curator)
     before = curator.ledger.used()
     with pytest.raises(LedgerMismatch, match="strategy='bo'"):
-        make(budget=0.3, strategy=later, final_share=0.5).fit(*TRAIN, curator)
+        make(budget=0.3, strategy=later).fit(*TRAIN, curator)
     assert curator.ledger.used() == before
 
 
@@ -200,7 +202,7 @@ def test_a_search_is_resumed_like_the_first_and_by_its_strategys_name(strategy, 
     terms = {"strategy": strategy, "ledger": str(tmp_path / "l.db"), "dataset": "trees"}
     first, again = (fitted(**terms) for _ in range(2))
     assert again.best_params_ == first.best_params_
-    assert again.best_score_ == first.best_score_
+    assert str(again.recommendation_) == str(first.recommendation_)
     if strategy is NEAR:
         assert first.best_estimator_.score(*VALIDATION) > 0.8
     else:
@@ -225,14 +227,14 @@ class FirstPoints(Strategy):
 
 def test_a_strategy_of_ones_own_makes_one_private_choice_and_resumes_it():
     curator = Curator(VALIDATION, **TERMS)
-    first = make(budget=0.3, strategy=FirstPoints(), final_share=None).fit(*TRAIN, curator)
-    again = make(budget=0.3, strategy=FirstPoints(), final_share=None).fit(*TRAIN, curator)
+    first = make(budget=0.3, strategy=FirstPoints()).fit(*TRAIN, curator)
+    again = make(budget=0.3, strategy=FirstPoints()).fit(*TRAIN, curator)
     assert len(first.results_["params"]) == 3
     assert again.best_params_ == first.best_params_
     (charge,) = curator.ledger.charges("search: choice")
     assert charge.body["slots"][0]["query"] == "CandidateScores"
     with pytest.raises(LedgerMismatch, match="options"):
-        make(budget=0.3, strategy=FirstPoints(k=4), final_share=None).fit(*TRAIN, curator)
+        make(budget=0.3, strategy=FirstPoints(k=4)).fit(*TRAIN, curator)
 
 
 @dataclasses.dataclass(repr=False)
@@ -284,18 +286,15 @@ class Odd(FirstPoints):
 
 def test_a_second_question_never_gets_the_first_ones_answer():
     with pytest.raises(LedgerMismatch, match="details of release 1 of 'search: choice'"):
-        fitted(strategy=Twice(), final_share=None)
+        fitted(strategy=Twice())
     curator = Curator(VALIDATION, **TERMS)
-    make(budget=1.0, strategy=Twice(second="again"), final_share=None).fit(*TRAIN, curator)
+    make(budget=1.0, strategy=Twice(second="again")).fit(*TRAIN, curator)
     assert curator.ledger.used() == {"search: choice": 1, "search: again": 1}
 
 
 def test_a_strategys_own_part_is_resumed():
     curator = Curator(VALIDATION, **TERMS)
-    first, again = (
-        make(budget=1.0, strategy=OwnPart(), final_share=None).fit(*TRAIN, curator)
-        for _ in range(2)
-    )
+    first, again = (make(budget=1.0, strategy=OwnPart()).fit(*TRAIN, curator) for _ in range(2))
     assert first.best_params_ == again.best_params_
     assert curator.ledger.used() == {"search: mine": 3}
 
@@ -321,7 +320,7 @@ def test_a_strategy_without_a_name_or_with_a_result_that_is_none_is_told():
     assert found.best_index_ == 1
     assert found.results_["kept"] == [1, 2, 3]
     with pytest.raises(InputError, match=r"^part='pick: a'"):
-        fitted(strategy=Twice(second="pick: a"), final_share=None)
+        fitted(strategy=Twice(second="pick: a"))
 
 
 SCORINGS = [
@@ -338,18 +337,31 @@ SCORINGS = [
 ]
 
 
+RIGHT = np.arange(1200), VALIDATION[1]
+
+
 @pytest.mark.parametrize("scoring", SCORINGS, ids=str)
 def test_scorings_agree_with_scikit_learns(scoring):
-    search = fitted(scoring=scoring, budget=Budget.gdp(200.0), n_iter=6)
+    """The released score; of a mean the released gain over a default model that is a stump."""
+    stump = DecisionTreeClassifier(max_depth=1, random_state=0)
+    search = fitted(estimator=stump, scoring=scoring, budget=Budget.gdp(200.0), n_iter=6)
     binned = str(scoring).startswith(("roc_auc", "average_precision", "make_scorer(average"))
     bins = 0.02 if binned else 0.0
     scorer = get_scorer(scoring) if isinstance(scoring, str) else scoring
     own = scorer(search.best_estimator_, *VALIDATION)
-    if scoring == "neg_log_loss":
-        likelihood = search.predict_proba(VALIDATION[0])[np.arange(1200), VALIDATION[1]]
-        own = np.log(np.maximum(likelihood, np.exp(-3.0))).mean()
-    assert search.best_score_ == pytest.approx(own, abs=6 * search.best_score_std_ + bins)
-    assert 0 < search.best_score_std_ < 0.01
+    told = search.recommendation_
+    released = told.score
+    if math.isnan(released):
+        released = told.difference
+        models = search.best_estimator_, stump.fit(*TRAIN)
+        exact, other = (
+            np.log(np.maximum(model.predict_proba(VALIDATION[0])[RIGHT], np.exp(-3.0)))
+            for model in models
+        )
+        gained = exact - other
+        own = np.clip(gained, -told.clip, told.clip).mean()
+    assert released == pytest.approx(own, abs=6 * told.noise_std + bins)
+    assert 0 < search.recommendation_.noise_std < 0.01
 
 
 def test_regression_and_a_scoring_of_ones_own():
@@ -553,7 +565,7 @@ def test_it_resumes_by_name_and_refuses_another_search_under_it(tmp_path):
     again = fitted(**terms)
     assert again.statement().entries == entries, "nothing was charged anew"
     assert again.best_params_ == first.best_params_
-    assert again.best_score_ == first.best_score_
+    assert again.recommendation_ == first.recommendation_
     smaller = {**NUMBERS, "max_depth": scipy.stats.randint(1, 8)}
     for changed in (
         {"scoring": "f1"},
@@ -584,7 +596,7 @@ def test_a_search_and_its_last_score_take_what_a_plan_lists_for_each():
         VALIDATION, **TERMS, accounting=Planned([GaussianEvent(12.0, 3), GaussianEvent(9.0)])
     )
     search = make(budget=1.0, n_iter=3).fit(*TRAIN, curator)
-    assert search.best_score_std_ == pytest.approx(9.0 / 1200)
+    assert search.recommendation_.noise_std == pytest.approx(2 * 9.0 / 1200), "from -1 to 1"
     assert search.results_["std_test_score"] == pytest.approx(12.0 / 1200)
     assert str(curator.ledger.verify().total) == str(curator.ledger.cap)
     with pytest.raises(InputError, match="1 with accounting=Planned"):
@@ -594,8 +606,9 @@ def test_a_search_and_its_last_score_take_what_a_plan_lists_for_each():
 def test_a_baseline_without_privacy_says_so():
     search = fitted(mechanism=NoNoise(allow_not_private=True), n_iter=6)
     assert "not bounded" in str(search.statement())
-    assert search.best_score_ == pytest.approx(search.best_estimator_.score(*VALIDATION), abs=1e-6)
-    assert math.isnan(fitted(final_share=None, n_iter=6).best_score_)
+    default = clone(TREE).fit(*TRAIN).score(*VALIDATION)
+    exact = search.best_estimator_.score(*VALIDATION) - default
+    assert search.best_gain_ == pytest.approx(exact, abs=1e-6)
 
 
 def test_data_frames_and_word_labels():
@@ -619,8 +632,7 @@ def run(curator, _records, **changed):
     search = make(budget=0.9, callbacks=told.append, **changed).fit(*TRAIN, curator)
     return (
         search.best_params_,
-        search.best_score_,
-        search.best_score_std_,
+        str(search.recommendation_),
         search.results_,
         search.best_estimator_,
         told,

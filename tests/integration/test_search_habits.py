@@ -140,7 +140,7 @@ def test_lines_come_as_they_are_printed_also_through_a_pipe(monkeypatch):
     os.close(reading)
     lines = seen[0].splitlines()
     assert lines[0].startswith("cross-validating up to 4")
-    assert lines[-1].startswith("cells 1/1")
+    assert lines[-1].startswith(("cells 1/1", "choice 1/1"))
 
 
 @pytest.mark.attack("A21")
@@ -153,8 +153,8 @@ def test_verbose_shows_released_values_and_no_times(monkeypatch, capsys):
             fitted(verbose=verbose, strategy="choice")
         said = capsys.readouterr().out
         assert ("cross-validating up to" in said) is (verbose == 2), "also into a file"
-        told = [line for line in said.splitlines() if line.startswith(("search", "final"))]
-        assert len(told) == lines + (verbose == 2), "the list's final score, too"
+        told = [line for line in said.splitlines() if line.startswith(("search", "test"))]
+        assert len(told) == lines
         assert ("cross-validation: " in terminal.getvalue()) is (verbose > 0)
         assert not re.search(r"\d:\d\d|it/s|s/it", terminal.getvalue())
         for line, score, depth in zip(
@@ -175,24 +175,25 @@ def test_callbacks_are_told_each_release_and_may_end_the_search(tmp_path):
 
     kept = {"ledger": tmp_path / "l.db", "dataset": "trees", "allow_repeated": False, "n_iter": 5}
     search = fitted(callbacks=[told.append, stop], **kept)
-    assert [release.part for release in told] == ["search", "search", "final"]
+    assert [release.part for release in told] == ["search", "search", "test"]
     assert [(release.number, release.planned) for release in told] == [(1, 5), (2, 5), (1, 1)]
     assert [release.score for release in told[:2]] == search.results_["mean_test_score"].tolist()
     assert [release.noise_std for release in told[:2]] == search.results_["std_test_score"].tolist()
     assert [release.parameters for release in told[:2]] == search.results_["params"]
-    assert (told[2].score, told[2].noise_std) == (search.best_score_, search.best_score_std_)
-    assert told[2].parameters == search.best_params_
+    tested = search.recommendation_
+    assert (told[2].score, told[2].noise_std) == (tested.difference, tested.noise_std)
+    assert told[2].parameters in search.results_["params"]
     told.clear()
     again = fitted(callbacks=told.append, **kept)
     assert [release.number for release in told] == [
         3,
         4,
         5,
-    ], "what was planned is resumed; the final score was released"
+    ], "what was planned is resumed; the test was made"
     assert len(again.results_["params"]) == 5
     for strategy, parts in (("choice", ["choice"]), (ALL, ["choice"]), ("weighted_cv", ["cells"])):
         told.clear()
-        fitted(strategy=strategy, callbacks=told.append, final_share=None)
+        fitted(strategy=strategy, callbacks=told.append)
         assert [release.part for release in told] == parts
         assert told[0].score is None
         chosen = parts == ["choice"]
@@ -208,7 +209,9 @@ def test_a_model_without_probabilities_is_scored_by_the_order_of_its_decisions()
         budget=Budget.gdp(100.0),
     )
     exact = roc_auc_score(VALIDATION[1], search.decision_function(VALIDATION[0]))
-    assert search.best_score_ == pytest.approx(exact, abs=0.03 + 6 * search.best_score_std_)
+    assert search.best_score_ == pytest.approx(
+        exact, abs=0.03 + 6 * search.recommendation_.noise_std
+    )
     model = search.best_estimator_
     scored = scoring_named("roc_auc", None, TRAIN[1])
     X, y = VALIDATION[0][:50].copy(), VALIDATION[1][:50]
@@ -278,10 +281,9 @@ def test_an_epsilon_that_is_next_to_no_privacy_gives_the_least_noise_that_is_dra
     budget = Budget(epsilon, 1e-6)
     for strategy in ("auto", "choice", "bo"):
         search = fitted(budget=budget, strategy=strategy)
-        released = search.best_gain_std_ if strategy != "bo" else search.best_score_std_
+        told = search.recommendation_
         # of 1,200 records, differences of accuracy: at a noise multiplier of 0.01 about 2e-5
-        assert released is not None
-        assert released < 1e-3 or search.best_index_ == 0, strategy
+        assert told.noise_std < 1e-3 or strategy == "choice" or told.kept, strategy
         spent = search.statement().spent.epsilon
         assert spent is None or spent <= epsilon, strategy
     (_, *rest) = dpbo.plan(1000, budget, evaluations=3).strategies
@@ -335,8 +337,8 @@ def test_a_default_that_is_too_small_for_all_records_is_met_before_a_release(str
     assert not kinds & {"reserve", "charge"}
 
 
-def test_a_search_whose_cells_are_lost_goes_on_with_its_choice(tmp_path, monkeypatch):
-    """The choice was reserved and could neither be drawn nor paid for again."""
+def test_a_search_whose_first_release_is_lost_goes_on_with_its_test(tmp_path, monkeypatch):
+    """The test was reserved and could neither be drawn nor paid for again."""
     terms = {
         "strategy": "auto",
         "n_iter": 6,
@@ -354,7 +356,7 @@ def test_a_search_whose_cells_are_lost_goes_on_with_its_choice(tmp_path, monkeyp
             fitted(**terms)
     parts = list[str]()
     search = fitted(**terms, callbacks=lambda release: parts.append(release.part))
-    assert "cells" not in parts
+    assert parts == ["test"]
     assert not (math.isnan(search.best_gain_) and math.isnan(search.best_score_))
 
 
@@ -371,7 +373,7 @@ def test_labels_may_be_one_column(kind, where):
     y_train = COLUMNS[kind](TRAIN[1]) if where != "val" else TRAIN[1]
     y_val = COLUMNS[kind](VALIDATION[1]) if where != "train" else VALIDATION[1]
     search = made().fit(TRAIN[0], y_train, VALIDATION[0], y_val)
-    assert search.best_score_ > 0.5
+    assert search.recommendation_.clip == 1.0
 
 
 @pytest.mark.parametrize("name", ["y_train", "y_val"])

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse
 import scipy.stats as st
 import torch
+from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import Ridge
 from sklearn.utils.estimator_checks import check_estimator
@@ -17,7 +18,7 @@ from dpbo import Adjacency, Budget, Curator, Privacy, PrivacyUnit
 from dpbo.curator import Ledger
 from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.mechanisms import NoNoise
-from dpbo.search import NoisedSearch, strategies
+from dpbo.search import Auto, NoisedSearch, strategies
 from dpbo.search.training import Tables
 from tests.integration.test_search import (
     ALL,
@@ -39,7 +40,8 @@ NEARBY = NoisedSearch(n_initial=2, trust_region=True)
 EXACT = NoNoise(allow_not_private=True)
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"scoring": "fbeta"}, "^scoring="),
-    ({"final_share": 1.0}, "^final_share="),
+    ({"strategy": NoisedSearch(risk=0.6)}, "^risk="),
+    ({"strategy": Auto(first="bo")}, "^first="),
     ({"budget": 0.5}, "^budget="),
     ({"param_distributions": [MIXED]}, "^param_distributions=.* with strategy 'bo'"),
     ({"param_distributions": [1]}, "^param_distributions="),
@@ -187,7 +189,7 @@ def test_sparse_tables_with_a_bad_record_and_a_number_of_numpys():
     broken[7, 2] = np.inf
     for kind in (scipy.sparse.csr_matrix, scipy.sparse.coo_matrix):
         search = short().fit(kind(TRAIN[0]), TRAIN[1], kind(broken), VALIDATION[1])
-        assert search.best_score_ > 0.5, "the record alone counts as worst"
+        assert abs(search.recommendation_.difference) < 0.5, "the record alone counts as worst"
     assert short(test_size=np.int64(1200)).fit(X, Y).statement().units == 1200
 
 
@@ -213,6 +215,7 @@ def test_scikit_learns_own_checks():
 
 def test_a_search_in_which_nothing_can_be_fitted_still_states_what_it_spent():
     search = short(param_distributions={"max_depth": [-1, -2]}, error_score="worst")
+    search.estimator = clone(TREE).set_params(max_depth=-3)
     with pytest.warns(FitFailedWarning), pytest.raises(InputError, match=r"^error_score="):
         search.fit(*TRAIN, *VALIDATION)
     assert search.statement().units == 1200

@@ -1,9 +1,9 @@
 """DPSearch on few records: rehearsed on public ones, paid for once."""
 
-import json
+import dataclasses
 import math
-import re
 import threading
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,16 @@ from sklearn.tree import DecisionTreeClassifier
 
 import dpbo
 from dpbo import Budget, Curator, Privacy, PrivacyUnit
-from dpbo.accounting import GDPFilter
+from dpbo.accounting import GDPFilter, PureFilter
 from dpbo.errors import InputError, LedgerMismatch, UsageError
+from dpbo.mechanisms.thresholded_exponential import total_weight
 from dpbo.objective import NoiseWarning
 from dpbo.search import Auto, Choice, WeightedCV, rehearsal
 from dpbo.search.public_scores import Features, PublicScores
+from dpbo.search.recommendation import clip_of, exceeded
 from dpbo.search.scorings import scoring_named
 from dpbo.search.strategies import FreeChoice
+from dpbo.search.training import Trainer
 from dpbo.testing import SeededEntropy, replay
 from tests.integration.test_search import searched
 
@@ -65,25 +68,27 @@ def test_it_tunes_for_the_protected_population_where_the_free_choice_does_not():
         return probability(LogisticRegression(**parameters).fit(*TRAIN), TEST).mean()
 
     assert score(search.best_params_) > score(search.free_params_) + 0.05
-    gain = score(search.best_params_) - score({})
-    assert search.best_gain_ == pytest.approx(gain, abs=6 * search.best_gain_std_)
-    assert math.isnan(search.best_score_), "its noise would be a large part of its range"
+    told = search.recommendation_
+    chosen: list[dict[str, Any]] = [search.best_params_, {}]
+    models = [LogisticRegression(**each).fit(*TRAIN) for each in chosen]
+    gained = np.subtract(*[probability(model, PROTECTED) for model in models])
+    clipped = np.clip(gained, -told.clip, told.clip).mean()
+    assert told.clip == 0.25
+    assert told.difference == pytest.approx(clipped, abs=6 * told.noise_std)
+    # of Laplace noise: its scale is the standard deviation over sqrt(2)
+    scale = 2 * 0.25 / (300 * 0.5)
+    assert told.noise_std == pytest.approx(scale * math.sqrt(2))
+    assert told.gain == pytest.approx(told.difference - scale * math.log(1 / 0.2))
+    assert search.best_gain_ == told.gain > 0.0
+    assert math.isnan(search.best_score_), "no score is released"
     assert str(search.statement().guarantee).startswith("(1.000, 0.0)-DP")
     assert len(search.results_["cv_score"]) == len(search.results_["params"]) == 7
-    (offsets,) = re.findall(r'"offsets": (\[[^\]]*\])', search.statement().to_json())
-    free, weighted = (np.argmax(search.results_[f"{kind}cv_score"]) for kind in ("", "weighted_"))
-    as_they_are = {0, free, weighted}
-    assert {row for row, each in enumerate(json.loads(offsets)) if each == 0.0} == as_they_are
-    assert len(as_they_are) == 3
-    assert max(json.loads(offsets)) == 0.0
-
-
-def test_with_much_budget_the_score_is_released_beside_the_gain():
-    search = make(budget=Budget(10.0, 1e-6)).fit(*TRAIN, *PROTECTED)
-    assert search.best_gain_std_ > 0.0
-    assert 0.0 < search.best_score_std_ <= 0.01
-    used = {name for name in search.statement().to_json().split('"') if name.startswith("search: ")}
-    assert {"search: gain", "search: final", "search: cells", "search: choice"} <= used
+    sentence = (
+        f"; at least {told.gain:.2g} better than your model on the protected records, by"
+        " differences clipped at 0.25 (risk 0.1)"
+    )
+    for shown in (search, told, search.statement()):
+        assert str(shown).endswith(sentence)
 
 
 def test_the_default_model_stays_where_nothing_is_better_and_gains_nothing():
@@ -96,9 +101,11 @@ def test_the_default_model_stays_where_nothing_is_better_and_gains_nothing():
     ).fit(*TRAIN, ones, np.ones(len(ones), dtype=int))
     assert search.best_index_ == 0
     assert search.best_params_ == {"C": 1e2, "class_weight": {0: 1.0, 1: 16.0}}
-    assert (search.best_gain_, search.best_gain_std_) == (0.0, 0.0)
-    stated = search.statement().to_json()
-    assert "search: gain" in stated, "its budget stays reserved"
+    assert search.best_gain_ == 0.0
+    kept = "your default model was kept: no candidate was shown to be better (risk 0.1)"
+    assert str(search).endswith(f"\n{kept}")
+    assert search.statement().recommended == kept
+    assert "search: test" in search.statement().to_json()
 
 
 WAYS = [
@@ -118,8 +125,8 @@ def test_it_is_resumed_and_pays_once(strategy, tmp_path):
     }
     first, again = (make(**kept).fit(*TRAIN, *PROTECTED) for _ in range(2))
     assert again.best_params_ == first.best_params_
-    assert again.best_gain_ == first.best_gain_
-    assert again.best_gain_std_ == first.best_gain_std_
+    assert str(again) == str(first)
+    assert again.best_gain_ == first.best_gain_ or strategy is PAIRED
     assert again.statement().entries == first.statement().entries
 
 
@@ -163,7 +170,14 @@ def test_no_fit_sees_a_protected_record():
 
 def test_few_records_drawn_alike_are_told_to_cross_validate():
     found = dpbo.rehearse(
-        LogisticRegression(), SPACE, *TRAIN, units=50, budget=Budget(0.2, 0.0), n_iter=8, shift=0.0
+        LogisticRegression(),
+        SPACE,
+        *TRAIN,
+        units=50,
+        budget=Budget(0.2, 0.0),
+        n_iter=8,
+        scoring="true_class_probability",
+        shift=0.0,
     )
     assert found.free_wins
     free = found.method("free")
@@ -176,7 +190,7 @@ def test_few_records_drawn_alike_are_told_to_cross_validate():
         budget=Budget(0.2, 1e-6),
         allow_repeated=True,
     )
-    search = make(budget=1.0, strategy=Auto(shift=0.0), final_share=None).fit(*TRAIN, curator)
+    search = make(budget=1.0, strategy=Auto(shift=0.0)).fit(*TRAIN, curator)
     assert search.rehearsal_.free_wins
     assert search.best_params_ == search.free_params_
     assert not curator.ledger.used(), "nothing is released"
@@ -203,8 +217,25 @@ def scored(scores, described, labels, features=None):
     )
 
 
+def offline(public, units, budget=BUDGET):
+    """A problem with these public scores of range 1, whose protected records are not there."""
+    accounting = PureFilter() if budget.mu is None else GDPFilter()
+    curator = Curator.rehearsal(
+        torch.zeros(units),
+        unit="record",
+        adjacency="replace-one",
+        budget=budget,
+        accounting=accounting,
+    )
+    search = make(budget=budget)
+    trainer = Trainer.of(search, *TRAIN)
+    scoring = scoring_named("true_class_probability", None, TRAIN[1])
+    problem = search._problem(curator, trainer, scoring, None, split=False, whole=True)
+    return dataclasses.replace(problem, public=public)
+
+
 def test_the_simulation_draws_what_the_mechanisms_draw():
-    """Gains of the two private methods, simulated by hand from one population with the same budget:
+    """Gains of the private methods, simulated by hand from one population with the same budget:
     4,000 draws against the rehearsal's.
     """
     means = np.array([0.0, 0.02, -0.03, 0.01])
@@ -213,60 +244,88 @@ def test_the_simulation_draws_what_the_mechanisms_draw():
     )
     gains += means[:, None] - gains.mean(1, keepdims=True)
     public = scored(gains, np.zeros((2000, 1)), np.zeros(2000, dtype=np.int64))
-    noise = rehearsal.Noise(
-        cells=0.01, choice=0.02, gumbel=False, first_cells=0.02, second_choice=0.04, paired=True
+    budget = Budget(2.0, 0.0)
+    problem = offline(public, units=500, budget=budget)
+    plain, paired = Choice(4, None, None), Choice(4, 0.1, None)
+    tested, among = Auto(first="choice"), Choice(4, 0.1)
+    strategies = [FreeChoice(), plain, paired, tested, among]
+    found = rehearsal.simulate(
+        [(each, each.simulated(problem)) for each in strategies],
+        public,
+        units=500,
+        shift=0.0,
+        seed=0,
+        detectable=0.0,
     )
-    plain = Choice(candidates=4)
-    paired = Choice(candidates=4, largest_difference=0.1)
-    strategies = [FreeChoice(), plain, paired]
-    found = rehearsal.simulate(strategies, public, noise, width=1.0, units=500, shift=0.0, seed=0)
     simulated = {repr(method.strategy): method.gain.mean for method in found.methods}
     draws = 4000
-    for strategy, c, reach in ((plain, None, 1.0), (paired, 0.1, 0.2)):
-        kept = gains if c is None else np.clip(gains, -c, c)
-        samples = np.stack([kept[:, RANDOM.integers(0, 2000, 500)].mean(1) for _ in range(draws)])
-        chosen = (samples + 0.02 * reach * RANDOM.exponential(size=(draws, 4))).argmax(1)
+
+    def sampled(c):
+        kept = np.clip(gains, -c, c)
+        return np.stack([kept[:, RANDOM.integers(0, 2000, 500)].mean(1) for _ in range(draws)])
+
+    def tell(strategy, chosen):
         expected = means[chosen].mean()
         error = means[chosen].std() / np.sqrt(rehearsal.POPULATIONS // 3 * rehearsal.DRAWS)
         assert simulated[repr(strategy)] == pytest.approx(expected, abs=5 * error)
-    assert 0.01 < simulated[repr(FreeChoice())] <= 0.02 + 1e-12, (
+
+    for strategy, c, reach in ((plain, 1.0, 1.0), (paired, 0.1, 0.2)):
+        noise = 2 / 2.0 / 500 * reach * RANDOM.exponential(size=(draws, 4))
+        tell(strategy, (sampled(c) + noise).argmax(1))
+    samples = sampled(0.25)
+    noise = 2 / 1.0 / 500 * 0.5 * RANDOM.exponential(size=(draws, 3))
+    proposed = 1 + (samples[:, 1:] + noise).argmax(1)
+    clips = clip_of(gains, 1.0)[proposed]
+    by_clip = {c: sampled(c) for c in set(clips.tolist())}
+    gained = np.array(
+        [by_clip[c][i, row] for i, (c, row) in enumerate(zip(clips, proposed, strict=True))]
+    )
+    scale = 2 * clips / 500
+    shown = gained + scale * RANDOM.laplace(size=draws) > scale * math.log(1 / 0.2)
+    tell(tested, np.where(shown, proposed, 0))
+    scale = 2 * 0.2 / 500 / 2.0
+    weights = np.exp(sampled(0.1)[:, 1:] / scale) * total_weight(3, 0.1) / 3
+    total = weights.sum(1)
+    none = np.where(total <= 1, 1 - total**2 / 2, 1 / (2 * total**2))
+    cumulative = (weights / total[:, None]).cumsum(1)
+    one = 1 + (RANDOM.random((draws, 1)) > cumulative).sum(1).clip(max=2)
+    tell(among, np.where(RANDOM.random(draws) < none, 0, one))
+    # of 20 populations, each with weights of its own on 2,000 records
+    error = math.sqrt(2) * 0.2 / math.sqrt(2000 * 20)
+    assert 0.01 < simulated[repr(FreeChoice())] <= 0.02 + 5 * error, (
         "the public sample is mostly right about the best of the four"
     )
 
 
-def test_what_was_released_narrows_where_the_gain_lies():
-    """By hand: a normal prior of the populations' gains, of twice their spread, and the noise with
-    the sampling of 400 units.
-    """
-    differences = np.array([0.1, -0.1, 0.3, -0.3])
-    populations = np.array([[0.25] * 4, [0.5, 0.0, 0.5, 0.0]])
-    found = rehearsal.Rehearsal((), 400, 1.0, populations)
-    prior = scipy.stats.norm(0.1, 2 * 0.1)
-    variance = 0.05**2 + differences.var() / 400
-    weight = prior.var() / (prior.var() + variance)
-    posterior = scipy.stats.norm(weight * 0.3 + (1 - weight) * 0.1, np.sqrt(weight * variance))
-    given = found.range_after(differences, 0.3, 0.05)
-    assert (given.low, given.high) == pytest.approx(posterior.interval(0.8), abs=1e-4)
-    same = found.range_after(np.zeros(4), 0.0, 0.0)
-    assert (same.low, same.high) == (0.0, 0.0)
+def test_the_gain_that_is_said_to_be_detectable_is_found_eight_times_in_ten():
+    gains = np.zeros((3, 1000))
+    gains[1:] = 0.1
+    problem = offline(scored(gains, np.zeros((1000, 1)), np.zeros(1000, dtype=np.int64)), 400)
+    for budget, law in ((Budget(1.0, 0.0), scipy.stats.laplace), (Budget.gdp(0.3), None)):
+        problem = offline(problem.public, 400, budget)
+        detectable = Auto(first="choice").rehearsal(problem).detectable
+        mechanism, std = problem.test_noise(Fraction(1, 2))
+        noise = (scipy.stats.norm if law is None else law)(scale=0.25 * std)
+        if law is not None:
+            noise = law(scale=0.25 * std / math.sqrt(2))
+            assert detectable == pytest.approx(2 * 0.25 * math.log(1.25 / 0.1) / (400 * 0.5))
+        threshold = 0.25 * exceeded(mechanism, std, 0.1)
+        assert noise.sf(threshold) == pytest.approx(0.1, rel=1e-4)
+        assert noise.sf(threshold - detectable) == pytest.approx(0.8, rel=1e-4)
 
 
-def test_a_clip_is_as_wide_as_the_bias_and_the_noise_ask_for():
-    """Of few large differences a narrow clip takes the gain, unless the noise would be larger."""
-    gains = np.zeros((2, 1000))
+def test_a_clip_is_a_quarter_of_the_range_or_more_and_hides_no_few_large_differences():
+    gains = np.zeros((4, 1000))
     gains[1, :50] = 0.9
-    rare = np.full((1, 1000), 1e-3)
-    assert rehearsal.gain_clip(gains[1], 1e-4, 1.0, None) == 1.0
-    assert rehearsal.gain_clip(gains[1], 1e-4, 1.0, rare) == 1.0
-    assert rehearsal.gain_clip(gains[1], 1.0, 1.0, None) == 0.02
-    # Where pairing is of no use, plain scores have half of the noise.
-    assert rehearsal.Comparison.of(gains, 1e6, 1e-4, 1.0, paired=True).largest_difference is None
-    small = np.clip(gains, 0.0, 0.04)
-    paired = rehearsal.Comparison.of(small, 1e6, 1e-2, 1.0, paired=True)
-    assert paired.largest_difference in (0.02, 0.05)
-    assert rehearsal.Comparison.of(small, 1e6, 1e-2, 1.0, paired=False).stds[1] == pytest.approx(
-        1e-2, rel=1e-3
-    )
+    gains[2, :500] = 0.1
+    # right and wrong: any clip tells the same, and the widest tells it in the score's own units
+    gains[3, :300] = 1.0
+    gains[3, 300:500] = -1.0
+    assert clip_of(gains, 1.0).tolist() == [1.0, 0.5, 0.25, 1.0]
+    rare = np.zeros((1, 1000))
+    rare[0, :50] = -0.9
+    rare[0, 50:] = 0.04
+    assert clip_of(rare, 1.0).tolist() == [1.0], "at a quarter it would seem to gain"
 
 
 def test_weights_recover_a_population_that_differs_by_its_labels():
@@ -373,6 +432,7 @@ def test_a_model_that_cannot_be_copied_is_never_a_reference():
     search.fit(*TRAIN, *PROTECTED)
     assert math.isnan(search.best_gain_)
     assert not math.isnan(search.best_score_)
+    assert "not tested against your model: your model cannot" in str(search)
     assert "largest_difference" not in search.statement().to_json()
 
 

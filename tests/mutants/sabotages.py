@@ -555,23 +555,76 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "what the default search recommends is not compared with the default model",
-        where="dpbo.search.strategies:Auto.run",
-        old="favoured = {0, public.order[0]}",
-        new="favoured = {public.order[0]}",
+        "a candidate is recommended without a handicap",
+        where="dpbo.search.problem:Problem.recommend",
+        old="if gain <= 0.0:",
+        new="if released <= 0.0:",
+        test=(
+            "tests/integration/test_recommendation.py"
+            "::test_a_candidate_that_is_no_better_is_recommended_with_the_stated_risk[LaplaceMechanism]"
+        ),
+    ),
+    Sabotage(
+        "a test's threshold is that of the nominal noise of a score",
+        where="dpbo.search.problem:Problem.recommend",
+        old="variance = reservation.std_of(query)",
+        new="variance = reservation.noise_std",
+        test=(
+            "tests/integration/test_recommendation.py"
+            "::test_a_candidate_that_is_no_better_is_recommended_with_the_stated_risk[LaplaceMechanism]"
+        ),
+    ),
+    Sabotage(
+        "the noised gain is told as if it were a lower bound",
+        where="dpbo.search.problem:Problem.recommend",
+        old="x is None, risk, gain, released,",
+        new="x is None, risk, released, released,",
         test=(
             "tests/integration/test_search_small.py"
             "::test_it_tunes_for_the_protected_population_where_the_free_choice_does_not"
         ),
     ),
     Sabotage(
-        "a gain is released whose clip takes it away",
-        where="dpbo.search.rehearsal:gain_clip",
-        old="return float((bias**2).max() + (2 * c * scale) ** 2)",
-        new="return float((2 * c * scale) ** 2)",
+        "a gain is tested by the clip that makes it seem largest",
+        where="dpbo.search.recommendation:clip_of",
+        old="kept = [signs * np.clip(",
+        new="kept = [np.clip(",
         test=(
             "tests/integration/test_search_small.py"
-            "::test_a_clip_is_as_wide_as_the_bias_and_the_noise_ask_for"
+            "::test_a_clip_is_a_quarter_of_the_range_or_more_and_hides_no_few_large_differences"
+        ),
+    ),
+    Sabotage(
+        "a choice between candidates and none charged as the exponential mechanism",
+        where="dpbo.mechanisms.thresholded_exponential:ThresholdedExponentialMechanism.event",
+        old="return ThresholdedExponentialEvent(self.noise_multiplier, count)",
+        new=(
+            "from dpbo.events import ExponentialEvent\n\n        return"
+            " ExponentialEvent(self.noise_multiplier, count)"
+        ),
+        test=(
+            "tests/contracts/test_thresholded_exponential_contract.py"
+            "::TestThresholdedExponential::test_it_is_as_private_as_is_charged_in_every_order"
+        ),
+    ),
+    Sabotage(
+        "each of several candidates spends the risk of one",
+        where="dpbo.mechanisms.thresholded_exponential:total_weight",
+        old="return min(alone, risk / _MOST * count / (count - 1))",
+        new="return count * alone",
+        test=(
+            "tests/contracts/test_thresholded_exponential_contract.py"
+            "::TestThresholdedExponential::test_the_risk_is_attained_and_never_exceeded"
+        ),
+    ),
+    Sabotage(
+        "candidates are compared with the constant without a handicap",
+        where="dpbo.mechanisms.thresholded_exponential:total_weight",
+        old="alone = math.sqrt(2 * risk)",
+        new="return float(count)",
+        test=(
+            "tests/contracts/test_thresholded_exponential_contract.py"
+            "::TestThresholdedExponential::test_the_risk_is_attained_and_never_exceeded"
         ),
     ),
     Sabotage(

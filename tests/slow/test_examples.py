@@ -126,10 +126,12 @@ def test_a_variant_of_dp_gibo_takes_another_model_and_another_optimizer():
 
 
 def test_everything_of_one_patient_together():
-    from examples.patient_groups import tuned
+    from examples.patient_groups import tuned, visits
 
     search = tuned(evaluations=9)
-    assert search.best_score_ > 0.85
+    X, y, _ = visits(300, seed=1)
+    assert search.best_estimator_.score(X, y) > 0.85
+    assert search.recommendation_.risk == 0.1
     assert (
         "each patient (all records with one label together; 1300, a public number) of the"
         " protected records" in str(search.statement())

@@ -66,7 +66,9 @@ def test_the_main_job_reports_what_it_should(job):
     assert private > max(default, free) - 0.03
     assert openly > default
     exact = private - default
-    assert abs(result["gain"] - exact) < 6 * result["gain's standard error"] + 0.03
+    # of other records than the gain is about
+    assert 0.0 <= result["gain at least"] < exact + 0.05
+    assert result["recommendation"] in out
     assert result["statement"]["guarantee"]["epsilon"] == pytest.approx(1.0)
     assert "(1.000, 0.0)-DP" in out
     assert "could be shown only because these records are public" in out
@@ -89,8 +91,8 @@ def test_the_ledger_can_be_shown_verified_and_exported(job):
     records = [json.loads(line) for line in out.splitlines()]
     assert status == 0
     charges = [r["kind"] for r in records].count("charge")
-    gain = json.loads((job[0] / "o.json").read_text())["gain"]
-    assert charges == 2 + (gain != 0.0), "cells, choice, and the gain of all but the default model"
+    told = json.loads((job[0] / "o.json").read_text())["recommendation"]
+    assert charges == 2 or "default model was kept" in told, "a candidate, and its test"
     assert printed("ledger", "verify", file, "--expect", records[-1]["hash"])[0] == 0
     status, _, err = printed("ledger", "verify", file, "--expect", "0" * 64)
     assert status == 6

@@ -6,6 +6,7 @@ import math
 import warnings
 
 import pytest
+import scipy.stats
 import torch
 
 import dpbo
@@ -172,3 +173,16 @@ def test_errors_of_the_command_line_name_what_was_typed(capsys, tmp_path):
         told = capsys.readouterr()
         assert told.err.startswith(f"InputError: {flag}"), told.err
         assert "deviation" not in told.out or "| 500 |" in told.out, "no header without its table"
+
+
+def test_the_detectable_gain_is_that_of_the_default_searchs_test_and_falls_with_the_units():
+    budget = dpbo.Budget(1.0, 1e-6)
+    plan = dpbo.plan(1000, budget, score_range=(-1.0, 1.0), risk=0.05)
+    assert plan.detectable_gain == pytest.approx(2 * 0.5 * math.log(1.25 / 0.05) / (1000 * 0.5))
+    assert plan.units_for(plan.detectable_gain / 3) == 3000
+    assert f"finds a gain of {plan.detectable_gain:.2g} over your model" in str(plan)
+    more = dpbo.plan(plan.units_for(0.002), budget, score_range=(-1.0, 1.0), risk=0.05)
+    assert more.detectable_gain == pytest.approx(0.002, rel=1e-3)
+    gaussian = dpbo.plan(1000, dpbo.Budget.gdp(0.5)).detectable_gain
+    noise = scipy.stats.norm(scale=0.5 * math.sqrt(2) / 0.5 / 1000)
+    assert noise.sf(noise.isf(0.1) - gaussian) == pytest.approx(0.8, rel=1e-6)

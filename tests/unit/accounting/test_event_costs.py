@@ -25,6 +25,7 @@ from dpbo.events import (
     PoissonGaussianEvent,
     RolesEvent,
     SelectionEvent,
+    ThresholdedExponentialEvent,
 )
 from dpbo.reporting import words
 from dpbo.run_counts import FixedRuns
@@ -67,6 +68,11 @@ KINDS = {
     "laplace": (lambda s: LaplaceEvent(1 / s, SLOTS), laplace, lambda s: s - 1 + mpmath.exp(-s)),
     "l2-laplace": (lambda s: L2LaplaceEvent(1 / s, SLOTS), response, half_square),
     "permute-and-flip": (lambda s: PermuteAndFlipEvent(2 / s, SLOTS), response, half_square),
+    "thresholded exponential": (
+        lambda s: ThresholdedExponentialEvent(2 / s, SLOTS),
+        response,
+        half_square,
+    ),
     "exponential": (
         lambda s: ExponentialEvent(2 / s, SLOTS),
         lambda s, a: min(a * s**2 / 8, response(s, a)),
@@ -101,7 +107,7 @@ def test_renyi_and_zero_concentrated_prices_are_the_closed_forms(kind):
         assert found is not None
         assert rho is not None
         with mpmath.workdps(50):
-            given = (2 if kind in ("exponential", "permute-and-flip") else 1) / mpmath.mpf(
+            given = (2 if "exponential" in kind or kind == "permute-and-flip" else 1) / mpmath.mpf(
                 event.noise_multiplier
                 # what the float stands for
             )
