@@ -113,7 +113,7 @@ class FiniteGP(Model):  # type: ignore[misc]
             if getattr(part, "ard_num_dims", None) not in (None, 1, candidates.shape[-1]):
                 allowed = f"of {candidates.shape[-1]} dimensions, as the candidates"
                 if part.active_dims is None:
-                    raise InputError("kernel", f"of {part.ard_num_dims} dimensions", allowed)
+                    raise InputError("kernel", part.ard_num_dims, allowed)
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self._rows = rows_of(self.kernel, candidates, shape)
         variance = candidates.new_zeros(self._runs, self._count)

@@ -162,7 +162,7 @@ def _public(query: Query) -> dict[str, Any]:
     fields = {
         f.name: fingerprint(getattr(query, f.name), detail="content")
         for f in dataclasses.fields(query)  # type: ignore[arg-type]
-        if f.init
+        if f.init or f.name[0] != "_"
     }
     return {"query": type(query).__name__, **fields, **query.public_inputs()}
 
