@@ -195,6 +195,8 @@ class GPUCB(UpperConfidenceBound):  # type: ignore[misc]
             InputError: as in `argmax_query`.
             BudgetExceeded: more than is left; nothing was charged.
         """
+        if mechanism.may_choose_none:
+            raise InputError("mechanism", type(mechanism).__name__, "one that chooses in any case")
         among, query = self._finals(score, candidates, score_range, finalists, fit)
         release = curator.release(query, mechanism)
         return int(among[int(release.value)]), release

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -84,6 +84,8 @@ class ChoiceMechanism(Mechanism):
     """
 
     noise_multiplier: Annotated[float, between(0.01, 200.0)]
+    # whether the published index may be NONE
+    may_choose_none: ClassVar[bool] = False
 
     @classmethod
     @checked

@@ -32,7 +32,7 @@ the risk is attained: where all utilities are 0, or where all but one are and th
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import mpmath
 import numpy as np
@@ -74,6 +74,9 @@ def chance(log_sum: Any) -> Any:
 class ThresholdedExponentialMechanism(ChoiceMechanism):
     """Selects a candidate whose utility is above 0, or none: the published index is then -1.
 
+    Utilities need a zero of their own, as score differences to a reference have it; plain scores
+    count from the middle of their range.
+
     Args:
         noise_multiplier: as in `ChoiceMechanism`: pure epsilon = 2 / noise_multiplier.
         risk: the probability, at most, that a candidate is chosen whose utility is 0 or less; from
@@ -81,6 +84,7 @@ class ThresholdedExponentialMechanism(ChoiceMechanism):
     """
 
     risk: Risk = 0.1
+    may_choose_none: ClassVar[bool] = True
 
     @checked
     def event(self, count: int = 1) -> ThresholdedExponentialEvent:

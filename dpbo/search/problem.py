@@ -320,7 +320,14 @@ class Problem:
             gain = 0.0
         parameters = self.trainer.parameters(x)
         return x, Recommendation(
-            parameters, x is None, risk, gain, released, noise_std=std, clip=clip
+            parameters,
+            x is None,
+            risk,
+            gain,
+            released,
+            noise_std=std,
+            clip=clip,
+            divisor=self.divisor,
         )
 
 

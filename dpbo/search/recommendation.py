@@ -54,6 +54,8 @@ class Recommendation:
         score: the released score, where no gain can be: scores of single records cannot be paired.
         noise_std: standard deviation of the noise of the released number.
         clip: c, to which score differences were clipped; None where none were.
+        divisor: public number that their sum was divided by, where the number of records is
+            private; `gain` is then of that quotient. None: their mean.
         untested: why nothing was tested.
     """
 
@@ -65,6 +67,7 @@ class Recommendation:
     score: float = math.nan
     noise_std: float = math.nan
     clip: float | None = None
+    divisor: float | None = None
     untested: str = ""
 
     def __str__(self) -> str:
@@ -79,11 +82,20 @@ class Recommendation:
             return f"{told}not tested against your model: {self.untested}"
         better = "better"
         if not math.isnan(self.gain):
-            better = f"at least {self.gain:.2g} better"
+            better = f"at least {_rounded_down(self.gain)} better"
+        summed = ""
+        if self.divisor is not None:
+            summed = f", their sum divided by {self.divisor:g}"
         return (
             f"{told}{better} than your model on the protected records, by differences clipped at"
-            f" {self.clip:g} (risk {self.risk:g})"
+            f" {self.clip:g}{summed} (risk {self.risk:g})"
         )
+
+
+def _rounded_down(gain: float) -> str:
+    """In two digits: more than is shown would not be proven."""
+    step = 10.0 ** (math.floor(math.log10(gain)) - 1)
+    return f"{math.floor(gain / step) * step:.2g}"
 
 
 def exceeded(mechanism: Mechanism, std: float, probability: float) -> float:

@@ -126,6 +126,13 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
             remedy = "Give that one, or another name= for this search."
             raise LedgerMismatch("strategy", begun["strategy"], self.name, remedy)
         settings = self.get_params(deep=False)
+        # before anything is reserved: an older version had other options
+        if set(begun.get("options", settings)) != set(settings):
+            remedy = (
+                "Another version of dpbo began this search; what it released is in the ledger. Give"
+                " another name= for a new search."
+            )
+            raise LedgerMismatch("options", sorted(begun["options"]), sorted(settings), remedy)
         content: list[Any] = [settings, problem.n_iter]
         if self.cross_validates:
             content += [problem.public.points.numpy(), *self.resumed_with(problem.public)]

@@ -2,6 +2,7 @@
 from the default model's by nothing in the mean.
 """
 
+import dataclasses
 import functools
 import itertools
 from typing import Any
@@ -148,3 +149,10 @@ def test_the_sentence_says_what_was_tested_and_what_was_not():
     assert str(alone) == (
         "recommended: C=2.0; not tested against your model: strategy 'weighted_cv' makes no test"
     )
+
+
+def test_a_bound_is_shown_rounded_down_and_names_what_its_sum_was_divided_by():
+    for gain, shown in ((0.01451, "0.014"), (0.0955, "0.095"), (0.1386, "0.13"), (1.99, "1.9")):
+        told = Recommendation({"a": 1}, False, 0.1, gain, clip=0.25)
+        assert f"at least {shown} better" in str(told)
+    assert "divided by 250" in str(dataclasses.replace(told, divisor=250.0))
