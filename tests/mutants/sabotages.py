@@ -2727,4 +2727,14 @@ SABOTAGES = (
             "tests/unit/gibo/test_replicas.py::test_each_replica_is_the_single_run_with_its_noise"
         ),
     ),
+    Sabotage(
+        "a lower bound is rounded up where it is shown",
+        "dpbo.search.recommendation:_rounded_down",
+        old="math.floor(gain / step)",
+        new="math.ceil(gain / step)",
+        test=(
+            "tests/integration/test_recommendation.py"
+            "::test_a_bound_is_shown_rounded_down_and_names_what_its_sum_was_divided_by"
+        ),
+    ),
 )
