@@ -102,7 +102,8 @@ class Statement:
 
     Attributes:
         void: why nothing is guaranteed, or "".
-        scope: "this process only" for a ledger in memory, else "".
+        scope: "this process only" for a ledger in memory, "this machine only, ledger FILE" for one
+            in a file, "" for one on a server.
         dataset, unit, grouped, units, adjacency, role: what is protected: `grouped` says whether a
             unit is all records with one label or a single record; the number of units is None where
             it is private.
@@ -224,16 +225,16 @@ class Statement:
         return ""
 
     def opening(self) -> list[str]:
-        """What must be read first: why nothing is guaranteed, and that a ledger in memory does not
-        count other studies.
+        """What must be read first: why nothing is guaranteed, and which other studies are not
+        counted.
         """
         lines = []
         if self.void:
             lines.append(f"VOID: {_line(self.void)}. Nothing below is a guarantee.")
         if self.scope:
             lines.append(
-                f"{self.scope.capitalize()}: this ledger is in memory, so the guarantee does not"
-                " count what other processes and ledgers released about these records."
+                f"{self.scope[:1].upper()}{self.scope[1:]}: the guarantee does not count what other"
+                " ledgers released about these records."
             )
         return lines
 

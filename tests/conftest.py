@@ -2,11 +2,15 @@
 skipped where something is missing.
 """
 
+import hashlib
 import importlib
 import multiprocessing
 import os
+import pathlib
 import random
+import shutil
 import signal
+import tempfile
 import types
 
 import hypothesis
@@ -44,6 +48,15 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("any machine")
 
 
+# Folders of the user's state, one a test, and none of them the user's own.
+STATES = pathlib.Path(tempfile.mkdtemp(prefix="dpbo-state-"))
+os.environ["DPBO_STATE"] = str(STATES / "collection")
+
+
+def pytest_unconfigure():
+    shutil.rmtree(STATES, ignore_errors=True)
+
+
 def pytest_configure(config):
     config.addinivalue_line(
         "markers",
@@ -66,6 +79,9 @@ def pytest_runtest_setup(item):
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
+    # Another test may have asked about the same records.
+    name = hashlib.sha256(item.nodeid.encode()).hexdigest()[:16]
+    os.environ["DPBO_STATE"] = str(STATES / name)
     if item.get_closest_marker("cuda") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
 

@@ -39,6 +39,7 @@ from dpbo.curator.evaluation import (
 from dpbo.curator.handle import Handle, Opaque
 from dpbo.curator.hidden_draws import HiddenDraws
 from dpbo.curator.pending import PendingReleases
+from dpbo.curator.places import ledger_of
 from dpbo.curator.pricing import Noise, event_of, slot_noise
 from dpbo.curator.protected_records import ProtectedRecords
 from dpbo.curator.public_form import Form, form_of, require_known_form
@@ -113,10 +114,12 @@ class Curator(Opaque):
             (`DeltaWarning`) where their number is public.
 
     Ledger args:
-        dataset: name of what is protected; required with `ledger`. Two studies on one data set
-            share one ledger and add up.
-        ledger: file name, path or SQLAlchemy URL. Omitted: in memory, and the statement begins
-            "this process only".
+        dataset: name of what is protected. All studies of this name on this machine share one
+            ledger, and so one budget, whatever folder they are run from. Omitted: the ledger is in
+            memory, and the statement begins "this process only".
+        ledger: another place than the user's state folder (`~/.local/state/dpbo`, moved by
+            the environment variable `DPBO_STATE`): a file name, path or SQLAlchemy URL. Studies on
+            several machines need a server's.
         accounting: the filter that guards the cap, or `Planned` with every event there will be;
             omitted, `GDPFilter()`.
         role: what the records are for: "validation", "training" or "candidate".
@@ -144,9 +147,11 @@ class Curator(Opaque):
             about the data, such as `dpbo.papers.kusner.KusnerSearch`, which assumes that scores are
             drawn from a Gaussian process. The statement names the assumption, and says what holds
             without it.
-        allow_repeated: True permits records that were already queried under another ledger in this
-            process, or that have two roles; the privacy losses add up, and the statement says so.
-            Without it such records give a warning (`DPSearch` and `tune` refuse).
+        allow_repeated: True permits records that were already queried under another ledger, or
+            that have two roles; the privacy losses add up, and the statement says so. Without it
+            a ledger in memory warns (`DPSearch` and `tune` refuse within one process), and a new
+            one at a place is refused. Other processes' ledgers are known by whole tables, on this
+            machine.
 
     Machine args:
         entropy: source of noise. Anything but the default voids the statement; for tests.
@@ -224,6 +229,8 @@ class Curator(Opaque):
             count_records(example)
         form = form_of(schema, example)
         self.__view = self._read(records, own_unit, birth, form, device)
+        if ledger is None and dataset and not self._can_be_repeated():
+            ledger = ledger_of(dataset)
         self._ledger = self._opened(ledger, dataclasses.replace(birth, units=self.units))
         # Kept now, because a Source may not load again.
         self._device = self.__view.device

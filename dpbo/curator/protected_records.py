@@ -10,10 +10,12 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
+from dpbo.accounting.calibration import budget_in_words
+from dpbo.curator import charged_tables
 from dpbo.curator.handle import Opaque
 from dpbo.curator.record_fingerprints import PROCESS_KEY, Rows, Sketch, rows_of, table_digest
 from dpbo.curator.records import PrivateView
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.events import Event
 from dpbo.validation import Name, checked, warn
 
@@ -98,6 +100,9 @@ class ProtectedRecords(Opaque):
         self._told = False
         # By role.
         self._others: dict[str, Sketch] = {}
+        # Digests of the whole tables, by role, for `charged_tables`.
+        self._key: bytes | None = None
+        self._tables: dict[str, str] = {}
 
     @checked
     def add(self, records: Any, *, role: Name) -> None:
@@ -115,6 +120,7 @@ class ProtectedRecords(Opaque):
             _LOG.warning(_NOT_COMPARED, role)
             return
         self._others[role] = sketch
+        self._note_table(role, records)
         self._remembered = False
 
     def require_apart(self, name: str, records: Any, why: str) -> None:
@@ -147,28 +153,90 @@ class ProtectedRecords(Opaque):
 
     def before_charge(self, event: Event) -> list[Sketch]:
         """Fingerprints to `remember` once the ledger's first event is charged. None for a void
-        ledger and for what is free: neither guarantees. Warns where another ledger protects some of
-        the records."""
+        ledger and for what is free: neither guarantees.
+
+        Warns where another ledger of this process protects some of the records, or one that ended
+        protected the same table. Raises UsageError where this ledger outlives the process, and is a
+        second one over that table.
+        """
         ledger = self._ledger
         if self._remembered or event.free or ledger.void:
             return []
         sketches = self._sketches()
-        if self._others_protect(sketches) and not self._repetition_allowed:
+        self._note_table(self._role, self.__own)
+        if self._repetition_allowed:
+            return sketches
+        elsewhere = self._charged_elsewhere()
+        if self._others_protect(sketches):
             text = (
                 "this process has already released results about some of these records under"
                 " another Curator, such as each search and each `tune` makes. The total privacy"
                 " loss is larger than either statement says, because neither ledger knows of the"
-                " other. Pass the same dataset= and ledger= to both. To accept the larger loss,"
+                " other. Give both the same dataset=, or one Curator. To accept the larger loss,"
                 " pass allow_repeated=True; the statement will mention it."
             )
             warn(text, RepeatedRecordsWarning)
+        elif elsewhere:
+            warn(elsewhere, RepeatedRecordsWarning)
         return sketches
 
     def remember(self, sketches: list[Sketch]) -> None:
-        """The event was charged: this process knows the records as protected."""
+        """The event was charged: this process and the user's folder know the records as
+        protected."""
+        if not sketches:
+            return
+        ledger = self._ledger
+        self._remembered = True
         for sketch in sketches:
-            protected_tables.add(sketch, self._ledger.storage.identity)
-            self._remembered = True
+            protected_tables.add(sketch, ledger.storage.identity)
+        charged_tables.note([*self._tables.values()], self._charged())
+
+    def _charged(self) -> charged_tables.Charged:
+        ledger = self._ledger
+        place = charged_tables.MEMORY
+        if ledger.storage.persistent:
+            place = ledger.storage.identity
+        return charged_tables.Charged(place, ledger.birth.dataset, budget_in_words(ledger.budget))
+
+    def _note_table(self, role: str, records: Any) -> None:
+        """Keep the digest of a whole table."""
+        if self._key is None:
+            self._key = charged_tables.key()
+        digest = None if self._key is None else table_digest(rows_of(records), self._key)
+        if digest is not None:
+            self._tables[role] = digest
+
+    def _charged_elsewhere(self) -> str:
+        """Which ledgers of earlier programs were charged for the same tables, as a warning; "" for
+        none. Raises UsageError where this one outlives the process and is new: it would start the
+        budget again.
+        """
+        ledger = self._ledger
+        found = charged_tables.charged([*self._tables.values()])
+        own = self._charged().place
+        # Else a ledger that was charged at this place is gone.
+        resumed = any(each.place == own for each in found) and self._begun()
+        earlier = [each for each in found if not (resumed and each.place == own)]
+        if not earlier:
+            return ""
+        text = (
+            "this machine has already released results about these records:"
+            f" {'; '.join(map(str, earlier))}. The total privacy loss is larger than any of their"
+            " statements says, because no ledger knows of another one. Give every run the same"
+            " dataset=, without ledger= or with the same one. To accept the larger loss, pass"
+            " allow_repeated=True; the statement will mention it. Tell only those who may see the"
+            " records."
+        )
+        if ledger.storage.persistent and not resumed:
+            raise UsageError(f"Nothing was charged: {text}")
+        return text
+
+    def _begun(self) -> bool:
+        """Whether the ledger outlives the process and has charged or reserved anything."""
+        if not self._ledger.storage.persistent:
+            return False
+        chain = self._ledger.chain()
+        return chain.total != chain.cap.zero
 
     def _others_protect(self, sketches: list[Sketch]) -> bool:
         """Whether another budget of this process protects some of these records."""

@@ -242,7 +242,7 @@ def compose_statement(
         void.append("answers without any guarantee were or will be published")
     return Statement(
         void="; ".join(void),
-        scope="" if ledger.storage.persistent else "this process only",
+        scope=_scope(ledger),
         dataset=birth.dataset,
         unit=birth.unit,
         grouped=birth.grouped,
@@ -277,6 +277,14 @@ def compose_statement(
 def largest_share(cost: Cost, cap: Cost) -> Fraction:
     """The largest share that the cost takes of a part of the cap."""
     return max((used / whole for used, whole in cost.beside(cap) if whole), default=Fraction(1))
+
+
+def _scope(ledger: Ledger) -> str:
+    """Where other releases about the records are counted; "" for a server."""
+    storage = ledger.storage
+    if not storage.persistent:
+        return "this process only"
+    return "" if storage.file is None else f"this machine only, ledger {storage.file.name}"
 
 
 def _split(chain: Chain) -> list[str]:

@@ -63,6 +63,7 @@ def test_each_how_to_page_runs_after_the_lines_of_the_first(long, tmp_path, monk
             monkeypatch.chdir(folder)
             # A reader runs each page in a process of its own.
             protected_tables.put_back([])
+            monkeypatch.setenv("DPBO_STATE", str(folder / "state"))
             code = "".join(blocks("docs/how-to/index.md") + blocks(page)).replace(
                 "n_iter=8,\n", "n_iter=8, privacy=dpbo.Privacy(allow_repeated=True),\n"
             )

@@ -1,0 +1,124 @@
+"""Which tables the ledgers of this user were charged for on this machine, so that a second ledger
+over the same records is found though another program made the first.
+
+`tables.db` in the folder of the user's state (places.py) holds keyed digests of whole tables, the
+place of the ledger that was charged for each, and its budget. Digests are private: they tell who
+can open the file whether a guessed table is one of these (mode 0600). What is refused or warned of
+because tables are equal depends on the records, and is for the operator alone.
+
+Not seen: tables with other rows, even by one; another user, another machine.
+"""
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dpbo.curator.entropy import system_entropy
+from dpbo.curator.places import STATE, make_state_folder, state_folder
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
+_FILE = "tables.db"
+# Seconds that a program waits for another one.
+_BUSY_SECONDS = 10
+# The place of ledgers that ended with their process.
+MEMORY = ""
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS secret (id INTEGER PRIMARY KEY, key BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS charged (digest TEXT, place TEXT, dataset TEXT, budget TEXT,"
+    " times INTEGER, PRIMARY KEY (digest, place, dataset, budget))",
+)
+
+
+@dataclass(frozen=True)
+class Charged:
+    """A budget that was charged for a table.
+
+    Attributes:
+        place: of its ledger, as `Storage.identity`; "" for ledgers that ended with their process.
+        dataset: as it was named there.
+        budget: in words.
+        times: number of ledgers.
+    """
+
+    place: str
+    dataset: str
+    budget: str
+    times: int = 1
+
+    def __str__(self) -> str:
+        if self.place != MEMORY:
+            return f"{self.budget} in the ledger {self.place!r} of {self.dataset!r}"
+        runs = "a ledger" if self.times == 1 else f"each of {self.times} ledgers"
+        return f"{self.budget} in {runs} in memory"
+
+
+def key() -> bytes | None:
+    """The secret key of this user's digests; None where the folder cannot be used."""
+
+    def read(connection: sqlite3.Connection) -> bytes:
+        connection.execute("INSERT OR IGNORE INTO secret VALUES (1, ?)", (system_entropy(32),))
+        return bytes(connection.execute("SELECT key FROM secret").fetchone()[0])
+
+    return _transaction(read)
+
+
+def charged(digests: Sequence[str]) -> list[Charged]:
+    """The budgets that were charged for any of these tables, oldest first."""
+    marks = ",".join("?" * len(digests))
+    query = (
+        "SELECT place, dataset, budget, MAX(times) FROM charged"
+        f" WHERE digest IN ({marks}) GROUP BY place, dataset, budget ORDER BY MIN(rowid)"
+    )
+
+    def read(connection: sqlite3.Connection) -> list[Charged]:
+        return [Charged(*row) for row in connection.execute(query, tuple(digests))]
+
+    return _transaction(read) or []
+
+
+def note(digests: Sequence[str], made: Charged) -> None:
+    """Note that a ledger was charged for tables: once a place, or once more for one in memory."""
+    rows = [(digest, made.place, made.dataset, made.budget) for digest in digests]
+    added = int(made.place == MEMORY)
+
+    def write(connection: sqlite3.Connection) -> None:
+        connection.executemany(
+            "INSERT INTO charged VALUES (?, ?, ?, ?, 1)"
+            f" ON CONFLICT DO UPDATE SET times = times + {added}",
+            rows,
+        )
+
+    _transaction(write)
+
+
+def _transaction(work: Callable[[sqlite3.Connection], T]) -> T | None:
+    """What `work` returns; None, and a line in the log, where the file cannot be used: the ledger
+    itself still counts what it was charged.
+    """
+    try:
+        file = make_state_folder() / _FILE
+        file.touch(mode=0o600)
+        with contextlib.closing(
+            sqlite3.connect(file, timeout=_BUSY_SECONDS, isolation_level=None)
+        ) as connection:
+            # Other programs wait from here on.
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in _TABLES:
+                connection.execute(statement)
+            found = work(connection)
+            connection.execute("COMMIT")
+            return found
+    except (OSError, sqlite3.Error) as error:
+        _LOG.warning(
+            "%s cannot be used (%s): a second ledger over the same records would not be noticed."
+            " Name another folder in the environment variable %s.",
+            state_folder() / _FILE,
+            type(error).__name__,
+            STATE,
+        )
+        return None

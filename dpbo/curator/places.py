@@ -1,0 +1,52 @@
+"""What this machine's user keeps between programs: the folder of dpbo's state, and in it the
+ledgers of data sets that were named without a place.
+"""
+
+import hashlib
+import os
+import pathlib
+import re
+
+from dpbo.errors import LedgerUnavailable
+
+# The variable of the environment that names the folder.
+STATE = "DPBO_STATE"
+# Letters of a data set's name in a file's name.
+_LONGEST = 60
+
+
+def state_folder() -> pathlib.Path:
+    """The folder of the user's state: `DPBO_STATE`, else `dpbo` in `XDG_STATE_HOME` or
+    `~/.local/state`.
+    """
+    if named := os.environ.get(STATE):
+        return pathlib.Path(named).expanduser().absolute()
+    home = pathlib.Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+    return home / "dpbo"
+
+
+def make_state_folder() -> pathlib.Path:
+    """The folder, made for its owner alone where there is none. Raises OSError."""
+    folder = state_folder()
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    return folder
+
+
+def ledger_of(dataset: str) -> pathlib.Path:
+    """The file of the ledger that a data set has by its name alone, whatever folder a program is
+    run from.
+
+    Raises:
+        LedgerUnavailable: the folder cannot be made.
+    """
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset)[:_LONGEST].strip(".-")
+    # Two names may have the same letters left.
+    digest = hashlib.sha256(dataset.encode(errors="replace")).hexdigest()[:8]
+    try:
+        return make_state_folder() / f"{readable or 'dataset'}-{digest}.db"
+    except OSError as error:
+        raise LedgerUnavailable(
+            f"the folder {str(state_folder())!r}, where the ledger of a named data set is kept,"
+            f" cannot be made: {error.strerror}. Name another one in the environment variable"
+            f" {STATE}, or give ledger=, a file or a server's URL."
+        ) from None
