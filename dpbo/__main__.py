@@ -295,10 +295,11 @@ def _plan(options: argparse.Namespace) -> None:
 
 def _ledger(options: argparse.Namespace) -> None:
     from dpbo.curator.ledger import Ledger
+    from dpbo.curator.places import place_named
     from dpbo.curator.statements import compose_statement
     from dpbo.statement import form
 
-    ledger = Ledger.open(options.ledger)
+    ledger = Ledger.open(place_named(options.ledger))
     chain = ledger.verified(expect=options.expect)
     if options.action == "verify":
         head = ledger.head()
@@ -466,10 +467,11 @@ def _holds_numbers(x: Any) -> bool:
 
 def _report(options: argparse.Namespace) -> None:
     from dpbo.curator.ledger import Ledger
+    from dpbo.curator.places import place_named
     from dpbo.reporting.page import report
     from dpbo.validation import named_file
 
-    ledger = Ledger.open(options.ledger)
+    ledger = Ledger.open(place_named(options.ledger))
     if options.expect is not None:
         ledger.verify(expect=options.expect)
     page = report(ledger, title=options.title, delta=options.at_delta)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dpbo.curator.entropy import system_entropy
-from dpbo.curator.places import STATE, make_state_folder, state_folder
+from dpbo.curator.places import make_state_folder, state_folder
 
 T = TypeVar("T")
 
@@ -116,9 +116,8 @@ def _transaction(work: Callable[[sqlite3.Connection], T]) -> T | None:
     except (OSError, sqlite3.Error) as error:
         _LOG.warning(
             "%s cannot be used (%s): a second ledger over the same records would not be noticed."
-            " Name another folder in the environment variable %s.",
+            " Name another folder in the environment variable DPBO_STATE.",
             state_folder() / _FILE,
             type(error).__name__,
-            STATE,
         )
         return None

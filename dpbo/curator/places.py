@@ -32,6 +32,14 @@ def make_state_folder() -> pathlib.Path:
     return folder
 
 
+def ledger_name(dataset: str) -> str:
+    """The name of the file of a data set's ledger."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset)[:_LONGEST].strip(".-")
+    # Two names may have the same letters left.
+    digest = hashlib.sha256(dataset.encode(errors="replace")).hexdigest()[:8]
+    return f"{readable or 'dataset'}-{digest}.db"
+
+
 def ledger_of(dataset: str) -> pathlib.Path:
     """The file of the ledger that a data set has by its name alone, whatever folder a program is
     run from.
@@ -39,14 +47,21 @@ def ledger_of(dataset: str) -> pathlib.Path:
     Raises:
         LedgerUnavailable: the folder cannot be made.
     """
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", dataset)[:_LONGEST].strip(".-")
-    # Two names may have the same letters left.
-    digest = hashlib.sha256(dataset.encode(errors="replace")).hexdigest()[:8]
     try:
-        return make_state_folder() / f"{readable or 'dataset'}-{digest}.db"
+        return make_state_folder() / ledger_name(dataset)
     except OSError as error:
         raise LedgerUnavailable(
             f"the folder {str(state_folder())!r}, where the ledger of a named data set is kept,"
             f" cannot be made: {error.strerror}. Name another one in the environment variable"
-            f" {STATE}, or give ledger=, a file or a server's URL."
+            " DPBO_STATE, or give ledger=, a file or a server's URL."
         ) from None
+
+
+def place_named(place: str) -> str:
+    """The file of the ledger of a data set, where this is its name and no file has it; else what
+    was given.
+    """
+    if "://" in place or "/" in place or pathlib.Path(place).exists():
+        return place
+    file = state_folder() / ledger_name(place)
+    return str(file) if file.exists() else place

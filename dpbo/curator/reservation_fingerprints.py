@@ -2,13 +2,12 @@
 operator may read.
 
 The file is `FILE.fingerprints` beside the ledger in FILE. A ledger on a server has one on each
-machine that uses it, in the folder `dpbo` of the user's state (`XDG_STATE_HOME`, else
-`~/.local/state`), named by the server, the database and the schema: another machine cannot know
-what a reservation began with here, and says so. It has mode 0600 and holds a key and, for each
-reservation, keyed fingerprints of the records and of what else the reservation was given. They are
-private (record_fingerprints.py), so back the file up with the records. Where it is missing, the log
-warns, and a reservation is taken to go on with what it began with. Reservations of a ledger in
-memory are compared while it is open.
+machine that uses it, in the folder of the user's state (places.py), named by the server, the
+database and the schema: another machine cannot know what a reservation began with here, and says
+so. It has mode 0600 and holds a key and, for each reservation, keyed fingerprints of the records
+and of what else the reservation was given. They are private (record_fingerprints.py), so back the
+file up with the records. Where it is missing, the log warns, and a reservation is taken to go on
+with what it began with. Reservations of a ledger in memory are compared while it is open.
 
 It also holds the number and hash of the newest record that its operator saw. A ledger that lacks
 that record is an older copy: what was charged since is not in it, so it is refused
@@ -33,6 +32,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpbo.curator.entropy import system_entropy
+from dpbo.curator.places import state_folder
 from dpbo.errors import LedgerRolledBack, LedgerUnavailable, ReservationChanged
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ def file_of(storage: Storage) -> pathlib.Path | None:
         return None
     named = re.sub(r"[^A-Za-z0-9._-]+", "-", storage.identity)[:_LONGEST_NAME]
     digest = hashlib.sha256(storage.identity.encode()).hexdigest()[:12]
-    home = pathlib.Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
-    return home / "dpbo" / f"{named}-{digest}.fingerprints"
+    return state_folder() / f"{named}-{digest}.fingerprints"
 
 
 def key_of(ledger: Ledger) -> bytes:
@@ -198,7 +197,7 @@ def _changed(ledger: Ledger) -> Iterator[dict[str, Any]]:
                 raise
             _LOG.warning(
                 "%s cannot be written: records are compared only while this ledger is open. Set"
-                " XDG_STATE_HOME to a folder.",
+                " DPBO_STATE to a folder.",
                 file,
             )
             ledger.fingerprints = kept
@@ -281,6 +280,13 @@ def _file_errors(file: pathlib.Path) -> Iterator[None]:
         yield
     except (FileNotFoundError, NotADirectoryError):
         raise
+    except PermissionError:
+        raise LedgerUnavailable(
+            f"the file {file.name!r}, in which the ledger's fingerprints are kept, belongs to"
+            " another user of this machine, or may not be written here. Nothing was charged. Users"
+            " who share records share a ledger on a server (ledger= with its URL), where each keeps"
+            " fingerprints of their own; a file is for one user."
+        ) from None
     except (OSError, ValueError, KeyError, TypeError):
         raise LedgerUnavailable(
             f"the file {file.name!r}, in which the ledger's fingerprints are kept, cannot be read"

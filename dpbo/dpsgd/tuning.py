@@ -80,7 +80,7 @@ _RECORD = PrivacyUnit("record")
 _REPEATED = (
     "this process has already trained or tuned on some of these protected records under another"
     " ledger, and two budgets add up to more than either statement says. Nothing was charged. Give"
-    " every call the same dataset= and ledger=, or set allow_repeated=True, and the statement will"
+    " every call the same dataset=, or set allow_repeated=True, and the statement will"
     " say so. Tell only those who may see the records."
 )
 _TWO_ROLES = (

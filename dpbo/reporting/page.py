@@ -29,6 +29,7 @@ from dpbo.accounting.calibration import budget_in_words
 from dpbo.curator.chain import Record, Reserved
 from dpbo.curator.curator import Curator
 from dpbo.curator.ledger import Ledger
+from dpbo.curator.places import place_named
 from dpbo.curator.statements import BudgetUse, compose_statement, largest_share
 from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.objective import PrivateObjective
@@ -74,8 +75,8 @@ def report(
 
     Args:
         source: a `Curator`, a `PrivateObjective` or a search that has one, a fitted `DPSearch`, or
-            the file name or URL of a ledger. The report is about the whole ledger. A `DPSearch`
-            without `ledger=` has its statement and results alone.
+            the name of a data set, or the file name or URL of a ledger. The report is about the
+            whole ledger. A `DPSearch` without a ledger's file has its statement and results alone.
         space: names the parameters of the points, where the ledger does not; a search and a
             `DPSearch` have their own, and the ledgers of `DPSearch`, `tune` and `private_selection`
             hold theirs. Where the ledger's searches have several spaces, a mapping from the name of
@@ -126,7 +127,7 @@ def _facts_of(source: Any, space: Spaces | None, delta: float | None) -> dict[st
     if isinstance(source, DPSearch):
         return _facts_of_search(source, delta)
     if isinstance(source, (str, os.PathLike)):
-        return _facts_of_ledger(Ledger.open(os.fspath(source)), space, delta)
+        return _facts_of_ledger(Ledger.open(place_named(os.fspath(source))), space, delta)
     if isinstance(source, Ledger):
         return _facts_of_ledger(source, space, delta)
     owner = getattr(source, "objective", source)

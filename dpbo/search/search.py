@@ -101,7 +101,7 @@ _NOT_REHEARSED = (
 _REPEATED = (
     "this process has already queried some of these protected records under another ledger, and "
     "two budgets add up to more than either statement says. Nothing was charged. Give every search "
-    "the same privacy=Privacy(dataset=..., ledger=...), or one Curator and a share of its budget "
+    "the same privacy=Privacy(dataset=...), or one Curator and a share of its budget "
     "each; or set Privacy(allow_repeated=True), and the statement will say so."
 )
 # Settings of `Privacy` that may be given beside a Curator.
@@ -123,9 +123,9 @@ class Privacy:
             together.
         adjacency: "replace-one", or "add-or-remove-one" with a public `divisor`.
         divisor: public number of units that sums are divided by.
-        dataset, ledger: as in `Curator`: the name of what is protected, and where its ledger is
-            kept (a path or a URL). The same name of the search, terms, records, estimator and
-            scoring resume it.
+        dataset, ledger: as in `Curator`: the name of what is protected, under which all searches on
+            this machine share a budget, and another place for its ledger. The same name of the
+            search, terms, records, estimator and scoring resume it.
         accounting: how releases add up. Omitted: `PureFilter` for strategies that release once or
             twice, if the budget has an epsilon; else `GDPFilter`. Searches that share a ledger need
             the same.

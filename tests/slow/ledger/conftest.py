@@ -12,7 +12,7 @@ from tests.slow.ledger import runs
 @pytest.fixture(autouse=True)
 def state(tmp_path, monkeypatch):
     """Where fingerprints of plans on a server are kept."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("DPBO_STATE", str(tmp_path / "state"))
 
 
 @pytest.fixture(scope="session")

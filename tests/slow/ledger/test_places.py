@@ -50,17 +50,17 @@ def test_a_plan_on_a_server_is_resumed_with_what_it_began_with_alone(
         with pytest.raises(ReservationChanged, match=r"began with (an)?other"):
             objective(url, **changed)
     assert objective(url, RECORDS.flip(0)).remaining == 2
-    (kept,) = (tmp_path / "state" / "dpbo").iterdir()
+    (kept,) = (tmp_path / "state").glob("*.fingerprints")
     assert kept.name.startswith(f"postgresql-127.0.0.1-{server.port}-postgres-s")
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert "unchecked" not in caplog.text
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
+    monkeypatch.setenv("DPBO_STATE", str(tmp_path / "another machine"))
     objective(url)
     assert "'objective': resumed unchecked, because postgresql-" in caplog.text
     (tmp_path / "no folder").touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "no folder"))
+    monkeypatch.setenv("DPBO_STATE", str(tmp_path / "no folder"))
     objective(server.schema())
-    assert "Set XDG_STATE_HOME to a folder" in caplog.text
+    assert "Set DPBO_STATE to a folder" in caplog.text
 
 
 @attack("A22", "A35")
@@ -124,7 +124,7 @@ def test_a_server_that_was_restored_from_an_older_dump_is_refused_where_it_was_u
         objective(url)
     with pytest.raises(LedgerRolledBack):
         Ledger.open(url)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
+    monkeypatch.setenv("DPBO_STATE", str(tmp_path / "another machine"))
     assert objective(url).remaining == 2, "a machine that saw none of it cannot know"
 
 
@@ -158,7 +158,7 @@ def _link(file):
 def test_whatever_becomes_of_the_fingerprints_nothing_is_charged_twice(
     request, tmp_path, monkeypatch, place, spoil, goes_on
 ):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("DPBO_STATE", str(tmp_path / "state"))
     url = str(tmp_path / "l.db") if place == "file" else request.getfixturevalue("server").schema()
     first = objective(url)
     x = point(0.5, 0.5)
