@@ -7,10 +7,11 @@ categories are others. So one record would move the scores of all, and no sensit
 `Form` is made of public records. It rewrites each private cell as the public column has its cells.
 
 Theorem. Row i of `Form.cast(records)`, and whether record i is unfit, are functions of the cells of
-row i and of the form alone. Proof: each cell is rewritten by itself, by a function that the form
-fixes (`_number`, `_text`, `_moment`, a look-up in public categories or classes). What it is written
-into is fixed by the form, too: the container, the dtypes, the names and the order of columns, and
-an index that counts rows. No dtype is inferred from the rewritten cells.
+row i and of the form alone. Proof: each cell is rewritten by itself, by `_cell` with a kind that
+the form fixes, and then looked up among public categories or classes, or compared with the ends of
+the public dtype. What it is written into is fixed by the form, too: the container, the dtypes, the
+names and the order of columns, and an index that counts rows. No dtype is inferred from the
+rewritten cells.
 
 The private cells themselves may have been changed by pandas or numpy before: whole numbers with a
 missing one are floats by then. So numbers count as the float64 nearest to them, and become text as
@@ -32,11 +33,10 @@ number of columns of an array is. No cell is ever a reason to refuse.
 
 from __future__ import annotations
 
-import abc
 import datetime
 import decimal
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -55,11 +55,12 @@ Cells = NDArray[Any]
 Marks = NDArray[np.bool_]
 Path = tuple[Hashable, ...]
 _NUMBERS = "biuf"
-# 1 == 1.0 == True: categories of pandas keep whichever comes first, so it must not matter which
-_EQUAL_ACROSS_TYPES = (bool, int, float, complex, decimal.Decimal)
+_FLOATS = [np.dtype(kind) for kind in np.typecodes["Float"]]
+_NUMERIC = [np.dtype(kind) for kind in f"?{np.typecodes['AllInteger']}{np.typecodes['Float']}"]
 _REMEDY = (
     "Convert the public table's column: to 'float64' where values may be missing, or to 'int64',"
-    " 'str', 'category' or object."
+    " 'str', 'category' or object. Give an array of several types, or one with named fields, as a"
+    " DataFrame."
 )
 _NEEDED = (
     "pandas and numpy choose a dtype by all cells, so one record's cell would change the form, and"
@@ -89,13 +90,13 @@ class Form:
         Raises:
             InputError: a part or a column of a form to which cells cannot be cast one by one.
         """
-        return cls({path: leaf_form(part, name) for path, part in _paths(public)}, public=name)
+        return cls({path: Leaf.of(part, name) for path, part in _paths(public)}, public=name)
 
     @property
     def may_be_unfit(self) -> bool:
         """Whether a record can have a cell that is missing where the public column has no missing
         value."""
-        return any(form.may_be_unfit for form in self.leaves.values())
+        return any(column.may_be_unfit for leaf in self.leaves.values() for column in leaf.columns)
 
     def cast(self, records: Any) -> tuple[Any, Marks]:
         """The records in this form, and which of them are unfit.
@@ -142,534 +143,278 @@ def require_known_form(records: Any) -> None:
             raise InputError("records", Unshown(part), allowed, _NEEDED)
 
 
-class Leaf(abc.ABC):
-    """The form of one part of the records."""
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """The form of one part of the records.
 
-    @property
-    def may_be_unfit(self) -> bool:
-        """Whether a cell can have no value in this form."""
-        return False
+    Attributes:
+        container: "tensor", "table", "series", "array", "sparse" or "list"; "other" for a container
+            of the caller's own, of which dpbo knows nothing.
+        columns: those of a table; one for all cells of another container.
+        label: the names of a table's columns, the name of a Series, or the dtype of a tensor.
+    """
 
-    @abc.abstractmethod
+    container: str
+    columns: tuple[Column, ...] = ()
+    label: Any = None
+
+    @classmethod
+    def of(cls, part: Any, name: str) -> Self:
+        """The form of one public part, which came as the argument `name`.
+
+        Raises:
+            InputError: a part or a column to whose form cells cannot be cast one by one.
+        """
+        if isinstance(part, Tensor):
+            if part.is_floating_point() or part.is_complex():
+                return cls("tensor", label=part.dtype)
+            whole = part.new_zeros(0, device="cpu").numpy()
+            return cls("tensor", (Column.of(whole, name),), part.dtype)
+        if hasattr(part, "iloc") and part.ndim == 1:
+            return cls("series", (Column.of(part, f"{name}[{part.name!r}]"),), part.name)
+        if hasattr(part, "iloc"):
+            if not part.columns.is_unique:
+                raise InputError(name, part, "a table whose columns have different names")
+            parts = columns_of(part)
+            columns = tuple(Column.of(column, f"{name}[{column.name!r}]") for column in parts)
+            return cls("table", columns, part.columns)
+        if isinstance(part, np.ndarray):
+            return cls("array", (Column.of(part.reshape(-1), name),))
+        if hasattr(part, "tocsr") and part.dtype.kind in _NUMBERS:
+            return cls("sparse", (Column.of(np.zeros(0, part.dtype), name),))
+        if isinstance(part, list):
+            return cls("list")
+        if not _is_table(part):
+            return cls("other")
+        raise InputError(
+            name,
+            Unshown(part),
+            "a pandas DataFrame, an array, a tensor or a list",
+            "Convert it, such as by to_pandas().",
+        )
+
     def cast(self, part: Any, unfit: Marks, name: str) -> Any:
         """The private part in this form. Marks the records in `unfit` that have no value in it.
         `name` is for errors."""
-
-
-def leaf_form(part: Any, name: str) -> Leaf:
-    """The form of one public part."""
-    if isinstance(part, Tensor):
-        return TensorForm(part.dtype)
-    if hasattr(part, "iloc"):
-        if part.ndim == 1:
-            return SeriesForm(part.name, column_form(part, name))
-        if not part.columns.is_unique:
-            raise InputError(name, part, "a table whose columns have different names")
-        columns = (column_form(column, name) for column in columns_of(part))
-        return TableForm(part.columns, tuple(columns))
-    if isinstance(part, np.ndarray):
-        return _array_form(part, name)
-    if hasattr(part, "tocsr") and part.dtype.kind in _NUMBERS:
-        return SparseForm(NumberForm(part.dtype, 0))
-    if isinstance(part, list) or not _is_table(part):
-        return AsItCame(list if isinstance(part, list) else None)
-    raise InputError(
-        name,
-        Unshown(part),
-        "a pandas DataFrame, an array, a tensor or a list",
-        "Convert it, such as by to_pandas().",
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class AsItCame(Leaf):
-    """Samples of a list, which have no dtype in common, and containers of the caller's own, of
-    which dpbo knows nothing."""
-
-    kind: type | None
-
-    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
-        if (
-            isinstance(part, list) != (self.kind is list)
-            or _is_table(part)
-            or isinstance(part, (np.ndarray, Tensor))
-        ):
+        cast = {
+            "tensor": self._tensor,
+            "table": self._table,
+            "series": self._series,
+            "array": self._array,
+            "sparse": self._sparse,
+        }
+        if self.container in cast:
+            return cast[self.container](part, unfit, name)
+        known = _is_table(part) or isinstance(part, (np.ndarray, Tensor))
+        if known or isinstance(part, list) != (self.container == "list"):
             raise InputError(name, type(part).__name__, "of the public records' type", _NEEDED)
         return part
 
-
-@dataclass(frozen=True, eq=False)
-class TensorForm(Leaf):
-    """A tensor of this dtype."""
-
-    dtype: torch.dtype
-
-    @property
-    def may_be_unfit(self) -> bool:
-        return not (self.dtype.is_floating_point or self.dtype.is_complex)
-
-    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
+    def _tensor(self, part: Any, unfit: Marks, name: str) -> Any:
         if not isinstance(part, Tensor):
             raise InputError(name, type(part).__name__, "a tensor, as the public records are")
-        if part.dtype == self.dtype:
+        if part.dtype == self.label:
             return part
-        if part.is_complex() != self.dtype.is_complex:
-            raise InputError(
-                name, str(part.dtype), f"of dtype {self.dtype}, as the public records are"
-            )
-        if not self.may_be_unfit:
-            return part.to(self.dtype)
-        whole = ArrayForm(
-            NumberForm(torch.zeros(0, dtype=self.dtype, device="cpu").numpy().dtype, 0)
-        )
-        return torch.from_numpy(whole.cast(part.detach().double().cpu().numpy(), unfit, name)).to(
-            part.device
-        )
+        if part.is_complex() != self.label.is_complex:
+            allowed = f"of dtype {self.label}, as the public records are"
+            raise InputError(name, str(part.dtype), allowed)
+        if not self.columns:
+            return part.to(self.label)
+        whole = self._array(part.detach().double().cpu().numpy(), unfit, name)
+        return torch.from_numpy(whole).to(part.device)
 
-
-class AlikeForm(Leaf):
-    """A part whose cells all have one form."""
-
-    column: Column
-
-    @property
-    def may_be_unfit(self) -> bool:
-        return self.column.may_be_unfit
-
-
-@dataclass(frozen=True, eq=False)
-class ArrayForm(AlikeForm):
-    """An array of one dtype, of any width."""
-
-    column: Column
-
-    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
-        cells = _as_array(part, name)
-        wide = np.zeros(cells.size, dtype=bool)
-        found = np.asarray(self.column.cast(cells.reshape(-1), wide)).reshape(cells.shape)
-        unfit |= wide.reshape(len(cells), -1).any(1)
+    def _array(self, part: Any, unfit: Marks, name: str) -> Any:
+        column = self.columns[0]
+        part = on_host(part)
+        if hasattr(part, "iloc") or isinstance(part, (list, tuple)):
+            part = np.fromiter(part, dtype=object, count=len(part))
+        if not isinstance(part, np.ndarray) or part.ndim == 0 or hasattr(part, "columns"):
+            raise InputError(name, type(part).__name__, "an array, as the public records are")
+        if column.values is not None and part.ndim != 1:
+            raise InputError(name, part.shape, "one label for each record")
+        wide = np.zeros(part.size, dtype=bool)
+        found = np.asarray(column.cast(part.reshape(-1), wide)).reshape(part.shape)
+        unfit |= wide.reshape(len(part), -1).any(1)
         return found
 
+    def _series(self, part: Any, unfit: Marks, name: str) -> Any:
+        part = on_host(part)
+        if not isinstance(part, (list, tuple)) and getattr(part, "ndim", 0) != 1:
+            allowed = "one label for each record, in the records' order"
+            raise InputError(name, type(part).__name__, allowed)
+        return self.columns[0].series(part, unfit).rename(self.label)
 
-@dataclass(frozen=True, eq=False)
-class ObjectArrayForm(Leaf):
-    """An array of objects, each column of which has its own kinds of values."""
-
-    columns: tuple[Column, ...]
-
-    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
-        cells = _as_array(part, name)
-        flat = cells.reshape(len(cells), -1)
-        if flat.shape[1] != len(self.columns):
-            raise InputError(
-                name,
-                Unshown(part),
-                f"of {len(self.columns)} cells a row, as the public records are",
-            )
-        found = np.full(flat.shape, None)
-        for place, column in enumerate(self.columns):
-            found[:, place] = column.cast(flat[:, place], unfit)
-        return found.reshape(cells.shape)
-
-
-@dataclass(frozen=True, eq=False)
-class StructuredForm(Leaf):
-    """An array whose rows have named fields."""
-
-    dtype: np.dtype[Any]
-    columns: Mapping[str, Column]
-
-    may_be_unfit = True
-
-    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
-        names = getattr(getattr(part, "dtype", None), "names", None) or ()
-        if not isinstance(part, np.ndarray) or not set(self.columns) <= set(names):
-            raise InputError(
-                name, type(part).__name__, "a structured array with the public records' fields"
-            )
-        found = np.zeros(part.shape, self.dtype)
-        for field_name, column in self.columns.items():
-            found[field_name] = column.cast(part[field_name], unfit)
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class SparseForm(AlikeForm):
-    """A sparse matrix of numbers, as CSR."""
-
-    column: NumberForm
-
-    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
+    def _sparse(self, part: Any, unfit: Marks, name: str) -> Any:
         if not hasattr(part, "tocsr"):
             raise InputError(
                 name, type(part).__name__, "a sparse matrix, as the public records are"
             )
         rows = part.tocsr()
         wrong = np.zeros(len(rows.data), dtype=bool)
-        data = self.column.cast(rows.data, wrong)
+        data = self.columns[0].cast(rows.data, wrong)
         unfit[np.repeat(np.arange(len(unfit)), np.diff(rows.indptr))[wrong]] = True
         return type(rows)((data, rows.indices, rows.indptr), shape=rows.shape)
 
-
-@dataclass(frozen=True, eq=False)
-class SeriesForm(AlikeForm):
-    """A pandas Series."""
-
-    label: Hashable
-    column: Column
-
-    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
-        cast = _series(self.column, _one_column(part, name), unfit)
-        cast.name = self.label
-        return cast
-
-
-@dataclass(frozen=True, eq=False)
-class TableForm(Leaf):
-    """A pandas DataFrame."""
-
-    names: Any
-    columns: tuple[Column, ...]
-
-    @property
-    def may_be_unfit(self) -> bool:
-        return any(column.may_be_unfit for column in self.columns)
-
-    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
+    def _table(self, part: Any, unfit: Marks, name: str) -> Any:
         import pandas as pd
 
         if not hasattr(part, "iloc") or part.ndim != 2:
             raise InputError(name, type(part).__name__, "a DataFrame, as the public records are")
-        if not part.columns.equals(self.names):
-            part = part.iloc[:, self._places_in(part, name)]
+        if not part.columns.equals(self.label):
+            for label in self.label:
+                if (part.columns == label).sum() != 1:
+                    remedy = "Columns may come in any order, and further ones are left out."
+                    allowed = f"a table with one column {label!r}, as the public one has"
+                    raise InputError(name, part, allowed, remedy)
+            part = part.iloc[:, part.columns.get_indexer_for(self.label)]
         index = pd.RangeIndex(len(unfit))
-        if (numbers := self._as_floats(part)) is not None:
-            return pd.DataFrame(numbers, index=index, columns=self.names)
+        dtypes = {column.dtype for column in self.columns}
+        alike = len(dtypes) == 1 and self.columns[0].dtype in _FLOATS
+        if alike and all(dtype in _NUMERIC for dtype in part.dtypes):
+            # All cells at once: a wide table's columns would take longer one by one than its score.
+            floats = part.to_numpy(dtype=np.float64).T
+            with np.errstate(all="ignore"):
+                # Each column's cells side by side, as a table that is made of columns has them.
+                return pd.DataFrame(
+                    floats.astype(dtypes.pop(), order="C").T, index=index, columns=self.label
+                )
         made = {
-            place: _series(column, part.iloc[:, place], unfit)
+            place: column.series(part.iloc[:, place], unfit)
             for place, column in enumerate(self.columns)
         }
         table = pd.DataFrame(made, index=index, columns=pd.RangeIndex(len(made)))
-        table.columns = self.names
+        table.columns = self.label
         return table
-
-    def _places_in(self, part: Any, name: str) -> list[int]:
-        """Where a table has the public columns. Raises InputError where it lacks one."""
-        places = []
-        for label in self.names:
-            found = part.columns.get_indexer_for([label])
-            if len(found) != 1 or found[0] < 0:
-                remedy = "Columns may come in any order, and further ones are left out."
-                raise InputError(
-                    name, part, f"a table with one column {label!r}, as the public one has", remedy
-                )
-            places.append(int(found[0]))
-        return places
-
-    def _as_floats(self, part: Any) -> NDArray[Any] | None:
-        """All cells at once, where the public columns are floats of one dtype: a wide table's
-        columns would take longer one by one than its score. None for other tables.
-        """
-        dtypes = {column.dtype for column in self.columns}
-        kinds = {dtype.kind if isinstance(dtype, np.dtype) else "" for dtype in part.dtypes}
-        if len(dtypes) != 1 or not all(
-            isinstance(column, NumberForm) and not column.may_be_unfit for column in self.columns
-        ):
-            return None
-        if kinds <= set(_NUMBERS):
-            numbers = part.to_numpy(dtype=np.float64).T
-        elif kinds == {"O"}:
-            cells = part.to_numpy().T
-            numbers = _numbers(cells.reshape(-1)).reshape(cells.shape)
-        else:
-            return None
-        # Each column's cells side by side, as a table that is made of columns has them.
-        with np.errstate(all="ignore"):
-            return numbers.astype(dtypes.pop(), order="C").T
-
-
-class Column(abc.ABC):
-    """The form of one column's cells."""
-
-    dtype: Any
-
-    @property
-    def may_be_unfit(self) -> bool:
-        """Whether a cell can have no value in this form."""
-        return False
-
-    @abc.abstractmethod
-    def cast(self, column: Any, unfit: Marks) -> Any:
-        """A column's cells, each by itself, in this form. Marks in `unfit` those that have no value
-        in it."""
-
-
-def _series(column: Column, cells: Any, unfit: Marks) -> Any:
-    """The cells in a column's form, as a Series whose index counts rows."""
-    import pandas as pd
-
-    return pd.Series(
-        column.cast(cells, unfit), index=pd.RangeIndex(len(unfit)), dtype=column.dtype, copy=False
-    )
-
-
-def column_form(series: Any, name: str) -> Column:
-    """The form of a public column of pandas."""
-    import pandas as pd
-
-    dtype = series.dtype
-    if isinstance(dtype, np.dtype) and dtype.kind in _NUMBERS:
-        return NumberForm(dtype, series.iloc[0] if len(series) else 0)
-    if isinstance(dtype, pd.StringDtype):
-        return TextForm(dtype)
-    if isinstance(dtype, pd.CategoricalDtype):
-        values = column_form(pd.Series(dtype.categories, name=series.name), name)
-        if values.may_be_unfit and bool(series.isna().any()):
-            raise UsageError(
-                f"{name} has a column {series.name!r} of categories that are whole numbers or"
-                " bools, with missing values: make the categories text or floats."
-            )
-        return CategoryForm(dtype, values)
-    if isinstance(dtype, pd.DatetimeTZDtype) or getattr(dtype, "kind", "") in "Mm":
-        return MomentForm(dtype)
-    if isinstance(dtype, np.dtype) and dtype.kind == "O":
-        return ObjectForm.of(series)
-    raise InputError(
-        f"{name}[{series.name!r}]",
-        str(dtype),
-        "a column of numpy's numbers, dates, text, categories or objects",
-        _REMEDY,
-    )
 
 
 @dataclass(frozen=True, eq=False)
-class NumberForm(Column):
-    """Numbers of a numpy dtype. Whole numbers and bools have no missing value; `fill` stands where
-    one is missing."""
+class Column:
+    """The form of one column's cells.
 
-    dtype: np.dtype[Any]
-    fill: Any
+    Attributes:
+        cell: the kind of value that `_cell` makes of each: `float` for numbers of any dtype, `str`,
+            another type of objects, or a dtype of dates or durations.
+        dtype: of the column.
+        fill: what stands in place of a cell without a value: the missing value of the dtype, or a
+            public cell where it has none.
+        may_be_unfit: whether the dtype has no missing value.
+        values: the public categories or classes, one of which each cell must be; None where a cell
+            may have any value.
+    """
 
-    @property
-    def may_be_unfit(self) -> bool:
-        return self.dtype.kind in "biu"
+    cell: Any
+    dtype: Any
+    fill: Any = None
+    may_be_unfit: bool = False
+    values: Any = None
 
-    def cast(self, column: Any, unfit: Marks) -> Any:
-        numbers = _numbers(_cells(column))
+    @classmethod
+    def of(cls, public: Any, name: str) -> Self:
+        """The form of an array or a Series of public cells. `name` is for errors."""
+        dtype = public.dtype
+        kind = getattr(dtype, "kind", "")
+        if isinstance(dtype, np.dtype) and kind in _NUMBERS:
+            return cls(float, dtype, [*public[:1], 0][0], kind in "biu")
+        if isinstance(dtype, np.dtype) and kind == "O":
+            return cls._of_objects(public, name)
+        if isinstance(dtype, np.dtype) and kind in "UST":
+            return cls(bytes if kind == "S" else str, np.dtype(object), math.nan)
+        if type(dtype).__name__ == "StringDtype":
+            return cls(str, dtype)
+        if kind in "Mm" and kind:
+            return cls(dtype, dtype)
+        if hasattr(dtype, "categories"):
+            values = cls.of(dtype.categories, name)
+            if values.may_be_unfit and bool(public.isna().any()):
+                raise UsageError(
+                    f"{name} has categories that are whole numbers or bools, with missing values:"
+                    " make the categories text or floats."
+                )
+            return cls(values.cell, dtype, -1, values.may_be_unfit, dtype.categories)
+        allowed = "of numpy's numbers, dates, text, categories or objects"
+        raise InputError(name, str(dtype), allowed, _REMEDY)
+
+    @classmethod
+    def _of_objects(cls, public: Any, name: str) -> Self:
+        """The form of objects, which are all of one type or missing."""
+        given = [*map(_plain, public)]
+        missing = [cell for cell in given if is_missing(cell)]
+        kinds = {type(cell) for cell in given if not is_missing(cell)}
+        if len(kinds) > 1:
+            found = f"objects of types {', '.join(sorted(kind.__name__ for kind in kinds))}"
+            raise InputError(name, found, "of objects of one type, such as text alone", _REMEDY)
+        return cls([*kinds, str][0], np.dtype(object), [*missing, math.nan][0])
+
+    @classmethod
+    def of_classes(cls, labels: Any) -> Self:
+        """The form of labels that are among public classes, in their dtype: a record with another
+        label, or with none, is unfit, because no prediction is right."""
+        classes = np.unique(np.asarray(labels))
+        words = any(isinstance(label, str) for label in classes.tolist())
+        return cls(str if words else float, classes.dtype, 0, True, classes)
+
+    def cast(self, cells: Any, unfit: Marks) -> Any:
+        """Cells, each by itself, in this form. Marks in `unfit` those that have no value in it."""
+        if self.values is not None:
+            codes = self._codes(cells)
+            if self.may_be_unfit:
+                unfit |= codes < 0
+                codes = codes.clip(0)
+            if isinstance(self.values, np.ndarray):
+                return self.values[codes]
+            import pandas as pd
+
+            return pd.Categorical.from_codes(codes, dtype=self.dtype)
+        if self.cell is float and self.dtype.kind in _NUMBERS:
+            return self._numbers(cells, unfit)
+        if getattr(cells, "dtype", None) == self.dtype and self.dtype != object:
+            return getattr(cells, "array", cells)
+        found = [self._or_fill(_cell(cell, self.cell)) for cell in cells]
+        if self.dtype == object:
+            return np.fromiter(found, dtype=object, count=len(found))
+        if isinstance(self.dtype, np.dtype):
+            return np.array(found, dtype=self.dtype)
+        import pandas as pd
+
+        if hasattr(self.dtype, "tz"):
+            moments = pd.DatetimeIndex(np.array(found, dtype=self.dtype.base))
+            return moments.tz_localize("UTC").tz_convert(self.dtype.tz).array
+        return pd.array(found, dtype=self.dtype)
+
+    def series(self, cells: Any, unfit: Marks) -> Any:
+        """`cast`, as a pandas Series whose index counts rows."""
+        import pandas as pd
+
+        index = pd.RangeIndex(len(unfit))
+        return pd.Series(self.cast(cells, unfit), index=index, dtype=self.dtype, copy=False)
+
+    def _or_fill(self, value: Any) -> Any:
+        return self.fill if value is None else value
+
+    def _codes(self, cells: Any) -> NDArray[np.int64]:
+        """The place of each cell among the public values, -1 where there is none."""
+        if hasattr(getattr(cells, "dtype", None), "categories"):
+            # Each private category is looked up once. Code -1 takes the last place.
+            return np.append(self._codes(cells.dtype.categories), -1)[cells.array.codes]
+        places = {_cell(value, self.cell): place for place, value in enumerate(self.values)}
+        places.pop(None, None)
+        found = (places.get(_cell(cell, self.cell), -1) for cell in cells)
+        return np.fromiter(found, np.int64, len(cells))
+
+    def _numbers(self, cells: Any, unfit: Marks) -> Cells:
+        numbers = _floats(cells)
         with np.errstate(all="ignore"):
-            if not self.may_be_unfit:
+            if self.dtype.kind == "f":
                 return numbers.astype(self.dtype, copy=False)
-            lower, upper = _ends(self.dtype)
-            fits = (numbers == np.floor(numbers)) & (numbers >= lower) & (numbers < upper)
+            # The least value, and the one after the largest, are exact as float64.
+            ends = np.iinfo(np.uint8 if self.dtype == bool else self.dtype)
+            upper = 2 if self.dtype == bool else int(ends.max) + 1
+            whole = numbers == np.floor(numbers)
+            fits = whole & (numbers >= float(ends.min)) & (numbers < float(upper))
             found = np.where(fits, numbers, 0.0).astype(self.dtype)
         found[~fits] = self.fill
         unfit |= ~fits
         return found
-
-
-@dataclass(frozen=True, eq=False)
-class TextForm(Column):
-    """Text of pandas."""
-
-    dtype: Any
-
-    def cast(self, column: Any, unfit: Marks) -> Any:
-        import pandas as pd
-
-        if getattr(column, "dtype", None) == self.dtype:
-            return column.array
-        return pd.array(list(map(_text, _cells(column))), dtype=self.dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class FixedTextForm(Column):
-    """Text or bytes of at most a public length: it has no missing value."""
-
-    dtype: np.dtype[Any]
-    fill: Any
-
-    may_be_unfit = True
-
-    def cast(self, column: Any, unfit: Marks) -> Any:
-        kind = str if self.dtype.kind == "U" else bytes
-        found = np.full(len(column), self.fill, dtype=self.dtype)
-        for place, cell in enumerate(_cells(column)):
-            value = _text(cell) if kind is str else cell
-            fits = isinstance(value, kind) and np.array(value).itemsize <= self.dtype.itemsize
-            if fits:
-                found[place] = value
-            unfit[place] |= not fits
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class CategoryForm(Column):
-    """Categories: the public set in the public order. Another value is missing."""
-
-    dtype: Any
-    values: Column
-
-    @property
-    def may_be_unfit(self) -> bool:
-        return self.values.may_be_unfit
-
-    def cast(self, column: Any, unfit: Marks) -> Any:
-        import pandas as pd
-
-        if isinstance(getattr(column, "dtype", None), pd.CategoricalDtype):
-            # each private category is looked up once; code -1 takes the last place, which is
-            # missing
-            known = np.append(self._codes(pd.Series(column.dtype.categories)), -1)
-            codes = known[column.array.codes]
-        else:
-            codes = self._codes(column)
-        if self.may_be_unfit:
-            unfit |= codes < 0
-            codes = codes.clip(0)
-        return pd.Categorical.from_codes(codes, dtype=self.dtype)
-
-    def _codes(self, column: Any) -> NDArray[np.int64]:
-        """The public code of each cell, -1 where there is none."""
-        import pandas as pd
-
-        none = np.zeros(len(column), dtype=bool)
-        values = pd.Index(self.values.cast(column, none), dtype=self.dtype.categories.dtype)
-        return np.where(none, -1, self.dtype.categories.get_indexer(values))
-
-
-@dataclass(frozen=True, eq=False)
-class MomentForm(Column):
-    """Dates or durations of one unit and, for dates, of one time zone or none. A date without a
-    zone is missing where others have one."""
-
-    dtype: Any
-
-    def cast(self, column: Any, unfit: Marks) -> Any:
-        if getattr(column, "dtype", None) == self.dtype:
-            return getattr(column, "array", column)
-        zone = getattr(self.dtype, "tz", None)
-        plain = self.dtype if zone is None else self.dtype.base
-        whole = np.array([_moment(cell, plain, zone) for cell in _cells(column)], dtype=plain)
-        if zone is None:
-            return whole
-        import pandas as pd
-
-        return pd.DatetimeIndex(whole).tz_localize("UTC").tz_convert(zone).array
-
-
-@dataclass(frozen=True, eq=False)
-class ObjectForm(Column):
-    """Objects of the public column's types. A number becomes the first of whole number, float or
-    text that is among them.
-
-    Attributes:
-        types: the types of the public cells, numpy's scalars as Python's.
-        missing: the public column's first missing value, or NaN.
-    """
-
-    types: frozenset[type]
-    missing: Any
-    dtype: Any = object
-
-    @classmethod
-    def of(cls, public: Iterable[Any]) -> ObjectForm:
-        """The form of these cells."""
-        types = set[type]()
-        missing = []
-        for cell in map(_plain, public):
-            if is_missing(cell):
-                missing.append(cell)
-            else:
-                types.add(type(cell))
-        return cls(frozenset(types), [*missing, math.nan][0])
-
-    def cast(self, column: Any, unfit: Marks) -> Any:
-        return np.fromiter(map(self._cell, _cells(column)), dtype=object, count=len(column))
-
-    def _cell(self, cell: Any) -> Any:
-        cell = _plain(cell)
-        if is_missing(cell):
-            return self.missing
-        if type(cell) in self.types and not isinstance(cell, _EQUAL_ACROSS_TYPES):
-            return cell
-        number = _number(cell)
-        if int in self.types and number.is_integer():
-            return int(number)
-        if float in self.types and not math.isnan(number):
-            return number
-        if type(cell) in self.types:
-            return cell
-        text = _text(cell)
-        if str in self.types and text is not None:
-            return text
-        return self.missing
-
-
-@dataclass(frozen=True, eq=False)
-class ClassForm(Leaf):
-    """Labels that are among public classes, in their dtype. A record with another label, or with
-    none, is unfit: no prediction is right.
-
-    Attributes:
-        classes: the different public labels.
-        series: the name of the pandas Series that public labels came as, in a tuple of one; None
-            where they came as an array.
-    """
-
-    classes: NDArray[Any]
-    series: tuple[Hashable] | None = None
-
-    may_be_unfit = True
-
-    def cast(self, part: Any, unfit: Marks, name: str) -> Any:
-        words = self.classes.dtype.kind in "US" or any(
-            isinstance(label, str) for label in self.classes.tolist()
-        )
-        key: Callable[[Any], Any] = _text if words else _number
-        places = {key(label): place for place, label in enumerate(self.classes.tolist())}
-        cells = _one_column(part, name)
-        found = np.array([places.get(key(cell), -1) for cell in _cells(cells)], dtype=np.int64)
-        unfit |= found < 0
-        labels = self.classes[found.clip(0)]
-        if self.series is None:
-            return labels
-        import pandas as pd
-
-        return pd.Series(labels, index=pd.RangeIndex(len(labels)), name=self.series[0])
-
-
-def _array_form(part: Cells, name: str) -> Leaf:
-    kind = part.dtype.kind
-    flat = part.reshape(-1)
-    if kind == "V" and part.dtype.names and part.ndim == 1:
-        columns = {
-            field_name: _field_form(part[field_name], name) for field_name in part.dtype.names
-        }
-        return StructuredForm(part.dtype, columns)
-    if kind in _NUMBERS:
-        return ArrayForm(NumberForm(part.dtype, flat[0] if len(flat) else 0))
-    if kind in "Mm":
-        return ArrayForm(MomentForm(part.dtype))
-    if kind in "UST":
-        return ArrayForm(ObjectForm(frozenset({bytes if kind == "S" else str}), math.nan))
-    if kind == "O":
-        table = part.reshape(len(part), math.prod(part.shape[1:]))
-        return ObjectArrayForm(tuple(map(ObjectForm.of, table.T)))
-    raise InputError(name, part, "of numbers, text, dates, objects, or named fields of these")
-
-
-def _field_form(values: Cells, name: str) -> Column:
-    fill = values[0] if len(values) else np.zeros(1, values.dtype)[0]
-    kind = values.dtype.kind if values.ndim == 1 else "V"
-    if kind in _NUMBERS:
-        return NumberForm(values.dtype, fill)
-    if kind in "US":
-        return FixedTextForm(values.dtype, fill)
-    if kind in "Mm":
-        return MomentForm(values.dtype)
-    if kind == "O":
-        return ObjectForm.of(values)
-    raise InputError(name, values, "of fields of numbers, text, dates or objects, one a record")
 
 
 def _paths(records: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -689,35 +434,23 @@ def _is_table(part: Any) -> bool:
     return any(hasattr(part, name) for name in ("iloc", "columns", "dtypes", "dtype", "schema"))
 
 
-def _as_array(part: Any, name: str) -> Cells:
-    if isinstance(part, np.ndarray) and part.ndim:
-        return part
-    if (hasattr(part, "iloc") and part.ndim == 1) or isinstance(part, list):
-        return _cells(part)
-    raise InputError(name, type(part).__name__, "an array, as the public records are")
-
-
-def _one_column(part: Any, name: str) -> Any:
-    """Labels as something whose cells can be taken one by one."""
-    part = on_host(part)
-    if isinstance(part, (list, tuple)) or getattr(part, "ndim", 0) == 1:
-        return part
-    raise InputError(name, type(part).__name__, "one label for each record, in the records' order")
-
-
-def _cells(column: Any) -> Cells:
-    """A column's cells: as numbers where it has a numpy dtype of numbers, else each as it is."""
-    dtype = getattr(column, "dtype", None)
+def _floats(cells: Any) -> NDArray[np.float64]:
+    """Numbers as the nearest float64, NaN for what is none."""
+    dtype = getattr(cells, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind in _NUMBERS:
-        return np.asarray(column)
-    return np.fromiter(column, dtype=object, count=len(column))
+        return np.asarray(cells, dtype=np.float64)
+    values = (_cell(cell, float) for cell in cells)
+    return np.fromiter((math.nan if v is None else v for v in values), np.float64, len(cells))
 
 
 def _plain(cell: Any) -> Any:
     """Scalars of numpy and pandas as Python's: whether a cell is one or the other depends on the
-    other cells."""
+    other cells. A complex number on the real line is that number: one complex cell makes all of
+    them complex."""
     if isinstance(cell, np.generic) and cell.dtype.kind in f"{_NUMBERS}cUS":
-        return cell.item()
+        cell = cell.item()
+    if isinstance(cell, complex) and not cell.imag:
+        return cell.real
     if isinstance(cell, (datetime.datetime, datetime.timedelta)) and not is_missing(cell):
         if hasattr(cell, "to_pydatetime"):
             return cell.to_pydatetime(warn=False)
@@ -736,85 +469,69 @@ def is_missing(cell: Any) -> bool:
     return isinstance(cell, float) and math.isnan(cell)
 
 
-def _numbers(cells: Any) -> NDArray[np.float64]:
-    if isinstance(cells, np.ndarray) and cells.dtype.kind in _NUMBERS:
-        with np.errstate(all="ignore"):
-            return cells.astype(np.float64, copy=False)
-    return np.fromiter(map(_number, cells), np.float64, len(cells))
+def _cell(value: Any, kind: Any) -> Any:
+    """One cell as a value of a kind: `float`, `str` or another type, or a dtype of dates or
+    durations. None where it is missing, or has no value of that kind.
 
-
-def _number(cell: Any) -> float:
-    """The float64 nearest to a number, or to what a text says in Python's notation; NaN for
-    anything else."""
-    cell = _plain(cell)
-    if isinstance(cell, complex) and not cell.imag:
-        # One complex cell makes all of them complex.
-        cell = cell.real
-    if not isinstance(cell, (bool, int, float, str, decimal.Decimal)):
-        return math.nan
+    A number is the float64 nearest to it, or to what a text says in Python's notation. As text it
+    has the one notation that does not depend on its dtype.
+    """
+    if getattr(kind, "kind", "") in ("M", "m"):
+        return _moment(value, kind)
+    value = _plain(value)
+    if is_missing(value):
+        return None
+    if type(value) is kind and kind not in (bool, int, float):
+        return value
+    if kind is str and isinstance(value, (str, bool)):
+        return str(value)
+    if kind not in (bool, int, float, str):
+        return None
+    if not isinstance(value, (bool, int, float, str, decimal.Decimal)):
+        return None
     try:
-        return float(cell)
+        number = float(value)
     except (ValueError, ArithmeticError):
-        return math.nan
-
-
-def _text(cell: Any) -> str | None:
-    """A text as it is, a number in the one notation that does not depend on its dtype; None for
-    anything else."""
-    cell = _plain(cell)
-    if isinstance(cell, (str, bool)):
-        return str(cell)
-    number = _number(cell)
+        return None
     if math.isnan(number):
         return None
+    if kind is float:
+        return number
+    if kind is bool:
+        return bool(number) if number in (0.0, 1.0) else None
     if number.is_integer():
-        return str(int(number))
-    return repr(number)
+        return kind(int(number))
+    return repr(number) if kind is str else None
 
 
-def _moment(cell: Any, dtype: np.dtype[Any], zone: Any) -> Any:
-    """numpy's date or duration of this dtype, in UTC where there is a zone; NaT for anything else,
-    and for what the dtype cannot hold."""
-    dates = dtype.kind == "M"
-    unit = np.datetime_data(dtype)[0]
-    kind: Any = np.datetime64 if dates else np.timedelta64
-    none = kind("NaT", unit)
+def _moment(cell: Any, dtype: Any) -> Any:
+    """numpy's date or duration of this dtype, in UTC where it has a zone. None for anything else,
+    for what the dtype cannot hold, and for a date without a zone where others have one."""
+    zone = getattr(dtype, "tz", None)
+    plain = dtype if zone is None else dtype.base
     try:
-        if isinstance(cell, str) and dates:
+        if isinstance(cell, str) and plain.kind == "M":
             cell = datetime.datetime.fromisoformat(cell)
-        if isinstance(cell, datetime.datetime):
-            if (cell.tzinfo is None) != (zone is None):
-                return none
-            cell = cell if zone is None else cell.astimezone(datetime.UTC).replace(tzinfo=None)
-            cell = cell.to_datetime64() if hasattr(cell, "to_datetime64") else np.datetime64(cell)
-        elif zone is not None:
-            return none
+        zoned = getattr(cell, "tzinfo", None) is not None
+        if zoned != (zone is not None):
+            return None
+        if zoned:
+            cell = cell.astimezone(datetime.UTC).replace(tzinfo=None)
+        if hasattr(cell, "to_numpy"):
+            cell = cell.to_numpy()
         elif isinstance(cell, datetime.date):
             cell = np.datetime64(cell)
         elif isinstance(cell, datetime.timedelta):
-            if hasattr(cell, "to_timedelta64"):
-                cell = cell.to_timedelta64()
-            else:
-                cell = np.timedelta64(cell)
-        if not isinstance(cell, np.datetime64 if dates else np.timedelta64):
-            return none
-        cast = cell.astype(dtype)
-        days = f"{dtype.kind}8[D]"
-        # Else it overflowed.
-        if cast.astype(days) == cell.astype(days):
-            return cast
-        return none
+            cell = np.timedelta64(cell)
+        if not isinstance(cell, np.generic) or cell.dtype.kind != plain.kind:
+            return None
+        cast = cell.astype(plain)
+        days = f"{plain.kind}8[D]"
+        # Else it overflowed, or is NaT.
+        return cast if cast.astype(days) == cell.astype(days) else None
     except Exception:
         # A value that its own type cannot convert.
-        return none
-
-
-def _ends(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """Least value, and the one after the largest, both exact as float64."""
-    if dtype.kind == "b":
-        return 0.0, 2.0
-    ends = np.iinfo(dtype)
-    return float(ends.min), float(int(ends.max) + 1)
+        return None
 
 
 def form_of(schema: Any, example: Any) -> Form | None:

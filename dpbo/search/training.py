@@ -20,15 +20,7 @@ from sklearn.exceptions import FitFailedWarning
 from sklearn.utils.parallel import Parallel, delayed
 
 from dpbo.curator.curator import Curator
-from dpbo.curator.public_form import (
-    ArrayForm,
-    ClassForm,
-    Form,
-    Leaf,
-    NumberForm,
-    SeriesForm,
-    leaf_form,
-)
+from dpbo.curator.public_form import Column, Form, Leaf
 from dpbo.curator.records import count_records, require_disjoint
 from dpbo.errors import InputError
 from dpbo.isolation import raised_by_signal
@@ -184,29 +176,22 @@ def public_form(X: Any, y: Any, *, classifier: bool) -> Form:
     other numbers are floats. To refuse a label, such as NaN, would tell of that record.
     """
     table = X if hasattr(X, "shape") or _are_texts(X) else np.asarray(X)
-    leaves: dict[Any, Leaf] = {(0,): leaf_form(table, "X_train")}
     labels: Any = y
     if y is None:
         labels = np.zeros(0)
     elif not hasattr(y, "iloc"):
         labels = np.asarray(y)
-    if classifier and y is not None and labels.ndim == 1:
-        series = (labels.name,) if hasattr(labels, "iloc") else None
-        leaves[1,] = ClassForm(np.unique(np.asarray(labels)), series)
+    container = "series" if hasattr(labels, "iloc") else "array"
+    if classifier and y is not None:
+        column = Column.of_classes(labels)
+    elif getattr(labels.dtype, "kind", "") in "biuf" and isinstance(labels.dtype, np.dtype):
+        # An error is measured on a line.
+        column = Column(float, np.dtype(np.float64))
     else:
-        leaves[1,] = _with_floats(leaf_form(labels, "y_train"))
+        column = Column.of(labels, "y_train")
+    form = Leaf(container, (column,), getattr(labels, "name", None))
+    leaves: dict[Any, Leaf] = {(0,): Leaf.of(table, "X_train"), (1,): form}
     return Form(leaves, {(0,): "X_val", (1,): "y_val"})
-
-
-def _with_floats(form: Leaf) -> Leaf:
-    """The form of labels with float64 in place of whole numbers, because an error is measured on a
-    line."""
-    floats = NumberForm(np.dtype(np.float64), 0.0)
-    if isinstance(form, ArrayForm) and isinstance(form.column, NumberForm):
-        return ArrayForm(floats)
-    if isinstance(form, SeriesForm) and isinstance(form.column, NumberForm):
-        return SeriesForm(form.label, floats)
-    return form
 
 
 def _are_texts(X: Any) -> bool:

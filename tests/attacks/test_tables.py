@@ -44,6 +44,7 @@ HOSTILE: list[Any] = [
     True,
     -0.0,
     1j,
+    complex(2.0, 0.0),
     pd.Timestamp("2020-05-05", tz="Asia/Tokyo"),
     datetime.date(2020, 1, 1),
     datetime.timedelta(1),
@@ -73,7 +74,8 @@ def public_table():
             "flag": [True, False, True, True, False, False],
             "text": ["a", "b", "c", "7", "b", "a word"],
             "object": pd.Series(["x", "y", None, "x", "y", "x"], dtype=object),
-            "mixed": pd.Series([1, "one", 2.5, None, True, "x"], dtype=object),
+            "flags": pd.Series([True, None, False, True, True, False], dtype=object),
+            "counts": pd.Series([1, None, 2, 3, 3, 1], dtype=object),
             "category": pd.Categorical(["u", "v", "w", "u", None, "v"], categories=["w", "u", "v"]),
             "ordered": pd.Categorical(
                 [3.0, 1.0, 2.0, 1.0, 1.0, 3.0], categories=[3.0, 1.0, 2.0], ordered=True
@@ -160,7 +162,7 @@ ARRAYS = {
     "whole numbers": np.array([1, 2, 3, 1]),
     "floats": np.array([[0.5, 1.0], [2.0, 3.0], [1.0, 1.0], [0.0, 2.0]]),
     "words": np.array(["a", "b", "c", "a"]),
-    "objects": np.array([["a", 1], ["b", 2], ["c", None], ["a", 1]], dtype=object),
+    "objects": np.array([["a", "1"], ["b", "2"], ["c", None], ["a", "1"]], dtype=object),
     "dates": np.array(
         ["2020-01-01", "2021-01-01", "2020-01-01", "2022-01-01"], dtype="datetime64[s]"
     ),
@@ -191,15 +193,17 @@ def test_one_cell_changes_no_other_record_of_an_array_or_a_series(kind):
         assert not unfit[:3].any()
 
 
-def test_structured_records_are_cast():
-    dtype = np.dtype([("age", "i4"), ("job", "U5"), ("dose", "f4")])
-    public = np.array([(30, "baker", 0.5), (40, "nurse", 1.0)], dtype=dtype)
-    rows = [(30, "baker", 0.5), (40, "a longer word", 1.0), (2.5, "nurse", math.nan)]
-    wide = np.array(rows, dtype=[("age", "f8"), ("job", "U20"), ("dose", "f8")])
-    cast, unfit = Form.of(public).cast(wide)
-    assert cast.dtype == dtype
-    assert cast[0] == public[0]
-    assert unfit.tolist() == [False, True, True]
+@pytest.mark.parametrize(
+    "public",
+    [
+        pytest.param(np.zeros(2, dtype=[("age", "i4"), ("job", "U5")]), id="named fields"),
+        pytest.param(np.array([["a", 1], ["b", 2]], dtype=object), id="array of text and numbers"),
+        pytest.param(pd.DataFrame({"a": [1, "one"]}), id="column of text and numbers"),
+    ],
+)
+def test_public_cells_of_several_types_are_refused_by_name(public):
+    with pytest.raises(InputError, match=r"^schema.*as a DataFrame"):
+        Form.of(public, "schema")
 
 
 def test_sparse_records_are_cast():

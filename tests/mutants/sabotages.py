@@ -2353,7 +2353,7 @@ SABOTAGES = (
     # the form of private tables, and the trial of scores
     Sabotage(
         "a whole number's column takes what dtype the private cells have",
-        where="dpbo.curator.public_form:NumberForm.cast",
+        where="dpbo.curator.public_form:Column._numbers",
         old="unfit |= ~fits\n        return found",
         new="unfit |= ~fits\n        return numbers if not fits.all() else found",
         test="tests/attacks/test_tables.py::test_one_cell_changes_no_other_record_of_a_column",

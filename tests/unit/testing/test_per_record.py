@@ -12,7 +12,7 @@ import torch
 from scipy.sparse import csr_matrix
 from sklearn.preprocessing import LabelEncoder
 
-from dpbo.curator.public_form import TableForm
+from dpbo.curator.public_form import Leaf
 from dpbo.errors import ScoreError
 from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism
@@ -29,11 +29,8 @@ FRAME = pd.DataFrame({"age": AGES, "job": JOBS, "dose": DOSES})
 ROWS = [
     {"age": age, "job": job, "dose": dose} for age, job, dose in zip(AGES, JOBS, DOSES, strict=True)
 ]
-STRUCTURED = np.array(
-    [*zip(AGES, JOBS, DOSES, strict=True)], dtype=[("age", "i8"), ("job", "U9"), ("dose", "f8")]
-)
 PUBLIC_CODES = {"nurse": 1, "baker": 2, "clerk": 3}
-CONTAINERS = {"a table": FRAME, "a list": ROWS, "a structured array": STRUCTURED}
+CONTAINERS = {"a table": FRAME, "a list": ROWS}
 
 
 def column(records, name):
@@ -90,7 +87,7 @@ def test_scores_that_depend_on_the_batch_are_found_in_every_container(container)
 
 
 def test_the_same_scores_are_refused_before_a_charge_on_the_examples_of_a_curator():
-    for records in (FRAME, ROWS, STRUCTURED):
+    for records in (FRAME, ROWS):
         for score in (
             LEAKS["mean imputation"],
             LEAKS["category codes"],
@@ -249,13 +246,13 @@ def test_a_wide_table_is_tried_without_casting_all_of_it_for_each_cell(monkeypat
     # A model that refuses missing values is tried column by column. Casting the table anew for each
     # took time with the square of its width: minutes at 160 columns, hours at 1,000.
     casts = []
-    cast = TableForm.cast
+    cast = Leaf.cast
 
     def counted(self, *given):
         casts.append(1)
         return cast(self, *given)
 
-    monkeypatch.setattr(TableForm, "cast", counted)
+    monkeypatch.setattr(Leaf, "cast", counted)
 
     def refuses_missing(_, table):
         if table.isna().any().any():
