@@ -235,7 +235,7 @@ class ReservationChanged(LedgerMismatch):
         else:
             remedy = (
                 "Give the same one, or choose another name. It is the same only if the functions,"
-                " numbers, text, lists and dicts that it refers to are. If only its code was"
+                " numbers, text and tables that it refers to are. If only its code was"
                 " rewritten and the question is the same, delete the file of fingerprints beside"
                 " the ledger, which also notices an older copy of it."
             )

@@ -8,15 +8,15 @@ functions. `detail` says how closely it looks at functions and at objects of oth
     "code"        functions by their code and defaults, estimators by their parameters: is this
                   reservation the one in the ledger? Tensors, bound objects, data classes and what a
                   function refers to stay out: they may be private, and the ledger is public.
-    "references"  the caller's own functions and classes by their code, constants and bases, and by
-                  what they refer to: functions, numbers, text, tables, and lists, dicts and sets
-                  that they do not fill themselves; also in other modules of the caller's, and
-                  in namespaces such as argparse makes, where code names these as variables.
-                  Torch modules by their parameters, buffers and mode, the caller's own objects by
-                  their attributes, estimators by their parameters, libraries by names: does a
-                  reservation go on with what it began with?
-    "content"     everything that can be reached: code with closures, the order of mappings, pickles
-                  of other objects: did two runs do the same in public?
+    "references"  the caller's own functions by their code, constants and defaults, and by what they
+                  close over or name, also in other modules of the caller's and in namespaces such
+                  as argparse makes: functions, numbers, text, tables; not variables that they bind
+                  anew, nor lists, dicts and sets, which they may fill. The caller's own classes by
+                  their functions and constants, objects of these by their attributes, torch modules
+                  by their parameters and buffers, estimators by their parameters, libraries by
+                  names: does a reservation go on with what it began with?
+    "content"     code with closures, the order of mappings, pickles of other objects: did two runs
+                  do the same in public?
 
 A class may define `fingerprint_parts()`, which returns what is compared instead of its fields. It
 is not used for "content".
@@ -33,12 +33,13 @@ import hashlib
 import io
 import itertools
 import numbers
-import pathlib
 import pickle
+import site
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -47,33 +48,16 @@ from torch import Tensor
 
 Detail = Literal["names", "code", "references", "content"]
 LIBRARIES = (
-    *(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib")),
-    f"{pathlib.Path(__file__).parent}/",
+    *(f"{sysconfig.get_paths()[name]}/" for name in ("purelib", "platlib", "stdlib")),
+    *(f"{folder}/" for folder in (*site.getsitepackages(), site.getusersitepackages())),
+    # Such as those of `pip install --target`, on PYTHONPATH.
+    *(f"{folder}/" for folder in sys.path if folder and any(Path(folder).glob("*.dist-info"))),
+    f"{Path(__file__).parent}/",
 )
-_CONTAINERS = (list, dict, set, frozenset)
-# Items of lists, dicts and sets that a walk looks at. A longer one counts by its length.
-_MOST_ITEMS = 10_000
-_VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
-_LOADING = (*_VARIABLES, "LOAD_ATTR")
-# Containers and objects within one another. A deeper one counts by its type.
-_DEEPEST = 100
-_METHODS = (types.FunctionType, staticmethod, classmethod)
-_FILLING = frozenset(
-    {
-        "add",
-        "append",
-        "appendleft",
-        "clear",
-        "discard",
-        "extend",
-        "insert",
-        "pop",
-        "popitem",
-        "remove",
-        "setdefault",
-        "update",
-    }
-)
+# What folders of libraries are called, wherever they lie.
+_LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
+_CHANGING = (list, dict, set, types.ModuleType)
+_BINDING = ("STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR")
 _CONSTANTS = (
     numbers.Number,
     str,
@@ -151,12 +135,8 @@ class _Walk:
     def __init__(self, detail: Detail, key: bytes) -> None:
         self.detail = detail
         self.key = key
-        # Functions and classes met so far; None while one is being looked at.
-        self.functions: dict[Any, bytes | None] = {}
-        # Containers and objects that are being looked at.
+        # Values that are being looked at, by identity.
         self.within = set[int]()
-        self.changed: dict[type, set[str]] = {}
-        self.items_left = _MOST_ITEMS
 
     def join(self, kind: str, *parts: Any, raw: bytes = b"") -> bytes:
         """The hash of a kind, of bytes and of the digests of parts."""
@@ -168,198 +148,95 @@ class _Walk:
             hashed.update(self.digest(part))
         return hashed.digest()
 
-    def object(self, value: Any, *parts: Any, raw: bytes = b"") -> bytes:
-        """`join` under the name of the value's type; where references count, with the methods of
-        the caller's own classes.
-        """
-        kind = type(value)
-        return self.join(
-            kind.__qualname__,
-            *([kind] if self.detail == "references" and is_own(kind) else []),
-            *parts,
-            raw=raw,
-        )
-
     def digest(self, value: Any) -> bytes:
         if isinstance(value, np.generic) and value.dtype.kind in "biufcSU":
             number = value.item()
             # A long double has no Python type.
             value = value if isinstance(number, np.generic) else number
+        kind = type(value).__qualname__
         if isinstance(value, enum.Enum):
-            return self.object(value, raw=value.name.encode())
+            return self.join(kind, raw=value.name.encode())
         if isinstance(value, _CONSTANTS) and not isinstance(value, np.generic):
-            return self.join(type(value).__qualname__, raw=repr(value).encode())
+            return self.join(kind, raw=repr(value).encode())
+        if id(value) in self.within:
+            return self.join("within itself", raw=_name(type(value)))
+        self.within.add(id(value))
+        try:
+            return self.parts(value, kind)
+        finally:
+            self.within.remove(id(value))
+
+    def parts(self, value: Any, kind: str) -> bytes:
+        """The digest of a value that is no constant."""
+        references = self.detail == "references"
         if isinstance(value, Tensor) and self.detail != "code":
             flat = value.detach().cpu().to_dense().resolve_conj().resolve_neg().reshape(-1)
-            return self.join(
-                f"{type(value).__qualname__} {value.dtype} {tuple(value.shape)}",
-                raw=flat.view(torch.uint8).numpy().tobytes(),
-            )
+            content = flat.view(torch.uint8).numpy().tobytes()
+            return self.join(f"{kind} {value.dtype} {tuple(value.shape)}", raw=content)
         if isinstance(value, (np.ndarray, np.generic)):
-            kind = f"{type(value).__qualname__} {value.dtype} {value.shape}"
+            array = f"{kind} {value.dtype} {value.shape}"
             if value.dtype.hasobject:
-                return self.join(kind, *value.reshape(-1).tolist())
-            return self.join(kind, raw=value.tobytes())
+                return self.join(array, *value.reshape(-1).tolist())
+            return self.join(array, raw=value.tobytes())
+        if isinstance(value, types.CodeType):
+            return self.join("code", value.co_names, value.co_consts, raw=value.co_code)
         if self.detail != "content" and hasattr(type(value), "fingerprint_parts"):
-            return self.object(value, *value.fingerprint_parts())
-        own_function = isinstance(value, types.FunctionType) and is_own(value)
-        if (
-            self.detail in ("code", "references")
-            and (callable(value) or isinstance(value, _METHODS))
-            and hasattr(value, "__wrapped__")
-            and not own_function
-        ):
+            return self.join(kind, *value.fingerprint_parts())
+        if hasattr(value, "__wrapped__") and self.detail in ("code", "references"):
             # Such as by torch.no_grad().
             return self.join("wrapped", value.__wrapped__)
         if isinstance(value, (types.FunctionType, type)):
-            return self.remembered(value)
+            return self.code(value, kind)
         if isinstance(value, functools.partial):
             return self.join("partial", value.func, value.args, value.keywords)
         if isinstance(value, types.MethodType) and self.detail in ("references", "content"):
             return self.join("method", value.__func__, value.__self__)
-        if isinstance(value, types.CodeType):
-            return self.code(value)
-        if self.detail == "references" and hasattr(type(value), "iloc"):
+        if isinstance(value, Mapping) and self.detail != "content":
+            return self.join(kind, raw=b"".join(sorted(map(self.digest, value.items()))))
+        if isinstance(value, Mapping):
+            return self.join(kind, *value.items())
+        if isinstance(value, (set, frozenset)):
+            return self.join(kind, raw=b"".join(sorted(map(self.digest, value))))
+        if isinstance(value, (list, tuple, range)):
+            return self.join(kind, *value)
+        own = [type(value)] if references else []
+        if hasattr(type(value), "get_params") and self.detail in ("code", "references"):
+            return self.join(kind, *own, value.get_params(deep=False))
+        if references and hasattr(type(value), "iloc"):
             cells = [column.to_numpy() for column in columns_of(value)]
             return self.join("table", [*getattr(value, "columns", ())], *cells)
-        if self.detail == "references" and hasattr(type(value), "tocsr"):
-            rows = value.tocsr()
-            return self.join("sparse", rows.shape, rows.indptr, rows.indices, rows.data)
-        if self.detail in ("code", "references") and hasattr(type(value), "get_params"):
-            return self.object(value, value.get_params(deep=False))
         if dataclasses.is_dataclass(value) and self.detail != "code":
-            return self.object(
-                value,
-                *((part.name, getattr(value, part.name)) for part in dataclasses.fields(value)),
-            )
-        if isinstance(value, (Mapping, list, tuple, range, set, frozenset)):
-            return self.items(value)
+            fields = ((part.name, getattr(value, part.name)) for part in dataclasses.fields(value))
+            return self.join(kind, *own, *fields)
+        if references and isinstance(value, torch.nn.Module):
+            # Its text tells the settings of layers.
+            held = [*value.named_parameters(), *value.named_buffers()]
+            return self.join(kind, *own, value.training, *held, raw=repr(value).encode())
         if self.detail == "content":
-            return self.object(value, raw=_pickled(value))
-        if self.detail == "references" and isinstance(value, torch.nn.Module):
-            settings = [self.settings(layer) for layer in value.modules()]
-            return self.object(
-                value, value.state_dict(), [*value.buffers()], settings, raw=repr(value).encode()
-            )
-        if self.detail == "references" and is_own(type(value)):
-            changed = self.changed_by(type(value))
-            in_slots = {member.__name__: part for member, part in slots(value).items()}
-            held = {**in_slots, **attributes(value)}.items()
-            lasting = {name: part for name, part in held if self.lasts(part, name, changed)}
-            return self.once(value, lambda: self.object(value, lasting))
-        return self.object(value, raw=_name(value) if callable(value) else b"")
+            return self.join(kind, raw=_pickled(value))
+        if references and is_own(type(value)):
+            lasting = _lasting(attributes(value).items(), _methods(type(value)))
+            return self.join(kind, *own, lasting)
+        return self.join(kind, raw=_name(value) if callable(value) else b"")
 
-    def items(self, value: Any) -> bytes:
-        """The digest of a container."""
-        if self.detail == "references" and isinstance(value, _CONTAINERS):
-            if len(value) > self.items_left:
-                return self.object(value, len(value))
-            self.items_left -= len(value)
-        if isinstance(value, Mapping) and self.detail == "content":
-            return self.object(value, *itertools.chain.from_iterable(value.items()))
-        if isinstance(value, Mapping):
-            pairs = self.once(
-                value,
-                lambda: b"".join(
-                    sorted(self.digest(name) + self.digest(part) for name, part in value.items())
-                ),
-            )
-            return self.object(value, raw=pairs)
-        if isinstance(value, (set, frozenset)):
-            return self.object(value, raw=b"".join(sorted(map(self.digest, value))))
-        return self.once(value, lambda: self.object(value, *value))
-
-    def once(self, value: Any, look: Callable[[], bytes]) -> bytes:
-        """What `look` gives; within itself, and deep within others, a value counts by its type."""
-        if id(value) in self.within or len(self.within) > _DEEPEST:
-            return self.join("within itself", raw=_name(type(value)))
-        self.within.add(id(value))
-        try:
-            return look()
-        finally:
-            self.within.remove(id(value))
-
-    def lasts(self, value: Any, name: str, changed: Collection[str]) -> bool:
-        """Whether what a name is bound to counts: a container only where the caller's code does not
-        fill it.
-        """
-        if isinstance(value, _CONTAINERS):
-            return name not in changed
-        return _lasts(value) or (
-            self.detail == "references"
-            and (isinstance(value, torch.nn.Module) or is_own(type(value)))
-        )
-
-    def changed_by(self, kind: type) -> set[str]:
-        """`_changed_by`, computed once."""
-        if kind not in self.changed:
-            self.changed[kind] = _changed_by(kind)
-        return self.changed[kind]
-
-    def settings(self, layer: torch.nn.Module) -> list[tuple[str, Any]]:
-        """The attributes of a layer that count, but for its parameters, buffers, layers and
-        hooks.
-        """
-        changed = self.changed_by(type(layer))
-        held = []
-        for name, part in sorted(vars(layer).items()):
-            own = name[0] != "_" and name not in changed
-            if _lasts(part) or (own and isinstance(part, _CONTAINERS)):
-                held.append((name, part))
-        return held
-
-    def remembered(self, value: Any) -> bytes:
-        """The digest of a function or class, computed once; within itself it counts by its name."""
-        library = self.detail == "references" and not is_own(value)
-        if (
-            self.detail == "names"
-            or library
-            or (isinstance(value, type) and self.detail != "references")
-        ):
-            return self.join(type(value).__qualname__, raw=_name(value))
-        if value not in self.functions:
-            self.functions[value] = None
-            self.functions[value] = self.source(value)
-        return self.functions[value] or self.join("within itself", raw=_name(value))
-
-    def source(self, value: Any) -> bytes:
+    def code(self, value: Any, kind: str) -> bytes:
         """The digest of a function from its code and what that uses, or of a class from its
-        methods.
+        functions, constants and bases.
         """
+        references = self.detail == "references"
+        by_name = not is_own(value) if references else isinstance(value, type)
+        if by_name or self.detail == "names":
+            return self.join(kind, raw=_name(value))
         if isinstance(value, type):
-            changed = self.changed_by(value)
-            held = {}
-            for member, part in _members(value):
-                constant = member not in changed and self.lasts(part, member, changed)
-                if constant or isinstance(part, _METHODS):
-                    held[member] = part
-            return self.join("class", held, value.__bases__)
-        name = b"" if self.detail == "references" else _name(value)
-        code = self.code(value.__code__, value.__doc__)
-        used = [] if self.detail == "code" else [*self.used(value)]
-        return self.join("function", code, value.__defaults__, value.__kwdefaults__, used, raw=name)
-
-    def used(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-        """What a function's code refers to outside itself: what it closes over, and for
-        "references" also what it names.
-        """
-        if self.detail == "content":
-            yield from _closed_over(function)
-            return
-        bound, changed = _bound_and_changed(function.__code__)
-        for name, value in [*_closed_over(function), *names(function)]:
-            within, _, plain = name.rpartition(".")
-            counts = within and name in changed
-            if plain not in bound and not counts and self.lasts(value, plain, changed):
-                yield name, value
-
-    def code(self, code: types.CodeType, doc: str | None = None) -> bytes:
-        """The digest of compiled code, without the function's docstring."""
-        if doc is not None and code.co_consts[:1] == (doc,):
-            constants = code.co_consts[1:]
-        else:
-            constants = code.co_consts
-        return self.join("code", code.co_names, constants, raw=code.co_code)
+            members = _lasting(_members(value), _methods(value))
+            return self.join("class", members, value.__bases__)
+        code = value.__code__
+        if value.__doc__ is not None and code.co_consts[:1] == (value.__doc__,):
+            code = code.replace(co_consts=(None, *code.co_consts[1:]))
+        used = dict(_closed_over(value)) if self.detail == "content" else {}
+        if references:
+            used = _lasting([*_closed_over(value), *names(value)], [value])
+        return self.join("function", code, value.__defaults__, value.__kwdefaults__, used)
 
 
 def columns_of(table: Any) -> list[Any]:
@@ -413,73 +290,39 @@ def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from nested_code(constant)
 
 
-def _bound_and_changed(code: types.CodeType) -> tuple[set[str], set[str]]:
-    """The variables of other scopes that code binds, and names of what it changes.
-
-    The latter are attributes that it binds, also with the variable that they are bound to
-    ("settings.calls"), and variables and attributes whose content it changes: the instructions of
-    `seen.append(x)`, `held[key] = x` or `del self.held[key]` that load what is changed begin at the
-    same place of the source as the one that changes it.
+def _lasting(
+    held: Iterable[tuple[str, Any]], functions: Iterable[types.FunctionType]
+) -> dict[str, Any]:
+    """What names are bound to, without lists, dicts and sets, which code may fill, and without the
+    names that the functions' code binds.
     """
-    bound = set[str]()
-    changed = set[str]()
-    for each in nested_code(code):
-        lines = [*dis.get_instructions(each)]
-        places = set[tuple[int | None, int | None]]()
-        for line in lines:
-            fills = line.opname in ("LOAD_METHOD", "LOAD_ATTR") and line.argval in _FILLING
-            if fills or line.opname in ("STORE_SUBSCR", "DELETE_SUBSCR"):
-                places.add(_start(line))
-        variables = {_start(line): line.argval for line in lines if line.opname in _VARIABLES}
-        for line in lines:
-            if line.opname == "STORE_ATTR" and _start(line) in variables:
-                changed.add(f"{variables[_start(line)]}.{line.argval}")
-            if line.opname in ("STORE_DEREF", "STORE_GLOBAL"):
-                bound.add(line.argval)
-            elif line.opname == "STORE_ATTR" or (
-                line.opname in _LOADING and _start(line) in places
-            ):
-                changed.add(line.argval)
-    return bound, changed
-
-
-def _start(line: dis.Instruction) -> tuple[int | None, int | None]:
-    assert line.positions is not None
-    return line.positions.lineno, line.positions.col_offset
+    codes = itertools.chain.from_iterable(nested_code(each.__code__) for each in functions)
+    lines = itertools.chain.from_iterable(map(dis.get_instructions, codes))
+    bound = {line.argval for line in lines if line.opname in _BINDING}
+    return {
+        name: part
+        for name, part in held
+        if name.rpartition(".")[2] not in bound and not isinstance(part, _CHANGING)
+    }
 
 
 def _members(kind: type) -> Iterator[tuple[str, Any]]:
     """The functions and constants of a class."""
     for name, part in vars(kind).items():
-        if isinstance(part, property):
-            yield name, part.fget
-        elif isinstance(part, _METHODS) or not name.startswith("__"):
-            yield name, part
+        # Of a property, or of a static or class method.
+        function = getattr(part, "fget", None) or getattr(part, "__func__", part)
+        if isinstance(function, types.FunctionType) or not name.startswith("__"):
+            yield name, function
 
 
-def _changed_by(kind: type) -> set[str]:
-    """Names of attributes that methods of a class change, but for those that make an object."""
-    changed = set[str]()
-    for each in filter(is_own, kind.__mro__):
-        for name, part in _members(each):
-            function = getattr(part, "__func__", part)
-            if name != "__init__" and isinstance(function, types.FunctionType):
-                changed.update(_bound_and_changed(function.__code__)[1])
-    return changed
-
-
-def _lasts(value: Any) -> bool:
-    """Functions, classes, tables, numbers, text and tuples of these; not other objects, which may
-    change as code runs.
-    """
-    if isinstance(value, tuple):
-        return all(map(_lasts, value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return bool(type(value).__dataclass_params__.frozen)  # type: ignore[attr-defined]
-    plain = bool, int, float, complex, str, bytes, np.generic, np.ndarray, Tensor
-    return isinstance(value, (*plain, functools.partial, types.FunctionType, type)) or hasattr(
-        type(value), "iloc"
-    )
+def _methods(kind: type) -> list[types.FunctionType]:
+    """The functions of a class, and of its bases of the caller's, that do not make an object."""
+    members = itertools.chain.from_iterable(map(_members, filter(is_own, kind.__mro__)))
+    return [
+        part
+        for name, part in members
+        if isinstance(part, types.FunctionType) and name != "__init__"
+    ]
 
 
 def is_own_module(module: Any) -> bool:
@@ -488,8 +331,13 @@ def is_own_module(module: Any) -> bool:
     """
     file = attributes(module).get("__file__")
     return module is sys.modules.get("__main__") or (
-        isinstance(file, str) and not file.startswith(LIBRARIES)
+        isinstance(file, str) and not _of_library(file)
     )
+
+
+def _of_library(file: str) -> bool:
+    """Whether a file is Python's, an installed library's or dpbo's."""
+    return file.startswith(LIBRARIES) or not _LIBRARY_FOLDERS.isdisjoint(Path(file).parts)
 
 
 def attributes(thing: Any) -> dict[str, Any]:
@@ -519,9 +367,10 @@ def is_own(thing: Any) -> bool:
     library's, nor dpbo's.
     """
     name = getattr(thing, "__module__", None) or ""
-    code = getattr(thing, "__code__", None)
-    file = getattr(sys.modules.get(name), "__file__", None) if code is None else code.co_filename
-    return name != "builtins" and not (file or "").startswith(LIBRARIES)
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if isinstance(thing, types.FunctionType):
+        file = thing.__code__.co_filename
+    return name not in sys.builtin_module_names and not _of_library(file or "")
 
 
 def _name(thing: Any) -> bytes:

@@ -3,9 +3,11 @@ and again from its ledger.
 """
 
 import math
+import os
 import re
 import subprocess
 import sys
+import sysconfig
 
 import jupytext
 import matplotlib
@@ -40,6 +42,24 @@ def test_the_whole_loop(tmp_path, monkeypatch, capsys):
     assert "(3.000, 1e-06)-DP" in outputs[0]
     accuracy = float(outputs[0].split("} ")[1].split()[0])
     assert 0.7 < accuracy < 1.1
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "libraries"])
+def test_the_readme_runs_where_libraries_lie_outside_the_interpreter(folder, tmp_path):
+    """As of `pip install --target`: they were taken for the caller's own code, and a search ended
+    in an AttributeError, or never.
+    """
+    libraries = tmp_path / folder
+    libraries.symlink_to(sysconfig.get_paths()["purelib"])
+    paths = {"PYTHONPATH": os.pathsep.join([str(libraries), str(ROOT)])}
+    for code, _ in readme.examples():
+        subprocess.run(
+            [sys._base_executable, "-c", code],  # type: ignore[attr-defined]
+            env={**os.environ, **paths},
+            cwd=tmp_path,
+            check=True,
+            timeout=300,
+        )
 
 
 @pytest.fixture
