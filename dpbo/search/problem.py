@@ -235,6 +235,11 @@ class Problem:
         return self.scoring.query(fit=self.trainer, divisor=self.divisor)
 
     @property
+    def protected(self) -> str:
+        """What counts alike in a mean: "records", or "units" of several."""
+        return "units" if self.curator.ledger.birth.grouped else "records"
+
+    @property
     def untested(self) -> str:
         """Why no candidate can be compared with the default model on each record; else ""."""
         if self.scoring.cells is not None:
@@ -275,14 +280,17 @@ class Problem:
     ) -> tuple[Configuration, Recommendation]:
         """What one last release recommends, and its words: x, or the default model where the test
         does not show that x is better (recommendation.py). Where nothing can be tested it is x, and
-        its score is released. A search that is resumed recommends what was asked about before.
+        its score is released. A search that is resumed recommends what was asked about before, by
+        the clip of then.
 
         Args:
             reservation: `reserved("test", share, problem.score_query())`.
             risk: of the test.
         """
+        asked: dict[str, Any] = {}
         for row in reservation.values:
-            x = self.space.bounds.new_tensor(row["details"]["x"])
+            asked = row["details"]
+            x = self.space.bounds.new_tensor(asked["x"])
         kept = Recommendation(self.trainer.parameters(None), True, risk, 0.0)
         fresh = reservation.remaining > 0
         if x is None:
@@ -290,9 +298,11 @@ class Problem:
             return None, kept
         own = Recommendation(self.trainer.parameters(x), False, untested=self.untested)
         query = self.score_query()
-        clip = None
-        if not own.untested:
-            clip = self.clip(x)
+        if not asked:
+            clip = None if own.untested else self.clip(x)
+            asked = {"x": x.tolist(), "clip": clip}
+        clip = asked["clip"]
+        if clip is not None:
             query = ClippedMean(
                 self.scoring,
                 score_range=self.scoring.bounds,
@@ -302,12 +312,15 @@ class Problem:
                 largest_difference=clip,
             )
         try:
-            row = reservation.release(query.about(x), x=x.tolist())
+            row = reservation.release(query.about(x), **asked)
         except ReleaseLost:
-            return (x, own) if own.untested else (None, kept)
-        value = self.space.bounds.new_tensor([row["value"]])
-        variance = reservation.std_of(query).unsqueeze(0) ** 2
-        value, variance = self.scoring.observed(value, variance)
+            lost = "the release was charged and lost, and is never drawn again"
+            if clip is None:
+                return x, replace(own, untested=f"{own.untested}; {lost}")
+            return None, replace(kept, risk=None, untested=lost)
+        value, variance = self.scoring.observed(
+            *(self.space.bounds.new_tensor([row[name]]) for name in ("value", "variance"))
+        )
         released = value.item()
         std = variance.sqrt().item()
         if fresh:
@@ -328,6 +341,7 @@ class Problem:
             noise_std=std,
             clip=clip,
             divisor=self.divisor,
+            protected=self.protected,
         )
 
 

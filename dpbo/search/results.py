@@ -27,8 +27,8 @@ class SearchRelease(NamedTuple):
             against the default model) or "final" (the recommended configuration's score).
         number, planned: the release's number within its part, from 1, and how many that part has.
         parameters: the configuration that was evaluated or chosen; none for "cells".
-        score, noise_std: the released score, or in a test the gain, and the standard deviation of
-            its noise; None where no number is released.
+        score, noise_std: the released score, or in a test the noised gain, before the margin is
+            taken off; and the standard deviation of its noise. None where no number is released.
     """
 
     part: str
@@ -44,7 +44,7 @@ class SearchRelease(NamedTuple):
         if self.score is None:
             score = ""
         else:
-            kind = "gain" if self.part == "test" else "score"
+            kind = "noised gain, before the margin," if self.part == "test" else "score"
             score = f"{kind} {self.score:.4g}, noise {self.noise_std:.2g}, "
         parameters = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
         return f"{self.part} {self.number}/{self.planned}: {score}{parameters}"

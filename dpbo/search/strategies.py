@@ -15,6 +15,8 @@ A strategy of one's own is a subclass of `Strategy`; what it may release stands 
 import abc
 import contextlib
 import dataclasses
+import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -153,6 +155,22 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
         """Search, within `problem.share` of the curator's budget."""
 
 
+def _without_handicap(kind: type["Auto"]) -> type["Auto"]:
+    """The class, with words for two arguments that an older version had."""
+    made = kind.__init__
+
+    @functools.wraps(made)
+    def init(self: "Auto", *given: Any, **settings: Any) -> None:
+        for name in settings.keys() & {"handicap", "final_share"}:
+            remedy = "A recommendation is a test now: risk= replaced it."
+            raise InputError(name, settings[name], "left out", remedy)
+        made(self, *given, **settings)
+
+    kind.__init__ = init  # type: ignore[method-assign]
+    return kind
+
+
+@_without_handicap
 @dataclass(repr=False)
 class Auto(Strategy):
     """A candidate by weighted cross-validation or by a private choice among all, whichever the
@@ -367,8 +385,8 @@ class Choice(Strategy):
             skewed.
         risk: the probability, at most, that a candidate is recommended that is no better than the
             default model, which is kept where none stands out (`ThresholdedExponentialMechanism`).
-            None: the default model is one candidate among the others. That is so, too, where scores
-            cannot be paired with the default model's.
+            None: no test is made, and the default model is one candidate among the others. That is
+            so, too, where scores cannot be paired with the default model's.
     """
 
     name: ClassVar[str] = "choice"
@@ -429,10 +447,16 @@ class Choice(Strategy):
         choice = problem.reserved_choice(problem.share, risk=risk, rows=rows)
         best = problem.choose(choice, configurations, rows, largest_difference=clip) or 0
         columns["chosen"] = np.arange(len(configurations)) == best
-        found = configurations[best]
-        told = None
-        if risk is not None:
-            told = Recommendation(problem.trainer.parameters(found), found is None, risk, clip=clip)
+        kept = risk is not None and best == 0
+        told = Recommendation(
+            problem.trainer.parameters(configurations[best]),
+            kept,
+            risk,
+            0.0 if kept else math.nan,
+            clip=clip,
+            untested=problem.untested or "a choice with risk=None makes no test",
+            protected=problem.protected,
+        )
         return SearchResult(best, configurations, columns, told)
 
 
