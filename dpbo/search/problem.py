@@ -287,21 +287,21 @@ class Problem:
             reservation: `reserved("test", share, problem.score_query())`.
             risk: of the test.
         """
-        asked: dict[str, Any] = {}
-        for row in reservation.values:
-            asked = row["details"]
+        asked = next((row["details"] for row in reservation.values), None)
+        if asked is not None:
             x = self.space.bounds.new_tensor(asked["x"])
-        kept = Recommendation(self.trainer.parameters(None), True, risk, 0.0)
-        fresh = reservation.remaining > 0
+        own = Recommendation(
+            self.trainer.parameters(x), False, risk, divisor=self.divisor, protected=self.protected
+        )
+        kept = replace(own, parameters=self.trainer.parameters(None), kept=True, gain=0.0)
         if x is None:
             # Its gain over itself is 0, which needs no release.
             return None, kept
-        own = Recommendation(self.trainer.parameters(x), False, untested=self.untested)
-        query = self.score_query()
-        if not asked:
-            clip = None if own.untested else self.clip(x)
-            asked = {"x": x.tolist(), "clip": clip}
+        untested = replace(own, risk=None, untested=self.untested)
+        if asked is None:
+            asked = {"x": x.tolist(), "clip": None if self.untested else self.clip(x)}
         clip = asked["clip"]
+        query = self.score_query()
         if clip is not None:
             query = ClippedMean(
                 self.scoring,
@@ -311,38 +311,30 @@ class Problem:
                 reference=self.trainer(None),
                 largest_difference=clip,
             )
+        fresh = reservation.remaining > 0
         try:
             row = reservation.release(query.about(x), **asked)
         except ReleaseLost:
-            lost = "the release was charged and lost, and is never drawn again"
             if clip is None:
-                return x, replace(own, untested=f"{own.untested}; {lost}")
-            return None, replace(kept, risk=None, untested=lost)
-        value, variance = self.scoring.observed(
-            *(self.space.bounds.new_tensor([row[name]]) for name in ("value", "variance"))
-        )
+                return x, replace(untested, untested=f"{self.untested}; {_LOST}")
+            return None, replace(kept, risk=None, untested=_LOST)
+        new = self.space.bounds.new_tensor
+        value, variance = self.scoring.observed(new([row["value"]]), new([row["variance"]]))
         released = value.item()
         std = variance.sqrt().item()
         if fresh:
             self.report("final" if clip is None else "test", 1, 1, x, released, std)
         if clip is None:
-            return x, replace(own, score=released, noise_std=std)
+            return x, replace(untested, score=released, noise_std=std)
         gain = released - exceeded(reservation.mechanism, std, risk)
         if gain <= 0.0:
             x = None
+            own = kept
             gain = 0.0
-        parameters = self.trainer.parameters(x)
-        return x, Recommendation(
-            parameters,
-            x is None,
-            risk,
-            gain,
-            released,
-            noise_std=std,
-            clip=clip,
-            divisor=self.divisor,
-            protected=self.protected,
-        )
+        return x, replace(own, gain=gain, difference=released, noise_std=std, clip=clip)
+
+
+_LOST = "the release was charged and lost, and is never drawn again"
 
 
 def least_noise(

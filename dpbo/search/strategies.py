@@ -155,22 +155,6 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
         """Search, within `problem.share` of the curator's budget."""
 
 
-def _without_handicap(kind: type["Auto"]) -> type["Auto"]:
-    """The class, with words for two arguments that an older version had."""
-    made = kind.__init__
-
-    @functools.wraps(made)
-    def init(self: "Auto", *given: Any, **settings: Any) -> None:
-        for name in settings.keys() & {"handicap", "final_share"}:
-            remedy = "A recommendation is a test now: risk= replaced it."
-            raise InputError(name, settings[name], "left out", remedy)
-        made(self, *given, **settings)
-
-    kind.__init__ = init  # type: ignore[method-assign]
-    return kind
-
-
-@_without_handicap
 @dataclass(repr=False)
 class Auto(Strategy):
     """A candidate by weighted cross-validation or by a private choice among all, whichever the
@@ -296,6 +280,20 @@ class Auto(Strategy):
         return SearchResult(place_of(x, candidates), candidates, columns, told)
 
 
+_made = Auto.__init__
+
+
+@functools.wraps(_made)
+def _made_anew(self: Auto, *given: Any, **settings: Any) -> None:
+    for name in settings.keys() & {"handicap", "final_share"}:
+        remedy = "A recommendation is a test now: risk= replaced it."
+        raise InputError(name, settings[name], "left out", remedy)
+    _made(self, *given, **settings)
+
+
+Auto.__init__ = _made_anew  # type: ignore[method-assign]
+
+
 @dataclass(repr=False)
 class FreeChoice(Strategy):
     """The candidate with the best public score. Nothing is released."""
@@ -412,11 +410,10 @@ class Choice(Strategy):
     def simulated(self, problem: Problem) -> Simulated:
         risk, clip = self._terms(problem)
         mechanism = problem.choice_mechanism(problem.share, risk)
-        gains = problem.public.gains
-        scale = mechanism.noise_multiplier * problem.width / problem.public_units
-        if clip is not None:
-            gains = np.clip(gains, -clip, clip)
-            scale *= 2 * clip / problem.width
+        bound = clip or problem.width
+        gains = np.clip(problem.public.gains, -bound, bound)
+        reach = problem.width if clip is None else 2 * clip
+        scale = mechanism.noise_multiplier * reach / problem.public_units
         if not problem.curator.adjacency.replaces:
             scale /= 2
 

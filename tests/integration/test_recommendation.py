@@ -217,7 +217,7 @@ def test_a_resumed_search_is_tested_by_the_clip_and_the_noise_of_the_ledger():
     assert problem.clip(one) == 1.0
     query = problem.score_query()
     mechanism = next(priced(problem.curator, [LaplaceMechanism], 1.0))
-    stored = Drawn(problem.curator, mechanism, query, iter(()))
+    stored: Any = Drawn(problem.curator, mechanism, query, iter(()))
     row = {"details": {"x": one.tolist(), "clip": 0.5}, "value": [0.3], "variance": [0.01]}
     stored.values.append(row)
     stored.remaining = 0
@@ -255,7 +255,7 @@ def test_a_test_whose_release_is_lost_is_told_as_that(scoring):
 def test_what_the_risk_replaced_is_refused_in_words():
     for name in ("handicap", "final_share"):
         with pytest.raises(InputError, match=f"{name}.*risk= replaced it"):
-            Auto(**{name: 0.1})
+            Auto(**{name: 0.1})  # type: ignore[arg-type]
     assert Auto(0.05).get_params() == {"risk": 0.05, "first": None, "cells": 8, "shift": 1.0}
 
 

@@ -577,11 +577,21 @@ SABOTAGES = (
     Sabotage(
         "the noised gain is told as if it were a lower bound",
         where="dpbo.search.problem:Problem.recommend",
-        old="x is None, risk, gain, released,",
-        new="x is None, risk, released, released,",
+        old="replace(own, gain=gain,",
+        new="replace(own, gain=released,",
         test=(
             "tests/integration/test_search_small.py"
             "::test_it_tunes_for_the_protected_population_where_the_free_choice_does_not"
+        ),
+    ),
+    Sabotage(
+        "a resumed search is tested by the clip of today",
+        where="dpbo.search.problem:Problem.recommend",
+        old="clip = asked[",
+        new="clip = self.clip(x) or asked[",
+        test=(
+            "tests/integration/test_recommendation.py"
+            "::test_a_resumed_search_is_tested_by_the_clip_and_the_noise_of_the_ledger"
         ),
     ),
     Sabotage(
