@@ -103,6 +103,57 @@ def zoo_kept_back(cells: Rows) -> str:
     return table(["task, score", "free", *sizes, "openly"], rows)
 
 
+_SETS = {
+    "locked": "**five new tables, kept back**",
+    "open": "five new tables, open",
+    "zoo": "the tables kept back before",
+}
+_ARMS = {
+    "free": "the free choice",
+    "weighted": "the best by weights, no test",
+    "DPSearch": "**DPSearch**",
+    "openly": "the open choice",
+}
+
+
+def tested_in_short(found: dict[str, dict[str, Any]]) -> str:
+    """Each way on each set of tables."""
+    rows = []
+    for name, words in _SETS.items():
+        for row in found[name]["ways"]:
+            kinds = ("below default, %", "below free, %", "worse, %")
+            shares = [f"{row[kind]:.0f} %" for kind in kinds]
+            gains = [_two(row[kind]) for kind in ("mean gain", "lowest", "worst")]
+            cells = f"{words}, {found[name]['number of cells']} cells"
+            rows.append([cells, _ARMS[row["way"]], *gains, *shares])
+            words = "..."
+    header = ["tables", "way", "mean gain", "lowest cell", "lowest search"]
+    return table([*header, "below default", "below free", "searches below default"], rows)
+
+
+def tested_tasks(found: dict[str, dict[str, Any]]) -> str:
+    """Each task of the new tables, the open ones first."""
+    rows = []
+    for name in ("open", "locked"):
+        own: dict[tuple[str, str], dict[tuple[int, float], dict[str, Any]]] = {}
+        for row in found[name]["cells"]:
+            own.setdefault((row["task"], row["score"]), {})[row["n"], row["epsilon"]] = row
+        for (task, score), cells in own.items():
+            last = cells[max(cells)]
+            gains = [
+                f"{_two(cells[cell][AUTO])} ({cells[cell]['its error']:.2f})"
+                if cell in cells
+                else ""
+                for cell in CELLS
+            ]
+            kept = "**" if name == "locked" else ""
+            title = f"{kept}{task}{kept}, {_SCORES[score]}"
+            ends = [_two(last[kind]) for kind in (FREE, "weighted", OPEN)]
+            rows.append([title, *ends[:2], *gains, ends[2]])
+    sizes = [f"{n:,}, {epsilon:g}" for n, epsilon in CELLS]
+    return table(["task, score", "free", "by weights", *sizes, "openly"], rows)
+
+
 def zoo_ways(ways: Rows) -> str:
     """Ways to choose among the candidates of the tasks that were seen."""
     named = {row["way"]: row for row in ways}

@@ -19,6 +19,7 @@ epsilon / 2), with Gaussian noise of standard deviation s = 2 c sqrt(2) / (n mu)
 two normal quantiles (dpbo/search/recommendation.py has the proof). It falls as 1 / n.
 """
 
+import decimal
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -139,8 +140,9 @@ class Plan:
         advice = self.recommended
         if advice == NONE:
             advice = "none; plan fewer evaluations, a larger budget or more units"
+        found_gain = two_digits(self.detectable_gain, decimal.ROUND_UP)
         found = (
-            f"DPSearch's default finds a gain of {self.detectable_gain:.2g} over your model with"
+            f"DPSearch's default finds a gain of {found_gain} over your model with"
             f" probability .8 (risk {self.risk:g}); half of it needs {2 * self.units:,} units."
         )
         return f"{first}\n\n{_markdown(header, rows)}\n\nRecommended: {advice}.\n{found}"
@@ -373,6 +375,12 @@ def _recommended(
     if (choice.detectable_difference or 0.0) <= _COARSE * width:
         return CHOICE
     return NONE
+
+
+def two_digits(value: float, rounding: str) -> str:
+    """A positive number in two digits, rounded as `decimal` names it: a bound stays one."""
+    context = decimal.Context(prec=2, rounding=rounding)
+    return f"{float(context.create_decimal_from_float(value)):.2g}"
 
 
 def _short(value: float | None) -> str:

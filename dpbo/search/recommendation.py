@@ -18,6 +18,7 @@ unit's difference to a whole quantum, too. The theorem is about clipped differen
 a few records lose, or gain, beyond c. So c is a quarter of the width of the score's range or more.
 """
 
+import decimal
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.mechanisms.mechanism import Mechanism
+from dpbo.planning import two_digits
 from dpbo.validation import between
 
 Array = NDArray[np.float64]
@@ -57,6 +59,7 @@ class Recommendation:
         divisor: public number that their sum was divided by, where the number of records is
             private; `gain` is then of that quotient. None: their mean.
         untested: why nothing was tested.
+        protected: "records", or "units" where a unit is all records with one label.
     """
 
     parameters: dict[str, Any]
@@ -69,8 +72,11 @@ class Recommendation:
     clip: float | None = None
     divisor: float | None = None
     untested: str = ""
+    protected: str = "records"
 
     def __str__(self) -> str:
+        if self.kept and self.risk is None:
+            return f"your default model was kept: {self.untested}"
         if self.kept:
             return (
                 "your default model was kept: no candidate was shown to be better"
@@ -82,20 +88,14 @@ class Recommendation:
             return f"{told}not tested against your model: {self.untested}"
         better = "better"
         if not math.isnan(self.gain):
-            better = f"at least {_rounded_down(self.gain)} better"
+            better = f"at least {two_digits(self.gain, decimal.ROUND_DOWN)} better"
         summed = ""
         if self.divisor is not None:
             summed = f", their sum divided by {self.divisor:g}"
         return (
-            f"{told}{better} than your model on the protected records, by differences clipped at"
-            f" {self.clip:g}{summed} (risk {self.risk:g})"
+            f"{told}{better} than your model on the protected {self.protected}, by differences"
+            f" clipped at {self.clip:g}{summed} (risk {self.risk:g})"
         )
-
-
-def _rounded_down(gain: float) -> str:
-    """In two digits: more than is shown would not be proven."""
-    step = 10.0 ** (math.floor(math.log10(gain)) - 1)
-    return f"{math.floor(gain / step) * step:.2g}"
 
 
 def exceeded(mechanism: Mechanism, std: float, probability: float) -> float:

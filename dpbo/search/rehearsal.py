@@ -42,6 +42,7 @@ with the default's (`CandidateScores`, largest_difference), or keeps the default
 The default ("auto") lets one of these two propose a candidate, and tests it: recommendation.py.
 """
 
+import decimal
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -50,6 +51,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpbo.planning import two_digits
 from dpbo.search.public_scores import Array, PublicScores, ordered
 
 if TYPE_CHECKING:
@@ -150,7 +152,8 @@ class Rehearsal:
             shown = (f"{one} ({one.mean:+.4f})" for one in ranges)
             lines.append(f"{method.strategy!s:26s}" + "".join(f" {one:>30s}" for one in shown))
         lines.append(
-            f"The test finds a gain of {self.detectable:.2g} with probability .8; half of it needs"
+            f"The test finds a gain of {two_digits(self.detectable, decimal.ROUND_UP)} with"
+            " probability .8; half of it needs"
             f" {2 * self.units} units."
         )
         if self.free_wins:

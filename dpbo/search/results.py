@@ -6,7 +6,6 @@ shown.
 """
 
 import itertools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,8 +26,8 @@ class SearchRelease(NamedTuple):
             against the default model) or "final" (the recommended configuration's score).
         number, planned: the release's number within its part, from 1, and how many that part has.
         parameters: the configuration that was evaluated or chosen; none for "cells".
-        score, noise_std: the released score, or in a test the gain, and the standard deviation of
-            its noise; None where no number is released.
+        score, noise_std: the released score, or in a test the noised gain, before the margin is
+            taken off; and the standard deviation of its noise. None where no number is released.
     """
 
     part: str
@@ -44,7 +43,7 @@ class SearchRelease(NamedTuple):
         if self.score is None:
             score = ""
         else:
-            kind = "gain" if self.part == "test" else "score"
+            kind = "noised gain, before the margin," if self.part == "test" else "score"
             score = f"{kind} {self.score:.4g}, noise {self.noise_std:.2g}, "
         parameters = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
         return f"{self.part} {self.number}/{self.planned}: {score}{parameters}"
@@ -81,14 +80,10 @@ def fitting_result(found: Any) -> SearchResult:
         allowed = "a dpbo.search.SearchResult"
         raise InputError("what the strategy's run returned", type(found).__name__, allowed)
     count = len(found.configurations)
-    try:
-        # Also of a number of numpy's or torch's.
-        best = None if found.best is None else operator.index(found.best)
-    except TypeError:
-        best = -1
-    if best is not None and not 0 <= best < count:
+    best = found.best
+    if best is not None and best not in range(count):
         allowed = f"a place among its {count} configurations, from 0"
-        raise InputError("best, of the strategy's SearchResult,", found.best, allowed)
+        raise InputError("best, of the strategy's SearchResult,", best, allowed)
     columns = {}
     for name, column in found.columns.items():
         if hasattr(column, "__len__") and len(column) == count and name != "parameters":
@@ -96,7 +91,8 @@ def fitting_result(found: Any) -> SearchResult:
         else:
             told = f"column {name!r} of the strategy's SearchResult is left out of results_: "
             warn(f"{told}it needs one value for each of {count} configurations", UserWarning)
-    return found._replace(best=best, columns=columns)
+    # Perhaps a number of numpy's or torch's.
+    return found._replace(best=best if best is None else int(best), columns=columns)
 
 
 def results_table(

@@ -103,7 +103,7 @@ class Scoring:
         ).clamp_max(widest)
 
 
-def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
+def scoring_named(scoring: Any, score_range: Any, labels: Any, estimator: Any = None) -> Scoring:
     """The scoring of this scikit-learn name or `make_scorer` object, or of a function
     `scoring(model, X, y)` that returns one number a record.
 
@@ -111,11 +111,13 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
         score_range: the public range of one record's score, for scorings that have none of their
             own.
         labels: training labels, which define the classes.
+        estimator: whose kind the score must suit.
     """
     settings: dict[str, Any] = {}
     if hasattr(scoring, "_score_func"):
         scoring, settings = _unwrapped(scoring)
     _require_no_metric(scoring)
+    _require_kind(scoring, estimator)
     if isinstance(scoring, (Mapping, list, tuple, set)):
         remedy = "Several scores are released by dpbo.PrivateObjective, with one range each."
         raise InputError("scoring", scoring, "one score: it alone decides what is chosen", remedy)
@@ -128,26 +130,21 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
         raise InputError(
             "score_range", None, f"the public range of one record's score for {what}", remedy
         )
-    given: Any = None if score_range is None else require("score_range", score_range, ScoreRange)
+    given: Any = require("score_range", score_range, ScoreRange | None)
     if callable(scoring):
         return Scoring(scoring, given)
+    if scoring in _MEANS:
+        measure, bounds = _MEANS[scoring]
+        return Scoring(measure, bounds or given)
     if scoring in _COUNTED:
         positive = _positive(labels, settings.get("pos_label"), scoring)
         return Scoring(Confusion(positive), (0.0, 1.0), 3, _COUNTED[scoring], positive)
     match scoring:
-        case "accuracy":
-            return Scoring(_correct, (0.0, 1.0))
         case "neg_log_loss":
             return Scoring(_log_likelihood, given or (LOG_FLOOR, 0.0))
-        case "true_class_probability":
-            return Scoring(_likelihood, (0.0, 1.0))
         case "neg_brier_score":
             two = len(np.unique(labels)) == 2
             return Scoring(Brier(two), (-1.0 if two else -2.0, 0.0))
-        case "neg_mean_squared_error":
-            return Scoring(_squared_error, given)
-        case "neg_mean_absolute_error":
-            return Scoring(_absolute_error, given)
         case "balanced_accuracy":
             classes = np.unique(labels).tolist()
             return Scoring(Correctness(tuple(classes)), (0.0, 1.0), 2 * len(classes), _balanced)
@@ -172,8 +169,6 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any) -> Scoring:
 
 # A cell for each pair of them: as many as a release may have.
 _MOST_CLASSES = 100
-# Scores of single records whose range only the user knows.
-_UNBOUNDED = ("neg_mean_squared_error", "neg_mean_absolute_error")
 _FOR_REGRESSORS = (
     "accuracy, which DPSearch scores by unless scoring= is given, counts equal numbers. For a"
     " regressor give scoring='neg_mean_squared_error' or 'neg_mean_absolute_error', with"
@@ -197,15 +192,14 @@ _OF_SCORERS = {
 _KNOWN = ", ".join(map(repr, (*_OF_SCORERS.values(), "true_class_probability", "f1_macro")))
 
 
-def require_kind(scoring: Any, estimator: Any) -> None:
+def _require_kind(name: Any, estimator: Any) -> None:
     """Refuse a score of classes for a regressor, which would count equal floats, an error on a line
     for a classifier, and a score of probabilities for a model that gives none.
 
     Raises:
         UsageError: the score is not for this kind of estimator.
     """
-    name = _unwrapped(scoring)[0] if hasattr(scoring, "_score_func") else scoring
-    if callable(name):
+    if estimator is None or not isinstance(name, str):
         return
     if name in _OF_PROBABILITIES and not hasattr(estimator, "predict_proba"):
         allowed = "a score of predictions, such as 'accuracy', for a model without predict_proba"
@@ -338,6 +332,16 @@ def _absolute_error(model: Any, features: Any, labels: NDArray[Any]) -> Any:
     return -np.abs(_error(model, features, labels))
 
 
+# Of single records, and their range; None where only the user knows it.
+_MEANS: dict[str, Any] = {
+    "accuracy": (_correct, (0.0, 1.0)),
+    "true_class_probability": (_likelihood, (0.0, 1.0)),
+    "neg_mean_squared_error": (_squared_error, None),
+    "neg_mean_absolute_error": (_absolute_error, None),
+}
+_UNBOUNDED = [name for name, (_, bounds) in _MEANS.items() if bounds is None]
+
+
 @dataclass(frozen=True)
 class Correctness:
     """Two cells a class: right, then wrong. A class that training lacks has no cell."""
@@ -417,21 +421,10 @@ class Histogram:
         return np.where(true, place, place + BINS)
 
 
-class _AtLeast(torch.autograd.Function):
+def _at_least(shares: torch.Tensor, least: float) -> torch.Tensor:
     """max(x, least) with slope 1 everywhere: a share that noise made small is as uncertain as any
     other."""
-
-    @staticmethod
-    def forward(_context: Any, shares: torch.Tensor, least: float) -> torch.Tensor:
-        return shares.clamp_min(least)
-
-    @staticmethod
-    def backward(_context: Any, *slopes: Any) -> Any:
-        return slopes[0], None
-
-
-def _at_least(shares: torch.Tensor, least: float) -> torch.Tensor:
-    return _AtLeast.apply(shares, least)  # type: ignore[no-untyped-call]
+    return shares + (shares.clamp_min(least) - shares).detach()
 
 
 def _at_least_empty(shares: torch.Tensor) -> torch.Tensor:

@@ -38,7 +38,7 @@ from dpbo.search.problem import Problem
 from dpbo.search.recommendation import Recommendation
 from dpbo.search.recommended import Recommended
 from dpbo.search.results import SearchRelease, fitting_result, results_table
-from dpbo.search.scorings import Scoring, require_kind, scoring_named
+from dpbo.search.scorings import Scoring, scoring_named
 from dpbo.search.training import Tables, Trainer, split_once
 from dpbo.statement import Statement
 from dpbo.validation import (
@@ -367,8 +367,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             tables = split_once(tables, groups, self.test_size, int(self.random_state), adjacency)
         tables.require_apart(groups, groups_train)
         trainer = Trainer.of(self, tables.X_train, tables.y_train)
-        require_kind(self.scoring, self.estimator)
-        scoring = scoring_named(self.scoring, self.score_range, tables.y_train)
+        scoring = scoring_named(self.scoring, self.score_range, tables.y_train, self.estimator)
         strategy = self._strategy(scoring, tables.y_train)
         curator = self._curator(tables, groups, trainer, strategy, split=split)
         whole = curator is not X_val
@@ -513,12 +512,12 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         if hasattr(test_size, "item"):
             test_size = test_size.item()
         # A search's reservations in the ledger are named "NAME: PART", a strategy's own parts, too.
-        begun = None
-        for name, reserved in curator.ledger.chain().reservations.items():
-            own = name.rpartition(": ")[0] == self.name and "strategy" in reserved.terms
-            # The caller may have named another reservation alike.
-            if own and begun is None:
-                begun = reserved.terms
+        # The caller may have named another reservation alike.
+        begun = [
+            reserved.terms
+            for name, reserved in curator.ledger.chain().reservations.items()
+            if name.rpartition(": ")[0] == self.name and "strategy" in reserved.terms
+        ]
         terms = {
             "scoring": describe_scoring(self.scoring),
             "estimator": describe_estimator(self.estimator),
@@ -547,7 +546,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             n_jobs=self.n_jobs,
             verbose=int(self.verbose),
             callbacks=(self.releases_.append, *callbacks),
-            begun=begun,
+            begun=begun[0] if begun else None,
         )
 
     @property
@@ -643,8 +642,7 @@ def rehearse(
     if not curator.adjacency.replaces:
         search.privacy = replace(privacy, divisor=float(units))
     trainer = Trainer.of(search, X, y)
-    require_kind(search.scoring, estimator)
-    scoring = scoring_named(search.scoring, search.score_range, y)
+    scoring = scoring_named(search.scoring, search.score_range, y, estimator)
     problem = search._problem(curator, trainer, scoring, groups, split=False, whole=True)
     strategy.require_suitable(problem)
     return strategy.rehearsal(problem.cross_validated())

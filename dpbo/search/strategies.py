@@ -15,6 +15,8 @@ A strategy of one's own is a subclass of `Strategy`; what it may release stands 
 import abc
 import contextlib
 import dataclasses
+import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -278,6 +280,20 @@ class Auto(Strategy):
         return SearchResult(place_of(x, candidates), candidates, columns, told)
 
 
+_made = Auto.__init__
+
+
+@functools.wraps(_made)
+def _made_anew(self: Auto, *given: Any, **settings: Any) -> None:
+    for name in settings.keys() & {"handicap", "final_share"}:
+        remedy = "A recommendation is a test now: risk= replaced it."
+        raise InputError(name, settings[name], "left out", remedy)
+    _made(self, *given, **settings)
+
+
+Auto.__init__ = _made_anew  # type: ignore[method-assign]
+
+
 @dataclass(repr=False)
 class FreeChoice(Strategy):
     """The candidate with the best public score. Nothing is released."""
@@ -367,8 +383,8 @@ class Choice(Strategy):
             skewed.
         risk: the probability, at most, that a candidate is recommended that is no better than the
             default model, which is kept where none stands out (`ThresholdedExponentialMechanism`).
-            None: the default model is one candidate among the others. That is so, too, where scores
-            cannot be paired with the default model's.
+            None: no test is made, and the default model is one candidate among the others. That is
+            so, too, where scores cannot be paired with the default model's.
     """
 
     name: ClassVar[str] = "choice"
@@ -394,11 +410,10 @@ class Choice(Strategy):
     def simulated(self, problem: Problem) -> Simulated:
         risk, clip = self._terms(problem)
         mechanism = problem.choice_mechanism(problem.share, risk)
-        gains = problem.public.gains
-        scale = mechanism.noise_multiplier * problem.width / problem.public_units
-        if clip is not None:
-            gains = np.clip(gains, -clip, clip)
-            scale *= 2 * clip / problem.width
+        bound = clip or problem.width
+        gains = np.clip(problem.public.gains, -bound, bound)
+        reach = problem.width if clip is None else 2 * clip
+        scale = mechanism.noise_multiplier * reach / problem.public_units
         if not problem.curator.adjacency.replaces:
             scale /= 2
 
@@ -429,10 +444,16 @@ class Choice(Strategy):
         choice = problem.reserved_choice(problem.share, risk=risk, rows=rows)
         best = problem.choose(choice, configurations, rows, largest_difference=clip) or 0
         columns["chosen"] = np.arange(len(configurations)) == best
-        found = configurations[best]
-        told = None
-        if risk is not None:
-            told = Recommendation(problem.trainer.parameters(found), found is None, risk, clip=clip)
+        kept = risk is not None and best == 0
+        told = Recommendation(
+            problem.trainer.parameters(configurations[best]),
+            kept,
+            risk,
+            0.0 if kept else math.nan,
+            clip=clip,
+            untested=problem.untested or "a choice with risk=None makes no test",
+            protected=problem.protected,
+        )
         return SearchResult(best, configurations, columns, told)
 
 

@@ -5,6 +5,10 @@ from the default model's by nothing in the mean.
 import dataclasses
 import functools
 import itertools
+import math
+import pathlib
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -12,11 +16,14 @@ import pytest
 import torch
 from scipy.stats import binomtest
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import Budget, Curator
 from dpbo.curator.pricing import noise_std, priced
+from dpbo.errors import InputError, LedgerMismatch, ReleaseLost
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.queries import ClippedMean
+from dpbo.search import Auto, Choice
 from dpbo.search.recommendation import Recommendation, exceeded
 from dpbo.search.scorings import scoring_named
 from dpbo.search.training import Trainer
@@ -63,8 +70,8 @@ class Drawn:
         return noise_std(self.curator, self.mechanism, query)
 
     def release(self, query, **_):
-        difference = float(self.std_of(query)[0]) * next(self.noise)
-        return {"value": [difference]}
+        std = self.std_of(query)
+        return {"value": (std * next(self.noise)).tolist(), "variance": (std**2).tolist()}
 
 
 def offline(budget):
@@ -156,3 +163,112 @@ def test_a_bound_is_shown_rounded_down_and_names_what_its_sum_was_divided_by():
         told = Recommendation({"a": 1}, False, 0.1, gain, clip=0.25)
         assert f"at least {shown} better" in str(told)
     assert "divided by 250" in str(dataclasses.replace(told, divisor=250.0))
+
+
+ALL_ONES = np.ones(200, dtype=np.int64)
+# Before recommendations were tests, after a search on `X` and `BLOCKS`.
+OLDER = pathlib.Path(__file__).with_name("ledger_with_handicap.sql")
+BLOCKS = np.arange(240) // 30 % 2
+
+
+def found(labels, budget=50.0, **settings):
+    """A search of which class to say where half of the public records have each."""
+    groups = settings.pop("groups", None)
+    given = {"budget": Budget(budget, 1e-6), "verbose": 0, "n_iter": 2, **settings}
+    search = searched(Constant(), {"value": [0, 1]}, **given)
+    return search.fit(X, Y, X + 0.5, labels, groups=groups)
+
+
+def test_units_of_several_records_are_called_units():
+    alone = found(ALL_ONES)
+    assert "at least" in str(alone.recommendation_)
+    assert "on the protected records, by" in str(alone.recommendation_)
+    groups = np.arange(200) // 2
+    for strategy in ("auto", "choice"):
+        together = found(ALL_ONES, strategy=strategy, groups=groups)
+        assert "better than your model on the protected units, by" in str(together.recommendation_)
+
+
+def test_a_choice_that_keeps_the_default_model_gains_nothing_and_without_a_risk_it_is_no_test():
+    kept = found(1 - ALL_ONES, strategy="choice")
+    assert kept.recommendation_.kept
+    assert kept.best_gain_ == 0.0
+    chosen = found(ALL_ONES, strategy="choice")
+    assert not chosen.recommendation_.kept
+    assert math.isnan(chosen.best_gain_)
+    untested = found(ALL_ONES, strategy=Choice(risk=None)).recommendation_
+    assert str(untested) == (
+        "recommended: value=1; not tested against your model: a choice with risk=None makes no test"
+    )
+
+
+def test_the_released_number_is_not_called_the_gain():
+    told: list[Any] = []
+    search = found(ALL_ONES, callbacks=told.append)
+    (line,) = [str(each) for each in told if each.part == "test"]
+    shown = search.recommendation_
+    assert f"noised gain, before the margin, {shown.difference:.4g}" in line
+    assert shown.gain < shown.difference
+
+
+def test_a_resumed_search_is_tested_by_the_clip_and_the_noise_of_the_ledger():
+    problem = offline(Budget.gdp(0.3))
+    one = problem.space.encode({"value": 1})
+    assert problem.clip(one) == 1.0
+    query = problem.score_query()
+    mechanism = next(priced(problem.curator, [LaplaceMechanism], 1.0))
+    stored: Any = Drawn(problem.curator, mechanism, query, iter(()))
+    row = {"details": {"x": one.tolist(), "clip": 0.5}, "value": [0.3], "variance": [0.01]}
+    stored.values.append(row)
+    stored.remaining = 0
+    stored.release = lambda *_, **details: row if details == row["details"] else None
+    _, told = problem.recommend(stored, one, RISK)
+    assert (told.clip, told.difference) == (0.5, pytest.approx(0.3))
+    assert told.noise_std == pytest.approx(0.1)
+    assert told.gain == pytest.approx(0.3 - 0.1 / math.sqrt(2) * math.log(5), rel=1e-5)
+
+
+class Lost(Drawn):
+    """Charged, and never delivered."""
+
+    def release(self, query, **_):
+        raise ReleaseLost("gone")
+
+
+@pytest.mark.parametrize("scoring", ["accuracy", "f1"])
+def test_a_test_whose_release_is_lost_is_told_as_that(scoring):
+    problem = dataclasses.replace(offline(Budget.gdp(0.3)), scoring=scoring_named(scoring, None, Y))
+    query = problem.score_query()
+    mechanism = next(priced(problem.curator, [GaussianMechanism], 1.0))
+    one = problem.space.encode({"value": 1})
+    x, told = problem.recommend(Lost(problem.curator, mechanism, query, iter(())), one, RISK)
+    lost = "the release was charged and lost, and is never drawn again"
+    if scoring == "accuracy":
+        assert x is None
+        assert str(told) == f"your default model was kept: {lost}"
+        assert (told.gain, told.risk) == (0.0, None)
+    else:
+        assert x is one
+        assert str(told).endswith(f"is no mean of one number per record; {lost}")
+
+
+def test_what_the_risk_replaced_is_refused_in_words():
+    for name in ("handicap", "final_share"):
+        with pytest.raises(InputError, match=f"{name}.*risk= replaced it"):
+            Auto(**{name: 0.1})  # type: ignore[arg-type]
+    assert Auto(0.05).get_params() == {"risk": 0.05, "first": None, "cells": 8, "shift": 1.0}
+
+
+def test_a_search_that_an_older_version_began_is_refused_before_anything_is_reserved(tmp_path):
+    file = tmp_path / "older.db"
+    with closing(sqlite3.connect(file)) as made:
+        made.executescript(OLDER.read_text())
+    records, labels = np.arange(240.0)[:, None], BLOCKS
+    tree = DecisionTreeClassifier(random_state=0)
+    kept = {"dataset": "older", "ledger": str(file), "budget": Budget(1.0, 1e-6)}
+    search = searched(tree, {"max_depth": [1, 2, 3, 4]}, n_iter=4, verbose=0, **kept)
+    with pytest.raises(LedgerMismatch, match="Another version of dpbo began this search"):
+        search.fit(records[::2], labels[::2], records[1::2], labels[1::2])
+    with closing(sqlite3.connect(file)) as opened:
+        (rows,) = opened.execute("SELECT COUNT(*) FROM dpbo_ledger").fetchone()
+    assert rows == 9

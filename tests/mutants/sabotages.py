@@ -567,8 +567,8 @@ SABOTAGES = (
     Sabotage(
         "a test's threshold is that of the nominal noise of a score",
         where="dpbo.search.problem:Problem.recommend",
-        old="variance = reservation.std_of(query)",
-        new="variance = reservation.noise_std",
+        old="std = variance.sqrt().item()",
+        new="std = reservation.noise_std.item()",
         test=(
             "tests/integration/test_recommendation.py"
             "::test_a_candidate_that_is_no_better_is_recommended_with_the_stated_risk[LaplaceMechanism]"
@@ -577,11 +577,21 @@ SABOTAGES = (
     Sabotage(
         "the noised gain is told as if it were a lower bound",
         where="dpbo.search.problem:Problem.recommend",
-        old="x is None, risk, gain, released,",
-        new="x is None, risk, released, released,",
+        old="replace(own, gain=gain,",
+        new="replace(own, gain=released,",
         test=(
             "tests/integration/test_search_small.py"
             "::test_it_tunes_for_the_protected_population_where_the_free_choice_does_not"
+        ),
+    ),
+    Sabotage(
+        "a resumed search is tested by the clip of today",
+        where="dpbo.search.problem:Problem.recommend",
+        old="clip = asked[",
+        new="clip = self.clip(x) or asked[",
+        test=(
+            "tests/integration/test_recommendation.py"
+            "::test_a_resumed_search_is_tested_by_the_clip_and_the_noise_of_the_ledger"
         ),
     ),
     Sabotage(
@@ -2729,9 +2739,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "a lower bound is rounded up where it is shown",
-        "dpbo.search.recommendation:_rounded_down",
-        old="math.floor(gain / step)",
-        new="math.ceil(gain / step)",
+        "dpbo.search.recommendation:Recommendation.__str__",
+        old="decimal.ROUND_DOWN",
+        new="decimal.ROUND_UP",
         test=(
             "tests/integration/test_recommendation.py"
             "::test_a_bound_is_shown_rounded_down_and_names_what_its_sum_was_divided_by"

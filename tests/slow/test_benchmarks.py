@@ -36,6 +36,7 @@ DEEP = [
     "small_data",
     "strategies",
     "zoo.__main__",
+    "zoo.tested",
     "zoo.ways",
 ]
 
