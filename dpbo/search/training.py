@@ -152,7 +152,32 @@ def split_once(
     train, validation, y_train, y_validation = train_test_split(
         X, y, test_size=test_size, random_state=seed
     )
-    return Tables(train, y_train, validation, y_validation)
+    return Tables(own_form(train), own_form(y_train), validation, y_validation)
+
+
+def own_form(part: Any) -> Any:
+    """Rows of an array of numbers or words in the dtype that their own cells need, because that of
+    the table that they were split from follows from its other rows, too.
+
+    Words are as wide as the longest. Whole numbers are int64, as one missing value elsewhere would
+    make them floats. The places of a sparse matrix count as they are.
+    """
+    if hasattr(part, "tocsr"):
+        rows = part.tocsr()
+        return rows.astype(own_form(rows.data).dtype)
+    kind = getattr(getattr(part, "dtype", None), "kind", "")
+    if not isinstance(part, np.ndarray) or not part.size:
+        return part
+    if kind in "US":
+        return part.astype(f"{kind}{max(np.char.str_len(part).max(), 1)}")
+    # Beyond this, not each whole number is a float64.
+    if (
+        (kind in "iu" or part.dtype == np.float64)
+        and (abs(part) < 2**53).all()
+        and (part == np.rint(part)).all()
+    ):
+        return part.astype(np.int64)
+    return part
 
 
 def require_labels(name: str, labels: Any, X: Any) -> Any:

@@ -34,7 +34,7 @@ from sklearn.metrics import (
 )
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
 from dpbo import Adjacency, Budget, Curator, DPSearch, Privacy, PrivacyUnit
@@ -507,6 +507,32 @@ def test_labels_do_not_decide_where_a_row_goes():
         assert (held_y == labels[held[:, 0]]).all()
         places.append(held[:, 0].tolist())
     assert places[0] == places[1] == places[2]
+
+
+@pytest.mark.attack("A34")
+@pytest.mark.parametrize(
+    ("kind", "cells"),
+    [
+        pytest.param(int, (0, np.nan, 0.5), id="missing"),
+        pytest.param(str, ("0", "a much longer word"), id="longest word"),
+    ],
+)
+@pytest.mark.parametrize("of_labels", [False, True])
+def test_one_protected_cell_does_not_change_the_dtype_of_the_training_part(kind, cells, of_labels):
+    """`categories_` and `classes_` of the model that is handed out told of it."""
+    known = [kind(number % 3) for number in range(60)]
+    told = set()
+    for cell in cells:
+        X, y = np.array(known), np.array(known)
+        changed = np.array([*known[:-1], cell])
+        X, y = (X, changed) if of_labels else (changed, y)
+        # By this seed the last row is protected.
+        table = Tables(X.reshape(-1, 1), y, None, None)
+        split = split_once(table, None, 0.5, 3, Adjacency.REPLACE_ONE)
+        model = make_pipeline(OneHotEncoder(), LogisticRegression())
+        model.fit(split.X_train, split.y_train)
+        told.add(pickle.dumps((model[0].categories_, model[1].classes_)))
+    assert len(told) == 1
 
 
 def test_what_is_protected_and_by_what_number_it_is_divided():
