@@ -120,13 +120,13 @@ def tested_in_short(found: dict[str, dict[str, Any]]) -> str:
     """Each way on each set of tables."""
     rows = []
     for name, words in _SETS.items():
+        shown = f"{words}, {found[name]['number of cells']} cells"
         for row in found[name]["ways"]:
             kinds = ("below default, %", "below free, %", "worse, %")
             shares = [f"{row[kind]:.0f} %" for kind in kinds]
             gains = [_two(row[kind]) for kind in ("mean gain", "lowest", "worst")]
-            cells = f"{words}, {found[name]['number of cells']} cells"
-            rows.append([cells, _ARMS[row["way"]], *gains, *shares])
-            words = "..."
+            rows.append([shown, _ARMS[row["way"]], *gains, *shares])
+            shown = "..."
     header = ["tables", "way", "mean gain", "lowest cell", "lowest search"]
     return table([*header, "below default", "below free", "searches below default"], rows)
 
