@@ -29,10 +29,8 @@ Phi^-1 of the logistic function is odd and, away from zero, ever flatter, so thi
 largest where logit p = -logit q = e/2: half of what any pure e needs (a grid over t in the tests).
 """
 
-import collections
-import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -133,36 +131,6 @@ def rho(event: Event) -> Fraction | None:
     if one is None:
         return None
     return event.count * one**2 / 2
-
-
-def covers(paid: Sequence[Event], drawn: Sequence[Event]) -> bool:
-    """Whether the first events surely cost at least what the others do.
-
-    Unsampled Gaussian events count together, by mu^2, which is exact. Of the others each slot that
-    was drawn takes one that was paid, with as much noise or less and otherwise the same.
-    """
-    left = collections.Counter[Event]()
-    for event in paid:
-        left[event.repeated(1)] += event.count
-    for event in sorted(drawn, key=lambda one: one.noise_multiplier):
-        wanted = 0 if type(event) is GaussianEvent else event.count
-        for other in sorted(left, key=lambda one: -one.noise_multiplier):
-            if other.noise_multiplier <= event.noise_multiplier and event.repeated(
-                1
-            ) == dataclasses.replace(other, noise_multiplier=event.noise_multiplier):
-                taken = min(wanted, left[other])
-                left[other] -= taken
-                wanted -= taken
-        if wanted:
-            return False
-    return _unsampled(paid) >= _unsampled(drawn)
-
-
-def _unsampled(events: Sequence[Event]) -> Fraction:
-    """mu^2 of all unsampled Gaussian events together."""
-    return total(
-        (mu_squared(event) for event in events if type(event) is GaussianEvent), Fraction(0)
-    ) or Fraction(0)
 
 
 def _laplace_kl(epsilon: float) -> float:

@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.filters import Accounting, Cost
 from dpbo.accounting.planned import accounting_named
 from dpbo.errors import InputError, UsageError
@@ -185,41 +184,3 @@ def require_reservation_terms(terms: Mapping[str, Any], units: int | None) -> No
             allowed,
             "Give query.failure_probability().",
         )
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """An event that one ledger counts, for a hidden run's selection, whose ledger pays for it.
-
-    Attributes:
-        event: as it counts for the units of the ledger that drew.
-        units: what tells those units from others.
-        adjacency, role: of that ledger.
-    """
-
-    event: Event
-    units: tuple[Any, ...]
-    adjacency: Adjacency
-    role: str
-
-    @classmethod
-    def under(cls, birth: Birth, event: Event) -> Self:
-        return cls(event, _units_of(birth), birth.adjacency, birth.role)
-
-    def counted_for(self, birth: Birth) -> Event:
-        """The event as it counts for this ledger's units.
-
-        Raises:
-            InputError: no conversion between the relations is known.
-            UsageError: its units are others.
-        """
-        if self.units != _units_of(birth):
-            raise UsageError(
-                f"a run draws for units {self.units[0]!r}, the selection protects {birth.unit!r}:"
-                " no conversion is known."
-            )
-        return convert_adjacency(self.event, self.adjacency, birth.adjacency)
-
-
-def _units_of(birth: Birth) -> tuple[Any, ...]:
-    return birth.unit, birth.grouped, birth.row_change

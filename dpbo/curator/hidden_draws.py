@@ -4,12 +4,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from dpbo.curator.birth import Drawn
 from dpbo.curator.handle import Opaque
 from dpbo.curator.releasing import conditions_of, noised
 from dpbo.errors import InputError, UsageError
 from dpbo.events import RolesEvent, SelectionEvent
-from dpbo.hidden_run import in_hidden_run, note_drawn
+from dpbo.hidden_run import in_hidden_run
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.queries.query import Failure, Query
 
@@ -80,5 +79,4 @@ class HiddenDraws(Opaque):
         _, value, _ = noised(
             query, outcome, distribution, mechanism, curator.entropy, units=curator.units
         )
-        note_drawn(Drawn.under(curator.ledger.birth, event))
         return value

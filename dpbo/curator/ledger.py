@@ -32,7 +32,7 @@ from typing import Annotated, Any, Self
 import sqlalchemy as sa
 
 from dpbo.accounting.planned import Planned
-from dpbo.curator.birth import Birth, Drawn
+from dpbo.curator.birth import Birth
 from dpbo.curator.chain import (
     Chain,
     Json,
@@ -55,7 +55,7 @@ from dpbo.errors import (
     Unshown,
 )
 from dpbo.events import Event
-from dpbo.hidden_run import in_hidden_run, note_drawn
+from dpbo.hidden_run import in_hidden_run
 from dpbo.validation import PRINTABLE, Count, Within, checked, require_json
 
 _LOG = logging.getLogger(__name__)
@@ -262,7 +262,6 @@ class Ledger:
                 {**details, "event": event.to_json(), "reservation": reservation},
             )
         # Of records that are protected elsewhere, whatever this ledger's own noise is worth.
-        note_drawn(Drawn.under(self.birth, event))
         return entry.seq
 
     def store(self, entry: int, name: str, values: Sequence[Json]) -> None:

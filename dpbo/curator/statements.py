@@ -63,14 +63,15 @@ _ASSUMPTIONS = {
         " of its id: by its place in a table, removing one record would move others across"
     ),
     "runs-hidden": (
-        "nobody learns how many runs a private selection made, nor what a losing run gave: no log,"
-        " file, process or device that its training uses can be watched, no run leaves lists,"
-        " caches, files or a library's counters that a later one reads, and what the best run"
-        " returns holds no clock time, memory address or number of a process"
+        "nobody learns how many runs a private selection made, nor what a losing run gave: what its"
+        " training writes to files, networks and devices is not watched; no run reads what an"
+        " earlier one left, such as a counter, a list or a cache, and what the best run returns"
+        " tells of no clock, counter, memory address or process"
     ),
     "runs-attested": (
         "each run of a private selection, its output, its score and whether it fails, costs what"
-        " its events say, and runs share nothing that depends on the records"
+        " its events say: of trainings in dpbo's sessions they are computed, of all else that reads"
+        " records the caller states them; and runs share nothing that depends on the records"
     ),
     "conditional-allowed": (
         "none yet, but this ledger allows releases that rest on data assumptions: after one, not"

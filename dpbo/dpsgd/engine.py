@@ -83,7 +83,7 @@ from dpbo.dpsgd.noise import (
 from dpbo.dpsgd.planning import DPSGDConfig
 from dpbo.dpsgd.rebuilding import PublicCopy, map_parts
 from dpbo.errors import InputError, UsageError
-from dpbo.hidden_run import note_drawn
+from dpbo.hidden_run import in_hidden_run
 from dpbo.validation import Count, checked, require
 
 # Whose modules share gradients or parameters among processes.
@@ -413,6 +413,14 @@ class Session:
             raise InputError(
                 "data_loader", opacus["data_loader"], "omitted", "The session makes it."
             )
+        unpaid = in_hidden_run.get()
+        if unpaid is not None:
+            if self.config not in unpaid:
+                raise UsageError(
+                    "a hidden run trains more than base= names: give it the DPSGDConfig of each"
+                    " Session."
+                )
+            unpaid.remove(self.config)
         engine = NoisedEngine(self.config, self._require_noise, samples=self._most)
         prepared = engine.make_private(
             module=module,
@@ -449,12 +457,7 @@ class Session:
         note_trained(self._records)
 
     def _require_noise(self, optimizer: Any) -> None:
-        """Called before a step's noise is drawn.
-
-        Steps are counted for hidden runs alone: each takes one sample, and there are as many
-        samples as steps.
-        """
-        note_drawn(self.config.step_event)
+        """Called before a step's noise is drawn."""
         if optimizer.noise_multiplier != self.config.noise_multiplier:
             raise InputError(
                 "noise_multiplier",

@@ -9,14 +9,11 @@ that number or a losing run:
 - A run that raises an exception has the worst score. An interrupt ends all runs; it is raised again
   from a frame that holds nothing private. An error between runs becomes a ReleaseLost without
   details.
-- Every run is the first run: it has fresh seeds, and finds the process as it was (`process_state`).
-  Else a counter or one stream of random numbers would show in what the winner returns which run it
-  was; the best run's place among so many depends on their number, and tells of losing runs.
-  Afterwards the process is as before, because how far runs moved it would reveal how many there
-  were.
-- The winner's output leaves as a copy from its pickle, if all that it holds is listed
-  (`releasable`): nothing that belongs to the running process goes with it, such as the graph of
-  autograd, whose nodes are numbered. Whether it leaves follows from the output alone.
+- Every run has seeds of its own for the global generators of torch, NumPy and Python. One stream
+  of random numbers would show in what the winner returns which run it was; the best run's place
+  among so many depends on their number, and tells of losing runs. Afterwards the generators are as
+  before, because how far runs moved them would reveal how many there were. So are the tables that
+  this process knows as protected.
 - Outputs of losing runs are destroyed before anything can be printed again, because their
   finalisers could print once each.
 
@@ -46,8 +43,7 @@ from typing import Annotated, Any
 import torch
 
 from dpbo.curator.entropy import system_entropy
-from dpbo.dpsgd.process_state import ProcessState
-from dpbo.dpsgd.releasable import copied_by_pickle
+from dpbo.curator.protected_records import protected_tables
 from dpbo.errors import ReleaseLost
 from dpbo.events import SPREAD
 from dpbo.isolation import (
@@ -72,16 +68,11 @@ _turn = threading.RLock()
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The outcome of one run: its point `x` (`d`), its output, and its score; -inf if it failed.
-
-    `unpickled` says that the output was left out because it has no pickle, or holds what may not
-    leave.
-    """
+    """The outcome of one run: its point `x` (`d`), its output, and its score; -inf if it failed."""
 
     x: torch.Tensor
     output: Any
     score: float
-    unpickled: bool = False
 
     @property
     def failed(self) -> bool:
@@ -132,23 +123,23 @@ def best_of(
     """
     ends = time.monotonic() + (pad_to or 0.0)
 
-    def runs(state: ProcessState) -> Run | None:
+    def runs() -> Run | None:
         draw = proposals or uniform(space)
         if isinstance(run_count, RunCountDistribution):
-            return _largest(work, space, draw_run_count(run_count, entropy), entropy, draw, state)
+            return _largest(work, space, draw_run_count(run_count, entropy), entropy, draw)
         assert isinstance(run_count, ThresholdStop)
         assert threshold is not None
         while True:
-            run = _run(work, space, draw((), entropy), state)
+            run = _run(work, space, draw((), entropy))
             if run.score >= threshold and not run.failed:
-                return _copied(run)
+                return run
             if coin(run_count.gamma, entropy):
                 return None
 
     def hidden() -> Outcome:
         # An error and its frames are destroyed before output is possible again.
-        with _unobserved(work) as state:
-            return _contained(lambda: runs(state))
+        with _unobserved():
+            return _contained(runs)
 
     outcome = _contained(hidden)
     if outcome is KeyboardInterrupt:
@@ -173,7 +164,7 @@ def _contained(job: Callable[[], Outcome]) -> Outcome:
 
 
 def _largest(
-    work: Any, space: Space, count: int, entropy: Entropy, proposals: Proposals, state: ProcessState
+    work: Any, space: Space, count: int, entropy: Entropy, proposals: Proposals
 ) -> Run | None:
     """The run with the highest score. Ties are broken by random words, which stay in this frame:
     the winner's reveals the count.
@@ -184,22 +175,24 @@ def _largest(
     for _ in range(count):
         x = proposals(earlier, entropy)
         tie = random_word(entropy)
-        run = _run(work, space, x, state)
+        run = _run(work, space, x)
         earlier.append(dataclasses.replace(run, output=None))
         if (run.score, tie) > highest:
-            # At once: a later run may change an object that it shares with this one.
-            best = _copied(run)
+            best = run
             highest = (run.score, tie)
     return best
 
 
-def _run(work: Any, space: Space, x: torch.Tensor, state: ProcessState) -> Run:
-    # Weak references show what an earlier run left for the collector.
-    gc.collect()
-    with state.first_run(system_entropy) as alone:
-        # A copy: who changes a list that is a parameter changes no other run's, nor what is
-        # released.
-        return alone(_outcome, work, copy.deepcopy(space.decode(x)), x)
+def _run(work: Any, space: Space, x: torch.Tensor) -> Run:
+    protected = protected_tables.now()
+    try:
+        # Muting again also forgets which warnings each module has shown.
+        with isolate_generators(system_entropy), mute_warnings():
+            # A copy: who changes a list that is a parameter changes no other run's, nor what is
+            # released.
+            return _outcome(work, copy.deepcopy(space.decode(x)), x)
+    finally:
+        protected_tables.put_back(protected)
 
 
 def _outcome(work: Any, parameters: dict[str, Any], x: torch.Tensor) -> Run:
@@ -218,17 +211,6 @@ def _outcome(work: Any, parameters: dict[str, Any], x: torch.Tensor) -> Run:
     return Run(x, output, number)
 
 
-def _copied(run: Run) -> Run:
-    """The run with its output made anew from its pickle, or marked as without one."""
-    try:
-        return dataclasses.replace(run, output=copied_by_pickle(run.output))
-    except KeyboardInterrupt:
-        raise
-    # Of the output's own code, too.
-    except BaseException:
-        return dataclasses.replace(run, output=None, unpickled=True)
-
-
 def coin(chance: float, entropy: Entropy) -> bool:
     """True with exactly this probability: compares a uniform number with it, 64 bits at a time,
     until they differ.
@@ -245,18 +227,13 @@ def coin(chance: float, entropy: Entropy) -> bool:
 
 
 @contextlib.contextmanager
-def _unobserved(work: Callable[..., Any]) -> Iterator[ProcessState]:
+def _unobserved() -> Iterator[None]:
     """Within it nothing is printed, logged or warned in the whole process.
 
-    The process and its garbage are as before when it ends.
-
-    Garbage cycles made within are collected before output is possible again. Older objects are
-    frozen meanwhile, unless the user froze objects already: looking at them would take most of a
-    second.
+    Garbage cycles made within are collected before output is possible again.
     """
     with _turn:
         logging_disabled = logging.root.manager.disable
-        freeze = not gc.get_freeze_count()
         try:
             # Also above CRITICAL.
             logging.disable(sys.maxsize)
@@ -267,16 +244,10 @@ def _unobserved(work: Callable[..., Any]) -> Iterator[ProcessState]:
                 contextlib.redirect_stdout(devnull),
                 contextlib.redirect_stderr(devnull),
             ):
-                state = ProcessState(work)
                 try:
-                    if freeze:
-                        gc.freeze()
-                    yield state
+                    yield
                 finally:
-                    state.leave()
                     gc.collect()
-                    if freeze:
-                        gc.unfreeze()
         finally:
             logging.disable(logging_disabled)
 

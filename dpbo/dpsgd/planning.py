@@ -76,10 +76,6 @@ class DPSGDConfig:
         """Probability with which a Poisson sample takes a record."""
         return 1.0 / self.batches
 
-    def step_event(self, adjacency: Adjacency) -> Event:
-        """What one step costs a training record under this relation."""
-        return self.event(adjacency).repeated(1)
-
     def event(self, adjacency: Adjacency) -> Event:
         """What one run costs a training record under this relation."""
         if self.batches == 1:

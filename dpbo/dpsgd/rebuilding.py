@@ -498,6 +498,11 @@ def _copied(module: nn.Module, tensors: dict[int, Any]) -> nn.Module:
     return twin
 
 
+def copied_module(module: nn.Module) -> nn.Module:
+    """A copy of a released module, with the numbers of its tensors alone."""
+    return _copied(module, _fresh_tensors(module))
+
+
 def map_parts(container: Any, change: Callable[[Any], Any]) -> Any:
     """A mapping, tuple or list with each of its parts changed; anything else as it is."""
     if isinstance(container, Mapping):

@@ -4,7 +4,7 @@ price of one run.
     best = private_selection(
         curator, train, space=Space(lr=scipy.stats.loguniform(1e-4, 1.0)),
         run_count=TruncatedNegativeBinomial.of_mean(20.0, shape=3.0),
-        base=[PoissonGaussianEvent(1.1, 3000, rate=0.004, relation="add-or-remove-one")],
+        base=[config],
         score=NoisedScore(accuracy, score_range=(0.0, 1.0), mechanism=GaussianMechanism(500.0)),
     )
     best.parameters, best.output, best.score
@@ -12,8 +12,9 @@ price of one run.
 The number of runs K is drawn from a public distribution before the first run. Each run draws its
 parameters uniformly, trains, and scores. Only the best run's parameters, output and noised score
 are released. One ledger entry pays for all: a `SelectionEvent` of what one run costs. That is the
-cost of `train` (`base`, stated by the caller) and of the score's noise, which the curator draws as
-for any release.
+cost of `train` (`base`) and of the score's noise, which the curator draws as for any release. The
+cost of a `Session` in `train` is computed from its configuration; other events are stated by the
+caller (assumption `runs-attested`).
 
 The proof needs that K and all other runs stay hidden. So nothing is printed, logged or stored for a
 run, and errors are not shown: a run that fails has the worst score. A selection whose process was
@@ -27,21 +28,23 @@ dpbo/accounting/selection_bounds.py.
 
 from __future__ import annotations
 
-import collections
-import contextlib
+import inspect
+import itertools
 import math
+import random
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 
-from dpbo.accounting.event_costs import covers
-from dpbo.curator.birth import ROLES, Birth, Drawn
+from dpbo.curator.birth import ROLES
 from dpbo.curator.curator import Curator
 from dpbo.dpsgd.hidden_runs import DensityRatioProposals, best_of
-from dpbo.dpsgd.process_state import ProcessState
-from dpbo.dpsgd.releasable import copied_by_pickle
+from dpbo.dpsgd.outputs import copied_output
+from dpbo.dpsgd.planning import DPSGDConfig
 from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.events import Event, RolesEvent, SelectionEvent
 from dpbo.fingerprint import is_own
@@ -55,12 +58,20 @@ from dpbo.space import Space
 from dpbo.validation import Name, Positive, between, checked, warn
 
 _PRIOR = (1.0, 1.0)
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _STAYS = (
-    "the best run's output holds what may not leave or cannot be pickled, so it does not leave:"
-    " Selected.output is None. Its parameters and its score are released. Let `train` return"
-    " numbers, text, arrays, tensors, estimators, and containers and objects of your own classes"
-    " with these; of a module that it trained, session.released()."
+    "the best run's output holds what may not leave, so it does not leave: Selected.output is None."
+    " Its parameters and its score are released. Let `train` return numbers, text, arrays, tensors,"
+    " estimators of scikit-learn and lists, tuples, sets and dicts of these; of a module that it"
+    " trained, session.released()."
 )
+_SHARED = (
+    "All runs would share it, and a piece of one stream tells which run it went to. Draw from the"
+    " global generators of torch, NumPy or Python, which get seeds of their own in each run, or"
+    " make the generator within the function."
+)
+
+Costs = Sequence[Event | DPSGDConfig] | Mapping[str, Sequence[Event | DPSGDConfig]]
 
 
 @checked
@@ -120,7 +131,7 @@ def private_selection(
     *,
     space: Space,
     run_count: StoppingRule,
-    base: Sequence[Event] | Mapping[str, Sequence[Event]] = (),
+    base: Costs = (),
     score: NoisedScore | None = None,
     adaptive: DensityRatioProposals | None = None,
     threshold: float | None = None,
@@ -138,22 +149,21 @@ def private_selection(
             `Planned` with this very `SelectionEvent` (`selection_event` makes it), `RDPFilter`, or,
             where all events of a run are pure, PureFilter and GDPFilter.
         train: `train(parameters) -> output`. Without `score` it returns `(output, number)`. A run
-            fails if it raises an exception, its number is not finite, it writes to a ledger, its
-            Sessions, own curators and hidden draws cost more than `base`, or it draws by
+            fails if it raises an exception, its number is not finite, it writes to a ledger, it
+            trains in a `Session` whose configuration `base` does not name, or it draws by
             `Curator.hidden_draws` an answer that rests on data assumptions. The best run's output
-            is released, as a copy from its pickle, if all that it holds may leave
-            (`dpbo.dpsgd.releasable`); else `output` is None, with a warning. It must hold nothing
-            but what `base` pays for: noised numbers, and settings that are public. A module that
-            was trained in a `Session` holds records: return `session.released()`. Each run has
-            fresh seeds, and finds numbers and settings of the process, and plain values of your own
-            modules, objects and closures, as the first one did (`dpbo.dpsgd.process_state` lists
-            them). It must read nothing else that an earlier run left, and return no clock time,
-            memory address or number of a process.
+            is released as a copy if all that it holds may leave (`dpbo.dpsgd.outputs`); else
+            `output` is None, with a warning. It must hold nothing but what `base` pays for: noised
+            numbers, and settings that are public. A module that was trained in a `Session` holds
+            records: return `session.released()`. Each run has fresh seeds of the global generators;
+            code that names another generator is refused. It must read nothing that an earlier run
+            left, and return no clock time, memory address or number of a process.
         space: each run's parameters are drawn uniformly from it.
         run_count: distribution of the number of runs, or `ThresholdStop`, which releases the first
             run that reaches `threshold`.
-        base: all events of `train`, in the ledger's adjacency; without `score` also those of the
-            returned number. Empty if `train` reads none of this ledger's records. A dict such as
+        base: what `train` costs: the `DPSGDConfig` of each `Session` that it makes, and all other
+            events, in the ledger's adjacency; without `score` also those of the returned number.
+            Empty if `train` reads none of this ledger's records. A dict such as
             {"training": [...]} if `train` reads only records of another role: those pay for
             training, the curator's own for the score.
         score: how the curator scores an output.
@@ -164,8 +174,7 @@ def private_selection(
         name: name of the selection in the ledger.
 
     Raises:
-        InputError: an argument outside its range, or `train` reaches an iterator that cannot be
-            put back.
+        InputError: an argument outside its range, or `train` names a generator.
         BudgetExceeded: the budget is not left; nothing was charged.
         LedgerMismatch: the name belongs to a selection with other terms.
         ReleaseLost: the selection was charged, but its process ended before the value was stored,
@@ -189,8 +198,7 @@ def private_selection(
         spread=_PRIOR if adaptive is None else adaptive.spread,
     )
     terms = _terms(curator, run_count, space, base, score, threshold, pad_to)
-    # An object of the caller's that hinders it does so before anything is charged.
-    ProcessState(train)
+    require_no_generator("train", train)
     # Of functions of this package's own, such as `tune`'s, others have fixed what decides.
     functions = {"train": train, "score": None if score is None else score.score}
     given = {each: function for each, function in functions.items() if is_own(function)}
@@ -200,8 +208,7 @@ def private_selection(
             curator.ledger.note("assume", assumed)
         slot = {"query": "PrivateSelection", "public": {}, "details": {}}
         entry = reservation.charge({"units": curator.units, "slots": [slot]}, used=0)
-        work = train if score is None else _scored(curator, train, score, name)
-        work = _paid(work, event, curator.ledger.birth)
+        work = _hidden_run(curator, train, score, name, base)
         best = best_of(
             work,
             space,
@@ -212,11 +219,12 @@ def private_selection(
             proposals=adaptive,
         )
         chosen = Selected(None, None, None)
-        if best is not None:
-            chosen = Selected(
-                space.decode(best.x), best.x, None if best.failed else best.score, best.output
-            )
-            if best.unpickled:
+        if best is not None and best.failed:
+            chosen = Selected(space.decode(best.x), best.x, None)
+        elif best is not None:
+            output, leaves = best.output
+            chosen = Selected(space.decode(best.x), best.x, best.score, output)
+            if not leaves:
                 warn(_STAYS, UserWarning)
         curator.selections[name] = entry, chosen
     return _delivered(curator, space, name)
@@ -227,7 +235,7 @@ def selection_event(
     curator: Curator,
     *,
     run_count: StoppingRule,
-    base: Sequence[Event] | Mapping[str, Sequence[Event]] = (),
+    base: Costs = (),
     score: NoisedScore | None = None,
     spread: tuple[float, float] = _PRIOR,
 ) -> SelectionEvent | RolesEvent:
@@ -235,11 +243,15 @@ def selection_event(
     noise included, and the number of runs.
     """
 
-    def selection(events: Sequence[Event]) -> SelectionEvent:
-        if not events:
+    def selection(costs: Sequence[Event | DPSGDConfig]) -> SelectionEvent:
+        if not costs:
             raise InputError(
                 "base", (), "the events of one run", "Runs that cost nothing need no selection."
             )
+        events = [
+            cost.event(curator.adjacency) if isinstance(cost, DPSGDConfig) else cost
+            for cost in costs
+        ]
         return SelectionEvent(base=tuple(events), run_count=run_count, spread=spread)
 
     scored: list[Event] = []
@@ -276,7 +288,7 @@ def _terms(
     curator: Curator,
     run_count: StoppingRule,
     space: Space,
-    base: Sequence[Event] | Mapping[str, Sequence[Event]],
+    base: Costs,
     score: NoisedScore | None,
     threshold: float | None,
     pad_to: float | None,
@@ -305,64 +317,57 @@ def terms_of(space: Space) -> dict[str, Any]:
     return {"parameters": list(space.names), "space": space.to_json()}
 
 
-def _paid(
-    work: Callable[..., Any], event: SelectionEvent | RolesEvent, birth: Birth
-) -> Callable[[dict[str, Any]], Any]:
-    """`work`, with a UsageError where a run drew more than the selection's event pays for, of the
-    records of any role.
-    """
-    if isinstance(event, RolesEvent):
-        selections = {role: event.of(role) for role in event.roles}
-        # A training whose records no ledger knows is none of the curator's own.
-        unknown = next((role for role in event.roles if role != birth.role), birth.role)
-    else:
-        selections = {birth.role: (event,)}
-        unknown = birth.role
-    paid = collections.defaultdict[str, list[Event]](list)
-    for role, events in selections.items():
-        for each in events:
-            if isinstance(each, SelectionEvent):
-                paid[role] += each.run()
+def require_no_generator(name: str, function: Callable[..., Any]) -> None:
+    """Raise InputError where the code of a function that hidden runs call names a generator."""
+    code = getattr(function, "__func__", function)
+    if not isinstance(code, types.FunctionType):
+        return
+    named = inspect.getclosurevars(code)
+    for each, value in [*named.nonlocals.items(), *named.globals.items()]:
+        if isinstance(value, _GENERATORS):
+            raise InputError(name, each, "of code that names no generator", _SHARED)
 
-    def run(parameters: dict[str, Any]) -> Any:
-        result = work(parameters)
-        drawn = collections.defaultdict[str, list[Event]](list)
-        for source, times in (in_hidden_run.get() or {}).items():
-            if isinstance(source, Drawn):
-                one = source.counted_for(birth)
-                # Without roles all are the same records.
-                role = source.role if isinstance(event, RolesEvent) else birth.role
-            else:
-                one = source(birth.adjacency)
-                role = unknown
-            drawn[role].append(one.repeated(one.count * times))
-        if not all(covers(paid.get(role, []), events) for role, events in drawn.items()):
-            raise UsageError(
-                "a run draws more than base= names: name each Session and each release of train's."
-            )
-        return result
+
+def _hidden_run(
+    curator: Curator, train: Callable[..., Any], score: NoisedScore | None, name: str, base: Costs
+) -> Callable[[dict[str, Any]], tuple[Any, float]]:
+    """What one run does. It gives its output as it may leave, whether it does leave, and its
+    score.
+    """
+    groups = base.values() if isinstance(base, Mapping) else [base]
+    costs = itertools.chain.from_iterable(groups)
+    configurations = [cost for cost in costs if isinstance(cost, DPSGDConfig)]
+    draw = curator.hidden_draws(name)
+
+    def run(parameters: dict[str, Any]) -> tuple[Any, float]:
+        begun = in_hidden_run.set(list(configurations))
+        try:
+            output = train(parameters)
+            number = -math.inf
+            if score is None:
+                output, number = output
+            # Before it is scored, because an output may keep the records that it sees.
+            leaving = _leaving(output)
+            if score is not None:
+                value = draw(score.query(output), score.mechanism)
+                if value is not None:
+                    number = float(value[0])
+            return leaving, number
+        finally:
+            in_hidden_run.reset(begun)
 
     return run
 
 
-def _scored(
-    curator: Curator, train: Callable[..., Any], score: NoisedScore, name: str
-) -> Callable[[dict[str, Any]], tuple[Any, float]]:
-    """`train` with the noised score of its output."""
-
-    draw = curator.hidden_draws(name)
-
-    def work(parameters: dict[str, Any]) -> tuple[Any, float]:
-        output = train(parameters)
-        scored = output
-        # What is scored may keep the records that it sees, so the score gets a copy. What has no
-        # pickle does not leave.
-        with contextlib.suppress(Exception):
-            scored = copied_by_pickle(output)
-        value = draw(score.query(scored), score.mechanism)
-        return output, -math.inf if value is None else float(value[0])
-
-    return work
+def _leaving(output: Any) -> tuple[Any, bool]:
+    """A copy, and True; None and False where it may not leave."""
+    try:
+        return copied_output(output), True
+    except KeyboardInterrupt:
+        raise
+    # Of the output's own code, too.
+    except BaseException:
+        return None, False
 
 
 def _delivered(curator: Curator, space: Space, name: str) -> Selected:

@@ -57,7 +57,12 @@ from dpbo.dpsgd.hidden_runs import DensityRatioProposals
 from dpbo.dpsgd.planning import DPSGDConfig, TuningPlan
 from dpbo.dpsgd.reached import shared_memory
 from dpbo.dpsgd.rebuilding import map_parts
-from dpbo.dpsgd.selection import NoisedScore, private_selection, terms_of
+from dpbo.dpsgd.selection import (
+    NoisedScore,
+    private_selection,
+    require_no_generator,
+    terms_of,
+)
 from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.fingerprint import fingerprint
 from dpbo.isolation import isolate_generators, raised_by_signal
@@ -207,6 +212,8 @@ def tune(
             "of code that names none of the records",
             _FROM_LOADER,
         )
+    if plan.run_count is not None:
+        require_no_generator("fit", fit)
     if try_first:
         study.try_first(example)
     if study.folder is not None:
@@ -347,7 +354,7 @@ class _Study:
             self.train,
             space=self.space,
             run_count=plan.run_count,
-            base={_TRAINING: [plan.config.event(plan.adjacency)]},
+            base={_TRAINING: [plan.config]},
             score=self.scored,
             adaptive=proposals,
             name=_SELECTION,
@@ -433,7 +440,6 @@ def _trainer(fit: Fit, training: Any, config: DPSGDConfig) -> Callable[..., nn.M
     """What trains one run at some parameters, on the training records or on those of another
     session.
 
-    A function that closes over `fit`, so that hidden runs put back what `fit` reaches.
     """
 
     def train(given: dict[str, Any], session: _PaidSession | None = None) -> nn.Module:

@@ -60,7 +60,7 @@ CLASSES = {
         " rows, optimizer state"
     ),
     "A32": (
-        "what leaves tells which hidden run it came from: counters and generators of the process"
+        "what leaves tells which hidden run it came from: one stream of random numbers for all runs"
     ),
     "A33": "control flow follows a loss that was not noised",
     "A34": "one cell changes the form of a private table, and so other records' scores",

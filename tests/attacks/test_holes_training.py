@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from dpbo import Budget, Curator, Space
 from dpbo.accounting import Planned
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
-from dpbo.dpsgd.releasable import copied_by_pickle
+from dpbo.dpsgd.outputs import copied_output
 from dpbo.dpsgd.trained import is_rebuilt
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency
@@ -462,7 +465,6 @@ HOLDERS: dict[str, Any] = {
     "default": lambda module, optimizer: lambda rows, kept=module: kept(rows),
     "class": lambda module, optimizer: type("Local", (), {"kept": module}),
     "layer in another module": lambda module, optimizer: nn.Sequential(module._module[0]),
-    "parameter": lambda module, optimizer: {"weight": [module._module[0].weight]},
     "module that was not rebuilt": lambda module, optimizer: nn.Linear(4, 2),
     "optimizer": lambda module, optimizer: optimizer,
 }
@@ -479,7 +481,7 @@ def trained():
 def test_no_object_of_a_run_holds_a_module_that_was_trained(kind, trained):
     _, module, optimizer = trained
     with pytest.raises(InputError, match="what may leave"):
-        copied_by_pickle(HOLDERS[kind](module, optimizer))
+        copied_output(HOLDERS[kind](module, optimizer))
 
 
 @attack("A31")
@@ -487,25 +489,39 @@ def test_what_is_listed_leaves(trained):
     session, module, _ = trained
     released = session.released()
     fitted = LogisticRegression().fit(X.numpy(), Y.numpy())
-    mean = torch.arange(8.0)[2:4]
-    left = copied_by_pickle(
-        Result(
-            {
-                "model": released,
-                "again": [released],
-                "state": module.state_dict(),
-                "other": fitted,
-                "mean": mean,
-            }
-        )
+    tree = DecisionTreeClassifier(max_depth=2).fit(X.numpy(), Y.numpy())
+    weight = module._module[0].weight
+    memory = torch.arange(8.0)
+    left = copied_output(
+        {
+            "model": released,
+            "state": module.state_dict(),
+            "fitted": [fitted],
+            "unfitted": make_pipeline(StandardScaler(), tree),
+            "views": (memory[2:4], memory.numpy()[2:4], np.float32(0.5), nn.Parameter(memory[:1])),
+            "weight": weight,
+            "graph": 2 * weight,
+            "plain": {1, "a", None, (2.5, b"b")},
+            "dtype": torch.float32,
+        }
     )
-    assert torch.equal(left.model["model"](X), released(X))
-    assert left.model["again"][0] is left.model["model"]
-    assert torch.equal(left.model["state"]["_module.0.weight"], released[0].weight)
-    assert (left.model["other"].coef_ == fitted.coef_).all()
-    assert left.model["mean"].tolist() == [2.0, 3.0]
-    assert left.model["mean"].untyped_storage().nbytes() == 8, "without the rest of its memory"
-    copied_by_pickle(copy.deepcopy(released))
+    assert torch.equal(left["model"](X), released(X))
+    assert left["model"] is not released
+    assert torch.equal(left["state"]["_module.0.weight"], released[0].weight)
+    assert (left["fitted"][0].predict(X.numpy()) == fitted.predict(X.numpy())).all()
+    assert left["unfitted"][-1].max_depth == 2
+    assert not hasattr(left["unfitted"][-1], "tree_")
+    tensor, array, number, parameter = left["views"]
+    assert tensor.tolist() == array.tolist() == [2.0, 3.0]
+    assert tensor.untyped_storage().nbytes() == 8, "without the rest of its memory"
+    assert array.base is None
+    assert number == 0.5
+    assert parameter.untyped_storage().nbytes() == 4
+    assert not vars(left["weight"]), "without each record's gradient"
+    assert left["weight"].grad is None
+    assert left["graph"].grad_fn is None
+    assert left["plain"] == {1, "a", None, (2.5, b"b")}
+    assert left["dtype"] == torch.float32
 
 
 @attack("A31")
@@ -515,12 +531,12 @@ def test_a_released_module_that_is_trained_on_does_not_leave(trained):
     module(next(iter(loader))[0])
     assert not is_rebuilt(released)
     with pytest.raises(InputError, match="what may leave"):
-        copied_by_pickle(released)
+        copied_output(released)
     # A layer that a session trained, in a module that was rebuilt.
     again = trained[0].released()
     again.append(module._module[0])
     with pytest.raises(InputError, match="what may leave"):
-        copied_by_pickle(again)
+        copied_output(again)
 
 
 @attack("A31")
@@ -532,10 +548,10 @@ def test_a_selection_releases_a_result_with_its_rebuilt_module_alone(released):
     def train(_):
         session = a_session()
         module, _ = trained_in(session)
-        return Result(session.released() if released else module), 1.0
+        return {"model": session.released() if released else module}, 1.0
 
     curator = owner_of_runs((X, Y), base, role="training")
-    output = best_run(curator, train, base).output
+    output = best_run(curator, train, (CONFIG,)).output
     assert (output is not None) == released
     assert not any(row.numpy().tobytes() in pickle.dumps(output) for row in X)
 

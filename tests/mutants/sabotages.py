@@ -1240,97 +1240,93 @@ SABOTAGES = (
         test="tests/unit/dpsgd/test_private_selection.py::test_no_run_releases_nothing",
     ),
     Sabotage(
-        "a run finds the numbers of libraries where earlier runs left them",
-        where="dpbo.dpsgd.process_state:ProcessState.restore",
-        old="if numbers.moved(before):",
-        new="if False:",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[number of a hook]"
-        ),
-    ),
-    Sabotage(
-        "what a library's class counts in its base's place goes on from run to run",
-        where="dpbo.dpsgd.process_state:ProcessState.restore",
-        old="_put(kind, name, _ABSENT)",
-        new="pass",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_what_a_librarys_class_counts_is_put_back_where_it_inherits_or_is_loaded_again"
-        ),
-    ),
-    Sabotage(
-        "a library's class that was loaded again is not searched again",
-        where="dpbo.dpsgd.process_state:_found_in",
-        old="or [*map(namespace.get, last[1])] != [*last[1].values()]",
-        new="",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_what_a_librarys_class_counts_is_put_back_where_it_inherits_or_is_loaded_again"
-        ),
-    ),
-    Sabotage(
-        "a run finds its own global numbers where earlier runs left them",
-        where="dpbo.dpsgd.process_state:ProcessState.restore",
-        old="for holder, held in self._own:",
-        new="for holder, held in ():",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[own global]"
-        ),
-    ),
-    Sabotage(
-        "counts go on from run to run",
-        where="dpbo.dpsgd.process_state:ProcessState.restore",
-        old="_put(holder, name, _renewed(value, renewed))",
-        new="pass",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[threads]"
-        ),
-    ),
-    Sabotage(
-        "a run that sets torch's default dtype sets it for later runs",
-        where="dpbo.dpsgd.process_state:_SETTINGS",
-        old="(torch.get_default_dtype, torch.set_default_dtype),",
-        new="",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[default dtype]"
-        ),
-    ),
-    Sabotage(
         "all hidden runs share one stream",
-        where="dpbo.dpsgd.process_state:ProcessState.first_run",
-        old="with isolate_generators(entropy), mute_warnings():",
+        where="dpbo.dpsgd.hidden_runs:_run",
+        old="with isolate_generators(system_entropy), mute_warnings():",
         new="with mute_warnings():",
         test="tests/attacks/test_first_run.py::test_every_run_begins_a_stream_of_its_own",
     ),
     Sabotage(
-        "a generator of the caller's goes on from run to run",
-        where="dpbo.dpsgd.process_state:ProcessState.first_run",
-        old="_seed(generator, entropy)",
+        "hidden runs leave their tables among the protected ones",
+        where="dpbo.dpsgd.hidden_runs:_run",
+        old="protected_tables.put_back(protected)",
         new="pass",
-        test="tests/attacks/test_first_run.py::test_every_run_begins_a_stream_of_its_own",
-    ),
-    Sabotage(
-        "later hooks take the numbers of a released module's",
-        where="dpbo.dpsgd.process_state:ProcessState.leave",
-        old="RemovableHandle.next_id += _BEYOND",
-        new="",
         test=(
-            "tests/attacks/test_first_run.py"
-            "::test_no_number_in_any_module_tells_how_many_runs_there_were"
+            "tests/attacks/test_released_models.py"
+            "::test_hidden_runs_leave_no_table_among_the_protected_ones"
         ),
     ),
     Sabotage(
-        "the winner's own object leaves, with autograd's graph",
-        where="dpbo.dpsgd.hidden_runs:_largest",
-        old="best = _copied(run)",
-        new="best = run",
+        "hidden runs share a generator of the caller's",
+        where="dpbo.dpsgd.selection:require_no_generator",
+        old="if isinstance(value, _GENERATORS):",
+        new="if False:",
+        test=(
+            "tests/attacks/test_first_run.py"
+            "::test_a_generator_that_all_runs_would_share_is_refused_by_name_before_a_charge[numpy]"
+        ),
+    ),
+    Sabotage(
+        "the output that leaves is the object that was scored, or that later runs change",
+        where="dpbo.dpsgd.selection:_leaving",
+        old="return copied_output(output), True",
+        new="copied_output(output)\n        return output, True",
         test=(
             "tests/unit/dpsgd/test_private_selection.py"
-            "::test_an_output_without_a_pickle_does_not_leave_and_code_needs_none"
+            "::test_the_output_that_leaves_is_not_the_object_that_was_scored"
+        ),
+    ),
+    Sabotage(
+        "a later run changes the winner's object",
+        where="dpbo.dpsgd.outputs:copied_output",
+        old="if kind in _MAPPINGS:",
+        new="if kind in _MAPPINGS and all(map(_PLAIN.__contains__, map(type, output.values()))):\n"
+        "        return output\n    if kind in _MAPPINGS:",
+        test="tests/attacks/test_first_run.py::test_the_winner_is_as_its_own_run_left_it",
+    ),
+    Sabotage(
+        "a hidden run's session need not be paid for",
+        where="dpbo.dpsgd.engine:Session.make_private",
+        old="if self.config not in unpaid:",
+        new="if False:",
+        test=(
+            "tests/attacks/test_released_models.py"
+            "::test_a_hidden_run_trains_in_no_session_but_those_whose_cost_is_computed"
+            "[its events by hand]"
+        ),
+    ),
+    Sabotage(
+        "one configuration pays for every session of a run",
+        where="dpbo.dpsgd.engine:Session.make_private",
+        old="unpaid.remove(self.config)",
+        new="pass",
+        test=(
+            "tests/attacks/test_released_models.py"
+            "::test_a_second_session_of_one_run_is_paid_for_like_the_first"
+        ),
+    ),
+    Sabotage(
+        "a parameter leaves with each record's gradient",
+        where="dpbo.dpsgd.outputs:copied_output",
+        old="alone = output.detach().clone(memory_format=torch.contiguous_format)",
+        new="return output",
+        test="tests/attacks/test_holes_training.py::test_what_is_listed_leaves",
+    ),
+    Sabotage(
+        "a tensor leaves with all of its memory",
+        where="dpbo.dpsgd.outputs:copied_output",
+        old="output.detach().clone(memory_format=torch.contiguous_format)",
+        new="output.detach()",
+        test="tests/attacks/test_holes_training.py::test_what_is_listed_leaves",
+    ),
+    Sabotage(
+        "a private selection releases the trained module itself",
+        where="dpbo.dpsgd.outputs:copied_output",
+        old="if isinstance(output, nn.Module) and is_rebuilt(output):",
+        new="if isinstance(output, nn.Module):\n        return output\n    if False:",
+        test=(
+            "tests/attacks/test_released_models.py"
+            "::test_a_private_selection_releases_no_trained_module_but_the_rebuilt_one"
         ),
     ),
     Sabotage(
@@ -1351,16 +1347,6 @@ SABOTAGES = (
         test=(
             "tests/attacks/test_holes_statements.py"
             "::test_a_hidden_run_draws_nothing_that_the_statement_would_have_to_name[exact]"
-        ),
-    ),
-    Sabotage(
-        "a hidden run finds what earlier ones left for the collector",
-        where="dpbo.dpsgd.hidden_runs:_run",
-        old="# Weak references show what an earlier run left for the collector.\n    gc.collect()",
-        new="",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[subclasses]"
         ),
     ),
     Sabotage(
@@ -1772,16 +1758,6 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "the output that leaves is the object that was scored",
-        where="dpbo.dpsgd.selection:_scored",
-        old="scored = copied_by_pickle(output)",
-        new="pass",
-        test=(
-            "tests/unit/dpsgd/test_private_selection.py"
-            "::test_the_output_that_leaves_is_not_the_object_that_was_scored"
-        ),
-    ),
-    Sabotage(
         "hidden runs share their parameters",
         where="dpbo.dpsgd.hidden_runs:_run",
         old="copy.deepcopy(space.decode(x))",
@@ -1792,143 +1768,6 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "names that a run bound anew stay bound",
-        where="dpbo.dpsgd.process_state:ProcessState.restore",
-        old="if now is not was:",
-        new="if now is not was and type(now) is int:",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[own number of numpy]"
-        ),
-    ),
-    Sabotage(
-        "generators inside a library's objects run on",
-        where="dpbo.dpsgd.process_state:_holders_within",
-        old="inside = parts(thing)",
-        new="inside = parts(thing) if own else []",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[generator of a loader]"
-        ),
-    ),
-    Sabotage(
-        "slots stay as earlier runs left them",
-        where="dpbo.dpsgd.process_state:_holders_of",
-        old="spaces.append(_Slots(thing))",
-        new="pass",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[slots]"
-        ),
-    ),
-    Sabotage(
-        "a namespace stays as earlier runs left it",
-        where="dpbo.dpsgd.process_state:_ATTRIBUTES",
-        old="_ATTRIBUTES = (types.SimpleNamespace, argparse.Namespace, torch.Tensor)",
-        new="_ATTRIBUTES = ()",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[namespace]"
-        ),
-    ),
-    Sabotage(
-        "arrays of numbers stay as earlier runs left them",
-        where="dpbo.dpsgd.process_state:_holders_of",
-        old="if kind is types.CellType or kind in BYTES:",
-        new="if kind is types.CellType:",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[arrays]"
-        ),
-    ),
-    Sabotage(
-        "a distribution keeps the generator of an earlier run",
-        where="dpbo.dpsgd.process_state:_holders_of",
-        old='or kind.__module__.startswith("scipy.stats.")',
-        new="",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[distribution]"
-        ),
-    ),
-    Sabotage(
-        "seeds count the children of earlier runs",
-        where="dpbo.dpsgd.process_state:_moves",
-        old="(*ITERATORS, np.random.SeedSequence)",
-        new="ITERATORS",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[spawned]"
-        ),
-    ),
-    Sabotage(
-        "only Python's own class of generators is seeded",
-        where="dpbo.dpsgd.process_state:_seedable",
-        old="issubclass(kind, (torch.Generator, np.random.RandomState, random.Random)) and",
-        new="kind in (torch.Generator, np.random.RandomState, random.Random) and",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[own kind of generator]"
-        ),
-    ),
-    Sabotage(
-        "iterators in containers go on from run to run",
-        where="dpbo.dpsgd.process_state:_holders_of",
-        old="if kind in _CONTAINERS:",
-        new="if False:",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_the_winner_is_the_same_to_the_bit_wherever_it_stands[kept in a dict]"
-        ),
-    ),
-    Sabotage(
-        "an iterator that cannot be put back is left",
-        where="dpbo.dpsgd.process_state:_holders_within",
-        old="if own and (is_opaque(thing) or",
-        new="if own and (False or",
-        test=(
-            "tests/attacks/test_first_run.py"
-            "::test_an_iterator_that_cannot_be_put_back_is_refused_by_name_before_a_charge[zip]"
-        ),
-    ),
-    Sabotage(
-        "a later run changes the winner's object",
-        where="dpbo.dpsgd.hidden_runs:_largest",
-        old="best = _copied(run)\n            highest = (run.score, tie)\n    return best",
-        new="best = run\n            highest = (run.score, tie)\n    return best and _copied(best)",
-        test="tests/attacks/test_first_run.py::test_the_winner_is_as_its_own_run_left_it",
-    ),
-    Sabotage(
-        "a hidden run's session need not be paid for",
-        where="dpbo.dpsgd.selection:_paid",
-        old="if not all(covers(",
-        new="if False and not all(covers(",
-        test=(
-            "tests/attacks/test_released_models.py"
-            "::test_a_hidden_run_whose_base_does_not_pay_for_its_session_fails[nothing declared]"
-        ),
-    ),
-    Sabotage(
-        "a hidden run's own curator need not be paid for",
-        where="dpbo.curator.ledger:Ledger.charge",
-        old="note_drawn(Drawn.under(self.birth, event))",
-        new="pass",
-        test=(
-            "tests/attacks/test_released_models.py"
-            "::test_a_hidden_run_whose_base_does_not_pay_for_its_releases_fails[curator-False]"
-        ),
-    ),
-    Sabotage(
-        "a hidden draw need not be paid for",
-        where="dpbo.curator.hidden_draws:HiddenDraws.__call__",
-        old="note_drawn(Drawn.under(curator.ledger.birth, event))",
-        new="",
-        test=(
-            "tests/attacks/test_released_models.py"
-            "::test_a_hidden_run_whose_base_does_not_pay_for_its_releases_fails[hidden draws-False]"
-        ),
-    ),
-    Sabotage(
         "what draws for hidden runs draws outside them, too",
         where="dpbo.curator.hidden_draws:HiddenDraws.__call__",
         old="if in_hidden_run.get() is None:",
@@ -1936,16 +1775,6 @@ SABOTAGES = (
         test=(
             "tests/unit/dpsgd/test_private_selection.py"
             "::test_what_draws_for_hidden_runs_draws_for_nothing_else[after]"
-        ),
-    ),
-    Sabotage(
-        "a draw for other units counts as one for the selection's",
-        where="dpbo.curator.birth:Drawn.counted_for",
-        old="return convert_adjacency(self.event, self.adjacency, birth.adjacency)",
-        new="return self.event",
-        test=(
-            "tests/attacks/test_released_models.py"
-            "::test_what_a_run_draws_counts_for_the_selections_units[add or remove-True]"
         ),
     ),
     Sabotage(
@@ -2168,16 +1997,6 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "a private selection releases the trained module itself",
-        where="dpbo.dpsgd.releasable:_Pickler.persistent_id",
-        old="if not (_is_safe(thing) if self._of_rebuilt else _may_leave(thing)):",
-        new="if False:",
-        test=(
-            "tests/attacks/test_released_models.py"
-            "::test_a_private_selection_releases_no_trained_module_but_the_rebuilt_one"
-        ),
-    ),
-    Sabotage(
         "an engine trains on other records than its curator's",
         where="dpbo.dpsgd.engine:PrivateEngine._prepare_data_loader",
         old=(
@@ -2314,26 +2133,6 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "a parameter leaves with each record's gradient",
-        where="dpbo.dpsgd.releasable:_is_bare",
-        old="and not vars(tensor)",
-        new="",
-        test=(
-            "tests/attacks/test_holes_training.py"
-            "::test_no_object_of_a_run_holds_a_module_that_was_trained[parameter]"
-        ),
-    ),
-    Sabotage(
-        "a function leaves with its defaults",
-        where="dpbo.dpsgd.releasable:_may_leave",
-        old="return _is_bound(thing) or _is_plain_function(thing)",
-        new="return True",
-        test=(
-            "tests/attacks/test_holes_training.py"
-            "::test_no_object_of_a_run_holds_a_module_that_was_trained[default]"
-        ),
-    ),
-    Sabotage(
         "a module that is trained on keeps the mark of one that was rebuilt",
         where="dpbo.dpsgd.rebuilding:PublicCopy.__init__",
         old="mark_rebuilt(module.modules(), rebuilt=False)",
@@ -2342,13 +2141,6 @@ SABOTAGES = (
             "tests/attacks/test_holes_training.py"
             "::test_a_released_module_that_is_trained_on_does_not_leave"
         ),
-    ),
-    Sabotage(
-        "a tensor leaves with all of its memory",
-        where="dpbo.dpsgd.releasable:_Pickler.reducer_override",
-        old="thing.untyped_storage().nbytes() != thing.nbytes",
-        new="False",
-        test="tests/attacks/test_holes_training.py::test_what_is_listed_leaves",
     ),
     Sabotage(
         "a fit computes with the records beside its loader",
