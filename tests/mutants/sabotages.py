@@ -1287,7 +1287,7 @@ SABOTAGES = (
     Sabotage(
         "a hidden run's session need not be paid for",
         where="dpbo.dpsgd.engine:Session.make_private",
-        old="if self.config not in unpaid:",
+        old="if unpaid is not None:",
         new="if False:",
         test=(
             "tests/attacks/test_released_models.py"
