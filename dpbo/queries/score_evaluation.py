@@ -124,7 +124,10 @@ def probe_score(
     )
     scorer = _SCORER if _is_scorer(score) else ""
     point = _POINT if isinstance(subject, Tensor) else ""
-    remedy = f"{scorer}{point}If made-up numbers are not valid records, give public ones: Curator(..., example=)."
+    remedy = (
+        f"{scorer}{point}If made-up numbers are not valid records, give public ones: Curator(...,"
+        " example=)."
+    )
     result = _NOT_CALLED
     try:
         result = ask(score, subject, example)
