@@ -96,7 +96,8 @@ class PrivateObjective:
             are clipped. Required with a function, omitted with a query, which has its own; so are
             the next two.
         fit: `fit(x) -> model`, from public records only. If it raises an exception, nothing is
-            charged.
+            charged. Code of `fit` or `score` that names a table with protected rows is refused,
+            also where it takes other rows of it: split the table first.
         divisor: public number of units that the sum of scores is divided by; omitted, their true
             number, which only REPLACE_ONE makes public.
         evaluations: number of points that may be released.
@@ -123,7 +124,7 @@ class PrivateObjective:
         metrics: m.
 
     Raises:
-        InputError: an argument outside its range.
+        InputError: an argument outside its range, or a function that names protected rows.
         BudgetExceeded: the budget is not left.
         LedgerMismatch: the name belongs to a reservation with other terms, or (ReservationChanged)
             to one that began with other records, another score or another fit.
@@ -159,6 +160,10 @@ class PrivateObjective:
         self.metrics = mean.metrics
         self._ranges = mean.ranges
         self._bounds = None if bounds is None else bounds.detach().cpu().clone()
+        # A baseline protects nothing.
+        if not isinstance(mechanism, NoNoise):
+            curator.protected.require_unnamed("score", mean.score)
+            curator.protected.require_unnamed("fit", mean.fit)
         self._reservation = curator.reserve(
             name,
             mechanism or kinds,

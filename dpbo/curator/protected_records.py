@@ -10,11 +10,23 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.curator import charged_tables
 from dpbo.curator.handle import Opaque
-from dpbo.curator.record_fingerprints import PROCESS_KEY, Rows, Sketch, rows_of, table_digest
-from dpbo.curator.records import PrivateView
+from dpbo.curator.named_tables import named_tables
+from dpbo.curator.record_fingerprints import (
+    PROCESS_KEY,
+    Rows,
+    Sketch,
+    row_digests,
+    rows_of,
+    table_digest,
+)
+from dpbo.curator.records import PrivateView, Source, leaves
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event
 from dpbo.validation import Name, checked, warn
@@ -24,6 +36,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _TABLES = 64
+# Rows at the beginning of a table that say whether people's rows differ.
+_LOOKED_AT = 256
 _NOT_COMPARED = (
     "%s records are not compared with others, because single records cannot be read alike twice"
 )
@@ -132,6 +146,14 @@ class ProtectedRecords(Opaque):
             why: what is wrong with records of two roles.
         """
         require_other_rows(name, records, rows_of(self.__own), self._role, why)
+
+    def require_unnamed(self, name: str, function: Any) -> None:
+        """Raises InputError where the code of a function names a table with some of the curator's
+        own records, as `require_unnamed` says; not where repetition is allowed.
+        """
+        if not self._repetition_allowed:
+            remedy = f"Split the table first, and let {name} name its public part alone."
+            require_unnamed(name, function, self.__own, self._role, remedy)
 
     def are(self, records: Any) -> bool:
         """Whether these are the curator's own records, each as often, in any order.
@@ -299,3 +321,57 @@ def require_other_rows(name: str, records: Any, own: Rows | None, role: str, why
             f"{name} and the {role} records have equal rows, perhaps by chance. {why}",
             RepeatedRecordsWarning,
         )
+
+
+def require_unnamed(name: str, function: Any, records: Any, role: str, remedy: str) -> None:
+    """Raises InputError where the code of a function that trains or scores names a table with some
+    of these records: what it does with them gets no noise. That depends on the records, so it is
+    for the operator alone.
+
+    Tables are compared part by part, features apart from labels. Parts with few different rows,
+    such as labels of classes, are known by identity alone.
+
+    Args:
+        name: the argument that holds the function.
+        records, role: protected records, and what they are for.
+        remedy: what to do.
+    """
+    own = _parts(records)
+    for variable, table in named_tables(function):
+        for part in _parts(table):
+            if any(part is each or _have_common_rows(part, each) for each in own):
+                raise InputError(
+                    name,
+                    getattr(function, "__name__", type(function).__name__),
+                    f"of code that names none of the {role} records, but {variable!r} has some",
+                    f"{remedy} Nothing was charged. Tell only those who may see the records.",
+                )
+
+
+def _parts(records: Any) -> list[Any]:
+    """The tables that records consist of."""
+    if isinstance(records, PrivateView):
+        records = records.container
+    if isinstance(records, (Source, Dataset)):
+        rows = rows_of(records)
+        records = () if rows is None else rows.take(slice(None))
+    return leaves(records)
+
+
+def _have_common_rows(table: Any, own: Any) -> bool:
+    """Whether two tables of rows that mostly differ have more in common than chance explains."""
+    shapes = [tuple(getattr(each, "shape", (0,)))[1:] for each in (table, own)]
+    if shapes[0] != shapes[1]:
+        return False
+    sketches = []
+    for each in map(rows_of, (table, own)):
+        if each is None or not each.count:
+            return False
+        first = row_digests(
+            each, PROCESS_KEY, torch.arange(min(each.count, _LOOKED_AT), device="cpu")
+        )
+        if first is None or 2 * len(np.unique(first)) < len(first):
+            return False
+        sketches.append(Sketch.of(each))
+    first, second = sketches
+    return first.is_of_people_of(second) or second.is_of_people_of(first)

@@ -2,7 +2,6 @@
 compared.
 
 `process_state` puts back what hidden runs reach, and `rebuilding` compares what a module reaches.
-`tune` refuses a `fit` that reaches its records.
 Nothing here calls the caller's code. What a thing leads to:
 
 - a mapping, list, tuple, set or deque: its items
@@ -27,9 +26,6 @@ import sys
 import types
 from collections.abc import Iterable
 from typing import Any
-
-import numpy as np
-import torch
 
 from dpbo.fingerprint import attributes, is_own, is_own_module, names, slots
 
@@ -98,38 +94,6 @@ def named(function: Any) -> list[Any]:
     if is_own(function):
         return [value for _, value in names(function)]
     return []
-
-
-def shared_memory(thing: Any, other: Any) -> bool:
-    """Whether what two things lead to has a tensor or an array of the same memory."""
-    return not _memory(thing).isdisjoint(_memory(other))
-
-
-def _memory(thing: Any) -> set[int]:
-    """Where the tensors and arrays are that a thing leads to, with the global variables that its
-    code names.
-    """
-    found = set[int]()
-    seen: dict[int, Any] = {}
-    left = [thing]
-    while left:
-        part = left.pop()
-        if type(part) in PLAIN or id(part) in seen:
-            continue
-        # Kept, so that no other thing gets its id.
-        seen[id(part)] = part
-        if isinstance(part, torch.Tensor) and part.layout is torch.strided:
-            found.add(part.untyped_storage().data_ptr())
-        while isinstance(part, np.ndarray):
-            found.add(part.ctypes.data)
-            part = part.base
-        left.extend(parts(part))
-        if isinstance(part, types.FunctionType):
-            left.extend(named(part))
-        elif is_own_class(type(part)):
-            left.append(type(part))
-    # Of nothing.
-    return found - {0}
 
 
 def is_own_class(kind: type) -> bool:

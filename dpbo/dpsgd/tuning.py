@@ -50,12 +50,11 @@ from dpbo.acquisition.expected_improvement import posterior_mean, suggest
 from dpbo.curator.curator import Curator
 from dpbo.curator.entropy import system_entropy
 from dpbo.curator.evaluation import private_generators
-from dpbo.curator.protected_records import require_other_rows
+from dpbo.curator.protected_records import require_other_rows, require_unnamed
 from dpbo.curator.records import PrivateView, count_records
 from dpbo.dpsgd.engine import Fit, Session
 from dpbo.dpsgd.hidden_runs import DensityRatioProposals
 from dpbo.dpsgd.planning import DPSGDConfig, TuningPlan
-from dpbo.dpsgd.reached import shared_memory
 from dpbo.dpsgd.rebuilding import map_parts
 from dpbo.dpsgd.selection import (
     NoisedScore,
@@ -205,13 +204,8 @@ def tune(
     study.require_planned_number()
     if not allow_repeated:
         require_other_rows("training", training, study.view, "validation", _TWO_ROLES)
-    if shared_memory(fit, (training, validation)):
-        raise InputError(
-            "fit",
-            getattr(fit, "__name__", type(fit).__name__),
-            "of code that names none of the records",
-            _FROM_LOADER,
-        )
+    for role, records in (("training", training), ("validation", validation)):
+        require_unnamed("fit", fit, records, role, _FROM_LOADER)
     if plan.run_count is not None:
         require_no_generator("fit", fit)
     if try_first:

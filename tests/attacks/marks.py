@@ -13,6 +13,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 attack = pytest.mark.attack
+# `slip("what people write", "what dpbo does")`: a likely mistake, and its check.
+slip = pytest.mark.slip
 CLASSES = {
     "A1": "float holes: supports of neighbours are equal",
     "A2": "precision: trailing zeros tell nothing, releases lie on a public grid",

@@ -27,6 +27,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "attack(*names): the test tries these classes of attack (tests/attacks/marks.py)"
     )
+    config.addinivalue_line(
+        "markers", "slip(written, done): a likely mistake, and what dpbo does about it"
+    )
     config.addinivalue_line("markers", "deep: too slow for `make test`; run by `make audit`")
 
 

@@ -2145,12 +2145,19 @@ SABOTAGES = (
     Sabotage(
         "a fit computes with the records beside its loader",
         where="dpbo.dpsgd.tuning:tune",
-        old="if shared_memory(fit, (training, validation)):",
-        new="if False:",
+        old='require_unnamed("fit", fit, records, role, _FROM_LOADER)',
+        new="pass",
         test=(
             "tests/attacks/test_holes_training.py"
             "::test_a_fit_whose_code_leads_to_the_records_is_refused[closure]"
         ),
+    ),
+    Sabotage(
+        "a fit of an objective trains on the table that holds the protected rows",
+        where="dpbo.curator.protected_records:_have_common_rows",
+        old="return first.is_of_people_of(second) or second.is_of_people_of(first)",
+        new="return False",
+        test="tests/attacks/test_likely_slips.py::test_training_on_the_whole_table_is_refused",
     ),
     # the form of private tables, and the trial of scores
     Sabotage(
