@@ -129,6 +129,14 @@ pytest_fixture_setup = pytest_pyfunc_call
 
 
 @pytest.fixture
+def no_state(monkeypatch):
+    """The folder of the user's state cannot be used, so no ledger is refused as a second one over
+    records that another ledger of the test was charged for.
+    """
+    monkeypatch.setenv("DPBO_STATE", os.devnull)
+
+
+@pytest.fixture
 def ctrl_c():
     """SIGINT interrupts, also where the tests run in the background, whose shell has it ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,8 @@
 """Which classes of attack a test tries, read from the source: decorators, and `pytestmark` of its
 class and module.
 
-`python -m tests.attacks.marks` writes CONTRIBUTING.md's table of attacks anew.
+`python -m tests.attacks.marks` writes CONTRIBUTING.md's table of attacks and
+SECURITY.md's of likely mistakes anew.
 """
 
 import ast
@@ -74,6 +75,8 @@ CLASSES = {
 }
 BEGIN = "<!-- attacks: written by python -m tests.attacks.marks -->\n"
 END = "<!-- attacks end -->"
+SLIPS = "<!-- slips: written by python -m tests.attacks.marks -->\n"
+SLIPS_END = "<!-- slips end -->"
 
 
 def marks_of(node: str) -> set[str]:
@@ -130,6 +133,25 @@ def contributing(text: str) -> str:
     return before + BEGIN + table() + END + rest.partition(END)[2]
 
 
+def security(text: str) -> str:
+    """SECURITY.md with its table of likely mistakes."""
+    before, _, rest = text.partition(SLIPS)
+    return before + SLIPS + slips() + SLIPS_END + rest.partition(SLIPS_END)[2]
+
+
+def slips() -> str:
+    """What `slip` says of each test that bears it, with the file of the test."""
+    lines = ["| what is written in a hurry | what dpbo does | its test |\n", "|---|---|---|\n"]
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for part in ast.walk(_parsed(path)):
+            for mark in getattr(part, "decorator_list", []):
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "slip":
+                    mistake, check = map(ast.literal_eval, mark.args)
+                    place = path.relative_to(ROOT / "tests").with_suffix("")
+                    lines.append(f"| {mistake} | {check} | `{place}` |\n")
+    return "".join(lines)
+
+
 def _tests(outer: ast.AST, marks: set[str]) -> Iterator[tuple[ast.AST, set[str]]]:
     """Test functions, and test classes that inherit their tests, each with the marks of what is
     around it.
@@ -182,3 +204,5 @@ def _is_pytestmark(line: ast.Assign) -> bool:
 if __name__ == "__main__":
     page = ROOT / "CONTRIBUTING.md"
     page.write_text(contributing(page.read_text()))
+    page = ROOT / "SECURITY.md"
+    page.write_text(security(page.read_text()))

@@ -12,7 +12,7 @@ import pytest
 
 import dpbo
 from dpbo.curator.protected_records import protected_tables
-from tests.attacks.marks import attack
+from tests.attacks.marks import attack, slip
 
 pytestmark = attack("A22")
 
@@ -66,6 +66,10 @@ def run(tmp_path, monkeypatch, capfd):
     return run
 
 
+@slip(
+    "a script with `dataset=` is run twice, from two folders",
+    "both share one ledger, and one budget",
+)
 def test_a_named_data_set_has_one_budget_from_any_folder(run):
     first = run("dataset='customers'", "monday", process=True)
     second = run("dataset='customers'", "tuesday", process=True)
@@ -75,6 +79,10 @@ def test_a_named_data_set_has_one_budget_from_any_folder(run):
     assert spent[1] == pytest.approx(spent[0] * 2**0.5)
 
 
+@slip(
+    "a script is run twice without `dataset=`",
+    "the second run warns with what was spent before",
+)
 def test_a_second_run_in_memory_is_told_what_the_first_one_spent(run):
     assert run(process=True).err == ""
     assert "epsilon 1, delta 1e-06 in a ledger in memory" in run().err
@@ -82,6 +90,10 @@ def test_a_second_run_in_memory_is_told_what_the_first_one_spent(run):
     assert run("allow_repeated=True").err == ""
 
 
+@slip(
+    "a second file, or a second name, for the same table",
+    "refused, unless `allow_repeated=True`; the statement then says so",
+)
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -102,6 +114,10 @@ def test_a_second_ledger_over_the_same_table_is_refused(run, first, second):
     assert allowed.err == ""
 
 
+@slip(
+    "the file of the ledger is deleted to begin again",
+    "refused, unless `allow_repeated=True`",
+)
 def test_a_ledger_that_was_deleted_does_not_begin_again(run, tmp_path):
     given = "dataset='a', ledger='r.db'"
     assert run(given).out

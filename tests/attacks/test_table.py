@@ -1,15 +1,20 @@
-"""CONTRIBUTING.md's table of attacks is that of the markers, and every class has a test that is not
+"""CONTRIBUTING.md's and SECURITY.md's tables are those of the markers, and every class has a test that is not
 deep.
 """
 
 import pytest
 
-from tests.attacks.marks import ROOT, by_class, contributing, marks_of
+from tests.attacks.marks import ROOT, by_class, contributing, marks_of, security
 
 
 def test_the_table_is_the_one_that_the_markers_give():
     page = (ROOT / "CONTRIBUTING.md").read_text()
     assert page == contributing(page), "run `python -m tests.attacks.marks`"
+
+
+def test_the_likely_mistakes_are_those_that_the_tests_name():
+    page = (ROOT / "SECURITY.md").read_text()
+    assert page == security(page), "run `python -m tests.attacks.marks`"
 
 
 def test_every_class_has_a_test_that_is_not_deep():

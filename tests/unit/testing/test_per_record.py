@@ -22,7 +22,7 @@ from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import CandidateScores, ClippedMean, QuantileUtilities
 from dpbo.testing import check_per_record
-from tests.attacks.marks import attack
+from tests.attacks.marks import attack, slip
 from tests.setups import DOUBLE, owner
 
 pytestmark = attack("A9", "A34")
@@ -94,6 +94,10 @@ def test_scores_that_depend_on_the_batch_are_found_in_every_container(container)
     assert not missed
 
 
+@slip(
+    "a score fills by the mean, codes categories as they come, or takes a group's mean",
+    "refused before a charge: a trial on copies of `example=`'s records",
+)
 def test_the_same_scores_are_refused_before_a_charge_on_the_examples_of_a_curator():
     for records in (FRAME, ROWS):
         for score in (
@@ -284,6 +288,10 @@ FROM_THE_BATCH = {
 }
 
 
+@slip(
+    "a score uses the batch: class weights, mean, maximum, `cross_val_predict`, train mode",
+    "refused before a charge, without `example=`, too: a trial on made-up records",
+)
 @pytest.mark.parametrize("name", FROM_THE_BATCH)
 def test_without_an_example_the_trial_is_on_made_up_rows_of_every_class(name):
     curator = owner((X, Y), allow_repeated=True)
