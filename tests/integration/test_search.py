@@ -509,7 +509,7 @@ def test_labels_do_not_decide_where_a_row_goes():
     assert places[0] == places[1] == places[2]
 
 
-@slip(
+@pytest.mark.slip(
     "one table with `test_size=`, in which one protected cell decides a column's dtype",
     "the training part takes the dtype that its own cells need",
 )
