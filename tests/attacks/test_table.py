@@ -1,5 +1,5 @@
-"""CONTRIBUTING.md's and SECURITY.md's tables are those of the markers, and every class of attack has
-a test that is not deep.
+"""The tables of CONTRIBUTING.md and SECURITY.md are those of the markers, and every class of attack
+has a test that is not deep.
 """
 
 import pytest
