@@ -82,6 +82,9 @@ def pytest_runtest_setup(item):
     # Another test may have asked about the same records.
     name = hashlib.sha256(item.nodeid.encode()).hexdigest()[:16]
     os.environ["DPBO_STATE"] = str(STATES / name)
+    # A folder in the file's place: several ledgers of one test know nothing of one another. Tests
+    # of what they know have a folder of their own.
+    (STATES / name / "tables.db").mkdir(parents=True, exist_ok=True)
     if item.get_closest_marker("cuda") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
 
@@ -126,14 +129,6 @@ def pytest_pyfunc_call():
 
 
 pytest_fixture_setup = pytest_pyfunc_call
-
-
-@pytest.fixture
-def no_state(monkeypatch):
-    """The folder of the user's state cannot be used, so no ledger is refused as a second one over
-    records that another ledger of the test was charged for.
-    """
-    monkeypatch.setenv("DPBO_STATE", os.devnull)
 
 
 @pytest.fixture

@@ -41,6 +41,8 @@ def run(tmp_path, monkeypatch, capfd):
     """Runs the program from a folder of its own, in this process, which forgets what it released
     before; with `process=True` in one of its own. Returns what it printed, warnings and errors."""
 
+    monkeypatch.setenv("DPBO_STATE", str(tmp_path / "state"))
+
     def run(given="", folder=".", *, process=False):
         here = tmp_path / folder
         here.mkdir(exist_ok=True)
