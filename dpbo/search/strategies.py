@@ -445,13 +445,16 @@ class Choice(Strategy):
         best = problem.choose(choice, configurations, rows, largest_difference=clip) or 0
         columns["chosen"] = np.arange(len(configurations)) == best
         kept = risk is not None and best == 0
+        untested = ""
+        if risk is None:
+            untested = problem.untested or "a choice with risk=None makes no test"
         told = Recommendation(
             problem.trainer.parameters(configurations[best]),
             kept,
             risk,
             0.0 if kept else math.nan,
             clip=clip,
-            untested=problem.untested or "a choice with risk=None makes no test",
+            untested=untested,
             protected=problem.protected,
         )
         return SearchResult(best, configurations, columns, told)

@@ -196,6 +196,7 @@ def test_a_choice_that_keeps_the_default_model_gains_nothing_and_without_a_risk_
     chosen = found(ALL_ONES, strategy="choice")
     assert not chosen.recommendation_.kept
     assert math.isnan(chosen.best_gain_)
+    assert [each.recommendation_.untested for each in (kept, chosen)] == ["", ""]
     untested = found(ALL_ONES, strategy=Choice(risk=None)).recommendation_
     assert str(untested) == (
         "recommended: value=1; not tested against your model: a choice with risk=None makes no test"

@@ -82,7 +82,7 @@ SABOTAGES = (
         new="truncate(steps)",
         test=(
             "tests/contracts/test_clipped_contract.py"
-            "::TestClippedMean::test_neighbours_stay_within_the_declared_sensitivity"
+            "::TestClippedMean::test_a_unit_of_any_size_stays_within_the_declared_sensitivity"
         ),
     ),
     Sabotage(
@@ -205,7 +205,7 @@ SABOTAGES = (
         ),
         test=(
             "tests/contracts/test_clipped_contract.py"
-            "::TestPairedMean::test_neighbours_stay_within_the_declared_sensitivity"
+            "::TestPairedMean::test_a_unit_of_any_size_stays_within_the_declared_sensitivity"
         ),
     ),
     Sabotage(
@@ -231,7 +231,7 @@ SABOTAGES = (
         new="return sum_records(pieces, grids)",
         test=(
             "tests/contracts/test_clipped_contract.py"
-            "::TestClippedMean::test_neighbours_stay_within_the_declared_sensitivity"
+            "::TestClippedMean::test_a_unit_of_any_size_stays_within_the_declared_sensitivity"
         ),
     ),
     Sabotage(
@@ -241,7 +241,7 @@ SABOTAGES = (
         new="replaced = k * max(abs(a), abs(b))",
         test=(
             "tests/contracts/test_clipped_contract.py"
-            "::TestClippedMean::test_neighbours_stay_within_the_declared_sensitivity"
+            "::TestClippedMean::test_a_unit_of_any_size_stays_within_the_declared_sensitivity"
         ),
     ),
     Sabotage(
@@ -252,7 +252,7 @@ SABOTAGES = (
         test=(
             "tests/contracts/test_clipped_contract.py"
             "::TestClippedMeanOfSeveralMetrics"
-            "::test_neighbours_stay_within_the_declared_sensitivity"
+            "::test_a_unit_of_any_size_stays_within_the_declared_sensitivity"
         ),
     ),
     Sabotage(
@@ -262,7 +262,7 @@ SABOTAGES = (
         new="l2 = self.clip",
         test=(
             "tests/unit/gibo/test_gradient_query.py"
-            "::TestGradient::test_neighbours_stay_within_the_declared_sensitivity"
+            "::TestGradient::test_a_unit_of_any_size_stays_within_the_declared_sensitivity"
         ),
     ),
     Sabotage(
