@@ -43,7 +43,14 @@ from dpbo.curator.pricing import Noise, event_of, slot_noise
 from dpbo.curator.protected_records import ProtectedRecords
 from dpbo.curator.public_form import Form, form_of, require_known_form
 from dpbo.curator.record_fingerprints import order_digest, rows_of, table_digest
-from dpbo.curator.records import PrivateView, count_records, map_leaves
+from dpbo.curator.records import (
+    PrivateView,
+    Source,
+    count_records,
+    leaves,
+    map_leaves,
+    require_one_index,
+)
 from dpbo.curator.releasing import (
     conditions_of,
     noised,
@@ -589,6 +596,11 @@ class Curator(Opaque):
         device: torch.device | str | None,
     ) -> PrivateView:
         """The view of the records, cast to their public form."""
+        if not isinstance(records, Source):
+            parts = leaves(records)
+            for place, part in enumerate(parts[1:], 1):
+                require_one_index(f"part {place} of the records", part, "part 0", parts[0])
+            require_one_index("groups", unit.groups, "the records", *parts[:1])
         view = PrivateView.of(
             records,
             unit,

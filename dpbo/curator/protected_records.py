@@ -299,11 +299,11 @@ def _have_common_rows(table: Any, own: Any) -> bool:
     for each in map(rows_of, (table, own)):
         if each is None or not each.count:
             return False
-        first = row_digests(
-            each, PROCESS_KEY, torch.arange(min(each.count, _LOOKED_AT), device="cpu")
-        )
-        if first is None or 2 * len(np.unique(first)) < len(first):
+        few = torch.arange(min(each.count, _LOOKED_AT), device="cpu")
+        found = row_digests(each, PROCESS_KEY, few)
+        sketch = Sketch.of(each)
+        if found is None or sketch is None or 2 * len(np.unique(found)) < len(found):
             return False
-        sketches.append(Sketch.of(each))
+        sketches.append(sketch)
     first, second = sketches
     return first.is_of_people_of(second) or second.is_of_people_of(first)

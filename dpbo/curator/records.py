@@ -24,7 +24,7 @@ from torch import Tensor
 
 from dpbo.curator.entropy import bernoulli
 from dpbo.curator.labels import folded, is_missing, numbered, of_several_kinds
-from dpbo.errors import InputError, Unshown
+from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.isolation import mute_warnings
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
@@ -123,6 +123,13 @@ class PrivateView:
             else:
                 records = in_form
             unfit = torch.from_numpy(marks) if form.may_be_unfit else None
+            if count > 1 and marks.all() and not shard:
+                raise UsageError(
+                    "no record has the form of the public ones, so each would count as the worst:"
+                    " a label must be one of the public labels, in the same words or numbers, such"
+                    " as 1 and 0 in both tables, not 'yes' and 'no' in one. Nothing was charged."
+                    " Tell only those who may see the records."
+                )
         if one_at_a_time and not all(map(_can_be_taken, leaves(_load(records)))):
             raise InputError(
                 "one_at_a_time", True, "False for records that cannot be taken one by one"
@@ -457,6 +464,20 @@ def leaves(records: Any) -> list[Any]:
     if isinstance(records, tuple):
         return list(itertools.chain.from_iterable(map(leaves, records)))
     return [records]
+
+
+def require_one_index(name: str, labels: Any, table_name: str, table: Any) -> None:
+    """Raises UsageError where two pandas objects of one length have different indices: row by row,
+    records would get the labels of others.
+    """
+    if not (hasattr(labels, "iloc") and hasattr(table, "iloc")):
+        return
+    if len(labels) == len(table) and not labels.index.equals(table.index):
+        raise UsageError(
+            f"the index of {name} is not that of {table_name}, so rows would get the labels of"
+            " others. Join them by their index, as in groups.loc[X_val.index]; or where the rows of"
+            " both are in one order, give arrays (groups.to_numpy())."
+        )
 
 
 def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:

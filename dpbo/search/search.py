@@ -26,6 +26,7 @@ from dpbo.curator.pricing import require_left, share_of_cap
 from dpbo.curator.protected_records import require_other_rows
 from dpbo.curator.public_form import Form
 from dpbo.curator.record_fingerprints import rows_of
+from dpbo.curator.records import require_one_index
 from dpbo.curator.statements import SPLIT
 from dpbo.errors import InputError, UsageError
 from dpbo.fingerprint import describe_estimator, describe_scoring
@@ -360,6 +361,10 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             raise InputError(name, type(value).__name__, "left out of fit", remedy)
         y_train = training.one_column("y_train", y_train)
         y_val = training.one_column("y_val", y_val)
+        require_one_index("y_train", y_train, "X_train", X_train)
+        require_one_index("groups_train", groups_train, "X_train", X_train)
+        require_one_index("y_val", y_val, "X_val", X_val)
+        require_one_index("groups", groups, "X_val", X_val)
         tables = Tables(training.sliced(X_train), y_train, training.sliced(X_val), y_val)
         split = X_val is None
         if split:
