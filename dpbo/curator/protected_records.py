@@ -144,9 +144,10 @@ class ProtectedRecords(Opaque):
 
     def require_unnamed(self, name: str, function: Any) -> None:
         """Raises InputError where the code of a function names a table with some of the curator's
-        own records, as `require_unnamed` says; not where repetition is allowed.
+        own records, as `require_unnamed` says; not where repetition is allowed, nor for a void
+        ledger, such as a rehearsal's, which guarantees nothing.
         """
-        if not self._repetition_allowed:
+        if not (self._repetition_allowed or self._ledger.void):
             remedy = f"Split the table first, and let {name} name its public part alone."
             require_unnamed(name, function, self.__own, self._role, remedy)
 
