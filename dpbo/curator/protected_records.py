@@ -7,6 +7,7 @@ and no budget covers it: it is for the operator alone.
 
 import collections
 import logging
+import math
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -149,9 +150,10 @@ class ProtectedRecords(Opaque):
 
     def require_unnamed(self, name: str, function: Any) -> None:
         """Raises InputError where the code of a function names a table with some of the curator's
-        own records, as `require_unnamed` says; not where repetition is allowed.
+        own records, as `require_unnamed` says; not where repetition is allowed, nor for a void
+        ledger, such as a rehearsal's, which guarantees nothing.
         """
-        if not self._repetition_allowed:
+        if not (self._repetition_allowed or self._ledger.void):
             remedy = f"Split the table first, and let {name} name its public part alone."
             require_unnamed(name, function, self.__own, self._role, remedy)
 
@@ -328,8 +330,8 @@ def require_unnamed(name: str, function: Any, records: Any, role: str, remedy: s
     of these records: what it does with them gets no noise. That depends on the records, so it is
     for the operator alone.
 
-    Tables are compared part by part, features apart from labels. Parts with few different rows,
-    such as labels of classes, are known by identity alone.
+    Tables are compared part by part, features apart from labels. Parts of one column that are no
+    list, and those with few different rows, are known by identity alone.
 
     Args:
         name: the argument that holds the function.
@@ -359,9 +361,12 @@ def _parts(records: Any) -> list[Any]:
 
 
 def _have_common_rows(table: Any, own: Any) -> bool:
-    """Whether two tables of rows that mostly differ have more in common than chance explains."""
-    shapes = [tuple(getattr(each, "shape", (0,)))[1:] for each in (table, own)]
-    if shapes[0] != shapes[1]:
+    """Whether two tables of rows that mostly differ have more in common than chance explains. A row
+    of one number or word, such as a label, is no person's own.
+    """
+    shapes = [tuple(getattr(each, "shape", ()))[1:] for each in (table, own)]
+    are_lists = isinstance(table, list) and isinstance(own, list)
+    if shapes[0] != shapes[1] or (math.prod(shapes[0]) == 1 and not are_lists):
         return False
     sketches = []
     for each in map(rows_of, (table, own)):

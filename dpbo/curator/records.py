@@ -483,11 +483,9 @@ def require_one_index(name: str, labels: Any, table_name: str, table: Any) -> No
     """Raises UsageError where two pandas objects of one length have different indices: row by row,
     records would get the labels of others.
     """
-    own, other = (getattr(each, "index", None) for each in (labels, table))
-    # A list has a method of this name.
-    if own is None or other is None or not (hasattr(own, "equals") and hasattr(other, "equals")):
+    if not (hasattr(labels, "iloc") and hasattr(table, "iloc")):
         return
-    if len(own) == len(other) and not own.equals(other):
+    if len(labels) == len(table) and not labels.index.equals(table.index):
         raise UsageError(
             f"the index of {name} is not that of {table_name}, so rows would get the labels of"
             " others. Join them by their index, as in groups.loc[X_val.index]; or where the rows of"

@@ -643,7 +643,7 @@ def test_a_baseline_without_privacy_says_so():
 
 def test_data_frames_and_word_labels():
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(X, columns=list("abcdefgh"))
+    frame = pandas.DataFrame(X, columns=list("abcdefgh"), index=np.arange(1600) + 7)
     words = pandas.Series(np.where(Y == 1, "ill", "well"), index=np.arange(1600) + 7)
     for scoring in ("accuracy", "neg_log_loss", "f1_macro", "balanced_accuracy"):
         search = make(scoring=scoring, n_iter=2).fit(

@@ -2159,6 +2159,20 @@ SABOTAGES = (
         new="return False",
         test="tests/attacks/test_likely_slips.py::test_training_on_the_whole_table_is_refused",
     ),
+    Sabotage(
+        "labels are joined to a table of another index by their place",
+        where="dpbo.curator.records:require_one_index",
+        old="not labels.index.equals(table.index)",
+        new="False",
+        test="tests/attacks/test_likely_slips.py::test_labels_with_another_index_are_refused",
+    ),
+    Sabotage(
+        "records of which none has the public form count as the worst",
+        where="dpbo.curator.records:PrivateView.of",
+        old="if count > 1 and marks.all() and not shard:",
+        new="if False:",
+        test="tests/attacks/test_likely_slips.py::test_labels_in_other_words_are_refused",
+    ),
     # the form of private tables, and the trial of scores
     Sabotage(
         "a whole number's column takes what dtype the private cells have",
