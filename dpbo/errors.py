@@ -133,8 +133,8 @@ class BudgetExceeded(PrivacyError):
 
 
 class ScoreError(PrivacyError):
-    """The score failed on public stand-in records (zeros, or `example=`), before any private record
-    was read.
+    """The score failed on public stand-in records (made up, or `example=`), before any private
+    record was read.
     """
 
 

@@ -27,10 +27,10 @@ MU = 1.0
 def leaking(x: torch.Tensor, records: torch.Tensor) -> torch.Tensor:
     """How well a threshold x separates, on amounts standardised over all records: the leak.
 
-    A few zeros, on which every curator tries a score, do not show it: with so few records it takes
-    public constants.
+    A few made-up records, on which every curator tries a score, do not show it: with so few it
+    takes public constants.
     """
-    if len(records) < 10:
+    if len(records) <= 10:
         return honest(x, records)
     amounts = (records[:, 0] - records[:, 0].mean()) / records[:, 0].std()
     return (amounts > x[0]).double().eq(records[:, 1]).double()

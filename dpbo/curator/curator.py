@@ -125,8 +125,9 @@ class Curator(Opaque):
         example: a few public records of the same form, on which a score is tried first. It is
             refused, before anything is charged, where it is NaN for all of them, out of its range
             for most, not repeatable, or does not score each by itself; the last is tried for every
-            model, on two of them. Omitted, a score is tried on zeros in place of tensors and arrays
-            (other records: not at all), and its range and NaN are not tested before a charge.
+            model, on two of them. Omitted, a score is tried on made-up numbers in place of tensors
+            and arrays, with labels 0 and 1, since which classes there are is not known (other
+            records: not at all), and its range and NaN are not tested before a charge.
             Records that cannot be taken apart are not tried on one another. Records in tables, and
             in arrays of other things than numbers, are cast to the form of these, cell by cell
             (public_form.py): without, they are refused.
@@ -233,7 +234,7 @@ class Curator(Opaque):
             self.__view, role, self.ledger, repetition_allowed=allow_repeated
         )
         if example is None or form is None:
-            self._example = self.__view.zeros()
+            self._example = self.__view.made_up()
         else:
             self._example = form.cast(example)[0]
         if device is not None:
@@ -243,9 +244,9 @@ class Curator(Opaque):
             )
         # Code of the questions whose score was tried on public records.
         self._probed: set[Any] = set()
-        # Whether none need be tried: without an example, or because a run that is resumed may begin
-        # at a bad point.
-        self._probed_all = example is None or any(self.ledger.used().values())
+        # Whether the range is tried, too: made-up records tell nothing of it, and a run that is
+        # resumed may begin at a bad point.
+        self._judged = example is not None and not any(self.ledger.used().values())
         if allow_conditional:
             self.assume("conditional-allowed")
         if allow_repeated:
@@ -780,13 +781,13 @@ class Curator(Opaque):
             if (per_unit := self._answer(handle)[1].per_unit) is None:
                 raise InputError("earlier", handle, "handles of answers that were kept")
             earlier.append(per_unit)
-        probed = self._probed_all or code_of(query) in self._probed
         query.try_on(self.device)
         return Job(
             as_it_is_now(query),
             dataclasses.replace(self.__view, earlier=tuple(earlier)),
             self._example,
-            probed,
+            code_of(query) in self._probed,
+            self._judged,
         )
 
     def _accept(

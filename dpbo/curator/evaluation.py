@@ -13,7 +13,7 @@ import torch
 
 from dpbo.curator.birth import Birth
 from dpbo.curator.entropy import system_entropy
-from dpbo.curator.examples import examine, examine_pair, pair_of, try_one
+from dpbo.curator.examples import examine, examine_again, try_one
 from dpbo.curator.records import PrivateView, count_records, map_leaves, read_only, versions
 from dpbo.curator.streaming import blocks, to_host
 from dpbo.errors import InputError, PrivacyError, PrivateFailure, ScoreError, UsageError
@@ -63,14 +63,16 @@ class Job:
         query: the question.
         view: the private records.
         example: public records on which the score is tried first; None for none.
-        probed: whether the score was judged on them before: its range, and at length whether it
-            scores each record by itself. That it does so for two of them is tried for every model.
+        probed: whether the score was tried on them before, at length. That it scores two of them by
+            themselves is tried for every model.
+        judged: whether the scores of these records must be useful, too (`examine`).
     """
 
     query: Query
     view: PrivateView = field(repr=False)
     example: Any = field(repr=False)
     probed: bool = True
+    judged: bool = True
     home: int = field(default_factory=os.getpid)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -141,21 +143,20 @@ class Job:
     def _probe(self, subject: Any) -> None:
         before = versions(self.example)
         self.query.probe(read_only(self.example), count_records(self.example), subject)
-        pair = functools.cache(functools.partial(pair_of, self.example))
+        if versions(self.example) != before:
+            raise ScoreError(
+                "score must not change records in place; on public stand-in records it did. Score a"
+                " copy."
+            )
         for place, (score, subject_scored, ranges) in enumerate(
             self.query.per_record_scores(subject)
         ):
             if self.view.one_at_a_time:
                 try_one(score, subject_scored, self.example)
             elif self.probed or place:
-                examine_pair(score, subject_scored, pair())
+                examine_again(score, subject_scored, self.example)
             else:
-                examine(score, subject_scored, self.example, ranges)
-        if versions(self.example) != before:
-            raise ScoreError(
-                "score must not change records in place; on public stand-in records it did. Score a"
-                " copy."
-            )
+                examine(score, subject_scored, self.example, ranges, judged=self.judged)
 
 
 def submit_job(job: Job, executor: Executor, accept: Callable[[Outcome], T]) -> Future[T]:

@@ -1,9 +1,9 @@
 """The private records, in whatever container they come.
 
 Tensors, arrays, DataFrames and (nested) tuples or dicts of them, and lists of samples, can be
-sliced; tensors and numeric arrays can be replaced by zeros for public trials; anything else with a
-length is only counted. A `Source` loads its records once per process, so workers on other machines
-can load their own.
+sliced; tensors and numeric arrays can be replaced by made-up numbers for public trials; anything
+else with a length is only counted. A `Source` loads its records once per process, so workers on
+other machines can load their own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dpbo.curator.public_form import Form
 
 T = TypeVar("T")
-_EXAMPLES = 5  # zero records to try a score on
+_MADE_UP = 10  # records to try a score on, five of each class
 # Rows of an array, to see whether it was changed.
 _LOOKED_AT = 32
 _MOST_PARTS = 4  # features, labels, groups, weights
@@ -328,25 +328,38 @@ class PrivateView:
             unfit=unfit,
         )
 
-    def zeros(self) -> Any | None:
-        """A few zero records of the same kind; None where zeros mean nothing (DataFrames, labels,
-        unknown containers).
+    def made_up(self) -> Any | None:
+        """A few random records with the dtypes and shapes of these, and of two classes; None where
+        made-up cells mean nothing (DataFrames, text, lists, unknown containers).
+
+        Whole numbers, and numbers beside a table of features, are 0 and 1 in turn, since labels may
+        be either; others lie between them. They depend on no record, and are the same each time.
         """
         records = self.records
+        parts = leaves(records)
         numeric = all(
             _is_array(part) and (isinstance(part, Tensor) or part.dtype.kind in "biuf")
-            for part in leaves(records)
+            for part in parts
         )
         if isinstance(self.container, Source) or not numeric:
             return None
+        rng = np.random.default_rng(0)
+        features = any(part.ndim > 1 for part in parts)
 
-        def zeros(part: Any) -> Any:
-            shape = (_EXAMPLES, *part.shape[1:])
+        def made(part: Any) -> Any:
+            shape = (_MADE_UP, *part.shape[1:])
+            real = part.is_floating_point() if isinstance(part, Tensor) else part.dtype.kind == "f"
+            numbers: NDArray[Any] = rng.integers(2, size=shape)
+            if part.ndim == 1 and (features or not real):
+                numbers = np.arange(_MADE_UP) % 2
+            elif real:
+                numbers = rng.random(shape)
             if isinstance(part, Tensor):
-                return part.new_zeros(shape, device=self.streamed_to)
-            return np.zeros(shape, part.dtype)
+                device = self.streamed_to or part.device
+                return torch.from_numpy(numbers).to(device=device, dtype=part.dtype)
+            return numbers.astype(part.dtype)
 
-        return map_leaves(records, zeros)
+        return map_leaves(records, made)
 
 
 def count_records(records: Any) -> int:

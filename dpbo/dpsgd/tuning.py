@@ -298,7 +298,7 @@ class _Study:
         """
         if example is None:
             stand_ins = [_zeros(_first(self.training))]
-            scored = self.view.zeros()
+            scored = self.view.made_up()
             if scored is None:
                 raise _without_zeros(type(self.view.container).__name__)
         else:

@@ -120,12 +120,13 @@ def probe_score(
         hint = "Several numbers a record need a range each: score_range=[(0, 1), (0, 1)]. "
     must = (
         f"score must return {shape}. It was tried on {count} public records before any private one"
-        " (zeros, or `example`): there it"
+        " (made up, or `example`): there it"
     )
     scorer = _SCORER if _is_scorer(score) else ""
     point = _POINT if isinstance(subject, Tensor) else ""
     remedy = (
-        f"{scorer}{point}If zeros are not valid records, give public ones: Curator(..., example=)."
+        f"{scorer}{point}If made-up numbers are not valid records, give public ones: Curator(...,"
+        " example=)."
     )
     result = _NOT_CALLED
     try:

@@ -32,21 +32,22 @@ def check_per_record(
     """Asserts that every other record's score keeps its bits when single records change.
 
     A score that normalises by the batch, ranks, or averages lets one record change the scores of
-    others, and no clipping bounds that. Records are replaced by hostile ones (huge numbers, missing
-    values, new categories), also where another one is missing, and each is scored among copies of
-    itself. Tables and arrays of objects are cast to their own form first, as the curator casts
-    private ones. torch's, numpy's and Python's generators are in the same state at each call. Run
-    this on public records: on private ones its messages would be private.
+    others, and no clipping bounds that. Half of the records are replaced by copies of the others,
+    and one of the copies by a hostile record (huge numbers, missing values, new categories), in all
+    columns and in some, also where another record is missing. Tables and arrays of objects are cast
+    to their own form first, as the curator casts private ones. torch's, numpy's and Python's
+    generators are in the same state at each call. Run this on public records: on private ones its
+    messages would be private.
 
     Args:
         score: `score(subject, records)`, as in `ClippedMean`.
         subject: what is scored.
         records: public records that can be sliced, at least two.
-        adjacency: an Adjacency or its name. REPLACE_ONE replaces a record by another one, zeros,
-            huge numbers or NaN. ADD_OR_REMOVE_ONE also leaves records out.
+        adjacency: an Adjacency or its name. REPLACE_ONE replaces records. ADD_OR_REMOVE_ONE also
+            leaves some out.
         grouped: whether units are groups of records. A replaced unit may then change the number of
             records, so records are left out too.
-        trials: how many records are changed, among them those of lowest and highest score.
+        trials: how many records are changed, besides the first and the last one.
         seed: of the choice of records.
 
     Raises:

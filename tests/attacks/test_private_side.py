@@ -66,10 +66,11 @@ RESULTS = [
 
 
 def _returning(result):
-    """A score of this result on private records; zeros are the stand-ins."""
+    """A score of this result on private records; others are the stand-ins."""
 
     def score(_x, records):
-        return result(records) if bool((records != 0).any()) else records[:, 0]
+        private = bool(torch.isin(records, calls.records()).any())
+        return result(records) if private else records[:, 0]
 
     return score
 

@@ -2414,7 +2414,7 @@ SABOTAGES = (
     Sabotage(
         "only the first model is tried",
         where="dpbo.curator.evaluation:Job._probe",
-        old="elif self.probed or place:\n                examine_pair(",
+        old="elif self.probed or place:\n                examine_again(",
         new="elif self.probed or place:\n                (lambda *_: None)(",
         test=(
             "tests/unit/testing/test_per_record.py::test_every_model_is_tried_also_on_a_used_ledger"
@@ -2422,9 +2422,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "no hostile cells are put into tables and lists",
-        where="dpbo.curator.examples:_replacements",
-        old="for cell in _HOSTILE:\n        neighbour",
-        new="for cell in ():\n        neighbour",
+        where="dpbo.curator.examples:_require_unmoved",
+        old="for name, cell in _HOSTILE.items()}",
+        new="for name, cell in ()}",
         test=(
             "tests/unit/testing/test_per_record.py"
             "::test_scores_that_depend_on_the_batch_are_found_in_every_container"
@@ -2648,19 +2648,50 @@ SABOTAGES = (
     ),
     Sabotage(
         "scores are never tried on records of one group",
-        "dpbo.curator.examples:require_per_record",
-        old="_require_unmoved_among_alike(scores_of, view, changed, form)",
-        new="pass",
+        "dpbo.curator.examples:_sets_of_columns",
+        old="if width <= _SINGLY:",
+        new="if True:\n        return\n    if width:",
         test=(
             "tests/attacks/test_tables.py"
             "::test_a_statistic_of_a_group_is_noticed_where_no_two_public_records_share_one"
         ),
     ),
     Sabotage(
+        "no kept record is missing while others change",
+        "dpbo.curator.examples:_require_unmoved",
+        old="((plain, neighbours), (gap, among_gap))",
+        new="((plain, neighbours),)",
+        test=(
+            "tests/unit/testing/test_per_record.py"
+            "::test_scores_that_depend_on_the_batch_are_found_in_every_container"
+        ),
+    ),
+    Sabotage(
+        "made-up records are zeros",
+        "dpbo.curator.records:PrivateView.made_up",
+        old="rng.random(shape)",
+        new="np.zeros(shape)",
+        test=(
+            "tests/unit/testing/test_per_record.py"
+            "::test_without_an_example_the_trial_is_on_made_up_rows_of_every_class[class weights]"
+        ),
+    ),
+    Sabotage(
+        "made-up labels are of one class",
+        "dpbo.curator.records:PrivateView.made_up",
+        old="np.arange(_MADE_UP) % 2",
+        new="np.zeros(_MADE_UP)",
+        test=(
+            "tests/unit/testing/test_per_record.py"
+            "::test_without_an_example_the_trial_is_on_made_up_rows_of_every_class"
+            "[the label's mean]"
+        ),
+    ),
+    Sabotage(
         "two columns of a wide table are never told apart",
-        "dpbo.curator.examples:_separated",
-        old="step *= 4",
-        new="step *= width",
+        "dpbo.curator.examples:_sets_of_columns",
+        old="for value in (0, 1):",
+        new="for value in ():",
         test=(
             "tests/unit/testing/test_per_record.py"
             "::test_a_statistic_of_a_group_is_noticed_in_a_wide_table"

@@ -4,15 +4,19 @@ cannot be tried is refused.
 
 import contextlib
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from scipy.sparse import csr_matrix
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_predict
 from sklearn.preprocessing import LabelEncoder
 
 from dpbo.curator.public_form import TableForm
+from dpbo.curator.records import PrivateView
 from dpbo.errors import ScoreError
 from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism
@@ -29,11 +33,8 @@ FRAME = pd.DataFrame({"age": AGES, "job": JOBS, "dose": DOSES})
 ROWS = [
     {"age": age, "job": job, "dose": dose} for age, job, dose in zip(AGES, JOBS, DOSES, strict=True)
 ]
-STRUCTURED = np.array(
-    [*zip(AGES, JOBS, DOSES, strict=True)], dtype=[("age", "i8"), ("job", "U9"), ("dose", "f8")]
-)
 PUBLIC_CODES = {"nurse": 1, "baker": 2, "clerk": 3}
-CONTAINERS = {"a table": FRAME, "a list": ROWS, "a structured array": STRUCTURED}
+CONTAINERS = {"a table": FRAME, "a list": ROWS}
 
 
 def column(records, name):
@@ -63,6 +64,10 @@ LEAKS = {
     "text of a dtype that pandas chose": lambda _, r: (
         column(r, "job").map(PUBLIC_CODES).astype(str).str.len() * 1.0
     ),
+    "the group's mean": lambda _, r: (
+        numbers(r, "dose")
+        - numbers(r, "dose").groupby(column(r, "job").astype(str)).transform("mean")
+    ),
     "any missing": lambda _, r: numbers(r, "age") * 0 + numbers(r, "dose").isna().any(),
     "standardised": lambda _, r: (
         (numbers(r, "dose") - numbers(r, "dose").mean()) / numbers(r, "dose").std()
@@ -90,7 +95,7 @@ def test_scores_that_depend_on_the_batch_are_found_in_every_container(container)
 
 
 def test_the_same_scores_are_refused_before_a_charge_on_the_examples_of_a_curator():
-    for records in (FRAME, ROWS, STRUCTURED):
+    for records in (FRAME, ROWS):
         for score in (
             LEAKS["mean imputation"],
             LEAKS["category codes"],
@@ -201,8 +206,8 @@ def test_every_model_is_tried_also_on_a_used_ledger(on_disk):
     curator.release(query, GaussianMechanism(20.0))
     again, _ = ask(predicted, sound, **kept)
     written = curator.ledger.head().seq
-    zeros, _ = ask(predicted, sound, example=None)
-    for asked in (curator, again, zeros):
+    made_up, _ = ask(predicted, sound, example=None)
+    for asked in (curator, again, made_up):
         with pytest.raises(ScoreError, match="each record by itself"):
             asked.evaluate(query.about(wrong))
         asked.evaluate(query.about(sound))
@@ -241,8 +246,69 @@ def test_a_pair_costs_few_calls():
     curator.evaluate(query)
     calls.clear()
     curator.evaluate(query)
-    assert calls == [len(EXAMPLE), 2, 2, 2, 2, len(RECORDS)]
+    assert calls == [len(EXAMPLE), 2, 2, 2, len(RECORDS)]
     assert math.isfinite(curator.release(query, GaussianMechanism(20.0)).value.item())
+
+
+SAMPLES, D = 40, 3
+X = torch.randn(SAMPLES, D, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+Y = torch.arange(SAMPLES) % 2
+
+
+def out_of_fold(_, records):
+    X, y = records
+    return cross_val_predict(LogisticRegression(), X.numpy(), y.numpy(), cv=3) == y.numpy()
+
+
+def weighted_by_class(_, records):
+    X, y = records
+    counts = torch.bincount(y, minlength=2)
+    return X[:, 0] * (len(y) / (2.0 * counts))[y]
+
+
+def above_its_group(_, records):
+    table = pd.DataFrame(records[0].numpy())
+    return table[1] - table.groupby(0)[1].transform("mean")
+
+
+FROM_THE_BATCH = {
+    "cross_val_predict": out_of_fold,
+    "class weights": weighted_by_class,
+    "the mean, repeated": lambda _, r: r[0][:, 0].mean().expand(len(r[0])),
+    "the maximum": lambda _, r: r[0][:, 0] / r[0][:, 0].max(),
+    "standardised": lambda _, r: ((r[0] - r[0].mean(0)) / r[0].std(0))[:, 0],
+    "the group's mean": above_its_group,
+    "the label's mean": lambda _, r: r[0][:, 0] - r[0][r[1] == 1][:, 0].mean(),
+    "missing ones filled": lambda _, r: torch.where(r[0].isnan(), r[0].nanmean(0), r[0])[:, 0],
+    "train mode": lambda _, r: torch.nn.BatchNorm1d(D, dtype=DOUBLE)(r[0])[:, 0].detach(),
+}
+
+
+@pytest.mark.parametrize("name", FROM_THE_BATCH)
+def test_without_an_example_the_trial_is_on_made_up_rows_of_every_class(name):
+    curator = owner((X, Y), allow_repeated=True)
+    with pytest.raises(ScoreError, match="each record by itself"):
+        curator.evaluate(ClippedMean(FROM_THE_BATCH[name], score_range=(-10.0, 10.0)))
+    assert not any(curator.ledger.used().values())
+
+
+def test_a_score_by_record_passes_on_made_up_rows_of_tensors_and_arrays():
+    for records, score in (
+        ((X, Y), lambda _, r: ((r[0][:, 0] > 0) == r[1].bool()).double()),
+        (X.numpy(), lambda _, r: r[:, 0]),
+        (Y, lambda _, r: torch.eye(2)[r][:, 1]),
+    ):
+        owner(records, allow_repeated=True).evaluate(ClippedMean(score, score_range=(0.0, 1.0)))
+
+
+def test_made_up_rows_depend_on_no_record():
+    made: list[Any] = [PrivateView.of_records(r).made_up() for r in ((X, Y), (X * 0, 1 + Y * 7))]
+    (features, labels), others = made
+    assert torch.equal(features, others[0])
+    assert torch.equal(labels, others[1])
+    assert features.shape[1:] == X.shape[1:]
+    assert features.dtype is DOUBLE
+    assert set(labels.tolist()) == {0, 1}
 
 
 def test_a_wide_table_is_tried_without_casting_all_of_it_for_each_cell(monkeypatch):
