@@ -146,7 +146,6 @@ INTERNAL = {
     "Curator": ("bind", "deliver", "hidden_draws", "item", "mark_probed"),
     "Handle": ("fingerprint_parts", "item"),
     "Ledger": ("alone", "charged", "verified"),
-    "DPSearch": ("set_callbacks",),
     "LedgerAccountant": ("get_optimizer_hook_fn", "protect"),
     "Planned": ("least_beside", "may_hold", "read", "require_kept"),
     "Query": ("fingerprint_parts", "try_on"),

@@ -127,6 +127,7 @@ class Space:
 
     Attributes:
         names: parameter of each coordinate.
+        parameters: the parameters that a configuration may set.
         specs: each parameter as it was given.
         bounds: `2 x d` float64, for `optimize_acqf`: the ends of each coordinate, not of the
             parameter's values.
@@ -150,6 +151,7 @@ class Space:
             raise InputError("parameters", {}, "at least one named distribution or list")
         self._axes = {name: _axis(name, spec) for name, spec in parameters.items()}
         self.names = tuple(self._axes)
+        self.parameters = self.names
         self.specs = dict(parameters)
         ends = [(axis.lower, axis.upper) for axis in self._axes.values()]
         self.bounds = torch.tensor(ends, dtype=torch.float64, device="cpu").T.contiguous()

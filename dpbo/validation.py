@@ -105,6 +105,12 @@ def between(least: float, most: float) -> Within:
     return Within(f"a number from {least:g} to {most:g}", lambda value: least <= value <= most)
 
 
+@functools.cache
+def one_of(*words: str) -> Within:
+    """One of these words."""
+    return Within(" or ".join(map(repr, words)), lambda value: value in words)
+
+
 Finite = Annotated[float, Within("a finite number", lambda value: math.isfinite(value))]
 Positive = Annotated[float, Within("a finite number above 0", lambda value: 0.0 < value < math.inf)]
 NotNegative = Annotated[
@@ -190,6 +196,24 @@ def checked_constructor(kind: K) -> K:
     allow.
     """
     kind.__init__ = _guarded(kind.__init__, kind)  # type: ignore[misc]
+    return kind
+
+
+def named_settings(kind: K) -> K:
+    """The same class, whose constructor says what it takes where a call does not fit: of a
+    scikit-learn estimator, which stores its settings unchecked.
+    """
+    made: Any = kind.__init__  # type: ignore[misc]
+
+    @functools.wraps(made)
+    def constructed(*args: Any, **settings: Any) -> None:
+        try:
+            made(*args, **settings)
+        except TypeError as error:
+            error.add_note(_usage(made, inspect.signature(made), kind))
+            raise
+
+    kind.__init__ = constructed  # type: ignore[misc]
     return kind
 
 

@@ -37,12 +37,10 @@ from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 from dpbo.errors import InputError
-from dpbo.validation import Count, NotNegative, Positive, Probability, Within, checked
+from dpbo.validation import Count, NotNegative, Positive, Probability, checked, one_of
 
 Traces = float | Sequence[float]
-Constants = Annotated[
-    str, Within("'paper' or 'corrected'", lambda value: value in ("paper", "corrected"))
-]
+Constants = Annotated[str, one_of("paper", "corrected")]
 
 
 @checked

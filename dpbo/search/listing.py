@@ -34,13 +34,6 @@ class Listing(Space):
         return json.dumps({"listed": len(self.configurations), "digest": digest})
 
 
-def given_names(space: Space) -> tuple[str, ...]:
-    """The names of the parameters that the user gave."""
-    if isinstance(space, Listing):
-        return space.parameters
-    return space.names
-
-
 def space_of(given: Any, most: int, seed: int) -> Space:
     """The space of a dict of distributions and lists; of other things, a `Listing` of `most`
     configurations that are drawn from them.

@@ -230,9 +230,9 @@ class Problem:
             self.report("choice", 1, 1, None if best is None else configurations[best])
         return best
 
-    def score_query(self) -> ClippedMean:
-        """The question of a configuration's score."""
-        return self.scoring.query(fit=self.trainer, divisor=self.divisor)
+    def score_query(self, **settings: Any) -> ClippedMean:
+        """The question of a configuration's score, with further settings of `ClippedMean`."""
+        return self.scoring.query(fit=self.trainer, divisor=self.divisor, **settings)
 
     @property
     def protected(self) -> str:
@@ -287,9 +287,10 @@ class Problem:
             reservation: `reserved("test", share, problem.score_query())`.
             risk: of the test.
         """
+        new = self.space.bounds.new_tensor
         asked = next((row["details"] for row in reservation.values), None)
         if asked is not None:
-            x = self.space.bounds.new_tensor(asked["x"])
+            x = new(asked["x"])
         own = Recommendation(
             self.trainer.parameters(x), False, risk, divisor=self.divisor, protected=self.protected
         )
@@ -303,14 +304,7 @@ class Problem:
         clip = asked["clip"]
         query = self.score_query()
         if clip is not None:
-            query = ClippedMean(
-                self.scoring,
-                score_range=self.scoring.bounds,
-                fit=self.trainer,
-                divisor=self.divisor,
-                reference=self.trainer(None),
-                largest_difference=clip,
-            )
+            query = self.score_query(reference=self.trainer(None), largest_difference=clip)
         fresh = reservation.remaining > 0
         try:
             row = reservation.release(query.about(x), **asked)
@@ -318,7 +312,6 @@ class Problem:
             if clip is None:
                 return x, replace(untested, untested=f"{self.untested}; {_LOST}")
             return None, replace(kept, risk=None, untested=_LOST)
-        new = self.space.bounds.new_tensor
         value, variance = self.scoring.observed(new([row["value"]]), new([row["variance"]]))
         released = value.item()
         std = variance.sqrt().item()

@@ -25,8 +25,7 @@ class Recommended:
     @property
     def classes_(self) -> Any:
         """The recommended estimator's classes."""
-        check_is_fitted(self)
-        return self.best_estimator_.classes_
+        return self._best().classes_
 
     @property
     def n_features_in_(self) -> int:
@@ -39,29 +38,25 @@ class Recommended:
         return self._best().feature_names_in_
 
     def _best(self) -> Any:
-        """Raises AttributeError before `fit`, so that `hasattr` answers as for scikit-learn's own
-        searches."""
-        if not hasattr(self, "best_estimator_"):
-            raise AttributeError("the search is not fitted yet")
+        """Raises NotFittedError before `fit`: an AttributeError, too, so that `hasattr` answers as
+        for scikit-learn's own searches."""
+        check_is_fitted(self, "best_estimator_")
         return self.best_estimator_
 
     @available_if(_has("predict"))  # type: ignore[untyped-decorator]
     def predict(self, X: Any) -> Any:
         """The recommended estimator's predictions."""
-        check_is_fitted(self)
-        return self.best_estimator_.predict(X)
+        return self._best().predict(X)
 
     @available_if(_has("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Any:
         """The recommended estimator's probabilities."""
-        check_is_fitted(self)
-        return self.best_estimator_.predict_proba(X)
+        return self._best().predict_proba(X)
 
     @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, X: Any) -> Any:
         """The recommended estimator's decision function."""
-        check_is_fitted(self)
-        return self.best_estimator_.decision_function(X)
+        return self._best().decision_function(X)
 
     @available_if(_has("score"))  # type: ignore[untyped-decorator]
     def score(self, X: Any, y: Any = None) -> Any:
@@ -70,7 +65,7 @@ class Recommended:
         Raises:
             InputError: some of them are records that a ledger of this process protects.
         """
-        check_is_fitted(self)
+        best = self._best()
         if holds_protected((_comparable(X), _comparable(y))):
             remedy = (
                 "A score on them is exact, and no budget covers it: use best_score_, or score"
@@ -82,7 +77,7 @@ class Recommended:
                 "free of records that a ledger of this process protects",
                 remedy,
             )
-        return self.best_estimator_.score(X, y)
+        return best.score(X, y)
 
 
 def _comparable(table: Any) -> Any:

@@ -136,20 +136,19 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any, estimator: Any = 
     if scoring in _MEANS:
         measure, bounds = _MEANS[scoring]
         return Scoring(measure, bounds or given)
+    classes: list[Any] = np.unique(labels).tolist()
     if scoring in _COUNTED:
-        positive = _positive(labels, settings.get("pos_label"), scoring)
+        positive = _positive(classes, settings.get("pos_label"), scoring)
         return Scoring(Confusion(positive), (0.0, 1.0), 3, _COUNTED[scoring], positive)
     match scoring:
         case "neg_log_loss":
             return Scoring(_log_likelihood, given or (LOG_FLOOR, 0.0))
         case "neg_brier_score":
-            two = len(np.unique(labels)) == 2
+            two = len(classes) == 2
             return Scoring(Brier(two), (-1.0 if two else -2.0, 0.0))
         case "balanced_accuracy":
-            classes = np.unique(labels).tolist()
             return Scoring(Correctness(tuple(classes)), (0.0, 1.0), 2 * len(classes), _balanced)
         case "f1_macro":
-            classes = np.unique(labels).tolist()
             if len(classes) > _MOST_CLASSES:
                 allowed = f"a score of {len(classes)} classes: it takes at most {_MOST_CLASSES}"
                 raise InputError("scoring", scoring, allowed)
@@ -157,10 +156,10 @@ def scoring_named(scoring: Any, score_range: Any, labels: Any, estimator: Any = 
             return Scoring(measure, (0.0, 1.0), len(classes) ** 2, _f1_macro)
         case "roc_auc":
             # The same for either class.
-            positive = _two_classes(labels, scoring)[1]
+            positive = _require_two(classes, scoring)[1]
             return Scoring(Histogram(positive), (0.0, 1.0), 2 * BINS, _auc)
         case "average_precision":
-            positive = _positive(labels, settings.get("pos_label"), scoring)
+            positive = _positive(classes, settings.get("pos_label"), scoring)
             return Scoring(Histogram(positive), (0.0, 1.0), 2 * BINS, _average_precision, positive)
     raise InputError(
         "scoring", scoring, f"{_KNOWN}, or scoring(model, X, y) giving one number a record"
@@ -257,17 +256,16 @@ def _unwrapped(scorer: Any) -> tuple[str, dict[str, Any]]:
     return name, settings
 
 
-def _two_classes(labels: Any, scoring: str) -> list[Any]:
-    classes: list[Any] = np.unique(labels).tolist()
+def _require_two(classes: list[Any], scoring: str) -> list[Any]:
     if len(classes) != 2:
         allowed = f"a score of {len(classes)} classes, such as 'f1_macro': it needs two"
         raise InputError("scoring", scoring, allowed)
     return classes
 
 
-def _positive(labels: Any, given: Any, scoring: str) -> Any:
+def _positive(classes: list[Any], given: Any, scoring: str) -> Any:
     """The class that a score is about: the one that is given, or 1 or True."""
-    classes = _two_classes(labels, scoring)
+    _require_two(classes, scoring)
     if given is not None:
         if given not in classes:
             raise InputError("pos_label", given, f"one of the training labels {classes}")
@@ -421,19 +419,15 @@ class Histogram:
         return np.where(true, place, place + BINS)
 
 
-def _at_least(shares: torch.Tensor, least: float) -> torch.Tensor:
+def _at_least(shares: torch.Tensor, least: float = _EMPTY) -> torch.Tensor:
     """max(x, least) with slope 1 everywhere: a share that noise made small is as uncertain as any
     other."""
     return shares + (shares.clamp_min(least) - shares).detach()
 
 
-def _at_least_empty(shares: torch.Tensor) -> torch.Tensor:
-    return _at_least(shares, _EMPTY)
-
-
 def _share_of(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     """part / whole, from 0 to 1; 0 where both are empty, as scikit-learn has it."""
-    share = _at_least(part, 0.0) / _at_least_empty(whole)
+    share = _at_least(part, 0.0) / _at_least(whole)
     return 1.0 - _at_least(1.0 - share, 0.0)
 
 
@@ -486,9 +480,7 @@ def _auc(cells: torch.Tensor) -> torch.Tensor:
     """
     positive, other = cells.chunk(2, -1)
     below = other.cumsum(-1) - other / 2
-    return (positive * below).sum(-1) / (
-        _at_least_empty(positive.sum(-1)) * _at_least_empty(other.sum(-1))
-    )
+    return (positive * below).sum(-1) / (_at_least(positive.sum(-1)) * _at_least(other.sum(-1)))
 
 
 def _average_precision(cells: torch.Tensor) -> torch.Tensor:
@@ -496,5 +488,5 @@ def _average_precision(cells: torch.Tensor) -> torch.Tensor:
     records in each."""
     positive, other = (half.flip(-1) for half in cells.chunk(2, -1))
     above = positive.cumsum(-1)
-    precision = above / _at_least_empty(above + other.cumsum(-1))
-    return (positive * precision).sum(-1) / _at_least_empty(positive.sum(-1))
+    precision = above / _at_least(above + other.cumsum(-1))
+    return (positive * precision).sum(-1) / _at_least(positive.sum(-1))

@@ -34,7 +34,6 @@ from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, exact_share
 from dpbo.search import training
-from dpbo.search.listing import given_names
 from dpbo.search.problem import Problem
 from dpbo.search.recommendation import Recommendation
 from dpbo.search.recommended import Recommended
@@ -50,6 +49,8 @@ from dpbo.validation import (
     at_least,
     between,
     checked,
+    named_settings,
+    one_of,
     require_settings,
     warn,
 )
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from dpbo.search.strategies import Strategy
 
 NAMES = ("auto", "weighted_cv", "choice", "bo")
-_ERROR_SCORE = Within("'raise' or 'worst'", lambda value: value in ("raise", "worst"))
 _NAME = Within(
     "a word of at most 150 printable letters",
     lambda name: 0 < len(name) <= 150 and name.isprintable(),
@@ -76,7 +76,7 @@ def _takes_a_release(function: Any) -> bool:
         return False
     except ValueError:
         # It says nothing, as some functions written in C.
-        return True
+        pass
     return True
 
 
@@ -150,6 +150,7 @@ class Privacy:
     mechanism: NoNoise | None = None
 
 
+@named_settings
 class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """Search hyper-parameters on private validation records.
 
@@ -275,7 +276,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         strategy: Any = "auto",
         test_size: Any = None,
         privacy: Privacy | None = None,
-        error_score: Annotated[str, _ERROR_SCORE] = "raise",
+        error_score: Annotated[str, one_of("raise", "worst")] = "raise",
         name: Annotated[str, _NAME] = "search",
         random_state: Seed = 0,
         n_jobs: Annotated[int, _WORKERS] | None = None,
@@ -412,19 +413,6 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             raise InputError("error_score", self.error_score, "'raise' to see why", remedy)
         return self
 
-    def set_callbacks(self, *_callbacks: Any) -> Self:
-        """Refused: scikit-learn's callbacks would see scores before their noise.
-
-        Raises:
-            UsageError: always. Set them on the estimator, whose fits see the training records
-                alone, or give functions of releases as `callbacks`.
-        """
-        raise UsageError(
-            "scikit-learn's callbacks of a search would see scores before their noise. Set them on"
-            " the estimator, whose fits see the training records alone, or give DPSearch"
-            " callbacks=, functions that are told each release."
-        )
-
     @property
     def _protection(self) -> Privacy:
         if self.privacy is None:
@@ -518,18 +506,18 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             test_size = test_size.item()
         # A search's reservations in the ledger are named "NAME: PART", a strategy's own parts, too.
         # The caller may have named another reservation alike.
-        begun = [
+        begun = (
             reserved.terms
             for name, reserved in curator.ledger.chain().reservations.items()
             if name.rpartition(": ")[0] == self.name and "strategy" in reserved.terms
-        ]
+        )
         terms = {
             "scoring": describe_scoring(self.scoring),
             "estimator": describe_estimator(self.estimator),
-            "parameters": list(given_names(trainer.space)),
+            "parameters": list(trainer.space.parameters),
             "space": trainer.space.to_json(),
             "seed": seed,
-            SPLIT: test_size if split else False,
+            SPLIT: split and test_size,
         }
         if scoring.positive is not None:
             terms["positive class"] = str(scoring.positive)
@@ -551,15 +539,14 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             n_jobs=self.n_jobs,
             verbose=int(self.verbose),
             callbacks=(self.releases_.append, *callbacks),
-            begun=begun[0] if begun else None,
+            begun=next(begun, None),
         )
 
     @property
     def cv_results_(self) -> dict[str, Any]:
         """`results_`, under the name in which scikit-learn's tools look. Raises AttributeError
         before `fit`."""
-        if "results_" not in vars(self):
-            raise AttributeError("the search is not fitted yet")
+        check_is_fitted(self, "results_")
         return self.results_
 
     def statement(self) -> Statement:

@@ -15,7 +15,6 @@ A strategy of one's own is a subclass of `Strategy`; what it may release stands 
 import abc
 import contextlib
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +43,16 @@ from dpbo.search.recommendation import POWER, Recommendation, Risk, clip_of, exc
 from dpbo.search.rehearsal import DRAWS, Population, Rehearsal, Simulated
 from dpbo.search.results import SearchResult
 from dpbo.search.training import place_of
-from dpbo.validation import Count, Within, at_least, between, require, require_settings, warn
+from dpbo.validation import (
+    Count,
+    at_least,
+    between,
+    named_settings,
+    one_of,
+    require,
+    require_settings,
+    warn,
+)
 
 # Of the search's share, what pays for a candidate; the rest pays for its test (benchmarks/zoo).
 AUTO_SHARE = Fraction(1, 2)
@@ -60,9 +68,6 @@ _LARGE = 0.05
 _HIDES = 0.1
 
 Several = Annotated[int, at_least(2, 10_000)]
-_FIRST = Within(
-    "'weighted_cv', 'choice' or None", lambda given: given in ("weighted_cv", "choice", None)
-)
 
 
 @dataclass(repr=False)
@@ -155,6 +160,7 @@ class Strategy(BaseEstimator, abc.ABC):  # type: ignore[misc]
         """Search, within `problem.share` of the curator's budget."""
 
 
+@named_settings
 @dataclass(repr=False)
 class Auto(Strategy):
     """A candidate by weighted cross-validation or by a private choice among all, whichever the
@@ -179,7 +185,7 @@ class Auto(Strategy):
     name: ClassVar[str] = "auto"
     needs_default: ClassVar[bool] = True
     risk: Risk = 0.1
-    first: Annotated[str | None, _FIRST] = None
+    first: Annotated[str, one_of("weighted_cv", "choice")] | None = None
     cells: Several = 8
     shift: Annotated[float, between(0.0, 10.0)] = 1.0
 
@@ -280,20 +286,6 @@ class Auto(Strategy):
         return SearchResult(place_of(x, candidates), candidates, columns, told)
 
 
-_made = Auto.__init__
-
-
-@functools.wraps(_made)
-def _made_anew(self: Auto, *given: Any, **settings: Any) -> None:
-    for name in settings.keys() & {"handicap", "final_share"}:
-        remedy = "A recommendation is a test now: risk= replaced it."
-        raise InputError(name, settings[name], "left out", remedy)
-    _made(self, *given, **settings)
-
-
-Auto.__init__ = _made_anew  # type: ignore[method-assign]
-
-
 @dataclass(repr=False)
 class FreeChoice(Strategy):
     """The candidate with the best public score. Nothing is released."""
@@ -308,6 +300,7 @@ class FreeChoice(Strategy):
         return SearchResult(public.order[0], public.configurations, {"cv_score": public.means})
 
 
+@named_settings
 @dataclass(repr=False)
 class WeightedCV(Strategy):
     """One release of how the protected records differ, by which the cross-validated scores are
@@ -370,6 +363,7 @@ class WeightedCV(Strategy):
         return shares.means(public.scores) @ share
 
 
+@named_settings
 @dataclass(repr=False)
 class Choice(Strategy):
     """One private choice, by mean scores on the protected records.
@@ -460,6 +454,7 @@ class Choice(Strategy):
         return SearchResult(best, configurations, columns, told)
 
 
+@named_settings
 @dataclass(repr=False)
 class NoisedSearch(Strategy):
     """Bayesian optimisation on noised scores. The released point of highest posterior mean is

@@ -25,7 +25,7 @@ from dpbo.curator.records import count_records, require_disjoint
 from dpbo.errors import InputError
 from dpbo.isolation import raised_by_signal
 from dpbo.privacy import Adjacency
-from dpbo.search.listing import given_names, space_of
+from dpbo.search.listing import space_of
 from dpbo.space import Space
 
 if TYPE_CHECKING:
@@ -371,7 +371,7 @@ class Trainer:
             return self.space.decode(x)
         given = self.estimator.get_params()
         # In a list of dicts one may set what only the model of another one has.
-        return {name: given[name] for name in given_names(self.space) if name in given}
+        return {name: given[name] for name in self.space.parameters if name in given}
 
     def configured(self, x: Configuration) -> Any:
         """The estimator with the parameters of x, not fitted."""

@@ -33,14 +33,18 @@ def score(x, records):
 
 
 def failing_score(x, records):
-    """Says what it saw where there are real records, which are those that `CANARY` was added to."""
-    if float(records.max()) > 0:
+    """Says what it saw where there are real records, which are those that `CANARY` was added to:
+    made-up ones are below 1.
+    """
+    if float(records.min()) > 1:
         raise ValueError(f"seen: {records.tolist()}, {CANARY}")
     return records
 
 
 def curator(ledger=None, records=RECORDS, **settings):
-    return Curator(records, **TERMS, dataset="searches", ledger=ledger, **settings)
+    # A name alone would keep the ledger for the next test.
+    dataset = None if ledger is None else "searches"
+    return Curator(records, **TERMS, dataset=dataset, ledger=ledger, **settings)
 
 
 def objective(owner=None, evaluations=6, **settings):

@@ -114,7 +114,7 @@ def test_values_are_released_in_the_order_of_their_trials_unless_told_otherwise(
         begun = threading.Event()
 
         def slow(x, records):
-            if len(records) > 5 and (float(x[0]) > 0.5) == slow_side:
+            if len(records) == len(RECORDS) and (float(x[0]) > 0.5) == slow_side:
                 begun.wait(0.2 if ordered else 60)
             return score(x, records)
 

@@ -20,7 +20,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from dpbo import Budget, Curator
 from dpbo.curator.pricing import noise_std, priced
-from dpbo.errors import InputError, LedgerMismatch, ReleaseLost
+from dpbo.errors import LedgerMismatch, ReleaseLost
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.queries import ClippedMean
 from dpbo.search import Auto, Choice
@@ -253,10 +253,14 @@ def test_a_test_whose_release_is_lost_is_told_as_that(scoring):
         assert str(told).endswith(f"is no mean of one number per record; {lost}")
 
 
-def test_what_the_risk_replaced_is_refused_in_words():
+def test_a_setting_that_a_strategy_lacks_is_refused_with_those_that_it_has():
     for name in ("handicap", "final_share"):
-        with pytest.raises(InputError, match=f"{name}.*risk= replaced it"):
+        with pytest.raises(TypeError, match=name) as refused:
             Auto(**{name: 0.1})  # type: ignore[arg-type]
+        assert refused.value.__notes__ == ["Auto takes if you wish risk, first, cells, shift."]
+    with pytest.raises(TypeError, match="cv") as refused:
+        searched(None, {}, cv=5)
+    assert refused.value.__notes__[0].startswith("DPSearch takes estimator, param_distributions, ")
     assert Auto(0.05).get_params() == {"risk": 0.05, "first": None, "cells": 8, "shift": 1.0}
 
 

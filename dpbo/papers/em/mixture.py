@@ -50,7 +50,7 @@ from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.moment_features import Covariance, width_of
 from dpbo.papers.em.point_sums import ClusterSums
 from dpbo.queries.ball import Ball
-from dpbo.validation import Count, Index, Name, Within, at_least, between, require
+from dpbo.validation import Count, Index, Name, at_least, between, one_of, require
 
 _MARGIN = 2.0  # standard deviations beyond sqrt(d)
 _SEPARATION = 0.5  # of the start's centres, in standard deviations of all records
@@ -67,8 +67,8 @@ _TERMS = (
     "shares",
     "reg_covar",
 )
-Method = Annotated[str, Within("'mle' or 'map'", lambda value: value in ("mle", "map"))]
-NoiseByParameter = Annotated[str, Within("'GGG' or 'LLG'", lambda value: value in ("GGG", "LLG"))]
+Method = Annotated[str, one_of("mle", "map")]
+NoiseByParameter = Annotated[str, one_of("GGG", "LLG")]
 
 
 @dataclass(eq=False, repr=False)

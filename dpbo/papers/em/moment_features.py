@@ -13,12 +13,12 @@ from typing import Annotated
 
 import torch
 
-from dpbo.validation import Within
+from dpbo.validation import one_of
 
 COVARIANCES = ("full", "tied", "diag", "spherical")
 # that keep a whole matrix
 MATRICES = ("full", "tied")
-Covariance = Annotated[str, Within(f"one of {COVARIANCES}", lambda value: value in COVARIANCES)]
+Covariance = Annotated[str, one_of(*COVARIANCES)]
 
 
 def width_of(covariance: str, d: int) -> int:

@@ -38,15 +38,13 @@ from dpbo.validation import (
     NotNegative,
     Positive,
     Probability,
-    Within,
     at_least,
     between,
     checked,
+    one_of,
 )
 
-Constants = Annotated[
-    str, Within("'paper' or 'corrected'", lambda value: value in ("paper", "corrected"))
-]
+Constants = Annotated[str, one_of("paper", "corrected")]
 Kappa = Annotated[float, between(0.0, 1.0)]
 Candidates = Annotated[int, at_least(1, 2**62)]
 

@@ -81,7 +81,7 @@ def ending(after):
     turn = threading.Condition()
 
     def score(x, records):
-        if len(records) > 5:
+        if len(records) > 20:
             with turn:
                 turn.wait_for(lambda: released >= after(place[tuple(x.tolist())]), timeout=60)
         return near(x, records)
@@ -159,7 +159,7 @@ def test_what_is_in_flight_is_pending_and_there_are_never_more_than_the_workers(
 
     def score(x, records):
         nonlocal flying, most, begun
-        if len(records) > 5:
+        if len(records) > 20:
             with lock:
                 flying, most, begun = flying + 1, max(most, flying + 1), begun + 1
                 first = begun <= 3
@@ -258,7 +258,7 @@ def test_a_fit_that_fails_unnamed_or_always_stops_the_search_uncharged():
 
 def test_a_score_that_fails_on_private_records_is_never_skipped():
     def score(x, records):
-        if len(records) > 5 and x[0] > 0.6:
+        if len(records) > 20 and x[0] > 0.6:
             raise Singular("private")
         return near(x, records)
 
