@@ -114,7 +114,7 @@ def test_values_are_released_in_the_order_of_their_trials_unless_told_otherwise(
         begun = threading.Event()
 
         def slow(x, records):
-            if len(records) == len(RECORDS) and (float(x[0]) > 0.5) == slow_side:
+            if len(records) > 20 and (float(x[0]) > 0.5) == slow_side:
                 begun.wait(0.2 if ordered else 60)
             return score(x, records)
 
@@ -714,7 +714,8 @@ def test_no_proposal_follows_a_private_failure():
     """
 
     def broken(x, records):
-        if float(x[0]) > 0.5 and bool((records > 0.1).any()):
+        # Made-up records are fewer.
+        if float(x[0]) > 0.5 and len(records) == 400 and bool((records > 0.1).any()):
             raise ValueError
         return score(x, records)
 

@@ -425,7 +425,10 @@ class TestTuning:
     @pytest.mark.parametrize(
         ("after", "told"), [(2, "runs resumed: 2, lost: 1"), (3, "runs resumed: 3, lost: 1")]
     )
-    def test_the_log_tells_of_a_run_that_was_killed(self, four, where, after, told, caplog):
+    def test_the_log_tells_of_a_run_that_was_killed(
+        self, four, where, after, told, caplog, tmp_path, monkeypatch
+    ):
+        monkeypatch.setenv("DPBO_STATE", str(tmp_path))
         killed(four["search"], after, **where)
         with caplog.at_level("INFO", "dpbo.dpsgd"):
             tuned(four["search"], **where)

@@ -577,10 +577,11 @@ def test_points_that_are_under_way_or_failed_are_not_asked_again_at_once():
 
 
 @attack("A16")
-def test_a_killed_process_of_two_loses_nothing_that_was_paid_for(tmp_path, capsys):
+def test_a_killed_process_of_two_loses_nothing_that_was_paid_for(tmp_path, capsys, monkeypatch):
     """One worker is killed between a release and telling Optuna; then two, of which this process is
     one, resume and finish at once.
     """
+    monkeypatch.setenv("DPBO_STATE", str(tmp_path))
     file = f"sqlite:///{tmp_path / 'study.db'}"
     books = str(tmp_path / "ledger.db")
     study = a_study(file)
