@@ -81,8 +81,9 @@ def test_each_how_to_page_runs_after_the_lines_of_the_first(long, tmp_path, monk
         if page.stem not in ("index", "pictures-and-report") and (page.stem in LONG) == long:
             (folder := tmp_path / page.stem).mkdir()
             monkeypatch.chdir(folder)
-            # A reader runs each page in a process of its own.
+            # A reader runs each page in a process of its own, and one of a page's ledgers alone.
             protected_tables.put_back([])
+            (folder / "state" / "tables.db").mkdir(parents=True)
             monkeypatch.setenv("DPBO_STATE", str(folder / "state"))
             code = "".join(blocks("docs/how-to/index.md") + blocks(page)).replace(
                 "n_iter=8,\n", "n_iter=8, privacy=dpbo.Privacy(allow_repeated=True),\n"

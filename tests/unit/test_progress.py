@@ -48,8 +48,9 @@ def test_bars_count_on_a_terminal_and_show_no_times(tmp_path, monkeypatch):
 
 
 def test_the_log_says_what_was_reserved_released_resumed_and_lost_and_no_value(
-    tmp_path, caplog, capsys
+    tmp_path, caplog, capsys, monkeypatch
 ):
+    monkeypatch.setenv("DPBO_STATE", str(tmp_path))
     records = torch.rand(2000, 2, dtype=DOUBLE, generator=torch.Generator().manual_seed(73))
     caplog.set_level(logging.INFO, "dpbo")
     first = objective(tmp_path, records)

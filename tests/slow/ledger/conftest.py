@@ -11,7 +11,9 @@ from tests.slow.ledger import runs
 
 @pytest.fixture(autouse=True)
 def state(tmp_path, monkeypatch):
-    """Where fingerprints of plans on a server are kept."""
+    """Where fingerprints of plans on a server are kept; ledgers know nothing of one another, as in
+    tests/conftest.py."""
+    (tmp_path / "state" / "tables.db").mkdir(parents=True)
     monkeypatch.setenv("DPBO_STATE", str(tmp_path / "state"))
 
 
