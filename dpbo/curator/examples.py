@@ -148,9 +148,7 @@ def examine_again(score: Score, subject: Any, example: Any) -> None:
     pair, *alike = (whole.take(torch.tensor(each, device="cpu")) for each in places)
     with mute_warnings():
         for call in (ask, _called):
-            before, *after = (
-                _scores_or_none(score, subject, each, call) for each in (pair, *alike)
-            )
+            before, *after = _all_scores(score, subject, [pair, *alike], call)
             if before is None or all(
                 own is None or _equal(before[place], own[place]) for place, own in enumerate(after)
             ):
@@ -427,12 +425,36 @@ def _scores_or_none(
 ) -> Any:
     """The scores of these records; None where the score raises or gives anything but a number a
     record: the curator would count the failing records as the worst score."""
+    return _all_scores(score, subject, [records], call or _called)[0]
+
+
+def _all_scores(
+    score: Score, subject: Any, tables: Sequence[Any], call: Callable[[Score, Any, Any], Any]
+) -> list[Any]:
+    """`_scores_or_none` of several tables. Tensors are fetched from their device at once, so that
+    it is waited for once."""
+    results = []
+    for records in tables:
+        try:
+            result = call(score, subject, records)
+            results.append(_scores(result) if isinstance(result, Iterator) else result)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) or raised_by_signal(error):
+                raise
+            # A score may end the program on a record; here it is a public one.
+            results.append(None)
+    tensors = [result for result in results if isinstance(result, Tensor)]
+    forms = {(each.device, each.dtype, each.shape) for each in tensors}
+    if len(tensors) == len(results) and len(forms) == 1:
+        results = [*torch.stack(tensors).detach().cpu()]
+    return list(map(_checked_or_none, results, tables))
+
+
+def _checked_or_none(result: Any, records: Any) -> Any:
+    """The scores of these records; None for anything but a number a record."""
     try:
-        scores = _scores((call or _called)(score, subject, records))
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) or raised_by_signal(error):
-            raise
-        # A score may end the program on a record; here it is a public one.
+        scores = _scores(result)
+    except Exception:
         return None
     numeric = scores.dtype.kind in "biuf" and scores.ndim > 0
     if numeric and len(scores) == count_records(records):
