@@ -1803,7 +1803,10 @@ SABOTAGES = (
         where="dpbo.dpsgd.rebuilding:_require_trainable",
         old="if keeps or mixes:",
         new="if False:",
-        test="tests/attacks/test_released_models.py::test_layers_that_are_known_are_refused_before_a_forward_pass",
+        test=(
+            "tests/attacks/test_released_models.py"
+            "::test_layers_that_are_known_are_refused_before_a_forward_pass"
+        ),
     ),
     Sabotage(
         "a sample may be skipped",
