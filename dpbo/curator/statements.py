@@ -52,11 +52,14 @@ _ASSUMPTIONS = {
     ),
     "dpsgd-attested": (
         "training takes records from dpbo's loader alone, each protected record once, and uses"
-        " nothing else of them, such as their mean; a record's gradient depends on no other record,"
-        " and rounding that does moves the sum of the others by less than 2^-11 of the clip (class"
-        " weights, padding of inputs or losses to the sample's longest, seeds or generators of the"
-        " loop's own, and in float32 inputs or targets that are not standardised break that);"
-        " nothing in a record makes training stop, fail, skip a step or change a rate"
+        " nothing else of them, such as their mean; no layer, hook, optimizer or loop of the"
+        " caller's keeps anything of a record for a later sample, such as a running mean in an"
+        " attribute, or writes it to a parameter, to an optimizer's momenta or through .data; a"
+        " record's gradient depends on no other record, and rounding that does moves the sum of the"
+        " others by less than 2^-11 of the clip (class weights, padding of inputs or losses to the"
+        " sample's longest, seeds or generators of the loop's own, and in float32 inputs or targets"
+        " that are not standardised break that); nothing in a record makes training stop, fail,"
+        " skip a step or change a rate"
     ),
     "roles-by-record": (
         "whether a record trains or validates follows from the record itself, such as a keyed hash"

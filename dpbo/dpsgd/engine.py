@@ -34,7 +34,8 @@ Both give the trained model by `released()`: a copy made before training, with t
 
 What dpbo cannot check stands in the statement as `dpsgd-attested`:
 - Training takes records from this loader alone, and one record is one example. Nothing else of the
-  records enters the module, such as their mean.
+  records enters the module, such as their mean: what a forward pass, a hook or the loop keeps of
+  them in attributes, in the optimizer's state or past torch's version counters is not looked for.
 - A record's gradient depends on no other record. A mean loss with class weights or ignored targets
   (padding) breaks that: weight and average each record's losses by themselves there, then take the
   mean over records. So does a collate function that pads inputs to the sample's longest, where the
@@ -140,10 +141,9 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         """Opacus' `make_private`, without the arguments that the configuration decides.
 
         Args:
-            module: not trained before, without hooks, and without layers that keep or mix records,
-                such as batch norm in training mode.
-            optimizer: a library's, such as torch.optim's: code of the caller's in a step, also a
-                hook, is refused.
+            module: not trained before, and without layers that keep or mix records, such as batch
+                norm in training mode.
+            optimizer: of its parameters; code of your own in a step uses no records.
             data_loader: its records, collate function and workers are used, and whether it pins
                 memory. Workers load samples ahead of the step, each with fresh generators; Opacus'
                 BatchMemoryManager is for loaders without workers.
@@ -155,8 +155,8 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
 
         Raises:
             InputError: an argument outside its range, or one that the configuration decides. Steps
-                raise it if anything but noised parameters changed since the last step, the loader
-                if the last sample took no step.
+                raise it if a parameter or buffer changed since the last step, the loader if the
+                last sample took no step.
         """
         if _OWN & opacus.keys():
             decided = ", ".join(sorted(_OWN & opacus.keys()))
@@ -213,7 +213,7 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
                 )
             # Steps are charged where their noise is drawn, not by a hook.
             noised.step_hook = None
-            self._public.begin(0 if opacus.get("batch_first", True) else 1, private, example)
+            self._public.begin(0 if opacus.get("batch_first", True) else 1, example)
         except BaseException:
             # The next call would refuse a module with hooks that its caller never wrote.
             if self._wrapped is not None:
@@ -232,8 +232,8 @@ class NoisedEngine(load_opacus().PrivacyEngine):  # type: ignore[misc]
         Nothing else of the trained module is in it.
 
         Raises:
-            InputError: there is no model yet, or something but noised parameters changed since the
-                last step.
+            InputError: there is no model yet, or a parameter or buffer changed since the last
+                step.
         """
         if not hasattr(self, "_public"):
             raise UsageError("released() must be called after make_private.")
@@ -438,8 +438,8 @@ class Session:
         """The trained model as it may leave, as `PrivateEngine.released`, after all steps.
 
         Raises:
-            InputError: fewer steps were taken than configured, or something but noised parameters
-                changed since the last one.
+            InputError: fewer steps were taken than configured, or a parameter or buffer changed
+                since the last one.
         """
         if self._engine is None or self._engine.steps != self._most:
             raise UsageError(

@@ -53,17 +53,13 @@ counts stands in a hook, which another hook could replace.
 
 import collections
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.data import DataLoader
 
 from dpbo.curator.entropy import bernoulli, keyed_stream, system_entropy
@@ -74,10 +70,8 @@ from dpbo.dpsgd.device_noise import (
     squared_norms_on_device,
     weighted_sum_on_device,
 )
-from dpbo.dpsgd.reached import is_own_class
-from dpbo.dpsgd.rebuilding import Numbers, PublicCopy, equal_things
+from dpbo.dpsgd.rebuilding import PublicCopy
 from dpbo.errors import InputError, OpacityError, UsageError
-from dpbo.fingerprint import is_own
 from dpbo.isolation import GeneratorStates
 from dpbo.mechanisms.additive import ROUND_UP, grid_of
 from dpbo.mechanisms.gaussian import NORMALS
@@ -112,10 +106,6 @@ _SKIPPED = (
     " were taken can be read from the weights. A record's gradient that is not finite counts as"
     " zero by itself. After an interrupt, train on with what `released()` gives."
 )
-_OUTSIDE = (
-    "Do what follows from public numbers between steps, and what follows from records not at all."
-)
-_HOOKS_OF_ALL = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
 _HALF = (torch.float16, torch.bfloat16)
 
 DPOptimizer: Any = load_opacus("opacus.optimizers").DPOptimizer
@@ -286,8 +276,6 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         self._model = model
         self._samples = samples
         self._charge = charge
-        self._require_plain()
-        self._left = _State(self.original_optimizer)
         self._begin_step()
 
     def __getstate__(self) -> Any:
@@ -298,12 +286,6 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
             "the optimizer of a PrivateEngine cannot be copied or pickled, nor can a scheduler that"
             " holds it: its steps are charged where they are taken. Copy their state_dict()."
         )
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        """As in Opacus, before the first sample: later it may hold what is not noised."""
-        super().load_state_dict(state_dict)
-        if not self._samples.drawn:
-            self._left = _State(self.original_optimizer)
 
     def _begin_step(self) -> None:
         """Reset the current step: its clipped records, its largest norm bound."""
@@ -330,7 +312,6 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         """As in Opacus. Gradients without noise, such as that of a parameter that was frozen
         meanwhile, are thrown away.
         """
-        self._require_plain()
         noised = set(map(id, self.params))
         if not noised:
             raise UsageError("no parameter of the module requires a gradient.")
@@ -348,41 +329,10 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         done: float | None = super().pre_step(closure)
         return done
 
-    def _require_plain(self) -> None:
-        """Raise InputError for code of the caller's within the step: it could write what is not
-        noised to the parameters.
-        """
-        plain = self.original_optimizer
-        tables = (plain._optimizer_step_pre_hooks, plain._optimizer_step_post_hooks, *_HOOKS_OF_ALL)
-        step = vars(plain).get("step")
-        if (
-            self.step_hook
-            or any(tables)
-            or is_own_class(type(plain))
-            or (step and is_own(getattr(step, "__func__", step)))
-        ):
-            raise InputError(
-                "optimizer",
-                type(plain).__name__,
-                "a library's, without hooks on its step or code of yours in it",
-                _OUTSIDE,
-            )
-        # `torch.set_default_device` is such a mode, too.
-        stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-        modes = [mode for mode in stack if type(mode) is not DeviceContext]
-        if modes or _get_current_dispatch_mode_stack():
-            raise InputError(
-                "optimizer",
-                type(plain).__name__,
-                "called outside torch's function and dispatch modes",
-                _OUTSIDE,
-            )
-
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """As in Opacus. Parameters may change here alone."""
         done: float | None = super().step(closure)
         self._model.note_step()
-        self._left = _State(self.original_optimizer)
         return done
 
     def clip_and_accumulate(self) -> None:
@@ -391,14 +341,6 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
         """
         self._model.require_unchanged()
         self._model.require_tried()
-        if not self._left.is_state_of(self.original_optimizer):
-            kind = type(self.original_optimizer).__name__
-            raise InputError(
-                "optimizer",
-                kind,
-                "with the state that its last step left, such as its momenta",
-                _OUTSIDE,
-            )
         if self._samples.stepped == self._samples.drawn:
             raise UsageError(
                 "this is a second step on a Poisson sample, or one before the first sample."
@@ -468,40 +410,6 @@ class NoisedOptimizer(DPOptimizer):  # type: ignore[misc]
     def accumulated_iterations(self) -> int:
         """Always 1: one sample a step."""
         return 1
-
-
-class _State:
-    """The state of an optimizer, such as its momenta, and a copy of its numbers."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._held = _held(optimizer)
-        self._numbers = Numbers(thing for thing in self._held if isinstance(thing, torch.Tensor))
-
-    def is_state_of(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether the optimizer has the same objects, with the same numbers."""
-        return equal_things(self._held, _held(optimizer)) and not self._numbers.changed()
-
-
-def _held(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """What an optimizer's state holds. A parameter is named by its id: the module's copy compares
-    it.
-    """
-    held = list[Any]()
-
-    def hold(value: Any) -> None:
-        if isinstance(value, (list, tuple)):
-            value = dict(enumerate(value))
-        if not isinstance(value, Mapping):
-            held.append(value)
-            return
-        held.append(len(value))
-        for key, part in value.items():
-            held.append(id(key) if isinstance(key, torch.Tensor) else key)
-            hold(part)
-
-    # To look for a parameter's state makes an empty one.
-    hold({parameter: state for parameter, state in optimizer.state.items() if state})
-    return held
 
 
 def _groups(gradients: list[torch.Tensor]) -> list[list[torch.Tensor]]:

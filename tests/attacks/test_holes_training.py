@@ -18,8 +18,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from torch import nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpbo import Budget, Curator, Space
@@ -354,83 +352,6 @@ def test_a_module_that_fails_on_made_up_records_is_tried_on_an_example(mixes):
             assert step_with(example) == 1
 
 
-class Sneaky(nn.Parameter):
-    """Its class runs in the optimizer's step."""
-
-
-class Function(TorchFunctionMode):
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        return function(*args, **(kwargs or {}))
-
-
-class Dispatch(TorchDispatchMode):
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        return function(*args, **(kwargs or {}))
-
-
-OPTIMIZERS: dict[str, Any] = {
-    "SGD": functools.partial(torch.optim.SGD, momentum=0.9),
-    "Adam": torch.optim.Adam,
-}
-WRITES: dict[str, Any] = {
-    "in place": lambda buffer, state, name: buffer.add_(X.mean()),
-    "data": lambda buffer, state, name: buffer.data.add_(X.mean()),
-    "another tensor": lambda buffer, state, name: state.update({name: buffer + X.mean()}),
-    "nothing": lambda buffer, state, name: None,
-}
-
-
-@attack("A31")
-@pytest.mark.parametrize("way", WRITES)
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_what_is_written_to_the_optimizers_state_takes_no_step(kind, way):
-    """Its own next step would add it to the parameters: exact means were in the released
-    weights.
-    """
-    run = a_session()
-    module, optimizer, loader = prepared(run, nn.Linear(4, 2), OPTIMIZERS[kind])
-    name = "momentum_buffer" if kind == "SGD" else "exp_avg"
-    samples = iter(loader)
-    step(module, optimizer, *next(samples))
-    state = optimizer.state[module._module.weight]
-    WRITES[way](state[name], state, name)
-    if way == "nothing":
-        step(module, optimizer, *next(samples))
-    else:
-        with pytest.raises(InputError, match="state that its last step left"):
-            step(module, optimizer, *next(samples))
-
-
-@attack("A31")
-@pytest.mark.parametrize("mode", [Function, Dispatch])
-def test_code_of_a_class_or_a_mode_does_not_run_in_a_step(mode):
-    network = nn.Linear(4, 2)
-    network.weight = Sneaky(network.weight.detach())
-    with pytest.raises(InputError, match="Parameter itself"):
-        prepared(Opened(), network)
-    run = Opened()
-    module, optimizer, loader = prepared(run, nn.Linear(4, 2))
-    rows, labels = next(iter(loader))
-    nn.functional.cross_entropy(module(rows), labels).backward()
-    with mode(), pytest.raises(InputError, match="modes"):
-        optimizer.step()
-    with torch.device("cpu"):
-        optimizer.step()
-    assert run.charges() == 1
-
-
-@attack("A31")
-def test_a_state_that_is_loaded_before_the_first_sample_is_taken():
-    network = nn.Linear(4, 2)
-    saved = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
-    network(X).sum().backward()
-    saved.step()
-    module, optimizer, loader = prepared(Opened(), nn.Linear(4, 2), OPTIMIZERS["SGD"])
-    optimizer.load_state_dict(saved.state_dict())
-    for rows, labels in loader:
-        step(module, optimizer, rows, labels)
-
-
 @dataclasses.dataclass
 class Result:
     model: Any
@@ -444,7 +365,7 @@ class Estimator:
 
 def trained_in(session):
     """The trained module and its optimizer, after a look at the records as for a log."""
-    module, optimizer, loader = prepared(session, nn.Sequential(nn.Linear(4, 2)), OPTIMIZERS["SGD"])
+    module, optimizer, loader = prepared(session, nn.Sequential(nn.Linear(4, 2)))
     for rows, labels in loader:
         step(module, optimizer, rows, labels)
     nn.functional.cross_entropy(module(X), Y).backward()
@@ -588,11 +509,17 @@ def defaults_to(rows):
     return lambda parameters, session, rows=rows: pytest.fail(str(rows.mean(0)))
 
 
+def closes_over_loader(loader):
+    return lambda parameters, session: pytest.fail(str(next(iter(loader))))
+
+
 FITS = {
     "global": names_the_records,
     "memory of a global": names_their_memory,
     "closure": closes_over(X[:3]),
     "default": defaults_to({"rows": [X]}),
+    "a helper": lambda parameters, session: names_the_records(parameters, session),
+    "a loader": closes_over_loader(DataLoader(TensorDataset(X, Y))),
     "method": Fits(X).fit,
     "object": Fits(X),
     "validation": closes_over(Y),

@@ -296,15 +296,8 @@ def test_a_trainable_parameter_that_the_optimizer_lacks_is_named_before_anything
 
 def test_a_hook_of_the_users_displaces_no_charge():
     curator, module, noised, loader = private()
-    batches = iter(loader)
-    backward(module, noised, next(batches))
-    noised.attach_step_hook(print)
-    with pytest.raises(InputError, match="without hooks on its step"):
-        noised.step()
-    assert steps_charged(curator.ledger) == 0
-    noised.step_hook = None
-    noised.step()
-    for batch in batches:
+    noised.attach_step_hook(lambda _: None)
+    for batch in loader:
         backward(module, noised, batch)
         noised.step()
     assert steps_charged(curator.ledger) == TERMS.batches
