@@ -49,7 +49,7 @@ from dpbo import Adjacency, Budget, Curator, DPSearch, Privacy, PrivateObjective
 from dpbo.accounting import Planned
 from dpbo.curator.labels import numbered
 from dpbo.curator.ledger import Ledger
-from dpbo.curator.record_fingerprints import TableDigest, rows_of
+from dpbo.curator.record_fingerprints import table_digest
 from dpbo.dpsgd import Session, plan_tuning, tune
 from dpbo.events import PoissonGaussianEvent
 from dpbo.gibo import ClippedGradient
@@ -432,10 +432,9 @@ def fingerprints(smoke: bool) -> list[list[Any]]:
         (f"fingerprint of {10 * count:,} x 4 numbers", tensor, "their sum", tensor.sum),
     )
     for work, records, peer, read in tables:
-        held: Any = rows_of(records)
 
-        def digest(held: Any = held) -> Any:
-            return TableDigest.of(held, KEY)
+        def digest(held: Any = records) -> Any:
+            return table_digest(held, KEY)
 
         memory = peak_memory(digest)
         mine, theirs = interleaved(digest, read, repetitions=3)

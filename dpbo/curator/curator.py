@@ -43,7 +43,7 @@ from dpbo.curator.places import ledger_of
 from dpbo.curator.pricing import Noise, event_of, slot_noise
 from dpbo.curator.protected_records import ProtectedRecords
 from dpbo.curator.public_form import Form, form_of, require_known_form
-from dpbo.curator.record_fingerprints import order_digest, rows_of, table_digest
+from dpbo.curator.record_fingerprints import RowDigests, table_digest
 from dpbo.curator.records import (
     PrivateView,
     Source,
@@ -431,17 +431,18 @@ class Curator(Opaque):
         uncharged (LedgerError): another process released from it.
         """
         with self._lock:
-            sketches = []
+            first = False
             if handles:
-                sketches = self.protected.before_charge(mechanism.event(len(handles)))
+                first = self.protected.before_charge(mechanism.event(len(handles)))
             try:
                 released = self._released(list(handles), mechanism, name, reservation, used)
             except BaseException:
                 # an interrupt may come after the charge
-                if any(map(self._pending.is_charged, handles)):
-                    self.protected.remember(sketches)
+                if first and any(map(self._pending.is_charged, handles)):
+                    self.protected.remember()
                 raise
-            self.protected.remember(sketches)
+            if first:
+                self.protected.remember()
             return released
 
     def deliver(self) -> None:
@@ -519,9 +520,10 @@ class Curator(Opaque):
             # Answers of a parallel reservation are counted by place: in another order one record
             # would be answered again.
             self.bind(name, given or {}, tables=tables, begun=begun, ordered=ordered or parallel)
-        sketches = self.protected.before_charge(event)
+        first = self.protected.before_charge(event)
         reserved = self._reserved(name, event, slots, stated, parallel, limit)
-        self.protected.remember(sketches)
+        if first:
+            self.protected.remember()
         return Reservation(self, name, reserved, slots, mechanism, query, begun=begun)
 
     def bind(
@@ -555,9 +557,10 @@ class Curator(Opaque):
             key = self._key()
             found[f"{self.ledger.birth.role} records"] = self._digest(self.__view, key)
             if ordered:  # which is refused on several ranks
-                found[ORDER] = order_digest(self.__view, key)
+                rows = RowDigests.of(self.__view)
+                found[ORDER] = None if rows is None else rows.digest_in_order(key)
             for name, table in (tables or {}).items():
-                found[name] = table_digest(rows_of(table), key)
+                found[name] = table_digest(table, key)
         self._require_same(reservation, things, found, begun)
 
     def mark_probed(self, query: Query) -> None:

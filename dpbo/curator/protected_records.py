@@ -7,27 +7,17 @@ and no budget covers it: it is for the operator alone.
 
 import collections
 import logging
-import math
 import threading
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.curator import charged_tables
 from dpbo.curator.handle import Opaque
 from dpbo.curator.named_tables import named_tables
-from dpbo.curator.record_fingerprints import (
-    PROCESS_KEY,
-    Rows,
-    Sketch,
-    row_digests,
-    rows_of,
-    table_digest,
-)
-from dpbo.curator.records import PrivateView, Source, leaves
+from dpbo.curator.record_fingerprints import RowDigests, RowSet
+from dpbo.curator.records import PrivateView, leaves
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event
 from dpbo.validation import Name, checked, warn
@@ -37,8 +27,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _TABLES = 64
-# Rows at the beginning of a table that say whether people's rows differ.
-_LOOKED_AT = 256
 _NOT_COMPARED = (
     "%s records are not compared with others, because single records cannot be read alike twice"
 )
@@ -52,39 +40,39 @@ class RepeatedRecordsWarning(UserWarning):
 
 
 class ProtectedTables:
-    """Fingerprints of the newest tables that a budget of this process protects and was charged for:
-    the last 64."""
+    """Digests of the newest tables that a budget of this process protects and was charged for: the
+    last 64."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tables: collections.deque[tuple[Sketch, str]] = collections.deque(maxlen=_TABLES)
+        self._tables: collections.deque[tuple[list[RowSet], str]] = collections.deque(
+            maxlen=_TABLES
+        )
 
-    def add(self, sketch: Sketch, budget: str) -> None:
-        """Note a table.
+    def add(self, table: list[RowSet], budget: str) -> None:
+        """Note a table of at least one row.
 
         Args:
             budget: the same for the same budget alone, such as `Storage.identity`.
         """
         with self._lock:
-            known = {(table.whole, other) for table, other in self._tables}
-            if (sketch.whole, budget) not in known:
-                self._tables.append((sketch, budget))
+            known = {(other[0].whole, owner) for other, owner in self._tables}
+            if (table[0].whole, budget) not in known:
+                self._tables.append((table, budget))
 
-    def now(self) -> list[tuple[Sketch, str]]:
+    def now(self) -> list[tuple[list[RowSet], str]]:
         """What is noted, for `put_back`."""
         with self._lock:
             return list(self._tables)
 
-    def put_back(self, noted: list[tuple[Sketch, str]]) -> None:
+    def put_back(self, noted: list[tuple[list[RowSet], str]]) -> None:
         """Hidden runs leave nothing here: it would tell how many there were."""
         with self._lock:
             self._tables = collections.deque(noted, maxlen=_TABLES)
 
-    def hold(self, sketch: Sketch | None, *, but_for: str = "") -> bool:
+    def hold(self, table: list[RowSet], *, but_for: str = "") -> bool:
         """Whether a budget other than `but_for` protects some of these records."""
-        with self._lock:
-            others = [table for table, budget in self._tables if budget != but_for]
-        return sketch is not None and any(table.is_of_people_of(sketch) for table in others)
+        return any(budget != but_for and _share_rows(known, table) for known, budget in self.now())
 
 
 protected_tables = ProtectedTables()
@@ -111,13 +99,10 @@ class ProtectedRecords(Opaque):
         self._ledger = ledger
         self._repetition_allowed = repetition_allowed
         self._remembered = False
-        # that the own records are not compared
-        self._told = False
-        # By role.
-        self._others: dict[str, Sketch] = {}
-        # Digests of the whole tables, by role, for `charged_tables`.
-        self._key: bytes | None = None
-        self._tables: dict[str, str] = {}
+        self._own_noted = False
+        # What this process compares, and `charged_tables`: of each role's records.
+        self._tables: list[list[RowSet]] = []
+        self._digests = set[str]()
 
     @checked
     def add(self, records: Any, *, role: Name) -> None:
@@ -130,12 +115,7 @@ class ProtectedRecords(Opaque):
                 known again.
             role: such as "training".
         """
-        sketch = Sketch.of(rows_of(records))
-        if sketch is None:
-            _LOG.warning(_NOT_COMPARED, role)
-            return
-        self._others[role] = sketch
-        self._note_table(role, records)
+        self._note(role, records)
         self._remembered = False
 
     def require_apart(self, name: str, records: Any, why: str) -> None:
@@ -146,7 +126,7 @@ class ProtectedRecords(Opaque):
             name: the argument that holds the records.
             why: what is wrong with records of two roles.
         """
-        require_other_rows(name, records, rows_of(self.__own), self._role, why)
+        require_other_rows(name, records, self.__own, self._role, why)
 
     def require_unnamed(self, name: str, function: Any) -> None:
         """Raises InputError where the code of a function names a table with some of the curator's
@@ -164,8 +144,11 @@ class ProtectedRecords(Opaque):
         """
         if records is self.__own.container:
             return True
-        digest = table_digest(rows_of(records), PROCESS_KEY)
-        return digest is not None and digest == table_digest(rows_of(self.__own), PROCESS_KEY)
+        own = RowDigests.of(self.__own)
+        other = RowDigests.of(records)
+        if own is None or other is None:
+            return False
+        return torch.equal(own.sums(), other.sums())
 
     def are_repeated(self) -> bool:
         """Whether the ledger is in memory and another one of this process protects some of the same
@@ -173,11 +156,11 @@ class ProtectedRecords(Opaque):
         ledger = self._ledger
         if ledger.storage.persistent or self._remembered or ledger.void:
             return False
-        return self._others_protect(self._sketches())
+        return self._others_protect()
 
-    def before_charge(self, event: Event) -> list[Sketch]:
-        """Fingerprints to `remember` once the ledger's first event is charged. None for a void
-        ledger and for what is free: neither guarantees.
+    def before_charge(self, event: Event) -> bool:
+        """Whether to `remember` the records once this event is charged: the ledger's first one. Not
+        for a void ledger, nor for what is free: neither guarantees.
 
         Warns where another ledger of this process protects some of the records, or one that ended
         protected the same table. Raises UsageError where this ledger outlives the process, and is a
@@ -185,13 +168,12 @@ class ProtectedRecords(Opaque):
         """
         ledger = self._ledger
         if self._remembered or event.free or ledger.void:
-            return []
-        sketches = self._sketches()
-        self._note_table(self._role, self.__own)
+            return False
         if self._repetition_allowed:
-            return sketches
+            return True
+        repeated = self._others_protect()
         elsewhere = self._charged_elsewhere()
-        if self._others_protect(sketches):
+        if repeated:
             text = (
                 "this process has already released results about some of these records under"
                 " another Curator, such as each search and each `tune` makes. The total privacy"
@@ -202,18 +184,16 @@ class ProtectedRecords(Opaque):
             warn(text, RepeatedRecordsWarning)
         elif elsewhere:
             warn(elsewhere, RepeatedRecordsWarning)
-        return sketches
+        return True
 
-    def remember(self, sketches: list[Sketch]) -> None:
-        """The event was charged: this process and the user's folder know the records as
+    def remember(self) -> None:
+        """An event was charged: this process and the user's folder know the records as
         protected."""
-        if not sketches:
-            return
-        ledger = self._ledger
+        self._note_own()
         self._remembered = True
-        for sketch in sketches:
-            protected_tables.add(sketch, ledger.storage.identity)
-        charged_tables.note([*self._tables.values()], self._charged())
+        for table in self._tables:
+            protected_tables.add(table, self._ledger.storage.identity)
+        charged_tables.note([*self._digests], self._charged())
 
     def _charged(self) -> charged_tables.Charged:
         ledger = self._ledger
@@ -222,13 +202,22 @@ class ProtectedRecords(Opaque):
             place = ledger.storage.identity
         return charged_tables.Charged(place, ledger.birth.dataset, budget_in_words(ledger.budget))
 
-    def _note_table(self, role: str, records: Any) -> None:
-        """Keep the digest of a whole table."""
-        if self._key is None:
-            self._key = charged_tables.key()
-        digest = None if self._key is None else table_digest(rows_of(records), self._key)
-        if digest is not None:
-            self._tables[role] = digest
+    def _note(self, role: str, records: Any) -> None:
+        """Keep the digests of a table."""
+        rows = RowDigests.of(records)
+        if rows is None:
+            _LOG.warning(_NOT_COMPARED, role)
+            return
+        if sets := rows.sets():
+            self._tables.append(sets)
+            key = charged_tables.key()
+            if key is not None:
+                self._digests.add(rows.digest(key))
+
+    def _note_own(self) -> None:
+        if not self._own_noted:
+            self._own_noted = True
+            self._note(self._role, self.__own)
 
     def _charged_elsewhere(self) -> str:
         """Which ledgers of earlier programs were charged for the same tables, as a warning; "" for
@@ -236,7 +225,7 @@ class ProtectedRecords(Opaque):
         budget again.
         """
         ledger = self._ledger
-        found = charged_tables.charged([*self._tables.values()])
+        found = charged_tables.charged([*self._digests])
         own = self._charged().place
         # Else a ledger that was charged at this place is gone.
         resumed = any(each.place == own for each in found) and self._begun()
@@ -262,24 +251,18 @@ class ProtectedRecords(Opaque):
         chain = self._ledger.chain()
         return chain.total != chain.cap.zero
 
-    def _others_protect(self, sketches: list[Sketch]) -> bool:
+    def _others_protect(self) -> bool:
         """Whether another budget of this process protects some of these records."""
+        self._note_own()
         budget = self._ledger.storage.identity
-        return any(protected_tables.hold(sketch, but_for=budget) for sketch in sketches)
-
-    def _sketches(self) -> list[Sketch]:
-        own = Sketch.of(rows_of(self.__own))
-        if own is None and self.__own.count and not self._told:
-            self._told = True
-            _LOG.warning(_NOT_COMPARED, self._role)
-        return [*([] if own is None else [own]), *self._others.values()]
+        return any(protected_tables.hold(table, but_for=budget) for table in self._tables)
 
 
 def note_trained(records: Any) -> None:
     """Note records of a private training that charges no ledger by itself, and warn where a ledger
     of this process protects some of them: its statement does not count the training."""
-    sketch = Sketch.of(rows_of(records))
-    if protected_tables.hold(sketch, but_for=_TRAININGS):
+    table = _sets_of(records)
+    if protected_tables.hold(table, but_for=_TRAININGS):
         text = (
             "this process has already released results about some of these records under a Curator,"
             " and a session by itself is charged to no ledger. The total privacy loss is larger"
@@ -287,17 +270,17 @@ def note_trained(records: Any) -> None:
             " for these records, too."
         )
         warn(text, RepeatedRecordsWarning)
-    if sketch is not None:
-        protected_tables.add(sketch, _TRAININGS)
+    if table:
+        protected_tables.add(table, _TRAININGS)
 
 
 def holds_protected(records: Any) -> bool:
     """Whether a budget of this process protects some of these records; False where their form
     cannot be compared."""
-    return protected_tables.hold(Sketch.of(rows_of(records)))
+    return protected_tables.hold(_sets_of(records))
 
 
-def require_other_rows(name: str, records: Any, own: Rows | None, role: str, why: str) -> None:
+def require_other_rows(name: str, records: Any, own: Any, role: str, why: str) -> None:
     """Raises InputError where some records are those of another role. That depends on the records,
     so it is for the operator alone: call it before a ledger is made, and charge and note nothing.
 
@@ -309,16 +292,16 @@ def require_other_rows(name: str, records: Any, own: Rows | None, role: str, why
         own, role: records of the other role, and what they are for.
         why: what is wrong with records of two roles, and what to do.
     """
-    first = Sketch.of(own)
-    second = Sketch.of(rows_of(records))
-    if first is None or second is None:
+    first = _sets_of(own)
+    second = _sets_of(records)
+    if not first or not second:
         return
-    if first.is_of_people_of(second) or second.is_of_people_of(first):
+    if _share_rows(first, second):
         text = f"Nothing was charged. {why} Tell only those who may see the records."
         raise InputError(
             name, type(records).__name__, f"of other records than the {role} records", text
         )
-    if first.has_rows_of(second):
+    if not (first[0].repeated or second[0].repeated) and first[0].shared(second[0]):
         warn(
             f"{name} and the {role} records have equal rows, perhaps by chance. {why}",
             RepeatedRecordsWarning,
@@ -330,53 +313,41 @@ def require_unnamed(name: str, function: Any, records: Any, role: str, remedy: s
     of these records: what it does with them gets no noise. That depends on the records, so it is
     for the operator alone.
 
-    Tables are compared part by part, features apart from labels. Parts of one column that are no
-    list, and those with few different rows, are known by identity alone.
+    Tables are compared part by part, features apart from labels. Parts of one number a row, and
+    those with few different rows, are known by identity alone.
 
     Args:
         name: the argument that holds the function.
         records, role: protected records, and what they are for.
         remedy: what to do.
     """
-    own = _parts(records)
-    for variable, table in named_tables(function):
-        for part in _parts(table):
-            if any(part is each or _have_common_rows(part, each) for each in own):
-                raise InputError(
-                    name,
-                    getattr(function, "__name__", type(function).__name__),
-                    f"of code that names none of the {role} records, but {variable!r} has some",
-                    f"{remedy} Nothing was charged. Tell only those who may see the records.",
-                )
+    named = [*named_tables(function)]
+    if not named:
+        return
+    container = records.container if isinstance(records, PrivateView) else records
+    own = leaves(container)
+    own_sets = _sets_of_parts(records)
+    for variable, table in named:
+        same = any(part is each for part in leaves(table) for each in own)
+        if same or _share_rows(_sets_of_parts(table), own_sets):
+            raise InputError(
+                name,
+                getattr(function, "__name__", type(function).__name__),
+                f"of code that names none of the {role} records, but {variable!r} has some",
+                f"{remedy} Nothing was charged. Tell only those who may see the records.",
+            )
 
 
-def _parts(records: Any) -> list[Any]:
-    """The tables that records consist of."""
-    if isinstance(records, PrivateView):
-        records = records.container
-    if isinstance(records, (Source, Dataset)):
-        rows = rows_of(records)
-        records = () if rows is None else rows.take(slice(None))
-    return leaves(records)
+def _sets_of(records: Any) -> list[RowSet]:
+    rows = RowDigests.of(records)
+    return [] if rows is None else rows.sets()
 
 
-def _have_common_rows(table: Any, own: Any) -> bool:
-    """Whether two tables of rows that mostly differ have more in common than chance explains. A row
-    of one number or word, such as a label, is no person's own.
-    """
-    shapes = [tuple(getattr(each, "shape", ()))[1:] for each in (table, own)]
-    are_lists = isinstance(table, list) and isinstance(own, list)
-    if shapes[0] != shapes[1] or (math.prod(shapes[0]) == 1 and not are_lists):
-        return False
-    sketches = []
-    for each in map(rows_of, (table, own)):
-        if each is None or not each.count:
-            return False
-        few = torch.arange(min(each.count, _LOOKED_AT), device="cpu")
-        found = row_digests(each, PROCESS_KEY, few)
-        sketch = Sketch.of(each)
-        if found is None or sketch is None or 2 * len(np.unique(found)) < len(found):
-            return False
-        sketches.append(sketch)
-    first, second = sketches
-    return first.is_of_people_of(second) or second.is_of_people_of(first)
+def _sets_of_parts(records: Any) -> list[RowSet]:
+    rows = RowDigests.of(records)
+    return [] if rows is None else rows.sets_of_parts()
+
+
+def _share_rows(first: list[RowSet], second: list[RowSet]) -> bool:
+    """Whether two tables, or parts of them, have more rows in common than chance explains."""
+    return any(one.shares_rows_with(other) for one in first for other in second)

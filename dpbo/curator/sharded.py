@@ -15,7 +15,7 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.distributed import Ranks
 from dpbo.curator.handle import Handle
 from dpbo.curator.ledger import Ledger, insert
-from dpbo.curator.record_fingerprints import TableDigest
+from dpbo.curator.record_fingerprints import RowDigests, digest_of_sums
 from dpbo.curator.records import PrivateView
 from dpbo.curator.storage import Storage
 from dpbo.errors import InputError, LedgerError, LedgerUnavailable, PrivacyError, RanksDisagree
@@ -183,11 +183,11 @@ class ShardedCurator(Curator):
         """The digest of all ranks' records, on rank 0. How they are dealt to ranks does not
         matter.
         """
-        mine = TableDigest.of(records, key)
+        mine = RowDigests.of(records)
         if not all(self._ranks.gather_mark(mine is not None)):
             return None
         assert mine is not None
-        return TableDigest(self._ranks.reduce_tensor(mine.sums)).hex(key)
+        return digest_of_sums(self._ranks.reduce_tensor(mine.sums()), key)
 
     def _require_same(
         self,

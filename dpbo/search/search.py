@@ -25,7 +25,6 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import require_left, share_of_cap
 from dpbo.curator.protected_records import require_other_rows
 from dpbo.curator.public_form import Form
-from dpbo.curator.record_fingerprints import rows_of
 from dpbo.curator.records import require_one_index
 from dpbo.curator.statements import SPLIT
 from dpbo.errors import InputError, UsageError
@@ -453,7 +452,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         form = trainer.form()
         # Rows of one table have places of their own, equal or not.
         if not split and privacy.mechanism is None:
-            own = rows_of(_in_form(form, X_val, y_val))
+            own = _in_form(form, X_val, y_val)
             require_other_rows("X_train", trainer.table(), own, "validation", _IN_THE_OPEN)
         if y_val is None:
             raise InputError("y_val", None, "the labels of X_val")

@@ -1,7 +1,6 @@
-"""Fingerprints of tables: the words and sums of their definition, in any form of the same cells."""
+"""Digests of rows: equal in any form of the same cells, and other ones for other cells."""
 
 import decimal
-import hashlib
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -11,81 +10,47 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import torch
+from torch.utils.data import Subset, TensorDataset
 
 from dpbo import PrivacyUnit
-from dpbo.curator import record_fingerprints
 from dpbo.curator.protected_records import require_other_rows
-from dpbo.curator.record_fingerprints import Sketch, TableDigest, order_digest, row_digests
+from dpbo.curator.record_fingerprints import MOST_ROWS, RowDigests, RowSet, table_digest
 from dpbo.curator.records import PrivateView
 from dpbo.errors import InputError
-from dpbo.fingerprint import fingerprint
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE
 
 KEY = bytes(range(32))
-TEXTS = ["", "a", "a\x00", "\x00", "\x00a", "b", "aa", "ä", "a\u0308", "\ud800", "\U0010ffff"]
-TEXTS += ["x" * 64, "x" * 65, "x" * 63 + "\x00", "x" * 64 + "\x00"]
+TEXTS = ["a", "b", "aa", "ab", "ba", "ä", "a\u0308", "\ud800", "\U0010ffff", "x" * 64, "x" * 65]
 # A block holds fewer rows of one cell.
 MANY = 300_000
 
 
-def rows_of(records):
-    return record_fingerprints.rows_of(records)
+def read(records):
+    found = RowDigests.of(records)
+    assert found is not None
+    return found
 
 
 def digests_of(records):
-    found = row_digests(rows_of(records), KEY)
-    assert found is not None
-    return found.tolist()
+    return read(records).rows.tolist()
 
 
-def table_digest(rows):
-    digest: Any = TableDigest.of(rows, KEY)
-    return digest.hex(KEY)
+def in_order(records):
+    return read(records).digest_in_order(KEY)
 
 
-def keys(prefix, count):
-    drawn = hashlib.shake_128(prefix + KEY).digest(8 * count)
-    return [int.from_bytes(drawn[i : i + 8], "little") for i in range(0, len(drawn), 8)]
-
-
-def upper_halves(own, words):
-    """Of the two sums k_0 + sum of k_j w_j, with the keys of both taken in turns."""
-    sums = (
-        own[side] + sum(k * w for k, w in zip(own[2 + side :: 2], words, strict=False))
-        for side in range(2)
-    )
-    return [total % 2**64 >> 32 for total in sums]
-
-
-def words_of(cell):
-    if isinstance(cell, float):
-        return [int(np.array([cell], np.float32).view(np.uint32)[0]), 0]
-    if len(cell) <= 64:
-        return upper_halves(keys(b"text", 132), [len(cell), *map(ord, cell)])
-    return [int(word) for word in np.frombuffer(fingerprint(cell, key=KEY, size=8), "<u4")]
-
-
-def test_rows_have_the_fingerprints_of_their_definition():
-    numbers = [float(i) for i in range(len(TEXTS))]
-    table = pd.DataFrame({"a": numbers, "b": pd.Series(TEXTS, dtype=object)})
-    found = digests_of(table)
-    own = keys(b"", 2 + 2 * 4)
-    for number, text, digest in zip(numbers, TEXTS, found, strict=True):
-        # The keys of a cell: both sums' of its first word, then of its second word.
-        high, low = upper_halves(own, [*words_of(number), *words_of(text)])
-        assert digest == high << 32 | low, text
-    assert len({*found}) == len(found)
-
-
-def test_texts_that_differ_have_other_words():
-    found = digests_of(TEXTS)
-    assert len({*found}) == len(TEXTS)
+def test_rows_that_differ_in_a_cell_have_other_digests():
+    assert len({*digests_of(TEXTS)}) == len(TEXTS)
+    pairs = pd.DataFrame([[one, other] for one in TEXTS for other in TEXTS])
+    assert len({*digests_of(pairs)}) == len(TEXTS) ** 2
+    codes = np.array(np.meshgrid(*[[0, 1, 2, 3]] * 8)).reshape(8, -1).T
+    assert len({*digests_of(codes)}) == 4**8
 
 
 def test_one_table_has_one_digest_in_every_form():
     texts = ["b", "a", "b", "xyz"]
-    alike = [
+    alike: list[Any] = [
         texts,
         np.array(texts),
         np.array([np.str_(text) for text in texts], dtype=object),
@@ -93,20 +58,44 @@ def test_one_table_has_one_digest_in_every_form():
         pd.Series(texts, dtype=object),
         pd.DataFrame({"t": pd.Series(texts).astype("category")}),
     ]
-    assert len({order_digest(rows_of(form), KEY) for form in alike}) == 1
+    assert len({in_order(form) for form in alike}) == 1
     numbers = [[1.0, -0.0], [float("nan"), 2.5]]
+    table = torch.tensor(numbers)
     alike = [
-        torch.tensor(numbers),
-        torch.tensor(numbers, dtype=DOUBLE),
+        table,
+        table.to(DOUBLE),
         np.array(numbers, dtype=object),
         np.abs(np.array(numbers)),
         pd.DataFrame(numbers, dtype=object),
         pd.DataFrame({"a": np.array([1, np.nan], np.float32), "b": [0.0, 2.5]}),
+        [row.numpy() for row in table],
+        TensorDataset(table),
+        Subset(TensorDataset(table.flip(0)), [1, 0]),
     ]
-    assert len({order_digest(rows_of(form), KEY) for form in alike}) == 1
+    assert len({in_order(form) for form in alike}) == 1
+    counts = np.arange(20)
+    alike = [counts, counts.tolist(), counts.astype(np.float32), torch.arange(20)]
+    assert len({in_order(form) for form in alike}) == 1
+    features, labels = torch.rand(20, 3), torch.arange(20)
+    samples = [*zip(features, labels, strict=True)]
+    alike = [
+        (features, labels),
+        {"x": features.numpy(), "y": labels.tolist()},
+        samples,
+        [{"x": x.numpy(), "y": int(y)} for x, y in samples],
+    ]
+    assert len({in_order(form) for form in alike}) == 1
     days = np.array(["1950-03-01", "NaT", "2031-12-24"], dtype="datetime64[s]")
     alike = [pd.DataFrame({"born": days.astype(f"M8[{unit}]")}) for unit in ("s", "ms", "us", "ns")]
-    assert len({order_digest(rows_of(form), KEY) for form in alike}) == 1
+    assert len({in_order(form) for form in alike}) == 1
+
+
+def test_of_large_tables_the_same_rows_are_compared():
+    rows = read(torch.arange(4 * MOST_ROWS)).rows
+    table, few = RowSet.of(rows), RowSet.of(rows[:: MOST_ROWS // 25].copy())
+    assert len(table.rows) == MOST_ROWS
+    assert table.shares_rows_with(few)
+    assert not table.shares_rows_with(RowSet.of(read(torch.arange(0.5, 100.0)).rows))
 
 
 @pytest.mark.parametrize(
@@ -124,9 +113,9 @@ def test_the_digest_of_a_table_knows_every_row_and_no_order(table):
         table.iloc[places] if hasattr(table, "iloc") else table[places]
         for places in (order, np.concatenate([[1], np.arange(1, count)]))
     )
-    first, other, third = (table_digest(rows_of(each)) for each in (table, turned, changed))
+    first, other, third = (table_digest(each, KEY) for each in (table, turned, changed))
     assert first == other != third
-    digests = [order_digest(rows_of(each), KEY) for each in (table, turned, changed)]
+    digests = [in_order(each) for each in (table, turned, changed)]
     assert len({*digests}) == 3
 
 
@@ -140,7 +129,7 @@ def test_the_rows_of_a_unit_count_together_across_blocks():
         ("other", groups.sort().values),
     ):
         view = PrivateView.of(records, PrivacyUnit("p", groups=labels), units_are_public=True)
-        units[name] = table_digest(view)
+        units[name] = table_digest(view, KEY)
     assert units["same"] == units["renamed"] != units["other"]
 
 
@@ -195,16 +184,16 @@ def odd_tables(number):
 def test_objects_count_by_what_they_hold():
     first, again, other = ([*odd_tables(number).items()] for number in (0, 0, 100))
     for (kind, table), (_, same), (_, another) in zip(first, again, other, strict=True):
-        digest = table_digest(rows_of(table))
-        assert digest == table_digest(rows_of(same)), kind
-        assert digest != table_digest(rows_of(another)), kind
+        digest = table_digest(table, KEY)
+        assert digest == table_digest(same, KEY), kind
+        assert digest != table_digest(another, KEY), kind
 
 
 def test_objects_are_the_same_however_they_lie_in_memory():
     """Their pickles differ, and a resumed reservation was refused for records of others."""
     one, other = patients(0)
-    assert table_digest(rows_of([one])) == table_digest(rows_of([other]))
-    assert table_digest(rows_of([one])) != table_digest(rows_of(patients(1)[:1]))
+    assert table_digest([one], KEY) == table_digest([other], KEY)
+    assert table_digest([one], KEY) != table_digest(patients(1)[:1], KEY)
 
 
 MISSING = (None, float("nan"), pd.NA, pd.NaT, decimal.Decimal("NaN"))
@@ -213,24 +202,7 @@ MISSING = (None, float("nan"), pd.NA, pd.NaT, decimal.Decimal("NaN"))
 def test_a_missing_value_is_the_same_whatever_stands_for_it():
     tables = [pd.Series(["a", cell, "b"], dtype=object) for cell in MISSING]
     tables.append(pd.Series(["a", None, "b"], dtype="string"))
-    assert len({order_digest(rows_of(table), KEY) for table in tables}) == 1
-
-
-def test_columns_of_people_tell_who_they_are_and_those_of_the_rows_order_do_not():
-    random = np.random.default_rng(0)
-    ages = random.normal(size=300)
-    sparse = np.where(random.random(300) < 0.1, ages, 0.0)
-    names = pd.Series([f"p{place}" for place in random.permutation(300)], dtype=object)
-    of_people = [ages, ages[:17], ages.repeat(3), sparse, random.integers(0, 40, 300), names]
-    row = np.arange(300)
-    times = pd.Series([f"{hour:02}:00" for hour in row % 24], dtype=object)
-    of_rows = [row, -row, row % 24, row // 4 % 24, row % 168, row % 16, np.sin(row / 58), times]
-    for place, column in enumerate(of_people):
-        sketch: Any = Sketch.of(rows_of(pd.DataFrame({"c": column})))
-        assert sketch.columns, place
-    for place, column in enumerate([*of_rows, row % 15, random.integers(0, 15, 300)]):
-        sketch = Sketch.of(rows_of(pd.DataFrame({"c": column})))
-        assert not sketch.columns, place
+    assert len({in_order(table) for table in tables}) == 1
 
 
 @attack("A22")
@@ -240,4 +212,4 @@ def test_no_cell_hides_that_records_are_protected_already():
         names[7] = cell
         table = pd.DataFrame({"name": pd.Series(names, dtype=object)})
         with pytest.raises(InputError, match="of other records than the validation records"):
-            require_other_rows("X_train", table.copy(), rows_of(table), "validation", "")
+            require_other_rows("X_train", table.copy(), table, "validation", "")
