@@ -1,2 +1,1 @@
 from .handle import Handle as Handle
-from .ledger import Ledger as Ledger

@@ -18,7 +18,7 @@ from dpbo.events import Event
 from dpbo.validation import Name, checked, warn
 
 if TYPE_CHECKING:
-    from dpbo.curator.ledger import Ledger
+    from dpbo.ledger.ledger import Ledger
 
 _LOG = logging.getLogger(__name__)
 _TABLES = 64

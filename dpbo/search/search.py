@@ -514,7 +514,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             test_size = test_size.item()
         # A search's reservations in the ledger are named "NAME: PART", a strategy's own parts, too.
         begun = None
-        for name, reserved in curator.ledger.chain().reservations.items():
+        for name, reserved in curator.ledger.facts().reservations.items():
             own = name.rpartition(": ")[0] == self.name and "strategy" in reserved.terms
             # The caller may have named another reservation alike.
             if own and begun is None:

@@ -872,7 +872,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a charge that the next process overwrites",
-        where="dpbo.curator.storage:_sqlite_begin",
+        where="dpbo.ledger.storage:_sqlite_begin",
         old='"BEGIN IMMEDIATE" if',
         new='"BEGIN" if',
         test=(
@@ -882,7 +882,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a ledger that the power may empty",
-        where="dpbo.curator.storage:_sqlite_connect",
+        where="dpbo.ledger.storage:_sqlite_connect",
         old="PRAGMA synchronous=EXTRA",
         new="PRAGMA synchronous=OFF",
         test=(
@@ -929,7 +929,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a ledger that was read once is not looked at again",
-        where="dpbo.curator.ledger:Ledger._follow",
+        where="dpbo.ledger.ledger:Ledger._follow",
         old="if head is not None and version is not None and version == self._version:",
         new="if head is not None:",
         test=(
@@ -939,7 +939,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "what is left of a plan is told without a look at what others wrote",
-        where="dpbo.curator.storage:Storage.is_at",
+        where="dpbo.ledger.storage:Storage.is_at",
         old="return self.version(connection) == version",
         new="return self.version(connection) is not None",
         test=(
@@ -1067,7 +1067,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a forked process goes on with its own copy of a ledger in memory",
-        where="dpbo.curator.storage:Storage._errors_translated",
+        where="dpbo.ledger.storage:Storage._errors_translated",
         old="if os.getpid() != self._home:",
         new="if os.getpid() != self._home and self.persistent:",
         test="tests/unit/curator/test_curator.py::test_a_forked_process_cannot_release",
@@ -1355,7 +1355,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a hidden run writes to the ledger",
-        where="dpbo.curator.ledger:Ledger._write",
+        where="dpbo.ledger.ledger:Ledger._write",
         old=(
             "if in_hidden_run.get() is not None and (self.storage.persistent or not"
             " self._made_in_hidden_run):"
@@ -1900,7 +1900,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a hidden run's own curator need not be paid for",
-        where="dpbo.curator.ledger:Ledger.charge",
+        where="dpbo.ledger.ledger:Ledger.charge",
         old="note_drawn(Drawn.under(self.birth, event))",
         new="pass",
         test=(
@@ -2452,7 +2452,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "a ledger of one record at a time is opened for scores of batches",
-        where="dpbo.curator.ledger:Ledger.__init__",
+        where="dpbo.ledger.ledger:Ledger.__init__",
         old="in birth.to_json().items():",
         new='in {**birth.to_json(), "one_at_a_time": made_for["one_at_a_time"]}.items():',
         test=(
@@ -2500,7 +2500,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "an older dump of a server is continued",
-        where="dpbo.curator.reservation_fingerprints:kept_head",
+        where="dpbo.ledger.kept:kept_head",
         old="if (file := file_of(storage)) is None:",
         new="if storage.file is None or (file := file_of(storage)) is None:",
         test=(
@@ -2510,7 +2510,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "plans are written without the ledger's lock",
-        where="dpbo.curator.reservation_fingerprints:_changed",
+        where="dpbo.ledger.kept:_changed",
         old="with ledger.alone() as newest:\n        kept",
         new="newest = ledger.head()\n    if newest:\n        kept",
         test=(
@@ -2520,7 +2520,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "an older copy of a ledger is continued",
-        where="dpbo.curator.reservation_fingerprints:require_kept_head",
+        where="dpbo.ledger.kept:require_kept_head",
         old="if kept is not None and kept[1] != hash_there:",
         new="if kept is not None and hash_there is not None and kept[1] != hash_there:",
         test=(
@@ -2540,7 +2540,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "plans on a server are compared within a process",
-        where="dpbo.curator.reservation_fingerprints:file_of",
+        where="dpbo.ledger.kept:file_of",
         old="if not storage.persistent:\n        return None",
         new="if storage.file is None:\n        return None",
         test=(
@@ -2550,7 +2550,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "each role of a server has a ledger of its own",
-        where="dpbo.curator.storage:_named_schema",
+        where="dpbo.ledger.storage:_named_schema",
         old='if found != "public":',
         new="if not found:",
         test="tests/slow/ledger/test_places.py::test_each_role_finds_the_same_ledger_or_none",

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from dpbo import Budget, Curator
-from dpbo.curator.ledger import Ledger
+from dpbo.ledger.ledger import Ledger
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, charged, stored
 from tests.slow.ledger.runs import make, search
