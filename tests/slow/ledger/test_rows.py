@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from dpbo.curator.statements import compose_statement
 from dpbo.errors import LedgerCorrupt, LedgerError, LedgerMismatch
 from dpbo.events import GaussianEvent
-from dpbo.ledger.entries import Record, table
+from dpbo.ledger.entries import Record, dump, table
 from dpbo.ledger.kept import file_of
 from dpbo.ledger.ledger import Ledger
 from dpbo.testing.ledger_contract import BIRTH
