@@ -2483,7 +2483,10 @@ SABOTAGES = (
         "an older copy of a ledger is continued",
         where="dpbo.ledger.ledger:Ledger._transaction",
         old="if kept is not None and not self._holds(connection, kept):",
-        new="if kept is not None and kept[0] < self._head.seq and not self._holds(connection, kept):",
+        new=(
+            "if kept is not None and kept[0] < self._head.seq and not self._holds(connection,"
+            " kept):"
+        ),
         test=(
             "tests/attacks/test_holes_fingerprints.py"
             "::test_an_older_copy_of_the_ledger_is_refused_until_it_is_taken_on_purpose"

@@ -5,7 +5,9 @@ Whoever rewrites the whole chain by the rules is seen against a head that was ke
 only there.
 """
 
+import contextlib
 import itertools
+import sqlite3
 
 import pytest
 import sqlalchemy as sa
@@ -193,6 +195,18 @@ def test_text_that_is_no_text_and_nesting_without_end(tmp_path):
         ):
             with pytest.raises(LedgerCorrupt):
                 call()
+
+
+def test_a_ledger_of_the_first_schema_is_refused_and_left_as_it_was(tmp_path):
+    file = tmp_path / "l.db"
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE dpbo_ledger (seq INTEGER PRIMARY KEY, body TEXT)")
+        connection.commit()
+    before = file.read_bytes()
+    for call in (lambda: Ledger.open(str(file)), lambda: Ledger(str(file), BIRTH)):
+        with pytest.raises(LedgerMismatch, match="schema=1.*the dpbo version that wrote it"):
+            call()
+    assert file.read_bytes() == before
 
 
 def test_a_schema_of_a_later_version_is_refused(ledger, url):
