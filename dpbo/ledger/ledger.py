@@ -71,6 +71,16 @@ _COUNTED = (
     .where(_COLUMN.reservation == sa.bindparam("reservation"))
     .group_by(_COLUMN.kind)
 )
+_RESERVED = sa.select(_COLUMN.body).where(
+    _COLUMN.kind == "reserve", _COLUMN.name == sa.bindparam("name")
+)
+_HASH = sa.select(_COLUMN.hash).where(_COLUMN.seq == sa.bindparam("seq"))
+_CHARGE = sa.select(_COLUMN.reservation).where(
+    _COLUMN.seq == sa.bindparam("seq"), _COLUMN.kind == "charge"
+)
+_ANSWERED = sa.select(_COLUMN.seq).where(_COLUMN.answers == sa.bindparam("seq"))
+_INSERT = table.insert()
+_NAMES = [column.name for column in table.columns]
 Text = Annotated[
     str,
     Within(
@@ -255,16 +265,13 @@ class Ledger:
         first commit may have gone unanswered.
         """
         with self._transaction(self.storage.writing()) as connection:
-            charge = connection.execute(
-                sa.select(_COLUMN.reservation).where(_COLUMN.seq == entry, _COLUMN.kind == "charge")
-            ).first()
+            charge = connection.execute(_CHARGE, {"seq": entry}).first()
             if charge is None:
                 raise LedgerRolledBack(
                     f"record {entry} is not the charge of these values: another copy was put in its"
                     " place."
                 )
-            answered = sa.select(_COLUMN.seq).where(_COLUMN.answers == entry)
-            if connection.execute(answered).first() is not None:
+            if connection.execute(_ANSWERED, {"seq": entry}).first() is not None:
                 return
             body = {"values": list(values)}
             self._write(
@@ -468,8 +475,7 @@ class Ledger:
         """Whether the table has an entry of this number and hash."""
         if self._head is not None and self._head[:2] == seen:
             return True
-        hash_there = sa.select(_COLUMN.hash).where(_COLUMN.seq == seen[0])
-        return bool(connection.execute(hash_there).scalar() == seen[1])
+        return bool(connection.execute(_HASH, {"seq": seen[0]}).scalar() == seen[1])
 
     def _write(
         self,
@@ -503,7 +509,7 @@ class Ledger:
         text = dump({**body, **self._signature})
         columns = (head.seq + 1, kind, name, reservation, slots, answers, text, held)
         hash = digest(head.hash, *columns)
-        connection.execute(table.insert().values((*columns, hash)))
+        connection.execute(_INSERT, dict(zip(_NAMES, (*columns, hash), strict=True)))
         self._head = Head(head.seq + 1, hash, held)
         return self._head.seq
 
@@ -599,8 +605,7 @@ class Ledger:
         return parts
 
     def _reservation(self, connection: sa.Connection, name: str) -> Reserved | None:
-        query = sa.select(_COLUMN.body).where(_COLUMN.kind == "reserve", _COLUMN.name == name)
-        body = connection.execute(query).scalar()
+        body = connection.execute(_RESERVED, {"name": name}).scalar()
         return None if body is None else Reserved.of(name, json.loads(body))
 
     def _named(self, connection: sa.Connection, kind: str, name: str | None = None) -> bool:

@@ -1,10 +1,10 @@
 """kill -9 at any point of a run: every drawn release is charged, none is drawn twice, and the run
 goes on to its end.
 
-A process runs a small private search and dies at its k-th call into the files of the curator and the ledger, from birth
-to the last store, or by the clock, which also hits the database's own code in the middle of a
-commit. `make audit` adds two hundred random points, of a seed that DPBO_FIRE_SEED sets and a
-failure prints, and a few points of the main job.
+A process runs a small private search and dies at its k-th call into the files of the curator and
+the ledger, from birth to the last store, or by the clock, which also hits the database's own code
+in the middle of a commit. `make audit` adds two hundred random points, of a seed that
+DPBO_FIRE_SEED sets and a failure prints, and a few points of the main job.
 """
 
 import functools

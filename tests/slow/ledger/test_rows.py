@@ -204,7 +204,7 @@ def test_a_ledger_of_the_first_schema_is_refused_and_left_as_it_was(tmp_path):
         connection.commit()
     before = file.read_bytes()
     for call in (lambda: Ledger.open(str(file)), lambda: Ledger(str(file), BIRTH)):
-        with pytest.raises(LedgerMismatch, match="schema=1.*the dpbo version that wrote it"):
+        with pytest.raises(LedgerMismatch, match=r"schema=1.*the dpbo version that wrote it"):
             call()
     assert file.read_bytes() == before
 
