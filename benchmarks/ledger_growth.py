@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.harness import interleaved, options, record, table
 from dpbo import Adjacency, Budget, Curator, PrivateObjective
-from dpbo.curator.ledger import Ledger
 from dpbo.events import GaussianEvent
+from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import LaplaceMechanism
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 

@@ -69,7 +69,7 @@ PARTS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "curator",
         "Curator and ledger",
         "what holds the records, and what was released",
-        ("dpbo.curator",),
+        ("dpbo.curator", "dpbo.ledger"),
     ),
     (
         "queries",

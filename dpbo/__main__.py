@@ -25,9 +25,10 @@ from dpbo.papers.po_gp_ucb.http.commands import curate_options, model_options
 from dpbo.validation import printable
 
 if TYPE_CHECKING:
-    from dpbo.curator.chain import Chain, Record
-    from dpbo.curator.ledger import Ledger
     from dpbo.curator.statements import BudgetUse
+    from dpbo.ledger.entries import Record
+    from dpbo.ledger.facts import Facts
+    from dpbo.ledger.ledger import Ledger
 
 EXIT_STATUS: dict[type[PrivacyError], int] = {
     PrivacyError: 1,
@@ -294,15 +295,15 @@ def _plan(options: argparse.Namespace) -> None:
 
 
 def _ledger(options: argparse.Namespace) -> None:
-    from dpbo.curator.ledger import Ledger
     from dpbo.curator.places import place_named
     from dpbo.curator.statements import compose_statement
+    from dpbo.ledger.ledger import Ledger
     from dpbo.statement import form
 
     ledger = Ledger.open(place_named(options.ledger))
-    chain = ledger.verified(expect=options.expect)
+    facts = ledger.facts(expect=options.expect)
     if options.action == "verify":
-        head = ledger.head()
+        head = facts.head
         print(f"The hash chain of {head.seq + 1} records is intact. Head: {head.hash}")
         print(
             "It contains the expected head."
@@ -311,23 +312,23 @@ def _ledger(options: argparse.Namespace) -> None:
         )
     elif options.action == "export":
         for record in ledger.each():
-            print(json.dumps(vars(record), sort_keys=True))
+            print(json.dumps(record.to_json(), sort_keys=True))
     elif options.action == "metrics":
-        print(json.dumps(_metrics(ledger, chain), allow_nan=False))
+        print(json.dumps(_metrics(ledger, facts), allow_nan=False))
     elif options.action == "form":
-        print(form(compose_statement(ledger, verified=chain)))
+        print(form(compose_statement(ledger, verified=facts)))
     elif options.as_json:
-        print(json.dumps(_facts(ledger, chain), indent=2, allow_nan=False))
+        print(json.dumps(_facts(ledger, facts), indent=2, allow_nan=False))
     else:
-        _show(ledger, chain)
+        _show(ledger, facts)
 
 
-def _show(ledger: "Ledger", chain: "Chain") -> None:
+def _show(ledger: "Ledger", facts: "Facts") -> None:
     """Print the records, what is used of the budget, and the statement."""
     from dpbo.curator.statements import BudgetUse, compose_statement
     from dpbo.statement import format_down
 
-    lost = _lost(chain)
+    lost = _lost(facts)
     run_by = None
     for record in ledger.each():
         note = "  value lost" if record.seq in lost else ""
@@ -340,7 +341,7 @@ def _show(ledger: "Ledger", chain: "Chain") -> None:
         if record.body.get("run_by") != run_by:
             run_by = record.body.get("run_by")
             print(f"       from here on by {printable(run_by or 'nobody who is named')}")
-    use = BudgetUse.of(ledger, chain, ledger.budget.delta)
+    use = BudgetUse.of(ledger, facts, ledger.budget.delta)
     if use.epsilon_left is None:
         left = ""
     else:
@@ -356,14 +357,14 @@ def _show(ledger: "Ledger", chain: "Chain") -> None:
             " process is releasing it now."
         )
     print(f"\nBudget: {use.budget}. {shares}{left}.\n")
-    print(compose_statement(ledger, verified=chain))
+    print(compose_statement(ledger, verified=facts))
 
 
-def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
+def _facts(ledger: "Ledger", facts: "Facts") -> dict[str, Any]:
     """What `ledger show` prints, as JSON values: nothing is cut or rounded."""
     from dpbo.curator.statements import BudgetUse, compose_statement
 
-    lost = _lost(chain)
+    lost = _lost(facts)
     records = []
     for record in ledger.each():
         told = {
@@ -376,7 +377,7 @@ def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
             "values": list(map(_released, _values(record))),
         }
         records.append(told)
-    use = BudgetUse.of(ledger, chain, ledger.budget.delta)
+    use = BudgetUse.of(ledger, facts, ledger.budget.delta)
     return {
         "dpbo": __version__,
         "records": records,
@@ -385,15 +386,15 @@ def _facts(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
             "unit": ledger.accounting.unit.removeprefix("of "),
             **_shares(use),
         },
-        "statement": json.loads(compose_statement(ledger, verified=chain).to_json()),
+        "statement": json.loads(compose_statement(ledger, verified=facts).to_json()),
     }
 
 
-def _metrics(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
+def _metrics(ledger: "Ledger", facts: "Facts") -> dict[str, Any]:
     """Numbers for a collector of logs, with the guarantee in words: one line of JSON."""
     from dpbo.curator.statements import BudgetUse, compose_statement
 
-    use = BudgetUse.of(ledger, chain, ledger.budget.delta)
+    use = BudgetUse.of(ledger, facts, ledger.budget.delta)
     head = ledger.head()
     return {
         "dataset": ledger.birth.dataset,
@@ -401,12 +402,12 @@ def _metrics(ledger: "Ledger", chain: "Chain") -> dict[str, Any]:
         "records": head.seq + 1,
         "head": head.hash,
         "released": sum(len(_values(record)) for record in ledger.each()),
-        "lost": len(_lost(chain)),
-        "guarantee": compose_statement(ledger, verified=chain).stated(),
+        "lost": len(_lost(facts)),
+        "guarantee": compose_statement(ledger, verified=facts).stated(),
         **_shares(use),
         "reservations": {
-            name: {"slots": reserved.slots, "used": chain.used[name]}
-            for name, reserved in chain.reservations.items()
+            name: {"slots": reserved.slots, "used": facts.used[name]}
+            for name, reserved in facts.reservations.items()
         },
     }
 
@@ -420,11 +421,11 @@ def _shares(use: "BudgetUse") -> dict[str, float | None]:
     }
 
 
-def _lost(chain: "Chain") -> set[int]:
+def _lost(facts: "Facts") -> set[int]:
     """Numbers of the charges whose value was never stored: lost, unless a process is releasing it
     now.
     """
-    return {number for number, charge in chain.unanswered.items() if "slots" in charge.body}
+    return {number for number, charge in facts.unanswered.items() if "slots" in charge.body}
 
 
 def _values(record: "Record") -> list[dict[str, Any]]:
@@ -466,8 +467,8 @@ def _holds_numbers(x: Any) -> bool:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from dpbo.curator.ledger import Ledger
     from dpbo.curator.places import place_named
+    from dpbo.ledger.ledger import Ledger
     from dpbo.reporting.page import report
     from dpbo.validation import named_file
 

@@ -414,7 +414,7 @@ class PrivateObjective:
         self._left = None
         releases = self._reservation.release_all(handles)
         # as of the charge and the store just made
-        self._left = self.evaluations - self.curator.ledger.used(newest=False)[self.name]
+        self._left = self.evaluations - self.curator.ledger.counts(self.name)[0]
         Y = torch.stack([release.value for release in releases])
         Yvar = torch.stack([release.variance for release in releases])
         return Y.to(device), Yvar.to(device)

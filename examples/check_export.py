@@ -115,14 +115,18 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
             r["body"],
             r["kind"],
             r["body"].get("event"),
-            r["body"].get("reservation"),
+            r["reservation"],
             0,
         )
         text = json.dumps(
-            [seq, kind, r["name"], json.dumps(body, sort_keys=True, separators=(",", ":")), head],
+            [
+                *(head, seq, kind, r["name"], reservation, r["slots"], r["answers"]),
+                json.dumps(body, sort_keys=True, separators=(",", ":")),
+                r["total"],
+            ],
             separators=(",", ":"),
         )
-        require(r, (r["seq"], r["previous"], kind == "birth") == (seq, head, seq == 0), "its place")
+        require(r, (r["seq"], kind == "birth") == (seq, seq == 0), "its place")
         require(r, r["hash"] == (head := hashlib.sha256(text.encode()).hexdigest()), "its hash")
         if kind == "birth":
             birth, (notion, _, terms) = body, body["accounting"].rstrip(")").partition("(")
@@ -154,7 +158,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
             require(
                 r,
                 type(slots) is int
-                and slots > 0
+                and slots == r["slots"] > 0
                 and (asked is None or len(asked) == len(handles) == slots),
                 "one slot a handle",
             )
@@ -190,10 +194,12 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
                 )
         elif kind == "value":
             (expected, count), given = (
-                waiting.pop(body["entry"]),
+                waiting.pop(r["answers"]),
                 [v.get("handle") for v in body["values"]],
             )
-            require(r, len(given) == count and expected in (None, given), "its charge")
+            require(
+                r, len(given) == count == r["slots"] and expected in (None, given), "its charge"
+            )
         else:
             noted[kind].append(r["name"])
         under.update(
@@ -204,7 +210,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
         )
         exact |= {kind} if event and event["mechanism"] in EXACT else set()
         stated, found = (
-            [Fraction(part) for part in body["state"]["total"].split(" ")],
+            [Fraction(part) for part in r["total"].split(" ")],
             cost(event, notion, a) if slots else 0.0,
         )
         unknown |= set() if found is not None else {event["mechanism"]}
@@ -239,9 +245,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
             [math.isclose(x, y, rel_tol=1e-9) for x, y in zip(stated, totals, strict=True)],
             sum(stated, Fraction(0)),
         )
-        changed = reservation if kind == "charge" else r["name"] if kind == "reserve" else None
-        stated_used = {name: count for name, count in used.items() if name == changed}
-        require(r, all(same) and body["state"]["used"] == stated_used, "its running total")
+        require(r, all(same), "its running total")
     budget, cap = birth["budget"], [float(Fraction(part)) for part in birth["cap"].split(" ")]
     if planned:  # what all slots guarantee together has no short formula
         bought, unknown = cap == [e["count"] for e in planned], {*unknown, "the budget's epsilon"}

@@ -42,8 +42,11 @@ CORE: list[tuple[str, str]] = [
         ),
     ),
     (
-        "curator",
-        "the trusted side: records, evaluation, entropy, the ledger and its storage, the statement",
+        "ledger curator",
+        (
+            "the one table of what was promised, charged and released; the trusted side: records,"
+            " evaluation, entropy, the statement"
+        ),
     ),
     (
         "objective algorithms planning",

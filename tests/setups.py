@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from dpbo import Budget, Curator
+from dpbo.ledger.entries import ORIGIN, Record, digest, dump
 from dpbo.mechanisms import GaussianMechanism, NoNoise
 from dpbo.queries import ClippedMean
 
@@ -52,6 +53,17 @@ def box(dimension):
 def kinds(curator):
     """The kinds of the ledger's records, in their order."""
     return [record.kind for record in curator.ledger.records()]
+
+
+def following(head, kind, name, body, **columns):
+    """The record that stands after `head` by the rules, whoever writes it."""
+    plain = {"reservation": None, "slots": 0, "answers": None, "total": "0"}
+    if head is not None:
+        plain["total"] = str(head.total)
+    held = {"kind": kind, "name": name, **plain, "body": dump(body), **columns}
+    order = ("kind", "name", "reservation", "slots", "answers", "body", "total")
+    row = (0 if head is None else head.seq + 1, *(held[name] for name in order))
+    return Record.stored(*row, digest(ORIGIN if head is None else head.hash, *row))
 
 
 def charges(ledger):

@@ -20,9 +20,9 @@ from typing import Any
 import readme
 
 import dpbo
-from dpbo.curator.storage import Storage
 from dpbo.errors import LedgerUnavailable, MissingLibrary
 from dpbo.extras import EXTRAS, needs
+from dpbo.ledger.storage import Storage
 from dpbo.papers.po_gp_ucb.http.tables import read_columns
 from dpbo.reporting.plots import plot_noise
 

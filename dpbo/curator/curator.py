@@ -60,11 +60,11 @@ from dpbo.curator.releasing import (
     terms_of,
 )
 from dpbo.curator.reservation import Reservation
-from dpbo.curator.reservation_fingerprints import key_of, require_same
 from dpbo.curator.statements import BudgetUse, compose_statement
 from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure
 from dpbo.events import Event
 from dpbo.isolation import mute_warnings
+from dpbo.ledger.kept import key_of, require_same
 from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseDistribution
 from dpbo.notebook import facts_table
 from dpbo.privacy import (
@@ -82,7 +82,7 @@ from dpbo.statement import Guarantee, Statement
 from dpbo.validation import Count, Index, Name, checked, printable, require_json
 
 if TYPE_CHECKING:
-    from dpbo.curator.ledger import Ledger
+    from dpbo.ledger.ledger import Ledger
 
 
 @checked
@@ -592,9 +592,7 @@ class Curator(Opaque):
         """What is guaranteed, to whom, under which assumptions. `delta` says where to print epsilon
         for a budget given as mu.
         """
-        # Another thread's release would come between what is read of the chain.
-        with self._ledger.storage.lock:
-            return compose_statement(self._ledger, delta=delta, units=self.units)
+        return compose_statement(self._ledger, delta=delta, units=self.units)
 
     # What several processes that share the records do together: see `ShardedCurator`.
 
@@ -628,7 +626,7 @@ class Curator(Opaque):
     def _opened(self, url: str | pathlib.Path | None, birth: Birth) -> Ledger:
         """The ledger."""
         # with SQLAlchemy, a tenth of the time that torch takes
-        from dpbo.curator.ledger import Ledger
+        from dpbo.ledger.ledger import Ledger
 
         return Ledger(url, birth)
 
@@ -743,11 +741,6 @@ class Curator(Opaque):
     ) -> int:
         ledger = self._ledger
         slots = [slot_of(handle, self._answer(handle)[0]) for handle in handles]
-        reserved = None if reservation is None else ledger.reservation(reservation)
-        if reserved is not None and reserved.terms.get("assumptions"):
-            reserved.require_failure_probability(
-                max(slot.get("failure_probability", 0.0) for slot in slots)
-            )
         # before it is true: an interrupt may come between the commit and its answer
         self._pending.mark_charged(handles)
         try:
@@ -848,7 +841,7 @@ class Curator(Opaque):
             raise InputError("handle", handle, "one that this curator made") from None
 
     def _budget_use(self) -> BudgetUse:
-        return BudgetUse.of(self.ledger, self.ledger.chain(), self.budget.delta)
+        return BudgetUse.of(self.ledger, self.ledger.facts(), self.budget.delta)
 
     def _repr_html_(self) -> str:
         statement = compose_statement(self.ledger, units=self.units)

@@ -15,7 +15,7 @@ from dpbo.errors import ReleaseLost
 from dpbo.release import Release
 
 if TYPE_CHECKING:
-    from dpbo.curator.ledger import Ledger
+    from dpbo.ledger.ledger import Ledger
 
 DrawnReleases = Sequence[tuple[Handle, Release]]
 

@@ -53,10 +53,10 @@ def require_left(curator: Curator, budget: BudgetOrShare, what: str) -> None:
     """
     if isinstance(curator.accounting, Planned):
         return
-    chain = curator.ledger.chain()
-    wanted = budget_cost(budget, curator.accounting, chain.cap)
-    if not chain.total + wanted <= chain.cap:
-        raise chain.exceeded(wanted, what)
+    ledger = curator.ledger
+    wanted = budget_cost(budget, curator.accounting, ledger.cap)
+    if not ledger.total() + wanted <= ledger.cap:
+        raise ledger.facts().exceeded(wanted, what)
 
 
 def priced(

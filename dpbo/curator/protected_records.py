@@ -23,7 +23,7 @@ from dpbo.events import Event
 from dpbo.validation import Name, checked, warn
 
 if TYPE_CHECKING:
-    from dpbo.curator.ledger import Ledger
+    from dpbo.ledger.ledger import Ledger
 
 _LOG = logging.getLogger(__name__)
 _TABLES = 64
@@ -248,8 +248,7 @@ class ProtectedRecords(Opaque):
         """Whether the ledger outlives the process and has charged or reserved anything."""
         if not self._ledger.storage.persistent:
             return False
-        chain = self._ledger.chain()
-        return chain.total != chain.cap.zero
+        return self._ledger.total() != self._ledger.cap.zero
 
     def _others_protect(self) -> bool:
         """Whether another budget of this process protects some of these records."""

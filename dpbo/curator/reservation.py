@@ -85,7 +85,7 @@ class Reservation:
         """Slots that are charged, in this process or another; of a parallel reservation, those of
         the part that was charged most often.
         """
-        return self.curator.ledger.used().get(self.name, 0)
+        return self.curator.ledger.counts(self.name)[0]
 
     @property
     def remaining(self) -> int:
@@ -106,9 +106,9 @@ class Reservation:
         """
         # A value may wait here for the ledger.
         self.curator.deliver()
-        chain = self.curator.ledger.chain()
+        used, delivered = self.curator.ledger.counts(self.name)
         # Of a parallel reservation more values are known than the busiest part has slots.
-        return max(0, chain.used[self.name] - len(chain.values.get(self.name, ())))
+        return max(0, used - delivered)
 
     @property
     def query(self) -> Query:
@@ -172,7 +172,7 @@ class Reservation:
             raise ReleaseLost(
                 f"a release of {self.name!r} was charged but never delivered, and it is never drawn"
                 " twice. The charge stays. Start again under another name, if the budget allows it."
-                f" {self.curator.ledger.chain().account()}"
+                f" {self.curator.ledger.account()}"
             )
         row = self.curator.ledger.values(self.name, skip=self._turn)[0]
         # as the ledger keeps them

@@ -10,17 +10,17 @@ from concurrent.futures import Executor, Future
 from typing import Any, NoReturn, TypeVar, cast
 
 from dpbo.curator.birth import Birth
-from dpbo.curator.chain import Record
 from dpbo.curator.curator import Curator
 from dpbo.curator.distributed import Ranks
 from dpbo.curator.handle import Handle
-from dpbo.curator.ledger import Ledger, insert
 from dpbo.curator.record_fingerprints import RowDigests, digest_of_sums
 from dpbo.curator.records import PrivateView
-from dpbo.curator.storage import Storage
 from dpbo.errors import InputError, LedgerError, LedgerUnavailable, PrivacyError, RanksDisagree
 from dpbo.events import Event
 from dpbo.fingerprint import Reached
+from dpbo.ledger.entries import Record, table
+from dpbo.ledger.ledger import Ledger
+from dpbo.ledger.storage import Storage
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.query import Outcome, Query
 from dpbo.release import Release
@@ -45,18 +45,19 @@ class LedgerCopy(Ledger):
     """
 
     def __init__(self, chain: Sequence[Record], *, persistent: bool, identity: str) -> None:
-        self.storage = Storage(None)
-        self.storage.persistent = persistent
-        self.storage.identity = identity
+        storage = Storage(None)
+        storage.persistent = persistent
+        storage.identity = identity
+        self._prepare(storage)
         self.append(chain)
-        self._bind(chain[0])
 
     def append(self, records: Sequence[Record]) -> None:
         """Take over records that were added to rank 0's ledger since."""
         if records:
-            with self.storage.writing() as connection:
+            with self.storage.writing(create=True) as connection:
                 for record in records:
-                    insert(connection, record)
+                    connection.execute(table.insert().values(record.columns()))
+                self._bind(connection)
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise LedgerError(
@@ -222,9 +223,6 @@ class ShardedCurator(Curator):
 
         value, refused, added = self._ranks.run_on_rank_0(title, question, attempt)
         copy.append(added)
-        # reads them: else what these ranks charged would look, at the next release, as if another
-        # process had
-        copy.head()
         if refused is not None:
             raise refused
         return cast(T, value)

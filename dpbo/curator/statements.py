@@ -18,13 +18,13 @@ from dpbo.accounting.calibration import budget_in_words, epsilon_left
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.gdp import true_positive_rate
 from dpbo.curator.birth import ROLES
-from dpbo.curator.chain import Chain, Tally
 from dpbo.errors import InputError
 from dpbo.privacy import Adjacency, Budget, RowChange
 from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, conditional, format_down, format_up
 
 if TYPE_CHECKING:
-    from dpbo.curator.ledger import Ledger
+    from dpbo.ledger.facts import Facts
+    from dpbo.ledger.ledger import Ledger
 
 # where a unit more or less, or another one, may change the number of records
 _OF_ANY_NUMBER = (
@@ -145,19 +145,17 @@ class BudgetUse:
     epsilon_left: float | None
 
     @classmethod
-    def of(cls, ledger: Ledger, chain: Chain, delta: float | None) -> Self:
-        """From the ledger's chain, with guarantees at this delta."""
-        total = chain.total
-        paid = chain.spent
+    def of(cls, ledger: Ledger, facts: Facts, delta: float | None) -> Self:
+        """From the ledger's facts, with guarantees at this delta."""
+        total = facts.total
+        paid = facts.spent
         accounting = ledger.accounting
         return cls(
             budget=(
                 f"{budget_in_words(ledger.budget)}, by"
                 f" {type(accounting).__name__ if accounting.events else accounting.name}"
             ),
-            spent=(
-                Guarantee.none() if chain.tally.exact_charges else _guarantee(ledger, paid, delta)
-            ),
+            spent=(Guarantee.none() if facts.exact_charges else _guarantee(ledger, paid, delta)),
             reserved=_guarantee(ledger, total, delta),
             spent_share=largest_share(paid, ledger.cap),
             reserved_share=largest_share(total, ledger.cap),
@@ -188,29 +186,28 @@ def compose_statement(
     *,
     delta: float | None = None,
     units: int | None = None,
-    verified: Chain | None = None,
+    verified: Facts | None = None,
 ) -> Statement:
     """The statement of everything this ledger may ever release.
 
     Args:
-        ledger: its chain is verified first, unless it is given.
+        ledger: all of it is read first, unless its facts are given.
         delta: where to read epsilon, for a budget given as mu.
         units: public number of units; omitted, the newest one that a charge names.
-        verified: the chain, as `Ledger.verified` has just returned it.
+        verified: the facts, as `Ledger.verified` has just returned it.
 
     Raises:
         InputError: a delta that is not the budget's.
-        LedgerCorrupt: the chain does not hold.
+        LedgerCorrupt: the ledger was changed.
     """
     at = _delta(ledger, delta)
-    chain = verified if verified is not None else ledger.verified()
+    facts = verified if verified is not None else ledger.facts()
     birth = ledger.birth
-    head = chain.newest
-    tally = chain.tally
-    conditions = _conditions(tally)
+    head = facts.head
+    conditions = _conditions(facts)
     noted = []
     void = []
-    for kind, text in chain.notes:
+    for kind, text in facts.notes:
         if kind == "void":
             void.append(text or "no reason was given")
         elif not (conditions and text == "conditional-allowed"):
@@ -220,29 +217,29 @@ def compose_statement(
         name: _ASSUMPTIONS.get(name, _NOTED)
         for name in (of_scores, "score-total", "timing-not-observed", *noted)
     }
-    split = _split(chain)
+    split = _split(facts)
     if split:
         assumed["rows-stand-alone"] = _ASSUMPTIONS["rows-stand-alone"]
     if "score-per-record" in assumed and (
         birth.grouped or birth.adjacency is Adjacency.ADD_OR_REMOVE_ONE
     ):
         assumed["score-per-record"] = _OF_ANY_NUMBER
-    failing = float(min(tally.failing, Decimal(1)))
+    failing = float(min(facts.failing, Decimal(1)))
     protected = _guarantee(ledger, ledger.cap, at)
-    guarantee = Guarantee.none() if tally.exact or failing >= 1.0 else protected
-    use = BudgetUse.of(ledger, chain, at)
+    guarantee = Guarantee.none() if facts.exact or failing >= 1.0 else protected
+    use = BudgetUse.of(ledger, facts, at)
     roles = [birth.role]
     unknown = dict[str, None]()
-    for reserved in chain.reservations.values():
+    for reserved in facts.reservations.values():
         role = reserved.terms.get("role", birth.role)
         if role not in ROLES:
             unknown[repr(role)] = None
         elif role not in roles:
             roles.append(role)
     if units is None:  # a charge of DP-SGD steps need not name them
-        units = tally.units
+        units = facts.units
     counted = roles[0] if len(roles) > 1 else ""  # the curator's own
-    if tally.exact:
+    if facts.exact:
         void.append("answers without any guarantee were or will be published")
     return Statement(
         void="; ".join(void),
@@ -255,7 +252,7 @@ def compose_statement(
         role=" and ".join(roles),
         not_protected=(
             *split,
-            *_not_protected(roles, _trained(chain)),
+            *_not_protected(roles, _trained(facts)),
             *(
                 f"records of the role {name}, which a reservation names and dpbo does not know"
                 for name in unknown
@@ -266,7 +263,7 @@ def compose_statement(
         spent=use.spent,
         reserved=use.reserved,
         assumptions={**assumed, **conditions},
-        public_inputs=_public_inputs(chain),
+        public_inputs=_public_inputs(facts),
         entries=head.seq + 1,
         head=head.hash,
         meaning=_meaning(ledger, guarantee, units, counted, conditions, failing),
@@ -291,11 +288,11 @@ def _scope(ledger: Ledger) -> str:
     return "" if storage.file is None else f"this machine only, ledger {storage.file.name}"
 
 
-def _split(chain: Chain) -> list[str]:
+def _split(facts: Facts) -> list[str]:
     """The public part of each table of which only the validation part is protected."""
     splits = dict.fromkeys(
         (reserved.terms.get(SPLIT), reserved.terms.get("seed"))
-        for reserved in chain.reservations.values()
+        for reserved in facts.reservations.values()
     )
     return [
         "the training part of the one table given: it was split once by position (test_size"
@@ -325,15 +322,15 @@ def _not_protected(roles: Sequence[str], trained: Sequence[str]) -> tuple[str, .
     )
 
 
-def _trained(chain: Chain) -> list[str]:
+def _trained(facts: Facts) -> list[str]:
     """Names of the reservations for training records, and of releases of these without one."""
-    role = chain.birth.role
+    role = facts.birth.role
     names = [
         name
-        for name, reserved in chain.reservations.items()
+        for name, reserved in facts.reservations.items()
         if reserved.terms.get("role", role) == "training"
     ]
-    return list(dict.fromkeys([*names, *(chain.unreserved if role == "training" else ())]))
+    return list(dict.fromkeys([*names, *(facts.unreserved if role == "training" else ())]))
 
 
 def _radius(change: RowChange | None) -> str:
@@ -377,12 +374,12 @@ def _lines(
     )
 
 
-def _conditions(tally: Tally) -> dict[str, str]:
+def _conditions(facts: Facts) -> dict[str, str]:
     """The data assumptions of everything reserved or charged, with all texts that were given for
     one name.
     """
     found = defaultdict[str, dict[str, None]](dict)
-    for conditions in tally.conditions:
+    for conditions in facts.conditions:
         for name, texts in conditions.items():
             found[name].update(texts)
     return {name: "; also: ".join(texts) for name, texts in found.items()}
@@ -415,19 +412,19 @@ def _guarantee(ledger: Ledger, cost: Cost, delta: float | None) -> Guarantee:
     return dataclasses.replace(bound, epsilon=min(bound.epsilon, stated))
 
 
-def _public_inputs(chain: Chain) -> dict[str, dict[str, Any]]:
+def _public_inputs(facts: Facts) -> dict[str, dict[str, Any]]:
     """By reservation: its terms; what queries under it declared otherwise than its terms say (each
     kind of question once, the first few of them); and what releases without one declared, each kind
     once with the number of its first release and how many there are."""
-    inputs = {name: reserved.public_inputs() for name, reserved in chain.reservations.items()}
-    for reservation, found in chain.tally.declared.items():
+    inputs = {name: reserved.public_inputs() for name, reserved in facts.reservations.items()}
+    for reservation, found in facts.declared.items():
         listed = [*found.values()][:_LISTED]
         if more := len(found) - len(listed):
             listed.append({"of other kinds": more, "listed": "in the ledger alone"})
         for number, other in enumerate(listed, 1):
             name = f"{reservation}, question {number}"
             inputs[_free_name(inputs, name, "not a reservation")] = other
-    kinds = [*chain.tally.unreserved.values()]
+    kinds = [*facts.loose.values()]
     for kind in kinds[:_LISTED_LOOSE]:
         counted = {"releases": kind.times} if kind.times > 1 else {}
         inputs[_free_name(inputs, f"release {kind.first}", "of no reservation")] = (

@@ -26,12 +26,12 @@ import torch
 from dpbo._version import __version__
 from dpbo.accounting import Planned, PureFilter
 from dpbo.accounting.calibration import budget_in_words
-from dpbo.curator.chain import Record, Reserved
 from dpbo.curator.curator import Curator
-from dpbo.curator.ledger import Ledger
 from dpbo.curator.places import place_named
 from dpbo.curator.statements import BudgetUse, compose_statement, largest_share
 from dpbo.errors import InputError, Unshown, UsageError
+from dpbo.ledger.entries import Record, Reserved
+from dpbo.ledger.ledger import Ledger
 from dpbo.objective import PrivateObjective
 from dpbo.reporting.charts import HEIGHT, WIDTH, ConvergenceChart, budget_bars, percent, with_noise
 from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues, public_column
@@ -143,14 +143,14 @@ def _facts_of(source: Any, space: Spaces | None, delta: float | None) -> dict[st
 def _facts_of_ledger(
     ledger: Ledger, space: Spaces | None, delta: float | None, units: int | None = None
 ) -> dict[str, Any]:
-    chain = ledger.verified()
+    held = ledger.facts()
     records = ledger.records()
-    statement = compose_statement(ledger, delta=delta, units=units, verified=chain)
-    use = BudgetUse.of(ledger, chain, statement.guarantee.delta if delta is None else delta)
+    statement = compose_statement(ledger, delta=delta, units=units, verified=held)
+    use = BudgetUse.of(ledger, held, statement.guarantee.delta if delta is None else delta)
     charges = [record for record in records if record.kind == "charge"]
     answers = _answers(records)
     spaces = {
-        name: _space_of(chain.reservations.get(name), values, space)
+        name: _space_of(held.reservations.get(name), values, space)
         for name, values in answers.items()
     }
     charted = []
@@ -166,12 +166,12 @@ def _facts_of_ledger(
     releases = [*_releases(charges, values, spaces)]
     counts = Counter[str | None]()
     for charge in charges:
-        counts[charge.body["reservation"]] += charge.event.count
+        counts[charge.reservation] += charge.event.count
     rows = []
-    for name, cost in chain.paid.items():
+    for name, cost in held.paid.items():
         made = "without a reservation"
         mechanism = ""
-        if (reserved := chain.reservations.get(name)) is not None:
+        if (reserved := held.reservations.get(name)) is not None:
             made = f"{counts[name]:,} of {_most(reserved)}"
             mechanism = mechanism_in_words(reserved.event)
         rows.append(
@@ -179,7 +179,7 @@ def _facts_of_ledger(
                 "name": name,
                 "releases": made,
                 "mechanism": mechanism,
-                "share": percent(float(largest_share(cost, chain.cap))),
+                "share": percent(float(largest_share(cost, held.cap))),
                 "noise": noises.get(name, ""),
             }
         )
@@ -190,7 +190,7 @@ def _facts_of_ledger(
         "reservations": rows,
         "searches": charted,
         "single": single,
-        "selected": [*_selected(charges, values, chain.reservations, spaces)],
+        "selected": [*_selected(charges, values, held.reservations, spaces)],
         "recommended": None,
         "configurations": None,
         "releases": releases[:_MOST_ROWS],
@@ -374,12 +374,12 @@ class Search:
 def _answers(records: Sequence[Record]) -> dict[str, list[Value]]:
     """The released values of each reservation."""
     found = dict[Any, list[Value]]()
-    by_charge = dict[int, list[Value]]()
+    by_charge = dict[int | None, list[Value]]()
     for record in records:
         if record.kind == "charge":
-            by_charge[record.seq] = found.setdefault(record.body["reservation"], [])
+            by_charge[record.seq] = found.setdefault(record.reservation, [])
         elif record.kind == "value":
-            by_charge[record.body["entry"]] += record.body["values"]
+            by_charge[record.answers] += record.body["values"]
     # of charges without a reservation
     found.pop(None, None)
     return found
@@ -388,7 +388,7 @@ def _answers(records: Sequence[Record]) -> dict[str, list[Value]]:
 def _values(records: Sequence[Record]) -> dict[int, list[Value]]:
     """The released values by the number of the charge that paid for them."""
     return {
-        record.body["entry"]: record.body["values"] for record in records if record.kind == "value"
+        record.answers: record.body["values"] for record in records if record.answers is not None
     }
 
 
@@ -485,7 +485,7 @@ def _selected(
     for charge in charges:
         slots = charge.body.get("slots", [])
         if charge.seq in values and len(slots) == 1 and slots[0].get("query") == _SELECTION:
-            name = charge.body["reservation"]
+            name = charge.reservation or charge.name
             (value,) = values[charge.seq]
             noise = reservations[name].terms.get("noise_std")
             point = _point(value)
@@ -516,7 +516,7 @@ def _releases(
     are one row.
     """
     for _, group in itertools.groupby(
-        charges, lambda r: (r.name, r.body["reservation"], "slots" in r.body or r.seq)
+        charges, lambda r: (r.name, r.reservation, "slots" in r.body or r.seq)
     ):
         charged = list(group)
         if "slots" not in charged[0].body:
@@ -526,7 +526,7 @@ def _releases(
             drawn = values.get(record.seq, [])
             for place, slot in enumerate(record.body["slots"]):
                 value = drawn[place] if place < len(drawn) else None
-                yield _release(record, slot, value, spaces.get(record.body["reservation"]))
+                yield _release(record, slot, value, spaces.get(record.reservation or ""))
 
 
 def _charges_alone(charged: Sequence[Record]) -> dict[str, str]:
@@ -539,7 +539,7 @@ def _charges_alone(charged: Sequence[Record]) -> dict[str, str]:
     count = sum(record.event.count for record in charged)
     if count > 1:
         what = f"{count:,} times: {what}"
-    name = str(first.body["reservation"] or first.name)
+    name = str(first.reservation or first.name)
     return {
         "entry": entry,
         "name": name,
@@ -567,7 +567,7 @@ def _release(
     at += [f"{name}: {text}" for name, text in _texts(details).items()]
     return {
         "entry": str(record.seq),
-        "name": record.body["reservation"] or record.name,
+        "name": record.reservation or record.name,
         "what": question_in_words(str(slot.get("query", ""))),
         "at": ", ".join(at),
         "value": answer,

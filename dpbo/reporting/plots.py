@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpbo.curator.chain import Chain
 from dpbo.curator.curator import Curator
 from dpbo.curator.statements import BudgetUse
 from dpbo.errors import UsageError
 from dpbo.extras import needs
+from dpbo.ledger.facts import Facts
 from dpbo.planning import noise_per_evaluation, plan
 from dpbo.privacy import Budget
 from dpbo.reporting.released_values import ReleasedValues
@@ -267,14 +267,14 @@ def plot_budget(curator: Curator, *, ax: Any = None) -> Any:
         raise UsageError("the curator has released no value yet.")
     spread = np.linspace(0, len(counts) - 1, min(len(counts), _MOST_STEPS))
     steps = np.unique(spread.round().astype(int))
-    chain = Chain()
+    facts = Facts()
     uses = list[BudgetUse]()
     charges = 0
     for record in records:
-        chain.follow(record)
+        facts.add(record)
         if record.kind == "charge":
             if charges == steps[len(uses)]:
-                uses.append(BudgetUse.of(curator.ledger, chain, delta))
+                uses.append(BudgetUse.of(curator.ledger, facts, delta))
             charges += 1
     cap = curator.ledger.accounting.guarantee(curator.ledger.cap, delta)
     unit = "mu" if cap.epsilon is None else "epsilon"

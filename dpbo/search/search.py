@@ -507,7 +507,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         # The caller may have named another reservation alike.
         begun = (
             reserved.terms
-            for name, reserved in curator.ledger.chain().reservations.items()
+            for name, reserved in curator.ledger.facts().reservations.items()
             if name.rpartition(": ")[0] == self.name and "strategy" in reserved.terms
         )
         terms = {

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpbo.curator.chain import Record
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
 from dpbo.events import Event
 from dpbo.fingerprint import fingerprint
+from dpbo.ledger.entries import Record
 from dpbo.mechanisms.mechanism import Mechanism, NoiseDistribution
 from dpbo.privacy import PrivacyUnit, Sensitivity
 from dpbo.queries.query import Failure, IntegerSum, Query
@@ -173,7 +173,8 @@ def _without_ids(record: Record) -> dict[str, Any]:
     for key in ("slots", "values"):
         if isinstance(body.get(key), list):
             body[key] = [{**slot, "handle": ""} for slot in body[key]]
-    return {"kind": record.kind, "name": record.name, **body}
+    same = {**vars(record), "body": "", "hash": ""}
+    return {**same, **body}
 
 
 def _require_same(what: str, first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from dpbo.curator.curator import Curator
 from dpbo.curator.handle import Handle
-from dpbo.curator.ledger import Ledger
+from dpbo.ledger.ledger import Ledger
 from dpbo.statement import Statement
 
 _DEEP = 6

@@ -12,9 +12,9 @@ import torch
 
 from dpbo import Curator, PrivateObjective
 from dpbo.__main__ import main
-from dpbo.curator.ledger import Ledger
 from dpbo.errors import LedgerRolledBack, LedgerUnavailable, ReservationChanged
 from dpbo.gibo import choose_start
+from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism
 from dpbo.papers.em import DPKMeans
 from dpbo.papers.po_gp_ucb import Outcomes, release_rows

@@ -11,19 +11,19 @@ import torch
 
 from dpbo import PrivacyUnit, PrivateObjective, report
 from dpbo.__main__ import main
-from dpbo.curator.chain import Chain, Record
-from dpbo.curator.ledger import SCHEMA, Ledger, insert
 from dpbo.curator.statements import compose_statement
-from dpbo.curator.storage import Storage
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
+from dpbo.ledger.entries import table
+from dpbo.ledger.ledger import Ledger
+from dpbo.ledger.storage import SCHEMA, Storage
 from dpbo.notebook import facts_table
 from dpbo.statement import form
 from dpbo.testing.ledger_contract import BIRTH
 from tests.attacks.marks import attack
 from tests.attacks.setups import of, owner, point
 from tests.attacks.test_holes_search import search
-from tests.setups import DOUBLE
+from tests.setups import DOUBLE, following
 
 pytestmark = attack("A21")
 CODES = (
@@ -56,7 +56,6 @@ def old(tmp_path):
     """A ledger, as an older version or another program writes it: its names are hostile."""
     name = forged("".join(CODES[:-1]))
     url = str(tmp_path / "l.db")
-    chain = Chain()
     birth = dataclasses.replace(BIRTH, dataset=name, unit=name)
     terms = {"role": name, "assumptions": {name: name}, name: name, "score_range": [name]}
     slot = {
@@ -91,28 +90,29 @@ def old(tmp_path):
         (
             "charge",
             name,
-            {"event": EVENT.to_json(), "reservation": name, "units": 50, "slots": [slot]},
+            {"event": EVENT.to_json(), "units": 50, "slots": [slot]},
         ),
-        ("value", name, {"entry": 4, "values": [value]}),
+        ("value", name, {"values": [value]}),
         (
             "charge",
             name,
             {
                 "event": EVENT.to_json(),
-                "reservation": None,
                 "units": 50,
                 "slots": [{**slot, "handle": "1" * 32}],
             },
         ),
     ]
-    with Storage(url).writing() as connection:
-        for kind, title, body in bodies:
-            state = chain.next_state(kind, title, body)
-            record = Record.following(
-                chain.head, kind, title, {**body, "state": chain.carried(state)}
-            )
-            chain.follow(record)
-            insert(connection, record)
+    of_reservation: dict[int, dict[str, Any]] = {
+        3: {"total": "1/200"},
+        4: {"reservation": name, "slots": 1},
+        5: {"reservation": name, "slots": 1, "answers": 4},
+    }
+    record = None
+    with Storage(url).writing(create=True) as connection:
+        for seq, (kind, title, body) in enumerate(bodies):
+            record = following(record, kind, title, body, **of_reservation.get(seq, {}))
+            connection.execute(table.insert().values(record.columns()))
     return url
 
 

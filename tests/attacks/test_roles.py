@@ -13,7 +13,6 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo import Adjacency, Budget, Space
 from dpbo.accounting import Planned
-from dpbo.curator import Ledger
 from dpbo.curator.protected_records import (
     RepeatedRecordsWarning,
     holds_protected,
@@ -23,6 +22,7 @@ from dpbo.curator.record_fingerprints import RowDigests
 from dpbo.curator.records import Source, leaves
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
 from dpbo.errors import InputError, ReservationChanged, UsageError
+from dpbo.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from tests.attacks import setups

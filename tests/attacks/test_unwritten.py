@@ -54,7 +54,7 @@ OPAQUE = {
     "PrivateObjective",
     "algorithms.AsynchronousBO",
     "curator.Handle",
-    "curator.Ledger",
+    "ledger.Ledger",
     "dpsgd.LedgerAccountant",
     "dpsgd.PrivateEngine",
     "integrations.ax.ClientObjective",

@@ -21,7 +21,6 @@ from torch.utils.data import TensorDataset
 
 from dpbo import Budget, Space
 from dpbo.accounting import compose
-from dpbo.curator import Ledger
 from dpbo.dpsgd import DPSGDConfig, Session, plan_tuning, tune, tuning
 from dpbo.errors import (
     InputError,
@@ -32,6 +31,7 @@ from dpbo.errors import (
     UsageError,
 )
 from dpbo.events import RolesEvent, SelectionEvent
+from dpbo.ledger import Ledger
 from dpbo.privacy import Adjacency
 from dpbo.run_counts import FixedRuns
 from examples.tuning_dpsgd import roles

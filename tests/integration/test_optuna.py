@@ -17,7 +17,6 @@ from optuna.trial import TrialState
 
 from dpbo import PrivateObjective, Space
 from dpbo.acquisition import suggest
-from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, InputError, UsageError
 from dpbo.integrations.optuna import (
     NoiseAwareSampler,
@@ -27,6 +26,7 @@ from dpbo.integrations.optuna import (
 )
 from dpbo.integrations.optuna.trials import BudgetSpent, Suggestions
 from dpbo.integrations.recommendation import recommended
+from dpbo.ledger.ledger import Ledger
 from dpbo.queries import CellMeans
 from dpbo.reporting.released_values import ReleasedValues
 from dpbo.testing import replay

@@ -39,7 +39,6 @@ from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
 from dpbo import Adjacency, Budget, Curator, DPSearch, Privacy, PrivacyUnit
 from dpbo.accounting import Planned
-from dpbo.curator.ledger import Ledger
 from dpbo.errors import (
     BudgetExceeded,
     InputError,
@@ -50,6 +49,7 @@ from dpbo.errors import (
 from dpbo.events import GaussianEvent
 from dpbo.fingerprint import describe_estimator, describe_scoring
 from dpbo.isolation import mute_warnings
+from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import NoNoise
 from dpbo.search import Auto, Choice, NoisedSearch, SearchResult, Strategy
 from dpbo.search.public_scores import public_candidates

@@ -21,8 +21,8 @@ from sklearn.tree import DecisionTreeClassifier
 
 import dpbo
 from dpbo import Budget, Curator, progress
-from dpbo.curator import Ledger
 from dpbo.errors import InputError
+from dpbo.ledger import Ledger
 from dpbo.search import NoisedSearch, SearchRelease
 from dpbo.search.results import results_table
 from dpbo.search.scorings import scoring_named

@@ -15,8 +15,8 @@ from sklearn.linear_model import Ridge
 from sklearn.utils.estimator_checks import check_estimator
 
 from dpbo import Adjacency, Budget, Curator, Privacy, PrivacyUnit
-from dpbo.curator import Ledger
 from dpbo.errors import BudgetExceeded, InputError, UsageError
+from dpbo.ledger import Ledger
 from dpbo.mechanisms import NoNoise
 from dpbo.search import Auto, NoisedSearch, strategies
 from dpbo.search.training import Tables

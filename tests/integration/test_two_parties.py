@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from dpbo.__main__ import main
-from dpbo.curator import Ledger
 from dpbo.errors import InputError, RemoteRefusal
+from dpbo.ledger import Ledger
 from dpbo.papers.po_gp_ucb import read_release
 from dpbo.papers.po_gp_ucb.http import RemoteCurator
 from dpbo.papers.po_gp_ucb.http.client import Journal

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import dpbo
-from dpbo.curator import Ledger
+from dpbo.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
 from tests.setups import DOUBLE, ROOT, first_column, owner, point, subclasses

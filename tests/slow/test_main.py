@@ -18,8 +18,8 @@ import torch
 import dpbo
 from dpbo import Budget
 from dpbo.__main__ import EXIT_STATUS, main
-from dpbo.curator import Ledger
 from dpbo.errors import InputError
+from dpbo.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.po_gp_ucb import Outcomes
 from dpbo.papers.po_gp_ucb.http import client
@@ -286,7 +286,7 @@ def test_a_ledger_is_shown_as_json(tmp_path):
     ledger = Ledger.open(url)
     ledger.charge(
         "lost",
-        curator.ledger.chain().reservations[objective.name].event,
+        curator.ledger.reservation(objective.name).event,
         {"slots": [{}]},
         objective.name,
     )
@@ -311,7 +311,7 @@ def test_a_ledger_is_shown_as_json(tmp_path):
 
 def test_a_ledger_is_shown_a_part_at_a_time(tmp_path, monkeypatch):
     """A long one never stands in memory at once, and others may write between two parts."""
-    monkeypatch.setattr("dpbo.curator.ledger._AT_ONCE", 2)
+    monkeypatch.setattr("dpbo.ledger.ledger._AT_ONCE", 2)
     url = str(tmp_path / "l.db")
     objective = objective_of(opened(url))
     ledger = Ledger.open(url)

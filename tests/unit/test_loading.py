@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from dpbo.curator.storage import Storage
 from dpbo.errors import InputError, MissingLibrary
 from dpbo.extras import EXTRAS
+from dpbo.ledger.storage import Storage
 from dpbo.papers.po_gp_ucb.http.tables import read_columns
 from dpbo.reporting.plots import plot_noise
 
@@ -27,7 +27,7 @@ loaded('torch', 'opacus', 'dp_accounting', 'sqlalchemy', 'scipy')
 if child := os.fork():  # which has its own imports
     assert os.waitpid(child, 0)[1] == 0
 else:
-    from dpbo.curator import Ledger
+    from dpbo.ledger import Ledger
     from dpbo.__main__ import main
     from dpbo.curator.birth import Birth
     budget = dpbo.Budget(epsilon=3.0, delta=1e-6)

@@ -22,8 +22,8 @@ from dpbo import (
     Space,
 )
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter
-from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError, LedgerMismatch, LedgerUnavailable, ScoreError, UsageError
+from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.objective import NoiseWarning
 from dpbo.queries import ClippedMean

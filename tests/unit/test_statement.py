@@ -11,18 +11,18 @@ import torch
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, plan
 from dpbo.accounting import Planned, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.accounting.gdp import true_positive_rate
-from dpbo.curator.chain import Record
-from dpbo.curator.ledger import Ledger, insert
 from dpbo.curator.statements import SPLIT, compose_statement
 from dpbo.dpsgd import LedgerAccountant
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
+from dpbo.ledger.entries import table
+from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import DeltaWarning
 from dpbo.queries import ClippedMean
 from dpbo.statement import form, format_up
 from tests.attacks.marks import attack
-from tests.setups import DOUBLE, itself, owner
+from tests.setups import DOUBLE, following, itself, owner
 
 
 def make(**changes):
@@ -139,7 +139,7 @@ def test_a_void_statement_says_why_first_also_where_another_program_gave_no_reas
     ledger = make().ledger
     head = ledger.head()
     with ledger.storage.writing() as connection:
-        insert(connection, Record.following(head, "void", "", {"state": head.body["state"]}))
+        connection.execute(table.insert().values(following(head, "void", "", {}).columns()))
     assert str(compose_statement(ledger)).splitlines()[0].startswith("VOID: no reason was given.")
 
 

@@ -20,10 +20,10 @@ from sklearn.model_selection import GridSearchCV
 import dpbo
 from dpbo import Budget, Curator, Space, plan
 from dpbo.accounting import compose
-from dpbo.curator import Ledger
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
 from dpbo.gibo import DPGIBO, GIBOSettings
+from dpbo.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.objective import NoiseWarning

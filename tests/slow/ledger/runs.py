@@ -3,7 +3,7 @@
 import torch
 
 from dpbo import Budget, Curator, PrivateObjective
-from dpbo.curator.ledger import Ledger
+from dpbo.ledger.ledger import Ledger
 from tests.setups import DOUBLE, charged, owner, stored
 
 RECORDS = torch.linspace(0, 1, 2000, dtype=DOUBLE)

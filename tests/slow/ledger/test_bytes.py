@@ -14,10 +14,10 @@ import random
 import pytest
 
 from dpbo.__main__ import main
-from dpbo.curator.ledger import Ledger
 from dpbo.curator.statements import compose_statement
 from dpbo.errors import LedgerCorrupt, LedgerError, LedgerUnavailable
 from dpbo.events import GaussianEvent
+from dpbo.ledger.ledger import Ledger
 from dpbo.testing.ledger_contract import BIRTH
 from tests.attacks.marks import attack
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
+from dpbo.ledger.ledger import Ledger
 from dpbo.testing.ledger_contract import BIRTH, LedgerContract
 from tests.attacks.marks import attack
 

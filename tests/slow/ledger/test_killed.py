@@ -1,10 +1,10 @@
 """kill -9 at any point of a run: every drawn release is charged, none is drawn twice, and the run
 goes on to its end.
 
-A process runs a small private search and dies at its k-th call into the curator's files, from birth
-to the last store, or by the clock, which also hits the database's own code in the middle of a
-commit. `make audit` adds two hundred random points, of a seed that DPBO_FIRE_SEED sets and a
-failure prints, and a few points of the main job.
+A process runs a small private search and dies at its k-th call into the files of the curator and
+the ledger, from birth to the last store, or by the clock, which also hits the database's own code
+in the middle of a commit. `make audit` adds two hundred random points, of a seed that
+DPBO_FIRE_SEED sets and a failure prints, and a few points of the main job.
 """
 
 import functools
@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from dpbo import Budget, Curator
-from dpbo.curator.ledger import Ledger
+from dpbo.ledger.ledger import Ledger
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, charged, stored
 from tests.slow.ledger.runs import make, search
@@ -53,8 +53,8 @@ def main_job(url):
 
 
 def searched(job, url, draws, kill_at, out):
-    """The whole run; every call and return in the curator's files is a point where it may kill
-    itself.
+    """The whole run; every call and return in the files of the curator and of the ledger is a point
+    where it may kill itself.
 
     Writes how many points it passed and what it found. Draws are noted durably before they happen,
     so that nothing that a run did can hide.
@@ -73,7 +73,7 @@ def searched(job, url, draws, kill_at, out):
         nonlocal calls
         if (
             event in ("call", "return")
-            and f"{os.sep}curator{os.sep}" in frame.f_code.co_filename
+            and pathlib.Path(frame.f_code.co_filename).parent.name in ("curator", "ledger")
             and frame.f_code.co_name != "_draw"
         ):
             calls += 1

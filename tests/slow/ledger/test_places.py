@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from dpbo import PrivateObjective
-from dpbo.curator.ledger import Ledger
-from dpbo.curator.reservation_fingerprints import file_of
 from dpbo.errors import InputError, LedgerRolledBack, LedgerUnavailable, ReservationChanged
+from dpbo.ledger.kept import file_of
+from dpbo.ledger.ledger import Ledger
 from dpbo.testing.ledger_contract import BIRTH
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, charged, owner, point
@@ -100,7 +100,7 @@ def test_each_role_finds_the_same_ledger_or_none(server):
     assert first.storage.identity == f"postgresql 127.0.0.1:{server.port} postgres shared"
     Ledger(url("dpbo"), BIRTH)
     assert server.ask(
-        "SELECT schemaname FROM pg_tables WHERE tablename = 'dpbo_ledger' AND schemaname IN"
+        "SELECT schemaname FROM pg_tables WHERE tablename = 'dpbo_entries' AND schemaname IN"
         " ('public', 'dpbo')"
     ) == [("public",)]
     server.ask("CREATE SCHEMA dpbo")
@@ -119,7 +119,7 @@ def test_a_server_that_was_restored_from_an_older_dump_is_refused_where_it_was_u
     first(point(0.25, 0.25))
     dumped = first.curator.ledger.head().seq
     first(point(0.5, 0.5))
-    server.ask(f"DELETE FROM {schema}.dpbo_ledger WHERE seq > {dumped}")
+    server.ask(f"DELETE FROM {schema}.dpbo_entries WHERE seq > {dumped}")
     with pytest.raises(LedgerRolledBack, match=r"lacks record .* an older copy"):
         objective(url)
     with pytest.raises(LedgerRolledBack):

@@ -3,15 +3,14 @@ and no number is given twice.
 """
 
 import multiprocessing
-import os
 import random
 from collections import Counter
 from typing import Any
 
 from dpbo.accounting.filters import Cost
-from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded
 from dpbo.events import GaussianEvent
+from dpbo.ledger.ledger import Ledger
 from dpbo.testing.ledger_contract import BIRTH
 from tests.attacks.marks import attack
 
@@ -87,7 +86,7 @@ def test_eight_processes_share_one_budget(url, measured):
     assert Counter(plan or "none" for plan, _ in charged) == {"none": 40, **PLANS}
     for number, part in enumerate(told):
         assert all(
-            kept[entry].body["by"] == number and kept[entry].body["reservation"] == plan
+            kept[entry].body["by"] == number and kept[entry].reservation == plan
             for plan, entry in part
         )
     kinds = [record.kind for record in records]
@@ -98,19 +97,3 @@ def test_eight_processes_share_one_budget(url, measured):
     ), "plans and notes once, every value"
     assert all(told), "not one alone"
     measured(len(charged), float(ledger.head().total.parts[0]), 1.0, least=1.0)
-
-
-def test_a_child_that_ends_leaves_what_its_parent_is_writing(tmp_path):
-    file = tmp_path / "ledger.db"
-    ledger, journal = Ledger(str(file), BIRTH), tmp_path / "ledger.db-journal"
-    with ledger._transaction(ledger.storage.writing()) as connection:
-        ledger._write(
-            connection, "charge", "release", {"event": SINGLE.to_json(), "reservation": None}
-        )
-        assert journal.exists()
-        if (child := os.fork()) == 0:
-            ledger.storage._closing()  # as at a normal end
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        assert journal.exists(), "with which a killed transaction is undone"
-    assert Ledger.open(str(file)).head().kind == "charge"

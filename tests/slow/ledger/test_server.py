@@ -10,8 +10,8 @@ import time
 import pytest
 import torch
 
-from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, LedgerUnavailable, ReleaseLost
+from dpbo.ledger.ledger import Ledger
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, MEAN, NOISE
 from tests.slow.ledger.proxy import Proxy
@@ -28,7 +28,7 @@ def proxy(server):
     between.close()
 
 
-@pytest.mark.parametrize("word", [b"INSERT INTO dpbo_ledger", b"FOR UPDATE"])
+@pytest.mark.parametrize("word", [b"INSERT INTO dpbo_entries", b"LOCK TABLE"])
 def test_a_connection_cut_before_the_charge_is_written_charges_nothing(server, proxy, drawn, word):
     curator = make(url := server.schema(port=proxy.port))
     handle = curator.evaluate(MEAN)
@@ -75,7 +75,7 @@ def test_a_commit_that_is_still_under_way_is_waited_for(server, proxy, drawn):
             " pg_sleep(1.5); RETURN NULL; END $$"
         )
         connection.exec_driver_sql(
-            "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON dpbo_ledger DEFERRABLE INITIALLY"
+            "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON dpbo_entries DEFERRABLE INITIALLY"
             " DEFERRED FOR EACH ROW WHEN (NEW.kind = 'charge') EXECUTE FUNCTION slow()"
         )
     handle = curator.evaluate(MEAN)

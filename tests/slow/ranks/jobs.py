@@ -26,12 +26,12 @@ import torch.distributed as dist
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Ranks, Space
 from dpbo.accounting.filters import RDPFilter
 from dpbo.curator import streaming
-from dpbo.curator.ledger import Ledger
 from dpbo.curator.protected_records import holds_protected
 from dpbo.dpsgd.selection import NoisedScore, private_selection
 from dpbo.errors import PrivacyError
 from dpbo.gibo.algorithm import choose_start
 from dpbo.gibo.design import GIBOSettings
+from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
 from dpbo.papers.po_gp_ucb.rows import RowOutcome

@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from dpbo import Budget, PrivacyUnit, Ranks
 from dpbo.curator.labels import hash_labels
-from dpbo.curator.ledger import Ledger
 from dpbo.errors import InputError, UsageError
+from dpbo.ledger.ledger import Ledger
 from tests.attacks.marks import attack
 from tests.setups import charged, owner
 from tests.slow.ranks.jobs import JOBS, STEPS

@@ -19,7 +19,6 @@ from dpbo.accounting import (
 from dpbo.accounting.calibration import convert_adjacency
 from dpbo.accounting.planned import accounting_named
 from dpbo.curator.birth import Birth
-from dpbo.curator.ledger import Ledger
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.events import (
     DeclassifiedEvent,
@@ -29,6 +28,7 @@ from dpbo.events import (
     SelectionEvent,
     event_from_json,
 )
+from dpbo.ledger.ledger import Ledger
 from dpbo.privacy import Adjacency, Budget
 from dpbo.run_counts import (
     BinomialRuns,

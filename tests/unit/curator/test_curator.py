@@ -24,7 +24,6 @@ from sklearn.utils import Bunch
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter, gdp
 from dpbo.curator import records as records_module
-from dpbo.curator.ledger import Ledger
 from dpbo.errors import (
     InputError,
     LedgerMismatch,
@@ -35,6 +34,7 @@ from dpbo.errors import (
     ScoreError,
 )
 from dpbo.events import GaussianEvent
+from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
 from dpbo.testing import SeededEntropy

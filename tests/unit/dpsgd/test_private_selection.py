@@ -23,7 +23,6 @@ import scipy.stats
 import torch
 
 from dpbo.accounting import Planned, PureFilter, RDPFilter
-from dpbo.curator import Ledger
 from dpbo.dpsgd import NoisedScore, hidden_runs, private_selection
 from dpbo.dpsgd.hidden_runs import coin
 from dpbo.dpsgd.selection import selection_event
@@ -38,6 +37,7 @@ from dpbo.errors import (
 )
 from dpbo.events import GaussianEvent, SelectionEvent
 from dpbo.hidden_run import in_hidden_run
+from dpbo.ledger import Ledger
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.privacy import Adjacency, Budget
 from dpbo.queries import CandidateScores

@@ -1,6 +1,5 @@
 """Row tables and outcomes: their contracts, noise row by row, and releases through the curator."""
 
-import contextlib
 import math
 
 import numpy as np
@@ -9,8 +8,7 @@ import torch
 
 from dpbo import Adjacency, Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import PureFilter
-from dpbo.curator.chain import Chain, Record
-from dpbo.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerMismatch, UsageError
+from dpbo.errors import BudgetExceeded, InputError, LedgerMismatch, UsageError
 from dpbo.events import DeclassifiedEvent
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
 from dpbo.papers.po_gp_ucb import RowTable
@@ -295,29 +293,6 @@ def test_an_ordinary_plan_adds_up_over_rows():
         private.release_all(
             handles[2:], LaplaceMechanism.of(1.0), name="serial", reservation="serial"
         )
-
-
-def test_a_chain_whose_parts_were_changed_does_not_hold():
-    private = tabled()
-    for row in (0, 1, 0):
-        ask(private, row)
-    chain = private.ledger.records()
-    forged = list[Record]()
-    for record in chain:
-        body = record.body
-        if record.kind == "charge":
-            body = {**body, "slots": [{**slot, "part": 0} for slot in body["slots"]]}
-        forged.append(
-            Record.following(forged[-1] if forged else None, record.kind, record.name, body)
-        )
-    for records, outcome in (
-        (chain, contextlib.nullcontext()),
-        (forged, pytest.raises(LedgerCorrupt)),
-    ):
-        followed = Chain()
-        with outcome:
-            for record in records:
-                followed.follow(record)
 
 
 def test_declassified_outcomes_are_exact_and_conditional():

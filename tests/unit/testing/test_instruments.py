@@ -12,8 +12,8 @@ import torch
 
 from dpbo import Adjacency
 from dpbo.accounting.filters import Filter
-from dpbo.curator.ledger import Ledger
 from dpbo.events import GaussianEvent
+from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedMean, ClippedSum, Query

@@ -1,14 +1,12 @@
-"""Where the ledger's records live: one append-only table in SQLite (a file, or memory) or any
-database that SQLAlchemy supports.
+"""Where a ledger lies: the transactions over its table in SQLite (a file, or memory), PostgreSQL,
+or another database that SQLAlchemy supports.
 
-One durable transaction an append. A server gets a connection for each, so one that was restarted is
-found again. A file stays open as long as it is as the last transaction left it: one that was moved,
-replaced by a copy or written to by others is opened anew. Writers queue, and wait equally long on
-every database. SQLite: synchronous=EXTRA, because FULL may roll the last charge back after a power
-cut: it does not sync the folder. BEGIN IMMEDIATE queues the writers. PostgreSQL: a server, role or
-URL with synchronous_commit=off answers before a charge is on disk, so it is switched on for each
-write. Writers queue on the first record; readers see one snapshot. The schema is `public`, or the
-one that the URL names.
+Every transaction has a connection of its own, so a file that was moved or replaced, and a server
+that was restarted, are found as they are now. Writers queue, and wait equally long on every
+database. SQLite: BEGIN IMMEDIATE, and synchronous=EXTRA, because FULL may roll the last charge back
+after a power cut: it does not sync the folder. PostgreSQL: a lock of the table, and
+synchronous_commit for each write, because a server, role or URL may have switched it off; readers
+see one snapshot. The schema is `public`, or the one that the URL names.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import re
 import stat
 import threading
 import uuid
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,19 +27,22 @@ from sqlalchemy.pool import NullPool, StaticPool
 from dpbo.errors import (
     InputError,
     LedgerCorrupt,
+    LedgerMismatch,
     LedgerMissing,
     LedgerUnavailable,
     MissingLibrary,
     Unshown,
 )
 from dpbo.extras import EXTRAS
+from dpbo.ledger.entries import table
 from dpbo.validation import printable
 
 # Seconds that a writer waits for the others.
 _BUSY_SECONDS = 30
-# The execution option of connections that write.
-_WRITE = "dpbo_write"
-# The lock under which PostgreSQL's table is made: CREATE TABLE IF NOT EXISTS alone is a race.
+SCHEMA = 2
+# The table of schema 1.
+_FORMER = "dpbo_ledger"
+# The lock under which PostgreSQL's table is made: each of several processes may be the first.
 _CREATORS = 0x6470626F
 # SQLITE_CORRUPT, SQLITE_NOTADB.
 _SQLITE_BROKEN = (11, 26)
@@ -66,21 +66,13 @@ _RESTORE = (
     " ledger verify --expect HEAD`)."
 )
 
-metadata = sa.MetaData()
-table = sa.Table(
-    "dpbo_ledger",
-    metadata,
-    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("kind", sa.String(16), nullable=False),
-    sa.Column("name", sa.String(200), nullable=False, index=True),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("previous", sa.String(64), nullable=False),
-    sa.Column("hash", sa.String(64), nullable=False),
+# For a write on PostgreSQL, where the server, the role or the URL says otherwise.
+_DURABLE = (
+    "SELECT set_config('synchronous_commit', 'on', true) WHERE"
+    " current_setting('synchronous_commit') = 'off' UNION ALL SELECT"
+    f" set_config('lock_timeout', '{_BUSY_SECONDS}s', true) WHERE"
+    " current_setting('lock_timeout') = '0'"
 )
-
-
-class Taken(LedgerUnavailable):
-    """Another process wrote the same record first; nothing was kept."""
 
 
 class Storage:
@@ -88,21 +80,21 @@ class Storage:
 
     Args:
         url: file name or SQLAlchemy URL; None for memory, this process only.
-        create: whether a table may be made where there is none.
+        create: whether a ledger may be made where there is none.
 
     Attributes:
         persistent: whether the records outlive this process.
-        written: number of transactions of `writing`.
-        keeps_head: whether the newest record can be kept beside the fingerprints.
         file: SQLite's file, by its whole path; None where it is not named as a path.
         identity: the same text for the same place alone, without a password; in memory, of this
             object.
+        lock: held by whoever is in a transaction.
 
     Raises:
-        InputError: no such URL, or one of PostgreSQL in which the role's settings choose the
-            schema.
+        InputError: no such URL, a file of another program, or a URL of PostgreSQL in which the
+            role's settings choose the schema.
         MissingLibrary: the URL's driver is not installed.
         LedgerMissing: there is none, and none may be made.
+        LedgerMismatch: its schema is an older one.
         LedgerUnavailable: it cannot be reached.
         LedgerCorrupt: its file is damaged.
     """
@@ -111,91 +103,60 @@ class Storage:
         self.lock = threading.RLock()
         self._home = os.getpid()
         self._engine = _engine(_url_of(url))
+        self._sqlite = self._engine.dialect.name == "sqlite"
         self.persistent = url is not None and not _is_in_memory(self._engine.url)
         self.file = _file_of(self._engine.url)
-        # The file as the last transaction left it.
-        self._left: tuple[int, ...] | None = None
-        self.written = 0
-        self.keeps_head = True
-        self._closing = weakref.finalize(self, _dispose, self._engine, self._home)
         # Whether the transaction under way was sent its commit, which may go unanswered.
         self._committing = False
         self._schema = ""
         self.identity = self._identity()
-        if self._exists():
-            self.require_whole()
-        elif create:
-            self._require_own()
-            self._create()
-        else:
-            self._require_visible()
-            raise LedgerMissing(
-                f"there is no ledger at {self._place()}. Check the file name or URL."
-            )
+        self._require_ledger(create=create)
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
-        """One durable transaction that no other writer interleaves with."""
-        with self.lock, self._errors_translated(), self._write_connection() as connection:
-            transaction = connection.begin()
+    def writing(self, *, create: bool = False) -> Iterator[sa.Connection]:
+        """One durable transaction that no other writer interleaves with; it makes the table where
+        `create` says so.
+        """
+        with (
+            self.lock,
+            self._errors_translated(creating=create),
+            self._engine.connect() as connection,
+        ):
+            begin = "BEGIN IMMEDIATE" if self._sqlite else "BEGIN ISOLATION LEVEL READ COMMITTED"
+            connection.exec_driver_sql(begin)
             try:
-                if self._engine.dialect.name != "sqlite":
-                    connection.execute(
-                        sa.select(table.c.seq).where(table.c.seq == 0).with_for_update()
-                    )
+                if not self._sqlite:
+                    connection.exec_driver_sql(_DURABLE)
+                if create:
+                    self._create(connection)
+                if self._engine.dialect.name == "postgresql":
+                    connection.exec_driver_sql(f"LOCK TABLE {table.name} IN EXCLUSIVE MODE")
                 yield connection
+                self._committing = True
+                connection.exec_driver_sql("COMMIT")
             except BaseException:
-                transaction.rollback()
+                # A lost connection, and SQLite's own rollback, leave nothing to undo.
+                with contextlib.suppress(sa.exc.SQLAlchemyError):
+                    connection.exec_driver_sql("ROLLBACK")
                 raise
-            self.written += 1
-            self._committing = True
-            transaction.commit()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A consistent view."""
-        with (
-            self.lock,
-            self._errors_translated(),
-            self._engine.connect() as connection,
-            connection.begin(),
-        ):
-            yield connection
-
-    @contextlib.contextmanager
-    def reading_after_writers(self) -> Iterator[sa.Connection]:
-        """A view that includes what a server is still committing, though its answer was lost."""
-        with (
-            self.reading() if self._engine.dialect.name == "sqlite" else self.writing()
-        ) as connection:
-            yield connection
-
-    def version(self, connection: sa.Connection) -> tuple[object, int, int] | None:
-        """What changes when anybody writes, `written` last; None where that is not known."""
-        if self._engine.dialect.name != "sqlite":
-            return None
-        # One for each connection to the file.
-        opened = connection.info.setdefault("opened", object())
-        return (
-            opened,
-            int(_driver(connection).execute("PRAGMA data_version").fetchone()[0]),
-            self.written,
-        )
-
-    def is_at(self, version: tuple[object, int, int] | None) -> bool:
-        """Whether nobody has written since that `version`, without a transaction; False where that
-        is not known.
-        """
-        if version is None:
-            return False
         with self.lock, self._errors_translated(), self._engine.connect() as connection:
-            return self.version(connection) == version
+            snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+            connection.exec_driver_sql("BEGIN" if self._sqlite else snapshot)
+            try:
+                yield connection
+            finally:
+                with contextlib.suppress(sa.exc.SQLAlchemyError):
+                    connection.exec_driver_sql("ROLLBACK")
 
     def require_whole(self) -> None:
         """Raises LedgerCorrupt where SQLite finds its file's pages or indexes damaged, which no
         hash covers.
         """
-        if self._engine.dialect.name == "sqlite":
+        if self._sqlite:
             with self.reading() as connection:
                 found = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar())
             if found != "ok":
@@ -212,78 +173,59 @@ class Storage:
             return os.path.realpath(self.file)
         url = self._engine.url
         if self._engine.dialect.name == "postgresql":
-            with self._errors_translated():
+            with self._errors_translated(creating=True):
                 self._schema = _named_schema(self._engine)
         place = ":".join(map(str, filter(None, (url.host, url.port))))
         return " ".join(filter(None, (url.get_backend_name(), place, url.database, self._schema)))
 
-    def _write_connection(self) -> sa.Connection:
-        return self._engine.connect().execution_options(**{_WRITE: True})
+    def _create(self, connection: sa.Connection) -> None:
+        if self._engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATORS)))
+        if not sa.inspect(connection).has_table(table.name):
+            table.create(connection)
 
-    def _create(self) -> None:
-        with (
-            self.lock,
-            self._errors_translated(creating=True),
-            self._write_connection() as connection,
-            connection.begin(),
-        ):
-            if self._engine.dialect.name == "postgresql":
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATORS)))
-            connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
-            for index in table.indexes:
-                connection.execute(sa.schema.CreateIndex(index, if_not_exists=True))
-
-    def _exists(self) -> bool:
-        if self.file is not None and self._found() is None:
-            return False
-        if self.file is not None and 0 < self.file.stat().st_size < _SMALLEST:
+    def _require_ledger(self, *, create: bool) -> None:
+        """Raises where there is no ledger and none may be made, or something else stands there."""
+        size = self._size()
+        if size is not None and 0 < size < _SMALLEST:
             # SQLite would take it as empty: a new ledger in its place.
             raise LedgerCorrupt(
                 f"the file of the ledger at {self._place()} was cut off. {_RESTORE}"
             )
-        with self._errors_translated():
-            return sa.inspect(self._engine).has_table(table.name)
-
-    def _require_own(self) -> None:
-        """Raises InputError for a file of SQLite's that another program has made."""
-        if self.file is None or self._found() is None:
+        names = list[str]()
+        if self.file is None or size is not None:
+            with self._errors_translated(creating=True):
+                names = sa.inspect(self._engine).get_table_names()
+        if table.name in names:
             return
-        with self._errors_translated(creating=True):
-            names = sa.inspect(self._engine).get_table_names()
-        # Another process may have made the ledger meanwhile.
-        others = [name for name in names if name != table.name]
-        if others:
-            allowed = "a new file, or one that dpbo made"
-            remedy = f"This one has other tables: {printable(', '.join(others[:3]))}."
-            raise InputError("ledger", self._place(), allowed, remedy)
+        if _FORMER in names:
+            raise LedgerMismatch(
+                "schema", 1, SCHEMA, "Open it with the dpbo version that wrote it."
+            )
+        if not create:
+            raise LedgerMissing(
+                f"there is no ledger at {self._place()}. Check the file name or URL."
+            )
+        if self.file is not None and names:
+            remedy = f"This one has other tables: {printable(', '.join(names[:3]))}."
+            raise InputError("ledger", self._place(), "a new file, or one that dpbo made", remedy)
 
-    def _require_visible(self) -> None:
-        """Raises LedgerUnavailable where the system does not even say whether the file exists, such
-        as in a folder that may not be read.
+    def _size(self) -> int | None:
+        """Bytes of SQLite's file; None where there is none. Raises LedgerUnavailable where the
+        system does not say, such as in a folder that may not be read.
         """
         try:
-            if self.file is not None:
-                self.file.stat()
+            found = None if self.file is None else self.file.stat()
         except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            reason = f"{error.strerror}. {_CHECK}"
+            return None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "no file can have this name"
             raise LedgerUnavailable(
-                f"the ledger at {self._place()} cannot be used: {reason}"
+                f"the ledger at {self._place()} cannot be used: {reason}. {_CHECK}"
             ) from None
-
-    def _found(self) -> tuple[int, ...] | None:
-        """Which file stands at the place, and when it was last changed; None where SQLite would
-        make a new, empty one.
-        """
-        try:
-            found = self.file.stat() if self.file is not None else None
-        except OSError:
-            # Also for what no file could be named.
-            found = None
         if found is None or not stat.S_ISREG(found.st_mode):
             return None
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        return found.st_size
 
     def _place(self) -> str:
         place = printable(public_place(self._engine.url))
@@ -302,27 +244,14 @@ class Storage:
                 "this ledger was opened by another process, from which this one was forked. Open it"
                 " again here."
             )
-        self._committing = False
-        left = self._left
-        found = self._found()
-        if not creating and self.file is not None and found is None:
+        if not creating and self.file is not None and self._size() is None:
             raise LedgerMissing(
                 f"the file of the ledger at {self._place()} is gone. Put it back: a new one forgets"
                 " what was spent."
             )
-        if self.file is not None and (left is None or left != found):
-            # Its cached pages may be of another file.
-            self._engine.dispose()
-        self._left = None
+        self._committing = False
         try:
             yield
-            if found is not None and (now := self._found()) is not None and now[:2] == found[:2]:
-                self._left = now
-        except (sa.exc.IntegrityError, driver.IntegrityError):
-            raise Taken(
-                f"another process wrote to the ledger at {self._place()} first. Nothing was kept;"
-                " try again."
-            ) from None
         except UnicodeDecodeError:
             # SQLite quotes the damaged bytes in its message, which Python cannot read.
             raise LedgerCorrupt(
@@ -408,14 +337,6 @@ def _is_damage(error: BaseException | None) -> bool:
     )
 
 
-def _dispose(engine: sa.Engine, home: int) -> None:
-    """Close the connections. Not in a forked child: SQLite would there undo what the parent is
-    writing, and remove its journal.
-    """
-    if os.getpid() == home:
-        engine.dispose()
-
-
 def _url_of(place: str | pathlib.Path | None) -> sa.URL | str:
     """An SQLAlchemy URL as it is; a file name as one, whatever characters it has, from the home
     directory where it begins with ~.
@@ -438,11 +359,13 @@ def _engine(url: sa.URL | str) -> sa.Engine:
             # Every transaction opens it anew, wherever the process has moved meanwhile.
             parsed = parsed.set(database=str(file.absolute()))
         arguments: dict[str, Any] = {"poolclass": NullPool}
-        if file is not None or _is_in_memory(parsed):
+        if _is_in_memory(parsed):
             arguments = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
         if parsed.get_backend_name() == "sqlite" and "timeout" not in parsed.query:
             arguments.setdefault("connect_args", {})["timeout"] = _BUSY_SECONDS
-        engine = sa.create_engine(parsed, hide_parameters=True, **arguments)
+        engine = sa.create_engine(
+            parsed, hide_parameters=True, isolation_level="AUTOCOMMIT", **arguments
+        )
     except ImportError as error:
         raise _missing_driver(parsed, error) from None
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError):
@@ -453,9 +376,6 @@ def _engine(url: sa.URL | str) -> sa.Engine:
         ) from None
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _sqlite_connect)
-        sa.event.listen(engine, "begin", _sqlite_begin)
-    if engine.dialect.name == "postgresql":
-        sa.event.listen(engine, "begin", _postgres_begin)
     return engine
 
 
@@ -478,36 +398,9 @@ def _missing_driver(url: sa.URL, error: ImportError) -> MissingLibrary:
 
 
 def _sqlite_connect(connection: Any, _record: Any) -> None:
-    # The driver's own BEGIN comes too late to be a lock.
-    connection.isolation_level = None
     try:
         connection.execute("PRAGMA synchronous=EXTRA")
     except BaseException:
         # a damaged file: SQLAlchemy forgets this connection without closing it
         connection.close()
         raise
-
-
-def _sqlite_begin(connection: sa.Connection) -> None:
-    _driver(connection).execute(
-        "BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITE) else "BEGIN"
-    )
-
-
-def _driver(connection: sa.Connection) -> Any:
-    """SQLite's own connection: SQLAlchemy takes ten times as long as a short statement itself."""
-    return connection.connection.driver_connection
-
-
-def _postgres_begin(connection: sa.Connection) -> None:
-    if not connection.get_execution_options().get(_WRITE):
-        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        return
-    # Each statement sees what the queue left behind.
-    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-    connection.exec_driver_sql(
-        "SELECT set_config('synchronous_commit', 'on', true) WHERE"
-        " current_setting('synchronous_commit') = 'off' UNION ALL SELECT"
-        f" set_config('lock_timeout', '{_BUSY_SECONDS}s', true) WHERE"
-        " current_setting('lock_timeout') = '0'"
-    )

@@ -36,8 +36,8 @@ from dpbo.curator.places import state_folder
 from dpbo.errors import LedgerRolledBack, LedgerUnavailable, ReservationChanged
 
 if TYPE_CHECKING:
-    from dpbo.curator.ledger import Ledger
-    from dpbo.curator.storage import Storage
+    from dpbo.ledger.ledger import Ledger
+    from dpbo.ledger.storage import Storage
 
 _LOG = logging.getLogger(__name__)
 # Code is compared only where one version compiled it.
@@ -138,27 +138,23 @@ def kept_head(storage: Storage) -> tuple[int, str] | None:
     return head
 
 
-def require_kept_head(
-    storage: Storage, kept: tuple[int, str] | None, hash_there: str | None
-) -> None:
-    """Raises LedgerRolledBack where the ledger lacks the kept record. `hash_there`: of the ledger's
-    record of that number, if any."""
-    if kept is not None and kept[1] != hash_there:
-        file = file_of(storage)
-        assert file is not None
-        raise LedgerRolledBack(
-            f"the ledger lacks record {kept[0]}, the newest one that {file.name} tells of: an older"
-            " copy, or a new ledger, was put in its place, and what was charged since is not in"
-            " it. Nothing was charged. Put back the ledger that holds it. If it is lost, no later"
-            f" statement counts what it released: to go on even so, delete {file.name}."
-        )
+def rolled_back(storage: Storage, seq: int) -> LedgerRolledBack:
+    """The error of a ledger that lacks the kept entry of this number."""
+    file = file_of(storage)
+    assert file is not None
+    return LedgerRolledBack(
+        f"the ledger lacks record {seq}, the newest one that {file.name} tells of: an older copy,"
+        " or a new ledger, was put in its place, and what was charged since is not in it. Nothing"
+        " was charged. Put back the ledger that holds it. If it is lost, no later statement counts"
+        f" what it released: to go on even so, delete {file.name}."
+    )
 
 
 def keep_head(storage: Storage, seq: int, hash: str) -> None:
     """Keep a durable record as the newest one, unless a newer one is kept. It takes its place in
     the file, so that nobody waits. What fails is logged: the record itself is safe."""
     file = file_of(storage)
-    if file is None or not storage.keeps_head:
+    if file is None:
         return
     try:
         file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
@@ -167,7 +163,6 @@ def keep_head(storage: Storage, seq: int, hash: str) -> None:
             if known is not None and (known[1] is None or int(known[1]) < seq):
                 os.pwrite(held, _head_line((seq, hash)), 0)
     except (OSError, ValueError):
-        storage.keeps_head = False
         _LOG.warning(
             "%s: cannot be written, so an older copy of the ledger would not be noticed", file.name
         )

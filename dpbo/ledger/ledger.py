@@ -1,0 +1,668 @@
+"""The ledger of one data set: what was promised, charged and released, in one append-only table.
+
+Kinds of entry: `birth` (data set, unit, adjacency, budget, accounting), `reserve` (a reservation's
+slots), `charge` (before any noise is drawn), `value` (what a charge released), `assume` and `void`
+(what later statements must say). Each is written in one durable transaction, with no other writer
+between: the newest entry is read, the cap or the reservation's slots are compared, the next entry
+is inserted, and it is committed. It holds the total cost of everything so far, and a hash of its
+own columns and of the hash before it. A process that is killed before the commit has written
+nothing; after it, the charge stands, and its value is lost if it was not stored. A lost value is
+never drawn again.
+
+`verify`, `facts` (for a statement) and `records` (for an export) read every entry and compute every
+hash anew, so a change, a gap and another order are found there. The loss of the newest entries, and
+a table rewritten as a whole, are found against a head hash kept elsewhere; and against the newest
+entry that this process saw, or that the file beside the ledger tells of (kept.py), at the start of
+every transaction.
+
+Who wrote an entry, when and why stands in it, under its hash, if the operator says so in the
+environment variable DPBO_RUN_BY before the ledger is opened. dpbo writes no time of its own: when a
+value was released tells how long the private scores took.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import pathlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import starmap
+from typing import Annotated, Any, NamedTuple, Self
+
+import sqlalchemy as sa
+
+from dpbo.accounting.filters import Cost
+from dpbo.accounting.planned import Planned
+from dpbo.curator.birth import Birth
+from dpbo.errors import (
+    BudgetExceeded,
+    InputError,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerMismatch,
+    LedgerMissing,
+    LedgerRolledBack,
+    Unshown,
+)
+from dpbo.events import Event
+from dpbo.hidden_run import in_hidden_run
+from dpbo.ledger.entries import ORIGIN, Json, Record, Reserved, digest, dump, table
+from dpbo.ledger.facts import Facts
+from dpbo.ledger.kept import keep_head, kept_head, rolled_back
+from dpbo.ledger.storage import SCHEMA, Storage
+from dpbo.validation import PRINTABLE, Count, Within, checked, require_json
+
+_LOG = logging.getLogger(__name__)
+# The variable of the environment that names who runs this process, and its longest text.
+RUN_BY = "DPBO_RUN_BY"
+_LONGEST_SIGNATURE = 200
+# Entries that are read together.
+_AT_ONCE = 500
+NOTES = ("assume", "void")
+_COLUMN = table.c
+_ALL = sa.select(table).order_by(_COLUMN.seq)
+_HEAD = sa.select(_COLUMN.seq, _COLUMN.hash, _COLUMN.total).order_by(_COLUMN.seq.desc()).limit(1)
+_OF_RESERVATION = _ALL.where(
+    _COLUMN.reservation == sa.bindparam("reservation"), _COLUMN.kind == sa.bindparam("kind")
+)
+_COUNTED = (
+    sa.select(_COLUMN.kind, sa.func.sum(_COLUMN.slots))
+    .where(_COLUMN.reservation == sa.bindparam("reservation"))
+    .group_by(_COLUMN.kind)
+)
+_RESERVED = sa.select(_COLUMN.body).where(
+    _COLUMN.kind == "reserve", _COLUMN.name == sa.bindparam("name")
+)
+_HASH = sa.select(_COLUMN.hash).where(_COLUMN.seq == sa.bindparam("seq"))
+_CHARGE = sa.select(_COLUMN.reservation).where(
+    _COLUMN.seq == sa.bindparam("seq"), _COLUMN.kind == "charge"
+)
+_ANSWERED = sa.select(_COLUMN.seq).where(_COLUMN.answers == sa.bindparam("seq"))
+_INSERT = table.insert()
+_NAMES = [column.name for column in table.columns]
+Text = Annotated[
+    str,
+    Within(
+        "text of 1 to 200 printable characters",
+        lambda value: 0 < len(value) <= 200 and value.isprintable(),
+    ),
+]
+"""What every database keeps whole and finds again, and every terminal shows as it is."""
+
+
+class Head(NamedTuple):
+    """The newest entry, as the next one needs it."""
+
+    seq: int
+    hash: str
+    total: str
+
+
+@checked
+class Ledger:
+    """The table at a place.
+
+    Args:
+        url: file name, path or SQLAlchemy URL; None for the memory of this process.
+        birth: what the ledger is made for. One that exists must have been made for the same.
+
+    Attributes:
+        birth, budget, accounting: what it was made for.
+        cap: what its budget holds, as computed when it was made: another machine's root finder may
+            end a float away.
+        fingerprints: of its reservations, where no file keeps them (kept.py).
+
+    Raises:
+        InputError: a budget that the accounting cannot serve.
+        LedgerMismatch: it was made for something else; the error names what differs.
+        LedgerUnavailable: it cannot be reached.
+        LedgerCorrupt: it was damaged.
+        LedgerRolledBack: it is an older copy.
+    """
+
+    def __init__(self, url: str | pathlib.Path | None, birth: Birth) -> None:
+        for parameter, name in (("dataset", birth.dataset), ("unit", birth.unit)):
+            if not name.isprintable():
+                raise InputError(parameter, name, PRINTABLE)
+        # Refuses before anything is written.
+        cap = birth.cap()
+        self._prepare(Storage(url))
+        with self._transaction(self.storage.writing(create=True)) as connection:
+            if self._head is None:
+                if isinstance(birth.accounting, Planned):
+                    # Exactly: only a ledger of another machine has room for its rounding.
+                    birth.accounting.require_kept(birth.budget)
+                body = {"schema": SCHEMA, "cap": str(cap), **birth.to_json()}
+                self._write(connection, "birth", "", body, cap.zero)
+            self._bind(connection)
+        assert self._seen is not None
+        keep_head(self.storage, *self._seen)
+        made_for = self.birth.to_json()
+        for name, value in birth.to_json().items():
+            if value != made_for[name]:
+                remedy = (
+                    "Pass what the ledger was made with. A second ledger for the same records does"
+                    " not renew the budget: both add up."
+                )
+                if name == "units":
+                    # Another ledger for what is left of these records would forget what was spent
+                    # on them.
+                    remedy = (
+                        "Where the number of units is public it is part of the promise: give all of"
+                        " them, and no other. Put a public stand-in record (such as zeros) in the"
+                        " place of a unit that has left, and leave out one that has joined."
+                    )
+                if name == "accounting":
+                    remedy = (
+                        f"Give accounting={made_for[name]}, to DPSearch in"
+                        " privacy=Privacy(accounting=...): by itself it takes PureFilter() for few"
+                        " releases and GDPFilter() for many."
+                    )
+                raise LedgerMismatch(name, made_for[name], value, remedy)
+
+    @classmethod
+    def open(cls, url: str | pathlib.Path) -> Self:
+        """Open a ledger to look at it: nothing is created."""
+        ledger = cls.__new__(cls)
+        ledger._prepare(Storage(url, create=False))
+        with ledger._transaction(ledger.storage.reading()) as connection:
+            if ledger._head is None:
+                raise LedgerMissing("the ledger is empty: its first record was never written.")
+            ledger._bind(connection)
+        return ledger
+
+    def _prepare(self, storage: Storage) -> None:
+        self.storage = storage
+        self.fingerprints = dict[str, Any]()
+        self._made_in_hidden_run = in_hidden_run.get() is not None
+        self._signature = _signature()
+        # The newest entry of the transaction under way, and the newest that this process saw.
+        self._head: Head | None = None
+        self._seen: tuple[int, str] | None = None
+        # How often each part of the records was charged, and up to which entry that is counted, by
+        # parallel reservation.
+        self._parts = dict[str, tuple[int, Counter[int]]]()
+
+    def _bind(self, connection: sa.Connection) -> None:
+        """Read what the ledger was made for."""
+        (row,) = connection.execute(_ALL.limit(1))
+        first = Record.stored(*row)
+        if first.kind != "birth":
+            raise LedgerCorrupt("the ledger's first record is missing: it was removed.")
+        if (schema := first.body.get("schema")) != SCHEMA:
+            remedy = "Open it with the dpbo version that wrote it, or upgrade dpbo."
+            raise LedgerMismatch("schema", schema, SCHEMA, remedy)
+        try:
+            self.birth = Birth.from_json(first.body)
+            self.cap = Cost.read(first.body["cap"])
+        except (KeyError, TypeError, ValueError, ArithmeticError):
+            raise LedgerCorrupt("the ledger's first record cannot be read.") from None
+        self.budget = self.birth.budget
+        self.accounting = self.birth.accounting
+
+    def reserve(
+        self,
+        name: Text,
+        event: Event,
+        slots: Count,
+        terms: Json,
+        *,
+        parallel: bool = False,
+        limit: Count | None = None,
+    ) -> Event:
+        """Set aside `slots` times `event` under a name, or find that reservation again if its terms
+        are the same.
+
+        A parallel reservation has so many slots for each part of the records (`Curator.reserve`),
+        and at most `limit` in all. Returns the event that is reserved. Recomputed on another
+        machine it may differ in its last digits; the first one stands.
+        """
+        require_json("terms", terms)
+        held = json.loads(dump(dict(terms)))
+        wanted = Reserved(name, event, slots, held, parallel, limit if parallel else None)
+        with self._transaction(self.storage.writing()) as connection:
+            if (known := self._reservation(connection, name)) is not None:
+                known.require_same(wanted)
+                return known.event
+            what = f"the reservation {name!r} of {slots} slots"
+            total = self._total_with(connection, event.repeated(slots), what)
+            self._write(connection, "reserve", name, wanted.to_json(), total)
+        _LOG.info("%r: reserved %d releases", name, slots)
+        return event
+
+    def charge(
+        self,
+        name: Text,
+        event: Event,
+        details: Json,
+        reservation: str | None = None,
+        *,
+        used: int | None = None,
+    ) -> int:
+        """Charge one release before its noise is drawn; returns the entry's number once the charge
+        is durable.
+
+        With `reservation` it takes event.count slots from the reservation of that name, else its
+        cost from the budget. With `used`, only if the reservation has used exactly so many slots
+        before: for runs in which every release builds on the last.
+        """
+        require_json("details", details)
+        body = {**details, "event": event.to_json()}
+        with self._transaction(self.storage.writing()) as connection:
+            total = None
+            if reservation is None:
+                total = self._total_with(connection, event, f"the release {name!r}")
+            else:
+                self._require_slots(connection, event, reservation, body, used)
+            return self._write(connection, "charge", name, body, total, reservation, event.count)
+
+    def store(self, entry: int, name: str, values: Sequence[Json]) -> None:
+        """Keep what was drawn for a charge, one value a slot. Called again, it keeps it once: the
+        first commit may have gone unanswered.
+        """
+        with self._transaction(self.storage.writing()) as connection:
+            charge = connection.execute(_CHARGE, {"seq": entry}).first()
+            if charge is None:
+                raise LedgerRolledBack(
+                    f"record {entry} is not the charge of these values: another copy was put in its"
+                    " place."
+                )
+            if connection.execute(_ANSWERED, {"seq": entry}).first() is not None:
+                return
+            body = {"values": list(values)}
+            self._write(
+                connection, "value", name, body, None, charge.reservation, len(values), entry
+            )
+        if charge.reservation is None:
+            _LOG.info("%r: released", name)
+        elif _LOG.isEnabledFor(logging.INFO):
+            held = self.reservation(charge.reservation)
+            slots = None if held is None else held.slots
+            used = self.counts(charge.reservation)[0]
+            _LOG.info("%r: released %d of %d", charge.reservation, used, slots)
+
+    def note(self, kind: str, text: Text) -> None:
+        """Note once, for every later statement: an assumption ("assume"), or why there is no
+        guarantee ("void").
+
+        Assumptions that no part of dpbo makes stand in the statement as the caller's own words.
+        """
+        if kind not in NOTES:
+            raise InputError(
+                "kind",
+                kind,
+                f"one of {NOTES}",
+                "Every other kind of record says what was charged, and is written with it.",
+            )
+        with self._transaction(self.storage.writing()) as connection:
+            if not self._named(connection, kind, text):
+                self._write(connection, kind, text, {}, None)
+
+    def charged(self, handle: str) -> bool:
+        """Whether a charge names this handle; waits for a commit that is still under way."""
+        named = sa.select(_COLUMN.seq).where(
+            _COLUMN.kind == "charge", _COLUMN.body.contains(dump(handle), autoescape=True)
+        )
+        opened = self.storage.reading if self.storage.file is not None else self.storage.writing
+        with self._transaction(opened()) as connection:
+            return connection.execute(named.limit(1)).first() is not None
+
+    def values(self, reservation: str, *, skip: int = 0) -> list[dict[str, Any]]:
+        """Every value released from a reservation, a slot each, in the order of release; but for
+        the first `skip`, as many as an earlier call returned.
+        """
+        with self._transaction(self.storage.reading()) as connection:
+            new = self._counted(connection, reservation).get("value", 0) - skip
+            # An entry holds the values of all slots that were released together.
+            rows = connection.execute(
+                _OF_RESERVATION.order_by(None).order_by(_COLUMN.seq.desc()).limit(new),
+                {"reservation": reservation, "kind": "value"},
+            ).all()
+        found = list[dict[str, Any]]()
+        for record in starmap(Record.stored, reversed(rows)):
+            found += record.body["values"]
+        return found[len(found) - new :]
+
+    def used(self) -> dict[str, int]:
+        """Slots charged so far, by reservation; for a parallel one, those of the part that was
+        charged most often.
+        """
+        with self._transaction(self.storage.reading()) as connection:
+            rows = connection.execute(_ALL.where(_COLUMN.kind == "reserve")).all()
+            sums = connection.execute(
+                sa.select(_COLUMN.reservation, sa.func.sum(_COLUMN.slots))
+                .where(_COLUMN.kind == "charge")
+                .group_by(_COLUMN.reservation)
+            )
+            found = {row.name: 0 for row in rows}
+            found.update((name, int(count)) for name, count in sums if name is not None)
+            for record in starmap(Record.stored, rows):
+                if record.body["parallel"]:
+                    parts = self._charged_parts(connection, record.name)
+                    found[record.name] = max(parts.values(), default=0)
+        return found
+
+    def counts(self, reservation: str) -> tuple[int, int]:
+        """Slots that a reservation has used, as in `used`, and how many values it has released."""
+        with self._transaction(self.storage.reading()) as connection:
+            sums = self._counted(connection, reservation)
+            used = sums.get("charge", 0)
+            reserved = self._reservation(connection, reservation)
+            if reserved is not None and reserved.parallel:
+                used = max(self._charged_parts(connection, reservation).values(), default=0)
+        return used, sums.get("value", 0)
+
+    def reservation(self, name: str) -> Reserved | None:
+        """The reservation of this name; None where there is none."""
+        with self._transaction(self.storage.reading()) as connection:
+            return self._reservation(connection, name)
+
+    def charges(self, reservation: str) -> list[Record]:
+        """Every charge to a reservation, oldest first."""
+        with self._transaction(self.storage.reading()) as connection:
+            rows = connection.execute(
+                _OF_RESERVATION, {"reservation": reservation, "kind": "charge"}
+            ).all()
+        return list(starmap(Record.stored, rows))
+
+    def total(self) -> Cost:
+        """What everything reserved or charged costs together."""
+        with self._transaction(self.storage.reading()):
+            assert self._head is not None
+            return Cost.read(self._head.total)
+
+    def head(self) -> Record:
+        """The newest entry."""
+        with self._transaction(self.storage.reading()) as connection:
+            (row,) = connection.execute(_ALL.order_by(None).order_by(_COLUMN.seq.desc()).limit(1))
+        return Record.stored(*row)
+
+    def records(self, *, after: int | None = None) -> list[Record]:
+        """All entries, every hash computed anew, or those that follow the one of this number;
+        oldest first.
+        """
+        with self._transaction(self.storage.reading()) as connection:
+            if after is None:
+                rows = list(_whole(connection))
+            else:
+                rows = list(connection.execute(_ALL.where(_COLUMN.seq > after)))
+        return list(starmap(Record.stored, rows))
+
+    def each(self) -> Iterator[Record]:
+        """All entries, oldest first, a part in memory at a time; others may write between two
+        parts.
+        """
+        for start in range(0, self.head().seq + 1, _AT_ONCE):
+            part = _ALL.where(_COLUMN.seq >= start, _COLUMN.seq < start + _AT_ONCE)
+            with self._transaction(self.storage.reading()) as connection:
+                rows = connection.execute(part).all()
+            yield from starmap(Record.stored, rows)
+
+    def facts(self, *, expect: str | None = None) -> Facts:
+        """What all entries say together. Every hash is computed anew. Raises what `verify` does."""
+        self._require_whole(expect)
+        with self._transaction(self.storage.reading()) as connection:
+            return _facts(connection, expect)
+
+    def verify(self, *, expect: str | None = None) -> Record:
+        """The newest entry of a table in which every hash holds. Raises LedgerCorrupt otherwise.
+
+        Args:
+            expect: a head hash kept elsewhere; it must occur in the table, or the ledger was rolled
+                back or rewritten.
+        """
+        self._require_whole(expect)
+        with self._transaction(self.storage.reading()) as connection:
+            for row in _whole(connection, expect):
+                newest = row
+        return Record.stored(*newest)
+
+    def account(self) -> str:
+        """The budget in epsilon and delta, and what was spent or reserved for what, for
+        BudgetExceeded.
+        """
+        return self.facts().account()
+
+    @property
+    def void(self) -> bool:
+        """Whether an entry says that nothing is guaranteed."""
+        with self._transaction(self.storage.reading()) as connection:
+            return self._named(connection, "void")
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[Head]:
+        """Meanwhile no other process can write to the ledger. Nothing is written. Gives the newest
+        entry.
+        """
+        with self._transaction(self.storage.writing()):
+            assert self._head is not None
+            yield self._head
+
+    @contextlib.contextmanager
+    def _transaction(
+        self, opened: contextlib.AbstractContextManager[sa.Connection]
+    ) -> Iterator[sa.Connection]:
+        """A transaction on a table that holds the newest entry that was seen before. Raises
+        LedgerRolledBack.
+        """
+        with self.storage.lock:
+            # Read before the table, which may grow meanwhile.
+            kept = kept_head(self.storage) if self._seen is None else None
+            with opened as connection:
+                row = connection.execute(_HEAD).first()
+                self._head = None if row is None else Head(*row)
+                before = self._head
+                if kept is not None and not self._holds(connection, kept):
+                    raise rolled_back(self.storage, kept[0])
+                if self._seen is not None and not self._holds(connection, self._seen):
+                    raise LedgerRolledBack(
+                        f"record {self._seen[0]} is not the one that this process saw: another copy"
+                        " was put in its place."
+                    )
+                yield connection
+            if self._head is not None:
+                # Durable now: a place that loses it is noticed before the value of a charge goes
+                # out.
+                self._seen = self._head[:2]
+                if self._head != before:
+                    keep_head(self.storage, *self._seen)
+
+    def _holds(self, connection: sa.Connection, seen: tuple[int, str]) -> bool:
+        """Whether the table has an entry of this number and hash."""
+        if self._head is not None and self._head[:2] == seen:
+            return True
+        return bool(connection.execute(_HASH, {"seq": seen[0]}).scalar() == seen[1])
+
+    def _write(
+        self,
+        connection: sa.Connection,
+        kind: str,
+        name: str,
+        body: Json,
+        total: Cost | None,
+        reservation: str | None = None,
+        slots: int = 0,
+        answers: int | None = None,
+    ) -> int:
+        """Insert the next entry; the total stays where none is given. Its number.
+
+        A hidden run writes to ledgers that it made in memory, and to no other: their records would
+        tell how many runs there were.
+        """
+        if in_hidden_run.get() is not None and (
+            self.storage.persistent or not self._made_in_hidden_run
+        ):
+            text = (
+                "a run of a private selection writes to no ledger: its records would tell how many"
+                " runs there were."
+            )
+            raise LedgerError(
+                f"{text} The selection's base= says what a run costs. Release outside the"
+                " selection."
+            )
+        head = self._head or Head(-1, ORIGIN, str(total))
+        held = head.total if total is None else str(total)
+        text = dump({**body, **self._signature})
+        columns = (head.seq + 1, kind, name, reservation, slots, answers, text, held)
+        hash = digest(head.hash, *columns)
+        connection.execute(_INSERT, dict(zip(_NAMES, (*columns, hash), strict=True)))
+        self._head = Head(head.seq + 1, hash, held)
+        return self._head.seq
+
+    def _total_with(self, connection: sa.Connection, event: Event, what: str) -> Cost:
+        """The total once this event is added. Raises BudgetExceeded."""
+        self.birth.require_relation(event)
+        cost = self.accounting.cost(event)
+        assert self._head is not None
+        total = Cost.read(self._head.total) + cost
+        if not total <= self.cap:
+            raise _facts(connection).exceeded(cost, what, event)
+        return total
+
+    def _require_slots(
+        self,
+        connection: sa.Connection,
+        event: Event,
+        name: str,
+        body: Json,
+        used: int | None,
+    ) -> None:
+        """Raises where a reservation does not pay for this charge: only for its own event, under
+        data assumptions that it stated from the start, and for as many slots as are left.
+        """
+        reserved = self._reservation(connection, name)
+        if reserved is None:
+            raise InputError("reservation", name, "the name of a reservation")
+        if event != reserved.event.repeated(event.count):
+            raise InputError(
+                "mechanism", event, f"the one that the reservation {name!r} was made for"
+            )
+        slots = body.get("slots", [])
+        reserved.require_declared(slots)
+        before = self._counted(connection, name).get("charge", 0)
+        if used is not None and before != used:
+            raise LedgerError(
+                f"another process released from the reservation {name!r}; nothing was charged."
+                " Open the run again to go on."
+            )
+        after = before + event.count
+        if reserved.parallel:
+            new = self._new_parts(connection, reserved, body, event.count, before)
+            known = self._charged_parts(connection, name)
+            before = max(known[part] for part in new)
+            after = max(known[part] + count for part, count in new.items())
+        if after > reserved.slots:
+            what = f"the release from the reservation {name!r}"
+            left = reserved.slots - before
+            account = _facts(connection).account()
+            raise BudgetExceeded(after - before, left, reserved.slots, "slots", what, account)
+
+    def _new_parts(
+        self, connection: sa.Connection, reserved: Reserved, body: Json, count: int, before: int
+    ) -> Counter[int]:
+        """How often a charge to a parallel reservation is for each part of the records. Slots are
+        counted by the places of the records: another number of records has other places.
+        """
+        records = reserved.terms.get("records")
+        if records != body.get("units"):
+            raise LedgerMismatch(
+                "records",
+                records,
+                body.get("units"),
+                "Give the reservation's own records, in their order.",
+            )
+        new = Counter(slot.get("part") for slot in body.get("slots", []))
+        if None in new or new.total() != count:
+            raise InputError(
+                "reservation",
+                reserved.name,
+                "used for questions about one part of the records each",
+                "See Query.part.",
+            )
+        if reserved.limit is not None and before + count > reserved.limit:
+            what = f"the reservation {reserved.name!r}"
+            account = _facts(connection).account()
+            left = reserved.limit - before
+            raise BudgetExceeded(count, left, reserved.limit, "answers", what, account)
+        return new
+
+    def _charged_parts(self, connection: sa.Connection, reservation: str) -> Counter[int]:
+        """How often each part of the records was charged to a parallel reservation. What an
+        earlier call counted is not read again: entries do not change.
+        """
+        last, parts = self._parts.get(reservation, (0, Counter[int]()))
+        newer = _OF_RESERVATION.where(_COLUMN.seq > last)
+        named = {"reservation": reservation, "kind": "charge"}
+        parts = parts.copy()
+        for record in starmap(Record.stored, connection.execute(newer, named)):
+            parts.update(slot["part"] for slot in record.body["slots"])
+            last = record.seq
+        self._parts[reservation] = last, parts
+        return parts
+
+    def _reservation(self, connection: sa.Connection, name: str) -> Reserved | None:
+        body = connection.execute(_RESERVED, {"name": name}).scalar()
+        return None if body is None else Reserved.of(name, json.loads(body))
+
+    def _named(self, connection: sa.Connection, kind: str, name: str | None = None) -> bool:
+        """Whether there is an entry of this kind, and of this name where one is given."""
+        query = sa.select(_COLUMN.seq).where(_COLUMN.kind == kind).limit(1)
+        if name is not None:
+            query = query.where(_COLUMN.name == name)
+        return connection.execute(query).first() is not None
+
+    def _counted(self, connection: sa.Connection, reservation: str) -> dict[str, int]:
+        """Slots of a reservation's charges and of its values, by kind."""
+        rows = connection.execute(_COUNTED, {"reservation": reservation})
+        return {kind: int(count) for kind, count in rows}
+
+    def _require_whole(self, expect: str | None) -> None:
+        if expect is not None and len(expect) != 64:
+            raise InputError("expect", expect, "a whole head hash of 64 characters")
+        self.storage.require_whole()
+
+
+def _signature() -> dict[str, str]:
+    """What the operator has records say of who writes them, and when. Raises InputError."""
+    text = os.environ.get(RUN_BY, "")
+    if not text:
+        return {}
+    if len(text) > _LONGEST_SIGNATURE or not text.isprintable():
+        allowed = f"{PRINTABLE} and at most {_LONGEST_SIGNATURE} characters long"
+        raise InputError(RUN_BY, Unshown(text), allowed, "It is a variable of the environment.")
+    return {"run_by": text}
+
+
+def _whole(connection: sa.Connection, expect: str | None = None) -> Iterator[Any]:
+    """All rows, oldest first, each hash computed anew. Raises LedgerCorrupt where one does not
+    hold, and LedgerRolledBack where none of them is the expected one.
+    """
+    last = ORIGIN
+    found = expect is None
+    place = -1
+    for place, row in enumerate(connection.execute(_ALL)):
+        try:
+            holds = row.seq == place and row.hash == digest(last, *row[:-1])
+        except (TypeError, ValueError):
+            # The database holds bytes or numbers in place of text.
+            holds = False
+        if not holds:
+            raise LedgerCorrupt(f"record {place} was changed, moved, removed or put in.")
+        last = row.hash
+        found |= last == expect
+        yield row
+    if place < 0:
+        raise LedgerCorrupt("the ledger is empty: its records were removed.")
+    if not found:
+        raise LedgerRolledBack(
+            "the expected head is not in the chain: it was rolled back or rewritten since that head"
+            " was noted."
+        )
+
+
+def _facts(connection: sa.Connection, expect: str | None = None) -> Facts:
+    facts = Facts()
+    for row in _whole(connection, expect):
+        facts.add(Record.stored(*row))
+    return facts
