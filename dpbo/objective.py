@@ -207,7 +207,8 @@ class PrivateObjective:
                 or charged.
             BudgetExceeded: q is more than `remaining`; nothing was evaluated or charged.
         """
-        left = self.remaining
+        # No less than there are: what others used meanwhile is found by the charge.
+        left = self.remaining if self._left is None else self._left
         if len(X) > left:
             what = f"X of shape {tuple(X.shape)}, for {self.name!r},"
             advice = self.curator.ledger.account()
@@ -414,7 +415,7 @@ class PrivateObjective:
         self._left = None
         releases = self._reservation.release_all(handles)
         # as of the charge and the store just made
-        self._left = self.evaluations - self.curator.ledger.counts(self.name)[0]
+        self._left = self.remaining
         Y = torch.stack([release.value for release in releases])
         Yvar = torch.stack([release.variance for release in releases])
         return Y.to(device), Yvar.to(device)

@@ -103,24 +103,26 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
         set[str](),
         dict[str, Any](),
     )
-    used, parts, waiting, rates = (
+    used, parts, filled, waiting, rates = (
         dict[str, int](),
         dict[str, Counter[int]](),
+        Counter[str | None](),
         dict[int, Any](),
         dict[str, float](),
     )
     charged, noted, under = set[str](), {"void": list[str](), "assume": list[str]()}, set[str]()
     for seq, r in enumerate(map(json.loads, lines)):
-        body, kind, event, reservation, slots = (
+        body, kind, event, reservation, slots, counted = (
             r["body"],
             r["kind"],
             r["body"].get("event"),
             r["reservation"],
             0,
+            0,
         )
         text = json.dumps(
             [
-                *(head, seq, kind, r["name"], reservation, r["slots"], r["answers"]),
+                *(head, seq, kind, r["name"], reservation, r["used"], r["answers"]),
                 json.dumps(body, sort_keys=True, separators=(",", ":")),
                 r["total"],
             ],
@@ -158,7 +160,7 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
             require(
                 r,
                 type(slots) is int
-                and slots == r["slots"] > 0
+                and slots > 0
                 and (asked is None or len(asked) == len(handles) == slots),
                 "one slot a handle",
             )
@@ -169,9 +171,10 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
                     s["part"] if reserved[reservation].get("parallel") else 0
                     for s in asked or [{}] * slots
                 )
-                slots, used[reservation] = (
+                slots, used[reservation], counted = (
                     max(parts[reservation].values()) - used[reservation],
                     max(parts[reservation].values()),
+                    parts[reservation].total(),
                 )
                 wrong, limit = (
                     [p for p in parts[reservation] if type(p) is not int or p < 0],
@@ -192,13 +195,19 @@ def check(lines: list[str], delta: float | None = None) -> dict[str, Any]:
                     and {**event, "count": 1} == {**reserved[reservation]["event"], "count": 1},
                     "its reservation",
                 )
+            require(r, r["used"] == counted, "what is used")
         elif kind == "value":
             (expected, count), given = (
                 waiting.pop(r["answers"]),
                 [v.get("handle") for v in body["values"]],
             )
+            filled[reservation] += count
             require(
-                r, len(given) == count == r["slots"] and expected in (None, given), "its charge"
+                r,
+                len(given) == count
+                and expected in (None, given)
+                and r["used"] == (0 if reservation is None else filled[reservation]),
+                "its charge",
             )
         else:
             noted[kind].append(r["name"])

@@ -57,11 +57,11 @@ def kinds(curator):
 
 def following(head, kind, name, body, **columns):
     """The record that stands after `head` by the rules, whoever writes it."""
-    plain = {"reservation": None, "slots": 0, "answers": None, "total": "0"}
+    plain = {"reservation": None, "used": 0, "answers": None, "total": "0"}
     if head is not None:
         plain["total"] = str(head.total)
     held = {"kind": kind, "name": name, **plain, "body": dump(body), **columns}
-    order = ("kind", "name", "reservation", "slots", "answers", "body", "total")
+    order = ("kind", "name", "reservation", "used", "answers", "body", "total")
     row = (0 if head is None else head.seq + 1, *(held[name] for name in order))
     return Record.stored(*row, digest(ORIGIN if head is None else head.hash, *row))
 

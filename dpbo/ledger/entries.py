@@ -31,8 +31,8 @@ table = sa.Table(
     sa.Column("name", sa.String(200), nullable=False),
     # of a charge and of its value
     sa.Column("reservation", sa.String(200)),
-    # that a charge takes, or that a value fills
-    sa.Column("slots", sa.Integer, nullable=False),
+    # slots that the reservation has used with this charge, or filled with this value
+    sa.Column("used", sa.Integer, nullable=False),
     # of a value: the charge that it answers, which it does once
     sa.Column("answers", sa.Integer, unique=True),
     sa.Column("body", sa.Text, nullable=False),
@@ -40,7 +40,7 @@ table = sa.Table(
     sa.Column("total", sa.Text, nullable=False),
     sa.Column("hash", sa.String(64), nullable=False),
     sa.Index("dpbo_entries_named", "kind", "name"),
-    sa.Index("dpbo_entries_counted", "reservation", "kind", "seq", "slots"),
+    sa.Index("dpbo_entries_counted", "reservation", "kind", "seq", "used"),
 )
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
@@ -65,7 +65,7 @@ class Record:
     kind: str
     name: str
     reservation: str | None
-    slots: int
+    used: int
     answers: int | None
     body: dict[str, Any]
     total: Cost
@@ -74,10 +74,10 @@ class Record:
     @classmethod
     def stored(cls, *columns: Any) -> Record:
         """An entry as the table holds it. Raises LedgerCorrupt where it cannot be read."""
-        seq, kind, name, reservation, slots, answers, body, total, hash = columns
+        seq, kind, name, reservation, used, answers, body, total, hash = columns
         try:
             held = dict(json.loads(body))
-            return cls(seq, kind, name, reservation, slots, answers, held, Cost.read(total), hash)
+            return cls(seq, kind, name, reservation, used, answers, held, Cost.read(total), hash)
         except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
             raise LedgerCorrupt(f"record {seq} cannot be read: it was changed.") from None
 

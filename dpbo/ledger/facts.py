@@ -129,7 +129,7 @@ class Facts:
             case "value":
                 self.unanswered.pop(record.answers or 0, None)
                 if record.reservation is not None:
-                    self.delivered[record.reservation] += record.slots
+                    self.delivered[record.reservation] = record.used
             case _:
                 self.notes[record.kind, record.name] = None
         self.head = record
@@ -230,7 +230,7 @@ class Facts:
         else:
             self._charged[event] += 1
             if reserved is not None:
-                self.used[reserved.name] += record.slots
+                self.used[reserved.name] = record.used
         for slot in slots:
             self._assume(1, slot.get("assumptions"))
             asked = {"query": slot.get("query"), **slot.get("public", {})}

@@ -21,6 +21,7 @@ value was released tells how long the private scores took.
 """
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -66,19 +67,31 @@ _HEAD = sa.select(_COLUMN.seq, _COLUMN.hash, _COLUMN.total).order_by(_COLUMN.seq
 _OF_RESERVATION = _ALL.where(
     _COLUMN.reservation == sa.bindparam("reservation"), _COLUMN.kind == sa.bindparam("kind")
 )
-_COUNTED = (
-    sa.select(_COLUMN.kind, sa.func.sum(_COLUMN.slots))
-    .where(_COLUMN.reservation == sa.bindparam("reservation"))
-    .group_by(_COLUMN.kind)
-)
-_RESERVED = sa.select(_COLUMN.body).where(
-    _COLUMN.kind == "reserve", _COLUMN.name == sa.bindparam("name")
-)
+
+
+def _counted(kind: str, reservation: Any) -> sa.ScalarSelect[int]:
+    """What the newest entry of this kind counts of a reservation."""
+    newest = table.alias()
+    return (
+        sa.select(newest.c.used)
+        .where(newest.c.reservation == reservation, newest.c.kind == kind)
+        .order_by(newest.c.seq.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+
+
+_RESERVED = sa.select(
+    _COLUMN.name, _COLUMN.body, _counted("charge", _COLUMN.name), _counted("value", _COLUMN.name)
+).where(_COLUMN.kind == "reserve")
+_NAMED = _RESERVED.where(_COLUMN.name == sa.bindparam("name"))
 _HASH = sa.select(_COLUMN.hash).where(_COLUMN.seq == sa.bindparam("seq"))
-_CHARGE = sa.select(_COLUMN.reservation).where(
-    _COLUMN.seq == sa.bindparam("seq"), _COLUMN.kind == "charge"
-)
-_ANSWERED = sa.select(_COLUMN.seq).where(_COLUMN.answers == sa.bindparam("seq"))
+_ANSWER = table.alias()
+_CHARGE = sa.select(
+    _COLUMN.reservation,
+    sa.select(_ANSWER.c.seq).where(_ANSWER.c.answers == _COLUMN.seq).scalar_subquery(),
+    _counted("value", _COLUMN.reservation),
+).where(_COLUMN.seq == sa.bindparam("seq"), _COLUMN.kind == "charge")
 _INSERT = table.insert()
 _NAMES = [column.name for column in table.columns]
 Text = Annotated[
@@ -97,6 +110,25 @@ class Head(NamedTuple):
     seq: int
     hash: str
     total: str
+
+
+class _Plan(NamedTuple):
+    """A reservation, the slots that its charges have used, and those that values have filled."""
+
+    reserved: Reserved
+    used: int
+    filled: int
+
+    @classmethod
+    def stored(cls, name: str, body: str, used: int | None, filled: int | None) -> Self:
+        """As the table holds it."""
+        return cls(_reserved(name, body), used or 0, filled or 0)
+
+
+@functools.lru_cache(maxsize=64)
+def _reserved(name: str, body: str) -> Reserved:
+    """A reservation from its entry, which never changes and is read for each charge."""
+    return Reserved.of(name, json.loads(body))
 
 
 @checked
@@ -222,9 +254,9 @@ class Ledger:
         held = json.loads(dump(dict(terms)))
         wanted = Reserved(name, event, slots, held, parallel, limit if parallel else None)
         with self._transaction(self.storage.writing()) as connection:
-            if (known := self._reservation(connection, name)) is not None:
-                known.require_same(wanted)
-                return known.event
+            if (known := self._plan(connection, name)) is not None:
+                known.reserved.require_same(wanted)
+                return known.reserved.event
             what = f"the reservation {name!r} of {slots} slots"
             total = self._total_with(connection, event.repeated(slots), what)
             self._write(connection, "reserve", name, wanted.to_json(), total)
@@ -250,12 +282,12 @@ class Ledger:
         require_json("details", details)
         body = {**details, "event": event.to_json()}
         with self._transaction(self.storage.writing()) as connection:
-            total = None
             if reservation is None:
                 total = self._total_with(connection, event, f"the release {name!r}")
-            else:
-                self._require_slots(connection, event, reservation, body, used)
-            return self._write(connection, "charge", name, body, total, reservation, event.count)
+                return self._write(connection, "charge", name, body, total)
+            before = self._require_slots(connection, event, reservation, body, used)
+            after = before + event.count
+            return self._write(connection, "charge", name, body, None, reservation, after)
 
     def store(self, entry: int, name: str, values: Sequence[Json]) -> None:
         """Keep what was drawn for a charge, one value a slot. Called again, it keeps it once: the
@@ -268,19 +300,18 @@ class Ledger:
                     f"record {entry} is not the charge of these values: another copy was put in its"
                     " place."
                 )
-            if connection.execute(_ANSWERED, {"seq": entry}).first() is not None:
+            reservation, answer, before = charge
+            if answer is not None:
                 return
+            filled = 0 if reservation is None else (before or 0) + len(values)
             body = {"values": list(values)}
-            self._write(
-                connection, "value", name, body, None, charge.reservation, len(values), entry
-            )
-        if charge.reservation is None:
+            self._write(connection, "value", name, body, None, reservation, filled, entry)
+        if reservation is None:
             _LOG.info("%r: released", name)
         elif _LOG.isEnabledFor(logging.INFO):
-            held = self.reservation(charge.reservation)
+            held = self.reservation(reservation)
             slots = None if held is None else held.slots
-            used = self.counts(charge.reservation)[0]
-            _LOG.info("%r: released %d of %d", charge.reservation, used, slots)
+            _LOG.info("%r: released %d of %d", reservation, self.counts(reservation)[0], slots)
 
     def note(self, kind: str, text: Text) -> None:
         """Note once, for every later statement: an assumption ("assume"), or why there is no
@@ -313,7 +344,8 @@ class Ledger:
         the first `skip`, as many as an earlier call returned.
         """
         with self._transaction(self.storage.reading()) as connection:
-            new = self._counted(connection, reservation).get("value", 0) - skip
+            plan = self._plan(connection, reservation)
+            new = max(0, plan.filled - skip) if plan is not None else 0
             # An entry holds the values of all slots that were released together.
             rows = connection.execute(
                 _OF_RESERVATION.order_by(None).order_by(_COLUMN.seq.desc()).limit(new),
@@ -329,34 +361,21 @@ class Ledger:
         charged most often.
         """
         with self._transaction(self.storage.reading()) as connection:
-            rows = connection.execute(_ALL.where(_COLUMN.kind == "reserve")).all()
-            sums = connection.execute(
-                sa.select(_COLUMN.reservation, sa.func.sum(_COLUMN.slots))
-                .where(_COLUMN.kind == "charge")
-                .group_by(_COLUMN.reservation)
-            )
-            found = {row.name: 0 for row in rows}
-            found.update((name, int(count)) for name, count in sums if name is not None)
-            for record in starmap(Record.stored, rows):
-                if record.body["parallel"]:
-                    parts = self._charged_parts(connection, record.name)
-                    found[record.name] = max(parts.values(), default=0)
-        return found
+            rows = connection.execute(_RESERVED.order_by(_COLUMN.seq)).all()
+            plans = starmap(_Plan.stored, rows)
+            return {plan.reserved.name: self._busiest(connection, plan) for plan in plans}
 
     def counts(self, reservation: str) -> tuple[int, int]:
         """Slots that a reservation has used, as in `used`, and how many values it has released."""
         with self._transaction(self.storage.reading()) as connection:
-            sums = self._counted(connection, reservation)
-            used = sums.get("charge", 0)
-            reserved = self._reservation(connection, reservation)
-            if reserved is not None and reserved.parallel:
-                used = max(self._charged_parts(connection, reservation).values(), default=0)
-        return used, sums.get("value", 0)
+            plan = self._plan(connection, reservation)
+            return (0, 0) if plan is None else (self._busiest(connection, plan), plan.filled)
 
     def reservation(self, name: str) -> Reserved | None:
         """The reservation of this name; None where there is none."""
         with self._transaction(self.storage.reading()) as connection:
-            return self._reservation(connection, name)
+            plan = self._plan(connection, name)
+        return None if plan is None else plan.reserved
 
     def charges(self, reservation: str) -> list[Record]:
         """Every charge to a reservation, oldest first."""
@@ -482,7 +501,7 @@ class Ledger:
         body: Json,
         total: Cost | None,
         reservation: str | None = None,
-        slots: int = 0,
+        used: int = 0,
         answers: int | None = None,
     ) -> int:
         """Insert the next entry; the total stays where none is given. Its number.
@@ -504,7 +523,7 @@ class Ledger:
         head = self._head or Head(-1, ORIGIN, str(total))
         held = head.total if total is None else str(total)
         text = dump({**body, **self._signature})
-        columns = (head.seq + 1, kind, name, reservation, slots, answers, text, held)
+        columns = (head.seq + 1, kind, name, reservation, used, answers, text, held)
         hash = digest(head.hash, *columns)
         connection.execute(_INSERT, dict(zip(_NAMES, (*columns, hash), strict=True)))
         self._head = Head(head.seq + 1, hash, held)
@@ -527,28 +546,29 @@ class Ledger:
         name: str,
         body: Json,
         used: int | None,
-    ) -> None:
-        """Raises where a reservation does not pay for this charge: only for its own event, under
-        data assumptions that it stated from the start, and for as many slots as are left.
+    ) -> int:
+        """Slots that a reservation has used before this charge. Raises where it does not pay for
+        it: only for its own event, under data assumptions that it stated from the start, and for as
+        many slots as are left.
         """
-        reserved = self._reservation(connection, name)
-        if reserved is None:
+        plan = self._plan(connection, name)
+        if plan is None:
             raise InputError("reservation", name, "the name of a reservation")
+        reserved, in_all, _ = plan
         if event != reserved.event.repeated(event.count):
             raise InputError(
                 "mechanism", event, f"the one that the reservation {name!r} was made for"
             )
         slots = body.get("slots", [])
         reserved.require_declared(slots)
-        before = self._counted(connection, name).get("charge", 0)
-        if used is not None and before != used:
+        if used is not None and in_all != used:
             raise LedgerError(
                 f"another process released from the reservation {name!r}; nothing was charged."
                 " Open the run again to go on."
             )
-        after = before + event.count
+        before, after = in_all, in_all + event.count
         if reserved.parallel:
-            new = self._new_parts(connection, reserved, body, event.count, before)
+            new = self._new_parts(connection, reserved, body, event.count, in_all)
             known = self._charged_parts(connection, name)
             before = max(known[part] for part in new)
             after = max(known[part] + count for part, count in new.items())
@@ -557,6 +577,7 @@ class Ledger:
             left = reserved.slots - before
             account = _facts(connection).account()
             raise BudgetExceeded(after - before, left, reserved.slots, "slots", what, account)
+        return in_all
 
     def _new_parts(
         self, connection: sa.Connection, reserved: Reserved, body: Json, count: int, before: int
@@ -601,9 +622,16 @@ class Ledger:
         self._parts[reservation] = last, parts
         return parts
 
-    def _reservation(self, connection: sa.Connection, name: str) -> Reserved | None:
-        body = connection.execute(_RESERVED, {"name": name}).scalar()
-        return None if body is None else Reserved.of(name, json.loads(body))
+    def _plan(self, connection: sa.Connection, name: str) -> _Plan | None:
+        """The reservation of this name; None where there is none."""
+        row = connection.execute(_NAMED, {"name": name}).first()
+        return None if row is None else _Plan.stored(*row)
+
+    def _busiest(self, connection: sa.Connection, plan: _Plan) -> int:
+        """Slots that are used; of a parallel reservation, those of the part charged most often."""
+        if not plan.reserved.parallel:
+            return plan.used
+        return max(self._charged_parts(connection, plan.reserved.name).values(), default=0)
 
     def _named(self, connection: sa.Connection, kind: str, name: str | None = None) -> bool:
         """Whether there is an entry of this kind, and of this name where one is given."""
@@ -611,11 +639,6 @@ class Ledger:
         if name is not None:
             query = query.where(_COLUMN.name == name)
         return connection.execute(query).first() is not None
-
-    def _counted(self, connection: sa.Connection, reservation: str) -> dict[str, int]:
-        """Slots of a reservation's charges and of its values, by kind."""
-        rows = connection.execute(_COUNTED, {"reservation": reservation})
-        return {kind: int(count) for kind, count in rows}
 
     def _require_whole(self, expect: str | None) -> None:
         if expect is not None and len(expect) != 64:

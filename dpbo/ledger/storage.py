@@ -1,12 +1,13 @@
 """Where a ledger lies: the transactions over its table in SQLite (a file, or memory), PostgreSQL,
 or another database that SQLAlchemy supports.
 
-Every transaction has a connection of its own, so a file that was moved or replaced, and a server
-that was restarted, are found as they are now. Writers queue, and wait equally long on every
-database. SQLite: BEGIN IMMEDIATE, and synchronous=EXTRA, because FULL may roll the last charge back
-after a power cut: it does not sync the folder. PostgreSQL: a lock of the table, and
-synchronous_commit for each write, because a server, role or URL may have switched it off; readers
-see one snapshot. The schema is `public`, or the one that the URL names.
+A file stays open while it is as the last transaction left it: one that was moved, replaced by a
+copy or written to by others is opened anew. A server gets a connection for each transaction, so one
+that was restarted is found again. Writers queue, and wait equally long on every database. SQLite:
+BEGIN IMMEDIATE, and synchronous=EXTRA, because FULL may roll the last charge back after a power
+cut: it does not sync the folder. PostgreSQL: a lock of the table, and synchronous_commit for each
+write, because a server, role or URL may have switched it off; readers see one snapshot. The schema
+is `public`, or the one that the URL names.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import re
 import stat
 import threading
 import uuid
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,6 +77,10 @@ _DURABLE = (
 )
 
 
+# Of ledgers that a process this one was forked from had opened.
+_INHERITED = list[sa.Engine]()
+
+
 class Storage:
     """Transactions over the table at a place.
 
@@ -106,6 +112,9 @@ class Storage:
         self._sqlite = self._engine.dialect.name == "sqlite"
         self.persistent = url is not None and not _is_in_memory(self._engine.url)
         self.file = _file_of(self._engine.url)
+        # The file as the last transaction left it.
+        self._left: tuple[int, ...] | None = None
+        weakref.finalize(self, _dispose, self._engine, self._home)
         # Whether the transaction under way was sent its commit, which may go unanswered.
         self._committing = False
         self._schema = ""
@@ -123,7 +132,7 @@ class Storage:
             self._engine.connect() as connection,
         ):
             begin = "BEGIN IMMEDIATE" if self._sqlite else "BEGIN ISOLATION LEVEL READ COMMITTED"
-            connection.exec_driver_sql(begin)
+            self._send(connection, begin)
             try:
                 if not self._sqlite:
                     connection.exec_driver_sql(_DURABLE)
@@ -133,11 +142,9 @@ class Storage:
                     connection.exec_driver_sql(f"LOCK TABLE {table.name} IN EXCLUSIVE MODE")
                 yield connection
                 self._committing = True
-                connection.exec_driver_sql("COMMIT")
+                self._send(connection, "COMMIT")
             except BaseException:
-                # A lost connection, and SQLite's own rollback, leave nothing to undo.
-                with contextlib.suppress(sa.exc.SQLAlchemyError):
-                    connection.exec_driver_sql("ROLLBACK")
+                self._roll_back(connection)
                 raise
 
     @contextlib.contextmanager
@@ -145,12 +152,23 @@ class Storage:
         """A consistent view."""
         with self.lock, self._errors_translated(), self._engine.connect() as connection:
             snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
-            connection.exec_driver_sql("BEGIN" if self._sqlite else snapshot)
+            self._send(connection, "BEGIN" if self._sqlite else snapshot)
             try:
                 yield connection
             finally:
-                with contextlib.suppress(sa.exc.SQLAlchemyError):
-                    connection.exec_driver_sql("ROLLBACK")
+                self._roll_back(connection)
+
+    def _send(self, connection: sa.Connection, statement: str) -> None:
+        """Begin or end a transaction. SQLAlchemy takes ten times as long as SQLite itself."""
+        if self._sqlite:
+            connection.connection.driver_connection.execute(statement)  # type: ignore[union-attr]
+        else:
+            connection.exec_driver_sql(statement)
+
+    def _roll_back(self, connection: sa.Connection) -> None:
+        # A lost connection, and SQLite's own rollback, leave nothing to undo.
+        with contextlib.suppress(sa.exc.SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error):
+            self._send(connection, "ROLLBACK")
 
     def require_whole(self) -> None:
         """Raises LedgerCorrupt where SQLite finds its file's pages or indexes damaged, which no
@@ -186,14 +204,14 @@ class Storage:
 
     def _require_ledger(self, *, create: bool) -> None:
         """Raises where there is no ledger and none may be made, or something else stands there."""
-        size = self._size()
-        if size is not None and 0 < size < _SMALLEST:
+        found = self._found()
+        if found is not None and 0 < found[0] < _SMALLEST:
             # SQLite would take it as empty: a new ledger in its place.
             raise LedgerCorrupt(
                 f"the file of the ledger at {self._place()} was cut off. {_RESTORE}"
             )
         names = list[str]()
-        if self.file is None or size is not None:
+        if self.file is None or found is not None:
             with self._errors_translated(creating=True):
                 names = sa.inspect(self._engine).get_table_names()
         if table.name in names:
@@ -210,9 +228,10 @@ class Storage:
             remedy = f"This one has other tables: {printable(', '.join(names[:3]))}."
             raise InputError("ledger", self._place(), "a new file, or one that dpbo made", remedy)
 
-    def _size(self) -> int | None:
-        """Bytes of SQLite's file; None where there is none. Raises LedgerUnavailable where the
-        system does not say, such as in a folder that may not be read.
+    def _found(self) -> tuple[int, ...] | None:
+        """Bytes of SQLite's file, which file it is, and when it was changed; None where there is
+        none. Raises LedgerUnavailable where the system does not say, such as in a folder that may
+        not be read.
         """
         try:
             found = None if self.file is None else self.file.stat()
@@ -225,7 +244,7 @@ class Storage:
             ) from None
         if found is None or not stat.S_ISREG(found.st_mode):
             return None
-        return found.st_size
+        return found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
     def _place(self) -> str:
         place = printable(public_place(self._engine.url))
@@ -244,14 +263,22 @@ class Storage:
                 "this ledger was opened by another process, from which this one was forked. Open it"
                 " again here."
             )
-        if not creating and self.file is not None and self._size() is None:
+        found = self._found()
+        if not creating and self.file is not None and found is None:
             raise LedgerMissing(
                 f"the file of the ledger at {self._place()} is gone. Put it back: a new one forgets"
                 " what was spent."
             )
+        if self.file is not None and (found is None or found != self._left):
+            # Its cached pages may be of another file.
+            self._engine.dispose()
+        self._left = None
         self._committing = False
         try:
             yield
+            now = self._found()
+            if found is not None and now is not None and now[1:3] == found[1:3]:
+                self._left = now
         except UnicodeDecodeError:
             # SQLite quotes the damaged bytes in its message, which Python cannot read.
             raise LedgerCorrupt(
@@ -337,6 +364,16 @@ def _is_damage(error: BaseException | None) -> bool:
     )
 
 
+def _dispose(engine: sa.Engine, home: int) -> None:
+    """Close the connections. Not in a forked child: SQLite would there undo what the parent is
+    writing, and remove its journal.
+    """
+    if os.getpid() == home:
+        engine.dispose()
+    else:
+        _INHERITED.append(engine)
+
+
 def _url_of(place: str | pathlib.Path | None) -> sa.URL | str:
     """An SQLAlchemy URL as it is; a file name as one, whatever characters it has, from the home
     directory where it begins with ~.
@@ -356,10 +393,10 @@ def _engine(url: sa.URL | str) -> sa.Engine:
     try:
         parsed = sa.make_url(url)
         if (file := _file_of(parsed)) is not None:
-            # Every transaction opens it anew, wherever the process has moved meanwhile.
+            # It may be opened anew, wherever the process has moved meanwhile.
             parsed = parsed.set(database=str(file.absolute()))
         arguments: dict[str, Any] = {"poolclass": NullPool}
-        if _is_in_memory(parsed):
+        if file is not None or _is_in_memory(parsed):
             arguments = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
         if parsed.get_backend_name() == "sqlite" and "timeout" not in parsed.query:
             arguments.setdefault("connect_args", {})["timeout"] = _BUSY_SECONDS

@@ -31,7 +31,7 @@ from tests.attacks.setups import DOUBLE, MEAN, NOISE, itself, kinds, owner
 from tests.setups import box, following
 
 # Columns of the table, by number.
-_SLOTS, _ANSWERS, _BODY = 4, 5, 6
+_USED, _ANSWERS, _BODY = 4, 5, 6
 
 
 def curator(records=200, **changes):
@@ -437,7 +437,7 @@ def test_an_open_ledger_sees_every_change_of_records_that_it_has_read(on_disk):
         for place, row in enumerate(rows):
             for column in range(1, len(row)):
                 # a number stays one, so that the column takes it
-                numbers = column in (_SLOTS, _ANSWERS)
+                numbers = column in (_USED, _ANSWERS)
                 other = (row[column] or 0) + 70 if numbers else f"{row[column]}1"
                 changed = [*row[:column], other, *row[column + 1 :]]
                 forged.append([*rows[:place], changed, *rows[place + 1 :]])
@@ -446,8 +446,8 @@ def test_an_open_ledger_sees_every_change_of_records_that_it_has_read(on_disk):
             forged.append([*rows[:place], bytes_for_text, *rows[place + 1 :]])
         # From the first charge on, each hash follows from what is there: the chain of other values.
         later = [Record.stored(*rows[0])]
-        for _, kind, name, reservation, slots, answers, body, total, _ in rows[1:]:
-            columns = {"reservation": reservation, "slots": slots, "answers": answers}
+        for _, kind, name, reservation, used, answers, body, total, _ in rows[1:]:
+            columns = {"reservation": reservation, "used": used, "answers": answers}
             later.append(
                 following(later[-1], kind, f"{name}'", json.loads(body), total=total, **columns)
             )

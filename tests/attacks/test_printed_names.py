@@ -105,8 +105,8 @@ def old(tmp_path):
     ]
     of_reservation: dict[int, dict[str, Any]] = {
         3: {"total": "1/200"},
-        4: {"reservation": name, "slots": 1},
-        5: {"reservation": name, "slots": 1, "answers": 4},
+        4: {"reservation": name, "used": 1},
+        5: {"reservation": name, "used": 1, "answers": 4},
     }
     record = None
     with Storage(url).writing(create=True) as connection:

@@ -158,7 +158,7 @@ def rehashed(lines):
     chain = []
     for seq, line in enumerate(lines):
         body = json.dumps(line["body"], sort_keys=True, separators=(",", ":"))
-        columns = [line[name] for name in ("kind", "name", "reservation", "slots", "answers")]
+        columns = [line[name] for name in ("kind", "name", "reservation", "used", "answers")]
         content = json.dumps([head, seq, *columns, body, line["total"]], separators=(",", ":"))
         head = hashlib.sha256(content.encode()).hexdigest()
         chain.append({**line, "seq": seq, "hash": head})
@@ -184,7 +184,7 @@ FORGERIES = {
     "less noise than the plan's": lambda c: event(c, 2, noise_multiplier=1.0),
     "a plan that costs less": lambda c: event(c, 1, noise_multiplier=400.0),
     "a total that is too low": lambda c: column(c, 6, total="1/1000"),
-    "slots that are not counted": lambda c: column(c, 2, slots=1),
+    "slots that are not counted": lambda c: column(c, 2, used=1),
     "more slots than the plan has": lambda c: changed(c, 1, slots=2),
     "one handle for two slots": lambda c: changed(c, 2, slots=c[2]["body"]["slots"][:1]),
     "a refund": lambda c: event(c, 6, count=-3),
@@ -293,7 +293,7 @@ def test_more_slots_than_were_planned_are_found(tmp_path, capsys):
     }
     del more["body"]["slots"]
     parts[place] = str(int(parts[place]) + 6)
-    more |= {"total": " ".join(parts), "slots": 6}
+    more |= {"total": " ".join(parts)}
     with pytest.raises(ValueError, match="a cap that the budget buys"):
         summary(rehashed([*lines, more]))
 
@@ -352,7 +352,7 @@ def test_it_bounds_nothing_without_the_assumptions_that_a_release_is_under(tmp_p
 
 def test_it_tells_what_voids_and_where_no_guarantee_is_stated(lines):
     note = {"kind": "void", "name": "noise that repeats", "body": {}}
-    plain = {"reservation": None, "slots": 0, "answers": None}
+    plain = {"reservation": None, "used": 0, "answers": None}
     voided = rehashed([*lines, {**lines[-1], **plain, **note}])
     assert summary(voided)["void"] == ["noise that repeats"]
     with pytest.raises(ValueError, match="DELTA"):

@@ -74,7 +74,7 @@ def rows_of(ledger):
 def rehashed(head, record, body):
     """The record with another body, and the hash that this asks for after `head`."""
     columns = row_of(record)
-    kept = {name: columns[name] for name in ("reservation", "slots", "answers", "total")}
+    kept = {name: columns[name] for name in ("reservation", "used", "answers", "total")}
     return following(head, record.kind, record.name, body, **kept)
 
 
