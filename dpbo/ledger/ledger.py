@@ -83,7 +83,7 @@ def _counted(kind: str, reservation: Any) -> sa.ScalarSelect[int]:
 
 _RESERVED = sa.select(
     _COLUMN.name, _COLUMN.body, _counted("charge", _COLUMN.name), _counted("value", _COLUMN.name)
-).where(_COLUMN.kind == "reserve")
+).where(_COLUMN.kind == "reserve", _COLUMN.reservation.is_(None))
 _NAMED = _RESERVED.where(_COLUMN.name == sa.bindparam("name"))
 _HASH = sa.select(_COLUMN.hash).where(_COLUMN.seq == sa.bindparam("seq"))
 _ANSWER = table.alias()
@@ -635,7 +635,8 @@ class Ledger:
 
     def _named(self, connection: sa.Connection, kind: str, name: str | None = None) -> bool:
         """Whether there is an entry of this kind, and of this name where one is given."""
-        query = sa.select(_COLUMN.seq).where(_COLUMN.kind == kind).limit(1)
+        own = (_COLUMN.kind == kind, _COLUMN.reservation.is_(None))
+        query = sa.select(_COLUMN.seq).where(*own).limit(1)
         if name is not None:
             query = query.where(_COLUMN.name == name)
         return connection.execute(query).first() is not None

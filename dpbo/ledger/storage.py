@@ -401,7 +401,11 @@ def _engine(url: sa.URL | str) -> sa.Engine:
         if parsed.get_backend_name() == "sqlite" and "timeout" not in parsed.query:
             arguments.setdefault("connect_args", {})["timeout"] = _BUSY_SECONDS
         engine = sa.create_engine(
-            parsed, hide_parameters=True, isolation_level="AUTOCOMMIT", **arguments
+            parsed,
+            hide_parameters=True,
+            isolation_level="AUTOCOMMIT",
+            pool_reset_on_return=None,
+            **arguments,
         )
     except ImportError as error:
         raise _missing_driver(parsed, error) from None

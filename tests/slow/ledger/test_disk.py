@@ -57,14 +57,14 @@ def require_going_on(curator, drawn, handle, url):
     return "value" if was_drawn else "commit of the charge" if was_charged else "charge"
 
 
-def full_disk(folder, room):
-    """A file that may grow by `room` bytes and no further: the system refuses the write, as a full
-    disk does.
+def full_disk(folder, note, room):
+    """A file of one release with this note, which may grow by `room` bytes and no further: the
+    system refuses the write, as a full disk does.
     """
     url = f"{folder}/l.db"
     drawn = Drawn(pytest.MonkeyPatch())
     curator = make(url)
-    curator.release(curator.evaluate(MEAN), NOISE)
+    curator.release(curator.evaluate(MEAN, note=note), NOISE)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(
@@ -120,11 +120,14 @@ def elsewhere(function, *arguments):
 
 
 def test_a_full_disk_at_every_step_of_a_release(tmp_path, measured):
-    """From no room at all to room for some releases; the steps of a release all get their turn."""
+    """Pages that are full to another mark, and room for none or some: the steps of a release all
+    get their turn.
+    """
     struck = []
-    for room in range(0, 16384, 2048):
-        (tmp_path / str(room)).mkdir()
-        struck.append(elsewhere(full_disk, str(tmp_path / str(room)), room))
+    for part in range(8):
+        folder = tmp_path / str(part)
+        folder.mkdir()
+        struck.append(elsewhere(full_disk, str(folder), "x" * (part * 128), 4096 * (part % 3)))
     assert {"charge", "value"} <= set(struck), struck
     measured(len(struck))
 
