@@ -11,7 +11,7 @@ The budget of all evaluations is reserved when the objective is built, and each 
 From X to Y: `Curator.evaluate` (curator/curator.py) hands each row's query (queries/clipped.py)
 to a job (curator/evaluation.py), which scores the records (queries/score_evaluation.py) and sums
 their scores in integers (queries/integers.py). `Reservation.release_all` (curator/reservation.py)
-charges the slots (curator/ledger.py), adds noise to the sums (curator/releasing.py joins query and
+charges the slots (ledger/ledger.py), adds noise to the sums (curator/releasing.py joins query and
 mechanism, such as mechanisms/gaussian.py; mechanisms/additive.py and rounding.py draw) and stores
 the values (curator/pending.py). Who trusts `evaluate` and `release_all` reads this file alone.
 """

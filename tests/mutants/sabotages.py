@@ -917,6 +917,36 @@ SABOTAGES = (
         test="tests/slow/ledger/test_rows.py::test_the_predecessor_is_under_the_hash[sqlite]",
     ),
     Sabotage(
+        "an entry that was changed is taken at its word",
+        where="dpbo.ledger.ledger:_whole",
+        old="row.seq == place and row.hash == digest(last, *row[:-1])",
+        new="row.seq == place",
+        test=(
+            "tests/attacks/test_holes_ledger.py"
+            "::test_an_open_ledger_sees_every_change_of_records_that_it_has_read"
+        ),
+    ),
+    Sabotage(
+        "a reservation forgets what was charged to it",
+        where="dpbo.ledger.ledger:Ledger.charge",
+        old="after = before + event.count",
+        new="after = before",
+        test=(
+            "tests/contracts/test_ledger_contract.py"
+            "::TestSQLiteFile::test_a_reservation_takes_its_slots_from_the_budget_at_once"
+        ),
+    ),
+    Sabotage(
+        "a file that was put in the ledger's place is not looked at",
+        where="dpbo.ledger.storage:Storage._errors_translated",
+        old="found != self._left",
+        new="self._left is None",
+        test=(
+            "tests/slow/ledger/test_disk.py"
+            "::test_an_older_copy_under_a_running_curator_is_seen[moved]"
+        ),
+    ),
+    Sabotage(
         "a ledger that was read once is not looked at again",
         where="dpbo.ledger.ledger:Ledger._transaction",
         old="if self._seen is not None and not self._holds(connection, self._seen):",
@@ -1119,6 +1149,13 @@ SABOTAGES = (
             "                return moved.cpu().to(numbers.dtype)"
         ),
         test="tests/slow/ranks/test_failures.py::test_partial_sums_are_added_in_whole_numbers",
+    ),
+    Sabotage(
+        "ranks do not see what was charged",
+        where="dpbo.curator.sharded:ShardedCurator._on_rank_0",
+        old="copy.append(added)",
+        new="",
+        test="tests/slow/ranks/test_failures.py::test_ranks_note_together_that_others_take_turns",
     ),
     Sabotage(
         "the statement prints what was spent",
