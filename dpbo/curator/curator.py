@@ -515,7 +515,7 @@ class Curator(Opaque):
         if budget is not None and not isinstance(noise, (Event, Mechanism)):
             stated = {"budget": describe_budget(budget), **stated}
 
-        begun = name in self.ledger.used()
+        begun = self.ledger.reservation(name) is not None
         if given is not None or parallel or ordered:
             # Answers of a parallel reservation are counted by place: in another order one record
             # would be answered again.

@@ -36,8 +36,8 @@ class HiddenDraws(Opaque):
         ledger = curator.ledger
         reserved = ledger.reservation(reservation)
         selects = reserved is not None and isinstance(reserved.event, (SelectionEvent, RolesEvent))
-        charged = bool(ledger.used().get(reservation))
-        if not selects or not charged or ledger.values(reservation):
+        charged, released = ledger.counts(reservation)
+        if not selects or not charged or released:
             raise InputError(
                 "reservation",
                 reservation,

@@ -55,7 +55,7 @@ def require_left(curator: Curator, budget: BudgetOrShare, what: str) -> None:
         return
     ledger = curator.ledger
     wanted = budget_cost(budget, curator.accounting, ledger.cap)
-    if not ledger.total() + wanted <= ledger.cap:
+    if not ledger.head().total + wanted <= ledger.cap:
         raise ledger.facts().exceeded(wanted, what)
 
 

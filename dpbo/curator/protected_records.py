@@ -248,7 +248,7 @@ class ProtectedRecords(Opaque):
         """Whether the ledger outlives the process and has charged or reserved anything."""
         if not self._ledger.storage.persistent:
             return False
-        return self._ledger.total() != self._ledger.cap.zero
+        return self._ledger.head().total != self._ledger.cap.zero
 
     def _others_protect(self) -> bool:
         """Whether another budget of this process protects some of these records."""

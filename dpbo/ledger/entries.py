@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -49,6 +50,8 @@ table = sa.Table(
     sa.Index("dpbo_entries_counted", "reservation", "kind", "seq", "used"),
     sa.Index("dpbo_entries_answers", "answers", unique=True, **_of_those("answers IS NOT NULL")),
 )
+# Most entries leave the total as it was.
+_cost = functools.lru_cache(maxsize=16)(Cost.read)
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -84,7 +87,7 @@ class Record:
         seq, kind, name, reservation, used, answers, body, total, hash = columns
         try:
             held = dict(json.loads(body))
-            return cls(seq, kind, name, reservation, used, answers, held, Cost.read(total), hash)
+            return cls(seq, kind, name, reservation, used, answers, held, _cost(total), hash)
         except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
             raise LedgerCorrupt(f"record {seq} cannot be read: it was changed.") from None
 

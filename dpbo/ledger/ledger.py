@@ -251,7 +251,8 @@ class Ledger:
         machine it may differ in its last digits; the first one stands.
         """
         require_json("terms", terms)
-        held = json.loads(dump(dict(terms)))
+        # In the order that they were given in: the first that differs is named.
+        held = {term: json.loads(dump(value)) for term, value in terms.items()}
         wanted = Reserved(name, event, slots, held, parallel, limit if parallel else None)
         with self._transaction(self.storage.writing()) as connection:
             if (known := self._plan(connection, name)) is not None:
@@ -379,34 +380,21 @@ class Ledger:
 
     def charges(self, reservation: str) -> list[Record]:
         """Every charge to a reservation, oldest first."""
-        with self._transaction(self.storage.reading()) as connection:
-            rows = connection.execute(
-                _OF_RESERVATION, {"reservation": reservation, "kind": "charge"}
-            ).all()
-        return list(starmap(Record.stored, rows))
-
-    def total(self) -> Cost:
-        """What everything reserved or charged costs together."""
-        with self._transaction(self.storage.reading()):
-            assert self._head is not None
-            return Cost.read(self._head.total)
+        return self._read(_OF_RESERVATION, reservation=reservation, kind="charge")
 
     def head(self) -> Record:
         """The newest entry."""
-        with self._transaction(self.storage.reading()) as connection:
-            (row,) = connection.execute(_ALL.order_by(None).order_by(_COLUMN.seq.desc()).limit(1))
-        return Record.stored(*row)
+        (newest,) = self._read(_ALL.order_by(None).order_by(_COLUMN.seq.desc()).limit(1))
+        return newest
 
     def records(self, *, after: int | None = None) -> list[Record]:
         """All entries, every hash computed anew, or those that follow the one of this number;
         oldest first.
         """
+        if after is not None:
+            return self._read(_ALL.where(_COLUMN.seq > after))
         with self._transaction(self.storage.reading()) as connection:
-            if after is None:
-                rows = list(_whole(connection))
-            else:
-                rows = list(connection.execute(_ALL.where(_COLUMN.seq > after)))
-        return list(starmap(Record.stored, rows))
+            return list(starmap(Record.stored, _whole(connection)))
 
     def each(self) -> Iterator[Record]:
         """All entries, oldest first, a part in memory at a time; others may write between two
@@ -414,9 +402,7 @@ class Ledger:
         """
         for start in range(0, self.head().seq + 1, _AT_ONCE):
             part = _ALL.where(_COLUMN.seq >= start, _COLUMN.seq < start + _AT_ONCE)
-            with self._transaction(self.storage.reading()) as connection:
-                rows = connection.execute(part).all()
-            yield from starmap(Record.stored, rows)
+            yield from self._read(part)
 
     def facts(self, *, expect: str | None = None) -> Facts:
         """What all entries say together. Every hash is computed anew. Raises what `verify` does."""
@@ -486,6 +472,11 @@ class Ledger:
                 self._seen = self._head[:2]
                 if self._head != before:
                     keep_head(self.storage, *self._seen)
+
+    def _read(self, query: sa.Select[Any], **named: str) -> list[Record]:
+        """The entries that a query selects."""
+        with self._transaction(self.storage.reading()) as connection:
+            return list(starmap(Record.stored, connection.execute(query, named)))
 
     def _holds(self, connection: sa.Connection, seen: tuple[int, str]) -> bool:
         """Whether the table has an entry of this number and hash."""
