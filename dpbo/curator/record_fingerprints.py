@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import math
 import numbers
 import pickle
@@ -150,25 +151,21 @@ class RowDigests:
             return self.parts[0]
         return _mixed(_keys(len(self.parts)) @ self.parts)
 
-    def sets(self) -> list[RowSet]:
-        """What is compared with other tables: the rows, and those of parts, such as features under
-        another label."""
-        if not self.parts.size:
-            return []
-        if len(self.parts) == 1:
-            return [RowSet.of(self.rows)]
-        return [RowSet.of(self.rows), *self.sets_of_parts()]
+    def sets(self, *, parts_alone: bool = False) -> list[RowSet]:
+        """What is compared with other tables: the rows, and those of each part that tells of
+        people, such as features under another label.
 
-    def sets_of_parts(self) -> list[RowSet]:
-        """Of the parts that tell of people."""
+        Args:
+            parts_alone: whether the rows as a whole are left out.
+        """
         if not self.parts.size:
             return []
-        sets = [
-            RowSet.of(part)
-            for part, telling in zip(self.parts, self.telling, strict=True)
-            if telling
-        ]
-        return [each for each in sets if each.repeated <= _MOST_REPEATED]
+        whole = [] if parts_alone else [RowSet.of(self.rows)]
+        if whole and len(self.parts) == 1:
+            return whole
+        telling = itertools.compress(self.parts, self.telling)
+        sets = map(RowSet.of, telling)
+        return whole + [each for each in sets if each.repeated <= _MOST_REPEATED]
 
     def sums(self) -> Tensor:
         """Two sums over rows, and the number of units, as int64 modulo 2^64: of several ranks' rows
