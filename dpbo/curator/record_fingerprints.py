@@ -137,7 +137,10 @@ class RowDigests:
         for start in range(0, view.count, step):
             block = slice(start, min(start + step, view.count))
             for place, part in enumerate(_parts(take(block))):
-                found[place, block] = _digests(part, block.stop - start)
+                words = _words(part, block.stop - start)
+                # The 1 makes the digest of a row of zeros no smaller than others (`RowSet`).
+                sums = words @ _keys(words.shape[1]) + np.uint64(1)
+                found[place, block] = _mixed(sums)
         telling = [
             width > 1 or (isinstance(part, list) and not isinstance(part[0], numbers.Number))
             for width, part in zip(widths, parts, strict=True)
@@ -240,12 +243,6 @@ def _parts(records: Any) -> list[Any]:
                     cells = np.stack(cells)
             found.append(cells)
     return found
-
-
-def _digests(part: Any, count: int) -> Digests:
-    words = _words(part, count)
-    # A row of zeros has no smaller digest than others (`RowSet`).
-    return _mixed(words @ _keys(words.shape[1]) + np.uint64(1))
 
 
 @functools.lru_cache
