@@ -10,13 +10,11 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.curator import charged_tables
 from dpbo.curator.handle import Opaque
 from dpbo.curator.named_tables import named_tables
-from dpbo.curator.record_fingerprints import RowDigests, RowSet
+from dpbo.curator.record_fingerprints import RowDigests, RowSet, table_digest
 from dpbo.curator.records import PrivateView, leaves
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event
@@ -144,11 +142,8 @@ class ProtectedRecords(Opaque):
         """
         if records is self.__own.container:
             return True
-        own = RowDigests.of(self.__own)
-        other = RowDigests.of(records)
-        if own is None or other is None:
-            return False
-        return torch.equal(own.sums(), other.sums())
+        digest = table_digest(records, b"")
+        return digest is not None and digest == table_digest(self.__own, b"")
 
     def are_repeated(self) -> bool:
         """Whether the ledger is in memory and another one of this process protects some of the same
@@ -156,6 +151,7 @@ class ProtectedRecords(Opaque):
         ledger = self._ledger
         if ledger.storage.persistent or self._remembered or ledger.void:
             return False
+        self._note_own()
         return self._others_protect()
 
     def before_charge(self, event: Event) -> bool:
@@ -169,6 +165,7 @@ class ProtectedRecords(Opaque):
         ledger = self._ledger
         if self._remembered or event.free or ledger.void:
             return False
+        self._note_own()
         if self._repetition_allowed:
             return True
         repeated = self._others_protect()
@@ -189,7 +186,6 @@ class ProtectedRecords(Opaque):
     def remember(self) -> None:
         """An event was charged: this process and the user's folder know the records as
         protected."""
-        self._note_own()
         self._remembered = True
         for table in self._tables:
             protected_tables.add(table, self._ledger.storage.identity)
@@ -227,8 +223,11 @@ class ProtectedRecords(Opaque):
         ledger = self._ledger
         found = charged_tables.charged([*self._digests])
         own = self._charged().place
-        # Else a ledger that was charged at this place is gone.
-        resumed = any(each.place == own for each in found) and self._begun()
+        resumed = ledger.storage.persistent and any(each.place == own for each in found)
+        if resumed:
+            # Else a ledger that was charged at this place is gone.
+            chain = ledger.chain()
+            resumed = chain.total != chain.cap.zero
         earlier = [each for each in found if not (resumed and each.place == own)]
         if not earlier:
             return ""
@@ -244,16 +243,8 @@ class ProtectedRecords(Opaque):
             raise UsageError(f"Nothing was charged: {text}")
         return text
 
-    def _begun(self) -> bool:
-        """Whether the ledger outlives the process and has charged or reserved anything."""
-        if not self._ledger.storage.persistent:
-            return False
-        chain = self._ledger.chain()
-        return chain.total != chain.cap.zero
-
     def _others_protect(self) -> bool:
         """Whether another budget of this process protects some of these records."""
-        self._note_own()
         budget = self._ledger.storage.identity
         return any(protected_tables.hold(table, but_for=budget) for table in self._tables)
 
@@ -326,10 +317,10 @@ def require_unnamed(name: str, function: Any, records: Any, role: str, remedy: s
         return
     container = records.container if isinstance(records, PrivateView) else records
     own = leaves(container)
-    own_sets = _sets_of_parts(records)
+    own_sets = _sets_of(records, parts_alone=True)
     for variable, table in named:
         same = any(part is each for part in leaves(table) for each in own)
-        if same or _share_rows(_sets_of_parts(table), own_sets):
+        if same or _share_rows(_sets_of(table, parts_alone=True), own_sets):
             raise InputError(
                 name,
                 getattr(function, "__name__", type(function).__name__),
@@ -338,14 +329,9 @@ def require_unnamed(name: str, function: Any, records: Any, role: str, remedy: s
             )
 
 
-def _sets_of(records: Any) -> list[RowSet]:
+def _sets_of(records: Any, *, parts_alone: bool = False) -> list[RowSet]:
     rows = RowDigests.of(records)
-    return [] if rows is None else rows.sets()
-
-
-def _sets_of_parts(records: Any) -> list[RowSet]:
-    rows = RowDigests.of(records)
-    return [] if rows is None else rows.sets_of_parts()
+    return [] if rows is None else rows.sets(parts_alone=parts_alone)
 
 
 def _share_rows(first: list[RowSet], second: list[RowSet]) -> bool:

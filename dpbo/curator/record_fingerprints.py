@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import math
 import numbers
 import pickle
@@ -136,7 +137,10 @@ class RowDigests:
         for start in range(0, view.count, step):
             block = slice(start, min(start + step, view.count))
             for place, part in enumerate(_parts(take(block))):
-                found[place, block] = _digests(part, block.stop - start)
+                words = _words(part, block.stop - start)
+                # The 1 makes the digest of a row of zeros no smaller than others (`RowSet`).
+                sums = words @ _keys(words.shape[1]) + np.uint64(1)
+                found[place, block] = _mixed(sums)
         telling = [
             width > 1 or (isinstance(part, list) and not isinstance(part[0], numbers.Number))
             for width, part in zip(widths, parts, strict=True)
@@ -150,25 +154,21 @@ class RowDigests:
             return self.parts[0]
         return _mixed(_keys(len(self.parts)) @ self.parts)
 
-    def sets(self) -> list[RowSet]:
-        """What is compared with other tables: the rows, and those of parts, such as features under
-        another label."""
-        if not self.parts.size:
-            return []
-        if len(self.parts) == 1:
-            return [RowSet.of(self.rows)]
-        return [RowSet.of(self.rows), *self.sets_of_parts()]
+    def sets(self, *, parts_alone: bool = False) -> list[RowSet]:
+        """What is compared with other tables: the rows, and those of each part that tells of
+        people, such as features under another label.
 
-    def sets_of_parts(self) -> list[RowSet]:
-        """Of the parts that tell of people."""
+        Args:
+            parts_alone: whether the rows as a whole are left out.
+        """
         if not self.parts.size:
             return []
-        sets = [
-            RowSet.of(part)
-            for part, telling in zip(self.parts, self.telling, strict=True)
-            if telling
-        ]
-        return [each for each in sets if each.repeated <= _MOST_REPEATED]
+        whole = [] if parts_alone else [RowSet.of(self.rows)]
+        if whole and len(self.parts) == 1:
+            return whole
+        telling = itertools.compress(self.parts, self.telling)
+        sets = map(RowSet.of, telling)
+        return whole + [each for each in sets if each.repeated <= _MOST_REPEATED]
 
     def sums(self) -> Tensor:
         """Two sums over rows, and the number of units, as int64 modulo 2^64: of several ranks' rows
@@ -243,12 +243,6 @@ def _parts(records: Any) -> list[Any]:
                     cells = np.stack(cells)
             found.append(cells)
     return found
-
-
-def _digests(part: Any, count: int) -> Digests:
-    words = _words(part, count)
-    # A row of zeros has no smaller digest than others (`RowSet`).
-    return _mixed(words @ _keys(words.shape[1]) + np.uint64(1))
 
 
 @functools.lru_cache

@@ -385,8 +385,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "a Dataset's samples are not compared with the records of other budgets",
-        where="dpbo.curator.record_fingerprints:rows_of",
-        old="records = records.records",
+        where="dpbo.curator.record_fingerprints:_reader",
+        old="records = view.records",
         new="return None",
         test=(
             "tests/attacks/test_roles.py"
@@ -1103,20 +1103,20 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "a fingerprint takes a text for one that ends in zeros",
+        "the letters of two texts of a row are interchangeable",
         where="dpbo.curator.record_fingerprints:_text_words",
-        old="lengths[:, None], letters",
-        new="0 * lengths[:, None], letters",
+        old="return _mixed(letters.astype(np.uint64) @ _keys(longest))",
+        new="return letters.astype(np.uint64) @ _keys(longest)",
         test=(
             "tests/unit/curator/test_record_fingerprints.py"
-            "::test_texts_that_differ_have_other_words"
+            "::test_rows_that_differ_in_a_cell_have_other_digests"
         ),
     ),
     Sabotage(
-        "a table's digest leaves out all blocks but the last",
-        where="dpbo.curator.record_fingerprints:TableDigest.of",
-        old="np.add(sums, found_sums, out=sums)",
-        new="sums[:] = found_sums",
+        "a table's digest leaves out all blocks but the first",
+        where="dpbo.curator.record_fingerprints:RowDigests._read",
+        old="range(0, view.count, step)",
+        new="range(0, min(view.count, step), step)",
         test=(
             "tests/unit/curator/test_record_fingerprints.py"
             "::test_the_digest_of_a_table_knows_every_row_and_no_order"
@@ -1983,9 +1983,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "a fit of an objective trains on the table that holds the protected rows",
-        where="dpbo.curator.protected_records:_have_common_rows",
-        old="return first.is_of_people_of(second) or second.is_of_people_of(first)",
-        new="return False",
+        where="dpbo.curator.protected_records:require_unnamed",
+        old="if same or _share_rows",
+        new="if same and _share_rows",
         test="tests/attacks/test_likely_slips.py::test_training_on_the_whole_table_is_refused",
     ),
     Sabotage(
@@ -2229,12 +2229,12 @@ SABOTAGES = (
     ),
     Sabotage(
         "the same people with another label are others",
-        where="dpbo.curator.record_fingerprints:Sketch.is_of_people_of",
-        old="return self.shares_rows_with(other) or not self.columns.isdisjoint(other.columns)",
-        new="return self.shares_rows_with(other)",
+        where="dpbo.curator.record_fingerprints:RowDigests.sets",
+        old="if whole and len(self.parts) == 1:",
+        new="if whole:",
         test=(
             "tests/attacks/test_roles.py"
-            "::test_a_second_budget_over_the_same_people_is_noticed_by_a_column"
+            "::test_a_second_budget_over_the_same_people_is_noticed_under_any_label"
         ),
     ),
     Sabotage(
@@ -2361,9 +2361,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "records are compared one by one where units are groups",
-        "dpbo.curator.record_fingerprints:TableDigest.of",
-        old="grouped = rows.groups is not None",
-        new="grouped = False",
+        "dpbo.curator.record_fingerprints:RowDigests.sums",
+        old="if self.groups is not None:",
+        new="if False:",
         test=(
             "tests/unit/curator/test_reservation.py"
             "::test_records_that_belong_together_otherwise_are_other_records"
