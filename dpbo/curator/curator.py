@@ -719,7 +719,7 @@ class Curator(Opaque):
         queries = []
         laws = []
         for query, answer in map(self._answer, handles):
-            law = mechanism.distribution(query.noise_sensitivity(self.adjacency), answer.quanta)
+            law = mechanism.distribution(query.sensitivity(self.adjacency), answer.quanta)
             require_expressible(query, answer.quanta, law, mechanism, self.units)
             queries.append(query)
             laws.append(law)

@@ -22,7 +22,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpbo.curator.entropy import bernoulli
 from dpbo.curator.labels import folded, is_missing, numbered, of_several_kinds
 from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.isolation import mute_warnings
@@ -296,29 +295,6 @@ class PrivateView:
             part.untyped_storage().data_ptr()
             for part in leaves(self._loaded())
             if isinstance(part, Tensor)
-        )
-
-    def poisson_sample(self, rate: float) -> PrivateView:
-        """A fresh Poisson sample of the units, by the system's entropy, with its rows in record
-        order. It is a shard: there are others.
-        """
-        taken = torch.from_numpy(bernoulli(self.units, rate))
-        if self.groups is None or self.rows is None:
-            positions, groups, rows = taken.nonzero()[:, 0], None, None
-        else:
-            mask = taken.to(self.groups.device)
-            positions = mask[self.groups].nonzero()[:, 0]
-            groups, rows = (mask.cumsum(0) - 1)[self.groups[positions]], self.rows[mask]
-        unfit = None if self.unfit is None else self.unfit[positions.cpu()]
-        return PrivateView(
-            self.take(positions),
-            len(positions),
-            groups,
-            rows,
-            self.public_units,
-            shard=True,
-            unfit=unfit,
-            one_at_a_time=self.one_at_a_time,
         )
 
     def single(self, row: int) -> PrivateView:
