@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _STATED = (
+    "bounds",
     "budget",
     "cells",
     "divisor",
     "largest_difference",
     "max_records_per_unit",
     "reference",
-    "sample_rate",
     "score_range",
     "weights",
     "worst",
@@ -111,7 +111,7 @@ class PrivateObjective:
             resumed, and how many were charged but not delivered because the process was killed.
         bounds: where points are expected, `2 x d` as for `optimize_acqf`. A point further outside
             than 1 % of the width is refused before anything is fitted or charged: a point in other
-            units than `fit` expects is a paid mistake.
+            units than `fit` expects is a paid mistake. The statement lists them as public.
         progress: whether to show a bar that counts evaluations; it appears on a terminal only, and
             shows no times.
         terms: further public facts, as JSON values, for the ledger and the statement. A resumed
@@ -156,6 +156,9 @@ class PrivateObjective:
         if not isinstance(mechanism, NoNoise):
             curator.protected.require_unnamed("score", self._query.score)
             curator.protected.require_unnamed("fit", self._query.fit)
+        stated = self._query.public_inputs()
+        if self._bounds is not None:
+            stated["bounds"] = self._bounds.tolist()
         self._reservation = curator.reserve(
             name,
             mechanism or (GaussianMechanism, LaplaceMechanism),
@@ -163,7 +166,7 @@ class PrivateObjective:
             budget=budget,
             query=self._query,
             given=self._query.given(),
-            terms=reservation_terms(self._query.public_inputs(), terms or {}, also=_STATED),
+            terms=reservation_terms(stated, terms or {}, also=_STATED),
         )
         self.noise_multiplier = self._reservation.event.noise_multiplier
         self.noise_std = self._reservation.noise_std
