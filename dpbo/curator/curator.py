@@ -245,7 +245,11 @@ class Curator(Opaque):
         self.__versions = self.__view.versions_in_memory()
         self._pending = PendingReleases(self._ledger)
         self.protected = ProtectedRecords(
-            self.__view, role, self.ledger, repetition_allowed=allow_repeated
+            self.__view,
+            role,
+            self.ledger,
+            repetition_allowed=allow_repeated,
+            public=example if schema is None else schema,
         )
         if example is None or form is None:
             self._example = self.__view.made_up()

@@ -153,7 +153,7 @@ class PrivateView:
                     "left out where units are groups of records",
                     "Their rows may be in two blocks.",
                 )
-            if not all(map(_is_dense, leaves(_load(records)))):
+            if not all(map(is_dense, leaves(_load(records)))):
                 remedy = "Convert arrays with torch.from_numpy."
                 raise InputError(
                     "records",
@@ -272,7 +272,7 @@ class PrivateView:
     def can_be_views(self) -> bool:
         """Whether blocks of the records are views: of dense tensors on the CPU, each a unit."""
         return self.groups is None and all(
-            _is_dense(part) and part.device.type == "cpu" for part in leaves(self._loaded())
+            is_dense(part) and part.device.type == "cpu" for part in leaves(self._loaded())
         )
 
     def take(self, positions: Tensor | slice) -> Any:
@@ -528,7 +528,7 @@ class _PackedTensor:
     @classmethod
     def pack(cls, part: Any) -> Any:
         """Tensors that numpy can hold, packed; anything else as it is."""
-        if not _is_dense(part) or part.device.type != "cpu" or part.dtype is torch.bfloat16:
+        if not is_dense(part) or part.device.type != "cpu" or part.dtype is torch.bfloat16:
             return part
         return cls(part.detach().numpy().copy())
 
@@ -637,7 +637,7 @@ def _can_be_taken(part: Any) -> bool:
     return _is_array(part) or hasattr(part, "iloc") or _is_csr(part) or isinstance(part, list)
 
 
-def _is_dense(part: Any) -> bool:
+def is_dense(part: Any) -> bool:
     return isinstance(part, Tensor) and part.layout is torch.strided
 
 

@@ -8,7 +8,9 @@ the scaler was fitted to. Columns of whole numbers, or of two different values, 
 Whether a column is found depends on the records: it is for the operator alone.
 """
 
+import functools
 import math
+import operator
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -58,42 +60,52 @@ class _Moments:
             max(self.high, other.high),
         )
 
-    def is_scaled(self, near: float) -> bool:
-        """Whether the mean is 0 and the deviation (by n or by n - 1) 1, or the ends are 0 and 1."""
-        if abs(self.low) <= near and abs(self.high - 1.0) <= near:
-            return True
+    def is_standard(self, near: float) -> bool:
+        """Whether the mean is 0 and the deviation (by n or by n - 1) is 1."""
         deviations = [
             math.sqrt(self.squares / (self.count - less)) for less in (0, 1) if self.count > less
         ]
         return abs(self.mean) <= near and any(abs(each - 1.0) <= near for each in deviations)
 
+    def ends_at_0_and_1(self, near: float) -> bool:
+        return abs(self.low) <= near and abs(self.high - 1.0) <= near
+
 
 def scaled_column(protected: Sequence[Any], public: Sequence[Any]) -> Hashable | None:
     """The name or position of a column that a scaler was fitted to, by all protected rows or by
-    these and the public ones; None if none is found. The public rows alone are not looked at.
+    these and the public ones; None if none is found.
+
+    Where the public rows alone end at 0 and 1, a scaler of these alone may have been used, which is
+    right. Then the protected rows are taken for scaled by themselves only where one row lies at
+    each end: in a column of few values several do.
 
     Args:
-        protected, public: the tables that records consist of, in the same order: DataFrames, Series,
-            and arrays and tensors of one or two dimensions. Others are passed over.
+        protected, public: the tables that records consist of, in the same order: DataFrames,
+            Series, and arrays and tensors of one or two dimensions. Others are passed over.
     """
     for place, table in enumerate(protected):
         beside = dict(_columns(public[place])) if place < len(public) else {}
         for name, column in _columns(table):
-            near = _NEAR[column.itemsize]
-            own = _Moments.of(column)
-            if own.is_scaled(near) and _has_third_value(own, column):
-                return name
-            other = beside.get(name)
-            if other is None:
-                continue
-            both = own + _Moments.of(other)
-            if both.is_scaled(near) and _has_third_value(both, column, other):
+            columns = [column]
+            if name in beside:
+                columns.append(beside[name])
+            if _is_scaled(columns):
                 return name
     return None
 
 
-def _has_third_value(ends: _Moments, *columns: Column) -> bool:
-    return any(bool(((each > ends.low) & (each < ends.high)).any()) for each in columns)
+def _is_scaled(columns: Sequence[Column]) -> bool:
+    """Of a protected column, and the public one if there is one."""
+    own, *others = map(_Moments.of, columns)
+    near = _NEAR[columns[0].itemsize]
+    both = functools.reduce(operator.add, others, own)
+    found = own.is_standard(near) or both.is_standard(near)
+    if any(each.ends_at_0_and_1(near) for each in others):
+        alone = [int((columns[0] == end).sum()) == 1 for end in (own.low, own.high)]
+        found = found or (own.ends_at_0_and_1(near) and all(alone))
+    else:
+        found = found or own.ends_at_0_and_1(near) or both.ends_at_0_and_1(near)
+    return found and any(bool(((each > both.low) & (each < both.high)).any()) for each in columns)
 
 
 def _columns(table: Any) -> Iterator[tuple[Hashable, Column]]:
@@ -101,9 +113,9 @@ def _columns(table: Any) -> Iterator[tuple[Hashable, Column]]:
     if hasattr(table, "iloc"):
         frame = table.to_frame() if table.ndim == 1 else table
         named = [
-            (name, frame.iloc[:, place].to_numpy())
+            (name, frame.iloc[:, place].to_numpy(kind, na_value=np.nan))
             for place, name in enumerate(frame.columns)
-            if str(frame.dtypes.iloc[place]).lower() in ("float32", "float64")
+            if (kind := str(frame.dtypes.iloc[place]).lower()) in ("float32", "float64")
         ]
     else:
         if isinstance(table, torch.Tensor) and is_dense(table):

@@ -937,6 +937,16 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "a scaler of all rows is looked for in the protected table alone",
+        where="dpbo.curator.scaled_tables:_is_scaled",
+        old="found = own.is_standard(near) or both.is_standard(near)",
+        new="found = own.is_standard(near)",
+        test=(
+            "tests/attacks/test_likely_slips.py"
+            "::test_a_scaler_that_saw_protected_rows_is_warned_of[standard]"
+        ),
+    ),
+    Sabotage(
         "samples of one fixed size",
         where="dpbo.curator.entropy:bernoulli",
         old="heads = np.zeros(count, dtype=np.bool_)",
