@@ -16,6 +16,7 @@ from dpbo.curator.handle import Opaque
 from dpbo.curator.named_tables import named_tables
 from dpbo.curator.record_fingerprints import RowDigests, RowSet, table_digest
 from dpbo.curator.records import PrivateView, leaves
+from dpbo.curator.scaled_tables import ScaledRowsWarning, scaled_column
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event
 from dpbo.validation import Name, checked, warn
@@ -27,6 +28,14 @@ _LOG = logging.getLogger(__name__)
 _TABLES = 64
 _NOT_COMPARED = (
     "%s records are not compared with others, because single records cannot be read alike twice"
+)
+_SCALED = (
+    "column {column!r} of the protected records, alone or with the public ones, has mean 0 and"
+    " deviation 1, or the ends 0 and 1, as a scaler writes them. If one was fitted to these rows,"
+    " each row depends on the others, and the guarantee does not hold (assumption"
+    " `rows-stand-alone`). Give the rows as they were, and put the scaler into a Pipeline, given as"
+    " the estimator; or fit it to public rows alone. If the column's ends are published constants,"
+    " all is well. Tell only those who may see the records."
 )
 # The budget of all that no ledger of this process is known to pay for.
 _TRAININGS = "trainings"
@@ -87,12 +96,22 @@ class ProtectedRecords(Opaque):
         role: what they are for.
         ledger: which pays for them.
         repetition_allowed: whether it is accepted that another ledger protects some of them, too.
+        public: public records of the same form, such as examples of them.
     """
 
     def __init__(
-        self, own: PrivateView, role: str, ledger: "Ledger", *, repetition_allowed: bool
+        self,
+        own: PrivateView,
+        role: str,
+        ledger: "Ledger",
+        *,
+        repetition_allowed: bool,
+        public: Any = None,
     ) -> None:
         self.__own = own
+        self._public = public
+        # whether the own records were searched for columns that a scaler wrote
+        self._searched = False
         self._role = role
         self._ledger = ledger
         self._repetition_allowed = repetition_allowed
@@ -134,6 +153,22 @@ class ProtectedRecords(Opaque):
         if not (self._repetition_allowed or self._ledger.void):
             remedy = f"Split the table first, and let {name} name its public part alone."
             require_unnamed(name, function, self.__own, self._role, remedy)
+
+    def warn_if_scaled(self, public: Any = None) -> None:
+        """Warns (`ScaledRowsWarning`) where a scaler seems to have been fitted to the own records,
+        alone or together with public ones; not for a void ledger.
+
+        Args:
+            public: training records; omitted, those that the curator has, if this was not asked
+                before.
+        """
+        if self._ledger.void or (public is None and self._searched):
+            return
+        self._searched = True
+        beside = self._public if public is None else public
+        column = scaled_column(leaves(self.__own.records), leaves(beside))
+        if column is not None:
+            warn(_SCALED.format(column=column), ScaledRowsWarning)
 
     def are(self, records: Any) -> bool:
         """Whether these are the curator's own records, each as often, in any order.

@@ -448,6 +448,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                     remedy = "The Curator that is X_val has its own; its share is `budget`."
                     raise InputError(each.name, value, "left out with a Curator", remedy)
             X_val.protected.require_apart("X_train", trainer.table(), _IN_THE_OPEN)
+            X_val.protected.warn_if_scaled(trainer.table())
             return X_val
         form = trainer.form()
         # Rows of one table have places of their own, equal or not.
@@ -479,6 +480,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         compared = not privacy.allow_repeated and privacy.mechanism is None
         if compared and curator.protected.are_repeated():
             raise UsageError(_REPEATED)
+        if privacy.mechanism is None:
+            curator.protected.warn_if_scaled(trainer.table())
         return curator
 
     def _problem(

@@ -96,16 +96,6 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "a sampled query that nobody vouches for is asked about groups",
-        where="dpbo.queries.sampled:PoissonSampled._evaluate",
-        old="grouped=view.groups is not None",
-        new="grouped=False",
-        test=(
-            "tests/attacks/test_own_queries.py"
-            "::test_a_query_that_nobody_vouches_for_is_refused_on_groups_before_a_charge"
-        ),
-    ),
-    Sabotage(
         "a declaration holds for code that a subclass replaces",
         where="dpbo.queries.query:declares_per_unit",
         old="if any(_is_code(name, inherited) for name in vars(base)):",
@@ -431,67 +421,6 @@ SABOTAGES = (
         test=(
             "tests/unit/papers/test_em_mixture_moments.py"
             "::test_no_record_is_longer_than_one_and_weights_sum_to_one_exactly"
-        ),
-    ),
-    Sabotage(
-        "a sampled cell is taken to vary as a score measured from its middle does",
-        where="dpbo.queries.sampled:PoissonSampled.sampling_variance",
-        old="max(origin - lower, upper - origin)",
-        new="(upper - lower) / 2",
-        test=(
-            "tests/contracts/test_sensitivities.py"
-            "::test_sampled_cells_move_by_no_more_than_declared"
-        ),
-    ),
-    Sabotage(
-        "a sampled unit of many cells is charged as half of one",
-        where="dpbo.queries.sampled:PoissonSampled.noise_sensitivity",
-        old="return self.query.sensitivity(Adjacency.ADD_OR_REMOVE_ONE)",
-        new="full = self.query.sensitivity(Adjacency.ADD_OR_REMOVE_ONE)\n"
-        "        return dataclasses.replace(full, l2=full.l2 / 2)",
-        test=(
-            "tests/contracts/test_sensitivities.py"
-            "::test_sampled_cells_move_by_no_more_than_declared"
-        ),
-    ),
-    Sabotage(
-        "every Poisson release of a curator scores the sample that the first one drew",
-        where="dpbo.queries.sampled:PoissonSampled._evaluate",
-        old=(
-            "def _evaluate(self, view: View, subject: Any) -> Outcome:\n"
-            "        require_per_unit(self.query, grouped=view.groups is not None)\n"
-            "        if not view.can_take:\n"
-            '            raise InputError("records", type(view.records).__name__, "of a kind '
-            'that can be sliced, to be sampled")\n'
-            "        return self.query._evaluate(view.poisson_sample(self.rate), subject)"
-        ),
-        new=(
-            "def _evaluate(self, view: View, subject: Any, _taken: dict[Any, Any] = {}) -> "
-            "Outcome:\n"
-            "        require_per_unit(self.query, grouped=view.groups is not None)\n"
-            "        if not view.can_take:\n"
-            '            raise InputError("records", type(view.records).__name__, "of a kind '
-            'that can be sliced, to be sampled")\n'
-            '        held = getattr(view, "container", view)\n'
-            "        if (known := _taken.get((id(held), self.rate))) is None or known[0] is not "
-            "held:\n"
-            "            known = _taken[id(held), self.rate] = held, "
-            "view.poisson_sample(self.rate)\n"
-            "        return self.query._evaluate(known[1], subject)"
-        ),
-        test=(
-            "tests/unit/queries/test_sampled.py"
-            "::test_the_published_variance_covers_noise_and_sampling"
-        ),
-    ),
-    Sabotage(
-        "a sampled release is charged under adding alone",
-        where="dpbo.queries.sampled:PoissonSampled.release_event",
-        old="rate=self.rate, relation=adjacency.value)",
-        new='rate=self.rate, relation="add-or-remove-one")',
-        test=(
-            "tests/unit/queries/test_sampled.py"
-            "::test_it_is_charged_as_a_sampled_gaussian_of_that_relation[Adjacency.REPLACE_ONE]"
         ),
     ),
     Sabotage(
@@ -1008,6 +937,16 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "a scaler of all rows is looked for in the protected table alone",
+        where="dpbo.curator.scaled_tables:_is_scaled",
+        old="found = own.is_standard(near) or both.is_standard(near)",
+        new="found = own.is_standard(near)",
+        test=(
+            "tests/attacks/test_likely_slips.py"
+            "::test_a_scaler_that_saw_protected_rows_is_warned_of[standard]"
+        ),
+    ),
+    Sabotage(
         "samples of one fixed size",
         where="dpbo.curator.entropy:bernoulli",
         old="heads = np.zeros(count, dtype=np.bool_)",
@@ -1017,24 +956,7 @@ SABOTAGES = (
             "        return words.argsort().argsort() < round(count * rate)\n"
             "    heads = np.zeros(count, dtype=np.bool_)"
         ),
-        test="tests/unit/queries/test_sampled.py::test_units_are_taken_by_themselves_and_anew",
-    ),
-    Sabotage(
-        "Poisson sampling takes rows where units are groups",
-        where="dpbo.curator.records:PrivateView.poisson_sample",
-        old=(
-            "mask = taken.to(self.groups.device)\n"
-            "            positions = mask[self.groups].nonzero()[:, 0]\n"
-            "            groups, rows = (mask.cumsum(0) - 1)[self.groups[positions]], "
-            "self.rows[mask]"
-        ),
-        new=(
-            "positions = torch.from_numpy(bernoulli(self.count, "
-            "rate)).to(self.groups.device).nonzero()[:, 0]\n"
-            "            _, groups, rows = self.groups[positions].unique(return_inverse=True, "
-            "return_counts=True)"
-        ),
-        test="tests/unit/queries/test_sampled.py::test_all_rows_of_a_unit_come_together",
+        test="tests/unit/curator/test_entropy.py::test_units_are_taken_by_themselves_and_anew",
     ),
     Sabotage(
         "a block is copied over the one that is worked on",
@@ -1510,16 +1432,6 @@ SABOTAGES = (
         test=(
             "tests/integration/test_serving.py"
             "::test_nobody_learns_from_the_statement_how_long_an_outcome_takes"
-        ),
-    ),
-    Sabotage(
-        "the time that hides runs counts from their end",
-        where="dpbo.dpsgd.hidden_runs:best_of",
-        old="time.sleep(max(ends - time.monotonic(), 0.0))",
-        new="time.sleep(pad_to or 0.0)",
-        test=(
-            "tests/unit/dpsgd/test_private_selection.py"
-            "::test_the_time_that_hides_runs_counts_from_the_beginning"
         ),
     ),
     Sabotage(

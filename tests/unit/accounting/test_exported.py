@@ -31,7 +31,7 @@ from dpbo.mechanisms import (
     LaplaceMechanism,
     PermuteAndFlipMechanism,
 )
-from dpbo.queries import PoissonSampled, QuantileUtilities
+from dpbo.queries import QuantileUtilities
 from tests.setups import DOUBLE, MEAN, owner
 
 CHOICE = QuantileUtilities(lambda _, r: r, candidates=[0.1, 0.5, 0.9], quantile=0.5)
@@ -68,7 +68,6 @@ def exported(tmp_path, capsys, accounting, sampled=False):
         (MEAN, LaplaceMechanism(8.0)),
         (CHOICE, ExponentialMechanism(10.0)),
         (CHOICE, PermuteAndFlipMechanism(10.0)),
-        (PoissonSampled(MEAN, rate=0.25), GaussianMechanism(3.0)),
     ]
     for query, mechanism in releases:
         if (
