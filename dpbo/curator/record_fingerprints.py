@@ -2,9 +2,10 @@
 records of before?
 
 A row's digest is a sum of k_j w_j modulo 2^64 over its cells, with fixed odd k_j, mixed. The w_j of
-a number is its float32, whatever its dtype; of a text a like sum over its letters, mixed. Anything
-else, and a text of more than 64 letters, counts as the text of its BLAKE2b. A missing value is a
-NaN, whatever stands for it. Two rows that differ agree by chance, about once in 2^50 pairs.
+a number is its float32, whatever its dtype; of a date its microseconds; of a text a like sum over
+its letters, mixed. Anything else, and a text of more than 64 letters, counts as the text of its
+BLAKE2b. A missing value is a NaN, whatever stands for it. Zeros at the end do not count. Two other
+rows agree by chance, about once in 2^50 pairs.
 
 A table counts as two sums over its rows' digests, so neither the order of rows nor how they are
 dealt to ranks matters.
@@ -101,7 +102,8 @@ class RowDigests:
 
     Attributes:
         parts: of the rows of each part, such as features and labels, `p x n`.
-        telling: whether a row of the part may be a person's own: not that of a single number.
+        telling: whether a row of the part may be a person's own: neither a single number nor a
+            table's single word.
         units: number of units.
         groups: the unit of each record; None where each record is one.
     """
@@ -131,9 +133,9 @@ class RowDigests:
             return None
         # Of one row: widths do not depend on how many are read at once.
         parts = _parts(take(slice(min(view.count, 1))))
-        widths = [_words(part, 1).shape[1] for part in parts]
+        width = sum(_words(part, 1).shape[1] for part in parts)
         found = np.zeros((len(parts), view.count), np.uint64)
-        step = max(_BLOCK_CELLS // max(sum(widths), 1), 1)
+        step = max(_BLOCK_CELLS // max(width, 1), 1)
         for start in range(0, view.count, step):
             block = slice(start, min(start + step, view.count))
             for place, part in enumerate(_parts(take(block))):
@@ -141,11 +143,7 @@ class RowDigests:
                 # The 1 makes the digest of a row of zeros no smaller than others (`RowSet`).
                 sums = words @ _keys(words.shape[1]) + np.uint64(1)
                 found[place, block] = _mixed(sums)
-        telling = [
-            width > 1 or (isinstance(part, list) and not isinstance(part[0], numbers.Number))
-            for width, part in zip(widths, parts, strict=True)
-        ]
-        return cls(found, telling, view.units, view.groups)
+        return cls(found, [*map(_tells, parts)], view.units, view.groups)
 
     @property
     def rows(self) -> Digests:
@@ -258,6 +256,13 @@ def _mixed(found: Digests) -> Digests:
     found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return found ^ (found >> np.uint64(31))
+
+
+def _tells(part: Any) -> bool:
+    """Whether a row of a part, of which this is one, may be a person's own."""
+    if isinstance(part, list):
+        return not isinstance(part[0], numbers.Number)
+    return math.prod(part.shape[1:]) > 1
 
 
 def _words(part: Any, count: int) -> Digests:
