@@ -47,7 +47,6 @@ from dpbo.events import SPREAD
 from dpbo.isolation import (
     isolate_generators,
     mute_warnings,
-    raised_by_signal,
     silence_descriptors,
 )
 from dpbo.mechanisms.choice import draw_below
@@ -187,7 +186,8 @@ def _outcome(work: Any, parameters: dict[str, Any], x: torch.Tensor) -> Run:
         raise
     # Also SystemExit: ending the program would reveal the run.
     except BaseException as error:
-        if raised_by_signal(error):
+        # of a time limit
+        if isinstance(error, TimeoutError):
             raise KeyboardInterrupt from None
         number = -math.inf
     if not math.isfinite(number):

@@ -64,7 +64,7 @@ from dpbo.dpsgd.selection import (
 )
 from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.fingerprint import fingerprint
-from dpbo.isolation import isolate_generators, raised_by_signal
+from dpbo.isolation import INTERRUPTS, isolate_generators
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import PrivacyUnit
@@ -556,7 +556,7 @@ class _Models:
         try:
             model = self._study.train(self._study.space.decode(x))
         except Exception as error:
-            if raised_by_signal(error):
+            if isinstance(error, INTERRUPTS):
                 raise
             return None
         self._in_memory[_key(x)] = model

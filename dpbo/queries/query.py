@@ -118,7 +118,7 @@ class IntegerSum:
 class Failure:
     """The evaluation failed on private records. Only the operator may see `kind`.
 
-    `interruption` is what the handler of a signal raised, where one ended the evaluation.
+    `interruption` is what to raise where an interrupt or a time limit ended the evaluation.
     """
 
     kind: str = field(repr=False)

@@ -23,7 +23,7 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.public_form import Column, Form, Leaf
 from dpbo.curator.records import count_records, require_disjoint
 from dpbo.errors import InputError
-from dpbo.isolation import raised_by_signal
+from dpbo.isolation import INTERRUPTS
 from dpbo.privacy import Adjacency
 from dpbo.search.listing import space_of
 from dpbo.space import Space
@@ -384,7 +384,7 @@ class Trainer:
                 return estimator.fit(self._X)
             return estimator.fit(self._X, self._y)
         except Exception as error:
-            if raised_by_signal(error):
+            if isinstance(error, INTERRUPTS):
                 raise
             if self._error_score == "raise":
                 error.add_note(_OF_FIT)

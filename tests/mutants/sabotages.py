@@ -1512,7 +1512,7 @@ SABOTAGES = (
             "        try:\n"
             "            model = self._study.train(self._study.space.decode(x))\n"
             "        except Exception as error:\n"
-            "            if raised_by_signal(error):\n"
+            "            if isinstance(error, INTERRUPTS):\n"
             "                raise\n"
             "            return None"
         ),
