@@ -1682,8 +1682,8 @@ SABOTAGES = (
     Sabotage(
         "text hides protected rows among the training rows",
         where="dpbo.search.search:DPSearch._curator",
-        old="rows_of(_in_form(form, X_val, y_val))",
-        new="rows_of((X_val, y_val))",
+        old="own = _in_form(form, X_val, y_val)",
+        new="own = (X_val, y_val)",
         test=(
             "tests/attacks/test_roles.py"
             "::test_protected_rows_among_public_training_rows_are_refused"
