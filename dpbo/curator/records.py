@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpbo.curator.labels import folded, is_missing, numbered, of_several_kinds
+from dpbo.curator.labels import folded, numbered, of_several_kinds
 from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.isolation import mute_warnings
 from dpbo.privacy import PrivacyUnit
@@ -501,15 +501,10 @@ def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
 
 def _group(labels: Any, count: int) -> tuple[Tensor, Tensor]:
     """Unit index of each record, and number of records of each unit."""
-    distinct, units = numbered("groups", labels)
+    _, units = numbered("groups", labels)
     if len(units) != count:
         raise InputError(
             "groups", Unshown(labels), "one label for each record, in the records' order"
-        )
-    if any(map(is_missing, distinct)):
-        allowed = "present for every record, not None or NaN"
-        raise InputError(
-            "groups", Unshown(labels), allowed, "Give each such record a label of its own."
         )
     rows = np.bincount(units)
     if rows.max(initial=0) > MOST_ROWS_PER_UNIT:

@@ -1045,14 +1045,11 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "labels of several types are merged before they are read",
-        where="dpbo.curator.labels:numbered",
-        old="if len(kinds) != 1 or not kinds <= _PLAIN:",
+        "labels of several kinds are merged",
+        where="dpbo.curator.labels:_values",
+        old="if len({*kinds.values()}) > 1:",
         new="if False:",
-        test=(
-            "tests/unit/curator/test_labels.py"
-            "::test_labels_of_one_and_of_two_kinds_have_the_units_of_labels_read_one_by_one"
-        ),
+        test="tests/unit/curator/test_labels.py::test_values_of_two_kinds_are_refused",
     ),
     Sabotage(
         "partial sums of ranks are added in floats",
