@@ -44,7 +44,7 @@ EVENTS = (
 SAMPLED = PoissonGaussianEvent(3.0, 2, rate=0.25, relation="replace-one")
 
 
-def exported(tmp_path, capsys, accounting, sampled=False):
+def exported(tmp_path, capsys, accounting):
     """The lines that `ledger export` prints after every kind of release that this accounting pays
     for.
     """
@@ -75,6 +75,9 @@ def exported(tmp_path, capsys, accounting, sampled=False):
             is not None
         ):
             curator.release(query, mechanism)
+    if accounting.cost_or_none(SAMPLED) is not None:
+        # As DP-SGD charges its steps.
+        curator.ledger.charge("steps", SAMPLED, {})
     statement = curator.statement()
     assert main(["ledger", "export", url]) == 0
     return statement, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
