@@ -156,7 +156,6 @@ class PrivateObjective:
         if not isinstance(mechanism, NoNoise):
             curator.protected.require_unnamed("score", self._query.score)
             curator.protected.require_unnamed("fit", self._query.fit)
-            curator.protected.warn_if_scaled()
         stated = self._query.public_inputs()
         if self._bounds is not None:
             stated["bounds"] = self._bounds.tolist()

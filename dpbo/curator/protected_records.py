@@ -166,7 +166,10 @@ class ProtectedRecords(Opaque):
             return
         self._searched = True
         beside = self._public if public is None else public
-        column = scaled_column(leaves(self.__own.records), leaves(beside))
+        own, other = (
+            leaves(getattr(each, "tensors", each)) for each in (self.__own.records, beside)
+        )
+        column = scaled_column(own, other)
         if column is not None:
             warn(_SCALED.format(column=column), ScaledRowsWarning)
 
@@ -193,13 +196,15 @@ class ProtectedRecords(Opaque):
         """Whether to `remember` the records once this event is charged: the ledger's first one. Not
         for a void ledger, nor for what is free: neither guarantees.
 
-        Warns where another ledger of this process protects some of the records, or one that ended
+        Warns where a scaler seems to have been fitted to the records, and where another ledger of
+        this process protects some of the records, or one that ended
         protected the same table. Raises UsageError where this ledger outlives the process, and is a
         second one over that table.
         """
         ledger = self._ledger
         if self._remembered or event.free or ledger.void:
             return False
+        self.warn_if_scaled()
         self._note_own()
         if self._repetition_allowed:
             return True

@@ -9,7 +9,6 @@ Whether a column is found depends on the records: it is for the operator alone.
 """
 
 import functools
-import math
 import operator
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,21 +31,22 @@ class ScaledRowsWarning(UserWarning):
 
 @dataclass(frozen=True)
 class _Moments:
-    """Of some numbers: how many, their mean, their squared deviations from it in sum, both ends."""
+    """Of some numbers: how many, their mean, their squared deviations from it in sum, both ends.
+
+    All are numpy's: a square beyond float64 is infinite, and then nothing is standard.
+    """
 
     count: int
-    mean: float
-    squares: float
-    low: float
-    high: float
+    mean: Any
+    squares: Any
+    low: Any
+    high: Any
 
     @classmethod
     def of(cls, column: Column) -> Self:
-        with np.errstate(all="ignore"):
-            mean = column.mean(dtype=np.float64)
-            apart = column - mean
-            squares = float(np.dot(apart, apart))
-        return cls(len(column), float(mean), squares, float(column.min()), float(column.max()))
+        mean = column.mean(dtype=np.float64)
+        apart = column - mean
+        return cls(len(column), mean, np.dot(apart, apart), column.min(), column.max())
 
     def __add__(self, other: Self) -> Self:
         """Of these numbers and the other ones together."""
@@ -63,21 +63,21 @@ class _Moments:
     def is_standard(self, near: float) -> bool:
         """Whether the mean is 0 and the deviation (by n or by n - 1) is 1."""
         deviations = [
-            math.sqrt(self.squares / (self.count - less)) for less in (0, 1) if self.count > less
+            np.sqrt(self.squares / (self.count - less)) for less in (0, 1) if self.count > less
         ]
-        return abs(self.mean) <= near and any(abs(each - 1.0) <= near for each in deviations)
+        return bool(abs(self.mean) <= near) and any(abs(each - 1) <= near for each in deviations)
 
     def ends_at_0_and_1(self, near: float) -> bool:
-        return abs(self.low) <= near and abs(self.high - 1.0) <= near
+        return bool(abs(self.low) <= near and abs(self.high - 1.0) <= near)
 
 
 def scaled_column(protected: Sequence[Any], public: Sequence[Any]) -> Hashable | None:
     """The name or position of a column that a scaler was fitted to, by all protected rows or by
     these and the public ones; None if none is found.
 
-    Where the public rows alone end at 0 and 1, a scaler of these alone may have been used, which is
-    right. Then the protected rows are taken for scaled by themselves only where one row lies at
-    each end: in a column of few values several do.
+    A scaler to 0 and 1 is told by one row at each end: in pixels over 255 or in ratios, whose range
+    is public, many rows lie there. Where the public rows alone end at 0 and 1, a scaler of these
+    alone may have been used, which is right, and the protected rows must say so by themselves.
 
     Args:
         protected, public: the tables that records consist of, in the same order: DataFrames,
@@ -96,16 +96,23 @@ def scaled_column(protected: Sequence[Any], public: Sequence[Any]) -> Hashable |
 
 def _is_scaled(columns: Sequence[Column]) -> bool:
     """Of a protected column, and the public one if there is one."""
-    own, *others = map(_Moments.of, columns)
-    near = _NEAR[columns[0].itemsize]
-    both = functools.reduce(operator.add, others, own)
-    found = own.is_standard(near) or both.is_standard(near)
-    if any(each.ends_at_0_and_1(near) for each in others):
-        alone = [int((columns[0] == end).sum()) == 1 for end in (own.low, own.high)]
-        found = found or (own.ends_at_0_and_1(near) and all(alone))
-    else:
-        found = found or own.ends_at_0_and_1(near) or both.ends_at_0_and_1(near)
-    return found and any(bool(((each > both.low) & (each < both.high)).any()) for each in columns)
+    with np.errstate(all="ignore"):
+        own, *others = map(_Moments.of, columns)
+        near = _NEAR[columns[0].itemsize]
+        both = functools.reduce(operator.add, others, own)
+        if own.is_standard(near) or both.is_standard(near):
+            return any(bool(((each > both.low) & (each < both.high)).any()) for each in columns)
+    tried = [(own, columns[:1])]
+    if not any(each.ends_at_0_and_1(near) for each in others):
+        tried.append((both, columns))
+    return any(
+        each.ends_at_0_and_1(near)
+        and each.count > 2
+        and all(
+            sum(int((part == end).sum()) for part in seen) == 1 for end in (each.low, each.high)
+        )
+        for each, seen in tried
+    )
 
 
 def _columns(table: Any) -> Iterator[tuple[Hashable, Column]]:

@@ -371,9 +371,10 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             adjacency = Adjacency.of(self._protection.adjacency)
             tables = split_once(tables, groups, self.test_size, int(self.random_state), adjacency)
         tables.require_apart(groups, groups_train)
-        trainer = Trainer.of(self, tables.X_train, tables.y_train)
-        scoring = scoring_named(self.scoring, self.score_range, tables.y_train, self.estimator)
-        strategy = self._strategy(scoring, tables.y_train)
+        X_train, y_train = map(training.own_form, (tables.X_train, tables.y_train))
+        trainer = Trainer.of(self, X_train, y_train)
+        scoring = scoring_named(self.scoring, self.score_range, y_train, self.estimator)
+        strategy = self._strategy(scoring, y_train)
         curator = self._curator(tables, groups, trainer, strategy, split=split)
         whole = curator is not X_val
         problem = self._problem(curator, trainer, scoring, groups_train, split=split, whole=whole)

@@ -12,10 +12,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
+from torch.utils.data import TensorDataset
 
 from dpbo import Budget, Curator, DPSearch, PrivacyUnit, PrivateObjective, Space
 from dpbo.curator.scaled_tables import ScaledRowsWarning, scaled_column
 from dpbo.errors import InputError, UsageError
+from dpbo.papers.em import DPKMeans
 from tests.attacks.marks import attack, slip
 
 EACH: dict[str, Any] = {"unit": "record", "adjacency": "replace-one", "budget": Budget(3.0, 1e-6)}
@@ -151,6 +153,11 @@ def test_a_scaler_that_saw_protected_rows_is_warned_of(scaler):
     X, y = people(15)
     with warned:
         search().fit(made(X[:1500]), y[:1500], made(X[1500:]), y[1500:])
+    with warned:
+        DPKMeans(3, budget=EACH["budget"], radius=5.0, max_iter=2).fit(made(X))
+    data = TensorDataset(torch.from_numpy(made(X)), torch.from_numpy(y))
+    with warned:
+        planned(data)
     X, y = people(16)
     with warned:
         statement = planned((made(X), y))
@@ -194,3 +201,15 @@ def test_a_scaled_column_is_found_in_any_order_of_rows_beside_missing_cells_and_
         assert scaled_column([own], []) is None
     by_n_less_one = (X - np.nanmean(X, 0)) / np.nanstd(X, 0, ddof=1)
     assert scaled_column([by_n_less_one[:, 1]], []) == 0
+
+
+def test_pixels_and_ratios_are_no_scaled_columns_and_huge_cells_end_nothing():
+    rng = np.random.default_rng(7)
+    pixels = rng.integers(0, 17, (400, 3)) / 16
+    shown = rng.integers(1, 5, 400)
+    ratios = rng.binomial(shown, 0.4) / shown
+    for public in ([], [pixels[:50]], [pixels]):
+        assert scaled_column([pixels], public) is None
+    assert scaled_column([ratios], []) is None
+    for huge in (1e160, 1e300, np.finfo(float).max):
+        assert scaled_column([np.r_[huge, ratios]], [ratios]) is None

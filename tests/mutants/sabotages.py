@@ -1936,10 +1936,10 @@ SABOTAGES = (
         test="tests/attacks/test_tables.py::test_only_an_unfit_record_counts_as_the_worst",
     ),
     Sabotage(
-        "the training part of a split table keeps the dtype that protected cells gave it",
-        where="dpbo.search.training:split_once",
-        old="Tables(own_form(train), own_form(y_train)",
-        new="Tables(train, y_train",
+        "training rows keep the dtype that protected cells gave their table",
+        where="dpbo.search.search:DPSearch.fit",
+        old="map(training.own_form, (tables.X_train, tables.y_train))",
+        new="(tables.X_train, tables.y_train)",
         test=(
             "tests/integration/test_search.py"
             "::test_one_protected_cell_does_not_change_the_dtype_of_the_training_part"
