@@ -34,7 +34,6 @@ from dpbo.run_counts import (
     FixedRuns,
     PoissonRuns,
     RunCountDistribution,
-    ThresholdStop,
     TruncatedNegativeBinomial,
 )
 
@@ -120,16 +119,6 @@ def expected(law: RunCountDistribution, scores: Array) -> float:
     """
     levels = law.generating(np.arange(len(scores) + 1) / len(scores))
     return float(np.diff(levels) @ scores) + law.none * GUESS
-
-
-def stopped(gamma: float, scores: Array) -> tuple[float, float]:
-    """Expected accuracy and runs of the first run that reaches WANTED."""
-    s = float((scores >= WANTED).mean())
-    ends = gamma + (1 - gamma) * s
-    return (
-        float(scores[scores >= WANTED].mean()) * s / ends + GUESS * gamma * (1 - s) / ends,
-        1.0 / ends,
-    )
 
 
 def bounds(law: Any, base: tuple[Event, ...]) -> dict[str, float]:
@@ -232,7 +221,6 @@ def runs_tables(smoke: bool) -> dict[str, Any]:
     found = {
         "within": _within(base, scores, peer, shapes, smoke),
         "wanted": _wanted(base, scores, peer, shapes, smoke),
-        "threshold": _threshold(base, scores, smoke),
     }
     return {"data": source, "one run": one, "frontier": frontier, **found}
 
@@ -315,34 +303,6 @@ def _wanted(
         )
     )
     return found
-
-
-def _threshold(base: tuple[Event, ...], scores: Array, smoke: bool) -> list[dict[str, float]]:
-    """OpenDP's law, the first run that reaches a public threshold; OpenDP itself takes pure runs
-    alone, at twice their epsilon.
-    """
-    rows = []
-    for gamma in (0.1,) if smoke else (0.1, 0.03, 0.01, 0.003, 0.001, 0.0002, 0.0001):
-        accuracy, runs = stopped(gamma, scores)
-        rows.append(
-            {
-                "gamma": gamma,
-                "mean": runs,
-                "accuracy": accuracy,
-                **bounds(ThresholdStop(gamma), base),
-            }
-        )
-    print(
-        f"\nOpenDP's law: stop at the first run of at least {WANTED}, chosen without the data, or"
-        " by a coin after each other one\n"
-    )
-    print(
-        table(
-            ("coin", "runs", "accuracy", "ratio bound", "dpbo"),
-            [tuple(row.values()) for row in rows],
-        )
-    )
-    return rows
 
 
 def gaussian_table(smoke: bool) -> list[dict[str, float | str]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 from dpbo.errors import InputError
-from dpbo.run_counts import RunCountDistribution, StoppingRule, run_count_from_json
+from dpbo.run_counts import RunCountDistribution, run_count_from_json
 from dpbo.validation import Within, at_least, between, checked
 
 _Multiplier = Annotated[float, between(1e-100, 1e100)]
@@ -170,27 +170,20 @@ class SelectionEvent(Event):
         noise_multiplier: factor on the noise of every event in the base, so that a base can be
             calibrated like other noise.
         base: what one run costs: its output and its score together.
-        run_count: the distribution of the number of runs, or `ThresholdStop`.
+        run_count: the distribution of the number of runs.
         spread: (c, C), where proposals may depend on the results of earlier runs, with densities
             between c and C times the public prior's; (1, 1) if every proposal comes from the prior.
     """
 
     noise_multiplier: _Multiplier = 1.0
     base: Annotated[tuple[Event, ...], _PAID] = dataclasses.field(kw_only=True)
-    run_count: StoppingRule = dataclasses.field(kw_only=True)
+    run_count: RunCountDistribution = dataclasses.field(kw_only=True)
     spread: Annotated[tuple[float, float], SPREAD] = dataclasses.field(
         default=(1.0, 1.0), kw_only=True
     )
     mechanism: ClassVar[str] = "private-selection"
 
     def __post_init__(self) -> None:
-        if self.spread != (1.0, 1.0) and not isinstance(self.run_count, RunCountDistribution):
-            given = type(self.run_count).__name__
-            raise InputError(
-                "run_count",
-                given,
-                "a distribution of the number of runs, where spread is not (1, 1)",
-            )
         _require_one_relation("base", self.relations())
         # Raises InputError where noise is out of its range.
         self.run()

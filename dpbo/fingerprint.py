@@ -171,7 +171,9 @@ class _Walk:
         references = self.detail == "references"
         if isinstance(value, Tensor) and self.detail != "code":
             flat = value.detach().cpu().to_dense().resolve_conj().resolve_neg().reshape(-1)
-            content = flat.view(torch.uint8).numpy().tobytes()
+            # of an expanded tensor the stride is 0, which has no view as bytes
+            dense = flat.clone(memory_format=torch.contiguous_format)
+            content = dense.view(torch.uint8).numpy().tobytes()
             return self.join(f"{kind} {value.dtype} {tuple(value.shape)}", raw=content)
         if isinstance(value, (np.ndarray, np.generic)):
             array = f"{kind} {value.dtype} {value.shape}"

@@ -1,4 +1,4 @@
-"""Nine tools that keep private work from being seen or disturbed, in a process that several
+"""Eight tools that keep private work from being seen or disturbed, in a process that several
 threads share.
 
 - `mute_warnings`: no warning is shown, in any thread: `warnings.catch_warnings` of two threads
@@ -11,24 +11,19 @@ threads share.
 - `PrivateGenerators`: fresh generators that all threads share which see private records at once
 - `fix_generators`: the same generators in one public state, for public work that is repeated
 - `silence_descriptors`: standard output and error closed to C code and subprocesses, too
-- `watch_signals`: tells what a signal's handler raises, as at Ctrl-C or a time limit, from what a
-  score raises on a record
-- `raised_by_signal`: the same of one exception, in public work
+- `interruption`: an interrupt or a time limit, without the frames and the text of the score that it
+  ended
 """
 
 import collections
 import contextlib
 import ctypes
-import functools
 import os
 import random
-import signal
 import sys
 import threading
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -42,17 +37,10 @@ _STANDARD = (1, 2)
 _filters = threading.Lock()
 _generator = threading.RLock()
 _muting: collections.defaultdict[type[Warning], set[object]] = collections.defaultdict(set)
-# Those that say nothing of the records. The others may follow from what a score does with one, such
-# as SIGCHLD, of which torch's handler raises that a worker of the score's own has died.
-_SIGNALS = tuple(
-    getattr(signal, name)
-    for name in (
-        *("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK", "SIGUSR1", "SIGUSR2"),
-        *("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGXCPU"),
-    )
-    if hasattr(signal, name)
-)
-_watched = threading.local()
+INTERRUPTS = (KeyboardInterrupt, SystemExit, TimeoutError)
+"""What ends a program, or a time limit: never taken for a failure of a fit or a score. The handler
+of a time limit, as for `signal.alarm`, raises a TimeoutError.
+"""
 
 
 @contextlib.contextmanager
@@ -264,106 +252,14 @@ def _flush() -> None:
         ctypes.CDLL(None).fflush(None)
 
 
-@contextlib.contextmanager
-def watch_signals() -> Iterator["SignalWatch"]:
-    """Within this, `interruption` gives what the handler of a signal raised, such as Ctrl-C or
-    `signal.alarm`; Python calls handlers in the main thread alone.
-
-    The signal says nothing of the records and ends the program, whatever a score makes of it. The
-    same exception that a score raises on one record would tell of that record: it is confined like
-    every other exception. Taken for the score's own, a time limit would count records as the worst,
-    and the loop that it should end would go on.
-
-    Handlers are called while `raises` of the watch is set. A signal that comes before or afterwards
-    waits for the end of this, so that it interrupts nothing that puts back generators, filters and
-    handlers.
+def interruption(error: BaseException) -> BaseException | None:
+    """A new exception of the same class for one of `INTERRUPTS`, whose text and frames may show a
+    record; None for any other error.
     """
-    watch = SignalWatch()
-    outer = getattr(_watched, "watch", None)
-    noting: dict[int, Any] = {}
-    handlers: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        handlers = _signal_handlers()
-    try:
-        _watched.watch = watch
-        for number, handler in handlers.items():
-            noting[number] = watch.noting(handler)
-            signal.signal(number, noting[number])
-        yield watch
-    finally:
-        _watched.watch = outer
-        _put_back(handlers, noting)
-        for number in watch.waiting:
-            signal.raise_signal(number)
-
-
-class SignalWatch:
-    """A `watch_signals`.
-
-    Attributes:
-        raises: whether handlers are called as signals come.
-        raised: what a handler raised.
-        waiting: signals that came meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self.raises = False
-        self.raised: BaseException | None = None
-        self.waiting = list[int]()
-
-    def noting(self, handler: Callable[[int, FrameType | None], Any]) -> Callable[..., None]:
-        """The handler, called and noted here."""
-
-        def noting(number: int, frame: FrameType | None) -> None:
-            if not self.raises:
-                self.waiting.append(number)
-                return
-            try:
-                handler(number, frame)
-            except BaseException as error:
-                self.raised = error
-                raise
-
-        return noting
-
-
-def _put_back(handlers: dict[int, Any], noting: dict[int, Any]) -> None:
-    try:
-        for number, own in noting.items():
-            # The handler may have set another one.
-            if signal.getsignal(number) is own:
-                signal.signal(number, handlers[number])
-    except BaseException:
-        # Raised by one that is back.
-        _put_back(handlers, noting)
-        raise
-
-
-def _signal_handlers() -> dict[int, Any]:
-    """The handlers that may raise: the others are ignored, or end the process."""
-    found = {}
-    for number in _SIGNALS:
-        handler = signal.getsignal(number)
-        if callable(handler):
-            found[number] = handler
-    return found
-
-
-def interruption() -> BaseException | None:
-    """What a signal's handler raised in the `watch_signals` that this thread is in."""
-    return getattr(getattr(_watched, "watch", None), "raised", None)
-
-
-def raised_by_signal(error: BaseException) -> bool:
-    """Whether a handler of a signal raised this, in public work."""
-    codes = list(map(_code, _signal_handlers().values()))
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_code in codes for frame, _ in frames)
-
-
-def _code(handler: Any) -> Any:
-    """What runs first; None where it is not of Python."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    call = type(handler).__call__
-    return getattr(handler, "__code__", getattr(call, "__code__", None))
+    if isinstance(error, KeyboardInterrupt):
+        return KeyboardInterrupt()
+    if isinstance(error, SystemExit):
+        return SystemExit(1)
+    if isinstance(error, TimeoutError):
+        return TimeoutError("a time limit ended a score")
+    return None

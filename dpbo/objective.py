@@ -39,7 +39,6 @@ from dpbo.notebook import facts_table
 from dpbo.privacy import Budget
 from dpbo.queries.clipped import ClippedMean, ScoreRanges
 from dpbo.queries.query import Query
-from dpbo.queries.sampled import PoissonSampled
 from dpbo.queries.score_evaluation import Score
 from dpbo.space import Space
 from dpbo.validation import POINT, POINTS, Count, Name, Within, checked, is_finite_float64, warn
@@ -50,13 +49,13 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _STATED = (
+    "bounds",
     "budget",
     "cells",
     "divisor",
     "largest_difference",
     "max_records_per_unit",
     "reference",
-    "sample_rate",
     "score_range",
     "weights",
     "worst",
@@ -91,7 +90,7 @@ class PrivateObjective:
             a record (`n`), or m (`n x m`), and is maximised. x is a float64 tensor of shape `d`.
             Or a query of `dpbo.queries` without its subject, which says more about the score:
             `ClippedMean` (weights of metrics, records a unit, failures, role, differences to a
-            reference), `CellMeans` (shares of cells), or `PoissonSampled` of one of these.
+            reference) or `CellMeans` (shares of cells).
         score_range: public (lower, upper) of a record's score, or one pair a metric. Scores beyond
             are clipped. Required with a function, omitted with a query, which has its own; so are
             the next two.
@@ -112,7 +111,7 @@ class PrivateObjective:
             resumed, and how many were charged but not delivered because the process was killed.
         bounds: where points are expected, `2 x d` as for `optimize_acqf`. A point further outside
             than 1 % of the width is refused before anything is fitted or charged: a point in other
-            units than `fit` expects is a paid mistake.
+            units than `fit` expects is a paid mistake. The statement lists them as public.
         progress: whether to show a bar that counts evaluations; it appears on a terminal only, and
             shows no times.
         terms: further public facts, as JSON values, for the ledger and the statement. A resumed
@@ -147,31 +146,27 @@ class PrivateObjective:
         terms: Mapping[str, Any] | None = None,
     ) -> None:
         self._query = _query(score, score_range=score_range, fit=fit, divisor=divisor)
-        kinds: Any = (GaussianMechanism, LaplaceMechanism)
-        mean: ClippedMean
-        if isinstance(self._query, PoissonSampled):
-            kinds = (GaussianMechanism,)
-            mean = self._query.query
-        else:
-            mean = self._query
         self.curator = curator
         self.name = name
         self.evaluations = evaluations
-        self.metrics = mean.metrics
-        self._ranges = mean.ranges
+        self.metrics = self._query.metrics
+        self._ranges = self._query.ranges
         self._bounds = None if bounds is None else bounds.detach().cpu().clone()
         # A baseline protects nothing.
         if not isinstance(mechanism, NoNoise):
-            curator.protected.require_unnamed("score", mean.score)
-            curator.protected.require_unnamed("fit", mean.fit)
+            curator.protected.require_unnamed("score", self._query.score)
+            curator.protected.require_unnamed("fit", self._query.fit)
+        stated = self._query.public_inputs()
+        if self._bounds is not None:
+            stated["bounds"] = self._bounds.tolist()
         self._reservation = curator.reserve(
             name,
-            mechanism or kinds,
+            mechanism or (GaussianMechanism, LaplaceMechanism),
             slots=evaluations,
             budget=budget,
             query=self._query,
-            given=mean.given(),
-            terms=reservation_terms(self._query.public_inputs(), terms or {}, also=_STATED),
+            given=self._query.given(),
+            terms=reservation_terms(stated, terms or {}, also=_STATED),
         )
         self.noise_multiplier = self._reservation.event.noise_multiplier
         self.noise_std = self._reservation.noise_std
@@ -446,10 +441,10 @@ class PrivateObjective:
                 warn(text, NoiseWarning)
 
 
-def _query(score: Score | Query, **settings: Any) -> ClippedMean | PoissonSampled:
+def _query(score: Score | Query, **settings: Any) -> ClippedMean:
     """The query of an objective, without its subject."""
     given = {name: value for name, value in settings.items() if value is not None}
-    if isinstance(score, ClippedMean | PoissonSampled):
+    if isinstance(score, ClippedMean):
         for name, value in given.items():
             remedy = f"Give it to {type(score).__name__}."
             raise InputError(name, value, "omitted where score is a query", remedy)
@@ -458,7 +453,7 @@ def _query(score: Score | Query, **settings: Any) -> ClippedMean | PoissonSample
         raise InputError(
             "score",
             type(score).__name__,
-            "a function, or a ClippedMean, CellMeans or PoissonSampled",
+            "a function, or a ClippedMean or CellMeans",
             "For another query: curator.reserve(...), then curator.evaluate(query, x=...) and"
             " release_all of the reservation, in a loop of your own.",
         )

@@ -13,7 +13,6 @@ complement u because the tail of good scores is where digits matter.
     distribution        P(K = k)                                        f'(1 - u)
     negative binomial   (1-g)^k / (g^-s - 1) prod_{l<k} (l+s)/(l+1)     m (g / (g + (1-g) u))^(1+s)
     Poisson             e^-m m^k / k!                                   m e^(-m u)
-    binomial            C(n, k) c^k (1-c)^(n-k)                         n c (1 - c u)^(n-1)
     fixed               1 at n                                          n (1 - u)^(n-1)
 
 The first has k >= 1. Parameters are taken exactly as floats. Sources: Liu & Talwar 2019; Papernot &
@@ -33,7 +32,7 @@ from numpy.typing import NDArray
 
 from dpbo._mpmath import precision
 from dpbo.errors import InputError
-from dpbo.validation import Probability, Within, at_least, between, checked, checked_constructor
+from dpbo.validation import Probability, Within, at_least, checked, checked_constructor
 
 Array = NDArray[np.float64]
 # Expected runs.
@@ -55,8 +54,8 @@ Shape = Annotated[
 
 @checked_constructor
 @dataclass(frozen=True)
-class StoppingRule(abc.ABC):
-    """A public rule, independent of the records, that decides when the runs end.
+class RunCountDistribution(abc.ABC):
+    """A public distribution of K, which is drawn before any run.
 
     Attributes:
         none: P(K = 0), the probability that nothing is released.
@@ -72,23 +71,12 @@ class StoppingRule(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def most(self) -> float:
-        """The slope at u = 0, which is the expected number of runs."""
+    def mean(self) -> float:
+        """Expected number of runs, which is the slope at u = 0."""
 
     def to_json(self) -> dict[str, Any]:
         """Readable by `run_count_from_json` and by people."""
         return {"distribution": self.name, **dataclasses.asdict(self)}
-
-
-@checked_constructor
-@dataclass(frozen=True)
-class RunCountDistribution(StoppingRule):
-    """A distribution of K, which is drawn before any run."""
-
-    @property
-    def mean(self) -> float:
-        """Expected number of runs."""
-        return self.most
 
     @abc.abstractmethod
     def generating(self, x: Array) -> Array:
@@ -113,7 +101,7 @@ class RunCountDistribution(StoppingRule):
     @checked
     def quantile(self, p: Probability) -> int:
         """Least k with P(K <= k) >= p, for p in (0, 1)."""
-        count = 2 * math.ceil(self.most) + 16
+        count = 2 * math.ceil(self.mean) + 16
         while True:
             start, masses = self.probabilities(count)
             reached = np.flatnonzero(np.cumsum(masses) >= p)
@@ -139,7 +127,7 @@ class TruncatedNegativeBinomial(RunCountDistribution):
     name: ClassVar[str] = "truncated-negative-binomial"
 
     def __post_init__(self) -> None:
-        if self.most > _MOST:
+        if self.mean > _MOST:
             raise InputError(
                 "gamma", self.gamma, f"large enough for at most {_MOST:g} expected runs"
             )
@@ -172,11 +160,11 @@ class TruncatedNegativeBinomial(RunCountDistribution):
         return found
 
     @property
-    def most(self) -> float:
+    def mean(self) -> float:
         return _tnb_mean(self.shape, self.gamma)
 
     def slope(self, u: Array) -> Array:
-        return self.most * (self.gamma / (self.gamma + (1 - self.gamma) * u)) ** (1 + self.shape)
+        return self.mean * (self.gamma / (self.gamma + (1 - self.gamma) * u)) ** (1 + self.shape)
 
     def generating(self, x: Array) -> Array:
         logs = np.log1p(-(1 - self.gamma) * x)
@@ -208,7 +196,7 @@ class PoissonRuns(RunCountDistribution):
     name: ClassVar[str] = "poisson"
 
     @property
-    def most(self) -> float:
+    def mean(self) -> float:
         return self.rate
 
     @property
@@ -230,39 +218,6 @@ class PoissonRuns(RunCountDistribution):
 
 @checked_constructor
 @dataclass(frozen=True)
-class BinomialRuns(RunCountDistribution):
-    """Binomial: at most `trials` runs, each made with probability `chance`. FixedRuns is the case
-    of chance 1.
-    """
-
-    trials: Runs
-    chance: Probability
-    name: ClassVar[str] = "binomial"
-
-    @property
-    def most(self) -> float:
-        return self.trials * self.chance
-
-    @property
-    def none(self) -> float:  # type: ignore[override]
-        return float((1 - self.chance) ** self.trials)
-
-    def slope(self, u: Array) -> Array:
-        return self.most * (1 - self.chance * u) ** (self.trials - 1)
-
-    def generating(self, x: Array) -> Array:
-        return (1 - self.chance * (1 - x)) ** self.trials
-
-    def first(self) -> tuple[int, Any]:
-        return 0, (1 - mpmath.mpf(self.chance)) ** self.trials
-
-    def ratio(self, k: Any) -> Any:
-        chance = _beside(k, self.chance)
-        return chance / (1 - chance) * (self.trials - k) / (k + 1)
-
-
-@checked_constructor
-@dataclass(frozen=True)
 class FixedRuns(RunCountDistribution):
     """Always the same number of runs: far more privacy than a random one of this mean costs."""
 
@@ -270,7 +225,7 @@ class FixedRuns(RunCountDistribution):
     name: ClassVar[str] = "fixed"
 
     @property
-    def most(self) -> float:
+    def mean(self) -> float:
         return float(self.runs)
 
     def slope(self, u: Array) -> Array:
@@ -286,33 +241,6 @@ class FixedRuns(RunCountDistribution):
         return 0 * k
 
 
-@checked_constructor
-@dataclass(frozen=True)
-class ThresholdStop(StoppingRule):
-    """Releases the first run whose score reaches a public threshold; after each other run it stops
-    with probability `gamma`.
-
-    Nothing is released where it stops. With s the probability that a run reaches the threshold, the
-    winner's density is that of one run over gamma + (1 - gamma) s. Source: Liu & Talwar 2019,
-    Theorem 3.1.
-
-    Args:
-        gamma: from 1e-6 to 1.
-    """
-
-    gamma: Annotated[float, between(1 / _MOST, 1.0)]
-    name: ClassVar[str] = "threshold-stop"
-    # Its winner is bounded as that of a negative binomial of this shape.
-    shape: ClassVar[float] = 0.0
-
-    @property
-    def most(self) -> float:
-        return 1.0 / self.gamma
-
-    def slope(self, u: Array) -> Array:
-        return 1.0 / (self.gamma + (1 - self.gamma) * u)
-
-
 def _beside(k: Any, number: float) -> Any:
     """The number as one of mpmath's for an int, as a float for an array."""
     return mpmath.mpf(number) if isinstance(k, int) else number
@@ -326,15 +254,14 @@ def _tnb_mean(shape: float, gamma: float) -> float:
     return shape * (1 - gamma) / gamma / -math.expm1(shape * log)
 
 
-_KINDS: dict[str, type[StoppingRule]] = {
-    kind.name: kind
-    for kind in (TruncatedNegativeBinomial, PoissonRuns, BinomialRuns, FixedRuns, ThresholdStop)
+_KINDS: dict[str, type[RunCountDistribution]] = {
+    kind.name: kind for kind in (TruncatedNegativeBinomial, PoissonRuns, FixedRuns)
 }
 
 
 @checked
-def run_count_from_json(body: Any) -> StoppingRule:
-    """The rule that `to_json` wrote. Raises InputError, a ValueError, on other content."""
+def run_count_from_json(body: Any) -> RunCountDistribution:
+    """The distribution that `to_json` wrote. Raises InputError, a ValueError, on other content."""
     remedy = "Was it written by a newer dpbo?"
     fields = dict(body) if isinstance(body, dict) else {}
     name = fields.pop("distribution", None)

@@ -54,8 +54,8 @@ _SHOWN_FIRST = (
     "in all at most",
     "query",
     "score_range",
+    "bounds",
     "clip",
-    "sample_rate",
     "cells",
 )
 # letters of the declared inputs of one reservation

@@ -51,6 +51,9 @@ hypothesis.settings.load_profile("any machine")
 # Folders of the user's state, one a test, and none of them the user's own.
 STATES = pathlib.Path(tempfile.mkdtemp(prefix="dpbo-state-"))
 os.environ["DPBO_STATE"] = str(STATES / "collection")
+# Of processes that the tests fork: their server begins in any test.
+os.environ["DPBO_FORKED_STATE"] = str(STATES / "forked")
+(STATES / "forked" / "tables.db").mkdir(parents=True)
 
 
 def pytest_unconfigure():

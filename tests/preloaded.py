@@ -4,10 +4,12 @@ early or late is imported here, once.
 
 import contextlib
 import importlib
+import os
 
 from tests.slow.ledger import test_killed
 from tests.slow.ranks import jobs
 
+os.environ["DPBO_STATE"] = os.environ["DPBO_FORKED_STATE"]
 for name in (
     "optuna",
     "psycopg",

@@ -17,7 +17,6 @@ Ratio bound. With R = sup over levels f'(a)/f'(b) and m = E K = sup f':
                                       <= m sum (p - (e^e'/R) q)_+.
     Negative binomial: f'(a)/f'(b) = ((g + (1-g) v)/(g + (1-g) u))^(1+s) <= r^(1+s)
         iff (1-g)(v - r u) <= g (r - 1); so r is the root of (1-g) drev(log r) = g (r - 1).
-    Binomial: ((1-c u)/(1-c v))^(n-1), c delta(log r) = (1-c)(r - 1).
     Poisson: log R = m sup (v - u) = m TV.
 Envelope bound (any law). delta_A(e) <= E_P[ max over u of (f'(1-u) - e^(e-L) f'(1-T(u)))_+ ], L =
     log p/q the loss. Pointwise f'(b) >= f'(1-T(u)), and each outcome takes its worst u. The
@@ -25,14 +24,10 @@ Envelope bound (any law). delta_A(e) <= E_P[ max over u of (f'(1-u) - e^(e-L) f'
     attains the most (Blackwell). On cells [u_i, u_i+1] the slope is taken at the left end and T at
     the right. For e >= 0; below, delta_A(-e) = 1 - e^-e + e^-e delta_A'(e) with the directions
     exchanged.
-Threshold (`ThresholdStop`). A(y) = p(y) / (g + (1-g) s), s = P(score >= tau), so with 1/(g + (1-g)
-    u) for f' and 1/g for m every step holds; "nothing" has density g / (g + (1-g) s) against that
-    of all runs that fail, which is less.
 Renyi (Papernot & Steinke 2022, Theorem 2, negative binomial). R <= [e^((1-1/h) eps(h))
     g^(-1/h)]^(1+s) for every h >= 1, as E = "not S, or a coin of g" has P(E) = g + (1-g) u >= g and
-    Q(E) <= (e^eps(h) P(E))^(1-1/h); int A^l A'^(1-l) <= m R^(l-1) int p^l q^(1-l). For the
-    threshold the same with s = 0 gives their Corollary 16 at h = l - 1. Their figures' ln(1/g - 1)
-    for ln(1/g) is no bound for g > 1/2.
+    Q(E) <= (e^eps(h) P(E))^(1-1/h); int A^l A'^(1-l) <= m R^(l-1) int p^l q^(1-l). Their
+    figures' ln(1/g - 1) for ln(1/g) is no bound for g > 1/2.
 Renyi (Poisson). Let h = (l-1) v - l u <= (l-1) d, d = drev(log(l/(l-1))). Along the levels d(e^(m
     h)) = m e^(m h) (l p - (l-1) q), from e^-m to 1, so the mass e^-m of K = 0 is 1 - int m e^(m h)
     (l p - (l-1) q), and the moment is
@@ -41,9 +36,9 @@ Renyi (Poisson). Let h = (l-1) v - l u <= (l-1) d, d = drev(log(l/(l-1))). Along
     as the bracket is nowhere negative. (Ties: A is a mean along the level, and x^l y^(1-l) is
     convex.) For every m > 0; where m >= 1 it is at most m e^((l-1)(eps(l) + m d)), the known
     Theorem 6, which is false for m < 1.
-Other laws: moment <= f(0) + m R^(l-1) e^((l-1) eps(l)), and of at most n runs n eps(l). Pure runs:
-eps + log R, R against randomised response; the negative binomial's is eps + (1+s) log((e^eps +
-g)/(1 + g e^eps)), below (2+s) eps.
+Renyi (fixed). Moment <= n R^(l-1) e^((l-1) eps(l)), and at most n eps(l). Pure runs: eps + log R, R
+against randomised response; the negative binomial's is eps + (1+s) log((e^eps + g)/(1 + g e^eps)),
+below (2+s) eps.
 
 Rounds that propose by what earlier ones released, at densities within (c, C) of the prior
 (DP-HyPO), have u = max(c u, 1 - C (1-u)) and T = min(1 - c (1-T), C T) in place, weights C f' and
@@ -62,11 +57,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbo.run_counts import (
-    BinomialRuns,
     FixedRuns,
     PoissonRuns,
-    StoppingRule,
-    ThresholdStop,
+    RunCountDistribution,
     TruncatedNegativeBinomial,
 )
 
@@ -204,7 +197,7 @@ _PLAIN = (1.0, 1.0)
 
 
 def winner_profile(
-    run_count: StoppingRule,
+    run_count: RunCountDistribution,
     runs: RunProfiles,
     epsilons: Array,
     *,
@@ -220,28 +213,24 @@ def winner_profile(
     return np.minimum(bound * _UP_BOUND, 1.0)
 
 
-def ratio_bound(run_count: StoppingRule, runs: RunProfiles, epsilons: Array) -> Array:
+def ratio_bound(run_count: RunCountDistribution, runs: RunProfiles, epsilons: Array) -> Array:
     """The ratio bound; 1 where there is no ratio."""
     shift = log_ratio(run_count, runs)
     if math.isfinite(shift):
-        return run_count.most * runs.forward.delta(epsilons - shift)
+        return run_count.mean * runs.forward.delta(epsilons - shift)
     return np.ones_like(epsilons)
 
 
-def log_ratio(run_count: StoppingRule, runs: RunProfiles) -> float:
+def log_ratio(run_count: RunCountDistribution, runs: RunProfiles) -> float:
     """log R in closed form; infinite where there is no ratio."""
     match run_count:
-        case TruncatedNegativeBinomial() | ThresholdStop():
+        case TruncatedNegativeBinomial():
             return (1 + run_count.shape) * math.log1p(
                 runs.reverse.crossing(1 - run_count.gamma, run_count.gamma)
             )
         case PoissonRuns():
             return run_count.rate * float(
                 np.minimum(runs.forward.delta(np.zeros(())), runs.reverse.delta(np.zeros(())))
-            )
-        case BinomialRuns():
-            return (run_count.trials - 1) * math.log1p(
-                runs.forward.crossing(run_count.chance, 1 - run_count.chance)
             )
         case FixedRuns():
             if run_count.runs == 1:
@@ -251,7 +240,7 @@ def log_ratio(run_count: StoppingRule, runs: RunProfiles) -> float:
 
 
 def envelope_bound(
-    run_count: StoppingRule,
+    run_count: RunCountDistribution,
     runs: RunProfiles,
     epsilons: Array,
     *,
@@ -267,11 +256,11 @@ def envelope_bound(
         z = np.exp(np.minimum(epsilons[i : i + rows, None] - profile.losses, 700.0))
         line = np.searchsorted(breaks, z)
         parts.append(np.maximum(w1[line] - z * w2[line], 0.0) @ profile.masses)
-    return np.concatenate(parts) + profile.infinite * run_count.most * spread[1]
+    return np.concatenate(parts) + profile.infinite * run_count.mean * spread[1]
 
 
 def renyi(
-    run_count: StoppingRule,
+    run_count: RunCountDistribution,
     run_curve: Callable[[Array], Array],
     orders: Array,
     runs: Callable[[], RunProfiles | None],
@@ -287,9 +276,9 @@ def renyi(
         inner: orders h among which the best bound on R is chosen.
     """
     curve = run_curve(orders)
-    most = math.log(run_count.most)
+    most = math.log(run_count.mean)
     match run_count:
-        case TruncatedNegativeBinomial() | ThresholdStop():
+        case TruncatedNegativeBinomial():
             ratio = (1 + run_count.shape) * float(
                 ((1 - 1 / inner) * run_curve(inner) - math.log(run_count.gamma) / inner).min()
             )
@@ -307,30 +296,19 @@ def renyi(
                     0.0,
                     most + run_count.rate * (orders - 1) * dh + grown + np.log(-np.expm1(-grown)),
                 ) / (orders - 1)
-    # the most runs; log P(K = 0), where there may be no run
-    many = math.inf
-    nothing = -math.inf
-    match run_count:
-        case BinomialRuns():
-            many = float(run_count.trials)
-            nothing = run_count.trials * math.log1p(-run_count.chance)
-        case FixedRuns():
-            many = float(run_count.runs)
     found = runs()
     if found is None:
         shift = math.inf
     else:
         shift = max(log_ratio(run_count, found), log_ratio(run_count, found.swapped()))
     grown = (orders - 1) * (curve + shift)
-    by_shift = (np.logaddexp(nothing, most + grown) + _ROUNDING * (1 + abs(most) + grown)) / (
-        orders - 1
-    )
-    if math.isfinite(many):
-        return np.minimum(many * curve, by_shift)
+    by_shift = (most + grown + _ROUNDING * (1 + most + grown)) / (orders - 1)
+    if isinstance(run_count, FixedRuns):
+        return np.minimum(run_count.runs * curve, by_shift)
     return by_shift
 
 
-def pure(run_count: StoppingRule, epsilon: float) -> float:
+def pure(run_count: RunCountDistribution, epsilon: float) -> float:
     """Pure epsilon of the winner, runs being pure `epsilon`; infinite where nothing follows in
     floats.
     """
@@ -341,7 +319,7 @@ def pure(run_count: StoppingRule, epsilon: float) -> float:
 
 @functools.lru_cache(maxsize=8)
 def _lines(
-    run_count: StoppingRule, runs: RunProfiles, cells: int, spread: tuple[float, float]
+    run_count: RunCountDistribution, runs: RunProfiles, cells: int, spread: tuple[float, float]
 ) -> tuple[Array, Array, Array]:
     """(w1, w2) of the lines w1 - z w2 that are the largest for some z >= 0, and the z at which one
     replaces the last.
@@ -360,7 +338,7 @@ def _lines(
 
 
 def _weights(
-    run_count: StoppingRule, runs: RunProfiles, cells: int, spread: tuple[float, float]
+    run_count: RunCountDistribution, runs: RunProfiles, cells: int, spread: tuple[float, float]
 ) -> tuple[Array, Array]:
     """For each cell of levels the largest f'(a) and the least f'(b)."""
     u = _levels(run_count, runs, cells)
@@ -374,14 +352,14 @@ def _weights(
     )
 
 
-def _levels(run_count: StoppingRule, runs: RunProfiles, cells: int) -> Array:
+def _levels(run_count: RunCountDistribution, runs: RunProfiles, cells: int) -> Array:
     """0 = u_0 < ... = 1, so spread that neither weight falls much within a cell."""
     rough = np.unique(
         np.concatenate([np.geomspace(1e-15, 1.0, cells // 4), np.linspace(0.0, 1.0, cells // 4)])
     )
     with np.errstate(divide="ignore"):
         logs = [
-            np.maximum(np.log(run_count.slope(level) / run_count.most), -_DEEP)
+            np.maximum(np.log(run_count.slope(level) / run_count.mean), -_DEEP)
             for level in (rough, runs.reverse.tradeoff(rough))
         ]
     effort = -logs[0] - logs[1]

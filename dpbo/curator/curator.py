@@ -245,7 +245,11 @@ class Curator(Opaque):
         self.__versions = self.__view.versions_in_memory()
         self._pending = PendingReleases(self._ledger)
         self.protected = ProtectedRecords(
-            self.__view, role, self.ledger, repetition_allowed=allow_repeated
+            self.__view,
+            role,
+            self.ledger,
+            repetition_allowed=allow_repeated,
+            public=example if schema is None else schema,
         )
         if example is None or form is None:
             self._example = self.__view.made_up()
@@ -717,7 +721,7 @@ class Curator(Opaque):
         queries = []
         laws = []
         for query, answer in map(self._answer, handles):
-            law = mechanism.distribution(query.noise_sensitivity(self.adjacency), answer.quanta)
+            law = mechanism.distribution(query.sensitivity(self.adjacency), answer.quanta)
             require_expressible(query, answer.quanta, law, mechanism, self.units)
             queries.append(query)
             laws.append(law)

@@ -17,7 +17,7 @@ from dpbo.curator.examples import examine, examine_again, try_one
 from dpbo.curator.records import PrivateView, count_records, map_leaves, read_only, versions
 from dpbo.curator.streaming import blocks, to_host
 from dpbo.errors import InputError, PrivacyError, PrivateFailure, ScoreError, UsageError
-from dpbo.isolation import PrivateGenerators, SignalWatch, mute_warnings, watch_signals
+from dpbo.isolation import INTERRUPTS, PrivateGenerators, interruption, mute_warnings
 from dpbo.queries.query import Failure, IntegerSum, Outcome, Query, require_per_unit
 
 T = TypeVar("T")
@@ -88,32 +88,27 @@ class Job:
             self._probe(subject)
         # A library's warning about a record's value would show that value to the operator's
         # notebook. And no frame of what ends this holds an outcome.
-        with watch_signals() as signals, private_generators, mute_warnings():
-            return self._outcome(subject, signals)
+        with private_generators, mute_warnings():
+            return self._outcome(subject)
 
-    def _outcome(self, subject: Any, signals: SignalWatch) -> Outcome:
+    def _outcome(self, subject: Any) -> Outcome:
         try:
-            signals.raises = True
-            outcome = self._score(subject, self.view)
-            signals.raises = False
+            return self._score(subject, self.view)
         except BaseException as error:
-            signals.raises = False
             # With private numbers in its frames: between two calls of the score, or in the code of
             # a query of the user's own, whose text may show a record, too.
-            if signals.raised is None:
-                public = isinstance(error, PrivacyError) or is_of_dpbo(self.query)
-                if public or not isinstance(error, Exception):
-                    raise
-                return Failure("exception")
-        if (raised := signals.raised) is not None:
-            # Its frames, and what it was raised within, may hold records.
-            raised.__traceback__ = raised.__context__ = raised.__cause__ = None
-            return Failure("interrupted", raised)
-        return outcome
+            if (ended := interruption(error)) is not None:
+                return Failure("interrupted", ended)
+            public = isinstance(error, PrivacyError) or is_of_dpbo(self.query)
+            if public or not isinstance(error, Exception):
+                raise
+            return Failure("exception")
 
     def _score(self, subject: Any, view: PrivateView) -> Outcome:
         try:
             before = view.versions()
+        except INTERRUPTS:
+            raise
         except BaseException:  # a Source may name records in what it raises
             return Failure("source")
         most = self.query.rows_at_once()

@@ -20,7 +20,7 @@ from dpbo.curator.labels import on_host
 from dpbo.curator.public_form import Form
 from dpbo.curator.records import PrivateView, count_records, leaves, map_leaves
 from dpbo.errors import ScoreError
-from dpbo.isolation import fix_generators, mute_warnings, raised_by_signal
+from dpbo.isolation import INTERRUPTS, fix_generators, mute_warnings
 from dpbo.queries.score_evaluation import ask, describe_result, tensor_of
 
 Score = Callable[[Any, Any], Any]
@@ -172,7 +172,7 @@ def try_one(score: Score, subject: Any, example: Any) -> None:
         own_score, own_subject = copy.deepcopy((score, subject))
         found = _scores(own_score(own_subject, record))
     except Exception as cause:
-        if raised_by_signal(cause):
+        if isinstance(cause, INTERRUPTS):
             raise
         remedy = (
             "The curator gives it one record at a time, and a copy of the model (copy.deepcopy)"
@@ -438,10 +438,9 @@ def _all_scores(
         try:
             result = call(score, subject, records)
             results.append(_scores(result) if isinstance(result, Iterator) else result)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) or raised_by_signal(error):
-                raise
-            # A score may end the program on a record; here it is a public one.
+        except INTERRUPTS:
+            raise
+        except BaseException:
             results.append(None)
     tensors = [result for result in results if isinstance(result, Tensor)]
     forms = {(each.device, each.dtype, each.shape) for each in tensors}

@@ -73,9 +73,7 @@ class HiddenDraws(Opaque):
             if outcome.interruption is not None:
                 raise outcome.interruption
             return None
-        distribution = mechanism.distribution(
-            query.noise_sensitivity(curator.adjacency), outcome.quanta
-        )
+        distribution = mechanism.distribution(query.sensitivity(curator.adjacency), outcome.quanta)
         _, value, _ = noised(
             query, outcome, distribution, mechanism, curator.entropy, units=curator.units
         )

@@ -1,23 +1,16 @@
 """Unit labels: two records belong to one unit if and only if their labels are equal as values.
 
-Whole numbers, bools, text, bytes, dates, tuples of these, and arrays, tensors and Series of them
-are values. A 0-d tensor or array counts as the value in it, a float as the whole number that it
-stores exactly. Other objects may compare by identity, which would make every record a unit of its
-own, so they are refused by name. Labels of different kinds are refused too: 1 and "1" would be two
-units.
+Whole numbers, text, bytes, bools, and dates and times without a zone are values. Other objects may
+compare by identity, which would make every record a unit of its own, so they are refused by name.
+Labels of different kinds are refused, too: 1 and "1" would be two units.
 """
 
-import collections
 import datetime
-import functools
 import hashlib
-import itertools
 import math
-import numbers
 import unicodedata
 import warnings
 from collections.abc import Iterable, Mapping, Set
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -25,159 +18,123 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpbo.errors import InputError, UsageError
+from dpbo.errors import InputError, Unshown, UsageError
 
-ALLOWED = (
-    "one label a record: whole numbers, text, bytes, dates, or tuples of them, all of one kind"
-)
+ALLOWED = "one label a record: whole numbers, text, bytes, dates or bools, all of one kind"
 _REMEDY = "Convert all labels, in all tables, in one way: numbers by int, anything else by str."
 LOOKALIKES = (
     "some labels differ only in case, spaces or the form of letters, and are protected as different"
     " units. Make them alike if they are the same unit."
 )
-# By its bytes, below which number a float stores every whole number; other floats: 2^53.
-_EXACT = {2: 2**11, 4: 2**24}
 
 
 # of each record's label among the distinct ones
 Places = NDArray[np.int64]
-# Types whose equal labels are equal values.
-_PLAIN = {str, bytes, int, bool}
 
 
 class _Date(str):
     """A date or time without a zone, as text of one resolution."""
 
 
-class _Instant(str):
-    """A time with a zone, as text in UTC."""
-
-
 def numbered(name: str, labels: Any) -> tuple[list[Any], Places]:
-    """The distinct labels, as values, and the place among them of each record's label.
-
-    Missing labels (None, NaN, NaT) are kept, as None or NaN. Numbers and arrays of text or bytes
-    are sorted; others come in the order in which they first occur.
+    """The distinct labels in order, as values, and the place among them of each record's label.
 
     Raises:
-        InputError: labels that do not compare by value, or of different kinds. It names types and
-            shows no label.
+        InputError, UsageError: labels that do not compare by value, of different kinds, or missing.
+            It names types and shows no label.
     """
     array = _array(labels)
     if array is None or array.ndim != 1:
         raise InputError(name, type(labels).__name__, ALLOWED)
-    if array.dtype.kind == "f":
-        given = array[~np.isnan(array)]
-        if not bool(
-            (
-                (given == np.floor(given))
-                & (np.abs(given) < _EXACT.get(array.dtype.itemsize, 2**53))
-            ).all()
-        ):
-            raise UsageError(
-                f"{name} must be {ALLOWED}, but has floats that are not exact whole numbers."
-                f" {_REMEDY}"
-            )
-        array = array.astype(np.float64)
-    if array.dtype.kind in "biuf":
-        return _sorted_numbers(array)
-    parts = array.tolist() if array.dtype.kind in "OUS" else list(array)
-    kinds = {*map(type, parts)}
-    # 1, 1.0 and True are equal, and not all of them are allowed wherever one is.
-    if len(kinds) != 1 or not kinds <= _PLAIN:
-        parts = _values(name, parts)
-    distinct, places = _places(parts)
+    if array.dtype.kind == "M":
+        array = array.astype(object) if len(array) == 0 else _listed(array)
+    if array.dtype.kind == "O":
+        array = _values(name, array)
+    if array.dtype.kind == "f" and bool(np.isnan(array).any()):
+        raise _missing(name, array)
+    if array.dtype.kind not in "biuUSO":
+        raise InputError(name, str(array.dtype), ALLOWED, _REMEDY)
+    found, places = np.unique(array, return_inverse=True)
+    distinct = found.tolist()
     if len(set(_all_folded(distinct))) < len(distinct):
         warnings.warn(f"{name}: {LOOKALIKES}", UserWarning, stacklevel=2)
-    if array.dtype.kind in "US":
-        order = sorted(range(len(distinct)), key=distinct.__getitem__)
-        distinct = [distinct[place] for place in order]
-        places = np.argsort(order)[places]
-    return distinct, places
+    return distinct, places.astype(np.int64)
 
 
-def _values(name: str, parts: list[Any]) -> list[Any]:
-    """Labels of any types as values. Raises as `numbered`."""
-    values = list[Any]()
-    refused = set[str]()
-    for part in parts:
-        try:
-            values.append(_value(part))
-        except Exception:
-            # Its text may show the label.
-            refused.add(type(part).__name__)
+def _values(name: str, labels: NDArray[Any]) -> NDArray[Any]:
+    """Objects as values of Python's own types. Raises as `numbered`."""
+    kinds = {each: _kind_of_type(each) for each in {*map(type, labels)}}
+    if "missing" in kinds.values() or any(map(_is_missing, labels)):
+        raise _missing(name, labels)
+    refused = sorted(each.__name__ for each, kind in kinds.items() if not kind)
     if refused:
-        raise InputError(name, min(refused), ALLOWED, _REMEDY)
-    # Also of equal values: a date is kept as text.
-    if of_several_kinds(values):
+        raise InputError(name, refused[0], ALLOWED, _REMEDY)
+    if len({*kinds.values()}) > 1:
         raise UsageError(f"{name} must be {ALLOWED}, but has labels of different kinds. {_REMEDY}")
-    return values
+    made: dict[str, Any] = {
+        "number": int,
+        "bool": bool,
+        "text": str.__str__,
+        "bytes": bytes,
+        "date": _date,
+    }
+    try:
+        values = [made[kinds[type(label)]](label) for label in labels]
+    # its text may show the label
+    except Exception:
+        remedy = f"A time with a zone is none. {_REMEDY}"
+        raise InputError(name, "datetime", ALLOWED, remedy) from None
+    return _listed(values)
 
 
-def _sorted_numbers(array: NDArray[Any]) -> tuple[list[Any], Places]:
-    """`np.unique` with places, by counting where integers lie close together."""
-    if array.dtype.kind in "iu" and len(array):
-        low = int(array.min())
-        if int(array.max()) - low < 4 * len(array):
-            # Differences from the least one, also of 64 bits without a sign.
-            offsets = (array.astype(np.uint64) - np.uint64(low % 2**64)).astype(np.int64)
-            present = np.bincount(offsets) > 0
-            return [low + int(k) for k in np.flatnonzero(present)], (present.cumsum() - 1)[offsets]
-    distinct, places = np.unique(array, return_inverse=True)
-    return distinct.tolist(), places.astype(np.int64)
+def _missing(name: str, labels: Any) -> InputError:
+    allowed = "present for every record, not None or NaN"
+    return InputError(name, Unshown(labels), allowed, "Give each such record one of its own.")
 
 
-def _places(labels: list[Any]) -> tuple[list[Any], Places]:
-    """The different labels in the order in which they first occur, and the place of each label.
-
-    Sorting Python's hashes is twice as fast as a dict; every label is then compared with the one
-    that it is taken for.
-    """
-    hashes = np.fromiter(map(hash, labels), np.int64, len(labels))
-    _, first, places = np.unique(hashes, return_index=True, return_inverse=True)
-    order = first.argsort()
-    given = _listed(labels)
-    distinct = given[first[order]]
-    places = order.argsort()[places]
-    if bool((distinct[places] == given).all()):
-        return distinct.tolist(), places
-    # Different labels of one hash, such as -1 and -2.
-    found = collections.defaultdict[Any, int](itertools.count().__next__)
-    places = np.fromiter(map(found.__getitem__, labels), np.int64, len(labels))
-    return list(found), places
+def _is_missing(label: Any) -> bool:
+    if isinstance(label, float):
+        return math.isnan(label)
+    return isinstance(label, np.datetime64) and bool(np.isnat(label))
 
 
-def kind_of(value: Any) -> tuple[Any, ...]:
+def kind_of(value: Any) -> str:
     """What kind of value a label is; only labels of one kind can be compared."""
-    if isinstance(value, tuple):
-        return ("tuple", *map(kind_of, value))
-    # The quick tests first; a date is a text of its own kind.
-    # mypy does not know that types are hashable.
-    return (_kind_of_type(type(value)),)  # type: ignore[arg-type]
+    return _kind_of_type(type(value))
 
 
 def of_several_kinds(labels: Iterable[Any]) -> bool:
-    """Whether labels cannot be compared; a missing one counts as of any kind."""
-    return len({kind_of(label) for label in labels if not is_missing(label)}) > 1
+    """Whether labels cannot be compared."""
+    return len({*map(kind_of, labels)}) > 1
 
 
-@functools.cache
 def _kind_of_type(given: type) -> str:
-    kinds = (
-        (numbers.Real, "number"),
-        (_Date, "date"),
-        (_Instant, "instant"),
-        (str, "text"),
-        (bytes, "bytes"),
-    )
-    return next((kind for type_, kind in kinds if issubclass(given, type_)), "missing")
+    """ "" for what is no label."""
+    # the missing values of pandas
+    if given.__name__ in ("NoneType", "NaTType", "NAType"):
+        return "missing"
+    kinds = {
+        "bool": (bool, np.bool_),
+        "number": (int, np.integer),
+        "date": (_Date, datetime.date, np.datetime64),
+        "text": (str,),
+        "bytes": (bytes,),
+    }
+    # numpy's durations are whole numbers, too
+    if issubclass(given, np.timedelta64):
+        return ""
+    return next((kind for kind, types in kinds.items() if issubclass(given, types)), "")
 
 
-def is_missing(value: Any) -> bool:
-    """None or NaN, or a tuple with such a part."""
-    if isinstance(value, tuple):
-        return any(map(is_missing, value))
-    return value is None or (isinstance(value, float) and math.isnan(value))
+def _date(label: Any) -> _Date:
+    """Raises ValueError for a time with a zone, and for none."""
+    if isinstance(label, datetime.datetime) and label.utcoffset() is not None:
+        raise ValueError
+    if hasattr(label, "to_datetime64"):
+        label = label.to_datetime64()
+    elif isinstance(label, datetime.date):
+        label = np.datetime64(label.isoformat())
+    return _Date(np.datetime_as_string(label, unit="as"))
 
 
 def _all_folded(labels: list[Any]) -> list[Any]:
@@ -193,8 +150,6 @@ def folded(value: Any) -> Any:
     """The label without case, spaces and the form of letters: what a reader would take for the same
     label.
     """
-    if isinstance(value, tuple):
-        return tuple(map(folded, value))
     if not isinstance(value, str):
         return value
     if value.isascii() and value.isprintable():
@@ -223,7 +178,7 @@ def hash_labels(labels: Any, key: bytes, *, as_read: bool = False) -> tuple[Tens
         hashlib.blake2b(_label_bytes(label), digest_size=16, key=key).digest() for label in distinct
     )
     if distinct:
-        kind = hashlib.blake2b(repr(kind_of(distinct[0])).encode(), digest_size=8).digest()
+        kind = hashlib.blake2b(kind_of(distinct[0]).encode(), digest_size=8).digest()
     else:
         kind = bytes(8)
     return torch.from_numpy(np.frombuffer(bytearray(hashed), dtype="<i8").reshape(-1, 2)), kind
@@ -231,23 +186,9 @@ def hash_labels(labels: Any, key: bytes, *, as_read: bool = False) -> tuple[Tens
 
 def _label_bytes(label: Any) -> bytes:
     """Bytes that equal labels of one kind have in common, and different labels do not."""
-    if isinstance(label, numbers.Integral):
-        return f"n{int(label)}".encode()
-    if isinstance(label, numbers.Real):
-        if isinstance(label, Fraction) or not math.isfinite(label):
-            number = label
-        else:
-            number = Fraction(float(label))
-        return f"n{number}".encode()
-    if isinstance(label, str):
-        return b"s" + label.encode("utf-8", "surrogatepass")
     if isinstance(label, bytes):
-        return b"b" + label
-    found = b"t"
-    for part in label:
-        content = b"" if part is None else _label_bytes(part)
-        found += len(content).to_bytes(8, "little") + content
-    return found
+        return label
+    return str(label).encode("utf-8", "surrogatepass")
 
 
 def _array(labels: Any) -> NDArray[Any] | None:
@@ -275,51 +216,3 @@ def on_host(part: Any) -> Any:
 def _listed(labels: Any) -> NDArray[Any]:
     """A 1-d array of objects; tuples stay whole."""
     return np.fromiter(labels, dtype=object)
-
-
-def _value(label: Any) -> Any:
-    """The label as one of Python's own types, equal for equal labels alone. Raises TypeError for
-    what may compare by identity.
-    """
-    if type(label) in _PLAIN:
-        return label
-    if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 0:
-        label = on_host(label)[()]
-    if isinstance(label, np.datetime64):
-        if np.isnat(label):
-            return None
-        return _Date(np.datetime_as_string(label, unit="as"))
-    if label is None or type(label).__name__ in ("NaTType", "NAType"):
-        # The missing values of pandas.
-        return None
-    if isinstance(label, datetime.date):
-        zone = label.utcoffset() if isinstance(label, datetime.datetime) else None
-        if zone is None:
-            return _value(
-                label.to_datetime64()
-                if hasattr(label, "to_datetime64")
-                else np.datetime64(label.isoformat())
-            )
-        # In the years 1 and 9999, used for "never", UTC may be out of range.
-        assert isinstance(label, datetime.datetime)
-        moment = label if label.year in (1, 9999) else label.astimezone(datetime.UTC)
-        return _Instant(_value(moment.replace(tzinfo=None)))
-    if isinstance(label, (bool, np.bool_)):
-        return bool(label)
-    if isinstance(label, numbers.Integral):
-        return int(label)
-    if isinstance(label, (float, np.floating)):
-        number = float(label)
-        exact = _EXACT.get(getattr(label, "itemsize", 8), 2**53)
-        if math.isnan(number):
-            return None
-        if not number.is_integer() or abs(number) >= exact:
-            raise TypeError
-        return number
-    if isinstance(label, str):
-        return str.__str__(label)
-    if isinstance(label, bytes):
-        return bytes(label)
-    if isinstance(label, tuple):
-        return tuple(map(_value, label))
-    raise TypeError

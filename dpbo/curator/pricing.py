@@ -165,8 +165,7 @@ def event_of(queries: Sequence[Query], mechanism: Mechanism, adjacency: Adjacenc
 
 
 def noise_std(curator: Curator, mechanism: Mechanism, query: Query) -> Tensor | None:
-    """Standard deviation of a release of the question, `m`, with that of the sampling where units
-    are sampled.
+    """Standard deviation of a release of the question, `m`.
 
     None for a choice, and where only the answer tells its quanta. Raises InputError where this
     noise cannot be drawn.
@@ -175,7 +174,6 @@ def noise_std(curator: Curator, mechanism: Mechanism, query: Query) -> Tensor | 
     quanta = query.quanta(units)
     if quanta is None or isinstance(mechanism, ChoiceMechanism):
         return None
-    distribution: Any = mechanism.distribution(query.noise_sensitivity(curator.adjacency), quanta)
+    distribution: Any = mechanism.distribution(query.sensitivity(curator.adjacency), quanta)
     std = torch.tensor(distribution.std, dtype=torch.float64, device="cpu")
-    sampled = torch.tensor(query.sampling_variance(units), dtype=torch.float64, device="cpu")
-    return ((std * query.affine(units)[1]) ** 2 + sampled).sqrt()
+    return (std * query.affine(units)[1]).abs()

@@ -10,14 +10,13 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.curator import charged_tables
 from dpbo.curator.handle import Opaque
 from dpbo.curator.named_tables import named_tables
-from dpbo.curator.record_fingerprints import RowDigests, RowSet
+from dpbo.curator.record_fingerprints import RowDigests, RowSet, table_digest
 from dpbo.curator.records import PrivateView, leaves
+from dpbo.curator.scaled_tables import ScaledRowsWarning, scaled_column
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event
 from dpbo.validation import Name, checked, warn
@@ -29,6 +28,14 @@ _LOG = logging.getLogger(__name__)
 _TABLES = 64
 _NOT_COMPARED = (
     "%s records are not compared with others, because single records cannot be read alike twice"
+)
+_SCALED = (
+    "column {column!r} of the protected records, alone or with the public ones, has mean 0 and"
+    " deviation 1, or the ends 0 and 1, as a scaler writes them. If one was fitted to these rows,"
+    " each row depends on the others, and the guarantee does not hold (assumption"
+    " `rows-stand-alone`). Give the rows as they were, and put the scaler into a Pipeline, given as"
+    " the estimator; or fit it to public rows alone. If the column's ends are published constants,"
+    " all is well. Tell only those who may see the records."
 )
 # The budget of all that no ledger of this process is known to pay for.
 _TRAININGS = "trainings"
@@ -89,12 +96,22 @@ class ProtectedRecords(Opaque):
         role: what they are for.
         ledger: which pays for them.
         repetition_allowed: whether it is accepted that another ledger protects some of them, too.
+        public: public records of the same form, such as examples of them.
     """
 
     def __init__(
-        self, own: PrivateView, role: str, ledger: "Ledger", *, repetition_allowed: bool
+        self,
+        own: PrivateView,
+        role: str,
+        ledger: "Ledger",
+        *,
+        repetition_allowed: bool,
+        public: Any = None,
     ) -> None:
         self.__own = own
+        self._public = public
+        # whether the own records were searched for columns that a scaler wrote
+        self._searched = False
         self._role = role
         self._ledger = ledger
         self._repetition_allowed = repetition_allowed
@@ -137,6 +154,25 @@ class ProtectedRecords(Opaque):
             remedy = f"Split the table first, and let {name} name its public part alone."
             require_unnamed(name, function, self.__own, self._role, remedy)
 
+    def warn_if_scaled(self, public: Any = None) -> None:
+        """Warns (`ScaledRowsWarning`) where a scaler seems to have been fitted to the own records,
+        alone or together with public ones; not for a void ledger.
+
+        Args:
+            public: training records; omitted, those that the curator has, if this was not asked
+                before.
+        """
+        if self._ledger.void or (public is None and self._searched):
+            return
+        self._searched = True
+        beside = self._public if public is None else public
+        own, other = (
+            leaves(getattr(each, "tensors", each)) for each in (self.__own.records, beside)
+        )
+        column = scaled_column(own, other)
+        if column is not None:
+            warn(_SCALED.format(column=column), ScaledRowsWarning)
+
     def are(self, records: Any) -> bool:
         """Whether these are the curator's own records, each as often, in any order.
 
@@ -144,11 +180,8 @@ class ProtectedRecords(Opaque):
         """
         if records is self.__own.container:
             return True
-        own = RowDigests.of(self.__own)
-        other = RowDigests.of(records)
-        if own is None or other is None:
-            return False
-        return torch.equal(own.sums(), other.sums())
+        digest = table_digest(records, b"")
+        return digest is not None and digest == table_digest(self.__own, b"")
 
     def are_repeated(self) -> bool:
         """Whether the ledger is in memory and another one of this process protects some of the same
@@ -156,19 +189,23 @@ class ProtectedRecords(Opaque):
         ledger = self._ledger
         if ledger.storage.persistent or self._remembered or ledger.void:
             return False
+        self._note_own()
         return self._others_protect()
 
     def before_charge(self, event: Event) -> bool:
         """Whether to `remember` the records once this event is charged: the ledger's first one. Not
         for a void ledger, nor for what is free: neither guarantees.
 
-        Warns where another ledger of this process protects some of the records, or one that ended
+        Warns where a scaler seems to have been fitted to the records, and where another ledger of
+        this process protects some of the records, or one that ended
         protected the same table. Raises UsageError where this ledger outlives the process, and is a
         second one over that table.
         """
         ledger = self._ledger
         if self._remembered or event.free or ledger.void:
             return False
+        self.warn_if_scaled()
+        self._note_own()
         if self._repetition_allowed:
             return True
         repeated = self._others_protect()
@@ -189,7 +226,6 @@ class ProtectedRecords(Opaque):
     def remember(self) -> None:
         """An event was charged: this process and the user's folder know the records as
         protected."""
-        self._note_own()
         self._remembered = True
         for table in self._tables:
             protected_tables.add(table, self._ledger.storage.identity)
@@ -227,8 +263,10 @@ class ProtectedRecords(Opaque):
         ledger = self._ledger
         found = charged_tables.charged([*self._digests])
         own = self._charged().place
-        # Else a ledger that was charged at this place is gone.
-        resumed = any(each.place == own for each in found) and self._begun()
+        resumed = ledger.storage.persistent and any(each.place == own for each in found)
+        if resumed:
+            # Else a ledger that was charged at this place is gone.
+            resumed = ledger.head().total != ledger.cap.zero
         earlier = [each for each in found if not (resumed and each.place == own)]
         if not earlier:
             return ""
@@ -244,15 +282,8 @@ class ProtectedRecords(Opaque):
             raise UsageError(f"Nothing was charged: {text}")
         return text
 
-    def _begun(self) -> bool:
-        """Whether the ledger outlives the process and has charged or reserved anything."""
-        if not self._ledger.storage.persistent:
-            return False
-        return self._ledger.head().total != self._ledger.cap.zero
-
     def _others_protect(self) -> bool:
         """Whether another budget of this process protects some of these records."""
-        self._note_own()
         budget = self._ledger.storage.identity
         return any(protected_tables.hold(table, but_for=budget) for table in self._tables)
 
@@ -325,10 +356,10 @@ def require_unnamed(name: str, function: Any, records: Any, role: str, remedy: s
         return
     container = records.container if isinstance(records, PrivateView) else records
     own = leaves(container)
-    own_sets = _sets_of_parts(records)
+    own_sets = _sets_of(records, parts_alone=True)
     for variable, table in named:
         same = any(part is each for part in leaves(table) for each in own)
-        if same or _share_rows(_sets_of_parts(table), own_sets):
+        if same or _share_rows(_sets_of(table, parts_alone=True), own_sets):
             raise InputError(
                 name,
                 getattr(function, "__name__", type(function).__name__),
@@ -337,14 +368,9 @@ def require_unnamed(name: str, function: Any, records: Any, role: str, remedy: s
             )
 
 
-def _sets_of(records: Any) -> list[RowSet]:
+def _sets_of(records: Any, *, parts_alone: bool = False) -> list[RowSet]:
     rows = RowDigests.of(records)
-    return [] if rows is None else rows.sets()
-
-
-def _sets_of_parts(records: Any) -> list[RowSet]:
-    rows = RowDigests.of(records)
-    return [] if rows is None else rows.sets_of_parts()
+    return [] if rows is None else rows.sets(parts_alone=parts_alone)
 
 
 def _share_rows(first: list[RowSet], second: list[RowSet]) -> bool:

@@ -2,22 +2,24 @@
 records of before?
 
 A row's digest is a sum of k_j w_j modulo 2^64 over its cells, with fixed odd k_j, mixed. The w_j of
-a number is its float32, whatever its dtype; of a text a like sum over its letters, mixed. Anything
-else, and a text of more than 64 letters, counts as the text of its BLAKE2b. A missing value is a
-NaN, whatever stands for it. Two rows that differ agree by chance, about once in 2^50 pairs.
+a number is its float32, whatever its dtype; of a date its microseconds; of a text a like sum over
+its letters, mixed. Anything else, and a text of more than 64 letters, counts as the text of its
+BLAKE2b. A missing value is a NaN, whatever stands for it. Zeros at the end do not count. Two other
+rows agree by chance, about once in 2^50 pairs.
 
 A table counts as two sums over its rows' digests, so neither the order of rows nor how they are
 dealt to ranks matters.
 
 Digests of records are private: a reader who could compare them over time would learn of records.
 None enters a ledger. They stay in memory (protected_records.py), or, under a secret key, in a file
-that only the operator may read (reservation_fingerprints.py, charged_tables.py).
+that only the operator may read (ledger/kept.py, charged_tables.py).
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import math
 import numbers
 import pickle
@@ -100,7 +102,8 @@ class RowDigests:
 
     Attributes:
         parts: of the rows of each part, such as features and labels, `p x n`.
-        telling: whether a row of the part may be a person's own: not that of a single number.
+        telling: whether a row of the part may be a person's own: neither a single number nor a
+            table's single word.
         units: number of units.
         groups: the unit of each record; None where each record is one.
     """
@@ -130,18 +133,17 @@ class RowDigests:
             return None
         # Of one row: widths do not depend on how many are read at once.
         parts = _parts(take(slice(min(view.count, 1))))
-        widths = [_words(part, 1).shape[1] for part in parts]
+        width = sum(_words(part, 1).shape[1] for part in parts)
         found = np.zeros((len(parts), view.count), np.uint64)
-        step = max(_BLOCK_CELLS // max(sum(widths), 1), 1)
+        step = max(_BLOCK_CELLS // max(width, 1), 1)
         for start in range(0, view.count, step):
             block = slice(start, min(start + step, view.count))
             for place, part in enumerate(_parts(take(block))):
-                found[place, block] = _digests(part, block.stop - start)
-        telling = [
-            width > 1 or (isinstance(part, list) and not isinstance(part[0], numbers.Number))
-            for width, part in zip(widths, parts, strict=True)
-        ]
-        return cls(found, telling, view.units, view.groups)
+                words = _words(part, block.stop - start)
+                # The 1 makes the digest of a row of zeros no smaller than others (`RowSet`).
+                sums = words @ _keys(words.shape[1]) + np.uint64(1)
+                found[place, block] = _mixed(sums)
+        return cls(found, [*map(_tells, parts)], view.units, view.groups)
 
     @property
     def rows(self) -> Digests:
@@ -150,25 +152,21 @@ class RowDigests:
             return self.parts[0]
         return _mixed(_keys(len(self.parts)) @ self.parts)
 
-    def sets(self) -> list[RowSet]:
-        """What is compared with other tables: the rows, and those of parts, such as features under
-        another label."""
-        if not self.parts.size:
-            return []
-        if len(self.parts) == 1:
-            return [RowSet.of(self.rows)]
-        return [RowSet.of(self.rows), *self.sets_of_parts()]
+    def sets(self, *, parts_alone: bool = False) -> list[RowSet]:
+        """What is compared with other tables: the rows, and those of each part that tells of
+        people, such as features under another label.
 
-    def sets_of_parts(self) -> list[RowSet]:
-        """Of the parts that tell of people."""
+        Args:
+            parts_alone: whether the rows as a whole are left out.
+        """
         if not self.parts.size:
             return []
-        sets = [
-            RowSet.of(part)
-            for part, telling in zip(self.parts, self.telling, strict=True)
-            if telling
-        ]
-        return [each for each in sets if each.repeated <= _MOST_REPEATED]
+        whole = [] if parts_alone else [RowSet.of(self.rows)]
+        if whole and len(self.parts) == 1:
+            return whole
+        telling = itertools.compress(self.parts, self.telling)
+        sets = map(RowSet.of, telling)
+        return whole + [each for each in sets if each.repeated <= _MOST_REPEATED]
 
     def sums(self) -> Tensor:
         """Two sums over rows, and the number of units, as int64 modulo 2^64: of several ranks' rows
@@ -245,12 +243,6 @@ def _parts(records: Any) -> list[Any]:
     return found
 
 
-def _digests(part: Any, count: int) -> Digests:
-    words = _words(part, count)
-    # A row of zeros has no smaller digest than others (`RowSet`).
-    return _mixed(words @ _keys(words.shape[1]) + np.uint64(1))
-
-
 @functools.lru_cache
 def _keys(count: int) -> Digests:
     """The factors of a sum."""
@@ -264,6 +256,13 @@ def _mixed(found: Digests) -> Digests:
     found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return found ^ (found >> np.uint64(31))
+
+
+def _tells(part: Any) -> bool:
+    """Whether a row of a part, of which this is one, may be a person's own."""
+    if isinstance(part, list):
+        return not isinstance(part[0], numbers.Number)
+    return math.prod(part.shape[1:]) > 1
 
 
 def _words(part: Any, count: int) -> Digests:

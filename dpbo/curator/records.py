@@ -22,8 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpbo.curator.entropy import bernoulli
-from dpbo.curator.labels import folded, is_missing, numbered, of_several_kinds
+from dpbo.curator.labels import folded, numbered, of_several_kinds
 from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.isolation import mute_warnings
 from dpbo.privacy import PrivacyUnit
@@ -154,7 +153,7 @@ class PrivateView:
                     "left out where units are groups of records",
                     "Their rows may be in two blocks.",
                 )
-            if not all(map(_is_dense, leaves(_load(records)))):
+            if not all(map(is_dense, leaves(_load(records)))):
                 remedy = "Convert arrays with torch.from_numpy."
                 raise InputError(
                     "records",
@@ -273,7 +272,7 @@ class PrivateView:
     def can_be_views(self) -> bool:
         """Whether blocks of the records are views: of dense tensors on the CPU, each a unit."""
         return self.groups is None and all(
-            _is_dense(part) and part.device.type == "cpu" for part in leaves(self._loaded())
+            is_dense(part) and part.device.type == "cpu" for part in leaves(self._loaded())
         )
 
     def take(self, positions: Tensor | slice) -> Any:
@@ -296,29 +295,6 @@ class PrivateView:
             part.untyped_storage().data_ptr()
             for part in leaves(self._loaded())
             if isinstance(part, Tensor)
-        )
-
-    def poisson_sample(self, rate: float) -> PrivateView:
-        """A fresh Poisson sample of the units, by the system's entropy, with its rows in record
-        order. It is a shard: there are others.
-        """
-        taken = torch.from_numpy(bernoulli(self.units, rate))
-        if self.groups is None or self.rows is None:
-            positions, groups, rows = taken.nonzero()[:, 0], None, None
-        else:
-            mask = taken.to(self.groups.device)
-            positions = mask[self.groups].nonzero()[:, 0]
-            groups, rows = (mask.cumsum(0) - 1)[self.groups[positions]], self.rows[mask]
-        unfit = None if self.unfit is None else self.unfit[positions.cpu()]
-        return PrivateView(
-            self.take(positions),
-            len(positions),
-            groups,
-            rows,
-            self.public_units,
-            shard=True,
-            unfit=unfit,
-            one_at_a_time=self.one_at_a_time,
         )
 
     def single(self, row: int) -> PrivateView:
@@ -525,15 +501,10 @@ def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
 
 def _group(labels: Any, count: int) -> tuple[Tensor, Tensor]:
     """Unit index of each record, and number of records of each unit."""
-    distinct, units = numbered("groups", labels)
+    _, units = numbered("groups", labels)
     if len(units) != count:
         raise InputError(
             "groups", Unshown(labels), "one label for each record, in the records' order"
-        )
-    if any(map(is_missing, distinct)):
-        allowed = "present for every record, not None or NaN"
-        raise InputError(
-            "groups", Unshown(labels), allowed, "Give each such record a label of its own."
         )
     rows = np.bincount(units)
     if rows.max(initial=0) > MOST_ROWS_PER_UNIT:
@@ -552,7 +523,7 @@ class _PackedTensor:
     @classmethod
     def pack(cls, part: Any) -> Any:
         """Tensors that numpy can hold, packed; anything else as it is."""
-        if not _is_dense(part) or part.device.type != "cpu" or part.dtype is torch.bfloat16:
+        if not is_dense(part) or part.device.type != "cpu" or part.dtype is torch.bfloat16:
             return part
         return cls(part.detach().numpy().copy())
 
@@ -661,7 +632,7 @@ def _can_be_taken(part: Any) -> bool:
     return _is_array(part) or hasattr(part, "iloc") or _is_csr(part) or isinstance(part, list)
 
 
-def _is_dense(part: Any) -> bool:
+def is_dense(part: Any) -> bool:
     return isinstance(part, Tensor) and part.layout is torch.strided
 
 

@@ -76,9 +76,8 @@ def noised(
             numerators = _with_offsets(numerators, answer.quanta, affine)
         drawn = mechanism._sample(numerators, answer.quanta, distribution, entropy)
         published = mechanism.publish(drawn, distribution, affine)
-        sampled = np.asarray(query.sampling_variance(units), dtype=np.float64)
     value, variance = map(torch.from_numpy, published)
-    return drawn, value, variance + torch.from_numpy(sampled)
+    return drawn, value, variance
 
 
 def require_expressible(
@@ -105,12 +104,11 @@ def require_expressible(
         value, variance = mechanism.publish(
             np.zeros(len(quanta), dtype=np.int64), distribution, affine
         )
-        sampled = np.asarray(query.sampling_variance(units), dtype=np.float64)
-    for found in (value, variance + sampled):
+    for found in (value, variance):
         if found.shape != (len(quanta),) or not np.isfinite(found).all():
             raise UsageError(
-                f"affine and sampling_variance of {type(query).__name__} must give a finite value"
-                f" and variance for each of its {len(quanta)} numbers."
+                f"affine of {type(query).__name__} must give a finite value and variance for each"
+                f" of its {len(quanta)} numbers."
             )
 
 

@@ -90,8 +90,8 @@ _ASSUMPTIONS = {
     ),
     "shards-are-disjoint": "no record was given to two processes",
     "rows-stand-alone": (
-        "each row of the one table given was computed from its own record alone: no scaler, imputer"
-        " or encoder was fitted to the table before it was split"
+        "each protected row was computed from its own record, and from public ones: no scaler,"
+        " imputer or encoder was fitted to protected rows, as to a whole table before it was split"
     ),
 }
 _NOTED = "noted by the caller, in these words: dpbo neither makes nor checks this assumption"
@@ -215,11 +215,9 @@ def compose_statement(
     of_scores = "score-keeps-nothing" if birth.one_at_a_time else "score-per-record"
     assumed = {
         name: _ASSUMPTIONS.get(name, _NOTED)
-        for name in (of_scores, "score-total", "timing-not-observed", *noted)
+        for name in (of_scores, "rows-stand-alone", "score-total", "timing-not-observed", *noted)
     }
     split = _split(facts)
-    if split:
-        assumed["rows-stand-alone"] = _ASSUMPTIONS["rows-stand-alone"]
     if "score-per-record" in assumed and (
         birth.grouped or birth.adjacency is Adjacency.ADD_OR_REMOVE_ONE
     ):

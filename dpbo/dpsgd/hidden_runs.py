@@ -1,8 +1,8 @@
 """Hidden runs: several private runs of which only the best is released. The number of runs and the
 other runs stay hidden.
 
-`best_of` draws the number of runs, or stops at a threshold, and hides everything that would reveal
-that number or a losing run:
+`best_of` draws the number of runs and hides everything that would reveal that number or a losing
+run:
 
 - What runs print, log or warn, and what they and their children write to file descriptors 1 and 2,
   is discarded. Files, connections and other streams that a run writes to are not controlled.
@@ -34,10 +34,8 @@ import os
 import pathlib
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Annotated, Any
 
 import torch
@@ -49,7 +47,6 @@ from dpbo.events import SPREAD
 from dpbo.isolation import (
     isolate_generators,
     mute_warnings,
-    raised_by_signal,
     silence_descriptors,
 )
 from dpbo.mechanisms.choice import draw_below
@@ -57,11 +54,10 @@ from dpbo.mechanisms.mechanism import Entropy
 from dpbo.mechanisms.rounding import random_word
 from dpbo.mechanisms.run_count import draw_run_count
 from dpbo.models.builders import default_gp, mute_optimizer_warnings
-from dpbo.run_counts import RunCountDistribution, StoppingRule, ThresholdStop
+from dpbo.run_counts import RunCountDistribution
 from dpbo.space import Space
 from dpbo.validation import Positive, at_least, checked
 
-_WORD = 1 << 64
 _ONE = 1 << 40
 _turn = threading.RLock()
 
@@ -105,11 +101,9 @@ def uniform(space: Space) -> Proposals:
 def best_of(
     work: Callable[[dict[str, Any]], tuple[Any, float]],
     space: Space,
-    run_count: StoppingRule,
+    run_count: RunCountDistribution,
     entropy: Entropy,
     *,
-    threshold: float | None,
-    pad_to: float | None,
     proposals: Proposals | None = None,
 ) -> Run | None:
     """The best of a random number of hidden runs, or None if there was no run. The number is drawn
@@ -121,20 +115,10 @@ def best_of(
     Raises:
         KeyboardInterrupt, ReleaseLost: from a frame that holds nothing private.
     """
-    ends = time.monotonic() + (pad_to or 0.0)
 
     def runs() -> Run | None:
         draw = proposals or uniform(space)
-        if isinstance(run_count, RunCountDistribution):
-            return _largest(work, space, draw_run_count(run_count, entropy), entropy, draw)
-        assert isinstance(run_count, ThresholdStop)
-        assert threshold is not None
-        while True:
-            run = _run(work, space, draw((), entropy))
-            if run.score >= threshold and not run.failed:
-                return run
-            if coin(run_count.gamma, entropy):
-                return None
+        return _largest(work, space, draw_run_count(run_count, entropy), entropy, draw)
 
     def hidden() -> Outcome:
         # An error and its frames are destroyed before output is possible again.
@@ -144,7 +128,6 @@ def best_of(
     outcome = _contained(hidden)
     if outcome is KeyboardInterrupt:
         raise KeyboardInterrupt
-    time.sleep(max(ends - time.monotonic(), 0.0))
     if outcome is ReleaseLost:
         raise ReleaseLost(
             "hidden runs ended with an error; which one is private. They stay charged and are never"
@@ -203,27 +186,13 @@ def _outcome(work: Any, parameters: dict[str, Any], x: torch.Tensor) -> Run:
         raise
     # Also SystemExit: ending the program would reveal the run.
     except BaseException as error:
-        if raised_by_signal(error):
+        # of a time limit
+        if isinstance(error, TimeoutError):
             raise KeyboardInterrupt from None
         number = -math.inf
     if not math.isfinite(number):
         return Run(x, None, -math.inf)
     return Run(x, output, number)
-
-
-def coin(chance: float, entropy: Entropy) -> bool:
-    """True with exactly this probability: compares a uniform number with it, 64 bits at a time,
-    until they differ.
-    """
-    rest = Fraction(chance)
-    while rest:
-        rest *= _WORD
-        whole = int(rest)
-        word = random_word(entropy)
-        if word != whole:
-            return word < whole
-        rest -= whole
-    return False
 
 
 @contextlib.contextmanager

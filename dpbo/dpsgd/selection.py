@@ -19,8 +19,8 @@ caller (assumption `runs-attested`).
 The proof needs that K and all other runs stay hidden. So nothing is printed, logged or stored for a
 run, and errors are not shown: a run that fails has the worst score. A selection whose process was
 killed is lost and never drawn again. The statement names what code cannot hide: the duration
-(assumption `timing-not-observed`; `pad_to` sets a minimum), and what `train` itself writes, sends
-or keeps (assumption `runs-hidden`).
+(assumption `timing-not-observed`), and what `train` itself writes, sends or keeps (assumption
+`runs-hidden`).
 
 Source: Liu & Talwar 2019; Papernot & Steinke 2022. Bounds and proofs:
 dpbo/accounting/selection_bounds.py.
@@ -35,7 +35,7 @@ import random
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,9 +53,9 @@ from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.queries.clipped import ClippedMean, ScoreRanges
 from dpbo.queries.query import copy_mutable
 from dpbo.queries.score_evaluation import Score
-from dpbo.run_counts import StoppingRule, ThresholdStop
+from dpbo.run_counts import RunCountDistribution
 from dpbo.space import Space
-from dpbo.validation import Name, Positive, between, checked, warn
+from dpbo.validation import Name, checked, warn
 
 _PRIOR = (1.0, 1.0)
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -130,12 +130,10 @@ def private_selection(
     train: Callable[[dict[str, Any]], Any],
     *,
     space: Space,
-    run_count: StoppingRule,
+    run_count: RunCountDistribution,
     base: Costs = (),
     score: NoisedScore | None = None,
     adaptive: DensityRatioProposals | None = None,
-    threshold: float | None = None,
-    pad_to: Annotated[Positive, between(0.0, 1e6)] | None = None,
     name: Name = "selection",
 ) -> Selected:
     """Release the best of K runs, K drawn from `run_count`, as one ledger entry. Called again with
@@ -159,8 +157,7 @@ def private_selection(
             code that names another generator is refused. It must read nothing that an earlier run
             left, and return no clock time, memory address or number of a process.
         space: each run's parameters are drawn uniformly from it.
-        run_count: distribution of the number of runs, or `ThresholdStop`, which releases the first
-            run that reaches `threshold`.
+        run_count: distribution of the number of runs.
         base: what `train` costs: the `DPSGDConfig` of each `Session` that it makes, and all other
             events, in the ledger's adjacency; without `score` also those of the returned number.
             Empty if `train` reads none of this ledger's records. A dict such as
@@ -169,8 +166,6 @@ def private_selection(
         score: how the curator scores an output.
         adaptive: lets later runs look where earlier ones did well, at a price; omitted, each draws
             uniformly.
-        threshold: public, chosen without looking at the records; for `ThresholdStop` only.
-        pad_to: seconds that the call takes at least.
         name: name of the selection in the ledger.
 
     Raises:
@@ -185,11 +180,6 @@ def private_selection(
         raise UsageError(
             "hidden runs score all records and draw where they run: give a curator of one process."
         )
-    stops = isinstance(run_count, ThresholdStop)
-    if stops != (threshold is not None) or (threshold is not None and not math.isfinite(threshold)):
-        raise InputError(
-            "threshold", threshold, "a finite number with ThresholdStop, and omitted otherwise"
-        )
     event = selection_event(
         curator,
         run_count=run_count,
@@ -197,7 +187,7 @@ def private_selection(
         score=score,
         spread=_PRIOR if adaptive is None else adaptive.spread,
     )
-    terms = _terms(curator, run_count, space, base, score, threshold, pad_to)
+    terms = _terms(curator, run_count, space, base, score)
     require_no_generator("train", train)
     # Of functions of this package's own, such as `tune`'s, others have fixed what decides.
     functions = {"train": train, "score": None if score is None else score.score}
@@ -214,8 +204,6 @@ def private_selection(
             space,
             run_count,
             curator.entropy,
-            threshold=threshold,
-            pad_to=pad_to,
             proposals=adaptive,
         )
         chosen = Selected(None, None, None)
@@ -234,7 +222,7 @@ def private_selection(
 def selection_event(
     curator: Curator,
     *,
-    run_count: StoppingRule,
+    run_count: RunCountDistribution,
     base: Costs = (),
     score: NoisedScore | None = None,
     spread: tuple[float, float] = _PRIOR,
@@ -281,17 +269,15 @@ def _noise_of(curator: Curator, score: NoisedScore) -> tuple[ClippedMean, Any]:
             "score_range", query.metrics, "of one metric", "A selection maximises one number."
         )
     quanta = [grid.quantum for grid in query.lattices(curator.units)]
-    return query, score.mechanism.distribution(query.noise_sensitivity(curator.adjacency), quanta)
+    return query, score.mechanism.distribution(query.sensitivity(curator.adjacency), quanta)
 
 
 def _terms(
     curator: Curator,
-    run_count: StoppingRule,
+    run_count: RunCountDistribution,
     space: Space,
     base: Costs,
     score: NoisedScore | None,
-    threshold: float | None,
-    pad_to: float | None,
 ) -> dict[str, Any]:
     """The public terms of a selection."""
     others = sorted(set(base) - {curator.ledger.birth.role}) if isinstance(base, Mapping) else []
@@ -303,10 +289,6 @@ def _terms(
         # Few digits: another machine computes the same.
         noise = float(f"{distribution.std[0] * query.affine(curator.units)[1]:.3g}")
         terms |= {"score": "noised by the curator", **query.public_inputs(), "noise_std": noise}
-    if threshold is not None:
-        terms["threshold"] = threshold
-    if pad_to is not None:
-        terms["pad_to"] = pad_to
     if others:
         terms["role"] = others[0]
     return terms

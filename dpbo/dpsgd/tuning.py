@@ -64,7 +64,7 @@ from dpbo.dpsgd.selection import (
 )
 from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.fingerprint import fingerprint
-from dpbo.isolation import isolate_generators, raised_by_signal
+from dpbo.isolation import INTERRUPTS, isolate_generators
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.objective import PrivateObjective
 from dpbo.privacy import PrivacyUnit
@@ -178,15 +178,15 @@ def tune(
             ledger in memory, and records of both roles; the privacy losses add up, and the
             statement says so.
         example: (training, validation), a few public records of the same form for the trial.
-            Omitted, zeros take the place of the numbers, tensors and arrays of the first training
-            record and of the validation records.
+            Omitted, `fit` is tried on zeros in the form of the first training record, and `score`
+            on made-up records in the form of the validation records.
         try_first: before anything is reserved, call `fit` at four points of the space (for "once",
             at `parameters`), each time with stand-in records for two steps, and `score` on the
             model. What they raise is raised as it is. False omits the trial, for a `fit` that takes
             very long to begin. Then a `fit` that always fails spends the whole budget.
 
     Raises:
-        InputError: an argument outside its range, records that zeros cannot stand in for, or
+        InputError: an argument outside its range, records that none can be made up for, or
             repeated records.
         ReservationChanged: the ledger's reservation began with other records.
         ScoreError: in the trial, as whatever else `fit` raises there; nothing was charged.
@@ -301,7 +301,7 @@ class _Study:
             stand_ins = [_zeros(_first(self.training))]
             scored = self.view.made_up()
             if scored is None:
-                raise _without_zeros(type(self.view.container).__name__)
+                raise _without_stand_in(type(self.view.container).__name__)
         else:
             stand_ins = [example[0][i] for i in range(len(example[0]))]
             scored = example[1]
@@ -327,10 +327,10 @@ class _Study:
                     curator.evaluate(self.scored.query(model))
                 except Exception as error:
                     error.add_note(
-                        f"`fit` and `score` were tried with {given} on stand-in records (zeros, or"
-                        " `example`). Nothing was charged. If zeros are no valid records, pass a"
-                        " few public ones: example=(training, validation). try_first=False omits"
-                        " this trial."
+                        f"`fit` and `score` were tried with {given} on stand-in records (`example`,"
+                        " or zeros for `fit` and made-up ones for `score`). Nothing was charged. If"
+                        " these are no valid records, pass a few public ones: example=(training,"
+                        " validation). try_first=False omits this trial."
                     )
                     raise
 
@@ -504,11 +504,11 @@ def _zeros(part: Any) -> Any:
         return np.zeros(part.shape, part.dtype)
     if isinstance(part, torch.Tensor):
         return torch.zeros_like(part)
-    raise _without_zeros(type(part).__name__)
+    raise _without_stand_in(type(part).__name__)
 
 
-def _without_zeros(kind: str) -> InputError:
-    remedy = f"Zeros cannot stand in for a {kind}. Or omit the trial: try_first=False."
+def _without_stand_in(kind: str) -> InputError:
+    remedy = f"None can be made up for a {kind}. Or omit the trial: try_first=False."
     return InputError(
         "example", None, "(training, validation), a few public records of the same form", remedy
     )
@@ -556,7 +556,7 @@ class _Models:
         try:
             model = self._study.train(self._study.space.decode(x))
         except Exception as error:
-            if raised_by_signal(error):
+            if isinstance(error, INTERRUPTS):
                 raise
             return None
         self._in_memory[_key(x)] = model

@@ -1,6 +1,5 @@
 from . import bounds as bounds
 from .algorithm import DPGIBO as DPGIBO
-from .algorithm import choose_clip as choose_clip
 from .algorithm import choose_start as choose_start
 from .design import GIBOSettings as GIBOSettings
 from .gradient_gp import GradientGP as GradientGP
@@ -9,6 +8,5 @@ from .gradient_information import GradientInformation as GradientInformation
 from .gradient_points import suggest_gradient_points as suggest_gradient_points
 from .gradient_posterior import GradientPosterior as GradientPosterior
 from .gradient_query import ClippedGradient as ClippedGradient
-from .lattice import lattice_design as lattice_design
 from .replicas import Replicas as Replicas
 from .replicas import replicate as replicate

@@ -19,13 +19,11 @@ Kernel, clip, bounds and start are public: fixed, or fitted on public data or on
 never on private losses. For a variant with another model or another loop, use
 `posterior_of_one_unit` and `GradientPosterior.gradient_query`: examples/gibo_variant.py.
 
-`choose_start` and `choose_clip` choose two of the arguments privately, each by one release of the
-exponential mechanism:
+`choose_start` chooses the start privately, by one release of the exponential mechanism:
 
     start = choose_start(curator, loss, candidates, loss_range=(0.0, 3.0), budget=0.1)
-    clip = choose_clip(curator, loss, bounds=bounds, candidates=[0.1, 0.3, 1.0, 3.0], budget=0.02)
 
-In paired simulations neither was a sure gain, so neither is a default.
+In paired simulations it was no sure gain, so it is no default.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -49,7 +47,7 @@ from dpbo.curator.statements import compose_statement
 from dpbo.errors import InputError, LedgerError, LedgerMismatch, LedgerUnavailable, PrivacyError
 from dpbo.gibo.design import BOUNDS, Frame, GIBODesign, GIBOSettings
 from dpbo.gibo.gradient_posterior import GradientPosterior
-from dpbo.gibo.gradient_query import ClippedGradient, Loss, lengths
+from dpbo.gibo.gradient_query import ClippedGradient, Loss
 from dpbo.isolation import without_default_device
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
@@ -59,7 +57,7 @@ from dpbo.objective import NoiseWarning
 from dpbo.privacy import Budget
 from dpbo.queries.query import Query
 from dpbo.queries.score_evaluation import tensor_of
-from dpbo.queries.utilities import CandidateScores, QuantileUtilities
+from dpbo.queries.utilities import CandidateScores
 from dpbo.statement import Statement
 from dpbo.validation import POINTS, Count, ScoreRange, checked, warn
 
@@ -444,75 +442,6 @@ def choose_start(
     return candidates[
         _choose(curator, query, mechanism, name, {"candidates": candidates.tolist()}, loss)
     ].clone()
-
-
-@checked
-def choose_clip(
-    curator: Curator,
-    loss: Loss,
-    *,
-    bounds: Annotated[torch.Tensor, BOUNDS],
-    candidates: Sequence[float],
-    budget: Budget | float | Fraction,
-    quantile: float = 0.9,
-    start: torch.Tensor | None = None,
-    kernel: Kernel | None = None,
-    settings: GIBOSettings | None = None,
-    name: str = "choose clip",
-) -> float:
-    """Choose privately one of several public clips, near a quantile of the units' gradient lengths
-    at the start.
-
-    Ties favour the smallest clip: of clips that are equally good, all above the longest gradient, a
-    larger one only adds noise. A unit of several records counts by the mean of their gradients'
-    lengths. Called again with the same name and arguments, it returns what the ledger holds.
-
-    Args:
-        curator, loss, bounds, start, kernel, settings: as in DPGIBO.
-        candidates: two or more public clips, positive and increasing, in units of the loss per box
-            width (`settings.unit_box`), else per unit of x.
-        budget: what the choice may spend: a `Budget`, or a share in (0, 1] of the curator's.
-        quantile: in (0, 1): the share of units whose gradients are shorter than the clip that is
-            looked for.
-        name: name of the choice in the ledger.
-
-    Returns:
-        One of the candidates, for `DPGIBO(clip=...)`. The choice is noisy, so it may be another
-        than the best one.
-
-    Raises:
-        InputError: an argument outside its range.
-        BudgetExceeded: the budget is not left.
-        LedgerMismatch: the name belongs to another choice.
-    """
-    settings = GIBOSettings.recommended() if settings is None else settings
-    frame = Frame(bounds, settings.unit_box)
-    kernel = kernel_on(bounds.device, kernel)
-    theta = frame.start(start)
-    posterior = GradientPosterior(kernel, 0.0, jitter=settings.jitter)
-    design = GIBODesign(frame.box, bounds.shape[1] + 1, settings)
-    Z = design.points(posterior, frame.inward(theta), 0)
-    X = frame.outward(Z)
-    weights = posterior.conditioned_on(Z).weights(frame.inward(theta))
-
-    def gradient_lengths(_: Any, records: Any) -> torch.Tensor:
-        return lengths([tensor_of(loss(x.clone(), records)).double() for x in X], weights)
-
-    mechanism = next(priced(curator, [ExponentialMechanism], budget))
-    query = QuantileUtilities(
-        gradient_lengths,
-        candidates=candidates,
-        quantile=quantile,
-        step_cost=_TIE * mechanism.noise_multiplier,
-    )
-    terms = {
-        "quantile": quantile,
-        "bounds": bounds.tolist(),
-        "start": theta.tolist(),
-        "kernel": describe_kernel(kernel),
-        "settings": str(settings),
-    }
-    return float(candidates[_choose(curator, query, mechanism, name, terms, loss)])
 
 
 def _choose(

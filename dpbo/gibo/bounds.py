@@ -230,8 +230,7 @@ def theorem_b_2(
 
     Args:
         prior_trace: trace of the gradient's prior covariance.
-        points: number of the design's points; `lattice_design` with the returned tolerance gives
-            it.
+        points: number of the design's points.
         batch_size: b, the points of one iteration.
     """
     kept = 1.0 - step * convexity

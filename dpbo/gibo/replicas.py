@@ -202,7 +202,7 @@ class _Noised:
         """Take this noise from these sources; returns its length over the clip."""
         self._law = law
         self._sources = sources
-        sensitivity = self._query.noise_sensitivity(self._adjacency)
+        sensitivity = self._query.sensitivity(self._adjacency)
         distribution: Any = law.distribution(sensitivity, self.quanta)
         self._distribution = distribution
         gain = self._query.affine(self._units)[1]

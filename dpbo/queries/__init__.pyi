@@ -6,7 +6,6 @@ from .query import IntegerSum as IntegerSum
 from .query import Query as Query
 from .query import Sensitivity as Sensitivity
 from .query import View as View
-from .sampled import PoissonSampled as PoissonSampled
 from .unit_sum import UnitSum as UnitSum
 from .utilities import CandidateScores as CandidateScores
 from .utilities import QuantileUtilities as QuantileUtilities

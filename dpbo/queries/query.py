@@ -46,8 +46,7 @@ class View(Protocol):
         rows: number of records of each unit (int64), or None when each record is a unit.
         units: number of units, private under ADD_OR_REMOVE_ONE.
         public_units: number of units where the adjacency makes it public, else None.
-        shard: whether these are only some of the units, because other processes hold the rest or
-            because they are a sample.
+        shard: whether these are only some of the units, because other processes hold the rest.
         earlier: the `per_unit` values of the answers that the query names in `handles()`, in that
             order.
         device: the device that records are scored on; public.
@@ -94,11 +93,6 @@ class View(Protocol):
     def keep(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make()` computed, kept until another key is asked for or the records change."""
 
-    def poisson_sample(self, rate: float) -> View:
-        """The view of a fresh sample that takes each unit with probability `rate`; `public_units`
-        stays that of all units.
-        """
-
     def single(self, row: int) -> View:
         """The view of one record."""
 
@@ -124,7 +118,7 @@ class IntegerSum:
 class Failure:
     """The evaluation failed on private records. Only the operator may see `kind`.
 
-    `interruption` is what the handler of a signal raised, where one ended the evaluation.
+    `interruption` is what to raise where an interrupt or a time limit ended the evaluation.
     """
 
     kind: str = field(repr=False)
@@ -221,21 +215,9 @@ class Query(abc.ABC):
     def public_inputs(self) -> dict[str, Any]:
         """What the user declares public, as JSON values, for the ledger and the statement."""
 
-    def noise_sensitivity(self, adjacency: Adjacency) -> Sensitivity:
-        """The bound that the noise multiplier multiplies. It is the sensitivity, except where
-        `release_event` accounts otherwise.
-        """
-        return self.sensitivity(adjacency)
-
     def release_event(self, event: Event, adjacency: Adjacency) -> Event:
         """The event that a release of this query is charged as, given the mechanism's."""
         return event
-
-    def sampling_variance(self, units: int | None) -> Sequence[float] | float:
-        """Public bound on the variance that the published value has without any noise, for example
-        from Poisson sampling.
-        """
-        return 0.0
 
     def quanta(self, units: int | None) -> Sequence[float] | None:
         """Quanta of the exact answer; None where only the answer itself tells them. `units` is

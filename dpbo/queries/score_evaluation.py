@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dpbo.errors import ScoreError
-from dpbo.isolation import interruption, raised_by_signal
+from dpbo.isolation import INTERRUPTS, interruption
 from dpbo.queries.query import Failure, View, copy_mutable
 
 Score = Callable[[Any, Any], Any]
@@ -68,11 +68,11 @@ def score_records(
             return reduce(scores())
         # private, whatever it is
         except BaseException as error:
-            return Failure(_kind(error))
+            return _failure(error)
 
     if not view.one_at_a_time:
         result = guarded(lambda: _together(score, subject, view, metrics))
-        if not isinstance(result, Failure) or result.kind == "interrupted" or not view.can_take:
+        if not isinstance(result, Failure) or result.interruption is not None or not view.can_take:
             return result
     scores = _scores(score, subject, view, metrics)
     if isinstance(scores, Failure):
@@ -133,7 +133,7 @@ def probe_score(
         result = ask(score, subject, example)
         reduce(_pieces(result, count, metrics))
     except Exception as cause:
-        if raised_by_signal(cause):
+        if isinstance(cause, INTERRUPTS):
             raise
         of_batches = isinstance(result, Iterator) and not isinstance(cause, _WrongShape)
         if result is _NOT_CALLED or of_batches:
@@ -272,9 +272,10 @@ def _one_by_one(score: Score, subject: Any, view: View, metrics: int) -> _Found 
             scores[row] = _joined(own_score(own_subject, view.single(row).records), 1, metrics)[0]
             known[row] = True
         except BaseException as error:
-            kind = _kind(error)
-            if kind == "interrupted":
-                return Failure(kind)
+            failure = _failure(error)
+            if failure.interruption is not None:
+                return failure
+            kind = failure.kind
     return scores, known, kind
 
 
@@ -313,9 +314,10 @@ def _isolated(score: Score, subject: Any, view: View, metrics: int) -> _Found | 
             scores[positions] = found[positions]
             known[positions] = True
         except BaseException as error:
-            kind = _kind(error)
-            if kind == "interrupted":
-                return Failure(kind)
+            failure = _failure(error)
+            if failure.interruption is not None:
+                return failure
+            kind = failure.kind
             if last - first > 1:
                 middle = (first + last) // 2
                 waiting.extend([(first, middle), (middle, last)])
@@ -356,12 +358,10 @@ def _with_unfit_as_nan(pieces: Iterable[Tensor], view: View) -> Iterable[Tensor]
         first += len(piece)
 
 
-def _kind(error: BaseException) -> str:
-    if interruption() is not None:
-        return "interrupted"
-    if isinstance(error, _WrongShape):
-        return "shape"
-    return "exception"
+def _failure(error: BaseException) -> Failure:
+    if (ended := interruption(error)) is not None:
+        return Failure("interrupted", ended)
+    return Failure("shape" if isinstance(error, _WrongShape) else "exception")
 
 
 def _is_scorer(score: Any) -> bool:

@@ -12,7 +12,7 @@ from dpbo.curator.pricing import noise_std, priced
 from dpbo.curator.reservation import Reservation
 from dpbo.errors import InputError, ReleaseLost
 from dpbo.fingerprint import fingerprint
-from dpbo.isolation import raised_by_signal
+from dpbo.isolation import INTERRUPTS
 from dpbo.mechanisms.additive import IndependentNoise
 from dpbo.mechanisms.choice import ChoiceMechanism
 from dpbo.mechanisms.exponential import ExponentialMechanism
@@ -247,7 +247,7 @@ class Problem:
         try:
             model = copy.deepcopy(self.trainer.public_model(None))
         except Exception as error:
-            if raised_by_signal(error):
+            if isinstance(error, INTERRUPTS):
                 raise
             model = None
         return "your model cannot be fitted and copied" if model is None else ""

@@ -371,9 +371,10 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             adjacency = Adjacency.of(self._protection.adjacency)
             tables = split_once(tables, groups, self.test_size, int(self.random_state), adjacency)
         tables.require_apart(groups, groups_train)
-        trainer = Trainer.of(self, tables.X_train, tables.y_train)
-        scoring = scoring_named(self.scoring, self.score_range, tables.y_train, self.estimator)
-        strategy = self._strategy(scoring, tables.y_train)
+        X_train, y_train = map(training.own_form, (tables.X_train, tables.y_train))
+        trainer = Trainer.of(self, X_train, y_train)
+        scoring = scoring_named(self.scoring, self.score_range, y_train, self.estimator)
+        strategy = self._strategy(scoring, y_train)
         curator = self._curator(tables, groups, trainer, strategy, split=split)
         whole = curator is not X_val
         problem = self._problem(curator, trainer, scoring, groups_train, split=split, whole=whole)
@@ -448,6 +449,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                     remedy = "The Curator that is X_val has its own; its share is `budget`."
                     raise InputError(each.name, value, "left out with a Curator", remedy)
             X_val.protected.require_apart("X_train", trainer.table(), _IN_THE_OPEN)
+            X_val.protected.warn_if_scaled(trainer.table())
             return X_val
         form = trainer.form()
         # Rows of one table have places of their own, equal or not.
@@ -479,6 +481,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         compared = not privacy.allow_repeated and privacy.mechanism is None
         if compared and curator.protected.are_repeated():
             raise UsageError(_REPEATED)
+        if privacy.mechanism is None:
+            curator.protected.warn_if_scaled(trainer.table())
         return curator
 
     def _problem(

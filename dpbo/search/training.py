@@ -23,7 +23,7 @@ from dpbo.curator.curator import Curator
 from dpbo.curator.public_form import Column, Form, Leaf
 from dpbo.curator.records import count_records, require_disjoint
 from dpbo.errors import InputError
-from dpbo.isolation import raised_by_signal
+from dpbo.isolation import INTERRUPTS
 from dpbo.privacy import Adjacency
 from dpbo.search.listing import space_of
 from dpbo.space import Space
@@ -152,32 +152,40 @@ def split_once(
     train, validation, y_train, y_validation = train_test_split(
         X, y, test_size=test_size, random_state=seed
     )
-    return Tables(own_form(train), own_form(y_train), validation, y_validation)
+    return Tables(train, y_train, validation, y_validation)
 
 
 def own_form(part: Any) -> Any:
-    """Rows of an array of numbers or words in the dtype that their own cells need, because that of
-    the table that they were split from follows from its other rows, too.
+    """Training rows in the dtypes that their own cells need, because those of the table that they
+    were cut from follow from its other rows, too: one missing cell makes a column floats, and one
+    long word widens an array.
 
-    Words are as wide as the longest. Whole numbers are int64, as one missing value elsewhere would
-    make them floats. The places of a sparse matrix count as they are.
+    Words are as wide as the longest, float64 of whole numbers alone are int64, and columns of
+    objects take the type of their cells. The places of a sparse matrix count as they are. A column
+    of words stays one, though a single word may have made it one.
     """
     if hasattr(part, "tocsr"):
         rows = part.tocsr()
         return rows.astype(own_form(rows.data).dtype)
-    kind = getattr(getattr(part, "dtype", None), "kind", "")
+    if hasattr(part, "iloc"):
+        table = part.infer_objects()
+        if table.ndim == 1:
+            return table.astype(np.int64) if _is_whole(table) else table
+        whole = [_is_whole(table.iloc[:, place]) for place in range(table.shape[1])]
+        return table.astype(dict.fromkeys(table.columns[whole], np.int64))
     if not isinstance(part, np.ndarray) or not part.size:
         return part
-    if kind in "US":
-        return part.astype(f"{kind}{max(np.char.str_len(part).max(), 1)}")
-    # Beyond this, not each whole number is a float64.
-    if (
-        (kind in "iu" or part.dtype == np.float64)
-        and (abs(part) < 2**53).all()
-        and (part == np.rint(part)).all()
-    ):
-        return part.astype(np.int64)
-    return part
+    if part.dtype.kind in "US":
+        return part.astype(f"{part.dtype.kind}{max(np.char.str_len(part).max(), 1)}")
+    return part.astype(np.int64) if _is_whole(part) else part
+
+
+def _is_whole(numbers: Any) -> bool:
+    """Whether they are float64, and whole numbers alone: beyond 2^53 not each of these is one."""
+    if numbers.dtype != np.float64 or not len(numbers):
+        return False
+    cells = np.asarray(numbers)
+    return bool((np.abs(cells) < 2**53).all() and (cells == np.rint(cells)).all())
 
 
 def require_labels(name: str, labels: Any, X: Any) -> Any:
@@ -384,7 +392,7 @@ class Trainer:
                 return estimator.fit(self._X)
             return estimator.fit(self._X, self._y)
         except Exception as error:
-            if raised_by_signal(error):
+            if isinstance(error, INTERRUPTS):
                 raise
             if self._error_score == "raise":
                 error.add_note(_OF_FIT)

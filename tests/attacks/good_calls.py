@@ -415,7 +415,6 @@ _GROUPED: dict[str, Any] = {
     "acquisition.ucb.suggest_ucb": lambda: of(model=finite_gp()),
     "acquisition.GPUCB.release_argmax": of(mechanism=mechanisms.ExponentialMechanism(4.0)),
     "models.FiniteGP.fantasize": of(X=grid()[:1], sampler=SobolQMCNormalSampler(torch.Size([2]))),
-    "gibo.choose_clip": of(candidates=(0.1, 1.0), budget=0.5),
     "gibo.choose_start": of(budget=0.5),
     "gibo.GradientGP.release_gradient": of(mechanism=GAUSSIAN),
     "gibo.replicate": lambda: of(

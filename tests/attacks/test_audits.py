@@ -13,11 +13,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 
-from dpbo import PrivacyUnit
 from dpbo.accounting import compose
-from dpbo.curator.records import PrivateView
+from dpbo.curator.entropy import bernoulli
 from dpbo.dpsgd import hidden_runs
 from dpbo.dpsgd.hidden_runs import best_of
 from dpbo.events import LaplaceEvent, PoissonGaussianEvent, SelectionEvent
@@ -108,9 +106,7 @@ def test_a_sampled_mean_is_as_private_as_it_says_and_no_more(relation, elsewhere
     distribution = mechanism.distribution(UNIT, [QUANTUM])
 
     def draw(which, count):
-        units = PrivateView.of(torch.arange(count), PrivacyUnit("unit"), units_are_public=True)
-        taken = np.zeros(count, dtype=np.int64)
-        taken[units.poisson_sample(0.9).records.numpy()] = 1
+        taken = bernoulli(count, 0.9).astype(np.int64)
         return drawn(mechanism, distribution, (elsewhere, 1)[which] * taken << 30, entropy)
 
     claim = compose(
@@ -212,10 +208,7 @@ def best_of_two_runs(seed):
 
     def draw(which, count):
         left = iter(noised(1 - which, 2 * count).tolist())
-        runs = [
-            best_of(lambda _: (None, next(left)), RATES, TWO, entropy, threshold=None, pad_to=None)
-            for _ in range(count)
-        ]
+        runs = [best_of(lambda _: (None, next(left)), RATES, TWO, entropy) for _ in range(count)]
         return -np.array([run.score for run in runs if run is not None])
 
     return draw

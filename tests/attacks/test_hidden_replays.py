@@ -21,7 +21,7 @@ from dpbo.dpsgd import NoisedScore, plan_tuning, private_selection, tune, tuning
 from dpbo.dpsgd.hidden_runs import DensityRatioProposals
 from dpbo.events import SelectionEvent
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.run_counts import ThresholdStop, TruncatedNegativeBinomial
+from dpbo.run_counts import TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
 from dpbo.testing.query_contract import require_within
 from dpbo.testing.replaying import RecordingCurator, _public, _require_same, _without_ids
@@ -104,7 +104,6 @@ ADAPTIVE = DensityRatioProposals(SPACE, spread=(0.5, 2.0), noise_std=0.01, candi
 WAYS: dict[str, dict[str, Any]] = {
     "uniform": {},
     "adaptive": {"adaptive": ADAPTIVE},
-    "threshold": {"run_count": ThresholdStop(0.1), "threshold": 0.8},
 }
 
 

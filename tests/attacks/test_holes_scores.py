@@ -221,9 +221,6 @@ class ShareAbove(Query):
     def public_inputs(self):
         return {"threshold": self.threshold, "seen": self.seen}
 
-    def sampling_variance(self, units):
-        return self.seen
-
 
 @attack("A8", "A36")
 def test_what_a_query_keeps_of_the_records_reaches_no_release():

@@ -133,9 +133,7 @@ SLOW = {
     "models.sparse_gp": 20,
     "papers.po_gp_ucb.http.search": 15,
 }
-SLOW |= {
-    f"algorithms.{name}": 10 for name in ("private_selection", "choose_clip", "search_then_choose")
-}
+SLOW |= {f"algorithms.{name}": 10 for name in ("private_selection", "search_then_choose")}
 # BoTorch compiles a kernel at its first use.
 DEEP = ("acquisition.suggest_pareto",)
 

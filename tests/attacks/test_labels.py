@@ -44,24 +44,20 @@ def in_turns(first, second):
 
 NAMES = each("p{}".format)
 KINDS = {
-    "a list of 0-d tensors": list(torch.tensor(IDS)),
-    "a generator of 0-d tensors": iter(torch.tensor(IDS)),
-    "0-d arrays": tuple(each(np.array)),
     "a tensor": torch.tensor(IDS),
     "an array": np.array(IDS),
     "a Series": pd.Series(IDS),
     "nullable integers": pd.Series(IDS, dtype="Int64"),
     "categories": pd.Series(NAMES).astype("category"),
-    "floats": each(float),
-    "integers and floats": in_turns(int, float),
+    "numbers of numpy and Python": in_turns(int, np.int32),
+    "a generator": iter(IDS),
+    "bools": each(lambda i: i > 1),
     "text": NAMES,
     "an array of text": np.array(NAMES),
     "bytes": each(b"%d".__mod__),
-    "tuples": each(lambda i: ("ward", i)),
     "dates": DAYS,
     "datetime64": np.array(DAYS, dtype="datetime64[s]"),
-    "times with a zone": pd.Series(pd.to_datetime(DAYS)).dt.tz_localize("Europe/Paris"),
-    "one instant in two zones": [noon(day, hours=n % 2) for n, day in enumerate(DAYS)],
+    "times": list(pd.to_datetime(DAYS)),
 }
 
 
@@ -79,6 +75,14 @@ class Odd(Fraction):
 REFUSED = {
     "objects": each(lambda _: Named()),
     "numbers and text": in_turns(int, str),
+    "floats": torch.tensor(IDS).double(),
+    "integers and floats": in_turns(int, float),
+    "bools and numbers": in_turns(bool, int),
+    "a list of 0-d tensors": list(torch.tensor(IDS)),
+    "0-d arrays": tuple(each(np.array)),
+    "tuples": each(lambda i: ("ward", i)),
+    "times with a zone": pd.Series(pd.to_datetime(DAYS)).dt.tz_localize("Europe/Paris"),
+    "one instant in two zones": [noon(day, hours=n % 2) for n, day in enumerate(DAYS)],
     "1-d tensors": list(torch.tensor(IDS).reshape(-1, 1)),
     "UUIDs": each(lambda i: uuid.UUID(int=i)),
     "lists": each(lambda i: [i]),
@@ -102,10 +106,10 @@ def test_every_kind_of_label_gives_the_true_number_of_units(kind):
     """Before, 5 patients became 1,000 units: replacing one moved the mean by 200 of 1,000 shares
     and paid for one.
     """
-    assert curator(KINDS[kind]).units == 5
+    assert curator(KINDS[kind]).units == (2 if kind == "bools" else 5)
 
 
-@pytest.mark.parametrize("kind", ["a tensor", "a list of 0-d tensors"])
+@pytest.mark.parametrize("kind", ["a tensor", "text"])
 def test_the_noise_covers_a_fifth_of_the_range_where_there_are_five_units(kind):
     release = curator(KINDS[kind]).release(MEAN, GaussianMechanism(1.0))
     assert release.variance.sqrt().item() == pytest.approx(1 / 5)
@@ -115,10 +119,7 @@ def test_the_noise_covers_a_fifth_of_the_range_where_there_are_five_units(kind):
 def test_what_does_not_compare_by_value_is_refused_by_name(kind):
     with pytest.raises(
         UsageError,
-        match=(
-            "groups must be one label a record: whole numbers, text, bytes, dates, or tuples of"
-            " them"
-        ),
+        match="groups must be one label a record: whole numbers, text, bytes, dates or bools",
     ):
         curator(REFUSED[kind])
 
@@ -134,15 +135,13 @@ def test_text_that_looks_alike_is_warned_of(pair):
 def test_people_on_both_sides_are_found_whatever_their_labels_are_made_of():
     shared = [1, 2, 3]
     for private in (
-        list(torch.tensor(shared)),
         torch.tensor(shared),
         np.array(shared),
         pd.Series(shared),
-        [1.0, 2.0, 3.0],
     ):
         with pytest.raises(InputError, match="without any label of `groups`"):
             require_disjoint(private, [3, 4, 5], 3)
-        require_disjoint(private, list(torch.tensor([4, 5])), 2)
+        require_disjoint(private, torch.tensor([4, 5]), 2)
     for private, public in (
         (["1", "2"], [2, 3]),
         ([1, 2], np.array(["2", "3"])),
@@ -153,7 +152,6 @@ def test_people_on_both_sides_are_found_whatever_their_labels_are_made_of():
     alike: list[tuple[list[Any], list[Any]]] = [
         (["anna"], ["Anna "]),
         (["é"], ["e\N{COMBINING ACUTE ACCENT}"]),
-        ([("a", 1)], [("a ", 1)]),
     ]
     for one, other in alike:
         with pytest.raises(InputError, match="without any label of `groups`"):
@@ -162,14 +160,13 @@ def test_people_on_both_sides_are_found_whatever_their_labels_are_made_of():
         require_disjoint([1], [], 1)
 
 
-def test_a_missing_part_makes_a_label_missing_and_every_error_is_typed():
-    late = datetime.datetime(
-        9999, 12, 31, 23, 59, tzinfo=datetime.timezone(datetime.timedelta(hours=-5))
-    )
+def test_a_missing_label_is_told_and_every_error_is_typed():
+    late = datetime.datetime(9999, 12, 31, 23, 59)
     assert curator([late] * len(IDS)).units == 1
     for labels in (
-        [("ward", float("nan"))] * len(IDS),
-        pd.MultiIndex.from_arrays([IDS, [None] * len(IDS)]),
+        ["a", float("nan")] * (len(IDS) // 2),
+        pd.Series([1, pd.NA] * (len(IDS) // 2), dtype="Int64"),
+        np.array(["2020-01-01", "NaT"] * (len(IDS) // 2), dtype="datetime64[D]"),
         [None] * len(IDS),
     ):
         with pytest.raises(InputError, match="present for every record"):

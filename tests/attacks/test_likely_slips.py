@@ -8,11 +8,16 @@ import pytest
 import torch
 from sklearn.datasets import make_classification
 from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
+from torch.utils.data import TensorDataset
 
 from dpbo import Budget, Curator, DPSearch, PrivacyUnit, PrivateObjective, Space
+from dpbo.curator.scaled_tables import ScaledRowsWarning, scaled_column
 from dpbo.errors import InputError, UsageError
+from dpbo.papers.em import DPKMeans
 from tests.attacks.marks import attack, slip
 
 EACH: dict[str, Any] = {"unit": "record", "adjacency": "replace-one", "budget": Budget(3.0, 1e-6)}
@@ -111,3 +116,100 @@ def test_labels_in_other_words_are_refused():
         search().fit(X, y, X_val, np.array(y_val))
     y_val[0] = 1
     search().fit(X, y, X_val, np.array(y_val, dtype=object))
+
+
+def planned(records, **settings):
+    """An objective on these protected records."""
+    own = Curator(records, **EACH, **settings)
+    PrivateObjective(own, right, score_range=(0, 1), evaluations=2)
+    return own.statement()
+
+
+@slip(
+    "a scaler is fitted to all rows before they become two tables, or to the protected table",
+    "a warning where a column has mean 0 and deviation 1, or the ends 0 and 1",
+)
+@attack("A5", "A22")
+@pytest.mark.parametrize("scaler", [StandardScaler(), MinMaxScaler()], ids=["standard", "min-max"])
+def test_a_scaler_that_saw_protected_rows_is_warned_of(scaler):
+    """Membership was told 12 times of 12 by what was trained beside them."""
+    made = scaler.fit_transform
+    warned = pytest.warns(
+        ScaledRowsWarning, match=r"column .*Pipeline.*Tell only those who may see"
+    )
+    for seed, kind in enumerate([np.asarray, pd.DataFrame, np.float32]):
+        X, y = people(10 + seed)
+        X_train, X_val, y_train, y_val = train_test_split(kind(made(X)), y, random_state=0)
+        with warned:
+            search().fit(X_train, y_train, X_val, y_val)
+    # rows at an end are protected: else a scaler of public rows would write the same
+    X, y = people(17)
+    X_train, X_val, *labels = train_test_split(torch.from_numpy(made(X)), y, random_state=0)
+    with warned:
+        planned((X_val, labels[1]), schema=(X_train, labels[0]))
+    X, y = people(14)
+    with warned:
+        search(test_size=0.25).fit(made(X), y)
+    X, y = people(15)
+    with warned:
+        search().fit(made(X[:1500]), y[:1500], made(X[1500:]), y[1500:])
+    with warned:
+        DPKMeans(3, budget=EACH["budget"], radius=5.0, max_iter=2).fit(made(X))
+    data = TensorDataset(torch.from_numpy(made(X)), torch.from_numpy(y))
+    with warned:
+        planned(data)
+    X, y = people(16)
+    with warned:
+        statement = planned((made(X), y))
+    assert "rows-stand-alone" in statement.assumptions
+    assert "Pipeline" not in str(statement), "what was warned of depends on the records"
+
+
+@pytest.mark.filterwarnings("error::dpbo.curator.scaled_tables.ScaledRowsWarning")
+def test_rows_that_stand_alone_are_not_warned_of():
+    """A Pipeline, a scaler of public rows, two values, and whole numbers."""
+    X, y = people(5)
+    rng = np.random.default_rng(5)
+    X = np.c_[X, rng.integers(0, 2, 2_000), rng.integers(-1, 2, 2_000), rng.integers(0, 9, 2_000)]
+    X_train, X_val, y_train, y_val = train_test_split(X, y, random_state=0)
+    tree = make_pipeline(StandardScaler(), DecisionTreeClassifier(random_state=0))
+    found = DPSearch(
+        tree,
+        {"decisiontreeclassifier__max_depth": [1, 2, 3]},
+        budget=EACH["budget"],
+        n_iter=2,
+        strategy="bo",
+    ).fit(X_train, y_train, X_val, y_val)
+    assert "rows-stand-alone" in found.statement().assumptions
+    for scaler in (StandardScaler(), MinMaxScaler()):
+        seen = scaler.fit_transform(X_train), scaler.transform(X_val)
+        assert scaled_column([seen[1]], [seen[0]]) is None
+    assert scaled_column([X_val.astype(int)], [X_train.astype(int)]) is None
+
+
+def test_a_scaled_column_is_found_in_any_order_of_rows_beside_missing_cells_and_by_its_name():
+    X, _ = people(6)
+    X[:, 1] = X[:, 1] * 1e3 + 2e4
+    X[::7, 1] = np.nan
+    scaled = pd.DataFrame(StandardScaler().fit_transform(X), columns=list("abcdef"))[["b"]]
+    scaled.insert(0, "plain", X[:, 0])
+    rng = np.random.default_rng(6)
+    for _ in range(5):
+        order = rng.permutation(len(X))
+        own, public = scaled.iloc[order[:500]], scaled.iloc[order[500:]]
+        assert scaled_column([own], [public[["b", "plain"]]]) == "b"
+        assert scaled_column([own], []) is None
+    by_n_less_one = (X - np.nanmean(X, 0)) / np.nanstd(X, 0, ddof=1)
+    assert scaled_column([by_n_less_one[:, 1]], []) == 0
+
+
+def test_pixels_and_ratios_are_no_scaled_columns_and_huge_cells_end_nothing():
+    rng = np.random.default_rng(7)
+    pixels = rng.integers(0, 17, (400, 3)) / 16
+    shown = rng.integers(1, 5, 400)
+    ratios = rng.binomial(shown, 0.4) / shown
+    for public in ([], [pixels[:50]], [pixels]):
+        assert scaled_column([pixels], public) is None
+    assert scaled_column([ratios], []) is None
+    for huge in (1e160, 1e300, np.finfo(float).max):
+        assert scaled_column([np.r_[huge, ratios]], [ratios]) is None

@@ -27,7 +27,6 @@ from dpbo.queries import (
     ClippedMean,
     ClippedSum,
     IntegerSum,
-    PoissonSampled,
     Query,
     Sensitivity,
     UnitSum,
@@ -241,7 +240,7 @@ def patients(unit=PATIENTS):
 SUMMED: tuple[Any, ...] = tuple(
     kind(first_column, score_range=(0.0, 1.0)) for kind in (SummedRows, SummedMean)
 )
-UNVOUCHED = [CountsRows(0.5), *SUMMED, Wider(), Unvouched(), PoissonSampled(SUMMED[1], rate=0.5)]
+UNVOUCHED = [CountsRows(0.5), *SUMMED, Wider(), Unvouched()]
 
 
 @attack("A20", "A36")

@@ -49,7 +49,7 @@ ERRORS = [
     lambda records: BaseExceptionGroup(TEXT, [SystemExit(TEXT)]),
     *(
         lambda records, kind=kind: kind(TEXT)
-        for kind in (KeyError, SystemExit, StopIteration, MemoryError, RecursionError)
+        for kind in (KeyError, StopIteration, MemoryError, RecursionError)
     ),
 ]
 RESULTS = [

@@ -18,14 +18,11 @@ from botorch.acquisition import LogExpectedImprovement
 from botorch.models import SingleTaskGP
 
 from dpbo import DPGIBO, Adjacency, Budget, PrivateObjective, Space
-from dpbo.accounting import Planned, PureFilter
+from dpbo.accounting import PureFilter
 from dpbo.acquisition import GPUCB, SrinivasFinite
 from dpbo.algorithms import AsynchronousBO, search_then_choose
-from dpbo.curator import entropy
-from dpbo.curator import records as curator_records
 from dpbo.errors import InputError
-from dpbo.events import PoissonGaussianEvent
-from dpbo.gibo import GIBOSettings, choose_clip, choose_start
+from dpbo.gibo import GIBOSettings, choose_start
 from dpbo.mechanisms import (
     ExponentialMechanism,
     L2LaplaceMechanism,
@@ -41,9 +38,7 @@ from dpbo.papers.po_gp_ucb.http import application
 from dpbo.queries import (
     CandidateScores,
     CellMeans,
-    ClippedMean,
     ClippedSum,
-    PoissonSampled,
     QuantileUtilities,
 )
 from dpbo.testing import SeededEntropy, replay
@@ -110,13 +105,6 @@ def dpgibo(curator, settings=None):
 
 def start(curator):
     return choose_start(curator, distance, GRID, loss_range=(0.0, 2.0), budget=0.3)
-
-
-def choices(curator):
-    begin = start(curator)
-    return begin, choose_clip(
-        curator, distance, bounds=BOX, candidates=[0.1, 0.3, 1.0, 3.0], budget=0.3, start=begin
-    )
 
 
 def asynchronous(curator, **settings):
@@ -199,7 +187,7 @@ RUNS: dict[str, Any] = {
     "DPGIBO history": functools.partial(
         dpgibo, settings=dataclasses.replace(GIBOSettings.recommended(), history=True, radius=None)
     ),
-    "choose_start, choose_clip": choices,
+    "choose_start": start,
     "AsynchronousBO": asynchronous,
     "AsynchronousBO as finished": functools.partial(asynchronous, ordered=False),
     "search_then_choose": searched_then_chosen,
@@ -302,34 +290,6 @@ def test_rows_outcomes_and_the_modeler_between_them():
         return released, answers, asking.history, asking.best
 
     assert len(replayed(run, *two_tables(), **terms())) == 6
-
-
-@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
-def test_sampled_means_with_the_sample_frozen(relation, monkeypatch):
-    """Which units are taken comes from the entropy alone; with it frozen, the sampled sum moves
-    within what is declared.
-    """
-    sampled = entropy.bernoulli
-    sources: list[Any] = []
-
-    def again(units, rate):
-        torch.manual_seed(len(sources) % 3)
-        sources.append(units)
-        return (torch.rand(1000, dtype=DOUBLE)[:units] < rate).numpy()
-
-    assert sampled(10, 0.5).dtype == again(10, 0.5).dtype
-    sources.clear()
-    monkeypatch.setattr(curator_records, "bernoulli", again)
-    accounting = Planned([PoissonGaussianEvent(3.0, 3, rate=0.5, relation=relation)])
-    settings = {**TERMS, "adjacency": relation, "accounting": accounting}
-    other = OTHER if relation == "replace-one" else POINTS[:-1]
-
-    def run(curator):
-        mean = ClippedMean(near, score_range=(0.0, 1.0), divisor=100.0)
-        plan = PrivateObjective(curator, PoissonSampled(mean, rate=0.5), evaluations=3)
-        return plan(GRID[:3]), plan, plan.history()
-
-    assert len(replayed(run, POINTS, other, **settings)) == 3
 
 
 def test_a_raw_number_kept_in_an_attribute_is_seen():

@@ -369,7 +369,6 @@ def viewed(groups=None):
     ("view", "expected"),
     [
         pytest.param(viewed, 1 - 10 + 3 + 4, id="all"),
-        pytest.param(lambda: viewed().poisson_sample(1.0), 1 - 10 + 3 + 4, id="sample"),
         pytest.param(lambda: viewed().single(1), -10.0, id="single"),
         pytest.param(lambda: viewed([0, 0, 1, 1]), (1 - 10) / 2 + (3 + 4) / 2, id="groups"),
     ],

@@ -30,7 +30,6 @@ from dpbo.queries import (
     CellMeans,
     ClippedMean,
     ClippedSum,
-    PoissonSampled,
     QuantileUtilities,
 )
 from dpbo.queries.ball import Ball
@@ -113,9 +112,6 @@ CASES: dict[type, list[tuple[dict[str, Any], Callable[..., Any]]]] = {
             {"subject": {"at": [2.0]}},
             lambda **g: CellMeans(_cell, cells=2, **g),
         )
-    ],
-    PoissonSampled: [
-        ({**AT, **SPAN}, lambda **g: PoissonSampled(ClippedMean(first, **g), rate=1.0))
     ],
     CandidateScores: [
         (
@@ -217,9 +213,7 @@ def told(query):
     assert isinstance(answer, IntegerSum)
     declared = (
         query.sensitivity(Adjacency.REPLACE_ONE),
-        query.noise_sensitivity(Adjacency.REPLACE_ONE),
         query.affine(12),
-        query.sampling_variance(12),
     )
     public = query.public_inputs(), query.data_assumptions(), query.handles(), query.part()
     return *declared, *public, answer.numerators.tolist(), answer.quanta

@@ -23,7 +23,6 @@ from dpbo.queries import (
     CellMeans,
     ClippedMean,
     ClippedSum,
-    PoissonSampled,
     QuantileUtilities,
 )
 from dpbo.queries.ball import Ball
@@ -332,51 +331,6 @@ def test_second_moments_are_rounded_up_in_every_norm():
             assert just_above(found.l2, mpmath.sqrt(squared))
             assert just_above(found.l1, mpmath.sqrt(squared * mpmath.mpf(len(found.scale))))
             assert found.linf == found.l2
-
-
-@attack("A5")
-def test_a_sampled_unit_counts_once_or_twice_and_the_sample_varies():
-    question = PoissonSampled(ClippedMean(score, score_range=(0.0, 3.0), divisor=40.0), rate=0.25)
-    assert (3.0, 3.0, 3.0, 1.0) == declared(question, REPLACE)
-    assert (1.5, 1.5, 1.5, 1.0) == declared(question, ADD)
-    assert question.sampling_variance(None) == pytest.approx([0.75 / 0.25 * 40 * (1.5 / 40) ** 2])
-    assert question.sampling_variance(80) == pytest.approx([0.75 / 0.25 * 80 * (1.5 / 40) ** 2])
-    assert question.affine(None) == ((1.5,), 0.1)
-    two = PoissonSampled(
-        ClippedMean(score, score_range=[(1.0, 3.0), (-5.0, 3.0)], divisor=40.0), rate=0.5
-    )
-    assert two.sampling_variance(None) == pytest.approx(
-        [40 * (1.0 / 40) ** 2, 40 * (4.0 / 40) ** 2]
-    )
-
-
-@attack("A5", "A9", "A23")
-def test_sampled_cells_move_by_no_more_than_declared():
-    """Every move of a record between cells, or out of all, of a sample that holds everybody; and
-    the published variance of the sampling is that of a cell that everybody is in.
-    """
-    cells = CellMeans(lambda _, r: r[:, 0], cells=4, divisor=8.0)
-    everybody = PoissonSampled(cells, rate=1.0)
-    added, replaced = everybody.sensitivity(ADD), everybody.sensitivity(REPLACE)
-    others = [0.0, 1.0, 1.0, 3.0]
-    places = [-1.0, 0.0, 1.0, 2.0, 3.0]
-
-    def total(*last):
-        found = exact_sum(everybody, torch.tensor([*others, *last], dtype=DOUBLE).unsqueeze(1))
-        return found.numerators.double() * found.quanta[0]
-
-    for before, after in itertools.product(places, places):
-        for moved, bounds in (
-            (total(before) - total(), added),
-            (total(before) - total(after), replaced),
-        ):
-            assert float(moved.norm(p=1)) <= bounds.l1, (before, after)
-            assert float(moved.norm(p=2)) <= bounds.l2, (before, after)
-            assert float(moved.norm(p=math.inf)) <= bounds.linf, (before, after)
-    part = PoissonSampled(cells, rate=0.25)
-    # q n (1 - q) units of a cell are drawn more or fewer, squared, and divided by (q n)^2
-    assert part.sampling_variance(None) == pytest.approx([0.75 / 0.25 / 8] * 4)
-    assert part.sampling_variance(16) == pytest.approx([0.75 / 0.25 * 16 / 8**2] * 4)
 
 
 def test_an_outcome_is_a_mean_over_one_record():

@@ -15,12 +15,14 @@ def started(folder, log, function, *arguments):
     there.
     """
     context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=_run, args=(folder, log, function, *arguments))
+    state = os.environ["DPBO_STATE"]
+    process = context.Process(target=_run, args=(state, folder, log, function, *arguments))
     process.start()
     return process
 
 
-def _run(folder, log, function, *arguments):
+def _run(state, folder, log, function, *arguments):
+    os.environ["DPBO_STATE"] = state
     os.chdir(folder)
     with pathlib.Path(log).open("a") as file:
         for stream in (1, 2):

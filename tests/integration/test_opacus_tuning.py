@@ -538,7 +538,7 @@ class TestTrial:
         once = four["once"]
         words = {"training": Words(X[:300], Y[:300])}
         for changed in (words, {"validation": ["a"] * 200}):
-            self.refused(once, where, InputError, "zeros|Zeros", **changed)
+            self.refused(once, where, InputError, "made up", **changed)
 
         def nowhere_zero(parameters, session):
             net, optimizer, loader = private(session, nn.Linear(4, 2), **parameters)

@@ -16,6 +16,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import torch
@@ -510,32 +511,40 @@ def test_labels_do_not_decide_where_a_row_goes():
 
 
 @pytest.mark.slip(
-    "one table with `test_size=`, in which one protected cell decides a column's dtype",
-    "the training part takes the dtype that its own cells need",
+    "one table is split, by `test_size=` or by hand, and a protected cell decides a dtype",
+    "the training rows take the dtypes that their own cells need",
 )
 @pytest.mark.attack("A34")
 @pytest.mark.parametrize(
-    ("kind", "cells"),
+    ("table", "kind", "cells"),
     [
-        pytest.param(int, (0, np.nan, 0.5), id="missing"),
-        pytest.param(str, ("0", "a much longer word"), id="longest word"),
+        pytest.param(np.array, int, (0, np.nan, 0.5), id="missing"),
+        pytest.param(pd.Series, int, (0, np.nan, 0.5), id="missing in a frame"),
+        pytest.param(pd.Series, bool, (True, np.nan), id="missing bool in a frame"),
+        pytest.param(np.array, str, ("0", "a much longer word"), id="longest word"),
     ],
 )
 @pytest.mark.parametrize("of_labels", [False, True])
-def test_one_protected_cell_does_not_change_the_dtype_of_the_training_part(kind, cells, of_labels):
+def test_one_protected_cell_does_not_change_the_dtype_of_training_rows(
+    table, kind, cells, of_labels
+):
     """`categories_` and `classes_` of the model that is handed out told of it."""
-    known = [kind(number % 3) for number in range(60)]
+    known = [kind(number % 2) for number in range(60)]
+    tree = make_pipeline(OneHotEncoder(handle_unknown="ignore"), clone(TREE))
     told = set()
     for cell in cells:
-        X, y = np.array(known), np.array(known)
-        changed = np.array([*known[:-1], cell])
-        X, y = (X, changed) if of_labels else (changed, y)
-        # By this seed the last row is protected.
-        table = Tables(X.reshape(-1, 1), y, None, None)
-        split = split_once(table, None, 0.5, 3, Adjacency.REPLACE_ONE)
-        model = make_pipeline(OneHotEncoder(), LogisticRegression())
-        model.fit(split.X_train, split.y_train)
-        told.add(pickle.dumps((model[0].categories_, model[1].classes_)))
+        changed = [*known[:-1], cell]
+        X, y = (known, changed) if of_labels else (changed, known)
+        X, y = table(X), table(y)
+        X = X.reshape(-1, 1) if table is np.array else X.to_frame("a")
+        search = make(
+            estimator=tree,
+            param_distributions={"decisiontreeclassifier__max_depth": [1, 2]},
+            strategy=Choice(candidates=None, risk=None),
+            n_iter=2,
+        ).fit(X[:40], y[:40], X[40:], y[40:])
+        encoder, model = search.best_estimator_
+        told.add(pickle.dumps((encoder.categories_, model.classes_)))
     assert len(told) == 1
 
 

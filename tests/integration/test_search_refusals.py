@@ -134,7 +134,7 @@ def test_a_unit_on_both_sides_is_seen_and_labels_of_two_kinds_are_refused():
         with pytest.raises(InputError, match=r"^groups_train="):
             Tables(rows, None, rows.copy(), None).require_apart(groups, trained)
         Tables(rows, None, rows.copy(), None).require_apart(groups, apart[kind])
-        for mixed in ([1, "b", 1], np.array(["b", 1, None], dtype=object)):
+        for mixed in ([1, "b", 1], np.array(["b", 1, 2], dtype=object)):
             with pytest.raises(UsageError, match="different kinds"):
                 Tables(rows, None, rows.copy(), None).require_apart(mixed, trained)
 

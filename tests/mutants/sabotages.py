@@ -96,16 +96,6 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "a sampled query that nobody vouches for is asked about groups",
-        where="dpbo.queries.sampled:PoissonSampled._evaluate",
-        old="grouped=view.groups is not None",
-        new="grouped=False",
-        test=(
-            "tests/attacks/test_own_queries.py"
-            "::test_a_query_that_nobody_vouches_for_is_refused_on_groups_before_a_charge"
-        ),
-    ),
-    Sabotage(
         "a declaration holds for code that a subclass replaces",
         where="dpbo.queries.query:declares_per_unit",
         old="if any(_is_code(name, inherited) for name in vars(base)):",
@@ -385,8 +375,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "a Dataset's samples are not compared with the records of other budgets",
-        where="dpbo.curator.record_fingerprints:rows_of",
-        old="records = records.records",
+        where="dpbo.curator.record_fingerprints:_reader",
+        old="records = view.records",
         new="return None",
         test=(
             "tests/attacks/test_roles.py"
@@ -431,67 +421,6 @@ SABOTAGES = (
         test=(
             "tests/unit/papers/test_em_mixture_moments.py"
             "::test_no_record_is_longer_than_one_and_weights_sum_to_one_exactly"
-        ),
-    ),
-    Sabotage(
-        "a sampled cell is taken to vary as a score measured from its middle does",
-        where="dpbo.queries.sampled:PoissonSampled.sampling_variance",
-        old="max(origin - lower, upper - origin)",
-        new="(upper - lower) / 2",
-        test=(
-            "tests/contracts/test_sensitivities.py"
-            "::test_sampled_cells_move_by_no_more_than_declared"
-        ),
-    ),
-    Sabotage(
-        "a sampled unit of many cells is charged as half of one",
-        where="dpbo.queries.sampled:PoissonSampled.noise_sensitivity",
-        old="return self.query.sensitivity(Adjacency.ADD_OR_REMOVE_ONE)",
-        new="full = self.query.sensitivity(Adjacency.ADD_OR_REMOVE_ONE)\n"
-        "        return dataclasses.replace(full, l2=full.l2 / 2)",
-        test=(
-            "tests/contracts/test_sensitivities.py"
-            "::test_sampled_cells_move_by_no_more_than_declared"
-        ),
-    ),
-    Sabotage(
-        "every Poisson release of a curator scores the sample that the first one drew",
-        where="dpbo.queries.sampled:PoissonSampled._evaluate",
-        old=(
-            "def _evaluate(self, view: View, subject: Any) -> Outcome:\n"
-            "        require_per_unit(self.query, grouped=view.groups is not None)\n"
-            "        if not view.can_take:\n"
-            '            raise InputError("records", type(view.records).__name__, "of a kind '
-            'that can be sliced, to be sampled")\n'
-            "        return self.query._evaluate(view.poisson_sample(self.rate), subject)"
-        ),
-        new=(
-            "def _evaluate(self, view: View, subject: Any, _taken: dict[Any, Any] = {}) -> "
-            "Outcome:\n"
-            "        require_per_unit(self.query, grouped=view.groups is not None)\n"
-            "        if not view.can_take:\n"
-            '            raise InputError("records", type(view.records).__name__, "of a kind '
-            'that can be sliced, to be sampled")\n'
-            '        held = getattr(view, "container", view)\n'
-            "        if (known := _taken.get((id(held), self.rate))) is None or known[0] is not "
-            "held:\n"
-            "            known = _taken[id(held), self.rate] = held, "
-            "view.poisson_sample(self.rate)\n"
-            "        return self.query._evaluate(known[1], subject)"
-        ),
-        test=(
-            "tests/unit/queries/test_sampled.py"
-            "::test_the_published_variance_covers_noise_and_sampling"
-        ),
-    ),
-    Sabotage(
-        "a sampled release is charged under adding alone",
-        where="dpbo.queries.sampled:PoissonSampled.release_event",
-        old="rate=self.rate, relation=adjacency.value)",
-        new='rate=self.rate, relation="add-or-remove-one")',
-        test=(
-            "tests/unit/queries/test_sampled.py"
-            "::test_it_is_charged_as_a_sampled_gaussian_of_that_relation[Adjacency.REPLACE_ONE]"
         ),
     ),
     Sabotage(
@@ -1007,6 +936,16 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "a scaler of all rows is looked for in the protected table alone",
+        where="dpbo.curator.scaled_tables:_is_scaled",
+        old="found = own.is_standard(near) or both.is_standard(near)",
+        new="found = own.is_standard(near)",
+        test=(
+            "tests/attacks/test_likely_slips.py"
+            "::test_a_scaler_that_saw_protected_rows_is_warned_of[standard]"
+        ),
+    ),
+    Sabotage(
         "samples of one fixed size",
         where="dpbo.curator.entropy:bernoulli",
         old="heads = np.zeros(count, dtype=np.bool_)",
@@ -1016,24 +955,7 @@ SABOTAGES = (
             "        return words.argsort().argsort() < round(count * rate)\n"
             "    heads = np.zeros(count, dtype=np.bool_)"
         ),
-        test="tests/unit/queries/test_sampled.py::test_units_are_taken_by_themselves_and_anew",
-    ),
-    Sabotage(
-        "Poisson sampling takes rows where units are groups",
-        where="dpbo.curator.records:PrivateView.poisson_sample",
-        old=(
-            "mask = taken.to(self.groups.device)\n"
-            "            positions = mask[self.groups].nonzero()[:, 0]\n"
-            "            groups, rows = (mask.cumsum(0) - 1)[self.groups[positions]], "
-            "self.rows[mask]"
-        ),
-        new=(
-            "positions = torch.from_numpy(bernoulli(self.count, "
-            "rate)).to(self.groups.device).nonzero()[:, 0]\n"
-            "            _, groups, rows = self.groups[positions].unique(return_inverse=True, "
-            "return_counts=True)"
-        ),
-        test="tests/unit/queries/test_sampled.py::test_all_rows_of_a_unit_come_together",
+        test="tests/unit/curator/test_entropy.py::test_units_are_taken_by_themselves_and_anew",
     ),
     Sabotage(
         "a block is copied over the one that is worked on",
@@ -1102,34 +1024,31 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "a fingerprint takes a text for one that ends in zeros",
+        "the letters of two texts of a row are interchangeable",
         where="dpbo.curator.record_fingerprints:_text_words",
-        old="lengths[:, None], letters",
-        new="0 * lengths[:, None], letters",
+        old="return _mixed(letters.astype(np.uint64) @ _keys(longest))",
+        new="return letters.astype(np.uint64) @ _keys(longest)",
         test=(
             "tests/unit/curator/test_record_fingerprints.py"
-            "::test_texts_that_differ_have_other_words"
+            "::test_rows_that_differ_in_a_cell_have_other_digests"
         ),
     ),
     Sabotage(
-        "a table's digest leaves out all blocks but the last",
-        where="dpbo.curator.record_fingerprints:TableDigest.of",
-        old="np.add(sums, found_sums, out=sums)",
-        new="sums[:] = found_sums",
+        "a table's digest leaves out all blocks but the first",
+        where="dpbo.curator.record_fingerprints:RowDigests._read",
+        old="range(0, view.count, step)",
+        new="range(0, min(view.count, step), step)",
         test=(
             "tests/unit/curator/test_record_fingerprints.py"
             "::test_the_digest_of_a_table_knows_every_row_and_no_order"
         ),
     ),
     Sabotage(
-        "labels of several types are merged before they are read",
-        where="dpbo.curator.labels:numbered",
-        old="if len(kinds) != 1 or not kinds <= _PLAIN:",
+        "labels of several kinds are merged",
+        where="dpbo.curator.labels:_values",
+        old="if len({*kinds.values()}) > 1:",
         new="if False:",
-        test=(
-            "tests/unit/curator/test_labels.py"
-            "::test_labels_of_one_and_of_two_kinds_have_the_units_of_labels_read_one_by_one"
-        ),
+        test="tests/unit/curator/test_labels.py::test_values_of_two_kinds_are_refused",
     ),
     Sabotage(
         "partial sums of ranks are added in floats",
@@ -1511,16 +1430,6 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "the time that hides runs counts from their end",
-        where="dpbo.dpsgd.hidden_runs:best_of",
-        old="time.sleep(max(ends - time.monotonic(), 0.0))",
-        new="time.sleep(pad_to or 0.0)",
-        test=(
-            "tests/unit/dpsgd/test_private_selection.py"
-            "::test_the_time_that_hides_runs_counts_from_the_beginning"
-        ),
-    ),
-    Sabotage(
         "trials may be pruned on raw values",
         where="dpbo.integrations.optuna.trials:require_suitable",
         old="if not isinstance(study.pruner, optuna.pruners.NopPruner):",
@@ -1598,7 +1507,7 @@ SABOTAGES = (
             "        try:\n"
             "            model = self._study.train(self._study.space.decode(x))\n"
             "        except Exception as error:\n"
-            "            if raised_by_signal(error):\n"
+            "            if isinstance(error, INTERRUPTS):\n"
             "                raise\n"
             "            return None"
         ),
@@ -1768,8 +1677,8 @@ SABOTAGES = (
     Sabotage(
         "text hides protected rows among the training rows",
         where="dpbo.search.search:DPSearch._curator",
-        old="rows_of(_in_form(form, X_val, y_val))",
-        new="rows_of((X_val, y_val))",
+        old="own = _in_form(form, X_val, y_val)",
+        new="own = (X_val, y_val)",
         test=(
             "tests/attacks/test_roles.py"
             "::test_protected_rows_among_public_training_rows_are_refused"
@@ -1981,9 +1890,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "a fit of an objective trains on the table that holds the protected rows",
-        where="dpbo.curator.protected_records:_have_common_rows",
-        old="return first.is_of_people_of(second) or second.is_of_people_of(first)",
-        new="return False",
+        where="dpbo.curator.protected_records:require_unnamed",
+        old="if same or _share_rows",
+        new="if same and _share_rows",
         test="tests/attacks/test_likely_slips.py::test_training_on_the_whole_table_is_refused",
     ),
     Sabotage(
@@ -2025,10 +1934,10 @@ SABOTAGES = (
         test="tests/attacks/test_tables.py::test_only_an_unfit_record_counts_as_the_worst",
     ),
     Sabotage(
-        "the training part of a split table keeps the dtype that protected cells gave it",
-        where="dpbo.search.training:split_once",
-        old="Tables(own_form(train), own_form(y_train)",
-        new="Tables(train, y_train",
+        "training rows keep the dtype that protected cells gave their table",
+        where="dpbo.search.search:DPSearch.fit",
+        old="map(training.own_form, (tables.X_train, tables.y_train))",
+        new="(tables.X_train, tables.y_train)",
         test=(
             "tests/integration/test_search.py"
             "::test_one_protected_cell_does_not_change_the_dtype_of_the_training_part"
@@ -2230,12 +2139,12 @@ SABOTAGES = (
     ),
     Sabotage(
         "the same people with another label are others",
-        where="dpbo.curator.record_fingerprints:Sketch.is_of_people_of",
-        old="return self.shares_rows_with(other) or not self.columns.isdisjoint(other.columns)",
-        new="return self.shares_rows_with(other)",
+        where="dpbo.curator.record_fingerprints:RowDigests.sets",
+        old="if whole and len(self.parts) == 1:",
+        new="if whole:",
         test=(
             "tests/attacks/test_roles.py"
-            "::test_a_second_budget_over_the_same_people_is_noticed_by_a_column"
+            "::test_a_second_budget_over_the_same_people_is_noticed_under_any_label"
         ),
     ),
     Sabotage(
@@ -2345,9 +2254,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "records are compared one by one where units are groups",
-        "dpbo.curator.record_fingerprints:TableDigest.of",
-        old="grouped = rows.groups is not None",
-        new="grouped = False",
+        "dpbo.curator.record_fingerprints:RowDigests.sums",
+        old="if self.groups is not None:",
+        new="if False:",
         test=(
             "tests/unit/curator/test_reservation.py"
             "::test_records_that_belong_together_otherwise_are_other_records"

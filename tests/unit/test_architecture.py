@@ -90,7 +90,6 @@ def test_only_the_curator_evaluates_queries_and_draws_noise():
             "curator/evaluation.py",
             "testing/query_contract.py",
             "queries/utilities.py",
-            "queries/sampled.py",
             "queries/unit_sum.py",
             "papers/kusner/regularised.py",
         },

@@ -36,7 +36,6 @@ from dpbo.gibo import (
     GradientGP,
     GradientInformation,
     GradientPosterior,
-    choose_clip,
     choose_start,
     posterior_of_one_unit,
     replicate,
@@ -52,7 +51,7 @@ from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
 from dpbo.papers.kusner import KusnerSearch
 from dpbo.papers.po_gp_ucb import Modeler, RowTable
-from dpbo.queries import CandidateScores, CellMeans, ClippedMean, PoissonSampled, QuantileUtilities
+from dpbo.queries import CandidateScores, CellMeans, ClippedMean, QuantileUtilities
 from dpbo.queries.ball import Ball
 from dpbo.testing import SeededEntropy
 from tests.setups import DOUBLE, EXACT, box
@@ -406,10 +405,6 @@ THERE = {
 HERE = {
     "objective at points on the CPU": lambda at: objective(at, X),
     "DPGIBO in a box on the CPU": lambda at: gibo(at, BOX),
-    "choose_clip": lambda at: torch.tensor(
-        choose_clip(curator(at), loss, bounds=at.put(BOX), candidates=[0.1, 1.0], budget=0.1),
-        device=CPU,
-    ),
     "clipped gradient": lambda at: ask(
         at, ClippedGradient(loss, at.put(X), weights=at.put(WEIGHTS), clip=1.0)
     ),
@@ -439,10 +434,6 @@ HERE = {
     "sum of vectors": lambda at: ask(at, VectorSum(3, ball=BALL, nonnegative=True)),
     "tied moments": lambda at: ask(
         at, MixtureMoments(3, ball=BALL, natural=draw(3, 10), covariance="tied")
-    ),
-    "a sample": lambda at: ask(
-        at,
-        PoissonSampled(ClippedMean(score, at.put(THETA), score_range=(0.0, 1.0)), rate=1.0 - 1e-15),
     ),
     "cells": lambda at: ask(at, CellMeans(cell, at.put(THETA), cells=3)),
     "a table's rows": lambda at: ask(at, RowTable([0.0] * 3, radius=1.0)),

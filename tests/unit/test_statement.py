@@ -7,8 +7,9 @@ import re
 import pytest
 import scipy.stats
 import torch
+from sklearn.tree import DecisionTreeClassifier
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, plan
+from dpbo import Adjacency, Budget, Curator, DPSearch, PrivacyUnit, PrivateObjective, plan
 from dpbo.accounting import Planned, PureFilter, RDPFilter, ZCDPFilter
 from dpbo.accounting.gdp import true_positive_rate
 from dpbo.curator.statements import SPLIT, compose_statement
@@ -17,12 +18,12 @@ from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, PoissonGaussianEvent
 from dpbo.ledger.entries import table
 from dpbo.ledger.ledger import Ledger
-from dpbo.mechanisms import GaussianMechanism
+from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism
 from dpbo.privacy import DeltaWarning
-from dpbo.queries import ClippedMean
+from dpbo.queries import ClippedMean, QuantileUtilities
 from dpbo.statement import form, format_up
 from tests.attacks.marks import attack
-from tests.setups import DOUBLE, following, itself, owner
+from tests.setups import DOUBLE, following, itself, of, owner
 
 
 def make(**changes):
@@ -356,3 +357,29 @@ def test_each_split_of_one_table_is_told_whatever_a_later_search_was_given():
     assert "test_size 0.25, seed 0" in told
     assert "test_size 0.5, seed 0" in told
     assert "False" not in told
+
+
+def test_every_range_space_and_grid_is_said_to_be_public():
+    """A range that was taken from the records is no public one: who answers for that reads here
+    which there are.
+    """
+    curator = make()
+    bounds = torch.tensor([[-3.0], [7.0]], dtype=DOUBLE)
+    objective = of(score_range=(-0.25, 1.75), evaluations=1, budget=0.1)
+    PrivateObjective(curator, itself, bounds=bounds, **objective)
+    grid = QuantileUtilities(itself, candidates=[0.125, 0.375], quantile=0.5)
+    curator.release(grid, ExponentialMechanism(200.0))
+    listed = curator.statement().public_inputs
+    assert listed["objective"]["score_range"] == [[-0.25, 1.75]]
+    assert listed["objective"]["bounds"] == [[-3.0], [7.0]]
+    assert listed["release 1"]["candidates"] == [0.125, 0.375]
+    _, declared = str(curator.statement()).split("without looking at the data")
+    for number in ("-0.25", "1.75", "-3", "0.375"):
+        assert number in declared, number
+    search = DPSearch(DecisionTreeClassifier(), {"max_depth": [2, 5]}, budget=curator.ledger.budget)
+    X = torch.rand(400, 3, dtype=DOUBLE, generator=torch.Generator().manual_seed(5)).numpy()
+    y = X[:, 0] > 0.5
+    search.set_params(n_iter=2, strategy="bo").fit(X[:200], y[:200], X[200:], y[200:])
+    terms = search.statement().public_inputs["search: search"]
+    assert terms["score_range"] == [[0.0, 1.0]]
+    assert json.loads(terms["space"]) == {"max_depth": {"values": [2, 5]}}

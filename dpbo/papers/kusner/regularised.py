@@ -33,6 +33,7 @@ from gpytorch.kernels import Kernel
 from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
 from dpbo.errors import InputError
 from dpbo.events import Event, NotPrivateEvent
+from dpbo.isolation import INTERRUPTS
 from dpbo.models.finite import FiniteGP
 from dpbo.papers.kusner.acquired import Acquisition, next_index, require_acquisition
 from dpbo.papers.kusner.bounds import Constants, require_demonstration
@@ -273,6 +274,8 @@ class RegularisedBest(Query):
         for turn in range(self._visits):
             try:
                 index = turn if search is None else search.ask()
+            except INTERRUPTS:
+                raise
             except BaseException:
                 # an acquisition's error shows what it was computed from
                 return Failure("exception")

@@ -26,7 +26,7 @@ from dpbo.acquisition.designs import midpoint_grid
 from dpbo.acquisition.ucb import kusner_beta, suggest_ucb
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event, NotPrivateEvent
-from dpbo.isolation import interruption
+from dpbo.isolation import INTERRUPTS
 from dpbo.models.finite import FiniteGP, information_gain_bound
 from dpbo.papers.kusner import bounds
 from dpbo.papers.kusner.acquired import (
@@ -372,10 +372,10 @@ def _gained(search: KusnerSearch, x: torch.Tensor, view: View) -> float:
     lower, upper = search.value_range
     try:
         value = float(search.gain(x.clone(), view.records))
+    except INTERRUPTS:
+        raise
+    # whatever it is, it is private
     except BaseException:
-        # whatever it is, it is private
-        if interruption() is not None:
-            raise
         value = lower
     if math.isnan(value):
         return lower
@@ -498,6 +498,8 @@ def _on_lattice(search: Callable[[], torch.Tensor]) -> IntegerSum | Failure:
     """
     try:
         values = search()
+    except INTERRUPTS:
+        raise
     except BaseException:
         # whatever it is, it is private
         return Failure("exception")

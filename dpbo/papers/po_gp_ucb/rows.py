@@ -15,6 +15,7 @@ import torch
 from dpbo.errors import InputError, Unshown
 from dpbo.events import DeclassifiedEvent, Event, NotPrivateEvent
 from dpbo.fingerprint import fingerprint
+from dpbo.isolation import INTERRUPTS
 from dpbo.privacy import Adjacency, RowChange, Sensitivity
 from dpbo.queries import score_evaluation
 from dpbo.queries.clipped import ClippedMean
@@ -325,6 +326,8 @@ class RowOutcome(Query):
             )
             if view.unfit is not None and bool(view.unfit[self.row]):
                 value = _NOTHING
+        except INTERRUPTS:
+            raise
         except BaseException:  # whatever it is, it is this record's own
             value = _NOTHING
         return IntegerSum(sum_records([value.cpu()], self._mean().lattices(1)), self.quanta())

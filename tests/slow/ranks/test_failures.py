@@ -2,8 +2,10 @@
 charge, no second noise.
 """
 
+import datetime
 import json
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -251,27 +253,21 @@ def test_equal_labels_have_one_name_and_others_another():
     def names(labels, key=b"k"):
         return [tuple(row) for row in hash_labels(labels, key)[0].tolist()]
 
-    assert (
-        names(torch.tensor([3, 4]))
-        == names([3.0, 4.0])
-        == names(torch.tensor([3.0, 4.0, 3.0], dtype=torch.float32))
-    )
+    assert names(torch.tensor([3, 4])) == names([3, 4, 3]) == names(np.array([4, 3]))
     for alike in (
         [0, 1, 2**80, -1],
         ["1", "", "a"],
         [b"1", b""],
-        [("1", ""), ("", "1")],
-        [("a", 1), ("a", 2)],
     ):
         assert len(set(names(alike))) == len(alike)
     assert names(["a"]) != names(["a"], b"another key")
     assert names([]) == []
     kinds = [
         hash_labels(labels, b"k")[1]
-        for labels in ([1], ["1"], [b"1"], [("1",)], [("1", 1)], [(("1",), 1)])
+        for labels in ([1], ["1"], [b"1"], [True], [datetime.date(2020, 1, 1)])
     ]
     assert len(set(kinds)) == len(kinds), "labels of different kinds are seen, not compared"
-    assert kinds[0] == hash_labels(torch.tensor([4.0]), b"k")[1]
+    assert kinds[0] == hash_labels(torch.tensor([4]), b"k")[1]
     with pytest.raises(InputError, match="groups"):
         names([object()])
 

@@ -5,7 +5,7 @@ against.
 import numpy as np
 
 from dpbo.accounting.selection_bounds import Profile, RunProfiles
-from dpbo.run_counts import BinomialRuns, FixedRuns, PoissonRuns, TruncatedNegativeBinomial
+from dpbo.run_counts import FixedRuns, PoissonRuns, TruncatedNegativeBinomial
 
 LAWS = [
     TruncatedNegativeBinomial.of_mean(8.0),
@@ -15,7 +15,6 @@ LAWS = [
     TruncatedNegativeBinomial.of_mean(3.0, shape=-0.5),
     PoissonRuns(6.0),
     PoissonRuns(0.4),
-    BinomialRuns(12, 0.4),
     FixedRuns(4),
     TruncatedNegativeBinomial(1.0, 0.6),
     TruncatedNegativeBinomial(3.0, 0.9),
@@ -63,15 +62,6 @@ def best_of(law, p):
     levels = np.concatenate([[0.0], np.minimum(np.cumsum(p), 1.0)])
     levels[-1] = 1.0
     return np.append(np.diff(law.generating(levels)), law.none)
-
-
-def at_threshold(gamma, p, place):
-    """The law of the first run at or above a score, "nothing" last."""
-    s = p[place:].sum()
-    fails = p[:place].sum()
-    return np.append(np.where(np.arange(len(p)) >= place, p, 0.0), gamma * fails) / (
-        gamma + (1 - gamma) * s
-    )
 
 
 def delta(a, b, epsilons=EPSILONS):

@@ -31,7 +31,7 @@ from dpbo.mechanisms import (
     LaplaceMechanism,
     PermuteAndFlipMechanism,
 )
-from dpbo.queries import PoissonSampled, QuantileUtilities
+from dpbo.queries import QuantileUtilities
 from tests.setups import DOUBLE, MEAN, owner
 
 CHOICE = QuantileUtilities(lambda _, r: r, candidates=[0.1, 0.5, 0.9], quantile=0.5)
@@ -44,7 +44,7 @@ EVENTS = (
 SAMPLED = PoissonGaussianEvent(3.0, 2, rate=0.25, relation="replace-one")
 
 
-def exported(tmp_path, capsys, accounting, sampled=False):
+def exported(tmp_path, capsys, accounting):
     """The lines that `ledger export` prints after every kind of release that this accounting pays
     for.
     """
@@ -68,7 +68,6 @@ def exported(tmp_path, capsys, accounting, sampled=False):
         (MEAN, LaplaceMechanism(8.0)),
         (CHOICE, ExponentialMechanism(10.0)),
         (CHOICE, PermuteAndFlipMechanism(10.0)),
-        (PoissonSampled(MEAN, rate=0.25), GaussianMechanism(3.0)),
     ]
     for query, mechanism in releases:
         if (
@@ -76,6 +75,9 @@ def exported(tmp_path, capsys, accounting, sampled=False):
             is not None
         ):
             curator.release(query, mechanism)
+    if accounting.cost_or_none(SAMPLED) is not None:
+        # As DP-SGD charges its steps.
+        curator.ledger.charge("steps", SAMPLED, {})
     statement = curator.statement()
     assert main(["ledger", "export", url]) == 0
     return statement, [json.loads(line) for line in capsys.readouterr().out.splitlines()]

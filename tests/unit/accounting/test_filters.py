@@ -32,7 +32,7 @@ from dpbo.accounting.gdp import root_up, rounded_up, true_positive_rate
 from dpbo.accounting.planned import accounting_named
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, LaplaceEvent, SelectionEvent
-from dpbo.run_counts import BinomialRuns
+from dpbo.run_counts import PoissonRuns
 from dpbo.statement import Guarantee
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, owner
@@ -227,7 +227,7 @@ def test_nothing_released_costs_nothing(accounting):
 
 def test_no_release_gives_budget_back():
     """A selection that hardly ever runs anything costs hardly anything, and not less."""
-    event = SelectionEvent(base=(GaussianEvent(1e6),), run_count=BinomialRuns(1, 1e-6), count=10**9)
+    event = SelectionEvent(base=(GaussianEvent(1e6),), run_count=PoissonRuns(1e-6), count=10**9)
     for order in (1.000001, 1.0001, 1.02):
         assert RDPFilter(order).cost(event).parts[0] > 0
 

@@ -21,10 +21,8 @@ from dpbo.accounting.selection_bounds import (
 )
 from dpbo.events import GaussianEvent, PoissonGaussianEvent, SelectionEvent
 from dpbo.run_counts import (
-    BinomialRuns,
     FixedRuns,
     PoissonRuns,
-    ThresholdStop,
     TruncatedNegativeBinomial,
 )
 from tests.attacks.marks import attack
@@ -32,7 +30,6 @@ from tests.unit.accounting.enumerated import (
     EPSILONS,
     LAWS,
     ORDERS,
-    at_threshold,
     best_of,
     curve_of,
     delta,
@@ -99,26 +96,15 @@ def test_no_mechanism_passes_the_renyi_bounds():
 
 
 @attack("A10")
-def test_no_mechanism_passes_the_pure_bound_or_the_threshold_bounds():
+def test_no_mechanism_passes_the_pure_bound():
     reached = 0.0
     for i, (p, q) in enumerate(pairs(PAIRS, 3)):
-        base = profiles_of_laws(p, q)
-        stop = ThresholdStop((0.001, 0.02, 0.2, 0.7)[i % 4])
-        place = i % len(p)
-        a = at_threshold(stop.gamma, p, place)
-        b = at_threshold(stop.gamma, q, place)
-        assert (
-            delta(a, b) <= winner_profile(stop, base, EPSILONS, cells=240) * (1 + ROOM) + 1e-13
-        ).all()
         if (p == 0).any() or (q == 0).any():
             continue
-        bound = renyi_bound(stop, p, q, base)
-        assert (renyi(a, b) <= bound + 1e-9 * (1 + bound)).all()
         epsilon = float(np.abs(np.log(p / q)).max())
-        for law, first, second in (
-            (stop, a, b),
-            *((law, best_of(law, p), best_of(law, q)) for law in laws_of(i)),
-        ):
+        for law in laws_of(i):
+            first = best_of(law, p)
+            second = best_of(law, q)
             # below, differences of f have too few digits
             seen = first > 1e-5
             loss = float(np.log(first[seen] / second[seen]).max())
@@ -236,7 +222,7 @@ def test_the_ratio_is_the_largest_over_all_levels():
     u = np.unique(
         np.concatenate([np.linspace(0.0, 0.999, 20_001), np.geomspace(1e-9, 0.999, 4000)])
     )
-    for law in (*LAWS, ThresholdStop(0.02), ThresholdStop(0.4)):
+    for law in LAWS:
         for base in BASES[::2]:
             slopes = [law.slope(u), law.slope(base.reverse.tradeoff(u))]
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -300,7 +286,7 @@ def test_adaptive_rounds_cost_their_spread_and_a_spread_of_one_is_plain():
 
 @attack("A10")
 def test_renyi_bounds_are_their_formulas():
-    """Of a base whose directions differ the worse one counts; what K = 0 or a threshold adds is
+    """Of a base whose directions differ the worse one counts; what K = 0 adds is
     neither left out nor doubled.
     """
     p = np.array([0.5, 0.2, 0.2, 0.1])
@@ -313,8 +299,9 @@ def test_renyi_bounds_are_their_formulas():
 
     # of all h, of (1 - 1/h) 0.05 h + log(5) / h
     best = 2 * math.sqrt(0.05 * math.log(5)) - 0.05
-    assert found(ThresholdStop(0.2), lambda a: 0.05 * a) == pytest.approx(
-        0.05 * orders + best + math.log(5) / (orders - 1), rel=1e-3
+    logarithmic = TruncatedNegativeBinomial(0.0, 0.2)
+    assert found(logarithmic, lambda a: 0.05 * a) == pytest.approx(
+        0.05 * orders + best + math.log(logarithmic.mean) / (orders - 1), rel=1e-3
     )
     x = orders[:, None] / (orders[:, None] - 1)
     apart = np.maximum(np.maximum(p - x * q, 0).sum(1), np.maximum(q - x * p, 0).sum(1))
@@ -339,32 +326,23 @@ def exact_pure(law, epsilon):
         e = mpmath.mpf(epsilon)
         grown = mpmath.exp(mpmath.mpf(epsilon))
         match law:
-            case TruncatedNegativeBinomial() | ThresholdStop():
+            case TruncatedNegativeBinomial():
                 g = mpmath.mpf(law.gamma)
-                power = 1 + mpmath.mpf(getattr(law, "shape", 0.0))
+                power = 1 + mpmath.mpf(law.shape)
                 return e + power * mpmath.log((grown + g) / (1 + g * grown))
-            case BinomialRuns():
-                c = mpmath.mpf(law.chance)
-                return e + (law.trials - 1) * mpmath.log1p(
-                    c * (grown - 1) / ((1 - c) * (1 + grown) + c)
-                )
             case PoissonRuns():
                 return e + mpmath.mpf(law.rate) * mpmath.tanh(e / 2)
         return law.runs * e
 
 
 MANY = [
-    BinomialRuns(10**6, 1e-6),
-    BinomialRuns(10**6, 0.5),
-    BinomialRuns(3, 1 - 1e-12),
-    BinomialRuns(1, 0.3),
     FixedRuns(1),
     FixedRuns(1000),
     TruncatedNegativeBinomial(1e4, 0.999),
     TruncatedNegativeBinomial(-0.5, 1e-4),
     TruncatedNegativeBinomial(0.0, 1 - 1e-9),
-    ThresholdStop(1e-6),
-    ThresholdStop(0.9),
+    TruncatedNegativeBinomial(0.0, 1e-6),
+    TruncatedNegativeBinomial(0.0, 0.9),
     PoissonRuns(60.0),
 ]
 
@@ -390,8 +368,6 @@ def generated(law, x):
         case TruncatedNegativeBinomial():
             g = mpmath.mpf(law.gamma)
             return g * x / (1 - (1 - g) * x)
-        case BinomialRuns():
-            return (1 - mpmath.mpf(law.chance) * (1 - x)) ** law.trials
         case PoissonRuns():
             return mpmath.exp(-mpmath.mpf(law.rate) * (1 - x))
     return x**law.runs
@@ -407,10 +383,6 @@ def exact_divergence(order, *laws):
 
 
 NEAR_ONE = [
-    BinomialRuns(1, 1e-6),
-    BinomialRuns(1, 0.9),
-    BinomialRuns(10**6, 1e-6),
-    BinomialRuns(10**4, 1e-9),
     FixedRuns(1),
     FixedRuns(30),
     TruncatedNegativeBinomial(1.0, 1 - 1e-9),

@@ -15,12 +15,9 @@ import pytest
 import torch
 from distributed import Client, LocalCluster
 
-from dpbo import Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Source
-from dpbo.accounting import RDPFilter
+from dpbo import Budget, PrivacyUnit, PrivateObjective, Source
 from dpbo.algorithms import AsynchronousBO
 from dpbo.errors import PrivateFailure, WorkersDied
-from dpbo.queries import ClippedMean
-from dpbo.queries.sampled import PoissonSampled
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, EXACT, charged, of, owner, stored
@@ -182,30 +179,3 @@ def _no_worker_can_draw(score):
     """What draws noise, and what holds the budget, is not even loaded in a worker."""
     assert all(process != os.getpid() for _, process, _ in score.evaluations())
     assert {drawing for *_, drawing in score.evaluations()} == {""}
-
-
-def test_dask_that_takes_equal_jobs_for_one_still_gives_each_release_its_own_sample():
-    """`pure=True`, Dask's default, runs equal calls once. A second release of one Poisson sample is
-    no fresh sample, and costs more.
-    """
-    unit = PrivacyUnit("record")
-    curator = Curator(
-        load(),
-        unit=unit,
-        adjacency=Adjacency.ADD_OR_REMOVE_ONE,
-        budget=Budget(8.0, 1e-5),
-        accounting=RDPFilter(8.0),
-    )
-    once = PoissonSampled(
-        ClippedMean(near, (0.1, 0.2), score_range=(0.0, 1.0), divisor=RECORDS), rate=0.5
-    )
-    with (
-        LocalCluster(1, processes=False, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-        client.get_executor() as executor,
-    ):
-        handles = [
-            job.result(timeout=300) for job in [curator.submit(once, executor) for _ in range(8)]
-        ]
-    sums = {curator.release(handle, EXACT).lattice for handle in handles}
-    assert len(sums) > 1

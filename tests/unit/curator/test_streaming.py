@@ -11,10 +11,10 @@ from dpbo.errors import InputError, PrivateFailure
 from dpbo.gibo import ClippedGradient
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.point_sums import ClusterSums, SecondMoment, VectorSum
-from dpbo.queries import CellMeans, ClippedMean, PoissonSampled, QuantileUtilities
+from dpbo.queries import CellMeans, ClippedMean, QuantileUtilities
 from dpbo.queries.ball import Ball
 from tests.attacks.marks import attack
-from tests.setups import DOUBLE, EXACT, MEAN, owner
+from tests.setups import DOUBLE, EXACT, owner
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 D, ROWS = 3, 64
@@ -224,13 +224,6 @@ def test_what_has_no_views_for_blocks_is_asked_as_a_whole(records, unit):
 
     opened(records, unit=unit).evaluate(MeanInBlocks(score, score_range=(0.0, 1.0)))
     assert max(asked) == 3 * ROWS
-
-
-def test_a_sample_is_taken_of_all_blocks():
-    curator = opened(torch.ones(50 * ROWS), device="cpu")
-    mean = MEAN
-    share = float(curator.release(PoissonSampled(mean, rate=0.5), EXACT).value)
-    assert 0.85 < share < 1.15, "ten standard deviations"
 
 
 def test_a_block_that_is_changed_in_place_is_refused():

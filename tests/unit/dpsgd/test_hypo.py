@@ -5,6 +5,7 @@ as enumeration says they must be.
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.stats
@@ -20,9 +21,8 @@ from dpbo.dpsgd.hidden_runs import (
     integer_weights,
     upper_bound,
 )
-from dpbo.errors import InputError
 from dpbo.events import GaussianEvent, SelectionEvent, event_from_json
-from dpbo.run_counts import BinomialRuns, FixedRuns, ThresholdStop, TruncatedNegativeBinomial
+from dpbo.run_counts import FixedRuns, RunCountDistribution, TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE
@@ -117,8 +117,6 @@ def test_how_many_runs_looked_at_earlier_ones_shows_in_no_state_of_torchs_genera
             SPACE,
             FixedRuns(runs),
             SeededEntropy(0),
-            threshold=None,
-            pad_to=None,
             proposals=adaptive,
         )
         assert len(set(drawn)) == max(runs - 2, 0)
@@ -137,8 +135,6 @@ def test_the_runner_hands_earlier_runs_over_without_their_outputs():
         SPACE,
         FixedRuns(4),
         SeededEntropy(0),
-        threshold=None,
-        pad_to=None,
         proposals=proposals,
     )
     assert [len(told) for told in seen] == [0, 1, 2, 3]
@@ -158,8 +154,6 @@ def test_the_event_keeps_its_spread_and_a_wider_one_costs_more():
     assert costs == sorted(costs)
     assert costs[2] > costs[0] + 1
     assert [event_from_json(event.to_json()) for event in events] == events
-    with pytest.raises(InputError, match="run_count"):
-        SelectionEvent(base=(GaussianEvent(4.0),), run_count=ThresholdStop(0.1), spread=(0.5, 2.0))
 
 
 def _policies(draw, outcomes, prior, spread, depth):
@@ -195,7 +189,27 @@ def _winner(law, policy, p, proposal_of, prior, order, depth):
     return masses
 
 
-@pytest.mark.parametrize("law", [FixedRuns(2), FixedRuns(3), BinomialRuns(3, 0.5)], ids=repr)
+class ThreeCoins(RunCountDistribution):
+    """Binomial: each of three runs is made with probability 1/2."""
+
+    name = "three coins"
+    none = 0.125
+    mean = 1.5
+
+    def slope(self, u):
+        return 1.5 * (1 - 0.5 * u) ** 2
+
+    def generating(self, x):
+        return (0.5 + 0.5 * x) ** 3
+
+    def first(self):
+        return 0, mpmath.mpf(0.125)
+
+    def ratio(self, k):
+        return (3 - k) / (k + 1)
+
+
+@pytest.mark.parametrize("law", [FixedRuns(2), FixedRuns(3), ThreeCoins()], ids=repr)
 def test_no_policy_beats_the_bound(law):
     draw, epsilons, depth = np.random.default_rng(7), np.linspace(0.0, 3.0, 7), 3
     worst, beaten = 0.0, 0
@@ -227,7 +241,7 @@ def test_no_policy_beats_the_bound(law):
             assert (true <= bound + 1e-12).all()
             worst = max(worst, float((true / np.maximum(bound, 1e-9)).max()))
     assert worst > 0.05, "the bound says something"
-    if isinstance(law, BinomialRuns):
+    if isinstance(law, ThreeCoins):
         assert beaten > 0, (
             "the policies are strong enough to break the bound for runs that do not look at each"
             " other"

@@ -14,7 +14,7 @@ SPACE = Space(lr=scipy.stats.uniform(0.0, 1.0))
 
 def winner(work, law, seed):
     """The runner alone, without a curator."""
-    return best_of(work, SPACE, law, SeededEntropy(seed), threshold=None, pad_to=None)
+    return best_of(work, SPACE, law, SeededEntropy(seed))
 
 
 def test_winners_follow_the_law_of_the_best_of_many():

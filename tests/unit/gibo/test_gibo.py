@@ -10,7 +10,6 @@ import inspect
 import math
 import pickle
 import sys
-from typing import Any
 
 import gpytorch
 import numpy as np
@@ -21,7 +20,7 @@ from dpbo import DPGIBO, Adjacency, Budget, BudgetExceeded, PrivacyUnit
 from dpbo.accounting import Planned, PureFilter
 from dpbo.errors import InputError, LedgerError, LedgerMismatch, UsageError
 from dpbo.events import GaussianEvent
-from dpbo.gibo import GIBOSettings, choose_clip, choose_start
+from dpbo.gibo import GIBOSettings, choose_start
 from dpbo.gibo.design import GIBODesign
 from dpbo.gibo.gradient_posterior import GradientPosterior
 from dpbo.objective import NoiseWarning
@@ -343,45 +342,6 @@ def test_a_start_is_chosen_privately_among_public_candidates():
         torch.uint8
     )  # zero-one losses of small integers
     assert choose_start(make(), wrong, ends, loss_range=(0.0, 1.0), budget=0.5)[0] == 1.0
-
-
-def test_a_clip_is_chosen_privately_near_the_quantile_of_gradient_lengths():
-    curator = make(budget=Budget.gdp(20.0))
-    start = torch.full((D,), 0.05, dtype=DOUBLE)
-    true = float((2 * (start - users())).norm(dim=1).quantile(0.9))
-    candidates = [0.1 * true, 0.5 * true, 0.99 * true, 3 * true, 10 * true]
-    assert (
-        choose_clip(curator, distance, bounds=box(), candidates=candidates, budget=0.5, start=start)
-        == candidates[2]
-    )
-    far = [0.1 * true, 1.2 * true, 3 * true, 30 * true, 300 * true]
-    chosen = [
-        choose_clip(make(), distance, bounds=box(), candidates=far, budget=0.5, start=start)
-        for _ in range(8)
-    ]
-    assert chosen.count(far[1]) >= 6, "of clips that cut nobody, the lowest"
-
-
-def test_a_clip_that_was_chosen_answers_no_other_question(on_disk):
-    terms = of(bounds=box(), candidates=[0.1, 0.3, 1.0, 3.0], budget=0.3)
-    once: dict[str, Any] = {**on_disk, "entropy": SeededEntropy(1)}
-    chosen = choose_clip(make(**once), distance, **terms)
-    matern = gpytorch.kernels.MaternKernel(nu=2.5).double()
-    changes = of(
-        bounds=box(high=100.0),
-        start=torch.zeros(D, dtype=DOUBLE),
-        kernel=matern,
-        quantile=0.5,
-        settings=dataclasses.replace(RECOMMENDED, radius=0.2),
-    )
-    for name, other in changes.items():
-        with pytest.raises(LedgerMismatch, match=name):
-            choose_clip(make(**once), distance, **{**terms, name: other})
-    curator = make(**once)
-    assert (
-        choose_clip(curator, distance, **terms, start=torch.full((D,), 0.5, dtype=DOUBLE)) == chosen
-    ), "the default, said"
-    assert len(charges(curator.ledger)) == 1
 
 
 def test_where_losses_are_noisy_the_points_lie_further_apart():

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, PolynomialKernel, RBFKernel
+from gpytorch.kernels import MaternKernel, RBFKernel
 
 from dpbo.errors import InputError
-from dpbo.gibo import bounds, lattice_design
+from dpbo.gibo import bounds
 from dpbo.gibo.gradient_posterior import GradientPosterior
 from tests.setups import DOUBLE, of
 
@@ -136,33 +136,6 @@ def test_the_bias_of_a_function_of_known_norm_is_within_lemma_a_2(kernel):
         assert error <= bounds.gradient_bias(norm=norm, trace=float(values.sum())) * (1 + 1e-6)
         assert error <= norm * float(values[-1].sqrt()) * (1 + 1e-4)
         assert case % 30 < 29 or error >= 0.99 * norm * float(values[-1].sqrt())
-
-
-@pytest.mark.parametrize("d", [1, 2])
-def test_the_lattice_keeps_the_trace_below_the_tolerance_everywhere(d):
-    kernel = RBFKernel().double().requires_grad_(False)
-    kernel.lengthscale = 1.0
-    start = torch.full((d,), 0.3, dtype=DOUBLE)
-    design = lattice_design(kernel, start, tolerance=0.2, radius=0.5)
-    assert (
-        len(design.points)
-        == design.cells * (d + 1)
-        <= (d + 1) * math.ceil(2 * 0.5 * math.sqrt(d) / design.reach) ** d
-    )
-    posterior = GradientPosterior(kernel, 0.0, jitter=1e-10).conditioned_on(design.points)
-    torch.manual_seed(3)
-    thetas = torch.randn(300, d, dtype=DOUBLE)
-    # within 2 radius
-    thetas = start + thetas / thetas.norm(dim=1, keepdim=True) * torch.rand(300, 1, dtype=DOUBLE)
-    assert posterior.covariance(thetas).diagonal(dim1=-2, dim2=-1).sum(-1).max() < 0.2
-    with pytest.raises(InputError, match=r"^tolerance="):
-        lattice_design(kernel, start, tolerance=1e-12, radius=0.5)
-    with pytest.raises(InputError, match=r"^kernel=.*stationary"):
-        lattice_design(PolynomialKernel(power=2).double(), start, tolerance=0.2, radius=0.5)
-    with pytest.raises(InputError, match=r"^tolerance=.*points"):
-        lattice_design(kernel, torch.zeros(9, dtype=DOUBLE), tolerance=0.2, radius=50.0)
-    with pytest.raises(InputError, match=r"^start=.*finite"):
-        lattice_design(kernel, start * torch.nan, tolerance=0.2, radius=0.5)
 
 
 def test_theorem_b_2s_numbers_reach_the_target_and_fewer_units_do_not():

@@ -12,11 +12,9 @@ from dpbo.curator.entropy import system_entropy
 from dpbo.errors import InputError
 from dpbo.mechanisms.run_count import _decided, draw_run_count
 from dpbo.run_counts import (
-    BinomialRuns,
     FixedRuns,
     PoissonRuns,
     RunCountDistribution,
-    ThresholdStop,
     TruncatedNegativeBinomial,
     run_count_from_json,
 )
@@ -28,7 +26,7 @@ NEGATIVE_BINOMIALS = [
     TruncatedNegativeBinomial.of_mean(mean, shape=shape)
     for mean, shape in ((6.0, 1.0), (6.0, 0.0), (4.0, 0.5), (9.0, 20.0), (2.0, -0.5))
 ]
-OTHERS = [PoissonRuns(5.0), PoissonRuns(0.3), BinomialRuns(10, 0.35), FixedRuns(7)]
+OTHERS = [PoissonRuns(5.0), PoissonRuns(0.3), FixedRuns(7)]
 LAWS: list[RunCountDistribution] = [*NEGATIVE_BINOMIALS, *OTHERS]
 IDS = [f"{law.name}-{law.mean:.2g}" for law in LAWS]
 DRAWS = 1000
@@ -46,7 +44,7 @@ def test_generating_function_slope_mean_and_quantiles_are_those_of_the_probabili
     )
     slope = (masses[:, None] * k[:, None] * np.maximum(x, 1e-300) ** (k[:, None] - 1)).sum(0)
     assert law.slope(1 - x) == pytest.approx(slope, rel=1e-6, abs=1e-9)
-    assert float(law.slope(np.zeros(1))[0]) == pytest.approx(law.most)
+    assert float(law.slope(np.zeros(1))[0]) == pytest.approx(law.mean)
     assert law.none == pytest.approx(masses[0] if start == 0 else 0.0, rel=1e-12, abs=1e-300)
     assert run_count_from_json(law.to_json()) == law
     reached = np.cumsum(masses)
@@ -68,9 +66,6 @@ def test_the_probabilities_are_those_of_scipy():
     assert LAWS[3].probabilities(59)[1] == pytest.approx(whole.pmf(k) / whole.sf(0), rel=1e-9)
     assert LAWS[5].probabilities(60)[1] == pytest.approx(
         stats.poisson(5.0).pmf(np.arange(60)), rel=1e-9
-    )
-    assert LAWS[7].probabilities(11)[1] == pytest.approx(
-        stats.binom(10, 0.35).pmf(np.arange(11)), rel=1e-9
     )
 
 
@@ -115,11 +110,8 @@ def test_the_outermost_words_end():
     assert draw_run_count(PoissonRuns(3.0), Words(0)) == 0
 
 
-@pytest.mark.parametrize(
-    ("law", "last"), [(FixedRuns(7), 7), (BinomialRuns(10, 0.35), 10)], ids=["fixed", "binomial"]
-)
-def test_where_one_value_is_left_no_further_word_is_asked_for(law, last):
-    assert draw_run_count(law, Words(2**64 - 1)) == last
+def test_where_one_value_is_left_no_further_word_is_asked_for():
+    assert draw_run_count(FixedRuns(7), Words(2**64 - 1)) == 7
 
 
 @pytest.mark.parametrize(
@@ -127,13 +119,8 @@ def test_where_one_value_is_left_no_further_word_is_asked_for(law, last):
     [
         (TruncatedNegativeBinomial(1.0, 0.3), 2, lambda k: 1 - (1 - mpmath.mpf(0.3)) ** k),
         (PoissonRuns(5.0), 0, lambda k: mpmath.gammainc(k + 1, 5, regularized=True)),
-        (
-            BinomialRuns(10, 0.35),
-            0,
-            lambda k: 1 - mpmath.betainc(k + 1, 10 - k, 0, mpmath.mpf(0.35), regularized=True),
-        ),
     ],
-    ids=["geometric", "poisson", "binomial"],
+    ids=["geometric", "poisson"],
 )
 @attack("A14")
 def test_at_a_border_the_next_word_decides(law, least, distribution):
@@ -191,8 +178,6 @@ def test_a_word_that_ends_at_a_border_itself_is_left_to_the_next():
         pytest.param(lambda: PoissonRuns(0.0), id="rate"),
         pytest.param(lambda: PoissonRuns(BAD), id="text"),
         pytest.param(lambda: FixedRuns(0), id="no runs"),
-        pytest.param(lambda: BinomialRuns(4, 1.0), id="probability"),
-        pytest.param(lambda: ThresholdStop(0.0), id="stopping probability"),
         pytest.param(lambda: LAWS[0].quantile(1.0), id="quantile"),
     ],
 )
@@ -206,8 +191,9 @@ def test_a_whole_number_becomes_a_float():
     assert type(PoissonRuns(3).rate) is float
 
 
-def test_a_rule_is_read_as_it_was_written_and_no_other_is():
-    assert run_count_from_json(ThresholdStop(0.1).to_json()) == ThresholdStop(0.1)
+def test_a_law_is_read_as_it_was_written_and_no_other_is():
+    law = TruncatedNegativeBinomial(0.5, 0.1)
+    assert run_count_from_json(law.to_json()) == law
     with pytest.raises(ValueError, match="newer"):
         run_count_from_json({"distribution": "poisson", "mean": 3.0})
 

@@ -13,11 +13,11 @@ from dpbo.events import DeclassifiedEvent
 from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism, LaplaceMechanism
 from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
-from dpbo.queries import ClippedMean, PoissonSampled
+from dpbo.queries import ClippedMean
 from dpbo.testing.query_contract import RowContract, require_within
 from tests.attacks.marks import attack
 from tests.contracts.bases import exact_sum, tries
-from tests.setups import DOUBLE, EXACT, FIRST_MEAN
+from tests.setups import DOUBLE, EXACT
 from tests.unit.papers.test_po_gp_ucb_curator_side import rows_of
 
 CHANGE = RowChange(1.0, diameter=50.0)
@@ -379,13 +379,11 @@ def test_a_row_that_cannot_be_taken_out_is_refused():
 def test_relations_that_a_row_or_its_curator_does_not_keep_are_refused():
     grouped = PrivacyUnit("p", groups=[0, 0, 1, 1, 2])
     about_one = RowOutcome(outcome, row=1, value_range=(0.0, 1.0))
-    sampled = PoissonSampled(FIRST_MEAN, rate=0.5)
     for make in (
         lambda: RowChange(2.0, diameter=1.0),
         lambda: RowChange(1e-9, diameter=1.0),
         lambda: RowTable((0.0,), 30.0, row_change=CHANGE),
         lambda: RowTable((0.0, 0.0), 1.0).sensitivity(Adjacency.BOUNDED_ROW_CHANGE),
-        lambda: curator(rows_of(5, 2)).evaluate(sampled),
         lambda: curator(rows_of(5, 2), adjacency=Adjacency.BOUNDED_ROW_CHANGE),
         lambda: curator(rows_of(5, 2), unit=grouped),
         lambda: curator(rows_of(5, 2)).evaluate(

@@ -15,7 +15,7 @@ from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.po_gp_ucb import RowTable
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
-from dpbo.queries import CellMeans, ClippedMean, ClippedSum, PoissonSampled
+from dpbo.queries import CellMeans, ClippedMean, ClippedSum
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, FIRST_MEAN, owner, point
 
@@ -128,7 +128,6 @@ def test_every_query_of_a_score_takes_part_and_others_are_refused():
     for query in (
         mean,
         gradient,
-        PoissonSampled(mean, rate=0.9),
         RowOutcome(lambda r: score(None, r)[0], row=1, value_range=(0.0, 1.0)),
     ):
         curator.evaluate(query)

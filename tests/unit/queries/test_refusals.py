@@ -18,7 +18,6 @@ from dpbo.queries import (
     CellMeans,
     ClippedMean,
     ClippedSum,
-    PoissonSampled,
     QuantileUtilities,
 )
 from dpbo.queries.ball import MOST_DIMENSION, Ball
@@ -42,7 +41,6 @@ GOOD: dict[type, dict[str, Any]] = {
     MixtureMoments: {"dimension": 2, "ball": Ball(1.0), "natural": torch.ones(2, 6, dtype=DOUBLE)},
     QuantileUtilities: {"score": score, "candidates": [0.0, 1.0], "quantile": 0.5},
     RowOutcome: {"outcome": len, "row": 0, "value_range": (0.0, 1.0)},
-    PoissonSampled: {"query": ClippedMean(score, score_range=(0.0, 1.0)), "rate": 0.5},
     RowTable: {"center": [0.0, 0.0], "radius": 1.0},
     SecondMoment: {"dimension": 2, "ball": Ball(1.0)},
     VectorSum: {"dimension": 2, "ball": Ball(1.0)},
@@ -108,9 +106,6 @@ REFUSED: list[tuple[type, str, Any]] = [
     (RowTable, "projection", ONES[:, :0]),
     (RowTable, "projection", ONES * 1e100),
     (RowTable, "projection", ONES * 1e-100),
-    (PoissonSampled, "rate", 0.9e-9),
-    (PoissonSampled, "rate", 1.1),
-    (PoissonSampled, "query", ClippedSum(score, score_range=(0.0, 1.0))),
 ]
 ACCEPTED: list[tuple[type, str, Any]] = [
     (ClippedMean, "divisor", 1.0),
@@ -133,8 +128,6 @@ ACCEPTED: list[tuple[type, str, Any]] = [
     (RowTable, "center", [1e100, -1e100]),
     (RowTable, "projection", -ONES * 1.5e-100),
     (RowTable, "projection", -ONES * 0.9e100),
-    (PoissonSampled, "rate", 1e-9),
-    (PoissonSampled, "rate", 1),
 ]
 
 
@@ -173,8 +166,6 @@ def test_a_relation_or_units_that_it_says_nothing_about_are_refused():
         ClippedMean(score, score_range=(0.0, 1.0), max_records_per_unit=2).require_public(
             Adjacency.REPLACE_ONE
         )
-    with pytest.raises(InputError, match="divisor"):
-        PoissonSampled(mean, rate=0.5).require_public(Adjacency.ADD_OR_REMOVE_ONE)
     records = torch.zeros((1 << 22) + 1, dtype=torch.uint8)
     with pytest.raises(InputError, match="at most 4194304 records each"):
         PrivateView.of(
@@ -213,12 +204,8 @@ def test_a_score_of_another_length_or_shape_is_found_on_public_stand_ins():
         sound.probe(example, 5, sound.prepare())
         with pytest.raises(ScoreError, match="must return"):
             broken.probe(example, 5, broken.prepare())
-    for question in (
-        RowTable([0.0, 0.0], 1.0),
-        PoissonSampled(ClippedMean(score, score_range=(0.0, 1.0)), rate=0.5),
-    ):
-        with pytest.raises(ScoreError, match="public records before any private one"):
-            question.probe(torch.ones(5, 3, dtype=DOUBLE), 5, None)
+    with pytest.raises(ScoreError, match="public records before any private one"):
+        RowTable([0.0, 0.0], 1.0).probe(torch.ones(5, 3, dtype=DOUBLE), 5, None)
     for score_range, wanted in (
         ((0.0, 1.0), "one real number a record"),
         ([(0.0, 1.0)] * 2, "2 numbers a record"),
