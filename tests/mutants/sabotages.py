@@ -1942,7 +1942,7 @@ SABOTAGES = (
         new="(tables.X_train, tables.y_train)",
         test=(
             "tests/integration/test_search.py"
-            "::test_one_protected_cell_does_not_change_the_dtype_of_the_training_part"
+            "::test_one_protected_cell_does_not_change_the_dtype_of_training_rows"
         ),
     ),
     Sabotage(
