@@ -60,7 +60,7 @@ class ProtectedTables:
         """Note a table of at least one row.
 
         Args:
-            budget: the same for the same budget alone, such as `Storage.identity`.
+            budget: the same for the same budget alone, such as `Ledger.id`.
         """
         with self._lock:
             known = {(other[0].whole, owner) for other, owner in self._tables}
@@ -215,8 +215,9 @@ class ProtectedRecords(Opaque):
                 "this process has already released results about some of these records under"
                 " another Curator, such as each search and each `tune` makes. The total privacy"
                 " loss is larger than either statement says, because neither ledger knows of the"
-                " other. Give both the same dataset=, or one Curator. To accept the larger loss,"
-                " pass allow_repeated=True; the statement will mention it."
+                " other. Give both the same dataset=, or one Curator; a ledger that is new then"
+                " takes allow_repeated=True the first time, so that its statement mentions what was"
+                " spent before. allow_repeated=True alone accepts the larger loss."
             )
             warn(text, RepeatedRecordsWarning)
         elif elsewhere:
@@ -228,15 +229,17 @@ class ProtectedRecords(Opaque):
         protected."""
         self._remembered = True
         for table in self._tables:
-            protected_tables.add(table, self._ledger.storage.identity)
+            protected_tables.add(table, self._ledger.id)
         charged_tables.note([*self._digests], self._charged())
 
     def _charged(self) -> charged_tables.Charged:
         ledger = self._ledger
-        place = charged_tables.MEMORY
+        which = place = charged_tables.MEMORY
         if ledger.storage.persistent:
+            which = ledger.id
             place = ledger.storage.identity
-        return charged_tables.Charged(place, ledger.birth.dataset, budget_in_words(ledger.budget))
+        budget = budget_in_words(ledger.budget)
+        return charged_tables.Charged(which, place, ledger.birth.dataset, budget)
 
     def _note(self, role: str, records: Any) -> None:
         """Keep the digests of a table."""
@@ -260,32 +263,43 @@ class ProtectedRecords(Opaque):
         none. Raises UsageError where this one outlives the process and is new: it would start the
         budget again.
         """
-        ledger = self._ledger
+        own = self._charged()
+        persistent = own.ledger != charged_tables.MEMORY
         found = charged_tables.charged([*self._digests])
-        own = self._charged().place
-        resumed = ledger.storage.persistent and any(each.place == own for each in found)
-        if resumed:
-            # Else a ledger that was charged at this place is gone.
-            chain = ledger.chain()
-            resumed = chain.total != chain.cap.zero
-        earlier = [each for each in found if not (resumed and each.place == own)]
+        earlier = [each for each in found if not (persistent and each.has_moved_to(own))]
         if not earlier:
             return ""
+        resumed = len(earlier) < len(found)
+        kept = [each for each in earlier if each.ledger != charged_tables.MEMORY]
+        if resumed:
+            remedy = (
+                "Go on with this ledger alone; allow_repeated=True has its statement mention the"
+                " others."
+            )
+        elif kept:
+            remedy = (
+                f"Go on with the ledger of {kept[-1].dataset!r}: give that dataset=, and in ledger="
+                " its file or URL, wherever it lies now; if it was deleted, put it back. To accept"
+                " the larger loss, pass allow_repeated=True; the statement will mention it."
+            )
+        else:
+            remedy = (
+                "Give every later run the same dataset=, and the first of them allow_repeated=True,"
+                " too, so that its statement mentions what was spent before."
+            )
         text = (
             "this machine has already released results about these records:"
             f" {'; '.join(map(str, earlier))}. The total privacy loss is larger than any of their"
-            " statements says, because no ledger knows of another one. Give every run the same"
-            " dataset=, without ledger= or with the same one. To accept the larger loss, pass"
-            " allow_repeated=True; the statement will mention it. Tell only those who may see the"
-            " records."
+            f" statements says, because no ledger knows of another one. {remedy} Tell only those"
+            " who may see the records."
         )
-        if ledger.storage.persistent and not resumed:
+        if persistent and not resumed:
             raise UsageError(f"Nothing was charged: {text}")
         return text
 
     def _others_protect(self) -> bool:
         """Whether another budget of this process protects some of these records."""
-        budget = self._ledger.storage.identity
+        budget = self._ledger.id
         return any(protected_tables.hold(table, but_for=budget) for table in self._tables)
 
 
