@@ -128,7 +128,7 @@ def _columns(table: Any) -> Iterator[tuple[Hashable, Column]]:
         if isinstance(table, torch.Tensor) and is_dense(table):
             table = table.detach().cpu()
             table = table.numpy() if table.dtype in (torch.float32, torch.float64) else None
-        if not isinstance(table, np.ndarray) or table.ndim not in (1, 2):
+        if not isinstance(table, np.ndarray) or table.ndim not in (1, 2) or not len(table):
             return
         columns = table.reshape(len(table), -1).T
         named = [*enumerate(columns)]

@@ -26,6 +26,7 @@ import json
 import logging
 import os
 import pathlib
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import starmap
@@ -141,6 +142,7 @@ class Ledger:
 
     Attributes:
         birth, budget, accounting: what it was made for.
+        id: of this ledger and its copies alone, wherever they lie.
         cap: what its budget holds, as computed when it was made: another machine's root finder may
             end a float away.
         fingerprints: of its reservations, where no file keeps them (kept.py).
@@ -165,7 +167,13 @@ class Ledger:
                 if isinstance(birth.accounting, Planned):
                     # Exactly: only a ledger of another machine has room for its rounding.
                     birth.accounting.require_kept(birth.budget)
-                body = {"schema": SCHEMA, "cap": str(cap), **birth.to_json()}
+                # Not of the noise's entropy, which tests repeat.
+                body = {
+                    "schema": SCHEMA,
+                    "id": uuid.uuid4().hex,
+                    "cap": str(cap),
+                    **birth.to_json(),
+                }
                 self._write(connection, "birth", "", body, cap.zero)
             self._bind(connection)
         assert self._seen is not None
@@ -226,6 +234,7 @@ class Ledger:
             remedy = "Open it with the dpbo version that wrote it, or upgrade dpbo."
             raise LedgerMismatch("schema", schema, SCHEMA, remedy)
         try:
+            self.id: str = first.body["id"]
             self.birth = Birth.from_json(first.body)
             self.cap = Cost.read(first.body["cap"])
         except (KeyError, TypeError, ValueError, ArithmeticError):

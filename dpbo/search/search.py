@@ -102,7 +102,8 @@ _REPEATED = (
     "this process has already queried some of these protected records under another ledger, and "
     "two budgets add up to more than either statement says. Nothing was charged. Give every search "
     "the same privacy=Privacy(dataset=...), or one Curator and a share of its budget "
-    "each; or set Privacy(allow_repeated=True), and the statement will say so."
+    "each; a ledger that is new then takes allow_repeated=True the first time. "
+    "Privacy(allow_repeated=True) alone accepts the larger loss, and the statement will say so."
 )
 # Settings of `Privacy` that may be given beside a Curator.
 _BESIDE_A_CURATOR = ("divisor", "mechanism")

@@ -938,8 +938,8 @@ SABOTAGES = (
     Sabotage(
         "a scaler of all rows is looked for in the protected table alone",
         where="dpbo.curator.scaled_tables:_is_scaled",
-        old="found = own.is_standard(near) or both.is_standard(near)",
-        new="found = own.is_standard(near)",
+        old="if own.is_standard(near) or both.is_standard(near):",
+        new="if own.is_standard(near):",
         test=(
             "tests/attacks/test_likely_slips.py"
             "::test_a_scaler_that_saw_protected_rows_is_warned_of[standard]"
@@ -1940,7 +1940,7 @@ SABOTAGES = (
         new="(tables.X_train, tables.y_train)",
         test=(
             "tests/integration/test_search.py"
-            "::test_one_protected_cell_does_not_change_the_dtype_of_the_training_part"
+            "::test_one_protected_cell_does_not_change_the_dtype_of_training_rows"
         ),
     ),
     Sabotage(
@@ -1981,9 +1981,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "no hostile cells are put into tables and lists",
-        where="dpbo.curator.examples:_require_unmoved",
-        old="for name, cell in _HOSTILE.items()}",
-        new="for name, cell in ()}",
+        where="dpbo.curator.examples:_put",
+        old="first = ",
+        new="return part\n    first = ",
         test=(
             "tests/unit/testing/test_per_record.py"
             "::test_scores_that_depend_on_the_batch_are_found_in_every_container"
@@ -2204,11 +2204,11 @@ SABOTAGES = (
     Sabotage(
         "no kept record is missing while others change",
         "dpbo.curator.examples:_require_unmoved",
-        old="((plain, neighbours), (gap, among_gap))",
-        new="((plain, neighbours),)",
+        old="for odd in (missing, high):",
+        new="for odd in (high,):",
         test=(
             "tests/unit/testing/test_per_record.py"
-            "::test_scores_that_depend_on_the_batch_are_found_in_every_container"
+            "::test_what_stands_in_for_missing_cells_is_noticed_with_few_and_many_examples"
         ),
     ),
     Sabotage(
