@@ -2110,6 +2110,25 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "a copy of a ledger goes on as one that was moved",
+        where="dpbo.curator.charged_tables:Charged.has_moved_to",
+        old="not first.is_file() or first.samefile(other.place)",
+        new="True",
+        test=(
+            "tests/attacks/test_second_ledgers.py"
+            "::test_a_ledger_that_was_moved_goes_on_and_a_copy_does_not"
+        ),
+    ),
+    Sabotage(
+        "each working folder has ledgers of its own",
+        where="dpbo.curator.places:state_folder",
+        old="if not folder.is_absolute():",
+        new="if not named:",
+        test=(
+            "tests/attacks/test_second_ledgers.py::test_a_relative_folder_of_the_state_is_refused"
+        ),
+    ),
+    Sabotage(
         "plans on a server are compared within a process",
         where="dpbo.curator.reservation_fingerprints:file_of",
         old="if not storage.persistent:\n        return None",
