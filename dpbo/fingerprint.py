@@ -235,9 +235,9 @@ class _Walk:
         code = value.__code__
         if value.__doc__ is not None and code.co_consts[:1] == (value.__doc__,):
             code = code.replace(co_consts=(None, *code.co_consts[1:]))
-        used = dict(_closed_over(value)) if self.detail == "content" else {}
+        used = dict(closed_over(value)) if self.detail == "content" else {}
         if references:
-            used = _lasting([*_closed_over(value), *names(value)], [value])
+            used = _lasting([*closed_over(value), *names(value)], [value])
         return self.join("function", code, value.__defaults__, value.__kwdefaults__, used)
 
 
@@ -256,8 +256,8 @@ def names(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for code in nested_code(function.__code__):
         named.update(code.co_names)
     waiting = [("", function.__globals__)]
-    closed_over = [*_closed_over(function)]
-    waiting += [(f"{name}.", vars(value)) for name, value in closed_over if _is_namespace(value)]
+    cells = [*closed_over(function)]
+    waiting += [(f"{name}.", vars(value)) for name, value in cells if _is_namespace(value)]
     looked_into = set[int]()
     while waiting:
         prefix, namespace = waiting.pop()
@@ -276,7 +276,7 @@ def _is_namespace(value: Any) -> bool:
     return isinstance(value, (types.SimpleNamespace, argparse.Namespace))
 
 
-def _closed_over(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def closed_over(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """The variables of enclosing functions that a function's code uses."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         # It may not be assigned yet.

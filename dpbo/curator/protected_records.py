@@ -10,6 +10,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import Dataset, Subset, TensorDataset
+
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.curator import charged_tables
 from dpbo.curator.handle import Opaque
@@ -340,33 +342,60 @@ def require_other_rows(name: str, records: Any, own: Any, role: str, why: str) -
 
 
 def require_unnamed(name: str, function: Any, records: Any, role: str, remedy: str) -> None:
-    """Raises InputError where the code of a function that trains or scores names a table with some
-    of these records: what it does with them gets no noise. That depends on the records, so it is
-    for the operator alone.
+    """Raises InputError where the code of a function that trains or scores takes some of these
+    records beside its arguments: what it does with them gets no noise. That depends on the records,
+    so it is for the operator alone.
 
-    Tables are compared part by part, features apart from labels. Parts of one number a row, and
-    those with few different rows, are known by identity alone.
+    Tables in memory are compared part by part, features apart from labels. Parts of one number a
+    row, those with few different rows, and Datasets that may read files are known by identity
+    alone.
 
     Args:
         name: the argument that holds the function.
         records, role: protected records, and what they are for.
         remedy: what to do.
     """
-    named = [*named_tables(function)]
-    if not named:
-        return
     container = records.container if isinstance(records, PrivateView) else records
     own = leaves(container)
-    own_sets = _sets_of(records, parts_alone=True)
-    for variable, table in named:
-        same = any(part is each for part in leaves(table) for each in own)
-        if same or _share_rows(_sets_of(table, parts_alone=True), own_sets):
+    own_sets: list[RowSet] | None = None
+    for variable, table in named_tables(function, own):
+        same = any(_share_samples(part, each) for part in leaves(table) for each in own)
+        held = None if same else _in_memory(table)
+        if held is not None and own_sets is None:
+            own_sets = _sets_of(records, parts_alone=True)
+        if same or _share_rows(_sets_of(held, parts_alone=True), own_sets or []):
             raise InputError(
                 name,
                 getattr(function, "__name__", type(function).__name__),
                 f"of code that names none of the {role} records, but {variable!r} has some",
                 f"{remedy} Nothing was charged. Tell only those who may see the records.",
             )
+
+
+def _base(records: Any) -> tuple[Any, Any]:
+    """What a Subset takes its samples from, and their places there; None for all of them."""
+    places = None
+    while type(records) is Subset:
+        given = records.indices
+        places = given if places is None else [given[place] for place in places]
+        records = records.dataset
+    return records, places
+
+
+def _share_samples(first: Any, second: Any) -> bool:
+    """Whether both are one object, or have samples of one Dataset in common."""
+    (first, places), (second, others) = _base(first), _base(second)
+    if first is not second:
+        return False
+    return places is None or others is None or not {*places}.isdisjoint(others)
+
+
+def _in_memory(table: Any) -> Any:
+    """A table whose rows can be compared; None of a Dataset that may read files."""
+    base, places = _base(table)
+    if type(base) is TensorDataset:
+        return base.tensors if places is None else base[places]
+    return None if isinstance(base, Dataset) else table
 
 
 def _sets_of(records: Any, *, parts_alone: bool = False) -> list[RowSet]:
