@@ -20,17 +20,13 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 from torch.utils.data import Dataset
 
 from dpbo.curator.handle import Opaque
 from dpbo.fingerprint import attributes, closed_over, is_own, nested_code, slots
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
-# They tell of a table's form alone.
-_FORMS = (torch.dtype, torch.device, np.dtype)
-_NOT_LOOKED_INTO = (*_PLAIN, *_FORMS, types.ModuleType, type, Opaque)
+_NOT_LOOKED_INTO = (*_PLAIN, types.ModuleType, type, Opaque)
 # How a named tuple and an object with slots have their attributes.
 _FIELDS: Any = (types.MemberDescriptorType, type(inspect.FullArgSpec.args))
 # In place of an attribute that the class computes.
@@ -160,17 +156,16 @@ def _taken(
             if line.argval not in names or lines[place + 1].opname == "STORE_ATTR":
                 continue
             name, value = read.chain(place, names[line.argval])
-            elsewhere = getattr(value, "__globals__", space) is not space
-            if not (names is space and isinstance(value, types.FunctionType) and elsewhere):
+            of_a_module = names is space and isinstance(value, types.FunctionType)
+            if not of_a_module or value.__globals__ is space:
                 yield name, value
 
 
 class _Line(NamedTuple):
-    """An instruction; `joined` is whether another one jumps to it."""
+    """An instruction."""
 
     opname: str
     argval: Any
-    joined: bool
 
 
 def _lines(code: types.CodeType) -> Iterator[_Line]:
@@ -182,7 +177,7 @@ def _lines(code: types.CodeType) -> Iterator[_Line]:
             names = re.findall("[A-Z]+_FAST", line.opname)
             values = [*line.argval]
         for name, value in zip(names, values, strict=False):
-            yield _Line(name, value, line.is_jump_target)
+            yield _Line(name, value)
 
 
 class _Reader:
@@ -218,9 +213,8 @@ class _Reader:
         return {}
 
     def chain(self, place: int, value: Any) -> tuple[str, Any]:
-        """What the attributes and subscripts after the load of a variable give, and a name for it.
-        It is as much as is known: of the parts of a table a smaller table, or numbers that tell its
-        form."""
+        """What the attributes and subscripts after the load of a variable give, as far as they are
+        known, and a name for it. Of a table that is always a table."""
         name = self._lines[place].argval
         found = (name, value)
         if name in self._bound:
@@ -229,7 +223,7 @@ class _Reader:
         # Where a step fails, what was found before stands.
         with contextlib.suppress(Exception):
             for line in self._lines[place + 1 :]:
-                if line.joined or any(stack[0] is each for each in self._whole):
+                if any(stack[0] is each for each in self._whole):
                     break
                 if line.opname in _UNREAD:
                     continue
@@ -238,8 +232,8 @@ class _Reader:
                 if len(stack) > 1:
                     continue
                 name += f".{line.argval}" if line.argval else "[...]"
-                # Of a table's parts, `iloc` and others lead back to all of it.
-                if not _is_table(found[1]) or _is_table(stack[0]) or _is_form(stack[0]):
+                # `iloc` is all of a table, and its shape tells how many records there are.
+                if _is_table(stack[0]) or not _is_table(found[1]):
                     found = (name, stack[0])
         return found
 
@@ -262,12 +256,6 @@ class _Reader:
         else:
             return False
         return True
-
-
-def _is_form(part: Any) -> bool:
-    """Whether it is a number, a dtype, or a tuple of these, such as a shape."""
-    parts = part if isinstance(part, tuple) else (part,)
-    return all(isinstance(each, (*_PLAIN, *_FORMS)) for each in parts)
 
 
 def _attribute(holder: Any, name: str) -> Any:

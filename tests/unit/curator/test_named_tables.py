@@ -96,9 +96,10 @@ TAKE_PUBLIC = {
     "rows of a frame": lambda x: FRAME.iloc[:20].mean(),
     "rows of a column": lambda x: FRAME["a"][:20] + FRAME.b.iloc[:20],
     "memory": lambda x: torch.from_numpy(X[:20]),
-    "shape": lambda x: X.shape[1],
+    "shape": lambda x: X[:20].shape[1],
     "key": lambda x: [*TABLES["train"]],
     "place": lambda x: SPLITS[0].mean(),
+    "the other of two": lambda x: (x or SPLITS)[0],
     "nested": lambda x: NESTED.data["digits"][0],
     "named tuple": lambda x: (PEOPLE.train, PEOPLE[0], PEOPLE.size()),
     "self": STUDY.fit,
@@ -110,6 +111,7 @@ TAKE_PUBLIC = {
     "Dataset": lambda x: Subset(TensorDataset(torch.ones(3)), [0]),
 }
 TAKE_PROTECTED = {
+    "number of rows": lambda x: X.shape[0],
     "slice": lambda x: passed(X[:30]),
     "rows of a frame": lambda x: FRAME.iloc[:30],
     "unknown rows": lambda x: FRAME.iloc[x],
@@ -117,7 +119,7 @@ TAKE_PROTECTED = {
     "key": lambda x: TABLES["val"],
     "unknown key": lambda x: TABLES[x],
     "all keys": lambda x: TABLES | {},
-    "one of two": lambda x: (x if x else TABLES)["train"],
+    "one of two": lambda x: (SPLITS or x)[0],
     "place": lambda x: SPLITS[-1],
     "nested": lambda x: NESTED.data["digits"][1],
     "named tuple": lambda x: PEOPLE.val,
