@@ -197,7 +197,7 @@ class _Reader:
     Args:
         lines: the instructions.
         known: the values of variables, by the kind of their instruction.
-        bound: variables that the instructions bind: their value may be another one.
+        bound: variables that the instructions bind: as keys they may have other values.
         whole: as in `named_tables`.
     """
 
@@ -228,8 +228,6 @@ class _Reader:
         known, and a name for it. Of a table that is always a table."""
         name = self._lines[place].argval
         found = (name, value)
-        if name in self._bound:
-            return found
         stack = [value]
         # Where a step fails, what was found before stands.
         with contextlib.suppress(Exception):

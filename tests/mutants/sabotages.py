@@ -1908,10 +1908,10 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "a variable that code binds again counts as what it was before",
-        where="dpbo.curator.named_tables:_Reader.chain",
-        old="if name in self._bound:",
-        new="if False:",
+        "a key that code binds again counts as what it was before",
+        where="dpbo.curator.named_tables:_Reader._step",
+        old="elif line.argval in names and line.argval not in self._bound:",
+        new="elif line.argval in names:",
         test=(
             "tests/unit/curator/test_named_tables.py"
             "::test_code_that_takes_protected_rows_is_refused[bound again]"
