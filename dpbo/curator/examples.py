@@ -20,6 +20,7 @@ from dpbo.curator.labels import on_host
 from dpbo.curator.public_form import Form
 from dpbo.curator.records import PrivateView, count_records, leaves, map_leaves
 from dpbo.errors import ScoreError
+from dpbo.fingerprint import columns_of
 from dpbo.isolation import INTERRUPTS, fix_generators, mute_warnings
 from dpbo.queries.score_evaluation import ask, describe_result, tensor_of
 
@@ -29,6 +30,9 @@ Places = NDArray[np.int64]
 # Columns that are tried one by one. Those of more are tried in sets, because each try costs as much
 # as the records are wide.
 _SINGLY = 16
+# Fewer records are repeated until they are as many: of 10 or fewer none can lie beyond three
+# standard deviations.
+_LEAST = 12
 _FIX = (
     "Compute each record's score from that record alone: no mean, rank, normalisation or batch"
     " statistics over the others. A model belongs in evaluation mode."
@@ -48,20 +52,15 @@ class MostlyClipped(ScoreError):
 
 
 class _Cell(NamedTuple):
-    """What is put into a cell, by the kind of its column."""
+    """What is put into a cell: of numbers, and of anything else."""
 
     real: float
-    whole: int | None
     text: str | None
 
 
-_MISSING = _Cell(math.nan, None, None)
-# The texts come before and after most others, so that they shift the codes of categories.
-_HOSTILE = {
-    "a missing one": _MISSING,
-    "a low one": _Cell(-1e6, -(10**9), ""),
-    "a high one": _Cell(1e30, 10**9, "\uffff"),
-}
+# A missing one, a low and a high one. The texts come before and after most others, so that they
+# shift the codes of categories.
+_HOSTILE = (_Cell(math.nan, None), _Cell(-1e6, ""), _Cell(1e30, "\uffff"))
 
 
 def examine(
@@ -194,24 +193,21 @@ def require_per_record(
     """Require that changing some records leaves every other one's score the same to the last bit;
     for `examine`, and for `dpbo.testing.check_per_record` on records of the caller's choice.
 
-    Half of the records are replaced by copies of the others. One of the copies is then replaced by
-    another record, by a missing one, a low one and a high one, in all columns and in some of them
-    (`_sets_of_columns`): so a record shares its group with one that differs from it elsewhere. All
-    this is done again where one of the kept records is missing in the same columns, because what
-    stands in for missing values often is a mean over the others. Tables are cast to the form of
-    `view` afterwards, as the curator casts private ones.
+    Half of the records are replaced by others, and the rest must keep their scores
+    (`_require_unmoved`). Tables are cast to the form of `view` before, as the curator casts private
+    ones.
 
     Args:
         score: `score(subject, records)`.
         subject: what is scored.
         view: public records that can be taken apart, at least two.
-        trials: how many records are changed, besides the first and the last one.
-        seed: chooses these records, and the halves.
+        trials: how many halves are replaced, besides the first and the last one.
+        seed: chooses these halves.
         parts: whether records are also left out.
 
     Raises:
-        AssertionError: names the record that moved another one's score, and by how much; or the
-            score is not repeatable.
+        AssertionError: says which change moved the score of a record that stayed, and by how much;
+            or the score is not repeatable.
     """
 
     def scores_of(records: Any) -> Any:
@@ -223,17 +219,11 @@ def require_per_record(
         view.count
     )
     rng = np.random.default_rng(seed)
-    form = Form.of(view.records) if any(map(_is_loose, leaves(view.records))) else None
-    drawn = rng.choice(view.count, size=min(trials, view.count), replace=False).tolist()
-    compared = 0
-    for turn, changed in enumerate([0, view.count - 1, *drawn]):
-        rest = np.delete(np.arange(view.count), changed)
-        if turn == 1:
-            rest = rest[::-1]
-        elif turn:
-            rng.shuffle(rest)
-        half, kept = np.split(np.array([changed, *rest]), [view.count // 2])
-        compared += _require_unmoved(scores_of, view, half, kept, form)
+    copies = math.ceil(_LEAST / view.count)
+    tried = np.arange(view.count * copies)
+    pool = _with_hostile(view, tried // copies)
+    orders = [tried, tried[::-1], *(rng.permutation(tried) for _ in range(trials))]
+    compared = sum(_require_unmoved(scores_of, pool, order) for order in orders)
     assert compared, "the score raised on every neighbour: nothing could be compared"
     if not parts:
         return
@@ -246,52 +236,68 @@ def require_per_record(
             )
 
 
-def _require_unmoved(
-    scores_of: Callable[[Any], Any],
-    view: PrivateView,
-    half: Places,
-    kept: Places,
-    form: Form | None,
-) -> int:
-    """Replace this half of the records by copies of those that are kept, and then its first one.
+def _with_hostile(view: PrivateView, places: Places) -> PrivateView:
+    """The records at these places, in their own form, and one more of each of `_HOSTILE`."""
+    rows = np.append(places, np.zeros(len(_HOSTILE), dtype=places.dtype))
+    records = view.take(torch.from_numpy(rows))
+    form = Form.of(records) if any(map(_is_loose, leaves(records))) else None
+    records = map_leaves(records, _put)
+    return PrivateView.of_records(records if form is None else form.cast(records)[0])
+
+
+def _require_unmoved(scores_of: Callable[[Any], Any], pool: PrivateView, order: Places) -> int:
+    """Replace the first half of the records by a copy of another one, a missing one, a low one and
+    a high one, in all columns and in some of them (`_sets_of_columns`).
+
+    This is done from three starts, which have in these columns:
+
+    - copies of the records that stay, in that half: so each of these shares its group with one that
+      then differs from it;
+    - one record's cells in all records, but a missing cell in one that stays: what fills it is a
+      statistic of the others, such as the mean or the mode;
+    - the same with a high cell: an outlier, where no other is missing.
+
+    Args:
+        scores_of: the scores of records, or None where there are none.
+        pool: the records, and the hostile ones after them.
+        order: of the records; the first half is replaced.
 
     Returns how many times scores could be compared; raises AssertionError where one moved.
     """
+    count = len(order)
+    half, kept = np.split(order, [math.ceil(count / 2)])
+    missing, low, high = range(count, pool.count)
+    pairs = np.arange(count)
+    pairs[half] = np.resize(kept, len(half))
+    starts = [pairs]
+    for odd in (missing, high):
+        alike = np.full(count, kept[-1])
+        alike[kept[0]] = odd
+        starts.append(alike)
+    changes = {"copies of another one": kept[0], "missing ones": missing}
+    changes |= {"low ones": low, "high ones": high}
+
+    def replaced(start: Places, by: int) -> Any:
+        places = start.copy()
+        places[half] = by
+        return pool.take(torch.from_numpy(places))
+
+    begun = [pool.take(torch.from_numpy(start)) for start in starts]
+    changed = [{name: replaced(start, by) for name, by in changes.items()} for start in starts]
+    plain = begun[0]
     compared = 0
-
-    def compare(before: Any, records: Any, others: Places, change: str) -> None:
-        nonlocal compared
-        if before is None or (after := scores_of(records)) is None:
-            return
-        compared += 1
-        _require_equal(before[others], after[others], change)
-
-    def with_cells(records: Any, row: int, cell: _Cell) -> Any:
-        changed = map_leaves(records, lambda part: _put(part, row, cell))
-        return changed if form is None else form.cast(changed)[0]
-
-    whole = scores_of(view.records)
-    positions = np.arange(view.count)
-    # Copies of one record alone change how often each class is there, whatever the classes are.
-    for copied in (kept[:1], kept[-1:], np.resize(kept, len(half))):
-        positions[half] = copied
-        halved = view.take(torch.from_numpy(positions))
-        compare(whole, halved, kept, "replacing half of the records by copies of the others")
-    changed = int(half[0])
-    twin = int(kept[0])
-    others = np.delete(np.arange(view.count), changed)
-    plain = halved if form is None else form.cast(halved)[0]
-    positions[changed] = kept[-1]
-    neighbours = {"another one": view.take(torch.from_numpy(positions))}
-    neighbours |= {name: with_cells(halved, changed, cell) for name, cell in _HOSTILE.items()}
-    gap = with_cells(halved, twin, _MISSING)
-    among_gap = {name: with_cells(each, twin, _MISSING) for name, each in neighbours.items()}
     for columns in _sets_of_columns(sum(map(_width, leaves(plain)))):
-        for start, changes in ((plain, neighbours), (gap, among_gap)):
+        for start, neighbours in zip(begun, changed, strict=True):
             before = scores_of(_mixed(plain, start, columns))
-            for name, neighbour in changes.items():
-                what = f"replacing record {changed} by {name} in columns {columns[:3].tolist()}"
-                compare(before, _mixed(plain, neighbour, columns), others, what)
+            if before is None:
+                continue
+            for name, neighbour in neighbours.items():
+                after = scores_of(_mixed(plain, neighbour, columns))
+                if after is None:
+                    continue
+                compared += 1
+                what = f"replacing half of the records by {name} in columns {columns[:3].tolist()}"
+                _require_equal(before[kept], after[kept], what)
     return compared
 
 
@@ -359,65 +365,70 @@ def _copy_of(part: Any) -> Any:
     return part.clone() if isinstance(part, Tensor) else part.copy()
 
 
-def _put(part: Any, row: int, cell: _Cell) -> Any:
-    """A copy of the part with this in the cells of a row, where it can hold that."""
+def _put(part: Any) -> Any:
+    """A copy of the part whose last rows have the cells of `_HOSTILE`, where it can hold them."""
+    first = count_records(part) - len(_HOSTILE)
     if isinstance(part, list):
-        return [*part[:row], _sample_of(part[row], cell), *part[row + 1 :]]
+        return [*part[:first], *map(_sample_of, part[first:], _HOSTILE)]
     if getattr(getattr(part, "dtype", None), "names", None):
         return part
-    if hasattr(part, "tocsr"):
-        matrix = part.tolil(copy=True)
-        with np.errstate(all="ignore"):
-            matrix[row, :] = np.nan_to_num(np.array(cell.real)).astype(part.dtype)
-        return matrix.tocsr()
     if hasattr(part, "iloc"):
-        kinds = [dtype.kind for dtype in (part.dtypes if part.ndim == 2 else [part.dtype])]
-        cells = [
-            {"f": cell.real, "i": cell.whole, "u": cell.whole}.get(kind, cell.text)
-            for kind in kinds
-        ]
+        columns = columns_of(part)
+        cells = [[_fitting(column, cell) for column in columns] for cell in _HOSTILE]
+        rows = np.array(cells, dtype=object)
         objects = part.astype(object)
-        objects.iloc[row] = cells if part.ndim == 2 else cells[0]
+        objects.iloc[first:] = rows if part.ndim == 2 else rows[:, 0]
         return objects
-    if _is_loose(part):
+    if hasattr(part, "tocsr"):
+        changed = part.tolil(copy=True)
+    elif _is_loose(part):
         # numpy makes whole numbers of dates that become objects, so they are taken one by one
-        objects = np.fromiter(part.reshape(-1), object, part.size).reshape(part.shape)
-        objects[row] = cell.text
-        return objects
-    changed = _copy_of(part)
-    if (value := _nearest(part, cell)) is not None:
-        changed[row] = value
-    return changed
+        changed = np.fromiter(part.reshape(-1), object, part.size).reshape(part.shape)
+    else:
+        changed = _copy_of(part)
+    for row, cell in enumerate(_HOSTILE, first):
+        value = _fitting(part, cell)
+        if value is not None or _is_loose(part):
+            changed[row] = value
+    return changed.tocsr() if hasattr(part, "tocsr") else changed
 
 
 def _sample_of(sample: Any, cell: _Cell) -> Any:
-    """A sample of a list with this in each of its places."""
+    """A sample of a list with this in each of its places. Whole numbers stay, or are missing: which
+    other samples have in the same place is not known."""
 
     def put(part: Any) -> Any:
         if isinstance(part, list):
             return [_sample_of(each, cell) for each in part]
         if isinstance(part, (np.ndarray, Tensor)):
             changed = _copy_of(part)
-            if (value := _nearest(part, cell)) is not None:
+            if isinstance(value := _fitting(part, cell), (int, float)):
                 changed[...] = value
             return changed
         if isinstance(part, float):
             return cell.real
-        return cell.whole if isinstance(part, int) else cell.text
+        return part if isinstance(part, int) and cell.text is not None else cell.text
 
     return map_leaves(sample, put)
 
 
-def _nearest(part: Any, cell: _Cell) -> float | None:
-    """The number that the part's dtype can hold; whole numbers stay among those that are there,
-    because a label or an index beyond them can end a process. None for none."""
-    kind = part.dtype.kind if isinstance(part, np.ndarray) else ""
-    if kind == "f" or (isinstance(part, Tensor) and part.is_floating_point()):
-        ends: Any = torch.finfo(part.dtype) if isinstance(part, Tensor) else np.finfo(part.dtype)
+def _fitting(part: Any, cell: _Cell) -> Any:
+    """What the dtype of an array, a tensor or a column can hold of this; None for none.
+
+    Whole numbers stay between those that are there: one beyond them can end a process, as a label
+    or an index, or keep it busy for ever, as a count.
+    """
+    tensor = isinstance(part, Tensor)
+    kind = "" if tensor else part.dtype.kind
+    if kind == "f" or (tensor and part.is_floating_point()):
+        ends: Any = torch.finfo(part.dtype) if tensor else np.finfo(part.dtype)
         return min(max(cell.real, float(ends.min)), float(ends.max))
-    if kind == "c" or (isinstance(part, Tensor) and part.is_complex()) or cell.whole is None:
+    if kind == "c" or (tensor and part.is_complex()):
         return None
-    return min(max(cell.whole, int(part.min())), int(part.max()))
+    if tensor or kind in "biu":
+        missing = math.isnan(cell.real)
+        return None if missing else int(min(max(cell.real, int(part.min())), int(part.max())))
+    return cell.text
 
 
 def _scores_or_none(

@@ -29,15 +29,16 @@ def check_per_record(
     trials: Count = 20,
     seed: Seed = 0,
 ) -> None:
-    """Asserts that every other record's score keeps its bits when single records change.
+    """Asserts that every other record's score keeps its bits when some records change.
 
     A score that normalises by the batch, ranks, or averages lets one record change the scores of
-    others, and no clipping bounds that. Half of the records are replaced by copies of the others,
-    and one of the copies by a hostile record (huge numbers, missing values, new categories), in all
-    columns and in some, also where another record is missing. Tables and arrays of objects are cast
-    to their own form first, as the curator casts private ones. torch's, numpy's and Python's
-    generators are in the same state at each call. Run this on public records: on private ones its
-    messages would be private.
+    others, and no clipping bounds that. Half of the records are replaced, by copies of another one
+    and by hostile ones (huge numbers, missing values, new categories), in all columns and in some,
+    also where a record that stays is missing or huge. Few records are repeated, so that a statistic
+    of them can have an outlier. Whole numbers stay between those that are there. Tables and arrays
+    of objects are cast to their own form first, as the curator casts private ones. torch's, numpy's
+    and Python's generators are in the same state at each call. Run this on public records: on
+    private ones its messages would be private.
 
     Args:
         score: `score(subject, records)`, as in `ClippedMean`.
@@ -47,12 +48,12 @@ def check_per_record(
             leaves some out.
         grouped: whether units are groups of records. A replaced unit may then change the number of
             records, so records are left out too.
-        trials: how many records are changed, besides the first and the last one.
-        seed: of the choice of records.
+        trials: how many halves are replaced, besides the first and the last one.
+        seed: of the choice of halves.
 
     Raises:
-        AssertionError: names the record that moved another one's score, and by how much; or the
-            score is not repeatable.
+        AssertionError: says which change moved the score of a record that stayed, and by how much;
+            or the score is not repeatable.
     """
     cast, _ = Form.of(records, "records").cast(records)
     view = PrivateView.of(cast, PrivacyUnit("record"), units_are_public=True)

@@ -1983,9 +1983,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "no hostile cells are put into tables and lists",
-        where="dpbo.curator.examples:_require_unmoved",
-        old="for name, cell in _HOSTILE.items()}",
-        new="for name, cell in ()}",
+        where="dpbo.curator.examples:_put",
+        old="first = ",
+        new="return part\n    first = ",
         test=(
             "tests/unit/testing/test_per_record.py"
             "::test_scores_that_depend_on_the_batch_are_found_in_every_container"
@@ -2220,11 +2220,11 @@ SABOTAGES = (
     Sabotage(
         "no kept record is missing while others change",
         "dpbo.curator.examples:_require_unmoved",
-        old="((plain, neighbours), (gap, among_gap))",
-        new="((plain, neighbours),)",
+        old="for odd in (missing, high):",
+        new="for odd in (high,):",
         test=(
             "tests/unit/testing/test_per_record.py"
-            "::test_scores_that_depend_on_the_batch_are_found_in_every_container"
+            "::test_what_stands_in_for_missing_cells_is_noticed_with_few_and_many_examples"
         ),
     ),
     Sabotage(

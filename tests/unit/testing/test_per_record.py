@@ -413,7 +413,7 @@ def test_columns_are_tried_one_by_one_where_all_at_once_are_refused():
     def refuses_two(fault):
         def score(_, records):
             table, labels = records
-            if ((table == 10**9).sum(axis=1) > 1).any() or labels.isna().any():
+            if ((table == 1e30).sum(axis=1) > 1).any() or labels.isna().any():
                 raise ValueError("too many such cells")
             return fault(table) * 1.0
 
@@ -423,6 +423,57 @@ def test_columns_are_tried_one_by_one_where_all_at_once_are_refused():
     records = (table, table["a"])
     check_per_record(refuses_two(lambda table: table["a"]), None, records)
     for name in table:
-        leak = refuses_two(lambda table, name=name: (table[name] > 1e8).any() + table["a"])
+        leak = refuses_two(lambda table, name=name: table[name].max() + table["a"])
         with pytest.raises(AssertionError, match="moved other records' scores"):
             check_per_record(leak, None, records)
+
+
+SOURCE = np.random.default_rng(0)
+VISITS = pd.DataFrame(
+    {
+        "v": SOURCE.normal(size=50),
+        "visits": SOURCE.integers(1, 30, 50),
+        "place": SOURCE.choice([f"p{i}" for i in range(40)], 50),
+        "kind": SOURCE.choice(["a", "b", "c"], 50),
+        "gap": np.where(SOURCE.random(50) < 0.1, np.nan, SOURCE.normal(size=50)),
+    }
+)
+PLACES = {f"p{i}": i for i in range(40)}
+FILLED = {
+    "the mode of few": lambda _, r: r.kind.fillna(r.kind.mode().iloc[0]).map({"a": 1, "b": 2}),
+    "the mode of many": lambda _, r: r.place.fillna(r.place.mode().iloc[0]).map(PLACES),
+    "the one before": lambda _, r: r.gap.ffill(),
+    "the one after": lambda _, r: r.gap.bfill(),
+    "where any is missing": lambda _, r: r.v if r.gap.isna().any() else r.v * 0.5,
+    "outliers": lambda _, r: (r.v - r.v.mean()).abs() > 3 * r.v.std(),
+    "a share of a class": lambda _, r: r.v * ((r.kind == "a").mean() > 0.9),
+    "the most": lambda _, r: r.index.isin(r.v.nlargest(10).index),
+}
+
+
+@slip(
+    "a score fills by the mode or the cell above, or marks outliers by the deviation",
+    "refused before a charge, with 5 and with 50 examples",
+)
+@pytest.mark.parametrize("name", FILLED)
+def test_what_stands_in_for_missing_cells_is_noticed_with_few_and_many_examples(name):
+    for count in (5, 50):
+        curator = owner(VISITS, example=VISITS[:count], allow_repeated=True)
+        with pytest.raises(ScoreError, match="each record by itself"):
+            curator.evaluate(ClippedMean(FILLED[name], score_range=(-50.0, 50.0)))
+
+
+def test_whole_numbers_stay_between_those_that_are_there():
+    """A count of a thousand million kept a score busy for ever."""
+    seen = set()
+
+    def discounted(rate, records):
+        visits = [int(visit) for visit in column(records, "visits").fillna(0)]
+        seen.update(visits)
+        return torch.tensor([sum(rate**k for k in range(v)) for v in visits])
+
+    for records in (VISITS, VISITS.to_dict("records")):
+        owner(records, example=records[:5], allow_repeated=True).evaluate(
+            ClippedMean(discounted, 0.5, score_range=(0.0, 2.0))
+        )
+    assert max(seen) == VISITS["visits"].max()
