@@ -1188,8 +1188,8 @@ SABOTAGES = (
     Sabotage(
         "the output that leaves is the object that was scored, or that later runs change",
         where="dpbo.dpsgd.selection:_leaving",
-        old="return copied_output(output), True",
-        new="copied_output(output)\n        return output, True",
+        old="return copied_output(output, unfitted), unfitted",
+        new="copied_output(output, unfitted)\n        return output, unfitted",
         test=(
             "tests/unit/dpsgd/test_private_selection.py"
             "::test_the_output_that_leaves_is_not_the_object_that_was_scored"
