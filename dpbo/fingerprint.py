@@ -217,7 +217,7 @@ class _Walk:
         if self.detail == "content":
             return self.join(kind, raw=_pickled(value))
         if references and is_own(type(value)):
-            lasting = _lasting(attributes(value).items(), _methods(type(value)))
+            lasting = _lasting(attributes(value).items(), methods(type(value)))
             return self.join(kind, *own, lasting)
         return self.join(kind, raw=_name(value) if callable(value) else b"")
 
@@ -230,7 +230,7 @@ class _Walk:
         if by_name or self.detail == "names":
             return self.join(kind, raw=_name(value))
         if isinstance(value, type):
-            members = _lasting(_members(value), _methods(value))
+            members = _lasting(_members(value), methods(value))
             return self.join("class", members, value.__bases__)
         code = value.__code__
         if value.__doc__ is not None and code.co_consts[:1] == (value.__doc__,):
@@ -317,7 +317,7 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
             yield name, function
 
 
-def _methods(kind: type) -> list[types.FunctionType]:
+def methods(kind: type) -> list[types.FunctionType]:
     """The functions of a class, and of its bases of the caller's, that do not make an object."""
     members = itertools.chain.from_iterable(map(_members, filter(is_own, kind.__mro__)))
     return [

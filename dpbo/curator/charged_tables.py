@@ -29,7 +29,7 @@ _FILE = "tables.db"
 _BUSY_SECONDS = 10
 # The id and the place of ledgers that ended with their process.
 MEMORY = ""
-_UNNOTICED = "A second ledger over the same records would not be noticed."
+_UNNOTICED = "a second ledger over the same records would not be noticed"
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS secret (id INTEGER PRIMARY KEY, key BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS charged (digest TEXT, ledger TEXT, place TEXT, dataset TEXT,"
@@ -132,11 +132,11 @@ def _transaction(work: Callable[[sqlite3.Connection], T]) -> T | None:
             connection.execute("COMMIT")
             return found
     except LedgerUnavailable as error:
-        _LOG.warning("%s %s", _UNNOTICED, str(error))
+        _LOG.warning("%s: %s", _UNNOTICED, str(error))
     except (OSError, sqlite3.Error) as error:
         # Without it a data set's ledger, which lies beside it, is still found by its name.
         _LOG.warning(
-            "%s cannot be used (%s). %s Where the file is damaged, delete it alone: the ledgers"
+            "%s cannot be used (%s): %s. Where the file is damaged, delete it alone: the ledgers"
             " beside it still count. %s",
             state_folder() / _FILE,
             # Its traceback would keep the curator's frames with the log's record.

@@ -4,7 +4,7 @@ Its bytecode is read, and nothing of the caller's is called. A variable that is 
 followed by attributes, and by subscripts and slices whose keys are constants or other variables,
 stands for what these give, as in `X[:300]`, `data["train"]` and `self.train`. A variable that is
 used otherwise, such as one that is passed on, stands for all that it holds: a table, a container's
-parts, or an object's attributes.
+parts, an object's attributes, or an estimator's parameters and the methods of its class.
 
 Looked at are the variables of the function's module and of the functions around it, its defaults,
 what a method or a partial is bound to, methods of objects, and other functions of its module. A
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import Dataset
 
 from dpbo.curator.handle import Opaque
-from dpbo.fingerprint import attributes, closed_over, is_own, nested_code, slots
+from dpbo.fingerprint import attributes, closed_over, is_own, methods, nested_code, slots
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NOT_LOOKED_INTO = (*_PLAIN, types.ModuleType, type, Opaque)
@@ -44,15 +44,15 @@ def named_tables(function: Any, whole: Sequence[Any] = ()) -> Iterator[tuple[str
         whole: tables that are given as they are, however few of their rows the function takes.
     """
     # The last says whether it is an object's attribute: those of attributes are not looked at.
-    left: list[tuple[str, Any, bool]] = [("", _as_method(function), False)]
+    left: list[tuple[str, Any, bool]] = [("", function, False)]
     home: Any = None
     # Kept, so that no other thing gets its id.
     seen: dict[Any, Any] = {}
     while left:
         name, part, is_attribute = left.pop()
-        called, given, keywords = _unbound(part)
+        called, given, keywords = _unbound(part if seen else _as_method(part))
         key = tuple(map(id, (called, *given, *keywords.values())))
-        if isinstance(part, _NOT_LOOKED_INTO) or key in seen:
+        if isinstance(part, _NOT_LOOKED_INTO) or _is_ours(part) or key in seen:
             continue
         seen[key] = part
         if _is_table(part) or _are_records(part):
@@ -67,6 +67,11 @@ def named_tables(function: Any, whole: Sequence[Any] = ()) -> Iterator[tuple[str
             left += [(each, value, False) for each, value in found]
         elif called is not part:
             left += [(name, each, False) for each in (called, *given, *keywords.values())]
+        elif hasattr(type(part), "get_params"):
+            used = [*part.get_params(deep=False).values()]
+            used += [types.MethodType(each, part) for each in methods(type(part))]
+            left += [(name, each, False) for each in used]
+            left += [(f"{name}.{each}", value, True) for each, value in attributes(part).items()]
         elif isinstance(part, (Mapping, list, tuple)):
             items = part.values() if isinstance(part, Mapping) else part
             left += [(name, value, is_attribute) for value in items]
@@ -85,6 +90,12 @@ def _are_records(part: Any) -> bool:
     if not isinstance(part, list) or not part:
         return False
     return isinstance(part[0], _PLAIN) or len(part) > _MOST_TABLES
+
+
+def _is_ours(part: Any) -> bool:
+    """Whether it is an object of dpbo's, such as a search's trainer: what those hold is compared
+    where they get it."""
+    return type(part).__module__.startswith("dpbo.") and not isinstance(part, tuple)
 
 
 def _as_method(thing: Any) -> Any:
@@ -186,7 +197,7 @@ class _Reader:
     Args:
         lines: the instructions.
         known: the values of variables, by the kind of their instruction.
-        bound: variables that the instructions bind: their value may be another one.
+        bound: variables that the instructions bind: as keys they may have other values.
         whole: as in `named_tables`.
     """
 
@@ -217,8 +228,6 @@ class _Reader:
         known, and a name for it. Of a table that is always a table."""
         name = self._lines[place].argval
         found = (name, value)
-        if name in self._bound:
-            return found
         stack = [value]
         # Where a step fails, what was found before stands.
         with contextlib.suppress(Exception):

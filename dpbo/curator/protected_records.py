@@ -149,12 +149,11 @@ class ProtectedRecords(Opaque):
 
     def require_unnamed(self, name: str, function: Any) -> None:
         """Raises InputError where the code of a function names a table with some of the curator's
-        own records, as `require_unnamed` says; not where repetition is allowed, nor for a void
-        ledger, such as a rehearsal's, which guarantees nothing.
+        own records, as `require_unnamed` says; not for a void ledger, such as a rehearsal's, which
+        guarantees nothing.
         """
-        if not (self._repetition_allowed or self._ledger.void):
-            remedy = f"Split the table first, and let {name} name its public part alone."
-            require_unnamed(name, function, self.__own, self._role, remedy)
+        if not self._ledger.void:
+            require_unnamed(name, function, self.__own, self._role)
 
     def warn_if_scaled(self, public: Any = None) -> None:
         """Warns (`ScaledRowsWarning`) where a scaler seems to have been fitted to the own records,
@@ -355,7 +354,9 @@ def require_other_rows(name: str, records: Any, own: Any, role: str, why: str) -
         )
 
 
-def require_unnamed(name: str, function: Any, records: Any, role: str, remedy: str) -> None:
+def require_unnamed(
+    name: str, function: Any, records: Any, role: str, remedy: str | None = None
+) -> None:
     """Raises InputError where the code of a function that trains or scores takes some of these
     records beside its arguments: what it does with them gets no noise. That depends on the records,
     so it is for the operator alone.
@@ -365,10 +366,11 @@ def require_unnamed(name: str, function: Any, records: Any, role: str, remedy: s
     alone.
 
     Args:
-        name: the argument that holds the function.
+        name: the argument that holds the function, or an estimator or container with functions.
         records, role: protected records, and what they are for.
         remedy: what to do.
     """
+    remedy = remedy or f"Split the table first, and let {name} name its public part alone."
     container = records.container if isinstance(records, PrivateView) else records
     own = leaves(container)
     own_sets: list[RowSet] | None = None

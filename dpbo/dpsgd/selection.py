@@ -61,9 +61,16 @@ _PRIOR = (1.0, 1.0)
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _STAYS = (
     "the best run's output holds what may not leave, so it does not leave: Selected.output is None."
-    " Its parameters and its score are released. Let `train` return numbers, text, arrays, tensors,"
-    " estimators of scikit-learn and lists, tuples, sets and dicts of these; of a module that it"
-    " trained, session.released()."
+    " Its parameters and its score are released. Let `train` return numbers, text, dates, paths,"
+    " arrays, tensors, tables of pandas, estimators of scikit-learn, and lists, tuples, sets, dicts"
+    " and data classes of these; of a module that it trained, session.released()."
+)
+_UNFITTED = (
+    "the best run's output holds fitted estimators of which only the parameters leave, because what"
+    " they keep is of other kinds, as a tree's nodes are: {}. They are not fitted. Fit them anew"
+    " with Selected.parameters: for nothing on public records, and on the protected ones at the"
+    " price of `base`, under a charge of its own. Or let `train` return what is needed as arrays,"
+    " such as predictions for public rows."
 )
 _SHARED = (
     "All runs would share it, and a piece of one stream tells which run it went to. Draw from the"
@@ -151,7 +158,8 @@ def private_selection(
             trains in a `Session` whose configuration `base` does not name, or it draws by
             `Curator.hidden_draws` an answer that rests on data assumptions. The best run's output
             is released as a copy if all that it holds may leave (`dpbo.dpsgd.outputs`); else
-            `output` is None, with a warning. It must hold nothing but what `base` pays for: noised
+            `output` is None, with a warning; estimators whose state may not leave are not fitted in
+            it, with another warning. It must hold nothing but what `base` pays for: noised
             numbers, and settings that are public. A module that was trained in a `Session` holds
             records: return `session.released()`. Each run has fresh seeds of the global generators;
             code that names another generator is refused. It must read nothing that an earlier run
@@ -210,10 +218,12 @@ def private_selection(
         if best is not None and best.failed:
             chosen = Selected(space.decode(best.x), best.x, None)
         elif best is not None:
-            output, leaves = best.output
+            output, unfitted = best.output
             chosen = Selected(space.decode(best.x), best.x, best.score, output)
-            if not leaves:
+            if unfitted is None:
                 warn(_STAYS, UserWarning)
+            elif unfitted:
+                warn(_UNFITTED.format(", ".join(sorted(set(unfitted)))), UserWarning)
         curator.selections[name] = entry, chosen
     return _delivered(curator, space, name)
 
@@ -313,9 +323,7 @@ def require_no_generator(name: str, function: Callable[..., Any]) -> None:
 def _hidden_run(
     curator: Curator, train: Callable[..., Any], score: NoisedScore | None, name: str, base: Costs
 ) -> Callable[[dict[str, Any]], tuple[Any, float]]:
-    """What one run does. It gives its output as it may leave, whether it does leave, and its
-    score.
-    """
+    """What one run does. It gives `_leaving` of its output, and its score."""
     groups = base.values() if isinstance(base, Mapping) else [base]
     costs = itertools.chain.from_iterable(groups)
     configurations = [cost for cost in costs if isinstance(cost, DPSGDConfig)]
@@ -341,15 +349,16 @@ def _hidden_run(
     return run
 
 
-def _leaving(output: Any) -> tuple[Any, bool]:
-    """A copy, and True; None and False where it may not leave."""
+def _leaving(output: Any) -> tuple[Any, list[str] | None]:
+    """A copy, and which estimators are not fitted in it; None and None where it may not leave."""
+    unfitted = list[str]()
     try:
-        return copied_output(output), True
+        return copied_output(output, unfitted), unfitted
     except KeyboardInterrupt:
         raise
     # Of the output's own code, too.
     except BaseException:
-        return None, False
+        return None, None
 
 
 def _delivered(curator: Curator, space: Space, name: str) -> Selected:

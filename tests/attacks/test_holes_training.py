@@ -402,7 +402,7 @@ def trained():
 def test_no_object_of_a_run_holds_a_module_that_was_trained(kind, trained):
     _, module, optimizer = trained
     with pytest.raises(InputError, match="what may leave"):
-        copied_output(HOLDERS[kind](module, optimizer))
+        copied_output(HOLDERS[kind](module, optimizer), [])
 
 
 @attack("A31")
@@ -413,6 +413,7 @@ def test_what_is_listed_leaves(trained):
     tree = DecisionTreeClassifier(max_depth=2).fit(X.numpy(), Y.numpy())
     weight = module._module[0].weight
     memory = torch.arange(8.0)
+    unfitted = list[str]()
     left = copied_output(
         {
             "model": released,
@@ -424,7 +425,8 @@ def test_what_is_listed_leaves(trained):
             "graph": 2 * weight,
             "plain": {1, "a", None, (2.5, b"b")},
             "dtype": torch.float32,
-        }
+        },
+        unfitted,
     )
     assert torch.equal(left["model"](X), released(X))
     assert left["model"] is not released
@@ -432,6 +434,7 @@ def test_what_is_listed_leaves(trained):
     assert (left["fitted"][0].predict(X.numpy()) == fitted.predict(X.numpy())).all()
     assert left["unfitted"][-1].max_depth == 2
     assert not hasattr(left["unfitted"][-1], "tree_")
+    assert unfitted == ["Pipeline"]
     tensor, array, number, parameter = left["views"]
     assert tensor.tolist() == array.tolist() == [2.0, 3.0]
     assert tensor.untyped_storage().nbytes() == 8, "without the rest of its memory"
@@ -452,12 +455,12 @@ def test_a_released_module_that_is_trained_on_does_not_leave(trained):
     module(next(iter(loader))[0])
     assert not is_rebuilt(released)
     with pytest.raises(InputError, match="what may leave"):
-        copied_output(released)
+        copied_output(released, [])
     # A layer that a session trained, in a module that was rebuilt.
     again = trained[0].released()
     again.append(module._module[0])
     with pytest.raises(InputError, match="what may leave"):
-        copied_output(again)
+        copied_output(again, [])
 
 
 @attack("A31")

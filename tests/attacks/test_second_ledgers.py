@@ -212,7 +212,7 @@ def test_without_a_home_a_ledger_in_memory_goes_on_and_a_named_one_asks_for_a_fo
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
     assert run().out
-    assert "A second ledger over the same records would not be noticed" in caplog.text
+    assert "a second ledger over the same records would not be noticed" in caplog.text
     assert "LedgerUnavailable" in (found := run("dataset='a'").err)
     assert "DPBO_STATE" in found
 

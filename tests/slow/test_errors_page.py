@@ -94,7 +94,7 @@ def objective(score=first_column, *, evaluations=2, score_range=(0, 1), **settin
 
 
 def fails_on_many(_, records):
-    if len(records) > 10:
+    if len(records) > 20:
         raise ValueError
     return records[:, 0]
 

@@ -366,7 +366,7 @@ def test_a_failure_that_cannot_be_confined_is_told_to_the_operator_alone():
     for records, kind in ((Dataset(), RuntimeError), *((RECORDS, kind) for kind in exits)):
 
         def fails(_model, r, kind=kind):
-            if len(r) > 10:
+            if len(r) > 20:
                 raise kind("patient 17")
             return r
 
@@ -504,7 +504,7 @@ def test_a_score_that_changes_records_in_place_is_refused():
     with pytest.raises(ScoreError, match="in place"):
         curator.evaluate(mean(lambda _m, r: r.mul_(0.5)))
     with pytest.raises(PrivateFailure, match="in place"):
-        curator.evaluate(mean(lambda _m, r: r.mul_(0.5) if len(r) > 10 else r))
+        curator.evaluate(mean(lambda _m, r: r.mul_(0.5) if len(r) > 20 else r))
     with pytest.raises(PrivateFailure, match="in place"):
         curator.evaluate(mean())
     with pytest.raises(ScoreError, match="read-only"):

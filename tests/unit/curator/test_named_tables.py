@@ -69,9 +69,9 @@ def defaults(x, rows=PUBLIC, tables=TABLES):
     return rows, tables["train"]
 
 
-def bound_again(x, tables=TABLES):
-    tables = passed(tables)
-    return tables["train"]
+def bound_again(x, count=SPLIT):
+    count = max(count, x)
+    return X[:count]
 
 
 def given(rows, x):

@@ -4,22 +4,30 @@ import collections
 import contextlib
 import contextvars
 import ctypes
+import dataclasses
+import datetime
 import gc
 import logging
 import math
 import os
+import pathlib
 import random
 import subprocess
 import sys
 import threading
 import traceback
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import torch
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from dpbo.accounting import Planned, PureFilter, RDPFilter
 from dpbo.dpsgd import NoisedScore, hidden_runs, private_selection
@@ -587,6 +595,70 @@ def test_an_output_that_may_not_leave_is_told_of_and_the_rest_is_released():
     )
     assert best.output[0].tolist() == [2.0, 2.0]
     assert best.output[0].grad_fn is None
+
+
+class Pair(NamedTuple):
+    first: float
+    second: list[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    weights: np.ndarray
+    day: datetime.date
+
+
+TABLE = pd.DataFrame(
+    {
+        "whole": np.array([1, 2], dtype="int8"),
+        "part": np.array([0.5, np.nan], dtype="float32"),
+        "word": ["a", None],
+        "moment": pd.to_datetime(["2026-01-01", None]),
+        "place": pd.Series(["x", "y"], index=["r", "s"]).astype("category").to_numpy(),
+    },
+    index=pd.Index(["r", "s"], name="row"),
+)
+
+
+def left(output):
+    """What the best of seven runs leaves of this."""
+    return select(made(**SEVEN), lambda p: (output, p["lr"]), **SEVEN).output
+
+
+@pytest.mark.filterwarnings("error")
+def test_results_leave_in_the_containers_that_people_return_them_in():
+    counts = collections.defaultdict(int, {"a": 1})
+    for output in (
+        Pair(1.0, [2.0]),
+        counts,
+        collections.OrderedDict(a=Pair(1.0, [])),
+        collections.Counter("aab"),
+        datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+        datetime.timedelta(days=1),
+        pathlib.Path("kept") / "model",
+    ):
+        found = left([output])[0]
+        assert found == output
+        assert type(found) is type(output)
+    assert left(counts)["b"] == 0
+    found = left(Trained(np.ones(2), datetime.date(2026, 1, 1)))
+    assert isinstance(found, Trained)
+    assert found.weights.tolist() == [1.0, 1.0]
+    assert found.day == datetime.date(2026, 1, 1)
+    pd.testing.assert_frame_equal(left(TABLE), TABLE)
+    pd.testing.assert_series_equal(left(TABLE["part"]), TABLE["part"])
+
+
+def test_an_estimator_that_comes_back_unfitted_is_told_of():
+    rows = np.random.default_rng(0).normal(size=(20, 2))
+    labels = np.arange(20) % 2
+    forest = RandomForestClassifier(n_estimators=3).fit(rows, labels)
+    fitted = make_pipeline(StandardScaler(), LogisticRegression()).fit(rows, labels)
+    with pytest.warns(UserWarning, match=r"nodes are: RandomForestClassifier\..*Fit them anew"):
+        found = left({"forest": forest, "pipe": fitted})
+    assert not hasattr(found["forest"], "estimators_")
+    assert found["forest"].n_estimators == 3
+    assert (found["pipe"].predict(rows) == fitted.predict(rows)).all()
 
 
 def under_way(**changed):

@@ -73,7 +73,7 @@ def stopping_on_raw_scores(curator, records):
 
 def standardised_by_the_records(curator, records):
     # unseen on the few records that it is tried on
-    planned(curator, lambda x, r: (r - r.mean()) / r.std() if len(r) > 10 else r)(GRID)
+    planned(curator, lambda x, r: (r - r.mean()) / r.std() if len(r) > 20 else r)(GRID)
 
 
 def ranges_from_the_records(curator, records):
