@@ -217,7 +217,7 @@ class _Walk:
         if self.detail == "content":
             return self.join(kind, raw=_pickled(value))
         if references and is_own(type(value)):
-            lasting = _lasting(attributes(value).items(), _methods(type(value)))
+            lasting = _lasting(attributes(value).items(), methods(type(value)))
             return self.join(kind, *own, lasting)
         return self.join(kind, raw=_name(value) if callable(value) else b"")
 
@@ -230,14 +230,14 @@ class _Walk:
         if by_name or self.detail == "names":
             return self.join(kind, raw=_name(value))
         if isinstance(value, type):
-            members = _lasting(_members(value), _methods(value))
+            members = _lasting(_members(value), methods(value))
             return self.join("class", members, value.__bases__)
         code = value.__code__
         if value.__doc__ is not None and code.co_consts[:1] == (value.__doc__,):
             code = code.replace(co_consts=(None, *code.co_consts[1:]))
-        used = dict(_closed_over(value)) if self.detail == "content" else {}
+        used = dict(closed_over(value)) if self.detail == "content" else {}
         if references:
-            used = _lasting([*_closed_over(value), *names(value)], [value])
+            used = _lasting([*closed_over(value), *names(value)], [value])
         return self.join("function", code, value.__defaults__, value.__kwdefaults__, used)
 
 
@@ -278,8 +278,8 @@ def names(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for code in nested_code(function.__code__):
         named.update(code.co_names)
     waiting = [("", function.__globals__)]
-    closed_over = [*_closed_over(function)]
-    waiting += [(f"{name}.", vars(value)) for name, value in closed_over if _is_namespace(value)]
+    cells = [*closed_over(function)]
+    waiting += [(f"{name}.", vars(value)) for name, value in cells if _is_namespace(value)]
     looked_into = set[int]()
     while waiting:
         prefix, namespace = waiting.pop()
@@ -298,7 +298,7 @@ def _is_namespace(value: Any) -> bool:
     return isinstance(value, (types.SimpleNamespace, argparse.Namespace))
 
 
-def _closed_over(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def closed_over(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """The variables of enclosing functions that a function's code uses."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         # It may not be assigned yet.
@@ -339,7 +339,7 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
             yield name, function
 
 
-def _methods(kind: type) -> list[types.FunctionType]:
+def methods(kind: type) -> list[types.FunctionType]:
     """The functions of a class, and of its bases of the caller's, that do not make an object."""
     members = itertools.chain.from_iterable(map(_members, filter(is_own, kind.__mro__)))
     return [

@@ -102,8 +102,8 @@ class Statement:
 
     Attributes:
         void: why nothing is guaranteed, or "".
-        scope: "this process only" for a ledger in memory, "this machine only, ledger FILE" for one
-            in a file, "" for one on a server.
+        scope: "this process only" for a ledger in memory, "this machine only, ledger FILE", with
+            the whole path, for one in a file, "" for one on a server.
         dataset, unit, grouped, units, adjacency, role: what is protected: `grouped` says whether a
             unit is all records with one label or a single record; the number of units is None where
             it is private.

@@ -1,9 +1,9 @@
 """Which tables the ledgers of this user were charged for on this machine, so that a second ledger
 over the same records is found though another program made the first.
 
-`tables.db` in the folder of the user's state (places.py) holds keyed digests of whole tables, the
-place of the ledger that was charged for each, and its budget. Digests are private: they tell who
-can open the file whether a guessed table is one of these (mode 0600). What is refused or warned of
+`tables.db` in the folder of the user's state (places.py) holds keyed digests of whole tables, which
+ledger was charged for each, its budget, and where it lay. Digests are private: they tell who can
+open the file whether a guessed table is one of these (mode 0600). What is refused or warned of
 because tables are equal depends on the records, and is for the operator alone.
 
 Not seen: tables with other rows, even by one; another user, another machine.
@@ -11,13 +11,15 @@ Not seen: tables with other rows, even by one; another user, another machine.
 
 import contextlib
 import logging
+import pathlib
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from dpbo.curator.entropy import system_entropy
-from dpbo.curator.places import make_state_folder, state_folder
+from dpbo.curator.places import OTHER_FOLDER, make_state_folder, state_folder
+from dpbo.errors import LedgerUnavailable
 
 T = TypeVar("T")
 
@@ -25,12 +27,13 @@ _LOG = logging.getLogger(__name__)
 _FILE = "tables.db"
 # Seconds that a program waits for another one.
 _BUSY_SECONDS = 10
-# The place of ledgers that ended with their process.
+# The id and the place of ledgers that ended with their process.
 MEMORY = ""
+_UNNOTICED = "a second ledger over the same records would not be noticed"
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS secret (id INTEGER PRIMARY KEY, key BLOB NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS charged (digest TEXT, place TEXT, dataset TEXT, budget TEXT,"
-    " times INTEGER, PRIMARY KEY (digest, place, dataset, budget))",
+    "CREATE TABLE IF NOT EXISTS charged (digest TEXT, ledger TEXT, place TEXT, dataset TEXT,"
+    " budget TEXT, times INTEGER, PRIMARY KEY (digest, ledger, dataset, budget))",
 )
 
 
@@ -39,16 +42,26 @@ class Charged:
     """A budget that was charged for a table.
 
     Attributes:
-        place: of its ledger, as `Storage.identity`; "" for ledgers that ended with their process.
+        ledger: `Ledger.id`; "" for ledgers that ended with their process.
+        place: where it was charged last, as `Storage.identity`; "" as above.
         dataset: as it was named there.
         budget: in words.
         times: number of ledgers.
     """
 
+    ledger: str
     place: str
     dataset: str
     budget: str
     times: int = 1
+
+    def has_moved_to(self, other: "Charged") -> bool:
+        """Whether both are one ledger, wherever it lies now: not where its file still lies at the
+        first place, too, because then the other one is a copy."""
+        if self.ledger != other.ledger:
+            return False
+        first = pathlib.Path(self.place)
+        return not first.is_file() or first.samefile(other.place)
 
     def __str__(self) -> str:
         if self.place != MEMORY:
@@ -71,8 +84,8 @@ def charged(digests: Sequence[str]) -> list[Charged]:
     """The budgets that were charged for any of these tables, oldest first."""
     marks = ",".join("?" * len(digests))
     query = (
-        "SELECT place, dataset, budget, MAX(times) FROM charged"
-        f" WHERE digest IN ({marks}) GROUP BY place, dataset, budget ORDER BY MIN(rowid)"
+        "SELECT ledger, place, dataset, budget, MAX(times) FROM charged"
+        f" WHERE digest IN ({marks}) GROUP BY ledger, place, dataset, budget ORDER BY MIN(rowid)"
     )
 
     def read(connection: sqlite3.Connection) -> list[Charged]:
@@ -82,15 +95,20 @@ def charged(digests: Sequence[str]) -> list[Charged]:
 
 
 def note(digests: Sequence[str], made: Charged) -> None:
-    """Note that a ledger was charged for tables: once a place, or once more for one in memory."""
-    rows = [(digest, made.place, made.dataset, made.budget) for digest in digests]
+    """Note that a ledger was charged for tables, and where it lies: once a ledger, or once more for
+    one in memory."""
+    rows = [(digest, made.ledger, made.place, made.dataset, made.budget) for digest in digests]
     added = int(made.place == MEMORY)
 
     def write(connection: sqlite3.Connection) -> None:
         connection.executemany(
-            "INSERT INTO charged VALUES (?, ?, ?, ?, 1)"
+            "INSERT INTO charged VALUES (?, ?, ?, ?, ?, 1)"
             f" ON CONFLICT DO UPDATE SET times = times + {added}",
             rows,
+        )
+        # It may have moved since it was charged for other tables.
+        connection.execute(
+            "UPDATE charged SET place = ? WHERE ledger = ?", (made.place, made.ledger)
         )
 
     _transaction(write)
@@ -113,11 +131,17 @@ def _transaction(work: Callable[[sqlite3.Connection], T]) -> T | None:
             found = work(connection)
             connection.execute("COMMIT")
             return found
+    except LedgerUnavailable as error:
+        _LOG.warning("%s: %s", _UNNOTICED, str(error))
     except (OSError, sqlite3.Error) as error:
+        # Without it a data set's ledger, which lies beside it, is still found by its name.
         _LOG.warning(
-            "%s cannot be used (%s): a second ledger over the same records would not be noticed."
-            " Name another folder in the environment variable DPBO_STATE.",
+            "%s cannot be used (%s): %s. Where the file is damaged, delete it alone: the ledgers"
+            " beside it still count. %s",
             state_folder() / _FILE,
-            type(error).__name__,
+            # Its traceback would keep the curator's frames with the log's record.
+            str(error),
+            _UNNOTICED,
+            OTHER_FOLDER,
         )
-        return None
+    return None

@@ -24,6 +24,7 @@ import json
 import logging
 import os
 import pathlib
+import uuid
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain as chained
 from itertools import starmap
@@ -91,6 +92,7 @@ class Ledger:
 
     Attributes:
         birth, budget, accounting: what it was made for.
+        id: of this ledger and its copies alone, wherever they lie.
         cap: what its budget holds, as computed when it was made: another machine's root finder may
             end a float away.
         fingerprints: of its reservations, where no file keeps them (reservation_fingerprints.py).
@@ -108,7 +110,13 @@ class Ledger:
             if not name.isprintable():
                 raise InputError(parameter, name, PRINTABLE)
         # Refuses before anything is written.
-        body = {"schema": SCHEMA, "cap": str(birth.cap()), **birth.to_json()}
+        # Not of the noise's entropy, which tests repeat.
+        body = {
+            "schema": SCHEMA,
+            "id": uuid.uuid4().hex,
+            "cap": str(birth.cap()),
+            **birth.to_json(),
+        }
         self.storage = Storage(url)
         try:
             first = self._first(birth, body)
@@ -178,6 +186,8 @@ class Ledger:
                 SCHEMA,
                 "Open it with the dpbo version that wrote it, or upgrade dpbo.",
             )
+        # Ledgers had none at first.
+        self.id: str = first.body.get("id", first.hash)
         self._chain = Chain()
         self._seen = first.seq, first.hash
         self.fingerprints = dict[str, Any]()

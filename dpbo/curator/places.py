@@ -7,10 +7,14 @@ import os
 import pathlib
 import re
 
-from dpbo.errors import LedgerUnavailable
+from dpbo.errors import InputError, LedgerUnavailable
 
 # The variable of the environment that names the folder.
 STATE = "DPBO_STATE"
+OTHER_FOLDER = (
+    "Where the folder cannot be written, name another one in the environment variable DPBO_STATE,"
+    " and move what this one holds there: a data set's ledger is looked for in that folder alone."
+)
 # Letters of a data set's name in a file's name.
 _LONGEST = 60
 
@@ -18,10 +22,26 @@ _LONGEST = 60
 def state_folder() -> pathlib.Path:
     """The folder of the user's state: `DPBO_STATE`, else `dpbo` in `XDG_STATE_HOME` or
     `~/.local/state`.
+
+    Raises:
+        InputError: `DPBO_STATE` is a relative path.
+        LedgerUnavailable: there is no home directory, as of a user without an entry in the system.
     """
-    if named := os.environ.get(STATE):
-        return pathlib.Path(named).expanduser().absolute()
-    home = pathlib.Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+    try:
+        if named := os.environ.get(STATE):
+            folder = pathlib.Path(named).expanduser()
+            if not folder.is_absolute():
+                remedy = "By a relative one each working folder would have ledgers of its own."
+                raise InputError(STATE, named, "a whole path", remedy)
+            return folder
+        given = pathlib.Path(os.environ.get("XDG_STATE_HOME", "")).expanduser()
+        # A relative path there is to be ignored, by the specification of that variable.
+        home = given if given.is_absolute() else pathlib.Path("~/.local/state").expanduser()
+    except RuntimeError:
+        raise LedgerUnavailable(
+            "what outlives a program is kept in the user's home directory, and this user has none."
+            " Name a folder that stays in the environment variable DPBO_STATE."
+        ) from None
     return home / "dpbo"
 
 
@@ -45,6 +65,7 @@ def ledger_of(dataset: str) -> pathlib.Path:
     run from.
 
     Raises:
+        InputError: `DPBO_STATE` is a relative path.
         LedgerUnavailable: the folder cannot be made.
     """
     try:
@@ -52,8 +73,8 @@ def ledger_of(dataset: str) -> pathlib.Path:
     except OSError as error:
         raise LedgerUnavailable(
             f"the folder {str(state_folder())!r}, where the ledger of a named data set is kept,"
-            f" cannot be made: {error.strerror}. Name another one in the environment variable"
-            " DPBO_STATE, or give ledger=, a file or a server's URL."
+            f" cannot be made: {error.strerror}. {OTHER_FOLDER} Or give ledger=, a file or a"
+            " server's URL."
         ) from None
 
 
@@ -61,7 +82,8 @@ def place_named(place: str) -> str:
     """The file of the ledger of a data set, where this is its name and no file has it; else what
     was given.
     """
-    if "://" in place or "/" in place or pathlib.Path(place).exists():
+    # A folder may have the name of a data set.
+    if "://" in place or pathlib.Path(place).is_file():
         return place
     file = state_folder() / ledger_name(place)
     return str(file) if file.exists() else place

@@ -10,6 +10,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import Dataset, Subset, TensorDataset
+
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.curator import charged_tables
 from dpbo.curator.handle import Opaque
@@ -60,7 +62,7 @@ class ProtectedTables:
         """Note a table of at least one row.
 
         Args:
-            budget: the same for the same budget alone, such as `Storage.identity`.
+            budget: the same for the same budget alone, such as `Ledger.id`.
         """
         with self._lock:
             known = {(other[0].whole, owner) for other, owner in self._tables}
@@ -147,12 +149,11 @@ class ProtectedRecords(Opaque):
 
     def require_unnamed(self, name: str, function: Any) -> None:
         """Raises InputError where the code of a function names a table with some of the curator's
-        own records, as `require_unnamed` says; not where repetition is allowed, nor for a void
-        ledger, such as a rehearsal's, which guarantees nothing.
+        own records, as `require_unnamed` says; not for a void ledger, such as a rehearsal's, which
+        guarantees nothing.
         """
-        if not (self._repetition_allowed or self._ledger.void):
-            remedy = f"Split the table first, and let {name} name its public part alone."
-            require_unnamed(name, function, self.__own, self._role, remedy)
+        if not self._ledger.void:
+            require_unnamed(name, function, self.__own, self._role)
 
     def warn_if_scaled(self, public: Any = None) -> None:
         """Warns (`ScaledRowsWarning`) where a scaler seems to have been fitted to the own records,
@@ -215,8 +216,9 @@ class ProtectedRecords(Opaque):
                 "this process has already released results about some of these records under"
                 " another Curator, such as each search and each `tune` makes. The total privacy"
                 " loss is larger than either statement says, because neither ledger knows of the"
-                " other. Give both the same dataset=, or one Curator. To accept the larger loss,"
-                " pass allow_repeated=True; the statement will mention it."
+                " other. Give both the same dataset=, or one Curator; a ledger that is new then"
+                " takes allow_repeated=True the first time, so that its statement mentions what was"
+                " spent before. allow_repeated=True alone accepts the larger loss."
             )
             warn(text, RepeatedRecordsWarning)
         elif elsewhere:
@@ -228,15 +230,17 @@ class ProtectedRecords(Opaque):
         protected."""
         self._remembered = True
         for table in self._tables:
-            protected_tables.add(table, self._ledger.storage.identity)
+            protected_tables.add(table, self._ledger.id)
         charged_tables.note([*self._digests], self._charged())
 
     def _charged(self) -> charged_tables.Charged:
         ledger = self._ledger
-        place = charged_tables.MEMORY
+        which = place = charged_tables.MEMORY
         if ledger.storage.persistent:
+            which = ledger.id
             place = ledger.storage.identity
-        return charged_tables.Charged(place, ledger.birth.dataset, budget_in_words(ledger.budget))
+        budget = budget_in_words(ledger.budget)
+        return charged_tables.Charged(which, place, ledger.birth.dataset, budget)
 
     def _note(self, role: str, records: Any) -> None:
         """Keep the digests of a table."""
@@ -260,32 +264,43 @@ class ProtectedRecords(Opaque):
         none. Raises UsageError where this one outlives the process and is new: it would start the
         budget again.
         """
-        ledger = self._ledger
+        own = self._charged()
+        persistent = own.ledger != charged_tables.MEMORY
         found = charged_tables.charged([*self._digests])
-        own = self._charged().place
-        resumed = ledger.storage.persistent and any(each.place == own for each in found)
-        if resumed:
-            # Else a ledger that was charged at this place is gone.
-            chain = ledger.chain()
-            resumed = chain.total != chain.cap.zero
-        earlier = [each for each in found if not (resumed and each.place == own)]
+        earlier = [each for each in found if not (persistent and each.has_moved_to(own))]
         if not earlier:
             return ""
+        resumed = len(earlier) < len(found)
+        kept = [each for each in earlier if each.ledger != charged_tables.MEMORY]
+        if resumed:
+            remedy = (
+                "Go on with this ledger alone; allow_repeated=True has its statement mention the"
+                " others."
+            )
+        elif kept:
+            remedy = (
+                f"Go on with the ledger of {kept[-1].dataset!r}: give that dataset=, and in ledger="
+                " its file or URL, wherever it lies now; if it was deleted, put it back. To accept"
+                " the larger loss, pass allow_repeated=True; the statement will mention it."
+            )
+        else:
+            remedy = (
+                "Give every later run the same dataset=, and the first of them allow_repeated=True,"
+                " too, so that its statement mentions what was spent before."
+            )
         text = (
             "this machine has already released results about these records:"
             f" {'; '.join(map(str, earlier))}. The total privacy loss is larger than any of their"
-            " statements says, because no ledger knows of another one. Give every run the same"
-            " dataset=, without ledger= or with the same one. To accept the larger loss, pass"
-            " allow_repeated=True; the statement will mention it. Tell only those who may see the"
-            " records."
+            f" statements says, because no ledger knows of another one. {remedy} Tell only those"
+            " who may see the records."
         )
-        if ledger.storage.persistent and not resumed:
+        if persistent and not resumed:
             raise UsageError(f"Nothing was charged: {text}")
         return text
 
     def _others_protect(self) -> bool:
         """Whether another budget of this process protects some of these records."""
-        budget = self._ledger.storage.identity
+        budget = self._ledger.id
         return any(protected_tables.hold(table, but_for=budget) for table in self._tables)
 
 
@@ -339,34 +354,64 @@ def require_other_rows(name: str, records: Any, own: Any, role: str, why: str) -
         )
 
 
-def require_unnamed(name: str, function: Any, records: Any, role: str, remedy: str) -> None:
-    """Raises InputError where the code of a function that trains or scores names a table with some
-    of these records: what it does with them gets no noise. That depends on the records, so it is
-    for the operator alone.
+def require_unnamed(
+    name: str, function: Any, records: Any, role: str, remedy: str | None = None
+) -> None:
+    """Raises InputError where the code of a function that trains or scores takes some of these
+    records beside its arguments: what it does with them gets no noise. That depends on the records,
+    so it is for the operator alone.
 
-    Tables are compared part by part, features apart from labels. Parts of one number a row, and
-    those with few different rows, are known by identity alone.
+    Tables in memory are compared part by part, features apart from labels. Parts of one number a
+    row, those with few different rows, and Datasets that may read files are known by identity
+    alone.
 
     Args:
-        name: the argument that holds the function.
+        name: the argument that holds the function, or an estimator or container with functions.
         records, role: protected records, and what they are for.
         remedy: what to do.
     """
-    named = [*named_tables(function)]
-    if not named:
-        return
+    remedy = remedy or f"Split the table first, and let {name} name its public part alone."
     container = records.container if isinstance(records, PrivateView) else records
     own = leaves(container)
-    own_sets = _sets_of(records, parts_alone=True)
-    for variable, table in named:
-        same = any(part is each for part in leaves(table) for each in own)
-        if same or _share_rows(_sets_of(table, parts_alone=True), own_sets):
+    own_sets: list[RowSet] | None = None
+    for variable, table in named_tables(function, own):
+        same = any(_share_samples(part, each) for part in leaves(table) for each in own)
+        held = None if same else _in_memory(table)
+        if held is not None and own_sets is None:
+            own_sets = _sets_of(records, parts_alone=True)
+        if same or _share_rows(_sets_of(held, parts_alone=True), own_sets or []):
             raise InputError(
                 name,
                 getattr(function, "__name__", type(function).__name__),
                 f"of code that names none of the {role} records, but {variable!r} has some",
                 f"{remedy} Nothing was charged. Tell only those who may see the records.",
             )
+
+
+def _base(records: Any) -> tuple[Any, Any]:
+    """What a Subset takes its samples from, and their places there; None for all of them."""
+    places = None
+    while type(records) is Subset:
+        given = records.indices
+        places = given if places is None else [given[place] for place in places]
+        records = records.dataset
+    return records, places
+
+
+def _share_samples(first: Any, second: Any) -> bool:
+    """Whether both are one object, or have samples of one Dataset in common."""
+    (first, places), (second, others) = _base(first), _base(second)
+    if first is not second:
+        return False
+    return places is None or others is None or not {*places}.isdisjoint(others)
+
+
+def _in_memory(table: Any) -> Any:
+    """A table whose rows can be compared; None of a Dataset that may read files."""
+    base, places = _base(table)
+    if type(base) is TensorDataset:
+        return base.tensors if places is None else base[places]
+    return None if isinstance(base, Dataset) else table
 
 
 def _sets_of(records: Any, *, parts_alone: bool = False) -> list[RowSet]:

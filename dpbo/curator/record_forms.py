@@ -135,7 +135,7 @@ _CHARGED: Fields = {"units": _or_none(_is_count), "slots": _are_slots}
 _SIGNED: Fields = {"run_by": _TEXT}
 # Fields that a record needs, others that it may have, and whether it may have any other.
 _FORMS: dict[str, tuple[Fields, Fields, bool]] = {
-    "birth": (_BIRTH, {}, False),
+    "birth": (_BIRTH, {"id": _TEXT}, False),
     "reserve": (_RESERVE, _RESERVED, False),
     "charge": (_CHARGE, _CHARGED, True),
     "value": ({"entry": _is_count, "values": _are_values}, {}, False),

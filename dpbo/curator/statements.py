@@ -286,7 +286,7 @@ def _scope(ledger: Ledger) -> str:
     storage = ledger.storage
     if not storage.persistent:
         return "this process only"
-    return "" if storage.file is None else f"this machine only, ledger {storage.file.name}"
+    return "" if storage.file is None else f"this machine only, ledger {storage.file}"
 
 
 def _split(chain: Chain) -> list[str]:

@@ -84,8 +84,9 @@ _RECORD = PrivacyUnit("record")
 _REPEATED = (
     "this process has already trained or tuned on some of these protected records under another"
     " ledger, and two budgets add up to more than either statement says. Nothing was charged. Give"
-    " every call the same dataset=, or set allow_repeated=True, and the statement will"
-    " say so. Tell only those who may see the records."
+    " every call the same dataset=; a ledger that is new then takes allow_repeated=True the first"
+    " time. allow_repeated=True alone accepts the larger loss, and the statement will say so. Tell"
+    " only those who may see the records."
 )
 _TWO_ROLES = (
     "A record of both roles pays for both, and the budget counts each role alone: take such records"

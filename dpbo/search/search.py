@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import require_left, share_of_cap
-from dpbo.curator.protected_records import require_other_rows
+from dpbo.curator.protected_records import require_other_rows, require_unnamed
 from dpbo.curator.public_form import Form
 from dpbo.curator.records import require_one_index
 from dpbo.curator.statements import SPLIT
@@ -102,7 +102,8 @@ _REPEATED = (
     "this process has already queried some of these protected records under another ledger, and "
     "two budgets add up to more than either statement says. Nothing was charged. Give every search "
     "the same privacy=Privacy(dataset=...), or one Curator and a share of its budget "
-    "each; or set Privacy(allow_repeated=True), and the statement will say so."
+    "each; a ledger that is new then takes allow_repeated=True the first time. "
+    "Privacy(allow_repeated=True) alone accepts the larger loss, and the statement will say so."
 )
 # Settings of `Privacy` that may be given beside a Curator.
 _BESIDE_A_CURATOR = ("divisor", "mechanism")
@@ -448,6 +449,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                 if not said and each.name not in _BESIDE_A_CURATOR and value != each.default:
                     remedy = "The Curator that is X_val has its own; its share is `budget`."
                     raise InputError(each.name, value, "left out with a Curator", remedy)
+            for name, value in self._code(trainer).items():
+                X_val.protected.require_unnamed(name, value)
             X_val.protected.require_apart("X_train", trainer.table(), _IN_THE_OPEN)
             X_val.protected.warn_if_scaled(trainer.table())
             return X_val
@@ -458,6 +461,9 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             require_other_rows("X_train", trainer.table(), own, "validation", _IN_THE_OPEN)
         if y_val is None:
             raise InputError("y_val", None, "the labels of X_val")
+        if privacy.mechanism is None:
+            for name, value in self._code(trainer).items():
+                require_unnamed(name, value, (X_val, y_val), "validation")
         budget = self.budget if privacy.mechanism is None else Budget.gdp(1.0)
         if not isinstance(budget, Budget):
             allowed = (
@@ -484,6 +490,15 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         if privacy.mechanism is None:
             curator.protected.warn_if_scaled(trainer.table())
         return curator
+
+    def _code(self, trainer: Trainer) -> dict[str, Any]:
+        """The arguments whose functions see training or protected records."""
+        return {
+            # A copy that is not fitted: what a fit left in the caller's is not used.
+            "estimator": trainer.configured(None),
+            "param_distributions": self.param_distributions,
+            "scoring": self.scoring,
+        }
 
     def _problem(
         self,

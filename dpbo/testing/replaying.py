@@ -170,6 +170,8 @@ def _public(query: Query) -> dict[str, Any]:
 def _without_ids(record: Record) -> dict[str, Any]:
     """A ledger record without what is random in it: ids of handles, and hashes."""
     body = dict(record.body)
+    if record.kind == "birth":
+        body["id"] = ""
     for key in ("slots", "values"):
         if isinstance(body.get(key), list):
             body[key] = [{**slot, "handle": ""} for slot in body[key]]

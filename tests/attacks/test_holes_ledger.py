@@ -343,7 +343,7 @@ def test_a_time_limit_in_public_work_ends_it(time_limit):
         "the trial of one record": lambda: one_by_one.evaluate(
             ClippedMean(late, score_range=(0.0, 1.0))
         ),
-        "a fit that may fail": lambda: worst.fit(*table, table[0] + 100.5, table[1]),
+        "a fit that may fail": lambda: worst.fit(*table, table[0] + 100.0, table[1]),
     }
     for work in works.values():
         with pytest.raises(_TimeIsUp):

@@ -6,15 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.datasets import make_classification
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 from torch.utils.data import TensorDataset
 
-from dpbo import Budget, Curator, DPSearch, PrivacyUnit, PrivateObjective, Space
+from dpbo import Budget, Curator, DPSearch, Privacy, PrivacyUnit, PrivateObjective, Space
 from dpbo.curator.scaled_tables import ScaledRowsWarning, scaled_column
 from dpbo.errors import InputError, UsageError
 from dpbo.papers.em import DPKMeans
@@ -52,7 +53,7 @@ def test_training_on_the_whole_table_is_refused():
     def train(x, rows=X, labels=y):
         return SVC(**SPACE.decode(x)).fit(rows, labels)
 
-    model = type("Model", (), {"table": (X, y), "__call__": lambda self, x: None})()
+    model = type("Model", (), {"__call__": lambda self, x: self.rows})()
     model.rows = torch.from_numpy(X)
     whole = [lambda x: SVC(**SPACE.decode(x)).fit(X, y), lambda x: train(x), train, model]
     for fit in whole:
@@ -72,6 +73,67 @@ def search(**changed):
     tree = DecisionTreeClassifier(random_state=0)
     given = {"budget": EACH["budget"], "n_iter": 2, "strategy": "bo", **changed}
     return DPSearch(tree, {"max_depth": [1, 2, 3]}, **given)
+
+
+class Centred(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A step of the caller's that centres by all records."""
+
+    def fit(self, X, y=None):
+        return self
+
+    def transform(self, X):
+        return X - EVERYBODY.mean(0)
+
+
+EVERYBODY = pd.DataFrame(people(8)[0])
+
+
+@slip(
+    "a function of a DPSearch's estimator, or its `scoring=`, uses the whole table",
+    "refused, as `fit=` of a PrivateObjective is",
+)
+@attack("A35")
+def test_a_search_whose_functions_use_the_whole_table_is_refused():
+    """Means of all records were subtracted, and left in the fitted model."""
+    X, y = EVERYBODY, people(8)[1]
+    X_val = X[1000:].reset_index(drop=True)
+    mean = X[:1000].mean()
+
+    def centred(X):
+        return (X - EVERYBODY.mean()) / EVERYBODY.std()
+
+    def publicly(X):
+        return (X - mean) / EVERYBODY[:1000].std()
+
+    def score(model, X, y):
+        return model.predict(X - EVERYBODY.mean()) == y
+
+    def fit(records=(X_val, y[1000:]), step=publicly, **settings):
+        step = FunctionTransformer(step) if callable(step) else step
+        tree = make_pipeline(step, DecisionTreeClassifier(random_state=0))
+        given: dict[str, Any] = {"budget": EACH["budget"] if records[0] is X_val else 0.5}
+        given |= {"n_iter": 2, "strategy": "bo", "verbose": 0} | settings
+        space = given.pop("space", {"decisiontreeclassifier__max_depth": [1, 2, 3]})
+        DPSearch(tree, space, **given).fit(X[:1000], y[:1000], *records)
+
+    several = {"functiontransformer__func": [publicly, centred]}
+    slips: dict[str, list[dict[str, Any]]] = {
+        "estimator": [{"step": centred}, {"step": Centred()}],
+        "scoring": [{"scoring": score, "score_range": (0, 1)}],
+        "param_distributions": [{"space": several}],
+    }
+    curator = Curator((X_val, y[1000:]), **EACH, example=(X[:5], y[:5]))
+    for name, each in slips.items():
+        for settings in each:
+            for records in ((X_val, y[1000:]), (curator, None)):
+                with pytest.raises(InputError, match="of code that names none of the") as caught:
+                    fit(records, **settings)
+                assert caught.value.parameter == name
+    # That is about budgets.
+    with pytest.raises(InputError, match="of code that names none of the"):
+        fit(step=centred, privacy=Privacy(allow_repeated=True))
+    assert not curator.ledger.used()
+    fit((curator, None))
 
 
 @slip(

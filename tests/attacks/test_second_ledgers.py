@@ -4,6 +4,7 @@ a hurry runs twice.
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import warnings
@@ -11,6 +12,7 @@ import warnings
 import pytest
 
 import dpbo
+from dpbo.__main__ import main
 from dpbo.curator.protected_records import protected_tables
 from tests.attacks.marks import attack, slip
 
@@ -34,6 +36,7 @@ adult = ClippedMean(lambda _, records: records[:, 0] >= 18, score_range=(0, 1))
 curator.release(adult, GaussianMechanism(20.0))
 print(curator.statement().scope, curator.spent.mu)
 """
+OF_A = "Go on with the ledger of 'a': give that dataset=, and in ledger= its file or URL"
 
 
 @pytest.fixture
@@ -75,7 +78,8 @@ def run(tmp_path, monkeypatch, capfd):
 def test_a_named_data_set_has_one_budget_from_any_folder(run):
     first = run("dataset='customers'", "monday", process=True)
     second = run("dataset='customers'", "tuesday", process=True)
-    assert first.out.startswith("this machine only, ledger customers-")
+    state = os.environ["DPBO_STATE"]
+    assert first.out.startswith(f"this machine only, ledger {state}/customers-")
     assert [second.err, first.err] == ["", ""]
     spent = [float(each.out.split()[-1]) for each in (first, second)]
     assert spent[1] == pytest.approx(spent[0] * 2**0.5)
@@ -87,9 +91,13 @@ def test_a_named_data_set_has_one_budget_from_any_folder(run):
 )
 def test_a_second_run_in_memory_is_told_what_the_first_one_spent(run):
     assert run(process=True).err == ""
-    assert "epsilon 1, delta 1e-06 in a ledger in memory" in run().err
+    told = run().err
+    assert "epsilon 1, delta 1e-06 in a ledger in memory" in told
+    assert "Give every later run the same dataset=, and the first of them allow_repeated" in told
     assert "epsilon 1, delta 1e-06 in each of 2 ledgers in memory" in run().err
     assert run("allow_repeated=True").err == ""
+    assert run("dataset='a', allow_repeated=True").err == ""
+    assert "Go on with this ledger alone" in run("dataset='a'").err
 
 
 @slip(
@@ -97,19 +105,20 @@ def test_a_second_run_in_memory_is_told_what_the_first_one_spent(run):
     "refused, unless `allow_repeated=True`; the statement then says so",
 )
 @pytest.mark.parametrize(
-    ("first", "second"),
+    ("first", "second", "remedy"),
     [
-        (("ledger='r.db', dataset='a'", "monday"), ("ledger='r.db', dataset='a'", "tuesday")),
-        (("ledger='r.db', dataset='a'", "."), ("ledger='s.db', dataset='a'", ".")),
-        (("dataset='a'", "."), ("dataset='b'", ".")),
-        (("", "."), ("dataset='a'", ".")),
+        (("ledger='r.db', dataset='a'", "monday"), ("ledger='r.db', dataset='a'", "tuesday"), OF_A),
+        (("ledger='r.db', dataset='a'", "."), ("ledger='s.db', dataset='a'", "."), OF_A),
+        (("dataset='a'", "."), ("dataset='b'", "."), OF_A),
+        (("", "."), ("dataset='a'", "."), "the first of them allow_repeated=True, too"),
     ],
     ids=["two folders", "two files", "two names", "memory, then a file"],
 )
-def test_a_second_ledger_over_the_same_table_is_refused(run, first, second):
+def test_a_second_ledger_over_the_same_table_is_refused(run, first, second, remedy):
     assert run(*first).err == ""
     found = run(*second)
     assert "UsageError Nothing was charged: this machine has already" in found.err
+    assert remedy in found.err
     given, folder = second
     allowed = run(f"{given}, allow_repeated=True", folder)
     assert allowed.out
@@ -145,8 +154,73 @@ def test_another_table_is_another_matter(run, monkeypatch):
 def test_a_folder_that_cannot_be_used_is_named(run, tmp_path, monkeypatch):
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("DPBO_STATE", str(tmp_path / "a file"))
-    assert "DPBO_STATE" in run("dataset='a'").err
+    assert "move what this one holds there" in run("dataset='a'").err
     assert run().out
+
+
+@slip(
+    "the user's state folder is moved, or a ledger's file",
+    "its ledgers go on where they are found; a copy of one is refused",
+)
+def test_a_ledger_that_was_moved_goes_on_and_a_copy_does_not(run, tmp_path, monkeypatch):
+    spent = [run("dataset='a'").out.split()[-1]]
+    moved = (tmp_path / "state").rename(tmp_path / "moved")
+    monkeypatch.setenv("DPBO_STATE", str(moved))
+    again = run("dataset='a'")
+    assert again.err == ""
+    for file in moved.glob("a-*.db*"):
+        file.rename(tmp_path / file.name.replace(file.name.partition(".")[0], "other"))
+    third = run("dataset='a', ledger='other.db'")
+    assert third.err == ""
+    spent += [again.out.split()[-1], third.out.split()[-1]]
+    first = float(spent[0])
+    assert [*map(float, spent)] == pytest.approx([first, first * 2**0.5, first * 3**0.5])
+    for file in tmp_path.glob("other.db*"):
+        shutil.copy(file, tmp_path / file.name.replace("other", "copy"))
+    assert "Nothing was charged" in run("dataset='a', ledger='copy.db'").err
+
+
+def test_a_damaged_file_of_charged_tables_may_be_deleted_and_the_ledgers_beside_it_count(
+    run, tmp_path, caplog
+):
+    """The advice was another folder, where `dataset=` alone began its budget again."""
+    first = float(run("dataset='a'").out.split()[-1])
+    tables = tmp_path / "state" / "tables.db"
+    tables.write_bytes(b"x" * 4096)
+    assert run("dataset='a'").out
+    assert "file is not a database" in caplog.text
+    assert "Where the file is damaged, delete it alone" in caplog.text
+    tables.unlink()
+    assert float(run("dataset='a'").out.split()[-1]) == pytest.approx(first * 3**0.5)
+
+
+@slip(
+    "`DPBO_STATE` is a relative path, so that each working folder has ledgers of its own",
+    "refused by name",
+)
+def test_a_relative_folder_of_the_state_is_refused(run, monkeypatch):
+    monkeypatch.setenv("DPBO_STATE", "state")
+    for given in ("dataset='a'", ""):
+        assert "InputError DPBO_STATE='state' is not allowed" in run(given).err
+
+
+def test_without_a_home_a_ledger_in_memory_goes_on_and_a_named_one_asks_for_a_folder(
+    run, monkeypatch, caplog
+):
+    """As in a container whose user has no entry: every Curator ended in a RuntimeError."""
+    for variable in ("DPBO_STATE", "XDG_STATE_HOME", "HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    assert run().out
+    assert "a second ledger over the same records would not be noticed" in caplog.text
+    assert "LedgerUnavailable" in (found := run("dataset='a'").err)
+    assert "DPBO_STATE" in found
+
+
+def test_a_folder_of_a_data_sets_name_does_not_hide_its_ledger(run, tmp_path):
+    assert run("dataset='customers'").out
+    (tmp_path / "customers").mkdir()
+    assert main(["ledger", "show", "customers"]) == 0
 
 
 def test_only_the_owner_reads_which_tables_were_charged(run):

@@ -1908,6 +1908,46 @@ SABOTAGES = (
         test="tests/attacks/test_likely_slips.py::test_training_on_the_whole_table_is_refused",
     ),
     Sabotage(
+        "a search's functions may take the table that holds the protected rows",
+        where="dpbo.search.search:DPSearch._curator",
+        old='require_unnamed(name, value, (X_val, y_val), "validation")',
+        new="pass",
+        test=(
+            "tests/attacks/test_likely_slips.py"
+            "::test_a_search_whose_functions_use_the_whole_table_is_refused"
+        ),
+    ),
+    Sabotage(
+        "a key that code binds again counts as what it was before",
+        where="dpbo.curator.named_tables:_Reader._step",
+        old="elif line.argval in names and line.argval not in self._bound:",
+        new="elif line.argval in names:",
+        test=(
+            "tests/unit/curator/test_named_tables.py"
+            "::test_code_that_takes_protected_rows_is_refused[bound again]"
+        ),
+    ),
+    Sabotage(
+        "what is computed of a table, such as its number of rows, counts as public",
+        where="dpbo.curator.named_tables:_Reader.chain",
+        old="if _is_table(stack[0]) or not _is_table(found[1]):",
+        new="if True:",
+        test=(
+            "tests/unit/curator/test_named_tables.py"
+            "::test_code_that_takes_protected_rows_is_refused[number of rows]"
+        ),
+    ),
+    Sabotage(
+        "a Dataset that may read files is read to compare it",
+        where="dpbo.curator.protected_records:_in_memory",
+        old="None if isinstance(base, Dataset) else table",
+        new="table",
+        test=(
+            "tests/unit/curator/test_named_tables.py"
+            "::test_datasets_are_compared_in_memory_or_by_identity"
+        ),
+    ),
+    Sabotage(
         "labels are joined to a table of another index by their place",
         where="dpbo.curator.records:require_one_index",
         old="not labels.index.equals(table.index)",
@@ -2117,6 +2157,25 @@ SABOTAGES = (
         test=(
             "tests/attacks/test_printed_names.py"
             "::test_old_names_are_printed_without_a_single_control_character"
+        ),
+    ),
+    Sabotage(
+        "a copy of a ledger goes on as one that was moved",
+        where="dpbo.curator.charged_tables:Charged.has_moved_to",
+        old="not first.is_file() or first.samefile(other.place)",
+        new="True",
+        test=(
+            "tests/attacks/test_second_ledgers.py"
+            "::test_a_ledger_that_was_moved_goes_on_and_a_copy_does_not"
+        ),
+    ),
+    Sabotage(
+        "each working folder has ledgers of its own",
+        where="dpbo.curator.places:state_folder",
+        old="if not folder.is_absolute():",
+        new="if not named:",
+        test=(
+            "tests/attacks/test_second_ledgers.py::test_a_relative_folder_of_the_state_is_refused"
         ),
     ),
     Sabotage(

@@ -27,10 +27,11 @@ from tools.readme import blocks, form
 LONG = ("dp-sgd", "optuna-ax", "tune-dp-sgd")
 
 
-@pytest.mark.usefixtures("seeded_noise")
+@pytest.mark.usefixtures("seeded_noise", "unknown_records")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_whole_loop(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPBO_STATE", str(tmp_path / "state"))
     """The page's plain case, which ends at its first heading."""
     plain = blocks("docs/how-to/index.md") + blocks("docs/how-to/loop.md")[:1]
     loop = "".join(plain).replace("evaluations=30", "evaluations=11")
@@ -81,13 +82,10 @@ def test_each_how_to_page_runs_after_the_lines_of_the_first(long, tmp_path, monk
         if page.stem not in ("index", "pictures-and-report") and (page.stem in LONG) == long:
             (folder := tmp_path / page.stem).mkdir()
             monkeypatch.chdir(folder)
-            # A reader runs each page in a process of its own, and one of a page's ledgers alone.
+            # A reader runs each page in a process of its own, and a folder of its own.
             protected_tables.put_back([])
-            (folder / "state" / "tables.db").mkdir(parents=True)
             monkeypatch.setenv("DPBO_STATE", str(folder / "state"))
-            code = "".join(blocks("docs/how-to/index.md") + blocks(page)).replace(
-                "n_iter=8,\n", "n_iter=8, privacy=dpbo.Privacy(allow_repeated=True),\n"
-            )
+            code = "".join(blocks("docs/how-to/index.md") + blocks(page))
             code = code.replace("evaluations=30", "evaluations=11")
             exec(compile(code, page.name, "exec"), {})
 
