@@ -241,6 +241,28 @@ class _Walk:
         return self.join("function", code, value.__defaults__, value.__kwdefaults__, used)
 
 
+class _Search(_Walk):
+    """Looks for an object of these kinds among what code refers to; no digest comes of it."""
+
+    def __init__(self, kinds: tuple[type, ...]) -> None:
+        super().__init__("references", b"")
+        self.kinds = kinds
+        self.found = False
+
+    def digest(self, value: Any) -> bytes:
+        self.found = self.found or isinstance(value, self.kinds)
+        if isinstance(value, (Tensor, np.ndarray)) or hasattr(type(value), "iloc"):
+            return b""
+        return super().digest(value)
+
+
+def refers_to(value: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether what counts in a fingerprint of "references" holds an object of these kinds."""
+    search = _Search(kinds)
+    search.digest(value)
+    return search.found
+
+
 def columns_of(table: Any) -> list[Any]:
     """The columns of a pandas DataFrame, each a Series; a Series is its only one."""
     if table.ndim == 1:

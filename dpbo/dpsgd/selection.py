@@ -47,7 +47,7 @@ from dpbo.dpsgd.outputs import copied_output
 from dpbo.dpsgd.planning import DPSGDConfig
 from dpbo.errors import InputError, ReleaseLost, UsageError
 from dpbo.events import Event, RolesEvent, SelectionEvent
-from dpbo.fingerprint import is_own
+from dpbo.fingerprint import is_own, refers_to
 from dpbo.hidden_run import in_hidden_run
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.queries.clipped import ClippedMean, ScoreRanges
@@ -177,7 +177,7 @@ def private_selection(
         name: name of the selection in the ledger.
 
     Raises:
-        InputError: an argument outside its range, or `train` names a generator.
+        InputError: an argument outside its range, or `train` or what it uses names a generator.
         BudgetExceeded: the budget is not left; nothing was charged.
         LedgerMismatch: the name belongs to a selection with other terms.
         ReleaseLost: the selection was charged, but its process ended before the value was stored,
@@ -310,14 +310,17 @@ def terms_of(space: Space) -> dict[str, Any]:
 
 
 def require_no_generator(name: str, function: Callable[..., Any]) -> None:
-    """Raise InputError where the code of a function that hidden runs call names a generator."""
+    """Raise InputError where the code of a function that hidden runs call names a generator, or
+    another function or object that it uses does; not one in a list, a dict or a set.
+    """
     code = getattr(function, "__func__", function)
-    if not isinstance(code, types.FunctionType):
-        return
-    named = inspect.getclosurevars(code)
-    for each, value in [*named.nonlocals.items(), *named.globals.items()]:
-        if isinstance(value, _GENERATORS):
-            raise InputError(name, each, "of code that names no generator", _SHARED)
+    if isinstance(code, types.FunctionType):
+        named = inspect.getclosurevars(code)
+        for each, value in [*named.nonlocals.items(), *named.globals.items()]:
+            if isinstance(value, _GENERATORS):
+                raise InputError(name, each, "of code that names no generator", _SHARED)
+    if refers_to(function, _GENERATORS):
+        raise InputError(name, function, "of code that uses no generator made elsewhere", _SHARED)
 
 
 def _hidden_run(

@@ -4,6 +4,7 @@ The pieces of one stream told 12 of 12 places: every run has a stream of its own
 """
 
 import contextlib
+import functools
 import random
 from typing import Any
 
@@ -79,6 +80,28 @@ def test_a_generator_that_all_runs_would_share_is_refused_by_name_before_a_charg
 
 def test_so_is_one_that_is_a_global_of_the_script():
     refused(of_global, "train='NUMPY'.*global generators")
+
+
+def drawn(generator=None):
+    return (generator or NUMPY).random(), 0.5
+
+
+class Job:
+    def __init__(self):
+        self.stream = np.random.default_rng(0)
+
+    def train(self, _):
+        return self.stream.random(), 0.5
+
+
+def test_so_is_one_of_a_helper_a_partial_a_default_or_an_object():
+    for train in (
+        lambda _: drawn(),
+        functools.partial(lambda generator, _: (generator.random(), 0.5), NUMPY),
+        lambda _, generator=NUMPY: (generator.random(), 0.5),
+        Job().train,
+    ):
+        refused(train, "no generator made elsewhere.*global generators")
 
 
 def test_the_winner_is_as_its_own_run_left_it():

@@ -1184,6 +1184,16 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "a generator of a helper is not seen",
+        where="dpbo.dpsgd.selection:require_no_generator",
+        old="if refers_to(function, _GENERATORS):",
+        new="if False:",
+        test=(
+            "tests/attacks/test_first_run.py"
+            "::test_so_is_one_of_a_helper_a_partial_a_default_or_an_object"
+        ),
+    ),
+    Sabotage(
         "the output that leaves is the object that was scored, or that later runs change",
         where="dpbo.dpsgd.selection:_leaving",
         old="return copied_output(output, unfitted), unfitted",
