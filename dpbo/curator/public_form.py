@@ -16,9 +16,10 @@ rewritten cells.
 The private cells themselves may have been changed by pandas or numpy before: whole numbers with a
 missing one are floats by then. So numbers count as the float64 nearest to them, and become text as
 Python's `str` of that whole number, or `repr` of that float. Hence a cell is rewritten in the same
-way whether its column came as whole numbers, floats, complex numbers or objects. What a reader of
-files made of cells is out of reach here: it may read "007" as 7 unless another cell is a word. Read
-private files as text (`pd.read_csv(file, dtype=str)`).
+way whether its column came as whole numbers, floats, complex numbers or objects; in a column of
+whole numbers it becomes the nearest of these. What a reader of files made of cells is out of reach
+here: it may read "007" as 7 unless another cell is a word. Read private files as text
+(`pd.read_csv(file, dtype=str)`).
 
 Missing values. A cell that is missing, or has no counterpart in the public column, becomes that
 column's missing value: NaN, NaT, None, or a category's code -1. A public column of whole numbers,
@@ -406,11 +407,14 @@ class Column:
         with np.errstate(all="ignore"):
             if self.dtype.kind == "f":
                 return numbers.astype(self.dtype, copy=False)
-            # The least value, and the one after the largest, are exact as float64.
-            ends = np.iinfo(np.uint8 if self.dtype == bool else self.dtype)
-            upper = 2 if self.dtype == bool else int(ends.max) + 1
-            whole = numbers == np.floor(numbers)
-            fits = whole & (numbers >= float(ends.min)) & (numbers < float(upper))
+            if self.dtype == bool:
+                fits = (numbers == 0.0) | (numbers == 1.0)
+            else:
+                # A few public measurements may all be whole.
+                numbers = np.rint(numbers)
+                # The least value, and the one after the largest, are exact as float64.
+                ends = np.iinfo(self.dtype)
+                fits = (numbers >= float(ends.min)) & (numbers < float(int(ends.max) + 1))
             found = np.where(fits, numbers, 0.0).astype(self.dtype)
         found[~fits] = self.fill
         unfit |= ~fits

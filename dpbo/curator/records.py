@@ -126,9 +126,9 @@ class PrivateView:
                 raise UsageError(
                     "no record has the form of the public ones, so each would count as the worst:"
                     " a label must be one of the public labels, in the same words or numbers, such"
-                    " as 1 and 0 in both tables, not 'yes' and 'no' in one; and a number must be"
-                    " whole where all public ones are, unless these are float32. Nothing was"
-                    " charged. Tell only those who may see the records."
+                    " as 1 and 0 in both tables, not 'yes' and 'no' in one; and where no public"
+                    " whole number or bool is missing, none may be. Nothing was charged. Tell only"
+                    " those who may see the records."
                 )
         if one_at_a_time and not all(map(_can_be_taken, leaves(_load(records)))):
             raise InputError(
