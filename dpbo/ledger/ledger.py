@@ -65,6 +65,7 @@ NOTES = ("assume", "void")
 _COLUMN = table.c
 _ALL = sa.select(table).order_by(_COLUMN.seq)
 _HEAD = sa.select(_COLUMN.seq, _COLUMN.hash, _COLUMN.total).order_by(_COLUMN.seq.desc()).limit(1)
+_NEWEST = sa.select(table).order_by(_COLUMN.seq.desc()).limit(2)
 _OF_RESERVATION = _ALL.where(
     _COLUMN.reservation == sa.bindparam("reservation"), _COLUMN.kind == sa.bindparam("kind")
 )
@@ -462,18 +463,21 @@ class Ledger:
         """
         with self.storage.lock:
             # Read before the table, which may grow meanwhile.
-            kept = kept_head(self.storage) if self._seen is None else None
+            known = self._seen is not None and self.storage.is_untouched()
+            kept = None if known else kept_head(self.storage)
             with opened as connection:
                 row = connection.execute(_HEAD).first()
                 self._head = None if row is None else Head(*row)
                 before = self._head
-                if kept is not None and not self._holds(connection, kept):
-                    raise rolled_back(self.storage, kept[0])
                 if self._seen is not None and not self._holds(connection, self._seen):
                     raise LedgerRolledBack(
                         f"record {self._seen[0]} is not the one that this process saw: another copy"
                         " was put in its place."
                     )
+                if kept is not None and not self._holds(connection, kept):
+                    raise rolled_back(self.storage, kept[0])
+                if self._head is not None and self._head[:2] != self._seen:
+                    _require_newest(connection)
                 yield connection
             if self._head is not None:
                 # Durable now: a place that loses it is noticed before the value of a charge goes
@@ -658,6 +662,24 @@ def _signature() -> dict[str, str]:
     return {"run_by": text}
 
 
+def _require_hash(row: Any, place: int, last: str) -> None:
+    """Raises LedgerCorrupt unless this row has this place, and the hash that follows `last`."""
+    try:
+        holds = row.seq == place and row.hash == digest(last, *row[:-1])
+    except (TypeError, ValueError):
+        # The database holds bytes or numbers in place of text.
+        holds = False
+    if not holds:
+        raise LedgerCorrupt(f"record {place} was changed, moved, removed or put in.")
+
+
+def _require_newest(connection: sa.Connection) -> None:
+    """The next charge is added to the newest entry's total: raises LedgerCorrupt where that was
+    changed."""
+    newest, *before = connection.execute(_NEWEST).all()
+    _require_hash(newest, newest.seq, before[0].hash if before else ORIGIN)
+
+
 def _whole(connection: sa.Connection, expect: str | None = None) -> Iterator[Any]:
     """All rows, oldest first, each hash computed anew. Raises LedgerCorrupt where one does not
     hold, and LedgerRolledBack where none of them is the expected one.
@@ -666,13 +688,7 @@ def _whole(connection: sa.Connection, expect: str | None = None) -> Iterator[Any
     found = expect is None
     place = -1
     for place, row in enumerate(connection.execute(_ALL)):
-        try:
-            holds = row.seq == place and row.hash == digest(last, *row[:-1])
-        except (TypeError, ValueError):
-            # The database holds bytes or numbers in place of text.
-            holds = False
-        if not holds:
-            raise LedgerCorrupt(f"record {place} was changed, moved, removed or put in.")
+        _require_hash(row, place, last)
         last = row.hash
         found |= last == expect
         yield row

@@ -246,6 +246,12 @@ class Storage:
             return None
         return found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
+    def is_untouched(self) -> bool:
+        """Whether SQLite's file is as this process's last transaction left it; a server's tables
+        are not put back by copying a file.
+        """
+        return self.file is None or (self._left is not None and self._left == self._found())
+
     def _place(self) -> str:
         place = printable(public_place(self._engine.url))
         if self._schema:

@@ -73,7 +73,11 @@ def old(tmp_path):
         "details": slot["details"],
     }
     bodies: list[tuple[str, str, dict[str, Any]]] = [
-        ("birth", "", {"schema": SCHEMA, "cap": str(birth.cap()), **birth.to_json()}),
+        (
+            "birth",
+            "",
+            {"schema": SCHEMA, "id": "0" * 32, "cap": str(birth.cap()), **birth.to_json()},
+        ),
         ("assume", name, {}),
         ("void", name, {}),
         (

@@ -847,7 +847,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "an entry that was changed is taken at its word",
-        where="dpbo.ledger.ledger:_whole",
+        where="dpbo.ledger.ledger:_require_hash",
         old="row.seq == place and row.hash == digest(last, *row[:-1])",
         new="row.seq == place",
         test=(

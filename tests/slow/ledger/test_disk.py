@@ -4,12 +4,14 @@ it open.
 What limits or user ids do to the whole process happens in a child.
 """
 
+import contextlib
 import multiprocessing
 import os
 import pathlib
 import resource
 import shutil
 import signal
+import sqlite3
 import tempfile
 
 import pytest
@@ -265,3 +267,24 @@ def test_a_ledger_is_where_it_was_opened_wherever_the_process_goes(tmp_path, mon
     monkeypatch.chdir(tmp_path / "sub")
     curator.release(MEAN, NOISE)
     assert Ledger.open(str(tmp_path / "l.db")).head().kind == "value"
+
+
+def test_an_older_copy_under_a_process_that_is_behind_is_seen(tmp_path):
+    """It wrote over the head that another process had kept, and slots were drawn twice."""
+    file = tmp_path / "l.db"
+    behind, ahead = make(str(file)), make(str(file))
+    behind.release(MEAN, GaussianMechanism(20.0))
+    older = file.read_bytes()
+    ahead.release(MEAN, GaussianMechanism(20.0))
+    file.write_bytes(older)
+    with pytest.raises(LedgerRolledBack):
+        behind.release(MEAN, GaussianMechanism(20.0))
+
+
+def test_no_charge_is_added_to_a_total_that_was_changed(tmp_path):
+    file = tmp_path / "l.db"
+    make(str(file)).release(MEAN, GaussianMechanism(20.0))
+    with contextlib.closing(sqlite3.connect(file)) as opened, opened:
+        opened.execute("UPDATE dpbo_entries SET total = '0' WHERE seq = 2")
+    with pytest.raises(LedgerCorrupt, match="record 2"):
+        make(str(file))
