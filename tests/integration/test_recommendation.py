@@ -21,6 +21,7 @@ from sklearn.tree import DecisionTreeClassifier
 from dpbo import Budget, Curator
 from dpbo.curator.pricing import noise_std, priced
 from dpbo.errors import LedgerMismatch, ReleaseLost
+from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism, LaplaceMechanism
 from dpbo.queries import ClippedMean
 from dpbo.search import Auto, Choice
@@ -277,3 +278,21 @@ def test_a_search_that_an_older_version_began_is_refused_before_anything_is_rese
     with closing(sqlite3.connect(file)) as opened:
         (rows,) = opened.execute("SELECT COUNT(*) FROM dpbo_ledger").fetchone()
     assert rows == 9
+
+
+@dataclasses.dataclass(repr=False)
+class OlderChoice(Choice):
+    """As an earlier version had it, under the same name."""
+
+    handicap: float = 4.0
+
+
+def test_a_search_begun_with_other_options_of_its_strategy_is_refused_uncharged(tmp_path):
+    file = str(tmp_path / "l.db")
+    kept = {"dataset": "older", "ledger": file, "allow_repeated": True}
+    found(ALL_ONES, strategy=OlderChoice(), **kept)
+    ledger = Ledger.open(file)
+    before = ledger.head()
+    with pytest.raises(LedgerMismatch, match="Another version of dpbo began this search"):
+        found(ALL_ONES, strategy=Choice(), **kept)
+    assert ledger.head() == before
