@@ -13,7 +13,7 @@ releases only; `results_` and `recommendation_` hold released values and their n
 import inspect
 import pathlib
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import torch
 from sklearn.base import BaseEstimator, MetaEstimatorMixin
@@ -263,6 +263,17 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         rehearsal_: with "auto" the `Rehearsal`; else None.
         statement_: the guarantee when `fit` ended.
     """
+
+    _not_taken: ClassVar[dict[str, str]] = {
+        "cv": "one private row takes part in several fits, and no bound is known on how far it"
+        " moves a cross-validated score. The public records are cross-validated in five folds.",
+        "refit": "a model trained on validation records reveals them. best_estimator_ is trained on"
+        " the training records.",
+        "n_trials": "n_iter= is the number of configurations.",
+        "timeout": "times of scores may tell of records. n_iter= is the number of configurations.",
+        "epsilon": "budget=Budget(epsilon=..., delta=...) holds it.",
+        "delta": "budget=Budget(epsilon=..., delta=...) holds it.",
+    }
 
     def __init__(
         self,
