@@ -15,13 +15,14 @@ CORE: list[tuple[str, str]] = [
     (
         (
             "_version errors extras validation fingerprint isolation hidden_run notebook progress"
-            " _mpmath opacus_name run_counts events"
+            " _mpmath opacus_name run_counts events entropy places"
         ),
         (
             "the version; errors; libraries that only parts need; arguments checked against"
             " annotations; digests of content; generators and warnings kept apart from private"
             " code; tables for notebooks; progress bars; the accountant's name in Opacus; the"
-            " number of hidden runs; what a release costs"
+            " number of hidden runs; what a release costs; the only source of randomness; the"
+            " folder of what a user keeps"
         ),
     ),
     ("privacy statement", "who is protected, and what is guaranteed"),
@@ -41,13 +42,15 @@ CORE: list[tuple[str, str]] = [
             " points, never records"
         ),
     ),
+    ("ledger", "the one table of what was promised, charged and released"),
     (
-        "ledger curator",
+        "records",
         (
-            "the one table of what was promised, charged and released; the trusted side: records,"
-            " evaluation, entropy, the statement"
+            "the private records: their view, their public form, labels, digests, and checks of"
+            " likely mistakes about them"
         ),
     ),
+    ("curator", "the trusted side: evaluation, prices, reservations, ranks and the statement"),
     (
         "objective algorithms planning",
         "the private objective, the algorithms over it, and what a budget buys",

@@ -25,9 +25,6 @@ import torch
 from torch import Tensor
 
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
-from dpbo.curator.birth import Birth, require_reservation_terms
-from dpbo.curator.distributed import Ranks
-from dpbo.curator.entropy import system_entropy
 from dpbo.curator.evaluation import (
     FAILURES,
     Job,
@@ -36,22 +33,11 @@ from dpbo.curator.evaluation import (
     require_askable,
     submit_job,
 )
-from dpbo.curator.handle import Handle, Opaque
+from dpbo.curator.handle import Handle
 from dpbo.curator.hidden_draws import HiddenDraws
 from dpbo.curator.pending import PendingReleases
-from dpbo.curator.places import ledger_of
 from dpbo.curator.pricing import Noise, event_of, slot_noise
-from dpbo.curator.protected_records import ProtectedRecords
-from dpbo.curator.public_form import Form, form_of, require_known_form
-from dpbo.curator.record_fingerprints import RowDigests, table_digest
-from dpbo.curator.records import (
-    PrivateView,
-    Source,
-    count_records,
-    leaves,
-    map_leaves,
-    require_one_index,
-)
+from dpbo.curator.ranks import Ranks
 from dpbo.curator.releasing import (
     conditions_of,
     noised,
@@ -61,12 +47,15 @@ from dpbo.curator.releasing import (
 )
 from dpbo.curator.reservation import Reservation
 from dpbo.curator.statements import BudgetUse, compose_statement
+from dpbo.entropy import system_entropy
 from dpbo.errors import ORDER, InputError, LedgerError, PrivacyError, PrivateFailure
 from dpbo.events import Event
 from dpbo.isolation import mute_warnings
+from dpbo.ledger.birth import Birth, require_reservation_terms
 from dpbo.ledger.kept import key_of, require_same
 from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseDistribution
 from dpbo.notebook import facts_table
+from dpbo.places import ledger_of
 from dpbo.privacy import (
     Adjacency,
     Budget,
@@ -77,6 +66,18 @@ from dpbo.privacy import (
     warn_of_delta,
 )
 from dpbo.queries.query import Failure, IntegerSum, Outcome, Query
+from dpbo.records.digests import RowDigests, table_digest
+from dpbo.records.form import Form, form_of, require_known_form
+from dpbo.records.opaque import Opaque
+from dpbo.records.protected_records import ProtectedRecords
+from dpbo.records.view import (
+    PrivateView,
+    Source,
+    count_records,
+    leaves,
+    map_leaves,
+    require_one_index,
+)
 from dpbo.release import Release
 from dpbo.statement import Guarantee, Statement
 from dpbo.validation import Count, Index, Name, checked, printable, require_json
@@ -140,7 +141,7 @@ class Curator(Opaque):
             records: not at all), and its range and NaN are not tested before a charge.
             Records that cannot be taken apart are not tried on one another. Records in tables, and
             in arrays of other things than numbers, are cast to the form of these, cell by cell
-            (public_form.py): without, they are refused.
+            (records/form.py): without, they are refused.
         schema: public records whose form counts in place of that of `example`, such as the whole
             public table, or one without rows; the score is not tried on them. Or a `Form` of them.
         one_at_a_time: True gives every score one record at a time, with a copy of the model of its

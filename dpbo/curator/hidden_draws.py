@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from dpbo.curator.handle import Opaque
 from dpbo.curator.releasing import conditions_of, noised
 from dpbo.errors import InputError, UsageError
 from dpbo.events import RolesEvent, SelectionEvent
 from dpbo.hidden_run import in_hidden_run
 from dpbo.mechanisms.mechanism import Mechanism
 from dpbo.queries.query import Failure, Query
+from dpbo.records.opaque import Opaque
 
 if TYPE_CHECKING:
     from dpbo.curator.curator import Curator

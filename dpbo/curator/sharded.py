@@ -1,5 +1,5 @@
 """A curator whose records are shared by several processes: the steps that all of them take together
-(distributed.py).
+(ranks.py).
 """
 
 import contextlib
@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, NoReturn, TypeVar, cast
 
-from dpbo.curator.birth import Birth
 from dpbo.curator.curator import Curator
-from dpbo.curator.distributed import Ranks
 from dpbo.curator.handle import Handle
-from dpbo.curator.record_fingerprints import RowDigests, digest_of_sums
-from dpbo.curator.records import PrivateView
+from dpbo.curator.ranks import Ranks
 from dpbo.errors import InputError, LedgerError, LedgerUnavailable, PrivacyError, RanksDisagree
 from dpbo.events import Event
 from dpbo.fingerprint import Reached
+from dpbo.ledger.birth import Birth
 from dpbo.ledger.entries import Record, table
 from dpbo.ledger.ledger import Ledger
 from dpbo.ledger.storage import Storage
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.query import Outcome, Query
+from dpbo.records.digests import RowDigests, digest_of_sums
+from dpbo.records.view import PrivateView
 from dpbo.release import Release
 from dpbo.validation import require
 

@@ -5,7 +5,7 @@ The file is `FILE.fingerprints` beside the ledger in FILE. A ledger on a server 
 machine that uses it, in the folder of the user's state (places.py), named by the server, the
 database and the schema: another machine cannot know what a reservation began with here, and says
 so. It has mode 0600 and holds a key and, for each reservation, keyed fingerprints of the records
-and of what else the reservation was given. They are private (record_fingerprints.py), so back the
+and of what else the reservation was given. They are private (records/digests.py), so back the
 file up with the records. Where it is missing, the log warns, and a reservation is taken to go on
 with what it began with. Reservations of a ledger in memory are compared while it is open.
 
@@ -31,9 +31,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dpbo.curator.entropy import system_entropy
-from dpbo.curator.places import state_folder
+from dpbo.entropy import system_entropy
 from dpbo.errors import LedgerRolledBack, LedgerUnavailable, ReservationChanged
+from dpbo.places import state_folder
 
 if TYPE_CHECKING:
     from dpbo.ledger.ledger import Ledger

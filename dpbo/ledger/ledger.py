@@ -36,7 +36,6 @@ import sqlalchemy as sa
 
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.planned import Planned
-from dpbo.curator.birth import Birth
 from dpbo.errors import (
     BudgetExceeded,
     InputError,
@@ -49,6 +48,7 @@ from dpbo.errors import (
 )
 from dpbo.events import Event
 from dpbo.hidden_run import in_hidden_run
+from dpbo.ledger.birth import Birth
 from dpbo.ledger.entries import ORIGIN, Json, Record, Reserved, digest, dump, table
 from dpbo.ledger.facts import Facts
 from dpbo.ledger.kept import keep_head, kept_head, rolled_back

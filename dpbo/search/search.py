@@ -23,15 +23,15 @@ from sklearn.utils.validation import check_is_fitted
 from dpbo.accounting.filters import Accounting, GDPFilter, PureFilter
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import require_left, share_of_cap
-from dpbo.curator.protected_records import require_other_rows, require_unnamed
-from dpbo.curator.public_form import Form
-from dpbo.curator.records import require_one_index
 from dpbo.curator.statements import SPLIT
 from dpbo.errors import InputError, UsageError
 from dpbo.fingerprint import describe_estimator, describe_scoring
 from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, exact_share
+from dpbo.records.form import Form
+from dpbo.records.protected_records import require_other_rows, require_unnamed
+from dpbo.records.view import require_one_index
 from dpbo.search import training
 from dpbo.search.problem import Problem
 from dpbo.search.recommendation import Recommendation

@@ -32,10 +32,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbo.curator.birth import reservation_terms
 from dpbo.curator.curator import Curator
 from dpbo.curator.pricing import priced
 from dpbo.errors import BudgetExceeded, InputError, ReleaseLost
+from dpbo.ledger.birth import reservation_terms
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.mechanisms.gaussian import GaussianMechanism
 from dpbo.mechanisms.laplace import LaplaceMechanism

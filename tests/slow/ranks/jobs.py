@@ -25,8 +25,6 @@ import torch.distributed as dist
 
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit, PrivateObjective, Ranks, Space
 from dpbo.accounting.filters import RDPFilter
-from dpbo.curator import streaming
-from dpbo.curator.protected_records import holds_protected
 from dpbo.dpsgd.selection import NoisedScore, private_selection
 from dpbo.errors import PrivacyError
 from dpbo.gibo.algorithm import choose_start
@@ -36,6 +34,8 @@ from dpbo.mechanisms import GaussianMechanism
 from dpbo.papers.em import DPFactorAnalysis, DPGaussianMixture, DPKMeans
 from dpbo.papers.po_gp_ucb.rows import RowOutcome
 from dpbo.queries import CellMeans, ClippedMean, QuantileUtilities
+from dpbo.records import streaming
+from dpbo.records.protected_records import holds_protected
 from dpbo.run_counts import TruncatedNegativeBinomial
 from dpbo.testing import SeededEntropy
 from tests.setups import DOUBLE, EXACT, box, charged, charges, first_column, owner, stored

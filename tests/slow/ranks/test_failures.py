@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from dpbo import Budget, PrivacyUnit, Ranks
-from dpbo.curator.labels import hash_labels
 from dpbo.errors import InputError, UsageError
 from dpbo.ledger.ledger import Ledger
+from dpbo.records.labels import hash_labels
 from tests.attacks.marks import attack
 from tests.setups import charged, owner
 from tests.slow.ranks.jobs import JOBS, STEPS

@@ -23,7 +23,6 @@ from sklearn.utils import Bunch
 
 from dpbo import Adjacency, Budget, BudgetExceeded, Curator, PrivacyUnit, PrivateObjective, Source
 from dpbo.accounting import GDPFilter, PureFilter, RDPFilter, ZCDPFilter, gdp
-from dpbo.curator import records as records_module
 from dpbo.errors import (
     InputError,
     LedgerMismatch,
@@ -37,6 +36,7 @@ from dpbo.events import GaussianEvent
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
+from dpbo.records import view as records_module
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, EXACT, TERMS, itself, kinds, of, owner, point

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo.accounting.calibration import budget_in_words
-from dpbo.curator import charged_tables
-from dpbo.curator.handle import Opaque
-from dpbo.curator.named_tables import named_tables
-from dpbo.curator.record_fingerprints import RowDigests, RowSet, table_digest
-from dpbo.curator.records import PrivateView, leaves
-from dpbo.curator.scaled_tables import ScaledRowsWarning, scaled_column
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event
+from dpbo.records import charged_tables
+from dpbo.records.digests import RowDigests, RowSet, table_digest
+from dpbo.records.named_tables import named_tables
+from dpbo.records.opaque import Opaque
+from dpbo.records.scaled_tables import ScaledRowsWarning, scaled_column
+from dpbo.records.view import PrivateView, leaves
 from dpbo.validation import Name, checked, warn
 
 if TYPE_CHECKING:

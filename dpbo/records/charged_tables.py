@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dpbo.curator.entropy import system_entropy
-from dpbo.curator.places import OTHER_FOLDER, make_state_folder, state_folder
+from dpbo.entropy import system_entropy
 from dpbo.errors import LedgerUnavailable
+from dpbo.places import OTHER_FOLDER, make_state_folder, state_folder
 
 T = TypeVar("T")
 

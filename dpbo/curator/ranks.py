@@ -33,9 +33,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dpbo.curator.entropy import system_entropy
-from dpbo.curator.labels import ALLOWED, LOOKALIKES, hash_labels
-from dpbo.curator.records import PrivateView
+from dpbo.entropy import system_entropy
 from dpbo.errors import (
     InputError,
     PrivacyError,
@@ -48,6 +46,8 @@ from dpbo.errors import (
 from dpbo.fingerprint import fingerprint
 from dpbo.queries.integers import MOST_UNITS
 from dpbo.queries.query import Failure, Outcome
+from dpbo.records.labels import ALLOWED, LOOKALIKES, hash_labels
+from dpbo.records.view import PrivateView
 from dpbo.validation import warn
 
 T = TypeVar("T")

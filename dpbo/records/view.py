@@ -22,16 +22,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpbo.curator.labels import folded, numbered, of_several_kinds
 from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.isolation import mute_warnings
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.integers import MOST_ROWS_PER_UNIT, MOST_UNITS
 from dpbo.queries.products import require_true_products
+from dpbo.records.labels import folded, numbered, of_several_kinds
 from dpbo.validation import checked
 
 if TYPE_CHECKING:
-    from dpbo.curator.public_form import Form
+    from dpbo.records.form import Form
 
 T = TypeVar("T")
 _MADE_UP = 10  # records to try a score on, five of each class
@@ -80,7 +80,7 @@ class PrivateView:
         streamed_to: the device that the records come to block by block (streaming.py); None where
             they are scored where they lie.
         unfit: whether each record has a cell that the public form has no value for
-            (public_form.py); None where none can have one.
+            (form.py); None where none can have one.
         one_at_a_time: whether a score gets one record at a time.
     """
 
