@@ -27,7 +27,7 @@ from .privacy import Adjacency as Adjacency
 from .privacy import Budget as Budget
 from .privacy import PrivacyUnit as PrivacyUnit
 from .privacy import RowChange as RowChange
-from .records.view import Source as Source
+from .records.sources import Source as Source
 from .release import Release as Release
 from .reporting import report as report
 from .search import DPSearch as DPSearch

@@ -66,18 +66,14 @@ from dpbo.privacy import (
     warn_of_delta,
 )
 from dpbo.queries.query import Failure, IntegerSum, Outcome, Query
+from dpbo.records.containers import count_records, leaves, map_leaves
 from dpbo.records.digests import RowDigests, table_digest
 from dpbo.records.form import Form, form_of, require_known_form
+from dpbo.records.labels import require_one_index
 from dpbo.records.opaque import Opaque
 from dpbo.records.protected_records import ProtectedRecords
-from dpbo.records.view import (
-    PrivateView,
-    Source,
-    count_records,
-    leaves,
-    map_leaves,
-    require_one_index,
-)
+from dpbo.records.sources import Source
+from dpbo.records.view import PrivateView
 from dpbo.release import Release
 from dpbo.statement import Guarantee, Statement
 from dpbo.validation import Count, Index, Name, checked, printable, require_json

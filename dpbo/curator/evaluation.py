@@ -16,9 +16,10 @@ from dpbo.errors import InputError, PrivacyError, PrivateFailure, ScoreError, Us
 from dpbo.isolation import INTERRUPTS, PrivateGenerators, interruption, mute_warnings
 from dpbo.ledger.birth import Birth
 from dpbo.queries.query import Failure, IntegerSum, Outcome, Query, require_per_unit
+from dpbo.records.containers import count_records, map_leaves, read_only, versions
 from dpbo.records.examples import examine, examine_again, try_one
 from dpbo.records.streaming import blocks, to_host
-from dpbo.records.view import PrivateView, count_records, map_leaves, read_only, versions
+from dpbo.records.view import PrivateView
 
 T = TypeVar("T")
 LOST = (BrokenExecutor, CancelledError)

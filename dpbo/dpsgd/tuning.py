@@ -68,8 +68,9 @@ from dpbo.objective import PrivateObjective
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.clipped import ClippedMean
 from dpbo.queries.score_evaluation import Score
+from dpbo.records.containers import count_records
 from dpbo.records.protected_records import require_other_rows, require_unnamed
-from dpbo.records.view import PrivateView, count_records
+from dpbo.records.view import PrivateView
 from dpbo.space import Space
 from dpbo.statement import Statement
 from dpbo.validation import Within, checked, warn

@@ -47,7 +47,7 @@ from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.privacy import Adjacency, Budget
 from dpbo.queries.query import IntegerSum
 from dpbo.queries.score_evaluation import tensor_of
-from dpbo.records.view import count_records
+from dpbo.records.containers import count_records
 from dpbo.validation import Count, Seed, checked
 
 

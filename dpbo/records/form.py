@@ -48,8 +48,8 @@ from torch import Tensor
 
 from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.fingerprint import columns_of
+from dpbo.records.containers import count_records, leaves, map_leaves
 from dpbo.records.labels import on_host
-from dpbo.records.view import count_records, leaves, map_leaves
 
 Cells = NDArray[Any]
 # of some of the records

@@ -16,11 +16,12 @@ from dpbo.accounting.calibration import budget_in_words
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event
 from dpbo.records import charged_tables
+from dpbo.records.containers import leaves
 from dpbo.records.digests import RowDigests, RowSet, table_digest
 from dpbo.records.named_tables import named_tables
 from dpbo.records.opaque import Opaque
 from dpbo.records.scaled_tables import ScaledRowsWarning, scaled_column
-from dpbo.records.view import PrivateView, leaves
+from dpbo.records.view import PrivateView
 from dpbo.validation import Name, checked, warn
 
 if TYPE_CHECKING:

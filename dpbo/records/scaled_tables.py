@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpbo.records.view import is_dense
+from dpbo.records.containers import is_dense
 
 Column = NDArray[np.floating[Any]]
 # Rounding of what a scaler wrote, by the bytes of a number.

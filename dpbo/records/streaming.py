@@ -38,7 +38,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpbo.records.view import PrivateView, leaves, map_leaves
+from dpbo.records.containers import leaves, map_leaves
+from dpbo.records.view import PrivateView
 
 # Of a block's records, at most.
 _BYTES = 1 << 28

@@ -30,8 +30,8 @@ from dpbo.mechanisms.no_noise import NoNoise
 from dpbo.notebook import FactsAfterFit
 from dpbo.privacy import Adjacency, Budget, PrivacyUnit, exact_share
 from dpbo.records.form import Form
+from dpbo.records.labels import require_one_index
 from dpbo.records.protected_records import require_other_rows, require_unnamed
-from dpbo.records.view import require_one_index
 from dpbo.search import training
 from dpbo.search.problem import Problem
 from dpbo.search.recommendation import Recommendation

@@ -33,8 +33,8 @@ from dpbo.fingerprint import fingerprint
 from dpbo.objective import NoiseWarning, PrivateObjective
 from dpbo.queries.cells import CellMeans
 from dpbo.queries.score_evaluation import tensor_of
+from dpbo.records.containers import count_records
 from dpbo.records.examples import MostlyClipped, examine
-from dpbo.records.view import count_records
 from dpbo.search import rehearsal
 from dpbo.search.listing import Listing
 from dpbo.search.problem import Problem, least_noise

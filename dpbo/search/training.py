@@ -23,8 +23,9 @@ from dpbo.curator.curator import Curator
 from dpbo.errors import InputError
 from dpbo.isolation import INTERRUPTS
 from dpbo.privacy import Adjacency
+from dpbo.records.containers import count_records
 from dpbo.records.form import Column, Form, Leaf
-from dpbo.records.view import count_records, require_disjoint
+from dpbo.records.labels import require_disjoint
 from dpbo.search.listing import space_of
 from dpbo.space import Space
 

@@ -18,13 +18,14 @@ from dpbo.errors import InputError, ReservationChanged, UsageError
 from dpbo.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
+from dpbo.records.containers import leaves
 from dpbo.records.digests import RowDigests
 from dpbo.records.protected_records import (
     RepeatedRecordsWarning,
     holds_protected,
     require_other_rows,
 )
-from dpbo.records.view import Source, leaves
+from dpbo.records.sources import Source
 from tests.attacks import setups
 from tests.attacks.marks import attack
 from tests.attacks.setups import NOISE, owner, right

@@ -1946,7 +1946,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "labels are joined to a table of another index by their place",
-        where="dpbo.records.view:require_one_index",
+        where="dpbo.records.labels:require_one_index",
         old="not labels.index.equals(table.index)",
         new="False",
         test="tests/attacks/test_likely_slips.py::test_labels_with_another_index_are_refused",

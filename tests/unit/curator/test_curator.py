@@ -36,7 +36,7 @@ from dpbo.events import GaussianEvent
 from dpbo.ledger.ledger import Ledger
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from dpbo.queries import CandidateScores, ClippedMean, ClippedSum, score_evaluation
-from dpbo.records import view as records_module
+from dpbo.records import sources
 from dpbo.testing import SeededEntropy
 from tests.attacks.marks import attack
 from tests.setups import DOUBLE, EXACT, TERMS, itself, kinds, of, owner, point
@@ -493,7 +493,7 @@ def test_a_source_that_fails_in_a_worker_tells_nothing():
 
     source = Source(load)
     curator = make(source)
-    records_module._loaded.pop(source._key)
+    sources._loaded.pop(source._key)
     with pytest.raises(PrivateFailure, match="Source") as told:
         curator.evaluate(mean())
     assert "Alice" not in repr(told.value)
