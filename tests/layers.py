@@ -75,6 +75,8 @@ WINGS: dict[str, tuple[str, str]] = {
     "reporting": ("search integrations", "the report's page, pictures and released values"),
     "testing": ("", "contracts, audits and replay, shipped for users"),
 }
+# No file of these imports one that leads back to it.
+ROOMS = "records ledger curator"
 # What starts programs may import everything.
 PROGRAMS = "demo __main__"
 
@@ -86,6 +88,32 @@ def imported(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom) and node.module:
         return [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
     return []
+
+
+def circles(root: pathlib.Path) -> list[list[str]]:
+    """Files of the rooms that import one another in a circle, also within a function or for types
+    alone: each strongly connected component of more than one.
+    """
+    files = {
+        ".".join(path.relative_to(root.parent).with_suffix("").parts): path
+        for room in ROOMS.split()
+        for path in (root / room).glob("*.py")
+    }
+    after = {
+        name: {one for node in ast.walk(ast.parse(path.read_text())) for one in imported(node)}
+        & files.keys()
+        for name, path in files.items()
+    }
+    for _ in files:
+        after = {
+            name: reached.union(*(after[one] for one in reached)) for name, reached in after.items()
+        }
+    together = {
+        tuple(sorted(other for other in after[name] if name in after[other]))
+        for name in files
+        if name in after[name]
+    }
+    return sorted(map(list, together))
 
 
 def table() -> str:

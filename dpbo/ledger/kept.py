@@ -27,21 +27,17 @@ import logging
 import os
 import pathlib
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpbo.entropy import system_entropy
-from dpbo.errors import LedgerRolledBack, LedgerUnavailable, ReservationChanged
+from dpbo.errors import LedgerRolledBack, LedgerUnavailable
 from dpbo.places import state_folder
 
 if TYPE_CHECKING:
-    from dpbo.ledger.ledger import Ledger
     from dpbo.ledger.storage import Storage
 
 _LOG = logging.getLogger(__name__)
-# Code is compared only where one version compiled it.
-_PYTHON = f" under Python {sys.version_info.major}.{sys.version_info.minor}"
 # The first line of the file, and its width.
 _HEAD = re.compile(r" *(?:(\d+)|-) +(?:([0-9a-f]{64})|-)\n")
 _WIDTH = 20 + 1 + 64 + 1
@@ -60,69 +56,6 @@ def file_of(storage: Storage) -> pathlib.Path | None:
     return state_folder() / f"{named}-{digest}.fingerprints"
 
 
-def key_of(ledger: Ledger) -> bytes:
-    """The secret key of a ledger's fingerprints, made where there is none. Raises
-    LedgerUnavailable."""
-    with _changed(ledger) as kept:
-        return bytes.fromhex(kept["key"])
-
-
-def require_same(
-    ledger: Ledger,
-    reservation: str,
-    things: Mapping[str, Any],
-    tables: Mapping[str, str | None],
-    *,
-    begun: bool,
-) -> None:
-    """Compare what a reservation is given with what it began with, or keep the fingerprints where
-    it begins now.
-
-    Args:
-        ledger: the reservation's ledger.
-        reservation: name of the reservation.
-        things: scores, functions and estimators, by name.
-        tables: digests of records by `key_of` the ledger, by name; None for records that cannot be
-            compared.
-        begun: whether the ledger knows the reservation already.
-
-    Raises:
-        ReservationChanged: names what differs.
-        LedgerUnavailable: the file of fingerprints cannot be read or written.
-    """
-    # With torch, which opening a ledger does not need.
-    from dpbo.fingerprint import fingerprint
-
-    key = key_of(ledger)
-    file = file_of(ledger.storage)
-    current = {
-        f"{name}{_PYTHON}": fingerprint(thing, detail="references", key=key, size=16).hex()
-        for name, thing in things.items()
-    }
-    current |= {name: digest for name, digest in tables.items() if digest is not None}
-    for name in tables.keys() - current.keys():
-        _LOG.warning(
-            "%r: %s not compared with those it begins or began with, because single records cannot"
-            " be read alike twice",
-            reservation,
-            name,
-        )
-    with _changed(ledger) as kept:
-        reservations = kept.setdefault("reservations", {})
-        if begun and file is not None and reservation not in reservations:
-            _LOG.warning(
-                "%r: resumed unchecked, because %s does not tell which records, score and fit it"
-                " began with",
-                reservation,
-                file.name,
-            )
-        first = reservations.get(reservation, {}) if begun else {}
-        for name in current:
-            if first.get(name, current[name]) != current[name]:
-                raise ReservationChanged(reservation, name.removesuffix(_PYTHON))
-        reservations[reservation] = {**first, **current}
-
-
 def kept_head(storage: Storage) -> tuple[int, str] | None:
     """Number and hash of the newest record that a process of this operator has seen; None where
     that is not kept.
@@ -134,7 +67,7 @@ def kept_head(storage: Storage) -> tuple[int, str] | None:
     if file.exists() and not os.access(file, os.R_OK):
         _LOG.warning("%s: only its owner can tell whether the ledger is an older copy", file.name)
         return None
-    head: tuple[int, str] | None = _read(file).get("head")
+    head: tuple[int, str] | None = read(file).get("head")
     return head
 
 
@@ -166,36 +99,6 @@ def keep_head(storage: Storage, seq: int, hash: str) -> None:
         _LOG.warning(
             "%s: cannot be written, so an older copy of the ledger would not be noticed", file.name
         )
-
-
-@contextlib.contextmanager
-def _changed(ledger: Ledger) -> Iterator[dict[str, Any]]:
-    """What is kept of a ledger's reservations, to read and change while no other process writes."""
-    file = file_of(ledger.storage)
-    if file is None:
-        ledger.fingerprints.setdefault("key", system_entropy(32).hex())
-        yield ledger.fingerprints
-        return
-    with ledger.alone() as newest:
-        kept = _read(file) or dict(ledger.fingerprints)
-        before = json.dumps(kept)
-        kept.setdefault("key", system_entropy(32).hex())
-        yield kept
-        if json.dumps(kept) == before:
-            return
-        # What others kept in the file that is replaced is no newer.
-        kept["head"] = newest.seq, newest.hash
-        try:
-            _write(file, kept)
-        except (LedgerUnavailable, OSError):
-            if ledger.storage.file is not None:
-                raise
-            _LOG.warning(
-                "%s cannot be written: records are compared only while this ledger is open. Set"
-                " DPBO_STATE to a folder.",
-                file,
-            )
-            ledger.fingerprints = kept
 
 
 def _open(file: str | pathlib.Path, flags: int) -> int:
@@ -240,7 +143,7 @@ def _head_line(head: tuple[int, str] | None) -> bytes:
     return (f"{'-':>20} {'-':>64}\n" if head is None else f"{head[0]:>20} {head[1]:>64}\n").encode()
 
 
-def _read(file: pathlib.Path) -> dict[str, Any]:
+def read(file: pathlib.Path) -> dict[str, Any]:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), _file_errors(file):
         with open(file, opener=_open) as held:
             text = held.read()
@@ -253,7 +156,7 @@ def _read(file: pathlib.Path) -> dict[str, Any]:
     return {}
 
 
-def _write(file: pathlib.Path, kept: Mapping[str, Any]) -> None:
+def write(file: pathlib.Path, kept: Mapping[str, Any]) -> None:
     with _file_errors(file):
         if not file.parent.exists():
             file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)

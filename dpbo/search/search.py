@@ -382,7 +382,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         strategy.require_suitable(problem)
         if problem.begun is None:
             if problem.mechanism is None:
-                require_left(curator, problem.share, f"the search {self.name!r}")
+                require_left(curator.ledger, problem.share, f"the search {self.name!r}")
             strategy.try_out(problem)
         self.free_params_: Any = None
         if strategy.cross_validates:
@@ -514,7 +514,7 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         privacy = self._protection
         given = exact_share(privacy.share, "share")
         if not whole and privacy.mechanism is None:
-            given = share_of_cap(curator, self.budget)
+            given = share_of_cap(curator.ledger, self.budget)
         seed = int(self.random_state)
         self.releases_: list[SearchRelease] = []
         callbacks = (self.callbacks,) if callable(self.callbacks) else tuple(self.callbacks or ())

@@ -126,8 +126,8 @@ SABOTAGES = (
     ),
     Sabotage(
         "a query fails after it was charged",
-        where="dpbo.curator.curator:Curator._release_fresh",
-        old="require_expressible(query, answer.quanta, law, mechanism, self.units)",
+        where="dpbo.curator.releasing:Releases.release",
+        old="require_expressible(query, answer.quanta, law, mechanism, birth.units)",
         new="pass",
         test=(
             "tests/attacks/test_own_queries.py"
@@ -769,16 +769,16 @@ SABOTAGES = (
     # curator and ledger
     Sabotage(
         "noise before the charge",
-        where="dpbo.curator.curator:Curator._release_fresh",
+        where="dpbo.curator.releasing:Releases.release",
         old=(
-            "entry = self._charge(handles, name, event, reservation, used)\n"
-            "        drawn = [(handle, self._draw(handle, law, mechanism, event, entry)) for "
-            "handle, law in zip(handles, laws, strict=True)]"
+            "entry = self._charge(fresh, name, event, slots, reservation, used)\n"
+            "        drawn = [(handle, draw(handle, law, mechanism, event, entry)) for handle, law"
+            " in zip(fresh, laws, strict=True)]"
         ),
         new=(
-            "drawn = [(handle, self._draw(handle, law, mechanism, event, 0)) for handle, law in "
-            "zip(handles, laws, strict=True)]\n"
-            "        entry = self._charge(handles, name, event, reservation, used)"
+            "drawn = [(handle, draw(handle, law, mechanism, event, 0)) for handle, law in "
+            "zip(fresh, laws, strict=True)]\n"
+            "        entry = self._charge(fresh, name, event, slots, reservation, used)"
         ),
         test=(
             "tests/unit/curator/test_curator.py"
@@ -794,16 +794,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "a handle that was charged and lost is drawn again",
-        where="dpbo.curator.pending:PendingReleases.uncharged",
-        old=(
-            "if handle in self._charged:\n"
-            "                self.value(handle)\n"
-            "        return [handle for handle in distinct if handle not in self._charged]"
-        ),
-        new=(
-            "pass\n        return [handle for handle in distinct if self._charged.get(handle) is"
-            " None]"
-        ),
+        where="dpbo.curator.releasing:Releases._uncharged",
+        old="if handle in self._charged:",
+        new="if self._charged.get(handle) is not None:",
         test=(
             "tests/unit/curator/test_curator.py"
             "::test_a_failure_after_the_charge_loses_the_value_for_good"
@@ -927,7 +920,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "conditional releases need no leave",
-        where="dpbo.curator.curator:Curator._require_allowed",
+        where="dpbo.curator.releasing:Releases.require_allowed",
         old="if conditions and not self._allow_conditional:",
         new="if False:",
         test=(
@@ -991,9 +984,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "seeded noise leaves the statement standing",
-        where="dpbo.curator.curator:Curator._can_be_repeated",
-        old="return self._entropy is not system_entropy",
-        new="return False",
+        where="dpbo.curator.curator:Curator.__init__",
+        old="lambda: entropy is not system_entropy",
+        new="lambda: False",
         test="tests/unit/curator/test_curator.py::test_repeatable_noise_voids_the_statement",
     ),
     Sabotage(
@@ -1005,9 +998,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "ranks evaluate different models",
-        where="dpbo.curator.sharded:ShardedCurator._evaluated",
-        old="(*question, Reached(query))",
-        new="question",
+        where="dpbo.curator.curator:Curator.evaluate",
+        old="(asked, details, Reached(asked))",
+        new="(asked, details)",
         test=(
             "tests/slow/ranks/test_failures.py"
             "::test_ranks_with_other_code_globals_or_models_are_refused_before_a_charge"
@@ -1070,7 +1063,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "ranks do not see what was charged",
-        where="dpbo.curator.sharded:ShardedCurator._on_rank_0",
+        where="dpbo.curator.shared_ledger:SharedLedger.change",
         old="copy.append(added)",
         new="",
         test="tests/slow/ranks/test_failures.py::test_ranks_note_together_that_others_take_turns",
@@ -1289,14 +1282,14 @@ SABOTAGES = (
         "a hidden run's score is not noised",
         where="dpbo.curator.hidden_draws:HiddenDraws.__call__",
         old=(
-            "_, value, _ = noised(query, outcome, distribution, mechanism, curator.entropy,"
-            " units=curator.units)"
+            "_, value, _ = noised(query, outcome, distribution, mechanism, self._entropy,"
+            " units=birth.units)"
         ),
         new=(
             "steps = outcome.numerators.double() * torch.tensor(outcome.quanta) / "
             "torch.tensor(distribution.grid).double()\n"
             "        value = torch.from_numpy(mechanism.publish(steps.round().long().numpy(), "
-            "distribution, query.affine(curator.units))[0])"
+            "distribution, query.affine(birth.units))[0])"
         ),
         test=(
             "tests/unit/dpsgd/test_private_selection.py"
@@ -1969,8 +1962,8 @@ SABOTAGES = (
     Sabotage(
         "private tables are not cast to the public form",
         where="dpbo.records.view:PrivateView.of",
-        old="in_form, marks = form.cast(_load(records))",
-        new="in_form, marks = _load(records), form.cast(_load(records))[1]",
+        old="in_form, marks = form.cast(load(records))",
+        new="in_form, marks = load(records), form.cast(load(records))[1]",
         test=(
             "tests/attacks/test_tables.py::test_a_missing_value_moves_the_exact_sum_by_one_at_most"
         ),
@@ -2128,7 +2121,7 @@ SABOTAGES = (
     ),
     Sabotage(
         "plans are written without the ledger's lock",
-        where="dpbo.ledger.kept:_changed",
+        where="dpbo.ledger.fingerprints:_changed",
         old="with ledger.alone() as newest:\n        kept",
         new="newest = ledger.head()\n    if newest:\n        kept",
         test=(

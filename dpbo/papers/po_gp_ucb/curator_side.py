@@ -243,7 +243,7 @@ class Outcomes:
         noise: Mechanism = NoNoise(allow_not_private=True)
         if budget is not None:
             noise = min(
-                priced(curator, _KINDS, budget, repeats),
+                priced(curator.ledger, _KINDS, budget, repeats),
                 key=lambda noise: noise.noise_multiplier * noise.std(1),
             )
         held = reservation_terms(query.public_inputs(), terms or {})

@@ -74,6 +74,12 @@ def test_labels_on_two_ranks_are_refused_on_all_before_there_is_a_ledger(ran, me
     assert not (ran("unit on two ranks") / "l.db").exists()
 
 
+def test_a_data_set_is_found_by_its_name_alone_by_the_first_rank(ran, met):
+    assert [rank["value"] for rank in met("named alone").values()] == [[True, 1]] * 2
+    (file,) = ran("named alone").glob("d-*.db")
+    assert len(charged(Ledger.open(str(file)))) == 1
+
+
 @attack("A26")
 def test_one_name_written_in_two_ways_on_two_ranks_is_said(met):
     """Labels in NFC and NFD, in other capitals or with a zero-width space made four units of three
