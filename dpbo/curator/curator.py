@@ -12,7 +12,6 @@ import copy
 import dataclasses
 import functools
 import pathlib
-import threading
 import weakref
 from collections.abc import Collection, Mapping
 from concurrent.futures import Executor, Future
@@ -45,6 +44,7 @@ from dpbo.fingerprint import Reached
 from dpbo.isolation import mute_warnings
 from dpbo.ledger.birth import Birth, require_reservation_terms
 from dpbo.ledger.fingerprints import key_of, require_same
+from dpbo.ledger.lock import ProcessLock
 from dpbo.mechanisms.mechanism import Entropy, Mechanism, NoiseDistribution
 from dpbo.notebook import facts_table
 from dpbo.places import ledger_of
@@ -192,7 +192,7 @@ class Curator(Opaque):
         self._ranks = OneProcess() if ranks is None else ranks
         self.__answers = weakref.WeakKeyDictionary[Handle, tuple[Query, IntegerSum]]()
         self._mutated = False
-        self._lock = threading.RLock()
+        self._lock = ProcessLock()
         # What the selections of this process released, by their names: the ledger holds no output.
         self.selections: dict[str, tuple[int, Any]] = {}
         self._entropy = entropy

@@ -48,7 +48,8 @@ _LONGEST_NAME = 120
 def file_of(storage: Storage) -> pathlib.Path | None:
     """Where the fingerprints of a ledger's reservations are kept; None in memory."""
     if storage.file is not None:
-        return storage.file.with_name(f"{storage.file.name}.fingerprints")
+        # The same by each of its names.
+        return pathlib.Path(f"{storage.identity}.fingerprints")
     if not storage.persistent:
         return None
     named = re.sub(r"[^A-Za-z0-9._-]+", "-", storage.identity)[:_LONGEST_NAME]

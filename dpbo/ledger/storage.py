@@ -17,7 +17,6 @@ import os
 import pathlib
 import re
 import stat
-import threading
 import uuid
 import weakref
 from collections.abc import Iterator
@@ -37,6 +36,7 @@ from dpbo.errors import (
 )
 from dpbo.extras import EXTRAS
 from dpbo.ledger.entries import table
+from dpbo.ledger.lock import ProcessLock
 from dpbo.validation import printable
 
 # Seconds that a writer waits for the others.
@@ -106,15 +106,14 @@ class Storage:
     """
 
     def __init__(self, url: str | pathlib.Path | None, *, create: bool = True) -> None:
-        self.lock = threading.RLock()
-        self._home = os.getpid()
+        self.lock = ProcessLock()
         self._engine = _engine(_url_of(url))
         self._sqlite = self._engine.dialect.name == "sqlite"
         self.persistent = url is not None and not _is_in_memory(self._engine.url)
         self.file = _file_of(self._engine.url)
         # The file as the last transaction left it.
         self._left: tuple[int, ...] | None = None
-        weakref.finalize(self, _dispose, self._engine, self._home)
+        weakref.finalize(self, _dispose, self._engine, os.getpid())
         # Whether the transaction under way was sent its commit, which may go unanswered.
         self._committing = False
         self._schema = ""
@@ -214,12 +213,13 @@ class Storage:
         if self.file is None or found is not None:
             with self._errors_translated(creating=True):
                 names = sa.inspect(self._engine).get_table_names()
-        if table.name in names:
-            return
+        # Also beside one of today's, which does not know what was spent there.
         if _FORMER in names:
             raise LedgerMismatch(
                 "schema", 1, SCHEMA, "Open it with the dpbo version that wrote it."
             )
+        if table.name in names:
+            return
         if not create:
             raise LedgerMissing(
                 f"there is no ledger at {self._place()}. Check the file name or URL."
@@ -264,11 +264,6 @@ class Storage:
     def _errors_translated(self, *, creating: bool = False) -> Iterator[None]:
         """The database's errors as dpbo's own."""
         driver = self._engine.dialect.loaded_dbapi
-        if os.getpid() != self._home:
-            raise LedgerUnavailable(
-                "this ledger was opened by another process, from which this one was forked. Open it"
-                " again here."
-            )
         found = self._found()
         if not creating and self.file is not None and found is None:
             raise LedgerMissing(

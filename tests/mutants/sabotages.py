@@ -991,9 +991,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "a forked process goes on with its own copy of a ledger in memory",
-        where="dpbo.ledger.storage:Storage._errors_translated",
+        where="dpbo.ledger.lock:ProcessLock.__enter__",
         old="if os.getpid() != self._home:",
-        new="if os.getpid() != self._home and self.persistent:",
+        new="if False:",
         test="tests/unit/curator/test_curator.py::test_a_forked_process_cannot_release",
     ),
     Sabotage(

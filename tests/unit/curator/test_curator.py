@@ -6,6 +6,7 @@ import itertools
 import os
 import pickle
 import re
+import signal
 import threading
 import traceback
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -729,6 +730,55 @@ def test_a_forked_process_cannot_release(on_disk):
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         assert curator.release(handle, NOISE).entry == 1
+
+
+def _refused_in_a_fork(call):
+    child = os.fork()
+    if child == 0:
+        # It only ends what hangs.
+        signal.alarm(60)
+        try:
+            call()
+        except LedgerUnavailable:
+            os._exit(7)
+        os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@attack("A17")
+@pytest.mark.filterwarnings("ignore:.* is multi-threaded:DeprecationWarning")
+def test_a_fork_beside_a_thread_that_releases_or_writes_does_not_wait_for_it(on_disk):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def entropy(size):
+        begun.set()
+        go_on.wait()
+        return os.urandom(size)
+
+    curator = make(**on_disk, entropy=entropy)
+    first, second = (curator.evaluate(mean()) for _ in range(2))
+    releasing = threading.Thread(target=curator.release, args=(first, NOISE))
+    releasing.start()
+    begun.wait()
+    refused = [_refused_in_a_fork(lambda: curator.release(second, NOISE))]
+    go_on.set()
+    releasing.join()
+
+    begun.clear()
+    go_on.clear()
+
+    def write():
+        with curator.ledger.alone():
+            entropy(1)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    begun.wait()
+    refused.append(_refused_in_a_fork(curator.ledger.head))
+    go_on.set()
+    writing.join()
+    assert refused == [True, True]
+    assert curator.release(second, NOISE).entry == curator.ledger.head().seq - 1
 
 
 def test_extreme_numbers_are_refused_before_the_charge():
