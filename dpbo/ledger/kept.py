@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from dpbo.ledger.storage import Storage
 
 _LOG = logging.getLogger(__name__)
-# The first line of the file, and its width.
-_HEAD = re.compile(r" *(?:(\d+)|-) +(?:([0-9a-f]{64})|-)\n")
+# Of the first line of the file.
 _WIDTH = 20 + 1 + 64 + 1
 # Letters of a server's name in a file's name.
 _LONGEST_NAME = 120
@@ -92,10 +91,23 @@ def keep_head(storage: Storage, seq: int, hash: str) -> None:
         return
     try:
         file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-        with _opened(file) as held:
-            known = _HEAD.match(os.pread(held, _WIDTH, 0).decode())
-            if known is not None and (known[1] is None or int(known[1]) < seq):
+        if not file.exists():
+            # With a key alone, unless another process made it meanwhile; none sees it half written.
+            new = _beside(file, {"key": system_entropy(32).hex()})
+            try:
+                with contextlib.suppress(FileExistsError):
+                    file.hardlink_to(new)
+            finally:
+                new.unlink()
+        held = _open(file, os.O_RDWR)
+        try:
+            # Others that keep a head wait.
+            fcntl.flock(held, fcntl.LOCK_EX)
+            known, _ = os.pread(held, _WIDTH, 0).decode().split()
+            if known == "-" or int(known) < seq:
                 os.pwrite(held, _head_line((seq, hash)), 0)
+        finally:
+            os.close(held)
     except (OSError, ValueError):
         _LOG.warning(
             "%s: cannot be written, so an older copy of the ledger would not be noticed", file.name
@@ -109,37 +121,6 @@ def _open(file: str | pathlib.Path, flags: int) -> int:
     return os.open(file, flags | os.O_NOFOLLOW)
 
 
-@contextlib.contextmanager
-def _opened(file: pathlib.Path) -> Iterator[int]:
-    """A descriptor of the file, made where there is none. Others that keep a head wait."""
-    if not file.exists():
-        _make(file)
-    held = _open(file, os.O_RDWR)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield held
-    finally:
-        os.close(held)
-
-
-def _make(file: pathlib.Path) -> None:
-    """A file with a key alone, unless another process made it meanwhile. No process sees it half
-    written.
-    """
-    new = _beside(file, {"key": system_entropy(32).hex()})
-    try:
-        with contextlib.suppress(FileExistsError):
-            file.hardlink_to(new)
-    finally:
-        new.unlink()
-
-
-def _content(kept: Mapping[str, Any]) -> bytes:
-    """The newest record in a line of fixed width, then everything else as JSON."""
-    rest = {name: value for name, value in kept.items() if name != "head"}
-    return _head_line(kept.get("head")) + json.dumps(rest).encode()
-
-
 def _head_line(head: tuple[int, str] | None) -> bytes:
     return (f"{'-':>20} {'-':>64}\n" if head is None else f"{head[0]:>20} {head[1]:>64}\n").encode()
 
@@ -147,13 +128,11 @@ def _head_line(head: tuple[int, str] | None) -> bytes:
 def read(file: pathlib.Path) -> dict[str, Any]:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), _file_errors(file):
         with open(file, opener=_open) as held:
-            text = held.read()
-        head = _HEAD.match(text)
-        found = dict(json.loads(text if head is None else text[_WIDTH:]))
+            head, rest = held.read().split("\n", 1)
+        found = dict(json.loads(rest))
         bytes.fromhex(found["key"])
-        if head is None or head[1] is None:
-            return found
-        return {**found, "head": (int(head[1]), head[2])}
+        seq, hash = head.split()
+        return found if seq == "-" else {**found, "head": (int(seq), hash)}
     return {}
 
 
@@ -166,10 +145,12 @@ def write(file: pathlib.Path, kept: Mapping[str, Any]) -> None:
 
 
 def _beside(file: pathlib.Path, kept: Mapping[str, Any]) -> pathlib.Path:
-    """A new file of this content beside the file, for its owner alone."""
+    """A new file beside the file, for its owner alone: the newest record in a line of fixed width,
+    then everything else as JSON."""
     new = file.with_name(f"{file.name}.{system_entropy(8).hex()}")
     new.touch(mode=0o600, exist_ok=False)
-    new.write_bytes(_content(kept))
+    rest = {name: value for name, value in kept.items() if name != "head"}
+    new.write_bytes(_head_line(kept.get("head")) + json.dumps(rest).encode())
     return new
 
 

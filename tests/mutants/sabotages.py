@@ -931,8 +931,8 @@ SABOTAGES = (
     Sabotage(
         "a scaler of all rows is looked for in the protected table alone",
         where="dpbo.records.scaled_tables:_is_scaled",
-        old="if own.is_standard(near) or both.is_standard(near):",
-        new="if own.is_standard(near):",
+        old="any(_is_standard(each, near) for each in tables)",
+        new="_is_standard(own, near)",
         test=(
             "tests/attacks/test_likely_slips.py"
             "::test_a_scaler_that_saw_protected_rows_is_warned_of[standard]"
