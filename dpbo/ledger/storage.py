@@ -77,6 +77,8 @@ _DURABLE = (
 )
 
 
+# Bytes, device, inode and times.
+File = tuple[int, ...]
 # Of ledgers that a process this one was forked from had opened.
 _INHERITED = list[sa.Engine]()
 
@@ -112,7 +114,7 @@ class Storage:
         self.persistent = url is not None and not _is_in_memory(self._engine.url)
         self.file = _file_of(self._engine.url)
         # The file as the last transaction left it.
-        self._left: tuple[int, ...] | None = None
+        self._left: File | None = None
         weakref.finalize(self, _dispose, self._engine, os.getpid())
         # Whether the transaction under way was sent its commit, which may go unanswered.
         self._committing = False
@@ -121,13 +123,15 @@ class Storage:
         self._require_ledger(create=create)
 
     @contextlib.contextmanager
-    def writing(self, *, create: bool = False) -> Iterator[sa.Connection]:
+    def writing(
+        self, *, create: bool = False, found: File | None = None
+    ) -> Iterator[sa.Connection]:
         """One durable transaction that no other writer interleaves with; it makes the table where
-        `create` says so.
+        `create` says so. `found` is what `found()` gave just before, if it was asked.
         """
         with (
             self.lock,
-            self._errors_translated(creating=create),
+            self._errors_translated(creating=create, found=found),
             self._engine.connect() as connection,
         ):
             begin = "BEGIN IMMEDIATE" if self._sqlite else "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -147,9 +151,9 @@ class Storage:
                 raise
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
-        """A consistent view."""
-        with self.lock, self._errors_translated(), self._engine.connect() as connection:
+    def reading(self, found: File | None = None) -> Iterator[sa.Connection]:
+        """A consistent view. `found` as in `writing`."""
+        with self.lock, self._errors_translated(found=found), self._engine.connect() as connection:
             snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
             self._send(connection, "BEGIN" if self._sqlite else snapshot)
             try:
@@ -203,7 +207,7 @@ class Storage:
 
     def _require_ledger(self, *, create: bool) -> None:
         """Raises where there is no ledger and none may be made, or something else stands there."""
-        found = self._found()
+        found = self.found()
         if found is not None and 0 < found[0] < _SMALLEST:
             # SQLite would take it as empty: a new ledger in its place.
             raise LedgerCorrupt(
@@ -228,7 +232,7 @@ class Storage:
             remedy = f"This one has other tables: {printable(', '.join(names[:3]))}."
             raise InputError("ledger", self._place(), "a new file, or one that dpbo made", remedy)
 
-    def _found(self) -> tuple[int, ...] | None:
+    def found(self) -> File | None:
         """Bytes of SQLite's file, which file it is, and when it was changed; None where there is
         none. Raises LedgerUnavailable where the system does not say, such as in a folder that may
         not be read.
@@ -246,11 +250,11 @@ class Storage:
             return None
         return found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
-    def is_untouched(self) -> bool:
+    def is_untouched(self, found: File | None) -> bool:
         """Whether SQLite's file is as this process's last transaction left it; a server's tables
         are not put back by copying a file.
         """
-        return self.file is None or (self._left is not None and self._left == self._found())
+        return self.file is None or (found is not None and self._left == found)
 
     def _place(self) -> str:
         place = printable(public_place(self._engine.url))
@@ -261,10 +265,12 @@ class Storage:
         return f"{place[:_LONGEST]}..."
 
     @contextlib.contextmanager
-    def _errors_translated(self, *, creating: bool = False) -> Iterator[None]:
+    def _errors_translated(
+        self, *, creating: bool = False, found: File | None = None
+    ) -> Iterator[None]:
         """The database's errors as dpbo's own."""
         driver = self._engine.dialect.loaded_dbapi
-        found = self._found()
+        found = found or self.found()
         if not creating and self.file is not None and found is None:
             raise LedgerMissing(
                 f"the file of the ledger at {self._place()} is gone. Put it back: a new one forgets"
@@ -277,7 +283,7 @@ class Storage:
         self._committing = False
         try:
             yield
-            now = self._found()
+            now = self.found()
             if found is not None and now is not None and now[1:3] == found[1:3]:
                 self._left = now
         except UnicodeDecodeError:
