@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 from dpbo.accounting.calibration import budget_in_words, epsilon_left
 from dpbo.accounting.filters import Cost
 from dpbo.accounting.gdp import true_positive_rate
-from dpbo.curator.birth import ROLES
 from dpbo.errors import InputError
+from dpbo.ledger.birth import ROLES
 from dpbo.privacy import Adjacency, Budget, RowChange
 from dpbo.statement import NOT_BOUNDED, Guarantee, Statement, conditional, format_down, format_up
 

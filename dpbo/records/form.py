@@ -46,10 +46,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpbo.curator.labels import on_host
-from dpbo.curator.records import count_records, leaves, map_leaves
 from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.fingerprint import columns_of
+from dpbo.records.containers import count_records, leaves, map_leaves
+from dpbo.records.labels import on_host
 
 Cells = NDArray[Any]
 # of some of the records

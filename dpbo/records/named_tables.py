@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import Dataset
 
-from dpbo.curator.handle import Opaque
 from dpbo.fingerprint import attributes, closed_over, is_own, methods, nested_code, slots
+from dpbo.records.opaque import Opaque
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NOT_LOOKED_INTO = (*_PLAIN, types.ModuleType, type, Opaque)

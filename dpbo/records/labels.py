@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpbo.errors import InputError, Unshown, UsageError
+from dpbo.queries.integers import MOST_ROWS_PER_UNIT
 
 ALLOWED = "one label a record: whole numbers, text, bytes, dates or bools, all of one kind"
 _REMEDY = "Convert all labels, in all tables, in one way: numbers by int, anything else by str."
@@ -216,3 +217,62 @@ def on_host(part: Any) -> Any:
 def _listed(labels: Any) -> NDArray[Any]:
     """A 1-d array of objects; tuples stay whole."""
     return np.fromiter(labels, dtype=object)
+
+
+def require_one_index(name: str, labels: Any, table_name: str, table: Any) -> None:
+    """Raises UsageError where two pandas objects of one length have different indices: row by row,
+    records would get the labels of others.
+    """
+    if not (hasattr(labels, "iloc") and hasattr(table, "iloc")):
+        return
+    if len(labels) == len(table) and not labels.index.equals(table.index):
+        raise UsageError(
+            f"the index of {name} is not that of {table_name}, so rows would get the labels of"
+            " others. Join them by their index, as in groups.loc[X_val.index]; or where the rows of"
+            " both are in one order, give arrays (groups.to_numpy())."
+        )
+
+
+def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
+    """Raises InputError where validation and training records share a label, or have labels of
+    different kinds.
+
+    Text that differs only in case, spaces or the form of letters is taken for the same label here.
+
+    Args:
+        groups, groups_train: labels of the validation and of the training records.
+        trained: number of training records.
+    """
+    private, _ = numbered("groups", groups)
+    public, places = numbered("groups_train", groups_train)
+    if len(places) != trained:
+        raise InputError(
+            "groups_train",
+            Unshown(groups_train),
+            "one label for each training record, in the records' order",
+        )
+    if of_several_kinds((*private, *public)):
+        remedy = "Convert both in one way: numbers by int, anything else by str."
+        raise InputError(
+            "groups_train", Unshown(groups_train), "of the same kind as `groups`", remedy
+        )
+    if not {folded(label) for label in private}.isdisjoint(map(folded, public)):
+        remedy = "A unit whose other rows train the model is not protected. Split by group."
+        raise InputError(
+            "groups_train", type(groups_train).__name__, "without any label of `groups`", remedy
+        )
+
+
+def units_of(labels: Any, count: int) -> tuple[Tensor, Tensor]:
+    """Unit index of each record, and number of records of each unit."""
+    _, units = numbered("groups", labels)
+    if len(units) != count:
+        raise InputError(
+            "groups", Unshown(labels), "one label for each record, in the records' order"
+        )
+    rows = np.bincount(units)
+    if rows.max(initial=0) > MOST_ROWS_PER_UNIT:
+        raise InputError(
+            "groups", Unshown(labels), f"labels of at most {MOST_ROWS_PER_UNIT} records each"
+        )
+    return torch.from_numpy(units), torch.from_numpy(rows)

@@ -10,17 +10,19 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo.accounting.calibration import budget_in_words
-from dpbo.curator import charged_tables
-from dpbo.curator.handle import Opaque
-from dpbo.curator.named_tables import named_tables
-from dpbo.curator.record_fingerprints import RowDigests, RowSet, table_digest
-from dpbo.curator.records import PrivateView, leaves
-from dpbo.curator.scaled_tables import ScaledRowsWarning, scaled_column
 from dpbo.errors import InputError, UsageError
 from dpbo.events import Event
+from dpbo.records import charged_tables
+from dpbo.records.containers import leaves
+from dpbo.records.digests import RowDigests, RowSet, table_digest
+from dpbo.records.named_tables import named_tables
+from dpbo.records.opaque import Opaque
+from dpbo.records.scaled_tables import ScaledRowsWarning, scaled_column
+from dpbo.records.view import PrivateView
 from dpbo.validation import Name, checked, warn
 
 if TYPE_CHECKING:
@@ -121,7 +123,7 @@ class ProtectedRecords(Opaque):
         self._own_noted = False
         # What this process compares, and `charged_tables`: of each role's records.
         self._tables: list[list[RowSet]] = []
-        self._digests = set[str]()
+        self._sums: list[Tensor] = []
 
     @checked
     def add(self, records: Any, *, role: Name) -> None:
@@ -231,7 +233,7 @@ class ProtectedRecords(Opaque):
         self._remembered = True
         for table in self._tables:
             protected_tables.add(table, self._ledger.id)
-        charged_tables.note([*self._digests], self._charged())
+        charged_tables.note(self._sums, self._charged())
 
     def _charged(self) -> charged_tables.Charged:
         ledger = self._ledger
@@ -250,9 +252,7 @@ class ProtectedRecords(Opaque):
             return
         if sets := rows.sets():
             self._tables.append(sets)
-            key = charged_tables.key()
-            if key is not None:
-                self._digests.add(rows.digest(key))
+            self._sums.append(rows.sums())
 
     def _note_own(self) -> None:
         if not self._own_noted:
@@ -266,7 +266,7 @@ class ProtectedRecords(Opaque):
         """
         own = self._charged()
         persistent = own.ledger != charged_tables.MEMORY
-        found = charged_tables.charged([*self._digests])
+        found = charged_tables.charged(self._sums)
         earlier = [each for each in found if not (persistent and each.has_moved_to(own))]
         if not earlier:
             return ""
