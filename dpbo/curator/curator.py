@@ -434,18 +434,21 @@ class Curator(Opaque):
         uncharged (LedgerError): another process released from it.
         """
         question = (list(handles), mechanism, name, reservation, used)
+        release = functools.partial(
+            self._shared.change,
+            f"release {name}",
+            question,
+            functools.partial(self._released, *question),
+        )
         with self._lock:
-            first = bool(handles) and self.protected.before_charge(mechanism.event(len(handles)))
-            released = None
-            try:
-                released = self._shared.change(
-                    f"release {name}", question, functools.partial(self._released, *question)
-                )
-            finally:
-                # An interrupt may come after the charge.
-                if first and (released is not None or any(map(self._releases.is_charged, handles))):
-                    self.protected.remember()
-            return released
+            if not handles:
+                return release()
+            event = mechanism.event(len(handles))
+            # An interrupt may come after the charge.
+            with self.protected.charging(
+                event, lambda: any(map(self._releases.is_charged, handles))
+            ):
+                return release()
 
     def deliver(self) -> None:
         """Store what was charged and drawn while the ledger was out of reach. Every release begins
@@ -522,13 +525,11 @@ class Curator(Opaque):
             # Answers of a parallel reservation are counted by place: in another order one record
             # would be answered again.
             self.bind(name, given or {}, tables=tables, begun=begun, ordered=ordered or parallel)
-        first = self.protected.before_charge(event)
         question = (name, event, slots, stated, parallel, limit)
-        reserved = self._shared.change(
-            f"reserve {name}", question, functools.partial(self._reserved, *question)
-        )
-        if first:
-            self.protected.remember()
+        with self.protected.charging(event):
+            reserved = self._shared.change(
+                f"reserve {name}", question, functools.partial(self._reserved, *question)
+            )
         return Reservation(self, name, reserved, slots, mechanism, query, begun=begun)
 
     def bind(

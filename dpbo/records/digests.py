@@ -37,7 +37,7 @@ from dpbo.entropy import system_entropy
 from dpbo.fingerprint import columns_of, fingerprint
 from dpbo.isolation import isolate_generators, mute_warnings
 from dpbo.records.containers import leaves
-from dpbo.records.form import is_missing
+from dpbo.records.labels import is_missing
 from dpbo.records.view import PrivateView
 
 Digests = NDArray[np.uint64]

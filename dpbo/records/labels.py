@@ -6,11 +6,12 @@ Labels of different kinds are refused, too: 1 and "1" would be two units.
 """
 
 import datetime
+import decimal
 import hashlib
 import math
 import unicodedata
 import warnings
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -64,9 +65,9 @@ def numbered(name: str, labels: Any) -> tuple[list[Any], Places]:
 
 def _values(name: str, labels: NDArray[Any]) -> NDArray[Any]:
     """Objects as values of Python's own types. Raises as `numbered`."""
-    kinds = {each: _kind_of_type(each) for each in {*map(type, labels)}}
-    if "missing" in kinds.values() or any(map(_is_missing, labels)):
+    if any(map(is_missing, labels)):
         raise _missing(name, labels)
+    kinds = {each: _kind_of_type(each) for each in {*map(type, labels)}}
     refused = sorted(each.__name__ for each, kind in kinds.items() if not kind)
     if refused:
         raise InputError(name, refused[0], ALLOWED, _REMEDY)
@@ -93,10 +94,17 @@ def _missing(name: str, labels: Any) -> InputError:
     return InputError(name, Unshown(labels), allowed, "Give each such record one of its own.")
 
 
-def _is_missing(label: Any) -> bool:
-    if isinstance(label, float):
-        return math.isnan(label)
-    return isinstance(label, np.datetime64) and bool(np.isnat(label))
+def is_missing(cell: Any) -> bool:
+    """Whether a label or a cell stands for a missing value, in any of the ways of Python, numpy and
+    pandas."""
+    if cell is None or type(cell).__name__ in ("NaTType", "NAType"):
+        # The missing values of pandas.
+        return True
+    if isinstance(cell, decimal.Decimal):
+        return cell.is_nan()
+    if isinstance(cell, float):
+        return math.isnan(cell)
+    return isinstance(cell, np.datetime64) and bool(np.isnat(cell))
 
 
 def kind_of(value: Any) -> str:
@@ -104,16 +112,8 @@ def kind_of(value: Any) -> str:
     return _kind_of_type(type(value))
 
 
-def of_several_kinds(labels: Iterable[Any]) -> bool:
-    """Whether labels cannot be compared."""
-    return len({*map(kind_of, labels)}) > 1
-
-
 def _kind_of_type(given: type) -> str:
     """ "" for what is no label."""
-    # the missing values of pandas
-    if given.__name__ in ("NoneType", "NaTType", "NAType"):
-        return "missing"
     kinds = {
         "bool": (bool, np.bool_),
         "number": (int, np.integer),
@@ -176,20 +176,19 @@ def hash_labels(labels: Any, key: bytes, *, as_read: bool = False) -> tuple[Tens
     if as_read:
         distinct = list(dict.fromkeys(map(folded, distinct)))
     hashed = b"".join(
-        hashlib.blake2b(_label_bytes(label), digest_size=16, key=key).digest() for label in distinct
+        hashlib.blake2b(
+            # Bytes that equal labels of one kind have in common, and different labels do not.
+            label if isinstance(label, bytes) else str(label).encode("utf-8", "surrogatepass"),
+            digest_size=16,
+            key=key,
+        ).digest()
+        for label in distinct
     )
     if distinct:
         kind = hashlib.blake2b(kind_of(distinct[0]).encode(), digest_size=8).digest()
     else:
         kind = bytes(8)
     return torch.from_numpy(np.frombuffer(bytearray(hashed), dtype="<i8").reshape(-1, 2)), kind
-
-
-def _label_bytes(label: Any) -> bytes:
-    """Bytes that equal labels of one kind have in common, and different labels do not."""
-    if isinstance(label, bytes):
-        return label
-    return str(label).encode("utf-8", "surrogatepass")
 
 
 def _array(labels: Any) -> NDArray[Any] | None:
@@ -251,7 +250,7 @@ def require_disjoint(groups: Any, groups_train: Any, trained: int) -> None:
             Unshown(groups_train),
             "one label for each training record, in the records' order",
         )
-    if of_several_kinds((*private, *public)):
+    if len({*map(kind_of, (*private, *public))}) > 1:
         remedy = "Convert both in one way: numbers by int, anything else by str."
         raise InputError(
             "groups_train", Unshown(groups_train), "of the same kind as `groups`", remedy

@@ -6,8 +6,10 @@ and no budget covers it: it is for the operator alone.
 """
 
 import collections
+import contextlib
 import logging
 import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -195,9 +197,16 @@ class ProtectedRecords(Opaque):
         self._note_own()
         return self._others_protect()
 
-    def before_charge(self, event: Event) -> bool:
-        """Whether to `remember` the records once this event is charged: the ledger's first one. Not
-        for a void ledger, nor for what is free: neither guarantees.
+    @contextlib.contextmanager
+    def charging(
+        self, event: Event, is_charged: Callable[[], bool] = lambda: False
+    ) -> Iterator[None]:
+        """Within it an event is charged. After the ledger's first one, this process and the user's
+        folder know the records as protected. Not of a void ledger, nor for what is free: neither
+        guarantees.
+
+        Args:
+            is_charged: whether it was charged, although what is within raised.
 
         Warns where a scaler seems to have been fitted to the records, and where another ledger of
         this process protects some of the records, or one that ended
@@ -206,11 +215,25 @@ class ProtectedRecords(Opaque):
         """
         ledger = self._ledger
         if self._remembered or event.free or ledger.void:
-            return False
+            yield
+            return
         self.warn_if_scaled()
         self._note_own()
-        if self._repetition_allowed:
-            return True
+        if not self._repetition_allowed:
+            self._tell_of_others()
+        done = False
+        try:
+            yield
+            done = True
+        finally:
+            if done or is_charged():
+                self._remembered = True
+                for table in self._tables:
+                    protected_tables.add(table, ledger.id)
+                charged_tables.note(self._sums, self._charged())
+
+    def _tell_of_others(self) -> None:
+        """Warn of other ledgers over these records, or refuse."""
         repeated = self._others_protect()
         elsewhere = self._charged_elsewhere()
         if repeated:
@@ -225,15 +248,6 @@ class ProtectedRecords(Opaque):
             warn(text, RepeatedRecordsWarning)
         elif elsewhere:
             warn(elsewhere, RepeatedRecordsWarning)
-        return True
-
-    def remember(self) -> None:
-        """An event was charged: this process and the user's folder know the records as
-        protected."""
-        self._remembered = True
-        for table in self._tables:
-            protected_tables.add(table, self._ledger.id)
-        charged_tables.note(self._sums, self._charged())
 
     def _charged(self) -> charged_tables.Charged:
         ledger = self._ledger
