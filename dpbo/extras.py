@@ -10,7 +10,6 @@ EXTRAS = {
     "gpu": ("triton",),
     "http": ("httpx", "starlette", "uvicorn"),
     "optuna": ("optuna",),
-    "parquet": ("pandas", "pyarrow"),
     "plots": ("matplotlib",),
     "postgres": ("psycopg",),
     "testing": ("hypothesis", "pytest"),

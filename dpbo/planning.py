@@ -29,7 +29,6 @@ from typing import Annotated
 
 from dpbo.accounting.calibration import calibrate
 from dpbo.accounting.filters import GDPFilter
-from dpbo.errors import InputError
 from dpbo.events import PermuteAndFlipEvent
 from dpbo.privacy import Budget, exact_share, warn_of_delta
 from dpbo.validation import Count, Positive, ScoreRange, between, checked
@@ -240,46 +239,17 @@ def noise_table(
     In the units of a score in `score_range`; omitted, for scores in [0, 1], in percentage points.
     """
     ends = (0.0, 100.0) if score_range is None else score_range
-
     rows = []
     for n in units:
-        row = []
+        row = [f"{n:,}"]
         for epsilon in epsilons:
             noise = noise_per_evaluation(
                 n, Budget(epsilon, delta), evaluations=evaluations, score_range=ends, share=share
             )
             row.append(f"{noise:.2g}")
         rows.append(row)
-    return _table(units, epsilons, rows)
-
-
-@checked
-def plans_table(
-    units: Sequence[int], epsilons: Sequence[float], plans: Sequence[Sequence[Plan]]
-) -> str:
-    """A Markdown table of the recommended strategies and their detectable differences: one row a
-    size, one column an epsilon."""
-
-    return _table(units, epsilons, [list(map(_advice, row)) for row in plans])
-
-
-def _advice(plan: Plan) -> str:
-    """The recommended strategy and what it detects, if it compares scores."""
-    for strategy in plan.strategies:
-        if strategy.name == plan.recommended and strategy.detectable_difference is not None:
-            return f"{strategy.name} {_short(strategy.detectable_difference)}"
-    return plan.recommended
-
-
-def _table(units: Sequence[int], epsilons: Sequence[float], cells: Sequence[Sequence[str]]) -> str:
-    if len(cells) != len(units) or any(len(row) != len(epsilons) for row in cells):
-        raise InputError(
-            "plans",
-            tuple(map(len, cells)),
-            f"one of {len(epsilons)} plans for each of the {len(units)} sizes",
-        )
     header = ["units", *(f"eps {epsilon:g}" for epsilon in epsilons)]
-    return _markdown(header, [[f"{n:,}", *row] for n, row in zip(units, cells, strict=True)])
+    return _markdown(header, rows)
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

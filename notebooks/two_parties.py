@@ -214,8 +214,7 @@ print(conditional.statement(), "\n")
 print(curator.statement())
 
 # %% [markdown]
-# On the command line the same is `python -m dpbo curate patients.csv ... --serve 8765` at the
-# hospital and `python -m dpbo model release/ --curator http://...` at the company: two processes, a
+# Over HTTP the same is `serve` at the hospital and `RemoteCurator` at the company: two processes, a
 # token, a ledger as the log.
 #
 # ## What it costs

@@ -16,7 +16,6 @@ for name in (
     "uvicorn",
     "benchmarks.asynchronous",
     "benchmarks.machines",
-    "dpbo.papers.po_gp_ucb.http.cli",
     "dpbo.papers.po_gp_ucb.http.server",
     "examples.parallel_torch",
     "tests.integration.searches",

@@ -13,7 +13,6 @@ import pytest
 from dpbo.errors import InputError, MissingLibrary
 from dpbo.extras import EXTRAS
 from dpbo.ledger.storage import Storage
-from dpbo.papers.po_gp_ucb.http.tables import read_columns
 from dpbo.reporting.plots import plot_noise
 
 CODE = """
@@ -104,11 +103,8 @@ HOMES = {
 }
 
 
-def test_every_missing_library_is_answered_by_its_extra(monkeypatch, tmp_path):
-    table = tmp_path / "t.parquet"
-    table.write_bytes(b"")
+def test_every_missing_library_is_answered_by_its_extra(monkeypatch):
     used = {
-        "parquet": lambda: read_columns(table, ["a"]),
         "plots": lambda: plot_noise(100),
         "postgres": lambda: Storage("postgresql+psycopg://me:hunter2@host/db"),
     }

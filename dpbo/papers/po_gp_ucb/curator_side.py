@@ -142,10 +142,8 @@ def read_release(folder: str | os.PathLike[str]) -> tuple[ReleasedRows, dict[str
             raise ValueError("another format")
         return ReleasedRows(Z, float(facts["variance"]), facts["distribution"], A), facts
     except (OSError, ValueError, KeyError, TypeError) as error:
-        remedy = "`python -m dpbo curate` writes one."
-        raise InputError(
-            "folder", str(place), f"a folder with a release of format {FORMAT}", remedy
-        ) from error
+        allowed = f"a folder with a release of format {FORMAT}"
+        raise InputError("folder", str(place), allowed, "`write_release` writes one.") from error
 
 
 @checked
