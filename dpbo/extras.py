@@ -8,7 +8,7 @@ from dpbo.errors import MissingLibrary
 EXTRAS = {
     "ax": ("ax",),
     "gpu": ("triton",),
-    "http": ("httpx", "starlette", "uvicorn"),
+    "http": ("httpx", "starlette"),
     "optuna": ("optuna",),
     "plots": ("matplotlib",),
     "postgres": ("psycopg",),

@@ -42,9 +42,11 @@ _ERROR = 0.05
 _WORDS = ("strategy", "remark")
 # 95 % quantile of the difference of two standard normals
 _NORMAL = 1.6448536269514722 * math.sqrt(2.0)
-# shares of the range: BO is recommended up to the first, nothing above the second
-_FINE = 0.05
-_COARSE = 0.1
+FINE = 0.05
+COARSE = 0.1
+"""Shares of the range: BO is recommended up to the first detectable difference, nothing above the
+second.
+"""
 # noise of a private gradient over its clip
 _NOISY = 0.2
 _HOPELESS = 0.5
@@ -224,6 +226,13 @@ def noise_per_evaluation(
     return calibrate(budget, releases=evaluations, share=share) * (upper - lower) / units
 
 
+def detectable_difference(noise: float) -> float:
+    """D = 2.33 s: the difference of two numbers that are released with noise of standard deviation
+    s each, and whose order is wrong one time in twenty.
+    """
+    return _NORMAL * noise
+
+
 @checked
 def noise_table(
     units: Sequence[int],
@@ -265,7 +274,7 @@ def _bo(
     noise = noise_per_evaluation(
         units, budget, evaluations=evaluations, score_range=score_range, share=share
     )
-    difference = _within_range(_NORMAL * noise, score_range)
+    difference = _within_range(detectable_difference(noise), score_range)
     remark = "a Gaussian process averages over all released scores and proposes the next point"
     return StrategyPlan(BO, evaluations, evaluations, noise, difference, remark)
 
@@ -340,9 +349,9 @@ def _recommended(
     usable = gibo.releases > 0 and gibo.detectable_difference is None
     if dimension >= _MANY and strength < _FEW and usable:
         return GIBO
-    if (bo.detectable_difference or 0.0) <= _FINE * width:
+    if (bo.detectable_difference or 0.0) <= FINE * width:
         return BO
-    if (choice.detectable_difference or 0.0) <= _COARSE * width:
+    if (choice.detectable_difference or 0.0) <= COARSE * width:
         return CHOICE
     return NONE
 

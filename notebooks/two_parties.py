@@ -214,8 +214,8 @@ print(conditional.statement(), "\n")
 print(curator.statement())
 
 # %% [markdown]
-# Over HTTP the same is `serve` at the hospital and `RemoteCurator` at the company: two processes, a
-# token, a ledger as the log.
+# Over HTTP the same is `examples/data_owner.py` at the hospital and `examples/modeler.py` at the
+# company: two processes, a token, a ledger as the log.
 #
 # ## What it costs
 # For comparison: the same search on true rows and true responses, and patients tried at random

@@ -131,7 +131,7 @@ SLOW = {
     "DPGIBO": 10,
     "PrivateObjective": 8,
     "models.sparse_gp": 20,
-    "papers.po_gp_ucb.http.search": 15,
+    "papers.po_gp_ucb.search": 15,
 }
 SLOW |= {f"algorithms.{name}": 10 for name in ("private_selection", "search_then_choose")}
 # BoTorch compiles a kernel at its first use.

@@ -33,8 +33,7 @@ from dpbo.models import noisy_inputs
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers.em import DPEM, DPFactorAnalysis, DPGaussianMixture, DPKMeans, DPLloyd
 from dpbo.papers.kusner import AdaptiveLipschitz, KusnerSearch
-from dpbo.papers.po_gp_ucb import Modeler, Outcomes, RowTable, release_rows
-from dpbo.papers.po_gp_ucb.http import application
+from dpbo.papers.po_gp_ucb import Modeler, Outcomes, RowTable, release_rows, serve
 from dpbo.queries import (
     CandidateScores,
     CellMeans,
@@ -383,7 +382,7 @@ def test_what_the_server_says_follows_from_releases_alone():
 
     def run(curator, _):
         asked = Outcomes(curator, lambda record: record["y"], value_range=(0.0, 1.0), budget=0.5)
-        with served(application(asked, token=TOKEN, every=0.001)) as web:
+        with served(serve(asked, token=TOKEN)) as web:
             web.headers["Authorization"] = f"Bearer {TOKEN}"
             heard = [
                 web.post("/value", json={"row": row, "request": name}) for row, name in QUESTIONS

@@ -3,10 +3,8 @@
 import contextlib
 import io
 import json
-import operator
 import os
 import re
-import socket
 import subprocess
 import sys
 
@@ -20,8 +18,6 @@ from dpbo.__main__ import EXIT_STATUS, main
 from dpbo.errors import InputError
 from dpbo.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
-from dpbo.papers.po_gp_ucb import Outcomes
-from dpbo.papers.po_gp_ucb.http.server import serve
 from dpbo.queries import ClippedMean
 from tests.setups import DOUBLE, ROOT, owner, point
 
@@ -162,24 +158,6 @@ def test_the_arguments_of_other_commands_are_refused_with_2(tmp_path):
             main(list(arguments))
         assert ended.value.code == 2
         assert message in err.getvalue()
-
-
-def test_a_port_that_is_taken_is_an_error_of_the_argument(tmp_path):
-    """The server ends its process with a status of its own, which here would say that the budget is
-    used up.
-    """
-    curator = owner(
-        {"rows": np.zeros((3, 1)), "y": np.zeros(3)}, unit="row", budget=Budget(1.0, 1e-6)
-    )
-    outcomes = Outcomes(
-        curator, operator.itemgetter("y"), value_range=(0.0, 1.0), repeats=1, budget=0.5
-    )
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(InputError, match="port") as refused:
-            serve(outcomes, token="t" * 20, port=taken.getsockname()[1])
-    assert refused.value.parameter == "port"
 
 
 def test_the_page_of_errors_lists_every_exit_status():

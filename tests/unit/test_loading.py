@@ -90,14 +90,13 @@ def test_imports_load_only_what_is_needed_and_leave_logging_alone(tmp_path):
 NEEDED = {
     "ax": "dpbo.integrations.ax",
     "gpu": "dpbo.gibo.gradient_triton",
-    "http": "dpbo.papers.po_gp_ucb.http.{}",
+    "http": "dpbo.papers.po_gp_ucb.{}",
     "optuna": "dpbo.integrations.optuna",
     "testing": "dpbo.testing.{}",
 }
 HOMES = {
     "httpx": "client",
-    "starlette": "front",
-    "uvicorn": "front",
+    "starlette": "server",
     "pytest": "ledger_contract",
     "hypothesis": "query_contract",
 }
