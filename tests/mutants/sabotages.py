@@ -1461,14 +1461,18 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
-        "Ax finds out after a charge that a metric is missing",
-        where="dpbo.integrations.ax.experiments:ClientObjective._require_suitable",
-        old="if constraints:",
-        new="if False:",
-        test=(
-            "tests/integration/test_ax.py"
-            "::test_what_ax_could_not_go_on_from_is_refused_before_a_charge"
-        ),
+        "Ax proposes another point after a private failure",
+        where="dpbo.integrations.ax.experiments:ClientObjective.tell",
+        old="except (PrivacyError, *LOST):",
+        new="except ZeroDivisionError:",
+        test=("tests/integration/test_ax.py::test_no_proposal_follows_a_private_failure"),
+    ),
+    Sabotage(
+        "Ax proposes more trials than the budget covers",
+        where="dpbo.integrations.ax.experiments:ClientObjective.ask",
+        old="self.objective.remaining - len(self._running)",
+        new="self.objective.remaining",
+        test="tests/integration/test_ax.py::test_step_by_step",
     ),
     Sabotage(
         "a tuned model is handed out, and kept, with what Opacus left on it",
