@@ -1461,6 +1461,23 @@ SABOTAGES = (
         ),
     ),
     Sabotage(
+        "a pruned point may be proposed again",
+        where="dpbo.integrations.optuna.sampling:NoiseAwareSampler._not_pruned",
+        old="if shown not in pruned:",
+        new="if True:",
+        test="tests/integration/test_optuna.py::test_a_pruned_point_is_never_proposed_again",
+    ),
+    Sabotage(
+        "a trial that Optuna tries again is paid for twice",
+        where="dpbo.integrations.optuna.trials:TrialObjective.__call__",
+        old="if ENTRY in trial.user_attrs:",
+        new="if False:",
+        test=(
+            "tests/integration/test_optuna.py"
+            "::test_a_trial_that_optuna_tries_again_after_a_kill_is_paid_for_once"
+        ),
+    ),
+    Sabotage(
         "Ax proposes another point after a private failure",
         where="dpbo.integrations.ax.experiments:ClientObjective.tell",
         old="except (PrivacyError, *LOST):",
