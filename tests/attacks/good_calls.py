@@ -446,7 +446,6 @@ _GROUPED: dict[str, Any] = {
     "papers.po_gp_ucb.search": lambda: of(outcomes=remote()),
     "papers.po_gp_ucb.release_rows papers.po_gp_ucb.plan_rows": lambda: of(mechanism=GAUSSIAN),
     "dpsgd.Session": of(records=torch.utils.data.TensorDataset(torch.rand(40, 2))),
-    "testing.mechanism_contract.assert_not_law": of(cdf=scipy.stats.norm().cdf),
     "testing.audit testing.auditing.reachable": of(runs=400, level=1e-6),
     "testing.replay": of(
         run=lambda owner, _: owner.release(query(), GAUSSIAN).value,
@@ -497,9 +496,9 @@ METHODS = (
     " dpsgd.hidden_runs.DensityRatioProposals queries.ball.Ball"
     " papers.em.mixture_moments.MixtureMoments papers.em.point_sums.ClusterSums"
     " papers.em.point_sums.SecondMoment papers.po_gp_ucb.rows.RowOutcome testing.auditing.reachable"
-    " testing.mechanism_contract.assert_not_law accounting.calibration.convert_adjacency"
+    " accounting.calibration.convert_adjacency"
     " models.fixed_kernels.squared_exponential acquisition.expected_improvement.posterior_mean"
-    " testing.mechanism_contract.assert_law papers.po_gp_ucb.transform.recover_rows"
+    " papers.po_gp_ucb.transform.recover_rows"
     " papers.po_gp_ucb.row_noise.random_projection"
     " papers.po_gp_ucb.transform.po_gp_ucb_omega papers.po_gp_ucb.transform.outside_column_space"
     " papers.po_gp_ucb.transform.identify_table"

@@ -706,10 +706,10 @@ def test_a_trial_that_optuna_tries_again_after_a_kill_is_paid_for_once():
                 first(handle)
             raise KeyboardInterrupt
 
-        private.objective.release = killed
+        private.objective.release = killed  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             private(trial)
-        private.objective.release = release
+        private.objective.release = release  # type: ignore[method-assign]
         left = private.objective.remaining
         stale = study.trials[0]
         study.tell(stale.number, state=TrialState.FAIL)

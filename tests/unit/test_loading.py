@@ -97,7 +97,7 @@ NEEDED = {
 HOMES = {
     "httpx": "client",
     "starlette": "server",
-    "pytest": "ledger_contract",
+    "pytest": "plugin",
     "hypothesis": "query_contract",
 }
 
