@@ -122,7 +122,6 @@ PARTS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
             "dpbo.papers.kusner",
             "dpbo.papers.kusner.bounds",
             "dpbo.papers.po_gp_ucb",
-            "dpbo.papers.po_gp_ucb.http",
             "dpbo.papers.po_gp_ucb.bounds",
             "dpbo.papers.em",
         ),

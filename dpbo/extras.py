@@ -8,9 +8,8 @@ from dpbo.errors import MissingLibrary
 EXTRAS = {
     "ax": ("ax",),
     "gpu": ("triton",),
-    "http": ("httpx", "starlette", "uvicorn"),
+    "http": ("httpx", "starlette"),
     "optuna": ("optuna",),
-    "parquet": ("pandas", "pyarrow"),
     "plots": ("matplotlib",),
     "postgres": ("psycopg",),
     "testing": ("hypothesis", "pytest"),

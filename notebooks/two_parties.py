@@ -214,9 +214,8 @@ print(conditional.statement(), "\n")
 print(curator.statement())
 
 # %% [markdown]
-# On the command line the same is `python -m dpbo curate patients.csv ... --serve 8765` at the
-# hospital and `python -m dpbo model release/ --curator http://...` at the company: two processes, a
-# token, a ledger as the log.
+# Over HTTP the same is `examples/data_owner.py` at the hospital and `examples/modeler.py` at the
+# company: two processes, a token, a ledger as the log.
 #
 # ## What it costs
 # For comparison: the same search on true rows and true responses, and patients tried at random

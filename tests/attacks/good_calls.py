@@ -136,8 +136,8 @@ def outcomes():
 
 def remote():
     """The real client over the real server, in one process."""
-    client = papers.po_gp_ucb.http.RemoteCurator("http://curator", TOKEN)
-    server = papers.po_gp_ucb.http.application(outcomes(), token=TOKEN, every=0.001)
+    client = po_gp_ucb.RemoteOutcomes("http://curator", TOKEN)
+    server = po_gp_ucb.serve(outcomes(), token=TOKEN)
     client._client = TestClient(server, headers={"Authorization": f"Bearer {TOKEN}"})
     return client
 
@@ -386,7 +386,6 @@ MADE |= of(
 )
 MADE |= of(
     analysis=functools.cache(lambda: em.DPFactorAnalysis(1, **EM).fit(ARRAY)),
-    journal=lambda: tempfile.mkdtemp() + "/j",
 )
 _GROUPED: dict[str, Any] = {
     "Budget": of(epsilon=3.0, delta=1e-6),
@@ -444,10 +443,10 @@ _GROUPED: dict[str, Any] = {
     ),
     "papers.po_gp_ucb.Outcomes": lambda: of(curator=curator("candidate"), budget=0.5),
     "papers.po_gp_ucb.po_gp_ucb_transform NoNoise": of(allow_not_private=True),
-    "papers.po_gp_ucb.http.RemoteCurator": of(url="http://127.0.0.1:1"),
-    "papers.po_gp_ucb.http.search": lambda: of(curator=remote()),
+    "papers.po_gp_ucb.RemoteOutcomes": of(url="http://127.0.0.1:1"),
+    "papers.po_gp_ucb.search": lambda: of(outcomes=remote()),
+    "papers.po_gp_ucb.release_rows papers.po_gp_ucb.plan_rows": lambda: of(mechanism=GAUSSIAN),
     "dpsgd.Session": of(records=torch.utils.data.TensorDataset(torch.rand(40, 2))),
-    "testing.mechanism_contract.assert_not_law": of(cdf=scipy.stats.norm().cdf),
     "testing.audit testing.auditing.reachable": of(runs=400, level=1e-6),
     "testing.replay": of(
         run=lambda owner, _: owner.release(query(), GAUSSIAN).value,
@@ -471,7 +470,7 @@ OWNERS: dict[str, Any] = {
     "Curator": curator,
     "PrivateObjective": objective,
     "Space": lambda: SPACE,
-    "papers.po_gp_ucb.http.RemoteCurator": remote,
+    "papers.po_gp_ucb.RemoteOutcomes": remote,
 }
 OWNERS["gibo.GradientGP"] = lambda: gibo.GradientGP(grid(), grid().sum(1, keepdim=True))
 OWNERS |= {"papers.po_gp_ucb.Outcomes": outcomes, "papers.po_gp_ucb.Modeler": MADE["modeler"]}
@@ -484,7 +483,7 @@ METHODS = (
     "Curator.evaluate Curator.submit Curator.release Curator.release_all Curator.reserve"
     " Curator.statement PrivateObjective.__call__ PrivateObjective.release"
     " DPSearch.fit Space.encode Space.decode papers.po_gp_ucb.Outcomes.value"
-    " papers.po_gp_ucb.Modeler.tell papers.po_gp_ucb.http.RemoteCurator.value"
+    " papers.po_gp_ucb.Modeler.tell papers.po_gp_ucb.RemoteOutcomes.value"
     " models.fixed_kernels.matern52 models.finite.information_gain_bound"
     " models.kernels.kernel_derivatives models.noisy_inputs.SameRow models.noisy_inputs.unprojected"
     " acquisition.ucb.SrinivasCompact"
@@ -498,17 +497,14 @@ METHODS = (
     " dpsgd.hidden_runs.DensityRatioProposals queries.ball.Ball"
     " papers.em.mixture_moments.MixtureMoments papers.em.point_sums.ClusterSums"
     " papers.em.point_sums.SecondMoment papers.po_gp_ucb.rows.RowOutcome testing.auditing.reachable"
-    " testing.mechanism_contract.assert_not_law accounting.calibration.convert_adjacency"
+    " accounting.calibration.convert_adjacency"
     " models.fixed_kernels.squared_exponential acquisition.expected_improvement.posterior_mean"
-    " testing.mechanism_contract.assert_law papers.po_gp_ucb.transform.recover_rows"
-    " papers.po_gp_ucb.curator_side.write_release papers.po_gp_ucb.row_noise.random_projection"
+    " papers.po_gp_ucb.transform.recover_rows"
+    " papers.po_gp_ucb.row_noise.random_projection"
     " papers.po_gp_ucb.transform.po_gp_ucb_omega papers.po_gp_ucb.transform.outside_column_space"
     " papers.po_gp_ucb.transform.identify_table"
 )
 # Needs several processes, has no end or takes seconds, and is tried elsewhere; then results, which
 # dpbo makes.
-NOT_CALLED = (
-    "Ranks papers.po_gp_ucb.http.serve dpsgd.plan_tuning dpsgd.tune gibo.Replicas Plan Release"
-    " Statement"
-)
+NOT_CALLED = "Ranks dpsgd.plan_tuning dpsgd.tune gibo.Replicas Plan Release Statement"
 NAMES = sorted((exported() - {*NOT_CALLED.split()}) | {*METHODS.split()})

@@ -18,8 +18,8 @@ from dpbo.curator.statements import compose_statement
 from dpbo.errors import LedgerCorrupt, LedgerError, LedgerUnavailable
 from dpbo.events import GaussianEvent
 from dpbo.ledger.ledger import Ledger
-from dpbo.testing.ledger_contract import BIRTH
 from tests.attacks.marks import attack
+from tests.contracts.ledger_contract import BIRTH
 
 SEED = int(os.environ.get("DPBO_FIRE_SEED", "20261121"))
 EVENT = GaussianEvent(10.0)
