@@ -11,7 +11,7 @@ EXTRAS = {
     "http": ("httpx", "starlette", "uvicorn"),
     "optuna": ("optuna",),
     "parquet": ("pandas", "pyarrow"),
-    "plots": ("matplotlib",),
+    "plots": ("jinja2", "matplotlib"),
     "postgres": ("psycopg",),
     "testing": ("hypothesis", "pytest"),
 }

@@ -69,7 +69,7 @@ WINGS: dict[str, tuple[str, str]] = {
         ),
     ),
     "integrations": ("gibo", "Optuna and Ax"),
-    "reporting": ("search integrations", "the report's page, pictures and released values"),
+    "reporting": ("search integrations gibo", "the report's page, pictures and released values"),
     "testing": ("", "contracts, audits and replay, shipped for users"),
 }
 # What starts programs may import everything.

@@ -1112,9 +1112,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "the report's card shows a conditional guarantee as a plain one",
-        where="dpbo.reporting.page:_promise",
-        old='"condition": statement.condition(),',
-        new='"condition": "",',
+        where="dpbo.reporting.page:report",
+        old="condition=statement.condition(),",
+        new='condition="",',
         test=(
             "tests/attacks/test_holes_statements.py"
             "::test_every_surface_that_shows_a_guarantee_shows_what_it_hangs_on[both]"

@@ -14,6 +14,7 @@ from dpbo.errors import InputError, MissingLibrary
 from dpbo.extras import EXTRAS
 from dpbo.ledger.storage import Storage
 from dpbo.papers.po_gp_ucb.http.tables import read_columns
+from dpbo.reporting.page import report
 from dpbo.reporting.plots import plot_noise
 
 CODE = """
@@ -109,7 +110,7 @@ def test_every_missing_library_is_answered_by_its_extra(monkeypatch, tmp_path):
     table.write_bytes(b"")
     used = {
         "parquet": lambda: read_columns(table, ["a"]),
-        "plots": lambda: plot_noise(100),
+        "plots": lambda: [plot_noise(100), report(tmp_path)],
         "postgres": lambda: Storage("postgresql+psycopg://me:hunter2@host/db"),
     }
     assert {*used, *NEEDED} == set(EXTRAS)
