@@ -32,6 +32,7 @@ PUBLIC_SCORES = {
 """Columns of `DPSearch.results_` that rank configurations where no score was released, and what
 they are.
 """
+_KEPT = "highest; the default is recommended"
 # values that a model sees
 _MOST_FITTED = 500
 # points whose covariance with others is in memory at once
@@ -127,7 +128,9 @@ class ReleasedValues:
             X = torch.stack([space.encode(parameters) for parameters in columns["params"]])
             Y = torch.from_numpy(columns["mean_test_score"])
             std = torch.from_numpy(columns["std_test_score"])
-            return cls(search.name, space, X, Y.unsqueeze(1), std.unsqueeze(1) ** 2)
+            best_is = _KEPT if search.recommendation_.kept else "recommended"
+            Yvar = std.unsqueeze(1) ** 2
+            return cls(search.name, space, X, Y.unsqueeze(1), Yvar, best_is=best_is)
         column = public_column(columns)
         if column is None:
             raise UsageError(
@@ -152,7 +155,7 @@ class ReleasedValues:
             torch.zeros_like(Y),
             builder=gp_of_unknown_noise,
             feasible=torch.tensor(recommended, device="cpu") if any(recommended) else None,
-            best_is="recommended" if any(recommended) else "highest; the default is recommended",
+            best_is="recommended" if any(recommended) else _KEPT,
             what=PUBLIC_SCORES[column],
             released=False,
         )
