@@ -63,10 +63,7 @@ WINGS: dict[str, tuple[str, str]] = {
     "dpsgd": ("", "Opacus: engine, noise, accountant, tuning; the best of hidden runs"),
     "papers": (
         "",
-        (
-            "published algorithms whose guarantee is conditional or broken, or that are kept for"
-            " comparison"
-        ),
+        "published algorithms whose guarantee is conditional, or that are kept for comparison",
     ),
     "integrations": ("gibo", "Optuna and Ax"),
     "reporting": ("search integrations gibo", "the report's page, pictures and released values"),

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.papers.po_gp_ucb_printed import po_gp_ucb_transform
 from benchmarks.papers.po_gp_ucb_problems import Problem
 from dpbo import Budget, Curator, PrivacyUnit, RowChange
 from dpbo.accounting import GDPFilter, PureFilter, calibrate
@@ -23,7 +24,7 @@ from dpbo.mechanisms import GaussianMechanism, L2LaplaceMechanism
 from dpbo.mechanisms.additive import AdditiveMechanism
 from dpbo.models import FiniteGP, noisy_inputs
 from dpbo.models.noisy_inputs import unprojected
-from dpbo.papers.po_gp_ucb import RowTable, po_gp_ucb_transform, release_rows
+from dpbo.papers.po_gp_ucb import RowTable, release_rows
 
 # delta' of Algorithm 2: half of the paper's delta_ucb.
 DELTA = 0.025
@@ -60,12 +61,7 @@ def published(problem: Problem, epsilon: float, r: int, generator: torch.Generat
     distance changes, and searches are faster.
     """
     made = po_gp_ucb_transform(
-        problem.X,
-        epsilon=epsilon,
-        delta=problem.delta,
-        r=r,
-        generator=generator,
-        allow_not_private=True,
+        problem.X, epsilon=epsilon, delta=problem.delta, r=r, generator=generator
     )
     d = problem.X.shape[1]
     return Rows(

@@ -74,7 +74,6 @@ PUBLIC = {
     "GIBOSettings": "data",
     "embedding": "of a fitted, released analysis",
     "read_release": "released files",
-    "po_gp_ucb_transform": "not private, and refused unless that is said",
     "row_noises": "public numbers",
     "RemoteCurator": "a client of the server",
     "search": "the modeler's loop over the client",

@@ -1378,16 +1378,6 @@ SABOTAGES = (
         test="tests/unit/papers/test_kusner_bounds.py::test_printed_numbers",
     ),
     Sabotage(
-        "the paper's constants are charged as if they held",
-        where="dpbo.papers.kusner.regularised:RegularisedBest.release_event",
-        old="return NotPrivateEvent(count=event.count)",
-        new="return event",
-        test=(
-            "tests/attacks/test_holes_statements.py"
-            "::test_the_papers_constants_are_never_vouched_for"
-        ),
-    ),
-    Sabotage(
         "the best regularised model gets noise for the narrowest range of a loss",
         where="dpbo.papers.kusner.regularised:RegularisedBest.sensitivity",
         old="widest = max(upper - lower for lower, upper in map(self._range, self.grid))",

@@ -6,4 +6,3 @@ from .curator_side import release_rows as release_rows
 from .modeler import Modeler as Modeler
 from .row_noise import row_noises as row_noises
 from .rows import RowTable as RowTable
-from .transform import po_gp_ucb_transform as po_gp_ucb_transform

@@ -1,8 +1,7 @@
-"""PO-GP-UCB's Algorithm 1 (Kharkovskii et al. 2020) as printed, for reproduction only, and the
-attack that undoes it.
+"""PO-GP-UCB's Algorithm 1 (Kharkovskii et al. 2020) as printed, and the attack that undoes it.
 
 The paper's guarantee is broken: its Theorem 1 is false for every n > d, and the transform gives no
-privacy. The sound method beside it is `release_rows`, which adds noise to each row.
+privacy. The sound method is `dpbo.papers.po_gp_ucb.release_rows`, which adds noise to each row.
 
 The paper centres the n x d matrix X, raises its singular values to sqrt(s^2 + omega^2) where the
 smallest is below omega, and publishes Z = r^{-1/2} X M with M Gaussian, claiming (epsilon,
@@ -28,20 +27,12 @@ rows have rank d, that kernel is the constant vectors for all X, so 1. does not 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from dpbo.errors import InputError
-from dpbo.validation import POINTS, Index, Positive, Probability, at_least, checked
 
-Points = Annotated[Tensor, POINTS]
-Rank = Annotated[int, at_least(1, 100_000)]
-
-
-@checked
-def recover_rows(Z: Points, known: Points, indices: Sequence[Index]) -> Tensor:
+def recover_rows(Z: Tensor, known: Tensor, indices: Sequence[int]) -> Tensor:
     """Every row of X from Z and a few known rows, `n x d`: exact where Z = X_c B with one matrix B
     for all rows.
 
@@ -54,46 +45,28 @@ def recover_rows(Z: Points, known: Points, indices: Sequence[Index]) -> Tensor:
         Z: the published rows, `n x r` with r >= d, float64.
         known: at least d + 1 affinely independent rows of X, `m x d`, float64.
         indices: which rows of Z they are.
-
-    Raises:
-        InputError: too few columns, or known rows that do not span the space.
     """
-    d = known.shape[-1]
-    if max(indices, default=0) >= len(Z):
-        raise InputError("indices", max(indices), f"below {len(Z)}, the number of rows of Z")
-    if len(known) != len(indices) or Z.shape[-1] < d:
-        raise InputError(
-            "Z", tuple(Z.shape), f"of at least {d} columns, with an index for each known row"
-        )
     images = Z[list(indices)]
     origin = known.mean(0)
     image = images.mean(0)
-    if len(known) <= d or int(torch.linalg.matrix_rank(known - origin)) < d:
-        raise InputError("known", tuple(known.shape), f"at least {d + 1} affinely independent rows")
     B = torch.linalg.pinv(known - origin) @ (images - image)
     return origin + (Z - image) @ torch.linalg.pinv(B)
 
 
-@checked
-def outside_column_space(Z: Points, X: Points) -> float:
+def outside_column_space(Z: Tensor, X: Tensor) -> float:
     """The share of |Z| (Frobenius, columns centred) outside the column space of the centred X:
     rounding where Z = X_c B, else more.
     """
-    if len(Z) != len(X):
-        raise InputError("Z", tuple(Z.shape), f"of {len(X)} rows, as X")
     U, S, _ = torch.linalg.svd(X - X.mean(0), full_matrices=False)
     U = U[:, S > 1e-12 * S[0]]
     centred = Z - Z.mean(0)
     return float(((centred - U @ (U.mT @ centred)).norm() / centred.norm()).detach())
 
 
-@checked
-def identify_table(Z: Points, tables: Sequence[Points]) -> int:
+def identify_table(Z: Tensor, tables: Sequence[Tensor]) -> int:
     """Index of the table, among several of shape `n x d`, that Z was made of: the one whose column
     space leaves least of Z outside.
     """
-    if not tables:
-        raise InputError("tables", 0, "one table or more")
     return min(range(len(tables)), key=lambda table: outside_column_space(Z, tables[table]))
 
 
@@ -115,26 +88,17 @@ class NotPrivateRows:
     sigma_min: float
 
 
-@checked
-def po_gp_ucb_omega(*, epsilon: Positive, delta: Probability, r: Rank) -> float:
+def po_gp_ucb_omega(*, epsilon: float, delta: float, r: int) -> float:
     """16 sqrt(r log(2/delta)) log(16 r/delta) / epsilon, line 5: the root covers the logarithm (it
     reproduces the paper's choices of r).
     """
     return 16.0 * math.sqrt(r * math.log(2.0 / delta)) * math.log(16.0 * r / delta) / epsilon
 
 
-@checked
 def po_gp_ucb_transform(
-    X: Points,
-    *,
-    epsilon: Positive,
-    delta: Probability,
-    r: Rank,
-    generator: torch.Generator,
-    allow_not_private: bool = False,
+    X: Tensor, *, epsilon: float, delta: float, r: int, generator: torch.Generator
 ) -> NotPrivateRows:
-    """Algorithm 1 on X. NOT PRIVATE: the paper's guarantee is broken, see above; `release_rows` is
-    the sound method.
+    """Algorithm 1 on X. NOT PRIVATE: the paper's guarantee is broken, see above.
 
     Args:
         X: `n x d`, float64, n > d; scaled as wanted (the paper: to norm at most 25, after
@@ -142,21 +106,7 @@ def po_gp_ucb_transform(
         epsilon, delta: numbers of the formula for omega; they promise nothing.
         r: columns of Z.
         generator: of M, on the CPU.
-        allow_not_private: must be True, to say that these rows need no protection.
-
-    Raises:
-        InputError: not allowed so, or an argument out of range.
     """
-    if allow_not_private is not True:
-        remedy = "Its privacy theorem is false; release the rows through a curator instead."
-        raise InputError(
-            "allow_not_private",
-            allow_not_private,
-            "True, to publish rows without any privacy",
-            remedy,
-        )
-    if X.shape[1] >= X.shape[0]:
-        raise InputError("X", tuple(X.shape), "finite, of shape n x d with n > d")
     omega = po_gp_ucb_omega(epsilon=epsilon, delta=delta, r=r)
     d = X.shape[1]
     M = torch.randn(d, r, generator=generator, dtype=torch.float64, device="cpu").to(X.device)
