@@ -34,7 +34,7 @@ _EPSILONS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 10.0)
 # of a budget's curve
 _MOST_STEPS = 200
 # values of one picture; more would cover each other
-_MOST_DRAWN = 2000
+_MOST_DRAWN = 1000
 # values, for importances
 _FEWEST = 4
 
@@ -50,7 +50,7 @@ def plot_convergence(
     knew its configurations, in their order, and the line is the highest so far. They are public or,
     with weighted cross-validation, computed from what was released. Of a run of `DPGIBO`, the
     values are the lengths of its released gradients, and the line is that of their noise: a run
-    that has come down to it learns little more. Of more than 2000 values every k-th is drawn.
+    that has come down to it learns little more. Of more than 1000 values every k-th is drawn.
 
     Args:
         source: a PrivateObjective, a search that has one, a fitted DPSearch, an Optuna study of a

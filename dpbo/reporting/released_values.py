@@ -36,7 +36,7 @@ _KEPT = "highest; the default is recommended"
 # values that a model sees
 _MOST_FITTED = 500
 # points whose covariance with others is in memory at once
-_BLOCK = 1024
+_BLOCK = 256
 _ALLOWED = (
     "a PrivateObjective, a search that has one, a fitted DPSearch, or an Optuna study of a"
     " TrialObjective"
@@ -194,10 +194,14 @@ class ReleasedValues:
         """Mean and standard deviation of the score at points (`n x d`), `n` each; the noise of a
         release is not in it.
         """
+        means = []
+        variances = []
         with torch.no_grad():
-            found = [self.model.posterior(block) for block in torch.split(X, _BLOCK)]
-        mean = torch.cat([part.mean[:, 0] for part in found])
-        return mean, torch.cat([part.variance[:, 0] for part in found]).sqrt()
+            for block in torch.split(X, _BLOCK):
+                found = self.model.posterior(block)
+                means.append(found.mean[:, 0])
+                variances.append(found.variance[:, 0])
+        return torch.cat(means), torch.cat(variances).sqrt()
 
     @cached_property
     def mean(self) -> torch.Tensor:
