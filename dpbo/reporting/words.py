@@ -160,7 +160,8 @@ def _spec_in_words(spec: Any) -> str:
 
 def percent(share: float) -> str:
     """A share in percent, with three digits: 12.5 %."""
-    return f"{100 * share:.3g} %"
+    # what rounding leaves is nothing
+    return f"{round(100 * share, 6):.3g} %"
 
 
 def with_noise(value: float, std: float) -> str:

@@ -9,6 +9,7 @@ from dpbo.events import GaussianEvent, LaplaceEvent, RolesEvent
 from dpbo.reporting.words import (
     accounting_in_words,
     mechanism_in_words,
+    percent,
     question_in_words,
     rarity,
     terms_in_words,
@@ -68,6 +69,10 @@ def test_probabilities_are_rounded_to_the_larger_one_and_events_of_roles_tell_ea
         == "training records: Gaussian noise; validation records: Laplace noise"
     )
     assert question_in_words("ClippedGradient") == "clipped gradient"
+
+
+def test_what_rounding_leaves_of_a_budget_is_nothing():
+    assert [percent(share) for share in (0.125, 1e-16, 1e-5)] == ["12.5 %", "0 %", "0.001 %"]
 
 
 @pytest.mark.parametrize(
