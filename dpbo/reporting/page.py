@@ -29,13 +29,13 @@ import torch
 from dpbo._version import __version__
 from dpbo.accounting.calibration import budget_in_words
 from dpbo.curator.curator import Curator
-from dpbo.curator.places import place_named
 from dpbo.curator.statements import BudgetUse, compose_statement, largest_share
 from dpbo.errors import InputError, Unshown, UsageError
 from dpbo.extras import needs
 from dpbo.ledger.entries import Record, Reserved
 from dpbo.ledger.ledger import Ledger
 from dpbo.objective import PrivateObjective
+from dpbo.places import place_named
 from dpbo.reporting import words
 from dpbo.reporting.plots import draw_convergence
 from dpbo.reporting.released_values import PUBLIC_SCORES, ReleasedValues, public_column

@@ -42,9 +42,9 @@ from dpbo import (
     run_counts,
     testing,
 )
-from dpbo.curator.birth import Birth
 from dpbo.dpsgd import NoisedScore
 from dpbo.integrations.optuna import TrialObjective
+from dpbo.ledger.birth import Birth
 from dpbo.models.fixed_kernels import squared_exponential
 from dpbo.papers import em, po_gp_ucb
 from dpbo.papers.po_gp_ucb import curator_side
@@ -389,6 +389,7 @@ MADE |= of(
     journal=lambda: tempfile.mkdtemp() + "/j",
 )
 _GROUPED: dict[str, Any] = {
+    "Budget": of(epsilon=3.0, delta=1e-6),
     "Space": of(a=scipy.stats.uniform(0, 1), n=scipy.stats.randint(1, 5), kind=["x", "y"]),
     "Curator.reserve": of(noise=EVENT, terms={"a": 1}),
     "PrivateObjective": of(score_range=(0.0, 1.0)),
