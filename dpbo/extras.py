@@ -10,7 +10,7 @@ EXTRAS = {
     "gpu": ("triton",),
     "http": ("httpx", "starlette"),
     "optuna": ("optuna",),
-    "plots": ("matplotlib",),
+    "plots": ("jinja2", "matplotlib"),
     "postgres": ("psycopg",),
     "testing": ("hypothesis", "pytest"),
 }

@@ -66,6 +66,8 @@ def main() -> None:
         page = pathlib.Path(folder, "report.html")
         browser = shutil.which("chromium")
         if browser is not None:
+            # the page begins with the ledger's whole path
+            page.write_text(page.read_text().replace(folder, "/home/study"))
             picture = page.with_suffix(".png")
             command = [browser, *OPTIONS, "--window-size=960,1400", f"--screenshot={picture}"]
             subprocess.run([*command, f"file://{page}"], check=True)

@@ -13,12 +13,12 @@ import pytest
 import torch
 from scipy.stats import binom
 
+from benchmarks.papers.po_gp_ucb_attack import identify_table
 from dpbo import DPGIBO, Adjacency, Budget, PrivacyUnit, PrivateObjective
 from dpbo.errors import BudgetExceeded, InputError
 from dpbo.gibo import ClippedGradient
 from dpbo.mechanisms import ExponentialMechanism, GaussianMechanism
 from dpbo.papers.em import DPKMeans
-from dpbo.papers.po_gp_ucb.transform import identify_table
 from dpbo.queries import ClippedSum
 from dpbo.testing import replay
 from tests.attacks.marks import attack

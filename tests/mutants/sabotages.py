@@ -1095,9 +1095,9 @@ SABOTAGES = (
     ),
     Sabotage(
         "the report's card shows a conditional guarantee as a plain one",
-        where="dpbo.reporting.page:_promise",
-        old='"condition": statement.condition(),',
-        new='"condition": "",',
+        where="dpbo.reporting.page:report",
+        old="condition=statement.condition(),",
+        new='condition="",',
         test=(
             "tests/attacks/test_holes_statements.py"
             "::test_every_surface_that_shows_a_guarantee_shows_what_it_hangs_on[both]"
@@ -1359,16 +1359,6 @@ SABOTAGES = (
         old="return 2.0 * math.sqrt(2.0 * math.log(3.0 * count / delta)) + c",
         new="return 2.0 * math.sqrt(2.0 * math.log(3.0 / delta)) + c",
         test="tests/unit/papers/test_kusner_bounds.py::test_printed_numbers",
-    ),
-    Sabotage(
-        "the paper's constants are charged as if they held",
-        where="dpbo.papers.kusner.regularised:RegularisedBest.release_event",
-        old="return NotPrivateEvent(count=event.count)",
-        new="return event",
-        test=(
-            "tests/attacks/test_holes_statements.py"
-            "::test_the_papers_constants_are_never_vouched_for"
-        ),
     ),
     Sabotage(
         "the best regularised model gets noise for the narrowest range of a loss",

@@ -13,6 +13,7 @@ import pytest
 from dpbo.errors import InputError, MissingLibrary
 from dpbo.extras import EXTRAS
 from dpbo.ledger.storage import Storage
+from dpbo.reporting.page import report
 from dpbo.reporting.plots import plot_noise
 
 CODE = """
@@ -102,9 +103,9 @@ HOMES = {
 }
 
 
-def test_every_missing_library_is_answered_by_its_extra(monkeypatch):
+def test_every_missing_library_is_answered_by_its_extra(monkeypatch, tmp_path):
     used = {
-        "plots": lambda: plot_noise(100),
+        "plots": lambda: [plot_noise(100), report(tmp_path)],
         "postgres": lambda: Storage("postgresql+psycopg://me:hunter2@host/db"),
     }
     assert {*used, *NEEDED} == set(EXTRAS)
