@@ -116,6 +116,8 @@ def test_entropy_comes_from_one_place_and_noise_is_shaped_in_mechanisms_alone():
     public = {
         # turns a design by a seeded generator: nothing private is near it
         "acquisition/designs.py",
+        # a transform without privacy, refused unless its user says so: these coins protect nothing
+        "papers/po_gp_ucb/transform.py",
         "papers/po_gp_ucb/row_noise.py",  # draws a public projection by a seeded generator
     }
     generators = (
