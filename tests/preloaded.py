@@ -14,7 +14,6 @@ for name in (
     "optuna",
     "psycopg",
     "uvicorn",
-    "benchmarks.asynchronous",
     "benchmarks.machines",
     "dpbo.papers.po_gp_ucb.http.cli",
     "dpbo.papers.po_gp_ucb.http.server",
