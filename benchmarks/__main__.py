@@ -2,17 +2,14 @@
 otherwise, in one table and under five minutes.
 
 Each row is the median of paired ratios of runs in turn, one thread. "Wanted" is the largest ratio
-that the project allows itself, or a time where there is no peer. `--write FILE` puts the table
-between the two marks of a page, such as docs/measured.md.
+that the project allows itself, or a time where there is no peer. docs/measured.md
+shows the rows of benchmarks/results/speed.json.
 
-    python -m benchmarks [--smoke] [--json FILE] [--write docs/measured.md] [--only TEXT]
+    python -m benchmarks [--smoke] [--json FILE] [--only TEXT]
 """
 
-import datetime
 import itertools
 import os
-import pathlib
-import re
 import statistics
 import subprocess
 import sys
@@ -48,7 +45,6 @@ from dpbo.privacy import Sensitivity
 from dpbo.queries import ClippedMean
 
 HEADER = ("work", "peer", "ms", "ms of the peer", "ratio", "wanted")
-MARKS = ("<!-- speed: begin -->", "<!-- speed: end -->")
 Work = Callable[[], Any]
 PLAN = """
 import time
@@ -492,17 +488,8 @@ PARTS: tuple[Callable[[bool], list[list[Any]]], ...] = (
 )
 
 
-def written(page: pathlib.Path, text: str, marks: tuple[str, str] = MARKS) -> None:
-    """Replace what stands between the page's marks."""
-    begin, end = marks
-    old = page.read_text()
-    page.write_text(
-        re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n{text}\n{end}", old, flags=re.DOTALL)
-    )
-
-
 def main(arguments: list[str] | None = None) -> None:
-    chosen = options(__doc__, arguments, only="", write="")
+    chosen = options(__doc__, arguments, only="")
     torch.set_num_threads(1)
     # Of scikit-learn and numpy, too.
     threadpool_limits(1)
@@ -510,12 +497,6 @@ def main(arguments: list[str] | None = None) -> None:
     for part in with_bar([part for part in PARTS if chosen.only in part.__name__]):
         rows += part(chosen.smoke)
     print(table(HEADER, rows))
-    if chosen.write:
-        day = datetime.datetime.now(datetime.UTC).date().isoformat()
-        written(
-            pathlib.Path(chosen.write),
-            f"`python -m benchmarks`, {day}, one thread:\n\n{table(HEADER, rows)}",
-        )
     record("speed", {"rows": named(HEADER, rows)}, chosen)
 
 

@@ -9,14 +9,11 @@ memory includes 360 MiB of imports; other memory is what comes on top of the rec
 a report of 100,000 values, whose ledger takes minutes to make.
 Searches take most of the time; `--only statements` leaves them out.
 
-    python -m benchmarks.end_to_end [--smoke] [--large] [--json FILE] [--write docs/measured.md]
-                                    [--only TEXT]
+    python -m benchmarks.end_to_end [--smoke] [--large] [--json FILE] [--only TEXT]
 """
 
 import dataclasses
-import datetime
 import json
-import pathlib
 import statistics
 import tempfile
 import time
@@ -41,7 +38,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch.utils.data import TensorDataset
 
 from benchmarks import dpsgd_step
-from benchmarks.__main__ import fresh, written
+from benchmarks.__main__ import fresh
 from benchmarks.harness import interleaved, named, options, ratio, record, table, with_bar
 from benchmarks.main_job import few
 from benchmarks.overhead import curator_of, peak_memory
@@ -59,7 +56,6 @@ from dpbo.search.public_scores import public_candidates
 from examples import tuning_dpsgd
 
 HEADER = ("work", "peer", "s", "s of the peer", "ratio", "MiB", "wanted", "reached")
-MARKS = ("<!-- whole runs: begin -->", "<!-- whole runs: end -->")
 REPORT = """
 import re, time
 from dpbo.__main__ import main
@@ -510,7 +506,7 @@ def one_thread() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    chosen = options(__doc__, arguments, only="", write="", large=False)
+    chosen = options(__doc__, arguments, only="", large=False)
     one_thread()
     rows = []
     parts = [*PARTS, large_report] if chosen.large else PARTS
@@ -521,10 +517,6 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             rows += json.loads(fresh(PART.format(part=part.__name__)))
     print(table(HEADER, rows))
-    if chosen.write:
-        day = datetime.datetime.now(datetime.UTC).date().isoformat()
-        text = f"`python -m benchmarks.end_to_end`, {day}, one thread:\n\n{table(HEADER, rows)}"
-        written(pathlib.Path(chosen.write), text, MARKS)
     record("end_to_end", {"rows": named(HEADER, rows)}, chosen)
 
 

@@ -392,10 +392,3 @@ def test_help_and_version_name_the_command_as_it_was_called(monkeypatch):
         with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
             main(["--version"])
         assert out.getvalue() == f"dpbo {dpbo.__version__}\n"
-
-
-def test_the_plan_table_is_the_one_the_readme_shows():
-    status, out, _ = printed("plan")
-    assert status == 0
-    table = "\n".join(line for line in out.splitlines() if line.startswith("|"))
-    assert table in (ROOT / "docs/choosing.md").read_text()
