@@ -37,7 +37,6 @@ from sklearn.svm import SVC
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch.utils.data import TensorDataset
 
-from benchmarks import dpsgd_step
 from benchmarks.__main__ import fresh
 from benchmarks.harness import interleaved, named, options, ratio, record, table, with_bar
 from benchmarks.main_job import few
@@ -249,21 +248,9 @@ def searches(smoke: bool) -> list[list[Any]]:
 
 
 def training(smoke: bool) -> list[list[Any]]:
-    """Steps of DP-SGD, and what `tune` adds to its runs."""
+    """What `tune` adds to its runs; `benchmarks.dpsgd_step` has a step."""
     # Of Opacus' generators and hooks.
     warnings.simplefilter("ignore")
-    rows = []
-    for size in [(40, 16, 2)] if smoke else [(100, 64, 30), (1000, 256, 10), (5000, 32, 6)]:
-        parameters, count, theirs, mine, _ = dpsgd_step.compared(*size, "cpu")
-        rows.append(
-            line(
-                f"a step of DP-SGD, {parameters:,} parameters, {count} records",
-                [mine / 1e3],
-                peer="Opacus",
-                theirs=[theirs / 1e3],
-                wanted={"ratio": 1.3},
-            )
-        )
     runs, epochs = (2, 1) if smoke else (10, 5)
     records, validation, _ = tuning_dpsgd.parts()
     training = TensorDataset(*records)
@@ -297,7 +284,7 @@ def training(smoke: bool) -> list[list[Any]]:
             tuning_dpsgd.fit(tuning_dpsgd.DEFAULTS, Session(training, plans[0].config))
 
     mine, theirs = processor_times(tuned, run_alone, repetitions=max(1, len(plans) - 1))
-    rows.append(
+    return [
         line(
             f"tune, {runs} runs of {terms.epochs * terms.batches} steps",
             mine,
@@ -305,8 +292,7 @@ def training(smoke: bool) -> list[list[Any]]:
             theirs=theirs,
             wanted={"ratio": 1, "more": 1},
         )
-    )
-    return rows
+    ]
 
 
 def reports(smoke: bool) -> list[list[Any]]:

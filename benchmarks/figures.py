@@ -95,6 +95,29 @@ class Figures:
         text = format(number, how.removeprefix("^"))
         return re.sub(r"^([-+]?)0\.", r"\1.", text) if how.startswith("^") else text
 
+    def means(self, place: str, how: str, *names: str) -> str:
+        """The means of several rows at a place, in turn."""
+        return ", ".join(self.row(f"{place} > {name} > mean", how) for name in names)
+
+    def mean(self, place: str, how: str) -> str:
+        """The mean of a row, and its standard error in brackets."""
+        return f"{self.row(f'{place} > mean', how)} ({self.row(f'{place} > se', how)})"
+
+    def above_wanted(self) -> str:
+        """The rows of speed beside peers that are above what is wanted, with both figures."""
+        found = []
+        for row in self.value("speed > rows"):
+            wanted, _, unit = row["wanted"].partition(" ")
+            got = row["ms"] / {"ms": 1, "s": 1000}[unit] if unit else row["ratio"]
+            if wanted and got > float(wanted):
+                found.append(f"{row['work']} ({got:.2f}{' ' + unit if unit else ''})")
+        return "; ".join(found)
+
+    def not_reached(self) -> str:
+        """The whole runs that are above what is wanted."""
+        rows = self.value("end_to_end > rows")
+        return "; ".join(row["work"] for row in rows if row["reached"] == "no")
+
     def date(self, name: str) -> str:
         """When the rows of a file were measured."""
         return self._file(name)["date"]

@@ -16,9 +16,14 @@ import time
 from typing import Any
 
 import torch
+from botorch.acquisition import LogExpectedImprovement
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import SingleTaskGP
+from botorch.optim import optimize_acqf
 from gpytorch.kernels import RBFKernel
+from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from benchmarks.harness import interleaved, named, options, record, table
+from benchmarks.harness import interleaved, named, options, ratio, record, table
 from dpbo import DPGIBO, Adjacency, Budget, Curator, PrivacyUnit
 from dpbo.gibo import GradientPosterior, suggest_gradient_points
 from dpbo.gibo.gradient_points import GradientTrace
@@ -119,6 +124,33 @@ def steps(smoke: bool, seed: int) -> list[list[Any]]:
     return rows
 
 
+def beside_botorch(smoke: bool, seed: int) -> dict[str, float]:
+    """An iteration of DP-GIBO, d + 1 points and all users' gradients, beside one proposal of an
+    open search by BoTorch: a model fitted to as many values, and LogEI's best point.
+    """
+    d, N, n = (4, 20, 100) if smoke else (33, 400, 5000)
+    posterior, theta = walked(d, d + 1, N, seed)
+    losses = torch.rand(n, N + d + 1, dtype=torch.float64)
+    X = torch.rand(N, d, dtype=torch.float64)
+    Y = -(X - 0.5).square().sum(1, keepdim=True)
+    bounds = torch.tensor([[0.0] * d, [1.0] * d], dtype=torch.float64)
+
+    def proposal() -> None:
+        model = SingleTaskGP(X, Y)
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        improvement = LogExpectedImprovement(model, best_f=Y.max())
+        optimize_acqf(improvement, bounds, q=1, num_restarts=10, raw_samples=512)
+
+    ours, theirs = interleaved(
+        lambda: iteration(posterior, theta, losses, d + 1), proposal, repetitions=1 if smoke else 5
+    )
+    return {
+        "ms": 1e3 * statistics.median(ours),
+        "ms of BoTorch": 1e3 * statistics.median(theirs),
+        "ratio": ratio(ours, theirs),
+    }
+
+
 def whole_iteration() -> float:
     """Milliseconds of a whole iteration of DPGIBO without history, with query, ledger, noise and
     step: d = 33.
@@ -153,7 +185,14 @@ def main(arguments: list[str] | None = None) -> None:
     print(
         f"\na whole iteration of DPGIBO without history, d = 33, ledger in memory: {whole:.1f} ms"
     )
-    record("gibo_step", {"steps": named(HEADER, rows), "whole iteration, ms": whole}, chosen)
+    peer = beside_botorch(chosen.smoke, chosen.seed)
+    print(f"\nbeside one proposal by BoTorch: {peer}")
+    figures = {
+        "steps": named(HEADER, rows),
+        "whole iteration, ms": whole,
+        "beside a proposal by BoTorch": peer,
+    }
+    record("gibo_step", figures, chosen)
 
 
 if __name__ == "__main__":
