@@ -23,10 +23,33 @@ Private records stay with a curator; only answers with noise leave, within one b
 (1.000, 1e-06)-DP, 0.2368-GDP
 """
 
+import dis
+import pathlib
+import sys
+from typing import Any
+
 import lazy_loader
 
 from dpbo import opacus_name
 from dpbo._version import __version__ as __version__
 
 opacus_name.make_known()
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_loaded, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    """A public name. One that lies in a package below says in which."""
+    try:
+        return _loaded(name)
+    except AttributeError as error:
+        root = pathlib.Path(__file__).parent
+        for stub in sorted(root.rglob("__init__.pyi")):
+            if f" as {name}\n" in stub.read_text():
+                package = ".".join((__name__, *stub.parent.relative_to(root).parts))
+                told = f"{name} is not in dpbo: from {package} import {name}"
+                # Python puts a message of its own in place of an AttributeError there.
+                caller = sys._getframe(1)
+                if dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM":
+                    raise ImportError(told) from None
+                raise AttributeError(told) from None
+        raise error

@@ -57,6 +57,7 @@ _STATED = (
     "max_records_per_unit",
     "reference",
     "score_range",
+    "space",
     "weights",
     "worst",
 )
@@ -109,6 +110,9 @@ class PrivateObjective:
         name: name of the reservation in the ledger. The same name and terms resume it, which needs
             the records, score and fit that it began with. The log says how many values were
             resumed, and how many were charged but not delivered because the process was killed.
+        space: of the points. Whole numbers and categories between two values are rounded to the
+            nearest, in the history and the ledger, too: models then learn the point that was
+            evaluated. It takes the place of `bounds`.
         bounds: where points are expected, `2 x d` as for `optimize_acqf`. A point further outside
             than 1 % of the width is refused before anything is fitted or charged: a point in other
             units than `fit` expects is a paid mistake. The statement lists them as public.
@@ -141,6 +145,7 @@ class PrivateObjective:
         budget: Budget | float | Fraction = 1,
         mechanism: type[AdditiveMechanism] | NoNoise | None = None,
         name: Name = "objective",
+        space: Space | None = None,
         bounds: Annotated[Tensor, _BOUNDS] | None = None,
         progress: bool = True,
         terms: Mapping[str, Any] | None = None,
@@ -151,6 +156,9 @@ class PrivateObjective:
         self.evaluations = evaluations
         self.metrics = self._query.metrics
         self._ranges = self._query.ranges
+        if space is not None and bounds is not None:
+            raise InputError("bounds", tuple(bounds.shape), "left out with space=, which has them")
+        self._space = space
         self._bounds = None if bounds is None else bounds.detach().cpu().clone()
         # A baseline protects nothing.
         if not isinstance(mechanism, NoNoise):
@@ -159,6 +167,8 @@ class PrivateObjective:
         stated = self._query.public_inputs()
         if self._bounds is not None:
             stated["bounds"] = self._bounds.tolist()
+        if space is not None:
+            stated["space"] = space.to_json()
         self._reservation = curator.reserve(
             name,
             mechanism or (GaussianMechanism, LaplaceMechanism),
@@ -211,7 +221,9 @@ class PrivateObjective:
                 advice = f"Pass at most {left} of the rows. {advice}"
             raise BudgetExceeded(len(X), left, self.evaluations, "evaluations", what, advice)
         # once for all rows: a GPU is waited for
-        points = X.detach().cpu()
+        points = self._rounded(X.detach().cpu())
+        if self._space is not None:
+            X = points.to(X.device)
         # all rows before the first is fitted
         self._require_within_bounds("X", points)
         handles = [self._evaluated(x, point) for x, point in zip(X, points, strict=True)]
@@ -219,7 +231,7 @@ class PrivateObjective:
 
     def evaluate(self, x: Annotated[Tensor, POINT]) -> Handle:
         """Fit and score at one point (`d`), for a later release. Free; may be repeated."""
-        return self._evaluated(x, x.detach().cpu())
+        return self._evaluated(*self._placed(x))
 
     def _evaluated(self, x: Tensor, point: Tensor) -> Handle:
         """`evaluate` at x, whose copy on the CPU is `point`."""
@@ -242,7 +254,7 @@ class PrivateObjective:
         they take, which then must not depend on the records. `dpbo.algorithms.AsynchronousBO`
         releases in the order of submission by default.
         """
-        query, details = self._question(x, x.detach().cpu())
+        query, details = self._question(*self._placed(x))
         return self.curator.submit(query, executor, reservation=self.name, **details)
 
     def release(self, handles: Handle | Sequence[Handle]) -> tuple[Tensor, Tensor]:
@@ -327,6 +339,17 @@ class PrivateObjective:
             f"<PrivateObjective {self.name!r}: {self.evaluations} evaluations, noise"
             f" {self.noise_std.tolist()} each>"
         )
+
+    def _rounded(self, points: Tensor) -> Tensor:
+        """The points of the space that these decode to, `q x d`, where the space is known."""
+        if self._space is None:
+            return points
+        return self._space.rounded(points)
+
+    def _placed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The point that is evaluated, `d`, where x is and on the CPU."""
+        point = self._rounded(x.detach().cpu().unsqueeze(0))[0]
+        return (x if self._space is None else point.to(x.device)), point
 
     def _question(self, x: Tensor, point: Tensor) -> tuple[Query, dict[str, Any]]:
         """The query at x, and the details that the ledger stores with its value."""

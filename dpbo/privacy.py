@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar
 
-from dpbo.errors import InputError
+from dpbo.errors import InputError, UsageError
 from dpbo.validation import Positive, Probability, Within, between, checked, require, warn
 
 # a factor that makes up for the rounding of a few float64 operations
@@ -122,33 +122,44 @@ class PrivacyUnit:
 @checked
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent at most: (epsilon, delta), or mu of Gaussian differential privacy by
-    `Budget.gdp(mu)`.
+    """What may be spent at most: (epsilon, delta), or mu of Gaussian differential privacy.
+
+    >>> import dpbo
+    >>> print(dpbo.Budget(epsilon=3.0, delta=1e-6), dpbo.Budget(mu=1.0))
+    Budget(epsilon=3.0, delta=1e-06, mu=None) Budget(epsilon=None, delta=None, mu=1.0)
 
     Args:
-        epsilon: positive and finite.
-        delta: in [0, 1). Gaussian noise needs delta > 0.
+        epsilon: positive and finite; left out with mu.
+        delta: in [0, 1). Gaussian noise needs delta > 0. With mu, in (0, 1), it only chooses where
+            the statement prints epsilon.
+        mu: positive and finite, in place of epsilon.
+
+    Raises:
+        InputError: a number outside its range, or both epsilon and mu.
+        UsageError: neither epsilon with delta nor mu.
     """
 
-    _remedy: ClassVar[str] = "For example Budget(epsilon=3.0, delta=1e-6)."
-    epsilon: float | None
-    delta: float | None
-    mu: float | None = field(default=None, init=False)
+    _remedy: ClassVar[str] = "For example Budget(epsilon=3.0, delta=1e-6), or Budget(mu=1.0)."
+    epsilon: float | None = None
+    delta: float | None = None
+    mu: float | None = field(default=None, kw_only=True)
 
-    # a budget made by `gdp` has None for epsilon, perhaps for delta
     def __post_init__(self) -> None:
-        require("epsilon", self.epsilon, Positive)
-        require("delta", self.delta, _BudgetDelta)
+        if self.mu is None:
+            if self.epsilon is None or self.delta is None:
+                raise UsageError(f"a budget needs epsilon and delta, or mu. {self._remedy}")
+            require("epsilon", self.epsilon, Positive)
+            require("delta", self.delta, _BudgetDelta)
+            return
+        if self.epsilon is not None:
+            raise InputError("mu", self.mu, "left out where epsilon is given")
+        require("mu", self.mu, Positive)
+        require("delta", self.delta, Probability | None)
 
     @classmethod
     def gdp(cls, mu: Positive, *, delta: Probability | None = None) -> Budget:
-        """A budget stated as mu; `delta` in (0, 1) only chooses where the statement prints
-        epsilon.
-        """
-        budget = object.__new__(cls)
-        for name, value in (("epsilon", None), ("delta", delta), ("mu", mu)):
-            object.__setattr__(budget, name, value)
-        return budget
+        """`Budget(mu=mu, delta=delta)`."""
+        return cls(mu=mu, delta=delta)
 
     def to_json(self) -> dict[str, float | None]:
         """The numbers that define this budget; JSON keeps floats exactly."""
@@ -164,9 +175,7 @@ class Budget:
                 "a mapping of epsilon, delta and mu",
                 "Give what Budget.to_json() wrote.",
             )
-        if body["mu"] is not None:
-            return cls.gdp(body["mu"], delta=body["delta"])
-        return cls(body["epsilon"], body["delta"])
+        return cls(**body)
 
 
 BudgetOrShare = Budget | float | Fraction

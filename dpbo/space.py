@@ -29,7 +29,7 @@ from torch import Tensor
 
 from dpbo.errors import InputError
 from dpbo.fingerprint import fingerprint
-from dpbo.validation import FINITE, POINTS, Dtype, Seed, at_least, checked
+from dpbo.validation import FINITE, POINTS, Dtype, Seed, at_least, checked, warn
 
 # of a discrete distribution, of which each is a step
 _MOST_STEPS = 1000
@@ -58,6 +58,10 @@ class _Continuous:
         # ppf rounds, beyond an end too
         return min(max(value, self.ends[0]), self.ends[1])
 
+    def nearest(self, u: float) -> float:
+        """The coordinate of the value that u decodes to: of continuous ones u itself."""
+        return u
+
     def encode(self, value: Any) -> float:
         u = float(self.distribution.cdf(clamp_rounding(value, *self.ends)))
         return min(max(u, self.lower), self.upper)
@@ -84,6 +88,9 @@ class _Whole(_Continuous):
     def decode(self, u: float) -> int:
         return int(super().decode(u))
 
+    def nearest(self, u: float) -> float:
+        return self.encode(self.decode(u))
+
     def encode(self, value: Any) -> float:
         number = clamp_rounding(value, *self.ends)
         if number != value or number != round(number) or not self.distribution.pmf(number) > 0:
@@ -108,9 +115,12 @@ class _Listed:
     def allowed(self) -> str:
         return f"one of {reprlib.repr(list(self.values))}"
 
-    def decode(self, u: float) -> Any:
+    def nearest(self, u: float) -> float:
         place = round(u * self._spacing)
-        return self.values[min(max(place, 0), len(self.values) - 1)]
+        return self.grid[min(max(place, 0), len(self.values) - 1)]
+
+    def decode(self, u: float) -> Any:
+        return self.values[self.grid.index(self.nearest(u))]
 
     def encode(self, value: Any) -> float:
         return self.grid[self.values.index(value)]
@@ -180,7 +190,33 @@ class Space:
         decoded = {}
         for (name, axis), u in zip(self._axes.items(), x.tolist(), strict=True):
             decoded[name] = axis.decode(u)
+            if isinstance(axis, _Listed) and abs(axis.nearest(u) - u) > _ROUNDING:
+                told = (
+                    f"{name}: the coordinate {u:.4g} is between those of two values, and decoded as"
+                    f" {decoded[name]!r}, at {axis.nearest(u):.4g}. A model of the points should"
+                    " learn that one: give PrivateObjective(space=...), or take"
+                    " Space.rounded(X)."
+                )
+                warn(told, UserWarning)
         return decoded
+
+    def rounded(self, X: Annotated[Tensor, POINTS]) -> Tensor:
+        """The points (`q x d`) that these decode to: whole numbers and categories at their own
+        coordinates, where an optimizer of continuous ones proposes values between them.
+
+        Raises:
+            InputError: another shape, or a coordinate outside its range.
+        """
+        if X.shape[1] != len(self.names):
+            allowed = f"of shape q x {len(self.names)}, a column for each of {self.names}"
+            raise InputError("X", tuple(X.shape), allowed)
+        self.require_inside("X", X)
+        rows = X.detach().tolist()
+        nearest = [
+            [axis.nearest(u) for axis, u in zip(self._axes.values(), row, strict=True)]
+            for row in rows
+        ]
+        return X.new_tensor(nearest)
 
     def encode(self, parameters: dict[str, Any]) -> Tensor:
         """The point (`d`, float64) of these parameters, e.g. of a library's defaults.

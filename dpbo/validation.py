@@ -201,7 +201,8 @@ def checked_constructor(kind: K) -> K:
 
 def named_settings(kind: K) -> K:
     """The same class, whose constructor says what it takes where a call does not fit: of a
-    scikit-learn estimator, which stores its settings unchecked.
+    scikit-learn estimator, which stores its settings unchecked. Its `_not_taken` says of names that
+    other libraries have what to write instead.
     """
     made: Any = kind.__init__  # type: ignore[misc]
 
@@ -211,6 +212,10 @@ def named_settings(kind: K) -> K:
             made(*args, **settings)
         except TypeError as error:
             error.add_note(_usage(made, inspect.signature(made), kind))
+            not_taken: dict[str, str] = getattr(kind, "_not_taken", {})
+            for name, reason in not_taken.items():
+                if name in settings:
+                    error.add_note(f"{name}: {reason}")
             raise
 
     kind.__init__ = constructed  # type: ignore[misc]

@@ -18,7 +18,7 @@ ones. They cost no budget.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 import torch
@@ -104,17 +104,15 @@ def suggest(
         (indices.to(X.device), coefficients.to(X), float(rhs))
         for indices, coefficients, rhs in inequality_constraints or ()
     ]
-    waiting = X[:0] if pending is None else pending.to(X.device)
-    points = X[:0]
     with mute_optimizer_warnings():
         # a fit that fails is tried again from a random start
         with seed_torch(seed):
             gp = model(space, X, Y, Yvar)
-        for _ in range(q):
-            beside = torch.cat([waiting, points])
-            x = best_point(space, gp, X, beside, seed=seed, constraints=constraints)
-            points = torch.cat([points, x])
-    return points
+
+        def next_beside(points: torch.Tensor) -> torch.Tensor:
+            return best_point(space, gp, X, points, seed=seed, constraints=constraints)
+
+        return one_after_another(next_beside, q, X, pending)
 
 
 @checked
@@ -127,19 +125,24 @@ def suggest_pareto(
     *,
     reference: Sequence[float],
     seed: int,
+    q: Count = 1,
+    pending: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The next point, `1 x d`, by qLogNEHVI on a private and one or more public objectives.
+    """The next points, `q x d`, by qLogNEHVI on a private and one or more public objectives; with
+    q > 1 one after another, as in `suggest`.
 
     Args:
         X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2: released.
         public: `t x k`, further objectives at the same points, without noise. Everything is
             maximised.
         reference: 1 + k values that a point of interest must exceed; public.
+        seed, q, pending: as in `suggest`.
 
     Raises:
         InputError: fewer than two values, or shapes that do not fit.
     """
     require_history(space, X, Y, Yvar, least=2)
+    require_pending(space, pending)
     _require_public_values(X, public)
     if len(reference) != 1 + public.shape[1]:
         raise InputError(
@@ -153,12 +156,21 @@ def suggest_pareto(
             for k in range(public.shape[1])
         ]
         model = ModelListGP(default_gp(space, X, Y, Yvar), *public_models)
-        sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
-        with _without_compiler():
-            acquisition = qLogNoisyExpectedHypervolumeImprovement(
-                model, list(reference), X, sampler=sampler, prune_baseline=True
-            )
-        return maximize(acquisition, space, space.bounds.to(X.device))
+
+        def next_beside(points: torch.Tensor) -> torch.Tensor:
+            sampler = SobolQMCNormalSampler(torch.Size([64]), seed=seed)
+            with _without_compiler():
+                acquisition = qLogNoisyExpectedHypervolumeImprovement(
+                    model,
+                    list(reference),
+                    X,
+                    sampler=sampler,
+                    prune_baseline=True,
+                    X_pending=points if len(points) else None,
+                )
+            return maximize(acquisition, space, space.bounds.to(X.device))
+
+        return one_after_another(next_beside, q, X, pending)
 
 
 @checked
@@ -219,21 +231,40 @@ def _without_compiler() -> Iterator[None]:
         logei._load_attempted = before
 
 
+def one_after_another(
+    next_beside: Callable[[torch.Tensor], torch.Tensor],
+    q: int,
+    X: torch.Tensor,
+    pending: torch.Tensor | None,
+) -> torch.Tensor:
+    """q points, `q x d`, each chosen as if the pending ones (`k x d`) and those before it were
+    being evaluated.
+
+    Args:
+        next_beside: a point, `1 x d`, beside others, `n x d`.
+        X: `t x d`, which says where the points lie.
+    """
+    waiting = X[:0] if pending is None else pending.to(X.device)
+    points = X[:0]
+    for _ in range(q):
+        points = torch.cat([points, next_beside(torch.cat([waiting, points]))])
+    return points
+
+
 def best_point(
     space: Space,
     gp: SingleTaskGP,
     X: torch.Tensor,
-    pending: torch.Tensor | None,
+    waiting: torch.Tensor,
     *,
     seed: int,
     bounds: torch.Tensor | None = None,
     constraints: Sequence[LinearConstraint] = (),
 ) -> torch.Tensor:
     """Where the noisy expected improvement by this model is largest within bounds (`2 x d`; the
-    space's own if None), `1 x d`.
+    space's own if None), beside points that are being evaluated (`k x d`), `1 x d`.
     """
-    if pending is not None and not len(pending):
-        pending = None
+    pending = waiting if len(waiting) else None
     if bounds is None:
         bounds = space.bounds.to(X.device)
     counted = _keep(X, constraints)

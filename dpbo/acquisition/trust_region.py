@@ -3,8 +3,8 @@ failures, and starts afresh when tiny.
 
 The region is a function of the values released so far, so a search resumed from its ledger finds it
 again. A point is a success by the model's posterior means, not by the noisy values: the luckiest of
-these would keep the region where it is. Source: Eriksson et al. 2019, with one region, one point at
-a time, and qLogNEI inside the region for Thompson sampling.
+these would keep the region where it is; the points of a batch count one after another. Source:
+Eriksson et al. 2019, with one region, and qLogNEI inside the region for Thompson sampling.
 """
 
 import math
@@ -15,7 +15,12 @@ from typing import Annotated
 import torch
 from botorch.models import SingleTaskGP
 
-from dpbo.acquisition.expected_improvement import best_point, require_history
+from dpbo.acquisition.expected_improvement import (
+    best_point,
+    one_after_another,
+    require_history,
+    require_pending,
+)
 from dpbo.isolation import seed_torch
 from dpbo.models.builders import default_gp, mute_optimizer_warnings
 from dpbo.space import Space
@@ -39,14 +44,17 @@ def suggest_in_trust_region(
     Yvar: torch.Tensor,
     *,
     seed: int,
+    q: Count = 1,
+    pending: torch.Tensor | None = None,
     initial: Annotated[int, at_least(2)] = 8,
 ) -> torch.Tensor:
-    """The next point, `1 x d`, inside the trust region: the same values give the same point.
-    Categories are searched whole.
+    """The next points, `q x d`, inside the trust region, chosen one after another: the same values
+    give the same points. Categories are searched whole.
 
     Args:
-        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2, all on one device, where the point will
-            lie, too; Y is maximised.
+        X: `t x d`, Y: `t x 1`, Yvar: `t x 1`, t at least 2, all on one device, where the points
+            will lie, too; Y is maximised.
+        seed, q, pending: as in `suggest`.
         initial: design points at the start of the search and of each new region; 2 or more, because
             a model needs two.
 
@@ -54,6 +62,7 @@ def suggest_in_trust_region(
         InputError: fewer than two values, shapes that do not fit, or an `initial` below 2.
     """
     require_history(space, X, Y, Yvar, least=2)
+    require_pending(space, pending)
     # a fit that fails is tried again from a random start
     with mute_optimizer_warnings(), seed_torch(seed):
         means = _means(default_gp(space, X, Y, Yvar), X)
@@ -62,7 +71,8 @@ def suggest_in_trust_region(
         Y = Y[region.start :]
         Yvar = Yvar[region.start :]
         if len(X) < initial:
-            return space.sample(initial, seed=region.start)[len(X) : len(X) + 1].to(X.device)
+            first = len(X) + (0 if pending is None else len(pending))
+            return space.sample(first + q, seed=region.start)[first:].to(X.device)
         gp = default_gp(space, X, Y, Yvar)
         stretch = torch.ones_like(X[0])
         # else categories share a kernel with the rest
@@ -70,7 +80,11 @@ def suggest_in_trust_region(
             scales = gp.covar_module.lengthscale.detach().reshape(-1)
             stretch = scales / scales.log().mean().exp()
         bounds = region_bounds(space, X[_means(gp, X).argmax()], region.length, stretch)
-        return best_point(space, gp, X, None, seed=seed, bounds=bounds)
+
+        def next_beside(points: torch.Tensor) -> torch.Tensor:
+            return best_point(space, gp, X, points, seed=seed, bounds=bounds)
+
+        return one_after_another(next_beside, q, X, pending)
 
 
 @checked

@@ -113,10 +113,19 @@ class Problem:
         # It loads scikit-learn's trees, which only a fit needs.
         from dpbo.search.public_scores import PublicScores
 
-        if self.verbose > 1:
-            # It may take most of the time, and a bar is shown on a terminal alone.
-            say(f"cross-validating up to {self.n_iter + 1} configurations on public records")
         return replace(self, public=PublicScores.of(self))
+
+    def tell(self, text: str) -> None:
+        """Print a line with verbose=2: of what takes time, before it begins."""
+        if self.verbose > 1:
+            say(text)
+
+    def _begun(self, part: str, reservation: Reservation) -> Reservation:
+        """The reservation; tells what an earlier session released of it."""
+        if reservation.used:
+            known = f"{len(reservation.values)} of {reservation.slots}"
+            self.tell(f"{part}: {known} read from the ledger")
+        return reservation
 
     def _name_of(self, part: str) -> str:
         """The name of a part in the ledger, by which a later session finds the search."""
@@ -126,7 +135,7 @@ class Problem:
 
     def objective(self, part: str, evaluations: int, share: Fraction) -> PrivateObjective:
         """A private objective of the scoring, with so many evaluations, reserved or resumed."""
-        return PrivateObjective(
+        objective = PrivateObjective(
             self.curator,
             self.score_query(),
             evaluations=evaluations,
@@ -136,6 +145,10 @@ class Problem:
             progress=self.verbose > 0,
             terms=self.terms,
         )
+        if objective.remaining < evaluations:
+            known = f"{evaluations - objective.remaining} of {evaluations}"
+            self.tell(f"{part}: {known} read from the ledger")
+        return objective
 
     def report(self, part: str, number: int, planned: int, x: Configuration, *score: float) -> bool:
         """Tell of one release, with its score and the noise's standard deviation if it has them.
@@ -145,14 +158,13 @@ class Problem:
         """
         parameters = {} if part == "cells" else self.trainer.parameters(x)
         release = SearchRelease(part, number, planned, parameters, *score)
-        if self.verbose > 1:
-            say(str(release))
+        self.tell(str(release))
         answers = [callback(release) for callback in self.callbacks]
         return any(answer is True for answer in answers)
 
     def reserved(self, part: str, share: Fraction, query: ClippedMean) -> Reservation:
         """The reservation of one noised answer to this question, made now or resumed."""
-        return self.curator.reserve(
+        reservation = self.curator.reserve(
             self._name_of(part),
             self.mechanism or (GaussianMechanism, LaplaceMechanism),
             slots=1,
@@ -161,6 +173,7 @@ class Problem:
             given={},
             terms=self.terms,
         )
+        return self._begun(part, reservation)
 
     def choice_mechanism(self, share: Fraction, risk: float | None = None) -> ChoiceMechanism:
         """The choice mechanism with the least noise that this share of the budget pays for; with a
@@ -183,13 +196,14 @@ class Problem:
                 as the first was.
             terms: what the ledger is to tell of it, and a later session to repeat.
         """
-        return self.curator.reserve(
+        reservation = self.curator.reserve(
             self._name_of(part),
             self.choice_mechanism(share, risk),
             slots=1,
             given={},
             terms={**self.terms, **terms},
         )
+        return self._begun(part, reservation)
 
     def choose(
         self,
@@ -221,6 +235,7 @@ class Problem:
         )
         fresh = reservation.remaining > 0
         if fresh:
+            self.tell(f"choice: {len(rows)} configurations, each fitted to all public records")
             self.trainer.fit_ahead([configurations[row] for row in rows], self.n_jobs)
         # Else a second choice, among others, would get the answer of the first.
         asked = fingerprint([point_of(configurations[row]) for row in rows]).hex()[:16]

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
-from sklearn.base import is_classifier
 from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 from sklearn.tree import DecisionTreeRegressor
 
@@ -61,7 +60,7 @@ class Features:
     @classmethod
     def of(cls, trainer: Trainer) -> "Features":
         """For the labels of all training records."""
-        return cls(trainer.labels(), classifier=is_classifier(trainer.estimator))
+        return cls(trainer.labels(), classifier=trainer.classifies)
 
     def codes(self, labels: Any) -> NDArray[np.int64]:
         """Place of each label among the classes; -1 for one that training lacks. Zeros for a
@@ -73,7 +72,7 @@ class Features:
     def __call__(self, model: Any, X: Any, labels: Any) -> Array:
         """`records x (predictions, label)`."""
         target = label_array(labels) if self.classes is None else self.codes(labels)
-        if hasattr(model, "predict_proba"):
+        if hasattr(model, "predict_proba") and target.ndim == 1:
             predictions = np.asarray(model.predict_proba(X), dtype=np.float64)
             if self.classes is not None:
                 # A fold may lack a class.
@@ -175,6 +174,11 @@ class PublicScores:
         fitted."""
         points = public_candidates(problem.space, problem.n_iter, problem.seed)
         features = Features.of(problem.trainer)
+        again = ", again, because public scores are not kept" if problem.begun else ""
+        problem.tell(
+            f"public cross-validation: {len(points) + 1} configurations, each fitted to"
+            f" {FOLDS} folds{again}"
+        )
         scores, described = out_of_fold(
             problem.trainer,
             problem.scoring,

@@ -45,7 +45,7 @@ def label_array(labels: Any) -> NDArray[Any]:
     """Labels as an array. A list becomes objects: one word in an array of numpy's choice would turn
     all its numbers into words."""
     return np.asarray(
-        labels if hasattr(labels, "dtype") else np.fromiter(labels, dtype=object, count=len(labels))
+        labels if hasattr(labels, "shape") else np.fromiter(labels, dtype=object, count=len(labels))
     )
 
 

@@ -13,7 +13,7 @@ releases only; `results_` and `recommendation_` hold released values and their n
 import inspect
 import pathlib
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import torch
 from sklearn.base import BaseEstimator, MetaEstimatorMixin
@@ -92,6 +92,11 @@ _WEIGHTS = (
     "covers. For training, let the estimator weigh records itself (class_weight=, or a fit that "
     "computes weights); for scores, give a scoring of your own that multiplies each record's "
     "score by a public function of that record, within score_range=."
+)
+_OF_FIT = (
+    "Give the estimator its parameters when you make it. What a fit needs each time, such as"
+    " eval_set of early stopping, must be public: a subclass whose fit splits its own training rows"
+    ' gives it (docs/how-to/search.md, "Early stopping").'
 )
 _NOT_REHEARSED = (
     "strategy='auto' cannot rehearse scoring={!r}, which is not a mean of one number per record: "
@@ -222,8 +227,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
             cross-validation, the candidates of a choice, Sobol points. None: as joblib's context
             says, else 1; -1: all processors. Results are the same for any number, given a
             random_state. Protected records are scored in this process alone.
-        verbose: 0 shows nothing; 1 bars on a terminal, without times; 2 also a line before the
-            public cross-validation and one for each release, with its value and its noise.
+        verbose: 0 shows nothing; 1 bars on a terminal, without times; 2 also a line at each step,
+            with counts, what is read from the ledger, and each release with its noise.
         callbacks: functions that are called with a `SearchRelease` after each release: its
             parameters, and the score and its noise where one is released. If one returns True, a
             search by "bo" ends there and its recommendation is tested. What was planned stays
@@ -263,6 +268,17 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         rehearsal_: with "auto" the `Rehearsal`; else None.
         statement_: the guarantee when `fit` ended.
     """
+
+    _not_taken: ClassVar[dict[str, str]] = {
+        "cv": "one private row takes part in several fits, and no bound is known on how far it"
+        " moves a cross-validated score. The public records are cross-validated in five folds.",
+        "refit": "a model trained on validation records reveals them. best_estimator_ is trained on"
+        " the training records.",
+        "n_trials": "n_iter= is the number of configurations.",
+        "timeout": "times of scores may tell of records. n_iter= is the number of configurations.",
+        "epsilon": "budget=Budget(epsilon=..., delta=...) holds it.",
+        "delta": "budget=Budget(epsilon=..., delta=...) holds it.",
+    }
 
     def __init__(
         self,
@@ -340,11 +356,13 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
                 many values is the same. Where no row repeats, one equal row gives a warning. A row
                 that differs in one cell is another row.
             X_val, y_val: the private validation records; X_val may be a Curator over (X, y),
-                without y_val. Labels may be one column of a table.
+                without y_val. Labels may be one column of a table, or several of numbers where
+                `scoring` is a function.
             groups: one label a validation record; all records with one label are protected
                 together. Private.
-            groups_train: labels of the training records, where they are known: none may be among
-                `groups`.
+            groups_train: labels of the training records, where they are known: records of one
+                label are in one fold of the public cross-validation, and none of the labels may be
+                among `groups`, where these are given. With a Curator the two are not compared.
             fit_params: refused, `sample_weight` with the reason: every record, or unit, counts
                 alike.
 
@@ -356,12 +374,12 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         """
         require_settings(self)
         for name, value in fit_params.items():
-            remedy = "Give the estimator its parameters when you make it."
-            if name == "sample_weight":
-                remedy = _WEIGHTS
+            remedy = _WEIGHTS if name == "sample_weight" else _OF_FIT
             raise InputError(name, type(value).__name__, "left out of fit", remedy)
-        y_train = training.one_column("y_train", y_train)
-        y_val = training.one_column("y_val", y_val)
+        # A scorer of scikit-learn's compares one label a record.
+        several = callable(self.scoring) and not hasattr(self.scoring, "_score_func")
+        y_train = training.label_columns("y_train", y_train, several=several)
+        y_val = training.label_columns("y_val", y_val, several=several)
         require_one_index("y_train", y_train, "X_train", X_train)
         require_one_index("groups_train", groups_train, "X_train", X_train)
         require_one_index("y_val", y_val, "X_val", X_val)
@@ -370,7 +388,8 @@ class DPSearch(Recommended, FactsAfterFit, MetaEstimatorMixin, BaseEstimator):  
         split = X_val is None
         if split:
             adjacency = Adjacency.of(self._protection.adjacency)
-            tables = split_once(tables, groups, self.test_size, int(self.random_state), adjacency)
+            seed = int(self.random_state)
+            tables = split_once(tables, groups, groups_train, self.test_size, seed, adjacency)
         tables.require_apart(groups, groups_train)
         X_train, y_train = map(training.own_form, (tables.X_train, tables.y_train))
         trainer = Trainer.of(self, X_train, y_train)

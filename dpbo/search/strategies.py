@@ -227,6 +227,7 @@ class Auto(Strategy):
             cells = WeightedCV(self.cells)
             strategies += [cells, dataclasses.replace(self, first=cells.name)]
         rest = parts_of(problem.curator.accounting, problem.share, AUTO_SHARE)[1]
+        problem.tell(f"rehearsal: {len(strategies)} methods, simulated on public records")
         mechanism, std = problem.test_noise(rest)
         found = exceeded(mechanism, std, self.risk) + exceeded(mechanism, std, 1 - POWER)
         return rehearsal.simulate(

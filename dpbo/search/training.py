@@ -38,17 +38,28 @@ _EXAMPLES = 5
 Configuration = torch.Tensor | None
 
 
-def one_column(name: str, labels: Any) -> Any:
-    """Labels of one dimension, also of a table with one column, as scikit-learn takes them.
+def label_columns(name: str, labels: Any, *, several: bool) -> Any:
+    """Labels of one dimension, also of a table with one column, as scikit-learn takes them; or of
+    several columns of numbers, where a score of the caller's own reads them.
 
     Raises:
-        InputError: `name` has several columns.
+        InputError: `name` has several columns of other things, or where one is needed.
     """
     shape: tuple[int, ...] = tuple(getattr(labels, "shape", ()))
     if len(shape) != 2:
         return labels
+    if shape[1] != 1 and several:
+        dtypes = labels.dtypes if hasattr(labels, "iloc") else [labels.dtype]
+        if all(getattr(dtype, "kind", "") in "biuf" for dtype in dtypes):
+            return labels
+        remedy = "Encode each column by a public list of its classes."
+        raise InputError(name, shape, "numbers where labels have several columns", remedy)
     if shape[1] != 1:
-        raise InputError(name, shape, "one label a record", "Tune one target at a time.")
+        remedy = (
+            "Several are scored by a function: scoring=f, where f(model, X, y) returns one number a"
+            " record; or tune one target at a time."
+        )
+        raise InputError(name, shape, "one label a record", remedy)
     return labels.iloc[:, 0] if hasattr(labels, "iloc") else labels[:, 0]
 
 
@@ -73,14 +84,9 @@ class Tables(NamedTuple):
             raise InputError("X_val", kind, "other records than X_train", remedy)
         if groups_train is not None:
             if groups is None:
-                remedy = (
-                    "With a Curator or one table, labels cannot be compared here: compare them"
-                    " where both are known."
-                )
-                raise InputError(
-                    "groups_train", type(groups_train).__name__, "left out without `groups`", remedy
-                )
-            require_disjoint(groups, groups_train, count_records(self.X_train))
+                require_labels("groups_train", groups_train, self.X_train)
+            else:
+                require_disjoint(groups, groups_train, count_records(self.X_train))
         if isinstance(self.X_val, Curator):
             if self.y_val is not None:
                 remedy = "It holds the labels already."
@@ -108,7 +114,7 @@ class Tables(NamedTuple):
 
 
 def split_once(
-    table: Tables, groups: Any, test_size: Any, seed: int, adjacency: Adjacency
+    table: Tables, groups: Any, groups_train: Any, test_size: Any, seed: int, adjacency: Adjacency
 ) -> Tables:
     """The training table in two parts, by each row's position, the number of rows and the seed.
 
@@ -116,12 +122,13 @@ def split_once(
     one training row, which is not protected, or in one validation row.
     """
     X, y = table.X_train, table.y_train
-    if groups is not None:
-        remedy = (
-            "A split by position would separate records of one unit. Split by group, and give X_val"
-            " and y_val."
-        )
-        raise InputError("groups", type(groups).__name__, "left out with one table", remedy)
+    for name, labels in (("groups", groups), ("groups_train", groups_train)):
+        if labels is not None:
+            remedy = (
+                "A split by position would separate records of one unit. Split by group, and give"
+                " X_val and y_val."
+            )
+            raise InputError(name, type(labels).__name__, "left out with one table", remedy)
     if test_size is None:
         remedy = (
             "Or give test_size: then one table is split once, and only its validation part is"
@@ -209,6 +216,9 @@ def public_form(X: Any, y: Any, *, classifier: bool) -> Form:
     other numbers are floats. To refuse a label, such as NaN, would tell of that record.
     """
     table = X if hasattr(X, "shape") or _are_texts(X) else np.asarray(X)
+    names: dict[Any, str] = {(0,): "X_val", (1,): "y_val"}
+    if hasattr(y, "columns"):
+        return Form({(0,): Leaf.of(table, "X_train"), (1,): Leaf.of(y, "y_train")}, names)
     labels: Any = y
     if y is None:
         labels = np.zeros(0)
@@ -224,7 +234,7 @@ def public_form(X: Any, y: Any, *, classifier: bool) -> Form:
         column = Column.of(labels, "y_train")
     form = Leaf(container, (column,), getattr(labels, "name", None))
     leaves: dict[Any, Leaf] = {(0,): Leaf.of(table, "X_train"), (1,): form}
-    return Form(leaves, {(0,): "X_val", (1,): "y_val"})
+    return Form(leaves, names)
 
 
 def _are_texts(X: Any) -> bool:
@@ -350,7 +360,12 @@ class Trainer:
 
     def form(self) -> Form:
         """The form that protected records are cast to."""
-        return public_form(self._X, self._y, classifier=is_classifier(self.estimator))
+        return public_form(self._X, self._y, classifier=self.classifies)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether labels are classes; those of several columns are numbers."""
+        return is_classifier(self.estimator) and np.ndim(self._y) == 1
 
     def example(self) -> tuple[Any, Any] | None:
         """A few training records, in the form of protected ones; None without labels."""

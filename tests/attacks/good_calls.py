@@ -389,6 +389,7 @@ MADE |= of(
     journal=lambda: tempfile.mkdtemp() + "/j",
 )
 _GROUPED: dict[str, Any] = {
+    "Budget": of(epsilon=3.0, delta=1e-6),
     "Space": of(a=scipy.stats.uniform(0, 1), n=scipy.stats.randint(1, 5), kind=["x", "y"]),
     "Curator.reserve": of(noise=EVENT, terms={"a": 1}),
     "PrivateObjective": of(score_range=(0.0, 1.0)),

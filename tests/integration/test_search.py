@@ -502,7 +502,7 @@ def test_labels_do_not_decide_where_a_row_goes():
     places = []
     for labels in (np.arange(60) % 2, np.arange(60) < 20, np.arange(60) % 3):
         trained, trained_y, held, held_y = split_once(
-            Tables(rows, labels, None, None), None, 0.5, 3, Adjacency.REPLACE_ONE
+            Tables(rows, labels, None, None), None, None, 0.5, 3, Adjacency.REPLACE_ONE
         )
         assert (trained_y == labels[trained[:, 0]]).all()
         assert (held_y == labels[held[:, 0]]).all()

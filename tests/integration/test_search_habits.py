@@ -17,7 +17,7 @@ from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import Pipeline
-from sklearn.tree import DecisionTreeClassifier
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import dpbo
 from dpbo import Budget, Curator, progress
@@ -139,7 +139,8 @@ def test_lines_come_as_they_are_printed_also_through_a_pipe(monkeypatch):
         )
     os.close(reading)
     lines = seen[0].splitlines()
-    assert lines[0].startswith("cross-validating up to 4")
+    assert lines[0].startswith("public cross-validation: 4 configurations, each fitted to 5 folds")
+    assert lines[1].startswith("rehearsal: 5 methods")
     assert lines[-1].startswith(("cells 1/1", "choice 1/1"))
 
 
@@ -152,7 +153,7 @@ def test_verbose_shows_released_values_and_no_times(monkeypatch, capsys):
             search = fitted(verbose=verbose)
             fitted(verbose=verbose, strategy="choice")
         said = capsys.readouterr().out
-        assert ("cross-validating up to" in said) is (verbose == 2), "also into a file"
+        assert ("public cross-validation: 4" in said) is (verbose == 2), "also into a file"
         told = [line for line in said.splitlines() if line.startswith(("search", "test"))]
         assert len(told) == lines
         assert ("cross-validation: " in terminal.getvalue()) is (verbose > 0)
@@ -165,6 +166,19 @@ def test_verbose_shows_released_values_and_no_times(monkeypatch, capsys):
         ):
             assert f"/3: score {score:.4g}, noise " in line
             assert line.endswith(f"max_depth={depth}")
+
+
+def test_a_resumed_search_says_what_it_reads_and_what_it_does_again(tmp_path, capsys):
+    for strategy, known in (("auto", "test: 1 of 1"), ("bo", "search: 3 of 3")):
+        for _ in range(2):
+            capsys.readouterr()
+            kept = {"ledger": tmp_path / f"{strategy}.db", "dataset": "trees"}
+            fitted(strategy=strategy, verbose=2, **kept)
+        lines = capsys.readouterr().out.splitlines()
+        assert f"{known} read from the ledger" in lines
+        assert not any("noise" in line for line in lines), "nothing is released again"
+        again = [line for line in lines if line.endswith("because public scores are not kept")]
+        assert len(again) == (strategy == "auto")
 
 
 def test_callbacks_are_told_each_release_and_may_end_the_search(tmp_path):
@@ -374,6 +388,38 @@ def test_labels_may_be_one_column(kind, where):
     y_val = COLUMNS[kind](VALIDATION[1]) if where != "train" else VALIDATION[1]
     search = made().fit(TRAIN[0], y_train, VALIDATION[0], y_val)
     assert search.recommendation_.clip == 1.0
+
+
+def both_near(model, X, y):
+    return -np.abs(model.predict(X) - y).mean(1)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, pd.DataFrame])
+@pytest.mark.parametrize("strategy", ["auto", "weighted_cv", "choice", "bo"])
+def test_a_score_of_ones_own_may_read_labels_of_several_columns(strategy, kind):
+    labels = [kind(np.stack([y, 1 - y], axis=1)) for y in (TRAIN[1], VALIDATION[1])]
+    settings = {"scoring": both_near, "score_range": (-1.0, 0.0), "strategy": strategy}
+    tree = DecisionTreeRegressor(random_state=0)
+    search = made(estimator=tree, **settings).fit(TRAIN[0], labels[0], VALIDATION[0], labels[1])
+    assert search.predict(TRAIN[0]).shape == (len(TRAIN[0]), 2)
+    # the model that is recommended is near the labels
+    assert both_near(search.best_estimator_, TRAIN[0], np.asarray(labels[0])).mean() > -0.4
+
+
+def test_labels_of_several_columns_are_numbers():
+    words = np.array([["a", "b"]] * len(TRAIN[1]))
+    with pytest.raises(InputError, match=r"^y_train=.*public list of its classes"):
+        made(scoring=both_near, score_range=(-1.0, 0.0)).fit(TRAIN[0], words, *VALIDATION)
+
+
+def test_records_of_one_public_person_are_in_one_fold():
+    people = np.arange(400) // 40
+    scores = [
+        made(strategy="choice").fit(*TRAIN, *VALIDATION, groups_train=labels).results_["cv_score"]
+        for labels in (None, people, people)
+    ]
+    assert not np.array_equal(scores[0], scores[1]), "drawn by person"
+    assert np.array_equal(scores[1], scores[2])
 
 
 @pytest.mark.parametrize("name", ["y_train", "y_val"])

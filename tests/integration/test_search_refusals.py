@@ -113,8 +113,10 @@ def test_a_validation_table_of_another_form_and_unused_arguments_are_refused(tmp
         adjacency=Adjacency.REPLACE_ONE,
         budget=BUDGET,
     )
-    with pytest.raises(InputError, match=r"^groups_train="):
-        short(budget=0.5).fit(*TRAIN, curator, groups_train=np.arange(400))
+    with pytest.raises(InputError, match=r"^groups_train=.*one label for each of the 400"):
+        short(budget=0.5).fit(*TRAIN, curator, groups_train=np.arange(399))
+    with pytest.raises(InputError, match=r"^groups_train=.*left out with one table"):
+        short(test_size=0.5).fit(*TRAIN, groups_train=np.arange(400))
     with pytest.raises(InputError, match=r"^y_val="):
         short(budget=0.5).fit(*TRAIN, curator, VALIDATION[1])
     with pytest.raises(InputError, match=r"^y_train="):

@@ -296,7 +296,7 @@ def proposed(at):
 
 def mixed(at):
     X, Y, Yvar = released(at, MIXED)
-    return best_point(MIXED, unfitted_gp(MIXED, X, Y, Yvar).eval(), X, None, seed=0)
+    return best_point(MIXED, unfitted_gp(MIXED, X, Y, Yvar).eval(), X, X[:0], seed=0)
 
 
 def pareto(at):

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import scipy.stats
 import torch
+from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
+from botorch.optim import optimize_acqf
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from dpbo import (
@@ -396,3 +398,53 @@ def test_a_point_on_another_device_than_the_records_is_said_so():
         ScoreError, match=r"x is on cuda:0 and the records are on cpu: pass X.to\('cpu'\)"
     ):
         objective(make())(X.cuda())
+
+
+def test_a_batch_of_optimize_acqf_is_evaluated_and_learned_where_it_decodes_to(on_disk):
+    """A category at 2.304 was released as 2.304 and evaluated as category 2."""
+    space = Space(
+        rate=scipy.stats.uniform(0, 1),
+        trees=[1, 2, 3, 4],
+        many=scipy.stats.randint(0, 5000),
+        kind=["a", "b", "c", "d"],
+    )
+    evaluated = []
+
+    def fit(x):
+        evaluated.append(x)
+        return space.decode(x)
+
+    def ask(curator):
+        chance = ClippedMean(lambda _, records: records, fit=fit, score_range=(0.0, 1.0))
+        return PrivateObjective(curator, chance, evaluations=6, space=space, progress=False)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".* between those of two values")
+        f = ask(make(**on_disk))
+        f(space.sample(3, seed=0))
+        acquisition = qLogNoisyExpectedImprovement(f.model(space), f.history()[0])
+        proposed, _ = optimize_acqf(
+            acquisition, space.bounds, q=2, num_restarts=2, raw_samples=8, options={"maxiter": 5}
+        )
+        f(proposed)
+        # with the same point's handle
+        f.release(f.evaluate(proposed[0]))
+    X = f.history()[0]
+    assert torch.equal(X[3:5], space.rounded(proposed))
+    assert torch.equal(X[5], X[3])
+    assert not torch.equal(X[3:5], proposed)
+    assert torch.equal(torch.stack(evaluated), X)
+    assert torch.equal(ask(make(**on_disk)).history()[0], X)
+    for x, y in zip(X, space.rounded(X), strict=True):
+        assert torch.equal(x, y)
+        assert space.encode(space.decode(x)).tolist() == pytest.approx(x.tolist(), abs=1e-9)
+
+
+def test_without_the_space_a_point_between_two_values_is_warned_of():
+    space = Space(kind=["a", "b", "c"])
+    with pytest.warns(UserWarning, match=r"kind: the coordinate 1\.304 .* decoded as 'b', at 1\."):
+        space.decode(torch.tensor([1.304], dtype=DOUBLE))
+    with pytest.raises(InputError, match=r"^bounds="):
+        objective(make(), space=space, bounds=space.bounds)
+    with pytest.raises(InputError, match=r"^X="):
+        space.rounded(torch.zeros(2, 2, dtype=DOUBLE))

@@ -202,6 +202,7 @@ SPACES = [Space(a=law) for law in LAWS]
 
 # scipy, at an end of the inverse Gaussian
 @pytest.mark.filterwarnings("ignore:Error in function boost:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.* between those of two values:UserWarning")
 @given(
     st.sampled_from(SPACES),
     st.floats(-1e-6, 1 + 1e-6)

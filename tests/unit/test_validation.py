@@ -18,7 +18,7 @@ import torch
 from sklearn.model_selection import GridSearchCV
 
 import dpbo
-from dpbo import Budget, Curator, Space, plan
+from dpbo import Curator, PrivacyUnit, Space, plan
 from dpbo.accounting import compose
 from dpbo.errors import InputError
 from dpbo.events import GaussianEvent
@@ -324,7 +324,7 @@ def test_a_call_that_lacks_or_misnames_an_argument_says_what_it_takes():
     """Python's own words name what is missing, and neither the rest nor an example."""
     space = Space(x=[1, 2])
     calls: dict[str, tuple[Any, ...]] = {
-        "Budget takes epsilon, delta. For example Budget(": (Budget, 1.0),
+        "PrivacyUnit takes name, and if you wish groups=. For example Privacy": (PrivacyUnit,),
         "Space.sample takes q, seed=, and if you wish device=": (space.sample, 2),
         "Curator takes records, unit=, adjacency=, budget=": (Curator, [1.0]),
         "plan takes units, budget, and if you wish evaluations=": (plan, 1000),

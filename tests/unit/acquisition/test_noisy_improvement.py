@@ -64,7 +64,7 @@ def test_the_search_finds_what_a_dense_grid_finds(space):
     X, Y, Yvar = observed(space)
     gp = default_gp(space, X, Y, Yvar)
     gain = NoisyImprovement(gp, X, None, seed=0)
-    x = best_point(space, gp, X, None, seed=0)
+    x = best_point(space, gp, X, X[:0], seed=0)
     dense = space.sample(2**11, seed=1)
     with torch.no_grad():
         assert float(gain(x)) >= float(gain(dense.unsqueeze(1)).max()) - 0.02

@@ -3,6 +3,7 @@ beside others that are pending, and lengths that are fitted only now and then; a
 inside the space.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -57,9 +58,9 @@ def _allowed(space, x):
 PROPOSERS: dict[str, Any] = {
     "qlognei": suggest,
     "trust region": suggest_in_trust_region,
-    "sparse": lambda *args, seed: suggest(*args, seed=seed, model=sparse_gp),
-    "pareto": lambda s, X, Y, V, *, seed: suggest_pareto(
-        s, X, Y, V, -X[:, :1], reference=(0.0, -1.0), seed=seed
+    "sparse": functools.partial(suggest, model=sparse_gp),
+    "pareto": lambda s, X, Y, V, **settings: suggest_pareto(
+        s, X, Y, V, -X[:, :1], reference=(0.0, -1.0), **settings
     ),
 }
 
@@ -84,6 +85,26 @@ def test_a_proposal_is_in_the_space_and_follows_from_the_values_alone(name):
         # as a caller may have it: the search turns gradients on by itself
         with torch.no_grad():
             assert torch.equal(x, PROPOSERS[name](space, *told, seed=1))
+
+
+@pytest.mark.parametrize("propose", PROPOSERS.values(), ids=PROPOSERS)
+def test_a_batch_is_chosen_one_after_another(propose, monkeypatch):
+    """As in BoTorch: the second point is the one that the first, pending, would have made."""
+    monkeypatch.setattr(logei, "_load_attempted", True, raising=False)
+    told = _observed(CONTINUOUS, 10)
+    batch = propose(CONTINUOUS, *told, seed=1, q=2)
+    assert batch.shape == (2, 3)
+    assert (batch[0] - batch[1]).norm() > 1e-3
+    second = propose(CONTINUOUS, *told, seed=1, pending=batch[:1])
+    torch.testing.assert_close(second, batch[1:], rtol=0.0, atol=1e-3)
+
+
+def test_a_batch_of_a_young_trust_region_is_of_its_design():
+    told = _observed(CONTINUOUS, 4)
+    batch = suggest_in_trust_region(CONTINUOUS, *told, seed=1, q=3)
+    assert torch.equal(batch, CONTINUOUS.sample(7, seed=0)[4:])
+    later = suggest_in_trust_region(CONTINUOUS, *told, seed=1, pending=batch[:2])
+    assert torch.equal(later, batch[2:])
 
 
 def test_values_that_carry_a_gradient_are_refused_by_name():

@@ -361,7 +361,7 @@ def test_a_wide_table_is_tried_in_few_calls():
     counts = []
     for width in (64, 512):
         calls = list[int]()
-        check_per_record(refuses_missing, None, wide_table(width))
+        check_per_record(refuses_missing, None, wide_table(width), trials=2)
         counts.append(len(calls))
     assert counts[1] < 1.5 * counts[0]
 
