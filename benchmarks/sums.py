@@ -18,12 +18,12 @@ from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 
 from benchmarks.harness import interleaved, ratio
-from dpbo.curator.records import PrivateView
 from dpbo.papers.em.gaussians import Gaussians
 from dpbo.papers.em.mixture_moments import MixtureMoments
 from dpbo.papers.em.point_sums import ClusterSums
 from dpbo.privacy import PrivacyUnit
 from dpbo.queries.ball import Ball
+from dpbo.records.view import PrivateView
 
 STEPS = 7
 CLUSTERS = 8

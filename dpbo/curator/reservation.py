@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
@@ -31,7 +31,29 @@ from dpbo.queries.query import Query
 from dpbo.release import Release
 
 if TYPE_CHECKING:
-    from dpbo.curator.curator import Curator
+    from dpbo.ledger.ledger import Ledger
+
+
+class Owner(Protocol):
+    """What a reservation needs of its curator."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+    @property
+    def units(self) -> int | None: ...
+    @property
+    def rank(self) -> int: ...
+    def evaluate(self, query: Query, **details: Any) -> Handle: ...
+    def release_all(
+        self,
+        handles: Collection[Handle],
+        mechanism: Mechanism,
+        *,
+        name: str,
+        reservation: str | None,
+        used: int | None,
+    ) -> tuple[Release, ...]: ...
+    def deliver(self) -> None: ...
 
 
 class Reservation:
@@ -49,7 +71,7 @@ class Reservation:
 
     def __init__(
         self,
-        curator: Curator,
+        curator: Owner,
         name: str,
         event: Event,
         slots: int,
@@ -125,7 +147,7 @@ class Reservation:
         """Standard deviation of a release of this question, `m`: one whose noise its public numbers
         tell.
         """
-        std = noise_std(self.curator, self.mechanism, query)
+        std = noise_std(self.curator.ledger, self.mechanism, query)
         assert std is not None
         return std
 

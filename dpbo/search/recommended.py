@@ -8,8 +8,8 @@ import numpy as np
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from dpbo.curator.protected_records import holds_protected
 from dpbo.errors import InputError
+from dpbo.records.protected_records import holds_protected
 from dpbo.search.training import sliced
 
 

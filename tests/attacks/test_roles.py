@@ -13,18 +13,19 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from dpbo import Adjacency, Budget, Space
 from dpbo.accounting import Planned
-from dpbo.curator.protected_records import (
-    RepeatedRecordsWarning,
-    holds_protected,
-    require_other_rows,
-)
-from dpbo.curator.record_fingerprints import RowDigests
-from dpbo.curator.records import Source, leaves
 from dpbo.dpsgd import DPSGDConfig, PrivateEngine, Session, plan_tuning, tune
 from dpbo.errors import InputError, ReservationChanged, UsageError
 from dpbo.ledger import Ledger
 from dpbo.mechanisms import GaussianMechanism
 from dpbo.queries import ClippedMean
+from dpbo.records.containers import leaves
+from dpbo.records.digests import RowDigests
+from dpbo.records.protected_records import (
+    RepeatedRecordsWarning,
+    holds_protected,
+    require_other_rows,
+)
+from dpbo.records.sources import Source
 from tests.attacks import setups
 from tests.attacks.marks import attack
 from tests.attacks.setups import NOISE, owner, right

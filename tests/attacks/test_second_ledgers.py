@@ -13,7 +13,7 @@ import pytest
 
 import dpbo
 from dpbo.__main__ import main
-from dpbo.curator.protected_records import protected_tables
+from dpbo.records.protected_records import protected_tables
 from tests.attacks.marks import attack, slip
 
 pytestmark = attack("A22")

@@ -223,7 +223,7 @@ class PrivateEstimator(FactsAfterFit, BaseEstimator):  # type: ignore[misc]
             law, budget = self.mechanism, None
         elif share != 1 and budget is not None and not isinstance(curator.accounting, Planned):
             # whose list says what each release takes
-            budget = share * share_of_cap(curator, budget)
+            budget = share * share_of_cap(curator.ledger, budget)
         # numbers, arrays and tensors
         plain = json.loads(json.dumps(stated, default=operator.methodcaller("tolist")))
         reservation = curator.reserve(
