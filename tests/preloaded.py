@@ -14,7 +14,6 @@ for name in (
     "optuna",
     "psycopg",
     "uvicorn",
-    "benchmarks.asynchronous",
     "benchmarks.machines",
     "examples.data_owner",
     "examples.modeler",
