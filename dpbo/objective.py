@@ -57,7 +57,6 @@ _STATED = (
     "max_records_per_unit",
     "reference",
     "score_range",
-    "space",
     "weights",
     "worst",
 )
