@@ -52,9 +52,10 @@ def require_converted(name: str, records: Any) -> None:
         if hasattr(kind, "iloc") or not (lazy or hasattr(kind, "to_pandas")):
             continue
         call = "collect().to_pandas" if lazy else "to_pandas"
+        shown = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
         raise InputError(
             name,
-            f"{kind.__module__.partition('.')[0]}.{kind.__name__}",
+            shown,
             "a pandas DataFrame, an array, a tensor or a list",
             f"Convert it by .{call}(), here and in the other tables.",
         )
